@@ -1,0 +1,430 @@
+/** \file kvq.h
+ *  \brief kvq: a compressed key/value cache for language models, attended to in compressed form.
+ *
+ *  An inference engine computes queries, keys and values; this library keeps the keys and values in 2 to 16 bits per
+ *  scalar and computes attention directly on them.
+ *
+ *      context   memory, threads, limits and the device          kvq_context_create
+ *      policy    which page format each layer uses               kvq_policy_load
+ *      cache     the shape of one model's attention layers       kvq_cache_create
+ *      sequence  one conversation: lists of pages per head       kvq_sequence_create, kvq_append, kvq_attend
+ *
+ *  Rules that hold for every function:
+ *
+ *  - A call that can fail returns a ::kvq_status and takes, last, a caller-owned ::kvq_error or NULL. On failure the
+ *    message names the argument and its value, and every object is as it was before the call.
+ *  - Option structs begin with `struct_size`; call the matching `*_options_init` (or `*_init`) first.
+ *  - Handles are independent. `const` handles may be used from several threads at once, others need exclusive use,
+ *    except where a function's \threads line says otherwise. A cache uses its context, a sequence its cache: destroy
+ *    them in the opposite order of creation.
+ *  - The library never prints, aborts, reads environment variables, installs signal handlers, or starts threads that
+ *    were not asked for.
+ *  - Tensors are dense and row-major. "Host memory" is memory that the CPU can read.
+ */
+#ifndef KVQ_H
+#define KVQ_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define KVQ_API
+#elif defined(__GNUC__)
+#define KVQ_API __attribute__((visibility("default")))
+#else
+#define KVQ_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------- status and errors */
+
+/** Result of a call: ::KVQ_OK or one of the negative `KVQ_E_*` codes. Numbers never change. */
+typedef int32_t kvq_status;
+
+#define KVQ_OK 0
+/** An argument is NULL, out of range, of the wrong size, or inconsistent with another one. */
+#define KVQ_E_ARGUMENT (-1)
+/** The allocator returned NULL. */
+#define KVQ_E_MEMORY (-2)
+/** A byte limit of the context or of the cache would be exceeded. */
+#define KVQ_E_LIMIT (-3)
+/** The object is not in a state that allows the call, for example a rollback into a sealed page. */
+#define KVQ_E_STATE (-4)
+/** A policy, snapshot or other input is malformed. */
+#define KVQ_E_FORMAT (-5)
+/** The input is well-formed but belongs to another model, cache shape, policy or version. */
+#define KVQ_E_MISMATCH (-6)
+/** The request is valid but this build or machine cannot serve it. */
+#define KVQ_E_UNSUPPORTED (-7)
+/** The device or the caller's own hook reported a failure; see `backend_code`. */
+#define KVQ_E_BACKEND (-8)
+/** A defect of the library. */
+#define KVQ_E_INTERNAL (-9)
+
+/** What went wrong. Owned by the caller; set `struct_size` (::kvq_error_init does) before use. */
+typedef struct kvq_error {
+  uint32_t struct_size;  /**< sizeof(kvq_error) of the header the caller was built with. */
+  kvq_status code;       /**< Same value as the call returned. */
+  int32_t backend_code;  /**< Code of the device's own library, 0 if none. */
+  char message[256];     /**< English text, NUL-terminated, empty on success. */
+} kvq_error;
+
+/** Clear an error and set its `struct_size`. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_error_init(kvq_error* error);
+
+/** Name of a status code, for example "KVQ_E_LIMIT"; "unknown status" for other numbers. Static. \since 0.1 */
+KVQ_API const char* kvq_status_name(kvq_status status);
+
+/* ------------------------------------------------------------------------------------------------------- version */
+
+#define KVQ_API_VERSION 1
+
+/** The API version that the loaded library implements; compare with ::KVQ_API_VERSION. \since 0.1 */
+KVQ_API int32_t kvq_api_version(void);
+
+/** Version of the loaded library, "major.minor.patch". Static. \since 0.1 */
+KVQ_API const char* kvq_version_string(void);
+
+/* ---------------------------------------------------------------------------------------------------- enumerations */
+
+/** Element type of a tensor argument. */
+typedef int32_t kvq_dtype;
+#define KVQ_F32 0
+#define KVQ_F16 1
+#define KVQ_BF16 2
+
+/** Where a context computes. */
+typedef int32_t kvq_device;
+#define KVQ_DEVICE_CPU 0
+#define KVQ_DEVICE_CUDA 1
+
+/** How the library rotates queries and keys. */
+typedef int32_t kvq_rope;
+/** The caller passes queries and keys already rotated (or the model has no rotary embedding). */
+#define KVQ_ROPE_NONE 0
+/** Channels (j, j + rotary_dim/2) form a pair: Hugging Face Llama, Mistral, Qwen. */
+#define KVQ_ROPE_HALF 1
+/** Channels (2j, 2j+1) form a pair: original Llama, GPT-J. */
+#define KVQ_ROPE_INTERLEAVED 2
+
+/** Importance of a log message. */
+typedef int32_t kvq_log_level;
+#define KVQ_LOG_ERROR 0
+#define KVQ_LOG_WARNING 1
+#define KVQ_LOG_INFO 2
+
+/** Slots of a page: the unit of encoding, sharing and rollback, in tokens. */
+#define KVQ_PAGE_SLOTS 32
+
+/* --------------------------------------------------------------------------------------------------------- context */
+
+/** Memory, threads, limits and device shared by any number of caches. */
+typedef struct kvq_context kvq_context;
+
+/** Allocate `bytes` (> 0) aligned to `alignment` (a power of two), or return NULL. Called from any thread. */
+typedef void* (*kvq_allocate_hook)(void* user, size_t bytes, size_t alignment);
+/** Free what ::kvq_allocate_hook returned, with the same `bytes` and `alignment`. Called from any thread. */
+typedef void (*kvq_free_hook)(void* user, void* pointer, size_t bytes, size_t alignment);
+/** One message, NUL-terminated, without newline. Called from any thread. */
+typedef void (*kvq_log_hook)(void* user, kvq_log_level level, const char* message);
+/** Body of a parallel loop. */
+typedef void (*kvq_parallel_body)(void* argument, int32_t index);
+/** Run `body(argument, i)` once for every i in [0, n), on any threads in any order, and return when all are done.
+ *  Results do not depend on the order or on the number of threads. */
+typedef void (*kvq_parallel_for_hook)(void* user, int32_t n, kvq_parallel_body body, void* argument);
+
+typedef struct kvq_context_options {
+  uint32_t struct_size;
+  kvq_device device;                  /**< ::KVQ_DEVICE_CPU. */
+  int32_t n_threads;                  /**< Threads for one call, the caller's included; 1 (default) starts none.
+                                           At most 1024. Ignored when `parallel_for` is set. */
+  int32_t reserved;                   /**< 0. */
+  uint64_t max_bytes;                 /**< Limit on everything allocated through the context; 0 (default): none. */
+  const char* cpu_isa;                /**< Name from ::kvq_cpu_isa_name; NULL (default): the best of this machine. */
+  kvq_allocate_hook allocate;         /**< NULL (default): the C++ runtime's aligned operator new. */
+  kvq_free_hook free;                 /**< NULL exactly when `allocate` is NULL. */
+  void* allocator_user;               /**< Passed to `allocate` and `free`. */
+  kvq_log_hook log;                   /**< NULL (default): no messages. */
+  void* log_user;                     /**< Passed to `log`. */
+  kvq_parallel_for_hook parallel_for; /**< NULL (default): the library's own `n_threads`. */
+  void* parallel_for_user;            /**< Passed to `parallel_for`. */
+} kvq_context_options;
+
+/** Fill with defaults. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_context_options_init(kvq_context_options* options);
+
+/** Create a context.
+ *
+ *  \param options  NULL: defaults.
+ *  \param out      receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (device or instruction set not available here, with the
+ *           reason); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_context_create(const kvq_context_options* options, kvq_context** out, kvq_error* error);
+
+/** Destroy a context after everything that was created from it. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_context_destroy(kvq_context* context);
+
+/** What a context runs on and uses. Strings are static or owned by the context. */
+typedef struct kvq_context_info {
+  uint32_t struct_size;
+  kvq_device device;
+  int32_t n_threads;      /**< 0 when the caller's `parallel_for` hook is used. */
+  int32_t reserved;
+  const char* backend;    /**< "cpu". */
+  const char* isa;        /**< Instruction set in use, for example "avx512vnni". */
+  uint64_t bytes;         /**< Allocated now. */
+  uint64_t peak_bytes;    /**< Largest value of `bytes` so far. */
+  uint64_t max_bytes;     /**< The limit, 0 if none. */
+} kvq_context_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads any.  \since 0.1 */
+KVQ_API kvq_status kvq_context_describe(const kvq_context* context, kvq_context_info* info, kvq_error* error);
+
+/** Number of CPU instruction sets that this build has kernels for and this machine can run. \since 0.1 */
+KVQ_API int32_t kvq_cpu_isa_count(void);
+
+/** Name of instruction set `index`, best first ("avx512vnni", "avx512", "avx2", "baseline", …); NULL if out of range.
+ *  Static. \since 0.1 */
+KVQ_API const char* kvq_cpu_isa_name(int32_t index);
+
+/* ---------------------------------------------------------------------------------------------------------- policy */
+
+/** Which format pages are sealed in, per layer, and how many stay FP16. Immutable. */
+typedef struct kvq_policy kvq_policy;
+
+/** Read a policy from YAML, or from the short form of one format.
+ *
+ *  The short form is the name of a format for keys and values of all layers:
+ *  `fp16`, `int8`, `int4`, `int3`, `int2`, each but fp16 optionally with `+hadamard`. The long form:
+ *
+ *      version: 1
+ *      keys: int4+hadamard            # a format name, or a map:
+ *      values: {format: int2, hadamard: false, group: 32}
+ *      sink: 1                        # first pages that stay FP16
+ *      recent: 1                      # newest pages that stay FP16, the open one included
+ *      layers:                        # later entries win
+ *        - {range: [0, 1], keys: fp16, values: int8}
+ *
+ *  `group` is the number of channels that share a scale in a value page (32, 64 or 128). Defaults: fp16, sink 0,
+ *  recent 1.
+ *
+ *  \param yaml  UTF-8 text of `length` bytes, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 deep.
+ *  \param out   receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (with the line); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length, kvq_policy** out,
+                                   kvq_error* error);
+
+/** Destroy a policy. Caches created with it keep what they need. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_policy_destroy(kvq_policy* policy);
+
+/* ----------------------------------------------------------------------------------------------------------- cache */
+
+/** The attention layers of one model; owns the page formats and the work space of ::kvq_attend. */
+typedef struct kvq_cache kvq_cache;
+
+typedef struct kvq_cache_options {
+  uint32_t struct_size;
+  int32_t n_layers;         /**< 1 … 65536. */
+  int32_t q_heads;          /**< Query heads; a multiple of `kv_heads`. */
+  int32_t kv_heads;         /**< Key/value heads, 1 … 4096. */
+  int32_t head_dim;         /**< A multiple of 8, 8 … 256. */
+  kvq_rope rope;            /**< ::KVQ_ROPE_HALF by default. */
+  int32_t rotary_dim;       /**< Leading channels that are rotated, even; 0 (default): `head_dim`. */
+  float rope_base;          /**< 10000 by default. Unused when `inv_freq` is given. */
+  const float* inv_freq;    /**< `[rotary_dim / 2]` radians per position, copied; NULL (default):
+                                 rope_base^(-2j / rotary_dim). */
+  float scale;              /**< Factor on q·k; 0 (default): 1 / sqrt(head_dim). */
+  int32_t reserved;         /**< 0. */
+  uint64_t max_bytes;       /**< Limit on what this cache allocates; 0 (default): only the context's. */
+  uint64_t model_id;        /**< Any number that identifies the model's weights; snapshots of another one are refused. */
+} kvq_cache_options;
+
+/** Fill with defaults; the four sizes are left 0 and must be set. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_cache_options_init(kvq_cache_options* options);
+
+/** Create a cache.
+ *
+ *  \param policy  NULL: fp16. May be destroyed afterwards.
+ *  \param out     receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* options, const kvq_policy* policy,
+                                    kvq_cache** out, kvq_error* error);
+
+/** Destroy a cache after its sequences. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_cache_destroy(kvq_cache* cache);
+
+/* -------------------------------------------------------------------------------------------------------- sequence */
+
+/** The pages of one conversation. Belongs to the cache that made it. */
+typedef struct kvq_sequence kvq_sequence;
+
+/** Create an empty sequence.
+ *  \param out  receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any number of sequences of one cache may be created, used and destroyed concurrently.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** out, kvq_error* error);
+
+/** Create a sequence that starts with everything `parent` holds. Pages are shared until one side changes them.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, or `parent` belongs to another cache); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads `parent` may be read concurrently.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_sequence** out,
+                                     kvq_error* error);
+
+/** Drop tokens from the end of every layer, so that each layer keeps the first `length` tokens.
+ *
+ *  Exact while the cut lies in an FP16 page or on a page border (a multiple of ::KVQ_PAGE_SLOTS). A cut inside a
+ *  sealed page is refused: keep `recent: 2` or more pages in FP16 to be able to roll back at least 32 tokens.
+ *  On a border, a page that had been sealed stays sealed.
+ *
+ *  \param length  0 … the shortest layer's length.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page; the message
+ *           gives the nearest lengths that work); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared page had to be copied).
+ *  \threads exclusive use of `sequence`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32_t length, kvq_error* error);
+
+/** Destroy a sequence; pages shared with a fork live on. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_sequence_destroy(kvq_sequence* sequence);
+
+/** Number of tokens appended to `layer`.
+ *  \param out  receives the length; unchanged on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int32_t* out, kvq_error* error);
+
+/** Write a snapshot of a sequence.
+ *
+ *  \param buffer    host memory, or NULL to ask for the size only.
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the snapshot in bytes; also when `capacity` is too small.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; capacity too small, nothing is written).
+ *  \threads `sequence` may be read concurrently.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, void* buffer, size_t capacity,
+                                     size_t* size, kvq_error* error);
+
+/** Make a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
+ *
+ *  \param out  receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
+ *           format or version); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads see ::kvq_sequence_create.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** out,
+                                     kvq_error* error);
+
+/** Append tokens to one layer of a sequence.
+ *
+ *  Fills the layer's open page; a full page is sealed (encoded in its final format) when it leaves the newest `recent`
+ *  pages, that is when the next token arrives. Either all `n` tokens are appended or none.
+ *
+ *  \param n          number of tokens, ≥ 1.
+ *  \param k          keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was made with ::KVQ_ROPE_NONE; host
+ *                    memory, read before return. Finite, magnitude at most 65504 (FP16) after rotation.
+ *  \param v          values, same shape and rules.
+ *  \param dtype      element type of `k` and `v`.
+ *  \param positions  `[n]` original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
+ *                    consecutive.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable); KVQ_E_LIMIT; KVQ_E_MEMORY.
+ *  \threads exclusive use of `sequence`; other sequences of the cache may be appended to concurrently.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k,
+                              const void* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error);
+
+/** Decode stored keys and values, for inspection and tests. Not fast.
+ *
+ *  \param kv_head    0 … kv_heads − 1.
+ *  \param begin,n    slots [begin, begin + n) of the head's list, n ≥ 1.
+ *  \param k          receives `[n, head_dim]` float keys as attention sees them (after RoPE); NULL: skip.
+ *  \param v          receives `[n, head_dim]` float values; NULL: skip.
+ *  \param positions  receives `[n]` original positions; NULL: skip.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.
+ *  \threads `sequence` may be read concurrently.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* sequence, int32_t layer,
+                                       int32_t kv_head, int32_t begin, int32_t n, float* k, float* v,
+                                       int32_t* positions, kvq_error* error);
+
+/* ------------------------------------------------------------------------------------------------------- attention */
+
+/** Queries of one or several sequences, and where their results go. */
+typedef struct kvq_attend_batch {
+  uint32_t struct_size;
+  int32_t n_sequences;                  /**< ≥ 1. */
+  const kvq_sequence* const* sequences; /**< `[n_sequences]`, all of this cache; the same one may occur repeatedly. */
+  const int32_t* query_counts;          /**< `[n_sequences]`, each ≥ 1; NULL: one query each. */
+  const int32_t* query_positions;       /**< `[total queries]`, ≥ 0; NULL: the last `query_counts[i]` tokens of each
+                                             sequence, so append before attending. */
+  const void* q;                        /**< `[total queries, q_heads, head_dim]`, before RoPE unless the cache was
+                                             made with ::KVQ_ROPE_NONE. */
+  kvq_dtype q_dtype;
+  kvq_dtype out_dtype;
+  void* out;                            /**< `[total queries, q_heads, head_dim]`; may not overlap `q`. */
+  int32_t sliding_window;               /**< A query at position p sees positions > p − window; 0 (default): all. */
+  float logit_softcap;                  /**< cap·tanh(logit / cap); 0 (default): none. */
+} kvq_attend_batch;
+
+/** Fill with defaults (one F32 query per sequence). NULL is ignored. \since 0.1 */
+KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch);
+
+/** Attention of a batch of queries over one layer.
+ *
+ *  `out = softmax(scale · q·kᵀ) v` for every query head, where query head h reads KV head h / (q_heads / kv_heads) and
+ *  a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros. Accumulation is in
+ *  FP32. The result is the same, bit for bit, for any number of threads and any composition of the batch. Allocates
+ *  only when a batch needs more work space than any before it.
+ *
+ *  Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
+ *  sets with int8 dot products ("avx512vnni") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)
+ *  fixed-point queries and probabilities, whose error stays well below that of the format itself; select "avx512" or
+ *  "avx2" in ::kvq_context_options for FP32 products.
+ *
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT (work space).
+ *  \threads exclusive use of `cache`'s work space: one kvq_attend per cache at a time; the sequences are only read.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);
+
+/* ----------------------------------------------------------------------------------------------------------- usage */
+
+/** Where the bytes are. All sizes are bytes as allocated, padding and bookkeeping included. */
+typedef struct kvq_usage {
+  uint32_t struct_size;
+  int32_t reserved;
+  int64_t scalars;          /**< Key and value scalars held: 2 · head_dim · slots over all layers and KV heads. */
+  uint64_t sealed_bytes;    /**< Pages in their final compressed format. */
+  uint64_t fp16_bytes;      /**< FP16 pages: open, recent, sink, or of an fp16 policy. */
+  uint64_t metadata_bytes;  /**< Page records, positions, page lists, the sequence objects. */
+  uint64_t workspace_bytes; /**< Work space of kvq_attend and the cache object; 0 when asked for one sequence. */
+  uint64_t total_bytes;     /**< Sum of the four. */
+  uint64_t plain_fp16_bytes;/**< 2 · scalars: what an uncompressed FP16 cache needs. */
+  uint64_t sealed_pages;
+  uint64_t fp16_pages;
+  uint64_t shared_pages;    /**< Pages that more than one sequence holds. For one sequence they are counted in full. */
+  double bits_per_scalar;   /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
+} kvq_usage;
+
+/** Bytes used by one sequence, or by the whole cache with shared pages counted once.
+ *  \param sequence  NULL: the whole cache.
+ *  \param usage     `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.
+ *  \threads read-only for one sequence; exclusive use of all sequences when `sequence` is NULL.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* sequence, kvq_usage* usage,
+                                   kvq_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KVQ_H */

@@ -1,0 +1,38 @@
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "cache/attend.h"
+
+using namespace kvq;
+using namespace kvq::api;
+
+void kvq_attend_batch_init(kvq_attend_batch* batch) {
+  if (batch == nullptr) return;
+  *batch = kvq_attend_batch{};
+  batch->struct_size = sizeof(kvq_attend_batch);
+}
+
+kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require_struct(batch, "batch");
+    require_range(layer, 0, cache->n_layers - 1, "layer");
+    require_range(batch->n_sequences, 1, INT32_MAX, "batch->n_sequences");
+    require(batch->sequences, "batch->sequences");
+    require(batch->q, "batch->q");
+    require(batch->out, "batch->out");
+    require_range(batch->q_dtype, KVQ_F32, KVQ_BF16, "batch->q_dtype");
+    require_range(batch->out_dtype, KVQ_F32, KVQ_BF16, "batch->out_dtype");
+    require_range(batch->sliding_window, 0, INT32_MAX, "batch->sliding_window");
+    if (!(batch->logit_softcap >= 0.0F && batch->logit_softcap <= 1e30F)) {
+      fail(KVQ_E_ARGUMENT, "batch->logit_softcap is %g, must be 0 or positive and finite",
+           static_cast<double>(batch->logit_softcap));
+    }
+    for (int32_t i = 0; i < batch->n_sequences; ++i) {
+      if (batch->sequences[i] == nullptr) fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is NULL", i);
+      if (&batch->sequences[i]->cache != cache) {
+        fail(KVQ_E_ARGUMENT, "batch->sequences[%d] belongs to another cache", i);
+      }
+    }
+    attend(*cache, layer, *batch, [batch](int32_t i) -> const Sequence& { return *batch->sequences[i]; });
+  });
+}

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "backend/backend.h"
+#include "cache/policy.h"
+#include "cache/sequence.h"
+#include "core/parallel.h"
+
+// The C handles are the internal objects themselves, under the names that kvq.h declares.
+
+struct kvq_context {
+  kvq_context(const kvq_context_options& options, const kvq::AllocatorHooks& hooks);
+  void log(kvq_log_level level, const char* message) const {
+    if (log_hook != nullptr) log_hook(log_user, level, message);
+  }
+
+  kvq::Allocator allocator;
+  kvq::Parallel parallel;
+  kvq::Owned<kvq::Backend> backend;
+  kvq_log_hook log_hook;
+  void* log_user;
+};
+
+struct kvq_policy : kvq::Policy {
+  kvq_policy(kvq::Allocator& source, kvq::Policy&& policy) : kvq::Policy(std::move(policy)), allocator(source) {}
+  kvq::Allocator& allocator;
+};
+
+struct kvq_cache : kvq::Cache {
+  kvq_cache(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy)
+      : kvq::Cache(context.allocator, *context.backend, options, policy) {}
+};
+
+struct kvq_sequence : kvq::Sequence {
+  using kvq::Sequence::Sequence;
+};
+
+// Usage counts these objects by the size of their base.
+static_assert(sizeof(kvq_cache) == sizeof(kvq::Cache));
+static_assert(sizeof(kvq_sequence) == sizeof(kvq::Sequence));

@@ -1,0 +1,104 @@
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "cache/decode.h"
+#include "io/snapshot.h"
+
+using namespace kvq;
+using namespace kvq::api;
+
+namespace {
+
+void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument) {
+  require(cache, "cache");
+  require(sequence, argument);
+  if (&sequence->cache != cache) fail(KVQ_E_ARGUMENT, "%s belongs to another cache", argument);
+}
+
+}  // namespace
+
+kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** out, kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require(out, "out");
+    *out = make_owned<kvq_sequence>(cache->allocator, *cache).release();
+  });
+}
+
+kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_sequence** out, kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require_owner(cache, parent, "parent");
+    require(out, "out");
+    *out = make_owned<kvq_sequence>(cache->allocator, *cache, *parent).release();
+  });
+}
+
+kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32_t length, kvq_error* error) {
+  return guarded(error, [&] {
+    require_owner(cache, sequence, "sequence");
+    if (length < 0) fail(KVQ_E_ARGUMENT, "length is %d, must not be negative", length);
+    truncate(*sequence, length);
+  });
+}
+
+void kvq_sequence_destroy(kvq_sequence* sequence) {
+  if (sequence == nullptr) return;
+  Deleter<kvq_sequence>(sequence->cache.allocator, sizeof(kvq_sequence), alignof(kvq_sequence))(sequence);
+}
+
+kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int32_t* out, kvq_error* error) {
+  return guarded(error, [&] {
+    require(sequence, "sequence");
+    require(out, "out");
+    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
+    *out = sequence->length(layer);
+  });
+}
+
+kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, void* buffer, size_t capacity,
+                             size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require_owner(cache, sequence, "sequence");
+    require(size, "size");
+    *size = io::snapshot_size(*sequence);
+    if (buffer == nullptr) return;
+    if (capacity < *size) fail(KVQ_E_ARGUMENT, "capacity is %zu, the snapshot needs %zu bytes", capacity, *size);
+    io::write_snapshot(*sequence, {static_cast<std::byte*>(buffer), *size});
+  });
+}
+
+kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** out, kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require(buffer, "buffer");
+    require(out, "out");
+    auto sequence = make_owned<kvq_sequence>(cache->allocator, *cache);
+    io::read_snapshot({static_cast<const std::byte*>(buffer), size}, *sequence);
+    *out = sequence.release();
+  });
+}
+
+kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k, const void* v,
+                      kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
+  return guarded(error, [&] {
+    require_owner(cache, sequence, "sequence");
+    require_range(layer, 0, cache->n_layers - 1, "layer");
+    require_range(n, 1, INT32_MAX, "n");
+    require(k, "k");
+    require(v, "v");
+    require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
+    append(*sequence, layer, k, v, dtype, n, positions);
+  });
+}
+
+kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* sequence, int32_t layer, int32_t kv_head,
+                               int32_t begin, int32_t n, float* k, float* v, int32_t* positions, kvq_error* error) {
+  return guarded(error, [&] {
+    require_owner(cache, sequence, "sequence");
+    require_range(layer, 0, cache->n_layers - 1, "layer");
+    require_range(kv_head, 0, cache->kv_heads - 1, "kv_head");
+    decode(*sequence, {layer, kv_head, begin, n}, {k, v, positions});
+  });
+}

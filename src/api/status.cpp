@@ -1,0 +1,62 @@
+#include "api/boundary.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+
+namespace kvq::api {
+
+void report(kvq_error* error, kvq_status status, int32_t backend_code, const char* message) noexcept {
+  constexpr size_t kTextOffset = offsetof(kvq_error, message);
+  if (error == nullptr || error->struct_size <= kTextOffset) return;
+  error->code = status;
+  error->backend_code = backend_code;
+  const size_t room = std::min<size_t>(error->struct_size - kTextOffset, sizeof(error->message));
+  std::snprintf(error->message, room, "%s", message);
+}
+
+kvq_status translate(kvq_error* error) noexcept {
+  try {
+    throw;
+  } catch (const Error& failure) {
+    report(error, failure.status(), failure.backend_code(), failure.what());
+    return failure.status();
+  } catch (const std::bad_alloc&) {
+    report(error, KVQ_E_MEMORY, 0, "the C++ runtime is out of memory");
+    return KVQ_E_MEMORY;
+  } catch (const std::exception& failure) {
+    report(error, KVQ_E_INTERNAL, 0, failure.what());
+    return KVQ_E_INTERNAL;
+  } catch (...) {
+    report(error, KVQ_E_INTERNAL, 0, "an exception of unknown type");
+    return KVQ_E_INTERNAL;
+  }
+}
+
+}  // namespace kvq::api
+
+void kvq_error_init(kvq_error* error) {
+  if (error == nullptr) return;
+  *error = kvq_error{};
+  error->struct_size = sizeof(kvq_error);
+}
+
+const char* kvq_status_name(kvq_status status) {
+  switch (status) {
+    case KVQ_OK: return "KVQ_OK";
+    case KVQ_E_ARGUMENT: return "KVQ_E_ARGUMENT";
+    case KVQ_E_MEMORY: return "KVQ_E_MEMORY";
+    case KVQ_E_LIMIT: return "KVQ_E_LIMIT";
+    case KVQ_E_STATE: return "KVQ_E_STATE";
+    case KVQ_E_FORMAT: return "KVQ_E_FORMAT";
+    case KVQ_E_MISMATCH: return "KVQ_E_MISMATCH";
+    case KVQ_E_UNSUPPORTED: return "KVQ_E_UNSUPPORTED";
+    case KVQ_E_BACKEND: return "KVQ_E_BACKEND";
+    case KVQ_E_INTERNAL: return "KVQ_E_INTERNAL";
+    default: return "unknown status";
+  }
+}
+
+int32_t kvq_api_version(void) { return KVQ_API_VERSION; }
+
+const char* kvq_version_string(void) { return KVQ_VERSION_STRING; }

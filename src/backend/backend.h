@@ -1,0 +1,89 @@
+#pragma once
+
+#include "cache/page.h"
+#include "core/rope.h"
+#include "kvq.h"
+
+#include <span>
+
+namespace kvq {
+
+/// Produce one page of one head from slots that exist and tokens that arrive: append, seal and copy are all this.
+struct PageWrite {
+  const std::byte* source;  // FP16 page whose first `kept` slots are kept; may equal `target`; null when kept is 0
+  int32_t kept;
+  int32_t head;
+  int32_t token_begin;  // tokens [token_begin, token_begin + token_count) of the appended tensors follow
+  int32_t token_count;
+  std::byte* target;
+  const PageFormat* format;  // of the target; FP16 writes only the new slots when source equals target
+};
+
+/// Tokens to append to one layer.
+struct TokenBatch {
+  const void* k;  // [n, kv_heads, head_dim]
+  const void* v;
+  kvq_dtype dtype;
+  int32_t n;
+  int32_t kv_heads;
+  int32_t head_dim;
+  const Rope* rope;
+  std::span<const int32_t> positions;  // [n]
+};
+
+/// Queries of one sequence, in a batch.
+struct AttendSequence {
+  const Page* const* const* pages;  // [kv_heads] lists
+  const int32_t* page_counts;       // [kv_heads]
+  int32_t query_begin;              // row of the batch's q
+  int32_t query_count;
+};
+
+/// One call of attention over one layer.
+struct AttendBatch {
+  std::span<const AttendSequence> sequences;
+  std::span<const int32_t> query_positions;  // [total queries]
+  const void* q;                             // [total queries, q_heads, head_dim]
+  kvq_dtype q_dtype;
+  void* out;
+  kvq_dtype out_dtype;
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  const Rope* rope;
+  float scale;
+  float softcap;  // 0: none
+  int32_t window; // 0: none
+  bool any_hadamard_keys;    // some page format of the layer stores rotated keys
+  bool any_hadamard_values;
+};
+
+/// Memory that attend reuses from call to call.
+class Workspace {
+ public:
+  virtual ~Workspace() = default;
+};
+
+/// Where pages live and are computed on.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;
+  virtual const char* isa() const = 0;
+
+  /// Page memory, zeroed: unwritten slots must not hold NaN.
+  virtual std::byte* allocate(Allocator& allocator, size_t bytes) = 0;
+  virtual void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept = 0;
+  virtual void read(const std::byte* data, size_t bytes, void* host) = 0;
+  virtual void write(const void* host, size_t bytes, std::byte* data) = 0;
+
+  /// Throw KVQ_E_ARGUMENT if a value cannot be stored in FP16; nothing is written.
+  virtual void check(const TokenBatch& tokens) = 0;
+  /// Rotate keys and write pages. `scratch` serves memory that lives as long as the call.
+  virtual void append(const TokenBatch& tokens, std::span<const PageWrite> writes, Allocator& scratch) = 0;
+
+  virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
+  virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
+};
+
+}  // namespace kvq

@@ -1,0 +1,182 @@
+#include "backend/cpu/attend.h"
+
+#include "backend/cpu/attend_item.h"
+#include "core/tensor.h"
+#include "formats/hadamard.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace kvq::cpu {
+namespace {
+
+constexpr float kLog2E = 1.44269504F;
+
+/// One call of attend: prepare queries, run items, merge their partials.
+class AttendCall {
+ public:
+  AttendCall(const AttendBatch& batch, const KernelTable& kernels, AttendWorkspace& workspace)
+      : batch_(batch), kernels_(kernels), workspace_(workspace), layout_(batch), group_(batch.q_heads / batch.kv_heads) {}
+
+  /// Everything that may allocate.
+  void plan() {
+    const size_t queries = batch_.query_positions.size();
+    const size_t floats = (queries * static_cast<size_t>(batch_.q_heads) + kBlockRows) * static_cast<size_t>(batch_.head_dim);
+    grow(workspace_.rope_table, queries * batch_.rope->table_stride());
+    grow(workspace_.queries, floats);
+    if (batch_.any_hadamard_keys) grow(workspace_.rotated_queries, floats);
+    workspace_.items.clear();
+    workspace_.merges.clear();
+    size_t partials = 0;
+    for (size_t s = 0; s < batch_.sequences.size(); ++s) {
+      for (int32_t head = 0; head < batch_.kv_heads; ++head) partials = plan_head(s, head, partials);
+    }
+    grow(workspace_.partials, partials);
+  }
+
+  void run(Parallel& parallel) {
+    batch_.rope->fill_table(batch_.query_positions, workspace_.rope_table.data());
+    const auto sequences = static_cast<int32_t>(batch_.sequences.size());
+    parallel.run(sequences * batch_.kv_heads, [this](int32_t i) noexcept {
+      prepare_queries(batch_.sequences[static_cast<size_t>(i / batch_.kv_heads)], i % batch_.kv_heads);
+    });
+    const bool split = workspace_.items.size() != workspace_.merges.size();
+    parallel.run(static_cast<int32_t>(workspace_.items.size()), [this, split](int32_t i) noexcept {
+      run(static_cast<size_t>(i));
+      if (!split) merge({static_cast<size_t>(i), 1});
+    });
+    if (!split) return;
+    parallel.run(static_cast<int32_t>(workspace_.merges.size()),
+                 [this](int32_t i) noexcept { merge(workspace_.merges[static_cast<size_t>(i)]); });
+  }
+
+ private:
+  static void grow(Vector<float>& vector, size_t n) {
+    if (vector.size() < n) vector.resize(n);
+  }
+
+  size_t plan_head(size_t s, int32_t head, size_t partials) {
+    const AttendSequence& sequence = batch_.sequences[s];
+    const int32_t rows = sequence.query_count * group_;
+    const int32_t pages = sequence.page_counts[head];
+    // Many rows are work enough without splitting the pages, and their partials would be large.
+    const int32_t split = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
+    for (int32_t row = 0; row < rows; row += kItemRows) {
+      const int32_t count = std::min(kItemRows, rows - row);
+      AttendMerge merge{workspace_.items.size(), 0};
+      int32_t page = 0;
+      do {
+        const int32_t length = std::min(split, pages - page);
+        workspace_.items.push_back({static_cast<int32_t>(s), head, row, count, page, length, partials});
+        partials += layout_.item_floats(count);
+        ++merge.items;
+        page += length;
+      } while (page < pages);
+      workspace_.merges.push_back(merge);
+    }
+    return partials;
+  }
+
+  /// First row of a KV head's queries in the work space.
+  size_t first_query(const AttendSequence& sequence, int32_t head) const {
+    return static_cast<size_t>(sequence.query_begin) * static_cast<size_t>(batch_.q_heads) +
+           static_cast<size_t>(head) * static_cast<size_t>(sequence.query_count) * static_cast<size_t>(group_);
+  }
+
+  void prepare_queries(const AttendSequence& sequence, int32_t head) noexcept {
+    const int32_t dim = batch_.head_dim;
+    const float factor = batch_.scale * kLog2E;
+    size_t row = first_query(sequence, head) * static_cast<size_t>(dim);
+    for (int32_t token = 0; token < sequence.query_count; ++token) {
+      const auto query = static_cast<size_t>(sequence.query_begin + token);
+      for (int32_t g = 0; g < group_; ++g, row += static_cast<size_t>(dim)) {
+        float* q = workspace_.queries.data() + row;
+        const size_t source = query * static_cast<size_t>(batch_.q_heads) + static_cast<size_t>(head * group_ + g);
+        read_floats(batch_.q, batch_.q_dtype, source * static_cast<size_t>(dim), dim, q);
+        batch_.rope->rotate(workspace_.rope_table.data() + query * batch_.rope->table_stride(), q);
+        for (int32_t i = 0; i < dim; ++i) q[i] *= factor;
+        if (!batch_.any_hadamard_keys) continue;
+        float* rotated = workspace_.rotated_queries.data() + row;
+        std::copy_n(q, dim, rotated);
+        hadamard(rotated, dim);
+      }
+    }
+  }
+
+  void run(size_t index) noexcept {
+    const AttendItem& item = workspace_.items[index];
+    const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
+    const size_t first =
+        (first_query(sequence, item.head) + static_cast<size_t>(item.row_begin)) * static_cast<size_t>(batch_.head_dim);
+    const ItemQueries queries{workspace_.queries.data() + first,
+                              batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
+                              batch_.query_positions.data() + sequence.query_begin, item.row_begin, group_};
+    run_item(batch_, item, queries, kernels_, workspace_.partials.data() + item.partial);
+  }
+
+  void merge(const AttendMerge& merge) noexcept {
+    const AttendItem& first = workspace_.items[merge.first_item];
+    for (int32_t row = 0; row < first.row_count; ++row) merge_row(merge, row);
+  }
+
+  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m} / l
+  void merge_row(const AttendMerge& merge, int32_t row) noexcept {
+    const AttendItem* items = workspace_.items.data() + merge.first_item;
+    const auto width = static_cast<int32_t>(layout_.width);
+    float maximum = -std::numeric_limits<float>::infinity();
+    for (int32_t i = 0; i < merge.items; ++i) maximum = std::max(maximum, state(items[i], row).maximum);
+    alignas(kDataAlignment) std::array<float, kMaxHeadDim> output{};
+    alignas(kDataAlignment) std::array<float, kMaxHeadDim> rotated{};
+    float sum = 0.0F;
+    for (int32_t i = 0; i < merge.items; ++i) {
+      const SoftmaxState each = state(items[i], row);
+      if (each.sum == 0.0F) continue;
+      const float weight = std::exp2(each.maximum - maximum);
+      sum += each.sum * weight;
+      float* partial = workspace_.partials.data() + items[i].partial;
+      const int32_t rows = items[i].row_count;
+      kernels_.blend(output.data(), 1.0F, layout_.plain_output(partial, rows) + row * width, weight, width);
+      if (!layout_.rotated) continue;
+      kernels_.blend(rotated.data(), 1.0F, layout_.rotated_output(partial, rows) + row * width, weight, width);
+    }
+    if (layout_.rotated) {
+      hadamard(rotated.data(), batch_.head_dim);
+      kernels_.blend(output.data(), 1.0F, rotated.data(), 1.0F, width);
+    }
+    // A query that sees no token gives zeros.
+    const float normaliser = sum > 0.0F ? 1.0F / sum : 0.0F;
+    for (int32_t i = 0; i < batch_.head_dim; ++i) output[static_cast<size_t>(i)] *= normaliser;
+    write_row(items[0], row, output.data());
+  }
+
+  void write_row(const AttendItem& item, int32_t row, const float* output) noexcept {
+    const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
+    const int32_t of_head = item.row_begin + row;
+    const auto query = static_cast<size_t>(sequence.query_begin + of_head / group_);
+    const size_t target =
+        query * static_cast<size_t>(batch_.q_heads) + static_cast<size_t>(item.head * group_ + of_head % group_);
+    write_floats(output, batch_.head_dim, batch_.out, batch_.out_dtype, target * static_cast<size_t>(batch_.head_dim));
+  }
+
+  const SoftmaxState& state(const AttendItem& item, int32_t row) const {
+    return layout_.states(workspace_.partials.data() + item.partial)[row];
+  }
+
+  const AttendBatch& batch_;
+  const KernelTable& kernels_;
+  AttendWorkspace& workspace_;
+  PartialLayout layout_;
+  int32_t group_;
+};
+
+}  // namespace
+
+void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace) {
+  AttendCall call(batch, kernels, workspace);
+  call.plan();
+  call.run(parallel);
+}
+
+}  // namespace kvq::cpu

@@ -1,0 +1,144 @@
+#include "backend/cpu/attend_item.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace kvq::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+/// Slots [begin, end) of a page.
+struct SlotRange {
+  int32_t begin;
+  int32_t end;
+};
+
+/// The slots of a page at positions in (position − window, position]; positions ascend within a page.
+SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
+  const int64_t after = window > 0 ? static_cast<int64_t>(position) - window : -1;
+  SlotRange range{0, page.count};
+  if (page.last_position() > position) {
+    while (range.end > 0 && page.position(range.end - 1) > position) --range.end;
+  }
+  if (page.first_position <= after) {
+    while (range.begin < range.end && page.position(range.begin) <= after) ++range.begin;
+  }
+  return range;
+}
+
+
+/// One item at work: tiles of pages, blocks of rows.
+class ItemRun {
+ public:
+  ItemRun(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
+          float* partial)
+      : batch_(batch),
+        item_(item),
+        queries_(queries),
+        kernels_(kernels),
+        layout_(batch),
+        states_(layout_.states(partial)),
+        plain_(layout_.plain_output(partial, item.row_count)),
+        rotated_(layout_.rotated_output(partial, item.row_count)) {
+    std::fill_n(partial, layout_.item_floats(item.row_count), 0.0F);
+    for (int32_t row = 0; row < item.row_count; ++row) states_[row].maximum = kMinusInfinity;
+    const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
+    pages_ = sequence.pages[item.head] + item.page_begin;
+  }
+
+  void run() {
+    for (int32_t tile = 0; tile < item_.page_count; tile += kTilePages) {
+      const int32_t pages = std::min(kTilePages, item_.page_count - tile);
+      for (int32_t row = 0; row < item_.row_count; row += kBlockRows) {
+        run_block(pages_ + tile, pages, row, std::min(kBlockRows, item_.row_count - row));
+      }
+    }
+  }
+
+ private:
+  int32_t position(int32_t row) const { return queries_.positions[(queries_.first_row + row) / queries_.group]; }
+
+  /// Scores, softmax and weighted values of one tile for up to four rows.
+  void run_block(const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
+    int32_t begin = 0;  // pages before this one are behind every row's window
+    while (begin < count && !any_visible(*pages[begin], row, rows)) ++begin;
+    int32_t end = count;
+    while (end > begin && !any_visible(*pages[end - 1], row, rows)) --end;
+    if (begin == end) return;
+    pages += begin;
+    count = end - begin;
+    for (int32_t page = 0; page < count; ++page) score_page(*pages[page], page, row, rows);
+    for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
+    for (int32_t page = 0; page < count;) page += add_values(pages + page, page, count - page, row, rows);
+  }
+
+  bool any_visible(const Page& page, int32_t row, int32_t rows) const {
+    for (int32_t i = row; i < row + rows; ++i) {
+      const int64_t after = batch_.window > 0 ? static_cast<int64_t>(position(i)) - batch_.window : -1;
+      if (page.first_position <= position(i) && page.last_position() > after) return true;
+    }
+    return false;
+  }
+
+  void score_page(const Page& page, int32_t index, int32_t row, int32_t rows) {
+    const SideFormat& format = page.format->keys;
+    const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
+    float* scores = scores_.data() + index * kPageSlots;
+    kernels_.keys(format)({batch_.head_dim, format.group}, page.data, rows, q, scores);
+    for (int32_t i = 0; i < rows; ++i) {
+      const SlotRange range = visible_slots(page, position(row + i), batch_.window);
+      float* of_row = scores + i * kTileSlots;
+      std::fill(of_row, of_row + range.begin, kMinusInfinity);
+      std::fill(of_row + range.end, of_row + kPageSlots, kMinusInfinity);
+    }
+  }
+
+  void normalise(int32_t row, int32_t block_row, int32_t slots) {
+    const float factor =
+        kernels_.softmax(scores_.data() + block_row * kTileSlots, slots, batch_.softcap, &states_[row]);
+    if (factor == 1.0F) return;
+    const auto width = static_cast<int32_t>(layout_.width);
+    scale(plain_ + row * width, factor);
+    if (layout_.rotated) scale(rotated_ + row * width, factor);
+  }
+
+  void scale(float* output, float factor) const {
+    kernels_.blend(output, factor, output, 0.0F, static_cast<int32_t>(layout_.width));
+  }
+
+  /// Values of the run of equal formats that starts at `pages`; returns its length.
+  int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
+    const SideFormat& format = pages[0]->format->values;
+    std::array<const std::byte*, kTilePages> data;
+    int32_t length = 0;
+    for (; length < count && pages[length]->format->values == format; ++length) {
+      data[static_cast<size_t>(length)] = pages[length]->data + pages[length]->format->key_bytes();
+    }
+    float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
+    kernels_.values(format)({batch_.head_dim, format.group}, data.data(), length, rows,
+                            scores_.data() + first * kPageSlots, output);
+    return length;
+  }
+
+  const AttendBatch& batch_;
+  const AttendItem& item_;
+  const ItemQueries& queries_;
+  const KernelTable& kernels_;
+  PartialLayout layout_;
+  SoftmaxState* states_;
+  float* plain_;
+  float* rotated_;
+  const Page* const* pages_;
+  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
+};
+
+}  // namespace
+
+void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+              const KernelTable& kernels, float* partial) {
+  ItemRun(batch, item, queries, kernels, partial).run();
+}
+
+}  // namespace kvq::cpu

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "backend/cpu/attend.h"
+
+namespace kvq::cpu {
+
+/// Where one row's partial result lies: {maximum, sum}, padding, then outputs. Floats.
+struct PartialLayout {
+  explicit PartialLayout(const AttendBatch& batch)
+      : width(static_cast<size_t>(padded_dim(batch.head_dim))), rotated(batch.any_hadamard_values) {}
+
+  size_t width;
+  bool rotated;
+
+  static constexpr size_t kState = 16;  // keeps outputs aligned
+  /// Rows are laid out as [rows] states, [rows, width] plain outputs, [rows, width] rotated outputs.
+  size_t item_floats(int32_t rows) const {
+    return static_cast<size_t>(padded_rows(rows)) * (kState + (rotated ? 2 : 1) * width);
+  }
+  static constexpr int32_t padded_rows(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
+
+  SoftmaxState* states(float* partial) const { return reinterpret_cast<SoftmaxState*>(partial); }
+  float* plain_output(float* partial, int32_t rows) const {
+    return partial + static_cast<size_t>(padded_rows(rows)) * kState;
+  }
+  float* rotated_output(float* partial, int32_t rows) const {
+    return plain_output(partial, rows) + static_cast<size_t>(padded_rows(rows)) * width;
+  }
+};
+
+/// Rows of a work item and what they may see.
+struct ItemQueries {
+  const float* plain;          // [row_count, head_dim]
+  const float* rotated;        // the same after a Hadamard rotation, or null
+  const int32_t* positions;    // of the sequence's query tokens
+  int32_t first_row;           // row i has the position of query token (first_row + i) / group
+  int32_t group;
+};
+
+/// Attention of an item's rows over its pages, into its partial.
+void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+              const KernelTable& kernels, float* partial);
+
+}  // namespace kvq::cpu

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "core/parallel.h"
+
+namespace kvq::cpu {
+
+/// Pages in host memory, kernels of one instruction set.
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const KernelTable& kernels, Parallel& parallel) : kernels_(kernels), parallel_(parallel) {}
+
+  const char* name() const override { return "cpu"; }
+  const char* isa() const override { return kernels_.name; }
+
+  std::byte* allocate(Allocator& allocator, size_t bytes) override;
+  void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
+  void read(const std::byte* data, size_t bytes, void* host) override;
+  void write(const void* host, size_t bytes, std::byte* data) override;
+
+  void check(const TokenBatch& tokens) override;
+  void append(const TokenBatch& tokens, std::span<const PageWrite> writes, Allocator& scratch) override;
+
+  Owned<Workspace> make_workspace(Allocator& allocator) override;
+  void attend(const AttendBatch& batch, Workspace& workspace) override;
+
+ private:
+  const KernelTable& kernels_;
+  Parallel& parallel_;
+};
+
+}  // namespace kvq::cpu

@@ -1,0 +1,66 @@
+// The portable kernels, compiled once per Highway target: this file includes itself through foreach_target.h.
+#include "backend/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/portable.cpp"
+#include <hwy/foreach_target.h>  // must precede highway.h
+
+#include <hwy/highway.h>
+
+#include "backend/cpu/portable_float16-inl.h"
+#include "backend/cpu/portable_integer-inl.h"
+#include "backend/cpu/portable_softmax-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvq::cpu::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+#define KVQ_ISA_NAME "avx512"
+#elif HWY_TARGET == HWY_AVX2
+#define KVQ_ISA_NAME "avx2"
+#elif HWY_TARGET == HWY_NEON
+#define KVQ_ISA_NAME "neon"
+#else
+#define KVQ_ISA_NAME "baseline"
+#endif
+
+const KernelTable& table() {
+  static constexpr KernelTable kTable = {
+      KVQ_ISA_NAME,
+      float16_keys,
+      float16_values,
+      {nullptr, nullptr, integer_keys<2>, integer_keys<3>, integer_keys<4>, nullptr, nullptr, nullptr, integer_keys<8>},
+      {nullptr, nullptr, integer_values<2>, integer_values<3>, integer_values<4>, nullptr, nullptr, nullptr,
+       integer_values<8>},
+      softmax,
+      blend};
+  return kTable;
+}
+
+#undef KVQ_ISA_NAME
+
+}  // namespace kvq::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvq::cpu {
+
+std::span<const HighwayTable> highway_tables() {
+  static const HighwayTable kTables[] = {
+#if (HWY_TARGETS & HWY_AVX3) != 0
+      {HWY_AVX3, &N_AVX3::table()},
+#endif
+#if (HWY_TARGETS & HWY_AVX2) != 0
+      {HWY_AVX2, &N_AVX2::table()},
+#endif
+      {0, &HWY_STATIC_DISPATCH(table)()},
+  };
+  return kTables;
+}
+
+#if (HWY_TARGETS & HWY_AVX3) != 0
+const KernelTable& avx512_table() { return N_AVX3::table(); }
+#endif
+
+}  // namespace kvq::cpu
+#endif

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "backend/cpu/kernels.h"
+
+#include <span>
+
+namespace kvq::cpu {
+
+/// Kernels compiled from the portable source for one Highway target.
+struct HighwayTable {
+  int64_t target;  // Highway's bit; 0: runs everywhere
+  const KernelTable* table;
+};
+
+/// Best first; the last one runs everywhere.
+std::span<const HighwayTable> highway_tables();
+
+/// Portable AVX-512 kernels, with int8 dot products for integer pages.
+const KernelTable& avx512vnni_table();
+
+/// The portable AVX-512 table that avx512vnni_table() starts from.
+const KernelTable& avx512_table();
+
+}  // namespace kvq::cpu

@@ -1,0 +1,215 @@
+#include "cache/sequence.h"
+#include "core/error.h"
+
+#include <algorithm>
+#include <climits>
+#include <numeric>
+
+namespace kvq {
+namespace {
+
+/// Everything an append changes, prepared so that committing it cannot fail.
+class AppendPlan {
+ public:
+  AppendPlan(Sequence& sequence, int32_t layer, std::span<const int32_t> positions)
+      : sequence_(sequence),
+        cache_(sequence.cache),
+        layer_(layer),
+        positions_(positions),
+        writes_(StlAllocator<PageWrite>(cache_.allocator)),
+        changes_(StlAllocator<Change>(cache_.allocator)),
+        grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {}
+  AppendPlan(const AppendPlan&) = delete;
+  AppendPlan& operator=(const AppendPlan&) = delete;
+
+  ~AppendPlan() {
+    for (const Change& change : changes_) {
+      if (change.page != nullptr) cache_.release(change.page);
+      release_positions(change.added_positions);
+    }
+  }
+
+  void prepare() {
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) prepare_head(head);
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
+  }
+
+  std::span<const PageWrite> writes() const { return writes_; }
+
+  void commit() noexcept {
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
+    }
+    for (Change& change : changes_) apply(change);
+    Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
+    layer.length += static_cast<int32_t>(positions_.size());
+    layer.next_position = positions_.back() + 1;
+  }
+
+ private:
+  struct Change {
+    int32_t head;
+    int32_t index;                      // in the head's list; its size appends
+    int32_t count;                      // slots in use afterwards
+    Page* page = nullptr;               // replaces or extends the list; null: the page there grows in place
+    int32_t* added_positions = nullptr; // for a page in place whose positions stop being consecutive
+  };
+
+  int32_t n() const { return static_cast<int32_t>(positions_.size()); }
+
+  void prepare_head(int32_t head) {
+    const Sequence::PageList& list = sequence_.list(layer_, head);
+    const auto existing = static_cast<int32_t>(list.size());
+    const bool open = existing > 0 && list.back()->is_float16() && list.back()->count < kPageSlots;
+    const int32_t room = open ? kPageSlots - list.back()->count : 0;
+    const int32_t pages = existing + (n() > room ? (n() - room + kPageSlots - 1) / kPageSlots : 0);
+    heads_pages_ = std::max(heads_pages_, pages);
+
+    int32_t index = open ? existing - 1 : existing;
+    // Pages older than the newest `recent` have been sealed already.
+    for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
+      const Page* page = list[static_cast<size_t>(full)];
+      if (page->is_float16() && !stays_float16(full, pages)) write_page(head, full, page, 0, 0, pages);
+    }
+    for (int32_t token = 0; token < n(); ++index) {
+      const Page* old = index < existing ? list[static_cast<size_t>(index)] : nullptr;
+      const int32_t take = std::min(n() - token, kPageSlots - (old != nullptr ? old->count : 0));
+      write_page(head, index, old, token, take, pages);
+      token += take;
+    }
+  }
+
+  bool stays_float16(int32_t index, int32_t pages) const {
+    return index < cache_.sink || index >= pages - cache_.recent || sealed_format()->is_float16();
+  }
+  const PageFormat* sealed_format() const { return cache_.layers[static_cast<size_t>(layer_)].sealed; }
+
+  void write_page(int32_t head, int32_t index, const Page* old, int32_t token, int32_t take, int32_t pages) {
+    const int32_t kept = old != nullptr ? old->count : 0;
+    const PageFormat* format = stays_float16(index, pages) ? &cache_.float16 : sealed_format();
+    std::array<int32_t, kPageSlots> slots;
+    for (int32_t i = 0; i < kept; ++i) slots[static_cast<size_t>(i)] = old->position(i);
+    std::copy_n(positions_.begin() + token, take, slots.begin() + kept);
+    const int32_t count = kept + take;
+    const bool consecutive = slots[static_cast<size_t>(count) - 1] - slots[0] == count - 1;
+
+    changes_.push_back({head, index, count});
+    Change& change = changes_.back();
+    const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
+    int32_t* stored = nullptr;
+    if (!in_place) {
+      change.page = cache_.make_page(format, !consecutive);
+      change.page->first_position = slots[0];
+      stored = change.page->positions;
+    } else if (!consecutive && old->positions == nullptr) {
+      change.added_positions = static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
+      stored = change.added_positions;
+    } else if (!consecutive) {
+      // Slots beyond the page's count are nobody's yet.
+      std::copy(slots.begin() + kept, slots.begin() + count, old->positions + kept);
+    }
+    if (stored != nullptr) {
+      std::fill(std::copy_n(slots.begin(), count, stored), stored + kPageSlots, 0);
+    }
+    writes_.push_back({old != nullptr ? old->data : nullptr, kept, head, token, take,
+                       in_place ? old->data : change.page->data, format});
+  }
+
+  /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.
+  void grow_list(int32_t head) {
+    const Sequence::PageList& list = sequence_.list(layer_, head);
+    if (grown_.empty() && static_cast<size_t>(heads_pages_) <= list.capacity()) return;
+    if (grown_.empty()) {
+      grown_.reserve(static_cast<size_t>(cache_.kv_heads));
+      for (int32_t i = 0; i < head; ++i) grown_.push_back(copy_with_room(sequence_.list(layer_, i)));
+    }
+    grown_.push_back(copy_with_room(list));
+  }
+
+  Sequence::PageList copy_with_room(const Sequence::PageList& list) const {
+    Sequence::PageList copy(list.get_allocator());
+    // A quarter more than needed keeps growth amortised and the slack of long lists small.
+    copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
+    copy.assign(list.begin(), list.end());
+    return copy;
+  }
+
+  void apply(Change& change) noexcept {
+    Sequence::PageList& list = sequence_.list(layer_, change.head);
+    const auto index = static_cast<size_t>(change.index);
+    if (change.page == nullptr) {
+      Page* page = list[index];
+      if (change.added_positions != nullptr) page->positions = std::exchange(change.added_positions, nullptr);
+      cache_.set_count(page, change.count);
+      return;
+    }
+    cache_.set_count(change.page, change.count);
+    if (index < list.size()) {
+      cache_.release(list[index]);
+      list[index] = change.page;
+    } else {
+      list.push_back(change.page);
+    }
+    change.page = nullptr;
+  }
+
+  void release_positions(int32_t* positions) noexcept {
+    cache_.allocator.release(positions, kPositionBytes, alignof(int32_t));
+  }
+
+  static constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
+
+  Sequence& sequence_;
+  Cache& cache_;
+  int32_t layer_;
+  std::span<const int32_t> positions_;
+  int32_t heads_pages_ = 0;  // longest list afterwards
+  Vector<PageWrite> writes_;
+  Vector<Change> changes_;
+  Vector<Sequence::PageList> grown_;  // [kv_heads], or empty when every list has room
+};
+
+void check_positions(const Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions) {
+  const int32_t next = sequence.next_position(layer);
+  if (n > INT32_MAX - sequence.length(layer)) {
+    fail(KVQ_E_ARGUMENT, "n is %d: the layer holds %d tokens and can hold at most %d", n, sequence.length(layer),
+         INT32_MAX);
+  }
+  if (positions == nullptr) {
+    if (n > INT32_MAX - next) fail(KVQ_E_ARGUMENT, "n is %d: positions from %d on would overflow", n, next);
+    return;
+  }
+  int32_t previous = next - 1;
+  for (int32_t i = 0; i < n; ++i) {
+    if (positions[i] < 0 || positions[i] == INT32_MAX) {
+      fail(KVQ_E_ARGUMENT, "positions[%d] is %d, must be in [0, %d)", i, positions[i], INT32_MAX);
+    }
+    if (positions[i] <= previous) {
+      fail(KVQ_E_ARGUMENT, "positions[%d] is %d, must be beyond the one before it, %d", i, positions[i], previous);
+    }
+    previous = positions[i];
+  }
+}
+
+}  // namespace
+
+void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
+            const int32_t* positions) {
+  Cache& cache = sequence.cache;
+  check_positions(sequence, layer, n, positions);
+  Vector<int32_t> consecutive{StlAllocator<int32_t>(cache.allocator)};
+  if (positions == nullptr) {
+    consecutive.resize(static_cast<size_t>(n));
+    std::iota(consecutive.begin(), consecutive.end(), sequence.next_position(layer));
+    positions = consecutive.data();
+  }
+  const TokenBatch tokens{k,           v,          dtype, n, cache.kv_heads, cache.head_dim,
+                          &cache.rope, {positions, static_cast<size_t>(n)}};
+  cache.backend.check(tokens);
+  AppendPlan plan(sequence, layer, tokens.positions);
+  plan.prepare();
+  cache.backend.append(tokens, plan.writes(), cache.allocator);
+  plan.commit();
+}
+
+}  // namespace kvq

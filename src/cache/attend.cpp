@@ -1,0 +1,63 @@
+#include "cache/attend.h"
+
+namespace kvq {
+
+AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch)
+    : cache_(cache), layer_(layer), batch_(batch) {
+  const size_t lists = static_cast<size_t>(batch.n_sequences) * static_cast<size_t>(cache.kv_heads);
+  cache.attend_sequences.clear();
+  cache.attend_lists.clear();
+  cache.attend_counts.clear();
+  cache.attend_positions.clear();
+  // Entries of `attend_sequences` point into these two, which therefore may not grow later.
+  cache.attend_lists.reserve(lists);
+  cache.attend_counts.reserve(lists);
+}
+
+void AttendRequest::add(int32_t index, const Sequence& sequence) {
+  const int32_t count = batch_.query_counts != nullptr ? batch_.query_counts[index] : 1;
+  if (count < 1) fail(KVQ_E_ARGUMENT, "batch->query_counts[%d] is %d, must be at least 1", index, count);
+  const int32_t length = sequence.length(layer_);
+  if (batch_.query_positions == nullptr && count > length) {
+    fail(KVQ_E_ARGUMENT, "batch->query_counts[%d] is %d, but layer %d of the sequence holds %d tokens: append first",
+         index, count, layer_, length);
+  }
+  if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);
+  const size_t first_list = cache_.attend_lists.size();
+  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+    const Sequence::PageList& list = sequence.list(layer_, head);
+    cache_.attend_lists.push_back(list.data());
+    cache_.attend_counts.push_back(static_cast<int32_t>(list.size()));
+  }
+  cache_.attend_sequences.push_back(
+      {cache_.attend_lists.data() + first_list, cache_.attend_counts.data() + first_list, queries_, count});
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[queries_ + i]
+                                                               : sequence.position_from_end(layer_, count - i);
+    if (position < 0) fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", queries_ + i, position);
+    cache_.attend_positions.push_back(position);
+  }
+  queries_ += count;
+}
+
+void AttendRequest::run() {
+  const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
+  cache_.backend.attend({.sequences = cache_.attend_sequences,
+                         .query_positions = cache_.attend_positions,
+                         .q = batch_.q,
+                         .q_dtype = batch_.q_dtype,
+                         .out = batch_.out,
+                         .out_dtype = batch_.out_dtype,
+                         .q_heads = cache_.q_heads,
+                         .kv_heads = cache_.kv_heads,
+                         .head_dim = cache_.head_dim,
+                         .rope = &cache_.rope,
+                         .scale = cache_.scale,
+                         .softcap = batch_.logit_softcap,
+                         .window = batch_.sliding_window,
+                         .any_hadamard_keys = layer.hadamard_keys,
+                         .any_hadamard_values = layer.hadamard_values},
+                        *cache_.workspace);
+}
+
+}  // namespace kvq

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "cache/sequence.h"
+#include "core/error.h"
+
+#include <climits>
+
+namespace kvq {
+
+/// Collects the page lists of a batch and hands it to the backend. One at a time per cache.
+class AttendRequest {
+ public:
+  AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch);
+  void add(int32_t index, const Sequence& sequence);
+  void run();
+
+ private:
+  Cache& cache_;
+  int32_t layer_;
+  const kvq_attend_batch& batch_;
+  int32_t queries_ = 0;
+};
+
+/// `sequence_at(i)` is sequence i of the batch; the other arguments of `batch` have been checked.
+template <typename SequenceAt>
+void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const SequenceAt& sequence_at) {
+  AttendRequest request(cache, layer, batch);
+  for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
+  request.run();
+}
+
+}  // namespace kvq

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "backend/backend.h"
+#include "cache/policy.h"
+#include "core/rope.h"
+
+#include <atomic>
+
+namespace kvq {
+
+/// What every sequence of a cache shares: shapes, page formats, memory accounts and work space.
+class Cache {
+ public:
+  Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy);
+
+  struct Layer {
+    const PageFormat* sealed;
+    bool hadamard_keys;
+    bool hadamard_values;
+  };
+
+  /// A page with one reference and zeroed data.
+  Page* make_page(const PageFormat* format, bool with_positions);
+  void retain(Page* page) noexcept;
+  void release(Page* page) noexcept;
+  /// All changes of a page's slot count go through here, for the account.
+  void set_count(Page* page, int32_t count) noexcept;
+
+  /// Bytes that do not grow with the tokens held: this object, its tables, the work space of attend.
+  uint64_t fixed_bytes() const noexcept { return sizeof(Cache) + table_bytes_ + work_allocator.bytes(); }
+  /// Everything, this object included.
+  uint64_t total_bytes() const noexcept { return sizeof(Cache) + allocator.bytes(); }
+
+  int32_t n_layers;
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  float scale;
+  uint64_t model_id;
+  int32_t sink;
+  int32_t recent;
+
+  Backend& backend;
+  Allocator allocator;   // everything of this cache
+  Allocator page_allocator;  // page data, a child of `allocator`
+  Allocator work_allocator;  // work space of attend, a child of `allocator`
+  Rope rope;
+  PageFormat float16;           // format of open, recent and sink pages
+  Vector<PageFormat> formats;   // distinct sealed formats; never reallocated
+  Vector<Layer> layers;
+  Owned<Workspace> workspace;
+  Vector<AttendSequence> attend_sequences;    // reused by attend
+  Vector<const Page* const*> attend_lists;
+  Vector<int32_t> attend_counts;
+  Vector<int32_t> attend_positions;
+
+  struct Account {
+    std::atomic<uint64_t> sealed_bytes{0};
+    std::atomic<uint64_t> float16_bytes{0};
+    std::atomic<uint64_t> sealed_pages{0};
+    std::atomic<uint64_t> float16_pages{0};
+    std::atomic<uint64_t> shared_pages{0};
+    std::atomic<int64_t> slots{0};
+  };
+  Account account;
+
+ private:
+  uint64_t table_bytes_ = 0;
+  const PageFormat* intern(const PageFormat& format);
+};
+
+}  // namespace kvq

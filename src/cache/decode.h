@@ -1,0 +1,25 @@
+#pragma once
+
+#include "cache/sequence.h"
+
+namespace kvq {
+
+/// Slots [begin, begin + n) of one head's list.
+struct SlotSelection {
+  int32_t layer;
+  int32_t head;
+  int32_t begin;
+  int32_t n;
+};
+
+/// Where decoded slots go; null: not wanted.
+struct DecodedSlots {
+  float* k;            // [n, head_dim]
+  float* v;            // [n, head_dim]
+  int32_t* positions;  // [n]
+};
+
+/// Decode with the formats' reference decoders.
+void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out);
+
+}  // namespace kvq

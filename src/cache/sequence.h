@@ -1,0 +1,58 @@
+#pragma once
+
+#include "cache/cache.h"
+#include "cache/page.h"
+
+namespace kvq {
+
+/// The pages of one conversation: for every layer and KV head a list, oldest first.
+class Sequence {
+ public:
+  explicit Sequence(Cache& cache);
+  /// A fork: shares every page of `parent`.
+  Sequence(Cache& cache, const Sequence& parent);
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+
+  using PageList = Vector<Page*>;
+
+  PageList& list(int32_t layer, int32_t head) { return lists[list_index(layer, head)]; }
+  const PageList& list(int32_t layer, int32_t head) const { return lists[list_index(layer, head)]; }
+
+  /// The position that follows everything in a layer.
+  int32_t next_position(int32_t layer) const { return layers[static_cast<size_t>(layer)].next_position; }
+  int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
+
+  /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every token of the last
+  /// positions is held by every head.
+  int32_t position_from_end(int32_t layer, int32_t back) const;
+
+  struct Layer {
+    int32_t length = 0;         // tokens appended and not truncated
+    int32_t next_position = 0;  // one beyond the last token's position
+  };
+
+  Cache& cache;
+  Vector<PageList> lists;  // [n_layers, kv_heads]
+  Vector<Layer> layers;
+
+ private:
+  size_t list_index(int32_t layer, int32_t head) const {
+    return static_cast<size_t>(layer) * static_cast<size_t>(cache.kv_heads) + static_cast<size_t>(head);
+  }
+};
+
+/// Append tokens to a layer: all or none.
+void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
+            const int32_t* positions);
+
+/// Keep the first `length` tokens of every layer; throws KVQ_E_STATE for a cut inside a sealed page.
+void truncate(Sequence& sequence, int32_t length);
+
+/// Bytes and counts of one sequence, shared pages in full.
+kvq_usage usage(const Sequence& sequence);
+/// The same for everything a cache holds, shared pages once.
+kvq_usage usage(const Cache& cache);
+
+}  // namespace kvq

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "kvq.h"
+
+#include <exception>
+
+namespace kvq {
+
+/// A failure inside the library. Carries its text in place, so that throwing it needs no memory of ours, and is turned
+/// into a kvq_status at the C boundary (api/boundary.h).
+class Error : public std::exception {
+ public:
+  Error(kvq_status status, int32_t backend_code, const char* message) noexcept;
+
+  kvq_status status() const noexcept { return status_; }
+  int32_t backend_code() const noexcept { return backend_code_; }
+  const char* what() const noexcept override { return message_; }
+
+ private:
+  kvq_status status_;
+  int32_t backend_code_;
+  char message_[sizeof(kvq_error::message)];
+};
+
+/// Throw an Error with a printf-style message that names the argument and its value.
+[[noreturn]] void fail(kvq_status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+}  // namespace kvq

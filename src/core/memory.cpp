@@ -1,0 +1,60 @@
+#include "core/memory.h"
+
+#include "core/error.h"
+
+namespace kvq {
+
+void Allocator::reserve(uint64_t bytes) {
+  const uint64_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  if (limit_ != 0 && (before + bytes > limit_ || before + bytes < before)) {
+    bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    fail(KVQ_E_LIMIT, "max_bytes of the %s is %llu: %llu bytes are in use and %llu more were needed", owner_,
+         static_cast<unsigned long long>(limit_), static_cast<unsigned long long>(before),
+         static_cast<unsigned long long>(bytes));
+  }
+  if (parent_ != nullptr) {
+    try {
+      parent_->reserve(bytes);
+    } catch (...) {
+      bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+      throw;
+    }
+  }
+  uint64_t peak = peak_.load(std::memory_order_relaxed);
+  while (before + bytes > peak && !peak_.compare_exchange_weak(peak, before + bytes, std::memory_order_relaxed)) {
+  }
+}
+
+void Allocator::unreserve(uint64_t bytes) noexcept {
+  for (Allocator* each = this; each != nullptr; each = each->parent_) {
+    each->bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+}
+
+void* Allocator::allocate(size_t bytes, size_t alignment) {
+  reserve(bytes);
+  const Allocator* root = this;
+  while (root->parent_ != nullptr) root = root->parent_;
+  void* pointer = root->hooks_.allocate != nullptr
+                      ? root->hooks_.allocate(root->hooks_.user, bytes, alignment)
+                      : ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
+  if (pointer == nullptr) {
+    unreserve(bytes);
+    fail(KVQ_E_MEMORY, "the allocator returned NULL for %zu bytes", bytes);
+  }
+  return pointer;
+}
+
+void Allocator::release(void* pointer, size_t bytes, size_t alignment) noexcept {
+  if (pointer == nullptr) return;
+  const Allocator* root = this;
+  while (root->parent_ != nullptr) root = root->parent_;
+  if (root->hooks_.free != nullptr) {
+    root->hooks_.free(root->hooks_.user, pointer, bytes, alignment);
+  } else {
+    ::operator delete(pointer, std::align_val_t(alignment));
+  }
+  unreserve(bytes);
+}
+
+}  // namespace kvq

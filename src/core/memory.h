@@ -1,0 +1,119 @@
+#pragma once
+
+#include "kvq.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace kvq {
+
+/// Page data and work space are aligned for the widest vector registers, which are also cache lines.
+inline constexpr size_t kDataAlignment = 64;
+
+/// Where the caller wants memory to come from; both null for the C++ runtime.
+struct AllocatorHooks {
+  kvq_allocate_hook allocate = nullptr;
+  kvq_free_hook free = nullptr;
+  void* user = nullptr;
+};
+
+/// Counts every byte and enforces a limit. A context has a root allocator; caches and work spaces have children, whose
+/// bytes count in all their ancestors as well.
+class Allocator {
+ public:
+  Allocator(const AllocatorHooks& hooks, uint64_t limit) noexcept : hooks_(hooks), limit_(limit) {}
+  Allocator(Allocator& parent, uint64_t limit, const char* owner) noexcept
+      : parent_(&parent), limit_(limit), owner_(owner) {}
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+
+  /// Throws KVQ_E_LIMIT or KVQ_E_MEMORY.
+  void* allocate(size_t bytes, size_t alignment);
+  void release(void* pointer, size_t bytes, size_t alignment) noexcept;
+
+  uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+  uint64_t peak_bytes() const noexcept { return peak_.load(std::memory_order_relaxed); }
+  uint64_t limit() const noexcept { return limit_; }
+  Allocator& parent() const noexcept { return *parent_; }
+  const AllocatorHooks& hooks() const noexcept { return hooks_; }
+
+ private:
+  void reserve(uint64_t bytes);
+  void unreserve(uint64_t bytes) noexcept;
+
+  Allocator* parent_ = nullptr;
+  AllocatorHooks hooks_;
+  uint64_t limit_;
+  const char* owner_ = "context";
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> peak_{0};
+};
+
+/// Adapter for standard containers.
+template <typename T>
+struct StlAllocator {
+  using value_type = T;
+
+  explicit StlAllocator(Allocator& allocator) noexcept : source(&allocator) {}
+  template <typename U>
+  StlAllocator(const StlAllocator<U>& other) noexcept : source(other.source) {}
+
+  static constexpr size_t kAlignment = alignof(T) > 16 ? alignof(T) : 16;
+  T* allocate(size_t n) {
+    if (n > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
+    return static_cast<T*>(source->allocate(n * sizeof(T), kAlignment));
+  }
+  void deallocate(T* pointer, size_t n) noexcept { source->release(pointer, n * sizeof(T), kAlignment); }
+
+  template <typename U>
+  bool operator==(const StlAllocator<U>& other) const noexcept {
+    return source == other.source;
+  }
+
+  Allocator* source;
+};
+
+template <typename T>
+using Vector = std::vector<T, StlAllocator<T>>;
+
+/// Destroys an object and returns its memory; an Owned<Derived> converts to an Owned<Base> with a virtual destructor.
+template <typename T>
+struct Deleter {
+  Allocator* allocator;
+  size_t bytes;
+  size_t alignment;
+
+  Deleter(Allocator& source, size_t bytes_, size_t alignment_) noexcept
+      : allocator(&source), bytes(bytes_), alignment(alignment_) {}
+  template <typename U>
+  Deleter(const Deleter<U>& other) noexcept
+      : allocator(other.allocator), bytes(other.bytes), alignment(other.alignment) {}
+
+  void operator()(T* object) const noexcept {
+    object->~T();
+    allocator->release(object, bytes, alignment);
+  }
+};
+
+template <typename T>
+using Owned = std::unique_ptr<T, Deleter<T>>;
+
+/// Construct a T in memory from `allocator`.
+template <typename T, typename... Arguments>
+Owned<T> make_owned(Allocator& allocator, Arguments&&... arguments) {
+  void* memory = allocator.allocate(sizeof(T), alignof(T));
+  try {
+    return Owned<T>(new (memory) T(std::forward<Arguments>(arguments)...),
+                    Deleter<T>(allocator, sizeof(T), alignof(T)));
+  } catch (...) {
+    allocator.release(memory, sizeof(T), alignof(T));
+    throw;
+  }
+}
+
+}  // namespace kvq

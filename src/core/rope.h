@@ -1,0 +1,42 @@
+#pragma once
+
+#include "core/memory.h"
+#include "kvq.h"
+
+#include <span>
+
+namespace kvq {
+
+/// Rotary position embedding: pair j of a head is multiplied by e^{i·position·inv_freq[j]}.
+struct Rope {
+  explicit Rope(Allocator& allocator) : inv_freq(StlAllocator<float>(allocator)) {}
+
+  kvq_rope pairing = KVQ_ROPE_NONE;
+  int32_t rotary_dim = 0;    // leading channels that are rotated; 0 with KVQ_ROPE_NONE
+  Vector<float> inv_freq;    // [rotary_dim / 2]
+
+  int32_t pairs() const { return rotary_dim / 2; }
+  int32_t first_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }
+  int32_t second_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair + rotary_dim / 2 : 2 * pair + 1; }
+
+  /// Floats of one position in a table: cos and sin of every pair.
+  size_t table_stride() const { return static_cast<size_t>(rotary_dim); }
+
+  /// Fill `[positions, pairs, {cos, sin}]`. Angles are formed in double: a float loses whole radians at long context.
+  void fill_table(std::span<const int32_t> positions, float* table) const;
+
+  /// Rotate one head `[head_dim]` in place with its position's table row.
+  void rotate(const float* table_row, float* head) const {
+    for (int32_t pair = 0; pair < pairs(); ++pair) {
+      const float c = table_row[2 * pair];
+      const float s = table_row[2 * pair + 1];
+      float& x = head[first_channel(pair)];
+      float& y = head[second_channel(pair)];
+      const float rotated = x * c - y * s;
+      y = x * s + y * c;
+      x = rotated;
+    }
+  }
+};
+
+}  // namespace kvq

@@ -1,0 +1,29 @@
+#include "formats/float16/float16.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvq::float16 {
+
+size_t bytes(Side side, const SideFormat& /*format*/, int32_t head_dim) { return plane(side, head_dim).bytes(); }
+
+void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out) {
+  std::memcpy(out, float16, bytes(side, format, head_dim));
+}
+
+void decode(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
+            float* out) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(data);
+  for (int32_t slot = begin; slot < begin + n; ++slot) {
+    for (int32_t channel = 0; channel < head_dim; ++channel) {
+      *out++ = from_float16(halves[index(side, head_dim, slot, channel)]);
+    }
+  }
+}
+
+bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(data);
+  return std::all_of(halves, halves + bytes(side, format, head_dim) / 2, is_finite_float16);
+}
+
+}  // namespace kvq::float16

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/float16.h"
+#include "formats/codec.h"
+
+namespace kvq::float16 {
+
+/// Two reduction elements a word: element e of a lane is half `e % 2` of word (e / 2, lane).
+constexpr PackedPlane plane(Side side, int32_t head_dim) { return side_plane(side, 16, head_dim); }
+
+/// Index, in halves, of one scalar of a token in the plane of its side.
+constexpr size_t index(Side side, int32_t head_dim, int32_t slot, int32_t channel) {
+  const PackedPlane layout = plane(side, head_dim);
+  const int32_t lane = side == Side::kKeys ? slot : channel;
+  const int32_t element = side == Side::kKeys ? channel : slot;
+  return 2 * layout.word(lane, element) + static_cast<size_t>(element % 2);
+}
+
+size_t bytes(Side side, const SideFormat& format, int32_t head_dim);
+void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
+void decode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
+            float* out);
+bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data);
+
+inline constexpr CodecOperations kOperations = {bytes, encode, decode, valid};
+
+}  // namespace kvq::float16

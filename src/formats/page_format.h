@@ -1,0 +1,61 @@
+#pragma once
+
+#include "formats/packed_plane.h"
+#include "kvq.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvq {
+
+inline constexpr int32_t kPageSlots = KVQ_PAGE_SLOTS;
+inline constexpr int32_t kMaxHeadDim = 256;
+
+enum class Side : uint8_t { kKeys, kValues };
+
+enum class Codec : uint8_t { kFloat16 = 0, kInteger = 1 };
+
+/// The format of one side of a page, as a policy names it.
+struct SideFormat {
+  Codec codec = Codec::kFloat16;
+  uint8_t bits = 16;      // integer codes: 8, 4, 3 or 2
+  bool hadamard = false;  // encoded after an orthonormal Hadamard rotation of the head
+  uint8_t group = 32;     // channels that share a scale in a value page
+
+  bool operator==(const SideFormat&) const = default;
+};
+
+/// Everything that a page's bytes depend on: formats of both sides and the head size.
+struct PageFormat {
+  SideFormat keys;
+  SideFormat values;
+  int32_t head_dim = 0;
+
+  bool operator==(const PageFormat&) const = default;
+
+  bool is_float16() const { return keys.codec == Codec::kFloat16 && values.codec == Codec::kFloat16; }
+  size_t key_bytes() const;    // the key side, from offset 0, rounded up to kDataAlignment
+  size_t value_bytes() const;  // the value side, from offset key_bytes()
+  size_t bytes() const { return key_bytes() + value_bytes(); }
+};
+
+/// Lanes and reduction length of one side; lanes of values are padded so that vector loads of 16 words stay inside.
+constexpr PackedPlane side_plane(Side side, int32_t field_bits, int32_t head_dim) {
+  if (side == Side::kKeys) return {field_bits, head_dim, kPageSlots};
+  return {field_bits, kPageSlots, (head_dim + 15) / 16 * 16};
+}
+
+/// Bytes of one side before rounding; dispatches on the codec.
+size_t side_bytes(Side side, const SideFormat& format, int32_t head_dim);
+
+/// Encode one side from its FP16 plane; every byte of `out` is written.
+void encode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
+
+/// Decode `n` slots from `begin` of one side to `[n, head_dim]` floats: the reference that every kernel is held to.
+void decode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin,
+                 int32_t n, float* out);
+
+/// False if the bytes of one side hold a number that no encoder writes (infinite or NaN).
+bool side_is_valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data);
+
+}  // namespace kvq

@@ -1,0 +1,158 @@
+#include "io/policy_yaml.h"
+
+#include "core/error.h"
+#include "io/yaml_document.h"
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <cstring>
+
+namespace kvq::io {
+namespace {
+
+using Kind = YamlNode::Kind;
+
+constexpr const char* kFormatNames = "fp16, int8, int4, int3, int2";
+
+int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t high) {
+  int32_t value = 0;
+  const char* end = node.scalar.data() + node.scalar.size();
+  const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
+  if (node.kind != Kind::kScalar || node.scalar.empty() || code != std::errc() || stop != end || value < low ||
+      value > high) {
+    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be an integer in [%d, %d]", node.line, key,
+         node.scalar.c_str(), low, high);
+  }
+  return value;
+}
+
+bool read_bool(const YamlNode& node, const char* key) {
+  if (node.kind == Kind::kScalar && (node.scalar == "true" || node.scalar == "false")) return node.scalar == "true";
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be true or false", node.line, key, node.scalar.c_str());
+}
+
+/// `fp16`, `int8` … `int2`, with `+hadamard` after an integer format.
+SideFormat read_format_name(const YamlNode& node, const char* key) {
+  constexpr std::string_view kSuffix = "+hadamard";
+  if (node.kind != Kind::kScalar) {
+    fail(KVQ_E_FORMAT, "yaml line %d: %s must be the name of a format: %s", node.line, key, kFormatNames);
+  }
+  std::string_view name = node.scalar;
+  SideFormat format;
+  if (name.ends_with(kSuffix)) {
+    format.hadamard = true;
+    name.remove_suffix(kSuffix.size());
+  }
+  if (name == "fp16") {
+    if (format.hadamard) fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
+    return format;
+  }
+  for (const int bits : {8, 4, 3, 2}) {
+    if (name != "int" + std::to_string(bits)) continue;
+    format.codec = Codec::kInteger;
+    format.bits = static_cast<uint8_t>(bits);
+    return format;
+  }
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.60s\", must be one of %s, with +hadamard after an int format", node.line,
+       key, node.scalar.c_str(), kFormatNames);
+}
+
+[[noreturn]] void fail_unknown(const YamlNode& node, const std::string& key, const char* known) {
+  fail(KVQ_E_FORMAT, "yaml line %d: unknown key \"%.40s\", known are %s", node.line, key.c_str(), known);
+}
+
+void read_group(const YamlNode& node, SideFormat& format) {
+  const int32_t group = read_int(node, "group", 32, 128);
+  if (group != 32 && group != 64 && group != 128) {
+    fail(KVQ_E_FORMAT, "yaml line %d: group is %d, must be 32, 64 or 128", node.line, group);
+  }
+  format.group = static_cast<uint8_t>(group);
+}
+
+SideFormat read_format(const YamlNode& node, const char* key) {
+  if (node.kind != Kind::kMap) return read_format_name(node, key);
+  const auto named = std::find_if(node.members.begin(), node.members.end(),
+                                  [](const auto& member) { return member.first == "format"; });
+  if (named == node.members.end()) fail(KVQ_E_FORMAT, "yaml line %d: %s lacks \"format\"", node.line, key);
+  SideFormat format = read_format_name(named->second, "format");
+  for (const auto& [name, value] : node.members) {
+    if (name == "format") continue;
+    if (name == "hadamard") {
+      format.hadamard = read_bool(value, "hadamard");
+    } else if (name == "group" && std::strcmp(key, "values") == 0) {
+      read_group(value, format);
+    } else {
+      fail_unknown(value, name, std::strcmp(key, "values") == 0 ? "format, hadamard, group" : "format, hadamard");
+    }
+  }
+  if (format.codec != Codec::kFloat16) return format;
+  if (format.hadamard) fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for fp16: rotation is for integer formats", node.line);
+  return SideFormat{};
+}
+
+Policy::Override read_override(const YamlNode& node) {
+  if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: an entry of layers must be a map", node.line);
+  Policy::Override entry{-1, -1, {}, {}};
+  for (const auto& [name, value] : node.members) {
+    if (name == "range") {
+      if (value.kind != Kind::kSequence || value.items.size() != 2) {
+        fail(KVQ_E_FORMAT, "yaml line %d: range must be [first, last]", value.line);
+      }
+      entry.first_layer = read_int(value.items[0], "range[0]", 0, 65535);
+      entry.last_layer = read_int(value.items[1], "range[1]", 0, 65535);
+      if (entry.last_layer < entry.first_layer) {
+        fail(KVQ_E_FORMAT, "yaml line %d: range is [%d, %d], its end lies before its begin", value.line,
+             entry.first_layer, entry.last_layer);
+      }
+    } else if (name == "keys") {
+      entry.keys = read_format(value, "keys");
+    } else if (name == "values") {
+      entry.values = read_format(value, "values");
+    } else {
+      fail_unknown(value, name, "range, keys, values");
+    }
+  }
+  if (entry.first_layer < 0) fail(KVQ_E_FORMAT, "yaml line %d: an entry of layers lacks \"range\"", node.line);
+  return entry;
+}
+
+void read_layers(const YamlNode& node, Policy& policy) {
+  if (node.kind != Kind::kSequence) fail(KVQ_E_FORMAT, "yaml line %d: layers must be a list", node.line);
+  policy.overrides.reserve(node.items.size());
+  for (const YamlNode& item : node.items) policy.overrides.push_back(read_override(item));
+}
+
+void read_member(const std::string& name, const YamlNode& value, Policy& policy) {
+  if (name == "version") {
+    read_int(value, "version", 1, 1);
+  } else if (name == "keys") {
+    policy.keys = read_format(value, "keys");
+  } else if (name == "values") {
+    policy.values = read_format(value, "values");
+  } else if (name == "sink") {
+    policy.sink = read_int(value, "sink", 0, INT_MAX / kPageSlots);
+  } else if (name == "recent") {
+    policy.recent = read_int(value, "recent", 1, INT_MAX / kPageSlots);
+  } else if (name == "layers") {
+    read_layers(value, policy);
+  } else {
+    fail_unknown(value, name, "version, keys, values, sink, recent, layers");
+  }
+}
+
+}  // namespace
+
+Policy read_policy(Allocator& allocator, std::string_view text) {
+  const YamlNode root = parse_yaml(text);
+  Policy policy(allocator);
+  if (root.kind == Kind::kScalar) {
+    policy.keys = policy.values = read_format_name(root, "policy");
+    return policy;
+  }
+  if (root.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: a policy is a map or the name of a format", root.line);
+  for (const auto& [name, value] : root.members) read_member(name, value, policy);
+  return policy;
+}
+
+}  // namespace kvq::io

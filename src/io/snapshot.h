@@ -1,0 +1,19 @@
+#pragma once
+
+#include "cache/sequence.h"
+
+#include <cstddef>
+#include <span>
+
+namespace kvq::io {
+
+/// A sequence as bytes, little-endian (docs/architecture.md has the layout). The same content gives the same bytes on
+/// every backend.
+size_t snapshot_size(const Sequence& sequence);
+void write_snapshot(const Sequence& sequence, std::span<std::byte> out);
+
+/// Fill an empty sequence. Throws KVQ_E_FORMAT or KVQ_E_MISMATCH; the sequence may then hold some of the pages and is
+/// to be destroyed.
+void read_snapshot(std::span<const std::byte> bytes, Sequence& sequence);
+
+}  // namespace kvq::io

@@ -1,0 +1,91 @@
+#pragma once
+
+#include "cache/sequence.h"
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace kvq::io {
+
+static_assert(std::endian::native == std::endian::little, "snapshots are written as they lie in memory");
+
+inline constexpr uint64_t kSnapshotMagic = 0x31504E5351564BULL;  // "KVQSNP1"
+inline constexpr uint32_t kSnapshotVersion = 1;
+
+/// A snapshot is this header, one LayerRecord a layer, then for every layer and KV head an int64 page count and its
+/// pages (PageRecord, positions `[32]` int32 if it has them, data), and the checksum of all that at the end.
+struct SnapshotHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t checksum_bytes;
+  uint64_t total_bytes;
+  uint64_t model_id;
+  int32_t n_layers;
+  int32_t kv_heads;
+  int32_t head_dim;
+  int32_t rope_pairing;
+  int32_t rotary_dim;
+  uint32_t reserved;
+  uint64_t rope_checksum;  // of inv_freq
+};
+static_assert(sizeof(SnapshotHeader) == 64);
+
+struct LayerRecord {
+  int32_t length;
+  int32_t next_position;
+};
+
+struct SideRecord {
+  uint8_t codec;
+  uint8_t bits;
+  uint8_t hadamard;
+  uint8_t group;
+};
+
+struct PageRecord {
+  SideRecord keys;
+  SideRecord values;
+  int32_t count;
+  int32_t first_position;
+  uint32_t has_positions;
+  uint32_t reserved;
+};
+static_assert(sizeof(PageRecord) == 24);
+
+inline SideRecord side_record(const SideFormat& format) {
+  return {static_cast<uint8_t>(format.codec), format.bits, static_cast<uint8_t>(format.hadamard ? 1 : 0), format.group};
+}
+
+/// FNV-1a over 64-bit words: finds damage, not malice.
+inline uint64_t checksum(std::span<const std::byte> bytes) {
+  uint64_t hash = 0xCBF29CE484222325ULL;
+  size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, 8);
+    hash = (hash ^ word) * 0x100000001B3ULL;
+    hash ^= hash >> 32U;
+  }
+  for (; i < bytes.size(); ++i) hash = (hash ^ static_cast<uint64_t>(bytes[i])) * 0x100000001B3ULL;
+  return hash;
+}
+
+inline SnapshotHeader snapshot_header(const Cache& cache) {
+  const auto frequencies = std::as_bytes(std::span<const float>(cache.rope.inv_freq));
+  return {.magic = kSnapshotMagic,
+          .version = kSnapshotVersion,
+          .checksum_bytes = sizeof(uint64_t),
+          .total_bytes = 0,
+          .model_id = cache.model_id,
+          .n_layers = cache.n_layers,
+          .kv_heads = cache.kv_heads,
+          .head_dim = cache.head_dim,
+          .rope_pairing = cache.rope.pairing,
+          .rotary_dim = cache.rope.rotary_dim,
+          .reserved = 0,
+          .rope_checksum = checksum(frequencies)};
+}
+
+}  // namespace kvq::io

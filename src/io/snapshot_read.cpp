@@ -1,0 +1,182 @@
+#include "core/error.h"
+#include "io/snapshot.h"
+#include "io/snapshot_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <climits>
+
+namespace kvq::io {
+namespace {
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> take(size_t n) {
+    if (n > bytes_.size()) fail(KVQ_E_FORMAT, "snapshot ends early: %zu bytes are left where %zu are needed", bytes_.size(), n);
+    const auto taken = bytes_.first(n);
+    bytes_ = bytes_.subspan(n);
+    return taken;
+  }
+  template <typename T>
+  T get() {
+    T value;
+    std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  size_t left() const { return bytes_.size(); }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+void check_match(const char* what, uint64_t found, uint64_t expected) {
+  if (found == expected) return;
+  fail(KVQ_E_MISMATCH, "snapshot has %s %llu, this cache %llu", what, static_cast<unsigned long long>(found),
+       static_cast<unsigned long long>(expected));
+}
+
+/// Everything that can be known before any page is read.
+void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes, const Cache& cache) {
+  const SnapshotHeader expected = snapshot_header(cache);
+  if (found.magic != expected.magic) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
+  check_match("version", found.version, expected.version);
+  if (found.total_bytes != bytes.size()) {
+    fail(KVQ_E_FORMAT, "snapshot says it is %llu bytes long, but size is %zu",
+         static_cast<unsigned long long>(found.total_bytes), bytes.size());
+  }
+  uint64_t stored = 0;
+  std::memcpy(&stored, bytes.data() + bytes.size() - sizeof(stored), sizeof(stored));
+  if (stored != checksum(bytes.first(bytes.size() - sizeof(stored)))) {
+    fail(KVQ_E_FORMAT, "snapshot is damaged: its checksum does not fit its bytes");
+  }
+  check_match("model_id", found.model_id, expected.model_id);
+  check_match("n_layers", static_cast<uint32_t>(found.n_layers), static_cast<uint32_t>(expected.n_layers));
+  check_match("kv_heads", static_cast<uint32_t>(found.kv_heads), static_cast<uint32_t>(expected.kv_heads));
+  check_match("head_dim", static_cast<uint32_t>(found.head_dim), static_cast<uint32_t>(expected.head_dim));
+  check_match("rope pairing", static_cast<uint32_t>(found.rope_pairing), static_cast<uint32_t>(expected.rope_pairing));
+  check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
+  check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
+}
+
+bool same(const SideRecord& a, const SideRecord& b) {
+  return a.codec == b.codec && a.bits == b.bits && a.hadamard == b.hadamard && a.group == b.group;
+}
+
+const PageFormat* find_format(const PageRecord& record, const Cache& cache, size_t layer) {
+  for (const PageFormat* format : {&cache.float16, cache.layers[layer].sealed}) {
+    if (same(record.keys, side_record(format->keys)) && same(record.values, side_record(format->values))) return format;
+  }
+  fail(KVQ_E_MISMATCH, "snapshot has pages with %d-bit keys and %d-bit values in layer %zu, unlike this cache's policy",
+       record.keys.bits, record.values.bits, layer);
+}
+
+class SequenceReader {
+ public:
+  SequenceReader(Reader& reader, Sequence& sequence) : reader_(reader), sequence_(sequence), cache_(sequence.cache) {}
+
+  void read() {
+    for (Sequence::Layer& layer : sequence_.layers) {
+      const auto record = reader_.get<LayerRecord>();
+      if (record.length < 0 || record.next_position < record.length) {
+        fail(KVQ_E_FORMAT, "snapshot has a layer of %d tokens that ends before position %d", record.length,
+             record.next_position);
+      }
+      layer = {record.length, record.next_position};
+    }
+    for (size_t layer = 0; layer < sequence_.layers.size(); ++layer) {
+      for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+        read_list(layer, sequence_.list(static_cast<int32_t>(layer), head));
+      }
+    }
+    if (reader_.left() != 0) fail(KVQ_E_FORMAT, "snapshot has %zu bytes after its last page", reader_.left());
+  }
+
+ private:
+  void read_list(size_t layer, Sequence::PageList& list) {
+    const auto pages = reader_.get<int64_t>();
+    if (pages < 0 || static_cast<uint64_t>(pages) > reader_.left() / sizeof(PageRecord)) {
+      fail(KVQ_E_FORMAT, "snapshot has a list of %lld pages with %zu bytes left", static_cast<long long>(pages),
+           reader_.left());
+    }
+    list.reserve(static_cast<size_t>(pages));
+    int64_t slots = 0;
+    int32_t previous = -1;
+    for (int64_t i = 0; i < pages; ++i) {
+      Page* page = read_page(layer, previous, i + 1 == pages);
+      list.push_back(page);
+      previous = page->last_position();
+      slots += page->count;
+    }
+    const Sequence::Layer& expected = sequence_.layers[layer];
+    if (slots != expected.length || previous + 1 != expected.next_position) {
+      fail(KVQ_E_FORMAT, "snapshot has a list of %lld slots that ends at position %d in a layer of %d tokens",
+           static_cast<long long>(slots), previous, expected.length);
+    }
+  }
+
+  Page* read_page(size_t layer, int32_t previous, bool last) {
+    const auto record = reader_.get<PageRecord>();
+    const PageFormat* format = find_format(record, cache_, layer);
+    const bool may_be_open = last && format->is_float16();
+    if (record.count < (may_be_open ? 1 : kPageSlots) || record.count > kPageSlots || record.has_positions > 1 ||
+        record.reserved != 0) {
+      fail(KVQ_E_FORMAT, "snapshot has a page of %d slots where %d belong", record.count, kPageSlots);
+    }
+    std::array<int32_t, kPageSlots> positions{};
+    if (record.has_positions == 1) {
+      const auto stored = reader_.take(sizeof(positions));
+      std::memcpy(positions.data(), stored.data(), sizeof(positions));
+    }
+    const auto data = reader_.take(format->bytes());
+    check_positions(record, positions, previous);
+    check_data(*format, data);
+    Page* page = cache_.make_page(format, record.has_positions == 1);
+    page->first_position = record.first_position;
+    if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
+    cache_.backend.write(data.data(), data.size(), page->data);
+    cache_.set_count(page, record.count);
+    return page;
+  }
+
+  static void check_positions(const PageRecord& record, const std::array<int32_t, kPageSlots>& positions,
+                              int32_t previous) {
+    if (record.first_position <= previous || record.first_position > INT_MAX - kPageSlots ||
+        (record.has_positions == 1 && positions[0] != record.first_position)) {
+      fail(KVQ_E_FORMAT, "snapshot has a page at position %d after position %d", record.first_position, previous);
+    }
+    for (size_t i = 1; record.has_positions == 1 && i < static_cast<size_t>(record.count); ++i) {
+      if (positions[i] > positions[i - 1] && positions[i] < INT_MAX) continue;
+      fail(KVQ_E_FORMAT, "snapshot has position %d after position %d", positions[i], positions[i - 1]);
+    }
+  }
+
+  static void check_data(const PageFormat& format, std::span<const std::byte> data) {
+    // The records around it leave page data unaligned.
+    alignas(kDataAlignment) std::array<std::byte, size_t{4} * kPageSlots * kMaxHeadDim> aligned;
+    std::memcpy(aligned.data(), data.data(), data.size());
+    if (side_is_valid(Side::kKeys, format.keys, format.head_dim, aligned.data()) &&
+        side_is_valid(Side::kValues, format.values, format.head_dim, aligned.data() + format.key_bytes())) {
+      return;
+    }
+    fail(KVQ_E_FORMAT, "snapshot has a page with a number that is not finite");
+  }
+
+  Reader& reader_;
+  Sequence& sequence_;
+  Cache& cache_;
+};
+
+}  // namespace
+
+void read_snapshot(std::span<const std::byte> bytes, Sequence& sequence) {
+  Reader reader(bytes);
+  const auto header = reader.get<SnapshotHeader>();
+  if (reader.left() < sizeof(uint64_t)) fail(KVQ_E_FORMAT, "snapshot ends after its header");
+  check_header(header, bytes, sequence.cache);
+  Reader body(bytes.subspan(sizeof(SnapshotHeader), bytes.size() - sizeof(SnapshotHeader) - sizeof(uint64_t)));
+  SequenceReader(body, sequence).read();
+}
+
+}  // namespace kvq::io
