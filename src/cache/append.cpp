@@ -18,6 +18,7 @@ class AppendPlan {
         positions_(positions),
         writes_(StlAllocator<PageWrite>(cache_.allocator)),
         changes_(StlAllocator<Change>(cache_.allocator)),
+        runs_(StlAllocator<StagedRun>(cache_.allocator)),
         grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {}
   AppendPlan(const AppendPlan&) = delete;
   AppendPlan& operator=(const AppendPlan&) = delete;
@@ -27,10 +28,20 @@ class AppendPlan {
       if (change.page != nullptr) cache_.release(change.page);
       release_positions(change.added_positions);
     }
+    for (StagedRun& run : runs_) {
+      cache_.release(run.staged);
+      if (!committed_ && run.original != nullptr) run.original->used = run.original_used;
+    }
   }
 
   void prepare() {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) prepare_head(head);
+    runs_.reserve(static_cast<size_t>(cache_.kv_heads));
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      PageRun* run = sequence_.runs[sequence_.list_index(layer_, head)];
+      if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
+      runs_.push_back({run, run, run != nullptr ? run->used : 0});
+      prepare_head(head);
+    }
     for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
   }
 
@@ -41,6 +52,10 @@ class AppendPlan {
       if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
     }
     for (Change& change : changes_) apply(change);
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      std::swap(sequence_.runs[sequence_.list_index(layer_, head)], runs_[static_cast<size_t>(head)].staged);
+    }
+    committed_ = true;
     Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
     layer.length += static_cast<int32_t>(positions_.size());
     layer.next_position = positions_.back() + 1;
@@ -53,6 +68,13 @@ class AppendPlan {
     int32_t count;                      // slots in use afterwards
     Page* page = nullptr;               // replaces or extends the list; null: the page there grows in place
     int32_t* added_positions = nullptr; // for a page in place whose positions stop being consecutive
+  };
+
+  /// The run that a head's new pages come from; takes the place of the sequence's on commit.
+  struct StagedRun {
+    PageRun* staged;
+    PageRun* original;
+    int32_t original_used;
   };
 
   int32_t n() const { return static_cast<int32_t>(positions_.size()); }
@@ -98,7 +120,9 @@ class AppendPlan {
     const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
     int32_t* stored = nullptr;
     if (!in_place) {
-      change.page = cache_.make_page(format, !consecutive);
+      PageRun** run = sequence_.is_final(format, layer_) ? &runs_[static_cast<size_t>(head)].staged : nullptr;
+      // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
+      change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, pages - cache_.recent - index));
       change.page->first_position = slots[0];
       stored = change.page->positions;
     } else if (!consecutive && old->positions == nullptr) {
@@ -166,6 +190,8 @@ class AppendPlan {
   int32_t heads_pages_ = 0;  // longest list afterwards
   Vector<PageWrite> writes_;
   Vector<Change> changes_;
+  Vector<StagedRun> runs_;  // [kv_heads]
+  bool committed_ = false;
   Vector<Sequence::PageList> grown_;  // [kv_heads], or empty when every list has room
 };
 

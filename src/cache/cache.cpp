@@ -6,6 +6,8 @@
 namespace kvq {
 namespace {
 
+constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
+
 void set_rope(const kvq_cache_options& options, Rope& rope) {
   rope.pairing = options.rope;
   if (options.rope == KVQ_ROPE_NONE) return;
@@ -64,20 +66,54 @@ const PageFormat* Cache::intern(const PageFormat& format) {
   return &formats.back();
 }
 
-Page* Cache::make_page(const PageFormat* format, bool with_positions) {
-  auto page = make_owned<Page>(allocator);
-  page->format = format;
-  constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
-  if (with_positions) page->positions = static_cast<int32_t*>(allocator.allocate(kPositionBytes, alignof(int32_t)));
+PageRun* Cache::make_run(const PageFormat* format, int32_t capacity) {
+  const size_t record_bytes = PageRun::bytes_for(capacity);
+  void* memory = allocator.allocate(record_bytes, alignof(PageRun));
+  auto* run = new (memory) PageRun{.format = format, .capacity = capacity};
   try {
-    page->data = backend.allocate(page_allocator, format->bytes());
+    run->data = backend.allocate(page_allocator, run->data_bytes());
   } catch (...) {
-    allocator.release(page->positions, kPositionBytes, alignof(int32_t));
+    allocator.release(memory, record_bytes, alignof(PageRun));
     throw;
   }
-  (page->is_float16() ? account.float16_bytes : account.sealed_bytes) += format->bytes();
+  (format->is_float16() ? account.float16_bytes : account.sealed_bytes) += run->data_bytes();
+  return run;
+}
+
+void Cache::release(PageRun* run) noexcept {
+  if (run == nullptr || run->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  (run->format->is_float16() ? account.float16_bytes : account.sealed_bytes) -= run->data_bytes();
+  backend.release(page_allocator, run->data, run->data_bytes());
+  allocator.release(run, run->record_bytes(), alignof(PageRun));
+}
+
+Page* Cache::make_page(const PageFormat* format, bool with_positions, PageRun** run, int32_t capacity) {
+  PageRun* single = nullptr;
+  if (run == nullptr) run = &single;
+  if (*run == nullptr || (*run)->format != format || (*run)->used == (*run)->capacity) {
+    PageRun* next = make_run(format, capacity);
+    release(*run);
+    *run = next;
+  }
+  int32_t* positions = nullptr;
+  if (with_positions) {
+    try {
+      positions = static_cast<int32_t*>(allocator.allocate(kPositionBytes, alignof(int32_t)));
+    } catch (...) {
+      release(single);
+      throw;
+    }
+  }
+  PageRun& chosen = **run;
+  const int32_t index = chosen.used++;
+  Page* page = new (chosen.pages() + index) Page();
+  page->format = format;
+  page->positions = positions;
+  page->run = &chosen;
+  page->data = chosen.data + static_cast<size_t>(index) * format->bytes();
+  if (single == nullptr) chosen.references.fetch_add(1, std::memory_order_relaxed);
   (page->is_float16() ? account.float16_pages : account.sealed_pages) += 1;
-  return page.release();
+  return page;
 }
 
 void Cache::retain(Page* page) noexcept {
@@ -88,13 +124,10 @@ void Cache::release(Page* page) noexcept {
   const int32_t before = page->references.fetch_sub(1, std::memory_order_acq_rel);
   if (before == 2) account.shared_pages -= 1;
   if (before != 1) return;
-  const size_t bytes = page->format->bytes();
-  (page->is_float16() ? account.float16_bytes : account.sealed_bytes) -= bytes;
   (page->is_float16() ? account.float16_pages : account.sealed_pages) -= 1;
   account.slots -= page->count;
-  backend.release(page_allocator, page->data, bytes);
-  allocator.release(page->positions, sizeof(int32_t) * kPageSlots, alignof(int32_t));
-  Deleter<Page>(allocator, sizeof(Page), alignof(Page))(page);
+  allocator.release(page->positions, kPositionBytes, alignof(int32_t));
+  release(page->run);
 }
 
 void Cache::set_count(Page* page, int32_t count) noexcept {

@@ -19,10 +19,12 @@ class Cache {
     bool hadamard_values;
   };
 
-  /// A page with one reference and zeroed data.
-  Page* make_page(const PageFormat* format, bool with_positions);
+  /// A page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`
+  /// pages, which takes the place of `*run`. Null `run`: a page by itself.
+  Page* make_page(const PageFormat* format, bool with_positions, PageRun** run = nullptr, int32_t capacity = 1);
   void retain(Page* page) noexcept;
   void release(Page* page) noexcept;
+  void release(PageRun* run) noexcept;
   /// All changes of a page's slot count go through here, for the account.
   void set_count(Page* page, int32_t count) noexcept;
 
@@ -66,6 +68,7 @@ class Cache {
 
  private:
   uint64_t table_bytes_ = 0;
+  PageRun* make_run(const PageFormat* format, int32_t capacity);
   const PageFormat* intern(const PageFormat& format);
 };
 

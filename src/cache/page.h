@@ -8,12 +8,15 @@
 
 namespace kvq {
 
+struct PageRun;
+
 /// Up to 32 slots of one KV head of one layer: the unit of encoding, sharing and rollback.
 /// Its data lives where the backend computes and is laid out as its PageFormat says; this record lives on the host.
 struct Page {
   std::byte* data = nullptr;
   const PageFormat* format = nullptr;  // owned by the cache
   int32_t* positions = nullptr;        // `[32]` original positions, or null: first_position + slot
+  PageRun* run = nullptr;              // where the record and the data lie
   int32_t first_position = 0;
   int32_t count = 0;                   // slots in use
   std::atomic<int32_t> references{1};  // a page with more than one holder is never changed
@@ -23,5 +26,26 @@ struct Page {
   bool is_float16() const { return format->is_float16(); }
   bool is_shared() const { return references.load(std::memory_order_acquire) > 1; }
 };
+
+/// Pages of one head and format that lie next to each other, so that reading a head's list is reading a stream: on CPUs
+/// that is worth a factor of two or more over pages scattered by the allocator. Filled front to back, freed as a whole.
+struct PageRun {
+  const PageFormat* format = nullptr;
+  std::byte* data = nullptr;
+  int32_t capacity = 0;
+  int32_t used = 0;
+  std::atomic<int32_t> references{1};  // pages in it, and the list that still fills it
+
+  Page* pages() { return reinterpret_cast<Page*>(this + 1); }
+  static constexpr size_t bytes_for(int32_t capacity) {
+    return sizeof(PageRun) + static_cast<size_t>(capacity) * sizeof(Page);
+  }
+  size_t record_bytes() const { return bytes_for(capacity); }
+  size_t data_bytes() const { return static_cast<size_t>(capacity) * format->bytes(); }
+};
+static_assert(sizeof(PageRun) % alignof(Page) == 0);
+
+/// The longest run: enough to stream, little enough to waste.
+inline constexpr int32_t kMaxRunPages = 32;
 
 }  // namespace kvq

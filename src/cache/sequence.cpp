@@ -8,10 +8,14 @@ Sequence::Sequence(Cache& cache_)
     : cache(cache_),
       lists(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads),
             PageList(StlAllocator<Page*>(cache.allocator)), StlAllocator<PageList>(cache.allocator)),
+      runs(lists.size(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
       layers(static_cast<size_t>(cache.n_layers), Layer{}, StlAllocator<Layer>(cache.allocator)) {}
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent)
-    : cache(cache_), lists(parent.lists), layers(parent.layers) {
+    : cache(cache_),
+      lists(parent.lists),
+      runs(lists.size(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
+      layers(parent.layers) {
   for (const PageList& pages : lists) {
     for (Page* page : pages) cache.retain(page);
   }
@@ -21,6 +25,7 @@ Sequence::~Sequence() {
   for (const PageList& pages : lists) {
     for (Page* page : pages) cache.release(page);
   }
+  for (PageRun* run : runs) cache.release(run);
 }
 
 int32_t Sequence::position_from_end(int32_t layer, int32_t back) const {
@@ -43,20 +48,35 @@ void finish(kvq_usage& usage, int32_t head_dim, int64_t slots) {
 
 }  // namespace
 
+namespace {
+
+void add_run(kvq_usage& usage, const PageRun* run) {
+  (run->format->is_float16() ? usage.fp16_bytes : usage.sealed_bytes) += run->data_bytes();
+  usage.metadata_bytes += run->record_bytes();
+}
+
+}  // namespace
+
 kvq_usage usage(const Sequence& sequence) {
   kvq_usage result = {};
   int64_t slots = 0;
   result.metadata_bytes = sizeof(Sequence) + sequence.lists.capacity() * sizeof(Sequence::PageList) +
+                          sequence.runs.capacity() * sizeof(PageRun*) +
                           sequence.layers.capacity() * sizeof(Sequence::Layer);
-  for (const Sequence::PageList& pages : sequence.lists) {
+  for (size_t i = 0; i < sequence.lists.size(); ++i) {
+    const Sequence::PageList& pages = sequence.lists[i];
     result.metadata_bytes += pages.capacity() * sizeof(Page*);
+    const PageRun* counted = nullptr;  // the pages of a run are neighbours in the list
+    bool current_counted = sequence.runs[i] == nullptr;
     for (const Page* page : pages) {
-      (page->is_float16() ? result.fp16_bytes : result.sealed_bytes) += page->format->bytes();
+      if (page->run != counted) add_run(result, counted = page->run);
+      current_counted = current_counted || counted == sequence.runs[i];
       (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
       result.shared_pages += page->is_shared() ? 1 : 0;
-      result.metadata_bytes += sizeof(Page) + (page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0);
+      result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
       slots += page->count;
     }
+    if (!current_counted) add_run(result, sequence.runs[i]);
   }
   finish(result, sequence.cache.head_dim, slots);
   return result;

@@ -3,6 +3,8 @@
 #include "cache/cache.h"
 #include "cache/page.h"
 
+#include <algorithm>
+
 namespace kvq {
 
 /// The pages of one conversation: for every layer and KV head a list, oldest first.
@@ -20,6 +22,15 @@ class Sequence {
   PageList& list(int32_t layer, int32_t head) { return lists[list_index(layer, head)]; }
   const PageList& list(int32_t layer, int32_t head) const { return lists[list_index(layer, head)]; }
 
+  /// Pages in their final format lie in runs; pages that will be sealed lie by themselves.
+  bool is_final(const PageFormat* format, int32_t layer) const {
+    return format == cache.layers[static_cast<size_t>(layer)].sealed;
+  }
+  /// Pages of the next run of a list: those known to come, else a part of the list's length that bounds the slack.
+  static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
+    return std::clamp(std::max(pages_wanted, list_pages / 16), 1, kMaxRunPages);
+  }
+
   /// The position that follows everything in a layer.
   int32_t next_position(int32_t layer) const { return layers[static_cast<size_t>(layer)].next_position; }
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
@@ -35,9 +46,9 @@ class Sequence {
 
   Cache& cache;
   Vector<PageList> lists;  // [n_layers, kv_heads]
+  Vector<PageRun*> runs;   // [n_layers, kv_heads] the run that each list takes its next page from, or null
   Vector<Layer> layers;
 
- private:
   size_t list_index(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(cache.kv_heads) + static_cast<size_t>(head);
   }

@@ -87,14 +87,15 @@ class SequenceReader {
     }
     for (size_t layer = 0; layer < sequence_.layers.size(); ++layer) {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-        read_list(layer, sequence_.list(static_cast<int32_t>(layer), head));
+        read_list(layer, sequence_.list_index(static_cast<int32_t>(layer), head));
       }
     }
     if (reader_.left() != 0) fail(KVQ_E_FORMAT, "snapshot has %zu bytes after its last page", reader_.left());
   }
 
  private:
-  void read_list(size_t layer, Sequence::PageList& list) {
+  void read_list(size_t layer, size_t index) {
+    Sequence::PageList& list = sequence_.lists[index];
     const auto pages = reader_.get<int64_t>();
     if (pages < 0 || static_cast<uint64_t>(pages) > reader_.left() / sizeof(PageRecord)) {
       fail(KVQ_E_FORMAT, "snapshot has a list of %lld pages with %zu bytes left", static_cast<long long>(pages),
@@ -104,7 +105,8 @@ class SequenceReader {
     int64_t slots = 0;
     int32_t previous = -1;
     for (int64_t i = 0; i < pages; ++i) {
-      Page* page = read_page(layer, previous, i + 1 == pages);
+      const auto left = static_cast<int32_t>(std::min<int64_t>(pages - i, kMaxRunPages));
+      Page* page = read_page(layer, previous, left, sequence_.runs[index]);
       list.push_back(page);
       previous = page->last_position();
       slots += page->count;
@@ -116,10 +118,10 @@ class SequenceReader {
     }
   }
 
-  Page* read_page(size_t layer, int32_t previous, bool last) {
+  Page* read_page(size_t layer, int32_t previous, int32_t left, PageRun*& run) {
     const auto record = reader_.get<PageRecord>();
     const PageFormat* format = find_format(record, cache_, layer);
-    const bool may_be_open = last && format->is_float16();
+    const bool may_be_open = left == 1 && format->is_float16();
     if (record.count < (may_be_open ? 1 : kPageSlots) || record.count > kPageSlots || record.has_positions > 1 ||
         record.reserved != 0) {
       fail(KVQ_E_FORMAT, "snapshot has a page of %d slots where %d belong", record.count, kPageSlots);
@@ -132,7 +134,8 @@ class SequenceReader {
     const auto data = reader_.take(format->bytes());
     check_positions(record, positions, previous);
     check_data(*format, data);
-    Page* page = cache_.make_page(format, record.has_positions == 1);
+    PageRun** shared = sequence_.is_final(format, static_cast<int32_t>(layer)) ? &run : nullptr;
+    Page* page = cache_.make_page(format, record.has_positions == 1, shared, Sequence::run_capacity(0, left));
     page->first_position = record.first_position;
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
     cache_.backend.write(data.data(), data.size(), page->data);

@@ -46,9 +46,11 @@ class ItemRun {
     for (int32_t row = 0; row < item.row_count; ++row) states_[row].maximum = kMinusInfinity;
     const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
     pages_ = sequence.pages[item.head] + item.page_begin;
+    list_end_ = sequence.pages[item.head] + sequence.page_counts[item.head];
   }
 
   void run() {
+    prefetch_first_tile();
     for (int32_t tile = 0; tile < item_.page_count; tile += kTilePages) {
       const int32_t pages = std::min(kTilePages, item_.page_count - tile);
       for (int32_t row = 0; row < item_.row_count; row += kBlockRows) {
@@ -69,7 +71,7 @@ class ItemRun {
     if (begin == end) return;
     pages += begin;
     count = end - begin;
-    for (int32_t page = 0; page < count; ++page) score_page(*pages[page], page, row, rows);
+    for (int32_t page = 0; page < count; ++page) score_page(pages + page, page, row, rows);
     for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
     for (int32_t page = 0; page < count;) page += add_values(pages + page, page, count - page, row, rows);
   }
@@ -82,11 +84,34 @@ class ItemRun {
     return false;
   }
 
-  void score_page(const Page& page, int32_t index, int32_t row, int32_t rows) {
+  /// The page to prefetch while this one is read. Its record was asked for a tile earlier.
+  const Page& later(const Page* const* page) const {
+    const Page* const* candidate = page + kTilePages;
+    const bool exists = candidate < list_end_;
+    return exists && (*candidate)->format == (*page)->format ? **candidate : **page;
+  }
+
+  void prefetch_record(const Page* const* page) const {
+    if (page < list_end_) prefetch(*page);
+  }
+
+  /// The first tile has no earlier one to be prefetched from.
+  void prefetch_first_tile() const {
+    const Page* const* end = std::min(pages_ + std::min(item_.page_count, kTilePages), list_end_);
+    for (const Page* const* page = pages_; page < end; ++page) prefetch(*page);
+    for (const Page* const* page = end; page < end + kTilePages; ++page) prefetch_record(page);
+    for (const Page* const* page = pages_; page < end; ++page) {
+      for (size_t i = 0; i < (*page)->format->bytes(); i += kDataAlignment) prefetch((*page)->data + i);
+    }
+  }
+
+  void score_page(const Page* const* at, int32_t index, int32_t row, int32_t rows) {
+    const Page& page = **at;
+    prefetch_record(at + 2 * kTilePages);
     const SideFormat& format = page.format->keys;
     const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
-    kernels_.keys(format)({batch_.head_dim, format.group}, page.data, rows, q, scores);
+    kernels_.keys(format)({batch_.head_dim, format.group}, {page.data, later(at).data}, rows, q, scores);
     for (int32_t i = 0; i < rows; ++i) {
       const SlotRange range = visible_slots(page, position(row + i), batch_.window);
       float* of_row = scores + i * kTileSlots;
@@ -111,13 +136,14 @@ class ItemRun {
   /// Values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = pages[0]->format->values;
-    std::array<const std::byte*, kTilePages> data;
+    const size_t offset = pages[0]->format->key_bytes();
+    std::array<SideData, kTilePages> sides;
     int32_t length = 0;
-    for (; length < count && pages[length]->format->values == format; ++length) {
-      data[static_cast<size_t>(length)] = pages[length]->data + pages[length]->format->key_bytes();
+    for (; length < count && pages[length]->format == pages[0]->format; ++length) {
+      sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
     float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
-    kernels_.values(format)({batch_.head_dim, format.group}, data.data(), length, rows,
+    kernels_.values(format)({batch_.head_dim, format.group}, sides.data(), length, rows,
                             scores_.data() + first * kPageSlots, output);
     return length;
   }
@@ -131,6 +157,7 @@ class ItemRun {
   float* plain_;
   float* rotated_;
   const Page* const* pages_;
+  const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
 };
 

@@ -22,13 +22,24 @@ struct SideShape {
   int32_t group;  // channels per scale of an integer value page
 };
 
+/// One side of a page, and of the page that will be read a tile later: kernels prefetch it line by line, since pages
+/// lie anywhere and the processor's own prefetchers stop at the end of each.
+struct SideData {
+  const std::byte* data;
+  const std::byte* later;
+};
+
+/// Into the second-level cache. Always inlined: GCC takes a call of a function that only prefetches for one without
+/// effect and removes it.
+[[gnu::always_inline]] inline void prefetch(const void* address) { __builtin_prefetch(address, 0, 2); }
+
 /// scores[r][t] = q[r] · key[t] for the 32 slots of a page.
 /// q: [rows, head_dim], scores: [rows, kTileSlots] from the page's first slot.
-using KeyKernel = void (*)(const SideShape& shape, const std::byte* keys, int32_t rows, const float* q, float* scores);
+using KeyKernel = void (*)(const SideShape& shape, const SideData& keys, int32_t rows, const float* q, float* scores);
 
 /// out[r] += Σ_t p[r][t] · value[t] over the slots of consecutive pages of a tile.
 /// values: [pages], p: [rows, kTileSlots] from the first page's first slot, out: [rows, padded_dim(head_dim)].
-using ValueKernel = void (*)(const SideShape& shape, const std::byte* const* values, int32_t pages, int32_t rows,
+using ValueKernel = void (*)(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows,
                              const float* p, float* out);
 
 /// Running state of one row's softmax, in base-2 logarithms.

@@ -7,6 +7,7 @@
 #endif
 
 #include "backend/cpu/kernels.h"
+#include "core/memory.h"
 
 #include <hwy/highway.h>
 
@@ -37,11 +38,12 @@ HWY_INLINE FloatVector broadcast_pair(const float* pair) {
 
 /// acc[r][a] += halves[a] · pair[r], where lane pairs are the two elements of a word.
 template <int kRows, int kVectors>
-HWY_INLINE void multiply_pairs(const hwy::float16_t* halves, const float* pairs, size_t pair_stride,
-                               FloatVector (&acc)[kRows][kVectors]) {
+HWY_INLINE void multiply_pairs(const hwy::float16_t* halves, const hwy::float16_t* later, const float* pairs,
+                               size_t pair_stride, FloatVector (&acc)[kRows][kVectors]) {
   const FloatTag d;
   const HalfTag dh;
   FloatVector operand[kVectors];
+  for (size_t i = 0; i < static_cast<size_t>(kVectors) * hn::Lanes(d); i += kDataAlignment / 2) prefetch(later + i);
   for (int a = 0; a < kVectors; ++a) {
     operand[a] = hn::PromoteTo(d, hn::LoadU(dh, halves + static_cast<size_t>(a) * hn::Lanes(d)));
   }
@@ -58,7 +60,7 @@ HWY_INLINE FloatVector add_pairs(FloatVector first, FloatVector second) {
 }
 
 template <int kRows>
-HWY_INLINE void float16_keys_rows(int32_t head_dim, const hwy::float16_t* keys, const float* q, float* scores) {
+HWY_INLINE void float16_keys_rows(int32_t head_dim, const SideData& keys, const float* q, float* scores) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   const size_t chunk = kPairVectors * lanes / 2;  // slots
@@ -67,9 +69,10 @@ HWY_INLINE void float16_keys_rows(int32_t head_dim, const hwy::float16_t* keys, 
     for (auto& row : acc) {
       for (auto& each : row) each = hn::Zero(d);
     }
-    const hwy::float16_t* halves = keys + 2 * slot;
-    for (int32_t channel = 0; channel < head_dim; channel += 2, halves += 2 * kPageSlots) {
-      multiply_pairs<kRows, kPairVectors>(halves, q + channel, static_cast<size_t>(head_dim), acc);
+    const auto* halves = reinterpret_cast<const hwy::float16_t*>(keys.data) + 2 * slot;
+    const auto* later = reinterpret_cast<const hwy::float16_t*>(keys.later) + 2 * slot;
+    for (int32_t channel = 0; channel < head_dim; channel += 2, halves += 2 * kPageSlots, later += 2 * kPageSlots) {
+      multiply_pairs<kRows, kPairVectors>(halves, later, q + channel, static_cast<size_t>(head_dim), acc);
     }
     for (size_t r = 0; r < kRows; ++r) {
       for (size_t a = 0; a < kPairVectors; a += 2) {
@@ -80,7 +83,7 @@ HWY_INLINE void float16_keys_rows(int32_t head_dim, const hwy::float16_t* keys, 
 }
 
 template <int kRows, int kVectors>
-HWY_INLINE void float16_values_chunk(int32_t head_dim, size_t channel, const std::byte* const* values, int32_t pages,
+HWY_INLINE void float16_values_chunk(int32_t head_dim, size_t channel, const SideData* values, int32_t pages,
                                      const float* p, float* out) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
@@ -90,10 +93,11 @@ HWY_INLINE void float16_values_chunk(int32_t head_dim, size_t channel, const std
     for (auto& each : row) each = hn::Zero(d);
   }
   for (int32_t page = 0; page < pages; ++page) {
-    const auto* halves = reinterpret_cast<const hwy::float16_t*>(values[page]) + 2 * channel;
+    const auto* halves = reinterpret_cast<const hwy::float16_t*>(values[page].data) + 2 * channel;
+    const auto* later = reinterpret_cast<const hwy::float16_t*>(values[page].later) + 2 * channel;
     const float* weights = p + page * kPageSlots;
-    for (int32_t slot = 0; slot < kPageSlots; slot += 2, halves += 2 * width) {
-      multiply_pairs<kRows, kVectors>(halves, weights + slot, kTileSlots, acc);
+    for (int32_t slot = 0; slot < kPageSlots; slot += 2, halves += 2 * width, later += 2 * width) {
+      multiply_pairs<kRows, kVectors>(halves, later, weights + slot, kTileSlots, acc);
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
@@ -105,7 +109,7 @@ HWY_INLINE void float16_values_chunk(int32_t head_dim, size_t channel, const std
 }
 
 template <int kRows>
-HWY_INLINE void float16_values_rows(int32_t head_dim, const std::byte* const* values, int32_t pages, const float* p,
+HWY_INLINE void float16_values_rows(int32_t head_dim, const SideData* values, int32_t pages, const float* p,
                                     float* out) {
   const size_t lanes = hn::Lanes(FloatTag());
   const auto width = static_cast<size_t>(padded_dim(head_dim));
@@ -116,18 +120,17 @@ HWY_INLINE void float16_values_rows(int32_t head_dim, const std::byte* const* va
   for (; channel < width; channel += lanes) float16_values_chunk<kRows, 2>(head_dim, channel, values, pages, p, out);
 }
 
-inline void float16_keys(const SideShape& shape, const std::byte* keys, int32_t rows, const float* q, float* scores) {
-  const auto* halves = reinterpret_cast<const hwy::float16_t*>(keys);
+inline void float16_keys(const SideShape& shape, const SideData& keys, int32_t rows, const float* q, float* scores) {
   if (rows == 1) {
-    float16_keys_rows<1>(shape.head_dim, halves, q, scores);
+    float16_keys_rows<1>(shape.head_dim, keys, q, scores);
   } else if (rows == 2) {
-    float16_keys_rows<2>(shape.head_dim, halves, q, scores);
+    float16_keys_rows<2>(shape.head_dim, keys, q, scores);
   } else {
-    float16_keys_rows<4>(shape.head_dim, halves, q, scores);
+    float16_keys_rows<4>(shape.head_dim, keys, q, scores);
   }
 }
 
-inline void float16_values(const SideShape& shape, const std::byte* const* values, int32_t pages, int32_t rows,
+inline void float16_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows,
                            const float* p, float* out) {
   if (rows == 1) {
     float16_values_rows<1>(shape.head_dim, values, pages, p, out);

@@ -7,6 +7,7 @@
 #endif
 
 #include "backend/cpu/kernels.h"
+#include "core/memory.h"
 #include "formats/integer/integer.h"
 
 #include <hwy/highway.h>
@@ -29,14 +30,16 @@ struct Words {
   IntegerVector high;  // 3 bits only: the high-bit plane, shifted so that element e of the block is at field e
 
   /// `block` counts blocks of the low plane, `lane` is the first lane.
-  HWY_INLINE void load(const integer::Layout& layout, const std::byte* data, int32_t block, int32_t lane) {
+  HWY_INLINE void load(const integer::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
     const IntegerTag d;
-    const auto* words = reinterpret_cast<const uint32_t*>(data);
     const int32_t lanes = layout.low_plane().lanes;
-    low = hn::LoadU(d, words + block * lanes + lane);
+    const size_t offset = sizeof(uint32_t) * static_cast<size_t>(block * lanes + lane);
+    low = hn::LoadU(d, reinterpret_cast<const uint32_t*>(side.data + offset));
+    prefetch(side.later + offset);
     if constexpr (kBits == 3) {
-      const auto* high_words = reinterpret_cast<const uint32_t*>(data + layout.high_offset());
-      high = hn::LoadU(d, high_words + block / 2 * lanes + lane);
+      const size_t high_offset = layout.high_offset() + sizeof(uint32_t) * static_cast<size_t>(block / 2 * lanes + lane);
+      high = hn::LoadU(d, reinterpret_cast<const uint32_t*>(side.data + high_offset));
+      prefetch(side.later + high_offset);
       if (block % 2 != 0) high = hn::ShiftRight<4>(high);
     }
   }
@@ -72,6 +75,10 @@ HWY_INLINE void multiply_block(const Words<kBits> (&words)[kVectors], const floa
   }
 }
 
+HWY_INLINE void prefetch_scales(const integer::Layout& layout, const SideData& side) {
+  for (size_t i = layout.scale_offset(); i < layout.bytes(); i += kDataAlignment) prefetch(side.later + i);
+}
+
 /// factors[i] = x[i] · scale[i] and the sum of x[i] · min[i].
 HWY_INLINE float fold_scales(const float* x, const uint16_t* scales, const uint16_t* minima, int32_t n,
                              float* factors) {
@@ -98,15 +105,17 @@ HWY_INLINE float fold_scales(const float* x, const uint16_t* scales, const uint1
 }
 
 template <int kBits, int kRows>
-HWY_INLINE void integer_keys_rows(int32_t head_dim, const std::byte* keys, const float* q, float* scores) {
+HWY_INLINE void integer_keys_rows(int32_t head_dim, const SideData& keys, const float* q, float* scores) {
   constexpr int kBlock = 32 / (kBits == 3 ? 2 : kBits);
   constexpr int kVectors = 2;
   constexpr size_t kStride = kMaxHeadDim + 32;  // room for the padding of the last block
   const CodeTag d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   const integer::Layout layout{Side::kKeys, kBits, head_dim, 0};
-  const auto* scales = reinterpret_cast<const uint16_t*>(keys + layout.scale_offset());
-  const auto* minima = reinterpret_cast<const uint16_t*>(keys + layout.min_offset());
+  const auto* scales = reinterpret_cast<const uint16_t*>(keys.data + layout.scale_offset());
+  const auto* minima = reinterpret_cast<const uint16_t*>(keys.data + layout.min_offset());
+
+  prefetch_scales(layout, keys);
 
   HWY_ALIGN float factors[kRows][kStride];
   float bias[kRows];
@@ -131,7 +140,7 @@ HWY_INLINE void integer_keys_rows(int32_t head_dim, const std::byte* keys, const
 }
 
 template <int kBits, int kRows, int kVectors>
-HWY_INLINE void integer_values_chunk(const integer::Layout& layout, const std::byte* values, int32_t channel,
+HWY_INLINE void integer_values_chunk(const integer::Layout& layout, const SideData& values, int32_t channel,
                                      const float (&factors)[kRows][kPageSlots], const float (&bias)[kRows],
                                      float* out) {
   constexpr int kBlock = 32 / (kBits == 3 ? 2 : kBits);
@@ -155,15 +164,16 @@ HWY_INLINE void integer_values_chunk(const integer::Layout& layout, const std::b
 }
 
 template <int kBits, int kRows>
-HWY_INLINE void integer_values_rows(const SideShape& shape, const std::byte* const* values, int32_t pages,
+HWY_INLINE void integer_values_rows(const SideShape& shape, const SideData* values, int32_t pages,
                                     const float* p, float* out) {
   const auto lanes = static_cast<int32_t>(hn::Lanes(CodeTag()));
   const integer::Layout layout{Side::kValues, kBits, shape.head_dim, shape.group};
   const int32_t width = layout.low_plane().lanes;
   for (int32_t page = 0; page < pages; ++page) {
-    const std::byte* data = values[page];
-    const auto* scales = reinterpret_cast<const uint16_t*>(data + layout.scale_offset());
-    const auto* minima = reinterpret_cast<const uint16_t*>(data + layout.min_offset());
+    const SideData& side = values[page];
+    const auto* scales = reinterpret_cast<const uint16_t*>(side.data + layout.scale_offset());
+    const auto* minima = reinterpret_cast<const uint16_t*>(side.data + layout.min_offset());
+    prefetch_scales(layout, side);
     for (int32_t group = 0; group < layout.value_groups(); ++group) {
       HWY_ALIGN float factors[kRows][kPageSlots];
       float bias[kRows];
@@ -174,17 +184,17 @@ HWY_INLINE void integer_values_rows(const SideShape& shape, const std::byte* con
       const int32_t end = std::min((group + 1) * shape.group, width);
       int32_t channel = group * shape.group;
       for (; channel + 2 * lanes <= end; channel += 2 * lanes) {
-        integer_values_chunk<kBits, kRows, 2>(layout, data, channel, factors, bias, out);
+        integer_values_chunk<kBits, kRows, 2>(layout, side, channel, factors, bias, out);
       }
       for (; channel < end; channel += lanes) {
-        integer_values_chunk<kBits, kRows, 1>(layout, data, channel, factors, bias, out);
+        integer_values_chunk<kBits, kRows, 1>(layout, side, channel, factors, bias, out);
       }
     }
   }
 }
 
 template <int kBits>
-void integer_keys(const SideShape& shape, const std::byte* keys, int32_t rows, const float* q, float* scores) {
+void integer_keys(const SideShape& shape, const SideData& keys, int32_t rows, const float* q, float* scores) {
   if (rows == 1) {
     integer_keys_rows<kBits, 1>(shape.head_dim, keys, q, scores);
   } else if (rows == 2) {
@@ -195,7 +205,7 @@ void integer_keys(const SideShape& shape, const std::byte* keys, int32_t rows, c
 }
 
 template <int kBits>
-void integer_values(const SideShape& shape, const std::byte* const* values, int32_t pages, int32_t rows,
+void integer_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows,
                     const float* p, float* out) {
   if (rows == 1) {
     integer_values_rows<kBits, 1>(shape, values, pages, p, out);
