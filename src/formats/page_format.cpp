@@ -18,8 +18,12 @@ size_t round_up(size_t bytes) { return (bytes + kDataAlignment - 1) / kDataAlign
 
 }  // namespace
 
-size_t PageFormat::key_bytes() const { return round_up(side_bytes(Side::kKeys, keys, head_dim)); }
-size_t PageFormat::value_bytes() const { return round_up(side_bytes(Side::kValues, values, head_dim)); }
+PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32_t head_dim_)
+    : keys(keys_),
+      values(values_),
+      head_dim(head_dim_),
+      key_bytes_(round_up(side_bytes(Side::kKeys, keys, head_dim))),
+      value_bytes_(round_up(side_bytes(Side::kValues, values, head_dim))) {}
 
 size_t side_bytes(Side side, const SideFormat& format, int32_t head_dim) {
   return codec_of(format).bytes(side, format, head_dim);

@@ -26,17 +26,24 @@ struct SideFormat {
 };
 
 /// Everything that a page's bytes depend on: formats of both sides and the head size.
-struct PageFormat {
-  SideFormat keys;
-  SideFormat values;
-  int32_t head_dim = 0;
+class PageFormat {
+ public:
+  PageFormat(const SideFormat& keys, const SideFormat& values, int32_t head_dim);
 
   bool operator==(const PageFormat&) const = default;
 
   bool is_float16() const { return keys.codec == Codec::kFloat16 && values.codec == Codec::kFloat16; }
-  size_t key_bytes() const;    // the key side, from offset 0, rounded up to kDataAlignment
-  size_t value_bytes() const;  // the value side, from offset key_bytes()
-  size_t bytes() const { return key_bytes() + value_bytes(); }
+  size_t key_bytes() const { return key_bytes_; }      // the key side, from offset 0, rounded up to kDataAlignment
+  size_t value_bytes() const { return value_bytes_; }  // the value side, from offset key_bytes()
+  size_t bytes() const { return key_bytes_ + value_bytes_; }
+
+  SideFormat keys;
+  SideFormat values;
+  int32_t head_dim;
+
+ private:
+  size_t key_bytes_;
+  size_t value_bytes_;
 };
 
 /// Lanes and reduction length of one side; lanes of values are padded so that vector loads of 16 words stay inside.

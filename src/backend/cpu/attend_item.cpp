@@ -101,7 +101,8 @@ class ItemRun {
     for (const Page* const* page = pages_; page < end; ++page) prefetch(*page);
     for (const Page* const* page = end; page < end + kTilePages; ++page) prefetch_record(page);
     for (const Page* const* page = pages_; page < end; ++page) {
-      for (size_t i = 0; i < (*page)->format->bytes(); i += kDataAlignment) prefetch((*page)->data + i);
+      const size_t bytes = (*page)->format->bytes();
+      for (size_t i = 0; i < bytes; i += kDataAlignment) prefetch((*page)->data + i);
     }
   }
 
