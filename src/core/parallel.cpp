@@ -23,8 +23,10 @@ void pause_briefly() {
 Parallel::Parallel(int32_t n_threads, kvq_parallel_for_hook hook, void* user) : hook_(hook), user_(user) {
   if (hook_ != nullptr) return;
   try {
-    workers_.reserve(static_cast<size_t>(n_threads - 1));
-    for (int32_t i = 1; i < n_threads; ++i) workers_.emplace_back([this] { work(); });
+    const auto participants = static_cast<size_t>(n_threads);
+    shares_ = std::make_unique<Share[]>(participants);
+    workers_.reserve(participants - 1);
+    for (size_t i = 1; i < participants; ++i) workers_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error& error) {
     stop();
     fail(KVQ_E_BACKEND, "n_threads is %d, but a thread could not be started: %s", n_threads, error.what());
@@ -44,11 +46,15 @@ void Parallel::stop() {
   workers_.clear();
 }
 
-void Parallel::take_indices() {
-  for (int32_t i = next_.fetch_add(1); i < n_; i = next_.fetch_add(1)) body_(argument_, i);
+void Parallel::take_indices(size_t participant) {
+  const size_t participants = workers_.size() + 1;
+  for (size_t offset = 0; offset < participants; ++offset) {
+    Share& share = shares_[(participant + offset) % participants];
+    for (int32_t i = share.next.fetch_add(1); i < share.end; i = share.next.fetch_add(1)) body_(argument_, i);
+  }
 }
 
-void Parallel::work() {
+void Parallel::work(size_t participant) {
   uint64_t seen = 0;
   for (;;) {
     for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) pause_briefly();
@@ -58,7 +64,7 @@ void Parallel::work() {
       seen = generation_.load();
       if (stopping_) return;
     }
-    take_indices();
+    take_indices(participant);
     if (busy_.fetch_sub(1) == 1) {
       const std::lock_guard lock(mutex_);
       finished_.notify_one();
@@ -78,15 +84,19 @@ void Parallel::run_raw(int32_t n, kvq_parallel_body body, void* argument) {
   const std::lock_guard one_loop(caller_);
   {
     const std::lock_guard lock(mutex_);
-    n_ = n;
+    const auto participants = static_cast<int64_t>(workers_.size()) + 1;
+    for (int64_t i = 0; i < participants; ++i) {
+      Share& share = shares_[static_cast<size_t>(i)];
+      share.next.store(static_cast<int32_t>(n * i / participants));
+      share.end = static_cast<int32_t>(n * (i + 1) / participants);
+    }
     body_ = body;
     argument_ = argument;
-    next_.store(0);
     busy_.store(static_cast<int32_t>(workers_.size()));
     generation_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_all();
-  take_indices();
+  take_indices(0);
   for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_briefly();
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return busy_.load() == 0; });

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -33,22 +34,28 @@ class Parallel {
  private:
   void run_raw(int32_t n, kvq_parallel_body body, void* argument);
   void stop();
-  void work();
-  void take_indices();
+  void work(size_t participant);
+  void take_indices(size_t participant);
 
   kvq_parallel_for_hook hook_;
   void* user_;
   std::vector<std::thread> workers_;
 
-  // One loop at a time: `caller_` admits it, `generation_` announces it, `next_` hands out its indices.
+  /// Indices [next, end) of one participant, apart from the others' in memory.
+  struct alignas(64) Share {
+    std::atomic<int32_t> next{0};
+    int32_t end = 0;
+  };
+
+  // One loop at a time: `caller_` admits it, `generation_` announces it. Every participant first takes its own share,
+  // neighbouring indices, which often touch neighbouring memory, and then helps the others with theirs.
   std::mutex caller_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable finished_;
   std::atomic<uint64_t> generation_{0};
-  std::atomic<int32_t> next_{0};
+  std::unique_ptr<Share[]> shares_;
   std::atomic<int32_t> busy_{0};
-  int32_t n_ = 0;
   kvq_parallel_body body_ = nullptr;
   void* argument_ = nullptr;
   bool stopping_ = false;

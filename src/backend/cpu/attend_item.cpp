@@ -43,7 +43,10 @@ class ItemRun {
         plain_(layout_.plain_output(partial, item.row_count)),
         rotated_(layout_.rotated_output(partial, item.row_count)) {
     std::fill_n(partial, layout_.item_floats(item.row_count), 0.0F);
-    for (int32_t row = 0; row < item.row_count; ++row) states_[row].maximum = kMinusInfinity;
+    for (int32_t row = 0; row < item.row_count; ++row) {
+      states_[row].maximum = kMinusInfinity;
+      row_positions_[static_cast<size_t>(row)] = queries.positions[(queries.first_row + row) / queries.group];
+    }
     const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
     pages_ = sequence.pages[item.head] + item.page_begin;
     list_end_ = sequence.pages[item.head] + sequence.page_counts[item.head];
@@ -60,7 +63,7 @@ class ItemRun {
   }
 
  private:
-  int32_t position(int32_t row) const { return queries_.positions[(queries_.first_row + row) / queries_.group]; }
+  int32_t position(int32_t row) const { return row_positions_[static_cast<size_t>(row)]; }
 
   /// Scores, softmax and weighted values of one tile for up to four rows.
   void run_block(const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
@@ -157,6 +160,7 @@ class ItemRun {
   SoftmaxState* states_;
   float* plain_;
   float* rotated_;
+  std::array<int32_t, kItemRows> row_positions_;
   const Page* const* pages_;
   const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
