@@ -1,9 +1,30 @@
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "cache/attend.h"
+#include "core/tensor.h"
+
+#include <algorithm>
 
 using namespace kvq;
 using namespace kvq::api;
+
+namespace {
+
+/// Refuse output that would be written while queries are still read.
+void check_overlap(const kvq_cache& cache, const kvq_attend_batch& batch) {
+  size_t queries = 0;
+  for (int32_t i = 0; i < batch.n_sequences; ++i) {
+    queries += batch.query_counts != nullptr ? static_cast<size_t>(std::max(batch.query_counts[i], 0)) : 1;
+  }
+  const size_t scalars = queries * static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
+  const auto q = reinterpret_cast<uintptr_t>(batch.q);
+  const auto out = reinterpret_cast<uintptr_t>(batch.out);
+  if (q < out + scalars * dtype_bytes(batch.out_dtype) && out < q + scalars * dtype_bytes(batch.q_dtype)) {
+    fail(KVQ_E_ARGUMENT, "batch->out at %p overlaps batch->q at %p", batch.out, batch.q);
+  }
+}
+
+}  // namespace
 
 void kvq_attend_batch_init(kvq_attend_batch* batch) {
   if (batch == nullptr) return;
@@ -33,6 +54,7 @@ kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* b
         fail(KVQ_E_ARGUMENT, "batch->sequences[%d] belongs to another cache", i);
       }
     }
+    check_overlap(*cache, *batch);
     attend(*cache, layer, *batch, [batch](int32_t i) -> const Sequence& { return *batch->sequences[i]; });
   });
 }

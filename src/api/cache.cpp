@@ -38,9 +38,19 @@ void check_options(const kvq_cache_options& options) {
   if (options.head_dim % 8 != 0) {
     fail(KVQ_E_ARGUMENT, "options->head_dim is %d, must be a multiple of 8", options.head_dim);
   }
+  require_range(options.reserved, 0, 0, "options->reserved");
   check_rope(options);
   if (!std::isfinite(options.scale)) {
     fail(KVQ_E_ARGUMENT, "options->scale is %g, must be finite", static_cast<double>(options.scale));
+  }
+}
+
+void check_policy(const kvq_policy* policy, int32_t n_layers) {
+  if (policy == nullptr) return;
+  for (const Policy::Override& each : policy->overrides) {
+    if (each.last_layer < n_layers) continue;
+    fail(KVQ_E_ARGUMENT, "policy has an entry for layer range [%d, %d], but options->n_layers is %d", each.first_layer,
+         each.last_layer, n_layers);
   }
 }
 
@@ -62,6 +72,7 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     require_struct(options, "options");
     require(out, "out");
     check_options(*options);
+    check_policy(policy, options->n_layers);
     *out = make_owned<kvq_cache>(context->allocator, *context, *options, policy).release();
   });
 }

@@ -18,7 +18,8 @@ void check_options(const kvq_context_options& options) {
     fail(KVQ_E_UNSUPPORTED, "options->device is KVQ_DEVICE_CUDA, but this build has no CUDA backend");
   }
   require_range(options.device, KVQ_DEVICE_CPU, KVQ_DEVICE_CUDA, "options->device");
-  require_range(options.n_threads, 1, kMaxThreads, "options->n_threads");
+  if (options.parallel_for == nullptr) require_range(options.n_threads, 1, kMaxThreads, "options->n_threads");
+  require_range(options.reserved, 0, 0, "options->reserved");
   if ((options.allocate == nullptr) != (options.free == nullptr)) {
     fail(KVQ_E_ARGUMENT, "options->%s is NULL but options->%s is not: give both hooks or none",
          options.allocate == nullptr ? "allocate" : "free", options.allocate == nullptr ? "free" : "allocate");

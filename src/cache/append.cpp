@@ -58,7 +58,7 @@ class AppendPlan {
     committed_ = true;
     Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
     layer.length += static_cast<int32_t>(positions_.size());
-    layer.next_position = positions_.back() + 1;
+    layer.last_position = positions_.back();
   }
 
  private:
@@ -196,20 +196,17 @@ class AppendPlan {
 };
 
 void check_positions(const Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions) {
-  const int32_t next = sequence.next_position(layer);
+  int32_t previous = sequence.last_position(layer);
   if (n > INT32_MAX - sequence.length(layer)) {
     fail(KVQ_E_ARGUMENT, "n is %d: the layer holds %d tokens and can hold at most %d", n, sequence.length(layer),
          INT32_MAX);
   }
   if (positions == nullptr) {
-    if (n > INT32_MAX - next) fail(KVQ_E_ARGUMENT, "n is %d: positions from %d on would overflow", n, next);
+    if (n > int64_t{INT32_MAX} - previous) fail(KVQ_E_ARGUMENT, "n is %d: positions after %d would overflow", n, previous);
     return;
   }
-  int32_t previous = next - 1;
   for (int32_t i = 0; i < n; ++i) {
-    if (positions[i] < 0 || positions[i] == INT32_MAX) {
-      fail(KVQ_E_ARGUMENT, "positions[%d] is %d, must be in [0, %d)", i, positions[i], INT32_MAX);
-    }
+    if (positions[i] < 0) fail(KVQ_E_ARGUMENT, "positions[%d] is %d, must not be negative", i, positions[i]);
     if (positions[i] <= previous) {
       fail(KVQ_E_ARGUMENT, "positions[%d] is %d, must be beyond the one before it, %d", i, positions[i], previous);
     }
@@ -226,7 +223,7 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   Vector<int32_t> consecutive{StlAllocator<int32_t>(cache.allocator)};
   if (positions == nullptr) {
     consecutive.resize(static_cast<size_t>(n));
-    std::iota(consecutive.begin(), consecutive.end(), sequence.next_position(layer));
+    std::iota(consecutive.begin(), consecutive.end(), sequence.last_position(layer) + 1);
     positions = consecutive.data();
   }
   const TokenBatch tokens{k,           v,          dtype, n, cache.kv_heads, cache.head_dim,

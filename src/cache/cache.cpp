@@ -89,7 +89,10 @@ void Cache::release(PageRun* run) noexcept {
 
 Page* Cache::make_page(const PageFormat* format, bool with_positions, PageRun** run, int32_t capacity) {
   PageRun* single = nullptr;
-  if (run == nullptr) run = &single;
+  if (run == nullptr) {
+    run = &single;
+    capacity = 1;
+  }
   if (*run == nullptr || (*run)->format != format || (*run)->used == (*run)->capacity) {
     PageRun* next = make_run(format, capacity);
     release(*run);

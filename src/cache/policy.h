@@ -26,13 +26,14 @@ struct Policy {
   Vector<Override> overrides;
 
   PageFormat sealed_format(int32_t layer, int32_t head_dim) const {
-    PageFormat format{keys, values, head_dim};
+    SideFormat of_keys = keys;
+    SideFormat of_values = values;
     for (const Override& each : overrides) {
       if (layer < each.first_layer || layer > each.last_layer) continue;
-      if (each.keys) format.keys = *each.keys;
-      if (each.values) format.values = *each.values;
+      of_keys = each.keys.value_or(of_keys);
+      of_values = each.values.value_or(of_values);
     }
-    return format;
+    return {of_keys, of_values, head_dim};
   }
 };
 

@@ -31,8 +31,8 @@ class Sequence {
     return std::clamp(std::max(pages_wanted, list_pages / 16), 1, kMaxRunPages);
   }
 
-  /// The position that follows everything in a layer.
-  int32_t next_position(int32_t layer) const { return layers[static_cast<size_t>(layer)].next_position; }
+  /// Position of a layer's newest token, −1 if it is empty.
+  int32_t last_position(int32_t layer) const { return layers[static_cast<size_t>(layer)].last_position; }
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
 
   /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every token of the last
@@ -40,8 +40,8 @@ class Sequence {
   int32_t position_from_end(int32_t layer, int32_t back) const;
 
   struct Layer {
-    int32_t length = 0;         // tokens appended and not truncated
-    int32_t next_position = 0;  // one beyond the last token's position
+    int32_t length = 0;          // tokens appended and not truncated
+    int32_t last_position = -1;  // of the newest token
   };
 
   Cache& cache;

@@ -92,12 +92,12 @@ void truncate(Sequence& sequence, int32_t length) {
   }
   for (Sequence::PageList& list : sequence.lists) apply_cut(cache, list, length, copies);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    int32_t next = 0;
+    int32_t last = -1;
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
       const Sequence::PageList& list = sequence.list(layer, head);
-      if (!list.empty()) next = std::max(next, list.back()->last_position() + 1);
+      if (!list.empty()) last = std::max(last, list.back()->last_position());
     }
-    sequence.layers[static_cast<size_t>(layer)] = {length, next};
+    sequence.layers[static_cast<size_t>(layer)] = {length, last};
   }
 }
 

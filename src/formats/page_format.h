@@ -37,9 +37,10 @@ class PageFormat {
   size_t value_bytes() const { return value_bytes_; }  // the value side, from offset key_bytes()
   size_t bytes() const { return key_bytes_ + value_bytes_; }
 
-  SideFormat keys;
-  SideFormat values;
-  int32_t head_dim;
+  // The sizes follow from these, so they are fixed.
+  const SideFormat keys;
+  const SideFormat values;
+  const int32_t head_dim;
 
  private:
   size_t key_bytes_;

@@ -34,7 +34,7 @@ static_assert(sizeof(SnapshotHeader) == 64);
 
 struct LayerRecord {
   int32_t length;
-  int32_t next_position;
+  int32_t last_position;
 };
 
 struct SideRecord {

@@ -79,11 +79,11 @@ class SequenceReader {
   void read() {
     for (Sequence::Layer& layer : sequence_.layers) {
       const auto record = reader_.get<LayerRecord>();
-      if (record.length < 0 || record.next_position < record.length) {
-        fail(KVQ_E_FORMAT, "snapshot has a layer of %d tokens that ends before position %d", record.length,
-             record.next_position);
+      if (record.length < 0 || record.last_position < record.length - 1) {
+        fail(KVQ_E_FORMAT, "snapshot has a layer of %d tokens that ends at position %d", record.length,
+             record.last_position);
       }
-      layer = {record.length, record.next_position};
+      layer = {record.length, record.last_position};
     }
     for (size_t layer = 0; layer < sequence_.layers.size(); ++layer) {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) {
@@ -112,7 +112,7 @@ class SequenceReader {
       slots += page->count;
     }
     const Sequence::Layer& expected = sequence_.layers[layer];
-    if (slots != expected.length || previous + 1 != expected.next_position) {
+    if (slots != expected.length || previous != expected.last_position) {
       fail(KVQ_E_FORMAT, "snapshot has a list of %lld slots that ends at position %d in a layer of %d tokens",
            static_cast<long long>(slots), previous, expected.length);
     }
@@ -145,12 +145,13 @@ class SequenceReader {
 
   static void check_positions(const PageRecord& record, const std::array<int32_t, kPageSlots>& positions,
                               int32_t previous) {
-    if (record.first_position <= previous || record.first_position > INT_MAX - kPageSlots ||
+    if (record.first_position <= previous ||
+        (record.has_positions == 0 && record.first_position > INT_MAX - (record.count - 1)) ||
         (record.has_positions == 1 && positions[0] != record.first_position)) {
       fail(KVQ_E_FORMAT, "snapshot has a page at position %d after position %d", record.first_position, previous);
     }
     for (size_t i = 1; record.has_positions == 1 && i < static_cast<size_t>(record.count); ++i) {
-      if (positions[i] > positions[i - 1] && positions[i] < INT_MAX) continue;
+      if (positions[i] > positions[i - 1]) continue;
       fail(KVQ_E_FORMAT, "snapshot has position %d after position %d", positions[i], positions[i - 1]);
     }
   }

@@ -60,7 +60,7 @@ void write_snapshot(const Sequence& sequence, std::span<std::byte> out) {
   SnapshotHeader header = snapshot_header(sequence.cache);
   header.total_bytes = out.size();
   writer.put(header);
-  for (const Sequence::Layer& layer : sequence.layers) writer.put(LayerRecord{layer.length, layer.next_position});
+  for (const Sequence::Layer& layer : sequence.layers) writer.put(LayerRecord{layer.length, layer.last_position});
   for (const Sequence::PageList& list : sequence.lists) {
     writer.put(static_cast<int64_t>(list.size()));
     for (const Page* page : list) put_page(sequence.cache, *page, writer);

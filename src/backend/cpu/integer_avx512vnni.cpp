@@ -148,7 +148,7 @@ inline void fold_queries(const float* q, int32_t head_dim, const uint16_t* scale
   const int32_t padded = (head_dim + 63) / 64 * 64;
   for (int32_t channel = 0; channel < padded; channel += 16) {
     const int32_t left = head_dim - channel;
-    const auto lanes = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (left == 8 ? 0x00FF : 0));
+    const auto lanes = static_cast<__mmask16>(left >= 16 ? 0xFFFFU : (left == 8 ? 0x00FFU : 0U));
     fold_channels<kBits, kRows>(q, head_dim, channel, lanes, scales, minima, folded, largest, bias);
   }
   const __m128 maxima = max_rows<kRows>(largest);

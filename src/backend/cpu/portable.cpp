@@ -50,7 +50,7 @@ std::span<const HighwayTable> highway_tables() {
 #if (HWY_TARGETS & HWY_AVX3) != 0
       {HWY_AVX3, &N_AVX3::table()},
 #endif
-#if (HWY_TARGETS & HWY_AVX2) != 0
+#if (HWY_TARGETS & HWY_AVX2) != 0 && HWY_STATIC_TARGET != HWY_AVX2
       {HWY_AVX2, &N_AVX2::table()},
 #endif
       {0, &HWY_STATIC_DISPATCH(table)()},
