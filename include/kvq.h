@@ -331,7 +331,8 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
  *
  *  \param n          number of tokens, ≥ 1.
  *  \param k          keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was made with ::KVQ_ROPE_NONE; host
- *                    memory, read before return. Finite, magnitude at most 65504 (FP16) after rotation.
+ *                    memory, read before return. Finite, magnitude at most 65504 (FP16) after rotation, in layers stored
+ *                    with `+hadamard` after that rotation too.
  *  \param v          values, same shape and rules.
  *  \param dtype      element type of `k` and `v`.
  *  \param positions  `[n]` original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:

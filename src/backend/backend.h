@@ -29,6 +29,8 @@ struct TokenBatch {
   int32_t head_dim;
   const Rope* rope;
   std::span<const int32_t> positions;  // [n]
+  bool hadamard_keys;                  // pages of the layer are sealed after a Hadamard rotation
+  bool hadamard_values;
 };
 
 /// Queries of one sequence, in a batch.

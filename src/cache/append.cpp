@@ -226,8 +226,17 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
     std::iota(consecutive.begin(), consecutive.end(), sequence.last_position(layer) + 1);
     positions = consecutive.data();
   }
-  const TokenBatch tokens{k,           v,          dtype, n, cache.kv_heads, cache.head_dim,
-                          &cache.rope, {positions, static_cast<size_t>(n)}};
+  const Cache::Layer& formats = cache.layers[static_cast<size_t>(layer)];
+  const TokenBatch tokens{.k = k,
+                          .v = v,
+                          .dtype = dtype,
+                          .n = n,
+                          .kv_heads = cache.kv_heads,
+                          .head_dim = cache.head_dim,
+                          .rope = &cache.rope,
+                          .positions = {positions, static_cast<size_t>(n)},
+                          .hadamard_keys = formats.hadamard_keys,
+                          .hadamard_values = formats.hadamard_values};
   cache.backend.check(tokens);
   AppendPlan plan(sequence, layer, tokens.positions);
   plan.prepare();

@@ -23,6 +23,7 @@ struct Page {
 
   int32_t position(int32_t slot) const { return positions != nullptr ? positions[slot] : first_position + slot; }
   int32_t last_position() const { return position(count - 1); }
+  bool has_gaps() const { return last_position() - first_position != count - 1; }
   bool is_float16() const { return format->is_float16(); }
   bool is_shared() const { return references.load(std::memory_order_acquire) > 1; }
 };

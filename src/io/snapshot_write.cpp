@@ -1,3 +1,4 @@
+#include "formats/float16/float16.h"
 #include "io/snapshot.h"
 #include "io/snapshot_layout.h"
 
@@ -25,20 +26,35 @@ class Writer {
   size_t used_ = 0;
 };
 
+/// Slots of an open page that hold nothing may still hold what was truncated.
+void clear_unused_slots(const Page& page, std::byte* data) {
+  const PageFormat& format = *page.format;
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    std::byte* plane = data + (side == Side::kKeys ? 0 : format.key_bytes());
+    for (int32_t slot = page.count; slot < kPageSlots; ++slot) {
+      for (int32_t channel = 0; channel < format.head_dim; ++channel) {
+        std::memset(plane + 2 * float16::index(side, format.head_dim, slot, channel), 0, 2);
+      }
+    }
+  }
+}
+
 void put_page(const Cache& cache, const Page& page, Writer& writer) {
   writer.put(PageRecord{.keys = side_record(page.format->keys),
                         .values = side_record(page.format->values),
                         .count = page.count,
                         .first_position = page.first_position,
-                        .has_positions = page.positions != nullptr ? 1U : 0U,
+                        .has_positions = page.has_gaps() ? 1U : 0U,
                         .reserved = 0});
-  if (page.positions != nullptr) {
+  if (page.has_gaps()) {
     std::byte* target = writer.reserve(sizeof(int32_t) * kPageSlots);
     std::memset(target, 0, sizeof(int32_t) * kPageSlots);
     std::memcpy(target, page.positions, sizeof(int32_t) * static_cast<size_t>(page.count));
   }
   const size_t bytes = page.format->bytes();
-  cache.backend.read(page.data, bytes, writer.reserve(bytes));
+  std::byte* data = writer.reserve(bytes);
+  cache.backend.read(page.data, bytes, data);
+  if (page.count < kPageSlots) clear_unused_slots(page, data);
 }
 
 }  // namespace
@@ -49,7 +65,7 @@ size_t snapshot_size(const Sequence& sequence) {
     bytes += sizeof(int64_t);
     for (const Page* page : list) {
       bytes += sizeof(PageRecord) + page->format->bytes();
-      if (page->positions != nullptr) bytes += sizeof(int32_t) * kPageSlots;
+      if (page->has_gaps()) bytes += sizeof(int32_t) * kPageSlots;
     }
   }
   return bytes;

@@ -4,6 +4,7 @@
 #include "core/float16.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
+#include "formats/hadamard.h"
 
 #include <algorithm>
 #include <array>
@@ -16,33 +17,49 @@ namespace {
 /// Tokens whose rotation angles are held at once.
 constexpr int32_t kSliceTokens = 1024;
 
-/// The largest magnitude that each channel can have once it is stored; a rotation turns a pair by any angle.
-void bound_magnitudes(const Rope* rope, float* head, int32_t head_dim) {
-  for (int32_t i = 0; i < head_dim; ++i) head[i] = std::fabs(head[i]);
-  if (rope == nullptr) return;
-  for (int32_t pair = 0; pair < rope->pairs(); ++pair) {
-    float& x = head[rope->first_channel(pair)];
-    float& y = head[rope->second_channel(pair)];
-    x = y = std::sqrt(x * x + y * y);
-  }
+/// One side of the tokens to append, and what is done to it before it is stored.
+struct CheckedSide {
+  const void* tensor;
+  const char* name;
+  const Rope* rope;  // null: not rotated
+  bool hadamard;
+};
+
+bool fits_float16(std::span<const float> head) {
+  return std::all_of(head.begin(), head.end(), [](float value) { return std::fabs(value) <= kMaxFloat16; });
 }
 
-void check_tensor(const TokenBatch& tokens, const void* tensor, const char* name, const Rope* rope) {
+/// Rotations keep the norm, so a head whose norm fits needs no closer look. False for NaN.
+bool norm_fits_float16(std::span<const float> head) {
+  float squares = 0.0F;
+  for (const float value : head) squares += value * value;
+  return squares <= kMaxFloat16 * kMaxFloat16;
+}
+
+void check_head(const TokenBatch& tokens, const CheckedSide& side, size_t index) {
   const auto dim = static_cast<size_t>(tokens.head_dim);
-  const size_t heads = static_cast<size_t>(tokens.n) * static_cast<size_t>(tokens.kv_heads);
-  std::array<float, kMaxHeadDim> head;
-  for (size_t i = 0; i < heads; ++i) {
-    read_floats(tensor, tokens.dtype, i * dim, tokens.head_dim, head.data());
-    bound_magnitudes(rope, head.data(), tokens.head_dim);
-    const auto* bad = std::find_if_not(head.data(), head.data() + dim, [](float bound) { return bound <= kMaxFloat16; });
-    if (bad == head.data() + dim) continue;
-    const auto channel = static_cast<int32_t>(bad - head.data());
-    read_floats(tensor, tokens.dtype, i * dim, tokens.head_dim, head.data());
-    fail(KVQ_E_ARGUMENT, "%s of token %zu, head %zu, channel %d is %g: FP16 pages hold finite numbers up to %g%s", name,
-         i / static_cast<size_t>(tokens.kv_heads), i % static_cast<size_t>(tokens.kv_heads), channel,
-         static_cast<double>(head[static_cast<size_t>(channel)]), static_cast<double>(kMaxFloat16),
-         rope != nullptr ? ", rotated pairs included" : "");
+  std::array<float, kMaxHeadDim> storage;
+  const std::span<float> head(storage.data(), dim);
+  read_floats(side.tensor, tokens.dtype, index * dim, tokens.head_dim, head.data());
+  if (norm_fits_float16(head)) return;
+  const size_t token = index / static_cast<size_t>(tokens.kv_heads);
+  bool fits = fits_float16(head);
+  if (fits && side.rope != nullptr) {
+    std::array<float, kMaxHeadDim> table;
+    side.rope->fill_table(tokens.positions.subspan(token, 1), table.data());
+    side.rope->rotate(table.data(), head.data());
+    fits = fits_float16(head);
   }
+  if (fits && side.hadamard) {
+    hadamard(head.data(), tokens.head_dim);
+    fits = fits_float16(head);
+  }
+  if (fits) return;
+  size_t channel = 0;
+  while (std::fabs(head[channel]) <= kMaxFloat16) ++channel;
+  fail(KVQ_E_ARGUMENT, "%s of token %zu, head %zu, channel %zu is %g when it is stored, but pages hold finite numbers up to %g",
+       side.name, token, index % static_cast<size_t>(tokens.kv_heads), channel, static_cast<double>(head[channel]),
+       static_cast<double>(kMaxFloat16));
 }
 
 /// A page being written, in FP16.
@@ -122,8 +139,12 @@ void write_page(const TokenBatch& tokens, const PageWrite& write, const float* r
 }  // namespace
 
 void check(const TokenBatch& tokens) {
-  check_tensor(tokens, tokens.k, "k", tokens.rope);
-  check_tensor(tokens, tokens.v, "v", nullptr);
+  const CheckedSide sides[] = {{tokens.k, "k", tokens.rope, tokens.hadamard_keys},
+                               {tokens.v, "v", nullptr, tokens.hadamard_values}};
+  const size_t heads = static_cast<size_t>(tokens.n) * static_cast<size_t>(tokens.kv_heads);
+  for (const CheckedSide& side : sides) {
+    for (size_t i = 0; i < heads; ++i) check_head(tokens, side, i);
+  }
 }
 
 void append(const TokenBatch& tokens, std::span<const PageWrite> writes, Parallel& parallel, Allocator& scratch) {

@@ -195,8 +195,9 @@ struct CodeWords {
     if constexpr (kBits == 4) return _mm512_and_si512(_mm512_srli_epi32(low, 4 * kField), _mm512_set1_epi8(15));
     const __m512i two = _mm512_and_si512(_mm512_srli_epi32(low, 2 * kField), _mm512_set1_epi8(3));
     if constexpr (kBits == 2) return two;
-    const __m512i placed = kField < 2 ? _mm512_slli_epi32(high, kField < 2 ? 2 - kField : 0)
-                                      : _mm512_srli_epi32(high, kField < 2 ? 0 : kField - 2);
+    constexpr unsigned kLeft = kField < 2 ? 2U - kField : 0U;
+    constexpr unsigned kRight = kField < 2 ? 0U : kField - 2U;
+    const __m512i placed = kField < 2 ? _mm512_slli_epi32(high, kLeft) : _mm512_srli_epi32(high, kRight);
     return _mm512_or_si512(two, _mm512_and_si512(placed, _mm512_set1_epi8(4)));
   }
 };

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace cli {
+
+/** Each adds one command, its options and the function that runs it. */
+void add_demo(CLI::App& app);
+void add_info(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_eval_perplexity(CLI::App& eval);
+void add_eval_needle(CLI::App& eval);
+void add_bench_attend(CLI::App& bench);
+
+}  // namespace cli

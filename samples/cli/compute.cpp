@@ -1,0 +1,61 @@
+#include "compute.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "usage_error.h"
+
+namespace cli {
+namespace {
+
+constexpr int32_t kMaxThreads = 1024;
+
+kvq_context_options context_options(const ComputeOptions& options) {
+  kvq_context_options result;
+  kvq_context_options_init(&result);
+  result.n_threads = options.threads;
+  if (!options.isa.empty()) result.cpu_isa = options.isa.c_str();
+  return result;
+}
+
+llama::ContextHandle make_model_context(const ComputeOptions& options, llama::ThreadPool& threads) {
+  kvq_context_options context = context_options(options);
+  context.parallel_for = llama::ThreadPool::parallel_for_hook;
+  context.parallel_for_user = &threads;
+  return llama::make_context(context);
+}
+
+}  // namespace
+
+void add_compute_options(CLI::App& command, ComputeOptions& options) {
+  options.threads = std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+  command.add_option("--threads", options.threads, "Threads to compute with")
+      ->check(CLI::Range(1, kMaxThreads))
+      ->capture_default_str();
+  command.add_option("--isa", options.isa, "Instruction set of the kernels; `kvq info` lists them (default: the best)");
+}
+
+llama::ContextHandle make_context(const ComputeOptions& options, kvq_device device) {
+  kvq_context_options context = context_options(options);
+  context.device = device;
+  return llama::make_context(context);
+}
+
+kvq_context_info describe(const kvq_context* context) {
+  kvq_context_info info{};
+  info.struct_size = sizeof(info);
+  llama::checked([&](kvq_error* error) { return kvq_context_describe(context, &info, error); });
+  return info;
+}
+
+std::string machine_text(const kvq_context* context, const ComputeOptions& options) {
+  return std::to_string(options.threads) + (options.threads == 1 ? " thread with " : " threads with ") +
+         describe(context).isa + " instructions";
+}
+
+Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options)
+    : model(directory, options.threads),
+      tokenizer(directory / "tokenizer.json"),
+      context(make_model_context(options, model.threads())) {}
+
+}  // namespace cli

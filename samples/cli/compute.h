@@ -1,0 +1,40 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "llama/handles.h"
+#include "llama/model.h"
+#include "llama/tokenizer.h"
+
+namespace cli {
+
+/** What every command that computes can be told. */
+struct ComputeOptions {
+  int32_t threads = 0;
+  std::string isa;  // empty: the best of this machine
+};
+
+/** Add `--threads` and `--isa`. */
+void add_compute_options(CLI::App& command, ComputeOptions& options);
+
+/** A context with threads of its own. */
+llama::ContextHandle make_context(const ComputeOptions& options, kvq_device device);
+
+kvq_context_info describe(const kvq_context* context);
+
+/** For example "2 threads with avx512vnni instructions". */
+std::string machine_text(const kvq_context* context, const ComputeOptions& options);
+
+/** A model with its tokenizer and a context that computes on the model's threads. */
+struct Engine {
+  Engine(const std::filesystem::path& directory, const ComputeOptions& options);
+
+  llama::Model model;
+  llama::Tokenizer tokenizer;
+  llama::ContextHandle context;
+};
+
+}  // namespace cli

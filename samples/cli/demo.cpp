@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "attention_timing.h"
+#include "commands.h"
+#include "compute.h"
+#include "demo_model.h"
+#include "generation.h"
+#include "needle.h"
+#include "output.h"
+#include "perplexity.h"
+#include "spec.h"
+#include "table.h"
+#include "text_file.h"
+
+namespace cli {
+namespace {
+
+// The baseline first.
+constexpr std::array kFormats{"fp16", "int8",          "int4", "int4+hadamard",
+                              "int3", "int3+hadamard", "int2", "int2+hadamard"};
+constexpr std::array kGenerated{"fp16", "int4"};
+constexpr const char* kPrompt = "The old man walked to the window and";
+constexpr int32_t kGeneratedTokens = 13;
+
+/** How much is measured. */
+struct Extent {
+  PerplexityOptions perplexity;
+  NeedleOptions needle;
+  AttentionShape attention;
+};
+
+constexpr Extent kFull{.perplexity = {.context = 2048, .windows = 3, .chunk = 32},
+                       .needle = {.context = 1024, .samples = 3, .seed = 1, .chunk = 32},
+                       .attention = {.length = 16384}};
+constexpr Extent kQuick{.perplexity = {.context = 256, .windows = 1, .chunk = 32},
+                        .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
+                        .attention = {.length = 1024}};
+
+struct Options {
+  ComputeOptions compute;
+  bool quick = false;
+  bool json = false;
+};
+
+struct Row {
+  std::string kv;
+  PerplexityResult perplexity;
+  NeedleResult needle;
+  Timing attention;
+};
+
+struct Sample {
+  std::string kv;
+  std::string text;
+};
+
+void measure_quality(Engine& engine, std::span<const int32_t> tokens, const Extent& extent, std::vector<Row>& rows) {
+  const int64_t steps = int64_t{extent.perplexity.windows} * extent.perplexity.context +
+                        int64_t{extent.needle.samples} * extent.needle.context;
+  Progress progress("quality", steps * static_cast<int64_t>(kFormats.size()));
+  for (const char* kv : kFormats) {
+    const llama::PolicyHandle policy = load_spec(engine.context.get(), kv);
+    llama::Session session(engine.model, engine.context.get(), policy.get());
+    Row row{.kv = kv, .perplexity = {}, .needle = {}, .attention = {}};
+    row.perplexity = measure_perplexity(engine.model, session, tokens, extent.perplexity, progress);
+    row.needle = measure_needle(engine.model, engine.tokenizer, session, tokens, extent.needle, progress);
+    rows.push_back(std::move(row));
+  }
+}
+
+void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<Row>& rows) {
+  Progress progress("speed", kTimingSteps * static_cast<int64_t>(rows.size() + 1));
+  const llama::ContextHandle context = make_context(compute, KVQ_DEVICE_CPU);
+  std::vector<TimedAttention> subjects;
+  for (const Row& row : rows) {
+    const llama::PolicyHandle policy = load_spec(context.get(), row.kv);
+    subjects.emplace_back(context.get(), policy.get(), extent.attention);
+    progress.advance(kTimingSteps);
+  }
+  const std::vector<Timing> timings = time_interleaved(subjects, progress);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].attention = timings[i];
+}
+
+std::vector<Sample> generate_samples(Engine& engine) {
+  const llama::ModelConfig& config = engine.model.config();
+  std::vector<int32_t> prompt = with_bos(config, engine.tokenizer.encode(kPrompt));
+  Progress progress("text", static_cast<int64_t>(prompt.size() * kGenerated.size()));
+  std::vector<Sample> samples;
+  for (const char* kv : kGenerated) {
+    const llama::PolicyHandle policy = load_spec(engine.context.get(), kv);
+    llama::Session session(engine.model, engine.context.get(), policy.get());
+    llama::Sampler greedy(0.0, 1.0, 0);
+    const std::span<const float> logits = prefill(session, prompt, kFull.perplexity.chunk, progress);
+    Sample sample{kv, kPrompt};
+    generate_tokens(config, session, logits, kGeneratedTokens, greedy, [&](int32_t token) {
+      sample.text += engine.tokenizer.decode_piece(token);
+      return true;
+    });
+    std::ranges::replace(sample.text, '\n', ' ');
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+double rise_percent(const Row& row, const Row& fp16) {
+  return 100.0 * (row.perplexity.perplexity / fp16.perplexity.perplexity - 1.0);
+}
+
+std::string signed_percent(double percent) {
+  const std::string text = number_text(std::abs(percent), 2);
+  return (percent < 0.0 && text != "0.00" ? "-" : "+") + text + " %";
+}
+
+void print_samples(const std::filesystem::path& directory, const std::vector<Sample>& samples) {
+  print_text("The demo model (" + bytes_text(std::filesystem::file_size(directory / "model.safetensors")) +
+             ") writes, with its KV cache in\n\n");
+  for (const Sample& sample : samples) print_text("  " + sample.kv + ": " + sample.text + "\n");
+  print_text("\nNow the same model with every format; this takes a moment.\n");
+}
+
+void print_report(const Extent& extent, const std::vector<Row>& rows, const std::string& machine, double seconds) {
+  Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
+               "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
+  for (const Row& row : rows) {
+    const kvq_usage& usage = row.perplexity.usage;
+    table.add_row({row.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
+                   number_text(static_cast<double>(usage.plain_fp16_bytes) / static_cast<double>(kv_bytes(usage)), 2),
+                   number_text(row.perplexity.perplexity, 3),
+                   &row == rows.data() ? "" : signed_percent(rise_percent(row, rows[0])),
+                   std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
+                   number_text(row.attention.median, 0),
+                   number_text(rows[0].attention.median / row.attention.median, 2)});
+  }
+  print_text("\n" + table.text() + "\n" +
+             "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
+             "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
+             std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
+             std::to_string(extent.needle.context) + " tokens.\n" +  //
+             "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) +
+             " tokens, 32 query and 8 KV heads of 128,\non " + machine + ".\n\n" +  //
+             "Done in " + number_text(seconds, 0) + " s. Next: kvq generate --help, kvq eval perplexity --help, " +
+             "kvq bench attend --help.\n");
+}
+
+void print_report_json(const Extent& extent, const std::vector<Row>& rows, const std::vector<Sample>& samples,
+                       double seconds) {
+  nlohmann::ordered_json object;
+  object["formats"] = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    nlohmann::ordered_json format;
+    format["kv"] = row.kv;
+    format["perplexity"] = row.perplexity.perplexity;
+    format["rise_percent"] = rise_percent(row, rows[0]);
+    format["tokens"] = row.perplexity.tokens;
+    add_usage(format, row.perplexity.usage);
+    format["accuracy"] = static_cast<double>(row.needle.found) / extent.needle.samples;
+    format["samples"] = extent.needle.samples;
+    format["microseconds"] = row.attention.median;
+    format["ratio"] = rows[0].attention.median / row.attention.median;
+    object["formats"].push_back(std::move(format));
+  }
+  object["context"] = extent.perplexity.context;
+  object["attention_length"] = extent.attention.length;
+  for (const Sample& sample : samples) object["generated"][sample.kv] = sample.text;
+  object["seconds"] = seconds;
+  print_json(object);
+}
+
+void run(const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Extent& extent = options.quick ? kQuick : kFull;
+  const std::filesystem::path directory = demo_model_directory();
+  Engine engine(directory, options.compute);
+  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(directory / "sample.txt"));
+  const std::vector<Sample> samples = generate_samples(engine);
+  if (!options.json) print_samples(directory, samples);
+  std::vector<Row> rows;
+  measure_quality(engine, tokens, extent, rows);
+  measure_speed(options.compute, extent, rows);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (options.json) return print_report_json(extent, rows, samples, seconds);
+  print_report(extent, rows, machine_text(engine.context.get(), options.compute), seconds);
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("demo", "The model that comes with the program, with every KV format");
+  auto options = std::make_shared<Options>();
+  add_compute_options(*command, options->compute);
+  command->add_flag("--quick", options->quick, "Measure less: a few seconds instead of up to a minute");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <memory>
+
+#include "commands.h"
+#include "compute.h"
+#include "filler.h"
+#include "needle.h"
+#include "output.h"
+#include "spec.h"
+#include "text_file.h"
+#include "usage_error.h"
+
+namespace cli {
+namespace {
+
+constexpr int32_t kMinContext = 64;
+
+struct Options {
+  std::string model;
+  std::string text;
+  std::string kv = "fp16";
+  NeedleOptions needle;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+// Prose between which the fact hides: --text, else what comes with the model, else made up.
+std::vector<int32_t> filler_tokens(const Engine& engine, const Options& options) {
+  const size_t enough = std::max<size_t>(size_t{1} << 19, 16 * static_cast<size_t>(options.needle.context));
+  const std::filesystem::path sample = std::filesystem::path(options.model) / "sample.txt";
+  std::error_code ignored;
+  std::string text;
+  if (!options.text.empty()) {
+    text = read_corpus(options.text);
+  } else if (std::filesystem::exists(sample, ignored)) {
+    text = read_corpus(sample);
+  } else {
+    text = make_filler(enough, options.needle.seed);
+  }
+  if (text.size() > enough)
+    text.resize(text.rfind(' ', enough) == std::string::npos ? enough : text.rfind(' ', enough));
+  return engine.tokenizer.encode(text);
+}
+
+void print_result(const Options& options, const NeedleResult& result, double weight_bits) {
+  const double accuracy = static_cast<double>(result.found) / options.needle.samples;
+  if (options.json) {
+    nlohmann::ordered_json object;
+    object["accuracy"] = accuracy;
+    object["samples"] = options.needle.samples;
+    add_usage(object, result.usage);
+    object["weight_bits"] = weight_bits;
+    object["context"] = options.needle.context;
+    object["seed"] = options.needle.seed;
+    return print_json(object);
+  }
+  std::string depths;
+  for (const bool found : result.found_at) depths += found ? '+' : '-';
+  print_text("found  " + std::to_string(result.found) + " of " + std::to_string(options.needle.samples) +
+             " keys with --kv " + options.kv + " in prompts of " + std::to_string(options.needle.context) +
+             " tokens\n" +                                              //
+             "depth  begin " + depths + " end (+ found, - missed)\n" +  //
+             "cache  " + usage_text(result.usage) + "\n");
+}
+
+void run(const Options& options) {
+  Engine engine(options.model, options.compute);
+  const llama::PolicyHandle policy = load_spec(engine.context.get(), options.kv);
+  if (options.needle.context > engine.model.config().max_positions) {
+    throw UsageError("--context " + std::to_string(options.needle.context) + " exceeds the model's " +
+                     std::to_string(engine.model.config().max_positions) + " positions");
+  }
+  const std::vector<int32_t> filler = filler_tokens(engine, options);
+  llama::Session session(engine.model, engine.context.get(), policy.get());
+  Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);
+  const NeedleResult result = measure_needle(engine.model, engine.tokenizer, session, filler, options.needle, progress);
+  print_result(options, result, engine.model.weights().bits);
+}
+
+}  // namespace
+
+void add_eval_needle(CLI::App& eval) {
+  CLI::App* command = eval.add_subcommand("needle", "Retrieval of a five-digit key hidden in filler text");
+  auto options = std::make_shared<Options>();
+  command->add_option("--model", options->model, "Model directory")->required();
+  command->add_option("--text", options->text, "Filler prose (default: the model's sample.txt, else made up)");
+  command->add_option("--kv", options->kv, kSpecHelp)->capture_default_str();
+  command->add_option("--context", options->needle.context, "Tokens of the prompt and the answer")
+      ->check(CLI::Range(kMinContext, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--samples", options->needle.samples, "Keys to hide, one a prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--seed", options->needle.seed, "Start of the random numbers")->capture_default_str();
+  command->add_option("--chunk", options->needle.chunk, "Tokens that enter the cache at once")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  add_compute_options(*command, options->compute);
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

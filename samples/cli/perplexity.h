@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "llama/model.h"
+#include "progress.h"
+
+namespace cli {
+
+struct PerplexityOptions {
+  int32_t context = 2048;
+  int32_t windows = 0;  // 0: all
+  int32_t chunk = 32;
+};
+
+struct PerplexityResult {
+  double perplexity = 0.0;
+  int64_t tokens = 0;                   // scored
+  double tokens_per_second = 0.0;       // of all tokens run
+  std::vector<double> window_mean_nll;  // natural logarithm
+  kvq_usage usage{};                    // of the last window, at its end
+};
+
+/** Number of windows that `options` takes from a text of `tokens` tokens; an Error if there is not even one. */
+int32_t window_count(int64_t tokens, const PerplexityOptions& options);
+
+/** Perplexity over non-overlapping windows, each starting an empty sequence and running through the cache in chunks, so
+ *  that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances
+ *  by every token run. */
+PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
+                                    const PerplexityOptions& options, Progress& progress);
+
+}  // namespace cli

@@ -1,0 +1,70 @@
+#include "checkpoint.h"
+
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "error.h"
+#include "json_document.h"
+
+namespace llama {
+
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+/** An index comes with downloaded weights: it may only name files beside itself. */
+void check_shard_name(const std::string& name, const std::string& place) {
+  const std::filesystem::path path(name);
+  const bool plain =
+      !name.empty() && name.find('\0') == std::string::npos && path.filename() == path && name != "." && name != "..";
+  if (!plain) throw Error(place + ": " + in_quotes(name) + " is not the name of a file in the model directory");
+}
+
+bool is_present(const std::filesystem::path& path) {
+  std::error_code ignored;  // what cannot be looked at is reported as missing
+  return std::filesystem::exists(path, ignored);
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
+  if (is_present(directory / kSingleFile)) {
+    shards_.emplace_back(directory / kSingleFile);
+    for (const TensorView& tensor : shards_.back().tensors()) tensors_.emplace(tensor.name, &tensor);
+    return;
+  }
+  const std::filesystem::path index_path = directory / kIndexFile;
+  if (!is_present(index_path)) {
+    throw Error(directory.string() + ": found neither " + kSingleFile + " nor " + kIndexFile);
+  }
+  const nlohmann::json document = read_json(index_path);
+  const JsonObject weight_map = JsonObject(document, index_path.string()).object("weight_map");
+  std::map<std::string, std::vector<std::string>> tensors_of_shard;
+  for (const auto& [tensor, shard] : weight_map.json().items()) {
+    if (!shard.is_string()) weight_map.refuse(tensor.c_str(), "expected the name of a file");
+    check_shard_name(shard.get<std::string>(), weight_map.place() + ": " + tensor);
+    tensors_of_shard[shard.get<std::string>()].push_back(tensor);
+  }
+  for (const auto& [shard, names] : tensors_of_shard) {
+    const SafetensorsFile& file = shards_.emplace_back(directory / shard);
+    for (const std::string& name : names) {
+      const TensorView* tensor = file.find(name);
+      if (tensor == nullptr) throw Error((directory / shard).string() + ": tensor " + in_quotes(name) + " is missing");
+      tensors_.emplace(name, tensor);
+    }
+  }
+}
+
+const TensorView* Checkpoint::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found != tensors_.end() ? found->second : nullptr;
+}
+
+const TensorView& Checkpoint::at(std::string_view name) const {
+  const TensorView* tensor = find(name);
+  if (tensor == nullptr) throw Error(directory_.string() + ": tensor " + in_quotes(name) + " is missing");
+  return *tensor;
+}
+
+}  // namespace llama

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+#include "kvq.h"
+
+namespace llama {
+
+struct HandleDeleter {
+  void operator()(kvq_context* handle) const { kvq_context_destroy(handle); }
+  void operator()(kvq_policy* handle) const { kvq_policy_destroy(handle); }
+  void operator()(kvq_cache* handle) const { kvq_cache_destroy(handle); }
+  void operator()(kvq_sequence* handle) const { kvq_sequence_destroy(handle); }
+};
+
+using ContextHandle = std::unique_ptr<kvq_context, HandleDeleter>;
+using PolicyHandle = std::unique_ptr<kvq_policy, HandleDeleter>;
+using CacheHandle = std::unique_ptr<kvq_cache, HandleDeleter>;
+using SequenceHandle = std::unique_ptr<kvq_sequence, HandleDeleter>;
+
+/** Run `call(kvq_error*)` and turn a failure into an Error with the library's message. */
+template <class Call>
+void checked(Call&& call) {
+  kvq_error error;
+  kvq_error_init(&error);
+  const kvq_status status = std::forward<Call>(call)(&error);
+  if (status == KVQ_OK) return;
+  throw Error(error.message[0] != '\0' ? std::string(error.message) : std::string(kvq_status_name(status)));
+}
+
+inline ContextHandle make_context(const kvq_context_options& options) {
+  kvq_context* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_context_create(&options, &handle, error); });
+  return ContextHandle(handle);
+}
+
+inline PolicyHandle load_policy(kvq_context* context, const std::string& text) {
+  kvq_policy* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_policy_load(context, text.data(), text.size(), &handle, error); });
+  return PolicyHandle(handle);
+}
+
+inline CacheHandle make_cache(kvq_context* context, const kvq_cache_options& options, const kvq_policy* policy) {
+  kvq_cache* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_cache_create(context, &options, policy, &handle, error); });
+  return CacheHandle(handle);
+}
+
+inline SequenceHandle make_sequence(kvq_cache* cache) {
+  kvq_sequence* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_sequence_create(cache, &handle, error); });
+  return SequenceHandle(handle);
+}
+
+inline SequenceHandle fork_sequence(kvq_cache* cache, const kvq_sequence* parent) {
+  kvq_sequence* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_sequence_fork(cache, parent, &handle, error); });
+  return SequenceHandle(handle);
+}
+
+inline std::vector<std::byte> save_sequence(kvq_cache* cache, const kvq_sequence* sequence) {
+  size_t size = 0;
+  checked([&](kvq_error* error) { return kvq_sequence_save(cache, sequence, nullptr, 0, &size, error); });
+  std::vector<std::byte> snapshot(size);
+  checked([&](kvq_error* error) {
+    return kvq_sequence_save(cache, sequence, snapshot.data(), snapshot.size(), &size, error);
+  });
+  return snapshot;
+}
+
+inline SequenceHandle load_sequence(kvq_cache* cache, std::span<const std::byte> snapshot) {
+  kvq_sequence* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_sequence_load(cache, snapshot.data(), snapshot.size(), &handle, error); });
+  return SequenceHandle(handle);
+}
+
+/** Bytes of one sequence, or of the whole cache when `sequence` is NULL. */
+inline kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
+  kvq_usage usage{};
+  usage.struct_size = sizeof(usage);
+  checked([&](kvq_error* error) { return kvq_cache_usage(cache, sequence, &usage, error); });
+  return usage;
+}
+
+}  // namespace llama

@@ -1,0 +1,165 @@
+#include "model.h"
+
+#include <algorithm>
+#include <string>
+
+#include "checkpoint.h"
+#include "error.h"
+#include "model_math.h"
+
+namespace llama {
+namespace {
+
+CacheHandle make_model_cache(const ModelConfig& config, kvq_context* context, const kvq_policy* policy) {
+  kvq_cache_options options;
+  kvq_cache_options_init(&options);
+  options.n_layers = config.n_layers;
+  options.q_heads = config.q_heads;
+  options.kv_heads = config.kv_heads;
+  options.head_dim = config.head_dim;
+  options.rope = KVQ_ROPE_HALF;
+  options.inv_freq = config.inv_freq.data();
+  return make_cache(context, options, policy);
+}
+
+std::span<float> rows_of(std::vector<float>& buffer, int32_t n, int64_t width) {
+  return std::span(buffer).first(static_cast<size_t>(n * width));
+}
+
+}  // namespace
+
+Model::Model(const std::filesystem::path& directory, int32_t threads)
+    : config_(load_config(directory)), weights_(load_weights(Checkpoint(directory), config_)), threads_(threads) {}
+
+Session::Session(Model& model, kvq_context* context, const kvq_policy* policy)
+    : model_(&model), cache_(make_model_cache(model.config(), context, policy)) {
+  clear();
+}
+
+Session::Session(Model& model, std::shared_ptr<kvq_cache> cache, SequenceHandle sequence, int32_t length)
+    : model_(&model), cache_(std::move(cache)), sequence_(std::move(sequence)), length_(length) {}
+
+Session Session::fork() const {
+  return Session(*model_, cache_, fork_sequence(cache_.get(), sequence_.get()), length_);
+}
+
+void Session::truncate(int32_t length) {
+  checked([&](kvq_error* error) { return kvq_sequence_truncate(cache_.get(), sequence_.get(), length, error); });
+  length_ = length;
+}
+
+void Session::clear() {
+  sequence_ = make_sequence(cache_.get());
+  length_ = 0;
+}
+
+std::span<const float> Session::forward(std::span<const int32_t> tokens, bool all_logits) {
+  const ModelConfig& config = model_->config();
+  const Weights& weights = model_->weights();
+  if (tokens.empty()) throw Error("there are no tokens to run");
+  const auto n = static_cast<int32_t>(tokens.size());
+  const int32_t first_logits = all_logits ? 0 : n - 1;
+  reserve(n, n - first_logits);
+
+  embed(tokens);
+  for (int32_t i = 0; i < config.n_layers; ++i) {
+    attention_block(weights.layers[static_cast<size_t>(i)], i, n);
+    mlp_block(weights.layers[static_cast<size_t>(i)], n);
+  }
+  length_ += n;
+
+  const std::span<const float> x =
+      rows_of(x_, n, config.hidden_size).subspan(static_cast<size_t>(int64_t{first_logits} * config.hidden_size));
+  const std::span<float> normed = rows_of(normed_, n - first_logits, config.hidden_size);
+  const std::span<float> logits = rows_of(logits_, n - first_logits, config.vocab_size);
+  rms_norm(x, weights.final_norm, config.rms_norm_eps, normed);
+  multiply(model_->threads(), normed, weights.output_matrix(), logits);
+  return logits;
+}
+
+void Session::reserve(int32_t rows, int32_t logit_rows) {
+  const ModelConfig& config = model_->config();
+  const auto grow = [](std::vector<float>& buffer, int32_t n, int64_t width) {
+    buffer.resize(std::max(buffer.size(), static_cast<size_t>(n * width)));
+  };
+  const int64_t q_width = int64_t{config.q_heads} * config.head_dim;
+  const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
+  grow(x_, rows, config.hidden_size);
+  grow(normed_, rows, config.hidden_size);
+  grow(q_, rows, q_width);
+  grow(k_, rows, kv_width);
+  grow(v_, rows, kv_width);
+  grow(attended_, rows, q_width);
+  grow(gate_, rows, config.intermediate_size);
+  grow(up_, rows, config.intermediate_size);
+  grow(logits_, logit_rows, config.vocab_size);
+}
+
+void Session::embed(std::span<const int32_t> tokens) {
+  const Matrix& embedding = model_->weights().embedding;
+  float* out = x_.data();
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= embedding.rows) {
+      throw Error("token " + std::to_string(token) + " is outside the model's vocabulary of " +
+                  std::to_string(embedding.rows));
+    }
+    out = std::ranges::copy(embedding.row(token), out).out;
+  }
+}
+
+void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t n) {
+  const ModelConfig& config = model_->config();
+  ThreadPool& threads = model_->threads();
+  const std::span<float> x = rows_of(x_, n, config.hidden_size);
+  const std::span<float> normed = rows_of(normed_, n, config.hidden_size);
+  const std::span<float> q = rows_of(q_, n, layer.q.weight.rows);
+  const std::span<float> k = rows_of(k_, n, layer.k.weight.rows);
+  const std::span<float> v = rows_of(v_, n, layer.v.weight.rows);
+
+  rms_norm(x, layer.input_norm, config.rms_norm_eps, normed);
+  apply(threads, layer.q, normed, q);
+  apply(threads, layer.k, normed, k);
+  apply(threads, layer.v, normed, v);
+  if (config.qk_norm) {
+    rms_norm(q, layer.q_norm, config.rms_norm_eps, q);
+    rms_norm(k, layer.k_norm, config.rms_norm_eps, k);
+  }
+
+  checked([&](kvq_error* error) {
+    return kvq_append(cache_.get(), sequence_.get(), index, n, k.data(), v.data(), KVQ_F32, nullptr, error);
+  });
+  const kvq_sequence* sequence = sequence_.get();
+  kvq_attend_batch batch;
+  kvq_attend_batch_init(&batch);
+  batch.n_sequences = 1;
+  batch.sequences = &sequence;
+  batch.query_counts = &n;
+  batch.q = q.data();
+  batch.q_dtype = KVQ_F32;
+  batch.out_dtype = KVQ_F32;
+  batch.out = attended_.data();
+  batch.sliding_window = config.sliding_window;
+  checked([&](kvq_error* error) { return kvq_attend(cache_.get(), index, &batch, error); });
+  apply_and_add(threads, layer.o, rows_of(attended_, n, layer.q.weight.rows), x);
+}
+
+void Session::mlp_block(const LayerWeights& layer, int32_t n) {
+  const ModelConfig& config = model_->config();
+  ThreadPool& threads = model_->threads();
+  const std::span<float> x = rows_of(x_, n, config.hidden_size);
+  const std::span<float> normed = rows_of(normed_, n, config.hidden_size);
+  const std::span<float> gate = rows_of(gate_, n, config.intermediate_size);
+  const std::span<float> up = rows_of(up_, n, config.intermediate_size);
+
+  rms_norm(x, layer.post_attention_norm, config.rms_norm_eps, normed);
+  apply(threads, layer.gate, normed, gate);
+  apply(threads, layer.up, normed, up);
+  const auto width = static_cast<size_t>(config.intermediate_size);
+  threads.run(n, [&](int32_t row) {
+    const size_t begin = static_cast<size_t>(row) * width;
+    swiglu(gate.subspan(begin, width), up.subspan(begin, width));
+  });
+  apply_and_add(threads, layer.down, gate, x);
+}
+
+}  // namespace llama

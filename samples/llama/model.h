@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "config.h"
+#include "handles.h"
+#include "threads.h"
+#include "weights.h"
+
+namespace llama {
+
+/** The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32. */
+class Model {
+ public:
+  Model(const std::filesystem::path& directory, int32_t threads);
+
+  const ModelConfig& config() const { return config_; }
+  const Weights& weights() const { return weights_; }
+  /** For the context's `parallel_for` hook, so that the attention runs on the same threads. */
+  ThreadPool& threads() { return threads_; }
+
+ private:
+  ModelConfig config_;
+  Weights weights_;
+  ThreadPool threads_;
+};
+
+/** One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
+ *  context must outlive it. Sessions of one model are used one at a time. */
+class Session {
+ public:
+  /** \param policy  NULL: fp16. Only needed during the call. */
+  Session(Model& model, kvq_context* context, const kvq_policy* policy);
+
+  /** Run tokens through the model and append their keys and values to the cache.
+   *
+   *  \param all_logits  whether the result is `[tokens, vocabulary]`, for every token, or `[vocabulary]`, for the last.
+   *  \returns logits, valid until the next call. After an error only clear() is allowed. */
+  std::span<const float> forward(std::span<const int32_t> tokens, bool all_logits);
+
+  /** A session that continues from here; cached pages are shared. */
+  Session fork() const;
+  /** Forget all but the first `length` tokens; the library refuses cuts inside a compressed page. */
+  void truncate(int32_t length);
+  /** Start over with an empty sequence. */
+  void clear();
+
+  int32_t length() const { return length_; }
+  kvq_usage usage() const { return usage_of(cache_.get(), sequence_.get()); }
+
+ private:
+  Session(Model& model, std::shared_ptr<kvq_cache> cache, SequenceHandle sequence, int32_t length);
+
+  void embed(std::span<const int32_t> tokens);
+  void attention_block(const LayerWeights& layer, int32_t index, int32_t n);
+  void mlp_block(const LayerWeights& layer, int32_t n);
+  void reserve(int32_t rows, int32_t logit_rows);
+
+  Model* model_;
+  std::shared_ptr<kvq_cache> cache_;  // shared by forks
+  SequenceHandle sequence_;           // destroyed before the cache
+  int32_t length_ = 0;
+
+  // Activations, `[rows, width]`, for the largest call so far.
+  std::vector<float> x_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
+};
+
+}  // namespace llama

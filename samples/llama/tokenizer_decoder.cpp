@@ -1,0 +1,78 @@
+#include "tokenizer_decoder.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "error.h"
+#include "json_document.h"
+#include "unicode.h"
+
+namespace llama {
+
+namespace {
+
+constexpr int64_t kMaxPrefixCount = 1000;
+
+}  // namespace
+
+int byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return -1;
+  unsigned char byte = 0;
+  const char* end = token.data() + 5;
+  const auto result = std::from_chars(token.data() + 3, end, byte, 16);
+  return result.ec == std::errc() && result.ptr == end ? byte : -1;
+}
+
+TokenDecoder::TokenDecoder(const nlohmann::json& json, const std::string& place) { add_stages(json, place); }
+
+void TokenDecoder::add_stages(const nlohmann::json& json, const std::string& place) {
+  const JsonObject object(json, place);
+  const std::string type = object.string("type");
+  if (type == "Sequence") {
+    const nlohmann::json& list = object.at("decoders");
+    if (!list.is_array()) object.refuse("decoders", "expected a list");
+    for (size_t i = 0; i < list.size(); ++i) add_stages(list[i], place + "[" + std::to_string(i) + "]");
+  } else if (type == "ByteLevel") {
+    byte_level_ = true;
+  } else if (type == "ByteFallback") {
+    byte_fallback_ = true;
+  } else if (type == "Fuse") {
+    fused_ = true;
+  } else if (type == "Replace") {
+    replacements_.push_back(Replacement::read(object));
+  } else if (type == "Metaspace") {
+    replacements_.push_back({object.string("replacement"), " "});
+    if (replacements_.back().from.empty()) object.refuse("replacement", "expected a character");
+    const bool add_prefix = object.boolean("add_prefix_space", true);
+    prefix_ = " ";
+    prefix_count_ = object.string("prepend_scheme", add_prefix ? "always" : "never") == "never" ? 0 : 1;
+  } else if (type == "Strip") {
+    // Stripping every token, or the end, would make the text of a token depend on its neighbours.
+    if (!fused_) throw Error(place + ": Strip before Fuse is not supported");
+    object.integer("stop", 0, 0, 0);
+    prefix_ = object.string("content");
+    prefix_count_ = static_cast<size_t>(object.integer("start", 0, kMaxPrefixCount, 0));
+    if (prefix_.empty()) object.refuse("content", "expected a character");
+  } else {
+    object.refuse("type", "expected Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse or Strip");
+  }
+}
+
+std::string TokenDecoder::piece(std::string_view token) const {
+  std::string bytes;
+  // Added tokens may hold characters outside the alphabet; they are spelled as themselves.
+  if (byte_level_ && append_from_byte_alphabet(bytes, token)) return bytes;
+  if (const int byte = byte_fallback_ ? byte_of_token(token) : -1; byte >= 0)
+    return std::string(1, static_cast<char>(byte));
+  bytes = token;
+  for (const Replacement& replacement : replacements_) replacement.apply(bytes);
+  return bytes;
+}
+
+size_t TokenDecoder::prefix_size(std::string_view text) const {
+  size_t size = 0;
+  for (size_t i = 0; i < prefix_count_ && text.substr(size).starts_with(prefix_); ++i) size += prefix_.size();
+  return size;
+}
+
+}  // namespace llama

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a build needs, if any are missing. Says nothing when none is.
+#   setup.sh [--test] [PACKAGE...]
+#     --test    also what the tests, the sanitizers and the style checks need
+#     PACKAGE   further packages to require
+set -euo pipefail
+
+packages=(g++ cmake ninja-build pkg-config
+  libhwy-dev libyaml-cpp-dev # the library
+  libcli11-dev libopenblas-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev) # the kvq program
+test_packages=(binutils clang clang-format clang-tidy doctest-dev libbenchmark-dev libclang-rt-dev)
+
+for argument in "$@"; do
+  case $argument in
+    --test) packages+=("${test_packages[@]}") ;;
+    -*) echo "usage: $0 [--test] [PACKAGE...]" >&2; exit 2 ;;
+    *) packages+=("$argument") ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "This is not Debian, so the packages cannot be checked. Their Debian names: ${packages[*]}" >&2
+  exit 0
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  state=$(dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | head -n 1 || true)
+  [ "$state" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+install=(apt-get install -y --no-install-recommends "${missing[@]}")
+if [ "$(id -u)" -eq 0 ]; then
+  as_root=()
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+  as_root=(sudo)
+else
+  echo "Missing Debian packages: ${missing[*]}" >&2
+  echo "Install them as root, then run this again:" >&2
+  echo "  apt-get update && ${install[*]}" >&2
+  exit 1
+fi
+
+echo "Installing ${missing[*]}" >&2
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
+"${apt[@]}" update >&2
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2

@@ -1,0 +1,68 @@
+/* A small cache, deterministic tensors, a counting allocator, and "nothing changed" for the C tests. */
+#ifndef KVQ_TESTS_CAPI_FIXTURE_H
+#define KVQ_TESTS_CAPI_FIXTURE_H
+
+#include "kvq.h"
+
+enum { kLayers = 2, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kTokenScalars = kKvHeads * kHeadDim };
+
+/* Counts what the allocator hooks are asked for, and fails the allocation number `fail_at` (1 is the next one). */
+typedef struct tracker {
+  size_t live_bytes;
+  size_t live_blocks;
+  size_t n_allocations;
+  long fail_at;     /* 0: never */
+  int n_violations; /* calls that break the hooks' contract */
+} tracker;
+
+void* tracker_allocate(void* user, size_t bytes, size_t alignment);
+void tracker_free(void* user, void* pointer, size_t bytes, size_t alignment);
+
+/* One context with a cache of the shape above. */
+typedef struct fixture {
+  tracker memory;
+  kvq_context* context;
+  kvq_cache* cache;
+} fixture;
+
+/* `policy` is YAML or a short form; NULL: fp16. Byte limits of 0 mean none. */
+void fixture_open(fixture* f, const char* policy, uint64_t context_bytes, uint64_t cache_bytes);
+/* Checks that everything went back to the allocator. */
+void fixture_close(fixture* f);
+
+kvq_cache_options small_cache_options(void);
+kvq_policy* load_policy(kvq_context* context, const char* text);
+kvq_sequence* new_sequence(kvq_cache* cache);
+
+/* Roughly normal numbers; the same seed gives the same numbers. */
+void fill_tensor(float* values, size_t n, uint32_t seed);
+
+/* Append n tokens that depend on the layer and the position alone. */
+kvq_status append_tokens(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n);
+/* The same for every layer, which must succeed. */
+void grow(kvq_cache* cache, kvq_sequence* sequence, int32_t n);
+int32_t length_of(const kvq_sequence* sequence, int32_t layer);
+
+/* Attention of the newest token of layer 0; a query of fixed numbers. */
+kvq_status attend_last(kvq_cache* cache, const kvq_sequence* sequence, float out[kQHeads * kHeadDim]);
+
+typedef struct blob {
+  unsigned char* data;
+  size_t size;
+} blob;
+
+blob save_sequence(kvq_cache* cache, const kvq_sequence* sequence);
+void blob_free(blob* b);
+
+/* What a failed call must leave alone: lengths, usage, and the snapshot byte for byte. */
+typedef struct saved_state {
+  int32_t lengths[kLayers];
+  kvq_usage usage;
+  blob snapshot;
+} saved_state;
+
+saved_state take_state(kvq_cache* cache, const kvq_sequence* sequence);
+int state_is(kvq_cache* cache, const kvq_sequence* sequence, const saved_state* expected);
+void state_free(saved_state* s);
+
+#endif

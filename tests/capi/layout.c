@@ -1,0 +1,109 @@
+/* The binary layout of every public struct on LP64 and every number of the API: neither may ever change. */
+#include "check.h"
+#include "suites.h"
+
+#include <stddef.h>
+
+#define OFFSET(type, member, expected) CHECK(offsetof(type, member) == (expected))
+
+static void lp64_offsets(void) {
+  CHECK(sizeof(kvq_error) == 268);
+  OFFSET(kvq_error, struct_size, 0);
+  OFFSET(kvq_error, code, 4);
+  OFFSET(kvq_error, backend_code, 8);
+  OFFSET(kvq_error, message, 12);
+
+  CHECK(sizeof(kvq_context_options) == 88);
+  OFFSET(kvq_context_options, struct_size, 0);
+  OFFSET(kvq_context_options, device, 4);
+  OFFSET(kvq_context_options, n_threads, 8);
+  OFFSET(kvq_context_options, reserved, 12);
+  OFFSET(kvq_context_options, max_bytes, 16);
+  OFFSET(kvq_context_options, cpu_isa, 24);
+  OFFSET(kvq_context_options, allocate, 32);
+  OFFSET(kvq_context_options, free, 40);
+  OFFSET(kvq_context_options, allocator_user, 48);
+  OFFSET(kvq_context_options, log, 56);
+  OFFSET(kvq_context_options, log_user, 64);
+  OFFSET(kvq_context_options, parallel_for, 72);
+  OFFSET(kvq_context_options, parallel_for_user, 80);
+
+  CHECK(sizeof(kvq_context_info) == 56);
+  OFFSET(kvq_context_info, struct_size, 0);
+  OFFSET(kvq_context_info, device, 4);
+  OFFSET(kvq_context_info, n_threads, 8);
+  OFFSET(kvq_context_info, reserved, 12);
+  OFFSET(kvq_context_info, backend, 16);
+  OFFSET(kvq_context_info, isa, 24);
+  OFFSET(kvq_context_info, bytes, 32);
+  OFFSET(kvq_context_info, peak_bytes, 40);
+  OFFSET(kvq_context_info, max_bytes, 48);
+
+  CHECK(sizeof(kvq_cache_options) == 64);
+  OFFSET(kvq_cache_options, struct_size, 0);
+  OFFSET(kvq_cache_options, n_layers, 4);
+  OFFSET(kvq_cache_options, q_heads, 8);
+  OFFSET(kvq_cache_options, kv_heads, 12);
+  OFFSET(kvq_cache_options, head_dim, 16);
+  OFFSET(kvq_cache_options, rope, 20);
+  OFFSET(kvq_cache_options, rotary_dim, 24);
+  OFFSET(kvq_cache_options, rope_base, 28);
+  OFFSET(kvq_cache_options, inv_freq, 32);
+  OFFSET(kvq_cache_options, scale, 40);
+  OFFSET(kvq_cache_options, reserved, 44);
+  OFFSET(kvq_cache_options, max_bytes, 48);
+  OFFSET(kvq_cache_options, model_id, 56);
+
+  CHECK(sizeof(kvq_attend_batch) == 64);
+  OFFSET(kvq_attend_batch, struct_size, 0);
+  OFFSET(kvq_attend_batch, n_sequences, 4);
+  OFFSET(kvq_attend_batch, sequences, 8);
+  OFFSET(kvq_attend_batch, query_counts, 16);
+  OFFSET(kvq_attend_batch, query_positions, 24);
+  OFFSET(kvq_attend_batch, q, 32);
+  OFFSET(kvq_attend_batch, q_dtype, 40);
+  OFFSET(kvq_attend_batch, out_dtype, 44);
+  OFFSET(kvq_attend_batch, out, 48);
+  OFFSET(kvq_attend_batch, sliding_window, 56);
+  OFFSET(kvq_attend_batch, logit_softcap, 60);
+
+  CHECK(sizeof(kvq_usage) == 96);
+  OFFSET(kvq_usage, struct_size, 0);
+  OFFSET(kvq_usage, reserved, 4);
+  OFFSET(kvq_usage, scalars, 8);
+  OFFSET(kvq_usage, sealed_bytes, 16);
+  OFFSET(kvq_usage, fp16_bytes, 24);
+  OFFSET(kvq_usage, metadata_bytes, 32);
+  OFFSET(kvq_usage, workspace_bytes, 40);
+  OFFSET(kvq_usage, total_bytes, 48);
+  OFFSET(kvq_usage, plain_fp16_bytes, 56);
+  OFFSET(kvq_usage, sealed_pages, 64);
+  OFFSET(kvq_usage, fp16_pages, 72);
+  OFFSET(kvq_usage, shared_pages, 80);
+  OFFSET(kvq_usage, bits_per_scalar, 88);
+}
+
+static void numbers(void) {
+  CHECK(KVQ_OK == 0);
+  CHECK(KVQ_E_ARGUMENT == -1);
+  CHECK(KVQ_E_MEMORY == -2);
+  CHECK(KVQ_E_LIMIT == -3);
+  CHECK(KVQ_E_STATE == -4);
+  CHECK(KVQ_E_FORMAT == -5);
+  CHECK(KVQ_E_MISMATCH == -6);
+  CHECK(KVQ_E_UNSUPPORTED == -7);
+  CHECK(KVQ_E_BACKEND == -8);
+  CHECK(KVQ_E_INTERNAL == -9);
+  CHECK(KVQ_F32 == 0 && KVQ_F16 == 1 && KVQ_BF16 == 2);
+  CHECK(KVQ_DEVICE_CPU == 0 && KVQ_DEVICE_CUDA == 1);
+  CHECK(KVQ_ROPE_NONE == 0 && KVQ_ROPE_HALF == 1 && KVQ_ROPE_INTERLEAVED == 2);
+  CHECK(KVQ_LOG_ERROR == 0 && KVQ_LOG_WARNING == 1 && KVQ_LOG_INFO == 2);
+  CHECK(KVQ_PAGE_SLOTS == 32);
+  CHECK(sizeof(kvq_status) == 4 && sizeof(kvq_dtype) == 4 && sizeof(kvq_device) == 4 && sizeof(kvq_rope) == 4 &&
+        sizeof(kvq_log_level) == 4);
+}
+
+void test_layout(void) {
+  if (sizeof(void*) == 8 && sizeof(size_t) == 8) lp64_offsets();
+  numbers();
+}

@@ -1,0 +1,207 @@
+/* max_bytes of the context and of the cache: refused in time, nothing changed, and not one byte too many. */
+#include "check.h"
+#include "fixture.h"
+#include "suites.h"
+
+#include <string.h>
+
+static int unused_place;
+
+/* Grows one token or many at a time until the limit, of the context or of the cache, is met. */
+static void append_until_limit(const char* policy, int of_context, int32_t step) {
+  const uint64_t limit = 60000;
+  fixture f;
+  kvq_sequence* sequence;
+  saved_state before;
+  kvq_status status = KVQ_OK;
+  int32_t n = 0;
+  fixture_open(&f, policy, of_context ? limit : 0, of_context ? 0 : limit);
+  sequence = new_sequence(f.cache);
+  while (n < 100000) {
+    before = take_state(f.cache, sequence);
+    status = append_tokens(f.cache, sequence, 0, step);
+    if (status != KVQ_OK) break;
+    state_free(&before);
+    n += step;
+    CHECK(f.memory.live_bytes <= limit + (of_context ? 0 : 16384)); /* the context's own objects are extra */
+  }
+  CHECK(status == KVQ_E_LIMIT);
+  CHECK(n > 0);
+  REFUSED(KVQ_E_LIMIT, "60000", append_tokens(f.cache, sequence, 0, step));
+  CHECK(state_is(f.cache, sequence, &before));
+  CHECK(length_of(sequence, 0) == n);
+  /* It still works, and what is freed can be used again. */
+  {
+    kvq_sequence* other;
+    blob snapshot;
+    ACCEPTED(kvq_sequence_truncate(f.cache, sequence, 0, err));
+    other = new_sequence(f.cache);
+    ACCEPTED(append_tokens(f.cache, other, 0, 20));
+    snapshot = save_sequence(f.cache, other);
+    CHECK(snapshot.size > 0);
+    blob_free(&snapshot);
+    kvq_sequence_destroy(other);
+  }
+  state_free(&before);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
+/* A call that would need several pages, of which only some fit, takes none. */
+static void append_of_many_pages(void) {
+  fixture f;
+  fixture unlimited;
+  kvq_sequence* sequence;
+  kvq_sequence* reference;
+  saved_state before;
+  blob a;
+  blob b;
+  fixture_open(&f, "int4", 0, 60000);
+  fixture_open(&unlimited, "int4", 0, 0);
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 45);
+  before = take_state(f.cache, sequence);
+  REFUSED(KVQ_E_LIMIT, NULL, append_tokens(f.cache, sequence, 0, 2000));
+  CHECK(state_is(f.cache, sequence, &before));
+  grow(f.cache, sequence, 30);
+  reference = new_sequence(unlimited.cache);
+  grow(unlimited.cache, reference, 75);
+  a = save_sequence(f.cache, sequence);
+  b = save_sequence(unlimited.cache, reference);
+  CHECK(a.size == b.size && memcmp(a.data, b.data, a.size) == 0);
+  ACCEPTED(append_tokens(unlimited.cache, reference, 0, 2000)); /* without the limit it is no error */
+  blob_free(&a);
+  blob_free(&b);
+  state_free(&before);
+  kvq_sequence_destroy(reference);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&unlimited);
+  fixture_close(&f);
+}
+
+/* Creating and loading under a limit: the handle is NULL and the bytes are as before. */
+static void create_and_load_at_the_limit(void) {
+  fixture big;
+  fixture small;
+  kvq_sequence* sequence;
+  kvq_sequence* loaded = (kvq_sequence*)&unused_place;
+  blob saved;
+  size_t live;
+  int n_created = 0;
+  kvq_sequence* many[4096];
+  fixture_open(&big, "int4", 0, 0);
+  fixture_open(&small, "int4", 0, 30000);
+  sequence = new_sequence(big.cache);
+  grow(big.cache, sequence, 1000);
+  saved = save_sequence(big.cache, sequence);
+  live = small.memory.live_bytes;
+  REFUSED(KVQ_E_LIMIT, "30000", kvq_sequence_load(small.cache, saved.data, saved.size, &loaded, err));
+  CHECK(loaded == NULL);
+  CHECK(small.memory.live_bytes == live);
+  while (n_created < 4096 && kvq_sequence_create(small.cache, &many[n_created], err) == KVQ_OK) ++n_created;
+  CHECK(n_created > 0 && n_created < 4096);
+  if (n_created < 4096) CHECK(many[n_created] == NULL);
+  REFUSED(KVQ_E_LIMIT, NULL, kvq_sequence_fork(small.cache, many[0], &loaded, err));
+  CHECK(loaded == NULL);
+  while (n_created > 0) kvq_sequence_destroy(many[--n_created]);
+  CHECK(small.memory.live_bytes == live);
+  blob_free(&saved);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&small);
+  fixture_close(&big);
+}
+
+/* kvq_attend's work space counts too; after a refusal a smaller batch still works. */
+static void attend_at_the_limit(void) {
+  enum { kQueries = 4000 };
+  static float q[kQueries * kQHeads * kHeadDim];
+  static float out[kQueries * kQHeads * kHeadDim];
+  static int32_t positions[kQueries];
+  static const kvq_sequence* sequences[kQueries];
+  fixture f;
+  kvq_sequence* sequence;
+  kvq_attend_batch batch;
+  kvq_usage before;
+  kvq_usage after;
+  kvq_status status;
+  float one[kQHeads * kHeadDim];
+  int i;
+  fixture_open(&f, "int4", 0, 60000);
+  sequence = new_sequence(f.cache);
+  ACCEPTED(append_tokens(f.cache, sequence, 0, 100));
+  ACCEPTED(attend_last(f.cache, sequence, one));
+  for (i = 0; i < kQueries; ++i) {
+    sequences[i] = sequence;
+    positions[i] = i % 100;
+  }
+  fill_tensor(q, kQueries * kQHeads * kHeadDim, 1);
+  kvq_attend_batch_init(&batch);
+  batch.n_sequences = kQueries;
+  batch.sequences = sequences;
+  batch.query_positions = positions;
+  batch.q = q;
+  batch.out = out;
+  memset(&before, 0, sizeof before);
+  memset(&after, 0, sizeof after);
+  before.struct_size = after.struct_size = sizeof before;
+  ACCEPTED(kvq_cache_usage(f.cache, NULL, &before, err));
+  status = kvq_attend(f.cache, 0, &batch, err);
+  ACCEPTED(kvq_cache_usage(f.cache, NULL, &after, err));
+  CHECK(status == KVQ_OK || status == KVQ_E_LIMIT); /* it may need little work space */
+  CHECK(after.total_bytes <= 60000);
+  if (status == KVQ_E_LIMIT) CHECK(after.total_bytes == before.total_bytes);
+  {
+    float again[kQHeads * kHeadDim];
+    ACCEPTED(attend_last(f.cache, sequence, again));
+    CHECK(memcmp(one, again, sizeof one) == 0);
+  }
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
+/* A limit of a few bytes: every creating call is refused, none crashes. */
+static void tiny_limits(void) {
+  uint64_t limit;
+  for (limit = 1; limit < 20000; limit += limit / 3 + 1) {
+    kvq_context_options context_options;
+    kvq_cache_options options = small_cache_options();
+    kvq_context* context = (kvq_context*)&unused_place;
+    kvq_policy* policy = (kvq_policy*)&unused_place;
+    kvq_cache* cache = (kvq_cache*)&unused_place;
+    kvq_sequence* sequence = (kvq_sequence*)&unused_place;
+    kvq_status status;
+    kvq_context_options_init(&context_options);
+    context_options.max_bytes = limit;
+    status = kvq_context_create(&context_options, &context, err);
+    CHECK(status == KVQ_E_LIMIT ? context == NULL : status == KVQ_OK);
+    if (status != KVQ_OK) continue;
+    status = kvq_policy_load(context, "int4", 4, &policy, err);
+    CHECK(status == KVQ_E_LIMIT ? policy == NULL : status == KVQ_OK);
+    status = kvq_cache_create(context, &options, policy, &cache, err);
+    CHECK(status == KVQ_E_LIMIT ? cache == NULL : status == KVQ_OK);
+    if (status == KVQ_OK) {
+      status = kvq_sequence_create(cache, &sequence, err);
+      CHECK(status == KVQ_E_LIMIT ? sequence == NULL : status == KVQ_OK);
+      if (status == KVQ_OK) {
+        status = append_tokens(cache, sequence, 0, 1);
+        CHECK(status == KVQ_OK || (status == KVQ_E_LIMIT && length_of(sequence, 0) == 0));
+        kvq_sequence_destroy(sequence);
+      }
+      kvq_cache_destroy(cache);
+    }
+    kvq_policy_destroy(policy);
+    kvq_context_destroy(context);
+  }
+}
+
+void test_limits(void) {
+  append_until_limit("fp16", 0, 1);
+  append_until_limit("fp16", 1, 7);
+  append_until_limit("int4", 0, 32);
+  append_until_limit("int2+hadamard", 1, 50);
+  append_until_limit("version: 1\nkeys: int2\nvalues: int2\nrecent: 3\nsink: 2\n", 0, 1);
+  append_of_many_pages();
+  create_and_load_at_the_limit();
+  attend_at_the_limit();
+  tiny_limits();
+}

@@ -1,0 +1,45 @@
+/* The C API from C: layout, every refused input, failing allocations, limits, snapshots, hooks.
+ * Usage: kvq_capi_tests [suite]. Exit status 0 when every check passed, 2 when there is no such suite. */
+#include "check.h"
+#include "suites.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct suite {
+  const char* name;
+  void (*run)(void);
+} suite;
+
+static const suite kSuites[] = {
+    {"layout", test_layout},
+    {"errors", test_errors},
+    {"context", test_context},
+    {"policy", test_policy},
+    {"cache", test_cache},
+    {"sequence", test_sequence},
+    {"truncate", test_truncate},
+    {"append", test_append},
+    {"attend", test_attend},
+    {"usage", test_usage},
+    {"snapshot", test_snapshot},
+    {"limits", test_limits},
+    {"allocation_failures", test_allocation_failures},
+    {"hooks", test_hooks},
+    {"walkthrough", test_walkthrough},
+};
+
+int main(int argc, char** argv) {
+  size_t i;
+  int n_run = 0;
+  for (i = 0; i < sizeof kSuites / sizeof kSuites[0]; ++i) {
+    if (argc > 1 && strcmp(argv[1], kSuites[i].name) != 0) continue;
+    kSuites[i].run();
+    ++n_run;
+  }
+  if (n_run == 0) {
+    fprintf(stderr, "no suite named %s\n", argv[1]);
+    return 2;
+  }
+  return finish_checks();
+}

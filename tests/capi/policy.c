@@ -1,0 +1,246 @@
+/* kvq_policy_load: what is accepted, and every way a policy can be wrong. */
+#include "check.h"
+#include "fixture.h"
+#include "suites.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static kvq_context* context;
+static int unused_place;
+
+static void accept(const char* text) {
+  kvq_policy* policy = NULL;
+  ACCEPTED(kvq_policy_load(context, text, strlen(text), &policy, err));
+  CHECK(policy != NULL);
+  kvq_policy_destroy(policy);
+}
+
+static void refuse_bytes(const char* text, size_t length, const char* mention) {
+  kvq_policy* policy = (kvq_policy*)&unused_place;
+  const kvq_status status = kvq_policy_load(context, text, length, &policy, NULL);
+  if (status != KVQ_E_FORMAT) printf("policy that should be refused:\n%.200s\n", text);
+  REFUSED(KVQ_E_FORMAT, mention, kvq_policy_load(context, text, length, &policy, err));
+  CHECK(policy == NULL);
+}
+
+static void refuse(const char* text, const char* mention) { refuse_bytes(text, strlen(text), mention); }
+
+static void short_forms(void) {
+  accept("fp16");
+  accept("int8");
+  accept("int4");
+  accept("int3");
+  accept("int2");
+  accept("int8+hadamard");
+  accept("int4+hadamard");
+  accept("int3+hadamard");
+  accept("int2+hadamard");
+  refuse("int5", "int5");
+  refuse("int16", "int16");
+  refuse("INT4", "INT4");
+  refuse("fp16+hadamard", "hadamard");
+  refuse("int4+", NULL);
+  refuse("int4+hadamard+hadamard", NULL);
+  refuse("int4+snapkv", "snapkv");
+  refuse("+hadamard", NULL);
+  refuse("4", NULL);
+}
+
+static void long_forms(void) {
+  accept("version: 1\nkeys: int4\nvalues: int2\n");
+  accept(
+      "version: 1\nkeys: int4+hadamard\nvalues: {format: int2, hadamard: false, group: 32}\nsink: 1\nrecent: 1\n"
+      "layers:\n  - {range: [0, 1], keys: fp16, values: int8}\n");
+  accept("version: 1\nkeys: {format: int4, hadamard: true}\nvalues: {format: int4, group: 64}\n");
+  accept("version: 1\nvalues: {format: int4, group: 128}\n");
+  accept("version: 1\nsink: 0\nrecent: 4\n");
+  accept("version: 1 # a comment\nkeys: \"int8\" # another\n");
+  accept("{version: 1, keys: int8, values: int8}");
+  accept("version: 1\nlayers: []\n");
+}
+
+/* The text has a length, not a terminator. */
+static void text_need_not_be_terminated(void) {
+  const char text[] = {'i', 'n', 't', '4', '?', '?'};
+  kvq_policy* policy = NULL;
+  ACCEPTED(kvq_policy_load(context, text, 4, &policy, err));
+  kvq_policy_destroy(policy);
+  refuse_bytes(text, 6, NULL);
+}
+
+static void wrong_contents(void) {
+  refuse("version: 2\nkeys: int4\n", "version");
+  ALSO_MENTIONS("2");
+  refuse("version: 1\nkeyz: int4\n", "keyz");
+  ALSO_MENTIONS("line 2");
+  refuse("version: 1\nkeys: int7\n", "int7");
+  ALSO_MENTIONS("line 2");
+  refuse("version: 1\nkeys: [int4]\n", "keys");
+  refuse("version: 1\nkeys: {format: int4, colour: red}\n", "colour");
+  refuse("version: 1\nkeys: {hadamard: true}\n", NULL); /* fp16 pages are never rotated */
+  refuse("version: 1\nvalues: {format: int4, hadamard: maybe}\n", "hadamard");
+  refuse("version: 1\nvalues: {format: int4, group: 48}\n", "48");
+  ALSO_MENTIONS("group");
+  refuse("version: 1\nvalues: {format: int4, group: 0}\n", "group");
+  refuse("version: 1\nvalues: {format: int4, group: -32}\n", "group");
+  refuse("version: 1\nvalues: {format: int4, group: wide}\n", "group");
+  refuse("version: 1\nvalues: {format: int4, group: 256}\n", "256");
+  refuse("version: 1\nsink: -1\n", "sink");
+  ALSO_MENTIONS("-1");
+  refuse("version: 1\nsink: 1.5\n", "sink");
+  refuse("version: 1\nsink: many\n", "sink");
+  refuse("version: 1\nsink: [1]\n", "sink");
+  refuse("version: 1\nsink: 99999999999999999999\n", "sink");
+  refuse("version: 1\nrecent: -2\n", "recent");
+  refuse("version: 1\nrecent: {}\n", "recent");
+  refuse("version: one\n", "version");
+  refuse("version: 1\nkeys: int4\nkeys: int2\n", "keys");
+  refuse("version: 1\nvalues: {format: int4, format: int2}\n", "format");
+  refuse("version: 1\nlayers: 3\n", "layers");
+  refuse("version: 1\nlayers: {range: [0, 1], keys: int4}\n", "layers");
+  refuse("version: 1\nlayers: [int4]\n", "layers");
+  refuse("version: 1\nlayers:\n  - {range: [3, 1], keys: int4}\n", "range");
+  ALSO_MENTIONS("line 3");
+  refuse("version: 1\nlayers:\n  - {range: [-1, 1], keys: int4}\n", "range");
+  refuse("version: 1\nlayers:\n  - {range: [0], keys: int4}\n", "range");
+  refuse("version: 1\nlayers:\n  - {range: [0, 1, 2], keys: int4}\n", "range");
+  refuse("version: 1\nlayers:\n  - {range: [a, b], keys: int4}\n", "range");
+  refuse("version: 1\nlayers:\n  - {range: 1, keys: int4}\n", "range");
+  refuse("version: 1\nlayers:\n  - {keys: int4}\n", "range");
+  refuse("version: 1\nlayers:\n  - {range: [0, 0], sink: 3}\n", "sink");
+}
+
+static void malformed_text(void) {
+  refuse("version: 1\nkeys: {format: int4\n", "line");
+  refuse("version: 1\nkeys: \"int4\n", "line");
+  refuse("version: 1\n\tkeys: int4\n", "line");
+  refuse("version: 1\n keys: int4\n", NULL);
+  refuse("]", NULL);
+  refuse("- int4\n- int2\n", NULL);
+  refuse("version: 1\n---\nkeys: int4\n", NULL); /* a second document */
+  refuse("# nothing but a comment\n", NULL);
+  refuse("\n\n   \n", NULL);
+  refuse("~", NULL);
+  refuse("version: 1\nkeys: *missing\n", NULL);
+  refuse("version: 1\nkeys: !!binary int4\nvalues: !custom {a: b}\n", NULL);
+  refuse("\xff\xfe\x00k", NULL);
+  refuse("version: 1\nkeys: int4\xc3\x28\n", NULL);
+  refuse_bytes("version: 1\nkeys: int4\0\n", 23, NULL);
+  refuse_bytes("int4\0", 5, NULL);
+  refuse_bytes("\0\0\0\0", 4, NULL);
+}
+
+static void deep_nesting(void) {
+  enum { kDepth = 10000 };
+  const char* const openings[] = {"[", "{a: ", "- ", "? ", "[{a: "};
+  size_t i;
+  for (i = 0; i < sizeof openings / sizeof openings[0]; ++i) {
+    const size_t width = strlen(openings[i]);
+    char* text = (char*)malloc(kDepth * width + 64);
+    size_t length;
+    int depth;
+    length = (size_t)sprintf(text, "version: 1\nkeys:\n  ");
+    if (i == 0) length = 0; /* and once from the first byte on */
+    for (depth = 0; depth < kDepth; ++depth) memcpy(text + length + (size_t)depth * width, openings[i], width);
+    length += kDepth * width;
+    text[length] = '\0';
+    refuse(text, NULL);
+    free(text);
+  }
+}
+
+/* Nested aliases that would expand to 10^9 nodes. */
+static void alias_bomb(void) {
+  char text[2048];
+  size_t length = (size_t)sprintf(text, "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+  int level;
+  int copy;
+  for (level = 1; level < 9; ++level) {
+    length += (size_t)sprintf(text + length, "a%d: &a%d [", level, level);
+    for (copy = 0; copy < 10; ++copy) {
+      length += (size_t)sprintf(text + length, "%s*a%d", copy == 0 ? "" : ", ", level - 1);
+    }
+    length += (size_t)sprintf(text + length, "]\n");
+  }
+  sprintf(text + length, "version: 1\nkeys: *a8\n");
+  refuse(text, NULL);
+  refuse("version: 1\nkeys: &loop {format: int4, hadamard: *loop}\n", NULL);
+  refuse("&self [*self]", NULL);
+}
+
+/* More than the documented 1 MiB is an argument out of range or a malformed input; either way it is refused. */
+static void oversized_text(void) {
+  const size_t size = (size_t)2 << 20;
+  char* text = (char*)malloc(size);
+  kvq_policy* policy = (kvq_policy*)&unused_place;
+  kvq_status status;
+  memset(text, ' ', size);
+  memcpy(text, "version: 1\n#", 12);
+  status = kvq_policy_load(context, text, size, &policy, err);
+  CHECK(status == KVQ_E_ARGUMENT || status == KVQ_E_FORMAT);
+  CHECK(policy == NULL);
+  CHECK(strstr(last_error.message, "2097152") != NULL || strstr(last_error.message, "1048576") != NULL ||
+        strstr(last_error.message, "MiB") != NULL);
+  text[((size_t)1 << 20) - 1] = '\n';
+  policy = NULL;
+  ACCEPTED(kvq_policy_load(context, text, (size_t)1 << 20, &policy, err));
+  kvq_policy_destroy(policy);
+  status = kvq_policy_load(context, "int4", SIZE_MAX, &policy, err);
+  CHECK(status == KVQ_E_ARGUMENT || status == KVQ_E_FORMAT);
+  free(text);
+}
+
+static void bad_arguments(void) {
+  kvq_policy* policy = (kvq_policy*)&unused_place;
+  kvq_status status;
+  REFUSED(KVQ_E_ARGUMENT, "context", kvq_policy_load(NULL, "int4", 4, &policy, err));
+  CHECK(policy == NULL);
+  policy = (kvq_policy*)&unused_place;
+  REFUSED(KVQ_E_ARGUMENT, "yaml", kvq_policy_load(context, NULL, 4, &policy, err));
+  CHECK(policy == NULL);
+  REFUSED(KVQ_E_ARGUMENT, "out", kvq_policy_load(context, "int4", 4, NULL, err));
+  policy = (kvq_policy*)&unused_place;
+  status = kvq_policy_load(context, "int4", 0, &policy, err); /* no text at all */
+  CHECK(status == KVQ_E_ARGUMENT || status == KVQ_E_FORMAT);
+  CHECK(policy == NULL);
+  kvq_policy_destroy(NULL);
+}
+
+/* How many layers there are is known to the cache only. */
+static void layer_ranges_meet_the_cache(void) {
+  kvq_cache_options options = small_cache_options();
+  const char* beyond = "version: 1\nlayers:\n  - {range: [0, 2], keys: int4}\n"; /* two layers: 0 and 1 */
+  const char* inside = "version: 1\nlayers:\n  - {range: [1, 1], keys: int4}\n";
+  kvq_policy* policy = load_policy(context, beyond);
+  kvq_cache* cache = (kvq_cache*)&unused_place;
+  REFUSED(KVQ_E_ARGUMENT, "range", kvq_cache_create(context, &options, policy, &cache, err));
+  ALSO_MENTIONS("2");
+  CHECK(cache == NULL);
+  kvq_policy_destroy(policy);
+  policy = load_policy(context, inside);
+  ACCEPTED(kvq_cache_create(context, &options, policy, &cache, err));
+  kvq_policy_destroy(policy); /* the cache keeps what it needs */
+  {
+    kvq_sequence* sequence = new_sequence(cache);
+    grow(cache, sequence, 70);
+    kvq_sequence_destroy(sequence);
+  }
+  kvq_cache_destroy(cache);
+}
+
+void test_policy(void) {
+  ACCEPTED(kvq_context_create(NULL, &context, err));
+  short_forms();
+  long_forms();
+  text_need_not_be_terminated();
+  wrong_contents();
+  malformed_text();
+  deep_nesting();
+  alias_bomb();
+  oversized_text();
+  bad_arguments();
+  layer_ranges_meet_the_cache();
+  kvq_context_destroy(context);
+}

@@ -1,0 +1,21 @@
+/* The suites that main.c runs, one per file. */
+#ifndef KVQ_TESTS_CAPI_SUITES_H
+#define KVQ_TESTS_CAPI_SUITES_H
+
+void test_layout(void);
+void test_errors(void);
+void test_context(void);
+void test_policy(void);
+void test_cache(void);
+void test_sequence(void);
+void test_truncate(void);
+void test_append(void);
+void test_attend(void);
+void test_usage(void);
+void test_snapshot(void);
+void test_limits(void);
+void test_allocation_failures(void);
+void test_hooks(void);
+void test_walkthrough(void);
+
+#endif

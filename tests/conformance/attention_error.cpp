@@ -1,0 +1,80 @@
+#include "attention_error.h"
+
+#include "accuracy.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace conformance {
+
+bool has_fixed_point_products(const std::string& isa) { return isa == "avx512vnni"; }
+
+namespace {
+
+// FP32 products. A logit is a sum of at most 256 products of numbers around 1, rounded to 24 bits at each step: about
+// 2^-24 · √256 · a few, and the terms of code · scale + min that cancel add a factor of up to 8. A wrong rotation
+// angle of a query at position 4000, rounded to FP32, weighs as much. The exponential turns the absolute error of a
+// logit into a relative one of a probability, and the sum over tokens averages it.
+constexpr double kFloatLimit = 1e-5;
+
+// Fixed point. With B bits the step of a query channel is max|q · scale| / 2^(B−1), about 3.5 σ / 2^(B−1), its error
+// uniform. Summed over D channels times codes, whose size times `scale` is that of the keys whatever their bits, it
+// gives a logit an error of about 0.02 for B = 8; one sealed page and an unlucky head make that 2 % of max|v| in the
+// output. Probabilities of 8 bits add less. With B = 16 everything is 256 times smaller.
+constexpr double kFixed8Limit = 2e-2;
+constexpr double kFixed16Limit = 1e-4;
+
+double storage_limit(const std::string& format, bool fixed_point) {
+  const PageFormat parsed = PageFormat::parse(format);
+  if (!fixed_point || !parsed.sealed()) return kFloatLimit;
+  return parsed.bits == 8 ? kFixed16Limit : kFixed8Limit;
+}
+
+std::string operation(kvq_dtype out) {
+  if (out == KVQ_F32) return "attend";
+  return out == KVQ_F16 ? "attend, f16 out" : "attend, bf16 out";
+}
+
+double rounding_of(kvq_dtype dtype) {
+  if (dtype == KVQ_F32) return 0.0;
+  return dtype == KVQ_F16 ? std::ldexp(1.0, -11) : std::ldexp(1.0, -8);
+}
+
+}  // namespace
+
+double attention_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
+  const bool fixed_point = has_fixed_point_products(isa);
+  const double products =
+      std::max(storage_limit(storage.keys, fixed_point), storage_limit(storage.values, fixed_point));
+  // The estimates hold for logits of about 1; the error of a logit grows with it.
+  const double logit_size = std::max(1.0, rule_of(s).scale * std::sqrt(double{1} * s.head_dim));
+  return products * logit_size + rounding_of(s.out_dtype);
+}
+
+void check_attention(const Scenario& scenario, const std::vector<Storage>& storages) {
+  CAPTURE(scenario.name);
+  const Inputs inputs = make_inputs(scenario);
+  const double size = largest_value(inputs);
+  for (const Storage& storage : storages) {
+    std::vector<double> expected;  // of the first instruction set; the others store the same
+    std::vector<kvq_test::Snapshot> snapshots;
+    for (const std::string& isa : kvq_test::instruction_sets()) {
+      CAPTURE(isa);
+      const Run run(scenario, inputs, storage, isa);
+      if (expected.empty()) expected = attention_over_decoded(scenario, inputs, run);
+      for (size_t i = 0; i < run.sequences().size(); ++i) {
+        const kvq_test::Snapshot snapshot = kvq_test::save(run.cache(), run.sequences()[i].get());
+        if (snapshots.size() == i) snapshots.push_back(snapshot);
+        CHECK_MESSAGE(snapshot == snapshots[i], storage.name() << ": stored differently than on the first");
+      }
+      const double error = largest_difference(run.attend(), expected) / size;
+      measure({operation(scenario.out_dtype), storage.name(), isa, error, attention_limit(scenario, storage, isa)},
+              scenario.name);
+    }
+  }
+}
+
+}  // namespace conformance

@@ -1,0 +1,21 @@
+// Attention of one scenario on every instruction set, against float64.
+#pragma once
+
+#include "page_format.h"
+#include "scenario.h"
+
+#include <string>
+#include <vector>
+
+namespace conformance {
+
+// Whether integer pages are multiplied with fixed-point queries and probabilities on this instruction set.
+bool has_fixed_point_products(const std::string& isa);
+
+// How far attention over the decoded pages may be from float64, relative to the largest |v|.
+double attention_limit(const Scenario& scenario, const Storage& storage, const std::string& isa);
+
+// Measures the scenario with each storage on each instruction set.
+void check_attention(const Scenario& scenario, const std::vector<Storage>& storages);
+
+}  // namespace conformance

@@ -1,0 +1,136 @@
+// What the header allows from several threads at once. Run under a thread sanitizer this finds races; anywhere else it
+// compares the results with those of one thread.
+#include "conversation.h"
+#include "support/build.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+namespace conformance {
+
+using kvq_test::Cache;
+using kvq_test::Context;
+using kvq_test::Sequence;
+using kvq_test::Snapshot;
+
+namespace {
+
+constexpr int kThreads = 4;
+
+// Runs `body(thread)` on several threads and fails the test case if one of them throws.
+template <typename Body>
+void on_threads(Body&& body) {
+  std::atomic<int> n_failures{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      try {
+        body(thread);
+      } catch (const std::exception&) {
+        ++n_failures;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(n_failures.load(), 0);
+}
+
+}  // namespace
+
+TEST_CASE("sequences of one cache are created, appended to, forked, saved and destroyed concurrently") {
+  const Shape shape;
+  const Text text(shape, 300, 1);
+  const Context context = kvq_test::make_context(nullptr, 2);
+  const Cache cache =
+      kvq_test::make_cache(context.get(), shape.options(), "version: 1\nkeys: int4+hadamard\nvalues: int4\n");
+  const auto build = [&](int32_t n) {
+    Sequence sequence = kvq_test::make_sequence(cache.get());
+    text.append(cache.get(), sequence.get(), 0, n, 50);
+    return sequence;
+  };
+  const Snapshot expected = kvq_test::save(cache.get(), build(230).get());
+  std::atomic<int> n_different{0};
+  on_threads([&](int) {
+    for (int round = 0; round < kvq_test::full_or_small(20, 4); ++round) {
+      const Sequence sequence = build(130);
+      const Sequence child = kvq_test::fork(cache.get(), sequence.get());
+      text.append(cache.get(), child.get(), 130, 230);
+      if (kvq_test::save(cache.get(), child.get()) != expected) ++n_different;
+      const Sequence loaded = kvq_test::load(cache.get(), expected);
+      if (kvq_test::save(cache.get(), loaded.get()) != expected) ++n_different;
+    }
+  });
+  CHECK_EQ(n_different.load(), 0);
+  CHECK_EQ(kvq_test::usage(cache.get()).scalars, 0);
+}
+
+TEST_CASE("one sequence is forked, saved and decoded by several threads at once") {
+  const Shape shape;
+  const Text text(shape, 300, 1);
+  const Context context = kvq_test::make_context();
+  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int3");
+  const Sequence parent = kvq_test::make_sequence(cache.get());
+  text.append(cache.get(), parent.get(), 0, 100);
+  const Snapshot before = kvq_test::save(cache.get(), parent.get());
+  std::atomic<int> n_different{0};
+  on_threads([&](int thread) {
+    for (int round = 0; round < kvq_test::full_or_small(20, 4); ++round) {
+      const Sequence child = kvq_test::fork(cache.get(), parent.get());
+      text.append(cache.get(), child.get(), 100, 130 + thread);
+      if (kvq_test::save(cache.get(), parent.get()) != before) ++n_different;
+      const kvq_test::Decoded ours = kvq_test::decode(cache.get(), child.get(), 1, 1, 0, 96, shape.head_dim);
+      const kvq_test::Decoded theirs = kvq_test::decode(cache.get(), parent.get(), 1, 1, 0, 96, shape.head_dim);
+      if (thread >= 0 && ours.positions != theirs.positions) ++n_different;
+      kvq_test::usage(cache.get(), parent.get());
+    }
+  });
+  CHECK_EQ(n_different.load(), 0);
+  CHECK(kvq_test::save(cache.get(), parent.get()) == before);
+}
+
+TEST_CASE("caches of one context attend concurrently") {
+  const Shape shape;
+  const Text text(shape, 300, 1);
+  const Context context = kvq_test::make_context(nullptr, 3);
+  const std::vector<float> q = queries(shape, 1);
+  std::vector<float> expected;
+  const auto run = [&] {
+    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int2+hadamard");
+    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    text.append(cache.get(), sequence.get(), 0, 300, 64);
+    return attend_last(shape, cache.get(), {sequence.get()}, 1, q);
+  };
+  expected = run();
+  std::atomic<int> n_different{0};
+  on_threads([&](int) {
+    for (int round = 0; round < kvq_test::full_or_small(20, 4); ++round) {
+      if (run() != expected) ++n_different;
+    }
+  });
+  CHECK_EQ(n_different.load(), 0);
+}
+
+TEST_CASE("appending to one sequence does not disturb attention to another") {
+  const Shape shape;
+  const Text text(shape, 700, 1);
+  const Context context = kvq_test::make_context(nullptr, 2);
+  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int4");
+  const Sequence reader = kvq_test::make_sequence(cache.get());
+  const Sequence writer = kvq_test::make_sequence(cache.get());
+  text.append(cache.get(), reader.get(), 0, 200);
+  const std::vector<float> q = queries(shape, 1);
+  const std::vector<float> expected = attend_last(shape, cache.get(), {reader.get()}, 1, q);
+  std::atomic<int> n_different{0};
+  std::thread appending([&] { text.append(cache.get(), writer.get(), 0, 700, 5); });
+  for (int round = 0; round < 100; ++round) {
+    if (attend_last(shape, cache.get(), {reader.get()}, 1, q) != expected) ++n_different;
+  }
+  appending.join();
+  CHECK_EQ(n_different.load(), 0);
+  CHECK_EQ(kvq_test::length(writer.get()), 700);
+}
+
+}  // namespace conformance

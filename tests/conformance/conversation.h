@@ -1,0 +1,89 @@
+// A small multi-layer model's keys, values and queries by token, for tests of what sequences do over time.
+#pragma once
+
+#include "page_format.h"
+#include "support/handles.h"
+#include "support/random.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace conformance {
+
+struct Shape {
+  int32_t q_heads = 4;
+  int32_t kv_heads = 2;
+  int32_t head_dim = 64;
+  int32_t n_layers = 2;
+
+  size_t token_scalars() const { return static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim); }
+  size_t query_scalars() const { return static_cast<size_t>(q_heads) * static_cast<size_t>(head_dim); }
+  kvq_cache_options options() const { return kvq_test::cache_options(q_heads, kv_heads, head_dim, n_layers); }
+};
+
+// The tokens of one text: token t of layer l is the same however it is cut into calls. Different seeds, other texts.
+class Text {
+ public:
+  Text(const Shape& shape, int32_t n, uint64_t seed) : shape_(shape) {
+    for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const size_t scalars = static_cast<size_t>(n) * shape.token_scalars();
+      k_.push_back(kvq_test::normal_tensor(scalars, 1000 * seed + 2 * static_cast<uint64_t>(layer)));
+      v_.push_back(kvq_test::normal_tensor(scalars, 1000 * seed + 2 * static_cast<uint64_t>(layer) + 1));
+    }
+  }
+
+  // Appends tokens [begin, end) to every layer, `chunk` tokens a call.
+  void append(kvq_cache* cache, kvq_sequence* sequence, int32_t begin, int32_t end, int32_t chunk) const {
+    for (int32_t at = begin; at < end; at += chunk) {
+      const int32_t n = std::min(chunk, end - at);
+      const size_t offset = static_cast<size_t>(at) * shape_.token_scalars();
+      for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+        const auto l = static_cast<size_t>(layer);
+        kvq_test::append(cache, sequence, layer, n, k_[l].data() + offset, v_[l].data() + offset);
+      }
+    }
+  }
+  void append(kvq_cache* cache, kvq_sequence* sequence, int32_t begin, int32_t end) const {
+    append(cache, sequence, begin, end, end - begin);
+  }
+
+ private:
+  Shape shape_;
+  std::vector<std::vector<float>> k_;  // per layer [n, kv_heads, head_dim]
+  std::vector<std::vector<float>> v_;
+};
+
+// Attention of the last `count` tokens of each sequence in one call, with queries that depend on the sequence's place
+// in `queries` alone: [sequences * count, q_heads, head_dim].
+inline std::vector<float> attend_last(const Shape& shape, kvq_cache* cache,
+                                      const std::vector<const kvq_sequence*>& sequences, int32_t count,
+                                      const std::vector<float>& q, int32_t layer = 0) {
+  const std::vector<int32_t> counts(sequences.size(), count);
+  std::vector<float> out(sequences.size() * static_cast<size_t>(count) * shape.query_scalars());
+  kvq_attend_batch batch;
+  kvq_attend_batch_init(&batch);
+  batch.n_sequences = static_cast<int32_t>(sequences.size());
+  batch.sequences = sequences.data();
+  batch.query_counts = counts.data();
+  batch.q = q.data();
+  batch.out = out.data();
+  kvq_test::attend(cache, layer, batch);
+  return out;
+}
+
+inline std::vector<float> queries(const Shape& shape, size_t n, uint64_t seed = 5) {
+  return kvq_test::normal_tensor(n * shape.query_scalars(), seed);
+}
+
+// The policies that sequences are tested with: every format, mixed, by layer, with FP16 pages at both ends.
+inline std::vector<std::string> sequence_policies() {
+  std::vector<std::string> policies = all_formats();
+  policies.emplace_back("version: 1\nkeys: int4+hadamard\nvalues: {format: int2, group: 64}\nsink: 1\nrecent: 2\n");
+  policies.emplace_back(
+      "version: 1\nkeys: int8\nvalues: int3\nlayers:\n  - {range: [1, 1], keys: fp16, values: int4}\n");
+  return policies;
+}
+
+}  // namespace conformance

@@ -1,0 +1,76 @@
+#include "accuracy.h"
+#include "attention_error.h"
+#include "support/build.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace conformance {
+namespace {
+
+double rms_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+std::vector<double> values_of(const kvq_test::Tensor& tensor) {
+  std::vector<double> values(tensor.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = tensor[i];
+  return values;
+}
+
+// The newest tokens are FP16 anyway: queries at the last page border see sealed pages for the most part.
+Scenario long_context(bool outlier_channels) {
+  return {.name = outlier_channels ? "outlier channels" : "normal numbers",
+          .q_heads = 8,
+          .kv_heads = 4,
+          .head_dim = 128,
+          .lengths = {kvq_test::full_or_small(1025, 257), 257},
+          .query_counts = {8, 8},
+          .outlier_channels = outlier_channels};
+}
+
+}  // namespace
+
+// The header's promise for instruction sets that round queries and probabilities: what that adds is well below what
+// storing in few bits has lost already. Compared as the root of the mean square over all outputs.
+TEST_CASE("the error of fixed-point products is well below that of the format") {
+  for (const bool outliers : {false, true}) {
+    const Scenario scenario = long_context(outliers);
+    const Inputs inputs = make_inputs(scenario);
+    const std::vector<double> exact = attention_over_inputs(scenario, inputs);
+    for (const Storage& storage : all_storages()) {
+      if (storage.keys == "fp16" && storage.values == "fp16") continue;
+      for (const std::string& isa : kvq_test::instruction_sets()) {
+        if (!has_fixed_point_products(isa)) continue;
+        const Run run(scenario, inputs, storage, isa);
+        const std::vector<double> decoded = attention_over_decoded(scenario, inputs, run);
+        const double kernel = rms_difference(values_of(run.attend()), decoded);
+        const double format = rms_difference(decoded, exact);
+        measure({"kernel error / format error", storage.name(), isa, kernel / format, 0.5}, scenario.name);
+      }
+    }
+  }
+}
+
+TEST_CASE("a format with more bits is closer to what was appended") {
+  const Scenario scenario = long_context(false);
+  const Inputs inputs = make_inputs(scenario);
+  const std::vector<double> exact = attention_over_inputs(scenario, inputs);
+  for (const std::string& rotation : {std::string(), std::string("+hadamard")}) {
+    double previous = 0.0;
+    for (const char* bits : {"int8", "int4", "int3", "int2"}) {
+      const Run run(scenario, inputs, Storage::uniform(bits + rotation), kvq_cpu_isa_name(0));
+      const double error = rms_difference(attention_over_decoded(scenario, inputs, run), exact);
+      CAPTURE(bits);
+      CHECK(error > 1.5 * previous);
+      previous = error;
+    }
+  }
+}
+
+}  // namespace conformance

@@ -1,0 +1,79 @@
+#include "conversation.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace conformance {
+
+using kvq_test::Cache;
+using kvq_test::Context;
+using kvq_test::Sequence;
+
+// The oracle of a layer in a mixed cache is the same layer in a cache where every layer is stored like that one.
+TEST_CASE("each layer is stored as the last entry that names it says") {
+  const Shape shape{.n_layers = 5};
+  const Text text(shape, 200, 1);
+  const std::string mixed =
+      "version: 1\n"
+      "keys: int4\n"
+      "values: {format: int2, group: 64}\n"
+      "sink: 1\n"
+      "recent: 2\n"
+      "layers:\n"
+      "  - {range: [0, 2], keys: int8+hadamard}\n"
+      "  - {range: [2, 3], values: fp16}\n"
+      "  - {range: [2, 2], keys: fp16}\n"
+      "  - {range: [4, 4], keys: {format: int3, hadamard: true}, values: {format: int3, group: 128}}\n";
+  const char* const same_everywhere[] = {
+      "keys: int8+hadamard\nvalues: {format: int2, group: 64}\n",
+      "keys: int8+hadamard\nvalues: {format: int2, group: 64}\n",
+      "keys: fp16\nvalues: fp16\n",
+      "keys: int4\nvalues: fp16\n",
+      "keys: int3+hadamard\nvalues: {format: int3, group: 128}\n",
+  };
+  const std::vector<float> q = queries(shape, 3);
+  const Context context = kvq_test::make_context();
+  const auto fill = [&](kvq_cache* cache) {
+    Sequence sequence = kvq_test::make_sequence(cache);
+    text.append(cache, sequence.get(), 0, 200, 30);
+    return sequence;
+  };
+  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), mixed);
+  const Sequence sequence = fill(cache.get());
+  for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+    CAPTURE(layer);
+    const std::string policy = std::string("version: 1\nsink: 1\nrecent: 2\n") + same_everywhere[layer];
+    const Cache uniform_cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+    const Sequence uniform = fill(uniform_cache.get());
+    for (int32_t head = 0; head < shape.kv_heads; ++head) {
+      const auto a = kvq_test::decode(cache.get(), sequence.get(), layer, head, 0, 200, shape.head_dim);
+      const auto b = kvq_test::decode(uniform_cache.get(), uniform.get(), layer, head, 0, 200, shape.head_dim);
+      CHECK(a.k == b.k);
+      CHECK(a.v == b.v);
+    }
+    CHECK(attend_last(shape, cache.get(), {sequence.get()}, 3, q, layer) ==
+          attend_last(shape, uniform_cache.get(), {uniform.get()}, 3, q, layer));
+  }
+}
+
+TEST_CASE("the short form and its long form are the same policy") {
+  const Shape shape;
+  const Text text(shape, 100, 1);
+  const Context context = kvq_test::make_context();
+  const auto snapshot = [&](const std::string& policy) {
+    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    text.append(cache.get(), sequence.get(), 0, 100);
+    return kvq_test::save(cache.get(), sequence.get());
+  };
+  for (const std::string& format : all_formats()) {
+    CAPTURE(format);
+    CHECK(snapshot(format) == snapshot("version: 1\nkeys: " + format + "\nvalues: " + format + "\n"));
+    if (format == "fp16") continue;
+    CHECK(snapshot(format) == snapshot(Storage::uniform(format).policy()));
+    CHECK(snapshot(format) != snapshot("fp16"));
+  }
+}
+
+}  // namespace conformance

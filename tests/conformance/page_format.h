@@ -1,0 +1,85 @@
+// The page formats, as the tests name and parse them.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace conformance {
+
+inline constexpr int kPageSlots = 32;
+
+struct PageFormat {
+  int bits = 16;  // 16: FP16
+  bool hadamard = false;
+
+  bool sealed() const { return bits < 16; }
+
+  // "int4", "int4+hadamard", "fp16".
+  static PageFormat parse(const std::string& name) {
+    if (name == "fp16") return {};
+    const size_t plus = name.find('+');
+    if (name.rfind("int", 0) != 0) throw std::invalid_argument(name);
+    return {std::stoi(name.substr(3, plus - 3)), plus != std::string::npos};
+  }
+};
+
+// What a cache stores: key and value format of a layer, and which pages stay FP16.
+struct Storage {
+  std::string keys = "fp16";
+  std::string values = "fp16";
+  int group = 32;
+  int sink = 0;
+  int recent = 1;
+
+  static Storage uniform(const std::string& format) { return {format, format, 32, 0, 1}; }
+
+  std::string name() const {
+    std::string text = keys == values ? keys : keys + "/" + values;
+    if (group != 32) text += " g" + std::to_string(group);
+    return text;
+  }
+
+  std::string policy() const {
+    const PageFormat v = PageFormat::parse(values);
+    std::string text = "version: 1\nkeys: " + keys + "\n";
+    text += v.sealed()
+                ? "values: {format: int" + std::to_string(v.bits) + ", hadamard: " + (v.hadamard ? "true" : "false") +
+                      ", group: " + std::to_string(group) + "}\n"
+                : "values: fp16\n";
+    return text + "sink: " + std::to_string(sink) + "\nrecent: " + std::to_string(recent) + "\n";
+  }
+
+  // Whether page `index` of a list of `n_tokens` that was only appended to is in its final format.
+  bool is_sealed(int index, int n_tokens) const {
+    if (!PageFormat::parse(keys).sealed() && !PageFormat::parse(values).sealed()) return false;
+    const int n_pages = (n_tokens + kPageSlots - 1) / kPageSlots;
+    return index >= sink && index < n_pages - recent;
+  }
+
+  int sealed_pages(int n_tokens) const {
+    int n = 0;
+    for (int page = 0; page * kPageSlots < n_tokens; ++page) n += is_sealed(page, n_tokens) ? 1 : 0;
+    return n;
+  }
+};
+
+inline const std::vector<std::string>& all_formats() {
+  static const std::vector<std::string> names = {
+      "fp16", "int8", "int8+hadamard", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2", "int2+hadamard"};
+  return names;
+}
+
+// The uniform formats, and pairs that take every format through keys and through values once more.
+inline std::vector<Storage> all_storages() {
+  std::vector<Storage> storages;
+  for (const std::string& name : all_formats()) storages.push_back(Storage::uniform(name));
+  storages.push_back({"int4+hadamard", "int2", 32, 0, 1});
+  storages.push_back({"fp16", "int4", 32, 0, 1});
+  storages.push_back({"int3", "fp16", 32, 0, 1});
+  storages.push_back({"int8", "int4+hadamard", 64, 0, 1});
+  storages.push_back({"int2", "int3", 128, 0, 1});
+  return storages;
+}
+
+}  // namespace conformance

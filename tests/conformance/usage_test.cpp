@@ -1,0 +1,211 @@
+#include "conversation.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <string>
+
+namespace conformance {
+
+using kvq_test::Cache;
+using kvq_test::Context;
+using kvq_test::Sequence;
+
+namespace {
+
+// Bytes of a sealed page of 32 tokens, keys and values, without padding: codes, then FP16 scale and minimum for each
+// key channel and for each value group.
+double sealed_page_bytes(const Storage& storage, int32_t head_dim) {
+  const PageFormat keys = PageFormat::parse(storage.keys);
+  const PageFormat values = PageFormat::parse(storage.values);
+  const int groups = (head_dim + storage.group - 1) / storage.group;
+  const double codes = kPageSlots * head_dim * (keys.bits + values.bits) / 8.0;
+  const double key_scales = keys.sealed() ? 4.0 * head_dim : 0.0;
+  const double value_scales = values.sealed() ? 4.0 * kPageSlots * groups : 0.0;
+  return codes + key_scales + value_scales;
+}
+
+kvq_usage usage_after(const Storage& storage, const Shape& shape, int32_t n, int32_t chunk) {
+  const Context context = kvq_test::make_context();
+  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), storage.policy());
+  const Sequence sequence = kvq_test::make_sequence(cache.get());
+  Text(shape, n, 1).append(cache.get(), sequence.get(), 0, n, chunk);
+  return kvq_test::usage(cache.get(), sequence.get());
+}
+
+// What the hooks see.
+struct Counters {
+  std::atomic<uint64_t> allocated{0};  // ever
+  std::atomic<int64_t> live{0};
+  std::atomic<int64_t> peak{0};
+};
+
+void* count_allocation(void* user, size_t bytes, size_t alignment) {
+  auto* counters = static_cast<Counters*>(user);
+  counters->allocated += bytes;
+  const int64_t live = counters->live += static_cast<int64_t>(bytes);
+  if (live > counters->peak) counters->peak = live;
+  return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
+}
+
+void count_free(void* user, void* pointer, size_t bytes, size_t alignment) {
+  static_cast<Counters*>(user)->live -= static_cast<int64_t>(bytes);
+  ::operator delete (pointer, std::align_val_t{alignment});
+}
+
+}  // namespace
+
+TEST_CASE("the pages of a 128-channel head take the published number of bytes") {
+  CHECK_EQ(sealed_page_bytes(Storage::uniform("int4"), 128), 5120.0);
+  CHECK_EQ(sealed_page_bytes(Storage::uniform("int2"), 128), 3072.0);
+  CHECK_EQ(sealed_page_bytes(Storage::uniform("fp16"), 128), 16384.0);
+  const Shape shape{.head_dim = 128, .n_layers = 1};
+  for (const Storage& storage : all_storages()) {
+    if (storage.sealed_pages(320) == 0) continue;
+    CAPTURE(storage.name());
+    const kvq_usage usage = usage_after(storage, shape, 320, 320);
+    CHECK(static_cast<double>(usage.sealed_bytes) <=
+          static_cast<double>(usage.sealed_pages) * sealed_page_bytes(storage, 128));
+  }
+}
+
+// An FP16 side may pad the channels of each slot to whole vectors of 16.
+TEST_CASE("sealed pages of any head size are padded by a cache line per part at most") {
+  for (const int32_t head_dim : {8, 24, 64, 80, 96, 200, 256}) {
+    for (const Storage& storage : all_storages()) {
+      if (storage.sealed_pages(100) == 0) continue;
+      CAPTURE(storage.name());
+      CAPTURE(head_dim);
+      const kvq_usage usage = usage_after(storage, {.head_dim = head_dim, .n_layers = 1}, 100, 100);
+      const bool has_fp16_side = storage.keys == "fp16" || storage.values == "fp16";
+      const double row_padding = has_fp16_side ? 2.0 * kPageSlots * ((head_dim + 15) / 16 * 16 - head_dim) : 0.0;
+      const double bytes = static_cast<double>(usage.sealed_bytes) / static_cast<double>(usage.sealed_pages);
+      CHECK(bytes >= sealed_page_bytes(storage, head_dim));
+      CHECK(bytes <= sealed_page_bytes(storage, head_dim) + row_padding + 6 * 64);
+    }
+  }
+}
+
+// Pages in their final format may be allocated ahead, by an eighth at most; others not at all. Besides the pages there
+// are 32 positions of 4 bytes and a record of at most 128 bytes for each.
+TEST_CASE("bits per scalar are those of the pages, plus positions and lists") {
+  const Shape shape{.kv_heads = 2, .head_dim = 128, .n_layers = 2};
+  constexpr int32_t kTokens = 2048;
+  for (const Storage& storage : all_storages()) {
+    for (const int32_t chunk : {kTokens, 100}) {
+      CAPTURE(storage.name());
+      CAPTURE(chunk);
+      const kvq_usage usage = usage_after(storage, shape, kTokens, chunk);
+      const double lists = shape.kv_heads * shape.n_layers;
+      const double n_sealed = lists * storage.sealed_pages(kTokens);
+      const double n_fp16 = lists * (kTokens / kPageSlots) - n_sealed;
+      CHECK_EQ(static_cast<double>(usage.sealed_pages), n_sealed);
+      CHECK_EQ(static_cast<double>(usage.fp16_pages), n_fp16);
+      CHECK_EQ(usage.scalars, int64_t{2} * 128 * kTokens * shape.kv_heads * shape.n_layers);
+      const double sealed_bytes = n_sealed * sealed_page_bytes(storage, 128);
+      const double fp16_bytes = n_fp16 * 16384.0;
+      const double ahead = n_sealed == 0 ? fp16_bytes / 8 : sealed_bytes / 8;
+      CHECK(static_cast<double>(usage.sealed_bytes) >= sealed_bytes);
+      CHECK(static_cast<double>(usage.sealed_bytes) <= sealed_bytes + (n_sealed == 0 ? 0.0 : ahead));
+      CHECK(static_cast<double>(usage.fp16_bytes) >= fp16_bytes);
+      CHECK(static_cast<double>(usage.fp16_bytes) <= fp16_bytes + (n_sealed == 0 ? ahead : 0.0));
+      const double scalars = static_cast<double>(usage.scalars);
+      CHECK(usage.bits_per_scalar >= 8.0 * (sealed_bytes + fp16_bytes) / scalars);
+      CHECK(usage.bits_per_scalar <= 8.0 * (sealed_bytes + fp16_bytes + ahead) / scalars + 8.0 * 256.0 / 8192.0);
+    }
+  }
+}
+
+TEST_CASE("usage grows with every token and never with reading") {
+  const Shape shape;
+  const Context context = kvq_test::make_context();
+  for (const std::string& policy : sequence_policies()) {
+    CAPTURE(policy);
+    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    const Text text(shape, 300, 1);
+    kvq_usage previous = kvq_test::usage(cache.get(), sequence.get());
+    CHECK_EQ(previous.scalars, 0);
+    CHECK_EQ(previous.bits_per_scalar, 0.0);
+    for (int32_t n = 0; n < 300; n += 10) {
+      text.append(cache.get(), sequence.get(), n, n + 10);
+      const kvq_usage now = kvq_test::usage(cache.get(), sequence.get());
+      CHECK(now.scalars - previous.scalars == int64_t{20} * 64 * shape.kv_heads * shape.n_layers);
+      CHECK(now.sealed_bytes >= previous.sealed_bytes);
+      CHECK(now.sealed_pages >= previous.sealed_pages);
+      CHECK(now.sealed_pages + now.fp16_pages ==
+            static_cast<uint64_t>((n + 10 + 31) / 32 * shape.kv_heads * shape.n_layers));
+      const std::vector<float> q = queries(shape, 1);
+      attend_last(shape, cache.get(), {sequence.get()}, 1, q);
+      CHECK(kvq_test::usage(cache.get(), sequence.get()).total_bytes == now.total_bytes);
+      previous = now;
+    }
+  }
+}
+
+TEST_CASE("guessing and rolling back again and again takes no more memory") {
+  const Shape shape{.n_layers = 1};
+  const Context context = kvq_test::make_context();
+  for (const char* policy : {"fp16", "version: 1\nkeys: int4\nvalues: int4\nrecent: 3\n"}) {
+    CAPTURE(policy);
+    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    const Text text(shape, 400, 1);
+    text.append(cache.get(), sequence.get(), 0, 330);
+    uint64_t first_rounds = 0;
+    for (int round = 0; round < 500; ++round) {
+      const int32_t guess = 330 + 1 + round % 37;
+      text.append(cache.get(), sequence.get(), 330, guess);
+      const uint64_t bytes = kvq_test::usage(cache.get()).total_bytes;
+      if (round < 100) {
+        first_rounds = std::max(first_rounds, bytes);
+      } else {
+        REQUIRE(bytes <= first_rounds);
+      }
+      kvq_test::truncate(cache.get(), sequence.get(), 330);
+    }
+  }
+}
+
+// Appending to a long sequence must not copy what is there: what is allocated, ever, grows in proportion to tokens.
+TEST_CASE("a sequence of 131072 tokens is not copied while it grows") {
+  constexpr int32_t kChunk = 512;
+  constexpr int32_t kTokens = 131072;
+  const Shape shape{.q_heads = 1, .kv_heads = 1, .head_dim = 64, .n_layers = 1};
+  Counters counters;
+  kvq_context_options options;
+  kvq_context_options_init(&options);
+  options.allocate = count_allocation;
+  options.free = count_free;
+  options.allocator_user = &counters;
+  {
+    const Context context = kvq_test::make_context(options);
+    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int4");
+    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    const std::vector<float> k = kvq_test::normal_tensor(kChunk * shape.token_scalars(), 1);
+    const std::vector<float> v = kvq_test::normal_tensor(kChunk * shape.token_scalars(), 2);
+    uint64_t at_half = 0;
+    for (int32_t n = 0; n < kTokens; n += kChunk) {
+      if (n == kTokens / 2) at_half = counters.allocated;
+      kvq_test::append(cache.get(), sequence.get(), 0, kChunk, k.data(), v.data());
+    }
+    const uint64_t first_half = at_half;
+    const uint64_t second_half = counters.allocated - at_half;
+    CHECK(static_cast<double>(second_half) <= 1.25 * static_cast<double>(first_half));
+    // A page is allocated in FP16 and once more when it is sealed; lists and positions are small beside that.
+    const double page = 32 * 64 * 4.0 + sealed_page_bytes(Storage::uniform("int4"), 64);
+    CHECK(static_cast<double>(counters.allocated) <= 1.25 * page * (kTokens / kPageSlots));
+    // At no time more than what is kept in the end, and one chunk of FP16 pages.
+    CHECK(static_cast<double>(counters.peak) <=
+          1.1 * static_cast<double>(counters.live) + 2.0 * kChunk * 64 * 4.0 + 65536.0);
+    CHECK_EQ(kvq_test::length(sequence.get()), kTokens);
+    const kvq_test::Decoded last = kvq_test::decode(cache.get(), sequence.get(), 0, 0, kTokens - 1, 1, 64);
+    CHECK_EQ(last.positions[0], kTokens - 1);
+  }
+  CHECK_EQ(counters.live.load(), 0);
+}
+
+}  // namespace conformance

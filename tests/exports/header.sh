@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The public header stands alone in C99 and in C++, with every compiler that is here.
+set -euo pipefail
+
+header=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/../../include/kvq.h
+strict=(-fsyntax-only -pedantic -Wall -Wextra -Werror)
+compilers=0
+
+for compiler in gcc clang; do
+  command -v $compiler >/dev/null || continue
+  $compiler -x c -std=c99 "${strict[@]}" - <<<"#include \"$header\""
+  compilers=$((compilers + 1))
+done
+for compiler in g++ clang++; do
+  command -v $compiler >/dev/null || continue
+  for standard in c++11 c++20; do
+    $compiler -x c++ -std=$standard "${strict[@]}" - <<<"#include \"$header\""
+  done
+  compilers=$((compilers + 1))
+done
+
+[ $compilers -gt 0 ] || { echo "FAILED: no compiler found" >&2; exit 1; }
+echo "ok: kvq.h compiles alone with $compilers compilers"

@@ -1,0 +1,315 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "scratch_directory.h"
+
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+const std::string kModel = KVQ_DEMO_MODEL_SOURCE_DIR;
+const std::string kText = kModel + "/sample.txt";
+
+struct Outcome {
+  int exit_code = -1;  // -1: ended by a signal
+  std::string out;
+  std::string err;
+};
+
+std::string contents(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/** Run the program with nothing to read and, unless `out` says otherwise, its output in files. */
+Outcome run(const Arguments& arguments, const std::string& out = "") {
+  const ScratchDirectory scratch;
+  const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
+  const std::string err_path = (scratch.path() / "err").string();
+  std::vector<char*> argv{const_cast<char*>(KVQ_PROGRAM)};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out_path.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_path.c_str(), O_WRONLY | O_CREAT, 0600);
+  pid_t child = 0;
+  REQUIRE(posix_spawn(&child, KVQ_PROGRAM, &actions, nullptr, argv.data(), environ) == 0);
+  posix_spawn_file_actions_destroy(&actions);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out.empty() ? contents(out_path) : "", contents(err_path)};
+}
+
+/** The one JSON object on standard output of a successful run. */
+json run_json(Arguments arguments) {
+  arguments.emplace_back("--json");
+  const Outcome outcome = run(arguments);
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  CHECK(outcome.err == "");
+  json object = json::parse(outcome.out);  // throws when anything else is there
+  REQUIRE(object.is_object());
+  return object;
+}
+
+void check_numbers(const json& object, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    REQUIRE(object.contains(name));
+    CHECK(object[name].is_number());
+  }
+}
+
+/** Failures say one line, and why, on standard error and nothing on standard output. */
+void check_failure(const Arguments& arguments, int exit_code, const std::string& reason) {
+  std::string command;
+  for (const std::string& argument : arguments) command += " " + argument;
+  CAPTURE(command);
+  const Outcome outcome = run(arguments);
+  CHECK(outcome.exit_code == exit_code);
+  CHECK(outcome.out == "");
+  CHECK(outcome.err.starts_with("kvq: "));
+  CHECK(std::ranges::count(outcome.err, '\n') == 1);
+  CHECK(outcome.err.ends_with("\n"));
+  CHECK_MESSAGE(outcome.err.find(reason) != std::string::npos, outcome.err);
+}
+
+Arguments perplexity(const Arguments& more) {
+  Arguments arguments{"eval", "perplexity", "--model", kModel, "--text", kText};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+Arguments needle(const Arguments& more) {
+  Arguments arguments{"eval", "needle", "--model", kModel};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+}  // namespace
+
+TEST_CASE("every command has help, and the program its version") {
+  for (const Arguments& command : std::vector<Arguments>{{},
+                                                         {"demo"},
+                                                         {"info"},
+                                                         {"generate"},
+                                                         {"eval"},
+                                                         {"eval", "perplexity"},
+                                                         {"eval", "needle"},
+                                                         {"bench"},
+                                                         {"bench", "attend"}}) {
+    Arguments arguments = command;
+    arguments.emplace_back("--help");
+    const Outcome outcome = run(arguments);
+    CHECK(outcome.exit_code == 0);
+    CHECK(outcome.out.find("Usage: kvq") != std::string::npos);
+    CHECK(outcome.err == "");
+  }
+  const Outcome version = run({"--version"});
+  CHECK(version.exit_code == 0);
+  CHECK(version.out.starts_with("kvq "));
+}
+
+TEST_CASE("wrong usage exits with 2") {
+  check_failure({}, 2, "subcommand");
+  check_failure({"eval"}, 2, "subcommand");
+  check_failure({"frobnicate"}, 2, "frobnicate");
+  check_failure({"generate", "--model", kModel}, 2, "--prompt");
+  check_failure({"eval", "perplexity", "--text", kText}, 2, "--model");
+  check_failure(perplexity({"--threads", "0"}), 2, "--threads");
+  check_failure(perplexity({"--context", "1"}), 2, "--context");
+  check_failure(perplexity({"--context", "many"}), 2, "--context");
+  check_failure(perplexity({"--context", "8193"}), 2, "8192 positions");
+  check_failure(perplexity({"--windows", "0"}), 2, "--windows");
+  check_failure(perplexity({"--chunk", "0"}), 2, "--chunk");
+  check_failure(needle({"--context", "99999"}), 2, "8192 positions");
+  check_failure(needle({"--samples", "0"}), 2, "--samples");
+  check_failure({"generate", "--model", kModel, "--prompt", "x", "--max-tokens", "8192"}, 2, "8192 positions");
+  check_failure({"bench", "attend", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
+  check_failure({"bench", "attend", "--device", "abacus"}, 2, "--device");
+}
+
+TEST_CASE("a KV format that this build does not have is refused by name") {
+  for (const char* spec : {"int5", "commvq:codes.safetensors", "moqae:router.safetensors", "int4+snapkv:128", ""}) {
+    check_failure(perplexity({"--kv", spec}), 2, "--kv");
+    check_failure({"bench", "attend", "--length", "64", "--kv", spec}, 2, "--kv");
+  }
+}
+
+TEST_CASE("files that cannot be used exit with 1 and are named") {
+  const ScratchDirectory scratch;
+  const std::string empty = scratch.write("empty.txt", "").string();
+  const std::string brief = scratch.write("brief.txt", "A few words.").string();
+  const std::string bad_policy = scratch.write("bad.yaml", "version: 1\nkeys: [").string();
+  const std::string absent = (scratch.path() / "absent").string();
+  const auto with_text = [](const std::string& text) {
+    return Arguments{"eval", "perplexity", "--model", kModel, "--text", text};
+  };
+  check_failure(with_text(absent), 1, absent);
+  check_failure(with_text(kModel), 1, "is a directory");
+  check_failure(with_text(empty), 1, "empty");
+  check_failure(with_text(brief), 1, "fewer than one window");
+  check_failure(perplexity({"--kv", absent + ".yaml"}), 1, absent);
+  check_failure(perplexity({"--kv", bad_policy}), 1, bad_policy);
+  check_failure(perplexity({"--kv", kModel}), 1, "is a directory");
+  check_failure(needle({"--text", absent}), 1, absent);
+  check_failure({"generate", "--prompt", "x", "--model", absent}, 1, absent);
+  check_failure({"generate", "--prompt", "x", "--model", brief}, 1, brief);
+  check_failure({"generate", "--prompt", "x", "--model", scratch.path().string()}, 1, "config.json");
+}
+
+TEST_CASE("a device, instruction set or amount of memory that is not here exits with 1") {
+  check_failure({"bench", "attend", "--device", "cuda"}, 1, "CUDA");
+  check_failure({"info", "--isa", "mmx"}, 1, "mmx");
+  check_failure({"bench", "attend", "--length", "16777216", "--batch", "4096"}, 1, "memory");
+}
+
+TEST_CASE("output that cannot be written exits with 1") {
+  const Outcome outcome = run({"info"}, "/dev/full");
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.err == "kvq: cannot write to standard output\n");
+  CHECK(run({"generate", "--model", kModel, "--prompt", "He", "--max-tokens", "2"}, "/dev/full").exit_code == 1);
+}
+
+TEST_CASE("info names the backend and says why CUDA is unavailable") {
+  const json info = run_json({"info", "--threads", "2"});
+  CHECK(info["backend"] == "cpu");
+  CHECK(info["threads"] == 2);
+  const auto available = info["isa_available"].get<std::vector<std::string>>();
+  CHECK(std::ranges::find(available, info["isa"].get<std::string>()) != available.end());
+  if (!info["cuda_available"].get<bool>()) CHECK(info["cuda_unavailable_because"] != "");
+  CHECK(run_json({"info", "--isa", available.back()})["isa"] == available.back());
+}
+
+TEST_CASE("perplexity reports true sizes, and int4 costs little") {
+  const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
+  const json fp16 = run_json(perplexity(common));
+  Arguments with_int4 = common;
+  with_int4.insert(with_int4.end(), {"--kv", "int4", "--threads", "1"});
+  const json int4 = run_json(perplexity(with_int4));
+  for (const json* result : {&fp16, &int4}) {
+    check_numbers(*result,
+                  {"perplexity", "tokens", "kv_bits", "kv_bytes", "fp16_kv_bytes", "weight_bits", "tokens_per_second"});
+    CHECK((*result)["tokens"] == 2 * 255);
+    CHECK((*result)["weight_bits"] == 16.0);
+    // 6 layers, keys and values, 2 heads of 128, 256 tokens, 2 bytes
+    CHECK((*result)["fp16_kv_bytes"] == 6 * 2 * 2 * 128 * 256 * 2);
+    const double scalars = (*result)["fp16_kv_bytes"].get<double>() / 2.0;
+    CHECK((*result)["kv_bits"].get<double>() ==
+          doctest::Approx(8.0 * (*result)["kv_bytes"].get<double>() / scalars).epsilon(1e-9));
+    const auto losses = (*result)["window_mean_nll"].get<std::vector<double>>();
+    REQUIRE(losses.size() == 2);
+    CHECK((*result)["perplexity"].get<double>() ==
+          doctest::Approx(std::exp((losses[0] + losses[1]) / 2)).epsilon(1e-9));
+  }
+  CHECK(fp16["kv_bits"].get<double>() >= 16.0);
+  CHECK(int4["kv_bits"].get<double>() < 8.0);
+  const double rise = int4["perplexity"].get<double>() / fp16["perplexity"].get<double>();
+  CHECK(rise != 1.0);
+  CHECK(std::abs(rise - 1.0) < 0.02);
+}
+
+TEST_CASE("a policy file means what its short form means") {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.write("policy.yaml", "version: 1\nkeys: int3\nvalues: int3\n").string();
+  const Arguments common{"--context", "128", "--windows", "1", "--kv"};
+  Arguments by_file = common;
+  by_file.push_back(file);
+  Arguments by_name = common;
+  by_name.emplace_back("int3");
+  const json from_file = run_json(perplexity(by_file));
+  const json from_name = run_json(perplexity(by_name));
+  CHECK(from_file["perplexity"] == from_name["perplexity"]);
+  CHECK(from_file["kv_bytes"] == from_name["kv_bytes"]);
+}
+
+TEST_CASE("the needle is found at full precision, with and without prose to hide it in") {
+  const ScratchDirectory scratch;
+  const json prose = run_json(needle({"--context", "256", "--samples", "3"}));
+  check_numbers(prose, {"accuracy", "samples", "kv_bits", "kv_bytes"});
+  CHECK(prose["accuracy"] == 1.0);
+  CHECK(prose["samples"] == 3);
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    std::filesystem::create_symlink(kModel + "/" + name, scratch.path() / name);
+  }
+  const json made_up = run_json(
+      {"eval", "needle", "--model", scratch.path().string(), "--context", "256", "--samples", "3", "--kv", "int8"});
+  CHECK(made_up["accuracy"] == 1.0);
+}
+
+TEST_CASE("generate continues a text, the same way for the same seed") {
+  const json reference = json::parse(contents(kModel + "/reference.json"));
+  const auto expected = reference["greedy_ids_with_bos"].get<std::vector<int32_t>>();
+  const std::string prompt = reference["greedy_prompt"];
+  const Arguments common{"generate", "--model", kModel, "--prompt", prompt, "--max-tokens", "5"};
+  const json greedy = run_json(common);
+  check_numbers(greedy, {"prompt_tokens", "generated_tokens", "tokens_per_second", "kv_bits", "kv_bytes"});
+  const auto begin = expected.begin() + greedy["prompt_tokens"].get<int>();
+  CHECK(greedy["tokens"].get<std::vector<int32_t>>() == std::vector<int32_t>(begin, begin + 5));
+
+  const Outcome plain = run(common);
+  CHECK(plain.exit_code == 0);
+  CHECK(plain.out == prompt + greedy["text"].get<std::string>() + "\n");
+
+  Arguments random = common;
+  random.insert(random.end(), {"--temperature", "1.5", "--top-p", "1", "--seed", "3"});
+  const json first = run_json(random);
+  CHECK(first["tokens"] == run_json(random)["tokens"]);
+  random.back() = "4";
+  CHECK(first["tokens"] != run_json(random)["tokens"]);
+}
+
+TEST_CASE("bench attend measures a format and FP16 in the same run") {
+  const Arguments common{"bench", "attend", "--length", "100", "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
+  const json one = run_json(common);
+  check_numbers(one, {"microseconds", "min", "max", "bytes", "gigabytes_per_second", "fp16_microseconds", "fp16_min",
+                      "fp16_max", "fp16_bytes", "fp16_gigabytes_per_second", "ratio",
+                      "read_bandwidth_gigabytes_per_second", "bandwidth_fraction"});
+  CHECK(one["min"] <= one["microseconds"]);
+  CHECK(one["microseconds"] <= one["max"]);
+  CHECK(one["bytes"] < one["fp16_bytes"]);
+  CHECK(one["ratio"].get<double>() ==
+        doctest::Approx(one["fp16_microseconds"].get<double>() / one["microseconds"].get<double>()));
+
+  Arguments several = common;
+  several.insert(several.end(), {"--kv", "int8", "--kv", "int2+hadamard", "--batch", "3"});
+  const json rows = run_json(several)["rows"];
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0]["kv"] == "int8");
+  CHECK(rows[1]["kv"] == "int2+hadamard");
+  CHECK(rows[1]["bytes"] < rows[0]["bytes"]);
+}
+
+TEST_CASE("the demo shows every format and fits a page") {
+  const json demo = run_json({"demo", "--quick"});
+  REQUIRE(demo["formats"].size() == 8);
+  CHECK(demo["formats"][0]["kv"] == "fp16");
+  for (const json& format : demo["formats"]) {
+    check_numbers(format, {"perplexity", "rise_percent", "kv_bits", "kv_bytes", "fp16_kv_bytes", "accuracy",
+                           "microseconds", "ratio"});
+    CHECK(std::abs(format["rise_percent"].get<double>()) < 25.0);
+  }
+  CHECK(demo["generated"]["fp16"] != "");
+
+  const Outcome plain = run({"demo", "--quick"});
+  CHECK(plain.exit_code == 0);
+  CHECK(plain.err == "");
+  std::istringstream lines(plain.out);
+  for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 100, line);
+}

@@ -1,0 +1,221 @@
+#include "llama/config.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <string>
+
+#include "llama/error.h"
+#include "scratch_directory.h"
+
+namespace {
+
+using doctest::Contains;
+using nlohmann::json;
+
+/** The dimensions of Llama 3.1 8B. */
+const json kLlama = json::parse(R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
+  "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+  "hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+  "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "tie_word_embeddings": false, "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009]})");
+
+llama::ModelConfig load(const json& config) {
+  const ScratchDirectory scratch;
+  scratch.write("config.json", config.dump());
+  return llama::load_config(scratch.path());
+}
+
+json with(json config, const json& changes) {
+  config.merge_patch(changes);  // null removes a member
+  return config;
+}
+
+json of(const char* class_name, const json& changes = json::object()) {
+  json config = with(kLlama, {{"rope_scaling", nullptr}, {"architectures", {class_name}}});
+  return with(std::move(config), changes);
+}
+
+}  // namespace
+
+TEST_CASE("a Llama 3.1 configuration is read in full") {
+  const llama::ModelConfig config = load(kLlama);
+  CHECK(config.architecture == "llama");
+  CHECK(config.vocab_size == 128256);
+  CHECK(config.hidden_size == 4096);
+  CHECK(config.intermediate_size == 14336);
+  CHECK(config.n_layers == 32);
+  CHECK(config.q_heads == 32);
+  CHECK(config.kv_heads == 8);
+  CHECK(config.head_dim == 128);
+  CHECK(config.max_positions == 131072);
+  CHECK(config.rms_norm_eps == 1e-5f);
+  CHECK(config.rope_theta == 500000.0f);
+  CHECK_FALSE(config.tied_embeddings);
+  CHECK_FALSE(config.qkv_bias);
+  CHECK_FALSE(config.o_bias);
+  CHECK_FALSE(config.mlp_bias);
+  CHECK_FALSE(config.qk_norm);
+  CHECK(config.sliding_window == 0);
+  CHECK(config.bos_token == 128000);
+  CHECK(config.eos_tokens == std::vector<int>{128001, 128008, 128009});
+}
+
+TEST_CASE("llama3 scaling stretches long wavelengths, keeps short ones and blends those between") {
+  const llama::ModelConfig config = load(kLlama);
+  REQUIRE(config.inv_freq.size() == 64);
+  int stretched = 0;
+  int kept = 0;
+  for (size_t i = 0; i < 64; ++i) {
+    const double plain = std::pow(500000.0, -2.0 * static_cast<double>(i) / 128.0);
+    const double wavelength = 2.0 * std::numbers::pi / plain;
+    double expected = plain;
+    if (wavelength > 8192.0 / 1.0) {
+      expected = plain / 8.0;
+      ++stretched;
+    } else if (wavelength < 8192.0 / 4.0) {
+      ++kept;
+    } else {
+      const double smooth = (8192.0 / wavelength - 1.0) / (4.0 - 1.0);
+      expected = (1.0 - smooth) * (plain / 8.0) + smooth * plain;
+    }
+    CHECK(config.inv_freq[i] == doctest::Approx(expected).epsilon(1e-6));
+  }
+  CHECK(stretched > 20);
+  CHECK(kept > 20);
+  CHECK(stretched + kept < 64);
+}
+
+TEST_CASE("linear scaling divides every frequency, default scaling none") {
+  const auto first_frequency = [](const json& scaling) {
+    return load(with(of("LlamaForCausalLM"), {{"rope_scaling", scaling}})).inv_freq[0];
+  };
+  CHECK(first_frequency(nullptr) == 1.0f);
+  CHECK(first_frequency({{"rope_type", "default"}}) == 1.0f);
+  CHECK(first_frequency({{"type", "linear"}, {"factor", 4.0}}) == 0.25f);
+  CHECK_THROWS_WITH_AS(first_frequency({{"rope_type", "yarn"}, {"factor", 4.0}}),
+                       Contains("rope_scaling: rope_type is \"yarn\", expected llama3, linear or default"),
+                       llama::Error);
+  CHECK_THROWS_WITH_AS(first_frequency({{"rope_type", "llama3"}}), Contains("rope_scaling: factor is missing"),
+                       llama::Error);
+  CHECK_THROWS_WITH_AS(first_frequency({{"rope_type", "linear"}, {"factor", 0.0}}), Contains("factor is 0.0"),
+                       llama::Error);
+}
+
+TEST_CASE("rope_parameters of newer files stand for rope_theta and rope_scaling") {
+  const json newer = with(
+      of("LlamaForCausalLM"),
+      {{"rope_theta", nullptr}, {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 16.0}}}});
+  const llama::ModelConfig config = load(newer);
+  CHECK(config.rope_theta == 16.0f);
+  CHECK(config.inv_freq[0] == 0.5f);
+  CHECK(config.inv_freq[32] == doctest::Approx(0.125));  // 16^(-1/2) / 2
+}
+
+TEST_CASE("each layout brings its own biases, norms and defaults") {
+  SUBCASE("Llama") {
+    const llama::ModelConfig config = load(of("LlamaForCausalLM", {{"attention_bias", true},
+                                                                   {"mlp_bias", true},
+                                                                   {"tie_word_embeddings", true},
+                                                                   {"num_key_value_heads", nullptr},
+                                                                   {"rope_theta", nullptr},
+                                                                   {"eos_token_id", 2},
+                                                                   {"bos_token_id", nullptr}}));
+    CHECK(config.qkv_bias);
+    CHECK(config.o_bias);
+    CHECK(config.mlp_bias);
+    CHECK(config.tied_embeddings);
+    CHECK(config.kv_heads == 32);
+    CHECK(config.rope_theta == 10000.0f);
+    CHECK(config.bos_token == -1);
+    CHECK(config.eos_tokens == std::vector<int>{2});
+  }
+  SUBCASE("Mistral") {
+    CHECK(load(of("MistralForCausalLM", {{"sliding_window", 4096}})).sliding_window == 4096);
+    const llama::ModelConfig nemo =
+        load(of("MistralForCausalLM", {{"sliding_window", nullptr}, {"hidden_size", 5120}, {"head_dim", 128}}));
+    CHECK(nemo.architecture == "mistral");
+    CHECK(nemo.sliding_window == 0);
+    CHECK(nemo.head_dim == 128);
+    CHECK_FALSE(nemo.qkv_bias);
+  }
+  SUBCASE("Qwen 2") {
+    const json qwen = {{"use_sliding_window", false}, {"sliding_window", 32768}, {"max_window_layers", 28}};
+    const llama::ModelConfig config = load(of("Qwen2ForCausalLM", qwen));
+    CHECK(config.qkv_bias);
+    CHECK_FALSE(config.o_bias);
+    CHECK_FALSE(config.qk_norm);
+    CHECK(config.sliding_window == 0);
+    const json all = with(qwen, {{"use_sliding_window", true}, {"max_window_layers", 0}});
+    CHECK(load(of("Qwen2ForCausalLM", all)).sliding_window == 32768);
+    const json none = with(qwen, {{"use_sliding_window", true}, {"max_window_layers", 32}});
+    CHECK(load(of("Qwen2ForCausalLM", none)).sliding_window == 0);
+    const json some = with(qwen, {{"use_sliding_window", true}});
+    CHECK_THROWS_WITH_AS(load(of("Qwen2ForCausalLM", some)), Contains("max_window_layers is 28"), llama::Error);
+  }
+  SUBCASE("Qwen 3") {
+    const llama::ModelConfig config = load(of("Qwen3ForCausalLM", {{"head_dim", 64}, {"attention_bias", false}}));
+    CHECK(config.qk_norm);
+    CHECK_FALSE(config.qkv_bias);
+    CHECK(config.head_dim == 64);
+  }
+  SUBCASE("without architectures") {
+    CHECK(load(of("", {{"architectures", nullptr}, {"model_type", "qwen3"}})).qk_norm);
+  }
+}
+
+TEST_CASE("a configuration that cannot be run is refused with the field and its value") {
+  const auto refuses = [](const json& changes, const char* reason) {
+    CAPTURE(changes.dump());
+    CHECK_THROWS_WITH_AS(load(of("LlamaForCausalLM", changes)), Contains(reason), llama::Error);
+    CHECK_THROWS_WITH_AS(load(of("LlamaForCausalLM", changes)), Contains("config.json"), llama::Error);
+  };
+  refuses({{"architectures", {"GPT2LMHeadModel"}}}, "architectures is [\"GPT2LMHeadModel\"], expected a Llama");
+  refuses({{"architectures", json::array()}}, "expected a list of one name");
+  refuses({{"architectures", nullptr}, {"model_type", "mamba"}}, "model_type is \"mamba\", expected a Llama");
+  refuses({{"architectures", nullptr}, {"model_type", nullptr}}, "model_type is missing");
+  refuses({{"hidden_act", "gelu"}}, "hidden_act is \"gelu\"");
+  refuses({{"quantization_config", {{"bits", 4}}}}, "quantization_config is");
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                          "max_position_embeddings"}) {
+    refuses({{key, nullptr}}, (key + std::string(" is missing")).c_str());
+    refuses({{key, 0}}, (key + std::string(" is 0, expected an integer from 1")).c_str());
+    refuses({{key, -1}}, (key + std::string(" is -1")).c_str());
+    refuses({{key, 4.5}}, (key + std::string(" is 4.5")).c_str());
+    refuses({{key, "8"}}, (key + std::string(" is \"8\"")).c_str());
+    refuses({{key, 4294967296}}, (key + std::string(" is 4294967296")).c_str());
+    refuses({{key, UINT64_MAX}}, (key + std::string(" is 18446744073709551615")).c_str());
+  }
+  refuses({{"num_key_value_heads", 5}}, "num_key_value_heads is 5, which does not divide");
+  refuses({{"num_key_value_heads", 64}}, "num_key_value_heads is 64, which does not divide");
+  refuses({{"hidden_size", 4097}}, "hidden_size is 4097, which num_attention_heads, 32, does not divide");
+  refuses({{"head_dim", 127}}, "head_dim is 127, expected an even number");
+  refuses({{"head_dim", 0}}, "head_dim is 0");
+  refuses({{"hidden_size", 32}}, "head_dim is 1, expected an even number");
+  refuses({{"rms_norm_eps", nullptr}}, "rms_norm_eps is missing");
+  refuses({{"rms_norm_eps", 0}}, "rms_norm_eps is 0");
+  refuses({{"rms_norm_eps", "tiny"}}, "rms_norm_eps is \"tiny\"");
+  refuses({{"rope_theta", -1.0}}, "rope_theta is -1.0");
+  refuses({{"rope_scaling", "llama3"}}, "rope_scaling: expected an object, found string");
+  refuses({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is 0.5");
+  refuses({{"attention_bias", 1}}, "attention_bias is 1, expected true or false");
+  refuses({{"layer_types", {"full_attention", "sliding_attention"}}}, "expected full_attention for every layer");
+  refuses({{"bos_token_id", 128256}}, "bos_token_id is 128256");
+  refuses({{"eos_token_id", {2, 128256}}}, "eos_token_id is [2,128256]");
+  refuses({{"eos_token_id", "</s>"}}, "eos_token_id is \"</s>\"");
+}
+
+TEST_CASE("a config.json that is missing or no JSON object is refused") {
+  const ScratchDirectory scratch;
+  CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("cannot open"), llama::Error);
+  scratch.write("config.json", "");
+  CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("not valid JSON"), llama::Error);
+  scratch.write("config.json", "[]");
+  CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("expected an object, found array"), llama::Error);
+  scratch.write("config.json", R"({"vocab_size":1,"vocab_size":2})");
+  CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("'vocab_size' occurs twice"), llama::Error);
+}

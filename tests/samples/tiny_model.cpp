@@ -1,0 +1,188 @@
+#include "tiny_model.h"
+
+#include <cmath>
+#include <complex>
+#include <random>
+
+#include "safetensors_bytes.h"
+
+namespace {
+
+constexpr int kHidden = 24;
+constexpr int kIntermediate = 40;
+constexpr int kLayers = 2;
+constexpr int kQueryHeads = 4;
+constexpr int kKvHeads = 2;
+constexpr int kHeadDim = 16;
+constexpr double kEpsilon = 1e-5;
+constexpr double kTheta = 10000.0;
+
+std::vector<double> sum(std::vector<double> a, const std::vector<double>& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+}  // namespace
+
+TinyModel::TinyModel(TinyLayout layout) : layout_(std::move(layout)) {
+  add("model.embed_tokens.weight", {kVocabulary, kHidden}, 0.0, 0.3);
+  if (!layout_.tied) add("lm_head.weight", {kVocabulary, kHidden}, 0.0, 0.3);
+  add("model.norm.weight", {kHidden}, 1.0, 0.2);
+  for (int i = 0; i < kLayers; ++i) add_layer(i);
+}
+
+void TinyModel::add(const std::string& name, std::vector<int64_t> shape, double center, double spread) {
+  std::mt19937_64 random(tensors_.size());
+  std::uniform_real_distribution<double> uniform(center - spread, center + spread);
+  int64_t elements = 1;
+  for (const int64_t size : shape) elements *= size;
+  Tensor tensor{std::move(shape), {}};
+  for (int64_t i = 0; i < elements; ++i) tensor.values.push_back(static_cast<float>(uniform(random)));
+  tensors_[name] = std::move(tensor);
+}
+
+void TinyModel::add_linear(const std::string& name, int out, int in, bool bias) {
+  add(name + ".weight", {out, in}, 0.0, 0.4);
+  if (bias) add(name + ".bias", {out}, 0.0, 0.5);
+}
+
+void TinyModel::add_layer(int index) {
+  const std::string layer = "model.layers." + std::to_string(index) + ".";
+  add(layer + "input_layernorm.weight", {kHidden}, 1.0, 0.2);
+  add(layer + "post_attention_layernorm.weight", {kHidden}, 1.0, 0.2);
+  add_linear(layer + "self_attn.q_proj", kQueryHeads * kHeadDim, kHidden, layout_.qkv_bias);
+  add_linear(layer + "self_attn.k_proj", kKvHeads * kHeadDim, kHidden, layout_.qkv_bias);
+  add_linear(layer + "self_attn.v_proj", kKvHeads * kHeadDim, kHidden, layout_.qkv_bias);
+  add_linear(layer + "self_attn.o_proj", kHidden, kQueryHeads * kHeadDim, layout_.o_bias);
+  if (layout_.qk_norm) {
+    add(layer + "self_attn.q_norm.weight", {kHeadDim}, 1.0, 0.5);
+    add(layer + "self_attn.k_norm.weight", {kHeadDim}, 1.0, 0.5);
+  }
+  add_linear(layer + "mlp.gate_proj", kIntermediate, kHidden, layout_.mlp_bias);
+  add_linear(layer + "mlp.up_proj", kIntermediate, kHidden, layout_.mlp_bias);
+  add_linear(layer + "mlp.down_proj", kHidden, kIntermediate, layout_.mlp_bias);
+}
+
+void TinyModel::write(const ScratchDirectory& directory) const {
+  nlohmann::json header;
+  std::string data;
+  for (const auto& [name, tensor] : tensors_) {
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
+    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  directory.write("model.safetensors", safetensors_bytes(header.dump(), data));
+
+  nlohmann::json config = {{"architectures", {layout_.architecture}},
+                           {"vocab_size", kVocabulary},
+                           {"hidden_size", kHidden},
+                           {"intermediate_size", kIntermediate},
+                           {"num_hidden_layers", kLayers},
+                           {"num_attention_heads", kQueryHeads},
+                           {"num_key_value_heads", kKvHeads},
+                           {"head_dim", kHeadDim},
+                           {"hidden_act", "silu"},
+                           {"max_position_embeddings", 1024},
+                           {"rms_norm_eps", kEpsilon},
+                           {"rope_theta", kTheta},
+                           {"tie_word_embeddings", layout_.tied},
+                           {"attention_bias", layout_.o_bias},
+                           {"mlp_bias", layout_.mlp_bias}};
+  if (layout_.sliding_window > 0) config["sliding_window"] = layout_.sliding_window;
+  directory.write("config.json", config.dump());
+}
+
+TinyModel::Vector TinyModel::linear(const std::string& name, const Vector& x) const {
+  const Tensor& weight = tensors_.at(name + ".weight");
+  Vector y(static_cast<size_t>(weight.shape[0]), 0.0);
+  for (size_t row = 0; row < y.size(); ++row) {
+    for (size_t i = 0; i < x.size(); ++i) y[row] += static_cast<double>(weight.values[row * x.size() + i]) * x[i];
+  }
+  const auto bias = tensors_.find(name + ".bias");
+  if (bias == tensors_.end()) return y;
+  return sum(std::move(y), Vector(bias->second.values.begin(), bias->second.values.end()));
+}
+
+TinyModel::Vector TinyModel::rms_norm(const std::string& name, const Vector& x) const {
+  double squares = 0.0;
+  for (const double value : x) squares += value * value;
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i] = x[i] / std::sqrt(squares / static_cast<double>(x.size()) + kEpsilon) *
+           static_cast<double>(tensors_.at(name).values[i]);
+  }
+  return y;
+}
+
+TinyModel::Vector TinyModel::heads(const std::string& norm, Vector x, int position) const {
+  for (size_t begin = 0; begin < x.size(); begin += kHeadDim) {
+    Vector head(&x[begin], &x[begin] + kHeadDim);
+    if (layout_.qk_norm) head = rms_norm(norm, head);
+    for (size_t j = 0; j < kHeadDim / 2; ++j) {
+      const double angle = position * std::pow(kTheta, -2.0 * static_cast<double>(j) / kHeadDim);
+      const std::complex<double> z = std::polar(1.0, angle) * std::complex<double>(head[j], head[j + kHeadDim / 2]);
+      x[begin + j] = z.real();
+      x[begin + j + kHeadDim / 2] = z.imag();
+    }
+  }
+  return x;
+}
+
+TinyModel::Vector TinyModel::attend(const Vector& q, const std::vector<Vector>& keys,
+                                    const std::vector<Vector>& values) const {
+  const size_t end = keys.size();
+  const auto window = static_cast<size_t>(layout_.sliding_window);
+  const size_t begin = window > 0 && end > window ? end - window : 0;
+  Vector out(q.size(), 0.0);
+  for (size_t head = 0; head < kQueryHeads; ++head) {
+    const size_t kv = head / (kQueryHeads / kKvHeads) * kHeadDim;
+    double total = 0.0;
+    for (size_t t = begin; t < end; ++t) {
+      double dot = 0.0;
+      for (size_t i = 0; i < kHeadDim; ++i) dot += q[head * kHeadDim + i] * keys[t][kv + i];
+      const double weight = std::exp(dot / std::sqrt(static_cast<double>(kHeadDim)));
+      total += weight;
+      for (size_t i = 0; i < kHeadDim; ++i) out[head * kHeadDim + i] += weight * values[t][kv + i];
+    }
+    for (size_t i = 0; i < kHeadDim; ++i) out[head * kHeadDim + i] /= total;
+  }
+  return out;
+}
+
+TinyModel::Vector TinyModel::attention(const std::string& layer, const Vector& x, std::vector<Vector>& keys,
+                                       std::vector<Vector>& values) const {
+  const auto position = static_cast<int>(keys.size());
+  const Vector normed = rms_norm(layer + "input_layernorm.weight", x);
+  const std::string name = layer + "self_attn.";
+  const Vector q = heads(name + "q_norm.weight", linear(name + "q_proj", normed), position);
+  keys.push_back(heads(name + "k_norm.weight", linear(name + "k_proj", normed), position));
+  values.push_back(linear(name + "v_proj", normed));
+  return linear(name + "o_proj", attend(q, keys, values));
+}
+
+TinyModel::Vector TinyModel::mlp(const std::string& layer, const Vector& x) const {
+  const Vector normed = rms_norm(layer + "post_attention_layernorm.weight", x);
+  Vector gate = linear(layer + "mlp.gate_proj", normed);
+  const Vector up = linear(layer + "mlp.up_proj", normed);
+  for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1.0 + std::exp(-gate[i])) * up[i];
+  return linear(layer + "mlp.down_proj", gate);
+}
+
+std::vector<std::vector<double>> TinyModel::logits(const std::vector<int32_t>& tokens) const {
+  std::vector<std::vector<Vector>> keys(kLayers);
+  std::vector<std::vector<Vector>> values(kLayers);
+  const std::vector<float>& embedding = tensors_.at("model.embed_tokens.weight").values;
+  std::vector<Vector> result;
+  for (const int32_t token : tokens) {
+    const float* row = &embedding[static_cast<size_t>(token) * kHidden];
+    Vector x(row, row + kHidden);
+    for (size_t i = 0; i < kLayers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".";
+      x = sum(std::move(x), attention(layer, x, keys[i], values[i]));
+      x = sum(std::move(x), mlp(layer, x));
+    }
+    x = rms_norm("model.norm.weight", x);
+    result.push_back(linear(layout_.tied ? "model.embed_tokens" : "lm_head", x));
+  }
+  return result;
+}

@@ -1,0 +1,107 @@
+// Float64 brute force: rotary embedding, Hadamard rotation and attention, written from their definitions.
+#pragma once
+
+#include "kvq.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace kvq_test {
+
+// How positions turn a head's channels; `inv_freq` has one angle per pair and position.
+struct Rotation {
+  kvq_rope pairing = KVQ_ROPE_NONE;
+  std::vector<double> inv_freq;
+
+  static Rotation from(const kvq_cache_options& options) {
+    Rotation rotation{options.rope, {}};
+    if (options.rope == KVQ_ROPE_NONE) return rotation;
+    const int32_t dim = options.rotary_dim == 0 ? options.head_dim : options.rotary_dim;
+    for (int32_t j = 0; j < dim / 2; ++j) {
+      rotation.inv_freq.push_back(options.inv_freq != nullptr ? double{options.inv_freq[j]}
+                                                              : std::pow(double{options.rope_base}, -2.0 * j / dim));
+    }
+    return rotation;
+  }
+
+  size_t first_channel(size_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }
+  size_t second_channel(size_t pair) const { return pairing == KVQ_ROPE_HALF ? pair + inv_freq.size() : 2 * pair + 1; }
+
+  // Pair j, read as x + iy, is multiplied by exp(i · position · inv_freq[j]).
+  void apply(std::span<double> head, int32_t position) const {
+    for (size_t j = 0; j < inv_freq.size(); ++j) {
+      const double angle = position * inv_freq[j];
+      double& x = head[first_channel(j)];
+      double& y = head[second_channel(j)];
+      const double turned = x * std::cos(angle) - y * std::sin(angle);
+      y = x * std::sin(angle) + y * std::cos(angle);
+      x = turned;
+    }
+  }
+};
+
+inline size_t largest_power_of_two_dividing(size_t n) { return n & (~n + 1); }
+
+// The orthonormal Sylvester-Hadamard matrix on each block of channels, from its definition:
+// H[i][j] = (−1)^(number of ones in i & j) / √block.
+inline std::vector<double> hadamard(std::span<const double> head) {
+  const size_t block = largest_power_of_two_dividing(head.size());
+  std::vector<double> rotated(head.size(), 0.0);
+  for (size_t start = 0; start < head.size(); start += block) {
+    for (size_t i = 0; i < block; ++i) {
+      for (size_t j = 0; j < block; ++j) {
+        const bool negative = __builtin_parityll(i & j) != 0;
+        rotated[start + i] += negative ? -head[start + j] : head[start + j];
+      }
+      rotated[start + i] /= std::sqrt(static_cast<double>(block));
+    }
+  }
+  return rotated;
+}
+
+struct AttentionRule {
+  double scale = 1.0;
+  int32_t sliding_window = 0;  // 0: all
+  double logit_softcap = 0.0;  // 0: none
+};
+
+inline bool sees(const AttentionRule& rule, int32_t query_position, int32_t token_position) {
+  if (token_position > query_position) return false;
+  return rule.sliding_window == 0 || int64_t{token_position} > int64_t{query_position} - rule.sliding_window;
+}
+
+// softmax(scale · q·kᵀ) v for one query head; k and v are [n, head_dim], q is rotated already. Zeros if it sees
+// nothing.
+template <typename T>
+std::vector<double> attention(const AttentionRule& rule, std::span<const double> q, int32_t position,
+                              std::span<const T> k, std::span<const T> v, std::span<const int32_t> positions) {
+  const size_t dim = q.size();
+  std::vector<double> logits(positions.size(), -std::numeric_limits<double>::infinity());
+  double largest = -std::numeric_limits<double>::infinity();
+  for (size_t t = 0; t < positions.size(); ++t) {
+    if (!sees(rule, position, positions[t])) continue;
+    double dot = 0.0;
+    for (size_t c = 0; c < dim; ++c) dot += q[c] * static_cast<double>(k[t * dim + c]);
+    logits[t] = rule.scale * dot;
+    if (rule.logit_softcap > 0.0) logits[t] = rule.logit_softcap * std::tanh(logits[t] / rule.logit_softcap);
+    largest = std::max(largest, logits[t]);
+  }
+  std::vector<double> out(dim, 0.0);
+  if (std::isinf(largest)) return out;
+  double sum = 0.0;
+  for (size_t t = 0; t < positions.size(); ++t) {
+    const double weight = std::exp(logits[t] - largest);
+    if (weight == 0.0) continue;
+    sum += weight;
+    for (size_t c = 0; c < dim; ++c) out[c] += weight * static_cast<double>(v[t * dim + c]);
+  }
+  for (double& x : out) x /= sum;
+  return out;
+}
+
+}  // namespace kvq_test
