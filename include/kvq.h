@@ -66,10 +66,10 @@ typedef int32_t kvq_status;
 
 /** What went wrong. Owned by the caller; set `struct_size` (::kvq_error_init does) before use. */
 typedef struct kvq_error {
-  uint32_t struct_size;  /**< sizeof(kvq_error) of the header the caller was built with. */
-  kvq_status code;       /**< Same value as the call returned. */
-  int32_t backend_code;  /**< Code of the device's own library, 0 if none. */
-  char message[256];     /**< English text, NUL-terminated, empty on success. */
+  uint32_t struct_size; /**< sizeof(kvq_error) of the header the caller was built with. */
+  kvq_status code;      /**< Same value as the call returned. */
+  int32_t backend_code; /**< Code of the device's own library, 0 if none. */
+  char message[256];    /**< English text, NUL-terminated, empty on success. */
 } kvq_error;
 
 /** Clear an error and set its `struct_size`. NULL is ignored. \since 0.1 */
@@ -173,13 +173,13 @@ KVQ_API void kvq_context_destroy(kvq_context* context);
 typedef struct kvq_context_info {
   uint32_t struct_size;
   kvq_device device;
-  int32_t n_threads;      /**< 0 when the caller's `parallel_for` hook is used. */
+  int32_t n_threads; /**< 0 when the caller's `parallel_for` hook is used. */
   int32_t reserved;
-  const char* backend;    /**< "cpu". */
-  const char* isa;        /**< Instruction set in use, for example "avx512vnni". */
-  uint64_t bytes;         /**< Allocated now. */
-  uint64_t peak_bytes;    /**< Largest value of `bytes` so far. */
-  uint64_t max_bytes;     /**< The limit, 0 if none. */
+  const char* backend; /**< "cpu". */
+  const char* isa;     /**< Instruction set in use, for example "avx512vnni". */
+  uint64_t bytes;      /**< Allocated now. */
+  uint64_t peak_bytes; /**< Largest value of `bytes` so far. */
+  uint64_t max_bytes;  /**< The limit, 0 if none. */
 } kvq_context_info;
 
 /** Fill `info`, whose `struct_size` must be set.
@@ -232,19 +232,19 @@ typedef struct kvq_cache kvq_cache;
 
 typedef struct kvq_cache_options {
   uint32_t struct_size;
-  int32_t n_layers;         /**< 1 … 65536. */
-  int32_t q_heads;          /**< Query heads; a multiple of `kv_heads`. */
-  int32_t kv_heads;         /**< Key/value heads, 1 … 4096. */
-  int32_t head_dim;         /**< A multiple of 8, 8 … 256. */
-  kvq_rope rope;            /**< ::KVQ_ROPE_HALF by default. */
-  int32_t rotary_dim;       /**< Leading channels that are rotated, even; 0 (default): `head_dim`. */
-  float rope_base;          /**< 10000 by default. Unused when `inv_freq` is given. */
-  const float* inv_freq;    /**< `[rotary_dim / 2]` radians per position, copied; NULL (default):
-                                 rope_base^(-2j / rotary_dim). */
-  float scale;              /**< Factor on q·k; 0 (default): 1 / sqrt(head_dim). */
-  int32_t reserved;         /**< 0. */
-  uint64_t max_bytes;       /**< Limit on what this cache allocates; 0 (default): only the context's. */
-  uint64_t model_id;        /**< Any number that identifies the model's weights; snapshots of another one are refused. */
+  int32_t n_layers;      /**< 1 … 65536. */
+  int32_t q_heads;       /**< Query heads; a multiple of `kv_heads`. */
+  int32_t kv_heads;      /**< Key/value heads, 1 … 4096. */
+  int32_t head_dim;      /**< A multiple of 8, 8 … 256. */
+  kvq_rope rope;         /**< ::KVQ_ROPE_HALF by default. */
+  int32_t rotary_dim;    /**< Leading channels that are rotated, even; 0 (default): `head_dim`. */
+  float rope_base;       /**< 10000 by default. Unused when `inv_freq` is given. */
+  const float* inv_freq; /**< `[rotary_dim / 2]` radians per position, copied; NULL (default):
+                              rope_base^(-2j / rotary_dim). */
+  float scale;           /**< Factor on q·k; 0 (default): 1 / sqrt(head_dim). */
+  int32_t reserved;      /**< 0. */
+  uint64_t max_bytes;    /**< Limit on what this cache allocates; 0 (default): only the context's. */
+  uint64_t model_id;     /**< Any number that identifies the model's weights; snapshots of another one are refused. */
 } kvq_cache_options;
 
 /** Fill with defaults; the four sizes are left 0 and must be set. NULL is ignored. \since 0.1 */
@@ -331,15 +331,12 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
  *
  *  \param n          number of tokens, ≥ 1.
  *  \param k          keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was made with ::KVQ_ROPE_NONE; host
- *                    memory, read before return. Finite, magnitude at most 65504 (FP16) after rotation, in layers stored
- *                    with `+hadamard` after that rotation too.
- *  \param v          values, same shape and rules.
- *  \param dtype      element type of `k` and `v`.
- *  \param positions  `[n]` original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
- *                    consecutive.
- *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable); KVQ_E_LIMIT; KVQ_E_MEMORY.
- *  \threads exclusive use of `sequence`; other sequences of the cache may be appended to concurrently.
- *  \since 0.1 */
+ *                    memory, read before return. Finite, magnitude at most 65504 (FP16) after rotation, in layers
+ * stored with `+hadamard` after that rotation too. \param v          values, same shape and rules. \param dtype element
+ * type of `k` and `v`. \param positions  `[n]` original positions, ≥ 0, strictly increasing and beyond the layer's last
+ * one; NULL: consecutive. \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable);
+ * KVQ_E_LIMIT; KVQ_E_MEMORY. \threads exclusive use of `sequence`; other sequences of the cache may be appended to
+ * concurrently. \since 0.1 */
 KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k,
                               const void* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error);
 
@@ -371,9 +368,9 @@ typedef struct kvq_attend_batch {
                                              made with ::KVQ_ROPE_NONE. */
   kvq_dtype q_dtype;
   kvq_dtype out_dtype;
-  void* out;                            /**< `[total queries, q_heads, head_dim]`; may not overlap `q`. */
-  int32_t sliding_window;               /**< A query at position p sees positions > p − window; 0 (default): all. */
-  float logit_softcap;                  /**< cap·tanh(logit / cap); 0 (default): none. */
+  void* out;              /**< `[total queries, q_heads, head_dim]`; may not overlap `q`. */
+  int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): all. */
+  float logit_softcap;    /**< cap·tanh(logit / cap); 0 (default): none. */
 } kvq_attend_batch;
 
 /** Fill with defaults (one F32 query per sequence). NULL is ignored. \since 0.1 */
@@ -402,17 +399,17 @@ KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_
 typedef struct kvq_usage {
   uint32_t struct_size;
   int32_t reserved;
-  int64_t scalars;          /**< Key and value scalars held: 2 · head_dim · slots over all layers and KV heads. */
-  uint64_t sealed_bytes;    /**< Pages in their final compressed format. */
-  uint64_t fp16_bytes;      /**< FP16 pages: open, recent, sink, or of an fp16 policy. */
-  uint64_t metadata_bytes;  /**< Page records, positions, page lists, the sequence objects. */
-  uint64_t workspace_bytes; /**< Work space of kvq_attend and the cache object; 0 when asked for one sequence. */
-  uint64_t total_bytes;     /**< Sum of the four. */
-  uint64_t plain_fp16_bytes;/**< 2 · scalars: what an uncompressed FP16 cache needs. */
+  int64_t scalars;           /**< Key and value scalars held: 2 · head_dim · slots over all layers and KV heads. */
+  uint64_t sealed_bytes;     /**< Pages in their final compressed format. */
+  uint64_t fp16_bytes;       /**< FP16 pages: open, recent, sink, or of an fp16 policy. */
+  uint64_t metadata_bytes;   /**< Page records, positions, page lists, the sequence objects. */
+  uint64_t workspace_bytes;  /**< Work space of kvq_attend and the cache object; 0 when asked for one sequence. */
+  uint64_t total_bytes;      /**< Sum of the four. */
+  uint64_t plain_fp16_bytes; /**< 2 · scalars: what an uncompressed FP16 cache needs. */
   uint64_t sealed_pages;
   uint64_t fp16_pages;
-  uint64_t shared_pages;    /**< Pages that more than one sequence holds. For one sequence they are counted in full. */
-  double bits_per_scalar;   /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
+  uint64_t shared_pages;  /**< Pages that more than one sequence holds. For one sequence they are counted in full. */
+  double bits_per_scalar; /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
 } kvq_usage;
 
 /** Bytes used by one sequence, or by the whole cache with shared pages counted once.

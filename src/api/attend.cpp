@@ -1,6 +1,6 @@
+#include "cache/attend.h"
 #include "api/boundary.h"
 #include "api/handles.h"
-#include "cache/attend.h"
 #include "core/tensor.h"
 
 #include <algorithm>

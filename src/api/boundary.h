@@ -44,7 +44,9 @@ void require_struct(const T* options, const char* argument) {
 
 inline void require_range(int64_t value, int64_t low, int64_t high, const char* argument) {
   if (value >= low && value <= high) return;
-  if (low == high) fail(KVQ_E_ARGUMENT, "%s is %lld, must be %lld", argument, static_cast<long long>(value), static_cast<long long>(low));
+  if (low == high)
+    fail(KVQ_E_ARGUMENT, "%s is %lld, must be %lld", argument, static_cast<long long>(value),
+         static_cast<long long>(low));
   fail(KVQ_E_ARGUMENT, "%s is %lld, must be in [%lld, %lld]", argument, static_cast<long long>(value),
        static_cast<long long>(low), static_cast<long long>(high));
 }

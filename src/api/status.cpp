@@ -43,17 +43,28 @@ void kvq_error_init(kvq_error* error) {
 
 const char* kvq_status_name(kvq_status status) {
   switch (status) {
-    case KVQ_OK: return "KVQ_OK";
-    case KVQ_E_ARGUMENT: return "KVQ_E_ARGUMENT";
-    case KVQ_E_MEMORY: return "KVQ_E_MEMORY";
-    case KVQ_E_LIMIT: return "KVQ_E_LIMIT";
-    case KVQ_E_STATE: return "KVQ_E_STATE";
-    case KVQ_E_FORMAT: return "KVQ_E_FORMAT";
-    case KVQ_E_MISMATCH: return "KVQ_E_MISMATCH";
-    case KVQ_E_UNSUPPORTED: return "KVQ_E_UNSUPPORTED";
-    case KVQ_E_BACKEND: return "KVQ_E_BACKEND";
-    case KVQ_E_INTERNAL: return "KVQ_E_INTERNAL";
-    default: return "unknown status";
+    case KVQ_OK:
+      return "KVQ_OK";
+    case KVQ_E_ARGUMENT:
+      return "KVQ_E_ARGUMENT";
+    case KVQ_E_MEMORY:
+      return "KVQ_E_MEMORY";
+    case KVQ_E_LIMIT:
+      return "KVQ_E_LIMIT";
+    case KVQ_E_STATE:
+      return "KVQ_E_STATE";
+    case KVQ_E_FORMAT:
+      return "KVQ_E_FORMAT";
+    case KVQ_E_MISMATCH:
+      return "KVQ_E_MISMATCH";
+    case KVQ_E_UNSUPPORTED:
+      return "KVQ_E_UNSUPPORTED";
+    case KVQ_E_BACKEND:
+      return "KVQ_E_BACKEND";
+    case KVQ_E_INTERNAL:
+      return "KVQ_E_INTERNAL";
+    default:
+      return "unknown status";
   }
 }
 

@@ -54,9 +54,9 @@ struct AttendBatch {
   int32_t head_dim;
   const Rope* rope;
   float scale;
-  float softcap;  // 0: none
-  int32_t window; // 0: none
-  bool any_hadamard_keys;    // some page format of the layer stores rotated keys
+  float softcap;           // 0: none
+  int32_t window;          // 0: none
+  bool any_hadamard_keys;  // some page format of the layer stores rotated keys
   bool any_hadamard_values;
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <numeric>
 
 namespace kvq {
 namespace {
@@ -64,10 +63,10 @@ class AppendPlan {
  private:
   struct Change {
     int32_t head;
-    int32_t index;                      // in the head's list; its size appends
-    int32_t count;                      // slots in use afterwards
-    Page* page = nullptr;               // replaces or extends the list; null: the page there grows in place
-    int32_t* added_positions = nullptr; // for a page in place whose positions stop being consecutive
+    int32_t index;                       // in the head's list; its size appends
+    int32_t count;                       // slots in use afterwards
+    Page* page = nullptr;                // replaces or extends the list; null: the page there grows in place
+    int32_t* added_positions = nullptr;  // for a page in place whose positions stop being consecutive
   };
 
   /// The run that a head's new pages come from; takes the place of the sequence's on commit.
@@ -122,7 +121,8 @@ class AppendPlan {
     if (!in_place) {
       PageRun** run = sequence_.is_final(format, layer_) ? &runs_[static_cast<size_t>(head)].staged : nullptr;
       // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
-      change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, pages - cache_.recent - index));
+      change.page =
+          cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, pages - cache_.recent - index));
       change.page->first_position = slots[0];
       stored = change.page->positions;
     } else if (!consecutive && old->positions == nullptr) {
@@ -202,7 +202,8 @@ void check_positions(const Sequence& sequence, int32_t layer, int32_t n, const i
          INT32_MAX);
   }
   if (positions == nullptr) {
-    if (n > int64_t{INT32_MAX} - previous) fail(KVQ_E_ARGUMENT, "n is %d: positions after %d would overflow", n, previous);
+    if (n > int64_t{INT32_MAX} - previous)
+      fail(KVQ_E_ARGUMENT, "n is %d: positions after %d would overflow", n, previous);
     return;
   }
   for (int32_t i = 0; i < n; ++i) {
@@ -223,7 +224,7 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   Vector<int32_t> consecutive{StlAllocator<int32_t>(cache.allocator)};
   if (positions == nullptr) {
     consecutive.resize(static_cast<size_t>(n));
-    std::iota(consecutive.begin(), consecutive.end(), sequence.last_position(layer) + 1);
+    for (int32_t i = 0; i < n; ++i) consecutive[static_cast<size_t>(i)] = sequence.last_position(layer) + 1 + i;
     positions = consecutive.data();
   }
   const Cache::Layer& formats = cache.layers[static_cast<size_t>(layer)];

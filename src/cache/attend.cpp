@@ -34,7 +34,8 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
   for (int32_t i = 0; i < count; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[queries_ + i]
                                                                : sequence.position_from_end(layer_, count - i);
-    if (position < 0) fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", queries_ + i, position);
+    if (position < 0)
+      fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", queries_ + i, position);
     cache_.attend_positions.push_back(position);
   }
   queries_ += count;

@@ -43,15 +43,15 @@ class Cache {
   int32_t recent;
 
   Backend& backend;
-  Allocator allocator;   // everything of this cache
+  Allocator allocator;       // everything of this cache
   Allocator page_allocator;  // page data, a child of `allocator`
   Allocator work_allocator;  // work space of attend, a child of `allocator`
   Rope rope;
-  PageFormat float16;           // format of open, recent and sink pages
-  Vector<PageFormat> formats;   // distinct sealed formats; never reallocated
+  PageFormat float16;          // format of open, recent and sink pages
+  Vector<PageFormat> formats;  // distinct sealed formats; never reallocated
   Vector<Layer> layers;
   Owned<Workspace> workspace;
-  Vector<AttendSequence> attend_sequences;    // reused by attend
+  Vector<AttendSequence> attend_sequences;  // reused by attend
   Vector<const Page* const*> attend_lists;
   Vector<int32_t> attend_counts;
   Vector<int32_t> attend_positions;

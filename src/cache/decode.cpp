@@ -29,7 +29,8 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
     cache.backend.read(page->data, bytes.size(), bytes.data());
     const auto n = static_cast<size_t>(end - begin);
     if (out.k != nullptr) {
-      decode_side(Side::kKeys, page->format->keys, cache.head_dim, bytes.data(), begin, end - begin, out.k + done * dim);
+      decode_side(Side::kKeys, page->format->keys, cache.head_dim, bytes.data(), begin, end - begin,
+                  out.k + done * dim);
     }
     if (out.v != nullptr) {
       decode_side(Side::kValues, page->format->values, cache.head_dim, bytes.data() + page->format->key_bytes(), begin,

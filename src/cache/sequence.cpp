@@ -43,7 +43,8 @@ void finish(kvq_usage& usage, int32_t head_dim, int64_t slots) {
   usage.plain_fp16_bytes = 2 * static_cast<uint64_t>(usage.scalars);
   const uint64_t held = usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
   usage.total_bytes = held + usage.workspace_bytes;
-  usage.bits_per_scalar = usage.scalars == 0 ? 0.0 : 8.0 * static_cast<double>(held) / static_cast<double>(usage.scalars);
+  usage.bits_per_scalar =
+      usage.scalars == 0 ? 0.0 : 8.0 * static_cast<double>(held) / static_cast<double>(usage.scalars);
 }
 
 }  // namespace
@@ -90,8 +91,7 @@ kvq_usage usage(const Cache& cache) {
   result.fp16_pages = cache.account.float16_pages;
   result.shared_pages = cache.account.shared_pages;
   result.workspace_bytes = cache.fixed_bytes();
-  result.metadata_bytes =
-      cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes;
+  result.metadata_bytes = cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes;
   finish(result, cache.head_dim, cache.account.slots);
   return result;
 }

@@ -52,8 +52,8 @@ class Copies {
     copy->first_position = original.first_position;
     if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
     const PageWrite write{original.data, slots, 0, 0, 0, copy->data, original.format};
-    const TokenBatch none{nullptr, nullptr, KVQ_F32, 0, cache_.kv_heads, cache_.head_dim, &cache_.rope, {},
-                          false,   false};
+    const TokenBatch none{nullptr,         nullptr,      KVQ_F32, 0,     cache_.kv_heads,
+                          cache_.head_dim, &cache_.rope, {},      false, false};
     cache_.backend.append(none, {&write, 1}, cache_.allocator);
   }
 

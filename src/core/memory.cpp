@@ -35,9 +35,8 @@ void* Allocator::allocate(size_t bytes, size_t alignment) {
   reserve(bytes);
   const Allocator* root = this;
   while (root->parent_ != nullptr) root = root->parent_;
-  void* pointer = root->hooks_.allocate != nullptr
-                      ? root->hooks_.allocate(root->hooks_.user, bytes, alignment)
-                      : ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
+  void* pointer = root->hooks_.allocate != nullptr ? root->hooks_.allocate(root->hooks_.user, bytes, alignment)
+                                                   : ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
   if (pointer == nullptr) {
     unreserve(bytes);
     fail(KVQ_E_MEMORY, "the allocator returned NULL for %zu bytes", bytes);

@@ -12,8 +12,8 @@ struct Rope {
   explicit Rope(Allocator& allocator) : inv_freq(StlAllocator<float>(allocator)) {}
 
   kvq_rope pairing = KVQ_ROPE_NONE;
-  int32_t rotary_dim = 0;    // leading channels that are rotated; 0 with KVQ_ROPE_NONE
-  Vector<float> inv_freq;    // [rotary_dim / 2]
+  int32_t rotary_dim = 0;  // leading channels that are rotated; 0 with KVQ_ROPE_NONE
+  Vector<float> inv_freq;  // [rotary_dim / 2]
 
   int32_t pairs() const { return rotary_dim / 2; }
   int32_t first_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }

@@ -33,8 +33,8 @@ void encode_side(Side side, const SideFormat& format, int32_t head_dim, const st
   codec_of(format).encode(side, format, head_dim, float16, out);
 }
 
-void decode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin,
-                 int32_t n, float* out) {
+void decode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
+                 float* out) {
   codec_of(format).decode(side, format, head_dim, data, begin, n, out);
   if (!format.hadamard) return;
   for (int32_t i = 0; i < n; ++i) hadamard(out + static_cast<size_t>(i) * static_cast<size_t>(head_dim), head_dim);

@@ -60,8 +60,8 @@ size_t side_bytes(Side side, const SideFormat& format, int32_t head_dim);
 void encode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
 
 /// Decode `n` slots from `begin` of one side to `[n, head_dim]` floats: the reference that every kernel is held to.
-void decode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin,
-                 int32_t n, float* out);
+void decode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
+                 float* out);
 
 /// False if the bytes of one side hold a number that no encoder writes (infinite or NaN).
 bool side_is_valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data);

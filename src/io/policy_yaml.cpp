@@ -45,7 +45,8 @@ SideFormat read_format_name(const YamlNode& node, const char* key) {
     name.remove_suffix(kSuffix.size());
   }
   if (name == "fp16") {
-    if (format.hadamard) fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
+    if (format.hadamard)
+      fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
     return format;
   }
   for (const int bits : {8, 4, 3, 2}) {
@@ -87,7 +88,8 @@ SideFormat read_format(const YamlNode& node, const char* key) {
     }
   }
   if (format.codec != Codec::kFloat16) return format;
-  if (format.hadamard) fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for fp16: rotation is for integer formats", node.line);
+  if (format.hadamard)
+    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for fp16: rotation is for integer formats", node.line);
   return SideFormat{};
 }
 

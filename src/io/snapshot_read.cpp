@@ -14,7 +14,8 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   std::span<const std::byte> take(size_t n) {
-    if (n > bytes_.size()) fail(KVQ_E_FORMAT, "snapshot ends early: %zu bytes are left where %zu are needed", bytes_.size(), n);
+    if (n > bytes_.size())
+      fail(KVQ_E_FORMAT, "snapshot ends early: %zu bytes are left where %zu are needed", bytes_.size(), n);
     const auto taken = bytes_.first(n);
     bytes_ = bytes_.subspan(n);
     return taken;

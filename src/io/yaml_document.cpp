@@ -24,7 +24,9 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark& /*mark*/) override {}
   void OnDocumentEnd() override {}
 
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override { place({YamlNode::Kind::kNull, line_of(mark)}); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override {
+    place({YamlNode::Kind::kNull, line_of(mark)});
+  }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override {
     fail(KVQ_E_FORMAT, "yaml line %d: aliases are not supported", line_of(mark));
   }
@@ -101,7 +103,8 @@ class TreeBuilder final : public YAML::EventHandler {
 }  // namespace
 
 YamlNode parse_yaml(std::string_view text) {
-  if (text.size() > kMaxBytes) fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), kMaxBytes);
+  if (text.size() > kMaxBytes)
+    fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), kMaxBytes);
   if (text.find('\0') != std::string_view::npos) fail(KVQ_E_FORMAT, "yaml contains a NUL byte");
   try {
     std::istringstream stream{std::string(text)};

@@ -17,8 +17,8 @@ struct YamlNode {
   Kind kind = Kind::kNull;
   int line = 1;
   std::string scalar;
-  std::vector<YamlNode> items;                             // kSequence
-  std::vector<std::pair<std::string, YamlNode>> members;   // kMap
+  std::vector<YamlNode> items;                            // kSequence
+  std::vector<std::pair<std::string, YamlNode>> members;  // kMap
 };
 
 /// Parse one document. Throws KVQ_E_FORMAT.

@@ -92,8 +92,8 @@ TEST_CASE("an FP16 cache is within FP16 rounding of attention on what was append
   }
 }
 
-// At position p the angle of the fastest pair is p radians. Rounding it to FP32, or its inverse frequency, turns that
-// pair by up to p · 2^-23: 0.12 at a million. Queries and keys at nearby positions must not suffer from it in full.
+// At position p the angle of the fastest pair is p radians: rounded to FP32 it would turn that pair by up to 0.06 at a
+// million. Attention depends on differences of positions only, so nothing but the rounding of keys to FP16 may differ.
 TEST_CASE("positions around a million attend as at zero") {
   const Scenario scenario{.name = "late positions", .head_dim = 128, .lengths = {64}};
   const Inputs inputs = make_inputs(scenario);
@@ -111,7 +111,7 @@ TEST_CASE("positions around a million attend as at zero") {
     const kvq_test::Tensor b = run.attend();
     double error = 0.0;
     for (size_t i = 0; i < a.size(); ++i) error = std::max(error, std::fabs(a[i] - b[i]));
-    measure({"position 10^6", "fp16", isa, error / largest_value(inputs), 0.02}, scenario.name);
+    measure({"position 10^6", "fp16", isa, error / largest_value(inputs), 1e-3}, scenario.name);
   }
 }
 

@@ -17,9 +17,10 @@ constexpr int kHeadDim = 16;
 constexpr double kEpsilon = 1e-5;
 constexpr double kTheta = 10000.0;
 
-std::vector<double> sum(std::vector<double> a, const std::vector<double>& b) {
-  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  return a;
+std::vector<double> sum(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> result(a);
+  for (size_t i = 0; i < a.size(); ++i) result[i] += b[i];
+  return result;
 }
 
 }  // namespace
@@ -100,7 +101,7 @@ TinyModel::Vector TinyModel::linear(const std::string& name, const Vector& x) co
   }
   const auto bias = tensors_.find(name + ".bias");
   if (bias == tensors_.end()) return y;
-  return sum(std::move(y), Vector(bias->second.values.begin(), bias->second.values.end()));
+  return sum(y, Vector(bias->second.values.begin(), bias->second.values.end()));
 }
 
 TinyModel::Vector TinyModel::rms_norm(const std::string& name, const Vector& x) const {
@@ -178,8 +179,8 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<int32_t>& t
     Vector x(row, row + kHidden);
     for (size_t i = 0; i < kLayers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
-      x = sum(std::move(x), attention(layer, x, keys[i], values[i]));
-      x = sum(std::move(x), mlp(layer, x));
+      x = sum(x, attention(layer, x, keys[i], values[i]));
+      x = sum(x, mlp(layer, x));
     }
     x = rms_norm("model.norm.weight", x);
     result.push_back(linear(layout_.tied ? "model.embed_tokens" : "lm_head", x));

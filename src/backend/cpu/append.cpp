@@ -57,7 +57,8 @@ void check_head(const TokenBatch& tokens, const CheckedSide& side, size_t index)
   if (fits) return;
   size_t channel = 0;
   while (std::fabs(head[channel]) <= kMaxFloat16) ++channel;
-  fail(KVQ_E_ARGUMENT, "%s of token %zu, head %zu, channel %zu is %g when it is stored, but pages hold finite numbers up to %g",
+  fail(KVQ_E_ARGUMENT,
+       "%s of token %zu, head %zu, channel %zu is %g when it is stored, but pages hold finite numbers up to %g",
        side.name, token, index % static_cast<size_t>(tokens.kv_heads), channel, static_cast<double>(head[channel]),
        static_cast<double>(kMaxFloat16));
 }

@@ -18,12 +18,17 @@ constexpr float kLog2E = 1.44269504F;
 class AttendCall {
  public:
   AttendCall(const AttendBatch& batch, const KernelTable& kernels, AttendWorkspace& workspace)
-      : batch_(batch), kernels_(kernels), workspace_(workspace), layout_(batch), group_(batch.q_heads / batch.kv_heads) {}
+      : batch_(batch),
+        kernels_(kernels),
+        workspace_(workspace),
+        layout_(batch),
+        group_(batch.q_heads / batch.kv_heads) {}
 
   /// Everything that may allocate.
   void plan() {
     const size_t queries = batch_.query_positions.size();
-    const size_t floats = (queries * static_cast<size_t>(batch_.q_heads) + kBlockRows) * static_cast<size_t>(batch_.head_dim);
+    const size_t floats =
+        (queries * static_cast<size_t>(batch_.q_heads) + kBlockRows) * static_cast<size_t>(batch_.head_dim);
     grow(workspace_.rope_table, queries * batch_.rope->table_stride());
     grow(workspace_.queries, floats);
     if (batch_.any_hadamard_keys) grow(workspace_.rotated_queries, floats);

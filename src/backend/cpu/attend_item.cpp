@@ -28,7 +28,6 @@ SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
   return range;
 }
 
-
 /// One item at work: tiles of pages, blocks of rows.
 class ItemRun {
  public:
@@ -168,8 +167,8 @@ class ItemRun {
 
 }  // namespace
 
-void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
-              const KernelTable& kernels, float* partial) {
+void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
+              float* partial) {
   ItemRun(batch, item, queries, kernels, partial).run();
 }
 

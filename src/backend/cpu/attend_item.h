@@ -30,15 +30,15 @@ struct PartialLayout {
 
 /// Rows of a work item and what they may see.
 struct ItemQueries {
-  const float* plain;          // [row_count, head_dim]
-  const float* rotated;        // the same after a Hadamard rotation, or null
-  const int32_t* positions;    // of the sequence's query tokens
-  int32_t first_row;           // row i has the position of query token (first_row + i) / group
+  const float* plain;        // [row_count, head_dim]
+  const float* rotated;      // the same after a Hadamard rotation, or null
+  const int32_t* positions;  // of the sequence's query tokens
+  int32_t first_row;         // row i has the position of query token (first_row + i) / group
   int32_t group;
 };
 
 /// Attention of an item's rows over its pages, into its partial.
-void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
-              const KernelTable& kernels, float* partial);
+void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
+              float* partial);
 
 }  // namespace kvq::cpu

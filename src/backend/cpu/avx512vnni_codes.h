@@ -26,7 +26,8 @@ struct CodeWords {
     low = _mm512_loadu_si512(side.data + offset);
     prefetch(side.later + offset);
     if constexpr (kBits == 3) {
-      const size_t high_offset = layout.high_offset() + sizeof(uint32_t) * static_cast<size_t>(block / 2 * lanes + lane);
+      const size_t high_offset =
+          layout.high_offset() + sizeof(uint32_t) * static_cast<size_t>(block / 2 * lanes + lane);
       high = _mm512_loadu_si512(side.data + high_offset);
       if (block % 2 != 0) {
         high = _mm512_srli_epi32(high, 4);

@@ -3,8 +3,8 @@
 // A page's scales fold into the other operand, which is then rounded to fixed point with one step per row and page (or
 // group): 16 bits in two int8 passes for 8-bit codes, 8 bits in one pass for smaller ones, whose own rounding is
 // coarser. Codes are taken relative to the middle of their range, so that the rounding error of the operand meets
-// small numbers: with f = δ·i + ε, Σ f·code + Σ x·min = δ·Σ i·code + Σ x·(min + mid·scale) − mid·δ·Σ i + Σ ε·(code − mid),
-// and the last sum is what is neglected.
+// small numbers: with f = δ·i + ε, Σ f·code + Σ x·min = δ·Σ i·code + Σ x·(min + mid·scale) − mid·δ·Σ i + Σ ε·(code −
+// mid), and the last sum is what is neglected.
 #pragma once
 
 #include "backend/cpu/kernels.h"
@@ -43,8 +43,8 @@ inline __m512i round_to_low_bits(__m512 value, __m512 factor) {
 
 /// The low bytes of 32 rounded integers.
 inline __m256i low_bytes(__m512i first, __m512i second) {
-  const __m512i low_of_each = _mm512_set_epi64(
-      0, 0, 0, 0, 0x7C7874706C686460LL, 0x5C5854504C484440LL, 0x3C3834302C282420LL, 0x1C1814100C080400LL);
+  const __m512i low_of_each = _mm512_set_epi64(0, 0, 0, 0, 0x7C7874706C686460LL, 0x5C5854504C484440LL,
+                                               0x3C3834302C282420LL, 0x1C1814100C080400LL);
   return _mm512_castsi512_si256(_mm512_permutex2var_epi8(first, low_of_each, second));
 }
 
@@ -63,8 +63,8 @@ inline __m128 sum_rows(const __m512 (&rows)[kRows]) {
   const __m512 d = kRows > 2 ? rows[kRows > 2 ? 3 : 0] : zero;
   const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
   const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
-  const __m512 abcd = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
-                                    _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  const __m512 abcd =
+      _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
@@ -78,8 +78,8 @@ inline __m128 max_rows(const __m512 (&rows)[kRows]) {
   const __m512 d = kRows > 2 ? rows[kRows > 2 ? 3 : 0] : zero;
   const __m512d ab = _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
   const __m512d cd = _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
-  const __m512 abcd = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
-                                    _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  const __m512 abcd =
+      _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
   const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
   return _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }

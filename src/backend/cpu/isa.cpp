@@ -22,7 +22,8 @@ struct Tables {
     const int64_t supported = hwy::SupportedTargets();
     (void)supported;
 #if defined(KVQ_HAVE_AVX512VNNI)
-    if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0 && (supported & HWY_AVX3) != 0) {
+    if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0 &&
+        (supported & HWY_AVX3) != 0) {
       add(avx512vnni_table());
     }
 #endif

@@ -60,7 +60,7 @@ struct KernelTable {
   const char* name;
   KeyKernel float16_keys;
   ValueKernel float16_values;
-  KeyKernel integer_keys[9];      // by bits; null where no such format exists
+  KeyKernel integer_keys[9];  // by bits; null where no such format exists
   ValueKernel integer_values[9];
   SoftmaxKernel softmax;
   BlendKernel blend;

@@ -130,8 +130,8 @@ inline void float16_keys(const SideShape& shape, const SideData& keys, int32_t r
   }
 }
 
-inline void float16_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows,
-                           const float* p, float* out) {
+inline void float16_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows, const float* p,
+                           float* out) {
   if (rows == 1) {
     float16_values_rows<1>(shape.head_dim, values, pages, p, out);
   } else if (rows == 2) {

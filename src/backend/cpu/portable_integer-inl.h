@@ -37,7 +37,8 @@ struct Words {
     low = hn::LoadU(d, reinterpret_cast<const uint32_t*>(side.data + offset));
     prefetch(side.later + offset);
     if constexpr (kBits == 3) {
-      const size_t high_offset = layout.high_offset() + sizeof(uint32_t) * static_cast<size_t>(block / 2 * lanes + lane);
+      const size_t high_offset =
+          layout.high_offset() + sizeof(uint32_t) * static_cast<size_t>(block / 2 * lanes + lane);
       high = hn::LoadU(d, reinterpret_cast<const uint32_t*>(side.data + high_offset));
       prefetch(side.later + high_offset);
       if (block % 2 != 0) high = hn::ShiftRight<4>(high);
@@ -164,8 +165,8 @@ HWY_INLINE void integer_values_chunk(const integer::Layout& layout, const SideDa
 }
 
 template <int kBits, int kRows>
-HWY_INLINE void integer_values_rows(const SideShape& shape, const SideData* values, int32_t pages,
-                                    const float* p, float* out) {
+HWY_INLINE void integer_values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p,
+                                    float* out) {
   const auto lanes = static_cast<int32_t>(hn::Lanes(CodeTag()));
   const integer::Layout layout{Side::kValues, kBits, shape.head_dim, shape.group};
   const int32_t width = layout.low_plane().lanes;
@@ -205,8 +206,8 @@ void integer_keys(const SideShape& shape, const SideData& keys, int32_t rows, co
 }
 
 template <int kBits>
-void integer_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows,
-                    const float* p, float* out) {
+void integer_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows, const float* p,
+                    float* out) {
   if (rows == 1) {
     integer_values_rows<kBits, 1>(shape, values, pages, p, out);
   } else if (rows == 2) {

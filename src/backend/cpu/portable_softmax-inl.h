@@ -42,8 +42,7 @@ template <class D, class V>
 HWY_INLINE V soft_cap(D d, V x, float cap) {
   // tanh(z) = 1 − 2 / (e^{2z} + 1); x is z·cap·log2(e), so e^{2z} = 2^{2x / cap}. Beyond ±40 tanh is ±1 in FP32.
   const V power = hn::Min(hn::Mul(x, hn::Set(d, 2.0F / cap)), hn::Set(d, 40.0F));
-  const V tanh = hn::Sub(hn::Set(d, 1.0F),
-                         hn::Div(hn::Set(d, 2.0F), hn::Add(exp2_vector(d, power), hn::Set(d, 1.0F))));
+  const V tanh = hn::Sub(hn::Set(d, 1.0F), hn::Div(hn::Set(d, 2.0F), hn::Add(exp2_vector(d, power), hn::Set(d, 1.0F))));
   return hn::Mul(tanh, hn::Set(d, cap * 1.44269504F));
 }
 

@@ -174,8 +174,7 @@ inline void values_rows(const SideShape& shape, const SideData* values, int32_t 
       const std::byte* data = values[page].data;
       const auto* scales = reinterpret_cast<const uint16_t*>(data + layout.scale_offset()) + group * kPageSlots;
       const auto* minima = reinterpret_cast<const uint16_t*>(data + layout.min_offset()) + group * kPageSlots;
-      const __m128 bound =
-          _mm_mul_ps(_mm_load_ps(bounds.probability[page]), _mm_set1_ps(bounds.scale[page][group]));
+      const __m128 bound = _mm_mul_ps(_mm_load_ps(bounds.probability[page]), _mm_set1_ps(bounds.scale[page][group]));
       fold_probabilities<kBits, kRows>(p + page * kPageSlots, scales, minima, bound, operands[page], sums);
     }
     alignas(16) float bias[kBlockRows];

@@ -107,7 +107,7 @@ void encode_values(const Layout& layout, const float* rows, std::byte* out) {
 size_t bytes(Side side, const SideFormat& format, int32_t head_dim) { return layout(side, format, head_dim).bytes(); }
 
 void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out) {
-  std::array<float, static_cast<size_t>(kPageSlots* kMaxHeadDim)> rows;  // [slots, head_dim]
+  std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;  // [slots, head_dim]
   float16::decode(side, SideFormat{}, head_dim, float16, 0, kPageSlots, rows.data());
   if (format.hadamard) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) hadamard(rows.data() + slot * head_dim, head_dim);
