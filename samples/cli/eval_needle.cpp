@@ -63,18 +63,21 @@ void print_result(const Options& options, const NeedleResult& result, double wei
              "cache  " + usage_text(result.usage) + "\n");
 }
 
+NeedleResult measure(Engine& engine, const Options& options) {
+  const llama::PolicyHandle policy = load_spec(engine.context.get(), options.kv);
+  const std::vector<int32_t> filler = filler_tokens(engine, options);
+  llama::Session session(engine.model, engine.context.get(), policy.get());
+  Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);
+  return measure_needle(engine.model, engine.tokenizer, session, filler, options.needle, progress);
+}
+
 void run(const Options& options) {
   Engine engine(options.model, options.compute);
-  const llama::PolicyHandle policy = load_spec(engine.context.get(), options.kv);
   if (options.needle.context > engine.model.config().max_positions) {
     throw UsageError("--context " + std::to_string(options.needle.context) + " exceeds the model's " +
                      std::to_string(engine.model.config().max_positions) + " positions");
   }
-  const std::vector<int32_t> filler = filler_tokens(engine, options);
-  llama::Session session(engine.model, engine.context.get(), policy.get());
-  Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);
-  const NeedleResult result = measure_needle(engine.model, engine.tokenizer, session, filler, options.needle, progress);
-  print_result(options, result, engine.model.weights().bits);
+  print_result(options, measure(engine, options), engine.model.weights().bits);
 }
 
 }  // namespace

@@ -49,19 +49,22 @@ void print_result(const Options& options, const PerplexityResult& result, double
              "speed      " + number_text(result.tokens_per_second, 0) + " tokens per second\n");
 }
 
+PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
+  const llama::PolicyHandle policy = load_spec(engine.context.get(), options.kv);
+  llama::Session session(engine.model, engine.context.get(), policy.get());
+  const int64_t windows = window_count(static_cast<int64_t>(tokens.size()), options.perplexity);
+  Progress progress("perplexity", windows * options.perplexity.context);
+  return measure_perplexity(engine.model, session, tokens, options.perplexity, progress);
+}
+
 void run(const Options& options) {
   Engine engine(options.model, options.compute);
-  const llama::PolicyHandle policy = load_spec(engine.context.get(), options.kv);
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
-  const int64_t windows = window_count(static_cast<int64_t>(tokens.size()), options.perplexity);
   if (options.perplexity.context > engine.model.config().max_positions) {
     throw UsageError("--context " + std::to_string(options.perplexity.context) + " exceeds the model's " +
                      std::to_string(engine.model.config().max_positions) + " positions");
   }
-  llama::Session session(engine.model, engine.context.get(), policy.get());
-  Progress progress("perplexity", windows * options.perplexity.context);
-  const PerplexityResult result = measure_perplexity(engine.model, session, tokens, options.perplexity, progress);
-  print_result(options, result, engine.model.weights().bits);
+  print_result(options, measure(engine, tokens, options), engine.model.weights().bits);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
 #include "compute.h"
@@ -51,10 +52,16 @@ void run(const Options& options) {
 
   const std::span<const float> logits = read_prompt(session, prompt, options.chunk);
   if (!options.json) print_text(options.prompt);
+  std::optional<Progress> progress;
+  if (options.json) progress.emplace("text", options.max_tokens);
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<int32_t> tokens =
       generate_tokens(engine.model.config(), session, logits, options.max_tokens, sampler, [&](int32_t token) {
-        if (!options.json) print_text(engine.tokenizer.decode_piece(token));
+        if (progress) {
+          progress->advance(1);
+        } else {
+          print_text(engine.tokenizer.decode_piece(token));
+        }
         return true;
       });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;

@@ -1,7 +1,7 @@
 // Times of the cache's operations, each beside FP16 in the same run.
 //   attend  one query of the newest token over all tokens: per format, length and threads
-//   append  one token at the end of a long sequence, sealing a page every 32nd time
-//   seal    the one token in 32 that seals a page
+//   append  one token into the open page of a long sequence
+//   seal    the token that begins a page and seals the one before it in every head
 //   prompt  a prompt of 512 tokens into an empty sequence
 #include "filled_cache.h"
 

@@ -1,0 +1,137 @@
+// The loader behind the checksum: damaged snapshots whose checksum has been made right again.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "io/snapshot_layout.h"
+#include "kvq.h"
+
+namespace {
+
+constexpr int32_t kTokens = 70;
+constexpr int32_t kHeadDim = 16;
+
+struct Bench {
+  kvq_context* context = nullptr;
+  kvq_policy* policy = nullptr;
+  kvq_cache* cache = nullptr;
+
+  Bench() {
+    REQUIRE(kvq_context_create(nullptr, &context, nullptr) == KVQ_OK);
+    REQUIRE(kvq_policy_load(context, "int4", 4, &policy, nullptr) == KVQ_OK);
+    kvq_cache_options options;
+    kvq_cache_options_init(&options);
+    options.n_layers = options.kv_heads = 1;
+    options.q_heads = 2;
+    options.head_dim = kHeadDim;
+    REQUIRE(kvq_cache_create(context, &options, policy, &cache, nullptr) == KVQ_OK);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+  ~Bench() {
+    kvq_cache_destroy(cache);
+    kvq_policy_destroy(policy);
+    kvq_context_destroy(context);
+  }
+
+  std::vector<std::byte> snapshot() const {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    std::vector<float> k(size_t{kTokens} * kHeadDim);
+    for (float& x : k) x = normal(random);
+    std::vector<int32_t> positions(kTokens);
+    for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = 2 * i;
+    kvq_sequence* sequence = nullptr;
+    REQUIRE(kvq_sequence_create(cache, &sequence, nullptr) == KVQ_OK);
+    REQUIRE(kvq_append(cache, sequence, 0, kTokens, k.data(), k.data(), KVQ_F32, positions.data(), nullptr) == KVQ_OK);
+    size_t size = 0;
+    REQUIRE(kvq_sequence_save(cache, sequence, nullptr, 0, &size, nullptr) == KVQ_OK);
+    std::vector<std::byte> bytes(size);
+    REQUIRE(kvq_sequence_save(cache, sequence, bytes.data(), size, &size, nullptr) == KVQ_OK);
+    kvq_sequence_destroy(sequence);
+    return bytes;
+  }
+
+  /// The status of loading; a sequence that loads must attend and save.
+  kvq_status load(const std::vector<std::byte>& bytes) const {
+    kvq_sequence* sequence = nullptr;
+    const kvq_status status = kvq_sequence_load(cache, bytes.data(), bytes.size(), &sequence, nullptr);
+    if (status != KVQ_OK) {
+      CHECK(sequence == nullptr);
+      return status;
+    }
+    const kvq_sequence* sequences[] = {sequence};
+    const std::vector<float> q(size_t{2} * kHeadDim, 0.5F);
+    std::vector<float> out(q.size());
+    kvq_attend_batch batch;
+    kvq_attend_batch_init(&batch);
+    batch.n_sequences = 1;
+    batch.sequences = sequences;
+    batch.q = q.data();
+    batch.out = out.data();
+    CHECK(kvq_attend(cache, 0, &batch, nullptr) == KVQ_OK);
+    size_t size = 0;
+    CHECK(kvq_sequence_save(cache, sequence, nullptr, 0, &size, nullptr) == KVQ_OK);
+    kvq_sequence_destroy(sequence);
+    return status;
+  }
+};
+
+void mend_checksum(std::vector<std::byte>& bytes) {
+  const size_t end = bytes.size() - sizeof(uint64_t);
+  const uint64_t sum = kvq::io::checksum(std::span<const std::byte>(bytes).first(end));
+  std::memcpy(bytes.data() + end, &sum, sizeof(sum));
+}
+
+template <typename T>
+std::vector<std::byte> with(std::vector<std::byte> bytes, size_t offset, T value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof(value));
+  mend_checksum(bytes);
+  return bytes;
+}
+
+constexpr size_t kLayerRecord = sizeof(kvq::io::SnapshotHeader);
+constexpr size_t kPageCount = kLayerRecord + sizeof(kvq::io::LayerRecord);
+constexpr size_t kFirstPage = kPageCount + sizeof(int64_t);
+
+}  // namespace
+
+TEST_CASE("a snapshot of another version is refused as such") {
+  const Bench bench;
+  std::vector<std::byte> bytes = bench.snapshot();
+  const uint32_t other = kvq::io::kSnapshotVersion + 1;
+  CHECK(bench.load(with(bytes, offsetof(kvq::io::SnapshotHeader, version), other)) == KVQ_E_MISMATCH);
+  CHECK(bench.load(bytes) == KVQ_OK);
+}
+
+TEST_CASE("fields that contradict each other are refused although the checksum is right") {
+  const Bench bench;
+  const std::vector<std::byte> bytes = bench.snapshot();
+  using kvq::io::PageRecord;
+  CHECK(bench.load(with<int32_t>(bytes, kLayerRecord, kTokens + 1)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<int32_t>(bytes, kLayerRecord, -1)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<int64_t>(bytes, kPageCount, -1)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<int64_t>(bytes, kPageCount, int64_t{1} << 62)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<int64_t>(bytes, kPageCount, 2)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<int32_t>(bytes, kFirstPage + offsetof(PageRecord, count), 0)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<int32_t>(bytes, kFirstPage + offsetof(PageRecord, count), 33)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<int32_t>(bytes, kFirstPage + offsetof(PageRecord, first_position), -5)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<uint32_t>(bytes, kFirstPage + offsetof(PageRecord, has_positions), 2)) == KVQ_E_FORMAT);
+  CHECK(bench.load(with<uint8_t>(bytes, kFirstPage + offsetof(PageRecord, keys), 9)) == KVQ_E_MISMATCH);
+  // The second position of the first page, made equal to the first.
+  CHECK(bench.load(with<int32_t>(bytes, kFirstPage + sizeof(PageRecord) + sizeof(int32_t), 0)) == KVQ_E_FORMAT);
+}
+
+TEST_CASE("any word of a snapshot may be replaced: it is refused or gives a sequence that works") {
+  const Bench bench;
+  const std::vector<std::byte> bytes = bench.snapshot();
+  int refused = 0;
+  for (size_t offset = 0; offset + sizeof(uint64_t) < bytes.size(); offset += 2) {
+    for (const uint16_t value : {uint16_t{0}, uint16_t{0x7FFF}, uint16_t{0xFFFF}}) {
+      refused += bench.load(with(bytes, offset, value)) != KVQ_OK ? 1 : 0;
+    }
+  }
+  CHECK(refused > 0);
+}
