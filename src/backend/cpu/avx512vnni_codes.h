@@ -85,8 +85,12 @@ struct Accumulators {
       for (int a = 0; a < kVectors; ++a) codes[a] = words[a].template codes<kField>();
       HWY_UNROLL(8)
       for (int r = 0; r < kRows; ++r) {
+        // The analyzer does not see that vector stores filled the operand.
         HWY_UNROLL(8)
-        for (int a = 0; a < kVectors; ++a) low[r][a] = dot<kSigned>(low[r][a], codes[a], operand.low[r][at]);
+        for (int a = 0; a < kVectors; ++a) {
+          // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage)
+          low[r][a] = dot<kSigned>(low[r][a], codes[a], operand.low[r][at]);
+        }
         if constexpr (kTwoPasses<kBits>) {
           HWY_UNROLL(8)
           for (int a = 0; a < kVectors; ++a) high[r][a] = dot<true>(high[r][a], codes[a], operand.high[r][at]);
