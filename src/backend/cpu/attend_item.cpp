@@ -88,29 +88,28 @@ class ItemRun {
 
   /// The page to prefetch while this one is read. Its record was asked for a tile earlier.
   const Page& later(const Page* const* page) const {
-    const Page* const* candidate = page + kTilePages;
-    const bool exists = candidate < list_end_;
-    return exists && (*candidate)->format == (*page)->format ? **candidate : **page;
+    const bool exists = list_end_ - page > kTilePages;
+    return exists && page[kTilePages]->format == (*page)->format ? *page[kTilePages] : **page;
   }
 
-  void prefetch_record(const Page* const* page) const {
-    if (page < list_end_) prefetch(*page);
+  /// Ask for the record `ahead` pages after one of the list, if the list is that long.
+  void prefetch_record(const Page* const* page, ptrdiff_t ahead) const {
+    if (list_end_ - page > ahead) prefetch(page[ahead]);
   }
 
   /// The first tile has no earlier one to be prefetched from.
   void prefetch_first_tile() const {
-    const Page* const* end = std::min(pages_ + std::min(item_.page_count, kTilePages), list_end_);
-    for (const Page* const* page = pages_; page < end; ++page) prefetch(*page);
-    for (const Page* const* page = end; page < end + kTilePages; ++page) prefetch_record(page);
-    for (const Page* const* page = pages_; page < end; ++page) {
-      const size_t bytes = (*page)->format->bytes();
-      for (size_t i = 0; i < bytes; i += kDataAlignment) prefetch((*page)->data + i);
+    const ptrdiff_t pages = std::min(item_.page_count, kTilePages);
+    for (ptrdiff_t i = 0; i < pages + kTilePages; ++i) prefetch_record(pages_, i);
+    for (ptrdiff_t i = 0; i < pages; ++i) {
+      const size_t bytes = pages_[i]->format->bytes();
+      for (size_t offset = 0; offset < bytes; offset += kDataAlignment) prefetch(pages_[i]->data + offset);
     }
   }
 
   void score_page(const Page* const* at, int32_t index, int32_t row, int32_t rows) {
     const Page& page = **at;
-    prefetch_record(at + 2 * kTilePages);
+    prefetch_record(at, 2 * kTilePages);
     const SideFormat& format = page.format->keys;
     const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
