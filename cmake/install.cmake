@@ -20,6 +20,10 @@ install(FILES "${PROJECT_BINARY_DIR}/kvqConfig.cmake" "${PROJECT_BINARY_DIR}/kvq
 # pkg-config: directories relative to the file, so that an installed tree can be moved.
 file(RELATIVE_PATH kvq_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" kvq_pc_prefix "${kvq_pc_prefix}")
+set(kvq_pc_dl "")
+foreach(library IN LISTS CMAKE_DL_LIBS) # none where the C library has dlopen
+  string(APPEND kvq_pc_dl " -l${library}")
+endforeach()
 configure_file("${CMAKE_CURRENT_LIST_DIR}/kvq.pc.in" "${PROJECT_BINARY_DIR}/kvq.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/kvq.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 

@@ -33,17 +33,22 @@ file(RELATIVE_PATH kvq_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_L
 
 # Link to these from every target of this project, PRIVATE.
 add_library(kvq_compile_options INTERFACE)
-target_compile_options(kvq_compile_options INTERFACE -Wall -Wextra -Wconversion -Wshadow -Wpedantic)
+set(kvq_warnings -Wall -Wextra -Wconversion -Wshadow -Wpedantic)
+if(KVQ_WERROR)
+  list(APPEND kvq_warnings -Werror)
+endif()
+target_compile_options(kvq_compile_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${kvq_warnings}>")
+# What nvcc generates for the host is not pedantic, and its headers convert and shadow.
+target_compile_options(kvq_compile_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra$<$<BOOL:${KVQ_WERROR}>:,-Werror>>"
+  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${KVQ_WERROR}>>:-Werror=all-warnings>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # A false warning inside std::string (GCC PR 105651).
   target_compile_options(kvq_compile_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
-if(KVQ_WERROR)
-  target_compile_options(kvq_compile_options INTERFACE -Werror)
-endif()
 if(KVQ_SANITIZE)
-  target_compile_options(kvq_compile_options INTERFACE
-    -fsanitize=${KVQ_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  set(kvq_sanitizers -fsanitize=${KVQ_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_compile_options(kvq_compile_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${kvq_sanitizers}>")
   target_link_options(kvq_compile_options INTERFACE -fsanitize=${KVQ_SANITIZE})
 endif()
 

@@ -20,6 +20,9 @@
  *  - The library never prints, aborts, reads environment variables, installs signal handlers, or starts threads that
  *    were not asked for.
  *  - Tensors are dense and row-major. "Host memory" is memory that the CPU can read.
+ *  - A CUDA context works asynchronously: calls issue work to its stream and return. Appending and attending
+ *    synchronise with nothing; saving, loading and decoding wait for the stream. An error that the device reports later
+ *    is returned by a later call, and once the device's own state is broken every call returns it.
  */
 #ifndef KVQ_H
 #define KVQ_H
@@ -136,13 +139,21 @@ typedef void (*kvq_parallel_body)(void* argument, int32_t index);
  *  Results do not depend on the order or on the number of threads. */
 typedef void (*kvq_parallel_for_hook)(void* user, int32_t n, kvq_parallel_body body, void* argument);
 
+/** Allocate `bytes` (> 0) of device memory aligned to 256 bytes, or return NULL. The memory is used in the order of
+ *  `stream`, the context's stream at that time. Called from the thread of the call that needs it. */
+typedef void* (*kvq_device_allocate_hook)(void* user, size_t bytes, void* stream);
+/** Free what ::kvq_device_allocate_hook returned, once the work issued to `stream` so far is done: the hook may not
+ *  give it to another stream before. */
+typedef void (*kvq_device_free_hook)(void* user, void* pointer, size_t bytes, void* stream);
+
 typedef struct kvq_context_options {
   uint32_t struct_size;
-  kvq_device device;                  /**< ::KVQ_DEVICE_CPU. */
+  kvq_device device;                  /**< ::KVQ_DEVICE_CPU (default) or ::KVQ_DEVICE_CUDA. */
   int32_t n_threads;                  /**< Threads for one call, the caller's included; 1 (default) starts none.
                                            At most 1024. Ignored when `parallel_for` is set. */
   int32_t reserved;                   /**< 0. */
-  uint64_t max_bytes;                 /**< Limit on everything allocated through the context; 0 (default): none. */
+  uint64_t max_bytes;                 /**< Limit on everything allocated through the context, on the host and on the
+                                           device together; 0 (default): none. */
   const char* cpu_isa;                /**< Name from ::kvq_cpu_isa_name; NULL (default): the best of this machine. */
   kvq_allocate_hook allocate;         /**< NULL (default): the C++ runtime's aligned operator new. */
   kvq_free_hook free;                 /**< NULL exactly when `allocate` is NULL. */
@@ -151,6 +162,17 @@ typedef struct kvq_context_options {
   void* log_user;                     /**< Passed to `log`. */
   kvq_parallel_for_hook parallel_for; /**< NULL (default): the library's own `n_threads`. */
   void* parallel_for_user;            /**< Passed to `parallel_for`. */
+
+  /* For ::KVQ_DEVICE_CUDA. */
+  int32_t device_index; /**< Ordinal of the GPU; 0 by default. */
+  int32_t reserved2;    /**< 0. */
+  const char* plugin;   /**< Path of libkvq_cuda.so; NULL (default): beside the library that holds this
+                             function, then where the loader searches. */
+  void* stream;         /**< cudaStream_t that everything is issued to; NULL (default): the legacy
+                             default stream. See ::kvq_context_set_stream. */
+  kvq_device_allocate_hook device_allocate; /**< NULL (default): a memory pool of the context's own. */
+  kvq_device_free_hook device_free;         /**< NULL exactly when `device_allocate` is NULL. */
+  void* device_allocator_user;              /**< Passed to both. */
 } kvq_context_options;
 
 /** Fill with defaults. NULL is ignored. \since 0.1 */
@@ -175,8 +197,8 @@ typedef struct kvq_context_info {
   kvq_device device;
   int32_t n_threads; /**< 0 when the caller's `parallel_for` hook is used. */
   int32_t reserved;
-  const char* backend; /**< "cpu". */
-  const char* isa;     /**< Instruction set in use, for example "avx512vnni". */
+  const char* backend; /**< "cpu" or "cuda". */
+  const char* isa;     /**< Instruction set in use, for example "avx512vnni" or "sm_90". */
   uint64_t bytes;      /**< Allocated now. */
   uint64_t peak_bytes; /**< Largest value of `bytes` so far. */
   uint64_t max_bytes;  /**< The limit, 0 if none. */
@@ -185,6 +207,37 @@ typedef struct kvq_context_info {
 /** Fill `info`, whose `struct_size` must be set.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads any.  \since 0.1 */
 KVQ_API kvq_status kvq_context_describe(const kvq_context* context, kvq_context_info* info, kvq_error* error);
+
+/** Issue later calls of a CUDA context to another stream, ordered after everything issued before.
+ *  \param stream  cudaStream_t, NULL for the legacy default stream. It must live until another one is set or the
+ *                 context is destroyed.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (a CPU context); KVQ_E_BACKEND.
+ *  \threads exclusive use of `context`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_context_set_stream(kvq_context* context, void* stream, kvq_error* error);
+
+/** A device that contexts can be created on. */
+typedef struct kvq_device_info {
+  uint32_t struct_size;
+  int32_t n_devices;          /**< Devices of this kind. */
+  char name[128];             /**< For example "NVIDIA H100 80GB HBM3". */
+  int32_t compute_capability; /**< 90 for 9.0. */
+  int32_t driver_version;     /**< Newest CUDA version that the driver supports, 13000 for 13.0. */
+  uint64_t memory_bytes;      /**< Of the device. */
+} kvq_device_info;
+
+/** Ask whether contexts can be created on a device, and on what.
+ *
+ *  \param device  ::KVQ_DEVICE_CUDA.
+ *  \param index   as kvq_context_options::device_index.
+ *  \param plugin  as kvq_context_options::plugin.
+ *  \param info    `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED with the reason: no plug-in library, one of another version, a
+ *           library it needs is missing (its name), no driver, a driver too old, no such device.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_device_describe(kvq_device device, int32_t index, const char* plugin, kvq_device_info* info,
+                                       kvq_error* error);
 
 /** Number of CPU instruction sets that this build has kernels for and this machine can run. \since 0.1 */
 KVQ_API int32_t kvq_cpu_isa_count(void);
@@ -330,13 +383,19 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
  *  pages, that is when the next token arrives. Either all `n` tokens are appended or none.
  *
  *  \param n          number of tokens, ≥ 1.
- *  \param k          keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was made with ::KVQ_ROPE_NONE; host
- *                    memory, read before return. Finite, magnitude at most 65504 (FP16) after rotation, in layers
- * stored with `+hadamard` after that rotation too. \param v          values, same shape and rules. \param dtype element
- * type of `k` and `v`. \param positions  `[n]` original positions, ≥ 0, strictly increasing and beyond the layer's last
- * one; NULL: consecutive. \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable);
- * KVQ_E_LIMIT; KVQ_E_MEMORY. \threads exclusive use of `sequence`; other sequences of the cache may be appended to
- * concurrently. \since 0.1 */
+ *  \param k          keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was made with ::KVQ_ROPE_NONE, in
+ *                    host memory, read before return; for a CUDA context in device memory, read in stream order.
+ *                    Finite, magnitude at most 65504 (FP16) after rotation, in layers stored with `+hadamard` after
+ *                    that rotation too.
+ *  \param v          values, same shape and rules.
+ *  \param dtype      element type of `k` and `v`.
+ *  \param positions  `[n]` original positions in host memory, ≥ 0, strictly increasing and beyond the layer's last
+ *                    one; NULL: consecutive.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable: a CUDA context stores the
+ *           nearest representable number, 0 for NaN, and a later call reports it); KVQ_E_LIMIT; KVQ_E_MEMORY;
+ *           KVQ_E_BACKEND.
+ *  \threads exclusive use of `sequence`; other sequences of the cache may be appended to concurrently.
+ *  \since 0.1 */
 KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k,
                               const void* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error);
 
@@ -365,7 +424,8 @@ typedef struct kvq_attend_batch {
   const int32_t* query_positions;       /**< `[total queries]`, ≥ 0; NULL: the last `query_counts[i]` tokens of each
                                              sequence, so append before attending. */
   const void* q;                        /**< `[total queries, q_heads, head_dim]`, before RoPE unless the cache was
-                                             made with ::KVQ_ROPE_NONE. */
+                                             made with ::KVQ_ROPE_NONE. Host memory; device memory for CUDA, like
+                                             `out`. */
   kvq_dtype q_dtype;
   kvq_dtype out_dtype;
   void* out;              /**< `[total queries, q_heads, head_dim]`; may not overlap `q`. */
@@ -380,15 +440,16 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch);
  *
  *  `out = softmax(scale · q·kᵀ) v` for every query head, where query head h reads KV head h / (q_heads / kv_heads) and
  *  a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros. Accumulation is in
- *  FP32. The result is the same, bit for bit, for any number of threads and any composition of the batch. Allocates
- *  only when a batch needs more work space than any before it.
+ *  FP32. On a CPU the result is the same, bit for bit, for any number of threads and any composition of the batch; on
+ *  a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any before it.
  *
  *  Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
  *  sets with int8 dot products ("avx512vnni") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)
  *  fixed-point queries and probabilities, whose error stays well below that of the format itself; select "avx512" or
- *  "avx2" in ::kvq_context_options for FP32 products.
+ *  "avx2" in ::kvq_context_options for FP32 products. On a GPU queries, probabilities and their products with a page's
+ *  scales are rounded to FP16.
  *
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT (work space).
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
  *  \threads exclusive use of `cache`'s work space: one kvq_attend per cache at a time; the sequences are only read.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and tests everything: optimized with the default compiler, with Clang under the sanitizers, and the style
-# checks. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
+# Builds and tests everything: optimized with the default compiler, with the CUDA plug-in if nvcc is here, with Clang
+# under the sanitizers, and the style checks. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -77,7 +77,7 @@ build_and_test() {
 
 format() {
   local file status=0
-  for file in $(find include src samples tests -name '*.h' -o -name '*.c' -o -name '*.cpp' | sort); do
+  for file in $(find include src cuda samples tests -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | sort); do
     clang-format "$file" | cmp -s - "$file" && continue
     echo "clang-format -i $file"
     status=1
@@ -97,6 +97,11 @@ if ! scripts/setup.sh --test; then
 fi
 
 build_and_test release -DKVQ_BUILD_BENCHMARKS=ON
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  build_and_test cuda
+else
+  echo "cuda: skipped, no nvcc"
+fi
 build_and_test sanitize
 check "format" format
 check "tidy" tidy

@@ -1,7 +1,5 @@
 #include "attention_timing.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -15,19 +13,12 @@ constexpr int32_t kAppendChunk = 1024;
 constexpr int64_t kMaxRepetitions = 300;
 constexpr std::chrono::milliseconds kEnoughTime{1000};  // after kTimingSteps
 constexpr std::chrono::milliseconds kPatience{8000};    // even before them
-constexpr uint64_t kUsualCacheBytes = uint64_t{32} << 20;
 constexpr uint64_t kMostCaches = 256;
-
-uint64_t last_level_cache_bytes() {
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  const long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (size > 0) return static_cast<uint64_t>(size);
-#endif
-  return kUsualCacheBytes;
-}
-
-// Twice the last-level cache between two uses of the same bytes.
-uint64_t bytes_to_rotate() { return 2 * last_level_cache_bytes(); }
+constexpr uint64_t kKeySeed = 1;
+constexpr uint64_t kValueSeed = 2;
+constexpr uint64_t kQuerySeed = 3;  // of the first ones
+constexpr size_t kMostQueries = 8;  // to be used in turn, as long as they are small
+constexpr size_t kQueryScalars = size_t{1} << 20;
 
 std::vector<float> normal_numbers(size_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -35,6 +26,10 @@ std::vector<float> normal_numbers(size_t n, uint64_t seed) {
   std::vector<float> numbers(n);
   for (float& number : numbers) number = normal(random);
   return numbers;
+}
+
+size_t query_scalars(const AttentionShape& shape) {
+  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim);
 }
 
 llama::CacheHandle one_layer_cache(kvq_context* context, const kvq_policy* policy, const AttentionShape& shape) {
@@ -58,32 +53,36 @@ Timing summary(std::vector<double> microseconds) {
 
 }  // namespace
 
-TimedAttention::TimedAttention(kvq_context* context, const kvq_policy* policy, const AttentionShape& shape)
-    : cache_(one_layer_cache(context, policy, shape)) {
-  const size_t queries = static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.q_heads);
-  queries_ = normal_numbers(queries * static_cast<size_t>(shape.head_dim), 3);
-  out_.resize(queries_.size());
+TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const kvq_policy* policy,
+                               const AttentionShape& shape)
+    : device_(&device),
+      cache_(one_layer_cache(context, policy, shape)),
+      out_(device.upload(std::vector<float>(query_scalars(shape)))) {
+  const size_t scalars = query_scalars(shape);
+  for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
+    queries_.push_back(device.upload(normal_numbers(scalars, kQuerySeed + i)));
+  }
   fill_first(shape);
   for (const llama::SequenceHandle& sequence : batches_.front()) {
     const kvq_usage usage = llama::usage_of(cache_.get(), sequence.get());
     bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
     bits_per_scalar_ = usage.bits_per_scalar;
   }
-  copy_first(std::clamp<uint64_t>((bytes_to_rotate() + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
+  copy_first(std::clamp<uint64_t>((device.bytes_to_rotate() + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
 }
 
 void TimedAttention::fill_first(const AttentionShape& shape) {
   const auto chunk = static_cast<size_t>(std::min(kAppendChunk, shape.length));
   const size_t token_width = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
-  const std::vector<float> keys = normal_numbers(chunk * token_width, 1);
-  const std::vector<float> values = normal_numbers(chunk * token_width, 2);
+  const DeviceBuffer keys = device_->upload(normal_numbers(chunk * token_width, kKeySeed));
+  const DeviceBuffer values = device_->upload(normal_numbers(chunk * token_width, kValueSeed));
   SequenceBatch batch;
   for (int32_t i = 0; i < shape.batch; ++i) {
     batch.push_back(llama::make_sequence(cache_.get()));
     for (int32_t begin = 0; begin < shape.length; begin += kAppendChunk) {
       const int32_t n = std::min(kAppendChunk, shape.length - begin);
       llama::checked([&](kvq_error* error) {
-        return kvq_append(cache_.get(), batch.back().get(), 0, n, keys.data(), values.data(), KVQ_F32, nullptr, error);
+        return kvq_append(cache_.get(), batch.back().get(), 0, n, keys.get(), values.get(), KVQ_F32, nullptr, error);
       });
     }
   }
@@ -108,20 +107,19 @@ void TimedAttention::copy_first(uint64_t copies) {
 
 double TimedAttention::run() {
   std::vector<const kvq_sequence*> sequences;
-  for (const llama::SequenceHandle& sequence : batches_[next_]) sequences.push_back(sequence.get());
-  next_ = (next_ + 1) % batches_.size();
+  for (const llama::SequenceHandle& sequence : batches_[runs_ % batches_.size()]) sequences.push_back(sequence.get());
 
   kvq_attend_batch batch;
   kvq_attend_batch_init(&batch);
   batch.n_sequences = static_cast<int32_t>(sequences.size());
   batch.sequences = sequences.data();
-  batch.q = queries_.data();
+  batch.q = queries_[runs_ % queries_.size()].get();
   batch.q_dtype = KVQ_F32;
   batch.out_dtype = KVQ_F32;
-  batch.out = out_.data();
-  const Clock::time_point begin = Clock::now();
-  llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); });
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  batch.out = out_.get();
+  ++runs_;
+  return device_->time(
+      [&] { llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); }); });
 }
 
 std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress) {
@@ -142,11 +140,11 @@ std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progres
   return timings;
 }
 
-uint64_t timing_memory(const AttentionShape& shape, size_t subjects) {
+uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {
   constexpr uint64_t kBytesPerFp16Pair = 4;  // one scalar of the key and one of the value
   const uint64_t fp16 = kBytesPerFp16Pair * static_cast<uint64_t>(shape.length) * static_cast<uint64_t>(shape.batch) *
                         static_cast<uint64_t>(shape.kv_heads) * static_cast<uint64_t>(shape.head_dim);
-  return subjects * (fp16 + bytes_to_rotate());
+  return subjects * (fp16 + device.bytes_to_rotate());
 }
 
 }  // namespace cli

@@ -6,6 +6,7 @@
 
 #include "llama/handles.h"
 #include "progress.h"
+#include "timed_device.h"
 
 namespace cli {
 
@@ -29,9 +30,10 @@ struct Timing {
  *  that successive calls read theirs from memory and not from the processor's own cache. */
 class TimedAttention {
  public:
-  TimedAttention(kvq_context* context, const kvq_policy* policy, const AttentionShape& shape);
+  /** `context` computes on `device`. */
+  TimedAttention(TimedDevice& device, kvq_context* context, const kvq_policy* policy, const AttentionShape& shape);
 
-  /** One call on the next of the caches, in microseconds. */
+  /** One call on the next of the caches with the next of the queries, in microseconds. */
   double run();
 
   /** Bytes of keys and values that one call reads, everything counted. */
@@ -44,13 +46,14 @@ class TimedAttention {
   void fill_first(const AttentionShape& shape);
   void copy_first(uint64_t copies);
 
+  TimedDevice* device_;
   llama::CacheHandle cache_;
   std::vector<SequenceBatch> batches_;  // equal ones, used in turn
-  size_t next_ = 0;
+  std::vector<DeviceBuffer> queries_;   // [batch, q_heads, head_dim] each, used in turn
+  DeviceBuffer out_;
+  size_t runs_ = 0;
   uint64_t bytes_ = 0;
   double bits_per_scalar_ = 0.0;
-  std::vector<float> queries_;  // [batch, q_heads, head_dim]
-  std::vector<float> out_;
 };
 
 inline constexpr int64_t kTimingSteps = 30;  // repetitions, at least, unless they take many seconds
@@ -59,7 +62,7 @@ inline constexpr int64_t kTimingSteps = 30;  // repetitions, at least, unless th
  *  `progress` advances by up to kTimingSteps. */
 std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress);
 
-/** Bytes that timing `subjects` subjects of this shape may take, at most. */
-uint64_t timing_memory(const AttentionShape& shape, size_t subjects);
+/** Bytes of the device that timing `subjects` subjects of this shape may take, at most. */
+uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);
 
 }  // namespace cli

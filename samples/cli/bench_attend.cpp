@@ -1,12 +1,9 @@
-#include <unistd.h>
-
 #include <memory>
 
 #include "attention_timing.h"
 #include "commands.h"
 #include "compute.h"
 #include "output.h"
-#include "read_bandwidth.h"
 #include "spec.h"
 #include "table.h"
 #include "usage_error.h"
@@ -17,7 +14,6 @@ namespace {
 struct Options {
   std::vector<std::string> kv{"int4"};
   AttentionShape shape;
-  std::string device = "cpu";
   ComputeOptions compute;
   bool json = false;
 };
@@ -33,20 +29,20 @@ struct Row {
 
 struct Measurement {
   std::vector<Row> rows;  // the FP16 baseline first, then one for every --kv
+  std::string device;
   std::string isa;
   double read_bandwidth = 0.0;  // GB/s
 };
 
-Measurement measure(const Options& options) {
-  const llama::ContextHandle context =
-      make_context(options.compute, options.device == "cuda" ? KVQ_DEVICE_CUDA : KVQ_DEVICE_CPU);
+Measurement measure(TimedDevice& device, const Options& options) {
+  const llama::ContextHandle context = make_context(options.compute);
   std::vector<std::string> specs{"fp16"};
   specs.insert(specs.end(), options.kv.begin(), options.kv.end());
   Progress progress("attention", kTimingSteps * static_cast<int64_t>(specs.size() + 1));
   std::vector<TimedAttention> subjects;
   for (const std::string& spec : specs) {
     const llama::PolicyHandle policy = load_spec(context.get(), spec);
-    subjects.emplace_back(context.get(), policy.get(), options.shape);
+    subjects.emplace_back(device, context.get(), policy.get(), options.shape);
     progress.advance(kTimingSteps);
   }
   const std::vector<Timing> timings = time_interleaved(subjects, progress);
@@ -55,8 +51,8 @@ Measurement measure(const Options& options) {
     result.rows.push_back({specs[i], timings[i], subjects[i].bytes(), subjects[i].bits_per_scalar()});
   }
   result.isa = describe(context.get()).isa;
-  llama::ThreadPool threads(options.compute.threads);
-  result.read_bandwidth = read_bandwidth(threads) * 1e-9;
+  result.device = device.name();
+  result.read_bandwidth = device.memory_bandwidth() * 1e-9;
   return result;
 }
 
@@ -96,6 +92,8 @@ void print_result_json(const Options& options, const Measurement& result) {
   object["kv_heads"] = options.shape.kv_heads;
   object["head_dim"] = options.shape.head_dim;
   object["batch"] = options.shape.batch;
+  object["device"] = options.compute.device;
+  object["device_name"] = result.device;
   object["threads"] = options.compute.threads;
   object["isa"] = result.isa;
   print_json(object);
@@ -106,10 +104,9 @@ void print_result(const Options& options, const Measurement& result) {
   const std::vector<Row>& rows = result.rows;
   print_text("One layer of " + std::to_string(shape.q_heads) + " query and " + std::to_string(shape.kv_heads) +
              " KV heads of " + std::to_string(shape.head_dim) + ", " + std::to_string(shape.length) +
-             " tokens, batch " + std::to_string(shape.batch) + ";\n" + std::to_string(options.compute.threads) +
-             " threads, " + result.isa + ", " + std::to_string(rows[0].timing.repetitions) +
-             " repetitions in turn. Memory gives these threads " + number_text(result.read_bandwidth, 1) +
-             " GB/s.\n\n");
+             " tokens, batch " + std::to_string(shape.batch) + ";\n" + result.device + ", " + result.isa + ", " +
+             std::to_string(rows[0].timing.repetitions) + " repetitions in turn. Memory gives " +
+             number_text(result.read_bandwidth, 1) + " GB/s.\n\n");
   Table table({"format", "bits per\nscalar", "bytes", "median\nus", "min\nus", "max\nus", "GB/s", "of memory\nspeed",
                "times faster\nthan FP16"});
   for (const Row& row : rows) {
@@ -122,13 +119,11 @@ void print_result(const Options& options, const Measurement& result) {
   print_text(table.text());
 }
 
-void check_memory(const Options& options) {
-  const uint64_t needed = timing_memory(options.shape, options.kv.size() + 1);
-  const uint64_t present =
-      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+void check_memory(const TimedDevice& device, const Options& options) {
+  const uint64_t needed = timing_memory(device, options.shape, options.kv.size() + 1);
+  const uint64_t present = device.memory_bytes();
   if (needed / 4 > present / 5) {
-    throw llama::Error("this shape may take " + bytes_text(needed) + " of memory, and the machine has " +
-                       bytes_text(present));
+    throw llama::Error("this shape may take " + bytes_text(needed) + " of memory, and there is " + bytes_text(present));
   }
 }
 
@@ -138,8 +133,9 @@ void run(const Options& options) {
     throw UsageError("--heads " + std::to_string(shape.q_heads) + " is not a multiple of --kv-heads " +
                      std::to_string(shape.kv_heads));
   }
-  check_memory(options);
-  const Measurement result = measure(options);
+  const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
+  check_memory(*device, options);
+  const Measurement result = measure(*device, options);
   if (options.json) return print_result_json(options, result);
   print_result(options, result);
 }
@@ -169,10 +165,8 @@ void add_bench_attend(CLI::App& bench) {
   command->add_option("--batch", options->shape.batch, "Sequences, each of --length tokens")
       ->check(CLI::Range(1, 1 << 12))
       ->capture_default_str();
-  command->add_option("--device", options->device, "Where to compute")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run(*options); });
 }

@@ -15,6 +15,8 @@ kvq_context_options context_options(const ComputeOptions& options) {
   kvq_context_options_init(&result);
   result.n_threads = options.threads;
   if (!options.isa.empty()) result.cpu_isa = options.isa.c_str();
+  result.device = options.device == "cuda" ? KVQ_DEVICE_CUDA : KVQ_DEVICE_CPU;
+  result.device_index = options.device_index;
   return result;
 }
 
@@ -35,16 +37,30 @@ void add_compute_options(CLI::App& command, ComputeOptions& options) {
   command.add_option("--isa", options.isa, "Instruction set of the kernels; `kvq info` lists them (default: the best)");
 }
 
-llama::ContextHandle make_context(const ComputeOptions& options, kvq_device device) {
-  kvq_context_options context = context_options(options);
-  context.device = device;
-  return llama::make_context(context);
+void add_device_options(CLI::App& command, ComputeOptions& options) {
+  command.add_option("--device", options.device, "Where to compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command.add_option("--device-index", options.device_index, "Which of several GPUs")
+      ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
+}
+
+llama::ContextHandle make_context(const ComputeOptions& options) {
+  return llama::make_context(context_options(options));
 }
 
 kvq_context_info describe(const kvq_context* context) {
   kvq_context_info info{};
   info.struct_size = sizeof(info);
   llama::checked([&](kvq_error* error) { return kvq_context_describe(context, &info, error); });
+  return info;
+}
+
+kvq_device_info describe_cuda(int32_t index) {
+  kvq_device_info info{};
+  info.struct_size = sizeof(info);
+  llama::checked([&](kvq_error* error) { return kvq_device_describe(KVQ_DEVICE_CUDA, index, nullptr, &info, error); });
   return info;
 }
 

@@ -14,16 +14,24 @@ namespace cli {
 /** What every command that computes can be told. */
 struct ComputeOptions {
   int32_t threads = 0;
-  std::string isa;  // empty: the best of this machine
+  std::string isa;             // empty: the best of this machine
+  std::string device = "cpu";  // or "cuda"
+  int32_t device_index = 0;
 };
 
 /** Add `--threads` and `--isa`. */
 void add_compute_options(CLI::App& command, ComputeOptions& options);
 
+/** Add `--device` and `--device-index`, for commands whose tensors can be in device memory. */
+void add_device_options(CLI::App& command, ComputeOptions& options);
+
 /** A context with threads of its own. */
-llama::ContextHandle make_context(const ComputeOptions& options, kvq_device device);
+llama::ContextHandle make_context(const ComputeOptions& options);
 
 kvq_context_info describe(const kvq_context* context);
+
+/** An Error with the reason if there is no such device. */
+kvq_device_info describe_cuda(int32_t index);
 
 /** For example "2 threads with avx512vnni instructions". */
 std::string machine_text(const kvq_context* context, const ComputeOptions& options);

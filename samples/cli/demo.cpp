@@ -74,11 +74,12 @@ void measure_quality(Engine& engine, std::span<const int32_t> tokens, const Exte
 
 void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<Row>& rows) {
   Progress progress("speed", kTimingSteps * static_cast<int64_t>(rows.size() + 1));
-  const llama::ContextHandle context = make_context(compute, KVQ_DEVICE_CPU);
+  const llama::ContextHandle context = make_context(compute);
+  const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
   std::vector<TimedAttention> subjects;
   for (const Row& row : rows) {
     const llama::PolicyHandle policy = load_spec(context.get(), row.kv);
-    subjects.emplace_back(context.get(), policy.get(), extent.attention);
+    subjects.emplace_back(*device, context.get(), policy.get(), extent.attention);
     progress.advance(kTimingSteps);
   }
   const std::vector<Timing> timings = time_interleaved(subjects, progress);

@@ -2,6 +2,7 @@
 #include "api/handles.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/isa.h"
+#include "backend/plugin_loader.h"
 
 #include <cstdio>
 #include <new>
@@ -13,21 +14,37 @@ namespace {
 
 constexpr int32_t kMaxThreads = 1024;
 
+template <typename Allocate, typename Free>
+void require_both_or_none(Allocate allocate, const char* allocate_name, Free free, const char* free_name) {
+  if ((allocate == nullptr) == (free == nullptr)) return;
+  fail(KVQ_E_ARGUMENT, "options->%s is NULL but options->%s is not: give both hooks or none",
+       allocate == nullptr ? allocate_name : free_name, allocate == nullptr ? free_name : allocate_name);
+}
+
 void check_options(const kvq_context_options& options) {
-  if (options.device == KVQ_DEVICE_CUDA) {
-    fail(KVQ_E_UNSUPPORTED, "options->device is KVQ_DEVICE_CUDA, but this build has no CUDA backend");
-  }
   require_range(options.device, KVQ_DEVICE_CPU, KVQ_DEVICE_CUDA, "options->device");
   if (options.parallel_for == nullptr) require_range(options.n_threads, 1, kMaxThreads, "options->n_threads");
   require_range(options.reserved, 0, 0, "options->reserved");
-  if ((options.allocate == nullptr) != (options.free == nullptr)) {
-    fail(KVQ_E_ARGUMENT, "options->%s is NULL but options->%s is not: give both hooks or none",
-         options.allocate == nullptr ? "allocate" : "free", options.allocate == nullptr ? "free" : "allocate");
-  }
+  require_both_or_none(options.allocate, "allocate", options.free, "free");
+  require_range(options.reserved2, 0, 0, "options->reserved2");
+  require_both_or_none(options.device_allocate, "device_allocate", options.device_free, "device_free");
+  if (options.device == KVQ_DEVICE_CUDA) require_range(options.device_index, 0, INT32_MAX, "options->device_index");
 }
 
 AllocatorHooks hooks_of(const kvq_context_options& options) {
   return {options.allocate, options.free, options.allocator_user};
+}
+
+Owned<Backend> make_backend(const kvq_context_options& options, Allocator& allocator, Parallel& parallel) {
+  if (options.device == KVQ_DEVICE_CPU) {
+    return make_owned<cpu::CpuBackend>(allocator, cpu::find_table(options.cpu_isa), parallel);
+  }
+  const DeviceOptions device{.index = options.device_index,
+                             .stream = options.stream,
+                             .allocate = options.device_allocate,
+                             .free = options.device_free,
+                             .user = options.device_allocator_user};
+  return load_cuda_plugin(options.plugin).make_backend(allocator, device);
 }
 
 }  // namespace
@@ -36,7 +53,8 @@ kvq_context::kvq_context(const kvq_context_options& options, const AllocatorHook
     : allocator(hooks, options.max_bytes),
       parallel(options.parallel_for != nullptr ? 1 : options.n_threads, options.parallel_for,
                options.parallel_for_user),
-      backend(make_owned<cpu::CpuBackend>(allocator, cpu::find_table(options.cpu_isa), parallel)),
+      backend(make_backend(options, allocator, parallel)),
+      device(options.device),
       log_hook(options.log),
       log_user(options.log_user) {}
 
@@ -86,13 +104,20 @@ kvq_status kvq_context_describe(const kvq_context* context, kvq_context_info* in
   return guarded(error, [&] {
     require(context, "context");
     require_struct(info, "info");
-    info->device = KVQ_DEVICE_CPU;
+    info->device = context->device;
     info->n_threads = context->parallel.n_threads();
     info->backend = context->backend->name();
     info->isa = context->backend->isa();
     info->bytes = context->allocator.bytes() + sizeof(kvq_context);
     info->peak_bytes = context->allocator.peak_bytes() + sizeof(kvq_context);
     info->max_bytes = context->allocator.limit();
+  });
+}
+
+kvq_status kvq_context_set_stream(kvq_context* context, void* stream, kvq_error* error) {
+  return guarded(error, [&] {
+    require(context, "context");
+    context->backend->set_stream(stream);
   });
 }
 

@@ -16,6 +16,7 @@ struct kvq_context {
   kvq::Allocator allocator;
   kvq::Parallel parallel;
   kvq::Owned<kvq::Backend> backend;
+  kvq_device device;
   kvq_log_hook log_hook;
   void* log_user;
 };

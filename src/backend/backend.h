@@ -17,6 +17,10 @@ struct PageWrite {
   int32_t token_count;
   std::byte* target;
   const PageFormat* format;  // of the target; FP16 writes only the new slots when source equals target
+  // What the head's list holds at `index` afterwards, with kept + token_count slots.
+  int32_t index;
+  int32_t first_position;
+  const int32_t* positions;  // as Page::positions
 };
 
 /// Tokens to append to one layer.
@@ -33,8 +37,19 @@ struct TokenBatch {
   bool hadamard_values;
 };
 
+/// What a backend keeps about one layer of one sequence beside the host's page lists: a GPU's page table.
+class LayerMirror {
+ public:
+  virtual ~LayerMirror() = default;
+  /// The pages of a head from `first_page` on are no longer what the backend was told, or gone.
+  virtual void invalidate(int32_t head, int32_t first_page) noexcept = 0;
+  /// Memory of this object, on the host and on the device.
+  virtual uint64_t bytes() const noexcept = 0;
+};
+
 /// Queries of one sequence, in a batch.
 struct AttendSequence {
+  LayerMirror* mirror;              // null if the backend keeps none
   const Page* const* const* pages;  // [kv_heads] lists
   const int32_t* page_counts;       // [kv_heads]
   int32_t query_begin;              // row of the batch's q
@@ -45,6 +60,7 @@ struct AttendSequence {
 struct AttendBatch {
   std::span<const AttendSequence> sequences;
   std::span<const int32_t> query_positions;  // [total queries]
+  bool newest_queries;                       // every query is one of its sequence's last tokens, in order
   const void* q;                             // [total queries, q_heads, head_dim]
   kvq_dtype q_dtype;
   void* out;
@@ -66,23 +82,32 @@ class Workspace {
   virtual ~Workspace() = default;
 };
 
-/// Where pages live and are computed on.
+/// Where pages live and are computed on. Everything throws Error; nothing changes on failure.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
   virtual const char* isa() const = 0;
+  /// Order later work after what was issued so far, on another queue of the device.
+  virtual void set_stream(void* stream) = 0;
 
-  /// Page memory, zeroed: unwritten slots must not hold NaN.
+  /// Page memory. Slots that append never wrote read as zeros once it has written the page: they must not hold NaN.
   virtual std::byte* allocate(Allocator& allocator, size_t bytes) = 0;
   virtual void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept = 0;
-  virtual void read(const std::byte* data, size_t bytes, void* host) = 0;
-  virtual void write(const void* host, size_t bytes, std::byte* data) = 0;
+  /// A whole page, in the order of bytes that its format defines, from and to host memory.
+  virtual void read(const PageFormat& format, const std::byte* data, std::byte* host) = 0;
+  virtual void write(const PageFormat& format, const std::byte* host, std::byte* data) = 0;
 
-  /// Throw KVQ_E_ARGUMENT if a value cannot be stored in FP16; nothing is written.
+  /// Null if the backend needs nothing beside the host's lists.
+  virtual Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) = 0;
+
+  /// Throw KVQ_E_ARGUMENT if a value cannot be stored in FP16; nothing is written. A backend that cannot look at the
+  /// values now reports them on a later call.
   virtual void check(const TokenBatch& tokens) = 0;
-  /// Rotate keys and write pages. `scratch` serves memory that lives as long as the call.
-  virtual void append(const TokenBatch& tokens, std::span<const PageWrite> writes, Allocator& scratch) = 0;
+  /// Rotate keys and write pages. `mirror`: of the layer whose lists will hold them, null for none. `scratch` serves
+  /// memory that lives as long as the call.
+  virtual void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
+                      Allocator& scratch) = 0;
 
   virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;

@@ -135,8 +135,9 @@ class AppendPlan {
     if (stored != nullptr) {
       std::fill(std::copy_n(slots.begin(), count, stored), stored + kPageSlots, 0);
     }
+    const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
     writes_.push_back({old != nullptr ? old->data : nullptr, kept, head, token, take,
-                       in_place ? old->data : change.page->data, format});
+                       in_place ? old->data : change.page->data, format, index, slots[0], positions});
   }
 
   /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.
@@ -241,7 +242,7 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   cache.backend.check(tokens);
   AppendPlan plan(sequence, layer, tokens.positions);
   plan.prepare();
-  cache.backend.append(tokens, plan.writes(), cache.allocator);
+  cache.backend.append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
   plan.commit();
 }
 

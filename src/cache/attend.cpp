@@ -29,8 +29,8 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
     cache_.attend_lists.push_back(list.data());
     cache_.attend_counts.push_back(static_cast<int32_t>(list.size()));
   }
-  cache_.attend_sequences.push_back(
-      {cache_.attend_lists.data() + first_list, cache_.attend_counts.data() + first_list, queries_, count});
+  cache_.attend_sequences.push_back({sequence.mirror(layer_), cache_.attend_lists.data() + first_list,
+                                     cache_.attend_counts.data() + first_list, queries_, count});
   for (int32_t i = 0; i < count; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[queries_ + i]
                                                                : sequence.position_from_end(layer_, count - i);
@@ -45,6 +45,7 @@ void AttendRequest::run() {
   const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
   cache_.backend.attend({.sequences = cache_.attend_sequences,
                          .query_positions = cache_.attend_positions,
+                         .newest_queries = batch_.query_positions == nullptr,
                          .q = batch_.q,
                          .q_dtype = batch_.q_dtype,
                          .out = batch_.out,

@@ -26,7 +26,7 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
     first_slot += page->count;
     if (begin >= end) continue;
     bytes.resize(page->format->bytes());
-    cache.backend.read(page->data, bytes.size(), bytes.data());
+    cache.backend.read(*page->format, page->data, bytes.data());
     const auto n = static_cast<size_t>(end - begin);
     if (out.k != nullptr) {
       decode_side(Side::kKeys, page->format->keys, cache.head_dim, bytes.data(), begin, end - begin,

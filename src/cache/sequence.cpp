@@ -3,19 +3,35 @@
 #include <algorithm>
 
 namespace kvq {
+namespace {
+
+Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
+  Vector<Owned<LayerMirror>> mirrors{StlAllocator<Owned<LayerMirror>>(cache.allocator)};
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    Owned<LayerMirror> mirror = cache.backend.make_mirror(cache.allocator, cache.kv_heads);
+    if (mirror == nullptr) break;
+    mirrors.reserve(static_cast<size_t>(cache.n_layers));
+    mirrors.push_back(std::move(mirror));
+  }
+  return mirrors;
+}
+
+}  // namespace
 
 Sequence::Sequence(Cache& cache_)
     : cache(cache_),
       lists(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads),
             PageList(StlAllocator<Page*>(cache.allocator)), StlAllocator<PageList>(cache.allocator)),
       runs(lists.size(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
-      layers(static_cast<size_t>(cache.n_layers), Layer{}, StlAllocator<Layer>(cache.allocator)) {}
+      layers(static_cast<size_t>(cache.n_layers), Layer{}, StlAllocator<Layer>(cache.allocator)),
+      mirrors(make_mirrors(cache)) {}
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent)
     : cache(cache_),
       lists(parent.lists),
       runs(lists.size(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
-      layers(parent.layers) {
+      layers(parent.layers),
+      mirrors(make_mirrors(cache)) {
   for (const PageList& pages : lists) {
     for (Page* page : pages) cache.retain(page);
   }
@@ -63,7 +79,9 @@ kvq_usage usage(const Sequence& sequence) {
   int64_t slots = 0;
   result.metadata_bytes = sizeof(Sequence) + sequence.lists.capacity() * sizeof(Sequence::PageList) +
                           sequence.runs.capacity() * sizeof(PageRun*) +
-                          sequence.layers.capacity() * sizeof(Sequence::Layer);
+                          sequence.layers.capacity() * sizeof(Sequence::Layer) +
+                          sequence.mirrors.capacity() * sizeof(Owned<LayerMirror>);
+  for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];
     result.metadata_bytes += pages.capacity() * sizeof(Page*);

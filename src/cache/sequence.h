@@ -33,6 +33,9 @@ class Sequence {
 
   /// Position of a layer's newest token, −1 if it is empty.
   int32_t last_position(int32_t layer) const { return layers[static_cast<size_t>(layer)].last_position; }
+  LayerMirror* mirror(int32_t layer) const {
+    return mirrors.empty() ? nullptr : mirrors[static_cast<size_t>(layer)].get();
+  }
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
 
   /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every token of the last
@@ -48,6 +51,7 @@ class Sequence {
   Vector<PageList> lists;  // [n_layers, kv_heads]
   Vector<PageRun*> runs;   // [n_layers, kv_heads] the run that each list takes its next page from, or null
   Vector<Layer> layers;
+  Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
 
   size_t list_index(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(cache.kv_heads) + static_cast<size_t>(head);

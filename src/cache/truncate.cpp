@@ -51,10 +51,10 @@ class Copies {
     pages_.push_back(copy);
     copy->first_position = original.first_position;
     if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
-    const PageWrite write{original.data, slots, 0, 0, 0, copy->data, original.format};
+    const PageWrite write{original.data, slots, 0, 0, 0, copy->data, original.format, 0, 0, nullptr};
     const TokenBatch none{nullptr,         nullptr,      KVQ_F32, 0,     cache_.kv_heads,
                           cache_.head_dim, &cache_.rope, {},      false, false};
-    cache_.backend.append(none, {&write, 1}, cache_.allocator);
+    cache_.backend.append(none, {&write, 1}, nullptr, cache_.allocator);
   }
 
   Page* take() noexcept { return pages_[taken_++]; }
@@ -91,11 +91,14 @@ void truncate(Sequence& sequence, int32_t length) {
     const Cut cut = find_cut(list, length);
     if (needs_copy(list, cut)) copies.add(*list[cut.whole_pages], cut.slots);
   }
-  for (Sequence::PageList& list : sequence.lists) apply_cut(cache, list, length, copies);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     int32_t last = -1;
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
-      const Sequence::PageList& list = sequence.list(layer, head);
+      Sequence::PageList& list = sequence.list(layer, head);
+      apply_cut(cache, list, length, copies);
+      if (LayerMirror* mirror = sequence.mirror(layer)) {
+        mirror->invalidate(head, std::max(static_cast<int32_t>(list.size()) - 1, 0));
+      }
       if (!list.empty()) last = std::max(last, list.back()->last_position());
     }
     sequence.layers[static_cast<size_t>(layer)] = {length, last};

@@ -36,6 +36,10 @@ class Allocator {
   void* allocate(size_t bytes, size_t alignment);
   void release(void* pointer, size_t bytes, size_t alignment) noexcept;
 
+  /// Count memory that comes from elsewhere, a device. `reserve` throws KVQ_E_LIMIT.
+  void reserve(uint64_t bytes);
+  void unreserve(uint64_t bytes) noexcept;
+
   uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
   uint64_t peak_bytes() const noexcept { return peak_.load(std::memory_order_relaxed); }
   uint64_t limit() const noexcept { return limit_; }
@@ -43,9 +47,6 @@ class Allocator {
   const AllocatorHooks& hooks() const noexcept { return hooks_; }
 
  private:
-  void reserve(uint64_t bytes);
-  void unreserve(uint64_t bytes) noexcept;
-
   Allocator* parent_ = nullptr;
   AllocatorHooks hooks_;
   uint64_t limit_;

@@ -139,7 +139,7 @@ class SequenceReader {
     Page* page = cache_.make_page(format, record.has_positions == 1, shared, Sequence::run_capacity(0, left));
     page->first_position = record.first_position;
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
-    cache_.backend.write(data.data(), data.size(), page->data);
+    cache_.backend.write(*format, data.data(), page->data);
     cache_.set_count(page, record.count);
     return page;
   }

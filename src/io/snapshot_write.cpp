@@ -51,9 +51,8 @@ void put_page(const Cache& cache, const Page& page, Writer& writer) {
     std::memset(target, 0, sizeof(int32_t) * kPageSlots);
     std::memcpy(target, page.positions, sizeof(int32_t) * static_cast<size_t>(page.count));
   }
-  const size_t bytes = page.format->bytes();
-  std::byte* data = writer.reserve(bytes);
-  cache.backend.read(page.data, bytes, data);
+  std::byte* data = writer.reserve(page.format->bytes());
+  cache.backend.read(*page.format, page.data, data);
   if (page.count < kPageSlots) clear_unused_slots(page, data);
 }
 

@@ -13,7 +13,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_error, backend_code, 8);
   OFFSET(kvq_error, message, 12);
 
-  CHECK(sizeof(kvq_context_options) == 88);
+  CHECK(sizeof(kvq_context_options) == 136);
   OFFSET(kvq_context_options, struct_size, 0);
   OFFSET(kvq_context_options, device, 4);
   OFFSET(kvq_context_options, n_threads, 8);
@@ -27,6 +27,13 @@ static void lp64_offsets(void) {
   OFFSET(kvq_context_options, log_user, 64);
   OFFSET(kvq_context_options, parallel_for, 72);
   OFFSET(kvq_context_options, parallel_for_user, 80);
+  OFFSET(kvq_context_options, device_index, 88);
+  OFFSET(kvq_context_options, reserved2, 92);
+  OFFSET(kvq_context_options, plugin, 96);
+  OFFSET(kvq_context_options, stream, 104);
+  OFFSET(kvq_context_options, device_allocate, 112);
+  OFFSET(kvq_context_options, device_free, 120);
+  OFFSET(kvq_context_options, device_allocator_user, 128);
 
   CHECK(sizeof(kvq_context_info) == 56);
   OFFSET(kvq_context_info, struct_size, 0);
@@ -38,6 +45,14 @@ static void lp64_offsets(void) {
   OFFSET(kvq_context_info, bytes, 32);
   OFFSET(kvq_context_info, peak_bytes, 40);
   OFFSET(kvq_context_info, max_bytes, 48);
+
+  CHECK(sizeof(kvq_device_info) == 152);
+  OFFSET(kvq_device_info, struct_size, 0);
+  OFFSET(kvq_device_info, n_devices, 4);
+  OFFSET(kvq_device_info, name, 8);
+  OFFSET(kvq_device_info, compute_capability, 136);
+  OFFSET(kvq_device_info, driver_version, 140);
+  OFFSET(kvq_device_info, memory_bytes, 144);
 
   CHECK(sizeof(kvq_cache_options) == 64);
   OFFSET(kvq_cache_options, struct_size, 0);

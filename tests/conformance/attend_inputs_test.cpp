@@ -83,7 +83,7 @@ TEST_CASE("an FP16 cache is within FP16 rounding of attention on what was append
                               .positions = Positions::kGaps};
       const Inputs inputs = make_inputs(scenario);
       const std::vector<double> expected = attention_over_inputs(scenario, inputs);
-      for (const std::string& isa : kvq_test::instruction_sets()) {
+      for (const std::string& isa : kvq_test::backends()) {
         const Run run(scenario, inputs, Storage::uniform("fp16"), isa);
         const double error = largest_difference(run.attend(), expected) / largest_value(inputs);
         measure({"end to end", "fp16", isa, error, kLimit}, scenario.name);
@@ -99,7 +99,7 @@ TEST_CASE("positions around a million attend as at zero") {
   const Inputs inputs = make_inputs(scenario);
   std::vector<int32_t> late(64);
   for (size_t i = 0; i < late.size(); ++i) late[i] = 1'000'000 + static_cast<int32_t>(i);
-  for (const std::string& isa : kvq_test::instruction_sets()) {
+  for (const std::string& isa : kvq_test::backends()) {
     const Run early(scenario, inputs, Storage::uniform("fp16"), isa);
     Inputs moved = inputs;
     moved.sequences[0].positions = late;

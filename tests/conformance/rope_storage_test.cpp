@@ -23,7 +23,7 @@ TEST_CASE("stored keys are the appended ones, rotated to their positions") {
       const Inputs inputs = make_inputs(scenario);
       const kvq_test::Rotation rotation = kvq_test::Rotation::from(options_of(scenario));
       const Inputs::Tokens& tokens = inputs.sequences[0];
-      for (const std::string& isa : kvq_test::instruction_sets()) {
+      for (const std::string& isa : kvq_test::backends()) {
         const Run run(scenario, inputs, Storage::uniform("fp16"), isa);
         const std::vector<kvq_test::Decoded> heads = run.decode(0);
         double worst = 0.0;

@@ -15,7 +15,7 @@ constexpr int32_t kHeadDims[] = {8, 24, 64, 80, 96, 128, 200, 256};
 
 // Stores the tokens on every instruction set and measures both sides.
 void check_storage(const HeadTokens& tokens, const Storage& storage, const std::string& where) {
-  for (const std::string& isa : kvq_test::instruction_sets()) {
+  for (const std::string& isa : kvq_test::backends()) {
     const HeadTokens stored = store(tokens, storage, isa);
     measure({"seal keys", storage.keys, isa, worst_key_error(tokens, stored, storage), 1.0}, where);
     measure({"seal values", storage.values, isa, worst_value_error(tokens, stored, storage), 1.0}, where);
@@ -110,7 +110,7 @@ TEST_CASE("numbers at both ends of FP16") {
 TEST_CASE("large numbers survive the Hadamard rotation or are refused") {
   HeadTokens large{128, std::vector<double>(70 * 128, 60000.0), std::vector<double>(70 * 128, -60000.0)};
   for (const char* format : {"int8+hadamard", "int4+hadamard", "int2+hadamard"}) {
-    for (const std::string& isa : kvq_test::instruction_sets()) {
+    for (const std::string& isa : kvq_test::backends()) {
       CAPTURE(format);
       CAPTURE(isa);
       try {

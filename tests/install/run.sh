@@ -25,6 +25,10 @@ for file in include/kvq.h share/doc/kvq/LICENSE; do
   [ -f "$prefix/$file" ] || fail "$file was not installed"
 done
 
+if [ -e "$build/lib/libkvq_cuda.so" ]; then
+  [ -f "$libdir/libkvq_cuda.so" ] || fail "the CUDA plug-in was not installed beside the library"
+fi
+
 # check_run NAME shared|static PROGRAM
 check_run() {
   local needed

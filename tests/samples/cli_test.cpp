@@ -175,9 +175,34 @@ TEST_CASE("files that cannot be used exit with 1 and are named") {
 }
 
 TEST_CASE("a device, instruction set or amount of memory that is not here exits with 1") {
-  check_failure({"bench", "attend", "--device", "cuda"}, 1, "CUDA");
   check_failure({"info", "--isa", "mmx"}, 1, "mmx");
   check_failure({"bench", "attend", "--length", "16777216", "--batch", "4096"}, 1, "memory");
+}
+
+TEST_CASE("attention is timed on the GPU, or the reason why it is not exits with 1") {
+  const Arguments arguments{"bench",   "attend", "--device",   "cuda", "--length", "1024",
+                            "--heads", "8",      "--kv-heads", "2",    "--kv",     "int8"};
+#if defined(KVQ_TEST_CUDA)
+  const json info = run_json({"info"});
+  const bool has_gpu = info["cuda_available"];
+  const std::string reason = info["cuda_unavailable_because"];
+#else
+  const bool has_gpu = false;
+  const std::string reason = "no CUDA support";
+#endif
+  if (!has_gpu) return check_failure(arguments, 1, reason);
+  const json result = run_json(arguments);
+  check_numbers(result, {"microseconds", "bytes", "fp16_microseconds", "ratio", "read_bandwidth_gigabytes_per_second"});
+  CHECK(result["device"] == "cuda");
+  CHECK(result["microseconds"].get<double>() > 0.0);
+  CHECK(result["repetitions"].get<int>() >= 30);
+}
+
+TEST_CASE("only commands whose tensors may be in device memory know devices") {
+  check_failure({"generate", "--model", kModel, "--prompt", "x", "--device", "cuda"}, 2, "--device");
+  check_failure(perplexity({"--device", "cuda"}), 2, "--device");
+  check_failure(needle({"--device", "cuda"}), 2, "--device");
+  check_failure({"bench", "attend", "--device-index", "-1"}, 2, "--device-index");
 }
 
 TEST_CASE("output that cannot be written exits with 1") {
@@ -187,13 +212,21 @@ TEST_CASE("output that cannot be written exits with 1") {
   CHECK(run({"generate", "--model", kModel, "--prompt", "He", "--max-tokens", "2"}, "/dev/full").exit_code == 1);
 }
 
-TEST_CASE("info names the backend and says why CUDA is unavailable") {
+TEST_CASE("info names the backend, and the GPU or why there is none") {
   const json info = run_json({"info", "--threads", "2"});
   CHECK(info["backend"] == "cpu");
   CHECK(info["threads"] == 2);
   const auto available = info["isa_available"].get<std::vector<std::string>>();
   CHECK(std::ranges::find(available, info["isa"].get<std::string>()) != available.end());
-  if (!info["cuda_available"].get<bool>()) CHECK(info["cuda_unavailable_because"] != "");
+  if (info["cuda_available"].get<bool>()) {
+    CHECK(info["cuda_unavailable_because"] == "");
+    CHECK(info["cuda_device"].is_string());
+    check_numbers(info, {"cuda_devices", "cuda_memory_bytes", "cuda_compute_capability", "cuda_driver_version"});
+  } else {
+    CHECK(info["cuda_unavailable_because"] != "");
+    CHECK(info["cuda_devices"] == 0);
+    CHECK(info["cuda_device"].is_null());
+  }
   CHECK(run_json({"info", "--isa", available.back()})["isa"] == available.back());
 }
 

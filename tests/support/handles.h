@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvq.h"
+#include "support/device.h"
 #include "support/tensor.h"
 
 #include <cstddef>
@@ -53,10 +54,15 @@ inline Context make_context(const kvq_context_options& options) {
   return Context(context);
 }
 
+// On a CPU with an instruction set, or on the GPU.
 inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
   kvq_context_options options;
   kvq_context_options_init(&options);
-  options.cpu_isa = isa;
+  if (isa != nullptr && std::string_view(isa) == kCuda) {
+    options.device = KVQ_DEVICE_CUDA;
+  } else {
+    options.cpu_isa = isa;
+  }
   options.n_threads = n_threads;
   return make_context(options);
 }
@@ -71,6 +77,7 @@ inline Cache make_cache(kvq_context* context, const kvq_cache_options& options, 
   const Policy policy = make_policy(context, policy_yaml);
   kvq_cache* cache = nullptr;
   require([&](kvq_error* error) { return kvq_cache_create(context, &options, policy.get(), &cache, error); });
+  note_cache(context, cache, options);
   return Cache(cache);
 }
 
@@ -132,10 +139,33 @@ inline kvq_usage usage(const kvq_cache* cache, const kvq_sequence* sequence = nu
 inline void append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k, const void* v,
                    kvq_dtype dtype = KVQ_F32, std::span<const int32_t> positions = {}) {
   const int32_t* const given = positions.empty() ? nullptr : positions.data();
+  if (const Shape* shape = device_shape(cache)) {
+    const size_t bytes = static_cast<size_t>(n) * shape->kv_scalars * dtype_bytes(dtype);
+    const DeviceCopy keys(k, bytes);
+    const DeviceCopy values(v, bytes);
+    require([&](kvq_error* error) {
+      return kvq_append(cache, sequence, layer, n, keys.data(), values.data(), dtype, given, error);
+    });
+    return;
+  }
   require([&](kvq_error* error) { return kvq_append(cache, sequence, layer, n, k, v, dtype, given, error); });
 }
 
 inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batch) {
+  if (const Shape* shape = device_shape(cache)) {
+    size_t queries = 0;
+    for (int32_t i = 0; i < batch.n_sequences; ++i) {
+      queries += batch.query_counts != nullptr ? static_cast<size_t>(batch.query_counts[i]) : 1;
+    }
+    const DeviceCopy q(batch.q, queries * shape->q_scalars * dtype_bytes(batch.q_dtype));
+    const DeviceCopy out(batch.out, queries * shape->q_scalars * dtype_bytes(batch.out_dtype));
+    kvq_attend_batch on_device = batch;
+    on_device.q = q.data();
+    on_device.out = out.data();
+    require([&](kvq_error* error) { return kvq_attend(cache, layer, &on_device, error); });
+    out.read(batch.out);
+    return;
+  }
   require([&](kvq_error* error) { return kvq_attend(cache, layer, &batch, error); });
 }
 
@@ -162,6 +192,14 @@ inline Decoded decode(const kvq_cache* cache, const kvq_sequence* sequence, int3
 inline std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
+  return names;
+}
+
+// Everything that computes here: the CPU's instruction sets, and the GPU if there is one.
+inline std::vector<std::string> backends() {
+  static const bool kHasCuda = why_no_cuda().empty();
+  std::vector<std::string> names = instruction_sets();
+  if (kHasCuda) names.emplace_back(kCuda);
   return names;
 }
 

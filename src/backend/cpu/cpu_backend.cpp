@@ -2,10 +2,15 @@
 
 #include "backend/cpu/append.h"
 #include "backend/cpu/attend.h"
+#include "core/error.h"
 
 #include <cstring>
 
 namespace kvq::cpu {
+
+void CpuBackend::set_stream(void* /*stream*/) {
+  fail(KVQ_E_UNSUPPORTED, "context computes on the CPU, which has no streams");
+}
 
 std::byte* CpuBackend::allocate(Allocator& allocator, size_t bytes) {
   void* data = allocator.allocate(bytes, kDataAlignment);
@@ -17,13 +22,22 @@ void CpuBackend::release(Allocator& allocator, std::byte* data, size_t bytes) no
   allocator.release(data, bytes, kDataAlignment);
 }
 
-void CpuBackend::read(const std::byte* data, size_t bytes, void* host) { std::memcpy(host, data, bytes); }
+void CpuBackend::read(const PageFormat& format, const std::byte* data, std::byte* host) {
+  std::memcpy(host, data, format.bytes());
+}
 
-void CpuBackend::write(const void* host, size_t bytes, std::byte* data) { std::memcpy(data, host, bytes); }
+void CpuBackend::write(const PageFormat& format, const std::byte* host, std::byte* data) {
+  std::memcpy(data, host, format.bytes());
+}
 
 void CpuBackend::check(const TokenBatch& tokens) { cpu::check(tokens); }
 
-void CpuBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, Allocator& scratch) {
+Owned<LayerMirror> CpuBackend::make_mirror(Allocator& allocator, int32_t /*kv_heads*/) {
+  return {nullptr, Deleter<LayerMirror>(allocator, 0, 0)};
+}
+
+void CpuBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* /*mirror*/,
+                        Allocator& scratch) {
   cpu::append(tokens, writes, parallel_, scratch);
 }
 

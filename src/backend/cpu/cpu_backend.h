@@ -13,14 +13,17 @@ class CpuBackend final : public Backend {
 
   const char* name() const override { return "cpu"; }
   const char* isa() const override { return kernels_.name; }
+  void set_stream(void* stream) override;
 
   std::byte* allocate(Allocator& allocator, size_t bytes) override;
   void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
-  void read(const std::byte* data, size_t bytes, void* host) override;
-  void write(const void* host, size_t bytes, std::byte* data) override;
+  void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
+  void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
 
   void check(const TokenBatch& tokens) override;
-  void append(const TokenBatch& tokens, std::span<const PageWrite> writes, Allocator& scratch) override;
+  Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
+  void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
+              Allocator& scratch) override;
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;

@@ -1,0 +1,316 @@
+#include "cuda_backend.h"
+
+#include "core/error.h"
+#include "cuda_error.h"
+#include "kernels/append.h"
+#include "kernels/attend.h"
+#include "page_order.h"
+#include "page_table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace kvq::cuda {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634F;
+
+RopeArguments rope_arguments(const Rope& rope) {
+  RopeArguments result{};
+  result.pairing = rope.pairing;
+  result.rotary_dim = rope.rotary_dim;
+  std::copy(rope.inv_freq.begin(), rope.inv_freq.end(), result.inv_freq);
+  return result;
+}
+
+bool consecutive(std::span<const int32_t> positions) {
+  return positions.empty() ||
+         positions.back() - positions.front() == static_cast<int64_t>(positions.size()) - 1;  // they ascend
+}
+
+/// Memory of attend, kept from call to call; its device memory only grows.
+class AttendWorkspace final : public Workspace {
+ public:
+  AttendWorkspace(CudaBackend& backend, Allocator& allocator) : backend_(backend), allocator_(allocator) {}
+  ~AttendWorkspace() override {
+    backend_.release_device(allocator_, partials_, partial_floats_ * sizeof(float));
+    backend_.release_device(allocator_, tickets_, ticket_count_ * sizeof(int32_t));
+  }
+
+  void reserve(const AttendPlan& plan) {
+    if (plan.partial_floats > partial_floats_) {
+      void* memory = backend_.allocate_device(allocator_, plan.partial_floats * sizeof(float));
+      backend_.release_device(allocator_, partials_, partial_floats_ * sizeof(float));
+      partials_ = static_cast<float*>(memory);
+      partial_floats_ = plan.partial_floats;
+    }
+    if (plan.tickets > ticket_count_) {
+      const size_t count = std::max(plan.tickets, size_t{64});
+      void* memory = backend_.allocate_device(allocator_, count * sizeof(int32_t));
+      const cudaError_t status = cudaMemsetAsync(memory, 0, count * sizeof(int32_t), backend_.stream());
+      if (status != cudaSuccess) {
+        backend_.release_device(allocator_, memory, count * sizeof(int32_t));
+        cuda::check(status, "cudaMemsetAsync");
+      }
+      backend_.release_device(allocator_, tickets_, ticket_count_ * sizeof(int32_t));
+      tickets_ = static_cast<int32_t*>(memory);
+      ticket_count_ = count;
+    }
+  }
+
+  float* partials() const { return partials_; }
+  int32_t* tickets() const { return tickets_; }
+
+ private:
+  CudaBackend& backend_;
+  Allocator& allocator_;
+  float* partials_ = nullptr;
+  size_t partial_floats_ = 0;
+  int32_t* tickets_ = nullptr;
+  size_t ticket_count_ = 0;
+};
+
+DeviceWrite device_write(const PageWrite& write, bool ends_list) {
+  const int32_t count = write.kept + write.token_count;
+  const bool gaps = write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
+  return {.source = reinterpret_cast<uint64_t>(write.kept > 0 ? write.source : nullptr),
+          .target = reinterpret_cast<uint64_t>(write.target),
+          .kept = write.kept,
+          .head = write.head,
+          .token_begin = write.token_begin,
+          .token_count = write.token_count,
+          .index = write.index,
+          .first_position = write.first_position,
+          .format = static_cast<uint16_t>(format_code(*write.format).bits),
+          .has_positions = static_cast<uint8_t>(gaps ? 1 : 0),
+          .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
+          .reserved = 0};
+}
+
+}  // namespace
+
+class CudaBackend::Call {
+ public:
+  explicit Call(CudaBackend& backend) : lock_(backend.mutex_), guard_(backend.device_), backend_(backend) {
+    if (backend.broken_ != cudaSuccess) {
+      fail_broken(backend.broken_);
+    }
+    if (*static_cast<volatile int32_t*>(backend.status_) != 0) {
+      *backend.status_ = 0;
+      fail(KVQ_E_ARGUMENT,
+           "k or v of an earlier kvq_append held a number that FP16 cannot (NaN, infinite or beyond %g): the nearest "
+           "one was stored; this call did nothing",
+           65504.0);
+    }
+  }
+
+  /// Once the device's own state is lost, nothing works on it any more.
+  void require(cudaError_t status, const char* call) const {
+    if (status == cudaSuccess) return;
+    if (status != cudaErrorMemoryAllocation && status != cudaErrorInvalidValue) backend_.broken_ = status;
+    cuda::check(status, call);
+  }
+
+ private:
+  [[noreturn]] static void fail_broken(cudaError_t status) {
+    char message[sizeof(kvq_error::message)];
+    std::snprintf(message, sizeof(message), "the context is broken since an earlier failure: %s (%s); destroy it",
+                  cudaGetErrorString(status), cudaGetErrorName(status));
+    throw Error(KVQ_E_BACKEND, static_cast<int32_t>(status), message);
+  }
+
+  std::lock_guard<std::mutex> lock_;
+  DeviceGuard guard_;
+  CudaBackend& backend_;
+};
+
+CudaBackend::CudaBackend(const DeviceOptions& options)
+    : device_(options.index), stream_(static_cast<cudaStream_t>(options.stream)) {
+  DeviceGuard guard(device_);
+  int32_t major = 0;
+  int32_t minor = 0;
+  cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_), "cudaDeviceGetAttribute");
+  cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_), "cudaDeviceGetAttribute");
+  std::snprintf(isa_, sizeof(isa_), "sm_%d%d", major, minor);
+  cuda::check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
+              "cudaDeviceGetAttribute");
+  cuda::check(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
+              "cudaDeviceGetAttribute");
+  cuda::check(prepare_attend(shared_limit_), "cudaFuncSetAttribute");
+  cuda::check(prepare_append(), "cudaFuncSetAttribute");
+  memory_.emplace(options);
+  staging_.emplace();
+  cuda::check(cudaHostAlloc(reinterpret_cast<void**>(&status_), sizeof(int32_t), cudaHostAllocDefault),
+              "cudaHostAlloc");
+  *status_ = 0;
+}
+
+CudaBackend::~CudaBackend() {
+  int previous = 0;
+  cudaGetDevice(&previous);
+  cudaSetDevice(device_);
+  cudaStreamSynchronize(stream_);
+  staging_.reset();
+  memory_.reset();
+  cudaFreeHost(status_);
+  cudaSetDevice(previous);
+}
+
+void CudaBackend::set_stream(void* stream) {
+  const Call call(*this);
+  const auto next = static_cast<cudaStream_t>(stream);
+  if (next == stream_) return;
+  cudaEvent_t issued = nullptr;
+  call.require(cudaEventCreateWithFlags(&issued, cudaEventDisableTiming), "cudaEventCreate");
+  cudaError_t status = cudaEventRecord(issued, stream_);
+  if (status == cudaSuccess) status = cudaStreamWaitEvent(next, issued, 0);
+  cudaEventDestroy(issued);
+  call.require(status, "cudaStreamWaitEvent");
+  stream_ = next;
+}
+
+void* CudaBackend::allocate_device(Allocator& account, size_t bytes) {
+  return memory_->allocate(account, bytes, stream_);
+}
+
+void CudaBackend::release_device(Allocator& account, void* pointer, size_t bytes) noexcept {
+  if (pointer == nullptr) return;
+  int previous = 0;
+  cudaGetDevice(&previous);
+  if (previous != device_) cudaSetDevice(device_);
+  memory_->release(account, pointer, bytes, stream_);
+  if (previous != device_) cudaSetDevice(previous);
+}
+
+std::byte* CudaBackend::allocate(Allocator& allocator, size_t bytes) {
+  const Call call(*this);
+  return static_cast<std::byte*>(allocate_device(allocator, bytes));
+}
+
+void CudaBackend::release(Allocator& allocator, std::byte* data, size_t bytes) noexcept {
+  release_device(allocator, data, bytes);
+}
+
+void CudaBackend::read(const PageFormat& format, const std::byte* data, std::byte* host) {
+  const Call call(*this);
+  const size_t bytes = format.bytes();
+  auto* staged = static_cast<std::byte*>(staging_->take(bytes));
+  call.require(cudaMemcpyAsync(staged, data, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+  call.require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  swap_order(format, staged, host);
+}
+
+void CudaBackend::write(const PageFormat& format, const std::byte* host, std::byte* data) {
+  const Call call(*this);
+  const size_t bytes = format.bytes();
+  auto* staged = static_cast<std::byte*>(staging_->take(bytes));
+  swap_order(format, host, staged);
+  call.require(cudaMemcpyAsync(data, staged, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+  staging_->done(stream_);
+}
+
+Owned<LayerMirror> CudaBackend::make_mirror(Allocator& allocator, int32_t kv_heads) {
+  return make_owned<PageTable>(allocator, *this, allocator, kv_heads);
+}
+
+// Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
+void CudaBackend::check(const TokenBatch& /*tokens*/) {}
+
+void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
+                         Allocator& /*scratch*/) {
+  if (writes.empty()) return;
+  const Call call(*this);
+  auto* table = static_cast<PageTable*>(mirror);
+  int32_t longest = 0;
+  for (const PageWrite& write : writes) longest = std::max(longest, write.index + 1);
+  if (table != nullptr) table->reserve(longest);
+
+  AppendArguments arguments{};
+  arguments.k = tokens.k;
+  arguments.v = tokens.v;
+  arguments.dtype = tokens.dtype;
+  arguments.kv_heads = tokens.kv_heads;
+  arguments.head_dim = tokens.head_dim;
+  arguments.first_position = tokens.positions.empty() ? 0 : tokens.positions.front();
+  if (table != nullptr) arguments.view = table->view();
+  arguments.status = status_;
+  arguments.n_writes = static_cast<int32_t>(writes.size());
+  arguments.rope = rope_arguments(*tokens.rope);
+
+  const bool is_inline = writes.size() <= kInlineWrites;
+  const bool gaps = !consecutive(tokens.positions);
+  const size_t write_bytes = is_inline ? 0 : writes.size() * sizeof(DeviceWrite);
+  DeviceWrite* device_writes = arguments.inline_writes;
+  const bool staged = !is_inline || gaps;
+  if (staged) {
+    auto* memory = static_cast<std::byte*>(staging_->take(write_bytes + (gaps ? tokens.positions.size_bytes() : 0)));
+    if (!is_inline) arguments.writes = device_writes = reinterpret_cast<DeviceWrite*>(memory);
+    if (gaps) {
+      std::memcpy(memory + write_bytes, tokens.positions.data(), tokens.positions.size_bytes());
+      arguments.positions = reinterpret_cast<const int32_t*>(memory + write_bytes);
+    }
+  }
+  for (size_t i = 0; i < writes.size(); ++i) {
+    const bool ends_list = i + 1 == writes.size() || writes[i + 1].head != writes[i].head;
+    device_writes[i] = device_write(writes[i], ends_list);
+  }
+  call.require(launch_append(arguments, stream_), "append kernel");
+  if (staged) staging_->done(stream_);
+  if (table == nullptr) return;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    // Positions with gaps are uploaded before the next attention.
+    if (device_writes[i].has_positions != 0) {
+      table->invalidate(writes[i].head, writes[i].index);
+    } else {
+      table->entered(writes[i].head, writes[i].index, device_writes[i].ends_list != 0);
+    }
+  }
+}
+
+Owned<Workspace> CudaBackend::make_workspace(Allocator& allocator) {
+  return make_owned<AttendWorkspace>(allocator, *this, allocator);
+}
+
+void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
+  const Call call(*this);
+  auto& space = static_cast<AttendWorkspace&>(workspace);
+  for (const AttendSequence& sequence : batch.sequences) {
+    static_cast<PageTable*>(sequence.mirror)->catch_up(sequence.pages, sequence.page_counts);
+  }
+  const int32_t* positions = nullptr;
+  if (!batch.newest_queries) {
+    auto* staged = static_cast<int32_t*>(staging_->take(batch.query_positions.size_bytes()));
+    std::copy(batch.query_positions.begin(), batch.query_positions.end(), staged);
+    positions = staged;
+  }
+  AttendArguments arguments{};
+  arguments.q_heads = batch.q_heads;
+  arguments.kv_heads = batch.kv_heads;
+  arguments.head_dim = batch.head_dim;
+  arguments.q = batch.q;
+  arguments.out = batch.out;
+  arguments.q_dtype = batch.q_dtype;
+  arguments.out_dtype = batch.out_dtype;
+  arguments.scale = batch.scale * kLog2E;
+  arguments.softcap = batch.softcap * kLog2E;
+  arguments.window = batch.window;
+  arguments.rope = rope_arguments(*batch.rope);
+  arguments.query_positions = positions;
+  arguments.hadamard_keys = batch.any_hadamard_keys ? 1 : 0;
+  for (size_t begin = 0; begin < batch.sequences.size(); begin += kMaxLaunchSequences) {
+    const size_t n = std::min<size_t>(batch.sequences.size() - begin, kMaxLaunchSequences);
+    for (size_t i = 0; i < n; ++i) {
+      const AttendSequence& sequence = batch.sequences[begin + i];
+      arguments.sequences[i] = {static_cast<PageTable*>(sequence.mirror)->view(), sequence.query_begin,
+                                sequence.query_count};
+    }
+    arguments.n_sequences = static_cast<int32_t>(n);
+    const AttendPlan plan = plan_attend(arguments, multiprocessors_, shared_limit_);
+    space.reserve(plan);
+    call.require(launch_attend(plan, arguments, space.partials(), space.tickets(), stream_), "attention kernel");
+  }
+  if (positions != nullptr) staging_->done(stream_);
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,55 @@
+#pragma once
+
+#include "backend/plugin.h"
+#include "core/memory.h"
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+#include <vector>
+
+namespace kvq::cuda {
+
+/// Device memory in stream order: from the caller's hooks, or from a pool of the context's own, which keeps what it got
+/// so that allocating is cheap and waits for nothing. The device must be current.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(const DeviceOptions& options);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// Counted by `account`.
+  void* allocate(Allocator& account, size_t bytes, cudaStream_t stream);
+  void release(Allocator& account, void* pointer, size_t bytes, cudaStream_t stream) noexcept;
+
+ private:
+  DeviceOptions options_;
+  cudaMemPool_t pool_ = nullptr;
+};
+
+/// Page-locked host memory that kernels read directly. What was taken may be taken again once the work that was issued
+/// to the stream until `done` has run.
+class Staging {
+ public:
+  Staging() = default;
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  void* take(size_t bytes);
+  /// After the work that reads it was issued.
+  void done(cudaStream_t stream);
+
+ private:
+  struct Block {
+    void* memory;
+    size_t bytes;
+    cudaEvent_t read;
+    bool in_flight;
+  };
+  std::vector<Block> blocks_;
+  size_t current_ = 0;
+};
+
+}  // namespace kvq::cuda

@@ -1,0 +1,50 @@
+// Writing pages: rotation, conversion, encoding and page-table entries in one launch.
+#pragma once
+
+#include "kernels/device_page.h"
+#include "kernels/rope.h"
+
+#include <cuda_runtime_api.h>
+
+namespace kvq::cuda {
+
+/// One page to write; what PageWrite (backend/backend.h) says, for a kernel.
+struct DeviceWrite {
+  uint64_t source;  // FP16 page whose first `kept` slots are kept, or 0
+  uint64_t target;
+  int32_t kept;
+  int32_t head;
+  int32_t token_begin;
+  int32_t token_count;
+  int32_t index;  // in the head's page table
+  int32_t first_position;
+  uint16_t format;
+  uint8_t has_positions;
+  uint8_t ends_list;  // the head's list ends with this page
+  uint32_t reserved;
+};
+static_assert(sizeof(DeviceWrite) == 48);
+
+/// Writes that travel as kernel arguments; more are read from memory that the device can read.
+inline constexpr int32_t kInlineWrites = 32;
+
+struct AppendArguments {
+  const void* k;  // [n, kv_heads, head_dim]
+  const void* v;
+  int32_t dtype;
+  int32_t kv_heads;
+  int32_t head_dim;
+  int32_t first_position;     // of the first token, when positions are consecutive
+  const int32_t* positions;   // [n], or null
+  SequenceView view;          // whose table takes the pages; pages null: none
+  int32_t* status;            // set to 1 when a value had to be changed to fit FP16
+  const DeviceWrite* writes;  // null: inline_writes
+  int32_t n_writes;
+  RopeArguments rope;
+  DeviceWrite inline_writes[kInlineWrites];
+};
+
+cudaError_t prepare_append();
+cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream);
+
+}  // namespace kvq::cuda

@@ -1,0 +1,69 @@
+// Attention over the pages of a batch of sequences.
+#pragma once
+
+#include "kernels/device_page.h"
+#include "kernels/rope.h"
+
+#include <cuda_runtime_api.h>
+#include <cstdint>
+
+namespace kvq::cuda {
+
+/// Sequences of one launch; their views travel as kernel arguments.
+inline constexpr int32_t kMaxLaunchSequences = 64;
+/// Above this many units of work the pages of a unit are not split over blocks.
+inline constexpr int32_t kMaxSplitUnits = 1024;
+
+struct AttendSequenceArguments {
+  SequenceView view;
+  int32_t query_begin;
+  int32_t query_count;
+};
+
+struct AttendArguments {
+  AttendSequenceArguments sequences[kMaxLaunchSequences];
+  int32_t n_sequences;
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  const void* q;
+  void* out;
+  int32_t q_dtype;  // kvq_dtype
+  int32_t out_dtype;
+  float scale;    // of logits, times log2(e)
+  float softcap;  // times log2(e); 0: none
+  int32_t window;
+  RopeArguments rope;
+  const int32_t* query_positions;  // null: every query is one of the newest tokens
+  int32_t hadamard_keys;           // some page's keys are rotated
+  // Set by launch_attend.
+  float* partials;
+  int32_t* tickets;
+  int32_t units;
+  int32_t split;
+  int32_t ring_bytes;
+};
+
+/// How a batch is launched on a device.
+struct AttendPlan {
+  const void* kernel;
+  int32_t threads;
+  int32_t blocks;
+  int32_t shared_bytes;
+  int32_t ring_bytes;
+  int32_t units;
+  bool split;
+  size_t partial_floats;
+  size_t tickets;
+};
+
+/// Raise the shared-memory limit of every kernel, once per device.
+cudaError_t prepare_attend(int32_t shared_limit);
+
+AttendPlan plan_attend(const AttendArguments& arguments, int32_t multiprocessors, int32_t shared_limit);
+
+/// `tickets` must be zero before the first launch and are zero again after each.
+cudaError_t launch_attend(const AttendPlan& plan, AttendArguments& arguments, float* partials, int32_t* tickets,
+                          cudaStream_t stream);
+
+}  // namespace kvq::cuda

@@ -1,0 +1,112 @@
+// What kernels know about pages: records in device memory, and where a side's numbers lie.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define KVQ_HOST_DEVICE __host__ __device__
+#else
+#define KVQ_HOST_DEVICE
+#endif
+
+namespace kvq::cuda {
+
+inline constexpr int32_t kSlots = 32;
+inline constexpr int32_t kMaxHeadDim = 256;
+
+/// How a page side is stored, without its Hadamard flag.
+enum class Kind : uint32_t { kFloat16 = 0, kInt8 = 1, kInt4 = 2, kInt3 = 3, kInt2 = 4 };
+
+/// A page's format in 16 bits: kind and Hadamard flag of keys, the same of values, log2(group / 32).
+struct FormatCode {
+  uint32_t bits = 0;
+
+  KVQ_HOST_DEVICE Kind keys() const { return static_cast<Kind>(bits & 7U); }
+  KVQ_HOST_DEVICE bool hadamard_keys() const { return (bits & 8U) != 0; }
+  KVQ_HOST_DEVICE Kind values() const { return static_cast<Kind>((bits >> 4U) & 7U); }
+  KVQ_HOST_DEVICE bool hadamard_values() const { return (bits & 128U) != 0; }
+  KVQ_HOST_DEVICE int32_t group_shift() const { return static_cast<int32_t>((bits >> 8U) & 3U); }
+};
+
+/// One entry of a head's page table.
+struct alignas(16) DevicePage {
+  uint64_t data;
+  int32_t first_position;
+  uint16_t format;  // FormatCode
+  uint8_t count;
+  uint8_t has_positions;  // positions are not consecutive: see SequenceView::positions
+};
+static_assert(sizeof(DevicePage) == 16);
+
+/// Bytes of one side: codes, then scale and minimum of `scales` groups, rounded up to 64.
+struct SideBytes {
+  int32_t codes;
+  int32_t scales;  // bytes of one of the two planes
+
+  KVQ_HOST_DEVICE int32_t minima_offset() const { return codes + scales; }
+  KVQ_HOST_DEVICE int32_t bytes() const { return (codes + 2 * scales + 63) / 64 * 64; }
+};
+
+/// 32-bit words that hold a token's channels (keys) or a channel's tokens (values): rows of the word array.
+KVQ_HOST_DEVICE inline int32_t code_rows(Kind kind, int32_t reduction) {
+  switch (kind) {
+    case Kind::kFloat16:
+      return reduction / 2;
+    case Kind::kInt8:
+      return reduction / 4;
+    case Kind::kInt4:
+      return reduction / 8;
+    case Kind::kInt3:
+      return (reduction + 15) / 16 + (reduction + 31) / 32;
+    case Kind::kInt2:
+      return (reduction + 15) / 16;
+  }
+  return 0;
+}
+
+KVQ_HOST_DEVICE inline int32_t value_lanes(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+KVQ_HOST_DEVICE inline SideBytes key_bytes(Kind kind, int32_t head_dim) {
+  return {code_rows(kind, head_dim) * kSlots * 4, kind == Kind::kFloat16 ? 0 : 2 * head_dim};
+}
+
+KVQ_HOST_DEVICE inline SideBytes value_bytes(Kind kind, int32_t group_shift, int32_t head_dim) {
+  const int32_t group = 32 << group_shift;
+  const int32_t groups = (head_dim + group - 1) / group;
+  return {code_rows(kind, kSlots) * value_lanes(head_dim) * 4, kind == Kind::kFloat16 ? 0 : 2 * kSlots * groups};
+}
+
+// On the device the bytes of a page side are permuted, so that kernels read them as they lie, without bank conflicts
+// and without moving halves: 16-byte chunks of codes trade places within a line of 128 bytes, and of every four scales
+// or minima the two in the middle are swapped. Both permutations are their own inverse.
+
+/// Place of 16-byte chunk `i` of the codes of keys.
+KVQ_HOST_DEVICE inline int32_t key_chunk(Kind kind, int32_t i) {
+  const int32_t row = i >> (kind == Kind::kFloat16 ? 4 : 3);
+  return i ^ ((row & 1) | ((row & 2) << 1));
+}
+
+/// Place of chunk `i` of the codes of values. Rows are permuted when they are whole lines and a power of two of them.
+KVQ_HOST_DEVICE inline int32_t value_chunk(Kind kind, int32_t head_dim, int32_t i) {
+  const int32_t lanes = value_lanes(head_dim);
+  if (lanes < 32 || (lanes & (lanes - 1)) != 0) return i;
+  // Rows, or groups of rows, that one load of a warp covers.
+  const int32_t rows = i / (lanes / 4) >> (kind == Kind::kFloat16 ? 2 : (kind == Kind::kInt8 ? 1 : 0));
+  return i ^ (2 * (rows & 3));
+}
+
+/// Place of scale or minimum `i` in its plane.
+KVQ_HOST_DEVICE inline int32_t scale_place(int32_t i) {
+  const int32_t within = i & 3;
+  return within == 1 || within == 2 ? i ^ 3 : i;
+}
+
+/// The page table of one layer of one sequence.
+struct SequenceView {
+  DevicePage* pages;         // [kv_heads][capacity]
+  int32_t* counts;           // [kv_heads] pages in use
+  const int32_t* positions;  // [kv_heads][capacity][32] of pages that have_positions, or null
+  int32_t capacity;
+};
+
+}  // namespace kvq::cuda

@@ -1,0 +1,80 @@
+// A plug-in of this version, with two devices that can do nothing but change their stream. It is built as the real one
+// is, so objects and exceptions cross the same boundary.
+#include "backend/plugin.h"
+#include "core/error.h"
+
+#include <cstdio>
+
+namespace {
+
+using namespace kvq;
+
+constexpr int32_t kDevices = 2;
+constexpr size_t kDeviceBytes = 512;  // what a context takes through the caller's hook
+
+[[noreturn]] void refuse() { throw Error(KVQ_E_BACKEND, 77, "the pretend device computes nothing"); }
+
+void require_device(int32_t index) {
+  if (index >= kDevices) fail(KVQ_E_UNSUPPORTED, "there is no pretend device %d", index);
+}
+
+class PretendBackend final : public Backend {
+ public:
+  PretendBackend(Allocator& allocator, const DeviceOptions& options) : allocator_(allocator), options_(options) {
+    allocator_.reserve(kDeviceBytes);
+    if (options_.allocate != nullptr) memory_ = options_.allocate(options_.user, kDeviceBytes, options_.stream);
+    std::snprintf(isa_, sizeof(isa_), "pretend_%d", options_.index);
+  }
+  ~PretendBackend() override {
+    if (memory_ != nullptr) options_.free(options_.user, memory_, kDeviceBytes, options_.stream);
+    allocator_.unreserve(kDeviceBytes);
+  }
+  PretendBackend(const PretendBackend&) = delete;
+  PretendBackend& operator=(const PretendBackend&) = delete;
+
+  const char* name() const override { return "pretend"; }
+  const char* isa() const override { return isa_; }
+  void set_stream(void* stream) override {
+    if (stream == nullptr) refuse();
+    options_.stream = stream;
+  }
+
+  std::byte* allocate(Allocator& /*allocator*/, size_t /*bytes*/) override { refuse(); }
+  void release(Allocator& /*allocator*/, std::byte* /*data*/, size_t /*bytes*/) noexcept override {}
+  void read(const PageFormat& /*format*/, const std::byte* /*data*/, std::byte* /*host*/) override { refuse(); }
+  void write(const PageFormat& /*format*/, const std::byte* /*host*/, std::byte* /*data*/) override { refuse(); }
+  Owned<LayerMirror> make_mirror(Allocator& /*allocator*/, int32_t /*kv_heads*/) override { refuse(); }
+  void check(const TokenBatch& /*tokens*/) override { refuse(); }
+  void append(const TokenBatch& /*tokens*/, std::span<const PageWrite> /*writes*/, LayerMirror* /*mirror*/,
+              Allocator& /*scratch*/) override {
+    refuse();
+  }
+  Owned<Workspace> make_workspace(Allocator& /*allocator*/) override { refuse(); }
+  void attend(const AttendBatch& /*batch*/, Workspace& /*workspace*/) override { refuse(); }
+
+ private:
+  Allocator& allocator_;
+  DeviceOptions options_;
+  void* memory_ = nullptr;
+  char isa_[24];
+};
+
+Owned<Backend> make_backend(Allocator& allocator, const DeviceOptions& options) {
+  require_device(options.index);
+  return make_owned<PretendBackend>(allocator, allocator, options);
+}
+
+void describe_device(int32_t index, kvq_device_info& info) {
+  require_device(index);
+  info.n_devices = kDevices;
+  std::snprintf(info.name, sizeof(info.name), "Pretend %d", index);
+  info.compute_capability = 12;
+  info.driver_version = 3040;
+  info.memory_bytes = uint64_t{5} << 30;
+}
+
+constexpr BackendPlugin kPlugin{sizeof(BackendPlugin), KVQ_PLUGIN_ABI, make_backend, describe_device};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const BackendPlugin* kvq_cuda_plugin() { return &kPlugin; }

@@ -1,0 +1,103 @@
+// Caches of CUDA contexts take tensors in device memory: tests go on handing over host memory, and this copies.
+#pragma once
+
+#include "kvq.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#if defined(KVQ_TEST_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+namespace kvq_test {
+
+// The name under which the tests list the GPU among the instruction sets.
+inline constexpr const char* kCuda = "cuda";
+
+struct Shape {
+  size_t kv_scalars;  // of one token's keys
+  size_t q_scalars;   // of one query token
+};
+
+// Caches of CUDA contexts that exist, or did: a new cache replaces an old one at its address.
+inline std::map<const kvq_cache*, Shape>& device_caches() {
+  static std::map<const kvq_cache*, Shape> caches;
+  return caches;
+}
+
+inline void note_cache(const kvq_context* context, const kvq_cache* cache, const kvq_cache_options& options) {
+  kvq_context_info info{};
+  info.struct_size = sizeof info;
+  kvq_context_describe(context, &info, nullptr);
+  device_caches().erase(cache);
+  if (info.device != KVQ_DEVICE_CUDA) return;
+  const auto dim = static_cast<size_t>(options.head_dim);
+  device_caches()[cache] = {static_cast<size_t>(options.kv_heads) * dim, static_cast<size_t>(options.q_heads) * dim};
+}
+
+inline const Shape* device_shape(const kvq_cache* cache) {
+  const auto found = device_caches().find(cache);
+  return found == device_caches().end() ? nullptr : &found->second;
+}
+
+inline size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
+
+// Device memory with a copy of a host tensor.
+class DeviceCopy {
+ public:
+  DeviceCopy(const void* host, size_t bytes) : bytes_(bytes) {
+#if defined(KVQ_TEST_CUDA)
+    check(cudaMalloc(&data_, bytes));
+    check(cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice));
+#else
+    (void)host;
+    throw std::logic_error("these tests were built without CUDA");
+#endif
+  }
+  ~DeviceCopy() {
+#if defined(KVQ_TEST_CUDA)
+    cudaFree(data_);
+#endif
+  }
+  DeviceCopy(const DeviceCopy&) = delete;
+  DeviceCopy& operator=(const DeviceCopy&) = delete;
+
+  void* data() const { return data_; }
+  void read(void* host) const {
+#if defined(KVQ_TEST_CUDA)
+    check(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost));
+#else
+    (void)host;
+#endif
+  }
+
+ private:
+#if defined(KVQ_TEST_CUDA)
+  static void check(cudaError_t status) {
+    if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+  }
+#endif
+  void* data_ = nullptr;
+  size_t bytes_;
+};
+
+// Empty if contexts can be created on the GPU, otherwise why not.
+inline std::string why_no_cuda() {
+#if defined(KVQ_TEST_CUDA)
+  kvq_error error;
+  kvq_error_init(&error);
+  kvq_device_info info{};
+  info.struct_size = sizeof info;
+  const kvq_status status = kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &info, &error);
+  return status == KVQ_OK ? "" : error.message;
+#else
+  return "built without CUDA";
+#endif
+}
+
+}  // namespace kvq_test
