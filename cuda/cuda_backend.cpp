@@ -36,6 +36,20 @@ class AttendWorkspace final : public Workspace {
   ~AttendWorkspace() override {
     backend_.release_device(allocator_, partials_, partial_floats_ * sizeof(float));
     backend_.release_device(allocator_, tickets_, ticket_count_ * sizeof(int32_t));
+    backend_.release_device(allocator_, inv_freq_, kInvFreqBytes);
+  }
+
+  /// The cache's frequencies, which never change, in device memory.
+  const float* inv_freq(const Rope& rope) {
+    if (rope.rotary_dim == 0 || inv_freq_ != nullptr) return inv_freq_;
+    void* memory = backend_.allocate_device(allocator_, kInvFreqBytes);
+    const cudaError_t status = cudaMemcpyAsync(memory, rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
+                                               cudaMemcpyHostToDevice, backend_.stream());
+    if (status != cudaSuccess) {
+      backend_.release_device(allocator_, memory, kInvFreqBytes);
+      cuda::check(status, "cudaMemcpyAsync");
+    }
+    return inv_freq_ = static_cast<float*>(memory);
   }
 
   void reserve(const AttendPlan& plan) {
@@ -63,8 +77,11 @@ class AttendWorkspace final : public Workspace {
   int32_t* tickets() const { return tickets_; }
 
  private:
+  static constexpr size_t kInvFreqBytes = kMaxHeadDim / 2 * sizeof(float);
+
   CudaBackend& backend_;
   Allocator& allocator_;
+  float* inv_freq_ = nullptr;
   float* partials_ = nullptr;
   size_t partial_floats_ = 0;
   int32_t* tickets_ = nullptr;
@@ -295,7 +312,9 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   arguments.scale = batch.scale * kLog2E;
   arguments.softcap = batch.softcap * kLog2E;
   arguments.window = batch.window;
-  arguments.rope = rope_arguments(*batch.rope);
+  arguments.rope_pairing = batch.rope->pairing;
+  arguments.rotary_dim = batch.rope->rotary_dim;
+  arguments.inv_freq = space.inv_freq(*batch.rope);
   arguments.query_positions = positions;
   arguments.hadamard_keys = batch.any_hadamard_keys ? 1 : 0;
   for (size_t begin = 0; begin < batch.sequences.size(); begin += kMaxLaunchSequences) {

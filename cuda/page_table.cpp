@@ -84,7 +84,7 @@ void PageTable::entered(int32_t head, int32_t index, bool ends_list) noexcept {
 
 void PageTable::catch_up(const Page* const* const* lists, const int32_t* counts) {
   const auto heads = static_cast<int32_t>(heads_.size());
-  reserve(*std::max_element(counts, counts + heads));
+  reserve(std::max(*std::max_element(counts, counts + heads), 1));  // an empty list has a count, too
   for (int32_t head = 0; head < heads; ++head) {
     Head& of = heads_[static_cast<size_t>(head)];
     if (of.valid < counts[head]) upload(head, lists[head], counts[head]);

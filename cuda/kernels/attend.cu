@@ -101,6 +101,10 @@ struct Shared {
   int32_t is_last;
 };
 
+/// Sums of products with minima: one a field, and at least one each for even and odd products.
+template <int kBits>
+inline constexpr int32_t kBiases = kBits == 8 || kBits == 4 ? 2 : 4;
+
 /// How rows of keys are permuted: see key_chunk.
 __device__ inline int32_t key_swizzle(int32_t row) { return (row & 1) | ((row & 2) << 1); }
 
@@ -108,7 +112,8 @@ template <int DP, bool kFull, int NT>
 class Block {
  public:
   static constexpr int32_t kRows = 8 * NT;
-  static constexpr int32_t kSteps = DP / 16;     // products over channels
+  static constexpr int32_t kSteps = DP / 16;  // products over channels
+  static constexpr int32_t kQuads = kSteps * NT / 2;
   static constexpr int32_t kChannels = DP / 32;  // blocks of 32 channels
   using SharedMemory = Shared<DP, NT>;
 
@@ -289,12 +294,21 @@ class Block {
       const bool exists = row < rows_;
       const int32_t of_unit = unit.first_row + (exists ? row : 0);
       const int64_t offset = row_offset(unit, exists ? row : 0);
-      const int32_t position = exists ? query_position(unit, of_unit / group_) : 0;
+      // Everything that takes long to arrive is asked for at once.
       float2 x[kPairs];
+      float inv_freq[kPairs];
+#pragma unroll
+      for (int32_t i = 0; i < kPairs; ++i) {
+        const int32_t pair = lane_ + 32 * i;
+        x[i] = exists ? query_pair(offset, pair) : float2{0.0F, 0.0F};
+        inv_freq[i] = 2 * pair < a_.rotary_dim ? __ldg(a_.inv_freq + pair) : 0.0F;
+      }
+      const int32_t position = exists ? query_position(unit, of_unit / group_) : 0;
       float largest = 0.0F;
 #pragma unroll
       for (int32_t i = 0; i < kPairs; ++i) {
-        x[i] = exists ? query_pair(offset, lane_ + 32 * i, position) : float2{0.0F, 0.0F};
+        const float2 turn = cos_sin(static_cast<double>(position) * static_cast<double>(inv_freq[i]));
+        x[i] = {x[i].x * turn.x - x[i].y * turn.y, x[i].x * turn.y + x[i].y * turn.x};
         largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
       }
       largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));
@@ -357,18 +371,14 @@ class Block {
 
   /// Channel `which` of pair `pair`: rotated pairs first, then neighbours.
   __device__ __forceinline__ int32_t pair_channel(int32_t pair, int32_t which) const {
-    if (2 * pair >= a_.rope.rotary_dim) return 2 * pair + which;
-    const int32_t first = a_.rope.first_channel(pair);
-    return which == 0 ? first : a_.rope.partner_of(first);
+    const bool half = a_.rope_pairing == 1 && 2 * pair < a_.rotary_dim;
+    return half ? pair + which * (a_.rotary_dim / 2) : 2 * pair + which;
   }
 
-  __device__ __forceinline__ float2 query_pair(int64_t offset, int32_t pair, int32_t position) const {
+  __device__ __forceinline__ float2 query_pair(int64_t offset, int32_t pair) const {
     if (2 * pair >= a_.head_dim) return {0.0F, 0.0F};
-    const float x = read_float(a_.q, a_.q_dtype, offset + pair_channel(pair, 0));
-    const float y = read_float(a_.q, a_.q_dtype, offset + pair_channel(pair, 1));
-    if (2 * pair >= a_.rope.rotary_dim) return {x, y};
-    const float2 turn = cos_sin(static_cast<double>(position) * static_cast<double>(a_.rope.inv_freq[pair]));
-    return {x * turn.x - y * turn.y, x * turn.y + y * turn.x};
+    return {read_float(a_.q, a_.q_dtype, offset + pair_channel(pair, 0)),
+            read_float(a_.q, a_.q_dtype, offset + pair_channel(pair, 1))};
   }
 
   // ----------------------------------------------------------------------------------------------------- segments
@@ -574,24 +584,41 @@ class Block {
     return 16 * step + 4 * t_;
   }
 
+  /// Registers of query tile n for product `step`: half 0 and 1 of this lane's four channels. They lie in quads, which
+  /// for integer pages are a first operand too (see score_codes): of two tiles, or of one and the next product.
+  __device__ __forceinline__ uint32_t query(int32_t n, int32_t step, int32_t half) const {
+    return NT == 2 ? quads_[step][2 * half + n] : quads_[step / 2][2 * half + step % 2];
+  }
+  /// The same for FP16 pages, whose second operand is a pair of neighbours.
+  __device__ __forceinline__ uint32_t float16_query(int32_t n, int32_t step, int32_t half) const {
+    return NT == 2 ? quads_[step][2 * n + half] : quads_[step / 2][2 * (step % 2) + half];
+  }
+
   __device__ __forceinline__ void load_query_fragments() {
     const Kind kind = format_.keys();
-    const auto& rows = format_.hadamard_keys() ? s_.rotated : s_.plain;
     const bool plain = kind == Kind::kFloat16;
 #pragma unroll
-    for (int32_t step = 0; step < kSteps; ++step) {
-      const int32_t channel = channel_of(kind, step);
-      // The position of this step's field within a byte.
-      const int32_t shift = kind == Kind::kInt4 ? 4 * (step % 2) : (kind == Kind::kInt2 ? 2 * (step % 4) : 0);
-      const uint32_t half = static_cast<uint32_t>(15 - shift) << 10U;  // 2^−shift
-      const uint32_t down = half | half << 16U;
+    for (int32_t i = 0; i < kQuads; ++i) {
+      uint2 four[2];
 #pragma unroll
-      for (int32_t n = 0; n < NT; ++n) {
-        const uint2 four = *reinterpret_cast<const uint2*>(&rows[8 * n + g_][channel]);
-        query_[n][step][0] = multiply(plain ? four.x : low_halves(four.x, four.y), down);
-        query_[n][step][1] = multiply(plain ? four.y : high_halves(four.x, four.y), down);
-      }
+      for (int32_t j = 0; j < 2; ++j) four[j] = query_of(kind, NT == 2 ? j : 0, NT == 2 ? i : 2 * i + j);
+      quads_[i][0] = four[0].x;
+      quads_[i][1] = plain ? four[0].y : four[1].x;
+      quads_[i][2] = plain ? four[1].x : four[0].y;
+      quads_[i][3] = four[1].y;
     }
+  }
+
+  /// Query tile n's four channels for product `step`, paired as codes are.
+  __device__ __forceinline__ uint2 query_of(Kind kind, int32_t n, int32_t step) const {
+    const auto& rows = format_.hadamard_keys() ? s_.rotated : s_.plain;
+    const uint2 four = *reinterpret_cast<const uint2*>(&rows[8 * n + g_][channel_of(kind, step)]);
+    if (kind == Kind::kFloat16) return four;
+    // The position of this product's field within a byte.
+    const int32_t shift = kind == Kind::kInt4 ? 4 * (step % 2) : (kind == Kind::kInt2 ? 2 * (step % 4) : 0);
+    const uint32_t half = static_cast<uint32_t>(15 - shift) << 10U;  // 2^−shift
+    const uint32_t down = half | half << 16U;
+    return {multiply(low_halves(four.x, four.y), down), multiply(high_halves(four.x, four.y), down)};
   }
 
   __device__ __forceinline__ void score(uint32_t side, float (&scores)[NT][2][4]) {
@@ -646,8 +673,8 @@ class Block {
       for (int32_t n = 0; n < NT; ++n) {
 #pragma unroll
         for (int32_t m = 0; m < 2; ++m) {
-          mma(scores[n][m], first[2 * m], first[2 * m + 1], second[2 * m], second[2 * m + 1], query_[n][step][0],
-              query_[n][step][1]);
+          mma(scores[n][m], first[2 * m], first[2 * m + 1], second[2 * m], second[2 * m + 1], float16_query(n, step, 0),
+              float16_query(n, step, 1));
         }
       }
     }
@@ -687,12 +714,12 @@ class Block {
     constexpr int32_t kWords = kSteps / kFields;
     static_assert(kSteps % kFields == 0);
     clear(scores);
-    float bias[NT][kFields][4];  // of minima; apart, since queries lack a power of two that depends on the field
+    // Σ q · min of the page, transposed: rows are queries, columns all the same. Rows 8 to 15 belong to the second
+    // query tile; with one tile, to the next product, so that every second product counts there. Fields apart, since
+    // queries lack a power of two that depends on the field.
+    float bias[kBiases<kBits>][4];
 #pragma unroll
-    for (int32_t n = 0; n < NT; ++n) {
-#pragma unroll
-      for (int32_t i = 0; i < 4 * kFields; ++i) bias[n][i / 4][i % 4] = 0.0F;
-    }
+    for (int32_t i = 0; i < 4 * kBiases<kBits>; ++i) bias[i / 4][i % 4] = 0.0F;
     const int32_t rows = kFull ? 0 : keys_.codes / 128;
     const int32_t t = opaque(t_);
     const uint32_t scales = side + static_cast<uint32_t>(keys_.codes);
@@ -720,13 +747,15 @@ class Block {
     }
 #pragma unroll
     for (int32_t n = 0; n < NT; ++n) {
+      float of_row = 0.0F;  // query g of tile n
+#pragma unroll
+      for (int32_t f = 0; f < kBiases<kBits>; ++f) {
+        const float weight = kFields == 1 || kBits == 3 ? 1.0F : static_cast<float>(1 << (kBits * f));
+        of_row = fmaf(bias[f][NT == 2 ? 2 * n : 2 * (f % 2)], weight, of_row);
+      }
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
-        float sum = bias[n][0][c];
-#pragma unroll
-        for (int32_t f = 1; f < kFields; ++f) {
-          sum = fmaf(bias[n][f][c], kBits == 3 ? 1.0F : static_cast<float>(1 << (kBits * f)), sum);
-        }
+        const float sum = __shfl_sync(kAll, of_row, 4 * (2 * t_ + c));
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           float& each = scores[n][i / 2][2 * (i % 2) + c];
@@ -740,8 +769,7 @@ class Block {
   template <int kBits, int kField, size_t kScales>
   __device__ __forceinline__ void score_fields(int32_t i, const uint32_t (&words)[4], const uint32_t (&high)[4],
                                                const uint32_t (&scale)[kScales], const uint32_t (&minimum)[kScales],
-                                               float (&scores)[NT][2][4],
-                                               float (&bias)[NT][kBits == 3 ? 4 : 8 / kBits][4]) {
+                                               float (&scores)[NT][2][4], float (&bias)[kBiases<kBits>][4]) {
     constexpr int32_t kFields = kBits == 3 ? 4 : 8 / kBits;
     if constexpr (kField < kFields) {
       uint32_t low[4];
@@ -758,14 +786,14 @@ class Block {
       }
 #pragma unroll
       for (int32_t n = 0; n < NT; ++n) {
-        const uint32_t* q = query_[n][kFields * i + kField];
-        const uint32_t q0 = multiply(q[0], scale[2 * kField]);
-        const uint32_t q1 = multiply(q[1], scale[2 * kField + 1]);
+        const uint32_t q0 = multiply(query(n, kFields * i + kField, 0), scale[2 * kField]);
+        const uint32_t q1 = multiply(query(n, kFields * i + kField, 1), scale[2 * kField + 1]);
         mma(scores[n][0], low[0], low[1], odd[0], odd[1], q0, q1);
         mma(scores[n][1], low[2], low[3], odd[2], odd[3], q0, q1);
-        mma(bias[n][kField], minimum[2 * kField], minimum[2 * kField], minimum[2 * kField + 1], minimum[2 * kField + 1],
-            q[0], q[1]);
       }
+      const uint32_t(&quad)[4] = quads_[(kFields * i + kField) * NT / 2];
+      mma(bias[kFields == 1 ? i % 2 : kField], quad[0], quad[1], quad[2], quad[3], minimum[2 * kField],
+          minimum[2 * kField + 1]);
       score_fields<kBits, kField + 1>(i, words, high, scale, minimum, scores, bias);
     }
   }
@@ -1079,19 +1107,22 @@ class Block {
       for (int32_t c = 0; c < 2; ++c) {
 #pragma unroll
         for (int32_t m = 0; m < kChannels; ++m) {
-          auto* at = reinterpret_cast<float4*>(x + (8 * n + 2 * t_ + c) * DP + 32 * m + 4 * g_);
-          float(&o)[2][4] = out_[n][m];
-          if constexpr (kStore) {
-            *at = {o[0][c], o[0][c + 2], o[1][c], o[1][c + 2]};
-          } else {
-            const float4 four = *at;
-            o[0][c] = four.x;
-            o[0][c + 2] = four.y;
-            o[1][c] = four.z;
-            o[1][c + 2] = four.w;
-          }
+          // One by one: vectors would want registers in another order than tensor cores do, all the time.
+          const uint32_t at = shared_address(x + (8 * n + 2 * t_ + c) * DP + 32 * m + 4 * g_);
+#pragma unroll
+          for (int32_t i = 0; i < 4; ++i)
+            move_float<kStore>(at + static_cast<uint32_t>(4 * i), out_[n][m][i / 2][2 * (i % 2) + c]);
         }
       }
+    }
+  }
+
+  template <bool kStore>
+  __device__ __forceinline__ static void move_float(uint32_t address, float& value) {
+    if constexpr (kStore) {
+      asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
+    } else {
+      asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address) : "memory");
     }
   }
 
@@ -1290,7 +1321,7 @@ class Block {
   int32_t min_position_;
   int32_t max_position_;
 
-  uint32_t query_[NT][kSteps][2];
+  uint32_t quads_[kQuads][4];
   float row_scale_[NT][2];
   int32_t row_position_[NT][2];
   float maximum_[NT][2];

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/device_page.h"
-#include "kernels/rope.h"
 
 #include <cuda_runtime_api.h>
 #include <cstdint>
@@ -20,28 +19,30 @@ struct AttendSequenceArguments {
   int32_t query_count;
 };
 
+/// What is read first comes first: kernel arguments arrive through a cache, line by line.
 struct AttendArguments {
-  AttendSequenceArguments sequences[kMaxLaunchSequences];
   int32_t n_sequences;
   int32_t q_heads;
   int32_t kv_heads;
   int32_t head_dim;
+  int32_t units;  // set by launch_attend, like the next three
+  int32_t split;
+  int32_t ring_bytes;
+  int32_t window;
   const void* q;
   void* out;
   int32_t q_dtype;  // kvq_dtype
   int32_t out_dtype;
-  float scale;    // of logits, times log2(e)
-  float softcap;  // times log2(e); 0: none
-  int32_t window;
-  RopeArguments rope;
+  float scale;                     // of logits, times log2(e)
+  float softcap;                   // times log2(e); 0: none
   const int32_t* query_positions;  // null: every query is one of the newest tokens
   int32_t hadamard_keys;           // some page's keys are rotated
-  // Set by launch_attend.
+  int32_t rope_pairing;            // kvq_rope
+  int32_t rotary_dim;
+  const float* inv_freq;  // [rotary_dim / 2], device memory
   float* partials;
   int32_t* tickets;
-  int32_t units;
-  int32_t split;
-  int32_t ring_bytes;
+  AttendSequenceArguments sequences[kMaxLaunchSequences];
 };
 
 /// How a batch is launched on a device.
