@@ -105,6 +105,23 @@ DeviceWrite device_write(const PageWrite& write, bool ends_list) {
           .reserved = 0};
 }
 
+/// Position of a sequence's last query if its queries are at consecutive positions, otherwise −1.
+int32_t last_position(const AttendBatch& batch, const AttendSequence& sequence) {
+  const auto positions = batch.query_positions.subspan(static_cast<size_t>(sequence.query_begin),
+                                                       static_cast<size_t>(sequence.query_count));
+  return batch.newest_queries && consecutive(positions) ? positions.back() : -1;
+}
+
+/// The number of pages that every list of some sequences has, or −1.
+int32_t uniform_pages(std::span<const AttendSequence> sequences, int32_t kv_heads) {
+  const int32_t pages = sequences[0].page_counts[0];
+  for (const AttendSequence& sequence : sequences) {
+    const std::span<const int32_t> counts(sequence.page_counts, static_cast<size_t>(kv_heads));
+    if (std::any_of(counts.begin(), counts.end(), [pages](int32_t count) { return count != pages; })) return -1;
+  }
+  return pages;
+}
+
 }  // namespace
 
 class CudaBackend::Call {
@@ -322,9 +339,10 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
     for (size_t i = 0; i < n; ++i) {
       const AttendSequence& sequence = batch.sequences[begin + i];
       arguments.sequences[i] = {static_cast<PageTable*>(sequence.mirror)->view(), sequence.query_begin,
-                                sequence.query_count};
+                                sequence.query_count, last_position(batch, sequence)};
     }
     arguments.n_sequences = static_cast<int32_t>(n);
+    arguments.uniform_pages = uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
     const AttendPlan plan = plan_attend(arguments, multiprocessors_, shared_limit_);
     space.reserve(plan);
     call.require(launch_attend(plan, arguments, space.partials(), space.tickets(), stream_), "attention kernel");

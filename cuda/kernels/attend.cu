@@ -9,7 +9,8 @@
 namespace kvq::cuda {
 namespace {
 
-constexpr int32_t kMaxWarps = 12;
+/// Two a scheduler, with all the registers that they can use, do more than three with fewer.
+constexpr int32_t kMaxWarps = 8;
 constexpr int32_t kMaxStages = 8;
 /// Lanes of groups that a head does not have read minima of values past the end of a page.
 constexpr int32_t kOverrun = 512;
@@ -105,6 +106,13 @@ struct Shared {
 template <int kBits>
 inline constexpr int32_t kBiases = kBits == 8 || kBits == 4 ? 2 : 4;
 
+template <int kBits>
+inline constexpr Kind kKindOf = kBits == 16  ? Kind::kFloat16
+                                : kBits == 8 ? Kind::kInt8
+                                : kBits == 4 ? Kind::kInt4
+                                : kBits == 3 ? Kind::kInt3
+                                             : Kind::kInt2;
+
 /// How rows of keys are permuted: see key_chunk.
 __device__ inline int32_t key_swizzle(int32_t row) { return (row & 1) | ((row & 2) << 1); }
 
@@ -189,16 +197,25 @@ class Block {
   }
 
   __device__ __forceinline__ int32_t page_count(const Unit& unit) const {
-    return unit.sequence->view.counts[unit.head];
+    return a_.uniform_pages >= 0 ? a_.uniform_pages : unit.sequence->view.counts[unit.head];
   }
-  __device__ __forceinline__ int32_t unit_begin(int32_t unit) const { return unit == 0 ? 0 : s_.page_ends[unit - 1]; }
+  __device__ __forceinline__ int32_t unit_begin(int32_t unit) const {
+    if (a_.uniform_pages >= 0) return unit * uniform_length_;
+    return unit == 0 ? 0 : s_.page_ends[unit - 1];
+  }
 
   /// All units' pages in a row are cut into equal shares, one a block. A block that crosses from one unit to the next
   /// pays for queries and outputs twice, so units are padded to whole shares where that costs fewer pages than it
   /// saves. Fills page_ends; returns the end of the last unit.
   __device__ __forceinline__ int32_t share_pages(int32_t& share) {
-    constexpr int32_t kCrossing = 48;  // pages that a block could have walked instead
-    const auto blocks = static_cast<int32_t>(gridDim.x);
+    if (a_.uniform_pages >= 0) {
+      const int32_t total = a_.uniform_pages * a_.units;
+      const bool padded = choose_share(total, a_.uniform_pages, a_.uniform_pages, share);
+      uniform_length_ = padded ? (a_.uniform_pages + share - 1) / share * share : a_.uniform_pages;
+      if (lane_ == 0) s_.zero_units = a_.uniform_pages == 0 ? 1 : 0;
+      __syncwarp();
+      return uniform_length_ * a_.units;
+    }
     int32_t total = 0;
     int32_t most = 0;
     int32_t least = INT32_MAX;
@@ -213,16 +230,7 @@ class Block {
       most = max(most, __reduce_max_sync(kAll, count));
       least = min(least, __reduce_min_sync(kAll, exists ? count : INT32_MAX));
     }
-    share = max((total + blocks - 1) / blocks, warps_);
-    int32_t padded_share = INT32_MAX;
-    if (most == least && a_.units <= blocks) {
-      padded_share = (most + blocks / a_.units - 1) / (blocks / a_.units);
-    } else if (a_.units < blocks) {
-      padded_share = (total + blocks - a_.units - 1) / (blocks - a_.units);
-    }
-    padded_share = max(padded_share, warps_);
-    const bool padded = padded_share <= share + kCrossing;
-    if (padded) share = padded_share;
+    const bool padded = choose_share(total, most, least, share);
     int32_t before = 0;
 #pragma unroll 1
     for (int32_t base = 0; base < a_.units; base += 32) {
@@ -242,8 +250,27 @@ class Block {
     return before;
   }
 
+  /// Pages of a block's share. True if units are padded to whole shares.
+  __device__ __forceinline__ bool choose_share(int32_t total, int32_t most, int32_t least, int32_t& share) const {
+    constexpr int32_t kCrossing = 48;  // pages that a block could have walked instead
+    const auto blocks = static_cast<int32_t>(gridDim.x);
+    share = max((total + blocks - 1) / blocks, warps_);
+    int32_t padded_share = INT32_MAX;
+    if (most == least && a_.units <= blocks) {
+      const int32_t parts = blocks / a_.units;
+      padded_share = (most + parts - 1) / parts;
+    } else if (a_.units < blocks) {
+      padded_share = (total + blocks - a_.units - 1) / (blocks - a_.units);
+    }
+    padded_share = max(padded_share, warps_);
+    if (padded_share > share + kCrossing) return false;
+    share = padded_share;
+    return true;
+  }
+
   /// The unit that holds page `page` of all units in a row.
   __device__ __forceinline__ int32_t first_unit(int32_t page) const {
+    if (a_.uniform_pages >= 0) return page / uniform_length_;
     int32_t low = 0;
     int32_t high = a_.units - 1;
     while (low < high) {
@@ -273,6 +300,9 @@ class Block {
   /// Position of query `query` of the unit's sequence.
   __device__ __forceinline__ int32_t query_position(const Unit& unit, int32_t query) const {
     if (a_.query_positions != nullptr) return a_.query_positions[unit.sequence->query_begin + query];
+    if (unit.sequence->last_position >= 0) {
+      return unit.sequence->last_position - (unit.sequence->query_count - 1 - query);
+    }
     const SequenceView& view = unit.sequence->view;
     const DevicePage* pages = view.pages + static_cast<int64_t>(unit.head) * view.capacity;
     int32_t back = unit.sequence->query_count - query;
@@ -287,27 +317,35 @@ class Block {
   static constexpr int32_t kPairs = DP / 64;       // of a row, a lane
   static constexpr int32_t kNeighbours = DP / 32;  // channels of a row, a lane
 
-  /// Rotate, scale and round the unit's queries, a row a warp.
-  __device__ __forceinline__ void load_queries(const Unit& unit) {
+  /// A query row on its way: pairs of channels lane + 32 · i and their frequencies.
+  struct FirstRow {
+    float2 x[kPairs];
+    float inv_freq[kPairs];
+  };
+
+  __device__ __forceinline__ void load_row(const Unit& unit, int32_t row, FirstRow& to) const {
+    const bool exists = row < rows_;
+    const int64_t offset = row_offset(unit, exists ? row : 0);
+#pragma unroll
+    for (int32_t i = 0; i < kPairs; ++i) {
+      const int32_t pair = lane_ + 32 * i;
+      to.x[i] = exists ? query_pair(offset, pair) : float2{0.0F, 0.0F};
+      to.inv_freq[i] = 2 * pair < a_.rotary_dim ? __ldg(a_.inv_freq + pair) : 0.0F;
+    }
+  }
+
+  /// Rotate, scale and round the unit's queries, a row a warp; the first has been loaded.
+  __device__ __forceinline__ void load_queries(const Unit& unit, FirstRow& loaded) {
 #pragma unroll 1
     for (int32_t row = warp_; row < kRows; row += warps_) {
       const bool exists = row < rows_;
-      const int32_t of_unit = unit.first_row + (exists ? row : 0);
-      const int64_t offset = row_offset(unit, exists ? row : 0);
-      // Everything that takes long to arrive is asked for at once.
-      float2 x[kPairs];
-      float inv_freq[kPairs];
-#pragma unroll
-      for (int32_t i = 0; i < kPairs; ++i) {
-        const int32_t pair = lane_ + 32 * i;
-        x[i] = exists ? query_pair(offset, pair) : float2{0.0F, 0.0F};
-        inv_freq[i] = 2 * pair < a_.rotary_dim ? __ldg(a_.inv_freq + pair) : 0.0F;
-      }
-      const int32_t position = exists ? query_position(unit, of_unit / group_) : 0;
+      if (row != warp_) load_row(unit, row, loaded);
+      const int32_t position = exists ? query_position(unit, (unit.first_row + row) / group_) : 0;
+      float2(&x)[kPairs] = loaded.x;
       float largest = 0.0F;
 #pragma unroll
       for (int32_t i = 0; i < kPairs; ++i) {
-        const float2 turn = cos_sin(static_cast<double>(position) * static_cast<double>(inv_freq[i]));
+        const float2 turn = cos_sin_fast(static_cast<double>(position) * static_cast<double>(loaded.inv_freq[i]));
         x[i] = {x[i].x * turn.x - x[i].y * turn.y, x[i].x * turn.y + x[i].y * turn.x};
         largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
       }
@@ -398,14 +436,16 @@ class Block {
     uint4 record = load_records();
     rows_ = rows_of(unit);
     reset();
+    FirstRow row;
+    load_row(unit, warp_, row);
     // A single newest query sees every page, so copies can start before it is known where it is.
     prepared_ = false;
     if (a_.query_positions == nullptr && unit.sequence->query_count == 1 && a_.window == 0 && base < end) {
       const uint32_t pages = __ballot_sync(kAll, record.w != 0);
-      prepare_run(first_run(record, pages), record);
+      prepare_run(first_run(record, pages, __ballot_sync(kAll, is_partial(record))), record);
       prepared_ = true;
     }
-    load_queries(unit);
+    load_queries(unit, row);
     __syncthreads();
     read_rows();
 #pragma unroll 1
@@ -458,7 +498,6 @@ class Block {
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         row_scale_[n][c] = s_.row_scale[8 * n + 2 * t_ + c];
-        row_position_[n][c] = s_.row_position[8 * n + 2 * t_ + c];
       }
     }
     min_position_ = max_position_ = s_.row_position[0];
@@ -479,22 +518,54 @@ class Block {
       visible = last > static_cast<int64_t>(min_position_) - a_.window;
     }
     uint32_t wanted = __ballot_sync(kAll, visible);
+    const uint32_t masked = __ballot_sync(kAll, needs_mask(record));
 #pragma unroll 1
     while (wanted != 0) {
-      const uint32_t run = first_run(record, wanted);
+      const uint32_t run = first_run(record, wanted, masked);
       wanted &= ~run;
       if (!prepared_) prepare_run(run, record);
       prepared_ = false;
       load_query_fragments();
-      run_pages(unit, base, stride, record, run);
+      // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
+      const bool closer = (run & masked) != 0 || a_.softcap > 0.0F || format_.keys() != format_.values();
+      const Pages pages{unit, base, stride, record, run, masked};
+      switch (closer ? Kind::kInt3 : format_.keys()) {
+        case Kind::kFloat16:
+          run_pages<16>(pages);
+          break;
+        case Kind::kInt8:
+          run_pages<8>(pages);
+          break;
+        case Kind::kInt4:
+          run_pages<4>(pages);
+          break;
+        case Kind::kInt2:
+          run_pages<2>(pages);
+          break;
+        default:
+          run_pages<0>(pages);
+      }
     }
   }
 
-  /// The first of the wanted pages and those after it, up to one of another format.
-  __device__ __forceinline__ uint32_t first_run(const uint4& record, uint32_t wanted) const {
-    const uint32_t format = record.w & 0xFFFFU;
-    const uint32_t of_first = __shfl_sync(kAll, format, __ffs(static_cast<int>(wanted)) - 1);
-    const uint32_t differs = __ballot_sync(kAll, format != of_first) & wanted;
+  /// Whether some query may not see all of 32 slots.
+  __device__ __forceinline__ bool needs_mask(const uint4& record) const {
+    const auto first = static_cast<int32_t>(record.z);
+    return is_partial(record) || first + kSlots - 1 > min_position_ ||
+           (a_.window > 0 && first <= static_cast<int64_t>(max_position_) - a_.window);
+  }
+
+  /// Fewer than 32 slots, or positions with gaps. A single newest query needs masks for nothing else.
+  __device__ __forceinline__ static bool is_partial(const uint4& record) {
+    return record.w >> 24U != 0 || ((record.w >> 16U) & 0xFFU) < kSlots;
+  }
+
+  /// The first of the wanted pages and those after it, up to one of another format or one that is `masked` if it is
+  /// not, or the other way round.
+  __device__ __forceinline__ uint32_t first_run(const uint4& record, uint32_t wanted, uint32_t masked) const {
+    const uint32_t kind = (record.w & 0xFFFFU) | (masked >> lane_ & 1U) << 16U;
+    const uint32_t of_first = __shfl_sync(kAll, kind, __ffs(static_cast<int>(wanted)) - 1);
+    const uint32_t differs = __ballot_sync(kAll, kind != of_first) & wanted;
     return differs == 0 ? wanted : wanted & ((1U << (__ffs(static_cast<int>(differs)) - 1)) - 1U);
   }
 
@@ -552,27 +623,72 @@ class Block {
     slot_ = slot_ + 1 == stages_ ? 0 : slot_ + 1;
   }
 
-  __device__ __forceinline__ void run_pages(const Unit& unit, int32_t base, int32_t stride, const uint4& record,
-                                            uint32_t pages) {
+  /// Pages `wanted` of a batch; `masked` ones need a closer look.
+  struct Pages {
+    const Unit& unit;
+    int32_t base;
+    int32_t stride;
+    const uint4& record;
+    uint32_t wanted;
+    uint32_t masked;
+  };
+
+  /// Codes of kBits bits on both sides; 0: any kinds, chosen page by page.
+  template <int kBits>
+  __device__ __forceinline__ void run_pages(const Pages& pages) {
+    uint32_t wanted = pages.wanted;
 #pragma unroll 1
-    while (pages != 0) {
-      copy_next(record);
-      const int32_t at = __ffs(static_cast<int>(pages)) - 1;
-      pages &= pages - 1;
+    while (wanted != 0) {
+      copy_next(pages.record);
+      const int32_t at = __ffs(static_cast<int>(wanted)) - 1;
+      wanted &= wanted - 1;
       uint32_t side = wait_for_slot();
       float scores[NT][2][4];
-      score(side, scores);
+      if constexpr (kBits == 0) {
+        score(side, scores);
+      } else if constexpr (kBits == 16) {
+        score_float16(side, scores);
+      } else {
+        score_codes<kBits>(side, scores);
+      }
       if (by_side_) {
         leave_slot();
-        copy_next(record);
+        copy_next(pages.record);
+      }
+      if constexpr (kBits == 0) {
+        if (a_.softcap > 0.0F) cap(scores);
+        if ((pages.masked >> at & 1U) != 0) mask(pages, at, scores);
       }
       uint32_t p[NT][4];
-      softmax(unit, base + at * stride, __shfl_sync(kAll, record.w, at),
-              static_cast<int32_t>(__shfl_sync(kAll, record.z, at)), scores, p);
-      side = by_side_ ? wait_for_slot() : side + static_cast<uint32_t>(keys_.bytes());
-      add_values(side, p);
+      softmax(scores, p);
+      side = by_side_ ? wait_for_slot() : side + static_cast<uint32_t>(key_layout<kBits>().bytes());
+      if constexpr (kBits == 0) {
+        add_values(side, p);
+      } else if constexpr (kBits == 16) {
+        add_float16(side, p);
+      } else {
+        add_codes<kBits>(side, p);
+      }
       leave_slot();
     }
+  }
+
+  /// Where the numbers of a side are, known when compiling if the kind and the head size are.
+  template <int kBits>
+  __device__ __forceinline__ SideBytes key_layout() const {
+    if constexpr (kFull && kBits != 0) {
+      constexpr SideBytes kBytes = key_bytes(kKindOf<kBits>, DP);
+      return kBytes;
+    }
+    return keys_;
+  }
+  template <int kBits>
+  __device__ __forceinline__ int32_t value_codes() const {
+    if constexpr (kFull && kBits != 0) {
+      constexpr int32_t kBytes = value_bytes(kKindOf<kBits>, 0, DP).codes;
+      return kBytes;
+    }
+    return values_.codes;
   }
 
   // ------------------------------------------------------------------------------------------------------- scores
@@ -720,10 +836,11 @@ class Block {
     float bias[kBiases<kBits>][4];
 #pragma unroll
     for (int32_t i = 0; i < 4 * kBiases<kBits>; ++i) bias[i / 4][i % 4] = 0.0F;
-    const int32_t rows = kFull ? 0 : keys_.codes / 128;
+    const SideBytes layout = key_layout<kBits>();
+    const int32_t rows = kFull ? 0 : layout.codes / 128;
     const int32_t t = opaque(t_);
-    const uint32_t scales = side + static_cast<uint32_t>(keys_.codes);
-    const uint32_t minima = side + static_cast<uint32_t>(keys_.minima_offset());
+    const uint32_t scales = side + static_cast<uint32_t>(layout.codes);
+    const uint32_t minima = side + static_cast<uint32_t>(layout.minima_offset());
 #pragma unroll
     for (int32_t i = 0; i < kWords; ++i) {
       int32_t row = 4 * i + t;
@@ -808,24 +925,18 @@ class Block {
 
   // ------------------------------------------------------------------------------------------------------ softmax
 
-  __device__ __forceinline__ void softmax(const Unit& unit, int32_t index, uint32_t meta, int32_t first,
-                                          float (&s)[NT][2][4], uint32_t (&p)[NT][4]) {
-    const auto count = static_cast<int32_t>((meta >> 16U) & 0xFFU);
-    const bool gaps = (meta >> 24U) != 0;
-    if (a_.softcap > 0.0F) {
+  __device__ __forceinline__ void cap(float (&s)[NT][2][4]) const {
 #pragma unroll
-      for (int32_t n = 0; n < NT; ++n) {
+    for (int32_t n = 0; n < NT; ++n) {
 #pragma unroll
-        for (int32_t i = 0; i < 8; ++i) {
-          float& x = s[n][i / 4][i % 4];
-          x = a_.softcap * tanhf(x / a_.softcap);
-        }
+      for (int32_t i = 0; i < 8; ++i) {
+        float& x = s[n][i / 4][i % 4];
+        x = a_.softcap * tanhf(x / a_.softcap);
       }
     }
-    if (gaps || count < kSlots || first + kSlots - 1 > min_position_ ||
-        (a_.window > 0 && first <= static_cast<int64_t>(max_position_) - a_.window)) {
-      mask(unit, index, DevicePage{0, first, 0, static_cast<uint8_t>(count), static_cast<uint8_t>(gaps ? 1 : 0)}, s);
-    }
+  }
+
+  __device__ __forceinline__ void softmax(float (&s)[NT][2][4], uint32_t (&p)[NT][4]) {
     bool rises = false;
 #pragma unroll
     for (int32_t n = 0; n < NT; ++n) {
@@ -855,18 +966,21 @@ class Block {
     }
   }
 
-  __device__ __forceinline__ void mask(const Unit& unit, int32_t index, const DevicePage& page,
-                                       float (&s)[NT][2][4]) const {
+  __device__ __forceinline__ void mask(const Pages& pages, int32_t at, float (&s)[NT][2][4]) const {
+    const uint32_t meta = __shfl_sync(kAll, pages.record.w, at);
+    const DevicePage page{0, static_cast<int32_t>(__shfl_sync(kAll, pages.record.z, at)), 0,
+                          static_cast<uint8_t>(meta >> 16U), static_cast<uint8_t>(meta >> 24U)};
+    const int32_t index = pages.base + at * pages.stride;
 #pragma unroll
     for (int32_t tile = 0; tile < 4; ++tile) {
       const int32_t slot = token_of(g_, tile);
       const bool held = slot < page.count;
-      const int32_t position = held ? position_in_page(unit, page, index, slot) : 0;
+      const int32_t position = held ? position_in_page(pages.unit, page, index, slot) : 0;
 #pragma unroll
       for (int32_t n = 0; n < NT; ++n) {
 #pragma unroll
         for (int32_t c = 0; c < 2; ++c) {
-          const int32_t of_row = row_position_[n][c];
+          const int32_t of_row = s_.row_position[8 * n + 2 * t_ + c];
           const bool seen =
               held && position <= of_row && (a_.window == 0 || position > static_cast<int64_t>(of_row) - a_.window);
           if (!seen) s[n][tile / 2][2 * (tile % 2) + c] = minus_infinity();
@@ -990,7 +1104,7 @@ class Block {
     for (int32_t m = 0; m < kChannels; ++m) {
       if (!has_block(m)) break;
       uint32_t scales[4];
-      load_eight(side + static_cast<uint32_t>(values_.codes + 64 * (m >> group_shift_) + 16 * t), scales);
+      load_eight(side + static_cast<uint32_t>(value_codes<kBits>() + 64 * (m >> group_shift_) + 16 * t), scales);
       uint32_t scaled[NT][4];
 #pragma unroll
       for (int32_t n = 0; n < NT; ++n) {
@@ -1299,6 +1413,7 @@ class Block {
   const int32_t g_;
   const int32_t t_;
   const int32_t group_;
+  int32_t uniform_length_ = 0;  // of a unit, padded
   uint32_t ring_;
   uint32_t arrived_;     // the first of the ring's barriers
   uint32_t parity_ = 0;  // of the phase that comes next, one bit a stage
@@ -1323,7 +1438,6 @@ class Block {
 
   uint32_t quads_[kQuads][4];
   float row_scale_[NT][2];
-  int32_t row_position_[NT][2];
   float maximum_[NT][2];
   float sum_[NT][2];   // of this lane's tokens
   float bias_[NT][4];  // Σ p · min, row g: group g
@@ -1333,13 +1447,8 @@ class Block {
 template <int DP, int NT>
 inline constexpr int32_t kSharedHeader = (static_cast<int32_t>(sizeof(Shared<DP, NT>)) + 127) / 128 * 128;
 
-/// Registers decide.
-template <int DP, int NT>
-inline constexpr int32_t kWarps = DP* NT <= 128 ? kMaxWarps : 8;
-
 template <int DP, bool kFull, int NT>
-__global__ void __launch_bounds__(32 * kWarps<DP, NT>, 1)
-    attend_kernel(const __grid_constant__ AttendArguments arguments) {
+__global__ void __launch_bounds__(32 * kMaxWarps, 1) attend_kernel(const __grid_constant__ AttendArguments arguments) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared<DP, NT>*>(memory);
   Block<DP, kFull, NT>(arguments, shared, memory + kSharedHeader<DP, NT>).run();
@@ -1356,8 +1465,7 @@ struct Kernel {
 
 template <int DP, bool kFull, int NT>
 Kernel kernel() {
-  return {reinterpret_cast<const void*>(attend_kernel<DP, kFull, NT>), DP, 8 * NT, kSharedHeader<DP, NT>,
-          kWarps<DP, NT>};
+  return {reinterpret_cast<const void*>(attend_kernel<DP, kFull, NT>), DP, 8 * NT, kSharedHeader<DP, NT>, kMaxWarps};
 }
 
 Kernel choose(int32_t head_dim, int32_t rows) {

@@ -17,6 +17,7 @@ struct AttendSequenceArguments {
   SequenceView view;
   int32_t query_begin;
   int32_t query_count;
+  int32_t last_position;  // of the newest query if queries are at consecutive positions up to it; −1: see the table
 };
 
 /// What is read first comes first: kernel arguments arrive through a cache, line by line.
@@ -29,6 +30,7 @@ struct AttendArguments {
   int32_t split;
   int32_t ring_bytes;
   int32_t window;
+  int32_t uniform_pages;  // of every list; −1: lengths differ, or only the device knows them
   const void* q;
   void* out;
   int32_t q_dtype;  // kvq_dtype

@@ -43,12 +43,12 @@ struct SideBytes {
   int32_t codes;
   int32_t scales;  // bytes of one of the two planes
 
-  KVQ_HOST_DEVICE int32_t minima_offset() const { return codes + scales; }
-  KVQ_HOST_DEVICE int32_t bytes() const { return (codes + 2 * scales + 63) / 64 * 64; }
+  KVQ_HOST_DEVICE constexpr int32_t minima_offset() const { return codes + scales; }
+  KVQ_HOST_DEVICE constexpr int32_t bytes() const { return (codes + 2 * scales + 63) / 64 * 64; }
 };
 
 /// 32-bit words that hold a token's channels (keys) or a channel's tokens (values): rows of the word array.
-KVQ_HOST_DEVICE inline int32_t code_rows(Kind kind, int32_t reduction) {
+KVQ_HOST_DEVICE constexpr int32_t code_rows(Kind kind, int32_t reduction) {
   switch (kind) {
     case Kind::kFloat16:
       return reduction / 2;
@@ -64,13 +64,13 @@ KVQ_HOST_DEVICE inline int32_t code_rows(Kind kind, int32_t reduction) {
   return 0;
 }
 
-KVQ_HOST_DEVICE inline int32_t value_lanes(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+KVQ_HOST_DEVICE constexpr int32_t value_lanes(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
-KVQ_HOST_DEVICE inline SideBytes key_bytes(Kind kind, int32_t head_dim) {
+KVQ_HOST_DEVICE constexpr SideBytes key_bytes(Kind kind, int32_t head_dim) {
   return {code_rows(kind, head_dim) * kSlots * 4, kind == Kind::kFloat16 ? 0 : 2 * head_dim};
 }
 
-KVQ_HOST_DEVICE inline SideBytes value_bytes(Kind kind, int32_t group_shift, int32_t head_dim) {
+KVQ_HOST_DEVICE constexpr SideBytes value_bytes(Kind kind, int32_t group_shift, int32_t head_dim) {
   const int32_t group = 32 << group_shift;
   const int32_t groups = (head_dim + group - 1) / group;
   return {code_rows(kind, kSlots) * value_lanes(head_dim) * 4, kind == Kind::kFloat16 ? 0 : 2 * kSlots * groups};

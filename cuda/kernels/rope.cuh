@@ -33,4 +33,11 @@ __device__ inline float2 cos_sin(double angle) {
                      static_cast<float>(quarter >= 2 ? -sine : sine));
 }
 
+/// The same with an absolute error of 5e-7, for queries, which are rounded to halves: a tenth of the instructions.
+__device__ inline float2 cos_sin_fast(double angle) {
+  const double turns = rint(angle * 0.15915494309189533577);
+  const auto r = static_cast<float>(fma(-turns, 6.28318530717958647693, angle));
+  return make_float2(__cosf(r), __sinf(r));
+}
+
 }  // namespace kvq::cuda

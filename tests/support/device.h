@@ -83,7 +83,7 @@ class DeviceCopy {
   }
 #endif
   void* data_ = nullptr;
-  size_t bytes_;
+  [[maybe_unused]] size_t bytes_;
 };
 
 // Empty if contexts can be created on the GPU, otherwise why not.
