@@ -12,6 +12,9 @@ namespace {
 /// Two a scheduler, with all the registers that they can use, do more than three with fewer.
 constexpr int32_t kMaxWarps = 8;
 constexpr int32_t kMaxStages = 8;
+/// Copies of a warp that start before queries are ready. More would delay everything else that comes from memory then,
+/// instructions included.
+constexpr int32_t kEarlyCopies = 1;
 /// Lanes of groups that a head does not have read minima of values past the end of a page.
 constexpr int32_t kOverrun = 512;
 constexpr uint32_t kAll = 0xFFFFFFFFU;
@@ -442,7 +445,7 @@ class Block {
     prepared_ = false;
     if (a_.query_positions == nullptr && unit.sequence->query_count == 1 && a_.window == 0 && base < end) {
       const uint32_t pages = __ballot_sync(kAll, record.w != 0);
-      prepare_run(first_run(record, pages, __ballot_sync(kAll, is_partial(record))), record);
+      prepare_run(first_run(record, pages, __ballot_sync(kAll, is_partial(record))), record, kEarlyCopies);
       prepared_ = true;
     }
     load_queries(unit, row);
@@ -523,8 +526,9 @@ class Block {
     while (wanted != 0) {
       const uint32_t run = first_run(record, wanted, masked);
       wanted &= ~run;
-      if (!prepared_) prepare_run(run, record);
+      if (!prepared_) prepare_run(run, record, 0);
       prepared_ = false;
+      start_copies(record, stages_ - 1);
       load_query_fragments();
       // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
       const bool closer = (run & masked) != 0 || a_.softcap > 0.0F || format_.keys() != format_.values();
@@ -569,8 +573,8 @@ class Block {
     return differs == 0 ? wanted : wanted & ((1U << (__ffs(static_cast<int>(differs)) - 1)) - 1U);
   }
 
-  /// Take on the format of a run of pages, and start copying them.
-  __device__ __forceinline__ void prepare_run(uint32_t run, const uint4& record) {
+  /// Take on the format of a run of pages, and start the first copies.
+  __device__ __forceinline__ void prepare_run(uint32_t run, const uint4& record, int32_t copies) {
     const FormatCode format{__shfl_sync(kAll, record.w & 0xFFFFU, __ffs(static_cast<int>(run)) - 1)};
     if (!nothing_added()) {
       finish_run();
@@ -589,8 +593,14 @@ class Block {
     to_copy_ = run;
     copy_values_next_ = false;
     copy_slot_ = slot_ = 0;
+    started_ = 0;
+    start_copies(record, min(copies, stages_ - 1));
+  }
+
+  /// Have at least n copies of the run on their way.
+  __device__ __forceinline__ void start_copies(const uint4& record, int32_t n) {
 #pragma unroll 1
-    for (int32_t i = 0; i < stages_ - 1; ++i) copy_next(record);
+    for (; started_ < n; ++started_) copy_next(record);
   }
 
   /// Pages go through the ring one by one, or large ones side by side; copies run ahead of their use.
@@ -1428,6 +1438,7 @@ class Block {
   uint32_t to_copy_;  // pages of the run
   bool copy_values_next_;
   int32_t copy_slot_;
+  int32_t started_;  // copies before the first page's turn
   int32_t slot_;
   bool prepared_;  // the first run's copies have started
   bool rotated_space_;
