@@ -264,6 +264,8 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
   arguments.k = tokens.k;
   arguments.v = tokens.v;
   arguments.dtype = tokens.dtype;
+  const auto addresses = reinterpret_cast<uintptr_t>(tokens.k) | reinterpret_cast<uintptr_t>(tokens.v);
+  arguments.vectors = addresses % 16 == 0 ? 1 : 0;
   arguments.kv_heads = tokens.kv_heads;
   arguments.head_dim = tokens.head_dim;
   arguments.first_position = tokens.positions.empty() ? 0 : tokens.positions.front();

@@ -144,32 +144,61 @@ class PageWriter {
   }
 
   __device__ void write_tokens(bool in_place) {
-    auto* keys = in_place ? reinterpret_cast<__half*>(w_.target) : reinterpret_cast<__half*>(key_words_);
-    auto* values =
-        in_place ? keys + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 2 : reinterpret_cast<__half*>(value_words_);
-    const auto* angles = reinterpret_cast<const float2*>(scratch_);
-    const int32_t pairs = a_.rope.rotary_dim / 2;
-    for (int32_t i = thread_; i < w_.token_count * a_.head_dim; i += kThreads) {
-      const int32_t token = i / a_.head_dim;
-      const int32_t channel = i % a_.head_dim;
+    auto* keys = in_place ? reinterpret_cast<uint32_t*>(w_.target) : key_words_;
+    auto* values = in_place ? reinterpret_cast<__half*>(w_.target) + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 2
+                            : reinterpret_cast<__half*>(value_words_);
+    const int32_t eighths = a_.head_dim / 8;
+    for (int32_t i = thread_; i < w_.token_count * eighths; i += kThreads) {
+      const int32_t token = i / eighths;
+      const int32_t channel = i % eighths * 8;
       const int32_t slot = w_.kept + token;
       const int64_t row = (static_cast<int64_t>(w_.token_begin + token) * a_.kv_heads + w_.head) * a_.head_dim;
-      float key = read_float(a_.k, a_.dtype, row + channel);
-      if (channel < a_.rope.rotary_dim) {
-        const int32_t pair = a_.rope.pair_of(channel);
-        const float other = read_float(a_.k, a_.dtype, row + a_.rope.partner_of(channel));
-        const float2 turn = angles[token * pairs + pair];
-        key = channel == a_.rope.first_channel(pair) ? key * turn.x - other * turn.y : other * turn.y + key * turn.x;
+      float key[8];
+      float value[8];
+      read_eight(a_.k, a_.dtype, a_.vectors != 0, row + channel, key);
+      read_eight(a_.v, a_.dtype, a_.vectors != 0, row + channel, value);
+      if (channel < a_.rope.rotary_dim) rotate_eight(row, token, channel, key);
+#pragma unroll
+      for (int32_t e = 0; e < 8; e += 2) {
+        const __half2 pair{convert(key[e]), convert(key[e + 1])};
+        const int32_t word = in_place ? page_key_half(slot, channel + e) / 2 : key_half(slot, channel + e) / 2;
+        keys[word] = *reinterpret_cast<const uint32_t*>(&pair);
       }
-      keys[in_place ? page_key_half(slot, channel) : key_half(slot, channel)] = convert(key);
-      values[in_place ? page_value_half(slot, channel) : value_half(slot, channel)] =
-          convert(read_float(a_.v, a_.dtype, row + channel));
+#pragma unroll
+      for (int32_t e = 0; e < 8; ++e) {
+        values[in_place ? page_value_half(slot, channel + e) : value_half(slot, channel + e)] = convert(value[e]);
+      }
     }
     // The lanes that pad a value row.
     if (in_place || layout_.lanes() == a_.head_dim) return;
     const int32_t padding = layout_.lanes() - a_.head_dim;
     for (int32_t i = thread_; i < kSlots / 2 * padding; i += kThreads) {
       value_words_[i / padding * layout_.lanes() + a_.head_dim + i % padding] = 0;
+    }
+  }
+
+  /// Rotary embedding of channels [channel, channel + 8) of a token, those of them that are rotated.
+  __device__ void rotate_eight(int64_t row, int32_t token, int32_t channel, float (&key)[8]) const {
+    const auto* angles = reinterpret_cast<const float2*>(scratch_) + token * (a_.rope.rotary_dim / 2);
+    const int32_t half = a_.rope.rotary_dim / 2;
+    float other[8];
+    if (a_.rope.half() && half % 8 == 0) {
+      read_eight(a_.k, a_.dtype, a_.vectors != 0, row + a_.rope.partner_of(channel), other);
+    } else {
+#pragma unroll
+      for (int32_t e = 0; e < 8; ++e) {
+        const bool rotated = channel + e < a_.rope.rotary_dim;
+        other[e] = rotated ? read_float(a_.k, a_.dtype, row + a_.rope.partner_of(channel + e)) : 0.0F;
+      }
+    }
+#pragma unroll
+    for (int32_t e = 0; e < 8; ++e) {
+      const int32_t at = channel + e;
+      if (at >= a_.rope.rotary_dim) break;
+      const int32_t pair = a_.rope.half() ? (at < half ? at : at - half) : at / 2;
+      const float2 turn = angles[pair];
+      const bool first = a_.rope.half() ? at < half : at % 2 == 0;
+      key[e] = first ? key[e] * turn.x - other[e] * turn.y : other[e] * turn.y + key[e] * turn.x;
     }
   }
 

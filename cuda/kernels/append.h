@@ -32,6 +32,7 @@ struct AppendArguments {
   const void* k;  // [n, kv_heads, head_dim]
   const void* v;
   int32_t dtype;
+  int32_t vectors;  // k and v are aligned to 16 bytes
   int32_t kv_heads;
   int32_t head_dim;
   int32_t first_position;     // of the first token, when positions are consecutive

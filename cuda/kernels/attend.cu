@@ -101,7 +101,6 @@ struct Shared {
   int32_t rotated_outputs[kMaxWarps];
   uint64_t arrived[kMaxWarps][kMaxStages];  // barriers of the rings
   int32_t page_ends[kMaxSplitUnits];        // running number of pages up to and with each unit
-  int32_t zero_units;                       // some unit has no pages
   int32_t is_last;
 };
 
@@ -154,7 +153,7 @@ class Block {
     int32_t share = INT32_MAX;
     if (split) {
       const int32_t total = share_pages(share);
-      if (s_.zero_units != 0) {
+      if (empty_units_) {
         for (; u < a_.units; u += static_cast<int32_t>(gridDim.x)) {
           if (page_count(find_unit(u)) == 0) write_zeros(find_unit(u));
         }
@@ -215,15 +214,14 @@ class Block {
       const int32_t total = a_.uniform_pages * a_.units;
       const bool padded = choose_share(total, a_.uniform_pages, a_.uniform_pages, share);
       uniform_length_ = padded ? (a_.uniform_pages + share - 1) / share * share : a_.uniform_pages;
-      if (lane_ == 0) s_.zero_units = a_.uniform_pages == 0 ? 1 : 0;
-      __syncwarp();
+      empty_units_ = a_.uniform_pages == 0;
       return uniform_length_ * a_.units;
     }
     int32_t total = 0;
     int32_t most = 0;
     int32_t least = INT32_MAX;
     int32_t first_count = 0;
-    // Every warp does the same, so that none has to wait.
+    // Every warp counts, so that none has to wait.
 #pragma unroll 1
     for (int32_t base = 0; base < a_.units; base += 32) {
       const bool exists = base + lane_ < a_.units;
@@ -245,11 +243,11 @@ class Block {
         const int32_t other = __shfl_up_sync(kAll, sum, d);
         if (lane_ >= d) sum += other;
       }
-      if (u < a_.units) s_.page_ends[u] = before + sum;
+      if (warp_ == 0 && u < a_.units) s_.page_ends[u] = before + sum;
       before += __shfl_sync(kAll, sum, 31);
     }
-    if (lane_ == 0) s_.zero_units = least == 0 ? 1 : 0;
-    __syncwarp();
+    empty_units_ = least == 0;
+    __syncthreads();
     return before;
   }
 
@@ -1424,6 +1422,7 @@ class Block {
   const int32_t t_;
   const int32_t group_;
   int32_t uniform_length_ = 0;  // of a unit, padded
+  bool empty_units_ = false;    // some unit has no pages
   uint32_t ring_;
   uint32_t arrived_;     // the first of the ring's barriers
   uint32_t parity_ = 0;  // of the phase that comes next, one bit a stage

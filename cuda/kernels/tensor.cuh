@@ -14,6 +14,35 @@ __device__ inline float read_float(const void* tensor, int32_t dtype, int64_t in
   return __bfloat162float(static_cast<const __nv_bfloat16*>(tensor)[index]);
 }
 
+/// Eight neighbours; with `vectors`, elements [index, index + 8) are aligned to 16 bytes.
+__device__ inline void read_eight(const void* tensor, int32_t dtype, bool vectors, int64_t index, float (&out)[8]) {
+  if (!vectors) {
+#pragma unroll
+    for (int32_t i = 0; i < 8; ++i) out[i] = read_float(tensor, dtype, index + i);
+    return;
+  }
+  if (dtype == 0) {
+    const auto* four = reinterpret_cast<const float4*>(static_cast<const float*>(tensor) + index);
+    const float4 a = four[0];
+    const float4 b = four[1];
+    out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+    out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+    return;
+  }
+  const uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(tensor) + index);
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int32_t i = 0; i < 4; ++i) {
+    if (dtype == 1) {
+      const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+      out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
+    } else {
+      out[2 * i] = __uint_as_float(words[i] << 16U);
+      out[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
+    }
+  }
+}
+
 __device__ inline void write_float(void* tensor, int32_t dtype, int64_t index, float value) {
   if (dtype == 0) {
     static_cast<float*>(tensor)[index] = value;

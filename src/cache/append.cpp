@@ -108,11 +108,15 @@ class AppendPlan {
   void write_page(int32_t head, int32_t index, const Page* old, int32_t token, int32_t take, int32_t pages) {
     const int32_t kept = old != nullptr ? old->count : 0;
     const PageFormat* format = stays_float16(index, pages) ? &cache_.float16 : sealed_format();
-    std::array<int32_t, kPageSlots> slots;
-    for (int32_t i = 0; i < kept; ++i) slots[static_cast<size_t>(i)] = old->position(i);
-    std::copy_n(positions_.begin() + token, take, slots.begin() + kept);
     const int32_t count = kept + take;
-    const bool consecutive = slots[static_cast<size_t>(count) - 1] - slots[0] == count - 1;
+    const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
+    const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
+    const bool consecutive = last - first == count - 1;
+    std::array<int32_t, kPageSlots> slots{};
+    if (!consecutive) {
+      for (int32_t i = 0; i < kept; ++i) slots[static_cast<size_t>(i)] = old->position(i);
+      std::copy_n(positions_.begin() + token, take, slots.begin() + kept);
+    }
 
     changes_.push_back({head, index, count});
     Change& change = changes_.back();
@@ -123,21 +127,21 @@ class AppendPlan {
       // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
       change.page =
           cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, pages - cache_.recent - index));
-      change.page->first_position = slots[0];
+      change.page->first_position = first;
       stored = change.page->positions;
     } else if (!consecutive && old->positions == nullptr) {
       change.added_positions = static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
       stored = change.added_positions;
-    } else if (!consecutive) {
+    } else if (old->positions != nullptr) {
       // Slots beyond the page's count are nobody's yet.
-      std::copy(slots.begin() + kept, slots.begin() + count, old->positions + kept);
+      std::copy_n(positions_.begin() + token, take, old->positions + kept);
     }
     if (stored != nullptr) {
       std::fill(std::copy_n(slots.begin(), count, stored), stored + kPageSlots, 0);
     }
     const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
     writes_.push_back({old != nullptr ? old->data : nullptr, kept, head, token, take,
-                       in_place ? old->data : change.page->data, format, index, slots[0], positions});
+                       in_place ? old->data : change.page->data, format, index, first, positions});
   }
 
   /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.

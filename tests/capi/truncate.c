@@ -120,6 +120,29 @@ static void positions_follow_the_cut(void) {
   fixture_close(&f);
 }
 
+/* A page that had gaps holds other positions after a cut and an append, consecutive ones or not. */
+static void gaps_are_forgotten(void) {
+  fixture f;
+  kvq_sequence* sequence;
+  float kv[3 * kTokenScalars];
+  const int32_t with_gap[3] = {0, 1, 5};
+  int32_t layer;
+  int32_t stored[5] = {-1, -1, -1, -1, -1};
+  int32_t i;
+  fixture_open(&f, NULL, 0, 0);
+  sequence = new_sequence(f.cache);
+  fill_tensor(kv, 3 * kTokenScalars, 1);
+  for (layer = 0; layer < kLayers; ++layer) {
+    ACCEPTED(kvq_append(f.cache, sequence, layer, 3, kv, kv, KVQ_F32, with_gap, err));
+  }
+  ACCEPTED(kvq_sequence_truncate(f.cache, sequence, 2, err));
+  ACCEPTED(kvq_append(f.cache, sequence, 1, 3, kv, kv, KVQ_F32, NULL, err));
+  ACCEPTED(kvq_sequence_decode(f.cache, sequence, 1, 0, 0, 5, NULL, NULL, stored, err));
+  for (i = 0; i < 5; ++i) CHECK(stored[i] == i);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
 void test_truncate(void) {
   arguments();
   every_cut("fp16", 100, 0);
@@ -130,4 +153,5 @@ void test_truncate(void) {
   uneven_layers();
   refused_by_one_layer_cuts_none();
   positions_follow_the_cut();
+  gaps_are_forgotten();
 }
