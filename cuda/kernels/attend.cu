@@ -531,7 +531,11 @@ class Block {
       // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
       const bool closer = (run & masked) != 0 || a_.softcap > 0.0F || format_.keys() != format_.values();
       const Pages pages{unit, base, stride, record, run, masked};
-      switch (closer ? Kind::kInt3 : format_.keys()) {
+      if (closer) {
+        run_pages<0>(pages);
+        continue;
+      }
+      switch (format_.keys()) {
         case Kind::kFloat16:
           run_pages<16>(pages);
           break;
@@ -541,11 +545,12 @@ class Block {
         case Kind::kInt4:
           run_pages<4>(pages);
           break;
+        case Kind::kInt3:
+          run_pages<3>(pages);
+          break;
         case Kind::kInt2:
           run_pages<2>(pages);
           break;
-        default:
-          run_pages<0>(pages);
       }
     }
   }
