@@ -116,9 +116,6 @@ inline constexpr Kind kKindOf = kBits == 16  ? Kind::kFloat16
                                 : kBits == 3 ? Kind::kInt3
                                              : Kind::kInt2;
 
-/// How rows of keys are permuted: see key_chunk.
-__device__ inline int32_t key_swizzle(int32_t row) { return (row & 1) | ((row & 2) << 1); }
-
 /// One block at work on its share of the pages. DP: width of a row, the head size if kFull, at least that otherwise;
 /// NT: tiles of eight query rows.
 template <int DP, bool kFull, int NT>
@@ -167,13 +164,13 @@ class Block {
   static constexpr int32_t kPairs = DP / 64;       // of a row, a lane
   static constexpr int32_t kNeighbours = DP / 32;  // channels of a row, a lane
 
-  /// A query row on its way: pairs of channels lane + 32 · i and their frequencies.
-  struct FirstRow {
+  /// A query row on its way to shared memory: pairs of channels lane + 32 · i and their frequencies.
+  struct QueryRow {
     float2 x[kPairs];
     float inv_freq[kPairs];
   };
-  __device__ __forceinline__ void load_row(const Unit& unit, int32_t row, FirstRow& to) const;
-  __device__ __forceinline__ void load_queries(const Unit& unit, FirstRow& loaded);
+  __device__ __forceinline__ void load_row(const Unit& unit, int32_t row, QueryRow& to) const;
+  __device__ __forceinline__ void load_queries(const Unit& unit, QueryRow& loaded);
   __device__ __forceinline__ void store_rotated(const float* row, __half* to) const;
   __device__ __forceinline__ int32_t pair_channel(int32_t pair, int32_t which) const;
   __device__ __forceinline__ float2 query_pair(int64_t offset, int32_t pair) const;
@@ -237,7 +234,6 @@ class Block {
 
   // ---------------------------------------------------------------------------------------------------------- values
   __device__ __forceinline__ void add_values(uint32_t side, const uint32_t (&p)[NT][4]);
-  __device__ __forceinline__ bool swizzles_values() const;
   __device__ __forceinline__ uint4 load_value_words(uint32_t side, int32_t row, int32_t row_swizzle, int32_t m) const;
   __device__ __forceinline__ bool has_block(int32_t m) const { return kFull || 32 * m < a_.head_dim; }
   __device__ __forceinline__ void add_float16(uint32_t side, const uint32_t (&p)[NT][4]);

@@ -37,7 +37,7 @@ __device__ __forceinline__ int32_t Block<DP, kFull, NT>::query_position(const Un
 }
 
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::load_row(const Unit& unit, int32_t row, FirstRow& to) const {
+__device__ __forceinline__ void Block<DP, kFull, NT>::load_row(const Unit& unit, int32_t row, QueryRow& to) const {
   const bool exists = row < rows_;
   const int64_t offset = row_offset(unit, exists ? row : 0);
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::load_row(const Unit& unit,
 
 /// Rotate, scale and round the unit's queries, a row a warp; the first has been loaded.
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::load_queries(const Unit& unit, FirstRow& loaded) {
+__device__ __forceinline__ void Block<DP, kFull, NT>::load_queries(const Unit& unit, QueryRow& loaded) {
 #pragma unroll 1
   for (int32_t row = warp_; row < kRows; row += warps_) {
     const bool exists = row < rows_;

@@ -21,20 +21,12 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::add_values(uint32_t side, 
   }
 }
 
-/// Whether rows of values are permuted: see value_chunk.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ bool Block<DP, kFull, NT>::swizzles_values() const {
-  if constexpr (kFull) return true;
-  const int32_t lanes = value_lanes(a_.head_dim);
-  return lanes >= 32 && (lanes & (lanes - 1)) == 0;
-}
-
 /// Four consecutive channels of block m at word row `row`.
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ uint4 Block<DP, kFull, NT>::load_value_words(uint32_t side, int32_t row, int32_t row_swizzle,
                                                                         int32_t m) const {
   const int32_t row_chunks = kFull ? DP / 4 : value_lanes(a_.head_dim) / 4;
-  const int32_t chunk = row * row_chunks + ((8 * m + g_) ^ (swizzles_values() ? row_swizzle : 0));
+  const int32_t chunk = row * row_chunks + ((8 * m + g_) ^ (kFull || swizzles_values(a_.head_dim) ? row_swizzle : 0));
   return load_shared<uint4>(side + static_cast<uint32_t>(chunk * 16));
 }
 

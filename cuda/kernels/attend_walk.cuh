@@ -59,7 +59,7 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::run_segment(const Unit& un
   uint4 record = load_records();
   rows_ = rows_of(unit);
   reset();
-  FirstRow row;
+  QueryRow row;
   load_row(unit, warp_, row);
   // A single newest query sees every page, so copies can start before it is known where it is.
   prepared_ = false;

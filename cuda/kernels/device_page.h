@@ -80,18 +80,25 @@ KVQ_HOST_DEVICE constexpr SideBytes value_bytes(Kind kind, int32_t group_shift, 
 // and without moving halves: 16-byte chunks of codes trade places within a line of 128 bytes, and of every four scales
 // or minima the two in the middle are swapped. Both permutations are their own inverse.
 
+/// How the chunks of a row of keys, or of a pair of rows of FP16 keys, are permuted.
+KVQ_HOST_DEVICE inline int32_t key_swizzle(int32_t row) { return (row & 1) | ((row & 2) << 1); }
+
 /// Place of 16-byte chunk `i` of the codes of keys.
 KVQ_HOST_DEVICE inline int32_t key_chunk(Kind kind, int32_t i) {
-  const int32_t row = i >> (kind == Kind::kFloat16 ? 4 : 3);
-  return i ^ ((row & 1) | ((row & 2) << 1));
+  return i ^ key_swizzle(i >> (kind == Kind::kFloat16 ? 4 : 3));
 }
 
-/// Place of chunk `i` of the codes of values. Rows are permuted when they are whole lines and a power of two of them.
-KVQ_HOST_DEVICE inline int32_t value_chunk(Kind kind, int32_t head_dim, int32_t i) {
+/// Rows of values are permuted when they are whole lines and a power of two of them.
+KVQ_HOST_DEVICE inline bool swizzles_values(int32_t head_dim) {
   const int32_t lanes = value_lanes(head_dim);
-  if (lanes < 32 || (lanes & (lanes - 1)) != 0) return i;
+  return lanes >= 32 && (lanes & (lanes - 1)) == 0;
+}
+
+/// Place of chunk `i` of the codes of values.
+KVQ_HOST_DEVICE inline int32_t value_chunk(Kind kind, int32_t head_dim, int32_t i) {
+  if (!swizzles_values(head_dim)) return i;
   // Rows, or groups of rows, that one load of a warp covers.
-  const int32_t rows = i / (lanes / 4) >> (kind == Kind::kFloat16 ? 2 : (kind == Kind::kInt8 ? 1 : 0));
+  const int32_t rows = i / (value_lanes(head_dim) / 4) >> (kind == Kind::kFloat16 ? 2 : (kind == Kind::kInt8 ? 1 : 0));
   return i ^ (2 * (rows & 3));
 }
 

@@ -53,35 +53,32 @@ inline __m512i upper_byte(__m512i rounded) {
   return _mm512_srli_epi32(_mm512_add_epi32(rounded, _mm512_set1_epi32(128)), 8);
 }
 
-/// Lane r of the result reduces the vector of row r. Rows beyond the block's are zero.
-template <int kRows>
-inline __m128 sum_rows(const __m512 (&rows)[kRows]) {
-  const __m512 zero = _mm512_setzero_ps();
-  const __m512 a = rows[0];
-  const __m512 b = kRows > 1 ? rows[kRows > 1 ? 1 : 0] : zero;
-  const __m512 c = kRows > 2 ? rows[kRows > 2 ? 2 : 0] : zero;
-  const __m512 d = kRows > 2 ? rows[kRows > 2 ? 3 : 0] : zero;
-  const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-  const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
-  const __m512 abcd =
-      _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
+struct Sum {
+  static inline __m512 of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+  static inline __m256 of(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+  static inline __m128 of(__m128 a, __m128 b) { return _mm_add_ps(a, b); }
+};
 
-template <int kRows>
-inline __m128 max_rows(const __m512 (&rows)[kRows]) {
+struct Maximum {
+  static inline __m512 of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+  static inline __m256 of(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
+  static inline __m128 of(__m128 a, __m128 b) { return _mm_max_ps(a, b); }
+};
+
+/// Lane r of the result reduces the vector of row r. Rows beyond the block's are zero.
+template <typename Operation, int kRows>
+inline __m128 reduce_rows(const __m512 (&rows)[kRows]) {
   const __m512 zero = _mm512_setzero_ps();
   const __m512 a = rows[0];
   const __m512 b = kRows > 1 ? rows[kRows > 1 ? 1 : 0] : zero;
   const __m512 c = kRows > 2 ? rows[kRows > 2 ? 2 : 0] : zero;
   const __m512 d = kRows > 2 ? rows[kRows > 2 ? 3 : 0] : zero;
-  const __m512d ab = _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-  const __m512d cd = _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+  const __m512d ab = _mm512_castps_pd(Operation::of(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+  const __m512d cd = _mm512_castps_pd(Operation::of(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
   const __m512 abcd =
-      _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
-  const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
-  return _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+      Operation::of(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  const __m256 half = Operation::of(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+  return Operation::of(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
 }  // namespace

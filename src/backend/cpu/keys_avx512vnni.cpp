@@ -90,7 +90,7 @@ inline void fold_queries(const float* q, int32_t head_dim, const uint16_t* scale
     const auto lanes = static_cast<__mmask16>(head_dim - first == 8 ? 0x00FFU : 0U);
     fold_channels<kBits, kRows, true>(q, head_dim, first, lanes, scales, minima, folded, largest, bias);
   }
-  const __m128 maxima = max_rows<kRows>(largest);
+  const __m128 maxima = reduce_rows<Maximum, kRows>(largest);
   const __m128 step = _mm_mul_ps(maxima, _mm_set1_ps(1.0F / kTop<kBits, true>));
   alignas(16) float factor[kBlockRows];
   _mm_store_ps(factor, _mm_div_ps(_mm_set1_ps(kTop<kBits, true>), _mm_max_ps(maxima, _mm_set1_ps(1e-30F))));
@@ -101,9 +101,9 @@ inline void fold_queries(const float* q, int32_t head_dim, const uint16_t* scale
       sums[r] = _mm512_add_ps(sums[r], sum);
     }
   }
-  const __m128 correction = _mm_mul_ps(_mm_mul_ps(step, _mm_set1_ps(kMiddle<kBits>)), sum_rows<kRows>(sums));
+  const __m128 correction = _mm_mul_ps(_mm_mul_ps(step, _mm_set1_ps(kMiddle<kBits>)), reduce_rows<Sum, kRows>(sums));
   _mm_store_ps(out.step, step);
-  _mm_store_ps(out.bias, _mm_sub_ps(sum_rows<kRows>(bias), correction));
+  _mm_store_ps(out.bias, _mm_sub_ps(reduce_rows<Sum, kRows>(bias), correction));
 }
 
 template <int kBits, int kRows>

@@ -22,7 +22,7 @@ inline void bound_probabilities(const float* p, int32_t pages, ValueBounds& out)
       const float* row = p + r * kTileSlots + page * kPageSlots;
       largest[r] = _mm512_max_ps(_mm512_loadu_ps(row), _mm512_loadu_ps(row + 16));
     }
-    _mm_store_ps(out.probability[page], max_rows<kRows>(largest));
+    _mm_store_ps(out.probability[page], reduce_rows<Maximum, kRows>(largest));
   }
 }
 
@@ -36,7 +36,7 @@ inline void bound_scales(const integer::Layout& layout, const SideData& side, fl
       largest[i] = _mm512_max_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
                                  _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)));
     }
-    _mm_storeu_ps(out + group, max_rows<4>(largest));
+    _mm_storeu_ps(out + group, reduce_rows<Maximum, 4>(largest));
   }
 }
 
@@ -109,7 +109,7 @@ inline __m128 total_bias(const ValueBias<kRows>& bias) {
     const __m512 correction = _mm512_zextps256_ps512(bias.integers[r]);
     rows[r] = _mm512_fnmadd_ps(_mm512_set1_ps(kMiddle<kBits>), correction, bias.center[r]);
   }
-  return sum_rows<kRows>(rows);
+  return reduce_rows<Sum, kRows>(rows);
 }
 
 /// All pages of a run for `kVectors` vectors of channels; folds on the way for the first vectors of a group.
