@@ -1,5 +1,6 @@
 #include "cuda_backend.h"
 
+#include "attend_workspace.h"
 #include "core/error.h"
 #include "cuda_error.h"
 #include "kernels/append.h"
@@ -29,65 +30,6 @@ bool consecutive(std::span<const int32_t> positions) {
          positions.back() - positions.front() == static_cast<int64_t>(positions.size()) - 1;  // they ascend
 }
 
-/// Memory of attend, kept from call to call; its device memory only grows.
-class AttendWorkspace final : public Workspace {
- public:
-  AttendWorkspace(CudaBackend& backend, Allocator& allocator) : backend_(backend), allocator_(allocator) {}
-  ~AttendWorkspace() override {
-    backend_.release_device(allocator_, partials_, partial_floats_ * sizeof(float));
-    backend_.release_device(allocator_, tickets_, ticket_count_ * sizeof(int32_t));
-    backend_.release_device(allocator_, inv_freq_, kInvFreqBytes);
-  }
-
-  /// The cache's frequencies, which never change, in device memory.
-  const float* inv_freq(const Rope& rope) {
-    if (rope.rotary_dim == 0 || inv_freq_ != nullptr) return inv_freq_;
-    void* memory = backend_.allocate_device(allocator_, kInvFreqBytes);
-    const cudaError_t status = cudaMemcpyAsync(memory, rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
-                                               cudaMemcpyHostToDevice, backend_.stream());
-    if (status != cudaSuccess) {
-      backend_.release_device(allocator_, memory, kInvFreqBytes);
-      cuda::check(status, "cudaMemcpyAsync");
-    }
-    return inv_freq_ = static_cast<float*>(memory);
-  }
-
-  void reserve(const AttendPlan& plan) {
-    if (plan.partial_floats > partial_floats_) {
-      void* memory = backend_.allocate_device(allocator_, plan.partial_floats * sizeof(float));
-      backend_.release_device(allocator_, partials_, partial_floats_ * sizeof(float));
-      partials_ = static_cast<float*>(memory);
-      partial_floats_ = plan.partial_floats;
-    }
-    if (plan.tickets > ticket_count_) {
-      const size_t count = std::max(plan.tickets, size_t{64});
-      void* memory = backend_.allocate_device(allocator_, count * sizeof(int32_t));
-      const cudaError_t status = cudaMemsetAsync(memory, 0, count * sizeof(int32_t), backend_.stream());
-      if (status != cudaSuccess) {
-        backend_.release_device(allocator_, memory, count * sizeof(int32_t));
-        cuda::check(status, "cudaMemsetAsync");
-      }
-      backend_.release_device(allocator_, tickets_, ticket_count_ * sizeof(int32_t));
-      tickets_ = static_cast<int32_t*>(memory);
-      ticket_count_ = count;
-    }
-  }
-
-  float* partials() const { return partials_; }
-  int32_t* tickets() const { return tickets_; }
-
- private:
-  static constexpr size_t kInvFreqBytes = kMaxHeadDim / 2 * sizeof(float);
-
-  CudaBackend& backend_;
-  Allocator& allocator_;
-  float* inv_freq_ = nullptr;
-  float* partials_ = nullptr;
-  size_t partial_floats_ = 0;
-  int32_t* tickets_ = nullptr;
-  size_t ticket_count_ = 0;
-};
-
 DeviceWrite device_write(const PageWrite& write, bool ends_list) {
   const int32_t count = write.kept + write.token_count;
   const bool gaps = write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
@@ -107,6 +49,7 @@ DeviceWrite device_write(const PageWrite& write, bool ends_list) {
 
 /// Position of a sequence's last query if its queries are at consecutive positions, otherwise −1.
 int32_t last_position(const AttendBatch& batch, const AttendSequence& sequence) {
+  if (batch.recorded) return -1;
   const auto positions = batch.query_positions.subspan(static_cast<size_t>(sequence.query_begin),
                                                        static_cast<size_t>(sequence.query_count));
   return batch.newest_queries && consecutive(positions) ? positions.back() : -1;
@@ -124,40 +67,41 @@ int32_t uniform_pages(std::span<const AttendSequence> sequences, int32_t kv_head
 
 }  // namespace
 
-class CudaBackend::Call {
- public:
-  explicit Call(CudaBackend& backend) : lock_(backend.mutex_), guard_(backend.device_), backend_(backend) {
-    if (backend.broken_ != cudaSuccess) {
-      fail_broken(backend.broken_);
-    }
-    if (*static_cast<volatile int32_t*>(backend.status_) != 0) {
-      *backend.status_ = 0;
-      fail(KVQ_E_ARGUMENT,
-           "k or v of an earlier kvq_append held a number that FP16 cannot (NaN, infinite or beyond %g): the nearest "
-           "one was stored; this call did nothing",
-           65504.0);
-    }
-  }
-
-  /// Once the device's own state is lost, nothing works on it any more.
-  void require(cudaError_t status, const char* call) const {
-    if (status == cudaSuccess) return;
-    if (status != cudaErrorMemoryAllocation && status != cudaErrorInvalidValue) backend_.broken_ = status;
-    cuda::check(status, call);
-  }
-
- private:
-  [[noreturn]] static void fail_broken(cudaError_t status) {
+CudaBackend::Call::Call(CudaBackend& backend, Reports reports)
+    : lock_(backend.mutex_), guard_(backend.device_), backend_(backend) {
+  if (backend.broken_ != cudaSuccess) {
     char message[sizeof(kvq_error::message)];
     std::snprintf(message, sizeof(message), "the context is broken since an earlier failure: %s (%s); destroy it",
-                  cudaGetErrorString(status), cudaGetErrorName(status));
-    throw Error(KVQ_E_BACKEND, static_cast<int32_t>(status), message);
+                  cudaGetErrorString(backend.broken_), cudaGetErrorName(backend.broken_));
+    throw Error(KVQ_E_BACKEND, static_cast<int32_t>(backend.broken_), message);
   }
+  if (reports == Reports::kNothing) return;
+  const auto reported = [&backend](int32_t which) {
+    volatile int32_t* status = backend.status_ + which;
+    return *status != 0 && (*status = 0, true);
+  };
+  if (reported(0)) {
+    fail(KVQ_E_ARGUMENT,
+         "k or v of an earlier kvq_append held a number that FP16 cannot (NaN, infinite or beyond %g): the nearest "
+         "one was stored; this call did nothing",
+         65504.0);
+  }
+  if (reported(1)) {
+    fail(KVQ_E_LIMIT,
+         "a replayed kvq_append found no room and appended nothing: replays took more tokens than kvq_sequence_reserve "
+         "made room for; this call did nothing");
+  }
+}
 
-  std::lock_guard<std::mutex> lock_;
-  DeviceGuard guard_;
-  CudaBackend& backend_;
-};
+void CudaBackend::Call::require(cudaError_t status, const char* call) const {
+  if (status == cudaSuccess) return;
+  const bool capture_failed =
+      status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorStreamCaptureWrongThread;
+  if (status != cudaErrorMemoryAllocation && status != cudaErrorInvalidValue && !capture_failed) {
+    backend_.broken_ = status;
+  }
+  cuda::check(status, call);
+}
 
 CudaBackend::CudaBackend(const DeviceOptions& options)
     : device_(options.index), stream_(static_cast<cudaStream_t>(options.stream)) {
@@ -173,11 +117,12 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
               "cudaDeviceGetAttribute");
   cuda::check(prepare_attend(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
+  cuda::check(prepare_append_next(), "cudaFuncSetAttribute");
   memory_.emplace(options);
   staging_.emplace();
-  cuda::check(cudaHostAlloc(reinterpret_cast<void**>(&status_), sizeof(int32_t), cudaHostAllocDefault),
+  cuda::check(cudaHostAlloc(reinterpret_cast<void**>(&status_), 2 * sizeof(int32_t), cudaHostAllocDefault),
               "cudaHostAlloc");
-  *status_ = 0;
+  status_[0] = status_[1] = 0;
 }
 
 CudaBackend::~CudaBackend() {
@@ -202,6 +147,17 @@ void CudaBackend::set_stream(void* stream) {
   cudaEventDestroy(issued);
   call.require(status, "cudaStreamWaitEvent");
   stream_ = next;
+}
+
+bool CudaBackend::is_capturing() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  // Fails for the legacy stream while another is captured: whatever is issued there then says so itself.
+  return cudaStreamIsCapturing(stream_, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+bool CudaBackend::recording() {
+  const Call call(*this, Call::Reports::kNothing);
+  return is_capturing();
 }
 
 void* CudaBackend::allocate_device(Allocator& account, size_t bytes) {
@@ -248,8 +204,38 @@ Owned<LayerMirror> CudaBackend::make_mirror(Allocator& allocator, int32_t kv_hea
   return make_owned<PageTable>(allocator, *this, allocator, kv_heads);
 }
 
+void CudaBackend::read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) {
+  const Call call(*this);
+  auto* staged = static_cast<int32_t*>(staging_->take(lengths.size_bytes()));
+  for (size_t i = 0; i < mirrors.size(); ++i) {
+    const auto& table = static_cast<const PageTable&>(*mirrors[i]);
+    staged[i] = 0;
+    if (table.states() == nullptr) continue;
+    call.require(cudaMemcpyAsync(staged + i, &table.states()->length, sizeof(int32_t), cudaMemcpyDeviceToHost, stream_),
+                 "cudaMemcpyAsync");
+  }
+  call.require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  std::copy_n(staged, lengths.size(), lengths.begin());
+}
+
 // Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
 void CudaBackend::check(const TokenBatch& /*tokens*/) {}
+
+AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
+  AppendArguments arguments{};
+  arguments.k = tokens.k;
+  arguments.v = tokens.v;
+  arguments.dtype = tokens.dtype;
+  const auto addresses = reinterpret_cast<uintptr_t>(tokens.k) | reinterpret_cast<uintptr_t>(tokens.v);
+  arguments.vectors = addresses % 16 == 0 ? 1 : 0;
+  arguments.kv_heads = tokens.kv_heads;
+  arguments.head_dim = tokens.head_dim;
+  arguments.first_position = tokens.positions.empty() ? 0 : tokens.positions.front();
+  arguments.after = {0, tokens.after.length, tokens.after.next_position, tokens.after.room};
+  arguments.status = status_;
+  arguments.rope = rope_arguments(*tokens.rope);
+  return arguments;
+}
 
 void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
                          Allocator& /*scratch*/) {
@@ -260,19 +246,9 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
   for (const PageWrite& write : writes) longest = std::max(longest, write.index + 1);
   if (table != nullptr) table->reserve(longest);
 
-  AppendArguments arguments{};
-  arguments.k = tokens.k;
-  arguments.v = tokens.v;
-  arguments.dtype = tokens.dtype;
-  const auto addresses = reinterpret_cast<uintptr_t>(tokens.k) | reinterpret_cast<uintptr_t>(tokens.v);
-  arguments.vectors = addresses % 16 == 0 ? 1 : 0;
-  arguments.kv_heads = tokens.kv_heads;
-  arguments.head_dim = tokens.head_dim;
-  arguments.first_position = tokens.positions.empty() ? 0 : tokens.positions.front();
+  AppendArguments arguments = append_arguments(tokens);
   if (table != nullptr) arguments.view = table->view();
-  arguments.status = status_;
   arguments.n_writes = static_cast<int32_t>(writes.size());
-  arguments.rope = rope_arguments(*tokens.rope);
 
   const bool is_inline = writes.size() <= kInlineWrites;
   const bool gaps = !consecutive(tokens.positions);
@@ -287,13 +263,17 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
       arguments.positions = reinterpret_cast<const int32_t*>(memory + write_bytes);
     }
   }
+  bool any_positions = false;
   for (size_t i = 0; i < writes.size(); ++i) {
     const bool ends_list = i + 1 == writes.size() || writes[i + 1].head != writes[i].head;
     device_writes[i] = device_write(writes[i], ends_list);
+    any_positions = any_positions || device_writes[i].has_positions != 0;
   }
+  if (table != nullptr && any_positions) table->make_positions();
   call.require(launch_append(arguments, stream_), "append kernel");
   if (staged) staging_->done(stream_);
   if (table == nullptr) return;
+  table->set_state(tokens.after);
   for (size_t i = 0; i < writes.size(); ++i) {
     // Positions with gaps are uploaded before the next attention.
     if (device_writes[i].has_positions != 0) {
@@ -304,6 +284,14 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
   }
 }
 
+void CudaBackend::record_append(const TokenBatch& tokens, PageTable& table) {
+  const Call call(*this);
+  table.require_published();
+  AppendArguments arguments = append_arguments(tokens);
+  arguments.view = table.view();
+  call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, stream_), "append kernel");
+}
+
 Owned<Workspace> CudaBackend::make_workspace(Allocator& allocator) {
   return make_owned<AttendWorkspace>(allocator, *this, allocator);
 }
@@ -312,7 +300,12 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   const Call call(*this);
   auto& space = static_cast<AttendWorkspace&>(workspace);
   for (const AttendSequence& sequence : batch.sequences) {
-    static_cast<PageTable*>(sequence.mirror)->catch_up(sequence.pages, sequence.page_counts);
+    auto* table = static_cast<PageTable*>(sequence.mirror);
+    if (batch.recorded) {
+      table->require_published();
+    } else {
+      table->catch_up(sequence.pages, sequence.page_counts);
+    }
   }
   const int32_t* positions = nullptr;
   if (!batch.newest_queries) {
@@ -333,7 +326,7 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   arguments.window = batch.window;
   arguments.rope_pairing = batch.rope->pairing;
   arguments.rotary_dim = batch.rope->rotary_dim;
-  arguments.inv_freq = space.inv_freq(*batch.rope);
+  arguments.inv_freq = space.inv_freq(*batch.rope, batch.recorded);
   arguments.query_positions = positions;
   arguments.hadamard_keys = batch.any_hadamard_keys ? 1 : 0;
   for (size_t begin = 0; begin < batch.sequences.size(); begin += kMaxLaunchSequences) {
@@ -344,9 +337,9 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
                                 sequence.query_count, last_position(batch, sequence)};
     }
     arguments.n_sequences = static_cast<int32_t>(n);
-    arguments.uniform_pages = uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
+    arguments.uniform_pages = batch.recorded ? -1 : uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
     const AttendPlan plan = plan_attend(arguments, multiprocessors_, shared_limit_);
-    space.reserve(plan);
+    space.reserve(plan, batch.recorded);
     call.require(launch_attend(plan, arguments, space.partials(), space.tickets(), stream_), "attention kernel");
   }
   if (positions != nullptr) staging_->done(stream_);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include "backend/plugin.h"
+#include "cuda_error.h"
 #include "device_memory.h"
+#include "kernels/append.h"
 
 #include <cuda_runtime_api.h>
 
@@ -9,6 +11,8 @@
 #include <optional>
 
 namespace kvq::cuda {
+
+class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
 class CudaBackend final : public Backend {
@@ -19,6 +23,7 @@ class CudaBackend final : public Backend {
   const char* name() const override { return "cuda"; }
   const char* isa() const override { return isa_; }
   void set_stream(void* stream) override;
+  bool recording() override;
 
   std::byte* allocate(Allocator& allocator, size_t bytes) override;
   void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
@@ -26,6 +31,7 @@ class CudaBackend final : public Backend {
   void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
 
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
+  void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
   void check(const TokenBatch& tokens) override;
   void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
               Allocator& scratch) override;
@@ -34,15 +40,16 @@ class CudaBackend final : public Backend {
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
   // For the objects that live on this device.
+  class Call;
+  void record_append(const TokenBatch& tokens, PageTable& table);
   cudaStream_t stream() const { return stream_; }
   Staging& staging() { return *staging_; }
   void* allocate_device(Allocator& account, size_t bytes);
   void release_device(Allocator& account, void* pointer, size_t bytes) noexcept;
 
  private:
-  /// One call at a time, on the right device; throws what the device reported since the last one.
-  class Call;
-
+  bool is_capturing() const;
+  AppendArguments append_arguments(const TokenBatch& tokens) const;
   int32_t device_;
   cudaStream_t stream_;
   int32_t multiprocessors_ = 0;
@@ -51,8 +58,24 @@ class CudaBackend final : public Backend {
   std::mutex mutex_;
   std::optional<DeviceMemory> memory_;
   std::optional<Staging> staging_;
-  int32_t* status_ = nullptr;  // page-locked; kernels set it to 1 when a value did not fit FP16
+  int32_t* status_ = nullptr;  // page-locked [2], set by kernels: a value did not fit FP16; a list had no room
   cudaError_t broken_ = cudaSuccess;
+};
+
+/// One call at a time, on the right device.
+class CudaBackend::Call {
+ public:
+  enum class Reports { kNothing, kEarlierCalls };
+  /// Throws if the context is broken, and what the device reported about earlier calls.
+  explicit Call(CudaBackend& backend, Reports reports = Reports::kEarlierCalls);
+
+  /// Once the device's own state is lost, nothing works on it any more.
+  void require(cudaError_t status, const char* call) const;
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+  DeviceGuard guard_;
+  CudaBackend& backend_;
 };
 
 }  // namespace kvq::cuda

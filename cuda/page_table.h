@@ -17,6 +17,11 @@ class PageTable final : public LayerMirror {
   ~PageTable() override;
 
   void invalidate(int32_t head, int32_t first_page) noexcept override;
+  void make_room(int32_t pages, int32_t ring) override;
+  void publish(const Page* const* const* pages, const int32_t* counts, const LayerState& state,
+               const ReservedPages* reserve) override;
+  void agreed(const int32_t* counts) noexcept override;
+  void record_append(const TokenBatch& tokens) override;
   uint64_t bytes() const noexcept override;
 
   /// Room for lists of `pages` pages.
@@ -26,16 +31,29 @@ class PageTable final : public LayerMirror {
   /// Upload what kernels did not enter of lists `[kv_heads]`.
   void catch_up(const Page* const* const* lists, const int32_t* counts);
 
-  SequenceView view() const { return {pages_, counts_, positions_, capacity_}; }
+  /// What the host's lists say from now on; the device is told by kernel, or before the next attention.
+  void set_state(const LayerState& state) { state_ = state; }
+  /// Memory for positions with gaps.
+  void make_positions();
+  const HeadState* states() const { return states_; }
+  const ReserveView& reserve_view() const { return reserve_; }
+  /// Throw unless the device knows everything about the sequence; from now on the memory that it knows stays.
+  void require_published();
+
+  SequenceView view() const { return {pages_, states_, positions_, capacity_}; }
 
  private:
   struct Head {
     int32_t valid = 0;  // leading entries that are right
-    int32_t count = 0;  // what the device believes to be the list's length
+    int32_t count = 0;  // what the device believes to be the list's length; −1: nobody knows
   };
 
   void upload(int32_t head, const Page* const* list, int32_t count);
-  void make_positions();
+  void upload_states(const int32_t* counts);
+  void upload_finals(const ReservedPages& reserve, int32_t first, uint64_t* finals);
+  void upload_open(const Page* const* const* pages, const int32_t* counts, const ReservedPages& reserve,
+                   uint64_t* open);
+  void require_movable() const;
 
   CudaBackend& backend_;
   Allocator& allocator_;
@@ -43,9 +61,16 @@ class PageTable final : public LayerMirror {
   int32_t capacity_ = 0;
   void* memory_ = nullptr;
   size_t memory_bytes_ = 0;
-  int32_t* counts_ = nullptr;     // [kv_heads], at the beginning of the memory
+  HeadState* states_ = nullptr;   // [kv_heads], at the beginning of the memory
   DevicePage* pages_ = nullptr;   // [kv_heads][capacity]
   int32_t* positions_ = nullptr;  // [kv_heads][capacity][32], made when a page's positions have gaps
+  LayerState state_;              // of every head
+  // Pages made ahead.
+  void* reserve_memory_ = nullptr;
+  size_t reserve_bytes_ = 0;
+  ReserveView reserve_{};
+  bool published_ = false;  // the device knows everything
+  bool recorded_ = false;   // a graph knows the memory: it may not move
 };
 
 }  // namespace kvq::cuda

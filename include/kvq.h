@@ -351,6 +351,38 @@ KVQ_API kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequenc
 /** Destroy a sequence; pages shared with a fork live on. NULL is ignored. \since 0.1 */
 KVQ_API void kvq_sequence_destroy(kvq_sequence* sequence);
 
+/** Make pages ahead, so that every layer has room for `tokens` more tokens.
+ *
+ *  Appends then take these pages: while there is room, no append of up to ::KVQ_PAGE_SLOTS tokens allocates page memory,
+ *  and on a CPU the pages of a head lie next to each other from the start. On a GPU this is what a CUDA graph needs:
+ *
+ *      kvq_context_set_stream(context, stream);
+ *      kvq_attend(…)                                  // once with the graph's batch: it allocates its work space
+ *      kvq_sequence_reserve(cache, sequence, 4096, …);
+ *      cudaStreamBeginCapture(stream, …);
+ *      kvq_append(…, 1, k, v, …); kvq_attend(…);      // of every layer
+ *      cudaStreamEndCapture(stream, &graph);
+ *
+ *  Every launch of the graph appends one token more and attends to all: lengths, positions and page tables live on the
+ *  device. While a stream is captured, kvq_append takes at most ::KVQ_PAGE_SLOTS tokens and no positions, kvq_attend
+ *  takes no query positions, and other functions of the sequence may not be called. Afterwards they may: each first
+ *  waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it wait for them.
+ *  A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid until
+ *  kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a sequence with pages made
+ *  ahead copy its open pages.
+ *
+ *  \param tokens  ≥ 0, per layer; 0 gives back the pages that are left.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a stream is captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads exclusive use of `sequence`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens, kvq_error* error);
+
+/** Number of tokens that `layer` has pages for, made by ::kvq_sequence_reserve. Truncating makes room again, except for
+ *  pages that a fork still holds.
+ *  \param out  receives the number; unchanged on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_sequence_room(const kvq_sequence* sequence, int32_t layer, int32_t* out, kvq_error* error);
+
 /** Number of tokens appended to `layer`.
  *  \param out  receives the length; unchanged on failure.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
@@ -392,8 +424,8 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
  *  \param positions  `[n]` original positions in host memory, ≥ 0, strictly increasing and beyond the layer's last
  *                    one; NULL: consecutive.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable: a CUDA context stores the
- *           nearest representable number, 0 for NaN, and a later call reports it); KVQ_E_LIMIT; KVQ_E_MEMORY;
- *           KVQ_E_BACKEND.
+ *           nearest representable number, 0 for NaN, and a later call reports it); KVQ_E_STATE (a CUDA graph is
+ *           captured or lives, see ::kvq_sequence_reserve); KVQ_E_LIMIT; KVQ_E_MEMORY; KVQ_E_BACKEND.
  *  \threads exclusive use of `sequence`; other sequences of the cache may be appended to concurrently.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k,
@@ -449,7 +481,8 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch);
  *  "avx2" in ::kvq_context_options for FP32 products. On a GPU queries, probabilities and their products with a page's
  *  scales are rounded to FP16.
  *
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve); KVQ_E_MEMORY;
+ *           KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
  *  \threads exclusive use of `cache`'s work space: one kvq_attend per cache at a time; the sequences are only read.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);

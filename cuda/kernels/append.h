@@ -38,7 +38,8 @@ struct AppendArguments {
   int32_t first_position;     // of the first token, when positions are consecutive
   const int32_t* positions;   // [n], or null
   SequenceView view;          // whose table takes the pages; pages null: none
-  int32_t* status;            // set to 1 when a value had to be changed to fit FP16
+  HeadState after;            // what the table's heads become; pages apart
+  int32_t* status;            // [0] set to 1 when a value had to be changed to fit FP16; [1]: see kNoRoom
   const DeviceWrite* writes;  // null: inline_writes
   int32_t n_writes;
   RopeArguments rope;
@@ -47,5 +48,16 @@ struct AppendArguments {
 
 cudaError_t prepare_append();
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream);
+
+/// Tokens that one launch_append_next takes at most: no list grows by more than a page.
+inline constexpr int32_t kMaxNextTokens = kSlots;
+/// Set in AppendArguments::status[1] when a list had no room; nothing was appended then.
+inline constexpr int32_t kNoRoom = 1;
+
+/// Append `n` tokens at the positions that follow, where the device's own table ends: nothing that the host knows about
+/// the sequence goes in.
+cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
+                               cudaStream_t stream);
+cudaError_t prepare_append_next();
 
 }  // namespace kvq::cuda

@@ -344,7 +344,8 @@ class PageWriter {
     const int64_t at = static_cast<int64_t>(w_.head) * a_.view.capacity + w_.index;
     a_.view.pages[at] = {w_.target, w_.first_position, w_.format, static_cast<uint8_t>(w_.kept + w_.token_count),
                          w_.has_positions};
-    if (w_.ends_list != 0) a_.view.counts[w_.head] = w_.index + 1;
+    if (w_.ends_list == 0) return;
+    a_.view.heads[w_.head] = {w_.index + 1, a_.after.length, a_.after.next_position, a_.after.room};
   }
 
   const AppendArguments& a_;

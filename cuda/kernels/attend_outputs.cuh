@@ -189,7 +189,7 @@ template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::store_partial(int32_t unit) const {
   float* to = partial(static_cast<int32_t>(blockIdx.x), unit);
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread < rows_) {
+  if (thread < kRows) {  // rows that do not exist are read, too, and ignored
     to[thread] = s_.block_maximum[thread];
     to[kRows + thread] = s_.block_sum[thread];
   }

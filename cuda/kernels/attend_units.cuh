@@ -23,7 +23,7 @@ __device__ __forceinline__ Unit Block<DP, kFull, NT>::find_unit(int32_t unit) co
 
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ int32_t Block<DP, kFull, NT>::page_count(const Unit& unit) const {
-  return a_.uniform_pages >= 0 ? a_.uniform_pages : unit.sequence->view.counts[unit.head];
+  return a_.uniform_pages >= 0 ? a_.uniform_pages : unit.sequence->view.heads[unit.head].pages;
 }
 
 template <int DP, bool kFull, int NT>

@@ -108,12 +108,33 @@ KVQ_HOST_DEVICE inline int32_t scale_place(int32_t i) {
   return within == 1 || within == 2 ? i ^ 3 : i;
 }
 
+/// How far one head's list has come. Attention and appending by the device itself go by it alone, so that they can be
+/// repeated while a sequence grows.
+struct alignas(16) HeadState {
+  int32_t pages;          // in use
+  int32_t length;         // tokens of the layer
+  int32_t next_position;  // of the next token, if it follows the newest
+  int32_t room;           // tokens for which pages have been made ahead
+};
+static_assert(sizeof(HeadState) == 16);
+
 /// The page table of one layer of one sequence.
 struct SequenceView {
-  DevicePage* pages;         // [kv_heads][capacity]
-  int32_t* counts;           // [kv_heads] pages in use
-  const int32_t* positions;  // [kv_heads][capacity][32] of pages that have_positions, or null
+  DevicePage* pages;   // [kv_heads][capacity]
+  HeadState* heads;    // [kv_heads]
+  int32_t* positions;  // [kv_heads][capacity][32] of pages that have_positions, or null
   int32_t capacity;
+};
+
+/// Pages made ahead for one layer of one sequence.
+struct ReserveView {
+  const uint64_t* finals;  // [kv_heads][capacity] pages in their final format, by place in the list
+  const uint64_t* open;    // [kv_heads][ring] FP16 pages: page i is open in open[i % ring]
+  int32_t capacity;
+  int32_t ring;
+  int32_t sink;    // pages from the first on that stay FP16
+  int32_t recent;  // newest pages that stay FP16
+  int32_t sealed;  // FormatCode of the others
 };
 
 }  // namespace kvq::cuda

@@ -89,6 +89,7 @@ kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* sequence,
     if (sequence != nullptr && &sequence->cache != cache) {
       fail(KVQ_E_ARGUMENT, "sequence belongs to another cache");
     }
+    if (sequence != nullptr) follow_replays(*sequence);
     *usage = sequence != nullptr ? kvq::usage(*sequence) : kvq::usage(static_cast<const Cache&>(*cache));
     usage->struct_size = sizeof(kvq_usage);
   });

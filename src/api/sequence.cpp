@@ -1,6 +1,7 @@
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "cache/decode.h"
+#include "cache/reserve.h"
 #include "io/snapshot.h"
 
 using namespace kvq;
@@ -12,6 +13,7 @@ void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const c
   require(cache, "cache");
   require(sequence, argument);
   if (&sequence->cache != cache) fail(KVQ_E_ARGUMENT, "%s belongs to another cache", argument);
+  follow_replays(*sequence);
 }
 
 }  // namespace
@@ -52,7 +54,26 @@ kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int3
     require(sequence, "sequence");
     require(out, "out");
     require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
+    follow_replays(*sequence);
     *out = sequence->length(layer);
+  });
+}
+
+kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens, kvq_error* error) {
+  return guarded(error, [&] {
+    require_owner(cache, sequence, "sequence");
+    if (tokens < 0) fail(KVQ_E_ARGUMENT, "tokens is %d, must not be negative", tokens);
+    reserve(*sequence, tokens);
+  });
+}
+
+kvq_status kvq_sequence_room(const kvq_sequence* sequence, int32_t layer, int32_t* out, kvq_error* error) {
+  return guarded(error, [&] {
+    require(sequence, "sequence");
+    require(out, "out");
+    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
+    follow_replays(*sequence);
+    *out = sequence->state(layer, 0, 0).room;
   });
 }
 

@@ -23,6 +23,13 @@ struct PageWrite {
   const int32_t* positions;  // as Page::positions
 };
 
+/// How far a layer of a sequence has come.
+struct LayerState {
+  int32_t length = 0;         // tokens
+  int32_t next_position = 0;  // that follows the newest token's
+  int32_t room = 0;           // tokens for which pages have been made ahead
+};
+
 /// Tokens to append to one layer.
 struct TokenBatch {
   const void* k;  // [n, kv_heads, head_dim]
@@ -35,6 +42,18 @@ struct TokenBatch {
   std::span<const int32_t> positions;  // [n]
   bool hadamard_keys;                  // pages of the layer are sealed after a Hadamard rotation
   bool hadamard_values;
+  LayerState after;  // of the layer that the tokens go to
+};
+
+/// Pages made ahead for the lists of one layer.
+struct ReservedPages {
+  const Page* const* const* finals;  // [kv_heads][final_counts] by place in the list, in their final format, or null
+  const int32_t* final_counts;       // [kv_heads]
+  const Page* const* const* open;    // [kv_heads][ring] FP16 pages: page i is open in open[i % ring]
+  int32_t ring;
+  int32_t sink;
+  int32_t recent;
+  const PageFormat* sealed;
 };
 
 /// What a backend keeps about one layer of one sequence beside the host's page lists: a GPU's page table.
@@ -43,6 +62,16 @@ class LayerMirror {
   virtual ~LayerMirror() = default;
   /// The pages of a head from `first_page` on are no longer what the backend was told, or gone.
   virtual void invalidate(int32_t head, int32_t first_page) noexcept = 0;
+  /// Take the memory that lists of up to `pages` pages and rings of `ring` need; what publish() is told then fits.
+  virtual void make_room(int32_t pages, int32_t ring) = 0;
+  /// Tell the backend everything about the layer, so that it can append by itself. `pages`: [kv_heads] lists of
+  /// `counts` pages; null `reserve`: no pages have been made ahead.
+  virtual void publish(const Page* const* const* pages, const int32_t* counts, const LayerState& state,
+                       const ReservedPages* reserve) = 0;
+  /// The backend appended by itself; the host's lists say the same as its own now.
+  virtual void agreed(const int32_t* counts) noexcept = 0;
+  /// Record that `tokens` follow the layer's newest one, whichever that is when the record is replayed.
+  virtual void record_append(const TokenBatch& tokens) = 0;
   /// Memory of this object, on the host and on the device.
   virtual uint64_t bytes() const noexcept = 0;
 };
@@ -59,8 +88,9 @@ struct AttendSequence {
 /// One call of attention over one layer.
 struct AttendBatch {
   std::span<const AttendSequence> sequences;
-  std::span<const int32_t> query_positions;  // [total queries]
+  std::span<const int32_t> query_positions;  // [total queries]; empty if recorded
   bool newest_queries;                       // every query is one of its sequence's last tokens, in order
+  bool recorded;                             // replayed while sequences grow: only the device knows lengths
   const void* q;                             // [total queries, q_heads, head_dim]
   kvq_dtype q_dtype;
   void* out;
@@ -90,6 +120,8 @@ class Backend {
   virtual const char* isa() const = 0;
   /// Order later work after what was issued so far, on another queue of the device.
   virtual void set_stream(void* stream) = 0;
+  /// Whether work is only recorded now, to be done later and repeatedly. Nothing may be allocated or waited for then.
+  virtual bool recording() = 0;
 
   /// Page memory. Slots that append never wrote read as zeros once it has written the page: they must not hold NaN.
   virtual std::byte* allocate(Allocator& allocator, size_t bytes) = 0;
@@ -100,6 +132,8 @@ class Backend {
 
   /// Null if the backend needs nothing beside the host's lists.
   virtual Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) = 0;
+  /// Tokens of the layers of some mirrors, replayed appends included; waits for the device.
+  virtual void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) = 0;
 
   /// Throw KVQ_E_ARGUMENT if a value cannot be stored in FP16; nothing is written. A backend that cannot look at the
   /// values now reports them on a later call.

@@ -1,8 +1,10 @@
+#include "cache/reserve.h"
 #include "cache/sequence.h"
 #include "core/error.h"
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 
 namespace kvq {
 namespace {
@@ -14,6 +16,7 @@ class AppendPlan {
       : sequence_(sequence),
         cache_(sequence.cache),
         layer_(layer),
+        reserve_(sequence.reserve(layer)),
         positions_(positions),
         writes_(StlAllocator<PageWrite>(cache_.allocator)),
         changes_(StlAllocator<Change>(cache_.allocator)),
@@ -24,7 +27,7 @@ class AppendPlan {
 
   ~AppendPlan() {
     for (const Change& change : changes_) {
-      if (change.page != nullptr) cache_.release(change.page);
+      if (change.page != nullptr && !change.from_reserve) cache_.release(change.page);
       release_positions(change.added_positions);
     }
     for (StagedRun& run : runs_) {
@@ -63,10 +66,11 @@ class AppendPlan {
  private:
   struct Change {
     int32_t head;
-    int32_t index;                       // in the head's list; its size appends
-    int32_t count;                       // slots in use afterwards
-    Page* page = nullptr;                // replaces or extends the list; null: the page there grows in place
-    int32_t* added_positions = nullptr;  // for a page in place whose positions stop being consecutive
+    int32_t index;         // in the head's list; its size appends
+    int32_t count;         // slots in use afterwards
+    Page* page = nullptr;  // replaces or extends the list; null: the page there grows in place
+    bool from_reserve = false;
+    int32_t* added_positions = nullptr;  // for a page that exists and whose positions are not consecutive
   };
 
   /// The run that a head's new pages come from; takes the place of the sequence's on commit.
@@ -101,7 +105,7 @@ class AppendPlan {
   }
 
   bool stays_float16(int32_t index, int32_t pages) const {
-    return index < cache_.sink || index >= pages - cache_.recent || sealed_format()->is_float16();
+    return sequence_.ends_float16(layer_, index) || index >= pages - cache_.recent;
   }
   const PageFormat* sealed_format() const { return cache_.layers[static_cast<size_t>(layer_)].sealed; }
 
@@ -122,7 +126,13 @@ class AppendPlan {
     Change& change = changes_.back();
     const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
     int32_t* stored = nullptr;
-    if (!in_place) {
+    Page* reserved = !in_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
+    if (reserved != nullptr) {
+      change.page = reserved;
+      change.from_reserve = true;
+      reserved->first_position = first;
+      if (!consecutive) stored = change.added_positions = allocate_positions();
+    } else if (!in_place) {
       PageRun** run = sequence_.is_final(format, layer_) ? &runs_[static_cast<size_t>(head)].staged : nullptr;
       // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
       change.page =
@@ -130,8 +140,7 @@ class AppendPlan {
       change.page->first_position = first;
       stored = change.page->positions;
     } else if (!consecutive && old->positions == nullptr) {
-      change.added_positions = static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
-      stored = change.added_positions;
+      stored = change.added_positions = allocate_positions();
     } else if (old->positions != nullptr) {
       // Slots beyond the page's count are nobody's yet.
       std::copy_n(positions_.begin() + token, take, old->positions + kept);
@@ -172,9 +181,11 @@ class AppendPlan {
       cache_.set_count(page, change.count);
       return;
     }
+    if (change.added_positions != nullptr) change.page->positions = std::exchange(change.added_positions, nullptr);
     cache_.set_count(change.page, change.count);
+    if (change.from_reserve) reserve_->took(change.head, change.index, change.page->format);
     if (index < list.size()) {
-      cache_.release(list[index]);
+      if (reserve_ == nullptr || !reserve_->keep(change.head, change.index, list[index])) cache_.release(list[index]);
       list[index] = change.page;
     } else {
       list.push_back(change.page);
@@ -182,6 +193,9 @@ class AppendPlan {
     change.page = nullptr;
   }
 
+  int32_t* allocate_positions() {
+    return static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
+  }
   void release_positions(int32_t* positions) noexcept {
     cache_.allocator.release(positions, kPositionBytes, alignof(int32_t));
   }
@@ -191,6 +205,7 @@ class AppendPlan {
   Sequence& sequence_;
   Cache& cache_;
   int32_t layer_;
+  Reserve* reserve_;  // or null
   std::span<const int32_t> positions_;
   int32_t heads_pages_ = 0;  // longest list afterwards
   Vector<PageWrite> writes_;
@@ -220,34 +235,105 @@ void check_positions(const Sequence& sequence, int32_t layer, int32_t n, const i
   }
 }
 
+/// The positions that follow a layer's newest token.
+Vector<int32_t> next_positions(const Sequence& sequence, int32_t layer, int32_t n) {
+  Vector<int32_t> positions(static_cast<size_t>(n), 0, StlAllocator<int32_t>(sequence.cache.allocator));
+  std::iota(positions.begin(), positions.end(), sequence.last_position(layer) + 1);
+  return positions;
+}
+
+TokenBatch token_batch(const Cache& cache, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n) {
+  const Cache::Layer& formats = cache.layers[static_cast<size_t>(layer)];
+  return {.k = k,
+          .v = v,
+          .dtype = dtype,
+          .n = n,
+          .kv_heads = cache.kv_heads,
+          .head_dim = cache.head_dim,
+          .rope = &cache.rope,
+          .positions = {},
+          .hadamard_keys = formats.hadamard_keys,
+          .hadamard_values = formats.hadamard_values,
+          .after = {}};
+}
+
+void record_append(Sequence& sequence, int32_t layer, const TokenBatch& tokens, const int32_t* positions) {
+  if (positions != nullptr) fail(KVQ_E_ARGUMENT, "positions must be NULL while a CUDA graph is captured");
+  if (tokens.n > kPageSlots) {
+    fail(KVQ_E_ARGUMENT, "n is %d: one append in a CUDA graph takes at most %d tokens", tokens.n, kPageSlots);
+  }
+  if (sequence.reserve(layer) == nullptr) {
+    fail(KVQ_E_STATE, "the sequence has no pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph");
+  }
+  sequence.mirror(layer)->record_append(tokens);
+  sequence.recorded = true;
+}
+
+/// Do to the lists what a backend did, which appended `tokens` to a layer in turn.
+void follow(Sequence& sequence, int32_t layer, int32_t tokens) {
+  // No more than a page at a time: pages are then the same as those that the backend chose.
+  for (int32_t n = 0; tokens > 0; tokens -= n) {
+    n = std::min(tokens, kPageSlots);
+    const Vector<int32_t> positions = next_positions(sequence, layer, n);
+    AppendPlan plan(sequence, layer, positions);
+    plan.prepare();
+    plan.commit();
+  }
+}
+
 }  // namespace
 
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
             const int32_t* positions) {
   Cache& cache = sequence.cache;
+  TokenBatch tokens = token_batch(cache, layer, k, v, dtype, n);
+  if (cache.backend.recording()) {
+    record_append(sequence, layer, tokens, positions);
+    return;
+  }
+  follow_replays(sequence);
   check_positions(sequence, layer, n, positions);
   Vector<int32_t> consecutive{StlAllocator<int32_t>(cache.allocator)};
   if (positions == nullptr) {
-    consecutive.resize(static_cast<size_t>(n));
-    for (int32_t i = 0; i < n; ++i) consecutive[static_cast<size_t>(i)] = sequence.last_position(layer) + 1 + i;
+    consecutive = next_positions(sequence, layer, n);
     positions = consecutive.data();
   }
-  const Cache::Layer& formats = cache.layers[static_cast<size_t>(layer)];
-  const TokenBatch tokens{.k = k,
-                          .v = v,
-                          .dtype = dtype,
-                          .n = n,
-                          .kv_heads = cache.kv_heads,
-                          .head_dim = cache.head_dim,
-                          .rope = &cache.rope,
-                          .positions = {positions, static_cast<size_t>(n)},
-                          .hadamard_keys = formats.hadamard_keys,
-                          .hadamard_values = formats.hadamard_values};
+  tokens.positions = {positions, static_cast<size_t>(n)};
+  tokens.after = sequence.state(layer, n, positions[n - 1]);
   cache.backend.check(tokens);
   AppendPlan plan(sequence, layer, tokens.positions);
   plan.prepare();
   cache.backend.append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
   plan.commit();
+}
+
+void follow_replays(const Sequence& sequence) {
+  if (!sequence.recorded || sequence.cache.backend.recording()) return;
+  // The lists as the device has them are the sequence's state: nothing that a caller can see changes.
+  auto& behind = const_cast<Sequence&>(sequence);
+  const std::lock_guard lock(behind.replayed_mutex);
+  Cache& cache = behind.cache;
+  Vector<int32_t> lengths(behind.layers.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  cache.backend.read_lengths(behind.mirrors, lengths);
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    const int32_t replayed = lengths[static_cast<size_t>(layer)] - behind.length(layer);
+    if (replayed <= 0) continue;
+    follow(behind, layer, replayed);
+    behind.mirror(layer)->agreed(behind.counts(layer));
+  }
+}
+
+void publish(Sequence& sequence) {
+  for (int32_t layer = 0; layer < static_cast<int32_t>(sequence.mirrors.size()); ++layer) {
+    const Reserve* reserve = sequence.reserve(layer);
+    for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+      sequence.published_lists[static_cast<size_t>(head)] = sequence.list(layer, head).data();
+    }
+    const ReservedPages pages = reserve != nullptr ? reserve->view() : ReservedPages{};
+    sequence.mirror(layer)->publish(sequence.published_lists.data(), sequence.counts(layer),
+                                    sequence.state(layer, 0, sequence.last_position(layer)),
+                                    reserve != nullptr ? &pages : nullptr);
+  }
 }
 
 }  // namespace kvq

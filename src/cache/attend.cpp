@@ -3,7 +3,7 @@
 namespace kvq {
 
 AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch)
-    : cache_(cache), layer_(layer), batch_(batch) {
+    : cache_(cache), layer_(layer), batch_(batch), recorded_(cache.backend.recording()) {
   const size_t lists = static_cast<size_t>(batch.n_sequences) * static_cast<size_t>(cache.kv_heads);
   cache.attend_sequences.clear();
   cache.attend_lists.clear();
@@ -17,8 +17,19 @@ AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch
 void AttendRequest::add(int32_t index, const Sequence& sequence) {
   const int32_t count = batch_.query_counts != nullptr ? batch_.query_counts[index] : 1;
   if (count < 1) fail(KVQ_E_ARGUMENT, "batch->query_counts[%d] is %d, must be at least 1", index, count);
+  if (recorded_) {
+    if (batch_.query_positions != nullptr) {
+      fail(KVQ_E_ARGUMENT, "batch->query_positions must be NULL while a CUDA graph is captured");
+    }
+    if (sequence.reserve(layer_) == nullptr) {
+      fail(KVQ_E_STATE, "batch->sequences[%d] has no pages made ahead: call kvq_sequence_reserve before capturing",
+           index);
+    }
+  } else {
+    follow_replays(sequence);
+  }
   const int32_t length = sequence.length(layer_);
-  if (batch_.query_positions == nullptr && count > length) {
+  if (!recorded_ && batch_.query_positions == nullptr && count > length) {
     fail(KVQ_E_ARGUMENT, "batch->query_counts[%d] is %d, but layer %d of the sequence holds %d tokens: append first",
          index, count, layer_, length);
   }
@@ -31,7 +42,7 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
   }
   cache_.attend_sequences.push_back({sequence.mirror(layer_), cache_.attend_lists.data() + first_list,
                                      cache_.attend_counts.data() + first_list, queries_, count});
-  for (int32_t i = 0; i < count; ++i) {
+  for (int32_t i = 0; i < count && !recorded_; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[queries_ + i]
                                                                : sequence.position_from_end(layer_, count - i);
     if (position < 0)
@@ -46,6 +57,7 @@ void AttendRequest::run() {
   cache_.backend.attend({.sequences = cache_.attend_sequences,
                          .query_positions = cache_.attend_positions,
                          .newest_queries = batch_.query_positions == nullptr,
+                         .recorded = recorded_,
                          .q = batch_.q,
                          .q_dtype = batch_.q_dtype,
                          .out = batch_.out,

@@ -18,6 +18,7 @@ class AttendRequest {
   Cache& cache_;
   int32_t layer_;
   const kvq_attend_batch& batch_;
+  bool recorded_;
   int32_t queries_ = 0;
 };
 

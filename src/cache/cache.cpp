@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace kvq {
 namespace {
@@ -129,8 +130,12 @@ void Cache::release(Page* page) noexcept {
   if (before != 1) return;
   (page->is_float16() ? account.float16_pages : account.sealed_pages) -= 1;
   account.slots -= page->count;
-  allocator.release(page->positions, kPositionBytes, alignof(int32_t));
+  release_positions(page);
   release(page->run);
+}
+
+void Cache::release_positions(Page* page) noexcept {
+  allocator.release(std::exchange(page->positions, nullptr), kPositionBytes, alignof(int32_t));
 }
 
 void Cache::set_count(Page* page, int32_t count) noexcept {

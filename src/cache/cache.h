@@ -25,6 +25,8 @@ class Cache {
   void retain(Page* page) noexcept;
   void release(Page* page) noexcept;
   void release(PageRun* run) noexcept;
+  /// Its slots are consecutive from now on.
+  void release_positions(Page* page) noexcept;
   /// All changes of a page's slot count go through here, for the account.
   void set_count(Page* page, int32_t count) noexcept;
 

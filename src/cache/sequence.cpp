@@ -1,5 +1,8 @@
 #include "cache/sequence.h"
 
+#include "cache/page_copies.h"
+#include "cache/reserve.h"
+
 #include <algorithm>
 
 namespace kvq {
@@ -24,17 +27,43 @@ Sequence::Sequence(Cache& cache_)
             PageList(StlAllocator<Page*>(cache.allocator)), StlAllocator<PageList>(cache.allocator)),
       runs(lists.size(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
       layers(static_cast<size_t>(cache.n_layers), Layer{}, StlAllocator<Layer>(cache.allocator)),
-      mirrors(make_mirrors(cache)) {}
+      mirrors(make_mirrors(cache)),
+      reserves(StlAllocator<Owned<Reserve>>(cache.allocator)),
+      published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr,
+                      StlAllocator<const Page* const*>(cache.allocator)),
+      published_counts(published_lists.size(), 0, StlAllocator<int32_t>(cache.allocator)) {}
 
-Sequence::Sequence(Cache& cache_, const Sequence& parent)
-    : cache(cache_),
-      lists(parent.lists),
-      runs(lists.size(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
-      layers(parent.layers),
-      mirrors(make_mirrors(cache)) {
-  for (const PageList& pages : lists) {
-    for (Page* page : pages) cache.retain(page);
+Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
+  // A device that appends by itself changes pages of the parent any time: those that are to be sealed, and the open
+  // one.
+  PageCopies copies(cache);
+  const auto is_changed = [&](size_t list, size_t index) {
+    const PageList& pages = parent.lists[list];
+    const Page* page = pages[index];
+    if (parent.reserves.empty() || !page->is_float16()) return false;
+    const bool open = index + 1 == pages.size() && page->count < kPageSlots;
+    return open || !ends_float16(layer_of(list), static_cast<int32_t>(index));
+  };
+  for (size_t i = 0; i < lists.size(); ++i) {
+    lists[i].reserve(parent.lists[i].size());
+    for (size_t index = 0; index < parent.lists[i].size(); ++index) {
+      if (is_changed(i, index)) copies.add(*parent.lists[i][index], parent.lists[i][index]->count);
+    }
   }
+  copies.run();
+  for (size_t i = 0; i < lists.size(); ++i) {
+    for (size_t index = 0; index < parent.lists[i].size(); ++index) {
+      Page* page = parent.lists[i][index];
+      if (is_changed(i, index)) {
+        lists[i].push_back(copies.take());
+        cache.set_count(lists[i].back(), page->count);
+      } else {
+        lists[i].push_back(page);
+        cache.retain(page);
+      }
+    }
+  }
+  layers = parent.layers;
 }
 
 Sequence::~Sequence() {
@@ -50,6 +79,18 @@ int32_t Sequence::position_from_end(int32_t layer, int32_t back) const {
     if (back <= pages[i]->count) return pages[i]->position(pages[i]->count - back);
   }
   return 0;
+}
+
+LayerState Sequence::state(int32_t layer, int32_t tokens, int32_t last_position) const {
+  const Reserve* pages = reserve(layer);
+  return {length(layer) + tokens, last_position + 1, pages != nullptr ? std::max(pages->room() - tokens, 0) : 0};
+}
+
+const int32_t* Sequence::counts(int32_t layer) {
+  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+    published_counts[static_cast<size_t>(head)] = static_cast<int32_t>(list(layer, head).size());
+  }
+  return published_counts.data();
 }
 
 namespace {
@@ -77,26 +118,41 @@ void add_run(kvq_usage& usage, const PageRun* run) {
 kvq_usage usage(const Sequence& sequence) {
   kvq_usage result = {};
   int64_t slots = 0;
-  result.metadata_bytes = sizeof(Sequence) + sequence.lists.capacity() * sizeof(Sequence::PageList) +
-                          sequence.runs.capacity() * sizeof(PageRun*) +
-                          sequence.layers.capacity() * sizeof(Sequence::Layer) +
-                          sequence.mirrors.capacity() * sizeof(Owned<LayerMirror>);
+  result.metadata_bytes =
+      sizeof(Sequence) + sequence.lists.capacity() * sizeof(Sequence::PageList) +
+      sequence.runs.capacity() * sizeof(PageRun*) + sequence.layers.capacity() * sizeof(Sequence::Layer) +
+      sequence.mirrors.capacity() * sizeof(Owned<LayerMirror>) + sequence.reserves.capacity() * sizeof(Owned<Reserve>) +
+      sequence.published_lists.capacity() * sizeof(const Page* const*) +
+      sequence.published_counts.capacity() * sizeof(int32_t);
   for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];
     result.metadata_bytes += pages.capacity() * sizeof(Page*);
-    const PageRun* counted = nullptr;  // the pages of a run are neighbours in the list
-    bool current_counted = sequence.runs[i] == nullptr;
-    for (const Page* page : pages) {
-      if (page->run != counted) add_run(result, counted = page->run);
-      current_counted = current_counted || counted == sequence.runs[i];
+    const PageRun* long_run = nullptr;  // the last one counted: its pages follow each other
+    const auto count_page = [&](const Page* page) {
       (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
       result.shared_pages += page->is_shared() ? 1 : 0;
       result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
       slots += page->count;
+      if (page->run == long_run) return;
+      add_run(result, page->run);
+      if (page->run->capacity > 1) long_run = page->run;
+    };
+    for (const Page* page : pages) count_page(page);
+    const PageRun* current = sequence.runs[i];
+    const auto in_current = [current](const Page* page) { return page->run == current; };
+    const bool current_counted = current == nullptr || std::any_of(pages.begin(), pages.end(), in_current);
+    if (!current_counted) add_run(result, current);
+    const Reserve* reserve = sequence.reserve(sequence.layer_of(i));
+    if (reserve == nullptr) continue;
+    const auto head = static_cast<int32_t>(i % static_cast<size_t>(sequence.cache.kv_heads));
+    for (const auto* made : {&reserve->finals(head), &reserve->open(head)}) {
+      for (const Page* page : *made) {
+        if (page != nullptr) count_page(page);
+      }
     }
-    if (!current_counted) add_run(result, sequence.runs[i]);
   }
+  for (const Owned<Reserve>& reserve : sequence.reserves) result.metadata_bytes += reserve->record_bytes();
   finish(result, sequence.cache.head_dim, slots);
   return result;
 }

@@ -4,8 +4,11 @@
 #include "cache/page.h"
 
 #include <algorithm>
+#include <mutex>
 
 namespace kvq {
+
+class Reserve;
 
 /// The pages of one conversation: for every layer and KV head a list, oldest first.
 class Sequence {
@@ -26,6 +29,10 @@ class Sequence {
   bool is_final(const PageFormat* format, int32_t layer) const {
     return format == cache.layers[static_cast<size_t>(layer)].sealed;
   }
+  /// Whether page `index` of a list is FP16 in its final format.
+  bool ends_float16(int32_t layer, int32_t index) const {
+    return index < cache.sink || cache.layers[static_cast<size_t>(layer)].sealed->is_float16();
+  }
   /// Pages of the next run of a list: those known to come, else a part of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
     return std::clamp(std::max(pages_wanted, list_pages / 16), 1, kMaxRunPages);
@@ -36,6 +43,14 @@ class Sequence {
   LayerMirror* mirror(int32_t layer) const {
     return mirrors.empty() ? nullptr : mirrors[static_cast<size_t>(layer)].get();
   }
+  /// Null if no pages have been made ahead.
+  Reserve* reserve(int32_t layer) const {
+    return reserves.empty() ? nullptr : reserves[static_cast<size_t>(layer)].get();
+  }
+  /// Where a layer is, with `tokens` more.
+  LayerState state(int32_t layer, int32_t tokens, int32_t last_position) const;
+  /// Pages of each list of a layer; valid until the next call.
+  const int32_t* counts(int32_t layer);
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
 
   /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every token of the last
@@ -52,13 +67,27 @@ class Sequence {
   Vector<PageRun*> runs;   // [n_layers, kv_heads] the run that each list takes its next page from, or null
   Vector<Layer> layers;
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
+  Vector<Owned<Reserve>> reserves;     // [n_layers], or empty
+  /// Appends have been recorded: what they appended when they were replayed, only the backend knows.
+  bool recorded = false;
+  std::mutex replayed_mutex;
+  Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
+  Vector<int32_t> published_counts;
 
+  int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / static_cast<size_t>(cache.kv_heads)); }
   size_t list_index(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(cache.kv_heads) + static_cast<size_t>(head);
   }
 };
 
-/// Append tokens to a layer: all or none.
+/// Let the host's lists catch up with appends that a backend replayed. Everything that looks at a sequence begins with
+/// this; it only reads, as far as anybody can see, so several threads may call it.
+void follow_replays(const Sequence& sequence);
+
+/// Tell the backend all that it has to know to append by itself.
+void publish(Sequence& sequence);
+
+/// Append tokens to a layer: all or none. While the backend records, that is only recorded.
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
             const int32_t* positions);
 

@@ -1,4 +1,5 @@
-#include "cache/sequence.h"
+#include "cache/page_copies.h"
+#include "cache/reserve.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -35,41 +36,14 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
   }
 }
 
-/// Copies of shared FP16 pages that a cut falls into, made before anything changes.
-class Copies {
- public:
-  explicit Copies(Cache& cache) : cache_(cache), pages_(StlAllocator<Page*>(cache.allocator)) {}
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
-  ~Copies() {
-    for (size_t i = taken_; i < pages_.size(); ++i) cache_.release(pages_[i]);
-  }
-
-  void add(const Page& original, int32_t slots) {
-    pages_.reserve(pages_.size() + 1);
-    Page* copy = cache_.make_page(original.format, original.positions != nullptr);
-    pages_.push_back(copy);
-    copy->first_position = original.first_position;
-    if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
-    const PageWrite write{original.data, slots, 0, 0, 0, copy->data, original.format, 0, 0, nullptr};
-    const TokenBatch none{nullptr,         nullptr,      KVQ_F32, 0,     cache_.kv_heads,
-                          cache_.head_dim, &cache_.rope, {},      false, false};
-    cache_.backend.append(none, {&write, 1}, nullptr, cache_.allocator);
-  }
-
-  Page* take() noexcept { return pages_[taken_++]; }
-
- private:
-  Cache& cache_;
-  Vector<Page*> pages_;
-  size_t taken_ = 0;
-};
-
 bool needs_copy(const Sequence::PageList& list, const Cut& cut) {
   return cut.slots > 0 && list[cut.whole_pages]->is_shared();
 }
 
-void apply_cut(Cache& cache, Sequence::PageList& list, int32_t length, Copies& copies) noexcept {
+void apply_cut(Sequence& sequence, int32_t layer, int32_t head, int32_t length, PageCopies& copies) noexcept {
+  Cache& cache = sequence.cache;
+  Sequence::PageList& list = sequence.list(layer, head);
+  Reserve* reserve = sequence.reserve(layer);
   const Cut cut = find_cut(list, length);
   if (needs_copy(list, cut)) {
     cache.release(list[cut.whole_pages]);
@@ -77,7 +51,9 @@ void apply_cut(Cache& cache, Sequence::PageList& list, int32_t length, Copies& c
   }
   if (cut.slots > 0) cache.set_count(list[cut.whole_pages], cut.slots);
   const size_t kept = cut.whole_pages + (cut.slots > 0 ? 1 : 0);
-  for (size_t i = kept; i < list.size(); ++i) cache.release(list[i]);
+  for (size_t i = kept; i < list.size(); ++i) {
+    if (reserve == nullptr || !reserve->keep(head, static_cast<int32_t>(i), list[i])) cache.release(list[i]);
+  }
   list.resize(kept);
 }
 
@@ -86,16 +62,17 @@ void apply_cut(Cache& cache, Sequence::PageList& list, int32_t length, Copies& c
 void truncate(Sequence& sequence, int32_t length) {
   Cache& cache = sequence.cache;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) check_cut(sequence, layer, length);
-  Copies copies(cache);
+  PageCopies copies(cache);
   for (const Sequence::PageList& list : sequence.lists) {
     const Cut cut = find_cut(list, length);
     if (needs_copy(list, cut)) copies.add(*list[cut.whole_pages], cut.slots);
   }
+  copies.run();
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     int32_t last = -1;
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
-      Sequence::PageList& list = sequence.list(layer, head);
-      apply_cut(cache, list, length, copies);
+      const Sequence::PageList& list = sequence.list(layer, head);
+      apply_cut(sequence, layer, head, length, copies);
       if (LayerMirror* mirror = sequence.mirror(layer)) {
         mirror->invalidate(head, std::max(static_cast<int32_t>(list.size()) - 1, 0));
       }
@@ -103,6 +80,7 @@ void truncate(Sequence& sequence, int32_t length) {
     }
     sequence.layers[static_cast<size_t>(layer)] = {length, last};
   }
+  if (!sequence.reserves.empty()) publish(sequence);
 }
 
 }  // namespace kvq

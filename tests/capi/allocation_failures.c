@@ -93,6 +93,8 @@ static kvq_status append_pages(scene* s) { return append_tokens(s->f.cache, s->p
 static kvq_status append_to_shared(scene* s) { return append_tokens(s->f.cache, s->child, 1, 20); }
 static kvq_status truncate_shared(scene* s) { return kvq_sequence_truncate(s->f.cache, s->child, 40, err); }
 static kvq_status truncate_to_border(scene* s) { return kvq_sequence_truncate(s->f.cache, s->child, 32, err); }
+static kvq_status reserve_pages(scene* s) { return kvq_sequence_reserve(s->f.cache, s->plain, 300, err); }
+static kvq_status reserve_for_shared(scene* s) { return kvq_sequence_reserve(s->f.cache, s->child, 300, err); }
 static kvq_status attend_many(scene* s) {
   enum { kQueries = 60 };
   static float q[2 * kQueries * kQHeads * kHeadDim];
@@ -192,6 +194,8 @@ static void changing_calls(const char* policy) {
   fail_each("kvq_sequence_create", policy, create_sequence, 1, 0);
   fail_each("kvq_sequence_fork", policy, fork_sequence, 1, 0);
   fail_each("kvq_sequence_load", policy, load_sequence, 1, 0);
+  fail_each("kvq_sequence_reserve", policy, reserve_pages, 0, 0);
+  fail_each("kvq_sequence_reserve of a shared page", policy, reserve_for_shared, 0, 0);
   fail_each("kvq_append of one token", policy, append_one, 0, 1);
   fail_each("kvq_append of ten pages", policy, append_pages, 0, 0);
   fail_each("kvq_append to a shared page", policy, append_to_shared, 0, 0);

@@ -10,6 +10,7 @@ void test_policy(void);
 void test_cache(void);
 void test_sequence(void);
 void test_truncate(void);
+void test_reserve(void);
 void test_append(void);
 void test_attend(void);
 void test_usage(void);

@@ -36,6 +36,9 @@ Owned<LayerMirror> CpuBackend::make_mirror(Allocator& allocator, int32_t /*kv_he
   return {nullptr, Deleter<LayerMirror>(allocator, 0, 0)};
 }
 
+// There are no mirrors: only the host appends.
+void CpuBackend::read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) {}
+
 void CpuBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* /*mirror*/,
                         Allocator& scratch) {
   cpu::append(tokens, writes, parallel_, scratch);

@@ -14,6 +14,7 @@ class CpuBackend final : public Backend {
   const char* name() const override { return "cpu"; }
   const char* isa() const override { return kernels_.name; }
   void set_stream(void* stream) override;
+  bool recording() override { return false; }
 
   std::byte* allocate(Allocator& allocator, size_t bytes) override;
   void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
@@ -22,6 +23,7 @@ class CpuBackend final : public Backend {
 
   void check(const TokenBatch& tokens) override;
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
+  void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
   void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
               Allocator& scratch) override;
 

@@ -1,0 +1,40 @@
+#include "cache/page_copies.h"
+
+#include <algorithm>
+
+namespace kvq {
+
+PageCopies::PageCopies(Cache& cache)
+    : cache_(cache), pages_(StlAllocator<Page*>(cache.allocator)), writes_(StlAllocator<PageWrite>(cache.allocator)) {}
+
+PageCopies::~PageCopies() {
+  for (size_t i = taken_; i < pages_.size(); ++i) cache_.release(pages_[i]);
+}
+
+void PageCopies::add(const Page& original, int32_t slots) {
+  if (pages_.size() == pages_.capacity()) pages_.reserve(2 * pages_.size() + 1);  // nothing may fail once it is made
+  Page* copy = cache_.make_page(original.format, original.positions != nullptr);
+  pages_.push_back(copy);
+  copy->first_position = original.first_position;
+  if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
+  writes_.push_back({original.data, slots, 0, 0, 0, copy->data, original.format, 0, 0, nullptr});
+}
+
+void PageCopies::run() {
+  if (writes_.empty()) return;
+  const TokenBatch none{.k = nullptr,
+                        .v = nullptr,
+                        .dtype = KVQ_F32,
+                        .n = 0,
+                        .kv_heads = cache_.kv_heads,
+                        .head_dim = cache_.head_dim,
+                        .rope = &cache_.rope,
+                        .positions = {},
+                        .hadamard_keys = false,
+                        .hadamard_values = false,
+                        .after = {}};
+  cache_.backend.append(none, writes_, nullptr, cache_.allocator);
+  writes_.clear();
+}
+
+}  // namespace kvq

@@ -1,0 +1,265 @@
+#include "cache/reserve.h"
+
+#include "core/error.h"
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+
+namespace kvq {
+namespace {
+
+bool is_open(const Sequence::PageList& list) {
+  return !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
+}
+
+int32_t open_slots(const Sequence::PageList& list) { return is_open(list) ? kPageSlots - list.back()->count : 0; }
+
+/// Pages of a list after `tokens` more.
+int32_t pages_after(const Sequence::PageList& list, int32_t tokens) {
+  const int64_t more = std::max(tokens - open_slots(list), 0);
+  const int64_t pages = static_cast<int64_t>(list.size()) + (more + kPageSlots - 1) / kPageSlots;
+  return static_cast<int32_t>(pages);
+}
+
+int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
+  int32_t pages = 1;
+  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+    pages = std::max(pages, pages_after(sequence.list(layer, head), tokens));
+  }
+  return pages;
+}
+
+}  // namespace
+
+Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old)
+    : sequence_(sequence),
+      cache_(sequence.cache),
+      layer_(layer),
+      ring_(std::min(cache_.recent + 1, longest_after(sequence, layer, tokens))),
+      pages_(StlAllocator<int32_t>(cache_.allocator)),
+      finals_(StlAllocator<Vector<Page*>>(cache_.allocator)),
+      open_(StlAllocator<Vector<Page*>>(cache_.allocator)),
+      final_lists_(StlAllocator<const Page* const*>(cache_.allocator)),
+      final_counts_(StlAllocator<int32_t>(cache_.allocator)),
+      open_lists_(StlAllocator<const Page* const*>(cache_.allocator)),
+      borrowed_(StlAllocator<Borrowed>(cache_.allocator)),
+      copies_(cache_),
+      shared_(StlAllocator<Shared>(cache_.allocator)) {
+  const auto heads = static_cast<size_t>(kv_heads());
+  for (int32_t head = 0; head < kv_heads(); ++head) {
+    const int32_t pages = pages_after(sequence.list(layer, head), tokens);
+    // The newest pages are never sealed with these tokens.
+    const int32_t finals =
+        sealed()->is_float16() ? pages : std::max({pages - cache_.recent, std::min(cache_.sink, pages), 0});
+    pages_.push_back(pages);
+    finals_.emplace_back(static_cast<size_t>(finals), nullptr, StlAllocator<Page*>(cache_.allocator));
+    open_.emplace_back(static_cast<size_t>(ring_), nullptr, StlAllocator<Page*>(cache_.allocator));
+  }
+  final_lists_.reserve(heads);
+  final_counts_.reserve(heads);
+  open_lists_.reserve(heads);
+  for (size_t head = 0; head < heads; ++head) {
+    final_lists_.push_back(finals_[head].data());
+    final_counts_.push_back(static_cast<int32_t>(finals_[head].size()));
+    open_lists_.push_back(open_[head].data());
+  }
+  try {
+    for (int32_t head = 0; head < kv_heads(); ++head) fill(head, pages_[static_cast<size_t>(head)], old);
+    copies_.run();
+  } catch (...) {
+    give_back();
+    throw;
+  }
+}
+
+Reserve::~Reserve() { give_back(); }
+
+void Reserve::give_back() noexcept {
+  for (const Borrowed& page : borrowed_) *page.theirs = std::exchange(*page.ours, nullptr);
+  borrowed_.clear();
+  for (auto* places : {&finals_, &open_}) {
+    for (Vector<Page*>& of_head : *places) {
+      for (Page*& page : of_head) {
+        if (page != nullptr) cache_.release(std::exchange(page, nullptr));
+      }
+    }
+  }
+}
+
+void Reserve::borrow(Page** from, Page** to) {
+  borrowed_.push_back({from, to});
+  *to = std::exchange(*from, nullptr);
+}
+
+/// Make or borrow the pages that one list lacks.
+void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
+  const Sequence::PageList& list = sequence_.list(layer_, head);
+  const auto existing = static_cast<int32_t>(list.size());
+  Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
+  Vector<Page*>& open = open_[static_cast<size_t>(head)];
+
+  PageRun* run = nullptr;
+  try {
+    for (int32_t i = 0; i < static_cast<int32_t>(finals.size()); ++i) {
+      const PageFormat* format = final_format(i);
+      if (i < existing && list[static_cast<size_t>(i)]->format == format) continue;
+      Page** theirs = old != nullptr ? old->place(head, i, format) : nullptr;
+      if (theirs != nullptr && *theirs != nullptr) {
+        borrow(theirs, &finals[static_cast<size_t>(i)]);
+        cache_.release(std::exchange(run, nullptr));  // pages of a run follow each other
+        continue;
+      }
+      const int32_t left = std::min(static_cast<int32_t>(finals.size()) - i, kMaxRunPages);
+      finals[static_cast<size_t>(i)] = cache_.make_page(format, false, &run, left);
+    }
+  } catch (...) {
+    cache_.release(run);
+    throw;
+  }
+  cache_.release(run);
+
+  // Pages that a list has open go back into the ring when they have been sealed.
+  Vector<bool> taken(static_cast<size_t>(ring_), false, StlAllocator<bool>(cache_.allocator));
+  for (int32_t i = std::max(existing - cache_.recent, 0); i < existing; ++i) {
+    const Page* page = list[static_cast<size_t>(i)];
+    if (!page->is_float16()) continue;
+    if (!ends_float16(i)) taken[static_cast<size_t>(i % ring_)] = true;
+    const bool is_changed = !ends_float16(i) || (i == existing - 1 && page->count < kPageSlots);
+    if (!is_changed || !page->is_shared()) continue;
+    copies_.add(*page, page->count);
+    shared_.push_back({head, i});
+  }
+  size_t next = 0;
+  const int32_t first = std::max(existing, cache_.sink);
+  for (int32_t i = first; i < pages && i - first < ring_; ++i) {
+    const auto slot = static_cast<size_t>(i % ring_);
+    if (ends_float16(i) || taken[slot]) continue;
+    taken[slot] = true;
+    const auto old_ring = old != nullptr ? static_cast<size_t>(old->ring_) : 0;
+    while (next < old_ring && old->open_[static_cast<size_t>(head)][next] == nullptr) ++next;
+    if (next < old_ring) {
+      borrow(&old->open_[static_cast<size_t>(head)][next], &open[slot]);
+    } else {
+      open[slot] = cache_.make_page(&cache_.float16, false);
+    }
+  }
+}
+
+void Reserve::commit() noexcept {
+  for (const Shared& shared : shared_) {
+    Page*& page = sequence_.list(layer_, shared.head)[static_cast<size_t>(shared.index)];
+    Page* copy = copies_.take();
+    cache_.set_count(copy, page->count);
+    cache_.release(page);
+    page = copy;
+    if (LayerMirror* mirror = sequence_.mirror(layer_)) mirror->invalidate(shared.head, shared.index);
+  }
+  shared_.clear();
+  borrowed_.clear();
+}
+
+Page** Reserve::place(int32_t head, int32_t index, const PageFormat* format) {
+  if (format == final_format(index)) {
+    Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
+    return static_cast<size_t>(index) < finals.size() ? &finals[static_cast<size_t>(index)] : nullptr;
+  }
+  if (!format->is_float16()) return nullptr;
+  return &open_[static_cast<size_t>(head)][static_cast<size_t>(index % ring_)];
+}
+
+Page* Reserve::find(int32_t head, int32_t index, const PageFormat* format) {
+  Page** found = place(head, index, format);
+  return found != nullptr ? *found : nullptr;
+}
+
+void Reserve::took(int32_t head, int32_t index, const PageFormat* format) noexcept {
+  *place(head, index, format) = nullptr;
+}
+
+bool Reserve::keep(int32_t head, int32_t index, Page* page) noexcept {
+  Page** free = place(head, index, page->format);
+  if (free == nullptr || *free != nullptr || page->is_shared()) return false;
+  cache_.set_count(page, 0);
+  cache_.release_positions(page);
+  *free = page;
+  return true;
+}
+
+int32_t Reserve::limit(int32_t head) const {
+  const Sequence::PageList& list = sequence_.list(layer_, head);
+  const Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
+  const auto existing = static_cast<int32_t>(list.size());
+  const auto ready = static_cast<int32_t>(finals.size());
+  for (int32_t i = std::max(existing - cache_.recent, 0); i < ready; ++i) {
+    const bool has_page = i < existing && list[static_cast<size_t>(i)]->format == final_format(i);
+    if (has_page || finals[static_cast<size_t>(i)] != nullptr) continue;
+    return ends_float16(i) ? i : std::min(i + cache_.recent, pages_[static_cast<size_t>(head)]);
+  }
+  return pages_[static_cast<size_t>(head)];
+}
+
+int32_t Reserve::room() const {
+  int64_t room = INT32_MAX;
+  for (int32_t head = 0; head < kv_heads(); ++head) {
+    const Sequence::PageList& list = sequence_.list(layer_, head);
+    const int64_t pages = limit(head) - static_cast<int64_t>(list.size());
+    room = std::min(room, pages < 0 ? 0 : pages * kPageSlots + open_slots(list));
+  }
+  return static_cast<int32_t>(room);
+}
+
+ReservedPages Reserve::view() const {
+  return {final_lists_.data(), final_counts_.data(), open_lists_.data(), ring_, cache_.sink, cache_.recent, sealed()};
+}
+
+size_t Reserve::record_bytes() const {
+  size_t bytes = sizeof(Reserve) + pages_.capacity() * sizeof(int32_t) + final_counts_.capacity() * sizeof(int32_t) +
+                 (final_lists_.capacity() + open_lists_.capacity()) * sizeof(const Page* const*) +
+                 (finals_.capacity() + open_.capacity()) * sizeof(Vector<Page*>) +
+                 borrowed_.capacity() * sizeof(Borrowed) + shared_.capacity() * sizeof(Shared) + copies_.record_bytes();
+  for (const auto* places : {&finals_, &open_}) {
+    for (const Vector<Page*>& of_head : *places) bytes += of_head.capacity() * sizeof(Page*);
+  }
+  return bytes;
+}
+
+void reserve(Sequence& sequence, int32_t tokens) {
+  Cache& cache = sequence.cache;
+  if (cache.backend.recording())
+    fail(KVQ_E_STATE, "pages cannot be made while a CUDA graph is captured: reserve before");
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    if (tokens <= INT32_MAX - kPageSlots - std::max(sequence.length(layer), sequence.last_position(layer))) continue;
+    fail(KVQ_E_ARGUMENT, "tokens is %d: layer %d holds %d and can hold at most %d", tokens, layer,
+         sequence.length(layer), INT32_MAX);
+  }
+  if (tokens == 0) {
+    sequence.reserves.clear();
+    publish(sequence);
+    return;
+  }
+  Vector<Owned<Reserve>> made{StlAllocator<Owned<Reserve>>(cache.allocator)};
+  Vector<Sequence::PageList> lists{StlAllocator<Sequence::PageList>(cache.allocator)};
+  made.reserve(static_cast<size_t>(cache.n_layers));
+  lists.reserve(sequence.lists.size());
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    made.push_back(make_owned<Reserve>(cache.allocator, sequence, layer, tokens, sequence.reserve(layer)));
+    const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
+    for (int32_t head = 0; head < cache.kv_heads; ++head) {
+      lists.emplace_back(StlAllocator<Page*>(cache.allocator));
+      lists.back().reserve(std::max(pages, sequence.list(layer, head).size()));
+    }
+    if (LayerMirror* mirror = sequence.mirror(layer)) {
+      mirror->make_room(static_cast<int32_t>(pages), made.back()->view().ring);
+    }
+  }
+  for (Owned<Reserve>& each : made) each->commit();
+  for (size_t i = 0; i < lists.size(); ++i) {
+    lists[i].assign(sequence.lists[i].begin(), sequence.lists[i].end());
+    lists[i].swap(sequence.lists[i]);
+  }
+  made.swap(sequence.reserves);
+  publish(sequence);
+}
+
+}  // namespace kvq

@@ -1,0 +1,373 @@
+// Appending and attending in a CUDA graph that is replayed while the sequence grows.
+#if defined(KVQ_TEST_CUDA)
+
+#include "attention_error.h"
+#include "conversation.h"
+#include "support/handles.h"
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+namespace conformance {
+namespace {
+
+constexpr int32_t kTokens = 1500;
+
+void check_cuda(cudaError_t status) {
+  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+}
+
+bool skips() {
+  const std::string why = kvq_test::why_no_cuda();
+  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
+  return !why.empty();
+}
+
+std::string failure(kvq_status status, kvq_status expected, const kvq_error& error) {
+  CHECK(status == expected);
+  return error.message;
+}
+
+// A decoder of `step` tokens at a time: its tensors stay where they are, so that a graph can know them.
+class Decoder {
+ public:
+  Decoder(const Shape& shape, const std::string& policy, int32_t step)
+      : shape_(shape),
+        step_(step),
+        context(kvq_test::make_context("cuda")),
+        cache(kvq_test::make_cache(context.get(), shape.options(), policy)),
+        sequence(kvq_test::make_sequence(cache.get())),
+        q(queries(shape, static_cast<size_t>(kTokens))) {
+    for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const auto seed = static_cast<uint64_t>(10 + layer);
+      k.push_back(kvq_test::normal_tensor(kTokens * shape.token_scalars(), 2 * seed));
+      v.push_back(kvq_test::normal_tensor(kTokens * shape.token_scalars(), 2 * seed + 1));
+    }
+    const auto tokens = static_cast<size_t>(step);
+    check_cuda(cudaMalloc(&k_, tokens * token_bytes() * static_cast<size_t>(shape.n_layers)));
+    check_cuda(cudaMalloc(&v_, tokens * token_bytes() * static_cast<size_t>(shape.n_layers)));
+    check_cuda(cudaMalloc(&q_, tokens * query_bytes()));
+    check_cuda(cudaMalloc(&out_, tokens * query_bytes() * static_cast<size_t>(shape.n_layers)));
+    check_cuda(cudaStreamCreate(&stream_));
+    kvq_test::require([&](kvq_error* error) { return kvq_context_set_stream(context.get(), stream_, error); });
+  }
+  ~Decoder() {
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+    sequence.reset();
+    cache.reset();
+    context.reset();
+    for (void* memory : {k_, v_, q_, out_}) cudaFree(memory);
+    cudaStreamDestroy(stream_);
+  }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  void append(int32_t begin, int32_t end) const {
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+      const size_t at = static_cast<size_t>(begin) * shape_.token_scalars();
+      const auto l = static_cast<size_t>(layer);
+      kvq_test::append(cache.get(), sequence.get(), layer, end - begin, k[l].data() + at, v[l].data() + at);
+    }
+  }
+
+  void reserve(int32_t tokens) const {
+    kvq_test::require(
+        [&](kvq_error* error) { return kvq_sequence_reserve(cache.get(), sequence.get(), tokens, error); });
+  }
+
+  // Attention over whatever the sequence holds, as the graph will call it.
+  void attend() const {
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue_attend(layer);
+  }
+
+  void capture() {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+      kvq_test::require([&](kvq_error* error) {
+        return kvq_append(cache.get(), sequence.get(), layer, step_, key(layer), value(layer), KVQ_F32, nullptr, error);
+      });
+      issue_attend(layer);
+    }
+    check_cuda(cudaStreamEndCapture(stream_, &graph));
+    if (graph_ != nullptr) check_cuda(cudaGraphExecDestroy(graph_));
+    check_cuda(cudaGraphInstantiate(&graph_, graph, 0));
+    check_cuda(cudaGraphDestroy(graph));
+  }
+
+  // Tokens [begin, begin + step): the outputs of every layer.
+  std::vector<float> replay(int32_t begin) const {
+    const size_t bytes = static_cast<size_t>(step_) * token_bytes();
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+      const size_t at = static_cast<size_t>(begin) * shape_.token_scalars();
+      const auto l = static_cast<size_t>(layer);
+      check_cuda(cudaMemcpyAsync(key(layer), k[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
+      check_cuda(cudaMemcpyAsync(value(layer), v[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
+    }
+    check_cuda(
+        cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
+    check_cuda(cudaGraphLaunch(graph_, stream_));
+    return outputs();
+  }
+
+  // The same without a graph.
+  std::vector<float> step(int32_t begin) const {
+    append(begin, begin + step_);
+    check_cuda(
+        cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
+    attend();
+    return outputs();
+  }
+
+  int32_t length() const { return kvq_test::length(sequence.get()); }
+  kvq_test::Snapshot save() const { return kvq_test::save(cache.get(), sequence.get()); }
+  cudaStream_t stream() const { return stream_; }
+  void* key(int32_t layer) const { return static_cast<char*>(k_) + tensor(layer, token_bytes()); }
+  void* value(int32_t layer) const { return static_cast<char*>(v_) + tensor(layer, token_bytes()); }
+
+ private:
+  size_t token_bytes() const { return shape_.token_scalars() * sizeof(float); }
+  size_t query_bytes() const { return shape_.query_scalars() * sizeof(float); }
+  size_t tensor(int32_t layer, size_t bytes) const {
+    return static_cast<size_t>(layer) * static_cast<size_t>(step_) * bytes;
+  }
+  const float* query(int32_t begin) const { return q.data() + static_cast<size_t>(begin) * shape_.query_scalars(); }
+
+  void issue_attend(int32_t layer) const {
+    const kvq_sequence* sequences[] = {sequence.get()};
+    kvq_attend_batch batch;
+    kvq_attend_batch_init(&batch);
+    batch.n_sequences = 1;
+    batch.sequences = sequences;
+    batch.query_counts = &step_;
+    batch.q = q_;
+    batch.out = static_cast<char*>(out_) + tensor(layer, query_bytes());
+    kvq_test::require([&](kvq_error* error) { return kvq_attend(cache.get(), layer, &batch, error); });
+  }
+
+  std::vector<float> outputs() const {
+    std::vector<float> out(static_cast<size_t>(shape_.n_layers * step_) * shape_.query_scalars());
+    check_cuda(cudaMemcpyAsync(out.data(), out_, out.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_));
+    check_cuda(cudaStreamSynchronize(stream_));
+    return out;
+  }
+
+  Shape shape_;
+  int32_t step_;
+  void* k_ = nullptr;
+  void* v_ = nullptr;
+  void* q_ = nullptr;
+  void* out_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  cudaGraphExec_t graph_ = nullptr;
+
+ public:
+  kvq_test::Context context;
+  kvq_test::Cache cache;
+  kvq_test::Sequence sequence;
+  std::vector<float> q;
+  std::vector<std::vector<float>> k;  // per layer
+  std::vector<std::vector<float>> v;
+};
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    largest = difference <= largest ? largest : difference;  // NaN is taken
+  }
+  return largest;
+}
+
+std::vector<std::string> policies() {
+  std::vector<std::string> policies = sequence_policies();
+  policies.emplace_back("version: 1\nkeys: int2\nvalues: int3\nrecent: 3\n");
+  policies.emplace_back("version: 1\nkeys: int4\nvalues: int4\nsink: 3\n");
+  return policies;
+}
+
+}  // namespace
+
+TEST_CASE("a CUDA graph appends and attends as calls do, from the first token over many pages") {
+  if (skips()) return;
+  for (const std::string& policy : policies()) {
+    for (const int32_t step : {1, 3, 32}) {
+      CAPTURE(policy);
+      CAPTURE(step);
+      const Shape shape;
+      Decoder replayed(shape, policy, step);
+      const Decoder called(shape, policy, step);
+      const int32_t prompt = step == 1 ? 0 : 45;
+      int32_t at = prompt;
+      if (prompt > 0) {
+        replayed.append(0, prompt);
+        called.append(0, prompt);
+      }
+      replayed.step(at);  // the first call of this batch takes memory
+      called.step(at);
+      at += step;
+      replayed.reserve(300 + 200);
+      replayed.capture();
+      for (; at + step <= 300; at += step) {
+        CAPTURE(at);
+        REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
+        if (at % 5 == 0) REQUIRE(replayed.length() == at + step);  // otherwise several replays go by unseen
+      }
+      CHECK(replayed.save() == called.save());
+
+      // Calls between replays.
+      replayed.append(at, at + 77);
+      called.append(at, at + 77);
+      at += 77;
+      for (int i = 0; i < 3; ++i, at += step) {
+        REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
+      }
+      const kvq_test::Sequence child = kvq_test::fork(replayed.cache.get(), replayed.sequence.get());
+      const kvq_test::Snapshot before = replayed.save();
+      const int32_t border = at / 64 * 32;
+      kvq_test::truncate(replayed.cache.get(), replayed.sequence.get(), border);
+      kvq_test::truncate(called.cache.get(), called.sequence.get(), border);
+      replayed.reserve(500 - border);
+      replayed.capture();
+      at = border;
+      for (int i = 0; i < 40 && at + step < 500; ++i, at += step) {
+        REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
+      }
+      CHECK(replayed.save() == called.save());
+      CHECK(kvq_test::save(replayed.cache.get(), child.get()) == before);  // untouched by the replays
+    }
+  }
+}
+
+TEST_CASE("replays are the same bit for bit") {
+  if (skips()) return;
+  const Shape shape;
+  std::vector<float> first;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    Decoder decoder(shape, "int4+hadamard", 1);
+    decoder.append(0, 700);
+    decoder.step(700);
+    decoder.reserve(64);
+    decoder.capture();
+    std::vector<float> all;
+    for (int32_t at = 701; at < 740; ++at) {
+      const std::vector<float> out = decoder.replay(at);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+    if (first.empty()) first = all;
+    CHECK(all == first);
+  }
+}
+
+TEST_CASE("positions with gaps before a graph was captured stay right in it") {
+  if (skips()) return;
+  const Shape shape;
+  std::vector<int32_t> positions;
+  for (int32_t i = 0; i < 50; ++i) positions.push_back(i < 40 ? i : 3 * i);
+  const auto begin_with_gaps = [&](const Decoder& decoder) {
+    for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const auto l = static_cast<size_t>(layer);
+      kvq_test::append(decoder.cache.get(), decoder.sequence.get(), layer, 50, decoder.k[l].data(), decoder.v[l].data(),
+                       KVQ_F32, positions);
+    }
+  };
+  Decoder replayed(shape, "int8", 1);
+  const Decoder called(shape, "int8", 1);
+  begin_with_gaps(replayed);
+  begin_with_gaps(called);
+  replayed.step(50);
+  called.step(50);
+  replayed.reserve(100);
+  replayed.capture();
+  for (int32_t at = 51; at < 140; ++at) REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
+  CHECK(replayed.save() == called.save());
+}
+
+TEST_CASE("a graph that runs out of room appends nothing more, and the next call says so") {
+  if (skips()) return;
+  const Shape shape;
+  Decoder decoder(shape, "int4", 1);
+  decoder.step(0);
+  decoder.reserve(40);
+  int32_t room = 0;
+  kvq_test::require([&](kvq_error* error) { return kvq_sequence_room(decoder.sequence.get(), 0, &room, error); });
+  decoder.capture();
+  for (int32_t at = 1; at < room + 10; ++at) decoder.replay(at);
+  kvq_error error;
+  kvq_error_init(&error);
+  int32_t length = 0;
+  const kvq_status status = kvq_sequence_length(decoder.sequence.get(), 0, &length, &error);
+  CHECK(failure(status, KVQ_E_LIMIT, error).find("kvq_sequence_reserve") != std::string::npos);
+  CHECK(decoder.length() == 1 + room);
+  const Decoder plain(shape, "int4", 1);
+  plain.append(0, 1 + room);
+  CHECK(decoder.save() == plain.save());
+  decoder.append(1 + room, 100);  // the sequence is as good as before
+  plain.append(1 + room, 100);
+  CHECK(decoder.save() == plain.save());
+}
+
+TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
+  if (skips()) return;
+  const Shape shape;
+  const Decoder decoder(shape, "int4", 1);
+  decoder.append(0, 50);
+  const kvq_test::Snapshot before = decoder.save();
+  const int32_t positions[] = {60};
+  const auto captured = [&](auto&& call) {
+    kvq_error error;
+    kvq_error_init(&error);
+    check_cuda(cudaStreamBeginCapture(decoder.stream(), cudaStreamCaptureModeGlobal));
+    const kvq_status status = call(&error);
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(decoder.stream(), &graph));
+    check_cuda(cudaGraphDestroy(graph));
+    return std::pair(status, std::string(error.message));
+  };
+  const auto append = [&](int32_t n, const int32_t* at) {
+    return captured([&](kvq_error* error) {
+      return kvq_append(decoder.cache.get(), decoder.sequence.get(), 0, n, decoder.key(0), decoder.value(0), KVQ_F32,
+                        at, error);
+    });
+  };
+  const auto attend = [&] {
+    return captured([&](kvq_error* error) {
+      const kvq_sequence* sequences[] = {decoder.sequence.get()};
+      kvq_attend_batch batch;
+      kvq_attend_batch_init(&batch);
+      batch.n_sequences = 1;
+      batch.sequences = sequences;
+      batch.q = decoder.key(0);
+      batch.out = decoder.value(0);
+      return kvq_attend(decoder.cache.get(), 0, &batch, error);
+    });
+  };
+  CHECK(append(1, nullptr).first == KVQ_E_STATE);
+  CHECK(attend().first == KVQ_E_STATE);
+  decoder.reserve(50);
+  const auto [unprepared, why] = attend();
+  CHECK(unprepared == KVQ_E_STATE);
+  CHECK(why.find("once") != std::string::npos);
+  CHECK(append(1, positions).first == KVQ_E_ARGUMENT);
+  CHECK(append(33, nullptr).first == KVQ_E_ARGUMENT);
+  CHECK(captured([&](kvq_error* error) {
+          return kvq_sequence_reserve(decoder.cache.get(), decoder.sequence.get(), 60, error);
+        }).first == KVQ_E_STATE);
+  CHECK(decoder.save() == before);
+  CHECK(append(1, nullptr).first == KVQ_OK);  // captured, not done
+  CHECK(decoder.save() == before);
+  // What the graph knows may not move.
+  kvq_error error;
+  kvq_error_init(&error);
+  const std::vector<float> tokens(2000 * shape.token_scalars());
+  const kvq_test::DeviceCopy device(tokens.data(), tokens.size() * sizeof(float));
+  CHECK(kvq_append(decoder.cache.get(), decoder.sequence.get(), 0, 2000, device.data(), device.data(), KVQ_F32, nullptr,
+                   &error) == KVQ_E_STATE);
+  CHECK(decoder.save() == before);
+}
+
+}  // namespace conformance
+
+#endif
