@@ -18,10 +18,10 @@ void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) throw llama::Error(std::string(call) + ": " + cudaGetErrorString(status));
 }
 
-DeviceBuffer allocate(size_t n) {
+DeviceBuffer allocate(size_t bytes) {
   void* memory = nullptr;
-  check(cudaMalloc(&memory, n * sizeof(float)), "cudaMalloc");
-  return {static_cast<float*>(memory), [](float* data) { cudaFree(data); }};
+  check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  return {memory, [](void* data) { cudaFree(data); }};
 }
 
 struct DestroyEvent {
@@ -39,15 +39,14 @@ void select(int32_t index) { check(cudaSetDevice(index), "cudaSetDevice"); }
 
 class Gpu final : public TimedDevice {
  public:
-  Gpu(int32_t index, const kvq_device_info& info)
-      : info_(info), flushed_((select(index), allocate(kFlushBytes / sizeof(float)))) {}
+  Gpu(int32_t index, const kvq_device_info& info) : info_(info), flushed_((select(index), allocate(kFlushBytes))) {}
 
   std::string name() const override { return info_.name; }
   uint64_t memory_bytes() const override { return info_.memory_bytes; }
 
   // A copy reads every byte and writes it.
   double memory_bandwidth() override {
-    const DeviceBuffer target = allocate(kFlushBytes / sizeof(float));
+    const DeviceBuffer target = allocate(kFlushBytes);
     double best = 0.0;
     for (int pass = 0; pass < kPasses; ++pass) {
       const double microseconds = time([&] {
@@ -59,9 +58,9 @@ class Gpu final : public TimedDevice {
     return best;
   }
 
-  DeviceBuffer upload(std::span<const float> numbers) override {
-    DeviceBuffer buffer = allocate(numbers.size());
-    check(cudaMemcpy(buffer.get(), numbers.data(), numbers.size_bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  DeviceBuffer upload(std::span<const std::byte> bytes) override {
+    DeviceBuffer buffer = allocate(bytes.size());
+    check(cudaMemcpy(buffer.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
     return buffer;
   }
 
