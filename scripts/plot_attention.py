@@ -110,7 +110,10 @@ def draw(lines, subtitle, path):
     label_lines(axes, lines)
     figure.text(0.012, 0.945, "Time of one decoding step's attention, microseconds", fontsize=14, fontweight="bold")
     figure.text(0.012, 0.895, subtitle, fontsize=10)
-    figure.savefig(path, metadata={"Date": None})
+    try:
+        figure.savefig(path, metadata={"Date": None})
+    except OSError as error:
+        sys.exit(f"plot_attention.py: {path}: {error.strerror}")
 
 
 def main():
