@@ -1,54 +1,18 @@
 #include "attention_timing.h"
 
 #include <algorithm>
-#include <chrono>
-#include <random>
 
 namespace cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int32_t kAppendChunk = 1024;
-constexpr int64_t kMaxRepetitions = 300;
-constexpr std::chrono::milliseconds kEnoughTime{1000};  // after kTimingSteps
-constexpr std::chrono::milliseconds kPatience{8000};    // even before them
 constexpr uint64_t kMostCaches = 256;
-constexpr uint64_t kKeySeed = 1;
-constexpr uint64_t kValueSeed = 2;
 constexpr uint64_t kQuerySeed = 3;  // of the first ones
 constexpr size_t kMostQueries = 8;  // to be used in turn, as long as they are small
 constexpr size_t kQueryScalars = size_t{1} << 20;
 
-std::vector<float> normal_numbers(size_t n, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> numbers(n);
-  for (float& number : numbers) number = normal(random);
-  return numbers;
-}
-
 size_t query_scalars(const AttentionShape& shape) {
-  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim);
-}
-
-llama::CacheHandle one_layer_cache(kvq_context* context, const kvq_policy* policy, const AttentionShape& shape) {
-  kvq_cache_options options;
-  kvq_cache_options_init(&options);
-  options.n_layers = 1;
-  options.q_heads = shape.q_heads;
-  options.kv_heads = shape.kv_heads;
-  options.head_dim = shape.head_dim;
-  return llama::make_cache(context, options, policy);
-}
-
-Timing summary(std::vector<double> microseconds) {
-  std::ranges::sort(microseconds);
-  const size_t n = microseconds.size();
-  return {.median = (microseconds[(n - 1) / 2] + microseconds[n / 2]) / 2,
-          .min = microseconds.front(),
-          .max = microseconds.back(),
-          .repetitions = static_cast<int32_t>(n)};
+  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.layer.q_heads) *
+         static_cast<size_t>(shape.layer.head_dim);
 }
 
 }  // namespace
@@ -56,11 +20,11 @@ Timing summary(std::vector<double> microseconds) {
 TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const kvq_policy* policy,
                                const AttentionShape& shape)
     : device_(&device),
-      cache_(one_layer_cache(context, policy, shape)),
-      out_(device.upload(std::vector<float>(query_scalars(shape)))) {
+      cache_(one_layer_cache(context, policy, shape.layer)),
+      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))) {
   const size_t scalars = query_scalars(shape);
   for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
-    queries_.push_back(device.upload(normal_numbers(scalars, kQuerySeed + i)));
+    queries_.push_back(random_scalars(device, scalars, kQuerySeed + i));
   }
   fill_first(shape);
   for (const llama::SequenceHandle& sequence : batches_.front()) {
@@ -72,20 +36,9 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
 }
 
 void TimedAttention::fill_first(const AttentionShape& shape) {
-  const auto chunk = static_cast<size_t>(std::min(kAppendChunk, shape.length));
-  const size_t token_width = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
-  const DeviceBuffer keys = device_->upload(normal_numbers(chunk * token_width, kKeySeed));
-  const DeviceBuffer values = device_->upload(normal_numbers(chunk * token_width, kValueSeed));
   SequenceBatch batch;
-  for (int32_t i = 0; i < shape.batch; ++i) {
-    batch.push_back(llama::make_sequence(cache_.get()));
-    for (int32_t begin = 0; begin < shape.length; begin += kAppendChunk) {
-      const int32_t n = std::min(kAppendChunk, shape.length - begin);
-      llama::checked([&](kvq_error* error) {
-        return kvq_append(cache_.get(), batch.back().get(), 0, n, keys.get(), values.get(), KVQ_F32, nullptr, error);
-      });
-    }
-  }
+  for (int32_t i = 0; i < shape.batch; ++i) batch.push_back(llama::make_sequence(cache_.get()));
+  append_random(*device_, cache_.get(), batch, shape.layer, shape.length);
   batches_.push_back(std::move(batch));
 }
 
@@ -125,25 +78,15 @@ double TimedAttention::run() {
 std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress) {
   for (TimedAttention& subject : subjects) subject.run();  // warm-up: work space, threads
   std::vector<std::vector<double>> samples(subjects.size());
-  const Clock::time_point begin = Clock::now();
-  for (int64_t repetition = 0; repetition < kMaxRepetitions; ++repetition) {
-    const Clock::duration elapsed = Clock::now() - begin;
-    if (repetition > 0 && elapsed > (repetition < kTimingSteps ? kPatience : kEnoughTime)) break;
-    for (size_t turn = 0; turn < subjects.size(); ++turn) {
-      const size_t i = repetition % 2 == 0 ? turn : subjects.size() - 1 - turn;  // nobody always follows the same one
-      samples[i].push_back(subjects[i].run());
-    }
-    if (repetition < kTimingSteps) progress.advance(1);
-  }
+  repeat_in_turn(subjects.size(), 1, progress, [&](size_t i) { samples[i].push_back(subjects[i].run()); });
   std::vector<Timing> timings;
-  for (std::vector<double>& sample : samples) timings.push_back(summary(std::move(sample)));
+  for (const std::vector<double>& sample : samples) timings.push_back(summary(sample));
   return timings;
 }
 
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {
-  constexpr uint64_t kBytesPerFp16Pair = 4;  // one scalar of the key and one of the value
-  const uint64_t fp16 = kBytesPerFp16Pair * static_cast<uint64_t>(shape.length) * static_cast<uint64_t>(shape.batch) *
-                        static_cast<uint64_t>(shape.kv_heads) * static_cast<uint64_t>(shape.head_dim);
+  const uint64_t fp16 =
+      shape.layer.fp16_token_bytes() * static_cast<uint64_t>(shape.length) * static_cast<uint64_t>(shape.batch);
   return subjects * (fp16 + device.bytes_to_rotate());
 }
 

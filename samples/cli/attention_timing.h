@@ -4,26 +4,15 @@
 #include <span>
 #include <vector>
 
-#include "llama/handles.h"
-#include "progress.h"
-#include "timed_device.h"
+#include "random_layer.h"
+#include "timing.h"
 
 namespace cli {
 
 struct AttentionShape {
+  LayerShape layer{};
   int32_t length = 32768;
-  int32_t q_heads = 32;
-  int32_t kv_heads = 8;
-  int32_t head_dim = 128;
   int32_t batch = 1;
-};
-
-/** Microseconds of one call. */
-struct Timing {
-  double median = 0.0;
-  double min = 0.0;
-  double max = 0.0;
-  int32_t repetitions = 0;
 };
 
 /** Decoding attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes
@@ -56,10 +45,7 @@ class TimedAttention {
   double bits_per_scalar_ = 0.0;
 };
 
-inline constexpr int64_t kTimingSteps = 30;  // repetitions, at least, unless they take many seconds
-
-/** Time all subjects in turn, again and again, so that whatever disturbs the machine disturbs them alike.
- *  `progress` advances by up to kTimingSteps. */
+/** Time all subjects in turn. `progress` advances by up to kTimingSteps. */
 std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress);
 
 /** Bytes of the device that timing `subjects` subjects of this shape may take, at most. */

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "read_bandwidth.h"
 #include "timed_device.h"
@@ -34,9 +35,9 @@ class Cpu final : public TimedDevice {
     return read_bandwidth(threads);
   }
 
-  DeviceBuffer upload(std::span<const float> numbers) override {
-    DeviceBuffer buffer(new float[numbers.size()], [](float* data) { delete[] data; });
-    std::ranges::copy(numbers, buffer.get());
+  DeviceBuffer upload(std::span<const std::byte> bytes) override {
+    DeviceBuffer buffer(::operator new(bytes.size()), [](void* data) { ::operator delete(data); });
+    std::ranges::copy(bytes, static_cast<std::byte*>(buffer.get()));
     return buffer;
   }
 

@@ -35,6 +35,7 @@ void add_commands(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
   cli::add_bench_attend(*bench);
+  cli::add_bench_append(*bench);
 }
 
 int run(int argc, char** argv) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,10 +11,10 @@
 
 namespace cli {
 
-/** Numbers where the tensors of a context lie. */
-using DeviceBuffer = std::unique_ptr<float, void (*)(float*)>;
+/** A tensor where those of a context lie. */
+using DeviceBuffer = std::unique_ptr<void, void (*)(void*)>;
 
-/** The device that attention is timed on: its memory and its clock. */
+/** The device that calls are timed on: its memory and its clock. */
 class TimedDevice {
  public:
   TimedDevice() = default;
@@ -27,8 +28,8 @@ class TimedDevice {
   /** Bytes per second that memory gives to whoever does nothing else. */
   virtual double memory_bandwidth() = 0;
 
-  /** A copy of `numbers`. */
-  virtual DeviceBuffer upload(std::span<const float> numbers) = 0;
+  /** A copy of `bytes`. */
+  virtual DeviceBuffer upload(std::span<const std::byte> bytes) = 0;
   /** Microseconds that the device works on what `issue` gives it to do. */
   virtual double time(const std::function<void()>& issue) = 0;
   /** Bytes that calls have to use in turn so that each reads its own from memory; 0 if time() empties the caches. */

@@ -113,7 +113,8 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"eval", "perplexity"},
                                                          {"eval", "needle"},
                                                          {"bench"},
-                                                         {"bench", "attend"}}) {
+                                                         {"bench", "attend"},
+                                                         {"bench", "append"}}) {
     Arguments arguments = command;
     arguments.emplace_back("--help");
     const Outcome outcome = run(arguments);
@@ -143,12 +144,18 @@ TEST_CASE("wrong usage exits with 2") {
   check_failure({"generate", "--model", kModel, "--prompt", "x", "--max-tokens", "8192"}, 2, "8192 positions");
   check_failure({"bench", "attend", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "attend", "--device", "abacus"}, 2, "--device");
+  check_failure({"bench", "append", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
+  check_failure({"bench", "append", "--tokens", "0"}, 2, "--tokens");
+  check_failure({"bench", "append", "--length", "-1"}, 2, "--length");
+  check_failure({"bench", "append", "--dtype", "f8"}, 2, "--dtype");
+  check_failure({"bench", "append", "--batch", "2"}, 2, "--batch");
 }
 
 TEST_CASE("a KV format that this build does not have is refused by name") {
   for (const char* spec : {"int5", "commvq:codes.safetensors", "moqae:router.safetensors", "int4+snapkv:128", ""}) {
     check_failure(perplexity({"--kv", spec}), 2, "--kv");
     check_failure({"bench", "attend", "--length", "64", "--kv", spec}, 2, "--kv");
+    check_failure({"bench", "append", "--length", "64", "--kv", spec}, 2, "--kv");
   }
 }
 
@@ -177,11 +184,14 @@ TEST_CASE("files that cannot be used exit with 1 and are named") {
 TEST_CASE("a device, instruction set or amount of memory that is not here exits with 1") {
   check_failure({"info", "--isa", "mmx"}, 1, "mmx");
   check_failure({"bench", "attend", "--length", "16777216", "--batch", "4096"}, 1, "memory");
+  check_failure({"bench", "append", "--length", "16777216", "--kv-heads", "4096", "--heads", "4096"}, 1, "memory");
 }
 
-TEST_CASE("attention is timed on the GPU, or the reason why it is not exits with 1") {
-  const Arguments arguments{"bench",   "attend", "--device",   "cuda", "--length", "1024",
-                            "--heads", "8",      "--kv-heads", "2",    "--kv",     "int8"};
+TEST_CASE("attention and appending are timed on the GPU, or the reason why they are not exits with 1") {
+  const auto on_gpu = [](const std::string& what) {
+    return Arguments{"bench",   what, "--device",   "cuda", "--length", "1024",
+                     "--heads", "8",  "--kv-heads", "2",    "--kv",     "int8"};
+  };
 #if defined(KVQ_TEST_CUDA)
   const json info = run_json({"info"});
   const bool has_gpu = info["cuda_available"];
@@ -190,12 +200,20 @@ TEST_CASE("attention is timed on the GPU, or the reason why it is not exits with
   const bool has_gpu = false;
   const std::string reason = "no CUDA support";
 #endif
-  if (!has_gpu) return check_failure(arguments, 1, reason);
-  const json result = run_json(arguments);
-  check_numbers(result, {"microseconds", "bytes", "fp16_microseconds", "ratio", "read_bandwidth_gigabytes_per_second"});
-  CHECK(result["device"] == "cuda");
-  CHECK(result["microseconds"].get<double>() > 0.0);
-  CHECK(result["repetitions"].get<int>() >= 30);
+  for (const char* what : {"attend", "append"}) {
+    CAPTURE(what);
+    if (!has_gpu) {
+      check_failure(on_gpu(what), 1, reason);
+      continue;
+    }
+    const json result = run_json(on_gpu(what));
+    check_numbers(result,
+                  {"microseconds", "bytes", "fp16_microseconds", "ratio", "read_bandwidth_gigabytes_per_second"});
+    CHECK(result["device"] == "cuda");
+    CHECK(result["microseconds"].get<double>() > 0.0);
+    CHECK(result["repetitions"].get<int>() >= 30);
+    if (what == std::string("append")) CHECK(result["dtype"] == "f16");
+  }
 }
 
 TEST_CASE("only commands whose tensors may be in device memory know devices") {
@@ -327,6 +345,34 @@ TEST_CASE("bench attend measures a format and FP16 in the same run") {
   CHECK(rows[0]["kv"] == "int8");
   CHECK(rows[1]["kv"] == "int2+hadamard");
   CHECK(rows[1]["bytes"] < rows[0]["bytes"]);
+}
+
+TEST_CASE("bench append measures decoding in cycles that seal a page, and prompts on sequences of their own") {
+  const Arguments common{"bench", "append", "--length", "100", "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
+  Arguments decoding = common;
+  decoding.insert(decoding.end(), {"--kv", "int4"});
+  const json one = run_json(decoding);
+  check_numbers(one, {"microseconds", "mean_microseconds", "min", "max", "host_microseconds", "bytes",
+                      "gigabytes_per_second", "tokens_per_second", "fp16_microseconds", "fp16_mean_microseconds",
+                      "fp16_bytes", "ratio", "read_bandwidth_gigabytes_per_second", "bandwidth_fraction"});
+  CHECK(one["min"] <= one["microseconds"]);
+  CHECK(one["microseconds"] <= one["max"]);
+  CHECK(one["repetitions"].get<int>() % 32 == 0);
+  CHECK(one["dtype"] == "f32");
+  // A token is read in FP32 and written in FP16, keys and values of 2 heads of 64; sealing it writes it once more.
+  CHECK(one["fp16_bytes"] == 2 * 2 * 64 * (4 + 2));
+  CHECK(one["bytes"] > one["fp16_bytes"]);
+  CHECK(one["tokens_per_second"].get<double>() == doctest::Approx(1e6 / one["mean_microseconds"].get<double>()));
+
+  Arguments prompt = common;
+  prompt.insert(prompt.end(), {"--kv", "int8", "--kv", "int2", "--tokens", "320", "--dtype", "bf16"});
+  prompt[3] = "0";
+  const json rows = run_json(prompt)["rows"];
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0]["kv"] == "int8");
+  CHECK(rows[0]["fp16_bytes"] == 320 * 2 * 2 * 64 * (2 + 2));
+  CHECK(rows[1]["bytes"] < rows[0]["bytes"]);
+  CHECK(rows[0]["bytes"] < rows[0]["fp16_bytes"]);
 }
 
 TEST_CASE("the demo shows every format and fits a page") {

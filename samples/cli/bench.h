@@ -1,0 +1,47 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "compute.h"
+#include "random_layer.h"
+
+namespace cli {
+
+/** What every `bench` of cache formats can be told. */
+struct BenchOptions {
+  std::vector<std::string> kv;
+  LayerShape layer;
+  ComputeOptions compute;
+  bool json = false;
+
+  /** What is measured: the FP16 baseline first, then every --kv. */
+  std::vector<std::string> specs() const;
+};
+
+/** What the figures depend on besides the shape. */
+struct BenchMachine {
+  std::string name;
+  std::string isa;
+  double bandwidth = 0.0;  // GB/s of memory
+};
+
+/** Add the options; the values in `options` are the defaults. */
+void add_bench_options(CLI::App& command, BenchOptions& options);
+
+/** The device of `options`. A UsageError if the shape is impossible, an Error if the device is not available. */
+std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options);
+
+/** An Error if `needed` bytes are more than the device can be expected to have free. */
+void require_memory(const TimedDevice& device, uint64_t needed);
+
+BenchMachine measure_machine(TimedDevice& device, const kvq_context* context);
+
+/** Print one object: the only row itself or else the array `rows`, then `parameters`, the layer and the machine. */
+void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,
+                      const BenchOptions& options, const BenchMachine& machine);
+
+}  // namespace cli
