@@ -3,7 +3,7 @@
 #   gpu.sh build [DIR]   build with CUDA and collect in DIR (default build/gpu) what the other step needs
 #   gpu.sh run [DIR]     on the machine with the GPU: tests, a model's perplexity on both devices, then times beside
 #                        PyTorch's FlashAttention, in one table
-# A model on the GPU needs cuBLAS 13, which is too large to collect: that of PyTorch's packages or of the system is used.
+# Models on a GPU need cuBLAS 13, which is too large to collect: that of PyTorch's packages or the system's is used.
 set -euo pipefail
 script=$(readlink -f "${BASH_SOURCE[0]}")
 root=$(dirname "$(dirname "$script")")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A library with device code shows its entry point and nothing else, and can be loaded where there is neither a driver nor
+# A library with device code shows its entry point and nothing else, and loads where there is neither a driver nor
 # a CUDA library but those named: what else is missing there is reported, not found out by the loader.
 #   plugin.sh LIBRARY ENTRY_POINT [CUDA_LIBRARY]...
 set -euo pipefail
