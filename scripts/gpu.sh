@@ -1,34 +1,72 @@
 #!/usr/bin/env bash
 # Correctness and speed on a GPU. The machine that builds need not have one, and the one with the GPU needs no compiler.
 #   gpu.sh build [DIR]   build with CUDA and collect in DIR (default build/gpu) what the other step needs
-#   gpu.sh run [DIR]     on the machine with the GPU: tests, then times beside PyTorch's FlashAttention, in one table
+#   gpu.sh run [DIR]     on the machine with the GPU: tests, a model's perplexity on both devices, then times beside
+#                        PyTorch's FlashAttention, in one table
+# Models on a GPU need cuBLAS 13, which is too large to collect: that of PyTorch's packages or the system's is used.
 set -euo pipefail
 script=$(readlink -f "${BASH_SOURCE[0]}")
 root=$(dirname "$(dirname "$script")")
 dir=${2:-build/gpu}
+large=+8M # libraries of this size travel compressed
 
 build() {
   cd "$root"
   cmake --preset cuda
   cmake --build --preset cuda --parallel "$(nproc)"
   rm -rf "$dir"
-  mkdir -p "$dir"
-  cp build/cuda/bin/{kvq,kvq_conformance} build/cuda/lib/libkvq_cuda.so "$dir"
+  # As installed, so that the program finds everything.
+  mkdir -p "$dir"/{bin,lib,share/kvq/models,share/tests}
+  cp build/cuda/bin/{kvq,kvq_conformance,kvq_samples_tests} "$dir/bin"
+  cp build/cuda/lib/lib{kvq_cuda,kvq_llama_cuda}.so "$dir/lib"
   # Every library that the C runtime does not bring.
-  ldd build/cuda/bin/{kvq,kvq_conformance} | awk '$3 ~ /^\// { print $3 }' | sort -u |
-    grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so' | xargs -I{} cp -L {} "$dir"
+  ldd build/cuda/bin/{kvq,kvq_conformance,kvq_samples_tests} | awk '$3 ~ /^\// { print $3 }' | sort -u |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so' | xargs -I{} cp -L {} "$dir/lib"
+  find "$dir/lib" -size "$large" -exec gzip -9 {} +
+  cp -r models/demo "$dir/share/kvq/models"
+  cp -r tests/data "$dir/share/tests"
   cp "$script" scripts/gpu_bench.py "$dir"
+}
+
+# The folder of cuBLAS in Python's packages, if there is one.
+cublas_folder() {
+  python3 - <<'PYTHON'
+import glob, os, sys
+
+found = [path for folder in sys.path for path in glob.glob(folder + "/nvidia/*/lib/libcublasLt.so.13")]
+print(os.path.dirname(found[0]) if found else "")
+PYTHON
+}
+
+# perplexity DEVICE FORMAT
+perplexity() {
+  local result
+  result=$(bin/kvq eval perplexity --model "$KVQ_TEST_MODEL" --text "$KVQ_TEST_MODEL/sample.txt" --windows 8 --json \
+    --device "$1" --kv "$2")
+  python3 -c 'if True:
+      import json, sys
+      result = json.loads(sys.argv[1])
+      print("%-4s on %-4s  perplexity %8.5f, %6.0f tokens per second" %
+            (sys.argv[2], result["device"], result["perplexity"], result["tokens_per_second"]))' "$result" "$2"
 }
 
 run() {
   cd "$dir"
-  export LD_LIBRARY_PATH=$PWD${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  ./kvq info
-  ./kvq_conformance
-  python3 gpu_bench.py ./kvq
+  find lib -name '*.gz' -exec gunzip {} +
+  local cublas
+  cublas=$(cublas_folder)
+  export LD_LIBRARY_PATH=$PWD/lib${cublas:+:$cublas}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export KVQ_TEST_PROGRAM=$PWD/bin/kvq KVQ_TEST_MODEL=$PWD/share/kvq/models/demo KVQ_TEST_SOURCE=$PWD/share
+  bin/kvq info
+  bin/kvq_conformance
+  bin/kvq_samples_tests
+  for format in fp16 int8 int4 int2; do
+    for device in cpu cuda; do perplexity $device $format; done
+  done
+  python3 gpu_bench.py bin/kvq
 }
 
 case ${1:-} in
   build | run) "$1" ;;
-  *) sed -n '2,5s/^# \{0,1\}//p' "$script" >&2; exit 2 ;;
+  *) sed -n '2,6s/^# \{0,1\}//p' "$script" >&2; exit 2 ;;
 esac

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "llama/cuda_module.h"
 #include "usage_error.h"
 
 namespace cli {
@@ -18,6 +19,11 @@ kvq_context_options context_options(const ComputeOptions& options) {
   result.device = options.device == "cuda" ? KVQ_DEVICE_CUDA : KVQ_DEVICE_CPU;
   result.device_index = options.device_index;
   return result;
+}
+
+// nullptr: the model's own threads.
+std::unique_ptr<llama::Device> make_device(const ComputeOptions& options) {
+  return options.device == "cuda" ? llama::make_cuda_device(options.device_index) : nullptr;
 }
 
 llama::ContextHandle make_model_context(const ComputeOptions& options, llama::ThreadPool& threads) {
@@ -65,12 +71,15 @@ kvq_device_info describe_cuda(int32_t index) {
 }
 
 std::string machine_text(const kvq_context* context, const ComputeOptions& options) {
+  if (options.device == "cuda") {
+    return std::string(describe_cuda(options.device_index).name) + ", " + describe(context).isa;
+  }
   return std::to_string(options.threads) + (options.threads == 1 ? " thread with " : " threads with ") +
          describe(context).isa + " instructions";
 }
 
 Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options)
-    : model(directory, options.threads),
+    : model(directory, options.threads, make_device(options)),
       tokenizer(directory / "tokenizer.json"),
       context(make_model_context(options, model.threads())) {}
 

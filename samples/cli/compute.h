@@ -22,7 +22,7 @@ struct ComputeOptions {
 /** Add `--threads` and `--isa`. */
 void add_compute_options(CLI::App& command, ComputeOptions& options);
 
-/** Add `--device` and `--device-index`, for commands whose tensors can be in device memory. */
+/** Add `--device` and `--device-index`. */
 void add_device_options(CLI::App& command, ComputeOptions& options);
 
 /** A context with threads of its own. */
@@ -33,10 +33,10 @@ kvq_context_info describe(const kvq_context* context);
 /** An Error with the reason if there is no such device. */
 kvq_device_info describe_cuda(int32_t index);
 
-/** For example "2 threads with avx512vnni instructions". */
+/** For example "2 threads with avx512vnni instructions" or "NVIDIA H100 80GB HBM3, sm_90". */
 std::string machine_text(const kvq_context* context, const ComputeOptions& options);
 
-/** A model with its tokenizer and a context that computes on the model's threads. */
+/** A model with its tokenizer and a context that computes where the model does: on its threads, or on its GPU. */
 struct Engine {
   Engine(const std::filesystem::path& directory, const ComputeOptions& options);
 

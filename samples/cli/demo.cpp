@@ -147,8 +147,8 @@ void print_report(const Extent& extent, const std::vector<Row>& rows, const std:
              "kvq bench attend --help.\n");
 }
 
-void print_report_json(const Extent& extent, const std::vector<Row>& rows, const std::vector<Sample>& samples,
-                       double seconds) {
+void print_report_json(const Options& options, const Extent& extent, const std::vector<Row>& rows,
+                       const std::vector<Sample>& samples, double seconds) {
   nlohmann::ordered_json object;
   object["formats"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
@@ -168,6 +168,7 @@ void print_report_json(const Extent& extent, const std::vector<Row>& rows, const
   object["attention_length"] = extent.attention.length;
   for (const Sample& sample : samples) object["generated"][sample.kv] = sample.text;
   object["seconds"] = seconds;
+  object["device"] = options.compute.device;
   print_json(object);
 }
 
@@ -183,7 +184,7 @@ void run(const Options& options) {
   measure_quality(engine, tokens, extent, rows);
   measure_speed(options.compute, extent, rows);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (options.json) return print_report_json(extent, rows, samples, seconds);
+  if (options.json) return print_report_json(options, extent, rows, samples, seconds);
   print_report(extent, rows, machine_text(engine.context.get(), options.compute), seconds);
 }
 
@@ -193,6 +194,7 @@ void add_demo(CLI::App& app) {
   CLI::App* command = app.add_subcommand("demo", "The model that comes with the program, with every KV format");
   auto options = std::make_shared<Options>();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   command->add_flag("--quick", options->quick, "Measure less: a few seconds instead of up to a minute");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run(*options); });

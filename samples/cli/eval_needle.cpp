@@ -52,6 +52,7 @@ void print_result(const Options& options, const NeedleResult& result, double wei
     object["weight_bits"] = weight_bits;
     object["context"] = options.needle.context;
     object["seed"] = options.needle.seed;
+    object["device"] = options.compute.device;
     return print_json(object);
   }
   std::string depths;
@@ -99,6 +100,7 @@ void add_eval_needle(CLI::App& eval) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run(*options); });
 }

@@ -32,6 +32,7 @@ void print_result(const Options& options, const PerplexityResult& result, double
     object["windows"] = result.window_mean_nll.size();
     object["context"] = options.perplexity.context;
     object["chunk"] = options.perplexity.chunk;
+    object["device"] = options.compute.device;
     if (options.per_window) object["window_mean_nll"] = result.window_mean_nll;
     print_json(object);
     return;
@@ -84,6 +85,7 @@ void add_eval_perplexity(CLI::App& eval) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   command->add_flag("--per-window", options->per_window, "Report every window too");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run(*options); });

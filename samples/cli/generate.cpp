@@ -77,6 +77,7 @@ void run(const Options& options) {
   object["tokens_per_second"] = static_cast<double>(tokens.size()) / seconds.count();
   add_usage(object, session.usage());
   object["weight_bits"] = engine.model.weights().bits;
+  object["device"] = options.compute.device;
   print_json(object);
 }
 
@@ -103,6 +104,7 @@ void add_generate(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run(*options); });
 }

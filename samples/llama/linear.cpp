@@ -32,12 +32,12 @@ void multiply(ThreadPool& threads, std::span<const float> x, const Matrix& weigh
     const int64_t count = std::min(size, weight.rows - begin);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<blasint>(n), static_cast<blasint>(count),
                 static_cast<blasint>(weight.columns), 1.0f, x.data(), static_cast<blasint>(weight.columns),
-                weight.values.data() + begin * weight.columns, static_cast<blasint>(weight.columns), beta,
+                weight.values.data.get() + begin * weight.columns, static_cast<blasint>(weight.columns), beta,
                 y.data() + begin, static_cast<blasint>(weight.rows));
   });
 }
 
-void add_bias(const std::vector<float>& bias, std::span<float> y) {
+void add_bias(std::span<const float> bias, std::span<float> y) {
   if (bias.empty()) return;
   for (size_t row = 0; row < y.size(); row += bias.size()) {
     for (size_t i = 0; i < bias.size(); ++i) y[row + i] += bias[i];
@@ -46,18 +46,14 @@ void add_bias(const std::vector<float>& bias, std::span<float> y) {
 
 }  // namespace
 
-void multiply(ThreadPool& threads, std::span<const float> x, const Matrix& weight, std::span<float> y) {
-  multiply(threads, x, weight, 0.0f, y);
-}
-
 void apply(ThreadPool& threads, const Linear& linear, std::span<const float> x, std::span<float> y) {
   multiply(threads, x, linear.weight, 0.0f, y);
-  add_bias(linear.bias, y);
+  add_bias(linear.bias.all(), y);
 }
 
 void apply_and_add(ThreadPool& threads, const Linear& linear, std::span<const float> x, std::span<float> y) {
   multiply(threads, x, linear.weight, 1.0f, y);
-  add_bias(linear.bias, y);
+  add_bias(linear.bias.all(), y);
 }
 
 }  // namespace llama

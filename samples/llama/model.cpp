@@ -1,16 +1,29 @@
 #include "model.h"
 
-#include <algorithm>
 #include <string>
 
 #include "checkpoint.h"
+#include "cpu_device.h"
 #include "error.h"
-#include "model_math.h"
 
 namespace llama {
 namespace {
 
-CacheHandle make_model_cache(const ModelConfig& config, kvq_context* context, const kvq_policy* policy) {
+const char* name_of(kvq_device device) { return device == KVQ_DEVICE_CPU ? "CPU" : "GPU"; }
+
+// A context would take the address of a tensor elsewhere for one in its own memory.
+void check_device(Device& device, kvq_context* context) {
+  kvq_context_info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return kvq_context_describe(context, &info, error); });
+  if (info.device == device.kind()) return;
+  throw Error(std::string("the model is on the ") + name_of(device.kind()) + ", the context on the " +
+              name_of(info.device));
+}
+
+CacheHandle make_model_cache(Model& model, kvq_context* context, const kvq_policy* policy) {
+  check_device(model.device(), context);
+  const ModelConfig& config = model.config();
   kvq_cache_options options;
   kvq_cache_options_init(&options);
   options.n_layers = config.n_layers;
@@ -22,17 +35,20 @@ CacheHandle make_model_cache(const ModelConfig& config, kvq_context* context, co
   return make_cache(context, options, policy);
 }
 
-std::span<float> rows_of(std::vector<float>& buffer, int32_t n, int64_t width) {
-  return std::span(buffer).first(static_cast<size_t>(n * width));
+std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
+  return buffer.first(static_cast<size_t>(n * width));
 }
 
 }  // namespace
 
-Model::Model(const std::filesystem::path& directory, int32_t threads)
-    : config_(load_config(directory)), weights_(load_weights(Checkpoint(directory), config_)), threads_(threads) {}
+Model::Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device)
+    : config_(load_config(directory)),
+      threads_(threads),
+      device_(device != nullptr ? std::move(device) : make_cpu_device(threads_)),
+      weights_(load_weights(Checkpoint(directory), config_, *device_)) {}
 
 Session::Session(Model& model, kvq_context* context, const kvq_policy* policy)
-    : model_(&model), cache_(make_model_cache(model.config(), context, policy)) {
+    : model_(&model), cache_(make_model_cache(model, context, policy)) {
   clear();
 }
 
@@ -56,6 +72,7 @@ void Session::clear() {
 std::span<const float> Session::forward(std::span<const int32_t> tokens, bool all_logits) {
   const ModelConfig& config = model_->config();
   const Weights& weights = model_->weights();
+  Device& device = model_->device();
   if (tokens.empty()) throw Error("there are no tokens to run");
   const auto n = static_cast<int32_t>(tokens.size());
   const int32_t first_logits = all_logits ? 0 : n - 1;
@@ -72,15 +89,18 @@ std::span<const float> Session::forward(std::span<const int32_t> tokens, bool al
       rows_of(x_, n, config.hidden_size).subspan(static_cast<size_t>(int64_t{first_logits} * config.hidden_size));
   const std::span<float> normed = rows_of(normed_, n - first_logits, config.hidden_size);
   const std::span<float> logits = rows_of(logits_, n - first_logits, config.vocab_size);
-  rms_norm(x, weights.final_norm, config.rms_norm_eps, normed);
-  multiply(model_->threads(), normed, weights.output_matrix(), logits);
-  return logits;
+  device.rms_norm(x, weights.final_norm, config.rms_norm_eps, normed);
+  device.apply(weights.output, normed, logits);
+  return device.read(logits, host_logits_);
 }
 
 void Session::reserve(int32_t rows, int32_t logit_rows) {
   const ModelConfig& config = model_->config();
-  const auto grow = [](std::vector<float>& buffer, int32_t n, int64_t width) {
-    buffer.resize(std::max(buffer.size(), static_cast<size_t>(n * width)));
+  const auto grow = [this](Array& buffer, int32_t n, int64_t width) {
+    const auto size = static_cast<size_t>(n * width);
+    if (buffer.size >= size) return;
+    buffer = {};  // there may not be room for both
+    buffer = model_->device().allocate(size);
   };
   const int64_t q_width = int64_t{config.q_heads} * config.head_dim;
   const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
@@ -97,32 +117,31 @@ void Session::reserve(int32_t rows, int32_t logit_rows) {
 
 void Session::embed(std::span<const int32_t> tokens) {
   const Matrix& embedding = model_->weights().embedding;
-  float* out = x_.data();
   for (const int32_t token : tokens) {
     if (token < 0 || token >= embedding.rows) {
       throw Error("token " + std::to_string(token) + " is outside the model's vocabulary of " +
                   std::to_string(embedding.rows));
     }
-    out = std::ranges::copy(embedding.row(token), out).out;
   }
+  model_->device().embed(embedding, tokens, rows_of(x_, static_cast<int32_t>(tokens.size()), embedding.columns));
 }
 
 void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t n) {
   const ModelConfig& config = model_->config();
-  ThreadPool& threads = model_->threads();
+  Device& device = model_->device();
   const std::span<float> x = rows_of(x_, n, config.hidden_size);
   const std::span<float> normed = rows_of(normed_, n, config.hidden_size);
   const std::span<float> q = rows_of(q_, n, layer.q.weight.rows);
   const std::span<float> k = rows_of(k_, n, layer.k.weight.rows);
   const std::span<float> v = rows_of(v_, n, layer.v.weight.rows);
 
-  rms_norm(x, layer.input_norm, config.rms_norm_eps, normed);
-  apply(threads, layer.q, normed, q);
-  apply(threads, layer.k, normed, k);
-  apply(threads, layer.v, normed, v);
+  device.rms_norm(x, layer.input_norm, config.rms_norm_eps, normed);
+  device.apply(layer.q, normed, q);
+  device.apply(layer.k, normed, k);
+  device.apply(layer.v, normed, v);
   if (config.qk_norm) {
-    rms_norm(q, layer.q_norm, config.rms_norm_eps, q);
-    rms_norm(k, layer.k_norm, config.rms_norm_eps, k);
+    device.rms_norm(q, layer.q_norm, config.rms_norm_eps, q);
+    device.rms_norm(k, layer.k_norm, config.rms_norm_eps, k);
   }
 
   checked([&](kvq_error* error) {
@@ -137,29 +156,25 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
   batch.q = q.data();
   batch.q_dtype = KVQ_F32;
   batch.out_dtype = KVQ_F32;
-  batch.out = attended_.data();
+  batch.out = attended_.data.get();
   batch.sliding_window = config.sliding_window;
   checked([&](kvq_error* error) { return kvq_attend(cache_.get(), index, &batch, error); });
-  apply_and_add(threads, layer.o, rows_of(attended_, n, layer.q.weight.rows), x);
+  device.apply_and_add(layer.o, rows_of(attended_, n, layer.q.weight.rows), x);
 }
 
 void Session::mlp_block(const LayerWeights& layer, int32_t n) {
   const ModelConfig& config = model_->config();
-  ThreadPool& threads = model_->threads();
+  Device& device = model_->device();
   const std::span<float> x = rows_of(x_, n, config.hidden_size);
   const std::span<float> normed = rows_of(normed_, n, config.hidden_size);
   const std::span<float> gate = rows_of(gate_, n, config.intermediate_size);
   const std::span<float> up = rows_of(up_, n, config.intermediate_size);
 
-  rms_norm(x, layer.post_attention_norm, config.rms_norm_eps, normed);
-  apply(threads, layer.gate, normed, gate);
-  apply(threads, layer.up, normed, up);
-  const auto width = static_cast<size_t>(config.intermediate_size);
-  threads.run(n, [&](int32_t row) {
-    const size_t begin = static_cast<size_t>(row) * width;
-    swiglu(gate.subspan(begin, width), up.subspan(begin, width));
-  });
-  apply_and_add(threads, layer.down, gate, x);
+  device.rms_norm(x, layer.post_attention_norm, config.rms_norm_eps, normed);
+  device.apply(layer.gate, normed, gate);
+  device.apply(layer.up, normed, up);
+  device.swiglu(n, gate, up);
+  device.apply_and_add(layer.down, gate, x);
 }
 
 }  // namespace llama

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "config.h"
+#include "device.h"
 #include "handles.h"
 #include "threads.h"
 #include "weights.h"
@@ -16,24 +16,28 @@ namespace llama {
 /** The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32. */
 class Model {
  public:
-  Model(const std::filesystem::path& directory, int32_t threads);
+  /** \param device  where to compute; nullptr: on `threads` threads of the CPU. */
+  Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device = nullptr);
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
+  Device& device() { return *device_; }
   /** For the context's `parallel_for` hook, so that the attention runs on the same threads. */
   ThreadPool& threads() { return threads_; }
 
  private:
   ModelConfig config_;
-  Weights weights_;
   ThreadPool threads_;
+  std::unique_ptr<Device> device_;
+  Weights weights_;
 };
 
 /** One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
  *  context must outlive it. Sessions of one model are used one at a time. */
 class Session {
  public:
-  /** \param policy  NULL: fp16. Only needed during the call. */
+  /** \param context  of the model's device, with its default stream.
+   *  \param policy   NULL: fp16. Only needed during the call. */
   Session(Model& model, kvq_context* context, const kvq_policy* policy);
 
   /** Run tokens through the model and append their keys and values to the cache.
@@ -66,7 +70,8 @@ class Session {
   int32_t length_ = 0;
 
   // Activations, `[rows, width]`, for the largest call so far.
-  std::vector<float> x_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
+  Array x_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
+  Array host_logits_;
 };
 
 }  // namespace llama

@@ -13,12 +13,12 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// Reads tensors of known shapes and keeps count of their bits.
+// Reads tensors of known shapes into a device's memory and keeps count of their bits.
 class Reader {
  public:
-  explicit Reader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  Reader(const Checkpoint& checkpoint, Device& device) : checkpoint_(checkpoint), device_(device) {}
 
-  std::vector<float> vector(const std::string& name, int64_t size) { return read(name, {size}); }
+  Array vector(const std::string& name, int64_t size) { return read(name, {size}); }
 
   Matrix matrix(const std::string& name, int64_t rows, int64_t columns) {
     return {rows, columns, read(name, {rows, columns})};
@@ -33,7 +33,7 @@ class Reader {
   double bits() const { return 8.0 * static_cast<double>(bytes_) / static_cast<double>(elements_); }
 
  private:
-  std::vector<float> read(const std::string& name, const std::vector<int64_t>& shape) {
+  Array read(const std::string& name, const std::vector<int64_t>& shape) {
     const TensorView& tensor = checkpoint_.at(name);
     if (tensor.shape != shape) {
       throw Error("tensor " + name + " has shape " + shape_text(tensor.shape) + ", config.json asks for " +
@@ -41,10 +41,11 @@ class Reader {
     }
     bytes_ += tensor.data.size();
     elements_ += tensor.elements();
-    return to_float(tensor);
+    return device_.upload(to_float(tensor));
   }
 
   const Checkpoint& checkpoint_;
+  Device& device_;
   size_t bytes_ = 0;
   int64_t elements_ = 0;
 };
@@ -75,13 +76,13 @@ LayerWeights load_layer(Reader& reader, const ModelConfig& config, int32_t index
 
 }  // namespace
 
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
-  Reader reader(checkpoint);
+Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device) {
+  Reader reader(checkpoint, device);
   Weights weights;
   weights.embedding = reader.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
-  if (!config.tied_embeddings) {
-    weights.output = reader.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
-  }
+  weights.output.weight = config.tied_embeddings
+                              ? weights.embedding
+                              : reader.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
   weights.final_norm = reader.vector("model.norm.weight", config.hidden_size);
   for (int32_t i = 0; i < config.n_layers; ++i) weights.layers.push_back(load_layer(reader, config, i));
   weights.bits = reader.bits();

@@ -1,33 +1,32 @@
 #pragma once
 
-#include <optional>
 #include <vector>
 
+#include "array.h"
 #include "checkpoint.h"
 #include "config.h"
-#include "linear.h"
+#include "device.h"
 
 namespace llama {
 
 struct LayerWeights {
-  std::vector<float> input_norm;           // [hidden]
-  Linear q, k, v, o;                       // [heads·head_dim, hidden], o: [hidden, heads·head_dim]
-  std::vector<float> q_norm, k_norm;       // [head_dim], or empty
-  std::vector<float> post_attention_norm;  // [hidden]
-  Linear gate, up, down;                   // [intermediate, hidden], down: [hidden, intermediate]
+  Array input_norm;           // [hidden]
+  Linear q, k, v, o;          // [heads·head_dim, hidden], o: [hidden, heads·head_dim]
+  Array q_norm, k_norm;       // [head_dim], or empty
+  Array post_attention_norm;  // [hidden]
+  Linear gate, up, down;      // [intermediate, hidden], down: [hidden, intermediate]
 };
 
+/** The weights of a model, in the memory of a device. */
 struct Weights {
-  Matrix embedding;              // [vocabulary, hidden]
-  std::optional<Matrix> output;  // [vocabulary, hidden]; none: tied to the embedding
-  std::vector<float> final_norm;
+  Matrix embedding;  // [vocabulary, hidden]
+  Array final_norm;
+  Linear output;  // [vocabulary, hidden]; the embedding's numbers if they are tied
   std::vector<LayerWeights> layers;
   double bits = 0.0;  // mean bits per weight in the file
-
-  const Matrix& output_matrix() const { return output ? *output : embedding; }
 };
 
 /** Read every tensor the configuration calls for and check its shape. */
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);
+Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device);
 
 }  // namespace llama

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The CUDA plug-in shows its entry point and nothing else, and can be loaded where there is neither a driver nor a CUDA
-# library: what is missing there is reported, not found out by the loader.
-#   plugin.sh LIBRARY
+# A library with device code shows its entry point and nothing else, and loads where there is neither a driver nor
+# a CUDA library but those named: what else is missing there is reported, not found out by the loader.
+#   plugin.sh LIBRARY ENTRY_POINT [CUDA_LIBRARY]...
 set -euo pipefail
 
 library=$1
+entry=$2
+allowed=${*:3}
 status=0
 
 fail() {
@@ -13,10 +15,10 @@ fail() {
 }
 
 exported=$(nm -D --defined-only "$library" | awk '{print $3}')
-[ "$exported" = kvq_cuda_plugin ] || fail "exported are: $exported"
+[ "$exported" = "$entry" ] || fail "exported are: $exported"
 
-needed=$(objdump -p "$library" | awk '$1 == "NEEDED" {print $2}')
-! grep -iE 'cuda|nv|cublas' <<<"$needed" || fail "a CUDA library is needed"
+cuda=$(objdump -p "$library" | awk '$1 == "NEEDED" && tolower($2) ~ /cuda|nv|cublas/ {print $2}' | xargs)
+[ "$cuda" = "$allowed" ] || fail "needed CUDA libraries are: '$cuda', not '$allowed'"
 
-[ $status -ne 0 ] || echo "ok: one symbol, no CUDA library needed"
+[ $status -ne 0 ] || echo "ok: one symbol, CUDA libraries needed: ${allowed:-none}"
 exit $status

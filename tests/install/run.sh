@@ -25,9 +25,9 @@ for file in include/kvq.h share/doc/kvq/LICENSE; do
   [ -f "$prefix/$file" ] || fail "$file was not installed"
 done
 
-if [ -e "$build/lib/libkvq_cuda.so" ]; then
-  [ -f "$libdir/libkvq_cuda.so" ] || fail "the CUDA plug-in was not installed beside the library"
-fi
+for module in libkvq_cuda.so libkvq_llama_cuda.so; do
+  [ ! -e "$build/lib/$module" ] || [ -f "$libdir/$module" ] || fail "$module was not installed beside the library"
+done
 
 # check_run NAME shared|static PROGRAM
 check_run() {

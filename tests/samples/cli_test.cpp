@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "places.h"
 #include "scratch_directory.h"
 
 namespace {
@@ -19,7 +21,8 @@ namespace {
 using nlohmann::json;
 using Arguments = std::vector<std::string>;
 
-const std::string kModel = KVQ_DEMO_MODEL_SOURCE_DIR;
+const std::string kModel = demo_model();
+const std::string kProgram = program();
 const std::string kText = kModel + "/sample.txt";
 
 struct Outcome {
@@ -39,7 +42,7 @@ Outcome run(const Arguments& arguments, const std::string& out = "") {
   const ScratchDirectory scratch;
   const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
   const std::string err_path = (scratch.path() / "err").string();
-  std::vector<char*> argv{const_cast<char*>(KVQ_PROGRAM)};
+  std::vector<char*> argv{const_cast<char*>(kProgram.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
@@ -49,7 +52,7 @@ Outcome run(const Arguments& arguments, const std::string& out = "") {
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out_path.c_str(), O_WRONLY | O_CREAT, 0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_path.c_str(), O_WRONLY | O_CREAT, 0600);
   pid_t child = 0;
-  REQUIRE(posix_spawn(&child, KVQ_PROGRAM, &actions, nullptr, argv.data(), environ) == 0);
+  REQUIRE(posix_spawn(&child, kProgram.c_str(), &actions, nullptr, argv.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
@@ -216,11 +219,52 @@ TEST_CASE("attention and appending are timed on the GPU, or the reason why they 
   }
 }
 
-TEST_CASE("only commands whose tensors may be in device memory know devices") {
-  check_failure({"generate", "--model", kModel, "--prompt", "x", "--device", "cuda"}, 2, "--device");
-  check_failure(perplexity({"--device", "cuda"}), 2, "--device");
-  check_failure(needle({"--device", "cuda"}), 2, "--device");
-  check_failure({"bench", "attend", "--device-index", "-1"}, 2, "--device-index");
+TEST_CASE("a kind of device that does not exist exits with 2") {
+  const Arguments generate{"generate", "--model", kModel, "--prompt", "x"};
+  for (Arguments arguments : {generate, perplexity({}), needle({}), Arguments{"demo"}, Arguments{"bench", "attend"}}) {
+    arguments.insert(arguments.end(), {"--device", "tpu"});
+    check_failure(arguments, 2, "--device: tpu");
+    arguments.insert(arguments.end() - 2, {"--device-index", "-1"});
+    arguments.back() = "cuda";
+    check_failure(arguments, 2, "--device-index");
+  }
+}
+
+TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not exits with 1") {
+  const json reference = json::parse(contents(kModel + "/reference.json"));
+  const Arguments on_gpu{"--device", "cuda"};
+  const auto with = [](Arguments arguments, const Arguments& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const Arguments generate{"generate", "--model", kModel, "--prompt", reference["greedy_prompt"], "--max-tokens", "5"};
+  const Arguments find_needle = needle({"--context", "256", "--samples", "2"});
+
+  const json info = run_json({"info"});
+  if (!info["cuda_available"].get<bool>()) {
+    const std::string reason = info["cuda_unavailable_because"];
+    for (const Arguments& arguments : {generate, perplexity({}), find_needle, Arguments{"demo", "--quick"}}) {
+      check_failure(with(arguments, on_gpu), 1, reason);
+    }
+    MESSAGE("skipped on the GPU: " << reason);
+    return;
+  }
+  const json text = run_json(with(generate, on_gpu));
+  CHECK(text["device"] == "cuda");
+  CHECK(text["tokens"] == run_json(generate)["tokens"]);
+  CHECK(run_json(with(find_needle, on_gpu))["accuracy"] == 1.0);
+  CHECK(run_json(with({"demo", "--quick"}, on_gpu))["formats"].size() == 8);
+  // Integer codes at the border of two steps may fall on either side.
+  const std::map<std::string, double> tolerances{{"fp16", 1e-3}, {"int8", 1e-3}, {"int4", 5e-3}};
+  for (const auto& kv : tolerances) {
+    CAPTURE(kv.first);
+    const Arguments arguments = perplexity({"--context", "256", "--windows", "2", "--kv", kv.first});
+    const json cpu = run_json(arguments);
+    const json gpu = run_json(with(arguments, on_gpu));
+    CHECK(gpu["perplexity"].get<double>() == doctest::Approx(cpu["perplexity"].get<double>()).epsilon(kv.second));
+    CHECK(gpu["tokens"] == cpu["tokens"]);
+    CHECK(gpu["tokens_per_second"].get<double>() > 0.0);
+  }
 }
 
 TEST_CASE("output that cannot be written exits with 1") {

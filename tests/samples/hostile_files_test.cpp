@@ -16,6 +16,7 @@
 #include "llama/error.h"
 #include "llama/safetensors.h"
 #include "llama/tokenizer.h"
+#include "places.h"
 #include "safetensors_bytes.h"
 #include "scratch_directory.h"
 
@@ -158,7 +159,7 @@ TEST_CASE("a damaged safetensors header that is still JSON opens or is refused")
 }
 
 TEST_CASE("a damaged config.json is read within its bounds or refused") {
-  const json intact = json::parse(read_file(std::filesystem::path(KVQ_DEMO_MODEL_SOURCE_DIR) / "config.json"));
+  const json intact = json::parse(read_file(std::filesystem::path(demo_model()) / "config.json"));
   const ScratchDirectory scratch;
   Vandal vandal(3);
   int loaded = 0;
@@ -178,7 +179,7 @@ TEST_CASE("a damaged config.json is read within its bounds or refused") {
 }
 
 TEST_CASE("a damaged tokenizer.json is used or refused") {
-  const std::filesystem::path fixtures = std::filesystem::path(KVQ_SOURCE_DIR) / "tests" / "data" / "tokenizers";
+  const std::filesystem::path fixtures = std::filesystem::path(source_tree()) / "tests" / "data" / "tokenizers";
   const ScratchDirectory scratch;
   Vandal vandal(4);
   for (const char* name : {"llama3.json", "metaspace.json"}) {

@@ -13,6 +13,8 @@
 #include "llama/model_math.h"
 #include "llama/sampler.h"
 #include "llama/tokenizer.h"
+#include "places.h"
+#include "runs.h"
 #include "tiny_model.h"
 
 namespace {
@@ -25,24 +27,6 @@ llama::ContextHandle make_context() {
   return llama::make_context(options);
 }
 
-std::vector<int32_t> random_tokens(size_t n, int32_t vocabulary) {
-  std::mt19937_64 random(7);
-  std::vector<int32_t> tokens;
-  for (size_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
-  return tokens;
-}
-
-/** Logits of all tokens, which enter in chunks. */
-std::vector<float> run_in_chunks(llama::Session& session, std::span<const int32_t> tokens, size_t chunk) {
-  std::vector<float> logits;
-  while (!tokens.empty()) {
-    const size_t n = std::min(chunk, tokens.size());
-    std::ranges::copy(session.forward(tokens.first(n), true), std::back_inserter(logits));
-    tokens = tokens.subspan(n);
-  }
-  return logits;
-}
-
 double largest_difference(const std::vector<float>& a, const std::vector<std::vector<double>>& b) {
   double largest = 0.0;
   size_t i = 0;
@@ -52,29 +36,16 @@ double largest_difference(const std::vector<float>& a, const std::vector<std::ve
   return largest;
 }
 
-const std::vector<TinyLayout> kLayouts{
-    {.name = "Llama", .architecture = "LlamaForCausalLM"},
-    {.name = "Llama, tied", .architecture = "LlamaForCausalLM", .tied = true},
-    {.name = "Llama, all biases",
-     .architecture = "LlamaForCausalLM",
-     .qkv_bias = true,
-     .o_bias = true,
-     .mlp_bias = true},
-    {.name = "Mistral with a window", .architecture = "MistralForCausalLM", .sliding_window = 40},
-    {.name = "Qwen2", .architecture = "Qwen2ForCausalLM", .qkv_bias = true},
-    {.name = "Qwen3", .architecture = "Qwen3ForCausalLM", .qk_norm = true, .tied = true}};
-
-constexpr size_t kTokens = 75;  // three pages
 // Keys and values are rounded to FP16, the rest is float32: far below what a wrong norm, bias or window changes.
 constexpr double kTolerance = 5e-3;
 
 nlohmann::json read_reference() {
-  std::ifstream file(std::string(KVQ_DEMO_MODEL_SOURCE_DIR) + "/reference.json");
+  std::ifstream file(demo_model() + "/reference.json");
   return nlohmann::json::parse(file);
 }
 
 std::string read_test_text(const std::string& name) {
-  std::ifstream file(std::string(KVQ_SOURCE_DIR) + "/../shared/data/" + name, std::ios::binary);
+  std::ifstream file(source_tree() + "/../shared/data/" + name, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
@@ -85,7 +56,7 @@ std::string read_test_text(const std::string& name) {
 TEST_CASE("every layout computes the logits that its definition gives in float64") {
   const llama::ContextHandle context = make_context();
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
-  for (const TinyLayout& layout : kLayouts) {
+  for (const TinyLayout& layout : tiny_layouts()) {
     CAPTURE(layout.name);
     const ScratchDirectory directory;
     const TinyModel tiny(layout);
@@ -102,10 +73,10 @@ TEST_CASE("every layout computes the logits that its definition gives in float64
 
 TEST_CASE("the layouts differ by far more than the tolerance they are compared with") {
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
-  const std::vector<double> plain = TinyModel(kLayouts[0]).logits(tokens).back();
-  for (size_t i = 1; i < kLayouts.size(); ++i) {
-    CAPTURE(kLayouts[i].name);
-    const std::vector<double> other = TinyModel(kLayouts[i]).logits(tokens).back();
+  const std::vector<double> plain = TinyModel(tiny_layouts()[0]).logits(tokens).back();
+  for (size_t i = 1; i < tiny_layouts().size(); ++i) {
+    CAPTURE(tiny_layouts()[i].name);
+    const std::vector<double> other = TinyModel(tiny_layouts()[i]).logits(tokens).back();
     double largest = 0.0;
     for (size_t j = 0; j < plain.size(); ++j) largest = std::max(largest, std::abs(plain[j] - other[j]));
     CHECK(largest > 20.0 * kTolerance);
@@ -114,7 +85,7 @@ TEST_CASE("the layouts differ by far more than the tolerance they are compared w
 
 TEST_CASE("the number of threads changes no bit of the logits") {
   const ScratchDirectory directory;
-  TinyModel(kLayouts[0]).write(directory);
+  TinyModel(tiny_layouts()[0]).write(directory);
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
   std::vector<std::vector<float>> results;
   for (const int32_t threads : {1, 2, 5}) {
@@ -133,7 +104,7 @@ TEST_CASE("the number of threads changes no bit of the logits") {
 
 TEST_CASE("a fork and a truncated session continue as a fresh one would") {
   const ScratchDirectory directory;
-  TinyModel(kLayouts[0]).write(directory);
+  TinyModel(tiny_layouts()[0]).write(directory);
   const llama::ContextHandle context = make_context();
   llama::Model model(directory.path(), 1);
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
@@ -157,14 +128,15 @@ TEST_CASE("a fork and a truncated session continue as a fresh one would") {
 
 TEST_CASE("only the last logits are computed when only they are asked for") {
   const ScratchDirectory directory;
-  TinyModel(kLayouts[0]).write(directory);
+  TinyModel(tiny_layouts()[0]).write(directory);
   const llama::ContextHandle context = make_context();
   llama::Model model(directory.path(), 1);
   const std::vector<int32_t> tokens = random_tokens(20, TinyModel::kVocabulary);
   llama::Session session(model, context.get(), nullptr);
   const std::span<const float> last = session.forward(tokens, false);
   REQUIRE(last.size() == TinyModel::kVocabulary);
-  const double difference = largest_difference({last.begin(), last.end()}, {TinyModel(kLayouts[0]).logits(tokens)[19]});
+  const double difference =
+      largest_difference({last.begin(), last.end()}, {TinyModel(tiny_layouts()[0]).logits(tokens)[19]});
   CHECK(difference < kTolerance);
 }
 
@@ -207,7 +179,7 @@ TEST_CASE("a pool runs every index exactly once, loop after loop") {
 
 TEST_CASE("tokens outside the vocabulary and empty input are refused") {
   const ScratchDirectory directory;
-  TinyModel(kLayouts[0]).write(directory);
+  TinyModel(tiny_layouts()[0]).write(directory);
   const llama::ContextHandle context = make_context();
   llama::Model model(directory.path(), 1);
   llama::Session session(model, context.get(), nullptr);
@@ -220,7 +192,7 @@ TEST_CASE("tokens outside the vocabulary and empty input are refused") {
 
 TEST_CASE("a tensor of another shape than the configuration's is refused by name") {
   const ScratchDirectory directory;
-  TinyModel(kLayouts[0]).write(directory);
+  TinyModel(tiny_layouts()[0]).write(directory);
   nlohmann::json config = nlohmann::json::parse(std::ifstream(directory.path() / "config.json"));
   config["intermediate_size"] = 41;
   directory.write("config.json", config.dump());
@@ -229,7 +201,7 @@ TEST_CASE("a tensor of another shape than the configuration's is refused by name
 }
 
 TEST_CASE("the demo model gives the reference's losses, logits and greedy text") {
-  const std::filesystem::path directory = KVQ_DEMO_MODEL_SOURCE_DIR;
+  const std::filesystem::path directory = demo_model();
   const nlohmann::json reference = read_reference();
   const llama::ContextHandle context = make_context();
   llama::Model model(directory, 2);

@@ -25,6 +25,21 @@ std::vector<double> sum(const std::vector<double>& a, const std::vector<double>&
 
 }  // namespace
 
+const std::vector<TinyLayout>& tiny_layouts() {
+  static const std::vector<TinyLayout> kLayouts{
+      {.name = "Llama", .architecture = "LlamaForCausalLM"},
+      {.name = "Llama, tied", .architecture = "LlamaForCausalLM", .tied = true},
+      {.name = "Llama, all biases",
+       .architecture = "LlamaForCausalLM",
+       .qkv_bias = true,
+       .o_bias = true,
+       .mlp_bias = true},
+      {.name = "Mistral with a window", .architecture = "MistralForCausalLM", .sliding_window = 40},
+      {.name = "Qwen2", .architecture = "Qwen2ForCausalLM", .qkv_bias = true},
+      {.name = "Qwen3", .architecture = "Qwen3ForCausalLM", .qk_norm = true, .tied = true}};
+  return kLayouts;
+}
+
 TinyModel::TinyModel(TinyLayout layout) : layout_(std::move(layout)) {
   add("model.embed_tokens.weight", {kVocabulary, kHidden}, 0.0, 0.3);
   if (!layout_.tied) add("lm_head.weight", {kVocabulary, kHidden}, 0.0, 0.3);

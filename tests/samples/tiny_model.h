@@ -20,6 +20,9 @@ struct TinyLayout {
   int sliding_window = 0;
 };
 
+/** One of each kind; the first has nothing special. */
+const std::vector<TinyLayout>& tiny_layouts();
+
 /** A model of a few thousand random weights, and what it computes, in float64 and one token at a time. */
 class TinyModel {
  public:

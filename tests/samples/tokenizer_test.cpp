@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "llama/error.h"
+#include "places.h"
 #include "scratch_directory.h"
 
 namespace {
@@ -21,10 +22,10 @@ using doctest::Contains;
 using nlohmann::json;
 using namespace std::string_literals;
 
-const std::filesystem::path kFixtures = std::filesystem::path(KVQ_SOURCE_DIR) / "tests" / "data" / "tokenizers";
-const std::filesystem::path kDemo = KVQ_DEMO_MODEL_SOURCE_DIR;
+const std::filesystem::path kFixtures = std::filesystem::path(source_tree()) / "tests" / "data" / "tokenizers";
+const std::filesystem::path kDemo = demo_model();
 const std::filesystem::path kEvaluationText =
-    std::filesystem::path(KVQ_SOURCE_DIR).parent_path() / "shared" / "data" / "wikitext2-test.txt";
+    std::filesystem::path(source_tree()).parent_path() / "shared" / "data" / "wikitext2-test.txt";
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -1,0 +1,62 @@
+#include "cpu_device.h"
+
+#include <algorithm>
+
+#include "linear.h"
+#include "model_math.h"
+
+namespace llama {
+namespace {
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(ThreadPool& threads) : threads_(threads) {}
+
+  kvq_device kind() const override { return KVQ_DEVICE_CPU; }
+
+  Array allocate(size_t n) override { return upload(std::vector<float>(n)); }
+
+  Array upload(std::vector<float> numbers) override {
+    const auto owner = std::make_shared<std::vector<float>>(std::move(numbers));
+    return {std::shared_ptr<float>(owner, owner->data()), owner->size()};
+  }
+
+  std::span<const float> read(std::span<const float> numbers, Array& /*host*/) override { return numbers; }
+
+  void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) override {
+    const auto width = static_cast<size_t>(embedding.columns);
+    float* out = x.data();
+    for (const int32_t token : tokens) {
+      out = std::copy_n(embedding.values.data.get() + static_cast<size_t>(token) * width, width, out);
+    }
+  }
+
+  void rms_norm(std::span<const float> x, const Array& weight, float epsilon, std::span<float> y) override {
+    llama::rms_norm(x, weight.all(), epsilon, y);
+  }
+
+  void apply(const Linear& linear, std::span<const float> x, std::span<float> y) override {
+    llama::apply(threads_, linear, x, y);
+  }
+
+  void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) override {
+    llama::apply_and_add(threads_, linear, x, y);
+  }
+
+  void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) override {
+    const size_t width = gate.size() / static_cast<size_t>(rows);
+    threads_.run(rows, [&](int32_t row) {
+      const size_t begin = static_cast<size_t>(row) * width;
+      llama::swiglu(gate.subspan(begin, width), up.subspan(begin, width));
+    });
+  }
+
+ private:
+  ThreadPool& threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(ThreadPool& threads) { return std::make_unique<CpuDevice>(threads); }
+
+}  // namespace llama

@@ -1,0 +1,105 @@
+#include "cuda_device.h"
+
+#include <algorithm>
+
+#include "cuda_error.h"
+#include "kernels.h"
+#include "memory.h"
+#include "products.h"
+
+namespace llama::cuda {
+namespace {
+
+// Where contexts issue their work unless told otherwise: what they and the device do is in one order.
+const cudaStream_t kStream = nullptr;
+
+void select(int32_t index) { check(cudaSetDevice(index), "cudaSetDevice"); }
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int32_t index) : index_(index), products_((select(index), Products())) {}
+
+  kvq_device kind() const override { return KVQ_DEVICE_CUDA; }
+
+  Array allocate(size_t n) override {
+    select(index_);
+    return device_array(n);
+  }
+
+  Array upload(std::vector<float> numbers) override {
+    const Array array = allocate(numbers.size());
+    check(cudaMemcpy(array.data.get(), numbers.data(), numbers.size() * sizeof(float), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+    return array;
+  }
+
+  std::span<const float> read(std::span<const float> numbers, Array& host) override {
+    select(index_);
+    if (host.size < numbers.size()) {
+      host = {};
+      host = host_array(numbers.size());
+    }
+    check(cudaMemcpyAsync(host.data.get(), numbers.data(), numbers.size_bytes(), cudaMemcpyDeviceToHost, kStream),
+          "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(kStream), "cudaStreamSynchronize");
+    return host.first(numbers.size());
+  }
+
+  void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) override {
+    select(index_);
+    if (token_count_ < tokens.size()) {
+      token_count_ = 0;
+      tokens_ = allocate_device(tokens.size_bytes());
+      token_count_ = tokens.size();
+    }
+    auto* device_tokens = static_cast<int32_t*>(tokens_.get());
+    // Returns once it has read the tokens, which are in ordinary memory.
+    check(cudaMemcpyAsync(device_tokens, tokens.data(), tokens.size_bytes(), cudaMemcpyHostToDevice, kStream),
+          "cudaMemcpyAsync");
+    check(launch_embed(embedding.values.data.get(), device_tokens, static_cast<int64_t>(tokens.size()),
+                       embedding.columns, x.data(), kStream),
+          "embedding kernel");
+  }
+
+  void rms_norm(std::span<const float> x, const Array& weight, float epsilon, std::span<float> y) override {
+    select(index_);
+    check(launch_rms_norm(x.data(), weight.data.get(), epsilon, static_cast<int64_t>(x.size() / weight.size),
+                          static_cast<int64_t>(weight.size), y.data(), kStream),
+          "RMSNorm kernel");
+  }
+
+  void apply(const Linear& linear, std::span<const float> x, std::span<float> y) override {
+    multiply(linear, x, 0.0F, y);
+  }
+
+  void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) override {
+    multiply(linear, x, 1.0F, y);
+  }
+
+  void swiglu(int32_t /*rows*/, std::span<float> gate, std::span<const float> up) override {
+    select(index_);
+    check(launch_swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), kStream), "SwiGLU kernel");
+  }
+
+ private:
+  // y = x·Wᵀ + b + beta·y
+  void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) {
+    select(index_);
+    const Matrix& weight = linear.weight;
+    const int64_t rows = static_cast<int64_t>(x.size()) / weight.columns;
+    products_.run(weight.values.data.get(), weight.rows, weight.columns, x.data(), rows, beta, y.data(), kStream);
+    if (linear.bias.empty()) return;
+    check(launch_add_bias(linear.bias.data.get(), rows, weight.rows, y.data(), kStream), "bias kernel");
+  }
+
+  int32_t index_;
+  Products products_;
+  DeviceMemory tokens_;
+  size_t token_count_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_device(int32_t index) { return std::make_unique<CudaDevice>(index); }
+
+}  // namespace llama::cuda

@@ -1,0 +1,120 @@
+// Models on the GPU, and what opens the module that runs them there.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "llama/cuda_module.h"
+#include "llama/error.h"
+#include "llama/model.h"
+#include "llama/model_math.h"
+#include "runs.h"
+#include "scratch_directory.h"
+#include "support/device.h"
+#include "tiny_model.h"
+
+namespace {
+
+using doctest::Contains;
+
+/** Whether there is a GPU; if not, says why. */
+bool has_gpu() {
+  const std::string reason = kvq_test::why_no_cuda();
+  if (!reason.empty()) MESSAGE("skipped: " << reason);
+  return reason.empty();
+}
+
+llama::ContextHandle make_context(kvq_device device) {
+  kvq_context_options options;
+  kvq_context_options_init(&options);
+  options.device = device;
+  return llama::make_context(options);
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
+  return largest;
+}
+
+double perplexity(const std::vector<float>& logits, const std::vector<int32_t>& tokens) {
+  const size_t vocabulary = logits.size() / tokens.size();
+  double sum = 0.0;
+  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    sum += llama::negative_log_likelihood(std::span(logits).subspan(i * vocabulary, vocabulary), tokens[i + 1]);
+  }
+  return std::exp(sum / static_cast<double>(tokens.size() - 1));
+}
+
+}  // namespace
+
+// Attention on the GPU rounds queries and probabilities to FP16, the rest is float32.
+TEST_CASE("every layout computes on the GPU what it computes on the CPU, in chunks of any size") {
+  if (!has_gpu()) return;
+  const llama::ContextHandle cpu = make_context(KVQ_DEVICE_CPU);
+  const llama::ContextHandle gpu = make_context(KVQ_DEVICE_CUDA);
+  const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
+  for (const TinyLayout& layout : tiny_layouts()) {
+    CAPTURE(layout.name);
+    const ScratchDirectory directory;
+    TinyModel(layout).write(directory);
+    llama::Model on_cpu(directory.path(), 1);
+    llama::Model on_gpu(directory.path(), 1, llama::make_cuda_device(0));
+    llama::Session expected_session(on_cpu, cpu.get(), nullptr);
+    const std::vector<float> expected = run_in_chunks(expected_session, tokens, 32);
+    llama::Session session(on_gpu, gpu.get(), nullptr);
+    for (const size_t chunk : {size_t{1}, size_t{7}, size_t{32}, kTokens}) {
+      CAPTURE(chunk);
+      session.clear();
+      const std::vector<float> logits = run_in_chunks(session, tokens, chunk);
+      CHECK(largest_difference(logits, expected) < 1e-2);
+      CHECK(perplexity(logits, tokens) == doctest::Approx(perplexity(expected, tokens)).epsilon(1e-3));
+    }
+    session.clear();
+    const std::span<const float> last = session.forward(tokens, false);
+    CHECK(largest_difference({last.begin(), last.end()}, {expected.end() - TinyModel::kVocabulary, expected.end()}) <
+          1e-2);
+  }
+}
+
+TEST_CASE("a context on another device than the model's is refused") {
+  if (!has_gpu()) return;
+  const ScratchDirectory directory;
+  TinyModel(tiny_layouts()[0]).write(directory);
+  const llama::ContextHandle gpu = make_context(KVQ_DEVICE_CUDA);
+  llama::Model model(directory.path(), 1);
+  CHECK_THROWS_WITH_AS(llama::Session(model, gpu.get(), nullptr),
+                       Contains("the model is on the CPU, the context on the GPU"), llama::Error);
+}
+
+TEST_CASE("a GPU that is not here is refused with the reason that the library gives") {
+  kvq_error error;
+  kvq_error_init(&error);
+  kvq_device_info info{};
+  info.struct_size = sizeof(info);
+  constexpr int32_t kNone = 60000;
+  REQUIRE(kvq_device_describe(KVQ_DEVICE_CUDA, kNone, nullptr, &info, &error) == KVQ_E_UNSUPPORTED);
+  CHECK_THROWS_WITH_AS(llama::make_cuda_device(kNone), error.message, llama::Error);
+}
+
+TEST_CASE("a GPU module that cannot be used is refused with the reason") {
+  const ScratchDirectory scratch;
+  const auto refuse = [](const std::filesystem::path& path, const char* reason) {
+    CHECK_THROWS_WITH_AS(llama::load_cuda_module(path), Contains(reason), llama::Error);
+  };
+  refuse(scratch.path() / "absent.so", "absent.so: cannot open shared object file");
+  refuse(scratch.write("text.so", "Not a library, and too long for the loader to say that it is short of a header.\n"),
+         "text.so: ");
+  refuse("libm.so.6", "no function kvq_llama_cuda_module");
+
+  const std::filesystem::path plugins = KVQ_TEST_PLUGINS;
+  if (!std::filesystem::exists(plugins)) {
+    MESSAGE("skipped: the modules that this machine lacks");
+    return;
+  }
+  refuse(plugins / "missing_library.so", "libkvq_test_nowhere.so.7: cannot open shared object file");
+  refuse(plugins / "another_version.so", "it is \"kvq 99.0.0 model runner 98\", this program needs \"kvq ");
+}

@@ -1,0 +1,222 @@
+// The dense operations of every device that is here, against float64.
+#include "llama/device.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llama/cpu_device.h"
+#include "llama/cuda_module.h"
+#include "llama/error.h"
+#include "support/device.h"
+
+namespace {
+
+using Numbers = std::vector<float>;
+
+struct NamedDevice {
+  std::string name;
+  std::unique_ptr<llama::Device> device;
+};
+
+class Devices {
+ public:
+  Devices() {
+    devices_.push_back({"CPU", llama::make_cpu_device(threads_)});
+    const std::string reason = kvq_test::why_no_cuda();
+    if (reason.empty()) {
+      devices_.push_back({"GPU", llama::make_cuda_device(0)});
+    } else {
+      MESSAGE("skipped on the GPU: " << reason);
+    }
+  }
+  auto begin() const { return devices_.begin(); }
+  auto end() const { return devices_.end(); }
+
+ private:
+  llama::ThreadPool threads_{2};
+  std::vector<NamedDevice> devices_;
+};
+
+Numbers random_numbers(size_t n, uint64_t seed, float bound = 1.0f) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<float> uniform(-bound, bound);
+  Numbers numbers(n);
+  for (float& number : numbers) number = uniform(random);
+  return numbers;
+}
+
+Numbers read(llama::Device& device, const llama::Array& array) {
+  llama::Array host;
+  const std::span<const float> numbers = device.read(array.all(), host);
+  return {numbers.begin(), numbers.end()};
+}
+
+// `rows` tokens, `in` and `out` features.
+struct Shape {
+  size_t rows, in, out;
+};
+
+constexpr std::array kShapes{Shape{1, 24, 50},    Shape{1, 2048, 1536},  Shape{3, 40, 24},
+                             Shape{32, 257, 129}, Shape{75, 1024, 3001}, Shape{300, 64, 64}};
+
+/** y + x·Wᵀ + b. An error as of rounding to FP32 stays below a millionth of the sum of magnitudes; one as of shorter
+ *  formats would not. */
+void check_product(const Shape& shape, const Numbers& x, const Numbers& weight, const Numbers& bias,
+                   const Numbers& before, const Numbers& result) {
+  REQUIRE(result.size() == shape.rows * shape.out);
+  double worst = 0.0;
+  for (size_t i = 0; i < shape.rows; ++i) {
+    for (size_t j = 0; j < shape.out; ++j) {
+      const size_t at = i * shape.out + j;
+      double sum = before.empty() ? 0.0 : double{before[at]};
+      sum += bias.empty() ? 0.0 : double{bias[j]};
+      double magnitude = 1.0;
+      for (size_t k = 0; k < shape.in; ++k) {
+        const double term = double{x[i * shape.in + k]} * double{weight[j * shape.in + k]};
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      worst = std::max(worst, std::abs(double{result[at]} - sum) / magnitude);
+    }
+  }
+  CHECK(worst < 1e-6);
+}
+
+}  // namespace
+
+TEST_CASE("what is uploaded is read back, whole or in part") {
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    CAPTURE(named.name);
+    llama::Device& device = *named.device;
+    const Numbers numbers = random_numbers(1000, 1);
+    const llama::Array array = device.upload(numbers);
+    llama::Array host;
+    for (const auto& [begin, n] : {std::pair<size_t, size_t>{7, 20}, {0, 1000}, {990, 10}}) {
+      const std::span<const float> part = device.read(array.all().subspan(begin, n), host);
+      CHECK(std::equal(part.begin(), part.end(), numbers.begin() + static_cast<ptrdiff_t>(begin),
+                       numbers.begin() + static_cast<ptrdiff_t>(begin + n)));
+    }
+  }
+}
+
+TEST_CASE("embedding copies the rows of its tokens") {
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    CAPTURE(named.name);
+    llama::Device& device = *named.device;
+    for (const size_t width : {size_t{24}, size_t{1500}}) {
+      constexpr int64_t kRows = 90;
+      const Numbers numbers = random_numbers(kRows * width, 2);
+      const llama::Matrix embedding{kRows, static_cast<int64_t>(width), device.upload(numbers)};
+      // The second list is the longer one.
+      for (const std::vector<int32_t>& tokens : {std::vector<int32_t>{89}, std::vector<int32_t>{0, 89, 5, 5, 17}}) {
+        const llama::Array x = device.allocate(tokens.size() * width);
+        device.embed(embedding, tokens, x.first(x.size));
+        const Numbers result = read(device, x);
+        for (size_t i = 0; i < result.size(); ++i) {
+          REQUIRE(result[i] == numbers[static_cast<size_t>(tokens[i / width]) * width + i % width]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("rows are normed by their root mean square, in place too") {
+  constexpr float kEpsilon = 1e-3f;
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    CAPTURE(named.name);
+    llama::Device& device = *named.device;
+    for (const size_t width : std::array<size_t, 6>{8, 24, 128, 1024, 1500, 5120}) {
+      CAPTURE(width);
+      constexpr size_t kRows = 37;
+      const Numbers x = random_numbers(kRows * width, 3, 0.1f);
+      const Numbers weight = random_numbers(width, 4);
+      const llama::Array input = device.upload(x);
+      const llama::Array norm = device.upload(weight);
+      const llama::Array output = device.allocate(x.size());
+      device.rms_norm(input.all(), norm, kEpsilon, output.first(x.size()));
+      device.rms_norm(input.all(), norm, kEpsilon, input.first(x.size()));
+      const Numbers result = read(device, output);
+      CHECK(read(device, input) == result);
+      double worst = 0.0;
+      for (size_t row = 0; row < kRows; ++row) {
+        double squares = 0.0;
+        for (size_t i = 0; i < width; ++i) squares += std::pow(double{x[row * width + i]}, 2);
+        const double rms = std::sqrt(squares / static_cast<double>(width) + double{kEpsilon});
+        for (size_t i = 0; i < width; ++i) {
+          const double expected = double{x[row * width + i]} / rms * double{weight[i]};
+          worst = std::max(worst, std::abs(double{result[row * width + i]} - expected));
+        }
+      }
+      CHECK(worst < 2e-6);
+    }
+  }
+}
+
+TEST_CASE("products are those of float64, with and without a bias, alone and added") {
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    CAPTURE(named.name);
+    llama::Device& device = *named.device;
+    for (const Shape& shape : kShapes) {
+      CAPTURE(shape.rows);
+      CAPTURE(shape.in);
+      CAPTURE(shape.out);
+      const Numbers x = random_numbers(shape.rows * shape.in, 5);
+      const Numbers weight = random_numbers(shape.out * shape.in, 6);
+      const Numbers before = random_numbers(shape.rows * shape.out, 7);
+      const llama::Array input = device.upload(x);
+      llama::Linear linear;
+      linear.weight = {static_cast<int64_t>(shape.out), static_cast<int64_t>(shape.in), device.upload(weight)};
+      for (const Numbers& bias : {Numbers{}, random_numbers(shape.out, 8)}) {
+        if (!bias.empty()) linear.bias = device.upload(bias);
+        const llama::Array y = device.upload(before);
+        device.apply_and_add(linear, input.all(), y.first(y.size));
+        check_product(shape, x, weight, bias, before, read(device, y));
+        device.apply(linear, input.all(), y.first(y.size));
+        check_product(shape, x, weight, bias, {}, read(device, y));
+      }
+    }
+  }
+}
+
+TEST_CASE("SwiGLU is that of float64") {
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    CAPTURE(named.name);
+    llama::Device& device = *named.device;
+    constexpr size_t kWidth = 333;
+    const Numbers gate = random_numbers(3 * kWidth, 9, 60.0f);
+    const Numbers up = random_numbers(3 * kWidth, 10);
+    const llama::Array gates = device.upload(gate);
+    const llama::Array ups = device.upload(up);
+    device.swiglu(3, gates.first(gates.size), ups.all());
+    const Numbers result = read(device, gates);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double x = gate[i];
+      const double expected = x / (1.0 + std::exp(-x)) * double{up[i]};
+      REQUIRE(std::abs(double{result[i]} - expected) <= 2e-6 * std::abs(expected) + 1e-30);
+    }
+  }
+}
+
+TEST_CASE("memory that a GPU does not have is an error with CUDA's reason, and no more than that") {
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    llama::Device& device = *named.device;
+    if (device.kind() != KVQ_DEVICE_CUDA) continue;
+    CHECK_THROWS_WITH_AS(static_cast<void>(device.allocate(size_t{1} << 50)), doctest::Contains("cudaMalloc of "),
+                         llama::Error);
+    CHECK(read(device, device.upload({1.0f, 2.0f})) == Numbers{1.0f, 2.0f});
+  }
+}

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "llama/model.h"
+
+constexpr size_t kTokens = 75;  // three pages
+
+inline std::vector<int32_t> random_tokens(size_t n, int32_t vocabulary) {
+  std::mt19937_64 random(7);
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
+  return tokens;
+}
+
+/** Logits of all tokens, which enter in chunks. */
+inline std::vector<float> run_in_chunks(llama::Session& session, std::span<const int32_t> tokens, size_t chunk) {
+  std::vector<float> logits;
+  while (!tokens.empty()) {
+    const size_t n = std::min(chunk, tokens.size());
+    std::ranges::copy(session.forward(tokens.first(n), true), std::back_inserter(logits));
+    tokens = tokens.subspan(n);
+  }
+  return logits;
+}
