@@ -3,6 +3,7 @@
 #   gpu.sh build [DIR]   build with CUDA and collect in DIR (default build/gpu) what the other step needs
 #   gpu.sh run [DIR]     on the machine with the GPU: tests, a model's perplexity on both devices, then times beside
 #                        PyTorch's FlashAttention, in one table
+#   gpu.sh check [DIR]   there: the conformance tests under every tool of compute-sanitizer
 # Models on a GPU need cuBLAS 13, which is too large to collect: that of PyTorch's packages or the system's is used.
 set -euo pipefail
 script=$(readlink -f "${BASH_SOURCE[0]}")
@@ -50,15 +51,30 @@ perplexity() {
             (sys.argv[2], result["device"], result["perplexity"], result["tokens_per_second"]))' "$result" "$2"
 }
 
-run() {
+# Libraries, and where tests find things.
+enter() {
   cd "$dir"
   find lib -name '*.gz' -exec gunzip {} +
   local cublas
   cublas=$(cublas_folder)
   export LD_LIBRARY_PATH=$PWD/lib${cublas:+:$cublas}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export KVQ_TEST_PROGRAM=$PWD/bin/kvq KVQ_TEST_MODEL=$PWD/share/kvq/models/demo KVQ_TEST_SOURCE=$PWD/share
+}
+
+check() {
+  enter
+  for tool in memcheck racecheck initcheck synccheck; do
+    echo "== $tool"
+    compute-sanitizer --tool "$tool" --num-cuda-barriers 65536 --error-exitcode 9 bin/kvq_conformance |
+      grep -E '=====|Status'
+  done
+}
+
+run() {
+  enter
   bin/kvq info
   bin/kvq_conformance
+  bin/kvq_conformance --no-skip --test-case='a device that stops working*' # it takes the device with it
   bin/kvq_samples_tests
   for format in fp16 int8 int4 int2; do
     for device in cpu cuda; do perplexity $device $format; done
@@ -67,6 +83,6 @@ run() {
 }
 
 case ${1:-} in
-  build | run) "$1" ;;
-  *) sed -n '2,6s/^# \{0,1\}//p' "$script" >&2; exit 2 ;;
+  build | run | check) "$1" ;;
+  *) sed -n '2,7s/^# \{0,1\}//p' "$script" >&2; exit 2 ;;
 esac

@@ -12,50 +12,61 @@ namespace {
 /// Everything an append changes, prepared so that committing it cannot fail.
 class AppendPlan {
  public:
-  AppendPlan(Sequence& sequence, int32_t layer, std::span<const int32_t> positions)
+  /// Null `positions`: those that follow the newest token.
+  AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions)
       : sequence_(sequence),
         cache_(sequence.cache),
         layer_(layer),
         reserve_(sequence.reserve(layer)),
-        positions_(positions),
-        writes_(StlAllocator<PageWrite>(cache_.allocator)),
-        changes_(StlAllocator<Change>(cache_.allocator)),
-        runs_(StlAllocator<StagedRun>(cache_.allocator)),
-        grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {}
+        kept_(n <= kPageSlots ? &sequence.append_memory : nullptr),
+        own_(cache_.allocator),
+        memory_(kept_ != nullptr ? *kept_ : own_),
+        grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {
+    if (kept_ == nullptr) {
+      memory_.reserve(cache_.kv_heads, n / kPageSlots + kPagesOfOneAppend, positions == nullptr ? n : 0);
+    }
+    if (positions == nullptr) {
+      memory_.positions.resize(static_cast<size_t>(n));
+      std::iota(memory_.positions.begin(), memory_.positions.end(), sequence.last_position(layer) + 1);
+      positions = memory_.positions.data();
+    }
+    positions_ = {positions, static_cast<size_t>(n)};
+  }
   AppendPlan(const AppendPlan&) = delete;
   AppendPlan& operator=(const AppendPlan&) = delete;
 
   ~AppendPlan() {
-    for (const Change& change : changes_) {
+    for (const PageChange& change : memory_.changes) {
       if (change.page != nullptr && !change.from_reserve) cache_.release(change.page);
       release_positions(change.added_positions);
     }
-    for (StagedRun& run : runs_) {
+    for (StagedRun& run : memory_.runs) {
       cache_.release(run.staged);
       if (!committed_ && run.original != nullptr) run.original->used = run.original_used;
     }
+    memory_.clear();
   }
 
   void prepare() {
-    runs_.reserve(static_cast<size_t>(cache_.kv_heads));
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
       PageRun* run = sequence_.runs[sequence_.list_index(layer_, head)];
       if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
-      runs_.push_back({run, run, run != nullptr ? run->used : 0});
+      memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
       prepare_head(head);
     }
     for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
   }
 
-  std::span<const PageWrite> writes() const { return writes_; }
+  std::span<const int32_t> positions() const { return positions_; }
+  std::span<const PageWrite> writes() const { return memory_.writes; }
 
   void commit() noexcept {
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
       if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
     }
-    for (Change& change : changes_) apply(change);
+    for (PageChange& change : memory_.changes) apply(change);
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      std::swap(sequence_.runs[sequence_.list_index(layer_, head)], runs_[static_cast<size_t>(head)].staged);
+      std::swap(sequence_.runs[sequence_.list_index(layer_, head)], memory_.runs[static_cast<size_t>(head)].staged);
     }
     committed_ = true;
     Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
@@ -64,22 +75,6 @@ class AppendPlan {
   }
 
  private:
-  struct Change {
-    int32_t head;
-    int32_t index;         // in the head's list; its size appends
-    int32_t count;         // slots in use afterwards
-    Page* page = nullptr;  // replaces or extends the list; null: the page there grows in place
-    bool from_reserve = false;
-    int32_t* added_positions = nullptr;  // for a page that exists and whose positions are not consecutive
-  };
-
-  /// The run that a head's new pages come from; takes the place of the sequence's on commit.
-  struct StagedRun {
-    PageRun* staged;
-    PageRun* original;
-    int32_t original_used;
-  };
-
   int32_t n() const { return static_cast<int32_t>(positions_.size()); }
 
   void prepare_head(int32_t head) {
@@ -116,14 +111,8 @@ class AppendPlan {
     const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
     const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
     const bool consecutive = last - first == count - 1;
-    std::array<int32_t, kPageSlots> slots{};
-    if (!consecutive) {
-      for (int32_t i = 0; i < kept; ++i) slots[static_cast<size_t>(i)] = old->position(i);
-      std::copy_n(positions_.begin() + token, take, slots.begin() + kept);
-    }
-
-    changes_.push_back({head, index, count});
-    Change& change = changes_.back();
+    memory_.changes.push_back({head, index, count});
+    PageChange& change = memory_.changes.back();
     const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
     int32_t* stored = nullptr;
     Page* reserved = !in_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
@@ -133,7 +122,7 @@ class AppendPlan {
       reserved->first_position = first;
       if (!consecutive) stored = change.added_positions = allocate_positions();
     } else if (!in_place) {
-      PageRun** run = sequence_.is_final(format, layer_) ? &runs_[static_cast<size_t>(head)].staged : nullptr;
+      PageRun** run = sequence_.is_final(format, layer_) ? &memory_.runs[static_cast<size_t>(head)].staged : nullptr;
       // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
       change.page =
           cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, pages - cache_.recent - index));
@@ -146,11 +135,13 @@ class AppendPlan {
       std::copy_n(positions_.begin() + token, take, old->positions + kept);
     }
     if (stored != nullptr) {
-      std::fill(std::copy_n(slots.begin(), count, stored), stored + kPageSlots, 0);
+      std::fill(stored, stored + kPageSlots, 0);
+      for (int32_t i = 0; !consecutive && i < kept; ++i) stored[i] = old->position(i);
+      if (!consecutive) std::copy_n(positions_.begin() + token, take, stored + kept);
     }
     const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
-    writes_.push_back({old != nullptr ? old->data : nullptr, kept, head, token, take,
-                       in_place ? old->data : change.page->data, format, index, first, positions});
+    memory_.writes.push_back({old != nullptr ? old->data : nullptr, kept, head, token, take,
+                              in_place ? old->data : change.page->data, format, index, first, positions});
   }
 
   /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.
@@ -172,7 +163,7 @@ class AppendPlan {
     return copy;
   }
 
-  void apply(Change& change) noexcept {
+  void apply(PageChange& change) noexcept {
     Sequence::PageList& list = sequence_.list(layer_, change.head);
     const auto index = static_cast<size_t>(change.index);
     if (change.page == nullptr) {
@@ -208,9 +199,9 @@ class AppendPlan {
   Reserve* reserve_;  // or null
   std::span<const int32_t> positions_;
   int32_t heads_pages_ = 0;  // longest list afterwards
-  Vector<PageWrite> writes_;
-  Vector<Change> changes_;
-  Vector<StagedRun> runs_;  // [kv_heads]
+  AppendMemory* kept_;       // the sequence's, or null
+  AppendMemory own_;
+  AppendMemory& memory_;
   bool committed_ = false;
   Vector<Sequence::PageList> grown_;  // [kv_heads], or empty when every list has room
 };
@@ -233,13 +224,6 @@ void check_positions(const Sequence& sequence, int32_t layer, int32_t n, const i
     }
     previous = positions[i];
   }
-}
-
-/// The positions that follow a layer's newest token.
-Vector<int32_t> next_positions(const Sequence& sequence, int32_t layer, int32_t n) {
-  Vector<int32_t> positions(static_cast<size_t>(n), 0, StlAllocator<int32_t>(sequence.cache.allocator));
-  std::iota(positions.begin(), positions.end(), sequence.last_position(layer) + 1);
-  return positions;
 }
 
 TokenBatch token_batch(const Cache& cache, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n) {
@@ -274,8 +258,7 @@ void follow(Sequence& sequence, int32_t layer, int32_t tokens) {
   // No more than a page at a time: pages are then the same as those that the backend chose.
   for (int32_t n = 0; tokens > 0; tokens -= n) {
     n = std::min(tokens, kPageSlots);
-    const Vector<int32_t> positions = next_positions(sequence, layer, n);
-    AppendPlan plan(sequence, layer, positions);
+    AppendPlan plan(sequence, layer, n, nullptr);
     plan.prepare();
     plan.commit();
   }
@@ -293,15 +276,10 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   }
   follow_replays(sequence);
   check_positions(sequence, layer, n, positions);
-  Vector<int32_t> consecutive{StlAllocator<int32_t>(cache.allocator)};
-  if (positions == nullptr) {
-    consecutive = next_positions(sequence, layer, n);
-    positions = consecutive.data();
-  }
-  tokens.positions = {positions, static_cast<size_t>(n)};
-  tokens.after = sequence.state(layer, n, positions[n - 1]);
+  AppendPlan plan(sequence, layer, n, positions);
+  tokens.positions = plan.positions();
+  tokens.after = sequence.state(layer, n, tokens.positions.back());
   cache.backend.check(tokens);
-  AppendPlan plan(sequence, layer, tokens.positions);
   plan.prepare();
   cache.backend.append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
   plan.commit();

@@ -46,7 +46,9 @@ struct PageRun {
 };
 static_assert(sizeof(PageRun) % alignof(Page) == 0);
 
-/// The longest run: enough to stream, little enough to waste.
-inline constexpr int32_t kMaxRunPages = 32;
+/// The longest run of pages that are needed now: few allocations, each of a few hundred kilobytes.
+inline constexpr int32_t kMaxRunPages = 256;
+/// The longest run of pages that may come: enough to stream, little enough to waste.
+inline constexpr int32_t kMaxSparePages = 32;
 
 }  // namespace kvq

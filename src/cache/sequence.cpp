@@ -31,7 +31,10 @@ Sequence::Sequence(Cache& cache_)
       reserves(StlAllocator<Owned<Reserve>>(cache.allocator)),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr,
                       StlAllocator<const Page* const*>(cache.allocator)),
-      published_counts(published_lists.size(), 0, StlAllocator<int32_t>(cache.allocator)) {}
+      published_counts(published_lists.size(), 0, StlAllocator<int32_t>(cache.allocator)),
+      append_memory(cache.allocator) {
+  append_memory.reserve(cache.kv_heads, kPagesOfOneAppend, kPageSlots);
+}
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
   // A device that appends by itself changes pages of the parent any time: those that are to be sealed, and the open
@@ -123,7 +126,7 @@ kvq_usage usage(const Sequence& sequence) {
       sequence.runs.capacity() * sizeof(PageRun*) + sequence.layers.capacity() * sizeof(Sequence::Layer) +
       sequence.mirrors.capacity() * sizeof(Owned<LayerMirror>) + sequence.reserves.capacity() * sizeof(Owned<Reserve>) +
       sequence.published_lists.capacity() * sizeof(const Page* const*) +
-      sequence.published_counts.capacity() * sizeof(int32_t);
+      sequence.published_counts.capacity() * sizeof(int32_t) + sequence.append_memory.bytes();
   for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];

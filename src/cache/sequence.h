@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/append_memory.h"
 #include "cache/cache.h"
 #include "cache/page.h"
 
@@ -35,7 +36,7 @@ class Sequence {
   }
   /// Pages of the next run of a list: those known to come, else a part of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
-    return std::clamp(std::max(pages_wanted, list_pages / 16), 1, kMaxRunPages);
+    return std::clamp(std::max(pages_wanted, std::min(list_pages / 16, kMaxSparePages)), 1, kMaxRunPages);
   }
 
   /// Position of a layer's newest token, −1 if it is empty.
@@ -73,6 +74,7 @@ class Sequence {
   std::mutex replayed_mutex;
   Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
   Vector<int32_t> published_counts;
+  AppendMemory append_memory;
 
   int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / static_cast<size_t>(cache.kv_heads)); }
   size_t list_index(int32_t layer, int32_t head) const {

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "backend/backend.h"
+
+namespace kvq {
+
+/// Pages of one list that an append of up to a page touches: one is sealed, one filled up, one opened.
+inline constexpr int32_t kPagesOfOneAppend = 3;
+
+/// What an append changes in a head's list.
+struct PageChange {
+  int32_t head;
+  int32_t index;         // in the head's list; its size appends
+  int32_t count;         // slots in use afterwards
+  Page* page = nullptr;  // replaces or extends the list; null: the page there grows in place
+  bool from_reserve = false;
+  int32_t* added_positions = nullptr;  // for a page that exists and whose positions are not consecutive
+};
+
+/// The run that a head's new pages come from; takes the place of the sequence's on commit.
+struct StagedRun {
+  PageRun* staged;
+  PageRun* original;
+  int32_t original_used;
+};
+
+/// Vectors that an append fills. A sequence keeps some that are large enough for appends of up to a page, so that these
+/// allocate nothing.
+struct AppendMemory {
+  explicit AppendMemory(Allocator& allocator)
+      : writes(StlAllocator<PageWrite>(allocator)),
+        changes(StlAllocator<PageChange>(allocator)),
+        runs(StlAllocator<StagedRun>(allocator)),
+        positions(StlAllocator<int32_t>(allocator)) {}
+
+  /// Room for `pages` pages of each list and positions of `tokens` tokens.
+  void reserve(int32_t kv_heads, int32_t pages, int32_t tokens) {
+    const auto n = static_cast<size_t>(kv_heads) * static_cast<size_t>(pages);
+    writes.reserve(n);
+    changes.reserve(n);
+    runs.reserve(static_cast<size_t>(kv_heads));
+    positions.reserve(static_cast<size_t>(tokens));
+  }
+  void clear() noexcept {
+    writes.clear();
+    changes.clear();
+    runs.clear();
+    positions.clear();
+  }
+  size_t bytes() const noexcept {
+    return writes.capacity() * sizeof(PageWrite) + changes.capacity() * sizeof(PageChange) +
+           runs.capacity() * sizeof(StagedRun) + positions.capacity() * sizeof(int32_t);
+  }
+
+  Vector<PageWrite> writes;
+  Vector<PageChange> changes;
+  Vector<StagedRun> runs;  // [kv_heads]
+  Vector<int32_t> positions;
+};
+
+}  // namespace kvq

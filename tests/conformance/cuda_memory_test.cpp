@@ -1,0 +1,246 @@
+// Device memory from the caller's hooks, failing at every step; several devices; a device that stops working.
+#if defined(KVQ_TEST_CUDA)
+
+#include "conversation.h"
+#include "support/handles.h"
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+
+namespace conformance {
+namespace {
+
+bool skips() {
+  const std::string why = kvq_test::why_no_cuda();
+  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
+  return !why.empty();
+}
+
+// An application's allocator of device memory, which can fail.
+struct DeviceHooks {
+  std::map<void*, size_t> blocks;
+  size_t live_bytes = 0;
+  int fail_at = 0;  // counts down
+  int violations = 0;
+
+  static void* allocate(void* user, size_t bytes, void* stream) {
+    auto& hooks = *static_cast<DeviceHooks*>(user);
+    if (hooks.fail_at > 0 && --hooks.fail_at == 0) return nullptr;
+    void* memory = nullptr;
+    if (cudaMallocAsync(&memory, bytes, static_cast<cudaStream_t>(stream)) != cudaSuccess) return nullptr;
+    cudaMemsetAsync(memory, 0xA5, bytes, static_cast<cudaStream_t>(stream));  // NaN where nobody wrote
+    hooks.blocks[memory] = bytes;
+    hooks.live_bytes += bytes;
+    return memory;
+  }
+  static void free(void* user, void* pointer, size_t bytes, void* stream) {
+    auto& hooks = *static_cast<DeviceHooks*>(user);
+    const auto found = hooks.blocks.find(pointer);
+    if (found == hooks.blocks.end() || found->second != bytes) {
+      ++hooks.violations;
+      return;
+    }
+    hooks.live_bytes -= bytes;
+    hooks.blocks.erase(found);
+    cudaMemsetAsync(pointer, 0x5A, bytes, static_cast<cudaStream_t>(stream));
+    cudaFreeAsync(pointer, static_cast<cudaStream_t>(stream));
+  }
+};
+
+kvq_test::Context make_context(DeviceHooks* hooks, int32_t device = 0) {
+  kvq_context_options options;
+  kvq_context_options_init(&options);
+  options.device = KVQ_DEVICE_CUDA;
+  options.device_index = device;
+  if (hooks != nullptr) {
+    options.device_allocate = DeviceHooks::allocate;
+    options.device_free = DeviceHooks::free;
+    options.device_allocator_user = hooks;
+  }
+  return kvq_test::make_context(options);
+}
+
+// A sequence alone, and a fork of another one.
+struct Scene {
+  Scene(kvq_context* context, const std::string& policy)
+      : cache(kvq_test::make_cache(context, shape.options(), policy)),
+        plain(kvq_test::make_sequence(cache.get())),
+        parent(kvq_test::make_sequence(cache.get())) {
+    text.append(cache.get(), plain.get(), 0, 70);
+    text.append(cache.get(), parent.get(), 0, 50);
+    child = kvq_test::fork(cache.get(), parent.get());
+    snapshot = kvq_test::save(cache.get(), plain.get());
+  }
+
+  std::vector<kvq_test::Snapshot> state() const {
+    return {kvq_test::save(cache.get(), plain.get()), kvq_test::save(cache.get(), parent.get()),
+            kvq_test::save(cache.get(), child.get())};
+  }
+  std::vector<float> attend(const kvq_test::Sequence& sequence, int32_t count) const {
+    return attend_last(shape, cache.get(), {sequence.get()}, count, queries(shape, static_cast<size_t>(count)));
+  }
+
+  Shape shape;
+  Text text{shape, 700, 1};
+  kvq_test::Cache cache;
+  kvq_test::Sequence plain;
+  kvq_test::Sequence parent;
+  kvq_test::Sequence child;
+  kvq_test::Sequence made;
+  kvq_test::Snapshot snapshot;
+};
+
+}  // namespace
+
+TEST_CASE("every allocation of device memory may fail: nothing has changed, nothing is lost") {
+  if (skips()) return;
+  const std::vector<std::pair<std::string, std::function<void(Scene&)>>> calls = {
+      {"fork", [](Scene& s) { s.made = kvq_test::fork(s.cache.get(), s.plain.get()); }},
+      {"load", [](Scene& s) { s.made = kvq_test::load(s.cache.get(), s.snapshot); }},
+      {"append one", [](Scene& s) { s.text.append(s.cache.get(), s.plain.get(), 70, 71); }},
+      {"append many", [](Scene& s) { s.text.append(s.cache.get(), s.plain.get(), 70, 370); }},
+      {"append to a shared page", [](Scene& s) { s.text.append(s.cache.get(), s.child.get(), 50, 60); }},
+      {"truncate a shared page", [](Scene& s) { kvq_test::truncate(s.cache.get(), s.child.get(), 40); }},
+      {"attend", [](Scene& s) { s.attend(s.plain, 60); }},
+      {"reserve",
+       [](Scene& s) {
+         kvq_test::require(
+             [&](kvq_error* error) { return kvq_sequence_reserve(s.cache.get(), s.child.get(), 300, error); });
+       }},
+  };
+  // Layer by layer: a call for several of them may have done some.
+  Shape one_layer;
+  one_layer.n_layers = 1;
+  for (const char* policy : {"int4", "version: 1\nkeys: fp16\nvalues: fp16\nrecent: 2\n"}) {
+    for (const auto& [name, call] : calls) {
+      CAPTURE(std::string(policy));
+      CAPTURE(name);
+      DeviceHooks hooks;
+      {
+        const kvq_test::Context context = make_context(&hooks);
+        int failures = 0;
+        for (int nth = 1; nth < 1000; ++nth) {
+          Scene scene(context.get(), policy);
+          scene.shape = one_layer;
+          scene.text = Text(one_layer, 700, 1);
+          const std::vector<kvq_test::Snapshot> before = scene.state();
+          hooks.fail_at = nth;
+          bool failed = false;
+          try {
+            call(scene);
+          } catch (const kvq_test::Failure& failure) {
+            failed = true;
+            CHECK(failure.status() == KVQ_E_MEMORY);
+            CHECK(std::string(failure.what()).find("device_allocate") != std::string::npos);
+          }
+          hooks.fail_at = 0;
+          if (!failed) break;
+          ++failures;
+          REQUIRE(scene.state() == before);
+          CHECK(scene.made == nullptr);
+          call(scene);  // and now it works
+          for (const float value : scene.attend(scene.child, 1)) REQUIRE(std::isfinite(value));
+        }
+        // These may find all they need.
+        const bool may_need_nothing = name == "fork" || name == "append one" || name == "truncate a shared page";
+        if (!may_need_nothing) CHECK(failures > 0);
+      }
+      CHECK(hooks.live_bytes == 0);
+      CHECK(hooks.violations == 0);
+    }
+  }
+}
+
+TEST_CASE("slots that nobody wrote do not matter, whatever device memory held") {
+  if (skips()) return;
+  for (const std::string& policy : sequence_policies()) {
+    CAPTURE(policy);
+    DeviceHooks hooks;
+    const kvq_test::Context hooked = make_context(&hooks);
+    const kvq_test::Context plain = make_context(nullptr);
+    const Scene a(hooked.get(), policy);
+    const Scene b(plain.get(), policy);
+    CHECK(a.state() == b.state());
+    for (const int32_t count : {1, 33}) CHECK(a.attend(a.plain, count) == b.attend(b.plain, count));
+    CHECK(hooks.live_bytes > 0);
+    CHECK(hooks.live_bytes <= kvq_test::usage(a.cache.get()).total_bytes);
+  }
+}
+
+TEST_CASE("contexts on several GPUs at once give what each gives alone") {
+  if (skips()) return;
+  kvq_device_info info{};
+  info.struct_size = sizeof info;
+  kvq_test::require([&](kvq_error* error) { return kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &info, error); });
+  if (info.n_devices < 2) {
+    MESSAGE("skipped: this machine has one GPU");
+    return;
+  }
+  // The tests' tensors are on the device that is current.
+  struct OnDevice {
+    explicit OnDevice(int index) { cudaSetDevice(index); }
+    ~OnDevice() { cudaSetDevice(0); }
+  };
+  std::vector<kvq_test::Context> contexts;
+  std::vector<std::unique_ptr<Scene>> scenes;
+  for (int32_t device = 0; device < info.n_devices; ++device) {
+    const OnDevice current(device);
+    contexts.push_back(make_context(nullptr, device));
+    scenes.push_back(std::make_unique<Scene>(contexts.back().get(), "int4+hadamard"));
+  }
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::vector<float>> outs;
+    for (int32_t device = 0; device < info.n_devices; ++device) {
+      const OnDevice current(device);
+      const Scene& scene = *scenes[static_cast<size_t>(device)];
+      scene.text.append(scene.cache.get(), scene.plain.get(), 70 + 40 * round, 110 + 40 * round);
+      outs.push_back(scene.attend(scene.plain, 3));
+      int now = -1;
+      cudaGetDevice(&now);
+      CHECK(now == device);  // calls leave the caller's device current
+      CHECK(outs.back() == outs.front());
+    }
+  }
+  // Pages cross between devices as snapshots.
+  const OnDevice second(1);
+  const kvq_test::Sequence moved =
+      kvq_test::load(scenes[1]->cache.get(), kvq_test::save(scenes[0]->cache.get(), scenes[0]->plain.get()));
+  CHECK(kvq_test::save(scenes[1]->cache.get(), moved.get()) ==
+        kvq_test::save(scenes[0]->cache.get(), scenes[0]->plain.get()));
+  scenes.clear();
+  contexts.clear();
+}
+
+// A failed kernel takes the process's use of the device with it, so this runs by itself: --no-skip.
+TEST_CASE("a device that stops working breaks its context, and nothing aborts" * doctest::skip()) {
+  if (skips()) return;
+  const kvq_test::Context context = make_context(nullptr);
+  Scene scene(context.get(), "int4");
+  kvq_error error;
+  kvq_error_init(&error);
+  void* const nowhere = reinterpret_cast<void*>(uintptr_t{4096});
+  // The kernel reads what is not there: this call or a later one says so.
+  kvq_status status =
+      kvq_append(scene.cache.get(), scene.plain.get(), 0, 1, nowhere, nowhere, KVQ_F32, nullptr, &error);
+  cudaDeviceSynchronize();
+  for (int i = 0; i < 2 && status == KVQ_OK; ++i) {
+    size_t size = 0;
+    std::vector<std::byte> buffer(size_t{1} << 20);
+    status = kvq_sequence_save(scene.cache.get(), scene.plain.get(), buffer.data(), buffer.size(), &size, &error);
+  }
+  CHECK(status == KVQ_E_BACKEND);
+  CHECK(error.backend_code != 0);
+  MESSAGE(error.message);
+  const kvq_status again =
+      kvq_append(scene.cache.get(), scene.plain.get(), 0, 1, nowhere, nowhere, KVQ_F32, nullptr, &error);
+  CHECK(again == KVQ_E_BACKEND);
+  CHECK(std::string(error.message).find("broken") != std::string::npos);
+}
+
+}  // namespace conformance
+
+#endif
