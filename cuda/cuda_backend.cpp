@@ -230,6 +230,7 @@ AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
   arguments.vectors = addresses % 16 == 0 ? 1 : 0;
   arguments.kv_heads = tokens.kv_heads;
   arguments.head_dim = tokens.head_dim;
+  arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
   arguments.first_position = tokens.positions.empty() ? 0 : tokens.positions.front();
   arguments.after = {0, tokens.after.length, tokens.after.next_position, tokens.after.room};
   arguments.status = status_;
@@ -263,11 +264,15 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
       arguments.positions = reinterpret_cast<const int32_t*>(memory + write_bytes);
     }
   }
+  // Writes come head by head. Where heads have equally many, those of the same tokens go side by side.
+  const auto heads = static_cast<size_t>(tokens.kv_heads);
+  const size_t pages = writes.size() % heads == 0 ? writes.size() / heads : 0;
+  const auto place = [heads, pages](size_t i) { return pages == 0 ? i : i % pages * heads + i / pages; };
   bool any_positions = false;
   for (size_t i = 0; i < writes.size(); ++i) {
     const bool ends_list = i + 1 == writes.size() || writes[i + 1].head != writes[i].head;
-    device_writes[i] = device_write(writes[i], ends_list);
-    any_positions = any_positions || device_writes[i].has_positions != 0;
+    device_writes[place(i)] = device_write(writes[i], ends_list);
+    any_positions = any_positions || device_writes[place(i)].has_positions != 0;
   }
   if (table != nullptr && any_positions) table->make_positions();
   call.require(launch_append(arguments, stream_), "append kernel");
@@ -276,10 +281,11 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
   table->set_state(tokens.after);
   for (size_t i = 0; i < writes.size(); ++i) {
     // Positions with gaps are uploaded before the next attention.
-    if (device_writes[i].has_positions != 0) {
-      table->invalidate(writes[i].head, writes[i].index);
+    const DeviceWrite& write = device_writes[place(i)];
+    if (write.has_positions != 0) {
+      table->invalidate(write.head, write.index);
     } else {
-      table->entered(writes[i].head, writes[i].index, device_writes[i].ends_list != 0);
+      table->entered(write.head, write.index, write.ends_list != 0);
     }
   }
 }

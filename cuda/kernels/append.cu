@@ -1,8 +1,11 @@
-#include "kernels/append_page.cuh"
+#include "kernels/append_whole.cuh"
+
+#include <algorithm>
 
 namespace kvq::cuda {
 namespace {
 
+/// Any pages, one a block.
 __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint32_t shared[];
   const DeviceWrite write =
@@ -10,18 +13,104 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   PageWriter(arguments, write, arguments.first_position, shared).run();
 }
 
+/// Mostly whole pages: every block writes its share.
+template <int32_t kHeadDim, bool kHadamard>
+__global__ void __maxnreg__(kHadamard ? 128 : 64)
+    append_whole_kernel(const __grid_constant__ AppendArguments arguments) {
+  extern __shared__ __align__(16) uint8_t bytes[];
+  const auto share = [&](uint32_t block) {
+    return static_cast<int32_t>(static_cast<int64_t>(arguments.n_writes) * block / gridDim.x);
+  };
+  const int32_t begin = share(blockIdx.x);
+  WholePageWriter<kHeadDim, kHadamard>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
+}
+
+struct Launch {
+  const void* kernel = reinterpret_cast<const void*>(append_kernel);
+  int32_t blocks;
+  int32_t threads = kAppendThreads;
+  int32_t shared_bytes;
+};
+
+/// As many blocks as run at once, with equally many pages each; where that is a part of the heads, they get the heads
+/// of one page of tokens. 0 if the device has not enough shared memory for one.
+int32_t whole_blocks(const Launch& launch, int32_t n_writes, int32_t kv_heads) {
+  int device = 0;
+  int multiprocessors = 0;
+  int resident = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, launch.kernel, launch.threads,
+                                                static_cast<size_t>(launch.shared_bytes));
+  const int32_t wave = multiprocessors * resident;
+  if (wave == 0) return 0;
+  const int32_t pages = std::min((n_writes + wave - 1) / wave, kMostPages);
+  return kv_heads % pages == 0 ? (n_writes + pages - 1) / pages
+                               : std::max(wave, (n_writes + kMostPages - 1) / kMostPages);
+}
+
+template <int32_t kHeadDim, bool kHadamard>
+Launch whole(const AppendArguments& arguments) {
+  using Writer = WholePageWriter<kHeadDim, kHadamard>;
+  Launch launch{.kernel = reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kHadamard>),
+                .blocks = 0,
+                .threads = Writer::threads(arguments.head_dim),
+                .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype)};
+  launch.blocks = whole_blocks(launch, arguments.n_writes, arguments.kv_heads);
+  return launch;
+}
+
+Launch choose_whole(const AppendArguments& arguments) {
+  const bool hadamard = arguments.hadamard != 0;
+  if (arguments.head_dim == 128) return hadamard ? whole<128, true>(arguments) : whole<128, false>(arguments);
+  return hadamard ? whole<0, true>(arguments) : whole<0, false>(arguments);
+}
+
+Launch choose(const AppendArguments& arguments) {
+  const bool many_pages = arguments.n_writes > 3 * arguments.kv_heads;
+  const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
+  if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.head_dim % kTileChannels == 0) {
+    const Launch launch = choose_whole(arguments);
+    if (launch.blocks > 0) return launch;
+  }
+  return {.blocks = arguments.n_writes, .shared_bytes = Layout{arguments.head_dim}.bytes()};
+}
+
+cudaError_t allow_shared(const void* kernel, int32_t bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+template <int32_t kHeadDim, bool kHadamard>
+cudaError_t allow_whole(int32_t limit) {
+  const int32_t most = WholePageWriter<kHeadDim, kHadamard>::bytes(kHeadDim > 0 ? kHeadDim : kMaxHeadDim, 0);
+  return allow_shared(reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kHadamard>), std::min(most, limit));
+}
+
 }  // namespace
 
 cudaError_t prepare_append() {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(append_kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              Layout{kMaxHeadDim}.bytes());
+  int device = 0;
+  int limit = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) {
+    status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (status == cudaSuccess) {
+    status = allow_shared(reinterpret_cast<const void*>(append_kernel), Layout{kMaxHeadDim}.bytes());
+  }
+  if (status == cudaSuccess) status = allow_whole<128, false>(limit);
+  if (status == cudaSuccess) status = allow_whole<128, true>(limit);
+  if (status == cudaSuccess) status = allow_whole<0, false>(limit);
+  if (status == cudaSuccess) status = allow_whole<0, true>(limit);
+  return status;
 }
 
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream) {
+  const Launch launch = choose(arguments);
   void* parameters[] = {const_cast<AppendArguments*>(&arguments)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(append_kernel), dim3(static_cast<uint32_t>(arguments.n_writes)),
-                          dim3(kAppendThreads), parameters, static_cast<size_t>(Layout{arguments.head_dim}.bytes()),
-                          stream);
+  return cudaLaunchKernel(launch.kernel, dim3(static_cast<uint32_t>(launch.blocks)),
+                          dim3(static_cast<uint32_t>(launch.threads)), parameters,
+                          static_cast<size_t>(launch.shared_bytes), stream);
 }
 
 }  // namespace kvq::cuda

@@ -9,7 +9,7 @@
 namespace kvq::cuda {
 
 /// One page to write; what PageWrite (backend/backend.h) says, for a kernel.
-struct DeviceWrite {
+struct alignas(16) DeviceWrite {
   uint64_t source;  // FP16 page whose first `kept` slots are kept, or 0
   uint64_t target;
   int32_t kept;
@@ -35,12 +35,13 @@ struct AppendArguments {
   int32_t vectors;  // k and v are aligned to 16 bytes
   int32_t kv_heads;
   int32_t head_dim;
+  int32_t hadamard;           // pages may be stored so (otherwise they are written slowly)
   int32_t first_position;     // of the first token, when positions are consecutive
   const int32_t* positions;   // [n], or null
   SequenceView view;          // whose table takes the pages; pages null: none
   HeadState after;            // what the table's heads become; pages apart
   int32_t* status;            // [0] set to 1 when a value had to be changed to fit FP16; [1]: see kNoRoom
-  const DeviceWrite* writes;  // null: inline_writes
+  const DeviceWrite* writes;  // null: inline_writes; the heads of a page of tokens side by side share work
   int32_t n_writes;
   RopeArguments rope;
   DeviceWrite inline_writes[kInlineWrites];

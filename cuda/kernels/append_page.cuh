@@ -10,7 +10,6 @@
 namespace kvq::cuda {
 
 inline constexpr int32_t kAppendThreads = 256;
-constexpr int32_t kWarps = kAppendThreads / 32;
 constexpr uint32_t kAll = 0xFFFFFFFFU;
 constexpr float kMaxHalf = 65504.0F;
 
@@ -33,15 +32,24 @@ struct Layout {
   }
 };
 
+/// x / (2^bits − 1) as division rounds it: a product with the reciprocal, corrected by what it leaves.
+__device__ inline float over_top(float x, int32_t bits) {
+  const float top = static_cast<float>((1 << bits) - 1);
+  const float reciprocal =
+      bits == 8 ? 1.0F / 255.0F : (bits == 4 ? 1.0F / 15.0F : (bits == 3 ? 1.0F / 7.0F : 1.0F / 3.0F));
+  const float quotient = x * reciprocal;
+  return fmaf(fmaf(-quotient, top, x), reciprocal, quotient);
+}
+
 /// Scale and minimum of one group as the page stores them.
 struct Quantizer {
   __half scale;
   __half minimum;
   float inverse_scale;  // 0 for a constant group
 
-  __device__ Quantizer(float low, float high, float top) {
+  __device__ Quantizer(float low, float high, int32_t bits) {
     minimum = __float2half_rn(fminf(fmaxf(low, -kMaxHalf), kMaxHalf));
-    scale = __float2half_rn(fminf((high - __half2float(minimum)) / top, kMaxHalf));
+    scale = __float2half_rn(fminf(over_top(high - __half2float(minimum), bits), kMaxHalf));
     const float step = __half2float(scale);
     inverse_scale = step > 0.0F ? 1.0F / step : 0.0F;
   }
@@ -57,6 +65,7 @@ class PageWriter {
         first_position_(first_position),
         layout_{arguments.head_dim},
         thread_(static_cast<int32_t>(threadIdx.x)),
+        threads_(static_cast<int32_t>(blockDim.x)),
         key_words_(shared),
         value_words_(key_words_ + layout_.key_words()),
         scratch_(reinterpret_cast<float*>(value_words_ + layout_.value_words())),
@@ -82,6 +91,15 @@ class PageWriter {
                         value_bytes(format.values(), format.group_shift(), a_.head_dim), target + keys.bytes());
     }
     if (thread_ == 0 && a_.view.pages != nullptr) enter();
+  }
+
+  /// The page's entry in the table.
+  __device__ void enter() const {
+    const int64_t at = static_cast<int64_t>(w_.head) * a_.view.capacity + w_.index;
+    a_.view.pages[at] = {w_.target, w_.first_position, w_.format, static_cast<uint8_t>(w_.kept + w_.token_count),
+                         w_.has_positions};
+    if (w_.ends_list == 0) return;
+    a_.view.heads[w_.head] = {w_.index + 1, a_.after.length, a_.after.next_position, a_.after.room};
   }
 
  private:
@@ -111,10 +129,10 @@ class PageWriter {
 
   __device__ void fill_angles() {
     const int32_t pairs = a_.rope.rotary_dim / 2;
-    for (int32_t i = thread_; i < pairs; i += kAppendThreads) inv_freq_[i] = a_.rope.inv_freq[i];
+    for (int32_t i = thread_; i < pairs; i += threads_) inv_freq_[i] = a_.rope.inv_freq[i];
     __syncthreads();
     auto* angles = reinterpret_cast<float2*>(scratch_);
-    for (int32_t i = thread_; i < w_.token_count * pairs; i += kAppendThreads) {
+    for (int32_t i = thread_; i < w_.token_count * pairs; i += threads_) {
       angles[i] = cos_sin(static_cast<double>(token_position(i / pairs)) * static_cast<double>(inv_freq_[i % pairs]));
     }
   }
@@ -122,7 +140,7 @@ class PageWriter {
   __device__ void load_kept() {
     const auto* source = reinterpret_cast<const uint32_t*>(w_.source);
     const int32_t filled = w_.kept + w_.token_count;
-    for (int32_t i = thread_; i < a_.head_dim / 2 * kSlots; i += kAppendThreads) {
+    for (int32_t i = thread_; i < a_.head_dim / 2 * kSlots; i += threads_) {
       const int32_t slot = i % kSlots;
       if (slot < w_.kept) {
         key_words_[i / kSlots * (kSlots + 1) + slot] = source[page_word<true>(Kind::kFloat16, 0, i)];
@@ -131,7 +149,7 @@ class PageWriter {
       }
     }
     const auto* values = source + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 4;
-    for (int32_t i = thread_; i < layout_.value_words(); i += kAppendThreads) {
+    for (int32_t i = thread_; i < layout_.value_words(); i += threads_) {
       const int32_t slot = i / layout_.lanes() * 2;
       uint32_t word = slot < w_.kept ? values[page_word<false>(Kind::kFloat16, a_.head_dim, i)] : 0;
       if (slot + 1 >= w_.kept) word &= 0xFFFFU;
@@ -153,7 +171,7 @@ class PageWriter {
     auto* values = in_place ? reinterpret_cast<__half*>(w_.target) + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 2
                             : reinterpret_cast<__half*>(value_words_);
     const int32_t eighths = a_.head_dim / 8;
-    for (int32_t i = thread_; i < w_.token_count * eighths; i += kAppendThreads) {
+    for (int32_t i = thread_; i < w_.token_count * eighths; i += threads_) {
       const int32_t token = i / eighths;
       const int32_t channel = i % eighths * 8;
       const int32_t slot = w_.kept + token;
@@ -177,7 +195,7 @@ class PageWriter {
     // The lanes that pad a value row.
     if (in_place || layout_.lanes() == a_.head_dim) return;
     const int32_t padding = layout_.lanes() - a_.head_dim;
-    for (int32_t i = thread_; i < kSlots / 2 * padding; i += kAppendThreads) {
+    for (int32_t i = thread_; i < kSlots / 2 * padding; i += threads_) {
       value_words_[i / padding * layout_.lanes() + a_.head_dim + i % padding] = 0;
     }
   }
@@ -212,16 +230,16 @@ class PageWriter {
     if (kind == Kind::kFloat16) {
       auto* words = reinterpret_cast<uint32_t*>(target);
       const int32_t n = bytes.codes / 4;
-      for (int32_t i = thread_; i < n; i += kAppendThreads) {
+      for (int32_t i = thread_; i < n; i += threads_) {
         words[page_word<kKeys>(kind, a_.head_dim, i)] =
             kKeys ? key_words_[i / kSlots * (kSlots + 1) + i % kSlots] : value_words_[i];
       }
-      for (int32_t i = n + thread_; i < bytes.bytes() / 4; i += kAppendThreads) words[i] = 0;
+      for (int32_t i = n + thread_; i < bytes.bytes() / 4; i += threads_) words[i] = 0;
       return;
     }
     load_floats<kKeys>(hadamard);
     __syncthreads();
-    const int32_t bits = kind == Kind::kInt8 ? 8 : (kind == Kind::kInt4 ? 4 : (kind == Kind::kInt3 ? 3 : 2));
+    const int32_t bits = code_bits(kind);
     choose_scales<kKeys>(bits, group_shift, bytes, target);
     __syncthreads();
     auto* words = reinterpret_cast<uint32_t*>(target);
@@ -233,7 +251,7 @@ class PageWriter {
       write_codes<kKeys>(words, kind, 0, bits, bits, 0, group_shift);
     }
     auto* halves = reinterpret_cast<uint16_t*>(target);
-    for (int32_t i = (bytes.codes + 2 * bytes.scales) / 2 + thread_; i < bytes.bytes() / 2; i += kAppendThreads)
+    for (int32_t i = (bytes.codes + 2 * bytes.scales) / 2 + thread_; i < bytes.bytes() / 2; i += threads_)
       halves[i] = 0;
   }
 
@@ -244,7 +262,7 @@ class PageWriter {
     const int32_t lane = thread_ % 32;
     const int32_t block = a_.head_dim & -a_.head_dim;
     const float norm = 1.0F / sqrtf(static_cast<float>(block));
-    for (int32_t slot = thread_ / 32; slot < kSlots; slot += kWarps) {
+    for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
       float x[kMaxHeadDim / 32];
 #pragma unroll
       for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
@@ -291,9 +309,8 @@ class PageWriter {
   __device__ void choose_scales(int32_t bits, int32_t group_shift, const SideBytes& bytes, uint8_t* target) {
     auto* scales = reinterpret_cast<__half*>(target + bytes.codes);
     auto* minima = reinterpret_cast<__half*>(target + bytes.minima_offset());
-    const auto top = static_cast<float>((1 << bits) - 1);
     const int32_t group = 32 << group_shift;
-    for (int32_t i = thread_; i < bytes.scales / 2; i += kAppendThreads) {
+    for (int32_t i = thread_; i < bytes.scales / 2; i += threads_) {
       const int32_t begin = kKeys ? i : i % kSlots * layout_.row_floats() + i / kSlots * group;
       const int32_t step = kKeys ? layout_.row_floats() : 1;
       const int32_t n = kKeys ? kSlots : min(group, a_.head_dim - i / kSlots * group);
@@ -304,7 +321,7 @@ class PageWriter {
         low = fminf(low, value);
         high = fmaxf(high, value);
       }
-      const Quantizer quantizer(low, high, top);
+      const Quantizer quantizer(low, high, bits);
       scales[scale_place(i)] = quantizer.scale;
       minima[scale_place(i)] = quantizer.minimum;
       minima_[i] = __half2float(quantizer.minimum);
@@ -321,7 +338,7 @@ class PageWriter {
     const int32_t per_word = 32 / field_bits;
     const auto top = static_cast<float>((1 << bits) - 1);
     const int32_t n = (reduction + per_word - 1) / per_word * lanes;
-    for (int32_t i = thread_; i < n; i += kAppendThreads) {
+    for (int32_t i = thread_; i < n; i += threads_) {
       const int32_t lane = i % lanes;
       const int32_t first = i / lanes * per_word;
       uint32_t word = 0;
@@ -339,20 +356,12 @@ class PageWriter {
     }
   }
 
-  /// The page's entry in the table.
-  __device__ void enter() const {
-    const int64_t at = static_cast<int64_t>(w_.head) * a_.view.capacity + w_.index;
-    a_.view.pages[at] = {w_.target, w_.first_position, w_.format, static_cast<uint8_t>(w_.kept + w_.token_count),
-                         w_.has_positions};
-    if (w_.ends_list == 0) return;
-    a_.view.heads[w_.head] = {w_.index + 1, a_.after.length, a_.after.next_position, a_.after.room};
-  }
-
   const AppendArguments& a_;
   const DeviceWrite w_;
   const int32_t first_position_;
   const Layout layout_;
   const int32_t thread_;
+  const int32_t threads_;
   uint32_t* key_words_;
   uint32_t* value_words_;
   float* scratch_;

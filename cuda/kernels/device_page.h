@@ -17,6 +17,11 @@ inline constexpr int32_t kMaxHeadDim = 256;
 /// How a page side is stored, without its Hadamard flag.
 enum class Kind : uint32_t { kFloat16 = 0, kInt8 = 1, kInt4 = 2, kInt3 = 3, kInt2 = 4 };
 
+KVQ_HOST_DEVICE constexpr int32_t code_bits(Kind kind) {
+  if (kind == Kind::kFloat16) return 16;
+  return kind == Kind::kInt8 ? 8 : (kind == Kind::kInt4 ? 4 : (kind == Kind::kInt3 ? 3 : 2));
+}
+
 /// A page's format in 16 bits: kind and Hadamard flag of keys, the same of values, log2(group / 32).
 struct FormatCode {
   uint32_t bits = 0;
@@ -76,6 +81,15 @@ KVQ_HOST_DEVICE constexpr SideBytes value_bytes(Kind kind, int32_t group_shift, 
   return {code_rows(kind, kSlots) * value_lanes(head_dim) * 4, kind == Kind::kFloat16 ? 0 : 2 * kSlots * groups};
 }
 
+/// The bytes of either side where groups have 32 channels and the head size is a multiple of that: no word is padded.
+KVQ_HOST_DEVICE constexpr SideBytes full_bytes(Kind kind, bool keys, int32_t head_dim) {
+  if (kind == Kind::kFloat16) return {kSlots * head_dim * 2, 0};
+  return {kSlots * head_dim * code_bits(kind) / 8, keys ? 2 * head_dim : 2 * kSlots * (head_dim / 32)};
+}
+static_assert(full_bytes(Kind::kInt3, true, 96).codes == key_bytes(Kind::kInt3, 96).codes &&
+              full_bytes(Kind::kInt2, false, 32).codes == value_bytes(Kind::kInt2, 0, 32).codes &&
+              full_bytes(Kind::kInt8, false, 64).scales == value_bytes(Kind::kInt8, 0, 64).scales);
+
 // On the device the bytes of a page side are permuted, so that kernels read them as they lie, without bank conflicts
 // and without moving halves: 16-byte chunks of codes trade places within a line of 128 bytes, and of every four scales
 // or minima the two in the middle are swapped. Both permutations are their own inverse.
@@ -94,12 +108,15 @@ KVQ_HOST_DEVICE inline bool swizzles_values(int32_t head_dim) {
   return lanes >= 32 && (lanes & (lanes - 1)) == 0;
 }
 
+/// How the chunks of a row of values are permuted. Rows, or groups of rows, are what one load of a warp covers.
+KVQ_HOST_DEVICE inline int32_t value_swizzle(Kind kind, int32_t head_dim, int32_t row) {
+  if (!swizzles_values(head_dim)) return 0;
+  return 2 * (row >> (kind == Kind::kFloat16 ? 2 : (kind == Kind::kInt8 ? 1 : 0)) & 3);
+}
+
 /// Place of chunk `i` of the codes of values.
 KVQ_HOST_DEVICE inline int32_t value_chunk(Kind kind, int32_t head_dim, int32_t i) {
-  if (!swizzles_values(head_dim)) return i;
-  // Rows, or groups of rows, that one load of a warp covers.
-  const int32_t rows = i / (value_lanes(head_dim) / 4) >> (kind == Kind::kFloat16 ? 2 : (kind == Kind::kInt8 ? 1 : 0));
-  return i ^ (2 * (rows & 3));
+  return i ^ value_swizzle(kind, head_dim, i / (value_lanes(head_dim) / 4));
 }
 
 /// Place of scale or minimum `i` in its plane.

@@ -6,7 +6,7 @@
 namespace kvq::cuda {
 
 /// cos and sin of an angle of any size, correct to far below a float's rounding.
-__device__ inline float2 cos_sin(double angle) {
+__device__ inline double2 cos_sin_double(double angle) {
   const double turns = rint(angle * 0.63661977236758134308);  // quarters
   const double r = fma(-turns, 6.123233995736766036e-17, fma(-turns, 1.57079632679489655800, angle));
   const double z = r * r;
@@ -29,8 +29,12 @@ __device__ inline float2 cos_sin(double angle) {
   const auto quarter = static_cast<int32_t>(static_cast<int64_t>(turns) & 3);
   const double cosine = (quarter & 1) != 0 ? s : c;
   const double sine = (quarter & 1) != 0 ? c : s;
-  return make_float2(static_cast<float>(quarter == 1 || quarter == 2 ? -cosine : cosine),
-                     static_cast<float>(quarter >= 2 ? -sine : sine));
+  return make_double2(quarter == 1 || quarter == 2 ? -cosine : cosine, quarter >= 2 ? -sine : sine);
+}
+
+__device__ inline float2 cos_sin(double angle) {
+  const double2 turn = cos_sin_double(angle);
+  return make_float2(static_cast<float>(turn.x), static_cast<float>(turn.y));
 }
 
 /// The same with an absolute error of 5e-7, for queries, which are rounded to halves: a tenth of the instructions.

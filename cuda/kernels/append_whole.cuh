@@ -1,0 +1,220 @@
+// Pages that hold nothing but 32 new tokens, which is what a prompt consists of. A block writes the pages of the same
+// tokens for several heads, which share their angles; while it encodes one head, the next one's tokens arrive.
+//
+// A page takes two steps. Threads that own 16 channels of a token rotate and round them; then every warp encodes a
+// tile.
+#pragma once
+
+#include "kernels/append_tokens.cuh"
+
+namespace kvq::cuda {
+
+inline constexpr int32_t kMostPages = 16;  // of a block
+
+/// `kHeadDim` 0: any multiple of 32. Without `kHadamard`, pages that are stored so are left to PageWriter.
+template <int32_t kHeadDim, bool kHadamard>
+class WholePageWriter {
+ public:
+  /// 16 channels of a token each.
+  __host__ __device__ static constexpr int32_t threads(int32_t head_dim) { return kSlots * head_dim / 16; }
+  /// Of shared memory: the block's writes, angles, two planes, tokens on their way.
+  __host__ __device__ static int32_t bytes(int32_t head_dim, int32_t dtype) {
+    const int32_t tokens = 2 * kSlots * head_dim * element_bytes(dtype);
+    const int32_t whole = Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens;
+    const int32_t other = Layout{head_dim}.bytes();
+    return kWriteBytes + (whole > other ? whole : other);
+  }
+
+  __device__ WholePageWriter(const AppendArguments& arguments, uint8_t* shared)
+      : a_(arguments),
+        writes_(reinterpret_cast<DeviceWrite*>(shared)),
+        rest_(shared + kWriteBytes),
+        angles_(arguments, head_dim(), rest_),
+        planes_(rest_ + Angles::bytes(head_dim())),
+        staged_(planes_ + 2 * plane_bytes(head_dim())),
+        thread_(static_cast<int32_t>(threadIdx.x)),
+        slot_(thread_ / units()),
+        unit_(thread_ % units()) {
+    const int32_t rotary = a_.rope.half() ? a_.rope.rotary_dim / 16 : 0;
+    // Channels that are paired with each other meet in a thread.
+    eighths_[0] = unit_ < rotary ? unit_ : unit_ + rotary;
+    eighths_[1] = unit_ < rotary ? unit_ + rotary : unit_ + units();
+  }
+
+  /// Writes [begin, begin + n) of the list.
+  __device__ void run(int32_t begin, int32_t n) {
+    // The list may be in host memory: what the first page needs is not delayed by the others.
+    const DeviceWrite* list = (a_.writes != nullptr ? a_.writes : a_.inline_writes) + begin;
+    const auto* from = reinterpret_cast<const uint4*>(list);
+    auto* pieces = reinterpret_cast<uint4*>(writes_);
+    if (thread_ < kPieces) pieces[thread_] = from[thread_];
+    angles_.start(thread_);
+    __syncthreads();
+    const int32_t piece = kPieces + thread_;
+    uint4 others = make_uint4(0, 0, 0, 0);
+    if (piece < n * kPieces) others = from[piece];
+    int32_t token_begin = -1;
+    const bool begins_whole = is_whole(writes_[0]);
+    if (begins_whole) {
+      token_begin = writes_[0].token_begin;
+      fetch<true>(writes_[0]);
+      fetch<false>(writes_[0]);
+      angles_.find(token_begin, thread_, threads(head_dim()));
+    }
+    if (piece < n * kPieces) pieces[piece] = others;
+    __syncthreads();
+
+    const int32_t lane = thread_ % 32;
+    uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // a bit a write
+    uint32_t rest = ~whole & ((1U << n) - 1U);
+    if (a_.view.pages != nullptr && thread_ < 32 && (whole >> lane & 1U) != 0) {
+      PageWriter(a_, writes_[lane], 0, nullptr).enter();
+    }
+    if (!begins_whole && whole != 0) {
+      fetch<true>(first_of(whole));
+      fetch<false>(first_of(whole));
+    }
+    while (whole != 0) {
+      const DeviceWrite& write = first_of(whole);
+      whole &= whole - 1;
+      if (write.token_begin != token_begin) {
+        token_begin = write.token_begin;
+        angles_.find(token_begin, thread_, threads(head_dim()));
+        __syncthreads();
+      }
+      write_whole(write, whole);
+    }
+    // Last, so that registers of one are not those of the other.
+    for (; rest != 0; rest &= rest - 1) {
+      __syncthreads();
+      PageWriter(a_, first_of(rest), a_.first_position, reinterpret_cast<uint32_t*>(rest_)).run();
+    }
+  }
+
+ private:
+  static constexpr int32_t kPieces = sizeof(DeviceWrite) / sizeof(uint4);
+  static constexpr int32_t kWriteBytes = kMostPages * static_cast<int32_t>(sizeof(DeviceWrite));
+
+  __host__ __device__ static constexpr int32_t element_bytes(int32_t dtype) { return dtype == 0 ? 4 : 2; }
+  __host__ __device__ static constexpr int32_t plane_bytes(int32_t head_dim) {
+    return kHadamard ? FloatPlane::bytes(head_dim) : HalfPlane::bytes(head_dim);
+  }
+  __device__ int32_t head_dim() const { return kHeadDim > 0 ? kHeadDim : a_.head_dim; }
+  __device__ int32_t units() const { return head_dim() / 16; }  // threads of a token
+  __device__ uint8_t* plane(bool keys) const { return planes_ + (keys ? 0 : plane_bytes(head_dim())); }
+
+  __device__ const DeviceWrite& first_of(uint32_t bits) const { return writes_[__ffs(static_cast<int>(bits)) - 1]; }
+
+  __device__ bool is_whole(const DeviceWrite& write) const {
+    const FormatCode format{write.format};
+    const bool plain = !format.hadamard_keys() && !format.hadamard_values();
+    // A token's threads must have all its channels in order to rotate them by Hadamard.
+    const bool in_order =
+        (head_dim() & (head_dim() - 1)) == 0 && (!a_.rope.half() || a_.rope.rotary_dim % head_dim() == 0);
+    return write.source == 0 && write.token_count == kSlots && (plain || (kHadamard && in_order)) &&
+           (format.group_shift() == 0 || format.values() == Kind::kFloat16);
+  }
+
+  /// Meanwhile the tokens of the first of `next` arrive.
+  __device__ void write_whole(const DeviceWrite& write, uint32_t next) {
+    // Addresses are found anew for every page: kept, they would fill the registers.
+    asm volatile("" : "+r"(thread_), "+r"(slot_), "+r"(unit_), "+r"(eighths_[0]), "+r"(eighths_[1]));
+    const FormatCode format{write.format};
+    asm volatile("cp.async.wait_all;\n" ::: "memory");
+    prepare<true>(format.hadamard_keys() && format.keys() != Kind::kFloat16);
+    if (next != 0) fetch<true>(first_of(next));
+    prepare<false>(format.hadamard_values() && format.values() != Kind::kFloat16);
+    if (next != 0) fetch<false>(first_of(next));
+    __syncthreads();
+    encode(write, format);
+  }
+
+  /// Where a thread's channels [8·eighths_[i], …) arrive; no other thread reads them.
+  template <bool kKeys>
+  __device__ uint8_t* staged(int32_t i) const {
+    return staged_ + (((kKeys ? 0 : 2) + i) * threads(head_dim()) + thread_) * 8 * element_bytes(a_.dtype);
+  }
+
+  template <bool kKeys>
+  __device__ void fetch(const DeviceWrite& write) const {
+    const int64_t row = (static_cast<int64_t>(write.token_begin + slot_) * a_.kv_heads + write.head) * head_dim();
+    const auto* tensor = static_cast<const uint8_t*>(kKeys ? a_.k : a_.v);
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      copy_eight(staged<kKeys>(i), tensor + (row + 8 * eighths_[i]) * element_bytes(a_.dtype));
+    }
+  }
+
+  __device__ void copy_eight(void* to, const void* from) const {
+    const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(address), "l"(from) : "memory");
+    if (a_.dtype == 0) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1 + 16], 16;\n" ::"r"(address + 16), "l"(from) : "memory");
+    }
+  }
+
+  /// A token's channels of this thread as halves, keys after rotation, into the side's plane.
+  template <bool kKeys>
+  __device__ void prepare(bool hadamard) const {
+    float x[2][8];
+    __half2 halves[2][4];
+    if (a_.dtype == 1 && !(kKeys && a_.rope.rotary_dim > 0)) {
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) {
+        const uint4 words = *reinterpret_cast<const uint4*>(staged<kKeys>(i));
+        halves[i][0] = as_halves(words.x), halves[i][1] = as_halves(words.y);
+        halves[i][2] = as_halves(words.z), halves[i][3] = as_halves(words.w);
+      }
+      if (!are_below_most(halves)) {
+        to_floats(halves, x);
+        if (!fit_halves(x)) *a_.status = 1;
+        keep_finite(halves);
+      }
+    } else {
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) read_eight(staged<kKeys>(i), a_.dtype, true, 0, x[i]);
+      if (kKeys && a_.rope.rotary_dim > 0) angles_.rotate(slot_, unit_, eighths_, x);
+      to_halves(x, halves);
+      if (!are_below_most(halves)) {
+        if (!fit_halves(x)) *a_.status = 1;
+        keep_finite(halves);
+      }
+    }
+    if (kHadamard && hadamard) {
+      to_floats(halves, x);
+      rotate_hadamard(units(), x);
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) FloatPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], x[i]);
+    } else {
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) HalfPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], halves[i]);
+    }
+  }
+
+  /// Half of the warps encode keys, half values.
+  __device__ void encode(const DeviceWrite& write, FormatCode format) const {
+    const int32_t tiles = head_dim() / kTileChannels;
+    auto* target = reinterpret_cast<uint8_t*>(write.target);
+    const int32_t warp = thread_ / 32;
+    if (warp < tiles) {
+      TileWriter<true, kHeadDim, kHadamard>(a_, plane(true), warp, target).write(format.keys(), format.hadamard_keys());
+    } else {
+      target += full_bytes(format.keys(), true, head_dim()).bytes();
+      TileWriter<false, kHeadDim, kHadamard>(a_, plane(false), warp - tiles, target)
+          .write(format.values(), format.hadamard_values());
+    }
+  }
+
+  const AppendArguments& a_;
+  DeviceWrite* writes_;
+  uint8_t* rest_;
+  const Angles angles_;
+  uint8_t* planes_;
+  uint8_t* staged_;
+  int32_t thread_;
+  int32_t slot_;
+  int32_t unit_;
+  int32_t eighths_[2];  // of the channels
+};
+
+}  // namespace kvq::cuda
