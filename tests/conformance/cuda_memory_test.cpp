@@ -207,10 +207,11 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
   }
   // Pages cross between devices as snapshots.
   const OnDevice second(1);
-  const kvq_test::Sequence moved =
-      kvq_test::load(scenes[1]->cache.get(), kvq_test::save(scenes[0]->cache.get(), scenes[0]->plain.get()));
-  CHECK(kvq_test::save(scenes[1]->cache.get(), moved.get()) ==
-        kvq_test::save(scenes[0]->cache.get(), scenes[0]->plain.get()));
+  {
+    const kvq_test::Snapshot snapshot = kvq_test::save(scenes[0]->cache.get(), scenes[0]->plain.get());
+    const kvq_test::Sequence moved = kvq_test::load(scenes[1]->cache.get(), snapshot);
+    CHECK(kvq_test::save(scenes[1]->cache.get(), moved.get()) == snapshot);
+  }
   scenes.clear();
   contexts.clear();
 }
