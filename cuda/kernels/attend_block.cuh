@@ -66,7 +66,7 @@ __device__ inline uint32_t divide(uint32_t x, const Divisor& by) { return __umul
 
 /// Rows of one KV head of one sequence that walk its pages together.
 struct Unit {
-  const AttendSequenceArguments* sequence;
+  int32_t sequence;  // an index, not an address: arguments are read much faster from where they are passed
   int32_t head;
   int32_t first_row;  // row r is query r / group of the sequence, query head head · group + r % group
 };
@@ -139,18 +139,15 @@ class Block {
         t_(lane_ % 4) {
     ring_ = shared_address(rings_ + warp_ * a_.ring_bytes);
     arrived_ = shared_address(s_.arrived[warp_]);
-    if (lane_ == 0) {
-#pragma unroll
-      for (int32_t i = 0; i < kMaxStages; ++i) make_copy_barrier(&s_.arrived[warp_][i]);
-    }
-    order_before_copies();
-    __syncwarp();
   }
 
   __device__ __forceinline__ void run();
 
  private:
   // --------------------------------------------------------------------------------------------------- units of work
+  __device__ __forceinline__ const AttendSequenceArguments& sequence_of(const Unit& unit) const {
+    return a_.sequences[unit.sequence];
+  }
   __device__ __forceinline__ int32_t row_blocks(const AttendSequenceArguments& sequence) const;
   __device__ __forceinline__ Unit unit_of(int32_t row_block, int32_t head) const;
   __device__ __forceinline__ Unit find_unit(int32_t unit) const;
@@ -192,6 +189,7 @@ class Block {
     uint32_t masked;  // pages that need a closer look
   };
   __device__ __forceinline__ void run_segment(const Segment& segment);
+  __device__ __forceinline__ void make_barriers();
   __device__ __forceinline__ void reset();
   __device__ __forceinline__ void read_rows();
   __device__ __forceinline__ void walk(const Segment& segment, Batch& batch, bool early);
@@ -309,6 +307,7 @@ class Block {
   int32_t copy_slot_;
   int32_t started_;  // copies before the first page's turn
   int32_t slot_;
+  bool has_barriers_ = false;
   bool any_run_;  // outputs may be other than zero
   int32_t group_shift_;
   int32_t rows_;  // of the unit

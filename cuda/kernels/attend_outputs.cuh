@@ -313,7 +313,7 @@ __device__ __forceinline__ int64_t Block<DP, kFull, NT>::row_offset(const Unit& 
   const uint32_t query = divide(of_unit, a_.group);
   const auto head =
       static_cast<int32_t>(static_cast<uint32_t>(unit.head) * a_.group.number + of_unit - query * a_.group.number);
-  return (static_cast<int64_t>(unit.sequence->query_begin + static_cast<int32_t>(query)) * a_.q_heads + head) *
+  return (static_cast<int64_t>(sequence_of(unit).query_begin + static_cast<int32_t>(query)) * a_.q_heads + head) *
          a_.head_dim;
 }
 

@@ -7,28 +7,28 @@ namespace kvq::cuda {
 
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ int32_t Block<DP, kFull, NT>::rows_of(const Unit& unit) const {
-  return min(kRows, unit.sequence->query_count * static_cast<int32_t>(a_.group.number) - unit.first_row);
+  return min(kRows, sequence_of(unit).query_count * static_cast<int32_t>(a_.group.number) - unit.first_row);
 }
 
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ int32_t Block<DP, kFull, NT>::position_in_page(const Unit& unit, const DevicePage& page,
                                                                           int32_t index, int32_t slot) const {
   if (page.has_positions == 0) return page.first_position + slot;
-  const SequenceView& view = unit.sequence->view;
+  const SequenceView& view = sequence_of(unit).view;
   return view.positions[(static_cast<int64_t>(unit.head) * view.capacity + index) * kSlots + slot];
 }
 
 /// Position of query `query` of the unit's sequence.
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ int32_t Block<DP, kFull, NT>::query_position(const Unit& unit, int32_t query) const {
-  if (a_.query_positions != nullptr) return a_.query_positions[unit.sequence->query_begin + query];
-  if (unit.sequence->last_position >= 0) {
-    return unit.sequence->last_position - (unit.sequence->query_count - 1 - query);
+  if (a_.query_positions != nullptr) return a_.query_positions[sequence_of(unit).query_begin + query];
+  if (sequence_of(unit).last_position >= 0) {
+    return sequence_of(unit).last_position - (sequence_of(unit).query_count - 1 - query);
   }
-  const SequenceView& view = unit.sequence->view;
-  if (unit.sequence->query_count == 1) return view.heads[unit.head].next_position - 1;
+  const SequenceView& view = sequence_of(unit).view;
+  if (sequence_of(unit).query_count == 1) return view.heads[unit.head].next_position - 1;
   const DevicePage* pages = view.pages + static_cast<int64_t>(unit.head) * view.capacity;
-  int32_t back = unit.sequence->query_count - query;
+  int32_t back = sequence_of(unit).query_count - query;
   for (int32_t i = page_count(unit) - 1; i >= 0; --i) {
     const DevicePage page = pages[i];
     if (back <= page.count) return position_in_page(unit, page, i, page.count - back);
@@ -40,14 +40,15 @@ __device__ __forceinline__ int32_t Block<DP, kFull, NT>::query_position(const Un
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::load_row(const Unit& unit, int32_t row, QueryRow& to) const {
   const bool exists = row < rows_;
-  const int64_t offset = row_offset(unit, exists ? row : 0);
+  const int32_t shift = element_shift(a_.q_dtype);
+  const auto* elements = static_cast<const uint8_t*>(a_.q) + (row_offset(unit, exists ? row : 0) << shift);
 #pragma unroll
   for (int32_t i = 0; i < kPairs; ++i) {
     const int32_t pair = lane_ + 32 * i;
     const bool inside = exists && (kFull || 2 * pair < a_.head_dim);
 #pragma unroll
     for (int32_t c = 0; c < 2; ++c) {
-      to.bits[i][c] = inside ? read_bits(a_.q, a_.q_dtype, offset + pair_channel(pair, c)) : 0;
+      to.bits[i][c] = read_bits(elements + (pair_channel(pair, c) << shift), a_.q_dtype, inside);
     }
     to.inv_freq[i] = 2 * pair < a_.rotary_dim ? __ldg(a_.inv_freq + pair) : 0.0F;
   }

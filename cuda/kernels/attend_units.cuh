@@ -23,7 +23,7 @@ __device__ __forceinline__ Unit Block<DP, kFull, NT>::unit_of(int32_t row_block,
       of_sequence -= blocks;
     }
   }
-  return {&a_.sequences[i], head, of_sequence * kRows};
+  return {i, head, of_sequence * kRows};
 }
 
 template <int DP, bool kFull, int NT>
@@ -33,7 +33,7 @@ __device__ __forceinline__ Unit Block<DP, kFull, NT>::find_unit(int32_t unit) co
 
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ int32_t Block<DP, kFull, NT>::page_count(const Unit& unit) const {
-  return a_.uniform_pages >= 0 ? a_.uniform_pages : unit.sequence->view.heads[unit.head].pages;
+  return a_.uniform_pages >= 0 ? a_.uniform_pages : sequence_of(unit).view.heads[unit.head].pages;
 }
 
 /// The block's place in a grid of units and parts says which pages it walks, if any.
@@ -49,13 +49,15 @@ __device__ __forceinline__ bool Block<DP, kFull, NT>::take_part(Segment& to) con
   const int32_t pages = page_count(to.unit);
   int32_t part_pages = a_.part_pages;
   if (part_pages == 0) {
-    part_pages = max((pages + a_.parts - 1) / a_.parts, warps_);
-    to.parts = (pages + part_pages - 1) / part_pages;
+    const auto even = static_cast<uint32_t>(pages + a_.parts - 1) / static_cast<uint32_t>(a_.parts);
+    part_pages = max(static_cast<int32_t>(even), warps_);
+    to.parts = static_cast<int32_t>(static_cast<uint32_t>(pages + part_pages - 1) / static_cast<uint32_t>(part_pages));
   }
   to.begin = to.part * part_pages;
   to.end = to.begin + min(pages - to.begin, part_pages);
+  if (to.begin < to.end) return true;
   if (pages == 0 && to.part == 0) write_zeros(to.unit);
-  return to.begin < to.end;
+  return false;
 }
 
 /// All units' pages in a row are cut into equal shares, one a block. Units are padded to whole shares where that costs

@@ -9,12 +9,23 @@ template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::run() {
   Segment segment;
   Share share;
-  if (a_.parts > 0 ? !take_part(segment) : !take_share(share) || !next_segment(share, segment)) return;
+  bool ready = false;
+  if (a_.parts != 0) {
+    ready = take_part(segment);
+    if (!ready) return;
+  }
+  // What is common comes first: instructions are fetched in the order they are written in.
 #pragma unroll 1
   for (;;) {
-    run_segment(segment);
-    if (a_.parts > 0 || !next_segment(share, segment)) return;
-    __syncthreads();  // the rings still hold outputs
+    if (ready) {
+      run_segment(segment);
+      if (a_.parts != 0) break;
+      __syncthreads();  // the rings still hold outputs
+    } else if (!take_share(share)) {
+      return;
+    }
+    if (!next_segment(share, segment)) return;
+    ready = true;
   }
 }
 
@@ -27,6 +38,7 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::run_segment(const Segment&
   rows_ = rows_of(segment.unit);
   QueryRow row;
   load_row(segment.unit, warp_, row);
+  if (!has_barriers_) make_barriers();
   reset();
   // A single newest query sees every page, so copies can start before it is known where it is.
   const bool early = a_.single_newest != 0 && batch.base < segment.end;
@@ -43,6 +55,17 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::run_segment(const Segment&
   store_warp();
   __syncthreads();
   write_output(segment);
+}
+
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::make_barriers() {
+  if (lane_ == 0) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < kMaxStages; ++i) make_copy_barrier(arrived_ + 8 * i);
+  }
+  order_before_copies();
+  __syncwarp();
+  has_barriers_ = true;
 }
 
 template <int DP, bool kFull, int NT>
@@ -84,7 +107,7 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::read_rows() {
 
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::load_batch(const Segment& segment, Batch& batch) const {
-  const SequenceView& view = segment.unit.sequence->view;
+  const SequenceView& view = sequence_of(segment.unit).view;
   const auto* pages =
       reinterpret_cast<const uint4*>(view.pages + static_cast<int64_t>(segment.unit.head) * view.capacity);
   const int32_t mine = batch.base + lane_ * warps_;
@@ -138,26 +161,20 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::walk(const Segment& segmen
     early = false;
     start_copies(batch.record, stages_ - 1);
     // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
-    if ((run & batch.masked) != 0 || a_.softcap > 0.0F || format_.keys() != format_.values()) {
+    const bool special = (run & batch.masked) != 0 || a_.softcap > 0.0F || format_.keys() != format_.values();
+    const Kind kind = format_.keys();
+    if (special) {
       run_pages<0>(segment.unit, batch, run);
-      continue;
-    }
-    switch (format_.keys()) {
-      case Kind::kFloat16:
-        run_pages<16>(segment.unit, batch, run);
-        break;
-      case Kind::kInt8:
-        run_pages<8>(segment.unit, batch, run);
-        break;
-      case Kind::kInt4:
-        run_pages<4>(segment.unit, batch, run);
-        break;
-      case Kind::kInt3:
-        run_pages<3>(segment.unit, batch, run);
-        break;
-      case Kind::kInt2:
-        run_pages<2>(segment.unit, batch, run);
-        break;
+    } else if (kind == Kind::kInt4) {
+      run_pages<4>(segment.unit, batch, run);
+    } else if (kind == Kind::kInt2) {
+      run_pages<2>(segment.unit, batch, run);
+    } else if (kind == Kind::kInt8) {
+      run_pages<8>(segment.unit, batch, run);
+    } else if (kind == Kind::kInt3) {
+      run_pages<3>(segment.unit, batch, run);
+    } else {
+      run_pages<16>(segment.unit, batch, run);
     }
   }
 }

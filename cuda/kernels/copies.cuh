@@ -13,13 +13,13 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 }
 
 /// One thread, before any use; all threads must be synchronised afterwards.
-__device__ inline void make_copy_barrier(uint64_t* barrier) {
+__device__ inline void make_copy_barrier(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
   constexpr uint32_t kArrivals = 1;
 #else
   constexpr uint32_t kArrivals = 32;
 #endif
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(barrier)), "r"(kArrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(kArrivals) : "memory");
 }
 
 /// Have all that this block's threads wrote, up to their last barrier, reach the device before the ticket is taken,

@@ -7,9 +7,23 @@
 
 namespace kvq::cuda {
 
-/// An element as it is stored. `dtype` is a kvq_dtype.
-__device__ inline uint32_t read_bits(const void* tensor, int32_t dtype, int64_t index) {
-  return dtype == 0 ? static_cast<const uint32_t*>(tensor)[index] : static_cast<const uint16_t*>(tensor)[index];
+/// Bytes of an element are 1 << this. `dtype` is a kvq_dtype.
+__device__ inline int32_t element_shift(int32_t dtype) { return dtype == 0 ? 2 : 1; }
+
+/// An element as it is stored, 0 if not `wanted`. No branch, so that several loads are on their way at once.
+__device__ inline uint32_t read_bits(const void* element, int32_t dtype, bool wanted) {
+  uint32_t bits = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred wide, narrow;\n"
+      "setp.eq.s32 wide, %2, 4;\n"
+      "setp.eq.s32 narrow, %2, 2;\n"
+      "@wide ld.global.nc.u32 %0, [%1];\n"
+      "@narrow ld.global.nc.u16 %0, [%1];\n"
+      "}\n"
+      : "+r"(bits)
+      : "l"(element), "r"(wanted ? 1 << element_shift(dtype) : 0));
+  return bits;
 }
 
 __device__ inline float to_float(uint32_t bits, int32_t dtype) {
@@ -18,7 +32,8 @@ __device__ inline float to_float(uint32_t bits, int32_t dtype) {
 }
 
 __device__ inline float read_float(const void* tensor, int32_t dtype, int64_t index) {
-  return to_float(read_bits(tensor, dtype, index), dtype);
+  if (dtype == 0) return static_cast<const float*>(tensor)[index];
+  return to_float(static_cast<const uint16_t*>(tensor)[index], dtype);
 }
 
 /// Eight neighbours; with `vectors`, elements [index, index + 8) are aligned to 16 bytes.
