@@ -13,6 +13,9 @@ namespace kvq::cuda {
 /// Two a scheduler, with all the registers that they can use, do more than three with fewer.
 constexpr int32_t kMaxWarps = 8;
 constexpr int32_t kMaxStages = 8;
+/// Bytes of pages, of a warp, that are on their way or being used; two slots of the ring at least. More in flight than
+/// memory needs to be busy only queue there, and slow it down.
+constexpr int32_t kAhead = 9 * 1024;
 /// Copies of a warp that start before queries are ready. More would delay everything else that comes from memory then,
 /// instructions included.
 constexpr int32_t kEarlyCopies = 1;
@@ -275,7 +278,7 @@ class Block {
   __device__ __forceinline__ void merge_partials(const Segment& segment, Merged& to) const;
   __device__ __forceinline__ void rotate(Merged& row) const;
   __device__ __forceinline__ void write_output(const Segment& segment);
-  // A partial: maxima [kRows], sums [kRows], outputs [kRows, DP].
+  // A partial: maximum and sum [kRows][2], outputs [kRows][DP].
   static constexpr int32_t kPartialFloats = kRows * (DP + 2);
   __device__ __forceinline__ float* partial(const Segment& segment, int32_t part) const;
   __device__ __forceinline__ void store_partial(const Segment& segment, const Merged& row) const;

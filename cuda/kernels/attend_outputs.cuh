@@ -174,10 +174,7 @@ __device__ __forceinline__ float* Block<DP, kFull, NT>::partial(const Segment& s
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::store_partial(const Segment& segment, const Merged& row) const {
   float* to = partial(segment, segment.part);
-  if (row.column == 0) {
-    to[row.row] = row.maximum;
-    to[kRows + row.row] = row.sum;
-  }
+  if (row.column == 0) reinterpret_cast<float2*>(to)[row.row] = {row.maximum, row.sum};
 #pragma unroll
   for (int32_t v = 0; v < kVectors; ++v) {
     const float(&x)[4] = row.x[v];
@@ -188,7 +185,7 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::store_partial(const Segmen
 /// Weighted sum of all blocks' outputs, in the order of the blocks. Many at a time, so that all are on their way.
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::merge_partials(const Segment& segment, Merged& to) const {
-  constexpr int32_t kAtOnce = 8 / kVectors;
+  constexpr int32_t kAtOnce = 16 / kVectors;
   to.maximum = minus_infinity();
   to.sum = 0.0F;
 #pragma unroll
@@ -202,8 +199,9 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::merge_partials(const Segme
 #pragma unroll
     for (int32_t k = 0; k < kAtOnce; ++k) {
       const float* from = partial(segment, min(part + k, segment.parts - 1));
-      maxima[k] = __ldcg(from + to.row);
-      sums[k] = __ldcg(from + kRows + to.row);
+      const float2 both = __ldcg(reinterpret_cast<const float2*>(from) + to.row);
+      maxima[k] = both.x;
+      sums[k] = both.y;
 #pragma unroll
       for (int32_t v = 0; v < kVectors; ++v) {
         x[k][v] = __ldcg(reinterpret_cast<const float4*>(from + 2 * kRows + to.row * DP + to.column + 128 * v));

@@ -228,7 +228,8 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::prepare_run(FormatCode for
   by_side_ = 2 * page > a_.ring_bytes;
   slot_bytes_ = by_side_ ? max(keys_.bytes(), values_.bytes()) : page;
   // As many as fit, without a division.
-  stages_ = __popc(__ballot_sync(kAll, lane_ < kMaxStages && (lane_ + 1) * slot_bytes_ <= a_.ring_bytes));
+  const int32_t limit = min(a_.ring_bytes, max(kAhead, 2 * slot_bytes_));
+  stages_ = __popc(__ballot_sync(kAll, lane_ < kMaxStages && (lane_ + 1) * slot_bytes_ <= limit));
   to_copy_ = run;
   copy_values_next_ = false;
   copy_slot_ = slot_ = 0;
