@@ -335,6 +335,7 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   arguments.inv_freq = space.inv_freq(*batch.rope, batch.recorded);
   arguments.query_positions = positions;
   arguments.hadamard_keys = batch.any_hadamard_keys ? 1 : 0;
+  arguments.hadamard_values = batch.any_hadamard_values ? 1 : 0;
   for (size_t begin = 0; begin < batch.sequences.size(); begin += kMaxLaunchSequences) {
     const size_t n = std::min<size_t>(batch.sequences.size() - begin, kMaxLaunchSequences);
     for (size_t i = 0; i < n; ++i) {
@@ -343,8 +344,9 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
                                 sequence.query_count, last_position(batch, sequence)};
     }
     arguments.n_sequences = static_cast<int32_t>(n);
-    arguments.uniform_pages = batch.recorded ? -1 : uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
-    const AttendPlan plan = plan_attend(arguments, multiprocessors_, shared_limit_);
+    const int32_t even_pages = uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
+    arguments.uniform_pages = batch.recorded ? -1 : even_pages;
+    const AttendPlan plan = plan_attend(arguments, even_pages, multiprocessors_, shared_limit_);
     space.reserve(plan, batch.recorded);
     call.require(launch_attend(plan, arguments, space.partials(), space.tickets(), stream_), "attention kernel");
   }

@@ -42,6 +42,34 @@ Kernel choose(int32_t head_dim, int32_t rows) {
   return kernel<256, false, 1>();
 }
 
+int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Which blocks walk which pages.
+void plan_blocks(AttendPlan& plan, const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors) {
+  const int32_t warps = plan.threads / 32;
+  plan.parts = 1;
+  plan.part_pages = INT32_MAX;
+  plan.blocks = dim3(static_cast<uint32_t>(plan.units / arguments.kv_heads), static_cast<uint32_t>(arguments.kv_heads));
+  if (plan.units > kMaxSplitUnits || plan.units >= 2 * multiprocessors) return;
+  plan.tickets = static_cast<size_t>(plan.units);
+  plan.parts = even_pages < 0 ? 0 : multiprocessors / plan.units;
+  if (plan.parts > 0) {
+    const int64_t in_a_row = std::max<int64_t>(ceiling(int64_t{even_pages} * plan.units, multiprocessors), warps);
+    plan.part_pages = std::max(static_cast<int32_t>(ceiling(even_pages, plan.parts)), warps);
+    if (plan.part_pages > in_a_row + kCrossing) plan.parts = 0;
+  }
+  if (plan.parts == 0) {
+    plan.blocks = dim3(static_cast<uint32_t>(multiprocessors));
+    return;
+  }
+  if (arguments.uniform_pages >= 0) {
+    plan.parts = std::max(static_cast<int32_t>(ceiling(even_pages, plan.part_pages)), 1);
+  } else {
+    plan.part_pages = 0;
+  }
+  plan.blocks.z = static_cast<uint32_t>(plan.parts);
+}
+
 }  // namespace
 
 cudaError_t prepare_attend(int32_t shared_limit) {
@@ -56,18 +84,14 @@ cudaError_t prepare_attend(int32_t shared_limit) {
   return cudaSuccess;
 }
 
-AttendPlan plan_attend(const AttendArguments& arguments, int32_t multiprocessors, int32_t shared_limit) {
+AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors,
+                       int32_t shared_limit) {
   const int32_t group = arguments.q_heads / arguments.kv_heads;
   int32_t rows = 0;
   for (int32_t i = 0; i < arguments.n_sequences; ++i) {
     rows = std::max(rows, arguments.sequences[i].query_count > 8 ? 16 : arguments.sequences[i].query_count * group);
   }
   const Kernel chosen = choose(arguments.head_dim, rows);
-  int64_t units = 0;
-  for (int32_t i = 0; i < arguments.n_sequences; ++i) {
-    const int64_t of_sequence = static_cast<int64_t>(arguments.sequences[i].query_count) * group;
-    units += (of_sequence + chosen.rows - 1) / chosen.rows * arguments.kv_heads;
-  }
   // A ring holds at least one side of an FP16 page, and later a warp's outputs.
   const int32_t side = std::max(key_bytes(Kind::kFloat16, arguments.head_dim).bytes(),
                                 value_bytes(Kind::kFloat16, 0, arguments.head_dim).bytes());
@@ -79,13 +103,21 @@ AttendPlan plan_attend(const AttendArguments& arguments, int32_t multiprocessors
   plan.threads = 32 * warps;
   plan.ring_bytes = available / warps / 128 * 128;
   plan.shared_bytes = chosen.header + warps * plan.ring_bytes + kOverrun;
-  plan.units = static_cast<int32_t>(units);
-  plan.split = units <= kMaxSplitUnits && units < 2 * static_cast<int64_t>(multiprocessors);
-  plan.blocks = plan.split ? multiprocessors : plan.units;
-  plan.tickets = plan.split ? static_cast<size_t>(plan.units) : 0;
-  plan.partial_floats =
-      plan.split ? static_cast<size_t>(plan.blocks + plan.units) * static_cast<size_t>(chosen.rows * (chosen.width + 2))
-                 : 0;
+  plan.one_row_block = true;
+  plan.single_newest = arguments.query_positions == nullptr && arguments.window == 0;
+  int64_t row_blocks = 0;
+  for (int32_t i = 0; i < arguments.n_sequences; ++i) {
+    const int32_t queries = arguments.sequences[i].query_count;
+    const int64_t of_sequence = ceiling(int64_t{queries} * group, chosen.rows);
+    row_blocks += of_sequence;
+    plan.one_row_block = plan.one_row_block && of_sequence == 1;
+    plan.single_newest = plan.single_newest && queries == 1;
+  }
+  plan.units = static_cast<int32_t>(row_blocks * arguments.kv_heads);
+  plan_blocks(plan, arguments, even_pages, multiprocessors);
+  plan.partial_floats = plan.tickets == 0 ? 0
+                                          : (static_cast<size_t>(multiprocessors) + plan.tickets) *
+                                                static_cast<size_t>(chosen.rows * (chosen.width + 2));
   return plan;
 }
 
@@ -93,13 +125,17 @@ cudaError_t launch_attend(const AttendPlan& plan, AttendArguments& arguments, fl
                           cudaStream_t stream) {
   arguments.partials = partials;
   arguments.tickets = tickets;
+  const auto group = static_cast<uint32_t>(arguments.q_heads / arguments.kv_heads);
+  arguments.group = {group, static_cast<uint32_t>(ceiling(int64_t{1} << 31U, group))};
   arguments.units = plan.units;
-  arguments.split = plan.split ? 1 : 0;
+  arguments.parts = plan.parts;
+  arguments.part_pages = plan.part_pages;
+  arguments.one_row_block = plan.one_row_block ? 1 : 0;
+  arguments.single_newest = plan.single_newest ? 1 : 0;
   arguments.ring_bytes = plan.ring_bytes;
   void* parameters[] = {&arguments};
-  return cudaLaunchKernel(plan.kernel, dim3(static_cast<uint32_t>(plan.blocks)),
-                          dim3(static_cast<uint32_t>(plan.threads)), parameters, static_cast<size_t>(plan.shared_bytes),
-                          stream);
+  return cudaLaunchKernel(plan.kernel, plan.blocks, dim3(static_cast<uint32_t>(plan.threads)), parameters,
+                          static_cast<size_t>(plan.shared_bytes), stream);
 }
 
 }  // namespace kvq::cuda

@@ -13,6 +13,9 @@ namespace kvq::cuda {
 /// Two a scheduler, with all the registers that they can use, do more than three with fewer.
 constexpr int32_t kMaxWarps = 8;
 constexpr int32_t kMaxStages = 8;
+/// Bytes of pages, of a warp, that are on their way or being used; two slots of the ring at least. More in flight than
+/// memory needs to be busy only queue there, and slow it down.
+constexpr int32_t kAhead = 9 * 1024;
 /// Copies of a warp that start before queries are ready. More would delay everything else that comes from memory then,
 /// instructions included.
 constexpr int32_t kEarlyCopies = 1;
@@ -49,40 +52,45 @@ __device__ inline int32_t opaque(int32_t x) {
   return x;
 }
 
-/// Orthonormal Hadamard rotation of rows `[rows][width]` in shared memory, in blocks of `block` of the `head_dim` first
-/// channels, by `threads` threads. `wait` lets them wait for each other.
-template <typename Wait>
-__device__ void rotate_rows(float* x, int32_t rows, int32_t width, int32_t head_dim, int32_t thread, int32_t threads,
-                            const Wait& wait) {
-  const int32_t block = head_dim & -head_dim;
-  const int32_t pairs = head_dim / 2;
-  // Several rows at once if there are threads enough, otherwise several steps a row.
-  const int32_t side_by_side = max(threads / pairs, 1);
-  const int32_t first_row = thread / pairs;
-  const int32_t first_pair = thread % pairs;
-#pragma unroll 1
-  for (int32_t half = 1; half < block; half *= 2) {
-    const float norm = 2 * half == block ? rsqrtf(static_cast<float>(block)) : 1.0F;
-#pragma unroll 1
-    for (int32_t row = first_row < side_by_side ? first_row : rows; row < rows; row += side_by_side) {
-#pragma unroll 2
-      for (int32_t pair = first_pair; pair < pairs; pair += threads) {
-        float* at = x + row * width + 2 * (pair & -half) + (pair & (half - 1));
-        const float a = at[0];
-        const float b = at[half];
-        at[0] = (a + b) * norm;
-        at[half] = (a - b) * norm;
-      }
-    }
-    wait();
-  }
+/// One step of a Hadamard rotation.
+__device__ inline void butterfly(float& a, float& b) {
+  const float sum = a + b;
+  b = a - b;
+  a = sum;
 }
+
+/// The same between lanes that are `distance` apart.
+__device__ inline void butterfly(float& x, int32_t lane, int32_t distance) {
+  const float other = __shfl_xor_sync(kAll, x, distance);
+  x = (lane & distance) != 0 ? other - x : x + other;
+}
+
+__device__ inline uint32_t divide(uint32_t x, const Divisor& by) { return __umulhi(2 * x, by.reciprocal); }
 
 /// Rows of one KV head of one sequence that walk its pages together.
 struct Unit {
-  const AttendSequenceArguments* sequence;
+  int32_t sequence;  // an index, not an address: arguments are read much faster from where they are passed
   int32_t head;
   int32_t first_row;  // row r is query r / group of the sequence, query head head · group + r % group
+};
+
+/// Pages [begin, end) of a unit: one of the parts that blocks walk.
+struct Segment {
+  Unit unit;
+  int32_t index;  // of the unit
+  int32_t begin;
+  int32_t end;
+  int32_t part;
+  int32_t parts;
+  int32_t first_partial;  // where part 0's partial is
+};
+
+/// A block's share of all units' pages in a row.
+struct Share {
+  int32_t begin;
+  int32_t pages;
+  int32_t next_unit;
+  int32_t last_unit;
 };
 
 /// Shared memory of a block. Rows: query rows of the unit at hand.
@@ -97,12 +105,8 @@ struct Shared {
   int32_t row_position[kRows];
   float maxima[kMaxWarps][kRows];
   float sums[kMaxWarps][kRows];
-  float block_maximum[kRows];
-  float block_sum[kRows];
-  int32_t rotated_outputs[kMaxWarps];
   uint64_t arrived[kMaxWarps][kMaxStages];  // barriers of the rings
   int32_t page_ends[kMaxSplitUnits];        // running number of pages up to and with each unit
-  int32_t is_last;
 };
 
 /// Sums of products with minima: one a field, and at least one each for even and odd products.
@@ -135,26 +139,27 @@ class Block {
         warp_(static_cast<int32_t>(threadIdx.x / 32)),
         lane_(static_cast<int32_t>(threadIdx.x % 32)),
         g_(lane_ / 4),
-        t_(lane_ % 4),
-        group_(arguments.q_heads / arguments.kv_heads) {
+        t_(lane_ % 4) {
     ring_ = shared_address(rings_ + warp_ * a_.ring_bytes);
     arrived_ = shared_address(s_.arrived[warp_]);
-    if (lane_ < kMaxStages) make_copy_barrier(&s_.arrived[warp_][lane_]);
-    order_before_copies();
-    __syncthreads();
   }
 
   __device__ __forceinline__ void run();
 
  private:
   // --------------------------------------------------------------------------------------------------- units of work
+  __device__ __forceinline__ const AttendSequenceArguments& sequence_of(const Unit& unit) const {
+    return a_.sequences[unit.sequence];
+  }
   __device__ __forceinline__ int32_t row_blocks(const AttendSequenceArguments& sequence) const;
+  __device__ __forceinline__ Unit unit_of(int32_t row_block, int32_t head) const;
   __device__ __forceinline__ Unit find_unit(int32_t unit) const;
   __device__ __forceinline__ int32_t page_count(const Unit& unit) const;
-  __device__ __forceinline__ int32_t unit_begin(int32_t unit) const;
-  __device__ __forceinline__ int32_t share_pages(int32_t& share);
+  __device__ __forceinline__ bool take_part(Segment& to) const;
+  __device__ __forceinline__ bool take_share(Share& to);
   __device__ __forceinline__ bool choose_share(int32_t total, int32_t most, int32_t least, int32_t& share) const;
   __device__ __forceinline__ int32_t first_unit(int32_t page) const;
+  __device__ __forceinline__ bool next_segment(Share& share, Segment& to) const;
 
   // --------------------------------------------------------------------------------------------------------- queries
   __device__ __forceinline__ int32_t rows_of(const Unit& unit) const;
@@ -164,42 +169,47 @@ class Block {
   static constexpr int32_t kPairs = DP / 64;       // of a row, a lane
   static constexpr int32_t kNeighbours = DP / 32;  // channels of a row, a lane
 
-  /// A query row on its way to shared memory: pairs of channels lane + 32 · i and their frequencies.
+  /// A query row on its way to shared memory: pairs of channels lane + 32 · i as they are stored, their frequencies
+  /// and the query's position.
   struct QueryRow {
-    float2 x[kPairs];
+    uint32_t bits[kPairs][2];
     float inv_freq[kPairs];
+    int32_t position;
   };
   __device__ __forceinline__ void load_row(const Unit& unit, int32_t row, QueryRow& to) const;
   __device__ __forceinline__ void load_queries(const Unit& unit, QueryRow& loaded);
   __device__ __forceinline__ void store_rotated(const float* row, __half* to) const;
   __device__ __forceinline__ int32_t pair_channel(int32_t pair, int32_t which) const;
-  __device__ __forceinline__ float2 query_pair(int64_t offset, int32_t pair) const;
+  /// Channels that are rotated together.
+  __device__ __forceinline__ int32_t hadamard_block() const { return kFull ? DP : a_.head_dim & -a_.head_dim; }
 
   // -------------------------------------------------------------------------------------------------------- segments
-  __device__ __forceinline__ void run_segment(const Unit& unit, int32_t index, int32_t begin, int32_t end,
-                                              int32_t parts, int32_t first_block);
+  /// Up to 32 pages of this warp; lane i holds the record of page base + i · warps, or zeros.
+  struct Batch {
+    int32_t base;
+    uint4 record;
+    uint32_t wanted;
+    uint32_t masked;  // pages that need a closer look
+  };
+  __device__ __forceinline__ void run_segment(const Segment& segment);
+  __device__ __forceinline__ void make_barriers();
   __device__ __forceinline__ void reset();
   __device__ __forceinline__ void read_rows();
-  __device__ __forceinline__ void run_batch(const Unit& unit, int32_t base, int32_t stride, const uint4& record);
+  __device__ __forceinline__ void walk(const Segment& segment, Batch& batch, bool early);
+  __device__ __forceinline__ void load_batch(const Segment& segment, Batch& batch) const;
+  __device__ __forceinline__ void choose_pages(const Unit& unit, Batch& batch) const;
   __device__ __forceinline__ bool needs_mask(const uint4& record) const;
   __device__ __forceinline__ static bool is_partial(const uint4& record);
-  __device__ __forceinline__ uint32_t first_run(const uint4& record, uint32_t wanted, uint32_t masked) const;
-  __device__ __forceinline__ void prepare_run(uint32_t run, const uint4& record, int32_t copies);
+  __device__ __forceinline__ uint32_t first_run(const Batch& batch) const;
+  __device__ __forceinline__ FormatCode format_of(const Batch& batch, uint32_t run) const;
+  __device__ __forceinline__ void leave_run(FormatCode next);
+  __device__ __forceinline__ void prepare_run(FormatCode format, uint32_t run);
   __device__ __forceinline__ void start_copies(const uint4& record, int32_t n);
   __device__ __forceinline__ void copy_next(const uint4& record);
   __device__ __forceinline__ uint32_t wait_for_slot();
   __device__ __forceinline__ void leave_slot();
-  /// Pages `wanted` of a batch; `masked` ones need a closer look.
-  struct Pages {
-    const Unit& unit;
-    int32_t base;
-    int32_t stride;
-    const uint4& record;
-    uint32_t wanted;
-    uint32_t masked;
-  };
   template <int kBits>
-  __device__ __forceinline__ void run_pages(const Pages& pages);
+  __device__ __forceinline__ void run_pages(const Unit& unit, const Batch& batch, uint32_t run);
   template <int kBits>
   __device__ __forceinline__ SideBytes key_layout() const;
   template <int kBits>
@@ -209,6 +219,7 @@ class Block {
   __device__ __forceinline__ int32_t channel_of(Kind kind, int32_t step) const;
   __device__ __forceinline__ uint32_t query(int32_t n, int32_t step, int32_t half) const;
   __device__ __forceinline__ uint32_t float16_query(int32_t n, int32_t step, int32_t half) const;
+  template <int kBits>
   __device__ __forceinline__ void load_query_fragments();
   __device__ __forceinline__ uint2 query_of(Kind kind, int32_t n, int32_t step) const;
   __device__ __forceinline__ void score(uint32_t side, float (&scores)[NT][2][4]);
@@ -229,7 +240,7 @@ class Block {
   // --------------------------------------------------------------------------------------------------------- softmax
   __device__ __forceinline__ void cap(float (&s)[NT][2][4]) const;
   __device__ __forceinline__ void softmax(float (&s)[NT][2][4], uint32_t (&p)[NT][4]);
-  __device__ __forceinline__ void mask(const Pages& pages, int32_t at, float (&s)[NT][2][4]) const;
+  __device__ __forceinline__ void mask(const Unit& unit, const Batch& batch, int32_t at, float (&s)[NT][2][4]) const;
   __device__ __forceinline__ void raise_maxima(const float (&s)[NT][2][4]);
 
   // ---------------------------------------------------------------------------------------------------------- values
@@ -247,22 +258,31 @@ class Block {
   // --------------------------------------------------------------------------------------------------------- outputs
   __device__ __forceinline__ void finish_run();
   __device__ __forceinline__ void scale_outputs(float factor);
-  __device__ __forceinline__ void change_space(bool rotated);
-  __device__ __forceinline__ bool nothing_added() const;
-  template <bool kStore>
-  __device__ __forceinline__ void move_outputs(float* x);
-  template <bool kStore>
-  __device__ __forceinline__ static void move_float(uint32_t address, float& value);
+  __device__ __forceinline__ void change_space();
   __device__ __forceinline__ float* warp_outputs(int32_t warp) const;
   __device__ __forceinline__ void store_warp();
-  __device__ __forceinline__ void merge_warps();
-  __device__ __forceinline__ void merge_outputs(int32_t kind);
-  __device__ __forceinline__ int32_t first_warp(int32_t kind) const;
-  // A partial: maxima [kRows], sums [kRows], outputs [kRows, DP].
+
+  static constexpr int32_t kVectors = DP / 128 > 1 ? DP / 128 : 1;  // of four channels of a row, a lane
+  static constexpr int32_t kRowLanes = DP / 4 / kVectors;
+  /// What a lane merges: channels 4 · (lane % kRowLanes) + 128 · v of a row.
+  struct Merged {
+    int32_t row;
+    int32_t column;  // the first channel
+    float maximum;
+    float sum;
+    float x[kVectors][4];
+  };
+  template <typename Do>
+  __device__ __forceinline__ void for_each_row(const Do& act) const;
+  __device__ __forceinline__ void merge_warps(Merged& to) const;
+  __device__ __forceinline__ void merge_partials(const Segment& segment, Merged& to) const;
+  __device__ __forceinline__ void rotate(Merged& row) const;
+  __device__ __forceinline__ void write_output(const Segment& segment);
+  // A partial: maximum and sum [kRows][2], outputs [kRows][DP].
   static constexpr int32_t kPartialFloats = kRows * (DP + 2);
-  __device__ __forceinline__ float* partial(int32_t block, int32_t unit) const;
-  __device__ __forceinline__ void store_partial(int32_t unit) const;
-  __device__ __forceinline__ void write_output(const Unit& unit, int32_t index, int32_t parts, int32_t first_block);
+  __device__ __forceinline__ float* partial(const Segment& segment, int32_t part) const;
+  __device__ __forceinline__ void store_partial(const Segment& segment, const Merged& row) const;
+  __device__ __forceinline__ void write_row(const Unit& unit, Merged& row) const;
   __device__ __forceinline__ int64_t row_offset(const Unit& unit, int32_t row) const;
   __device__ __forceinline__ void write_zeros(const Unit& unit) const;
 
@@ -274,9 +294,6 @@ class Block {
   const int32_t lane_;
   const int32_t g_;
   const int32_t t_;
-  const int32_t group_;
-  int32_t uniform_length_ = 0;  // of a unit, padded
-  bool empty_units_ = false;    // some unit has no pages
   uint32_t ring_;
   uint32_t arrived_;     // the first of the ring's barriers
   uint32_t parity_ = 0;  // of the phase that comes next, one bit a stage
@@ -293,8 +310,8 @@ class Block {
   int32_t copy_slot_;
   int32_t started_;  // copies before the first page's turn
   int32_t slot_;
-  bool prepared_;  // the first run's copies have started
-  bool rotated_space_;
+  bool has_barriers_ = false;
+  bool any_run_;  // outputs may be other than zero
   int32_t group_shift_;
   int32_t rows_;  // of the unit
   int32_t min_position_;

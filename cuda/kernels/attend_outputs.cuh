@@ -39,57 +39,43 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::scale_outputs(float factor
 }
 
 /// Values of rotated pages are summed in rotated space. A list that mixes both kinds changes space between them; the
-/// rotation is its own inverse.
+/// rotation is its own inverse. Channel 32m + 4g + 2h + i is out_[n][m][h][2i + c].
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::change_space(bool rotated) {
-  if (rotated == rotated_space_) return;
-  float* x = warp_outputs(warp_);  // the ring is empty
-  move_outputs<true>(x);
-  __syncwarp();
-  rotate_rows(x, rows_, DP, a_.head_dim, lane_, 32, [] { __syncwarp(); });
-  move_outputs<false>(x);
-  order_before_copies();
-  __syncwarp();
-}
-
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ bool Block<DP, kFull, NT>::nothing_added() const {
-  bool nothing = true;
+__device__ __forceinline__ void Block<DP, kFull, NT>::change_space() {
+  const int32_t block = hadamard_block();
+#pragma unroll 1
+  for (int32_t d = 4; d <= 16 && d < block; d *= 2) {
 #pragma unroll
-  for (int32_t n = 0; n < NT; ++n) {
-    nothing = nothing && maximum_[n][0] == minus_infinity() && maximum_[n][1] == minus_infinity();
+    for (int32_t n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int32_t i = 0; i < 8 * kChannels; ++i) butterfly(out_[n][i / 8][i / 4 % 2][i % 4], lane_, d);
+    }
   }
-  return __all_sync(kAll, nothing) != 0;
-}
-
-/// Registers to rows [kRows][DP] in shared memory, or back. Channel 32m + 4g + 2h + i is out_[n][m][h][2i + c].
-template <int DP, bool kFull, int NT>
-template <bool kStore>
-__device__ __forceinline__ void Block<DP, kFull, NT>::move_outputs(float* x) {
 #pragma unroll
   for (int32_t n = 0; n < NT; ++n) {
 #pragma unroll
-    for (int32_t c = 0; c < 2; ++c) {
+    for (int32_t m = 0; m < kChannels; ++m) {
 #pragma unroll
-      for (int32_t m = 0; m < kChannels; ++m) {
-        // One by one: vectors would want registers in another order than tensor cores do, all the time.
-        const uint32_t at = shared_address(x + (8 * n + 2 * t_ + c) * DP + 32 * m + 4 * g_);
+      for (int32_t c = 0; c < 2; ++c) {
+        butterfly(out_[n][m][0][c], out_[n][m][0][c + 2]);
+        butterfly(out_[n][m][1][c], out_[n][m][1][c + 2]);
+      }
 #pragma unroll
-        for (int32_t i = 0; i < 4; ++i)
-          move_float<kStore>(at + static_cast<uint32_t>(4 * i), out_[n][m][i / 2][2 * (i % 2) + c]);
+      for (int32_t c = 0; c < 4; ++c) {
+        if (block > 2) butterfly(out_[n][m][0][c], out_[n][m][1][c]);
+      }
+    }
+#pragma unroll
+    for (int32_t d = 1; d < kChannels; d *= 2) {
+      if (32 * d >= block) break;
+#pragma unroll
+      for (int32_t i = 0; i < 8 * kChannels; ++i) {
+        const int32_t m = i / 8;
+        if ((m & d) == 0) butterfly(out_[n][m][i / 4 % 2][i % 4], out_[n][m + d][i / 4 % 2][i % 4]);
       }
     }
   }
-}
-
-template <int DP, bool kFull, int NT>
-template <bool kStore>
-__device__ __forceinline__ void Block<DP, kFull, NT>::move_float(uint32_t address, float& value) {
-  if constexpr (kStore) {
-    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
-  } else {
-    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address) : "memory");
-  }
+  scale_outputs(rsqrtf(static_cast<float>(block)));
 }
 
 template <int DP, bool kFull, int NT>
@@ -97,12 +83,11 @@ __device__ __forceinline__ float* Block<DP, kFull, NT>::warp_outputs(int32_t war
   return reinterpret_cast<float*>(rings_ + warp * a_.ring_bytes);
 }
 
-/// This warp's maxima, sums and outputs, the latter where its ring was.
+/// This warp's maxima, sums and outputs, the latter where its ring was: rows [kRows][DP], of which every four channels
+/// trade places so that lanes of different rows meet in no bank: channel c of row r is at c ^ (r / 2 % 4).
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::store_warp() {
   __syncwarp();
-  move_outputs<true>(warp_outputs(warp_));
-  if (lane_ == 0) s_.rotated_outputs[warp_] = rotated_space_ ? 1 : 0;
 #pragma unroll
   for (int32_t n = 0; n < NT; ++n) {
 #pragma unroll
@@ -112,148 +97,221 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::store_warp() {
       sum += __shfl_xor_sync(kAll, sum, 8);
       sum += __shfl_xor_sync(kAll, sum, 16);
       const int32_t row = 8 * n + 2 * t_ + c;
+      if (row >= rows_) continue;
       if (g_ == 0) {
         s_.maxima[warp_][row] = maximum_[n][c];
         s_.sums[warp_][row] = sum;
       }
-    }
-  }
-}
-
-/// Into warp 0's place, in plain space.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::merge_warps() {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const auto threads = static_cast<int32_t>(blockDim.x);
-  bool any_rotated = false;
-  for (int32_t w = 0; w < warps_; ++w) any_rotated = any_rotated || s_.rotated_outputs[w] != 0;
-  if (any_rotated) {
-    // The sum of rotated outputs is rotated back once, in the place of the first of them.
-    merge_outputs(1);
-    rotate_rows(warp_outputs(first_warp(1)), rows_, DP, a_.head_dim, thread, threads, [] { __syncthreads(); });
-    if (thread == 0) s_.rotated_outputs[first_warp(1)] = 2;
-    __syncthreads();
-  }
-  merge_outputs(0);
-}
-
-/// Weighted sum of the outputs of one kind, 0 for plain and 1 for rotated ones, in the place of the first of them, or
-/// of warp 0 for plain ones. Kind 2 is the sum of rotated ones, now plain.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::merge_outputs(int32_t kind) {
-  auto* to = reinterpret_cast<float4*>(warp_outputs(kind == 0 ? 0 : first_warp(kind)));
-#pragma unroll 1
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < rows_ * DP / 4; i += static_cast<int32_t>(blockDim.x)) {
-    const int32_t row = 4 * i / DP;
-    float highest = minus_infinity();
-#pragma unroll 4
-    for (int32_t w = 0; w < warps_; ++w) highest = fmaxf(highest, s_.maxima[w][row]);
-    const float reference = highest == minus_infinity() ? 0.0F : highest;
-    float total = 0.0F;
-    float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
-#pragma unroll 4
-    for (int32_t w = 0; w < warps_; ++w) {
-      const int32_t of_warp = s_.rotated_outputs[w];
-      const float own_weight = exp2_fast(s_.maxima[w][row] - reference);
-      total += own_weight * s_.sums[w][row];
-      const float weight = of_warp == kind ? own_weight : (of_warp == 2 ? 1.0F : 0.0F);
-      const float4 each = reinterpret_cast<const float4*>(warp_outputs(w))[i];
-      sum.x += weight * each.x;
-      sum.y += weight * each.y;
-      sum.z += weight * each.z;
-      sum.w += weight * each.w;
-    }
-    if (4 * i % DP == 0) {
-      s_.block_maximum[row] = highest;
-      s_.block_sum[row] = total;
-    }
-    to[i] = sum;
-  }
-  __syncthreads();
-}
-
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::first_warp(int32_t kind) const {
-  int32_t w = 0;
-  while (w + 1 < warps_ && s_.rotated_outputs[w] != kind) ++w;
-  return w;
-}
-
-/// Blocks and units only ever rise along the line of pages, so no two segments share a number.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ float* Block<DP, kFull, NT>::partial(int32_t block, int32_t unit) const {
-  return a_.partials + static_cast<int64_t>(block + unit) * kPartialFloats;
-}
-
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::store_partial(int32_t unit) const {
-  float* to = partial(static_cast<int32_t>(blockIdx.x), unit);
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread < kRows) {  // rows that do not exist are read, too, and ignored
-    to[thread] = s_.block_maximum[thread];
-    to[kRows + thread] = s_.block_sum[thread];
-  }
-  const auto* from = reinterpret_cast<const float4*>(warp_outputs(0));
-#pragma unroll 1
-  for (int32_t i = thread; i < rows_ * DP / 4; i += static_cast<int32_t>(blockDim.x)) {
-    reinterpret_cast<float4*>(to + 2 * kRows)[i] = from[i];
-  }
-}
-
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::write_output(const Unit& unit, int32_t index, int32_t parts,
-                                                                   int32_t first_block) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const auto threads = static_cast<int32_t>(blockDim.x);
-  float* maxima_and_sums = warp_outputs(0);  // [parts][2][kRows]
-  if (parts > 1) {
-#pragma unroll 1
-    for (int32_t i = thread; i < parts * 2 * kRows; i += threads) {
-      maxima_and_sums[i] = __ldcg(partial(first_block + i / (2 * kRows), index) + i % (2 * kRows));
-    }
-    __syncthreads();
-  }
-#pragma unroll 1
-  for (int32_t i = thread; i < rows_ * DP / 4; i += threads) {
-    const int32_t row = 4 * i / DP;
-    float sum = 0.0F;
-    float4 value{0.0F, 0.0F, 0.0F, 0.0F};
-    if (parts > 1) {
-      float highest = minus_infinity();
-#pragma unroll 4
-      for (int32_t k = 0; k < parts; ++k) highest = fmaxf(highest, maxima_and_sums[2 * kRows * k + row]);
-      const float reference = highest == minus_infinity() ? 0.0F : highest;
-#pragma unroll 8
-      for (int32_t k = 0; k < parts; ++k) {
-        const float4 each = __ldcg(reinterpret_cast<const float4*>(partial(first_block + k, index) + 2 * kRows) + i);
-        const float weight = exp2_fast(maxima_and_sums[2 * kRows * k + row] - reference);
-        sum += weight * maxima_and_sums[2 * kRows * k + kRows + row];
-        value.x += weight * each.x;
-        value.y += weight * each.y;
-        value.z += weight * each.z;
-        value.w += weight * each.w;
+      float* to = warp_outputs(warp_) + row * DP + 4 * g_;
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int32_t m = 0; m < kChannels; ++m) to[32 * m + (i ^ t_)] = out_[n][m][i / 2][2 * (i % 2) + c];
       }
-    } else {
-      sum = s_.block_sum[row];
-      value = reinterpret_cast<const float4*>(warp_outputs(0))[i];
     }
-    if (4 * i % DP >= a_.head_dim) continue;
-    // A query that sees no token gives zeros.
-    const float factor = sum > 0.0F ? 1.0F / sum : 0.0F;
-    const int64_t at = row_offset(unit, row) + 4 * i % DP;
-    write_float(a_.out, a_.out_dtype, at, value.x * factor);
-    write_float(a_.out, a_.out_dtype, at + 1, value.y * factor);
-    write_float(a_.out, a_.out_dtype, at + 2, value.z * factor);
-    write_float(a_.out, a_.out_dtype, at + 3, value.w * factor);
+  }
+}
+
+/// Call `act` for every row of the unit, with the lanes of one or two rows a warp. Lanes whose row does not exist take
+/// part, since rows are rotated by all lanes of a warp, with the last row.
+template <int DP, bool kFull, int NT>
+template <typename Do>
+__device__ __forceinline__ void Block<DP, kFull, NT>::for_each_row(const Do& act) const {
+  constexpr int32_t kWarpRows = 32 / kRowLanes;
+#pragma unroll 1
+  for (int32_t first = warp_ * kWarpRows; first < rows_; first += warps_ * kWarpRows) {
+    Merged row;
+    row.row = min(first + lane_ / kRowLanes, rows_ - 1);
+    row.column = 4 * (lane_ % kRowLanes);
+    act(row);
+  }
+}
+
+/// Weighted sum of the warps' outputs.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::merge_warps(Merged& to) const {
+  to.maximum = minus_infinity();
+#pragma unroll
+  for (int32_t w = 0; w < kMaxWarps; ++w) {
+    if (w < warps_) to.maximum = fmaxf(to.maximum, s_.maxima[w][to.row]);
+  }
+  const float reference = to.maximum == minus_infinity() ? 0.0F : to.maximum;
+  const int32_t swap = to.row / 2 % 4;
+  to.sum = 0.0F;
+  float x[kVectors][4] = {};
+#pragma unroll
+  for (int32_t w = 0; w < kMaxWarps; ++w) {
+    if (w >= warps_) break;
+    const float weight = exp2_fast(s_.maxima[w][to.row] - reference);
+    to.sum += weight * s_.sums[w][to.row];
+#pragma unroll
+    for (int32_t v = 0; v < kVectors; ++v) {
+      const float4 each = *reinterpret_cast<const float4*>(warp_outputs(w) + to.row * DP + to.column + 128 * v);
+      x[v][0] += weight * each.x;
+      x[v][1] += weight * each.y;
+      x[v][2] += weight * each.z;
+      x[v][3] += weight * each.w;
+    }
+  }
+#pragma unroll
+  for (int32_t v = 0; v < kVectors; ++v) {
+    const float a = (swap & 1) != 0 ? x[v][1] : x[v][0];
+    const float b = (swap & 1) != 0 ? x[v][0] : x[v][1];
+    const float c = (swap & 1) != 0 ? x[v][3] : x[v][2];
+    const float d = (swap & 1) != 0 ? x[v][2] : x[v][3];
+    to.x[v][0] = (swap & 2) != 0 ? c : a;
+    to.x[v][1] = (swap & 2) != 0 ? d : b;
+    to.x[v][2] = (swap & 2) != 0 ? a : c;
+    to.x[v][3] = (swap & 2) != 0 ? b : d;
+  }
+}
+
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ float* Block<DP, kFull, NT>::partial(const Segment& segment, int32_t part) const {
+  return a_.partials + static_cast<int64_t>(segment.first_partial + part) * kPartialFloats;
+}
+
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::store_partial(const Segment& segment, const Merged& row) const {
+  float* to = partial(segment, segment.part);
+  if (row.column == 0) reinterpret_cast<float2*>(to)[row.row] = {row.maximum, row.sum};
+#pragma unroll
+  for (int32_t v = 0; v < kVectors; ++v) {
+    const float(&x)[4] = row.x[v];
+    *reinterpret_cast<float4*>(to + 2 * kRows + row.row * DP + row.column + 128 * v) = {x[0], x[1], x[2], x[3]};
+  }
+}
+
+/// Weighted sum of all blocks' outputs, in the order of the blocks. Many at a time, so that all are on their way.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::merge_partials(const Segment& segment, Merged& to) const {
+  constexpr int32_t kAtOnce = 16 / kVectors;
+  to.maximum = minus_infinity();
+  to.sum = 0.0F;
+#pragma unroll
+  for (int32_t i = 0; i < 4 * kVectors; ++i) to.x[i / 4][i % 4] = 0.0F;
+#pragma unroll 1
+  for (int32_t part = 0; part < segment.parts; part += kAtOnce) {
+    float maxima[kAtOnce];
+    float sums[kAtOnce];
+    float4 x[kAtOnce][kVectors];
+    float highest = to.maximum;
+#pragma unroll
+    for (int32_t k = 0; k < kAtOnce; ++k) {
+      const float* from = partial(segment, min(part + k, segment.parts - 1));
+      const float2 both = __ldcg(reinterpret_cast<const float2*>(from) + to.row);
+      maxima[k] = both.x;
+      sums[k] = both.y;
+#pragma unroll
+      for (int32_t v = 0; v < kVectors; ++v) {
+        x[k][v] = __ldcg(reinterpret_cast<const float4*>(from + 2 * kRows + to.row * DP + to.column + 128 * v));
+      }
+    }
+#pragma unroll
+    for (int32_t k = 0; k < kAtOnce; ++k) {
+      if (part + k >= segment.parts) maxima[k] = minus_infinity();
+      highest = fmaxf(highest, maxima[k]);
+    }
+    const float reference = highest == minus_infinity() ? 0.0F : highest;
+    const float before = exp2_fast(to.maximum - reference);
+    to.maximum = highest;
+    to.sum *= before;
+#pragma unroll
+    for (int32_t i = 0; i < 4 * kVectors; ++i) to.x[i / 4][i % 4] *= before;
+#pragma unroll
+    for (int32_t k = 0; k < kAtOnce; ++k) {
+      const float weight = exp2_fast(maxima[k] - reference);
+      to.sum += weight * sums[k];
+#pragma unroll
+      for (int32_t v = 0; v < kVectors; ++v) {
+        to.x[v][0] += weight * x[k][v].x;
+        to.x[v][1] += weight * x[k][v].y;
+        to.x[v][2] += weight * x[k][v].z;
+        to.x[v][3] += weight * x[k][v].w;
+      }
+    }
+  }
+}
+
+/// Back from rotated space. All lanes of a warp.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::rotate(Merged& row) const {
+  const int32_t block = hadamard_block();
+  const float norm = rsqrtf(static_cast<float>(block));
+#pragma unroll
+  for (int32_t v = 0; v < kVectors; ++v) {
+    float(&x)[4] = row.x[v];
+    butterfly(x[0], x[1]);
+    butterfly(x[2], x[3]);
+    if (block > 2) {
+      butterfly(x[0], x[2]);
+      butterfly(x[1], x[3]);
+    }
+#pragma unroll
+    for (int32_t d = 1; d < kRowLanes; d *= 2) {
+      if (4 * d >= block) break;
+#pragma unroll
+      for (float& each : x) butterfly(each, lane_, d);
+    }
+#pragma unroll
+    for (float& each : x) each *= norm;
+  }
+  if constexpr (kVectors == 2) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      if (block > 128) butterfly(row.x[0][i], row.x[1][i]);
+    }
+  }
+}
+
+/// From this block's warps to the caller, or by way of partials, which the last block of a unit merges.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::write_output(const Segment& segment) {
+  if (segment.parts == 1) {
+    for_each_row([&](Merged& row) {
+      merge_warps(row);
+      write_row(segment.unit, row);
+    });
+    return;
+  }
+  for_each_row([&](Merged& row) {
+    merge_warps(row);
+    store_partial(segment, row);
+  });
+  __syncthreads();
+  int32_t* tickets = a_.tickets + segment.index;
+  const bool last = threadIdx.x == 0 && take_ticket(tickets) == segment.parts - 1;
+  if (last) *tickets = 0;
+  if (__syncthreads_or(last ? 1 : 0) == 0) return;
+  for_each_row([&](Merged& row) {
+    merge_partials(segment, row);
+    write_row(segment.unit, row);
+  });
+}
+
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::write_row(const Unit& unit, Merged& row) const {
+  if (a_.hadamard_values != 0) rotate(row);
+  // A query that sees no token gives zeros.
+  const float factor = row.sum > 0.0F ? 1.0F / row.sum : 0.0F;
+  const int64_t at = row_offset(unit, row.row) + row.column;
+#pragma unroll
+  for (int32_t v = 0; v < kVectors; ++v) {
+    float(&x)[4] = row.x[v];
+#pragma unroll
+    for (float& each : x) each *= factor;
+    if (kFull || row.column + 128 * v < a_.head_dim) write_four(a_.out, a_.out_dtype, at + 128 * v, x);
   }
 }
 
 /// Of a row in q and in out.
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ int64_t Block<DP, kFull, NT>::row_offset(const Unit& unit, int32_t row) const {
-  const int32_t of_unit = unit.first_row + row;
-  return (static_cast<int64_t>(unit.sequence->query_begin + of_unit / group_) * a_.q_heads + unit.head * group_ +
-          of_unit % group_) *
+  const auto of_unit = static_cast<uint32_t>(unit.first_row + row);
+  const uint32_t query = divide(of_unit, a_.group);
+  const auto head =
+      static_cast<int32_t>(static_cast<uint32_t>(unit.head) * a_.group.number + of_unit - query * a_.group.number);
+  return (static_cast<int64_t>(sequence_of(unit).query_begin + static_cast<int32_t>(query)) * a_.q_heads + head) *
          a_.head_dim;
 }
 

@@ -26,9 +26,11 @@ __device__ __forceinline__ uint32_t Block<DP, kFull, NT>::float16_query(int32_t 
   return NT == 2 ? quads_[step][2 * n + half] : quads_[step / 2][2 * (step % 2) + half];
 }
 
+/// For keys of kBits bits; 0: of any kind.
 template <int DP, bool kFull, int NT>
+template <int kBits>
 __device__ __forceinline__ void Block<DP, kFull, NT>::load_query_fragments() {
-  const Kind kind = format_.keys();
+  const Kind kind = kBits != 0 ? kKindOf<kBits> : format_.keys();
   const bool plain = kind == Kind::kFloat16;
 #pragma unroll
   for (int32_t i = 0; i < kQuads; ++i) {
@@ -293,16 +295,17 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::softmax(float (&s)[NT][2][
 }
 
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::mask(const Pages& pages, int32_t at, float (&s)[NT][2][4]) const {
-  const uint32_t meta = __shfl_sync(kAll, pages.record.w, at);
-  const DevicePage page{0, static_cast<int32_t>(__shfl_sync(kAll, pages.record.z, at)), 0,
+__device__ __forceinline__ void Block<DP, kFull, NT>::mask(const Unit& unit, const Batch& batch, int32_t at,
+                                                           float (&s)[NT][2][4]) const {
+  const uint32_t meta = __shfl_sync(kAll, batch.record.w, at);
+  const DevicePage page{0, static_cast<int32_t>(__shfl_sync(kAll, batch.record.z, at)), 0,
                         static_cast<uint8_t>(meta >> 16U), static_cast<uint8_t>(meta >> 24U)};
-  const int32_t index = pages.base + at * pages.stride;
+  const int32_t index = batch.base + at * warps_;
 #pragma unroll
   for (int32_t tile = 0; tile < 4; ++tile) {
     const int32_t slot = token_of(g_, tile);
     const bool held = slot < page.count;
-    const int32_t position = held ? position_in_page(pages.unit, page, index, slot) : 0;
+    const int32_t position = held ? position_in_page(unit, page, index, slot) : 0;
 #pragma unroll
     for (int32_t n = 0; n < NT; ++n) {
 #pragma unroll

@@ -7,90 +7,65 @@ namespace kvq::cuda {
 
 template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::run() {
-  const bool split = a_.split != 0;
-  const auto block = static_cast<int32_t>(blockIdx.x);
-  int32_t u = block;
-  int32_t last = block;
-  int32_t begin = 0;
-  int32_t share = INT32_MAX;
-  if (split) {
-    const int32_t total = share_pages(share);
-    if (empty_units_) {
-      for (; u < a_.units; u += static_cast<int32_t>(gridDim.x)) {
-        if (page_count(find_unit(u)) == 0) write_zeros(find_unit(u));
-      }
-    }
-    if (static_cast<int64_t>(block) * share >= total) return;
-    begin = block * share;
-    u = first_unit(begin);
-    last = first_unit(min(begin + share, total) - 1);
+  Segment segment;
+  Share share;
+  bool ready = false;
+  if (a_.parts != 0) {
+    ready = take_part(segment);
+    if (!ready) return;
   }
+  // What is common comes first: instructions are fetched in the order they are written in.
 #pragma unroll 1
-  for (; u <= last; ++u) {
-    const Unit unit = find_unit(u);
-    const int32_t from = split ? unit_begin(u) : 0;
-    const int32_t to = from + page_count(unit);
-    if (from == to) {
-      if (!split) write_zeros(unit);
-      continue;
+  for (;;) {
+    if (ready) {
+      run_segment(segment);
+      if (a_.parts != 0) break;
+      __syncthreads();  // the rings still hold outputs
+    } else if (!take_share(share)) {
+      return;
     }
-    const int32_t end = split ? min(begin + share, to) : to;
-    const int32_t first = max(begin, from);
-    if (first >= end) continue;
-    const int32_t first_block = split ? from / share : block;
-    const int32_t parts = split ? (to - 1) / share - first_block + 1 : 1;
-    run_segment(unit, u, first - from, end - from, parts, first_block);
+    if (!next_segment(share, segment)) return;
+    ready = true;
   }
 }
 
-/// Pages [begin, end) of a unit. `parts` blocks share the unit, block `first_block` the first.
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::run_segment(const Unit& unit, int32_t index, int32_t begin,
-                                                                  int32_t end, int32_t parts, int32_t first_block) {
-  __syncthreads();  // the rings may still hold the last segment's outputs
-  const SequenceView& view = unit.sequence->view;
-  const auto* pages = reinterpret_cast<const uint4*>(view.pages + static_cast<int64_t>(unit.head) * view.capacity);
-  const int32_t stride = warps_;
-  int32_t base = begin + warp_;
-  const auto load_records = [&] {
-    const int32_t mine = base + lane_ * stride;
-    return mine < end ? __ldg(pages + mine) : uint4{0, 0, 0, 0};
-  };
-  uint4 record = load_records();
-  rows_ = rows_of(unit);
-  reset();
+__device__ __forceinline__ void Block<DP, kFull, NT>::run_segment(const Segment& segment) {
+  // Whatever comes from memory is asked for at once.
+  Batch batch;
+  batch.base = segment.begin + warp_;
+  load_batch(segment, batch);
+  rows_ = rows_of(segment.unit);
   QueryRow row;
-  load_row(unit, warp_, row);
+  load_row(segment.unit, warp_, row);
+  if (!has_barriers_) make_barriers();
+  reset();
   // A single newest query sees every page, so copies can start before it is known where it is.
-  prepared_ = false;
-  if (a_.query_positions == nullptr && unit.sequence->query_count == 1 && a_.window == 0 && base < end) {
-    const uint32_t pages = __ballot_sync(kAll, record.w != 0);
-    prepare_run(first_run(record, pages, __ballot_sync(kAll, is_partial(record))), record, kEarlyCopies);
-    prepared_ = true;
+  const bool early = a_.single_newest != 0 && batch.base < segment.end;
+  if (early) {
+    choose_pages(segment.unit, batch);
+    const uint32_t run = first_run(batch);
+    prepare_run(format_of(batch, run), run);
+    start_copies(batch.record, min(kEarlyCopies, stages_ - 1));
   }
-  load_queries(unit, row);
+  load_queries(segment.unit, row);
   __syncthreads();
   read_rows();
-#pragma unroll 1
-  for (; base < end; base += 32 * stride, record = load_records()) run_batch(unit, base, stride, record);
-  finish_run();
+  walk(segment, batch, early);
   store_warp();
   __syncthreads();
-  merge_warps();
-  if (parts > 1) {
-    store_partial(index);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      const int32_t before = atomicAdd(&a_.tickets[index], 1);
-      s_.is_last = before == parts - 1 ? 1 : 0;
-      if (s_.is_last != 0) a_.tickets[index] = 0;
-    }
-    __syncthreads();
-    if (s_.is_last == 0) return;
-    __threadfence();
+  write_output(segment);
+}
+
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::make_barriers() {
+  if (lane_ == 0) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < kMaxStages; ++i) make_copy_barrier(arrived_ + 8 * i);
   }
-  write_output(unit, index, parts, first_block);
+  order_before_copies();
+  __syncwarp();
+  has_barriers_ = true;
 }
 
 template <int DP, bool kFull, int NT>
@@ -110,7 +85,7 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::reset() {
       for (int32_t i = 0; i < 4; ++i) out_[n][m][0][i] = out_[n][m][1][i] = 0.0F;
     }
   }
-  rotated_space_ = false;
+  any_run_ = false;
   format_ = FormatCode{};
   group_shift_ = 0;
 }
@@ -125,58 +100,81 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::read_rows() {
       row_scale_[n][c] = s_.row_scale[8 * n + 2 * t_ + c];
     }
   }
-  min_position_ = max_position_ = s_.row_position[0];
-#pragma unroll 1
-  for (int32_t row = 1; row < rows_; ++row) {
-    min_position_ = min(min_position_, s_.row_position[row]);
-    max_position_ = max(max_position_, s_.row_position[row]);
-  }
+  const int32_t position = s_.row_position[min(lane_, rows_ - 1)];
+  min_position_ = __reduce_min_sync(kAll, position);
+  max_position_ = __reduce_max_sync(kAll, position);
 }
 
-/// Up to 32 pages of this warp; lane i holds the record of page base + i · stride, or zeros.
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::run_batch(const Unit& unit, int32_t base, int32_t stride,
-                                                                const uint4& record) {
-  const auto first = static_cast<int32_t>(record.z);
-  bool visible = record.w != 0 && first <= max_position_;
-  if (visible && a_.window > 0) {
-    const DevicePage page{0, first, 0, static_cast<uint8_t>(record.w >> 16U), static_cast<uint8_t>(record.w >> 24U)};
-    const int32_t last = position_in_page(unit, page, base + lane_ * stride, page.count - 1);
-    visible = last > static_cast<int64_t>(min_position_) - a_.window;
+__device__ __forceinline__ void Block<DP, kFull, NT>::load_batch(const Segment& segment, Batch& batch) const {
+  const SequenceView& view = sequence_of(segment.unit).view;
+  const auto* pages =
+      reinterpret_cast<const uint4*>(view.pages + static_cast<int64_t>(segment.unit.head) * view.capacity);
+  const int32_t mine = batch.base + lane_ * warps_;
+  batch.record = mine < segment.end ? __ldg(pages + mine) : uint4{0, 0, 0, 0};
+}
+
+/// Pages that some query sees, and those of which not every query may see all.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::choose_pages(const Unit& unit, Batch& batch) const {
+  const uint4& record = batch.record;
+  bool visible = record.w != 0;
+  bool masked = is_partial(record);
+  if (a_.single_newest == 0) {
+    const auto first = static_cast<int32_t>(record.z);
+    visible = visible && first <= max_position_;
+    masked = needs_mask(record);
+    if (visible && a_.window > 0) {
+      const DevicePage page{0, first, 0, static_cast<uint8_t>(record.w >> 16U), static_cast<uint8_t>(record.w >> 24U)};
+      const int32_t last = position_in_page(unit, page, batch.base + lane_ * warps_, page.count - 1);
+      visible = last > static_cast<int64_t>(min_position_) - a_.window;
+    }
   }
-  uint32_t wanted = __ballot_sync(kAll, visible);
-  const uint32_t masked = __ballot_sync(kAll, needs_mask(record));
+  batch.wanted = __ballot_sync(kAll, visible);
+  batch.masked = __ballot_sync(kAll, masked);
+}
+
+/// All of the warp's pages. With `early` the first batch's pages have been chosen, and the first run is prepared.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::walk(const Segment& segment, Batch& batch, bool early) {
+  bool chosen = early;
 #pragma unroll 1
-  while (wanted != 0) {
-    const uint32_t run = first_run(record, wanted, masked);
-    wanted &= ~run;
-    if (!prepared_) prepare_run(run, record, 0);
-    prepared_ = false;
-    start_copies(record, stages_ - 1);
-    load_query_fragments();
-    // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
-    const bool closer = (run & masked) != 0 || a_.softcap > 0.0F || format_.keys() != format_.values();
-    const Pages pages{unit, base, stride, record, run, masked};
-    if (closer) {
-      run_pages<0>(pages);
+  for (;;) {
+    if (!chosen) choose_pages(segment.unit, batch);
+    chosen = true;
+    if (batch.wanted == 0 && batch.base + 32 * warps_ < segment.end) {
+      batch.base += 32 * warps_;
+      load_batch(segment, batch);
+      chosen = false;
       continue;
     }
-    switch (format_.keys()) {
-      case Kind::kFloat16:
-        run_pages<16>(pages);
-        break;
-      case Kind::kInt8:
-        run_pages<8>(pages);
-        break;
-      case Kind::kInt4:
-        run_pages<4>(pages);
-        break;
-      case Kind::kInt3:
-        run_pages<3>(pages);
-        break;
-      case Kind::kInt2:
-        run_pages<2>(pages);
-        break;
+    const bool done = batch.wanted == 0;
+    const uint32_t run = first_run(batch);
+    // Sums end like those of FP16 pages, rotated if any page of the layer may be.
+    const FormatCode format =
+        done ? FormatCode{a_.hadamard_values != 0 ? FormatCode::kHadamardValues : 0U} : format_of(batch, run);
+    if (any_run_ && format.bits != format_.bits) leave_run(format);
+    if (done) return;
+    any_run_ = true;
+    batch.wanted &= ~run;
+    if (!early) prepare_run(format, run);
+    early = false;
+    start_copies(batch.record, stages_ - 1);
+    // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
+    const bool special = (run & batch.masked) != 0 || a_.softcap > 0.0F || format_.keys() != format_.values();
+    const Kind kind = format_.keys();
+    if (special) {
+      run_pages<0>(segment.unit, batch, run);
+    } else if (kind == Kind::kInt4) {
+      run_pages<4>(segment.unit, batch, run);
+    } else if (kind == Kind::kInt2) {
+      run_pages<2>(segment.unit, batch, run);
+    } else if (kind == Kind::kInt8) {
+      run_pages<8>(segment.unit, batch, run);
+    } else if (kind == Kind::kInt3) {
+      run_pages<3>(segment.unit, batch, run);
+    } else {
+      run_pages<16>(segment.unit, batch, run);
     }
   }
 }
@@ -198,37 +196,44 @@ __device__ __forceinline__ bool Block<DP, kFull, NT>::is_partial(const uint4& re
 /// The first of the wanted pages and those after it, up to one of another format or one that is `masked` if it is
 /// not, or the other way round.
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ uint32_t Block<DP, kFull, NT>::first_run(const uint4& record, uint32_t wanted,
-                                                                    uint32_t masked) const {
-  const uint32_t kind = (record.w & 0xFFFFU) | (masked >> lane_ & 1U) << 16U;
-  const uint32_t of_first = __shfl_sync(kAll, kind, __ffs(static_cast<int>(wanted)) - 1);
-  const uint32_t differs = __ballot_sync(kAll, kind != of_first) & wanted;
-  return differs == 0 ? wanted : wanted & ((1U << (__ffs(static_cast<int>(differs)) - 1)) - 1U);
+__device__ __forceinline__ uint32_t Block<DP, kFull, NT>::first_run(const Batch& batch) const {
+  const uint32_t kind = (batch.record.w & 0xFFFFU) | (batch.masked >> lane_ & 1U) << 16U;
+  const uint32_t of_first = __shfl_sync(kAll, kind, __ffs(static_cast<int>(batch.wanted)) - 1);
+  const uint32_t differs = __ballot_sync(kAll, kind != of_first) & batch.wanted;
+  // Those before the first that differs: all, if none does.
+  return batch.wanted & ((differs & -differs) - 1U);
 }
 
-/// Take on the format of a run of pages, and start the first copies.
 template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::prepare_run(uint32_t run, const uint4& record, int32_t copies) {
-  const FormatCode format{__shfl_sync(kAll, record.w & 0xFFFFU, __ffs(static_cast<int>(run)) - 1)};
-  if (!nothing_added()) {
-    finish_run();
-    change_space(format.hadamard_values());
-    if (format.values() != Kind::kFloat16) scale_outputs(1.0F / kSubnormalScale);
-  }
-  rotated_space_ = format.hadamard_values();
+__device__ __forceinline__ FormatCode Block<DP, kFull, NT>::format_of(const Batch& batch, uint32_t run) const {
+  return {__shfl_sync(kAll, batch.record.w & 0xFFFFU, __ffs(static_cast<int>(run)) - 1)};
+}
+
+/// Have the sums so far as pages of another format go on with them.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::leave_run(FormatCode next) {
+  finish_run();
+  if (next.hadamard_values() != format_.hadamard_values()) change_space();
+  if (next.values() != Kind::kFloat16) scale_outputs(1.0F / kSubnormalScale);
+}
+
+/// Take on the format of a run of pages. The ring is empty.
+template <int DP, bool kFull, int NT>
+__device__ __forceinline__ void Block<DP, kFull, NT>::prepare_run(FormatCode format, uint32_t run) {
   format_ = format;
-  keys_ = key_bytes(format.keys(), a_.head_dim);
-  values_ = value_bytes(format.values(), format.group_shift(), a_.head_dim);
+  keys_ = key_bytes(format.keys(), kFull ? DP : a_.head_dim);
+  values_ = value_bytes(format.values(), format.group_shift(), kFull ? DP : a_.head_dim);
   group_shift_ = format.group_shift();
   const int32_t page = keys_.bytes() + values_.bytes();
   by_side_ = 2 * page > a_.ring_bytes;
   slot_bytes_ = by_side_ ? max(keys_.bytes(), values_.bytes()) : page;
-  stages_ = min(a_.ring_bytes / slot_bytes_, kMaxStages);
+  // As many as fit, without a division.
+  const int32_t limit = min(a_.ring_bytes, max(kAhead, 2 * slot_bytes_));
+  stages_ = __popc(__ballot_sync(kAll, lane_ < kMaxStages && (lane_ + 1) * slot_bytes_ <= limit));
   to_copy_ = run;
   copy_values_next_ = false;
   copy_slot_ = slot_ = 0;
   started_ = 0;
-  start_copies(record, min(copies, stages_ - 1));
 }
 
 /// Have at least n copies of the run on their way.
@@ -243,15 +248,14 @@ template <int DP, bool kFull, int NT>
 __device__ __forceinline__ void Block<DP, kFull, NT>::copy_next(const uint4& record) {
   if (to_copy_ == 0) return;
   const int32_t at = __ffs(static_cast<int>(to_copy_)) - 1;
-  uint64_t from = static_cast<uint64_t>(__shfl_sync(kAll, record.y, at)) << 32U |
-                  static_cast<uint64_t>(__shfl_sync(kAll, record.x, at));
+  uint64_t from = static_cast<uint64_t>(record.y) << 32U | record.x;
   int32_t bytes = by_side_ ? keys_.bytes() : slot_bytes_;
   if (copy_values_next_) {
     from += static_cast<uint64_t>(bytes);
     bytes = values_.bytes();
   }
   start_copy(ring_ + static_cast<uint32_t>(copy_slot_ * slot_bytes_), from, bytes,
-             arrived_ + static_cast<uint32_t>(8 * copy_slot_), lane_);
+             arrived_ + static_cast<uint32_t>(8 * copy_slot_), lane_, at);
   copy_values_next_ = by_side_ && !copy_values_next_;
   if (!copy_values_next_) to_copy_ &= to_copy_ - 1;
   copy_slot_ = copy_slot_ + 1 == stages_ ? 0 : copy_slot_ + 1;
@@ -274,13 +278,11 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::leave_slot() {
 /// Codes of kBits bits on both sides; 0: any kinds, chosen page by page.
 template <int DP, bool kFull, int NT>
 template <int kBits>
-__device__ __forceinline__ void Block<DP, kFull, NT>::run_pages(const Pages& pages) {
-  uint32_t wanted = pages.wanted;
+__device__ __forceinline__ void Block<DP, kFull, NT>::run_pages(const Unit& unit, const Batch& batch, uint32_t run) {
+  load_query_fragments<kBits>();
 #pragma unroll 1
-  while (wanted != 0) {
-    copy_next(pages.record);
-    const int32_t at = __ffs(static_cast<int>(wanted)) - 1;
-    wanted &= wanted - 1;
+  for (; run != 0; run &= run - 1) {
+    copy_next(batch.record);
     uint32_t side = wait_for_slot();
     float scores[NT][2][4];
     if constexpr (kBits == 0) {
@@ -292,11 +294,12 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::run_pages(const Pages& pag
     }
     if (by_side_) {
       leave_slot();
-      copy_next(pages.record);
+      copy_next(batch.record);
     }
     if constexpr (kBits == 0) {
       if (a_.softcap > 0.0F) cap(scores);
-      if ((pages.masked >> at & 1U) != 0) mask(pages, at, scores);
+      const int32_t at = __ffs(static_cast<int>(run)) - 1;
+      if ((batch.masked >> at & 1U) != 0) mask(unit, batch, at, scores);
     }
     uint32_t p[NT][4];
     softmax(scores, p);

@@ -13,13 +13,21 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 }
 
 /// One thread, before any use; all threads must be synchronised afterwards.
-__device__ inline void make_copy_barrier(uint64_t* barrier) {
+__device__ inline void make_copy_barrier(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
   constexpr uint32_t kArrivals = 1;
 #else
   constexpr uint32_t kArrivals = 32;
 #endif
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(barrier)), "r"(kArrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(kArrivals) : "memory");
+}
+
+/// Have all that this block's threads wrote, up to their last barrier, reach the device before the ticket is taken,
+/// and what others wrote before taking theirs be seen after. One thread; returns how many were taken before.
+__device__ inline int32_t take_ticket(int32_t* tickets) {
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;\n" : "=r"(before) : "l"(tickets) : "memory");
+  return before;
 }
 
 /// What this thread wrote to shared memory is visible to copies that it starts later.
@@ -29,16 +37,19 @@ __device__ inline void order_before_copies() {
 #endif
 }
 
-/// A warp copies `bytes`, a multiple of 16; `barrier` completes a phase when they are there.
-__device__ inline void start_copy(uint32_t to, uint64_t from, int32_t bytes, uint32_t barrier, int32_t lane) {
+/// A warp copies `bytes`, a multiple of 16, from what lane `owner` says; `barrier` completes a phase when they are
+/// there.
+__device__ inline void start_copy(uint32_t to, uint64_t from, int32_t bytes, uint32_t barrier, int32_t lane,
+                                  int32_t owner) {
 #if __CUDA_ARCH__ >= 900
-  if (lane == 0) {
+  if (lane == owner) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
   }
 #else
+  from = __shfl_sync(0xFFFFFFFFU, from, owner);
   for (int32_t i = 16 * lane; i < bytes; i += 16 * 32) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to + static_cast<uint32_t>(i)),
                  "l"(from + static_cast<uint64_t>(i))

@@ -26,10 +26,12 @@ KVQ_HOST_DEVICE constexpr int32_t code_bits(Kind kind) {
 struct FormatCode {
   uint32_t bits = 0;
 
+  static constexpr uint32_t kHadamardValues = 128;
+
   KVQ_HOST_DEVICE Kind keys() const { return static_cast<Kind>(bits & 7U); }
   KVQ_HOST_DEVICE bool hadamard_keys() const { return (bits & 8U) != 0; }
   KVQ_HOST_DEVICE Kind values() const { return static_cast<Kind>((bits >> 4U) & 7U); }
-  KVQ_HOST_DEVICE bool hadamard_values() const { return (bits & 128U) != 0; }
+  KVQ_HOST_DEVICE bool hadamard_values() const { return (bits & kHadamardValues) != 0; }
   KVQ_HOST_DEVICE int32_t group_shift() const { return static_cast<int32_t>((bits >> 8U) & 3U); }
 };
 
@@ -54,19 +56,11 @@ struct SideBytes {
 
 /// 32-bit words that hold a token's channels (keys) or a channel's tokens (values): rows of the word array.
 KVQ_HOST_DEVICE constexpr int32_t code_rows(Kind kind, int32_t reduction) {
-  switch (kind) {
-    case Kind::kFloat16:
-      return reduction / 2;
-    case Kind::kInt8:
-      return reduction / 4;
-    case Kind::kInt4:
-      return reduction / 8;
-    case Kind::kInt3:
-      return (reduction + 15) / 16 + (reduction + 31) / 32;
-    case Kind::kInt2:
-      return (reduction + 15) / 16;
-  }
-  return 0;
+  // Bits of an element's first field, by kind; INT3 has a second field of one bit. A table in a number, since kernels
+  // would take longer over branches or memory.
+  const auto bits = static_cast<uint32_t>(uint64_t{0x0202040810} >> (8U * static_cast<uint32_t>(kind))) & 0xFFU;
+  const auto elements = static_cast<uint32_t>(reduction);
+  return static_cast<int32_t>((elements * bits + 31U) / 32U + (kind == Kind::kInt3 ? (elements + 31U) / 32U : 0U));
 }
 
 KVQ_HOST_DEVICE constexpr int32_t value_lanes(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -76,8 +70,7 @@ KVQ_HOST_DEVICE constexpr SideBytes key_bytes(Kind kind, int32_t head_dim) {
 }
 
 KVQ_HOST_DEVICE constexpr SideBytes value_bytes(Kind kind, int32_t group_shift, int32_t head_dim) {
-  const int32_t group = 32 << group_shift;
-  const int32_t groups = (head_dim + group - 1) / group;
+  const int32_t groups = (head_dim + (32 << group_shift) - 1) >> (5 + group_shift);
   return {code_rows(kind, kSlots) * value_lanes(head_dim) * 4, kind == Kind::kFloat16 ? 0 : 2 * kSlots * groups};
 }
 

@@ -7,11 +7,33 @@
 
 namespace kvq::cuda {
 
-/// `dtype` is a kvq_dtype.
+/// Bytes of an element are 1 << this. `dtype` is a kvq_dtype.
+__device__ inline int32_t element_shift(int32_t dtype) { return dtype == 0 ? 2 : 1; }
+
+/// An element as it is stored, 0 if not `wanted`. No branch, so that several loads are on their way at once.
+__device__ inline uint32_t read_bits(const void* element, int32_t dtype, bool wanted) {
+  uint32_t bits = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred wide, narrow;\n"
+      "setp.eq.s32 wide, %2, 4;\n"
+      "setp.eq.s32 narrow, %2, 2;\n"
+      "@wide ld.global.nc.u32 %0, [%1];\n"
+      "@narrow ld.global.nc.u16 %0, [%1];\n"
+      "}\n"
+      : "+r"(bits)
+      : "l"(element), "r"(wanted ? 1 << element_shift(dtype) : 0));
+  return bits;
+}
+
+__device__ inline float to_float(uint32_t bits, int32_t dtype) {
+  if (dtype == 1) return __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+  return __uint_as_float(dtype == 0 ? bits : bits << 16U);
+}
+
 __device__ inline float read_float(const void* tensor, int32_t dtype, int64_t index) {
   if (dtype == 0) return static_cast<const float*>(tensor)[index];
-  if (dtype == 1) return __half2float(static_cast<const __half*>(tensor)[index]);
-  return __bfloat162float(static_cast<const __nv_bfloat16*>(tensor)[index]);
+  return to_float(static_cast<const uint16_t*>(tensor)[index], dtype);
 }
 
 /// Eight neighbours; with `vectors`, elements [index, index + 8) are aligned to 16 bytes.
@@ -50,6 +72,20 @@ __device__ inline void write_float(void* tensor, int32_t dtype, int64_t index, f
     static_cast<__half*>(tensor)[index] = __float2half_rn(value);
   } else {
     static_cast<__nv_bfloat16*>(tensor)[index] = __float2bfloat16_rn(value);
+  }
+}
+
+/// Four neighbours.
+__device__ inline void write_four(void* tensor, int32_t dtype, int64_t index, const float (&x)[4]) {
+  if (dtype == 0) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) static_cast<float*>(tensor)[index + i] = x[i];
+    return;
+  }
+#pragma unroll
+  for (int32_t i = 0; i < 4; ++i) {
+    static_cast<uint16_t*>(tensor)[index + i] =
+        dtype == 1 ? __half_as_ushort(__float2half_rn(x[i])) : __bfloat16_as_ushort(__float2bfloat16_rn(x[i]));
   }
 }
 
