@@ -51,6 +51,8 @@ void PageTable::reserve(int32_t pages) {
   auto* states = static_cast<HeadState*>(memory);
   auto* table = reinterpret_cast<DevicePage*>(static_cast<std::byte*>(memory) + state_bytes(heads));
   int32_t* positions = nullptr;
+  int32_t used = 0;  // entries that anybody has written
+  for (const Head& head : heads_) used = std::max(used, head.valid);
   const auto row = [](int32_t n) { return static_cast<size_t>(n) * kSlots * sizeof(int32_t); };
   try {
     const cudaStream_t stream = backend_.stream();
@@ -58,16 +60,20 @@ void PageTable::reserve(int32_t pages) {
       check(cudaMemsetAsync(states, 0, state_bytes(heads), stream), "cudaMemsetAsync");
     } else {
       check(cudaMemcpyAsync(states, states_, state_bytes(heads), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-      const size_t used = static_cast<size_t>(capacity_) * sizeof(DevicePage);
-      check(cudaMemcpy2DAsync(table, static_cast<size_t>(capacity) * sizeof(DevicePage), pages_, used, used, heads,
-                              cudaMemcpyDeviceToDevice, stream),
-            "cudaMemcpy2DAsync");
+      const auto entries = [](int32_t n) { return static_cast<size_t>(n) * sizeof(DevicePage); };
+      if (used > 0) {
+        check(cudaMemcpy2DAsync(table, entries(capacity), pages_, entries(capacity_), entries(used), heads,
+                                cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpy2DAsync");
+      }
     }
     if (positions_ != nullptr) {
       positions = static_cast<int32_t*>(backend_.allocate_device(allocator_, heads * row(capacity)));
-      check(cudaMemcpy2DAsync(positions, row(capacity), positions_, row(capacity_), row(capacity_), heads,
-                              cudaMemcpyDeviceToDevice, stream),
-            "cudaMemcpy2DAsync");
+      if (used > 0) {
+        check(cudaMemcpy2DAsync(positions, row(capacity), positions_, row(capacity_), row(used), heads,
+                                cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpy2DAsync");
+      }
     }
   } catch (...) {
     backend_.release_device(allocator_, memory, bytes);

@@ -23,6 +23,9 @@ __device__ inline void fold(T (&x)[kN], uint32_t bit, const Join& join) {
   }
 }
 
+/// All threads of the block wait for each other, wherever in the code they are: __syncthreads is for one place.
+__device__ inline void meet() { asm volatile("bar.sync 1, %0;\n" ::"r"(blockDim.x) : "memory"); }
+
 struct Lower {
   __device__ float operator()(float a, float b) const { return fminf(a, b); }
   __device__ __half2 operator()(__half2 a, __half2 b) const { return __hmin2(a, b); }
@@ -200,11 +203,11 @@ class TileWriter {
     uint32_t codes[8];
     if (kHadamard && hadamard) {
       const FloatTile tile({plane_, head_dim_}, 4 * four_, eighth_);
-      __syncthreads();
+      meet();
       quantize(tile, bits, bytes, codes);
     } else {
       const HalfTile tile({plane_, head_dim_}, 4 * four_, eighth_);
-      __syncthreads();
+      meet();
       quantize(tile, bits, bytes, codes);
     }
     if constexpr (kKeys) {
@@ -342,7 +345,7 @@ class TileWriter {
 
   __device__ void write_halves() const {
     const HalfTile tile({plane_, head_dim_}, 4 * four_, eighth_);
-    __syncthreads();
+    meet();
     uint32_t x[4][4];
 #pragma unroll
     for (int32_t i = 0; i < 16; ++i) x[i / 4][i % 4] = as_word(tile.x[i / 4][i % 4]);
