@@ -65,14 +65,17 @@ class VectorTrainer {
   VectorTrainer(Allocator& allocator, Parallel& parallel, const ValueTrainingOptions& options, Progress& progress)
       : allocator_(allocator), parallel_(parallel), options_(options), progress_(progress) {}
 
-  /// Stage by stage, each on what the stages before it leave, then all together.
+  /// Stage by stage, each on what the stages before it leave, then all together; nothing if cancelled.
   std::optional<ValueDraft> train(const UnitVectors& units, size_t bits) {
-    std::optional<ValueDraft> all = train_stage(units, nullptr);
+    std::optional<ValueDraft> all = train_stage(units);
     while (all && all->bits() < bits) {
-      all = train_stage(units, &*all);
-      if (!all) break;
       ValueAlternation joint(allocator_, parallel_, ridges(), units, *all);
-      if (!alternate(joint, *all, options_.joint_rounds, false)) all.reset();
+      joint.encode();
+      double norm = 0;
+      const std::optional<ValueDraft> stage = train_stage(joint.residuals(norm));
+      if (!stage) return {};
+      append(*all, *stage, static_cast<float>(norm));
+      if (!train_jointly(units, *all)) return {};
     }
     return all;
   }
@@ -80,33 +83,25 @@ class VectorTrainer {
  private:
   AlternationOptions ridges() const { return {options_.ridge, options_.proposal_ridge}; }
 
-  /// `before` with a stage more, or the first one.
-  std::optional<ValueDraft> train_stage(const UnitVectors& units, ValueDraft* before) {
-    const size_t width = units.width;
-    ValueDraft stage(allocator_, width, width);
-    if (before == nullptr) {
-      ValueAlternation first(allocator_, parallel_, ridges(), units, stage);
-      first.start_from_signs();
-      if (!alternate(first, stage, options_.rounds, true)) return {};
-      return stage;
-    }
-    double norm = 0;
-    ValueAlternation last(allocator_, parallel_, ridges(), units, *before);
-    last.encode();
-    const UnitVectors rest = last.residuals(norm);
-    ValueAlternation next(allocator_, parallel_, ridges(), rest, stage);
-    next.start_from_signs();
-    if (!alternate(next, stage, options_.rounds, true)) return {};
-    return append(*before, stage, static_cast<float>(norm));
+  std::optional<ValueDraft> train_stage(const UnitVectors& targets) {
+    ValueDraft stage(allocator_, targets.width, targets.width);
+    ValueAlternation alternation(allocator_, parallel_, ridges(), targets, stage);
+    alternation.start_from_signs();
+    if (!alternate(alternation, stage, options_.rounds, true)) return {};
+    return stage;
   }
 
-  ValueDraft append(const ValueDraft& before, const ValueDraft& stage, float norm) const {
-    ValueDraft both = before;
-    for (const float each : stage.codes) both.codes.push_back(norm * each);
-    for (size_t c = 0; c < both.width(); ++c) both.offset[c] += norm * stage.offset[c];
-    both.proposal.insert(both.proposal.end(), stage.proposal.begin(), stage.proposal.end());
-    both.proposal_bias.insert(both.proposal_bias.end(), stage.proposal_bias.begin(), stage.proposal_bias.end());
-    return both;
+  bool train_jointly(const UnitVectors& units, ValueDraft& all) {
+    ValueAlternation joint(allocator_, parallel_, ridges(), units, all);
+    return alternate(joint, all, options_.joint_rounds, false);
+  }
+
+  /// A further stage, of what was left divided by `norm`.
+  static void append(ValueDraft& all, const ValueDraft& stage, float norm) {
+    for (const float each : stage.codes) all.codes.push_back(norm * each);
+    for (size_t c = 0; c < all.width(); ++c) all.offset[c] += norm * stage.offset[c];
+    all.proposal.insert(all.proposal.end(), stage.proposal.begin(), stage.proposal.end());
+    all.proposal_bias.insert(all.proposal_bias.end(), stage.proposal_bias.begin(), stage.proposal_bias.end());
   }
 
   /// Leaves the best draft of all rounds in `draft`; false if cancelled. Bits that a search over several stages changed
@@ -124,7 +119,7 @@ class VectorTrainer {
       }
       if (!progress_.next(error)) return false;
     }
-    draft = std::move(best);
+    draft = best;
     return true;
   }
 
