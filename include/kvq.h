@@ -6,6 +6,7 @@
  *
  *      context   memory, threads, limits and the device          kvq_context_create
  *      policy    which page format each layer uses               kvq_policy_load
+ *      codebook  vector quantization trained for one model       kvq_codebook_load, kvq_codebook_trainer_create
  *      cache     the shape of one model's attention layers       kvq_cache_create
  *      sequence  one conversation: lists of pages per head       kvq_sequence_create, kvq_append, kvq_attend
  *
@@ -66,6 +67,8 @@ typedef int32_t kvq_status;
 #define KVQ_E_BACKEND (-8)
 /** A defect of the library. */
 #define KVQ_E_INTERNAL (-9)
+/** The caller's progress hook asked to stop. */
+#define KVQ_E_CANCELLED (-10)
 
 /** What went wrong. Owned by the caller; set `struct_size` (::kvq_error_init does) before use. */
 typedef struct kvq_error {
@@ -278,6 +281,88 @@ KVQ_API kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_
 /** Destroy a policy. Caches created with it keep what they need. NULL is ignored. \since 0.1 */
 KVQ_API void kvq_policy_destroy(kvq_policy* policy);
 
+/* ------------------------------------------------------------------------------------------------------- codebooks */
+
+/** What shares a code, or a number. */
+typedef int32_t kvq_scope;
+/** All KV heads of a token in a layer. */
+#define KVQ_SCOPE_LAYER 0
+/** One KV head of a token. */
+#define KVQ_SCOPE_HEAD 1
+
+/** CommVQ codebooks for the layers of one model. Immutable; caches that use it share it, so the handle may be destroyed
+ *  before them. Files are in the safetensors format and hold about half of kvq_codebook_info::bytes. */
+typedef struct kvq_codebook kvq_codebook;
+
+/** Read codebooks from a file in memory. Every byte is checked; saving the result again gives the same bytes.
+ *
+ *  \param buffer  `size` bytes of a file written by ::kvq_codebook_save; not needed afterwards.
+ *  \param out     receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or no codebook; the message names the tensor or
+ *           field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_load(kvq_context* context, const void* buffer, size_t size, kvq_codebook** out,
+                                     kvq_error* error);
+
+/** Write codebooks as a file. The same codebooks give the same bytes.
+ *
+ *  \param buffer    host memory, or NULL to ask for the size only.
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the file in bytes; also when `capacity` is too small.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; capacity too small, nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t capacity, size_t* size,
+                                     kvq_error* error);
+
+/** What codebooks are made for and how well they do. Errors are ‖x̂ − x‖² / ‖x‖² of training, averaged over the layers
+ *  that are present; 0 for a side without codes. */
+typedef struct kvq_codebook_info {
+  uint32_t struct_size;
+  int32_t n_layers;
+  int32_t layers_present; /**< Fewer than `n_layers`: training was not finished; no cache takes such codebooks. */
+  int32_t kv_heads;
+  int32_t head_dim;
+  kvq_rope rope;          /**< How channels of a key pair up: ::KVQ_ROPE_HALF or ::KVQ_ROPE_INTERLEAVED. */
+  int32_t key_stages;     /**< R, 0: no codes for keys. */
+  int32_t key_codes;      /**< Nc, of a stage. */
+  int32_t key_group;      /**< g, successive pairs that share their indices. */
+  kvq_scope key_norms;    /**< What shares a norm. */
+  int32_t value_bits;     /**< Code bits of a value scalar, 0: no codes for values. */
+  kvq_scope value_scope;  /**< What shares a code. */
+  double key_true_bits;   /**< Bits of a key scalar, codes and norms. */
+  double value_true_bits; /**< Bits of a value scalar, codes and scales. */
+  double key_error;
+  double value_error;
+  int64_t tokens;    /**< Trained on, the fewest of any layer. */
+  uint64_t seed;     /**< As in kvq_codebook_trainer_options. */
+  uint64_t model_id; /**< As in kvq_codebook_trainer_options. */
+  uint64_t bytes;    /**< Of the numbers, in memory. */
+  const char* note;  /**< UTF-8, NUL-terminated; owned by the codebook. */
+} kvq_codebook_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codebook_info* info, kvq_error* error);
+
+/** One layer of codebooks; see ::kvq_codebook_info. */
+typedef struct kvq_codebook_layer_info {
+  uint32_t struct_size;
+  int32_t present; /**< 1; 0: the layer is missing and everything below is 0. */
+  int64_t tokens;
+  double key_error;
+  double value_error;
+} kvq_codebook_layer_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int32_t layer,
+                                               kvq_codebook_layer_info* info, kvq_error* error);
+
+/** Destroy a handle. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_codebook_destroy(kvq_codebook* codebook);
+
 /* ----------------------------------------------------------------------------------------------------------- cache */
 
 /** The attention layers of one model; owns the page formats and the work space of ::kvq_attend. */
@@ -353,8 +438,9 @@ KVQ_API void kvq_sequence_destroy(kvq_sequence* sequence);
 
 /** Make pages ahead, so that every layer has room for `tokens` more tokens.
  *
- *  Appends then take these pages: while there is room, no append of up to ::KVQ_PAGE_SLOTS tokens allocates page memory,
- *  and on a CPU the pages of a head lie next to each other from the start. On a GPU this is what a CUDA graph needs:
+ *  Appends then take these pages: while there is room, no append of up to ::KVQ_PAGE_SLOTS tokens allocates page
+ * memory, and on a CPU the pages of a head lie next to each other from the start. On a GPU this is what a CUDA graph
+ * needs:
  *
  *      kvq_context_set_stream(context, stream);
  *      kvq_attend(…)                                  // once with the graph's batch: it allocates its work space
@@ -367,9 +453,9 @@ KVQ_API void kvq_sequence_destroy(kvq_sequence* sequence);
  *  device. While a stream is captured, kvq_append takes at most ::KVQ_PAGE_SLOTS tokens and no positions, kvq_attend
  *  takes no query positions, and other functions of the sequence may not be called. Afterwards they may: each first
  *  waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it wait for them.
- *  A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid until
- *  kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a sequence with pages made
- *  ahead copy its open pages.
+ *  A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid
+ * until kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a sequence with pages
+ * made ahead copy its open pages.
  *
  *  \param tokens  ≥ 0, per layer; 0 gives back the pages that are left.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a stream is captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.

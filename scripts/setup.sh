@@ -6,8 +6,8 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config
-  libhwy-dev libyaml-cpp-dev # the library
-  libcli11-dev libopenblas-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev) # the kvq program
+  libeigen3-dev libhwy-dev libyaml-cpp-dev nlohmann-json3-dev # the library
+  libcli11-dev libopenblas-dev libpcre2-dev libutf8proc-dev) # the kvq program
 test_packages=(binutils clang clang-format clang-tidy doctest-dev libbenchmark-dev libclang-rt-dev)
 
 for argument in "$@"; do

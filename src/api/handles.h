@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "cache/policy.h"
 #include "cache/sequence.h"
+#include "codebooks/model_codebook.h"
 #include "core/parallel.h"
 
 // The C handles are the internal objects themselves, under the names that kvq.h declares.
@@ -33,6 +34,15 @@ struct kvq_cache : kvq::Cache {
 
 struct kvq_sequence : kvq::Sequence {
   using kvq::Sequence::Sequence;
+};
+
+/// Caches hold `shared`, which outlives the handle.
+struct kvq_codebook {
+  kvq_codebook(kvq::Allocator& source, std::shared_ptr<const kvq::ModelCodebook> codebook)
+      : allocator(source), shared(std::move(codebook)) {}
+
+  kvq::Allocator& allocator;
+  std::shared_ptr<const kvq::ModelCodebook> shared;
 };
 
 // Usage counts these objects by the size of their base.

@@ -63,6 +63,8 @@ const char* kvq_status_name(kvq_status status) {
       return "KVQ_E_BACKEND";
     case KVQ_E_INTERNAL:
       return "KVQ_E_INTERNAL";
+    case KVQ_E_CANCELLED:
+      return "KVQ_E_CANCELLED";
     default:
       return "unknown status";
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,7 @@ struct StlAllocator {
 
 template <typename T>
 using Vector = std::vector<T, StlAllocator<T>>;
+using String = std::basic_string<char, std::char_traits<char>, StlAllocator<char>>;
 
 /// Destroys an object and returns its memory; an Owned<Derived> converts to an Owned<Base> with a virtual destructor.
 template <typename T>

@@ -17,8 +17,9 @@ static void status_names(void) {
   CHECK(strcmp(kvq_status_name(KVQ_E_UNSUPPORTED), "KVQ_E_UNSUPPORTED") == 0);
   CHECK(strcmp(kvq_status_name(KVQ_E_BACKEND), "KVQ_E_BACKEND") == 0);
   CHECK(strcmp(kvq_status_name(KVQ_E_INTERNAL), "KVQ_E_INTERNAL") == 0);
+  CHECK(strcmp(kvq_status_name(KVQ_E_CANCELLED), "KVQ_E_CANCELLED") == 0);
   CHECK(strcmp(kvq_status_name(1), "unknown status") == 0);
-  CHECK(strcmp(kvq_status_name(-10), "unknown status") == 0);
+  CHECK(strcmp(kvq_status_name(-11), "unknown status") == 0);
   CHECK(strcmp(kvq_status_name(INT32_MIN), "unknown status") == 0);
   CHECK(strcmp(kvq_status_name(INT32_MAX), "unknown status") == 0);
 }

@@ -54,6 +54,36 @@ static void lp64_offsets(void) {
   OFFSET(kvq_device_info, driver_version, 140);
   OFFSET(kvq_device_info, memory_bytes, 144);
 
+  CHECK(sizeof(kvq_codebook_info) == 120);
+  OFFSET(kvq_codebook_info, struct_size, 0);
+  OFFSET(kvq_codebook_info, n_layers, 4);
+  OFFSET(kvq_codebook_info, layers_present, 8);
+  OFFSET(kvq_codebook_info, kv_heads, 12);
+  OFFSET(kvq_codebook_info, head_dim, 16);
+  OFFSET(kvq_codebook_info, rope, 20);
+  OFFSET(kvq_codebook_info, key_stages, 24);
+  OFFSET(kvq_codebook_info, key_codes, 28);
+  OFFSET(kvq_codebook_info, key_group, 32);
+  OFFSET(kvq_codebook_info, key_norms, 36);
+  OFFSET(kvq_codebook_info, value_bits, 40);
+  OFFSET(kvq_codebook_info, value_scope, 44);
+  OFFSET(kvq_codebook_info, key_true_bits, 48);
+  OFFSET(kvq_codebook_info, value_true_bits, 56);
+  OFFSET(kvq_codebook_info, key_error, 64);
+  OFFSET(kvq_codebook_info, value_error, 72);
+  OFFSET(kvq_codebook_info, tokens, 80);
+  OFFSET(kvq_codebook_info, seed, 88);
+  OFFSET(kvq_codebook_info, model_id, 96);
+  OFFSET(kvq_codebook_info, bytes, 104);
+  OFFSET(kvq_codebook_info, note, 112);
+
+  CHECK(sizeof(kvq_codebook_layer_info) == 32);
+  OFFSET(kvq_codebook_layer_info, struct_size, 0);
+  OFFSET(kvq_codebook_layer_info, present, 4);
+  OFFSET(kvq_codebook_layer_info, tokens, 8);
+  OFFSET(kvq_codebook_layer_info, key_error, 16);
+  OFFSET(kvq_codebook_layer_info, value_error, 24);
+
   CHECK(sizeof(kvq_cache_options) == 64);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
@@ -109,13 +139,15 @@ static void numbers(void) {
   CHECK(KVQ_E_UNSUPPORTED == -7);
   CHECK(KVQ_E_BACKEND == -8);
   CHECK(KVQ_E_INTERNAL == -9);
+  CHECK(KVQ_E_CANCELLED == -10);
   CHECK(KVQ_F32 == 0 && KVQ_F16 == 1 && KVQ_BF16 == 2);
   CHECK(KVQ_DEVICE_CPU == 0 && KVQ_DEVICE_CUDA == 1);
   CHECK(KVQ_ROPE_NONE == 0 && KVQ_ROPE_HALF == 1 && KVQ_ROPE_INTERLEAVED == 2);
   CHECK(KVQ_LOG_ERROR == 0 && KVQ_LOG_WARNING == 1 && KVQ_LOG_INFO == 2);
+  CHECK(KVQ_SCOPE_LAYER == 0 && KVQ_SCOPE_HEAD == 1);
   CHECK(KVQ_PAGE_SLOTS == 32);
   CHECK(sizeof(kvq_status) == 4 && sizeof(kvq_dtype) == 4 && sizeof(kvq_device) == 4 && sizeof(kvq_rope) == 4 &&
-        sizeof(kvq_log_level) == 4);
+        sizeof(kvq_log_level) == 4 && sizeof(kvq_scope) == 4);
 }
 
 void test_layout(void) {

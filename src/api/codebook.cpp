@@ -1,0 +1,102 @@
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "io/codebook_file.h"
+
+#include <algorithm>
+
+using namespace kvq;
+using namespace kvq::api;
+
+namespace {
+
+/// Mean errors and fewest tokens of the layers that are present.
+void add_figures(const ModelCodebook& codebook, kvq_codebook_info& info) {
+  info.layers_present = codebook.layers_present();
+  for (const ModelCodebook::Layer& layer : codebook.layers) {
+    if (layer.numbers == nullptr) continue;
+    info.key_error += layer.key_error / info.layers_present;
+    info.value_error += layer.value_error / info.layers_present;
+    info.tokens = info.tokens == 0 ? layer.tokens : std::min(info.tokens, layer.tokens);
+  }
+}
+
+kvq_codebook_info describe(const ModelCodebook& codebook) {
+  const CodebookShape& shape = codebook.shape;
+  kvq_codebook_info info{};
+  info.struct_size = sizeof(info);
+  info.n_layers = shape.n_layers;
+  info.kv_heads = shape.kv_heads;
+  info.head_dim = shape.head_dim;
+  info.rope = shape.pairing;
+  info.key_stages = shape.keys.stages;
+  info.key_codes = shape.keys.codes;
+  info.key_group = shape.keys.group;
+  info.key_norms = static_cast<kvq_scope>(shape.keys.norms);
+  info.value_bits = shape.values.bits;
+  info.value_scope = static_cast<kvq_scope>(shape.values.scope);
+  info.key_true_bits = key_bits(shape);
+  info.value_true_bits = value_bits(shape);
+  info.seed = codebook.seed;
+  info.model_id = codebook.model_id;
+  info.bytes = codebook.bytes();
+  info.note = codebook.note.c_str();
+  add_figures(codebook, info);
+  return info;
+}
+
+}  // namespace
+
+kvq_status kvq_codebook_load(kvq_context* context, const void* buffer, size_t size, kvq_codebook** out,
+                             kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require(buffer, "buffer");
+    require(out, "out");
+    Allocator& allocator = context->allocator;
+    auto codebook = std::allocate_shared<const ModelCodebook>(
+        StlAllocator<ModelCodebook>(allocator),
+        io::read_codebook(allocator, {static_cast<const std::byte*>(buffer), size}));
+    *out = make_owned<kvq_codebook>(allocator, allocator, std::move(codebook)).release();
+  });
+}
+
+kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t capacity, size_t* size,
+                             kvq_error* error) {
+  return guarded(error, [&] {
+    require(codebook, "codebook");
+    require(size, "size");
+    const io::SafetensorsWriter file = io::codebook_file(codebook->allocator, *codebook->shared);
+    *size = file.size();
+    if (buffer == nullptr) return;
+    if (capacity < *size) fail(KVQ_E_ARGUMENT, "capacity is %zu, the file needs %zu bytes", capacity, *size);
+    file.write({static_cast<std::byte*>(buffer), *size});
+  });
+}
+
+kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codebook_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(codebook, "codebook");
+    require_struct(info, "info");
+    *info = describe(*codebook->shared);
+  });
+}
+
+kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int32_t layer, kvq_codebook_layer_info* info,
+                                       kvq_error* error) {
+  return guarded(error, [&] {
+    require(codebook, "codebook");
+    require_range(layer, 0, codebook->shared->shape.n_layers - 1, "layer");
+    require_struct(info, "info");
+    const ModelCodebook::Layer& found = codebook->shared->layers[static_cast<size_t>(layer)];
+    info->present = found.numbers != nullptr ? 1 : 0;
+    info->tokens = found.tokens;
+    info->key_error = found.key_error;
+    info->value_error = found.value_error;
+  });
+}
+
+void kvq_codebook_destroy(kvq_codebook* codebook) {
+  if (codebook == nullptr) return;
+  Deleter<kvq_codebook>(codebook->allocator, sizeof(kvq_codebook), alignof(kvq_codebook))(codebook);
+}
