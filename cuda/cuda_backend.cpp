@@ -219,8 +219,6 @@ void CudaBackend::read_lengths(std::span<const Owned<LayerMirror>> mirrors, std:
 }
 
 // Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
-void CudaBackend::check(const TokenBatch& /*tokens*/) {}
-
 AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
   AppendArguments arguments{};
   arguments.k = tokens.k;

@@ -300,7 +300,6 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   }
   tokens.positions = {positions, static_cast<size_t>(n)};
   tokens.after = sequence.state(layer, n, positions[n - 1]);
-  cache.backend.check(tokens);
   AppendPlan plan(sequence, layer, tokens.positions);
   plan.prepare();
   cache.backend.append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);

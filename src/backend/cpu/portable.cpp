@@ -24,6 +24,8 @@ namespace kvq::cpu::HWY_NAMESPACE {
 #define KVQ_ISA_NAME "baseline"
 #endif
 
+extern const AppendKernels kAppendKernels;  // portable_append.cpp
+
 const KernelTable& table() {
   static constexpr KernelTable kTable = {
       KVQ_ISA_NAME,
@@ -33,7 +35,8 @@ const KernelTable& table() {
       {nullptr, nullptr, integer_values<2>, integer_values<3>, integer_values<4>, nullptr, nullptr, nullptr,
        integer_values<8>},
       softmax,
-      blend};
+      blend,
+      &kAppendKernels};
   return kTable;
 }
 
