@@ -68,8 +68,9 @@ void AngleTable::fill_span(std::span<const int32_t> positions, float* rows) cons
 
 void AngleTable::fill_exact(int32_t position, double* cos_sin) const noexcept {
   for (int32_t pair = 0; pair < rope_.pairs(); ++pair) {
-    cos_sin[pair] = std::cos(rope_.angle(position, pair));
-    cos_sin[rope_.pairs() + pair] = std::sin(rope_.angle(position, pair));
+    const double turned = rope_.angle(position, pair);
+    cos_sin[pair] = std::cos(turned);
+    cos_sin[rope_.pairs() + pair] = std::sin(turned);
   }
 }
 

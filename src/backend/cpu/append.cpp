@@ -17,7 +17,7 @@ namespace {
 constexpr int32_t kSliceTokens = 1024;
 // What one thread does, roughly: enough to tell whether a loop is worth sharing.
 constexpr double kScalarsStoredPerMicrosecond = 1500.0;
-constexpr double kScalarsSealedPerMicrosecond = 2500.0;
+constexpr double kScalarsSealedPerMicrosecond = 3500.0;
 
 /// One call of append: pages of several heads, on any number of threads.
 class AppendCall {

@@ -24,10 +24,10 @@ namespace kvq::cpu::HWY_NAMESPACE {
 #define KVQ_ISA_NAME "baseline"
 #endif
 
-extern const AppendKernels kAppendKernels;  // portable_append.cpp
+const AppendKernels& append_kernels();  // portable_append.cpp
 
 const KernelTable& table() {
-  static constexpr KernelTable kTable = {
+  static const KernelTable kTable = {
       KVQ_ISA_NAME,
       float16_keys,
       float16_values,
@@ -36,7 +36,7 @@ const KernelTable& table() {
        integer_values<8>},
       softmax,
       blend,
-      &kAppendKernels};
+      &append_kernels()};
   return kTable;
 }
 

@@ -14,7 +14,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
-extern const AppendKernels kAppendKernels = {turn, store_keys, store_values, encode};
+const AppendKernels& append_kernels() {
+  static constexpr AppendKernels kKernels = {turn, store_keys, store_values, encode};
+  return kKernels;
+}
 
 }  // namespace kvq::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

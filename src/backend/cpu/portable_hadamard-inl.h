@@ -20,18 +20,37 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Sums and differences of numbers that are from `first` up to block / 2 apart, in n / block blocks.
+/// Sums and differences of numbers that are from `first` up to block / 2 apart, in n / block blocks. Two distances at a
+/// time, which halves the trips to memory.
 inline void butterflies(float* x, int32_t n, int32_t first, int32_t block) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-  for (int32_t half = first; half < block; half *= 2) {
-    for (int32_t i = 0; i < n; i += 2 * half) {
+  int32_t half = first;
+  for (; 2 * half < block; half *= 4) {
+    for (int32_t i = 0; i < n; i += 4 * half) {
       for (int32_t j = i; j < i + half; j += lanes) {
-        const auto a = hn::Load(d, x + j);
-        const auto b = hn::Load(d, x + j + half);
-        hn::Store(hn::Add(a, b), d, x + j);
-        hn::Store(hn::Sub(a, b), d, x + j + half);
+        const auto x0 = hn::Load(d, x + j);
+        const auto x1 = hn::Load(d, x + j + half);
+        const auto x2 = hn::Load(d, x + j + 2 * half);
+        const auto x3 = hn::Load(d, x + j + 3 * half);
+        const auto sum = hn::Add(x0, x1);
+        const auto difference = hn::Sub(x0, x1);
+        const auto next_sum = hn::Add(x2, x3);
+        const auto next_difference = hn::Sub(x2, x3);
+        hn::Store(hn::Add(sum, next_sum), d, x + j);
+        hn::Store(hn::Add(difference, next_difference), d, x + j + half);
+        hn::Store(hn::Sub(sum, next_sum), d, x + j + 2 * half);
+        hn::Store(hn::Sub(difference, next_difference), d, x + j + 3 * half);
       }
+    }
+  }
+  if (half >= block) return;
+  for (int32_t i = 0; i < n; i += 2 * half) {
+    for (int32_t j = i; j < i + half; j += lanes) {
+      const auto x0 = hn::Load(d, x + j);
+      const auto x1 = hn::Load(d, x + j + half);
+      hn::Store(hn::Add(x0, x1), d, x + j);
+      hn::Store(hn::Sub(x0, x1), d, x + j + half);
     }
   }
 }
