@@ -218,9 +218,6 @@ void CudaBackend::read_lengths(std::span<const Owned<LayerMirror>> mirrors, std:
   std::copy_n(staged, lengths.size(), lengths.begin());
 }
 
-// Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
-void CudaBackend::check(const TokenBatch& /*tokens*/) {}
-
 AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
   AppendArguments arguments{};
   arguments.k = tokens.k;
@@ -238,6 +235,7 @@ AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
   return arguments;
 }
 
+// Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
 void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
                          Allocator& /*scratch*/) {
   if (writes.empty()) return;

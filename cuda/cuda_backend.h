@@ -32,7 +32,6 @@ class CudaBackend final : public Backend {
 
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
-  void check(const TokenBatch& tokens) override;
   void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
               Allocator& scratch) override;
 

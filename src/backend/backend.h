@@ -135,11 +135,10 @@ class Backend {
   /// Tokens of the layers of some mirrors, replayed appends included; waits for the device.
   virtual void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) = 0;
 
-  /// Throw KVQ_E_ARGUMENT if a value cannot be stored in FP16; nothing is written. A backend that cannot look at the
-  /// values now reports them on a later call.
-  virtual void check(const TokenBatch& tokens) = 0;
   /// Rotate keys and write pages. `mirror`: of the layer whose lists will hold them, null for none. `scratch` serves
-  /// memory that lives as long as the call.
+  /// memory that lives as long as the call. Throws KVQ_E_ARGUMENT if a value cannot be stored in FP16: slots that were
+  /// in use are then as before, the others nobody's. A backend that cannot look at the values now reports them on a
+  /// later call.
   virtual void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
                       Allocator& scratch) = 0;
 

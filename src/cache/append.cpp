@@ -279,7 +279,6 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   AppendPlan plan(sequence, layer, n, positions);
   tokens.positions = plan.positions();
   tokens.after = sequence.state(layer, n, tokens.positions.back());
-  cache.backend.check(tokens);
   plan.prepare();
   cache.backend.append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
   plan.commit();

@@ -46,12 +46,20 @@ void Parallel::stop() {
   workers_.clear();
 }
 
-void Parallel::take_indices(size_t participant) {
+bool Parallel::take_indices(size_t participant) {
   const size_t participants = workers_.size() + 1;
+  int32_t done = 0;
   for (size_t offset = 0; offset < participants; ++offset) {
-    Share& share = shares_[(participant + offset) % participants];
-    for (int32_t i = share.next.fetch_add(1); i < share.end; i = share.next.fetch_add(1)) body_(argument_, i);
+    std::atomic<uint64_t>& range = shares_[(participant + offset) % participants].range;
+    for (;;) {
+      const uint64_t taken = range.fetch_add(1, std::memory_order_acquire);
+      const auto index = static_cast<uint32_t>(taken);
+      if (index >= taken >> 32U) break;
+      body_(argument_, static_cast<int32_t>(index));
+      ++done;
+    }
   }
+  return done > 0 && undone_.fetch_sub(done, std::memory_order_acq_rel) == done;
 }
 
 void Parallel::work(size_t participant) {
@@ -64,8 +72,7 @@ void Parallel::work(size_t participant) {
       seen = generation_.load();
       if (stopping_) return;
     }
-    take_indices(participant);
-    if (busy_.fetch_sub(1) == 1) {
+    if (take_indices(participant)) {
       const std::lock_guard lock(mutex_);
       finished_.notify_one();
     }
@@ -82,24 +89,24 @@ void Parallel::run_raw(int32_t n, kvq_parallel_body body, void* argument) {
     return;
   }
   const std::lock_guard one_loop(caller_);
+  body_ = body;
+  argument_ = argument;
+  undone_.store(n, std::memory_order_relaxed);
+  const auto participants = static_cast<int64_t>(workers_.size()) + 1;
+  for (int64_t i = 0; i < participants; ++i) {
+    const auto next = static_cast<uint64_t>(n * i / participants);
+    const auto end = static_cast<uint64_t>(n * (i + 1) / participants);
+    shares_[static_cast<size_t>(i)].range.store(end << 32U | next, std::memory_order_release);
+  }
   {
     const std::lock_guard lock(mutex_);
-    const auto participants = static_cast<int64_t>(workers_.size()) + 1;
-    for (int64_t i = 0; i < participants; ++i) {
-      Share& share = shares_[static_cast<size_t>(i)];
-      share.next.store(static_cast<int32_t>(n * i / participants));
-      share.end = static_cast<int32_t>(n * (i + 1) / participants);
-    }
-    body_ = body;
-    argument_ = argument;
-    busy_.store(static_cast<int32_t>(workers_.size()));
     generation_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_all();
-  take_indices(0);
-  for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_briefly();
+  if (take_indices(0)) return;
+  for (int spin = 0; spin < kSpins && undone_.load(std::memory_order_acquire) != 0; ++spin) pause_briefly();
   std::unique_lock lock(mutex_);
-  finished_.wait(lock, [&] { return busy_.load() == 0; });
+  finished_.wait(lock, [&] { return undone_.load(std::memory_order_acquire) == 0; });
 }
 
 }  // namespace kvq

@@ -19,17 +19,22 @@ struct Rope {
   int32_t first_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }
   int32_t second_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair + rotary_dim / 2 : 2 * pair + 1; }
 
-  /// Floats of one position in a table: cos and sin of every pair.
+  /// Floats of one position in a table: cosines of all pairs, then sines.
   size_t table_stride() const { return static_cast<size_t>(rotary_dim); }
 
-  /// Fill `[positions, pairs, {cos, sin}]`. Angles are formed in double: a float loses whole radians at long context.
+  /// Angles are formed in double: a float loses whole radians at long context.
+  double angle(int32_t position, int32_t pair) const {
+    return static_cast<double>(position) * static_cast<double>(inv_freq[static_cast<size_t>(pair)]);
+  }
+
+  /// Fill `[positions, {cos, sin}, pairs]`.
   void fill_table(std::span<const int32_t> positions, float* table) const;
 
   /// Rotate one head `[head_dim]` in place with its position's table row.
   void rotate(const float* table_row, float* head) const {
     for (int32_t pair = 0; pair < pairs(); ++pair) {
-      const float c = table_row[2 * pair];
-      const float s = table_row[2 * pair + 1];
+      const float c = table_row[pair];
+      const float s = table_row[pairs() + pair];
       float& x = head[first_channel(pair)];
       float& y = head[second_channel(pair)];
       const float rotated = x * c - y * s;

@@ -29,10 +29,6 @@ size_t side_bytes(Side side, const SideFormat& format, int32_t head_dim) {
   return codec_of(format).bytes(side, format, head_dim);
 }
 
-void encode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out) {
-  codec_of(format).encode(side, format, head_dim, float16, out);
-}
-
 void decode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
                  float* out) {
   codec_of(format).decode(side, format, head_dim, data, begin, n, out);

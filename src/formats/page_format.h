@@ -56,9 +56,6 @@ constexpr PackedPlane side_plane(Side side, int32_t field_bits, int32_t head_dim
 /// Bytes of one side before rounding; dispatches on the codec.
 size_t side_bytes(Side side, const SideFormat& format, int32_t head_dim);
 
-/// Encode one side from its FP16 plane; every byte of `out` is written.
-void encode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
-
 /// Decode `n` slots from `begin` of one side to `[n, head_dim]` floats: the reference that every kernel is held to.
 void decode_side(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
                  float* out);

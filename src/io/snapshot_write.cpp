@@ -26,19 +26,6 @@ class Writer {
   size_t used_ = 0;
 };
 
-/// Slots of an open page that hold nothing may still hold what was truncated.
-void clear_unused_slots(const Page& page, std::byte* data) {
-  const PageFormat& format = *page.format;
-  for (const Side side : {Side::kKeys, Side::kValues}) {
-    std::byte* plane = data + (side == Side::kKeys ? 0 : format.key_bytes());
-    for (int32_t slot = page.count; slot < kPageSlots; ++slot) {
-      for (int32_t channel = 0; channel < format.head_dim; ++channel) {
-        std::memset(plane + 2 * float16::index(side, format.head_dim, slot, channel), 0, 2);
-      }
-    }
-  }
-}
-
 void put_page(const Cache& cache, const Page& page, Writer& writer) {
   writer.put(PageRecord{.keys = side_record(page.format->keys),
                         .values = side_record(page.format->values),
@@ -53,7 +40,10 @@ void put_page(const Cache& cache, const Page& page, Writer& writer) {
   }
   std::byte* data = writer.reserve(page.format->bytes());
   cache.backend.read(*page.format, page.data, data);
-  if (page.count < kPageSlots) clear_unused_slots(page, data);
+  if (page.count == kPageSlots) return;
+  // Slots of an open page that hold nothing may still hold what was truncated.
+  float16::clear_slots(Side::kKeys, cache.head_dim, page.count, kPageSlots, data);
+  float16::clear_slots(Side::kValues, cache.head_dim, page.count, kPageSlots, data + page.format->key_bytes());
 }
 
 }  // namespace

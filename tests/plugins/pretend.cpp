@@ -48,7 +48,6 @@ class PretendBackend final : public Backend {
   void read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) override {
     refuse();
   }
-  void check(const TokenBatch& /*tokens*/) override { refuse(); }
   void append(const TokenBatch& /*tokens*/, std::span<const PageWrite> /*writes*/, LayerMirror* /*mirror*/,
               Allocator& /*scratch*/) override {
     refuse();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -25,8 +26,13 @@ struct Shape {
 };
 
 // Caches of CUDA contexts that exist, or did: a new cache replaces an old one at its address.
-inline std::map<const kvq_cache*, Shape>& device_caches() {
-  static std::map<const kvq_cache*, Shape> caches;
+struct DeviceCaches {
+  std::mutex mutex;
+  std::map<const kvq_cache*, Shape> shapes;
+};
+
+inline DeviceCaches& device_caches() {
+  static DeviceCaches caches;
   return caches;
 }
 
@@ -34,15 +40,19 @@ inline void note_cache(const kvq_context* context, const kvq_cache* cache, const
   kvq_context_info info{};
   info.struct_size = sizeof info;
   kvq_context_describe(context, &info, nullptr);
-  device_caches().erase(cache);
+  DeviceCaches& caches = device_caches();
+  const std::lock_guard lock(caches.mutex);
+  caches.shapes.erase(cache);
   if (info.device != KVQ_DEVICE_CUDA) return;
   const auto dim = static_cast<size_t>(options.head_dim);
-  device_caches()[cache] = {static_cast<size_t>(options.kv_heads) * dim, static_cast<size_t>(options.q_heads) * dim};
+  caches.shapes[cache] = {static_cast<size_t>(options.kv_heads) * dim, static_cast<size_t>(options.q_heads) * dim};
 }
 
 inline const Shape* device_shape(const kvq_cache* cache) {
-  const auto found = device_caches().find(cache);
-  return found == device_caches().end() ? nullptr : &found->second;
+  DeviceCaches& caches = device_caches();
+  const std::lock_guard lock(caches.mutex);
+  const auto found = caches.shapes.find(cache);
+  return found == caches.shapes.end() ? nullptr : &found->second;
 }
 
 inline size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }

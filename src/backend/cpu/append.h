@@ -1,11 +1,12 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "backend/cpu/append_kernels.h"
 #include "core/parallel.h"
 
 namespace kvq::cpu {
 
-void check(const TokenBatch& tokens);
-void append(const TokenBatch& tokens, std::span<const PageWrite> writes, Parallel& parallel, Allocator& scratch);
+void append(const TokenBatch& tokens, std::span<const PageWrite> writes, const AppendKernels& kernels,
+            Parallel& parallel, Allocator& scratch);
 
 }  // namespace kvq::cpu

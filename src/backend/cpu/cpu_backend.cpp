@@ -13,9 +13,7 @@ void CpuBackend::set_stream(void* /*stream*/) {
 }
 
 std::byte* CpuBackend::allocate(Allocator& allocator, size_t bytes) {
-  void* data = allocator.allocate(bytes, kDataAlignment);
-  std::memset(data, 0, bytes);
-  return static_cast<std::byte*>(data);
+  return static_cast<std::byte*>(allocator.allocate(bytes, kDataAlignment));
 }
 
 void CpuBackend::release(Allocator& allocator, std::byte* data, size_t bytes) noexcept {
@@ -30,8 +28,6 @@ void CpuBackend::write(const PageFormat& format, const std::byte* host, std::byt
   std::memcpy(data, host, format.bytes());
 }
 
-void CpuBackend::check(const TokenBatch& tokens) { cpu::check(tokens); }
-
 Owned<LayerMirror> CpuBackend::make_mirror(Allocator& allocator, int32_t /*kv_heads*/) {
   return {nullptr, Deleter<LayerMirror>(allocator, 0, 0)};
 }
@@ -41,7 +37,7 @@ void CpuBackend::read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, s
 
 void CpuBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* /*mirror*/,
                         Allocator& scratch) {
-  cpu::append(tokens, writes, parallel_, scratch);
+  cpu::append(tokens, writes, *kernels_.append, parallel_, scratch);
 }
 
 Owned<Workspace> CpuBackend::make_workspace(Allocator& allocator) {

@@ -21,7 +21,6 @@ class CpuBackend final : public Backend {
   void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
   void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
 
-  void check(const TokenBatch& tokens) override;
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
   void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cpu/append_kernels.h"
 #include "formats/page_format.h"
 
 #include <cstddef>
@@ -64,6 +65,7 @@ struct KernelTable {
   ValueKernel integer_values[9];
   SoftmaxKernel softmax;
   BlendKernel blend;
+  const AppendKernels* append;
 
   KeyKernel keys(const SideFormat& format) const {
     return format.codec == Codec::kFloat16 ? float16_keys : integer_keys[format.bits];

@@ -24,8 +24,10 @@ namespace kvq::cpu::HWY_NAMESPACE {
 #define KVQ_ISA_NAME "baseline"
 #endif
 
+const AppendKernels& append_kernels();  // portable_append.cpp
+
 const KernelTable& table() {
-  static constexpr KernelTable kTable = {
+  static const KernelTable kTable = {
       KVQ_ISA_NAME,
       float16_keys,
       float16_values,
@@ -33,7 +35,8 @@ const KernelTable& table() {
       {nullptr, nullptr, integer_values<2>, integer_values<3>, integer_values<4>, nullptr, nullptr, nullptr,
        integer_values<8>},
       softmax,
-      blend};
+      blend,
+      &append_kernels()};
   return kTable;
 }
 

@@ -1,15 +1,17 @@
 #include "formats/float16/float16.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace kvq::float16 {
 
-size_t bytes(Side side, const SideFormat& /*format*/, int32_t head_dim) { return plane(side, head_dim).bytes(); }
-
-void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out) {
-  std::memcpy(out, float16, bytes(side, format, head_dim));
+void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane) {
+  auto* halves = reinterpret_cast<uint16_t*>(plane);
+  for (int32_t slot = begin; slot < end; ++slot) {
+    for (int32_t channel = 0; channel < head_dim; ++channel) halves[index(side, head_dim, slot, channel)] = 0;
+  }
 }
+
+size_t bytes(Side side, const SideFormat& /*format*/, int32_t head_dim) { return plane(side, head_dim).bytes(); }
 
 void decode(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
             float* out) {

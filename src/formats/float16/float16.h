@@ -16,12 +16,14 @@ constexpr size_t index(Side side, int32_t head_dim, int32_t slot, int32_t channe
   return 2 * layout.word(lane, element) + static_cast<size_t>(element % 2);
 }
 
+/// Make slots [begin, end) of a plane zero.
+void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane);
+
 size_t bytes(Side side, const SideFormat& format, int32_t head_dim);
-void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
 void decode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
             float* out);
 bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data);
 
-inline constexpr CodecOperations kOperations = {bytes, encode, decode, valid};
+inline constexpr CodecOperations kOperations = {bytes, decode, valid};
 
 }  // namespace kvq::float16

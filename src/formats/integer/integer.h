@@ -39,11 +39,10 @@ constexpr Layout layout(Side side, const SideFormat& format, int32_t head_dim) {
 }
 
 size_t bytes(Side side, const SideFormat& format, int32_t head_dim);
-void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
 void decode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
             float* out);
 bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data);
 
-inline constexpr CodecOperations kOperations = {bytes, encode, decode, valid};
+inline constexpr CodecOperations kOperations = {bytes, decode, valid};
 
 }  // namespace kvq::integer

@@ -1,9 +1,12 @@
-#include "core/float16.h"
 #include "formats/integer/integer.h"
+
+#include "core/float16.h"
 
 #include <algorithm>
 
 namespace kvq::integer {
+
+size_t bytes(Side side, const SideFormat& format, int32_t head_dim) { return layout(side, format, head_dim).bytes(); }
 
 void decode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
             float* out) {

@@ -1,13 +1,22 @@
+#include "scalar_encoder.h"
+
 #include "core/float16.h"
 #include "formats/float16/float16.h"
 #include "formats/hadamard.h"
 #include "formats/integer/integer.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <cstring>
 
-namespace kvq::integer {
+using kvq::from_float16;
+using kvq::kMaxFloat16;
+using kvq::kMaxHeadDim;
+using kvq::kPageSlots;
+using kvq::Side;
+using kvq::to_float16;
+using kvq::integer::Layout;
+
 namespace {
 
 /// One group's affine map, with scale and minimum as the page stores them.
@@ -104,20 +113,17 @@ void encode_values(const Layout& layout, const float* rows, std::byte* out) {
 
 }  // namespace
 
-size_t bytes(Side side, const SideFormat& format, int32_t head_dim) { return layout(side, format, head_dim).bytes(); }
-
-void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out) {
+void scalar_encode(Side side, const kvq::SideFormat& format, int32_t head_dim, const std::byte* float16,
+                   std::byte* out) {
   std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;  // [slots, head_dim]
-  float16::decode(side, SideFormat{}, head_dim, float16, 0, kPageSlots, rows.data());
+  kvq::float16::decode(side, kvq::SideFormat{}, head_dim, float16, 0, kPageSlots, rows.data());
   if (format.hadamard) {
-    for (int32_t slot = 0; slot < kPageSlots; ++slot) hadamard(rows.data() + slot * head_dim, head_dim);
+    for (int32_t slot = 0; slot < kPageSlots; ++slot) kvq::hadamard(rows.data() + slot * head_dim, head_dim);
   }
-  const Layout where = layout(side, format, head_dim);
+  const Layout where = kvq::integer::layout(side, format, head_dim);
   if (side == Side::kKeys) {
     encode_keys(where, rows.data(), out);
   } else {
     encode_values(where, rows.data(), out);
   }
 }
-
-}  // namespace kvq::integer
