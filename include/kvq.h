@@ -363,6 +363,104 @@ KVQ_API kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int
 /** Destroy a handle. NULL is ignored. \since 0.1 */
 KVQ_API void kvq_codebook_destroy(kvq_codebook* codebook);
 
+/** Told how far a long call has come, and asked whether to go on.
+ *  \param done  0 … 1, an estimate of the share of the time, never falling.
+ *  \returns 0 to go on, anything else to end the call with ::KVQ_E_CANCELLED. */
+typedef int32_t (*kvq_progress_hook)(void* user, double done);
+
+/** Trains codebooks from keys and values that the caller's engine computed on some texts.
+ *
+ *      kvq_codebook_trainer_create(context, &options, &trainer, &error);
+ *      for every text, for every layer: kvq_codebook_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
+ *      for every layer:                 kvq_codebook_trainer_run(trainer, layer, hook, user, &error);
+ *      kvq_codebook_trainer_result(trainer, &codebook, &error);
+ *
+ *  Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will see,
+ *  and take tens of thousands of tokens: what matters most is that codes meet in use what they were trained on. */
+typedef struct kvq_codebook_trainer kvq_codebook_trainer;
+
+typedef struct kvq_codebook_trainer_options {
+  uint32_t struct_size;
+  int32_t n_layers;    /**< 1 … 65536. */
+  int32_t kv_heads;    /**< 1 … 4096. */
+  int32_t head_dim;    /**< A multiple of 8, 8 … 256. */
+  kvq_rope rope;       /**< ::KVQ_ROPE_HALF by default, or ::KVQ_ROPE_INTERLEAVED. */
+  int32_t key_stages;  /**< 0 … 64, 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group
+                            bits: with groups of 64, 11 (default) give 1.03 and 21 give 1.97. */
+  int32_t key_codes;   /**< A power of two, 2 … 256; 64 by default. */
+  int32_t key_group;   /**< A divisor of head_dim / 2; 0 (default): head_dim / 2, one group a head. */
+  kvq_scope key_norms; /**< ::KVQ_SCOPE_HEAD by default. */
+  int32_t value_bits;  /**< 0, 1 (default) or 2, 0: no codes for values. */
+  kvq_scope value_scope; /**< ::KVQ_SCOPE_LAYER by default: smaller errors, but tokens can be evicted only for all heads
+                              of a layer at once. */
+  int32_t key_rounds;    /**< Rounds of joint refinement of all stages, at most 1000; 0 (default): the library's. */
+  int32_t value_rounds;  /**< Rounds of least squares, at most 1000; 0 (default): the library's choice. */
+  int32_t reserved;      /**< 0. */
+  uint64_t seed;         /**< Of everything random; 1 by default. */
+  uint64_t model_id;     /**< Any number that identifies the model's weights, as in kvq_cache_options. */
+  uint64_t max_bytes;    /**< Limit on tokens kept and work space; 0 (default): only the context's. */
+  const char* note;      /**< UTF-8, at most 4096 bytes, copied: where the codebooks come from, for example. NULL
+                              (default): "". */
+} kvq_codebook_trainer_options;
+
+/** Fill with defaults; the three sizes are left 0 and must be set. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_codebook_trainer_options_init(kvq_codebook_trainer_options* options);
+
+/** Create a trainer. It works on the CPU, whatever the device of the context.
+ *
+ *  \param out  receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_trainer_create(kvq_context* context, const kvq_codebook_trainer_options* options,
+                                               kvq_codebook_trainer** out, kvq_error* error);
+
+/** Take over finished layers of an earlier, unfinished result. Tokens already added to these layers are dropped.
+ *
+ *  \param codebook  of the same shape, seed, model and note.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (with the difference).
+ *  \threads exclusive use of `trainer`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_trainer_resume(kvq_codebook_trainer* trainer, const kvq_codebook* codebook,
+                                               kvq_error* error);
+
+/** Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+ *
+ *  \param n      number of tokens, ≥ 1.
+ *  \param k      keys before RoPE, `[n, kv_heads, head_dim]`, in host memory, read before return; finite, magnitude at
+ *                most 65504. NULL is allowed without codes for keys.
+ *  \param v      values, same shape and rules.
+ *  \param dtype  element type of `k` and `v`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads exclusive use of `trainer`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_trainer_add(kvq_codebook_trainer* trainer, int32_t layer, int32_t n, const void* k,
+                                            const void* v, kvq_dtype dtype, kvq_error* error);
+
+/** Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of the
+ *  context. The result depends on the options and the tokens alone.
+ *
+ *  \param progress  called now and then from the calling thread; it may not use `trainer`. NULL: not called.
+ *  \param user      passed to `progress`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: too few tokens); KVQ_E_STATE (the layer is finished, or has no tokens);
+ *           KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer has its tokens still.
+ *  \threads exclusive use of `trainer`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_trainer_run(kvq_codebook_trainer* trainer, int32_t layer, kvq_progress_hook progress,
+                                            void* user, kvq_error* error);
+
+/** The codebooks of the layers finished so far. They share memory with the trainer and outlive it.
+ *
+ *  \param out  receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* trainer, kvq_codebook** out,
+                                               kvq_error* error);
+
+/** Destroy a trainer. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer);
+
 /* ----------------------------------------------------------------------------------------------------------- cache */
 
 /** The attention layers of one model; owns the page formats and the work space of ::kvq_attend. */

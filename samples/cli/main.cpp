@@ -32,6 +32,9 @@ void add_commands(CLI::App& app) {
   eval->require_subcommand(1);
   cli::add_eval_perplexity(*eval);
   cli::add_eval_needle(*eval);
+  CLI::App* train = app.add_subcommand("train", "Train what compression needs to know about a model");
+  train->require_subcommand(1);
+  cli::add_train_codebook(*train);
   CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
   cli::add_bench_attend(*bench);

@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -20,6 +21,20 @@ void check_shard_name(const std::string& name, const std::string& place) {
       !name.empty() && name.find('\0') == std::string::npos && path.filename() == path && name != "." && name != "..";
   if (!plain) throw Error(place + ": " + in_quotes(name) + " is not the name of a file in the model directory");
 }
+
+/** FNV-1a. */
+class Hash {
+ public:
+  void add(const void* bytes, size_t size) {
+    for (size_t i = 0; i < size; ++i) {
+      value_ = (value_ ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001B3u;
+    }
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xCBF29CE484222325u;
+};
 
 bool is_present(const std::filesystem::path& path) {
   std::error_code ignored;  // what cannot be looked at is reported as missing
@@ -65,6 +80,21 @@ const TensorView& Checkpoint::at(std::string_view name) const {
   const TensorView* tensor = find(name);
   if (tensor == nullptr) throw Error(directory_.string() + ": tensor " + in_quotes(name) + " is missing");
   return *tensor;
+}
+
+uint64_t Checkpoint::fingerprint() const {
+  constexpr size_t kPieces = 16;
+  constexpr size_t kPieceBytes = 64;
+  Hash hash;
+  for (const auto& [name, tensor] : tensors_) {
+    hash.add(name.data(), name.size() + 1);
+    hash.add(dtype_name(tensor->dtype).data(), dtype_name(tensor->dtype).size());
+    for (const int64_t size : tensor->shape) hash.add(&size, sizeof(size));
+    const std::span<const std::byte> data = tensor->data;
+    const size_t length = std::min(kPieceBytes, data.size());
+    for (size_t i = 0; i < kPieces; ++i) hash.add(data.data() + (data.size() - length) * i / (kPieces - 1), length);
+  }
+  return hash.value();
 }
 
 }  // namespace llama

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -20,6 +21,8 @@ class Checkpoint {
   const TensorView* find(std::string_view name) const;
   /** Throws Error if there is no such tensor. */
   const TensorView& at(std::string_view name) const;
+  /** A number that differs between checkpoints: of names, types, shapes, and samples of every tensor's bytes. */
+  uint64_t fingerprint() const;
 
  private:
   std::filesystem::path directory_;

@@ -17,12 +17,16 @@ struct HandleDeleter {
   void operator()(kvq_policy* handle) const { kvq_policy_destroy(handle); }
   void operator()(kvq_cache* handle) const { kvq_cache_destroy(handle); }
   void operator()(kvq_sequence* handle) const { kvq_sequence_destroy(handle); }
+  void operator()(kvq_codebook* handle) const { kvq_codebook_destroy(handle); }
+  void operator()(kvq_codebook_trainer* handle) const { kvq_codebook_trainer_destroy(handle); }
 };
 
 using ContextHandle = std::unique_ptr<kvq_context, HandleDeleter>;
 using PolicyHandle = std::unique_ptr<kvq_policy, HandleDeleter>;
 using CacheHandle = std::unique_ptr<kvq_cache, HandleDeleter>;
 using SequenceHandle = std::unique_ptr<kvq_sequence, HandleDeleter>;
+using CodebookHandle = std::unique_ptr<kvq_codebook, HandleDeleter>;
+using CodebookTrainerHandle = std::unique_ptr<kvq_codebook_trainer, HandleDeleter>;
 
 /** Run `call(kvq_error*)` and turn a failure into an Error with the library's message. */
 template <class Call>
@@ -78,6 +82,47 @@ inline SequenceHandle load_sequence(kvq_cache* cache, std::span<const std::byte>
   kvq_sequence* handle = nullptr;
   checked([&](kvq_error* error) { return kvq_sequence_load(cache, snapshot.data(), snapshot.size(), &handle, error); });
   return SequenceHandle(handle);
+}
+
+inline CodebookHandle load_codebook(kvq_context* context, std::span<const std::byte> file) {
+  kvq_codebook* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_codebook_load(context, file.data(), file.size(), &handle, error); });
+  return CodebookHandle(handle);
+}
+
+inline std::vector<std::byte> save_codebook(const kvq_codebook* codebook) {
+  size_t size = 0;
+  checked([&](kvq_error* error) { return kvq_codebook_save(codebook, nullptr, 0, &size, error); });
+  std::vector<std::byte> file(size);
+  checked([&](kvq_error* error) { return kvq_codebook_save(codebook, file.data(), file.size(), &size, error); });
+  return file;
+}
+
+inline kvq_codebook_info describe_codebook(const kvq_codebook* codebook) {
+  kvq_codebook_info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return kvq_codebook_describe(codebook, &info, error); });
+  return info;
+}
+
+inline kvq_codebook_layer_info describe_codebook_layer(const kvq_codebook* codebook, int32_t layer) {
+  kvq_codebook_layer_info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return kvq_codebook_describe_layer(codebook, layer, &info, error); });
+  return info;
+}
+
+inline CodebookTrainerHandle make_codebook_trainer(kvq_context* context, const kvq_codebook_trainer_options& options) {
+  kvq_codebook_trainer* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_codebook_trainer_create(context, &options, &handle, error); });
+  return CodebookTrainerHandle(handle);
+}
+
+/** The layers finished so far. */
+inline CodebookHandle trainer_result(const kvq_codebook_trainer* trainer) {
+  kvq_codebook* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_codebook_trainer_result(trainer, &handle, error); });
+  return CodebookHandle(handle);
 }
 
 /** Bytes of one sequence, or of the whole cache when `sequence` is NULL. */

@@ -32,6 +32,7 @@ CacheHandle make_model_cache(Model& model, kvq_context* context, const kvq_polic
   options.head_dim = config.head_dim;
   options.rope = KVQ_ROPE_HALF;
   options.inv_freq = config.inv_freq.data();
+  options.model_id = model.weights().fingerprint;
   return make_cache(context, options, policy);
 }
 
@@ -67,6 +68,13 @@ void Session::truncate(int32_t length) {
 void Session::clear() {
   sequence_ = make_sequence(cache_.get());
   length_ = 0;
+}
+
+void Session::observe(Observer observer) {
+  if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {
+    throw Error("keys and values can be observed on the CPU only");
+  }
+  observer_ = std::move(observer);
 }
 
 std::span<const float> Session::forward(std::span<const int32_t> tokens, bool all_logits) {
@@ -144,6 +152,7 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
     device.rms_norm(k, layer.k_norm, config.rms_norm_eps, k);
   }
 
+  if (observer_) observer_(index, n, k.data(), v.data());
   checked([&](kvq_error* error) {
     return kvq_append(cache_.get(), sequence_.get(), index, n, k.data(), v.data(), KVQ_F32, nullptr, error);
   });

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -53,6 +54,12 @@ class Session {
   /** Start over with an empty sequence. */
   void clear();
 
+  /** Sees the keys before RoPE and the values of every layer, `[n, kv_heads, head_dim]` in host memory, on their way
+   *  into the cache. */
+  using Observer = std::function<void(int32_t layer, int32_t n, const float* k, const float* v)>;
+  /** From now on; an empty one ends it. For models on the CPU. */
+  void observe(Observer observer);
+
   int32_t length() const { return length_; }
   kvq_usage usage() const { return usage_of(cache_.get(), sequence_.get()); }
 
@@ -68,6 +75,7 @@ class Session {
   std::shared_ptr<kvq_cache> cache_;  // shared by forks
   SequenceHandle sequence_;           // destroyed before the cache
   int32_t length_ = 0;
+  Observer observer_;
 
   // Activations, `[rows, width]`, for the largest call so far.
   Array x_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;

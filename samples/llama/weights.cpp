@@ -86,6 +86,7 @@ Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, De
   weights.final_norm = reader.vector("model.norm.weight", config.hidden_size);
   for (int32_t i = 0; i < config.n_layers; ++i) weights.layers.push_back(load_layer(reader, config, i));
   weights.bits = reader.bits();
+  weights.fingerprint = checkpoint.fingerprint();
   return weights;
 }
 

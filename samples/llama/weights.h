@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "array.h"
@@ -23,7 +24,8 @@ struct Weights {
   Array final_norm;
   Linear output;  // [vocabulary, hidden]; the embedding's numbers if they are tied
   std::vector<LayerWeights> layers;
-  double bits = 0.0;  // mean bits per weight in the file
+  double bits = 0.0;         // mean bits per weight in the file
+  uint64_t fingerprint = 0;  // of the checkpoint
 };
 
 /** Read every tensor the configuration calls for and check its shape. */

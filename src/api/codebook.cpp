@@ -14,10 +14,13 @@ void add_figures(const ModelCodebook& codebook, kvq_codebook_info& info) {
   info.layers_present = codebook.layers_present();
   for (const ModelCodebook::Layer& layer : codebook.layers) {
     if (layer.numbers == nullptr) continue;
-    info.key_error += layer.key_error / info.layers_present;
-    info.value_error += layer.value_error / info.layers_present;
+    info.key_error += layer.key_error;
+    info.value_error += layer.value_error;
     info.tokens = info.tokens == 0 ? layer.tokens : std::min(info.tokens, layer.tokens);
   }
+  if (info.layers_present == 0) return;
+  info.key_error /= info.layers_present;
+  info.value_error /= info.layers_present;
 }
 
 kvq_codebook_info describe(const ModelCodebook& codebook) {

@@ -15,7 +15,7 @@ constexpr int32_t kMaxLayers = 65536;
 constexpr int32_t kMaxKvHeads = 4096;
 constexpr int32_t kMaxStages = 64;
 constexpr int32_t kMaxCodes = 256;
-constexpr int32_t kMaxValueBits = 4;
+constexpr int32_t kMaxValueBits = 2;
 constexpr double kScalarBits = 16.0;  // of a norm or a scale
 
 void check_range(int32_t value, int32_t low, int32_t high, kvq_status status, const char* prefix, const char* field) {

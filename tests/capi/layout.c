@@ -84,6 +84,26 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_layer_info, key_error, 16);
   OFFSET(kvq_codebook_layer_info, value_error, 24);
 
+  CHECK(sizeof(kvq_codebook_trainer_options) == 88);
+  OFFSET(kvq_codebook_trainer_options, struct_size, 0);
+  OFFSET(kvq_codebook_trainer_options, n_layers, 4);
+  OFFSET(kvq_codebook_trainer_options, kv_heads, 8);
+  OFFSET(kvq_codebook_trainer_options, head_dim, 12);
+  OFFSET(kvq_codebook_trainer_options, rope, 16);
+  OFFSET(kvq_codebook_trainer_options, key_stages, 20);
+  OFFSET(kvq_codebook_trainer_options, key_codes, 24);
+  OFFSET(kvq_codebook_trainer_options, key_group, 28);
+  OFFSET(kvq_codebook_trainer_options, key_norms, 32);
+  OFFSET(kvq_codebook_trainer_options, value_bits, 36);
+  OFFSET(kvq_codebook_trainer_options, value_scope, 40);
+  OFFSET(kvq_codebook_trainer_options, key_rounds, 44);
+  OFFSET(kvq_codebook_trainer_options, value_rounds, 48);
+  OFFSET(kvq_codebook_trainer_options, reserved, 52);
+  OFFSET(kvq_codebook_trainer_options, seed, 56);
+  OFFSET(kvq_codebook_trainer_options, model_id, 64);
+  OFFSET(kvq_codebook_trainer_options, max_bytes, 72);
+  OFFSET(kvq_codebook_trainer_options, note, 80);
+
   CHECK(sizeof(kvq_cache_options) == 64);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);

@@ -12,15 +12,25 @@ typedef struct suite {
 } suite;
 
 static const suite kSuites[] = {
-    {"layout", test_layout},     {"errors", test_errors},
-    {"context", test_context},   {"device", test_device},
-    {"policy", test_policy},     {"codebook", test_codebook},
-    {"cache", test_cache},       {"sequence", test_sequence},
-    {"truncate", test_truncate}, {"reserve", test_reserve},
-    {"append", test_append},     {"attend", test_attend},
-    {"usage", test_usage},       {"snapshot", test_snapshot},
-    {"limits", test_limits},     {"allocation_failures", test_allocation_failures},
-    {"hooks", test_hooks},       {"walkthrough", test_walkthrough},
+    {"layout", test_layout},
+    {"errors", test_errors},
+    {"context", test_context},
+    {"device", test_device},
+    {"policy", test_policy},
+    {"codebook", test_codebook},
+    {"codebook_trainer", test_codebook_trainer},
+    {"cache", test_cache},
+    {"sequence", test_sequence},
+    {"truncate", test_truncate},
+    {"reserve", test_reserve},
+    {"append", test_append},
+    {"attend", test_attend},
+    {"usage", test_usage},
+    {"snapshot", test_snapshot},
+    {"limits", test_limits},
+    {"allocation_failures", test_allocation_failures},
+    {"hooks", test_hooks},
+    {"walkthrough", test_walkthrough},
 };
 
 int main(int argc, char** argv) {

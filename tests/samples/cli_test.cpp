@@ -1,12 +1,6 @@
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -14,84 +8,15 @@
 #include <vector>
 
 #include "places.h"
+#include "program_run.h"
 #include "scratch_directory.h"
 
 namespace {
 
 using nlohmann::json;
-using Arguments = std::vector<std::string>;
 
 const std::string kModel = demo_model();
-const std::string kProgram = program();
 const std::string kText = kModel + "/sample.txt";
-
-struct Outcome {
-  int exit_code = -1;  // -1: ended by a signal
-  std::string out;
-  std::string err;
-};
-
-std::string contents(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-/** Run the program with nothing to read and, unless `out` says otherwise, its output in files. */
-Outcome run(const Arguments& arguments, const std::string& out = "") {
-  const ScratchDirectory scratch;
-  const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
-  const std::string err_path = (scratch.path() / "err").string();
-  std::vector<char*> argv{const_cast<char*>(kProgram.c_str())};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out_path.c_str(), O_WRONLY | O_CREAT, 0600);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_path.c_str(), O_WRONLY | O_CREAT, 0600);
-  pid_t child = 0;
-  REQUIRE(posix_spawn(&child, kProgram.c_str(), &actions, nullptr, argv.data(), environ) == 0);
-  posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out.empty() ? contents(out_path) : "", contents(err_path)};
-}
-
-/** The one JSON object on standard output of a successful run. */
-json run_json(Arguments arguments) {
-  arguments.emplace_back("--json");
-  const Outcome outcome = run(arguments);
-  CAPTURE(outcome.err);
-  REQUIRE(outcome.exit_code == 0);
-  CHECK(outcome.err == "");
-  json object = json::parse(outcome.out);  // throws when anything else is there
-  REQUIRE(object.is_object());
-  return object;
-}
-
-void check_numbers(const json& object, const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    CAPTURE(name);
-    REQUIRE(object.contains(name));
-    CHECK(object[name].is_number());
-  }
-}
-
-/** Failures say one line, and why, on standard error and nothing on standard output. */
-void check_failure(const Arguments& arguments, int exit_code, const std::string& reason) {
-  std::string command;
-  for (const std::string& argument : arguments) command += " " + argument;
-  CAPTURE(command);
-  const Outcome outcome = run(arguments);
-  CHECK(outcome.exit_code == exit_code);
-  CHECK(outcome.out == "");
-  CHECK(outcome.err.starts_with("kvq: "));
-  CHECK(std::ranges::count(outcome.err, '\n') == 1);
-  CHECK(outcome.err.ends_with("\n"));
-  CHECK_MESSAGE(outcome.err.find(reason) != std::string::npos, outcome.err);
-}
 
 Arguments perplexity(const Arguments& more) {
   Arguments arguments{"eval", "perplexity", "--model", kModel, "--text", kText};
@@ -117,7 +42,9 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"eval", "needle"},
                                                          {"bench"},
                                                          {"bench", "attend"},
-                                                         {"bench", "append"}}) {
+                                                         {"bench", "append"},
+                                                         {"train"},
+                                                         {"train", "codebook"}}) {
     Arguments arguments = command;
     arguments.emplace_back("--help");
     const Outcome outcome = run(arguments);

@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "calibration.h"
+#include "codebook_training.h"
+#include "commands.h"
+#include "compute.h"
+#include "output.h"
+#include "output_file.h"
+#include "table.h"
+#include "text_file.h"
+#include "usage_error.h"
+
+namespace cli {
+namespace {
+
+constexpr int32_t kWindow = 2048;
+
+struct Options {
+  std::string model;
+  std::vector<std::string> texts;
+  int32_t bits = 0;
+  std::string scope = "layer";
+  int64_t tokens = 49152;
+  uint64_t seed = 1;
+  std::string out;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+/** Stages of 64 codes for `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128. */
+int32_t key_stages(int32_t bits, int32_t head_dim) {
+  constexpr double kIndexBits = 6.0;
+  return std::max(static_cast<int32_t>(std::lround(bits * (head_dim / 2) / kIndexBits)), 1);
+}
+
+std::string hexadecimal(uint64_t value) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
+  return text;
+}
+
+/** What was trained on; a later run resumes only what has the same note. */
+std::string describe_windows(const Options& options, const std::vector<std::span<const int32_t>>& windows,
+                             int32_t window) {
+  size_t tokens = 0;
+  for (const auto& each : windows) tokens += each.size();
+  std::string names;
+  for (const std::string& text : options.texts) {
+    names += (names.empty() ? "" : ", ") + std::filesystem::path(text).filename().string();
+  }
+  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
+         hexadecimal(fingerprint(windows)) + ")";
+}
+
+void print_result(const Options& options, const TrainedCodebook& result, uint64_t file_bytes) {
+  const kvq_codebook_info info = llama::describe_codebook(result.codebook.get());
+  double seconds = 0.0;
+  for (const double each : result.layer_seconds) seconds += std::max(each, 0.0);
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  Table table({"layer", "key error", "value error", "seconds"});
+  for (int32_t i = 0; i < info.n_layers; ++i) {
+    const kvq_codebook_layer_info layer = llama::describe_codebook_layer(result.codebook.get(), i);
+    const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
+    const bool resumed = layer_seconds < 0.0;
+    layers.push_back({{"layer", i},
+                      {"key_error", layer.key_error},
+                      {"value_error", layer.value_error},
+                      {"seconds", std::max(layer_seconds, 0.0)},
+                      {"resumed", resumed}});
+    table.add_row({std::to_string(i), number_text(layer.key_error, 5), number_text(layer.value_error, 5),
+                   resumed ? "kept" : number_text(layer_seconds, 1)});
+  }
+  if (!options.json) {
+    table.add_row({"mean", number_text(info.key_error, 5), number_text(info.value_error, 5), ""});
+    return print_text(table.text() + "\nkeys " + number_text(info.key_true_bits, 2) + ", values " +
+                      number_text(info.value_true_bits, 2) + " bits per scalar; trained on " + info.note + " in " +
+                      number_text(seconds, 0) + " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) +
+                      ")\n");
+  }
+  nlohmann::ordered_json object;
+  object["file"] = options.out;
+  object["bytes"] = file_bytes;
+  object["key_bits"] = info.key_true_bits;
+  object["value_bits"] = info.value_true_bits;
+  object["bits"] = (info.key_true_bits + info.value_true_bits) / 2.0;
+  object["key_error"] = info.key_error;
+  object["value_error"] = info.value_error;
+  object["tokens"] = info.tokens;
+  object["seconds"] = seconds;
+  object["layers"] = layers;
+  print_json(object);
+}
+
+CodebookTraining plan_training(const Engine& engine, const Options& options,
+                               const std::vector<std::vector<int32_t>>& texts) {
+  const llama::ModelConfig& config = engine.model.config();
+  CodebookTraining training;
+  kvq_codebook_trainer_options_init(&training.options);
+  training.options.key_stages = key_stages(options.bits, config.head_dim);
+  training.options.value_bits = options.bits;
+  training.options.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  training.options.seed = options.seed;
+  const auto window = static_cast<int32_t>(std::min<int64_t>({int64_t{kWindow}, config.max_positions, options.tokens}));
+  training.windows = calibration_windows(texts, options.tokens, window);
+  training.note = describe_windows(options, training.windows, window);
+  training.partial = options.out + ".partial";
+  return training;
+}
+
+void run(const Options& options) {
+  if (options.compute.device != "cpu") {
+    throw UsageError("--device " + options.compute.device + ": train codebook runs on the CPU only");
+  }
+  check_writable(options.out);
+  std::vector<std::string> contents;
+  for (const std::string& text : options.texts) contents.push_back(read_corpus(text));
+  Engine engine(options.model, options.compute);
+  std::vector<std::vector<int32_t>> texts;
+  for (const std::string& text : contents) texts.push_back(engine.tokenizer.encode(text));
+  const CodebookTraining training = plan_training(engine, options, texts);
+  const TrainedCodebook result = train_codebook(engine, training);
+
+  const std::vector<std::byte> file = llama::save_codebook(result.codebook.get());
+  write_file(options.out, file);
+  std::error_code ignored;
+  std::filesystem::remove(training.partial, ignored);
+  print_result(options, result, file.size());
+}
+
+}  // namespace
+
+void add_train_codebook(CLI::App& train) {
+  CLI::App* command = train.add_subcommand("codebook", "CommVQ codebooks for the keys and values of a model");
+  auto options = std::make_shared<Options>();
+  command->add_option("--model", options->model, "Model directory")->required();
+  command->add_option("--text", options->texts, "Text file; give several to mix them evenly")
+      ->required()
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--bits", options->bits, "Bits of a scalar, about")->required()->check(CLI::IsMember({1, 2}));
+  command->add_option("--scope", options->scope, "Value codes of a layer's heads together, or of each head")
+      ->check(CLI::IsMember({"layer", "head"}))
+      ->capture_default_str();
+  command->add_option("--tokens", options->tokens, "Tokens to train on, in windows of 2048")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "Of everything random")->capture_default_str();
+  command
+      ->add_option("--out", options->out,
+                   "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
+      ->required();
+  add_compute_options(*command, options->compute);
+  command->add_option("--device", options->compute.device, "Only cpu")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,122 @@
+#include "codebooks/codebook_trainer.h"
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "io/codebook_file.h"
+
+using namespace kvq;
+using namespace kvq::api;
+
+struct kvq_codebook_trainer : CodebookTrainer {
+  kvq_codebook_trainer(kvq_context& context, const CodebookTrainerOptions& options)
+      : CodebookTrainer(context.allocator, context.parallel, options), allocator(context.allocator) {}
+
+  Allocator& allocator;
+};
+
+namespace {
+
+constexpr int32_t kMaxRounds = 1000;
+
+CodebookTrainerOptions checked(const kvq_codebook_trainer_options& options) {
+  CodebookTrainerOptions result;
+  CodebookShape& shape = result.shape;
+  shape.n_layers = options.n_layers;
+  shape.kv_heads = options.kv_heads;
+  shape.head_dim = options.head_dim;
+  shape.pairing = options.rope;
+  shape.keys.stages = options.key_stages;
+  shape.keys.codes = options.key_codes;
+  shape.keys.group = options.key_group != 0 ? options.key_group : options.head_dim / 2;
+  shape.keys.norms = static_cast<Scope>(options.key_norms);
+  shape.values.bits = options.value_bits;
+  shape.values.scope = static_cast<Scope>(options.value_scope);
+  check_codebook_shape(shape, KVQ_E_ARGUMENT, "options->");
+  require_range(options.key_rounds, 0, kMaxRounds, "options->key_rounds");
+  require_range(options.value_rounds, 0, kMaxRounds, "options->value_rounds");
+  require_range(options.reserved, 0, 0, "options->reserved");
+  result.rounds = {options.key_rounds, options.value_rounds};
+  result.seed = options.seed;
+  result.model_id = options.model_id;
+  result.max_bytes = options.max_bytes;
+  if (options.note != nullptr) result.note = options.note;
+  io::check_note(result.note, "options->note");
+  return result;
+}
+
+void require_layer(const kvq_codebook_trainer& trainer, int32_t layer) {
+  require_range(layer, 0, trainer.result().shape.n_layers - 1, "layer");
+}
+
+}  // namespace
+
+void kvq_codebook_trainer_options_init(kvq_codebook_trainer_options* options) {
+  if (options == nullptr) return;
+  *options = kvq_codebook_trainer_options{};
+  options->struct_size = sizeof(kvq_codebook_trainer_options);
+  options->rope = KVQ_ROPE_HALF;
+  options->key_stages = 11;
+  options->key_codes = 64;
+  options->key_norms = KVQ_SCOPE_HEAD;
+  options->value_bits = 1;
+  options->value_scope = KVQ_SCOPE_LAYER;
+  options->seed = 1;
+}
+
+kvq_status kvq_codebook_trainer_create(kvq_context* context, const kvq_codebook_trainer_options* options,
+                                       kvq_codebook_trainer** out, kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require_struct(options, "options");
+    require(out, "out");
+    *out = make_owned<kvq_codebook_trainer>(context->allocator, *context, checked(*options)).release();
+  });
+}
+
+kvq_status kvq_codebook_trainer_resume(kvq_codebook_trainer* trainer, const kvq_codebook* codebook, kvq_error* error) {
+  return guarded(error, [&] {
+    require(trainer, "trainer");
+    require(codebook, "codebook");
+    trainer->resume(*codebook->shared);
+  });
+}
+
+kvq_status kvq_codebook_trainer_add(kvq_codebook_trainer* trainer, int32_t layer, int32_t n, const void* k,
+                                    const void* v, kvq_dtype dtype, kvq_error* error) {
+  return guarded(error, [&] {
+    require(trainer, "trainer");
+    require_layer(*trainer, layer);
+    require_range(n, 1, INT32_MAX, "n");
+    if (trainer->result().shape.keys.stages > 0) require(k, "k");
+    if (trainer->result().shape.values.bits > 0) require(v, "v");
+    require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
+    trainer->add(layer, n, k, v, dtype);
+  });
+}
+
+kvq_status kvq_codebook_trainer_run(kvq_codebook_trainer* trainer, int32_t layer, kvq_progress_hook progress,
+                                    void* user, kvq_error* error) {
+  return guarded(error, [&] {
+    require(trainer, "trainer");
+    require_layer(*trainer, layer);
+    trainer->run(layer, TrainingProgress(progress, user));
+  });
+}
+
+kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* trainer, kvq_codebook** out, kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require(trainer, "trainer");
+    require(out, "out");
+    Allocator& allocator = trainer->allocator;
+    auto codebook =
+        std::allocate_shared<const ModelCodebook>(StlAllocator<ModelCodebook>(allocator), trainer->result());
+    *out = make_owned<kvq_codebook>(allocator, allocator, std::move(codebook)).release();
+  });
+}
+
+void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer) {
+  if (trainer == nullptr) return;
+  Deleter<kvq_codebook_trainer>(trainer->allocator, sizeof(kvq_codebook_trainer),
+                                alignof(kvq_codebook_trainer))(trainer);
+}

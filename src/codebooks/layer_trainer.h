@@ -1,0 +1,51 @@
+// Training of one layer: both sides, one after the other.
+#pragma once
+
+#include "codebooks/model_codebook.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "kvq.h"
+
+#include <cstdint>
+#include <span>
+
+namespace kvq {
+
+struct TrainingRounds {
+  int32_t keys = 0;  // 0: as many as the algorithm's default
+  int32_t values = 0;
+};
+
+/// The caller's hook, which sees one side after the other as one stretch of work.
+class TrainingProgress {
+ public:
+  TrainingProgress(kvq_progress_hook hook, void* user) : hook_(hook), user_(user) {}
+
+  /// The part of the work from `begin` to `end`, which are shares of this part.
+  TrainingProgress part(double begin, double end) const {
+    TrainingProgress result(*this);
+    result.begin_ = begin_ + begin * (end_ - begin_);
+    result.end_ = begin_ + end * (end_ - begin_);
+    return result;
+  }
+  /// False when the hook asks to stop.
+  bool report(double done) const { return hook_ == nullptr || hook_(user_, begin_ + done * (end_ - begin_)) == 0; }
+
+ private:
+  kvq_progress_hook hook_;
+  void* user_;
+  double begin_ = 0.0;
+  double end_ = 1.0;
+};
+
+/// Train one side from numbers [tokens][kv_heads * head_dim], keys before RoPE, and fill its arrays of `layer`. Returns
+/// its error over tokens held out of training. The result depends on nothing but the numbers, the shape, the rounds and
+/// the seed. Throws KVQ_E_CANCELLED, and KVQ_E_ARGUMENT for numbers that nothing can be learned from.
+double train_layer_keys(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
+                        std::span<const float> keys, int32_t rounds, uint64_t seed, const TrainingProgress& progress,
+                        LayerCodebook& layer);
+double train_layer_values(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
+                          std::span<const float> values, int32_t rounds, uint64_t seed,
+                          const TrainingProgress& progress, LayerCodebook& layer);
+
+}  // namespace kvq

@@ -1,0 +1,397 @@
+/* kvq_codebook_trainer_*: what goes in is checked, layers are independent, training can be stopped and taken up again.
+ */
+#include "check.h"
+#include "fixture.h"
+#include "suites.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kMostAllocations = 100000, kTokens = 160, kScalars = kTokens * kTokenScalars };
+
+static int unused_place;
+
+static kvq_codebook_trainer_options small_options(void) {
+  kvq_codebook_trainer_options options;
+  kvq_codebook_trainer_options_init(&options);
+  options.n_layers = kLayers;
+  options.kv_heads = kKvHeads;
+  options.head_dim = kHeadDim;
+  options.key_stages = 2;
+  options.key_codes = 8;
+  options.key_rounds = 1;
+  options.value_bits = 1;
+  options.value_scope = KVQ_SCOPE_HEAD;
+  options.value_rounds = 2;
+  options.seed = 5;
+  options.model_id = 7;
+  options.note = "small";
+  return options;
+}
+
+static kvq_codebook_trainer* new_trainer(kvq_context* context, const kvq_codebook_trainer_options* options) {
+  kvq_codebook_trainer* trainer = NULL;
+  ACCEPTED(kvq_codebook_trainer_create(context, options, &trainer, err));
+  return trainer;
+}
+
+/* Tokens of a layer, in two calls. */
+static void add_tokens(kvq_codebook_trainer* trainer, int32_t layer) {
+  static float k[kScalars];
+  static float v[kScalars];
+  const int32_t first = 37;
+  fill_tensor(k, kScalars, 10 + (uint32_t)layer);
+  fill_tensor(v, kScalars, 20 + (uint32_t)layer);
+  ACCEPTED(kvq_codebook_trainer_add(trainer, layer, first, k, v, KVQ_F32, err));
+  ACCEPTED(kvq_codebook_trainer_add(trainer, layer, kTokens - first, k + first * kTokenScalars,
+                                    v + first * kTokenScalars, KVQ_F32, err));
+}
+
+static kvq_codebook* result_of(const kvq_codebook_trainer* trainer) {
+  kvq_codebook* codebook = NULL;
+  ACCEPTED(kvq_codebook_trainer_result(trainer, &codebook, err));
+  return codebook;
+}
+
+static int32_t layers_present(const kvq_codebook* codebook) {
+  kvq_codebook_info info;
+  info.struct_size = sizeof info;
+  ACCEPTED(kvq_codebook_describe(codebook, &info, err));
+  return info.layers_present;
+}
+
+static blob file_of(const kvq_codebook* codebook) {
+  blob file = {NULL, 0};
+  ACCEPTED(kvq_codebook_save(codebook, NULL, 0, &file.size, err));
+  file.data = (unsigned char*)malloc(file.size);
+  ACCEPTED(kvq_codebook_save(codebook, file.data, file.size, &file.size, err));
+  return file;
+}
+
+static int same(const blob* a, const blob* b) { return a->size == b->size && memcmp(a->data, b->data, a->size) == 0; }
+
+/* The file of a whole training on a context of its own. */
+static blob trained_file(int32_t n_threads, const kvq_codebook_trainer_options* options) {
+  kvq_context_options context_options;
+  kvq_context* context = NULL;
+  kvq_codebook_trainer* trainer;
+  kvq_codebook* codebook;
+  blob file;
+  int32_t i;
+  kvq_context_options_init(&context_options);
+  context_options.n_threads = n_threads;
+  ACCEPTED(kvq_context_create(&context_options, &context, err));
+  trainer = new_trainer(context, options);
+  for (i = 0; i < kLayers; ++i) add_tokens(trainer, i);
+  for (i = 0; i < kLayers; ++i) ACCEPTED(kvq_codebook_trainer_run(trainer, i, NULL, NULL, err));
+  codebook = result_of(trainer);
+  kvq_codebook_trainer_destroy(trainer);
+  file = file_of(codebook);
+  kvq_codebook_destroy(codebook);
+  kvq_context_destroy(context);
+  return file;
+}
+
+static void refused_options(void) {
+  fixture f;
+  kvq_codebook_trainer* trainer = (kvq_codebook_trainer*)&unused_place;
+  kvq_codebook_trainer_options options = small_options();
+  char long_note[5000];
+  fixture_open(&f, NULL, 0, 0);
+  REFUSED(KVQ_E_ARGUMENT, "context", kvq_codebook_trainer_create(NULL, &options, &trainer, err));
+  CHECK(trainer == NULL);
+  REFUSED(KVQ_E_ARGUMENT, "options", kvq_codebook_trainer_create(f.context, NULL, &trainer, err));
+  REFUSED(KVQ_E_ARGUMENT, "out", kvq_codebook_trainer_create(f.context, &options, NULL, err));
+#define BAD(field, value, mention)                                                                     \
+  do {                                                                                                 \
+    options = small_options();                                                                         \
+    options.field = (value);                                                                           \
+    REFUSED(KVQ_E_ARGUMENT, mention, kvq_codebook_trainer_create(f.context, &options, &trainer, err)); \
+  } while (0)
+  BAD(struct_size, 8, "struct_size");
+  BAD(n_layers, 0, "n_layers");
+  BAD(n_layers, 65537, "n_layers");
+  BAD(kv_heads, 0, "kv_heads");
+  BAD(kv_heads, 4097, "kv_heads");
+  BAD(head_dim, 0, "head_dim");
+  BAD(head_dim, 12, "head_dim");
+  BAD(head_dim, 264, "head_dim");
+  BAD(rope, KVQ_ROPE_NONE, "rope");
+  BAD(rope, 3, "rope");
+  BAD(key_stages, -1, "key_stages");
+  BAD(key_stages, 65, "key_stages");
+  BAD(key_codes, 0, "key_codes");
+  BAD(key_codes, 12, "key_codes");
+  BAD(key_codes, 512, "key_codes");
+  BAD(key_group, -1, "key_group");
+  BAD(key_group, 3, "key_group");
+  BAD(key_group, 16, "key_group");
+  BAD(key_norms, 2, "key_norms");
+  BAD(value_bits, -1, "value_bits");
+  BAD(value_bits, 3, "value_bits");
+  BAD(value_scope, -1, "value_scope");
+  BAD(key_rounds, -1, "key_rounds");
+  BAD(value_rounds, 1001, "value_rounds");
+  BAD(reserved, 1, "reserved");
+  BAD(note, "\xff", "note");
+  memset(long_note, 'x', sizeof long_note);
+  long_note[sizeof long_note - 1] = '\0';
+  BAD(note, long_note, "note");
+#undef BAD
+  options = small_options();
+  options.key_stages = 0;
+  options.value_bits = 0;
+  REFUSED(KVQ_E_ARGUMENT, "key_stages", kvq_codebook_trainer_create(f.context, &options, &trainer, err));
+  kvq_codebook_trainer_destroy(NULL);
+  kvq_codebook_trainer_options_init(NULL);
+  fixture_close(&f);
+}
+
+static void refused_calls(void) {
+  fixture f;
+  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer* trainer;
+  kvq_codebook* codebook;
+  float k[kTokenScalars] = {0};
+  float v[kTokenScalars] = {0};
+  fixture_open(&f, NULL, 0, 0);
+  trainer = new_trainer(f.context, &options);
+  REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_codebook_trainer_add(NULL, 0, 1, k, v, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_trainer_add(trainer, -1, 1, k, v, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_trainer_add(trainer, kLayers, 1, k, v, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "n", kvq_codebook_trainer_add(trainer, 0, 0, k, v, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "k", kvq_codebook_trainer_add(trainer, 0, 1, NULL, v, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "v", kvq_codebook_trainer_add(trainer, 0, 1, k, NULL, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "dtype", kvq_codebook_trainer_add(trainer, 0, 1, k, v, 3, err));
+  v[3] = 65520.0f; /* rounds to infinity */
+  REFUSED(KVQ_E_ARGUMENT, "v", kvq_codebook_trainer_add(trainer, 0, 1, k, v, KVQ_F32, err));
+  ALSO_MENTIONS("3");
+  v[3] = 0.0f;
+  k[5] = (float)NAN;
+  REFUSED(KVQ_E_ARGUMENT, "k", kvq_codebook_trainer_add(trainer, 0, 1, k, v, KVQ_F32, err));
+  REFUSED(KVQ_E_STATE, "layer", kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err)); /* nothing has been added */
+  REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_codebook_trainer_run(NULL, 0, NULL, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_trainer_run(trainer, kLayers, NULL, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "out", kvq_codebook_trainer_result(trainer, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "codebook", kvq_codebook_trainer_resume(trainer, NULL, err));
+  codebook = (kvq_codebook*)&unused_place;
+  REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_codebook_trainer_result(NULL, &codebook, err));
+  CHECK(codebook == NULL);
+  kvq_codebook_trainer_destroy(trainer);
+  fixture_close(&f);
+}
+
+/* A side without codes needs no tensor. */
+static void one_side(void) {
+  fixture f;
+  int side;
+  fixture_open(&f, NULL, 0, 0);
+  for (side = 0; side < 2; ++side) {
+    kvq_codebook_trainer_options options = small_options();
+    kvq_codebook_trainer* trainer;
+    kvq_codebook* codebook;
+    static float x[kScalars];
+    kvq_codebook_info info;
+    fill_tensor(x, kScalars, 3);
+    if (side == 0) options.value_bits = 0;
+    if (side == 1) options.key_stages = 0;
+    trainer = new_trainer(f.context, &options);
+    ACCEPTED(kvq_codebook_trainer_add(trainer, 1, kTokens, side == 0 ? x : NULL, side == 1 ? x : NULL, KVQ_F32, err));
+    ACCEPTED(kvq_codebook_trainer_run(trainer, 1, NULL, NULL, err));
+    codebook = result_of(trainer);
+    info.struct_size = sizeof info;
+    ACCEPTED(kvq_codebook_describe(codebook, &info, err));
+    CHECK(info.layers_present == 1 && info.tokens == kTokens);
+    CHECK((info.key_error > 0.0) == (side == 0) && (info.value_error > 0.0) == (side == 1));
+    CHECK((info.key_true_bits > 0.0) == (side == 0) && (info.value_true_bits > 0.0) == (side == 1));
+    kvq_codebook_destroy(codebook);
+    kvq_codebook_trainer_destroy(trainer);
+  }
+  fixture_close(&f);
+}
+
+/* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
+static void repeatable(void) {
+  kvq_codebook_trainer_options options = small_options();
+  blob one = trained_file(1, &options);
+  blob three = trained_file(3, &options);
+  blob other;
+  fixture f;
+  kvq_codebook* codebook = NULL;
+  kvq_codebook_info info;
+  blob again;
+  CHECK(same(&one, &three));
+  options.seed = 6;
+  other = trained_file(1, &options);
+  CHECK(!same(&one, &other));
+
+  fixture_open(&f, NULL, 0, 0);
+  ACCEPTED(kvq_codebook_load(f.context, one.data, one.size, &codebook, err));
+  info.struct_size = sizeof info;
+  ACCEPTED(kvq_codebook_describe(codebook, &info, err));
+  CHECK(info.layers_present == kLayers && info.n_layers == kLayers && info.tokens == kTokens);
+  CHECK(info.kv_heads == kKvHeads && info.head_dim == kHeadDim && info.rope == KVQ_ROPE_HALF);
+  CHECK(info.key_stages == 2 && info.key_codes == 8 && info.key_group == kHeadDim / 2);
+  CHECK(info.key_norms == KVQ_SCOPE_HEAD && info.value_bits == 1 && info.value_scope == KVQ_SCOPE_HEAD);
+  CHECK(info.seed == 5 && info.model_id == 7 && strcmp(info.note, "small") == 0);
+  CHECK(info.key_error > 0.0 && info.key_error < 1.0 && info.value_error > 0.0 && info.value_error < 1.0);
+  again = file_of(codebook);
+  CHECK(same(&one, &again));
+  kvq_codebook_destroy(codebook);
+  fixture_close(&f);
+  blob_free(&again);
+  blob_free(&other);
+  blob_free(&three);
+  blob_free(&one);
+}
+
+typedef struct reports {
+  int n;
+  int stop_at; /* 0: never */
+  double last;
+  int n_wrong;
+} reports;
+
+static int32_t on_progress(void* user, double done) {
+  reports* r = (reports*)user;
+  ++r->n;
+  if (!(done >= r->last && done <= 1.0)) ++r->n_wrong;
+  r->last = done;
+  return r->n == r->stop_at ? 1 : 0;
+}
+
+/* Wherever training is stopped, the layer keeps its tokens, and what was finished can be taken elsewhere. */
+static void stopped_and_resumed(void) {
+  kvq_codebook_trainer_options options = small_options();
+  blob reference = trained_file(1, &options);
+  fixture f;
+  kvq_codebook_trainer* trainer;
+  kvq_codebook_trainer* second;
+  kvq_codebook* partial;
+  kvq_codebook* whole;
+  blob file;
+  reports r = {0, 0, 0.0, 0};
+  int stop_at;
+  fixture_open(&f, NULL, 0, 0);
+  trainer = new_trainer(f.context, &options);
+  partial = result_of(trainer);
+  CHECK(layers_present(partial) == 0);
+  kvq_codebook_destroy(partial);
+  add_tokens(trainer, 1);
+  for (stop_at = 1; stop_at < 1000; stop_at += stop_at / 2 + 1) {
+    size_t live = f.memory.live_bytes;
+    kvq_status status;
+    memset(&r, 0, sizeof r);
+    r.stop_at = stop_at;
+    status = kvq_codebook_trainer_run(trainer, 1, on_progress, &r, err);
+    CHECK(r.n_wrong == 0);
+    if (status == KVQ_OK) break;
+    CHECK(status == KVQ_E_CANCELLED && r.n == stop_at);
+    CHECK(f.memory.live_bytes == live);
+  }
+  CHECK(stop_at > 3 && r.n < stop_at);
+  partial = result_of(trainer);
+  CHECK(layers_present(partial) == 1);
+  REFUSED(KVQ_E_STATE, "finished", kvq_codebook_trainer_run(trainer, 1, NULL, NULL, err));
+  kvq_codebook_trainer_destroy(trainer);
+
+  second = new_trainer(f.context, &options);
+  add_tokens(second, 1); /* dropped */
+  ACCEPTED(kvq_codebook_trainer_resume(second, partial, err));
+  kvq_codebook_destroy(partial);
+  {
+    float x[kTokenScalars] = {0};
+    REFUSED(KVQ_E_STATE, "finished", kvq_codebook_trainer_add(second, 1, 1, x, x, KVQ_F32, err));
+  }
+  add_tokens(second, 0);
+  ACCEPTED(kvq_codebook_trainer_run(second, 0, NULL, NULL, err));
+  whole = result_of(second);
+  kvq_codebook_trainer_destroy(second);
+  file = file_of(whole);
+  CHECK(same(&file, &reference));
+
+#define OTHER(field, value, mention)                                                    \
+  do {                                                                                  \
+    options = small_options();                                                          \
+    options.field = (value);                                                            \
+    trainer = new_trainer(f.context, &options);                                         \
+    REFUSED(KVQ_E_MISMATCH, mention, kvq_codebook_trainer_resume(trainer, whole, err)); \
+    kvq_codebook_trainer_destroy(trainer);                                              \
+  } while (0)
+  OTHER(key_stages, 3, "shape");
+  OTHER(seed, 6, "seed");
+  OTHER(model_id, 8, "model_id");
+  OTHER(note, "large", "note");
+#undef OTHER
+  kvq_codebook_destroy(whole);
+  fixture_close(&f);
+  blob_free(&file);
+  blob_free(&reference);
+}
+
+/* Tokens beyond the limit are refused, and those before it stay. */
+static void limited(void) {
+  kvq_codebook_trainer_options options = small_options();
+  fixture f;
+  kvq_codebook_trainer* trainer;
+  static float x[kScalars];
+  int n = 0;
+  kvq_status status = KVQ_OK;
+  fill_tensor(x, kScalars, 3);
+  options.max_bytes = 200000;
+  fixture_open(&f, NULL, 0, 0);
+  trainer = new_trainer(f.context, &options);
+  for (; status == KVQ_OK && n < 1000; ++n) status = kvq_codebook_trainer_add(trainer, 0, kTokens, x, x, KVQ_F32, err);
+  CHECK(status == KVQ_E_LIMIT && n > 5);
+  REFUSED(KVQ_E_LIMIT, "trainer", kvq_codebook_trainer_add(trainer, 0, kTokens, x, x, KVQ_F32, err));
+  REFUSED(KVQ_E_LIMIT, "200000", kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err)); /* its work space is more */
+  kvq_codebook_trainer_destroy(trainer);
+  fixture_close(&f);
+}
+
+static void failing_allocations(void) {
+  kvq_codebook_trainer_options options = small_options();
+  fixture f;
+  kvq_codebook_trainer* trainer = NULL;
+  kvq_codebook* codebook = NULL;
+  static float x[kScalars];
+  kvq_status status = KVQ_E_MEMORY;
+  size_t live;
+  long n;
+  options.key_stages = 1; /* as small as training can be, because it is repeated for each allocation */
+  options.key_codes = 2;
+  fill_tensor(x, kScalars, 3);
+  fixture_open(&f, NULL, 0, 0);
+#define FAIL_EACH(call)                                                                   \
+  do {                                                                                    \
+    status = KVQ_E_MEMORY;                                                                \
+    for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {                          \
+      live = f.memory.live_bytes;                                                         \
+      f.memory.fail_at = n;                                                               \
+      status = (call);                                                                    \
+      CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && f.memory.live_bytes == live)); \
+    }                                                                                     \
+    f.memory.fail_at = 0;                                                                 \
+    CHECK(status == KVQ_OK && n > 2);                                                     \
+  } while (0)
+  FAIL_EACH(kvq_codebook_trainer_create(f.context, &options, &trainer, err));
+  FAIL_EACH(kvq_codebook_trainer_add(trainer, 0, 20, x, x, KVQ_F32, err));
+  FAIL_EACH(kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err));
+  FAIL_EACH(kvq_codebook_trainer_result(trainer, &codebook, err));
+#undef FAIL_EACH
+  kvq_codebook_trainer_destroy(trainer);
+  CHECK(layers_present(codebook) == 1);
+  kvq_codebook_destroy(codebook);
+  fixture_close(&f);
+}
+
+void test_codebook_trainer(void) {
+  refused_options();
+  refused_calls();
+  one_side();
+  repeatable();
+  stopped_and_resumed();
+  limited();
+  failing_allocations();
+}

@@ -1,0 +1,107 @@
+#include "program_run.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "places.h"
+#include "scratch_directory.h"
+
+std::string contents(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+namespace {
+
+pid_t start(const Arguments& arguments, const std::string& out, const std::string& err) {
+  const std::string path = program();
+  std::vector<char*> argv{const_cast<char*>(path.c_str())};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), O_WRONLY | O_CREAT, 0600);
+  pid_t child = 0;
+  REQUIRE(posix_spawn(&child, path.c_str(), &actions, nullptr, argv.data(), environ) == 0);
+  posix_spawn_file_actions_destroy(&actions);
+  return child;
+}
+
+int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
+
+}  // namespace
+
+Outcome run(const Arguments& arguments, const std::string& out) {
+  const ScratchDirectory scratch;
+  const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
+  const std::string err_path = (scratch.path() / "err").string();
+  const pid_t child = start(arguments, out_path, err_path);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return {exit_code(status), out.empty() ? contents(out_path) : "", contents(err_path)};
+}
+
+Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition) {
+  const ScratchDirectory scratch;
+  const std::string out_path = (scratch.path() / "out").string();
+  const std::string err_path = (scratch.path() / "err").string();
+  const pid_t child = start(arguments, out_path, err_path);
+  int status = 0;
+  pid_t ended = 0;
+  while (ended == 0 && !condition()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ended = waitpid(child, &status, WNOHANG);
+  }
+  if (ended == 0) {
+    kill(child, SIGINT);
+    ended = waitpid(child, &status, 0);
+  }
+  REQUIRE(ended == child);
+  return {exit_code(status), contents(out_path), contents(err_path)};
+}
+
+nlohmann::json run_json(Arguments arguments) {
+  arguments.emplace_back("--json");
+  const Outcome outcome = run(arguments);
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  CHECK(outcome.err == "");
+  nlohmann::json object = nlohmann::json::parse(outcome.out);  // throws when anything else is there
+  REQUIRE(object.is_object());
+  return object;
+}
+
+void check_numbers(const nlohmann::json& object, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    REQUIRE(object.contains(name));
+    CHECK(object[name].is_number());
+  }
+}
+
+void check_failure(const Arguments& arguments, int exit_code, const std::string& reason) {
+  std::string command;
+  for (const std::string& argument : arguments) command += " " + argument;
+  CAPTURE(command);
+  const Outcome outcome = run(arguments);
+  CHECK(outcome.exit_code == exit_code);
+  CHECK(outcome.out == "");
+  CHECK(outcome.err.starts_with("kvq: "));
+  CHECK(std::ranges::count(outcome.err, '\n') == 1);
+  CHECK(outcome.err.ends_with("\n"));
+  CHECK_MESSAGE(outcome.err.find(reason) != std::string::npos, outcome.err);
+}

@@ -1,0 +1,247 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "llama/handles.h"
+#include "llama/mapped_file.h"
+#include "llama/model.h"
+#include "program_run.h"
+#include "runs.h"
+#include "safetensors_bytes.h"
+#include "scratch_directory.h"
+#include "tiny_model.h"
+
+namespace {
+
+using nlohmann::json;
+
+/** A directory with a model of two layers that reads letters, and a text of random ones. */
+class Workplace {
+ public:
+  Workplace() {
+    TinyModel(tiny_layouts()[0]).write(directory_);
+    json vocabulary = {{"<unk>", 0}};
+    for (int i = 0; i < 26; ++i) vocabulary[std::string(1, static_cast<char>('a' + i))] = i + 1;
+    const json tokenizer = {
+        {"decoder", {{"type", "Fuse"}}},
+        {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}, {"unk_token", "<unk>"}}}};
+    directory_.write("tokenizer.json", tokenizer.dump());
+    std::string text;
+    for (const int32_t token : random_tokens(2000, 26)) text += static_cast<char>('a' + token);
+    directory_.write("text.txt", text);
+  }
+
+  std::string path(const char* name) const { return (directory_.path() / name).string(); }
+  std::string model() const { return directory_.path().string(); }
+  std::string write(const char* name, const std::string& content) const {
+    return directory_.write(name, content).string();
+  }
+
+  /** A command that takes a moment. */
+  Arguments train(const std::string& out, const Arguments& more = {}, const char* tokens = "400",
+                  const char* bits = "1") const {
+    Arguments arguments{"train", "codebook"};
+    for (const auto& [name, value] : std::map<std::string, std::string>{{"--model", model()},
+                                                                        {"--text", path("text.txt")},
+                                                                        {"--bits", bits},
+                                                                        {"--tokens", tokens},
+                                                                        {"--out", out}}) {
+      arguments.insert(arguments.end(), {name, value});
+    }
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+ private:
+  ScratchDirectory directory_;
+};
+
+llama::ContextHandle make_context() {
+  kvq_context_options options;
+  kvq_context_options_init(&options);
+  return llama::make_context(options);
+}
+
+}  // namespace
+
+TEST_CASE("an observer sees the keys before RoPE and the values that enter the cache, and changes nothing") {
+  for (const TinyLayout& layout : tiny_layouts()) {
+    CAPTURE(layout.name);
+    const ScratchDirectory directory;
+    TinyModel(layout).write(directory);
+    const llama::ContextHandle context = make_context();
+    llama::Model model(directory.path(), 1);
+    const std::vector<int32_t> tokens = random_tokens(5, TinyModel::kVocabulary);
+    llama::Session plain(model, context.get(), nullptr);
+    const std::vector<float> expected = run_in_chunks(plain, tokens, 2);
+
+    const size_t width = static_cast<size_t>(model.config().kv_heads) * static_cast<size_t>(model.config().head_dim);
+    std::vector<std::vector<float>> k(static_cast<size_t>(model.config().n_layers));
+    std::vector<std::vector<float>> v(k.size());
+    llama::Session session(model, context.get(), nullptr);
+    session.observe([&](int32_t layer, int32_t n, const float* keys, const float* values) {
+      const size_t count = static_cast<size_t>(n) * width;
+      k[static_cast<size_t>(layer)].insert(k[static_cast<size_t>(layer)].end(), keys, keys + count);
+      v[static_cast<size_t>(layer)].insert(v[static_cast<size_t>(layer)].end(), values, values + count);
+    });
+    CHECK(run_in_chunks(session, tokens, 2) == expected);
+    session.observe({});
+    session.forward(tokens, false);
+    for (size_t layer = 0; layer < k.size(); ++layer) {
+      REQUIRE(k[layer].size() == tokens.size() * width);
+      REQUIRE(v[layer].size() == tokens.size() * width);
+    }
+
+    // At position 0 nothing is rotated: the same token anywhere has the same key in layer 0.
+    llama::Session first(model, context.get(), nullptr);
+    std::vector<float> alone;
+    first.observe([&](int32_t layer, int32_t, const float* keys, const float*) {
+      if (layer == 0) alone.assign(keys, keys + width);
+    });
+    first.forward(std::span(tokens).last(1), false);
+    for (size_t i = 0; i < width; ++i) {
+      CHECK(std::abs(alone[i] - k[0][(tokens.size() - 1) * width + i]) <= 1e-5f * (1.0f + std::abs(alone[i])));
+    }
+  }
+}
+
+TEST_CASE("models of other weights have other fingerprints, equal files the same") {
+  std::vector<uint64_t> found;
+  for (const TinyLayout& layout : tiny_layouts()) {
+    const ScratchDirectory a;
+    const ScratchDirectory b;
+    TinyModel(layout).write(a);
+    TinyModel(layout).write(b);
+    found.push_back(llama::Model(a.path(), 1).weights().fingerprint);
+    CHECK(found.back() == llama::Model(b.path(), 1).weights().fingerprint);
+  }
+  CHECK(found[0] != found[1]);
+  CHECK(found[0] != found[2]);
+}
+
+TEST_CASE("codebooks are trained, written, and loaded with what the command reported") {
+  const Workplace place;
+  const std::string out = place.path("codes.safetensors");
+  const json result = run_json(place.train(out, {"--scope", "head"}));
+  check_numbers(result, {"bytes", "key_bits", "value_bits", "bits", "key_error", "value_error", "tokens", "seconds"});
+  REQUIRE(result["layers"].size() == 2);
+  for (const json& layer : result["layers"]) {
+    check_numbers(layer, {"layer", "key_error", "value_error", "seconds"});
+    CHECK(layer["key_error"].get<double>() < 0.5);
+    CHECK(layer["value_error"].get<double>() < 0.5);
+    CHECK(layer["resumed"] == false);
+  }
+  // Heads of 16: groups of 8 pairs, one stage of 64 codes; FP16 norms and scales.
+  CHECK(result["key_bits"].get<double>() == doctest::Approx(6.0 / 8.0 + 16.0 / 16.0));
+  CHECK(result["value_bits"].get<double>() == doctest::Approx(1.0 + 16.0 / 16.0));
+  CHECK(!std::filesystem::exists(out + ".partial"));
+
+  const llama::ContextHandle context = make_context();
+  const llama::MappedFile file(out);
+  CHECK(result["bytes"] == file.bytes().size());
+  const llama::CodebookHandle codebook = llama::load_codebook(context.get(), file.bytes());
+  const kvq_codebook_info info = llama::describe_codebook(codebook.get());
+  CHECK(info.layers_present == 2);
+  CHECK(info.kv_heads == 2);
+  CHECK(info.head_dim == 16);
+  CHECK(info.key_stages == 1);
+  CHECK(info.value_bits == 1);
+  CHECK(info.value_scope == KVQ_SCOPE_HEAD);
+  CHECK(info.tokens == 400);
+  CHECK(result["tokens"] == 400);
+  CHECK(info.key_error == doctest::Approx(result["key_error"].get<double>()));
+  CHECK(info.model_id == llama::Model(place.model(), 1).weights().fingerprint);
+  CHECK(std::string(info.note).find("text.txt") != std::string::npos);
+  const std::vector<std::byte> again = llama::save_codebook(codebook.get());
+  CHECK(std::equal(again.begin(), again.end(), file.bytes().begin(), file.bytes().end()));
+
+  const Outcome table = run(place.train(place.path("again"), {"--scope", "head"}));
+  CHECK(table.exit_code == 0);
+  CHECK(table.err == "");
+  CHECK(table.out.find("value error") != std::string::npos);
+  CHECK(table.out.find(place.path("again")) != std::string::npos);
+  CHECK(contents(place.path("again")) == contents(out));
+}
+
+TEST_CASE("layers that an interrupted run finished are kept, and the rest gives the same file") {
+  const Workplace place;
+  const std::string out = place.path("codes.safetensors");
+  const auto two_bits = [&](const Arguments& more) { return place.train(out, more, "400", "2"); };
+  run_json(two_bits({}));
+  const std::string whole = contents(out);
+
+  // What is left of a run that was ended after one layer: the same file with the other taken out.
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, whole.data(), sizeof(header_bytes));
+  const json header = json::parse(whole.substr(8, header_bytes));
+  std::string data;
+  json kept = {{"__metadata__", header["__metadata__"]}};
+  for (const auto& [name, tensor] : header.items()) {
+    if (!name.starts_with("layers.1.")) continue;
+    const size_t begin = tensor["data_offsets"][0];
+    const size_t end = tensor["data_offsets"][1];
+    kept[name] = tensor;
+    kept[name]["data_offsets"] = {data.size(), data.size() + end - begin};
+    data += whole.substr(8 + header_bytes + begin, end - begin);
+  }
+  for (const char* field : {"tokens", "key_error", "value_error"}) {
+    kept["__metadata__"].erase(std::string("layers.0.") + field);
+  }
+  const std::string partial = place.write("codes.safetensors.partial", safetensors_bytes(kept.dump(), data));
+  std::filesystem::remove(out);
+
+  check_failure(place.train(out), 1, partial + " holds other work");
+  check_failure(two_bits({"--seed", "2"}), 1, "seed");
+  check_failure(two_bits({"--text", place.write("other.txt", "other")}), 1, "holds other work");
+  const json resumed = run_json(two_bits({}));
+  CHECK(resumed["layers"][0]["resumed"] == false);
+  CHECK(resumed["layers"][1]["resumed"] == true);
+  CHECK(contents(out) == whole);
+  CHECK(!std::filesystem::exists(partial));
+}
+
+TEST_CASE("an interrupted training says so, and leaves what it finished") {
+  const Workplace place;
+  const std::string out = place.path("codes.safetensors");
+  const Arguments arguments = place.train(out, {"--threads", "1"}, "2000");
+  const Outcome outcome = run_until(arguments, [&] { return std::filesystem::exists(out + ".partial"); });
+  if (outcome.exit_code == 0) return;  // it was faster than the signal
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.err.find("interrupted") != std::string::npos);
+  CHECK(std::filesystem::exists(out + ".partial"));
+  CHECK(run_json(arguments)["layers"][0]["resumed"] == true);
+}
+
+TEST_CASE("several texts give equal shares, and a text that is too short what it has") {
+  const Workplace place;
+  const std::string brief = place.write("brief.txt", "afewletters");
+  const json result = run_json(place.train(place.path("codes"), {"--text", brief}));
+  CHECK(result["tokens"] == 400 + 11);
+}
+
+TEST_CASE("training that cannot be done is refused before it begins") {
+  const Workplace place;
+  const std::string out = place.path("codes.safetensors");
+  const std::string model = place.model();
+  const std::string text = place.path("text.txt");
+  check_failure({"train"}, 2, "subcommand");
+  check_failure({"train", "codebook", "--text", text, "--bits", "1", "--out", out}, 2, "--model");
+  check_failure({"train", "codebook", "--model", model, "--bits", "1", "--out", out}, 2, "--text");
+  check_failure({"train", "codebook", "--model", model, "--text", text, "--out", out}, 2, "--bits");
+  check_failure({"train", "codebook", "--model", model, "--text", text, "--bits", "1"}, 2, "--out");
+  check_failure({"train", "codebook", "--model", model, "--text", text, "--bits", "3", "--out", out}, 2, "--bits");
+  check_failure(place.train(out, {"--scope", "token"}), 2, "--scope");
+  check_failure(place.train(out, {"--threads", "0"}), 2, "--threads");
+  check_failure(place.train(out, {"--device", "cuda"}), 2, "runs on the CPU only");
+  check_failure(place.train(out, {"--text", place.write("empty.txt", "")}), 1, "empty");
+  check_failure(place.train(out, {"--text", model}), 1, "is a directory");
+  check_failure(place.train(place.path("absent/codes")), 1, "cannot write");
+  check_failure(place.train(model), 1, "is a directory");
+  check_failure(place.train(out, {}, "10"), 1, "10 tokens");
+  check_failure(place.train(out, {}, "0"), 2, "--tokens");
+}
