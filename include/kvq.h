@@ -139,7 +139,7 @@ typedef void (*kvq_log_hook)(void* user, kvq_log_level level, const char* messag
 /** Body of a parallel loop. */
 typedef void (*kvq_parallel_body)(void* argument, int32_t index);
 /** Run `body(argument, i)` once for every i in [0, n), on any threads in any order, and return when all are done.
- *  Results do not depend on the order or on the number of threads. */
+ *  Results do not depend on the order or on the number of threads. Loops too short to be shared do not get here. */
 typedef void (*kvq_parallel_for_hook)(void* user, int32_t n, kvq_parallel_body body, void* argument);
 
 /** Allocate `bytes` (> 0) of device memory aligned to 256 bytes, or return NULL. The memory is used in the order of

@@ -27,7 +27,7 @@ struct KeyTrainingOptions {
   // All stages.
   int32_t rounds = 3;      ///< of least squares over all codes and encoding again
   int32_t beam = 2;        ///< of that encoding, and of the errors that are reported and compared
-  double ridge = 0.01;     ///< what holds the codes where they were, relative to the mean number of tokens of a code
+  double ridge = 0.3;      ///< what holds the codes where they were, relative to the mean number of tokens of a code
   float held_out = 0.05F;  ///< share of the tokens, in runs, that judge rounds; 0: rounds are judged by all tokens
 };
 
@@ -54,8 +54,9 @@ struct KeyTrainingObserver {
   bool operator()(const KeyTrainingProgress& progress) const { return observe == nullptr || observe(progress, user); }
 };
 
-/// Training of one group of one head. The same options and data give the same codes on any number of threads.
-/// Codes are z, [stages][codes][group]{re, im}.
+/// Training of one group of one head. A token costs 4·Nc·g multiply-adds and Nc² additions an iteration of a stage, 20
+/// 480 with 64 codes for 64 pairs, 45 056 if soft, and `beam` times as many a stage and round of refinement. The same
+/// options and data give the same codes on any number of threads. Codes are z, [stages][codes][group]{re, im}.
 class KeyTrainer {
  public:
   /// Copies the data. Throws KVQ_E_ARGUMENT, for one if there are fewer tokens than codes.
