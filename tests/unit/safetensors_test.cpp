@@ -119,7 +119,8 @@ TEST_CASE("a header that contradicts the format, itself or the file's size is re
            {R"({"a":)" + entry("F32", "[1]", "[4,8]") + "}", "begin at 4"},
            {R"({"a":)" + entry("F32", "[1]", "[0,4]") + "}", "end at byte 4 of 8"},
        }) {
-    CAPTURE(header);
+    const std::string& tried = header;  // Clang's lambdas cannot capture a binding
+    CAPTURE(tried);
     const std::string found = complaint(file_of(header, 8));
     CHECK_MESSAGE(found.find(reason) != std::string::npos, found);
   }
