@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <numeric>
 
 namespace kvq {
 namespace {
@@ -27,7 +26,10 @@ class AppendPlan {
     }
     if (positions == nullptr) {
       memory_.positions.resize(static_cast<size_t>(n));
-      std::iota(memory_.positions.begin(), memory_.positions.end(), sequence.last_position(layer) + 1);
+      // Not iota, which counts one further than it stores: that may be too far.
+      for (int32_t i = 0; i < n; ++i) {
+        memory_.positions[static_cast<size_t>(i)] = sequence.last_position(layer) + 1 + i;
+      }
       positions = memory_.positions.data();
     }
     positions_ = {positions, static_cast<size_t>(n)};
