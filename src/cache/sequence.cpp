@@ -86,7 +86,8 @@ int32_t Sequence::position_from_end(int32_t layer, int32_t back) const {
 
 LayerState Sequence::state(int32_t layer, int32_t tokens, int32_t last_position) const {
   const Reserve* pages = reserve(layer);
-  return {length(layer) + tokens, last_position + 1, pages != nullptr ? std::max(pages->room() - tokens, 0) : 0};
+  const int32_t next = last_position == INT32_MAX ? INT32_MAX : last_position + 1;  // there is none after the last
+  return {length(layer) + tokens, next, pages != nullptr ? std::max(pages->room() - tokens, 0) : 0};
 }
 
 const int32_t* Sequence::counts(int32_t layer) {
