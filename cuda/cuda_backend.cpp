@@ -30,9 +30,15 @@ bool consecutive(std::span<const int32_t> positions) {
          positions.back() - positions.front() == static_cast<int64_t>(positions.size()) - 1;  // they ascend
 }
 
-DeviceWrite device_write(const PageWrite& write, bool ends_list) {
+bool has_gaps(const PageWrite& write) {
   const int32_t count = write.kept + write.token_count;
-  const bool gaps = write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
+  return write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
+}
+
+/// Nothing but new tokens: quick to write.
+bool is_whole(const PageWrite& write) { return write.token_count == kSlots; }
+
+DeviceWrite device_write(const PageWrite& write, bool ends_list) {
   return {.source = reinterpret_cast<uint64_t>(write.kept > 0 ? write.source : nullptr),
           .target = reinterpret_cast<uint64_t>(write.target),
           .kept = write.kept,
@@ -42,7 +48,7 @@ DeviceWrite device_write(const PageWrite& write, bool ends_list) {
           .index = write.index,
           .first_position = write.first_position,
           .format = static_cast<uint16_t>(format_code(*write.format).bits),
-          .has_positions = static_cast<uint8_t>(gaps ? 1 : 0),
+          .has_positions = static_cast<uint8_t>(has_gaps(write) ? 1 : 0),
           .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
           .reserved = 0};
 }
@@ -262,16 +268,28 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
       arguments.positions = reinterpret_cast<const int32_t*>(memory + write_bytes);
     }
   }
-  // Writes come head by head. Where heads have equally many, those of the same tokens go side by side.
+  // Slow ones first. The others come head by head; where heads have equally many, those of the same tokens go side by
+  // side.
+  const auto ends_list = [writes](size_t i) { return i + 1 == writes.size() || writes[i + 1].head != writes[i].head; };
+  const auto whole = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), is_whole));
+  const size_t slow = writes.size() - whole;
   const auto heads = static_cast<size_t>(tokens.kv_heads);
-  const size_t pages = writes.size() % heads == 0 ? writes.size() / heads : 0;
-  const auto place = [heads, pages](size_t i) { return pages == 0 ? i : i % pages * heads + i / pages; };
+  const size_t pages = whole % heads == 0 ? whole / heads : 0;
+  size_t next_slow = 0;
+  size_t next_whole = 0;
   bool any_positions = false;
   for (size_t i = 0; i < writes.size(); ++i) {
-    const bool ends_list = i + 1 == writes.size() || writes[i + 1].head != writes[i].head;
-    device_writes[place(i)] = device_write(writes[i], ends_list);
-    any_positions = any_positions || device_writes[place(i)].has_positions != 0;
+    size_t place = next_slow;
+    if (is_whole(writes[i])) {
+      place = slow + (pages == 0 ? next_whole : next_whole % pages * heads + next_whole / pages);
+      ++next_whole;
+    } else {
+      ++next_slow;
+    }
+    device_writes[place] = device_write(writes[i], ends_list(i));
+    any_positions = any_positions || device_writes[place].has_positions != 0;
   }
+  arguments.n_slow = static_cast<int32_t>(slow);
   if (table != nullptr && any_positions) table->make_positions();
   call.require(launch_append(arguments, stream_), "append kernel");
   if (staged) staging_->done(stream_);
@@ -279,11 +297,10 @@ void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> wr
   table->set_state(tokens.after);
   for (size_t i = 0; i < writes.size(); ++i) {
     // Positions with gaps are uploaded before the next attention.
-    const DeviceWrite& write = device_writes[place(i)];
-    if (write.has_positions != 0) {
-      table->invalidate(write.head, write.index);
+    if (has_gaps(writes[i])) {
+      table->invalidate(writes[i].head, writes[i].index);
     } else {
-      table->entered(write.head, write.index, write.ends_list != 0);
+      table->entered(writes[i].head, writes[i].index, ends_list(i));
     }
   }
 }

@@ -13,13 +13,16 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   PageWriter(arguments, write, arguments.first_position, shared).run();
 }
 
-/// Mostly whole pages: every block writes its share.
+/// Mostly whole pages: every block writes its share of them, after those that write a slow one.
 template <int32_t kHeadDim, bool kHadamard>
 __global__ void __maxnreg__(kHadamard ? 128 : 64)
     append_whole_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint8_t bytes[];
+  const auto slow = static_cast<uint32_t>(arguments.n_slow);
   const auto share = [&](uint32_t block) {
-    return static_cast<int32_t>(static_cast<int64_t>(arguments.n_writes) * block / gridDim.x);
+    const int64_t whole = arguments.n_writes - arguments.n_slow;
+    return block < slow ? static_cast<int32_t>(block)
+                        : arguments.n_slow + static_cast<int32_t>(whole * (block - slow) / (gridDim.x - slow));
   };
   const int32_t begin = share(blockIdx.x);
   WholePageWriter<kHeadDim, kHadamard>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
@@ -32,9 +35,9 @@ struct Launch {
   int32_t shared_bytes;
 };
 
-/// As many blocks as run at once, with equally many pages each; where that is a part of the heads, they get the heads
-/// of one page of tokens. 0 if the device has not enough shared memory for one.
-int32_t whole_blocks(const Launch& launch, int32_t n_writes, int32_t kv_heads) {
+/// As many blocks as run at once beside `slow` others, with equally many of `n_pages` each; where that is a part of the
+/// heads, they get the heads of one page of tokens. 0 if the device has not enough shared memory for one.
+int32_t whole_blocks(const Launch& launch, int32_t n_pages, int32_t slow, int32_t kv_heads) {
   int device = 0;
   int multiprocessors = 0;
   int resident = 0;
@@ -42,11 +45,11 @@ int32_t whole_blocks(const Launch& launch, int32_t n_writes, int32_t kv_heads) {
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, launch.kernel, launch.threads,
                                                 static_cast<size_t>(launch.shared_bytes));
-  const int32_t wave = multiprocessors * resident;
-  if (wave == 0) return 0;
-  const int32_t pages = std::min((n_writes + wave - 1) / wave, kMostPages);
-  return kv_heads % pages == 0 ? (n_writes + pages - 1) / pages
-                               : std::max(wave, (n_writes + kMostPages - 1) / kMostPages);
+  if (resident == 0) return 0;
+  const int32_t wave = std::max(multiprocessors * resident - slow, 1);
+  const int32_t pages = std::min((n_pages + wave - 1) / wave, kMostPages);
+  return kv_heads % pages == 0 ? (n_pages + pages - 1) / pages
+                               : std::max(wave, (n_pages + kMostPages - 1) / kMostPages);
 }
 
 template <int32_t kHeadDim, bool kHadamard>
@@ -56,7 +59,9 @@ Launch whole(const AppendArguments& arguments) {
                 .blocks = 0,
                 .threads = Writer::threads(arguments.head_dim),
                 .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype)};
-  launch.blocks = whole_blocks(launch, arguments.n_writes, arguments.kv_heads);
+  const int32_t blocks =
+      whole_blocks(launch, arguments.n_writes - arguments.n_slow, arguments.n_slow, arguments.kv_heads);
+  if (blocks > 0) launch.blocks = arguments.n_slow + blocks;
   return launch;
 }
 
@@ -67,7 +72,7 @@ Launch choose_whole(const AppendArguments& arguments) {
 }
 
 Launch choose(const AppendArguments& arguments) {
-  const bool many_pages = arguments.n_writes > 3 * arguments.kv_heads;
+  const bool many_pages = arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
   const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
   if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.head_dim % kTileChannels == 0) {
     const Launch launch = choose_whole(arguments);

@@ -43,6 +43,7 @@ struct AppendArguments {
   int32_t* status;            // [0] set to 1 when a value had to be changed to fit FP16; [1]: see kNoRoom
   const DeviceWrite* writes;  // null: inline_writes; the heads of a page of tokens side by side share work
   int32_t n_writes;
+  int32_t n_slow;  // of them, the first: a block each
   RopeArguments rope;
   DeviceWrite inline_writes[kInlineWrites];
 };

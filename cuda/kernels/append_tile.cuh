@@ -23,9 +23,6 @@ __device__ inline void fold(T (&x)[kN], uint32_t bit, const Join& join) {
   }
 }
 
-/// All threads of the block wait for each other, wherever in the code they are: __syncthreads is for one place.
-__device__ inline void meet() { asm volatile("bar.sync 1, %0;\n" ::"r"(blockDim.x) : "memory"); }
-
 struct Lower {
   __device__ float operator()(float a, float b) const { return fminf(a, b); }
   __device__ __half2 operator()(__half2 a, __half2 b) const { return __hmin2(a, b); }
@@ -101,14 +98,23 @@ class FloatPlane {
   int32_t head_dim_;
 };
 
-/// A lane's part of a tile of halves, which are exact: no code is below 0.
+/// A lane's part of a tile, in registers.
+struct LanePart {
+  uint32_t lane = fresh_lane();
+  int32_t four = static_cast<int32_t>(lane / 4);  // of the slots
+  int32_t eighth;                                 // of the side's channels
+
+  __device__ explicit LanePart(int32_t tile) : eighth(4 * tile + static_cast<int32_t>(lane % 4)) {}
+};
+
+/// Halves, which are exact: no code is below 0.
 struct HalfTile {
   static constexpr bool kRotated = false;
   __half2 x[4][4];
 
-  __device__ HalfTile(const HalfPlane& plane, int32_t slot, int32_t eighth) {
+  __device__ void read(const HalfPlane& plane, const LanePart& part) {
 #pragma unroll
-    for (int32_t j = 0; j < 4; ++j) plane.get(slot + j, eighth, x[j]);
+    for (int32_t j = 0; j < 4; ++j) plane.get(4 * part.four + j, part.eighth, x[j]);
   }
   __device__ float at(int32_t slot, int32_t channel) const {
     return channel % 2 == 0 ? __low2float(x[slot][channel / 2]) : __high2float(x[slot][channel / 2]);
@@ -148,9 +154,9 @@ struct FloatTile {
   static constexpr bool kRotated = true;
   float x[4][8];
 
-  __device__ FloatTile(const FloatPlane& plane, int32_t slot, int32_t eighth) {
+  __device__ void read(const FloatPlane& plane, const LanePart& part) {
 #pragma unroll
-    for (int32_t j = 0; j < 4; ++j) plane.get(slot + j, eighth, x[j]);
+    for (int32_t j = 0; j < 4; ++j) plane.get(4 * part.four + j, part.eighth, x[j]);
   }
   __device__ float at(int32_t slot, int32_t channel) const { return x[slot][channel]; }
   template <typename Join>
@@ -178,42 +184,48 @@ struct FloatTile {
   }
 };
 
-/// Writes one tile of a side.
-template <bool kKeys, int32_t kHeadDim, bool kHadamard>
+/// Writes one tile of a side, from the registers of a warp.
+template <bool kKeys, int32_t kHeadDim>
 class TileWriter {
  public:
-  __device__ TileWriter(const AppendArguments& arguments, void* plane, int32_t tile, uint8_t* target)
+  __device__ TileWriter(const AppendArguments& arguments, const LanePart& part, int32_t tile, uint8_t* target)
       : status_(arguments.status),
         head_dim_(kHeadDim > 0 ? kHeadDim : arguments.head_dim),
-        plane_(plane),
-        lane_(fresh_lane()),
-        eighth_(4 * tile + static_cast<int32_t>(lane_ % 4)),
-        four_(static_cast<int32_t>(lane_ / 4)),
+        lane_(part.lane),
+        eighth_(part.eighth),
+        four_(part.four),
         tile_(tile),
         target_(target) {}
 
-  /// Synchronises the block once, when its tiles are in registers: then the planes may change.
-  __device__ void write(Kind kind, bool hadamard) const {
-    if (kind == Kind::kFloat16) {
-      write_halves();
-      return;
-    }
-    const SideBytes bytes = full_bytes(kind, kKeys, head_dim_);
-    const int32_t bits = code_bits(kind);
+  template <typename Tile>
+  __device__ void write(const Tile& tile, Kind kind) const {
     uint32_t codes[8];
-    if (kHadamard && hadamard) {
-      const FloatTile tile({plane_, head_dim_}, 4 * four_, eighth_);
-      meet();
-      quantize(tile, bits, bytes, codes);
-    } else {
-      const HalfTile tile({plane_, head_dim_}, 4 * four_, eighth_);
-      meet();
-      quantize(tile, bits, bytes, codes);
-    }
+    quantize(tile, code_bits(kind), full_bytes(kind, kKeys, head_dim_), codes);
     if constexpr (kKeys) {
       write_keys(kind, codes);
     } else {
       write_values(kind, codes);
+    }
+  }
+
+  __device__ void write_halves(const HalfTile& tile) const {
+    uint32_t x[4][4];
+#pragma unroll
+    for (int32_t i = 0; i < 16; ++i) x[i / 4][i % 4] = as_word(tile.x[i / 4][i % 4]);
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      if constexpr (kKeys) {
+        store_keys(Kind::kFloat16, 4 * eighth_ + i, 0, make_uint4(x[0][i], x[1][i], x[2][i], x[3][i]));
+      } else {
+        const uint32_t(&even)[4] = x[i / 2 * 2];
+        const uint32_t(&odd)[4] = x[i / 2 * 2 + 1];
+        const int32_t first = i % 2 * 2;
+        store_values(
+            Kind::kFloat16, 2 * four_ + i / 2, 4 * (i % 2),
+            make_uint4(__byte_perm(even[first], odd[first], 0x5410), __byte_perm(even[first], odd[first], 0x7632),
+                       __byte_perm(even[first + 1], odd[first + 1], 0x5410),
+                       __byte_perm(even[first + 1], odd[first + 1], 0x7632)));
+      }
     }
   }
 
@@ -343,29 +355,6 @@ class TileWriter {
     store_values(Kind::kInt3, 2, 4 * (four % 2) + four / 2 % 2 * 2 + four / 4, codes[0]);
   }
 
-  __device__ void write_halves() const {
-    const HalfTile tile({plane_, head_dim_}, 4 * four_, eighth_);
-    meet();
-    uint32_t x[4][4];
-#pragma unroll
-    for (int32_t i = 0; i < 16; ++i) x[i / 4][i % 4] = as_word(tile.x[i / 4][i % 4]);
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      if constexpr (kKeys) {
-        store_keys(Kind::kFloat16, 4 * eighth_ + i, 0, make_uint4(x[0][i], x[1][i], x[2][i], x[3][i]));
-      } else {
-        const uint32_t(&even)[4] = x[i / 2 * 2];
-        const uint32_t(&odd)[4] = x[i / 2 * 2 + 1];
-        const int32_t first = i % 2 * 2;
-        store_values(
-            Kind::kFloat16, 2 * four_ + i / 2, 4 * (i % 2),
-            make_uint4(__byte_perm(even[first], odd[first], 0x5410), __byte_perm(even[first], odd[first], 0x7632),
-                       __byte_perm(even[first + 1], odd[first + 1], 0x5410),
-                       __byte_perm(even[first + 1], odd[first + 1], 0x7632)));
-      }
-    }
-  }
-
   /// To a row of words of keys, `offset` words after the first of the lane's four slots.
   template <typename Words>
   __device__ void store_keys(Kind kind, int32_t row, uint32_t offset, const Words& words) const {
@@ -384,10 +373,9 @@ class TileWriter {
 
   int32_t* status_;
   const int32_t head_dim_;
-  void* plane_;
   const uint32_t lane_;
-  const int32_t eighth_;  // of the side's channels
-  const int32_t four_;    // of the slots
+  const int32_t eighth_;
+  const int32_t four_;
   const int32_t tile_;
   uint8_t* target_;
 };

@@ -191,17 +191,43 @@ class WholePageWriter {
     }
   }
 
-  /// Half of the warps encode keys, half values.
+  /// Half of the warps encode keys, half values. Synchronises the block once, when its tiles are in registers: then the
+  /// planes may change.
   __device__ void encode(const DeviceWrite& write, FormatCode format) const {
     const int32_t tiles = head_dim() / kTileChannels;
-    auto* target = reinterpret_cast<uint8_t*>(write.target);
     const int32_t warp = thread_ / 32;
-    if (warp < tiles) {
-      TileWriter<true, kHeadDim, kHadamard>(a_, plane(true), warp, target).write(format.keys(), format.hadamard_keys());
+    const bool keys = warp < tiles;
+    const int32_t tile = keys ? warp : warp - tiles;
+    const Kind kind = keys ? format.keys() : format.values();
+    const bool rotated =
+        kHadamard && kind != Kind::kFloat16 && (keys ? format.hadamard_keys() : format.hadamard_values());
+    const LanePart part(tile);
+    HalfTile halves;
+    [[maybe_unused]] FloatTile floats;
+    if constexpr (kHadamard) {
+      if (rotated) floats.read({plane(keys), head_dim()}, part);
+    }
+    if (!rotated) halves.read({plane(keys), head_dim()}, part);
+    __syncthreads();
+    const auto write_side = [&](const auto& writer) {
+      if (kind == Kind::kFloat16) {
+        writer.write_halves(halves);
+      } else if constexpr (kHadamard) {
+        if (rotated) {
+          writer.write(floats, kind);
+        } else {
+          writer.write(halves, kind);
+        }
+      } else {
+        writer.write(halves, kind);
+      }
+    };
+    auto* target = reinterpret_cast<uint8_t*>(write.target);
+    if (keys) {
+      write_side(TileWriter<true, kHeadDim>(a_, part, tile, target));
     } else {
       target += full_bytes(format.keys(), true, head_dim()).bytes();
-      TileWriter<false, kHeadDim, kHadamard>(a_, plane(false), warp - tiles, target)
-          .write(format.values(), format.hadamard_values());
+      write_side(TileWriter<false, kHeadDim>(a_, part, tile, target));
     }
   }
 
