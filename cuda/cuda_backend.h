@@ -23,6 +23,7 @@ class CudaBackend final : public Backend {
   const char* name() const override { return "cuda"; }
   const char* isa() const override { return isa_; }
   void set_stream(void* stream) override;
+  bool knows(const PageFormat& format) const override { return !format.uses_codebook(); }
   bool recording() override;
 
   std::byte* allocate(Allocator& allocator, size_t bytes) override;

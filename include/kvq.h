@@ -481,6 +481,9 @@ typedef struct kvq_cache_options {
   int32_t reserved;      /**< 0. */
   uint64_t max_bytes;    /**< Limit on what this cache allocates; 0 (default): only the context's. */
   uint64_t model_id;     /**< Any number that identifies the model's weights; snapshots of another one are refused. */
+  const kvq_codebook* codebook; /**< What the format `commvq` of a policy needs: complete, for this many layers and KV
+                              heads, this `head_dim` and `rope`, and this `model_id` unless one of them is 0. It may
+                              be destroyed afterwards, and shared by any number of caches. NULL: none (default). */
 } kvq_cache_options;
 
 /** Fill with defaults; the four sizes are left 0 and must be set. NULL is ignored. \since 0.1 */
@@ -490,9 +493,9 @@ KVQ_API void kvq_cache_options_init(kvq_cache_options* options);
  *
  *  \param policy  NULL: fp16. May be destroyed afterwards.
  *  \param out     receives the handle; set to NULL on failure.
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
- *  \threads any.
- *  \since 0.1 */
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook and there is none); KVQ_E_MISMATCH (a codebook
+ * for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's device does not compute
+ * with); KVQ_E_MEMORY; KVQ_E_LIMIT. \threads any. \since 0.1 */
 KVQ_API kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* options, const kvq_policy* policy,
                                     kvq_cache** out, kvq_error* error);
 

@@ -30,12 +30,12 @@ AppendInput::AppendInput(TimedDevice& device, const AppendShape& shape)
       values_(random_scalars(device, shape.cycle_tokens() * shape.layer.token_width(), kValueSeed, shape.dtype)),
       stride_(static_cast<size_t>(shape.tokens) * shape.layer.token_width() * bytes_of(shape.dtype)) {}
 
-TimedAppend::TimedAppend(TimedDevice& device, kvq_context* context, const kvq_policy* policy, const AppendShape& shape,
-                         const AppendInput& input)
+TimedAppend::TimedAppend(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format,
+                         const AppendShape& shape, const AppendInput& input)
     : device_(&device),
       shape_(shape),
       input_(&input),
-      cache_(one_layer_cache(context, policy, shape.layer)),
+      cache_(one_layer_cache(context, format, shape.layer)),
       start_(llama::make_sequence(cache_.get())),
       cycles_(sequences_in_turn(device, shape)) {
   append_random(device, cache_.get(), std::span(&start_, 1), shape.layer, shape.length);

@@ -57,7 +57,7 @@ struct AppendTiming {
 class TimedAppend {
  public:
   /** `context` computes on `device`. `input` must outlive this. */
-  TimedAppend(TimedDevice& device, kvq_context* context, const kvq_policy* policy, const AppendShape& shape,
+  TimedAppend(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format, const AppendShape& shape,
               const AppendInput& input);
 
   /** The next call on each sequence. */

@@ -17,10 +17,10 @@ size_t query_scalars(const AttentionShape& shape) {
 
 }  // namespace
 
-TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const kvq_policy* policy,
+TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format,
                                const AttentionShape& shape)
     : device_(&device),
-      cache_(one_layer_cache(context, policy, shape.layer)),
+      cache_(one_layer_cache(context, format, shape.layer)),
       out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))) {
   const size_t scalars = query_scalars(shape);
   for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {

@@ -20,7 +20,8 @@ struct AttentionShape {
 class TimedAttention {
  public:
   /** `context` computes on `device`. */
-  TimedAttention(TimedDevice& device, kvq_context* context, const kvq_policy* policy, const AttentionShape& shape);
+  TimedAttention(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format,
+                 const AttentionShape& shape);
 
   /** One call on the next of the caches with the next of the queries, in microseconds. */
   double run();

@@ -51,8 +51,8 @@ Measurement measure(TimedDevice& device, const Options& options) {
   const AppendInput input(device, shape);
   std::vector<TimedAppend> subjects;
   for (const std::string& spec : specs) {
-    const llama::PolicyHandle policy = load_spec(context.get(), spec);
-    subjects.emplace_back(device, context.get(), policy.get(), shape, input);
+    const Spec format = load_spec(context.get(), spec);
+    subjects.emplace_back(device, context.get(), format, shape, input);
     progress.advance(kTimingSteps);
   }
   const std::vector<AppendTiming> timings = time_interleaved(subjects, shape, progress);

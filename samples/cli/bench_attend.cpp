@@ -37,8 +37,8 @@ Measurement measure(TimedDevice& device, const Options& options) {
   Progress progress("attention", kTimingSteps * static_cast<int64_t>(specs.size() + 1));
   std::vector<TimedAttention> subjects;
   for (const std::string& spec : specs) {
-    const llama::PolicyHandle policy = load_spec(context.get(), spec);
-    subjects.emplace_back(device, context.get(), policy.get(), options.shape());
+    const Spec format = load_spec(context.get(), spec);
+    subjects.emplace_back(device, context.get(), format, options.shape());
     progress.advance(kTimingSteps);
   }
   const std::vector<Timing> timings = time_interleaved(subjects, progress);

@@ -63,8 +63,8 @@ void measure_quality(Engine& engine, std::span<const int32_t> tokens, const Exte
                         int64_t{extent.needle.samples} * extent.needle.context;
   Progress progress("quality", steps * static_cast<int64_t>(kFormats.size()));
   for (const char* kv : kFormats) {
-    const llama::PolicyHandle policy = load_spec(engine.context.get(), kv);
-    llama::Session session(engine.model, engine.context.get(), policy.get());
+    const Spec format = load_spec(engine.context.get(), kv);
+    llama::Session session(engine.model, engine.context.get(), format);
     Row row{.kv = kv, .perplexity = {}, .needle = {}, .attention = {}};
     row.perplexity = measure_perplexity(engine.model, session, tokens, extent.perplexity, progress);
     row.needle = measure_needle(engine.model, engine.tokenizer, session, tokens, extent.needle, progress);
@@ -78,8 +78,8 @@ void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vec
   const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
   std::vector<TimedAttention> subjects;
   for (const Row& row : rows) {
-    const llama::PolicyHandle policy = load_spec(context.get(), row.kv);
-    subjects.emplace_back(*device, context.get(), policy.get(), extent.attention);
+    const Spec format = load_spec(context.get(), row.kv);
+    subjects.emplace_back(*device, context.get(), format, extent.attention);
     progress.advance(kTimingSteps);
   }
   const std::vector<Timing> timings = time_interleaved(subjects, progress);
@@ -92,8 +92,8 @@ std::vector<Sample> generate_samples(Engine& engine) {
   Progress progress("text", static_cast<int64_t>(prompt.size() * kGenerated.size()));
   std::vector<Sample> samples;
   for (const char* kv : kGenerated) {
-    const llama::PolicyHandle policy = load_spec(engine.context.get(), kv);
-    llama::Session session(engine.model, engine.context.get(), policy.get());
+    const Spec format = load_spec(engine.context.get(), kv);
+    llama::Session session(engine.model, engine.context.get(), format);
     llama::Sampler greedy(0.0, 1.0, 0);
     const std::span<const float> logits = prefill(session, prompt, kFull.perplexity.chunk, progress);
     Sample sample{kv, kPrompt};

@@ -65,9 +65,9 @@ void print_result(const Options& options, const NeedleResult& result, double wei
 }
 
 NeedleResult measure(Engine& engine, const Options& options) {
-  const llama::PolicyHandle policy = load_spec(engine.context.get(), options.kv);
+  const Spec format = load_spec(engine.context.get(), options.kv);
   const std::vector<int32_t> filler = filler_tokens(engine, options);
-  llama::Session session(engine.model, engine.context.get(), policy.get());
+  llama::Session session(engine.model, engine.context.get(), format);
   Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);
   return measure_needle(engine.model, engine.tokenizer, session, filler, options.needle, progress);
 }

@@ -51,8 +51,8 @@ void print_result(const Options& options, const PerplexityResult& result, double
 }
 
 PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
-  const llama::PolicyHandle policy = load_spec(engine.context.get(), options.kv);
-  llama::Session session(engine.model, engine.context.get(), policy.get());
+  const Spec format = load_spec(engine.context.get(), options.kv);
+  llama::Session session(engine.model, engine.context.get(), format);
   const int64_t windows = window_count(static_cast<int64_t>(tokens.size()), options.perplexity);
   Progress progress("perplexity", windows * options.perplexity.context);
   return measure_perplexity(engine.model, session, tokens, options.perplexity, progress);

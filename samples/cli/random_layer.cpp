@@ -32,14 +32,14 @@ uint16_t cut_to_bfloat16(float value) { return static_cast<uint16_t>(std::bit_ca
 
 }  // namespace
 
-llama::CacheHandle one_layer_cache(kvq_context* context, const kvq_policy* policy, const LayerShape& shape) {
+llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape) {
   kvq_cache_options options;
   kvq_cache_options_init(&options);
   options.n_layers = 1;
   options.q_heads = shape.q_heads;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;
-  return llama::make_cache(context, options, policy);
+  return llama::make_cache(context, options, format);
 }
 
 size_t bytes_of(kvq_dtype dtype) { return dtype == KVQ_F32 ? sizeof(float) : sizeof(uint16_t); }

@@ -20,7 +20,7 @@ struct LayerShape {
   uint64_t fp16_token_bytes() const { return uint64_t{4} * token_width(); }
 };
 
-llama::CacheHandle one_layer_cache(kvq_context* context, const kvq_policy* policy, const LayerShape& shape);
+llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape);
 
 size_t bytes_of(kvq_dtype dtype);
 

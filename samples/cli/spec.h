@@ -8,10 +8,18 @@ namespace cli {
 
 inline constexpr const char* kSpecHelp =
     "KV format: fp16, int8, int4, int3 or int2, optionally with +hadamard (the newest page of 32 tokens "
-    "stays FP16), or a policy file (YAML)";
+    "stays FP16), commvq:FILE with a file of codebooks, or a policy file (YAML), followed by @FILE if it needs "
+    "codebooks";
 
-/** The policy a SPEC stands for: the contents of the file of that name if there is one, else the library's short form.
- */
-llama::PolicyHandle load_spec(kvq_context* context, const std::string& spec);
+/** What a SPEC stands for. */
+struct Spec {
+  llama::PolicyHandle policy;
+  llama::CodebookHandle codebook;
+
+  operator llama::CacheFormat() const { return {policy.get(), codebook.get()}; }
+};
+
+/** The contents of the policy file of that name if there is one, else the library's short form. */
+Spec load_spec(kvq_context* context, const std::string& spec);
 
 }  // namespace cli

@@ -102,6 +102,7 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
   training.options.key_stages = key_stages(options.bits, config.head_dim);
   training.options.value_bits = options.bits;
   training.options.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  training.options.key_norms = training.options.value_scope;
   training.options.seed = options.seed;
   const auto window = static_cast<int32_t>(std::min<int64_t>({int64_t{kWindow}, config.max_positions, options.tokens}));
   training.windows = calibration_windows(texts, options.tokens, window);
@@ -141,7 +142,8 @@ void add_train_codebook(CLI::App& train) {
       ->take_all()
       ->allow_extra_args(false);
   command->add_option("--bits", options->bits, "Bits of a scalar, about")->required()->check(CLI::IsMember({1, 2}));
-  command->add_option("--scope", options->scope, "Value codes of a layer's heads together, or of each head")
+  command
+      ->add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
       ->check(CLI::IsMember({"layer", "head"}))
       ->capture_default_str();
   command->add_option("--tokens", options->tokens, "Tokens to train on, in windows of 2048")

@@ -50,9 +50,19 @@ inline PolicyHandle load_policy(kvq_context* context, const std::string& text) {
   return PolicyHandle(handle);
 }
 
-inline CacheHandle make_cache(kvq_context* context, const kvq_cache_options& options, const kvq_policy* policy) {
+/** How a cache stores pages. Both may be null, and are only needed while a cache is made. */
+struct CacheFormat {
+  CacheFormat(const kvq_policy* of_pages = nullptr, const kvq_codebook* of_codes = nullptr)
+      : policy(of_pages), codebook(of_codes) {}
+
+  const kvq_policy* policy;
+  const kvq_codebook* codebook;
+};
+
+inline CacheHandle make_cache(kvq_context* context, kvq_cache_options options, const CacheFormat& format) {
+  options.codebook = format.codebook;
   kvq_cache* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_cache_create(context, &options, policy, &handle, error); });
+  checked([&](kvq_error* error) { return kvq_cache_create(context, &options, format.policy, &handle, error); });
   return CacheHandle(handle);
 }
 

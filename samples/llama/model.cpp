@@ -21,7 +21,7 @@ void check_device(Device& device, kvq_context* context) {
               name_of(info.device));
 }
 
-CacheHandle make_model_cache(Model& model, kvq_context* context, const kvq_policy* policy) {
+CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format) {
   check_device(model.device(), context);
   const ModelConfig& config = model.config();
   kvq_cache_options options;
@@ -33,7 +33,7 @@ CacheHandle make_model_cache(Model& model, kvq_context* context, const kvq_polic
   options.rope = KVQ_ROPE_HALF;
   options.inv_freq = config.inv_freq.data();
   options.model_id = model.weights().fingerprint;
-  return make_cache(context, options, policy);
+  return make_cache(context, options, format);
 }
 
 std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
@@ -48,8 +48,8 @@ Model::Model(const std::filesystem::path& directory, int32_t threads, std::uniqu
       device_(device != nullptr ? std::move(device) : make_cpu_device(threads_)),
       weights_(load_weights(Checkpoint(directory), config_, *device_)) {}
 
-Session::Session(Model& model, kvq_context* context, const kvq_policy* policy)
-    : model_(&model), cache_(make_model_cache(model, context, policy)) {
+Session::Session(Model& model, kvq_context* context, const CacheFormat& format)
+    : model_(&model), cache_(make_model_cache(model, context, format)) {
   clear();
 }
 

@@ -38,8 +38,8 @@ class Model {
 class Session {
  public:
   /** \param context  of the model's device, with its default stream.
-   *  \param policy   NULL: fp16. Only needed during the call. */
-  Session(Model& model, kvq_context* context, const kvq_policy* policy);
+   *  \param format   Only needed during the call. */
+  Session(Model& model, kvq_context* context, const CacheFormat& format);
 
   /** Run tokens through the model and append their keys and values to the cache.
    *

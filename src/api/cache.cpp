@@ -54,6 +54,64 @@ void check_policy(const kvq_policy* policy, int32_t n_layers) {
   }
 }
 
+void check_same(const char* what, int64_t codebook, int64_t options) {
+  if (codebook == options) return;
+  fail(KVQ_E_MISMATCH, "options->codebook was trained for %s %lld, but options->%s is %lld", what,
+       static_cast<long long>(codebook), what, static_cast<long long>(options));
+}
+
+/// Whether the codebook serves these options and has codes for what a policy stores so.
+void check_codebook(const ModelCodebook& codebook, const kvq_cache_options& options, const SideFormat& keys,
+                    const SideFormat& values) {
+  const CodebookShape& shape = codebook.shape;
+  if (!codebook.complete()) {
+    fail(KVQ_E_ARGUMENT, "options->codebook has %d of %d layers: finish its training", codebook.layers_present(),
+         shape.n_layers);
+  }
+  check_same("n_layers", shape.n_layers, options.n_layers);
+  check_same("kv_heads", shape.kv_heads, options.kv_heads);
+  check_same("head_dim", shape.head_dim, options.head_dim);
+  if (codebook.model_id != 0 && options.model_id != 0 && codebook.model_id != options.model_id) {
+    fail(KVQ_E_MISMATCH, "options->codebook was trained for model_id %llu, but options->model_id is %llu",
+         static_cast<unsigned long long>(codebook.model_id), static_cast<unsigned long long>(options.model_id));
+  }
+  if (keys.codec == Codec::kCommvq) {
+    if (shape.keys.stages == 0)
+      fail(KVQ_E_ARGUMENT, "policy stores keys as commvq, but options->codebook has no codes for keys");
+    check_same("rope", shape.pairing, options.rope);
+    if (options.rotary_dim != 0 && options.rotary_dim != options.head_dim) {
+      fail(KVQ_E_ARGUMENT, "options->rotary_dim is %d: keys as commvq need all %d channels rotated", options.rotary_dim,
+           options.head_dim);
+    }
+  }
+  if (values.codec == Codec::kCommvq && shape.values.bits == 0) {
+    fail(KVQ_E_ARGUMENT, "policy stores values as commvq, but options->codebook has no codes for values");
+  }
+}
+
+/// Null if the policy needs none.
+std::shared_ptr<const ModelCoder> find_coder(kvq_context& context, const kvq_cache_options& options,
+                                             const kvq_policy* policy) {
+  if (policy == nullptr) return nullptr;
+  const CodebookShape shape = options.codebook != nullptr ? options.codebook->shared->shape : CodebookShape{};
+  bool needed = false;
+  for (int32_t layer = 0; layer < options.n_layers; ++layer) {
+    const auto [keys, values] = policy->formats(layer);
+    if (keys.codec == Codec::kCommvq || values.codec == Codec::kCommvq) {
+      needed = true;
+      if (options.codebook == nullptr) {
+        fail(KVQ_E_ARGUMENT, "policy stores layer %d as commvq, but options->codebook is NULL", layer);
+      }
+      check_codebook(*options.codebook->shared, options, keys, values);
+    }
+    if (!context.backend->knows({keys, values, options.head_dim, shape})) {
+      fail(KVQ_E_UNSUPPORTED, "policy stores layer %d in a format that %s does not compute with yet", layer,
+           context.backend->name());
+    }
+  }
+  return needed ? options.codebook->coder(context.parallel) : nullptr;
+}
+
 }  // namespace
 
 void kvq_cache_options_init(kvq_cache_options* options) {
@@ -73,7 +131,8 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     require(out, "out");
     check_options(*options);
     check_policy(policy, options->n_layers);
-    *out = make_owned<kvq_cache>(context->allocator, *context, *options, policy).release();
+    auto coder = find_coder(*context, *options, policy);
+    *out = make_owned<kvq_cache>(context->allocator, *context, *options, policy, std::move(coder)).release();
   });
 }
 

@@ -3,8 +3,11 @@
 #include "backend/backend.h"
 #include "cache/policy.h"
 #include "cache/sequence.h"
-#include "codebooks/model_codebook.h"
+#include "codebooks/model_coder.h"
 #include "core/parallel.h"
+
+#include <memory>
+#include <mutex>
 
 // The C handles are the internal objects themselves, under the names that kvq.h declares.
 
@@ -28,21 +31,36 @@ struct kvq_policy : kvq::Policy {
 };
 
 struct kvq_cache : kvq::Cache {
-  kvq_cache(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy)
-      : kvq::Cache(context.allocator, *context.backend, options, policy) {}
+  kvq_cache(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
+            std::shared_ptr<const kvq::ModelCoder> shared_coder)
+      : kvq::Cache(context.allocator, *context.backend, options, policy, std::move(shared_coder)) {}
 };
 
 struct kvq_sequence : kvq::Sequence {
   using kvq::Sequence::Sequence;
 };
 
-/// Caches hold `shared`, which outlives the handle.
+/// Caches hold `shared` and a coder made from it, which outlive the handle.
 struct kvq_codebook {
   kvq_codebook(kvq::Allocator& source, std::shared_ptr<const kvq::ModelCodebook> codebook)
       : allocator(source), shared(std::move(codebook)) {}
 
+  /// One for all caches that exist at the same time.
+  std::shared_ptr<const kvq::ModelCoder> coder(kvq::Parallel& parallel) const {
+    const std::lock_guard lock(coder_mutex);
+    std::shared_ptr<const kvq::ModelCoder> made = last_coder.lock();
+    if (made == nullptr) {
+      made = std::allocate_shared<const kvq::ModelCoder>(kvq::StlAllocator<kvq::ModelCoder>(allocator), allocator,
+                                                         parallel, shared);
+      last_coder = made;
+    }
+    return made;
+  }
+
   kvq::Allocator& allocator;
   std::shared_ptr<const kvq::ModelCodebook> shared;
+  mutable std::mutex coder_mutex;
+  mutable std::weak_ptr<const kvq::ModelCoder> last_coder;
 };
 
 // Usage counts these objects by the size of their base.

@@ -1,12 +1,24 @@
 #pragma once
 
 #include "cache/page.h"
+#include "codebooks/coding_effort.h"
 #include "core/rope.h"
 #include "kvq.h"
 
+#include <optional>
 #include <span>
 
 namespace kvq {
+
+struct LayerCoder;
+class PositionTurns;
+
+/// What pages coded with a codebook need beside their bytes.
+struct LayerCodes {
+  const LayerCoder& coder;
+  const PositionTurns& turns;
+  CodingEffort effort;
+};
 
 /// Produce one page of one head from slots that exist and tokens that arrive: append, seal and copy are all this.
 struct PageWrite {
@@ -42,7 +54,8 @@ struct TokenBatch {
   std::span<const int32_t> positions;  // [n]
   bool hadamard_keys;                  // pages of the layer are sealed after a Hadamard rotation
   bool hadamard_values;
-  LayerState after;  // of the layer that the tokens go to
+  std::optional<LayerCodes> codes;  // of the layer's format
+  LayerState after;                 // of the layer that the tokens go to
 };
 
 /// Pages made ahead for the lists of one layer.
@@ -104,6 +117,7 @@ struct AttendBatch {
   int32_t window;          // 0: none
   bool any_hadamard_keys;  // some page format of the layer stores rotated keys
   bool any_hadamard_values;
+  std::optional<LayerCodes> codes;  // of the layer's format
 };
 
 /// Memory that attend reuses from call to call.
@@ -120,6 +134,8 @@ class Backend {
   virtual const char* isa() const = 0;
   /// Order later work after what was issued so far, on another queue of the device.
   virtual void set_stream(void* stream) = 0;
+  /// Whether this backend knows pages of that format.
+  virtual bool knows(const PageFormat& format) const = 0;
   /// Whether work is only recorded now, to be done later and repeatedly. Nothing may be allocated or waited for then.
   virtual bool recording() = 0;
 

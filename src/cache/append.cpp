@@ -240,6 +240,7 @@ TokenBatch token_batch(const Cache& cache, int32_t layer, const void* k, const v
           .positions = {},
           .hadamard_keys = formats.hadamard_keys,
           .hadamard_values = formats.hadamard_values,
+          .codes = cache.codes(layer),
           .after = {}};
 }
 

@@ -70,7 +70,8 @@ void AttendRequest::run() {
                          .softcap = batch_.logit_softcap,
                          .window = batch_.sliding_window,
                          .any_hadamard_keys = layer.hadamard_keys,
-                         .any_hadamard_values = layer.hadamard_values},
+                         .any_hadamard_values = layer.hadamard_values,
+                         .codes = cache_.codes(layer_)},
                         *cache_.workspace);
 }
 

@@ -24,7 +24,8 @@ void set_rope(const kvq_cache_options& options, Rope& rope) {
 
 }  // namespace
 
-Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy)
+Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
+             std::shared_ptr<const ModelCoder> coder_)
     : n_layers(options.n_layers),
       q_heads(options.q_heads),
       kv_heads(options.kv_heads),
@@ -33,6 +34,8 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       model_id(options.model_id),
       sink(policy != nullptr ? policy->sink : 0),
       recent(policy != nullptr ? policy->recent : 1),
+      effort(policy != nullptr ? policy->effort : CodingEffort{}),
+      coder(std::move(coder_)),
       backend(backend_),
       allocator(context, options.max_bytes, "cache"),
       page_allocator(allocator, 0, "cache"),
@@ -47,13 +50,15 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       attend_counts(StlAllocator<int32_t>(work_allocator)),
       attend_positions(StlAllocator<int32_t>(work_allocator)) {
   set_rope(options, rope);
+  if (coder != nullptr) turns.emplace(allocator, rope);
   const Policy plain(allocator);
   const Policy& chosen = policy != nullptr ? *policy : plain;
   const size_t choices = chosen.overrides.size() + 1;
   formats.reserve(std::min(static_cast<size_t>(n_layers), choices * choices));
   layers.reserve(static_cast<size_t>(n_layers));
   for (int32_t layer = 0; layer < n_layers; ++layer) {
-    const PageFormat* sealed = intern(chosen.sealed_format(layer, head_dim));
+    const PageFormat* sealed =
+        intern(chosen.sealed_format(layer, head_dim, coder != nullptr ? coder->codebook().shape : CodebookShape{}));
     layers.push_back({sealed, sealed->keys.hadamard, sealed->values.hadamard});
   }
   table_bytes_ = allocator.bytes() - work_allocator.bytes();

@@ -2,22 +2,33 @@
 
 #include "backend/backend.h"
 #include "cache/policy.h"
+#include "codebooks/model_coder.h"
+#include "core/position_turns.h"
 #include "core/rope.h"
 
 #include <atomic>
+#include <memory>
+#include <optional>
 
 namespace kvq {
 
 /// What every sequence of a cache shares: shapes, page formats, memory accounts and work space.
 class Cache {
  public:
-  Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy);
+  /// `coder`: of the codebook that the policy asks for, else null.
+  Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
+        std::shared_ptr<const ModelCoder> coder);
 
   struct Layer {
     const PageFormat* sealed;
     bool hadamard_keys;
     bool hadamard_values;
   };
+  /// What a backend needs beside pages in the format of a layer; null without a codebook.
+  std::optional<LayerCodes> codes(int32_t layer) const {
+    if (!layers[static_cast<size_t>(layer)].sealed->uses_codebook()) return std::nullopt;
+    return LayerCodes{coder->layer(layer), *turns, effort};
+  }
 
   /// A page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`
   /// pages, which takes the place of `*run`. Null `run`: a page by itself.
@@ -43,14 +54,17 @@ class Cache {
   uint64_t model_id;
   int32_t sink;
   int32_t recent;
+  CodingEffort effort;
+  std::shared_ptr<const ModelCoder> coder;  // null: no layer uses a codebook
 
   Backend& backend;
   Allocator allocator;       // everything of this cache
   Allocator page_allocator;  // page data, a child of `allocator`
   Allocator work_allocator;  // work space of attend, a child of `allocator`
   Rope rope;
-  PageFormat float16;          // format of open, recent and sink pages
-  Vector<PageFormat> formats;  // distinct sealed formats; never reallocated
+  std::optional<PositionTurns> turns;  // with a coder
+  PageFormat float16;                  // format of open, recent and sink pages
+  Vector<PageFormat> formats;          // distinct sealed formats; never reallocated
   Vector<Layer> layers;
   Owned<Workspace> workspace;
   Vector<AttendSequence> attend_sequences;  // reused by attend

@@ -3,8 +3,71 @@
 #include "core/error.h"
 
 #include <algorithm>
+#include <array>
 
 namespace kvq {
+namespace {
+
+/// Pages of one head on the host, and what they need of other heads.
+class PageReader {
+ public:
+  PageReader(const Sequence& sequence, int32_t layer, int32_t head)
+      : sequence_(sequence),
+        layer_(layer),
+        head_(head),
+        codes_(sequence.cache.codes(layer)),
+        bytes_(StlAllocator<std::byte>(sequence.cache.allocator)),
+        sides_(static_cast<size_t>(sequence.cache.kv_heads), nullptr,
+               StlAllocator<const std::byte*>(sequence.cache.allocator)) {}
+
+  void read(size_t index) {
+    page_ = sequence_.list(layer_, head_)[index];
+    for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+      positions_[static_cast<size_t>(slot)] = page_->position(std::min(slot, page_->count - 1));
+    }
+    const PageFormat& format = *page_->format;
+    const bool all = format.spans_heads();
+    std::fill(sides_.begin(), sides_.end(), nullptr);
+    const size_t pages = all ? sides_.size() : 1;
+    bytes_.resize(pages * format.bytes());
+    for (size_t i = 0; i < pages; ++i) {
+      const auto head = all ? static_cast<int32_t>(i) : head_;
+      std::byte* to = bytes_.data() + i * format.bytes();
+      sequence_.cache.backend.read(format, sequence_.list(layer_, head)[index]->data, to);
+      sides_[static_cast<size_t>(head)] = to;
+    }
+    at_ = Side::kKeys;
+  }
+
+  EncodedSide side(Side side) {
+    const auto from = static_cast<ptrdiff_t>(page_->format->offset(at_));
+    const auto to = static_cast<ptrdiff_t>(page_->format->offset(side));
+    for (const std::byte*& each : sides_) {
+      if (each != nullptr) each += to - from;
+    }
+    at_ = side;
+    return {side,
+            *page_->format,
+            head_,
+            sides_.data(),
+            codes_.has_value() ? &codes_->coder.numbers : nullptr,
+            &sequence_.cache.rope,
+            positions_.data()};
+  }
+
+ private:
+  const Sequence& sequence_;
+  const int32_t layer_;
+  const int32_t head_;
+  const std::optional<LayerCodes> codes_;
+  const Page* page_ = nullptr;
+  Side at_ = Side::kKeys;
+  Vector<std::byte> bytes_;
+  Vector<const std::byte*> sides_;  // [kv_heads]
+  std::array<int32_t, kPageSlots> positions_{};
+};
+
+}  // namespace
 
 void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
   Cache& cache = sequence.cache;
@@ -17,29 +80,22 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
          static_cast<long long>(held));
   }
   const auto dim = static_cast<size_t>(cache.head_dim);
+  PageReader reader(sequence, selection.layer, selection.head);
   int32_t first_slot = 0;
   size_t done = 0;
-  Vector<std::byte> bytes{StlAllocator<std::byte>(cache.allocator)};
-  for (const Page* page : list) {
+  for (size_t index = 0; index < list.size(); ++index) {
+    const Page* page = list[index];
     const int32_t begin = std::max(selection.begin - first_slot, 0);
     const int32_t end = std::min(selection.begin + selection.n - first_slot, page->count);
     first_slot += page->count;
     if (begin >= end) continue;
-    bytes.resize(page->format->bytes());
-    cache.backend.read(*page->format, page->data, bytes.data());
-    const auto n = static_cast<size_t>(end - begin);
-    if (out.k != nullptr) {
-      decode_side(Side::kKeys, page->format->keys, cache.head_dim, bytes.data(), begin, end - begin,
-                  out.k + done * dim);
-    }
-    if (out.v != nullptr) {
-      decode_side(Side::kValues, page->format->values, cache.head_dim, bytes.data() + page->format->key_bytes(), begin,
-                  end - begin, out.v + done * dim);
-    }
+    reader.read(index);
+    if (out.k != nullptr) decode_side(reader.side(Side::kKeys), begin, end - begin, out.k + done * dim);
+    if (out.v != nullptr) decode_side(reader.side(Side::kValues), begin, end - begin, out.v + done * dim);
     for (int32_t slot = begin; out.positions != nullptr && slot < end; ++slot) {
       out.positions[done + static_cast<size_t>(slot - begin)] = page->position(slot);
     }
-    done += n;
+    done += static_cast<size_t>(end - begin);
   }
 }
 

@@ -32,6 +32,7 @@ void PageCopies::run() {
                         .positions = {},
                         .hadamard_keys = false,
                         .hadamard_values = false,
+                        .codes = std::nullopt,
                         .after = {}};
   cache_.backend.append(none, writes_, nullptr, cache_.allocator);
   writes_.clear();

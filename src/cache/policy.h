@@ -1,5 +1,6 @@
 #pragma once
 
+#include "codebooks/coding_effort.h"
 #include "core/memory.h"
 #include "formats/page_format.h"
 
@@ -23,9 +24,14 @@ struct Policy {
   SideFormat values;
   int32_t sink = 0;    // first pages that stay FP16
   int32_t recent = 1;  // newest pages that stay FP16, the open one included
+  CodingEffort effort;
   Vector<Override> overrides;
 
-  PageFormat sealed_format(int32_t layer, int32_t head_dim) const {
+  struct Formats {
+    SideFormat keys;
+    SideFormat values;
+  };
+  Formats formats(int32_t layer) const {
     SideFormat of_keys = keys;
     SideFormat of_values = values;
     for (const Override& each : overrides) {
@@ -33,7 +39,12 @@ struct Policy {
       of_keys = each.keys.value_or(of_keys);
       of_values = each.values.value_or(of_values);
     }
-    return {of_keys, of_values, head_dim};
+    return {of_keys, of_values};
+  }
+
+  PageFormat sealed_format(int32_t layer, int32_t head_dim, const CodebookShape& codebook) const {
+    const auto [of_keys, of_values] = formats(layer);
+    return {of_keys, of_values, head_dim, codebook};
   }
 };
 

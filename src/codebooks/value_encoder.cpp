@@ -62,10 +62,8 @@ struct ValueEncoder::Search {
   float inverse_scale() const { return has_scale() ? static_cast<float>(norm / product) : 1.0F; }
 };
 
-ValueEncoder::ValueEncoder(Allocator& allocator, Parallel& parallel, const ValueCode& code, int32_t max_flips,
-                           const ValueKernels& kernels)
+ValueEncoder::ValueEncoder(Allocator& allocator, Parallel& parallel, const ValueCode& code, const ValueKernels& kernels)
     : code_(code),
-      max_flips_(max_flips),
       kernels_(kernels),
       stages_(static_cast<size_t>((code.bits + code.width - 1) / code.width)),
       padded_bits_(padded(static_cast<size_t>(code.bits))),
@@ -173,11 +171,11 @@ ValueEncoder::Search ValueEncoder::start_search(size_t stage, const Workspace& w
   return {{padded(stage_end(stage)), wanted, half_norm_.data(), decoded, step}, product, norm};
 }
 
-int64_t ValueEncoder::flip(Search& search) const noexcept {
+int64_t ValueEncoder::flip(Search& search, int32_t max_flips) const noexcept {
   int32_t flips = 0;
   const FlipSearch& arrays = search.arrays;
   Flip best = kernels_.best_flip(arrays, gram_.data(), 0.0F, search.inverse_scale());
-  for (; flips < max_flips_ && best.gain > kLeastGain; ++flips) {
+  for (; flips < max_flips && best.gain > kLeastGain; ++flips) {
     const auto bit = static_cast<size_t>(best.bit);
     const float step = arrays.step[bit];
     search.product += static_cast<double>(step) * arrays.wanted[bit];
@@ -201,8 +199,8 @@ void ValueEncoder::subtract_decoded(size_t stage, const Workspace& workspace, co
   for (size_t i = 0; i < kValueBlock; ++i) normalise(workspace.residual, width, i);
 }
 
-int64_t ValueEncoder::encode_block(const float* vectors, size_t stride, size_t n, float* memory, uint32_t* codes,
-                                   uint16_t* scales) const noexcept {
+int64_t ValueEncoder::encode_block(const float* vectors, size_t stride, size_t n, int32_t max_flips, float* memory,
+                                   uint32_t* codes, uint16_t* scales) const noexcept {
   const auto width = static_cast<size_t>(code_.width);
   const auto bits = static_cast<size_t>(code_.bits);
   const Workspace workspace(memory, width, bits, padded_bits_);
@@ -218,7 +216,7 @@ int64_t ValueEncoder::encode_block(const float* vectors, size_t stride, size_t n
     for (size_t i = 0; i < n; ++i) {
       if (norms[i] == 0) continue;
       Search search = start_search(stage, workspace, i);
-      flips += flip(search);
+      flips += flip(search, max_flips);
       unit_scales[i] = static_cast<float>(search.scale());
       for (size_t bit = 0; bit < stage_end(stage); ++bit) {
         workspace.bit[bit * kValueBlock + i] = search.arrays.step[bit] < 0 ? 1.0F : 0.0F;
@@ -238,11 +236,11 @@ int64_t ValueEncoder::encode_block(const float* vectors, size_t stride, size_t n
 }
 
 int64_t ValueEncoder::encode(Allocator& allocator, Parallel& parallel, const float* vectors, size_t stride, size_t n,
-                             uint32_t* codes, uint16_t* scales) const {
+                             uint32_t* codes, uint16_t* scales, int32_t max_flips) const {
   std::atomic<int64_t> flips{0};
   const auto encode_one = [&](size_t block, float* workspace) noexcept {
     const size_t first = block * kValueBlock;
-    flips += encode_block(vectors + first * stride, stride, std::min(kValueBlock, n - first), workspace,
+    flips += encode_block(vectors + first * stride, stride, std::min(kValueBlock, n - first), max_flips, workspace,
                           codes + first * words(), scales + first);
   };
   for_each_block(parallel, allocator, (n + kValueBlock - 1) / kValueBlock, workspace_floats(), encode_one);

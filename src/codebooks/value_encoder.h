@@ -1,6 +1,7 @@
 // Encodes value vectors: a linear guess of the code, then bit flips for as long as they bring it closer.
 #pragma once
 
+#include "codebooks/coding_effort.h"
 #include "codebooks/value_code.h"
 #include "codebooks/value_kernels.h"
 #include "core/memory.h"
@@ -8,12 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 namespace kvq {
-
-/// Until no single flip helps.
-inline constexpr int32_t kFlipsUnlimited = std::numeric_limits<int32_t>::max();
 
 /// A code is found in stages of `width` bits. The first guesses its bits from the unit vector of v / channel_scale, a
 /// later one from the unit vector of what the stages before it left; bits that are still to come count as a half. Every
@@ -25,21 +22,20 @@ inline constexpr int32_t kFlipsUnlimited = std::numeric_limits<int32_t>::max();
 class ValueEncoder {
  public:
   /// `code` names arrays that must outlive the encoder, which adds the Gram matrix of its rows: bits² floats.
-  /// `max_flips` limits each stage.
-  ValueEncoder(Allocator& allocator, Parallel& parallel, const ValueCode& code, int32_t max_flips = kFlipsUnlimited,
+  ValueEncoder(Allocator& allocator, Parallel& parallel, const ValueCode& code,
                const ValueKernels& kernels = *value_kernels().front());
 
   size_t words() const { return code_.words(); }
   size_t workspace_floats() const;
 
   /// Encode `n` ≤ kValueBlock finite vectors, `stride` floats apart, into `codes` [n][words()] and FP16 `scales` [n].
-  /// A vector of zeros gets code 0 and scale 0. Returns the number of flips.
-  int64_t encode_block(const float* vectors, size_t stride, size_t n, float* workspace, uint32_t* codes,
-                       uint16_t* scales) const noexcept;
+  /// A vector of zeros gets code 0 and scale 0. `max_flips` limits each stage. Returns the number of flips.
+  int64_t encode_block(const float* vectors, size_t stride, size_t n, int32_t max_flips, float* workspace,
+                       uint32_t* codes, uint16_t* scales) const noexcept;
 
   /// The same for any number of vectors, on all threads.
   int64_t encode(Allocator& allocator, Parallel& parallel, const float* vectors, size_t stride, size_t n,
-                 uint32_t* codes, uint16_t* scales) const;
+                 uint32_t* codes, uint16_t* scales, int32_t max_flips = kFlipsUnlimited) const;
 
   size_t stages() const { return stages_; }
   /// Of the decoder while only the bits of the stages up to `stage` are known: [width].
@@ -55,11 +51,10 @@ class ValueEncoder {
   double load_unit(const float* vector, float* column) const noexcept;
   void guess(size_t stage, const Workspace& workspace) const noexcept;
   Search start_search(size_t stage, const Workspace& workspace, size_t column) const noexcept;
-  int64_t flip(Search& search) const noexcept;
+  int64_t flip(Search& search, int32_t max_flips) const noexcept;
   void subtract_decoded(size_t stage, const Workspace& workspace, const float* scales) const noexcept;
 
   ValueCode code_;
-  int32_t max_flips_;
   const ValueKernels& kernels_;
   size_t stages_;
   size_t padded_bits_;

@@ -1,5 +1,6 @@
 #include "io/policy_yaml.h"
 
+#include "codebooks/key_encoder.h"
 #include "core/error.h"
 #include "io/yaml_document.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
-constexpr const char* kFormatNames = "fp16, int8, int4, int3, int2";
+constexpr const char* kFormatNames = "fp16, int8, int4, int3, int2, commvq";
 
 int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t high) {
   int32_t value = 0;
@@ -49,6 +50,7 @@ SideFormat read_format_name(const YamlNode& node, const char* key) {
       fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
     return format;
   }
+  if (name == "commvq" && !format.hadamard) return {.codec = Codec::kCommvq, .bits = 0};
   for (const int bits : {8, 4, 3, 2}) {
     if (name != "int" + std::to_string(bits)) continue;
     format.codec = Codec::kInteger;
@@ -87,10 +89,12 @@ SideFormat read_format(const YamlNode& node, const char* key) {
       fail_unknown(value, name, std::strcmp(key, "values") == 0 ? "format, hadamard, group" : "format, hadamard");
     }
   }
-  if (format.codec != Codec::kFloat16) return format;
+  if (format.codec == Codec::kInteger) return format;
+  const char* what = format.codec == Codec::kFloat16 ? "fp16" : "commvq";
   if (format.hadamard)
-    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for fp16: rotation is for integer formats", node.line);
-  return SideFormat{};
+    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for %s: rotation is for integer formats", node.line, what);
+  format.group = SideFormat{}.group;
+  return format;
 }
 
 Policy::Override read_override(const YamlNode& node) {
@@ -125,6 +129,20 @@ void read_layers(const YamlNode& node, Policy& policy) {
   for (const YamlNode& item : node.items) policy.overrides.push_back(read_override(item));
 }
 
+/// How long to look for codes.
+void read_effort(const YamlNode& node, CodingEffort& effort) {
+  if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: commvq must be a map", node.line);
+  for (const auto& [name, value] : node.members) {
+    if (name == "beam") {
+      effort.beam = read_int(value, "beam", 1, KeyEncoder::kMaxBeam);
+    } else if (name == "flips") {
+      effort.flips = read_int(value, "flips", 0, INT_MAX);
+    } else {
+      fail_unknown(value, name, "beam, flips");
+    }
+  }
+}
+
 void read_member(const std::string& name, const YamlNode& value, Policy& policy) {
   if (name == "version") {
     read_int(value, "version", 1, 1);
@@ -138,8 +156,10 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
     policy.recent = read_int(value, "recent", 1, INT_MAX / kPageSlots);
   } else if (name == "layers") {
     read_layers(value, policy);
+  } else if (name == "commvq") {
+    read_effort(value, policy.effort);
   } else {
-    fail_unknown(value, name, "version, keys, values, sink, recent, layers");
+    fail_unknown(value, name, "version, keys, values, sink, recent, layers, commvq");
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cache/sequence.h"
+#include "core/checksum.h"
 
 #include <bit>
 #include <cstdint>
@@ -27,8 +28,8 @@ struct SnapshotHeader {
   int32_t head_dim;
   int32_t rope_pairing;
   int32_t rotary_dim;
-  uint32_t reserved;
-  uint64_t rope_checksum;  // of inv_freq
+  uint32_t codebook_checksum;  // 0 without a codebook
+  uint64_t rope_checksum;      // of inv_freq
 };
 static_assert(sizeof(SnapshotHeader) == 64);
 
@@ -58,20 +59,6 @@ inline SideRecord side_record(const SideFormat& format) {
   return {static_cast<uint8_t>(format.codec), format.bits, static_cast<uint8_t>(format.hadamard ? 1 : 0), format.group};
 }
 
-/// FNV-1a over 64-bit words: finds damage, not malice.
-inline uint64_t checksum(std::span<const std::byte> bytes) {
-  uint64_t hash = 0xCBF29CE484222325ULL;
-  size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i, 8);
-    hash = (hash ^ word) * 0x100000001B3ULL;
-    hash ^= hash >> 32U;
-  }
-  for (; i < bytes.size(); ++i) hash = (hash ^ static_cast<uint64_t>(bytes[i])) * 0x100000001B3ULL;
-  return hash;
-}
-
 inline SnapshotHeader snapshot_header(const Cache& cache) {
   const auto frequencies = std::as_bytes(std::span<const float>(cache.rope.inv_freq));
   return {.magic = kSnapshotMagic,
@@ -84,7 +71,7 @@ inline SnapshotHeader snapshot_header(const Cache& cache) {
           .head_dim = cache.head_dim,
           .rope_pairing = cache.rope.pairing,
           .rotary_dim = cache.rope.rotary_dim,
-          .reserved = 0,
+          .codebook_checksum = cache.coder != nullptr ? cache.coder->checksum() : 0,
           .rope_checksum = checksum(frequencies)};
 }
 

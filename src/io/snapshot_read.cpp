@@ -59,6 +59,7 @@ void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes,
   check_match("rope pairing", static_cast<uint32_t>(found.rope_pairing), static_cast<uint32_t>(expected.rope_pairing));
   check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
   check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
+  check_match("codebooks (checksum)", found.codebook_checksum, expected.codebook_checksum);
 }
 
 bool same(const SideRecord& a, const SideRecord& b) {
@@ -161,8 +162,8 @@ class SequenceReader {
     // The records around it leave page data unaligned.
     alignas(kDataAlignment) std::array<std::byte, size_t{4} * kPageSlots * kMaxHeadDim> aligned;
     std::memcpy(aligned.data(), data.data(), data.size());
-    if (side_is_valid(Side::kKeys, format.keys, format.head_dim, aligned.data()) &&
-        side_is_valid(Side::kValues, format.values, format.head_dim, aligned.data() + format.key_bytes())) {
+    if (side_is_valid(Side::kKeys, format, aligned.data()) &&
+        side_is_valid(Side::kValues, format, aligned.data() + format.key_bytes())) {
       return;
     }
     fail(KVQ_E_FORMAT, "snapshot has a page with a number that is not finite");

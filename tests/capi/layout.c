@@ -104,7 +104,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);
   OFFSET(kvq_codebook_trainer_options, note, 80);
 
-  CHECK(sizeof(kvq_cache_options) == 64);
+  CHECK(sizeof(kvq_cache_options) == 72);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
   OFFSET(kvq_cache_options, q_heads, 8);
@@ -118,6 +118,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, reserved, 44);
   OFFSET(kvq_cache_options, max_bytes, 48);
   OFFSET(kvq_cache_options, model_id, 56);
+  OFFSET(kvq_cache_options, codebook, 64);
 
   CHECK(sizeof(kvq_attend_batch) == 64);
   OFFSET(kvq_attend_batch, struct_size, 0);

@@ -43,6 +43,7 @@ class PretendBackend final : public Backend {
   void release(Allocator& /*allocator*/, std::byte* /*data*/, size_t /*bytes*/) noexcept override {}
   void read(const PageFormat& /*format*/, const std::byte* /*data*/, std::byte* /*host*/) override { refuse(); }
   void write(const PageFormat& /*format*/, const std::byte* /*host*/, std::byte* /*data*/) override { refuse(); }
+  bool knows(const kvq::PageFormat& format) const override { return !format.uses_codebook(); }
   bool recording() override { return false; }
   Owned<LayerMirror> make_mirror(Allocator& /*allocator*/, int32_t /*kv_heads*/) override { refuse(); }
   void read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) override {

@@ -82,7 +82,7 @@ TEST_CASE("wrong usage exits with 2") {
 }
 
 TEST_CASE("a KV format that this build does not have is refused by name") {
-  for (const char* spec : {"int5", "commvq:codes.safetensors", "moqae:router.safetensors", "int4+snapkv:128", ""}) {
+  for (const char* spec : {"int5", "moqae:router.safetensors", "int4+snapkv:128", ""}) {
     check_failure(perplexity({"--kv", spec}), 2, "--kv");
     check_failure({"bench", "attend", "--length", "64", "--kv", spec}, 2, "--kv");
     check_failure({"bench", "append", "--length", "64", "--kv", spec}, 2, "--kv");
@@ -95,6 +95,9 @@ TEST_CASE("files that cannot be used exit with 1 and are named") {
   const std::string brief = scratch.write("brief.txt", "A few words.").string();
   const std::string bad_policy = scratch.write("bad.yaml", "version: 1\nkeys: [").string();
   const std::string absent = (scratch.path() / "absent").string();
+  check_failure(perplexity({"--kv", "commvq:" + absent}), 1, absent);
+  check_failure(perplexity({"--kv", "commvq:" + brief}), 1, brief);
+  check_failure(perplexity({"--kv", "commvq"}), 1, "options->codebook");
   const auto with_text = [](const std::string& text) {
     return Arguments{"eval", "perplexity", "--model", kModel, "--text", text};
   };

@@ -71,7 +71,7 @@ std::vector<std::byte> float16_plane(Side side, int32_t head_dim, Numbers kind) 
 void check_encoder(const AppendKernels& kernels, Side side, const kvq::SideFormat& format, int32_t head_dim,
                    Numbers kind) {
   const std::vector<std::byte> plane = float16_plane(side, head_dim, kind);
-  const size_t bytes = kvq::side_bytes(side, format, head_dim);
+  const size_t bytes = kvq::side_bytes(side, {format, format, head_dim});
   std::vector<std::byte> expected(bytes);
   std::vector<std::byte> encoded(bytes, std::byte{0xA5});
   scalar_encode(side, format, head_dim, plane.data(), expected.data());

@@ -116,7 +116,8 @@ void encode_values(const Layout& layout, const float* rows, std::byte* out) {
 void scalar_encode(Side side, const kvq::SideFormat& format, int32_t head_dim, const std::byte* float16,
                    std::byte* out) {
   std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;  // [slots, head_dim]
-  kvq::float16::decode(side, kvq::SideFormat{}, head_dim, float16, 0, kPageSlots, rows.data());
+  const kvq::PageFormat plain(kvq::SideFormat{}, kvq::SideFormat{}, head_dim);
+  kvq::float16::decode({side, plain, 0, &float16, nullptr, nullptr, nullptr}, 0, kPageSlots, rows.data());
   if (format.hadamard) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) kvq::hadamard(rows.data() + slot * head_dim, head_dim);
   }

@@ -81,7 +81,7 @@ struct Bench {
 
 void mend_checksum(std::vector<std::byte>& bytes) {
   const size_t end = bytes.size() - sizeof(uint64_t);
-  const uint64_t sum = kvq::io::checksum(std::span<const std::byte>(bytes).first(end));
+  const uint64_t sum = kvq::checksum(std::span<const std::byte>(bytes).first(end));
   std::memcpy(bytes.data() + end, &sum, sizeof(sum));
 }
 

@@ -56,11 +56,12 @@ struct Encoded {
 
 Encoded encode(Machine& machine, const ValueCode& code, const std::vector<float>& vectors,
                int32_t max_flips = kFlipsUnlimited, const ValueKernels& kernels = *value_kernels().front()) {
-  const ValueEncoder encoder(machine.allocator, machine.parallel, code, max_flips, kernels);
+  const ValueEncoder encoder(machine.allocator, machine.parallel, code, kernels);
   const auto width = static_cast<size_t>(code.width);
   const size_t n = vectors.size() / width;
   Encoded out{std::vector<uint32_t>(n * code.words()), std::vector<uint16_t>(n)};
-  encoder.encode(machine.allocator, machine.parallel, vectors.data(), width, n, out.codes.data(), out.scales.data());
+  encoder.encode(machine.allocator, machine.parallel, vectors.data(), width, n, out.codes.data(), out.scales.data(),
+                 max_flips);
   return out;
 }
 

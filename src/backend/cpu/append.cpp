@@ -1,6 +1,7 @@
 #include "backend/cpu/append.h"
 
 #include "backend/cpu/angle_table.h"
+#include "backend/cpu/append_codes.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/range_check.h"
 #include "core/tensor.h"
@@ -28,6 +29,7 @@ class AppendCall {
         kernels_(kernels),
         plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
         check_(tokens),
+        coded_(tokens, scratch),
         order_(writes.size(), nullptr, StlAllocator<const PageWrite*>(scratch)) {
     // By tokens rather than by heads: the heads of a token are neighbours in memory.
     std::transform(writes.begin(), writes.end(), order_.begin(), [](const PageWrite& write) { return &write; });
@@ -47,11 +49,13 @@ class AppendCall {
       const auto last = std::partition_point(
           first, order_.end(), [begin](const PageWrite* write) { return write->token_begin < begin + kSliceTokens; });
       const std::span<const PageWrite* const> slice(first, last);
+      coded_.begin(slice);
       parallel.run(static_cast<int32_t>(slice.size()), microseconds(slice), [&](int32_t i) noexcept {
         const auto at = static_cast<size_t>(i);
         const PageWrite& next = *slice[std::min(at + 1, slice.size() - 1)];
-        write_page(*slice[at], next, angles.row(slice[at]->token_begin - begin));
+        write_page(*slice[at], next, angles.row(slice[at]->token_begin - begin), coded_.staging(at));
       });
+      if (!check_.failed()) coded_.encode(parallel);
       first = last;
     }
     if (!check_.failed()) return;
@@ -69,8 +73,9 @@ class AppendCall {
     return sum;
   }
 
-  /// `next`: what this thread probably writes next; `angles`: of the write's first token.
-  void write_page(const PageWrite& write, const PageWrite& next, const float* angles) noexcept {
+  /// `next`: what this thread probably writes next; `angles`: of the write's first token; `kept`: where the page is to
+  /// be left in FP16, for codes, or null.
+  void write_page(const PageWrite& write, const PageWrite& next, const float* angles, std::byte* kept) noexcept {
     if (write.format->is_float16()) {
       fill_page(write, next, angles, write.target);
       return;
@@ -78,13 +83,14 @@ class AppendCall {
     alignas(kDataAlignment) std::array<std::byte, size_t{4} * kPageSlots * kMaxHeadDim> staging;
     const std::byte* page = write.source;
     if (write.token_count > 0) {
-      fill_page(write, next, angles, staging.data());
-      page = staging.data();
+      std::byte* filled = kept != nullptr ? kept : staging.data();
+      fill_page(write, next, angles, filled);
+      page = filled;
     }
     if (check_.failed()) return;
     const PageFormat& format = *write.format;
-    seal_side(Side::kKeys, format.keys, page, {write.target, format.key_bytes()});
-    seal_side(Side::kValues, format.values, page + plain_.key_bytes(),
+    seal_side(Side::kKeys, format, page, {write.target, format.key_bytes()});
+    seal_side(Side::kValues, format, page + plain_.key_bytes(),
               {write.target + format.key_bytes(), format.value_bytes()});
   }
 
@@ -121,13 +127,18 @@ class AppendCall {
   }
   size_t row_bytes() const { return static_cast<size_t>(tokens_.head_dim) * dtype_bytes(tokens_.dtype); }
 
-  /// `out`: the side's part of the page, of which the codec may need less.
-  void seal_side(Side side, const SideFormat& format, const std::byte* float16, std::span<std::byte> out) noexcept {
-    const size_t bytes = side_bytes(side, format, tokens_.head_dim);
-    if (format.codec == Codec::kFloat16) {
-      std::memcpy(out.data(), float16, bytes);
-    } else {
-      kernels_.encode(side, format, tokens_.head_dim, float16, out.data());
+  /// `out`: the side's part of the page, of which the codec may need less. Sides with codes are left for later.
+  void seal_side(Side side, const PageFormat& format, const std::byte* float16, std::span<std::byte> out) noexcept {
+    const size_t bytes = side_bytes(side, format);
+    switch (format.side(side).codec) {
+      case Codec::kFloat16:
+        std::memcpy(out.data(), float16, bytes);
+        break;
+      case Codec::kInteger:
+        kernels_.encode(side, format.side(side), tokens_.head_dim, float16, out.data());
+        break;
+      case Codec::kCommvq:
+        return;
     }
     std::memset(out.data() + bytes, 0, out.size() - bytes);
   }
@@ -144,6 +155,7 @@ class AppendCall {
   const AppendKernels& kernels_;
   const PageFormat plain_;
   RangeCheck check_;
+  CodedPages coded_;
   Vector<const PageWrite*> order_;
 };
 

@@ -143,6 +143,7 @@ class AttendCall {
       float* partial = workspace_.partials.data() + items[i].partial;
       const int32_t rows = items[i].row_count;
       kernels_.blend(output.data(), 1.0F, layout_.plain_output(partial, rows) + row * width, weight, width);
+      if (layout_.sums.bits > 0) add_sums(items[0], items[i], row, weight);
       if (!layout_.rotated) continue;
       kernels_.blend(rotated.data(), 1.0F, layout_.rotated_output(partial, rows) + row * width, weight, width);
     }
@@ -150,10 +151,24 @@ class AttendCall {
       hadamard(rotated.data(), batch_.head_dim);
       kernels_.blend(output.data(), 1.0F, rotated.data(), 1.0F, width);
     }
+    if (layout_.sums.bits > 0) {
+      add_decoded(*batch_.codes, kernels_, items[0].head, layout_.sums, bit_sums(items[0], row), output.data());
+    }
     // A query that sees no token gives zeros.
     const float normaliser = sum > 0.0F ? 1.0F / sum : 0.0F;
     for (int32_t i = 0; i < batch_.head_dim; ++i) output[static_cast<size_t>(i)] *= normaliser;
     write_row(items[0], row, output.data());
+  }
+
+  float* bit_sums(const AttendItem& item, int32_t row) const {
+    return layout_.bit_sums(workspace_.partials.data() + item.partial, item.row_count) + row * layout_.sums.width();
+  }
+
+  /// Sums of all items meet in those of the first.
+  void add_sums(const AttendItem& first, const AttendItem& item, int32_t row, float weight) const noexcept {
+    float* to = bit_sums(first, row);
+    const float* from = bit_sums(item, row);
+    kernels_.blend(to, from == to ? 0.0F : 1.0F, from, weight, static_cast<int32_t>(layout_.sums.width()));
   }
 
   void write_row(const AttendItem& item, int32_t row, const float* output) noexcept {

@@ -40,13 +40,16 @@ class ItemRun {
         layout_(batch),
         states_(layout_.states(partial)),
         plain_(layout_.plain_output(partial, item.row_count)),
-        rotated_(layout_.rotated_output(partial, item.row_count)) {
+        rotated_(layout_.rotated_output(partial, item.row_count)),
+        sums_(layout_.bit_sums(partial, item.row_count)),
+        coded_(batch, kernels) {
     std::fill_n(partial, layout_.item_floats(item.row_count), 0.0F);
     for (int32_t row = 0; row < item.row_count; ++row) {
       states_[row].maximum = kMinusInfinity;
       row_positions_[static_cast<size_t>(row)] = queries.positions[(queries.first_row + row) / queries.group];
     }
     const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
+    lists_ = sequence.pages;
     pages_ = sequence.pages[item.head] + item.page_begin;
     list_end_ = sequence.pages[item.head] + sequence.page_counts[item.head];
   }
@@ -113,7 +116,11 @@ class ItemRun {
     const SideFormat& format = page.format->keys;
     const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
-    kernels_.keys(format)({batch_.head_dim, format.group}, {page.data, later(at).data}, rows, q, scores);
+    if (format.codec == Codec::kCommvq) {
+      coded_.score(place(at), rows, q, scores);
+    } else {
+      kernels_.keys(format)({batch_.head_dim, format.group}, {page.data, later(at).data}, rows, q, scores);
+    }
     for (int32_t i = 0; i < rows; ++i) {
       const SlotRange range = visible_slots(page, position(row + i), batch_.window);
       float* of_row = scores + i * kTileSlots;
@@ -126,18 +133,26 @@ class ItemRun {
     const float factor =
         kernels_.softmax(scores_.data() + block_row * kTileSlots, slots, batch_.softcap, &states_[row]);
     if (factor == 1.0F) return;
-    const auto width = static_cast<int32_t>(layout_.width);
-    scale(plain_ + row * width, factor);
-    if (layout_.rotated) scale(rotated_ + row * width, factor);
+    scale(plain_, layout_.width, row, factor);
+    if (layout_.rotated) scale(rotated_, layout_.width, row, factor);
+    if (layout_.sums.bits > 0) scale(sums_, layout_.sums.width(), row, factor);
   }
 
-  void scale(float* output, float factor) const {
-    kernels_.blend(output, factor, output, 0.0F, static_cast<int32_t>(layout_.width));
+  void scale(float* rows, size_t width, int32_t row, float factor) const {
+    float* of_row = rows + static_cast<size_t>(row) * width;
+    kernels_.blend(of_row, factor, of_row, 0.0F, static_cast<int32_t>(width));
   }
+
+  PagePlace place(const Page* const* at) const { return {lists_, item_.head, at - lists_[item_.head]}; }
 
   /// Values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = pages[0]->format->values;
+    if (format.codec == Codec::kCommvq) {
+      coded_.add_values(place(pages), rows, scores_.data() + first * kPageSlots, layout_.sums,
+                        sums_ + static_cast<size_t>(row) * layout_.sums.width());
+      return 1;
+    }
     const size_t offset = pages[0]->format->key_bytes();
     std::array<SideData, kTilePages> sides;
     int32_t length = 0;
@@ -158,7 +173,10 @@ class ItemRun {
   SoftmaxState* states_;
   float* plain_;
   float* rotated_;
+  float* sums_;
+  CodedAttention coded_;
   std::array<int32_t, kItemRows> row_positions_;
+  const Page* const* const* lists_;
   const Page* const* pages_;
   const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};

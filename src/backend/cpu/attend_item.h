@@ -1,21 +1,26 @@
 #pragma once
 
 #include "backend/cpu/attend.h"
+#include "backend/cpu/attend_codes.h"
+#include "codebooks/model_coder.h"
 
 namespace kvq::cpu {
 
 /// Where one row's partial result lies: {maximum, sum}, padding, then outputs. Floats.
 struct PartialLayout {
   explicit PartialLayout(const AttendBatch& batch)
-      : width(static_cast<size_t>(padded_dim(batch.head_dim))), rotated(batch.any_hadamard_values) {}
+      : width(static_cast<size_t>(padded_dim(batch.head_dim))),
+        rotated(batch.any_hadamard_values),
+        sums(batch.codes.has_value() ? BitSums(batch.codes->coder.shape) : BitSums()) {}
 
   size_t width;
   bool rotated;
+  BitSums sums;
 
   static constexpr size_t kState = 16;  // keeps outputs aligned
-  /// Rows are laid out as [rows] states, [rows, width] plain outputs, [rows, width] rotated outputs.
+  /// Rows are laid out as [rows] states, [rows, width] plain outputs, [rows, width] rotated outputs, bit sums.
   size_t item_floats(int32_t rows) const {
-    return static_cast<size_t>(padded_rows(rows)) * (kState + (rotated ? 2 : 1) * width);
+    return static_cast<size_t>(padded_rows(rows)) * (kState + (rotated ? 2 : 1) * width + sums.width());
   }
   static constexpr int32_t padded_rows(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
@@ -25,6 +30,9 @@ struct PartialLayout {
   }
   float* rotated_output(float* partial, int32_t rows) const {
     return plain_output(partial, rows) + static_cast<size_t>(padded_rows(rows)) * width;
+  }
+  float* bit_sums(float* partial, int32_t rows) const {
+    return plain_output(partial, rows) + static_cast<size_t>(padded_rows(rows)) * (rotated ? 2 : 1) * width;
   }
 };
 

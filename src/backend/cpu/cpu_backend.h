@@ -14,6 +14,7 @@ class CpuBackend final : public Backend {
   const char* name() const override { return "cpu"; }
   const char* isa() const override { return kernels_.name; }
   void set_stream(void* stream) override;
+  bool knows(const PageFormat& /*format*/) const override { return true; }
   bool recording() override { return false; }
 
   std::byte* allocate(Allocator& allocator, size_t bytes) override;

@@ -6,6 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
+namespace kvq {
+class KeyEncoder;
+}
+
 namespace kvq::cpu {
 
 /// Pages whose scores are formed before their values are read: long enough to amortise the softmax, short enough that
@@ -43,6 +47,15 @@ using KeyKernel = void (*)(const SideShape& shape, const SideData& keys, int32_t
 using ValueKernel = void (*)(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows,
                              const float* p, float* out);
 
+/// Unit keys before RoPE from the indices of one group of a page, [stages]{a of 32 slots, b}: planar vectors
+/// (codebooks/key_kernels.h), a row a slot.
+using CentreKernel = void (*)(const KeyEncoder& encoder, const uint8_t* indices, float* rows);
+
+/// sums[r][n] += Σ_t weights[r][t] where bit n of slot t is set. words: [lanes] of a one-bit plane of values, lanes a
+/// multiple of 8; weights: [rows][32]; sums: [rows, stride], 16 floats longer than the lanes.
+using BitKernel = void (*)(const uint32_t* words, int32_t lanes, int32_t rows, const float* weights, float* sums,
+                           size_t stride);
+
 /// Running state of one row's softmax, in base-2 logarithms.
 struct SoftmaxState {
   float maximum;  // −infinity before anything was seen
@@ -63,6 +76,8 @@ struct KernelTable {
   ValueKernel float16_values;
   KeyKernel integer_keys[9];  // by bits; null where no such format exists
   ValueKernel integer_values[9];
+  CentreKernel sum_centres;
+  BitKernel sum_bits;
   SoftmaxKernel softmax;
   BlendKernel blend;
   const AppendKernels* append;

@@ -7,6 +7,7 @@
 
 #include <hwy/highway.h>
 
+#include "backend/cpu/portable_codes-inl.h"
 #include "backend/cpu/portable_float16-inl.h"
 #include "backend/cpu/portable_integer-inl.h"
 #include "backend/cpu/portable_softmax-inl.h"
@@ -34,6 +35,8 @@ const KernelTable& table() {
       {nullptr, nullptr, integer_keys<2>, integer_keys<3>, integer_keys<4>, nullptr, nullptr, nullptr, integer_keys<8>},
       {nullptr, nullptr, integer_values<2>, integer_values<3>, integer_values<4>, nullptr, nullptr, nullptr,
        integer_values<8>},
+      sum_centres,
+      sum_bits,
       softmax,
       blend,
       &append_kernels()};

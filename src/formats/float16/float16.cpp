@@ -11,21 +11,21 @@ void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::b
   }
 }
 
-size_t bytes(Side side, const SideFormat& /*format*/, int32_t head_dim) { return plane(side, head_dim).bytes(); }
+size_t bytes(Side side, const PageFormat& format) { return plane(side, format.head_dim).bytes(); }
 
-void decode(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
-            float* out) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(data);
+void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(encoded.sides[encoded.head]);
+  const int32_t head_dim = encoded.format.head_dim;
   for (int32_t slot = begin; slot < begin + n; ++slot) {
     for (int32_t channel = 0; channel < head_dim; ++channel) {
-      *out++ = from_float16(halves[index(side, head_dim, slot, channel)]);
+      *out++ = from_float16(halves[index(encoded.side, head_dim, slot, channel)]);
     }
   }
 }
 
-bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data) {
+bool valid(Side side, const PageFormat& format, const std::byte* data) {
   const auto* halves = reinterpret_cast<const uint16_t*>(data);
-  return std::all_of(halves, halves + bytes(side, format, head_dim) / 2, is_finite_float16);
+  return std::all_of(halves, halves + bytes(side, format) / 2, is_finite_float16);
 }
 
 }  // namespace kvq::float16

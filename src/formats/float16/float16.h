@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/float16.h"
+#include "core/memory.h"
 #include "formats/codec.h"
 
 namespace kvq::float16 {
@@ -19,11 +20,10 @@ constexpr size_t index(Side side, int32_t head_dim, int32_t slot, int32_t channe
 /// Make slots [begin, end) of a plane zero.
 void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane);
 
-size_t bytes(Side side, const SideFormat& format, int32_t head_dim);
-void decode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
-            float* out);
-bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data);
+size_t bytes(Side side, const PageFormat& format);
+void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
+bool valid(Side side, const PageFormat& format, const std::byte* data);
 
-inline constexpr CodecOperations kOperations = {bytes, decode, valid};
+inline constexpr CodecOperations kOperations = {kDataAlignment, bytes, spans_no_heads, decode, valid};
 
 }  // namespace kvq::float16

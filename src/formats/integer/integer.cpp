@@ -6,11 +6,13 @@
 
 namespace kvq::integer {
 
-size_t bytes(Side side, const SideFormat& format, int32_t head_dim) { return layout(side, format, head_dim).bytes(); }
+size_t bytes(Side side, const PageFormat& format) { return layout(side, format).bytes(); }
 
-void decode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
-            float* out) {
-  const Layout where = layout(side, format, head_dim);
+void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
+  const Side side = encoded.side;
+  const int32_t head_dim = encoded.format.head_dim;
+  const std::byte* data = encoded.sides[encoded.head];
+  const Layout where = layout(side, encoded.format);
   const auto* low = reinterpret_cast<const uint32_t*>(data);
   const auto* high = reinterpret_cast<const uint32_t*>(data + where.high_offset());
   const auto* scales = reinterpret_cast<const uint16_t*>(data + where.scale_offset());
@@ -27,8 +29,8 @@ void decode(Side side, const SideFormat& format, int32_t head_dim, const std::by
   }
 }
 
-bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data) {
-  const Layout where = layout(side, format, head_dim);
+bool valid(Side side, const PageFormat& format, const std::byte* data) {
+  const Layout where = layout(side, format);
   const auto* numbers = reinterpret_cast<const uint16_t*>(data + where.scale_offset());
   return std::all_of(numbers, numbers + 2 * where.scales(), is_finite_float16);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/memory.h"
 #include "formats/codec.h"
 
 #include <array>
@@ -38,11 +39,12 @@ constexpr Layout layout(Side side, const SideFormat& format, int32_t head_dim) {
   return {side, format.bits, head_dim, format.group};
 }
 
-size_t bytes(Side side, const SideFormat& format, int32_t head_dim);
-void decode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data, int32_t begin, int32_t n,
-            float* out);
-bool valid(Side side, const SideFormat& format, int32_t head_dim, const std::byte* data);
+inline Layout layout(Side side, const PageFormat& format) { return layout(side, format.side(side), format.head_dim); }
 
-inline constexpr CodecOperations kOperations = {bytes, decode, valid};
+size_t bytes(Side side, const PageFormat& format);
+void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
+bool valid(Side side, const PageFormat& format, const std::byte* data);
+
+inline constexpr CodecOperations kOperations = {kDataAlignment, bytes, spans_no_heads, decode, valid};
 
 }  // namespace kvq::integer

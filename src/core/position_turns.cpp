@@ -1,0 +1,39 @@
+#include "core/position_turns.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvq {
+
+PositionTurns::PositionTurns(Allocator& allocator, const Rope& rope)
+    : pairs_(static_cast<size_t>(rope.pairs())),
+      rows_(static_cast<size_t>(kLevels * kDigits) * 2 * pairs_, StlAllocator<float>(allocator)) {
+  double unit = 1.0;
+  float* to = rows_.data();
+  for (int32_t level = 0; level < kLevels; ++level, unit *= kDigits) {
+    for (int32_t digit = 0; digit < kDigits; ++digit, to += 2 * pairs_) {
+      for (size_t pair = 0; pair < pairs_; ++pair) {
+        const double angle = digit * unit * static_cast<double>(rope.inv_freq[pair]);
+        to[pair] = static_cast<float>(std::cos(angle));
+        to[pairs_ + pair] = static_cast<float>(std::sin(angle));
+      }
+    }
+  }
+}
+
+void PositionTurns::turn(int32_t position, float* out) const {
+  std::copy_n(row(0, position % kDigits), 2 * pairs_, out);
+  position /= kDigits;
+  for (int32_t level = 1; position > 0; ++level, position /= kDigits) {
+    const int32_t digit = position % kDigits;
+    if (digit == 0) continue;
+    const float* factor = row(level, digit);
+    for (size_t pair = 0; pair < pairs_; ++pair) {
+      const float c = out[pair] * factor[pair] - out[pairs_ + pair] * factor[pairs_ + pair];
+      out[pairs_ + pair] = out[pair] * factor[pairs_ + pair] + out[pairs_ + pair] * factor[pair];
+      out[pair] = c;
+    }
+  }
+}
+
+}  // namespace kvq

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "core/rope.h"
+
+namespace kvq {
+
+/// Turns e^{i·position·θ} of every pair for any position, from small tables: a position is Σ digit · 32^level, and its
+/// turn the product of its digits' turns. cos and sin in double of the same take 30 times as long; products in floats
+/// are exact to 4e-7.
+class PositionTurns {
+ public:
+  static constexpr int32_t kDigits = 32;  // level 0 are the slots of a page
+
+  PositionTurns(Allocator& allocator, const Rope& rope);
+
+  /// Rows are as those of a Rope table: cosines of all pairs, then sines.
+  void turn(int32_t position, float* row) const;
+  /// Rows of positions 0 to 31.
+  const float* slots() const { return rows_.data(); }
+
+ private:
+  static constexpr int32_t kLevels = 7;
+
+  const float* row(int32_t level, int32_t digit) const {
+    return rows_.data() + static_cast<size_t>(level * kDigits + digit) * 2 * pairs_;
+  }
+
+  size_t pairs_;
+  Vector<float> rows_;  // [kLevels][kDigits]{cos, sin}[pairs]
+};
+
+/// Multiply one head `[head_dim]` in place by the conjugate of a turn: undo a rotation.
+inline void turn_back(const Rope& rope, const float* row, float* head) {
+  for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
+    const float c = row[pair];
+    const float s = row[rope.pairs() + pair];
+    float& x = head[rope.first_channel(pair)];
+    float& y = head[rope.second_channel(pair)];
+    const float turned = x * c + y * s;
+    y = y * c - x * s;
+    x = turned;
+  }
+}
+
+}  // namespace kvq

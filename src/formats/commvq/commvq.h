@@ -1,0 +1,63 @@
+#pragma once
+
+#include "formats/codec.h"
+
+namespace kvq::commvq {
+
+/// Numbers that each token has once: for a head, or for all heads of a layer, whose pages then hold equal shares.
+struct TokenNumbers {
+  size_t offset;  // of FP16 numbers in a side
+  int32_t share;  // slots whose numbers one page holds
+
+  /// FP16, of slot `slot` of head `head`.
+  uint16_t get(const std::byte* const* sides, int32_t head, int32_t slot) const {
+    return *place(sides[share == kPageSlots ? head : slot / share], slot);
+  }
+  /// The same for writing.
+  void put(std::byte* const* sides, int32_t head, int32_t slot, uint16_t number) const {
+    *const_cast<uint16_t*>(place(sides[share == kPageSlots ? head : slot / share], slot)) = number;
+  }
+
+ private:
+  const uint16_t* place(const std::byte* side, int32_t slot) const {
+    return reinterpret_cast<const uint16_t*>(side + offset) + slot % share;
+  }
+};
+
+/// Keys: for each group and stage 64 indices, a of the 32 slots, then b; fields of `index_bits` in a little-endian
+/// stream of 8 · index_bits bytes. Then the norms.
+struct KeyLayout {
+  int32_t head_stages;  // groups · stages
+  int32_t index_bits;
+  TokenNumbers norms;
+
+  size_t stage_bytes() const { return 8 * static_cast<size_t>(index_bits); }
+  size_t bytes() const { return norms.offset + 2 * static_cast<size_t>(norms.share); }
+
+  /// Indices of one group and stage.
+  void unpack(const std::byte* side, int32_t head_stage, uint8_t (&indices)[2 * kPageSlots]) const;
+  void pack(const uint8_t (&indices)[2 * kPageSlots], int32_t head_stage, std::byte* side) const;
+};
+KeyLayout key_layout(const CodebookShape& shape);
+
+/// Values: a plane of one-bit fields whose lanes are bits of a code and whose reduction runs over slots; then the token
+/// scales. A code that spans heads has `lanes` of its bits in the page of each.
+struct ValueLayout {
+  int32_t lanes;
+  TokenNumbers scales;
+
+  PackedPlane plane() const { return {1, kPageSlots, lanes}; }
+  size_t bytes() const { return scales.offset + 2 * static_cast<size_t>(scales.share); }
+};
+ValueLayout value_layout(const CodebookShape& shape);
+
+size_t bytes(Side side, const PageFormat& format);
+bool spans_heads(Side side, const PageFormat& format);
+void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
+bool valid(Side side, const PageFormat& format, const std::byte* data);
+
+/// Vector loads of planes need no more; a page of 1 bit would grow by 7 % if it were a cache line.
+inline constexpr size_t kAlignment = 8;
+inline constexpr CodecOperations kOperations = {kAlignment, bytes, spans_heads, decode, valid};
+
+}  // namespace kvq::commvq
