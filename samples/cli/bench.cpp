@@ -13,7 +13,9 @@ std::vector<std::string> BenchOptions::specs() const {
 }
 
 void add_bench_options(CLI::App& command, BenchOptions& options) {
-  command.add_option("--kv", options.kv, std::string(kSpecHelp) + "; may be repeated")
+  command
+      .add_option("--kv", options.kv,
+                  std::string(kSpecHelp) + ", commvq:random-1bit or commvq:random-2bit; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();

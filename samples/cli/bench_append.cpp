@@ -4,7 +4,7 @@
 #include "bench.h"
 #include "commands.h"
 #include "output.h"
-#include "spec.h"
+#include "random_codebook.h"
 #include "table.h"
 
 namespace cli {
@@ -51,7 +51,7 @@ Measurement measure(TimedDevice& device, const Options& options) {
   const AppendInput input(device, shape);
   std::vector<TimedAppend> subjects;
   for (const std::string& spec : specs) {
-    const Spec format = load_spec(context.get(), spec);
+    const Spec format = load_layer_spec(context.get(), spec, options.layer);
     subjects.emplace_back(device, context.get(), format, shape, input);
     progress.advance(kTimingSteps);
   }

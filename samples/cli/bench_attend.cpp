@@ -4,7 +4,7 @@
 #include "bench.h"
 #include "commands.h"
 #include "output.h"
-#include "spec.h"
+#include "random_codebook.h"
 #include "table.h"
 
 namespace cli {
@@ -37,7 +37,7 @@ Measurement measure(TimedDevice& device, const Options& options) {
   Progress progress("attention", kTimingSteps * static_cast<int64_t>(specs.size() + 1));
   std::vector<TimedAttention> subjects;
   for (const std::string& spec : specs) {
-    const Spec format = load_spec(context.get(), spec);
+    const Spec format = load_layer_spec(context.get(), spec, options.layer);
     subjects.emplace_back(device, context.get(), format, options.shape());
     progress.advance(kTimingSteps);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "interrupt.h"
 #include "llama/mapped_file.h"
@@ -117,6 +118,11 @@ TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {
 }
 
 }  // namespace
+
+int32_t key_stages(int32_t bits, int32_t head_dim) {
+  constexpr double kIndexBits = 6.0;
+  return std::max(static_cast<int32_t>(std::lround(bits * (head_dim / 2) / kIndexBits)), 1);
+}
 
 TrainedCodebook train_codebook(Engine& engine, const CodebookTraining& training) {
   const Interrupt interrupt;

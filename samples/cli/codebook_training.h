@@ -18,6 +18,9 @@ struct CodebookTraining {
   std::filesystem::path partial;  // where finished layers are kept until all are
 };
 
+/** Stages of 64 codes for `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128. */
+int32_t key_stages(int32_t bits, int32_t head_dim);
+
 struct TrainedCodebook {
   llama::CodebookHandle codebook;
   std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run

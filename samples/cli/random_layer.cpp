@@ -12,14 +12,6 @@ constexpr int32_t kAppendChunk = 1024;
 constexpr uint64_t kKeySeed = 1;
 constexpr uint64_t kValueSeed = 2;
 
-std::vector<float> normal_numbers(size_t n, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> numbers(n);
-  for (float& number : numbers) number = normal(random);
-  return numbers;
-}
-
 // Random numbers are as random when they are cut off instead of rounded, and when the smallest become zero.
 uint16_t cut_to_float16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -32,10 +24,18 @@ uint16_t cut_to_bfloat16(float value) { return static_cast<uint16_t>(std::bit_ca
 
 }  // namespace
 
+std::vector<float> normal_numbers(size_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(n);
+  for (float& number : numbers) number = normal(random);
+  return numbers;
+}
+
 llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape) {
   kvq_cache_options options;
   kvq_cache_options_init(&options);
-  options.n_layers = 1;
+  options.n_layers = format.codebook != nullptr ? llama::describe_codebook(format.codebook).n_layers : 1;
   options.q_heads = shape.q_heads;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;

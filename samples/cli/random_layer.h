@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "llama/handles.h"
 #include "timed_device.h"
@@ -21,6 +22,9 @@ struct LayerShape {
 };
 
 llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape);
+
+/** Normally distributed numbers. */
+std::vector<float> normal_numbers(size_t n, uint64_t seed);
 
 size_t bytes_of(kvq_dtype dtype);
 

@@ -29,12 +29,6 @@ struct Options {
   bool json = false;
 };
 
-/** Stages of 64 codes for `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128. */
-int32_t key_stages(int32_t bits, int32_t head_dim) {
-  constexpr double kIndexBits = 6.0;
-  return std::max(static_cast<int32_t>(std::lround(bits * (head_dim / 2) / kIndexBits)), 1);
-}
-
 std::string hexadecimal(uint64_t value) {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string text;
