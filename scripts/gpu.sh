@@ -25,6 +25,7 @@ build() {
     grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so' | xargs -I{} cp -L {} "$dir/lib"
   find "$dir/lib" -size "$large" -exec gzip -9 {} +
   cp -r models/demo "$dir/share/kvq/models"
+  rm -f "$dir"/share/kvq/models/demo/commvq-*.safetensors # a GPU knows no codes yet
   cp -r tests/data "$dir/share/tests"
   cp "$script" scripts/gpu_bench.py "$dir"
 }
@@ -58,7 +59,9 @@ enter() {
   local cublas
   cublas=$(cublas_folder)
   export LD_LIBRARY_PATH=$PWD/lib${cublas:+:$cublas}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  export KVQ_TEST_PROGRAM=$PWD/bin/kvq KVQ_TEST_MODEL=$PWD/share/kvq/models/demo KVQ_TEST_SOURCE=$PWD/share
+  local model=$PWD/share/kvq/models/demo
+  [ -d "$model" ] || model=$root/models/demo # where room is scarce, that of the source tree serves as well
+  export KVQ_TEST_PROGRAM=$PWD/bin/kvq KVQ_TEST_MODEL=$model KVQ_TEST_SOURCE=$PWD/share
 }
 
 check() {

@@ -13,7 +13,7 @@
 namespace kvq {
 
 struct KeyTrainingOptions {
-  int32_t tokens = 1 << 17;  ///< at most that many are used, drawn at random; the error still falls beyond 49 000
+  int32_t tokens = 1 << 17;  ///< at most that many are used, drawn at random
   uint64_t seed = 1;
 
   // A stage: expectation-maximization from random tokens, first with soft assignments.
