@@ -22,6 +22,9 @@ struct Options {
   std::vector<std::string> texts;
   int32_t bits = 0;
   std::string scope = "layer";
+  int32_t key_stages = 0;  // 0: those of `bits`
+  int32_t key_codes = 64;
+  int32_t key_group = 0;  // 0: one group a head
   int64_t tokens = 49152;
   uint64_t seed = 1;
   std::string out;
@@ -93,7 +96,9 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
   const llama::ModelConfig& config = engine.model.config();
   CodebookTraining training;
   kvq_codebook_trainer_options_init(&training.options);
-  training.options.key_stages = key_stages(options.bits, config.head_dim);
+  training.options.key_stages = options.key_stages > 0 ? options.key_stages : key_stages(options.bits, config.head_dim);
+  training.options.key_codes = options.key_codes;
+  training.options.key_group = options.key_group;
   training.options.value_bits = options.bits;
   training.options.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
   training.options.key_norms = training.options.value_scope;
@@ -140,6 +145,14 @@ void add_train_codebook(CLI::App& train) {
       ->add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
       ->check(CLI::IsMember({"layer", "head"}))
       ->capture_default_str();
+  command
+      ->add_option("--key-stages", options->key_stages, "Stages of codes for keys (default: as many as --bits allow)")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--key-codes", options->key_codes, "Codes of a stage, a power of two")
+      ->check(CLI::IsMember({2, 4, 8, 16, 32, 64, 128, 256}))
+      ->capture_default_str();
+  command->add_option("--key-group", options->key_group, "Pairs of channels that share indices (default: a head's)")
+      ->check(CLI::Range(1, 128));
   command->add_option("--tokens", options->tokens, "Tokens to train on, in windows of 2048")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
