@@ -222,7 +222,7 @@ void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
   for (size_t i = 0; i < n; ++i) {
     const Page& page = *list[static_cast<size_t>(first) + i];
     staged[i] = {reinterpret_cast<uint64_t>(page.data), page.first_position,
-                 static_cast<uint16_t>(format_code(*page.format).bits), static_cast<uint8_t>(page.count),
+                 static_cast<uint16_t>(format_code(*page.format()).bits), static_cast<uint8_t>(page.count),
                  static_cast<uint8_t>(page.has_gaps() ? 1 : 0)};
     for (int32_t slot = 0; gaps && slot < kSlots; ++slot) {
       positions[i * kSlots + static_cast<size_t>(slot)] = slot < page.count ? page.position(slot) : 0;

@@ -176,7 +176,7 @@ class AppendPlan {
     }
     if (change.added_positions != nullptr) change.page->positions = std::exchange(change.added_positions, nullptr);
     cache_.set_count(change.page, change.count);
-    if (change.from_reserve) reserve_->took(change.head, change.index, change.page->format);
+    if (change.from_reserve) reserve_->took(change.head, change.index, change.page->format());
     if (index < list.size()) {
       if (reserve_ == nullptr || !reserve_->keep(change.head, change.index, list[index])) cache_.release(list[index]);
       list[index] = change.page;

@@ -116,7 +116,6 @@ Page* Cache::make_page(const PageFormat* format, bool with_positions, PageRun** 
   PageRun& chosen = **run;
   const int32_t index = chosen.used++;
   Page* page = new (chosen.pages() + index) Page();
-  page->format = format;
   page->positions = positions;
   page->run = &chosen;
   page->data = chosen.data + static_cast<size_t>(index) * format->bytes();

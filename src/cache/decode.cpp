@@ -25,7 +25,7 @@ class PageReader {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       positions_[static_cast<size_t>(slot)] = page_->position(std::min(slot, page_->count - 1));
     }
-    const PageFormat& format = *page_->format;
+    const PageFormat& format = *page_->format();
     const bool all = format.spans_heads();
     std::fill(sides_.begin(), sides_.end(), nullptr);
     const size_t pages = all ? sides_.size() : 1;
@@ -40,14 +40,14 @@ class PageReader {
   }
 
   EncodedSide side(Side side) {
-    const auto from = static_cast<ptrdiff_t>(page_->format->offset(at_));
-    const auto to = static_cast<ptrdiff_t>(page_->format->offset(side));
+    const auto from = static_cast<ptrdiff_t>(page_->format()->offset(at_));
+    const auto to = static_cast<ptrdiff_t>(page_->format()->offset(side));
     for (const std::byte*& each : sides_) {
       if (each != nullptr) each += to - from;
     }
     at_ = side;
     return {side,
-            *page_->format,
+            *page_->format(),
             head_,
             sides_.data(),
             codes_.has_value() ? &codes_->coder.numbers : nullptr,

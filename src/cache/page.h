@@ -14,7 +14,6 @@ struct PageRun;
 /// Its data lives where the backend computes and is laid out as its PageFormat says; this record lives on the host.
 struct Page {
   std::byte* data = nullptr;
-  const PageFormat* format = nullptr;  // owned by the cache
   int32_t* positions = nullptr;        // `[32]` original positions, or null: first_position + slot
   PageRun* run = nullptr;              // where the record and the data lie
   int32_t first_position = 0;
@@ -24,7 +23,8 @@ struct Page {
   int32_t position(int32_t slot) const { return positions != nullptr ? positions[slot] : first_position + slot; }
   int32_t last_position() const { return position(count - 1); }
   bool has_gaps() const { return last_position() - first_position != count - 1; }
-  bool is_float16() const { return format->is_float16(); }
+  inline const PageFormat* format() const;  // owned by the cache
+  bool is_float16() const { return format()->is_float16(); }
   bool is_shared() const { return references.load(std::memory_order_acquire) > 1; }
 };
 
@@ -45,6 +45,10 @@ struct PageRun {
   size_t data_bytes() const { return static_cast<size_t>(capacity) * format->bytes(); }
 };
 static_assert(sizeof(PageRun) % alignof(Page) == 0);
+
+/// Not in the record, which is 40 bytes: with pages of 1 bit and 1 KB every eight of them are 0.8 %.
+const PageFormat* Page::format() const { return run->format; }
+static_assert(sizeof(void*) != 8 || sizeof(Page) == 40);
 
 /// The longest run of pages that are needed now: few allocations, each of a few hundred kilobytes.
 inline constexpr int32_t kMaxRunPages = 256;

@@ -13,11 +13,11 @@ PageCopies::~PageCopies() {
 
 void PageCopies::add(const Page& original, int32_t slots) {
   if (pages_.size() == pages_.capacity()) pages_.reserve(2 * pages_.size() + 1);  // nothing may fail once it is made
-  Page* copy = cache_.make_page(original.format, original.positions != nullptr);
+  Page* copy = cache_.make_page(original.format(), original.positions != nullptr);
   pages_.push_back(copy);
   copy->first_position = original.first_position;
   if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
-  writes_.push_back({original.data, slots, 0, 0, 0, copy->data, original.format, 0, 0, nullptr});
+  writes_.push_back({original.data, slots, 0, 0, 0, copy->data, original.format(), 0, 0, nullptr});
 }
 
 void PageCopies::run() {

@@ -103,7 +103,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
   try {
     for (int32_t i = 0; i < static_cast<int32_t>(finals.size()); ++i) {
       const PageFormat* format = final_format(i);
-      if (i < existing && list[static_cast<size_t>(i)]->format == format) continue;
+      if (i < existing && list[static_cast<size_t>(i)]->format() == format) continue;
       Page** theirs = old != nullptr ? old->place(head, i, format) : nullptr;
       if (theirs != nullptr && *theirs != nullptr) {
         borrow(theirs, &finals[static_cast<size_t>(i)]);
@@ -178,7 +178,7 @@ void Reserve::took(int32_t head, int32_t index, const PageFormat* format) noexce
 }
 
 bool Reserve::keep(int32_t head, int32_t index, Page* page) noexcept {
-  Page** free = place(head, index, page->format);
+  Page** free = place(head, index, page->format());
   if (free == nullptr || *free != nullptr || page->is_shared()) return false;
   cache_.set_count(page, 0);
   cache_.release_positions(page);
@@ -192,7 +192,7 @@ int32_t Reserve::limit(int32_t head) const {
   const auto existing = static_cast<int32_t>(list.size());
   const auto ready = static_cast<int32_t>(finals.size());
   for (int32_t i = std::max(existing - cache_.recent, 0); i < ready; ++i) {
-    const bool has_page = i < existing && list[static_cast<size_t>(i)]->format == final_format(i);
+    const bool has_page = i < existing && list[static_cast<size_t>(i)]->format() == final_format(i);
     if (has_page || finals[static_cast<size_t>(i)] != nullptr) continue;
     return ends_float16(i) ? i : std::min(i + cache_.recent, pages_[static_cast<size_t>(head)]);
   }

@@ -27,8 +27,8 @@ class Writer {
 };
 
 void put_page(const Cache& cache, const Page& page, Writer& writer) {
-  writer.put(PageRecord{.keys = side_record(page.format->keys),
-                        .values = side_record(page.format->values),
+  writer.put(PageRecord{.keys = side_record(page.format()->keys),
+                        .values = side_record(page.format()->values),
                         .count = page.count,
                         .first_position = page.first_position,
                         .has_positions = page.has_gaps() ? 1U : 0U,
@@ -38,12 +38,12 @@ void put_page(const Cache& cache, const Page& page, Writer& writer) {
     std::memset(target, 0, sizeof(int32_t) * kPageSlots);
     std::memcpy(target, page.positions, sizeof(int32_t) * static_cast<size_t>(page.count));
   }
-  std::byte* data = writer.reserve(page.format->bytes());
-  cache.backend.read(*page.format, page.data, data);
+  std::byte* data = writer.reserve(page.format()->bytes());
+  cache.backend.read(*page.format(), page.data, data);
   if (page.count == kPageSlots) return;
   // Slots of an open page that hold nothing may still hold what was truncated.
   float16::clear_slots(Side::kKeys, cache.head_dim, page.count, kPageSlots, data);
-  float16::clear_slots(Side::kValues, cache.head_dim, page.count, kPageSlots, data + page.format->key_bytes());
+  float16::clear_slots(Side::kValues, cache.head_dim, page.count, kPageSlots, data + page.format()->key_bytes());
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ size_t snapshot_size(const Sequence& sequence) {
   for (const Sequence::PageList& list : sequence.lists) {
     bytes += sizeof(int64_t);
     for (const Page* page : list) {
-      bytes += sizeof(PageRecord) + page->format->bytes();
+      bytes += sizeof(PageRecord) + page->format()->bytes();
       if (page->has_gaps()) bytes += sizeof(int32_t) * kPageSlots;
     }
   }

@@ -17,7 +17,7 @@ constexpr int32_t kMaxStages = 256;
 /// The same side of the pages of all heads; only that of the place's own head if the format spans no heads.
 class Sides {
  public:
-  Sides(const PagePlace& place, Side side) : place_(place), offset_(place.page().format->offset(side)) {}
+  Sides(const PagePlace& place, Side side) : place_(place), offset_(place.page().format()->offset(side)) {}
 
   const std::byte* operator[](int32_t head) const { return place_.lists[head][place_.index]->data + offset_; }
 

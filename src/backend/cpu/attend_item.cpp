@@ -92,7 +92,7 @@ class ItemRun {
   /// The page to prefetch while this one is read. Its record was asked for a tile earlier.
   const Page& later(const Page* const* page) const {
     const bool exists = list_end_ - page > kTilePages;
-    return exists && page[kTilePages]->format == (*page)->format ? *page[kTilePages] : **page;
+    return exists && page[kTilePages]->format() == (*page)->format() ? *page[kTilePages] : **page;
   }
 
   /// Ask for the record `ahead` pages after one of the list, if the list is that long.
@@ -105,7 +105,7 @@ class ItemRun {
     const ptrdiff_t pages = std::min(item_.page_count, kTilePages);
     for (ptrdiff_t i = 0; i < pages + kTilePages; ++i) prefetch_record(pages_, i);
     for (ptrdiff_t i = 0; i < pages; ++i) {
-      const size_t bytes = pages_[i]->format->bytes();
+      const size_t bytes = pages_[i]->format()->bytes();
       for (size_t offset = 0; offset < bytes; offset += kDataAlignment) prefetch(pages_[i]->data + offset);
     }
   }
@@ -113,7 +113,7 @@ class ItemRun {
   void score_page(const Page* const* at, int32_t index, int32_t row, int32_t rows) {
     const Page& page = **at;
     prefetch_record(at, 2 * kTilePages);
-    const SideFormat& format = page.format->keys;
+    const SideFormat& format = page.format()->keys;
     const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
     if (format.codec == Codec::kCommvq) {
@@ -147,16 +147,16 @@ class ItemRun {
 
   /// Values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
-    const SideFormat& format = pages[0]->format->values;
+    const SideFormat& format = pages[0]->format()->values;
     if (format.codec == Codec::kCommvq) {
       coded_.add_values(place(pages), rows, scores_.data() + first * kPageSlots, layout_.sums,
                         sums_ + static_cast<size_t>(row) * layout_.sums.width());
       return 1;
     }
-    const size_t offset = pages[0]->format->key_bytes();
+    const size_t offset = pages[0]->format()->key_bytes();
     std::array<SideData, kTilePages> sides;
     int32_t length = 0;
-    for (; length < count && pages[length]->format == pages[0]->format; ++length) {
+    for (; length < count && pages[length]->format() == pages[0]->format(); ++length) {
       sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
     float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
