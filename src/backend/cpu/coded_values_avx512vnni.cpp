@@ -11,9 +11,11 @@ namespace {
 
 /// Sums of the weights of four slots, as bytes: entry n of sixteen adds those whose bit of n is set. Byte i of a word
 /// holds slots 4f + i as bits f: bits 0 to 3 look up in the i-th sixteen entries of `low`, the others in those of `high`.
+/// Each sixteen entries have a step of their own, the row's step times a byte, so that small weights are as exact as
+/// large ones.
 struct WeightTables {
-  __m512i low;
-  __m512i high;
+  __m512i entries[2];      // low, high
+  int32_t multipliers[2];  // a byte for each byte of a word
 };
 
 template <int kRows>
@@ -22,10 +24,10 @@ struct TileTables {
   float step[kRows];
 };
 
-/// The larger of `largest` and the sums of slots i, i + 4, i + 8, i + 12.
-inline __m512 larger_sum(__m512 largest, __m512 weights) {
+/// Sums of slots i, i + 4, i + 8 and i + 12, in every four lanes.
+inline __m512 sum_fours(__m512 weights) {
   const __m512 pairs = _mm512_add_ps(weights, _mm512_shuffle_f32x4(weights, weights, 0x4E));
-  return _mm512_max_ps(largest, _mm512_add_ps(pairs, _mm512_shuffle_f32x4(pairs, pairs, 0xB1)));
+  return _mm512_add_ps(pairs, _mm512_shuffle_f32x4(pairs, pairs, 0xB1));
 }
 
 /// Sixteen entries for each of four bytes. `weights`: 16 bits each; in every eight, four slots 4i … then 16 + 4i ….
@@ -42,12 +44,20 @@ inline __m512i sum_weights(__m512i weights, __m512i positions) {
   return _mm512_packus_epi16(_mm512_mulhrs_epi16(entries, round_to_byte), _mm512_mulhrs_epi16(with_last, round_to_byte));
 }
 
-/// Tables of a row for all pages, in one step that the row's largest sum of four weights leads to. Returns the sum of
-/// all weights.
+constexpr float kLargestByte = 254.0F;
+constexpr float kLargestMultiplier = 127.0F;
+
+/// Sixteen weights as integers, in units of which 128 are a step of their table. `unit`: what a step is times 1/127.
+inline __m512i round_weights(__m512 weights, __m512 per_multiplier, __m512 one_step, int32_t& multipliers) {
+  const __m512 least = _mm512_mul_ps(sum_fours(weights), per_multiplier);
+  const __m512 multiplier = _mm512_max_ps(_mm512_set1_ps(1.0F), _mm512_roundscale_ps(least, _MM_FROUND_TO_POS_INF));
+  multipliers = _mm_cvtsi128_si32(_mm_cvtepi32_epi8(_mm512_castsi512_si128(_mm512_cvtps_epi32(multiplier))));
+  return _mm512_cvtps_epi32(_mm512_mul_ps(weights, _mm512_mul_ps(one_step, _mm512_rcp14_ps(multiplier))));
+}
+
+/// Tables of a row for all pages. Returns the sum of all weights.
 template <int kRows>
 inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTables<kRows>& out) {
-  constexpr float kLargestByte = 254.0F;
-  constexpr float kByteUnits = 128.0F;
   alignas(64) float weights[kTileSlots];
   __m512 total = _mm512_setzero_ps();
   __m512 largest = _mm512_setzero_ps();
@@ -57,20 +67,25 @@ inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTab
     const __m512 weight = _mm512_mul_ps(_mm512_loadu_ps(p + slot), scale);
     _mm512_store_ps(weights + slot, weight);
     total = _mm512_add_ps(total, weight);
-    largest = larger_sum(largest, weight);
+    largest = _mm512_max_ps(largest, sum_fours(weight));
   }
   const float bound = std::max(_mm512_reduce_max_ps(largest), 1e-30F);
-  const __m512 factor = _mm512_set1_ps(kLargestByte * kByteUnits / bound);
-  out.step[r] = bound / kLargestByte;
+  const float step = bound / (kLargestByte * kLargestMultiplier);
+  out.step[r] = step;
+  // A multiplier may be 127.0001, rounded up: the largest is made a little smaller.
+  const __m512 per_multiplier = _mm512_set1_ps(0.99999F * kLargestMultiplier / bound);
+  const __m512 one_step = _mm512_set1_ps(128.0F / step);
   const __m512i low = _mm512_set_epi64(0x0003000300030003LL, 0x0003000300030003LL, 0x0002000200020002LL,
                                        0x0002000200020002LL, 0x0001000100010001LL, 0x0001000100010001LL, 0, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(4));
   for (int32_t page = 0; page < planes.pages; ++page) {
     const float* of_page = weights + page * kPageSlots;
-    const __m512i first = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(of_page), factor));
-    const __m512i second = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(of_page + 16), factor));
+    WeightTables& tables = out.pages[page][r];
+    const __m512i first = round_weights(_mm512_load_ps(of_page), per_multiplier, one_step, tables.multipliers[0]);
+    const __m512i second = round_weights(_mm512_load_ps(of_page + 16), per_multiplier, one_step, tables.multipliers[1]);
     const __m512i integers = _mm512_packs_epi32(first, second);
-    out.pages[page][r] = {sum_weights(integers, low), sum_weights(integers, high)};
+    tables.entries[0] = sum_weights(integers, low);
+    tables.entries[1] = sum_weights(integers, high);
   }
   return _mm512_reduce_add_ps(total);
 }
@@ -84,7 +99,6 @@ inline void add_lanes(const BitPlanes& planes, int32_t part, int32_t lane, const
   const __mmask16 mask[2] = {static_cast<__mmask16>(lanes), static_cast<__mmask16>(lanes >> 16U)};
   const __m512i nibble = _mm512_set1_epi8(15);
   const __m512i byte = _mm512_set1_epi32(0x30201000);  // where the entries of each byte of a word begin
-  const __m512i ones = _mm512_set1_epi8(1);
   constexpr int kAndThenOr = 0xEA;
   __m512i sum[kRows][2];
   HWY_UNROLL(8)
@@ -95,21 +109,24 @@ inline void add_lanes(const BitPlanes& planes, int32_t part, int32_t lane, const
     const std::byte* later = planes.sides.later(planes.first_head + part, page) + offset;
     prefetch(later);
     prefetch(later + 64);
-    __m512i low[2];
-    __m512i high[2];
+    __m512i indices[2][2];
     HWY_UNROLL(2)
     for (int a = 0; a < 2; ++a) {
       const __m512i word = _mm512_maskz_loadu_epi32(mask[a], words + 64 * a);
-      low[a] = _mm512_ternarylogic_epi32(word, nibble, byte, kAndThenOr);
-      high[a] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(word, 4), nibble, byte, kAndThenOr);
+      indices[0][a] = _mm512_ternarylogic_epi32(word, nibble, byte, kAndThenOr);
+      indices[1][a] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(word, 4), nibble, byte, kAndThenOr);
     }
     HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       const WeightTables& table = tables.pages[page][r];
       HWY_UNROLL(2)
-      for (int a = 0; a < 2; ++a) {
-        sum[r][a] = _mm512_dpbusd_epi32(sum[r][a], _mm512_permutexvar_epi8(low[a], table.low), ones);
-        sum[r][a] = _mm512_dpbusd_epi32(sum[r][a], _mm512_permutexvar_epi8(high[a], table.high), ones);
+      for (int half = 0; half < 2; ++half) {
+        const __m512i multipliers = _mm512_set1_epi32(table.multipliers[half]);
+        HWY_UNROLL(2)
+        for (int a = 0; a < 2; ++a) {
+          const __m512i weights = _mm512_permutexvar_epi8(indices[half][a], table.entries[half]);
+          sum[r][a] = _mm512_dpbusd_epi32(sum[r][a], weights, multipliers);
+        }
       }
     }
   }
