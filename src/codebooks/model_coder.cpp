@@ -9,6 +9,7 @@ LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookS
     : shape(shape_),
       numbers(numbers_),
       keys(StlAllocator<KeyEncoder>(allocator)),
+      lookups(StlAllocator<KeyLookup>(allocator)),
       values(StlAllocator<ValueEncoder>(allocator)) {
   if (shape.keys.stages > 0) {
     const auto parts = static_cast<size_t>(shape.kv_heads * shape.groups());
@@ -18,6 +19,10 @@ LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookS
       keys.emplace_back(allocator, shape.keys.stages, shape.keys.codes, shape.keys.group,
                         std::span<const float>(numbers.key_codes).subspan(i * floats, floats));
     }
+  }
+  if (KeyLookup::fits(shape)) {
+    lookups.reserve(static_cast<size_t>(shape.kv_heads));
+    for (int32_t head = 0; head < shape.kv_heads; ++head) lookups.emplace_back(allocator, shape, numbers, head);
   }
   if (shape.values.bits > 0) {
     values.reserve(static_cast<size_t>(shape.vectors()));

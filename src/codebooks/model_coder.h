@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codebooks/key_encoder.h"
+#include "codebooks/key_lookup.h"
 #include "codebooks/model_codebook.h"
 #include "codebooks/value_encoder.h"
 
@@ -20,6 +21,7 @@ struct LayerCoder {
   const CodebookShape& shape;
   const LayerCodebook& numbers;
   Vector<KeyEncoder> keys;      // [kv_heads][groups], or empty
+  Vector<KeyLookup> lookups;    // [kv_heads], or empty: not of such codes
   Vector<ValueEncoder> values;  // [vectors], or empty
 };
 

@@ -7,7 +7,8 @@ namespace kvq {
 
 PositionTurns::PositionTurns(Allocator& allocator, const Rope& rope)
     : pairs_(static_cast<size_t>(rope.pairs())),
-      rows_(static_cast<size_t>(kLevels * kDigits) * 2 * pairs_, StlAllocator<float>(allocator)) {
+      rows_(static_cast<size_t>(kLevels * kDigits) * 2 * pairs_, StlAllocator<float>(allocator)),
+      fixed_slots_(static_cast<size_t>(kDigits) * 2 * pairs_, StlAllocator<int16_t>(allocator)) {
   double unit = 1.0;
   float* to = rows_.data();
   for (int32_t level = 0; level < kLevels; ++level, unit *= kDigits) {
@@ -17,6 +18,17 @@ PositionTurns::PositionTurns(Allocator& allocator, const Rope& rope)
         to[pair] = static_cast<float>(std::cos(angle));
         to[pairs_ + pair] = static_cast<float>(std::sin(angle));
       }
+    }
+  }
+  to_fixed_point(slots(), fixed_slots_.data());
+}
+
+void PositionTurns::to_fixed_point(const float* rows, int16_t* fixed) const {
+  for (size_t slot = 0; slot < kDigits; ++slot, rows += 2 * pairs_) {
+    for (size_t pair = 0; pair < pairs_; ++pair) {
+      int16_t* of_pair = fixed + pair * 2 * kDigits + slot;
+      of_pair[0] = static_cast<int16_t>(std::lround(rows[pair] * 32767.0F));
+      of_pair[kDigits] = static_cast<int16_t>(std::lround(rows[pairs_ + pair] * 32767.0F));
     }
   }
 }

@@ -17,6 +17,10 @@ class PositionTurns {
   void turn(int32_t position, float* row) const;
   /// Rows of positions 0 to 31.
   const float* slots() const { return rows_.data(); }
+  /// The same in fixed point.
+  const int16_t* fixed_slots() const { return fixed_slots_.data(); }
+  /// 32 rows in units of 2^-15, [pairs]{cos[32], sin[32]}.
+  void to_fixed_point(const float* rows, int16_t* fixed) const;
 
  private:
   static constexpr int32_t kLevels = 7;
@@ -27,6 +31,7 @@ class PositionTurns {
 
   size_t pairs_;
   Vector<float> rows_;  // [kLevels][kDigits]{cos, sin}[pairs]
+  Vector<int16_t> fixed_slots_;
 };
 
 /// Multiply one head `[head_dim]` in place by the conjugate of a turn: undo a rotation.

@@ -123,16 +123,38 @@ class AttendCall {
 
   void merge(const AttendMerge& merge) noexcept {
     const AttendItem& first = workspace_.items[merge.first_item];
-    for (int32_t row = 0; row < first.row_count; ++row) merge_row(merge, row);
+    for (int32_t row = 0; row < first.row_count; row += kBlockRows) {
+      merge_block(merge, row, std::min(kBlockRows, first.row_count - row));
+    }
   }
 
-  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m} / l
-  void merge_row(const AttendMerge& merge, int32_t row) noexcept {
+  /// Rows that are decoded together.
+  void merge_block(const AttendMerge& merge, int32_t row, int32_t rows) noexcept {
+    const AttendItem& first = workspace_.items[merge.first_item];
+    alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kMaxHeadDim)> outputs{};
+    std::array<float, kBlockRows> sums{};
+    for (int32_t i = 0; i < rows; ++i) {
+      sums[static_cast<size_t>(i)] = merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
+    }
+    if (layout_.sums.bits > 0) {
+      add_decoded(*batch_.codes, kernels_, first.head, layout_.sums, rows, bit_sums(first, row), outputs.data());
+    }
+    for (int32_t i = 0; i < rows; ++i) {
+      // A query that sees no token gives zeros.
+      const float sum = sums[static_cast<size_t>(i)];
+      const float normaliser = sum > 0.0F ? 1.0F / sum : 0.0F;
+      float* output = outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim;
+      for (int32_t channel = 0; channel < batch_.head_dim; ++channel) output[channel] *= normaliser;
+      write_row(first, row + i, output);
+    }
+  }
+
+  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, still to be divided by l, which is returned.
+  float merge_row(const AttendMerge& merge, int32_t row, float* output) noexcept {
     const AttendItem* items = workspace_.items.data() + merge.first_item;
     const auto width = static_cast<int32_t>(layout_.width);
     float maximum = -std::numeric_limits<float>::infinity();
     for (int32_t i = 0; i < merge.items; ++i) maximum = std::max(maximum, state(items[i], row).maximum);
-    alignas(kDataAlignment) std::array<float, kMaxHeadDim> output{};
     alignas(kDataAlignment) std::array<float, kMaxHeadDim> rotated{};
     float sum = 0.0F;
     for (int32_t i = 0; i < merge.items; ++i) {
@@ -142,22 +164,16 @@ class AttendCall {
       sum += each.sum * weight;
       float* partial = workspace_.partials.data() + items[i].partial;
       const int32_t rows = items[i].row_count;
-      kernels_.blend(output.data(), 1.0F, layout_.plain_output(partial, rows) + row * width, weight, width);
+      kernels_.blend(output, 1.0F, layout_.plain_output(partial, rows) + row * width, weight, width);
       if (layout_.sums.bits > 0) add_sums(items[0], items[i], row, weight);
       if (!layout_.rotated) continue;
       kernels_.blend(rotated.data(), 1.0F, layout_.rotated_output(partial, rows) + row * width, weight, width);
     }
     if (layout_.rotated) {
       hadamard(rotated.data(), batch_.head_dim);
-      kernels_.blend(output.data(), 1.0F, rotated.data(), 1.0F, width);
+      kernels_.blend(output, 1.0F, rotated.data(), 1.0F, width);
     }
-    if (layout_.sums.bits > 0) {
-      add_decoded(*batch_.codes, kernels_, items[0].head, layout_.sums, bit_sums(items[0], row), output.data());
-    }
-    // A query that sees no token gives zeros.
-    const float normaliser = sum > 0.0F ? 1.0F / sum : 0.0F;
-    for (int32_t i = 0; i < batch_.head_dim; ++i) output[static_cast<size_t>(i)] *= normaliser;
-    write_row(items[0], row, output.data());
+    return sum;
   }
 
   float* bit_sums(const AttendItem& item, int32_t row) const {

@@ -42,22 +42,23 @@ class ItemRun {
         plain_(layout_.plain_output(partial, item.row_count)),
         rotated_(layout_.rotated_output(partial, item.row_count)),
         sums_(layout_.bit_sums(partial, item.row_count)),
-        coded_(batch, kernels) {
+        coded_(batch, kernels, batch.sequences[static_cast<size_t>(item.sequence)].pages, item.head,
+               batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head]) {
     std::fill_n(partial, layout_.item_floats(item.row_count), 0.0F);
     for (int32_t row = 0; row < item.row_count; ++row) {
       states_[row].maximum = kMinusInfinity;
       row_positions_[static_cast<size_t>(row)] = queries.positions[(queries.first_row + row) / queries.group];
     }
     const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
-    lists_ = sequence.pages;
     pages_ = sequence.pages[item.head] + item.page_begin;
     list_end_ = sequence.pages[item.head] + sequence.page_counts[item.head];
   }
 
   void run() {
     prefetch_first_tile();
-    for (int32_t tile = 0; tile < item_.page_count; tile += kTilePages) {
-      const int32_t pages = std::min(kTilePages, item_.page_count - tile);
+    for (int32_t tile = 0; tile < item_.page_count; tile += coded_.tile_pages()) {
+      const int32_t pages = std::min(coded_.tile_pages(), item_.page_count - tile);
+      prepare(pages_ + tile, pages);
       for (int32_t row = 0; row < item_.row_count; row += kBlockRows) {
         run_block(pages_ + tile, pages, row, std::min(kBlockRows, item_.row_count - row));
       }
@@ -67,16 +68,24 @@ class ItemRun {
  private:
   int32_t position(int32_t row) const { return row_positions_[static_cast<size_t>(row)]; }
 
+  /// Drop pages at both ends that none of the rows sees.
+  void narrow(const Page* const*& pages, int32_t& count, int32_t row, int32_t rows) const {
+    for (; count > 0 && !any_visible(*pages[0], row, rows); --count) ++pages;
+    while (count > 0 && !any_visible(*pages[count - 1], row, rows)) --count;
+  }
+
+  /// What is done once for all rows of the item.
+  void prepare(const Page* const* pages, int32_t count) {
+    if (!batch_.codes.has_value()) return;
+    narrow(pages, count, 0, item_.row_count);
+    coded_.prepare(place(pages), count);
+  }
+
   /// Scores, softmax and weighted values of one tile for up to four rows.
   void run_block(const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
-    int32_t begin = 0;  // pages before this one are behind every row's window
-    while (begin < count && !any_visible(*pages[begin], row, rows)) ++begin;
-    int32_t end = count;
-    while (end > begin && !any_visible(*pages[end - 1], row, rows)) --end;
-    if (begin == end) return;
-    pages += begin;
-    count = end - begin;
-    for (int32_t page = 0; page < count; ++page) score_page(pages + page, page, row, rows);
+    narrow(pages, count, row, rows);
+    if (count == 0) return;
+    for (int32_t page = 0; page < count;) page += score_pages(pages + page, page, count - page, row, rows);
     for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
     for (int32_t page = 0; page < count;) page += add_values(pages + page, page, count - page, row, rows);
   }
@@ -110,17 +119,26 @@ class ItemRun {
     }
   }
 
-  void score_page(const Page* const* at, int32_t index, int32_t row, int32_t rows) {
-    const Page& page = **at;
-    prefetch_record(at, 2 * kTilePages);
-    const SideFormat& format = page.format()->keys;
+  /// The first page, or all up to the first without codes for keys; returns how many.
+  int32_t score_pages(const Page* const* at, int32_t index, int32_t count, int32_t row, int32_t rows) {
+    const SideFormat& format = at[0]->format()->keys;
     const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
+    int32_t length = 1;
     if (format.codec == Codec::kCommvq) {
-      coded_.score(place(at), rows, q, scores);
+      while (length < count && at[length]->format()->keys.codec == Codec::kCommvq) ++length;
+      coded_.score(place(at), length, rows, q, scores);
     } else {
-      kernels_.keys(format)({batch_.head_dim, format.group}, {page.data, later(at).data}, rows, q, scores);
+      kernels_.keys(format)({batch_.head_dim, format.group}, {at[0]->data, later(at).data}, rows, q, scores);
     }
+    for (int32_t page = 0; page < length; ++page) {
+      prefetch_record(at + page, 2 * kTilePages);
+      mask(*at[page], scores + page * kPageSlots, row, rows);
+    }
+    return length;
+  }
+
+  void mask(const Page& page, float* scores, int32_t row, int32_t rows) const {
     for (int32_t i = 0; i < rows; ++i) {
       const SlotRange range = visible_slots(page, position(row + i), batch_.window);
       float* of_row = scores + i * kTileSlots;
@@ -143,15 +161,18 @@ class ItemRun {
     kernels_.blend(of_row, factor, of_row, 0.0F, static_cast<int32_t>(width));
   }
 
-  PagePlace place(const Page* const* at) const { return {lists_, item_.head, at - lists_[item_.head]}; }
+  /// In the head's list.
+  ptrdiff_t place(const Page* const* at) const { return item_.page_begin + (at - pages_); }
 
   /// Values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = pages[0]->format()->values;
     if (format.codec == Codec::kCommvq) {
-      coded_.add_values(place(pages), rows, scores_.data() + first * kPageSlots, layout_.sums,
+      int32_t length = 1;
+      while (length < count && pages[length]->format() == pages[0]->format()) ++length;
+      coded_.add_values(place(pages), length, rows, scores_.data() + first * kPageSlots, layout_.sums,
                         sums_ + static_cast<size_t>(row) * layout_.sums.width());
-      return 1;
+      return length;
     }
     const size_t offset = pages[0]->format()->key_bytes();
     std::array<SideData, kTilePages> sides;
@@ -176,7 +197,6 @@ class ItemRun {
   float* sums_;
   CodedAttention coded_;
   std::array<int32_t, kItemRows> row_positions_;
-  const Page* const* const* lists_;
   const Page* const* pages_;
   const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/cpu/append_kernels.h"
+#include "cache/page.h"
 #include "formats/page_format.h"
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 
 namespace kvq {
 class KeyEncoder;
+class KeyLookup;
 }
 
 namespace kvq::cpu {
@@ -51,10 +53,56 @@ using ValueKernel = void (*)(const SideShape& shape, const SideData* values, int
 /// (codebooks/key_kernels.h), a row a slot.
 using CentreKernel = void (*)(const KeyEncoder& encoder, const uint8_t* indices, float* rows);
 
-/// sums[r][n] += Σ_t weights[r][t] where bit n of slot t is set. words: [lanes] of a one-bit plane of values, lanes a
-/// multiple of 8; weights: [rows][32]; sums: [rows, stride], 16 floats longer than the lanes.
-using BitKernel = void (*)(const uint32_t* words, int32_t lanes, int32_t rows, const float* weights, float* sums,
-                           size_t stride);
+/// The same side of consecutive pages in the lists of several heads.
+struct PageSides {
+  const Page* const* const* lists;  // [heads]
+  ptrdiff_t first;                  // place of the first page in each list
+  ptrdiff_t end;                    // of the lists
+  size_t offset;                    // of the side in a page
+
+  const std::byte* at(int32_t head, int32_t page) const { return lists[head][first + page]->data + offset; }
+  /// What will be read a tile later; the same page if there is nothing.
+  const std::byte* later(int32_t head, int32_t page) const {
+    return at(head, first + page + kTilePages < end ? page + kTilePages : page);
+  }
+};
+
+/// Unit keys of up to kTilePages pages of a head, summed by table lookups and rotated by the turns of their slots (fixed
+/// point, as PositionTurns::fixed_slots).
+/// planes: [pages][32 · head_dim] in an order that the kernel below knows.
+using LookupKernel = void (*)(const KeyLookup& lookup, const CodebookShape& shape, const PageSides& keys, int32_t head,
+                              int32_t pages, const int16_t* turns, int16_t* planes);
+
+/// A page of keys rebuilt by lookups.
+struct LookupPage {
+  const int16_t* plane;
+  const float* turn;      // of the position of its first slot, a row of a Rope table
+  const uint16_t* norms;  // [32], FP16
+};
+
+/// As KeyKernel, for consecutive pages.
+using LookupScoreKernel = void (*)(const KeyLookup& lookup, const CodebookShape& shape, const LookupPage* pages,
+                                   int32_t count, int32_t rows, const float* q, float* scores);
+
+/// Planes of one-bit codes of values, [pages][parts][lanes], parts in the pages of successive heads.
+struct BitPlanes {
+  PageSides sides;
+  int32_t first_head;
+  int32_t parts;
+  int32_t pages;
+  int32_t lanes;           // a multiple of 8
+  const uint16_t* scales;  // [pages][32], FP16, of tokens
+};
+
+/// sums[r][n] += Σ_t p[r][t] · scale[t] over the slots whose bit n is set; sums[r][total] += the same over all slots.
+/// p: as for a ValueKernel; sums: [rows, stride].
+using BitKernel = void (*)(const BitPlanes& planes, int32_t rows, const float* p, float* sums, size_t stride,
+                           size_t total);
+
+/// out[r][i] += Σ_n sums[r][n] · codes[n][i] for i below n_channels. codes: [bits, code_stride], sums: [rows, stride],
+/// out: [rows, kMaxHeadDim].
+using DecodeKernel = void (*)(const float* codes, size_t code_stride, int32_t bits, int32_t n_channels, int32_t rows,
+                              const float* sums, size_t stride, float* out);
 
 /// Running state of one row's softmax, in base-2 logarithms.
 struct SoftmaxState {
@@ -77,7 +125,10 @@ struct KernelTable {
   KeyKernel integer_keys[9];  // by bits; null where no such format exists
   ValueKernel integer_values[9];
   CentreKernel sum_centres;
+  LookupKernel lookup_keys;  // null: keys are rebuilt by sum_centres
+  LookupScoreKernel lookup_scores;
   BitKernel sum_bits;
+  DecodeKernel decode_bits;
   SoftmaxKernel softmax;
   BlendKernel blend;
   const AppendKernels* append;

@@ -36,7 +36,10 @@ const KernelTable& table() {
       {nullptr, nullptr, integer_values<2>, integer_values<3>, integer_values<4>, nullptr, nullptr, nullptr,
        integer_values<8>},
       sum_centres,
+      nullptr,
+      nullptr,
       sum_bits,
+      decode_bits,
       softmax,
       blend,
       &append_kernels()};

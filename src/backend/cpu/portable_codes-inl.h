@@ -9,6 +9,7 @@
 #include "backend/cpu/kernels.h"
 #include "codebooks/key_encoder.h"
 #include "codebooks/key_kernels.h"
+#include "core/float16.h"
 
 #include <hwy/highway.h>
 
@@ -78,24 +79,87 @@ HWY_INLINE void add_bits(D d, const uint32_t* words, int32_t lanes, const float*
 }
 
 template <class D>
-HWY_INLINE void sum_bits(D d, const uint32_t* words, int32_t lanes, int32_t rows, const float* weights, float* sums,
+HWY_INLINE void add_page(D d, const BitPlanes& planes, int32_t page, int32_t rows, const float* weights, float* sums,
                          size_t stride) {
-  if (rows == 1) {
-    add_bits<1>(d, words, lanes, weights, sums, stride);
-  } else if (rows == 2) {
-    add_bits<2>(d, words, lanes, weights, sums, stride);
-  } else {
-    add_bits<4>(d, words, lanes, weights, sums, stride);
+  for (int32_t part = 0; part < planes.parts; ++part, sums += planes.lanes) {
+    const auto* words = reinterpret_cast<const uint32_t*>(planes.sides.at(planes.first_head + part, page));
+    if (rows == 1) {
+      add_bits<1>(d, words, planes.lanes, weights, sums, stride);
+    } else if (rows == 2) {
+      add_bits<2>(d, words, planes.lanes, weights, sums, stride);
+    } else {
+      add_bits<4>(d, words, planes.lanes, weights, sums, stride);
+    }
   }
 }
 
-inline void sum_bits(const uint32_t* words, int32_t lanes, int32_t rows, const float* weights, float* sums,
-                     size_t stride) {
-  // Lanes are a multiple of 8; what follows them may be no memory.
-  if (lanes % 16 == 0) {
-    sum_bits(hn::CappedTag<float, 16>(), words, lanes, rows, weights, sums, stride);
+inline void sum_bits(const BitPlanes& planes, int32_t rows, const float* p, float* sums, size_t stride, size_t total) {
+  for (int32_t page = 0; page < planes.pages; ++page, p += kPageSlots) {
+    float weights[kBlockRows * kPageSlots] = {};
+    for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+      const float scale = from_float16(planes.scales[page * kPageSlots + slot]);
+      for (int32_t r = 0; r < rows; ++r) {
+        const float weight = p[r * kTileSlots + slot] * scale;
+        weights[r * kPageSlots + slot] = weight;
+        sums[static_cast<size_t>(r) * stride + total] += weight;
+      }
+    }
+    // Lanes are a multiple of 8; what follows them may be no memory.
+    if (planes.lanes % 16 == 0) {
+      add_page(hn::CappedTag<float, 16>(), planes, page, rows, weights, sums, stride);
+    } else {
+      add_page(hn::CappedTag<float, 8>(), planes, page, rows, weights, sums, stride);
+    }
+  }
+}
+
+/// `kVectors` vectors of channels: a row of codes is read once for all rows of sums.
+template <int kRows, int kVectors, class D>
+HWY_INLINE void decode_channels(D d, const float* codes, size_t code_stride, int32_t bits, const float* sums,
+                                size_t stride, float* out) {
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<D> total[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kVectors; ++i) total[r][i] = hn::LoadU(d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
+  }
+  for (int32_t bit = 0; bit < bits; ++bit, codes += code_stride) {
+    hn::Vec<D> code[kVectors];
+    for (int i = 0; i < kVectors; ++i) code[i] = hn::LoadU(d, codes + static_cast<size_t>(i) * lanes);
+    for (int r = 0; r < kRows; ++r) {
+      const auto sum = hn::Set(d, sums[static_cast<size_t>(r) * stride + static_cast<size_t>(bit)]);
+      for (int i = 0; i < kVectors; ++i) total[r][i] = hn::MulAdd(sum, code[i], total[r][i]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kVectors; ++i) hn::StoreU(total[r][i], d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
+  }
+}
+
+template <int kRows>
+HWY_INLINE void decode_rows(const float* codes, size_t code_stride, int32_t bits, int32_t n_channels, const float* sums,
+                            size_t stride, float* out) {
+  const hn::CappedTag<float, 16> d;
+  const hn::CappedTag<float, 1> one;
+  const auto step = static_cast<int32_t>(hn::Lanes(d));
+  int32_t i = 0;
+  for (; i + 4 * step <= n_channels; i += 4 * step) {
+    decode_channels<kRows, 4>(d, codes + i, code_stride, bits, sums, stride, out + i);
+  }
+  for (; i + step <= n_channels; i += step) {
+    decode_channels<kRows, 1>(d, codes + i, code_stride, bits, sums, stride, out + i);
+  }
+  // The last row of codes may end where its last channels are needed: nothing is read beyond them.
+  for (; i < n_channels; ++i) decode_channels<kRows, 1>(one, codes + i, code_stride, bits, sums, stride, out + i);
+}
+
+inline void decode_bits(const float* codes, size_t code_stride, int32_t bits, int32_t n_channels, int32_t rows,
+                        const float* sums, size_t stride, float* out) {
+  if (rows == 1) {
+    decode_rows<1>(codes, code_stride, bits, n_channels, sums, stride, out);
+  } else if (rows == 2) {
+    decode_rows<2>(codes, code_stride, bits, n_channels, sums, stride, out);
   } else {
-    sum_bits(hn::CappedTag<float, 8>(), words, lanes, rows, weights, sums, stride);
+    decode_rows<4>(codes, code_stride, bits, n_channels, sums, stride, out);
   }
 }
 

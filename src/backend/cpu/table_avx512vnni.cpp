@@ -8,6 +8,8 @@ const KernelTable& avx512vnni_table() {
     table.name = "avx512vnni";
     set_avx512vnni_keys(table);
     set_avx512vnni_values(table);
+    set_avx512vnni_coded_keys(table);
+    set_avx512vnni_coded_values(table);
     set_avx512vnni_softmax(table);
     return table;
   }();
