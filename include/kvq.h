@@ -481,9 +481,10 @@ typedef struct kvq_cache_options {
   int32_t reserved;      /**< 0. */
   uint64_t max_bytes;    /**< Limit on what this cache allocates; 0 (default): only the context's. */
   uint64_t model_id;     /**< Any number that identifies the model's weights; snapshots of another one are refused. */
-  const kvq_codebook* codebook; /**< What the format `commvq` of a policy needs: complete, for this many layers and KV
-                              heads, this `head_dim` and `rope`, and this `model_id` unless one of them is 0. It may
-                              be destroyed afterwards, and shared by any number of caches. NULL: none (default). */
+  const kvq_codebook* codebook; /**< What the format `commvq` of a policy needs: of this context, complete, for this
+                              many layers and KV heads, this `head_dim` and `rope`, and this `model_id` unless one of
+                              them is 0. It may be destroyed afterwards, and shared by any number of caches. NULL:
+                              none (default). */
 } kvq_cache_options;
 
 /** Fill with defaults; the four sizes are left 0 and must be set. NULL is ignored. \since 0.1 */

@@ -60,6 +60,15 @@ void check_same(const char* what, int64_t codebook, int64_t options) {
        static_cast<long long>(codebook), what, static_cast<long long>(options));
 }
 
+/// A page with codes takes no more than one without, for which buffers are made.
+void check_side_bytes(Side side, const PageFormat& format) {
+  const size_t bytes = side_bytes(side, format);
+  const size_t plain = side_bytes(side, {SideFormat{}, SideFormat{}, format.head_dim});
+  if (bytes <= plain) return;
+  fail(KVQ_E_ARGUMENT, "options->codebook needs %zu bytes for the %s of a page, more than the %zu that FP16 needs",
+       bytes, side == Side::kKeys ? "keys" : "values", plain);
+}
+
 /// Whether the codebook serves these options and has codes for what a policy stores so.
 void check_codebook(const ModelCodebook& codebook, const kvq_cache_options& options, const SideFormat& keys,
                     const SideFormat& values) {
@@ -87,6 +96,10 @@ void check_codebook(const ModelCodebook& codebook, const kvq_cache_options& opti
   if (values.codec == Codec::kCommvq && shape.values.bits == 0) {
     fail(KVQ_E_ARGUMENT, "policy stores values as commvq, but options->codebook has no codes for values");
   }
+  const PageFormat format(keys, values, options.head_dim, shape);
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    if (format.side(side).codec == Codec::kCommvq) check_side_bytes(side, format);
+  }
 }
 
 /// Null if the policy needs none.
@@ -109,7 +122,11 @@ std::shared_ptr<const ModelCoder> find_coder(kvq_context& context, const kvq_cac
            context.backend->name());
     }
   }
-  return needed ? options.codebook->coder(context.parallel) : nullptr;
+  if (!needed) return nullptr;
+  if (&options.codebook->allocator != &context.allocator) {
+    fail(KVQ_E_ARGUMENT, "options->codebook belongs to another context");
+  }
+  return options.codebook->coder(context.parallel);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include "core/checksum.h"
 
+#include <type_traits>
+
 namespace kvq {
 
 LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookShape& shape_,
@@ -35,7 +37,9 @@ LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookS
 ModelCoder::ModelCoder(Allocator& allocator, Parallel& parallel, std::shared_ptr<const ModelCodebook> codebook)
     : codebook_(std::move(codebook)), layers_(StlAllocator<LayerCoder>(allocator)) {
   const CodebookShape& shape = codebook_->shape;
-  uint64_t sum = kChecksumSeed;
+  // The same numbers mean something else in another shape.
+  static_assert(std::has_unique_object_representations_v<CodebookShape>);
+  uint64_t sum = kvq::checksum(std::as_bytes(std::span(&shape, 1)), kChecksumSeed);
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (const ModelCodebook::Layer& layer : codebook_->layers) {
     layers_.emplace_back(allocator, parallel, shape, *layer.numbers);

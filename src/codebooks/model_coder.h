@@ -32,7 +32,7 @@ class ModelCoder {
 
   const ModelCodebook& codebook() const { return *codebook_; }
   const LayerCoder& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
-  /// Of all numbers: finds out whether pages were made with the same ones.
+  /// Of the shape and all numbers: finds out whether pages were made with the same ones.
   uint32_t checksum() const { return checksum_; }
 
  private:

@@ -91,6 +91,7 @@ class SequenceReader {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) {
         read_list(layer, sequence_.list_index(static_cast<int32_t>(layer), head));
       }
+      if (cache_.layers[layer].sealed->spans_heads()) check_heads_agree(static_cast<int32_t>(layer));
     }
     if (reader_.left() != 0) fail(KVQ_E_FORMAT, "snapshot has %zu bytes after its last page", reader_.left());
   }
@@ -118,6 +119,25 @@ class SequenceReader {
       fail(KVQ_E_FORMAT, "snapshot has a list of %lld slots that ends at position %d in a layer of %d tokens",
            static_cast<long long>(slots), previous, expected.length);
     }
+  }
+
+  /// Pages that hold parts of other heads' tokens are looked for at the same place of the other lists.
+  void check_heads_agree(int32_t layer) const {
+    const Sequence::PageList& first = sequence_.list(layer, 0);
+    for (int32_t head = 1; head < cache_.kv_heads; ++head) {
+      const Sequence::PageList& list = sequence_.list(layer, head);
+      if (std::equal(list.begin(), list.end(), first.begin(), first.end(), holds_same_tokens)) continue;
+      fail(KVQ_E_FORMAT, "snapshot has other pages of head %d than of head 0 in layer %d, where pages span heads", head,
+           layer);
+    }
+  }
+
+  static bool holds_same_tokens(const Page* a, const Page* b) {
+    if (a->format != b->format || a->count != b->count) return false;
+    for (int32_t slot = 0; slot < a->count; ++slot) {
+      if (a->position(slot) != b->position(slot)) return false;
+    }
+    return true;
   }
 
   Page* read_page(size_t layer, int32_t previous, int32_t left, PageRun*& run) {

@@ -19,6 +19,7 @@ static const suite kSuites[] = {
     {"policy", test_policy},
     {"codebook", test_codebook},
     {"codebook_trainer", test_codebook_trainer},
+    {"commvq", test_commvq},
     {"cache", test_cache},
     {"sequence", test_sequence},
     {"truncate", test_truncate},

@@ -61,9 +61,11 @@ std::vector<float> attend_guarded(const Shape& shape, kvq_cache* cache, const kv
 TEST_CASE("nothing is read or written beyond its end") {
   for (const int32_t head_dim : {8, 24, 80, 96, 128, 200, 256}) {
     if (kvq_test::kSmallRun && head_dim != 24 && head_dim != 128) continue;
+    std::vector<Storage> storages = all_storages();
+    for (const Storage& storage : coded_storages()) storages.push_back(storage);
     const Shape shape{.q_heads = 3, .kv_heads = 1, .head_dim = head_dim, .n_layers = 1};
     for (const std::string& isa : kvq_test::instruction_sets()) {
-      for (const Storage& storage : all_storages()) {
+      for (const Storage& storage : storages) {
         for (const int32_t n : {1, 33, 70}) {
           CAPTURE(head_dim);
           CAPTURE(isa);
@@ -82,7 +84,9 @@ TEST_CASE("nothing is read or written beyond its end") {
           kvq_test::Snapshot snapshots[2];
           for (const bool guarded : {false, true}) {
             const Context context = guarded ? kvq_test::make_context(options) : kvq_test::make_context(isa.c_str());
-            const Cache cache = kvq_test::make_cache(context.get(), shape.options(), storage.policy());
+            const Cache cache =
+                storage.coded() ? kvq_test::make_cache(context.get(), shape.options(), storage.policy(), storage.codes)
+                                : kvq_test::make_cache(context.get(), shape.options(), storage.policy());
             const Sequence sequence = kvq_test::make_sequence(cache.get());
             GuardedArray<float> k_guarded(k);
             GuardedArray<float> v_guarded(v);

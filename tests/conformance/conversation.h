@@ -86,4 +86,34 @@ inline std::vector<std::string> sequence_policies() {
   return policies;
 }
 
+// The same with codes, of a layer and of each head, and with formats that have none: not for a GPU yet.
+inline const std::string kCodesOfLayer = "commvq";
+inline const std::string kCodesOfHeads =
+    "# codes of each head\nversion: 1\nkeys: commvq\nvalues: commvq\nsink: 1\nrecent: 2\n"
+    "commvq: {beam: 2, flips: 100}\n";
+inline std::vector<std::string> coded_policies() {
+  return {kCodesOfLayer, kCodesOfHeads,
+          "version: 1\nkeys: commvq\nvalues: int4\nlayers:\n  - {range: [1, 1], keys: int8, values: commvq}\n"};
+}
+
+inline std::vector<std::string> cpu_policies() {
+  std::vector<std::string> policies = sequence_policies();
+  for (const std::string& policy : coded_policies()) policies.push_back(policy);
+  return policies;
+}
+
+inline std::vector<std::string> cpu_formats() {
+  std::vector<std::string> formats = all_formats();
+  formats.insert(formats.end(), {kCodesOfLayer, kCodesOfHeads});
+  return formats;
+}
+
+inline kvq_test::Cache make_cache(kvq_context* context, const kvq_cache_options& options, const std::string& policy) {
+  if (policy.find("commvq") == std::string::npos) return kvq_test::make_cache(context, options, policy);
+  const bool of_heads = policy.rfind("# codes of each head", 0) == 0;
+  const kvq_scope scope = of_heads ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  return kvq_test::make_cache(context, options, policy,
+                              {.stages = 2, .codes = 8, .bits = 1, .scope = scope, .norms = scope});
+}
+
 }  // namespace conformance

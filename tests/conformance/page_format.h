@@ -1,6 +1,8 @@
 // The page formats, as the tests name and parse them.
 #pragma once
 
+#include "support/codebook.h"
+
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,14 +12,17 @@ namespace conformance {
 inline constexpr int kPageSlots = 32;
 
 struct PageFormat {
-  int bits = 16;  // 16: FP16
+  int bits = 16;  // 16: FP16; 0: a codebook says
   bool hadamard = false;
 
   bool sealed() const { return bits < 16; }
+  bool coded() const { return bits == 0; }
+  bool integer() const { return sealed() && !coded(); }
 
-  // "int4", "int4+hadamard", "fp16".
+  // "int4", "int4+hadamard", "fp16", "commvq".
   static PageFormat parse(const std::string& name) {
     if (name == "fp16") return {};
+    if (name == "commvq") return {0, false};
     const size_t plus = name.find('+');
     if (name.rfind("int", 0) != 0) throw std::invalid_argument(name);
     return {std::stoi(name.substr(3, plus - 3)), plus != std::string::npos};
@@ -31,22 +36,26 @@ struct Storage {
   int group = 32;
   int sink = 0;
   int recent = 1;
+  kvq_test::Codes codes = {};
 
-  static Storage uniform(const std::string& format) { return {format, format, 32, 0, 1}; }
+  static Storage uniform(const std::string& format) { return {format, format, 32, 0, 1, {}}; }
+
+  bool coded() const { return PageFormat::parse(keys).coded() || PageFormat::parse(values).coded(); }
 
   std::string name() const {
     std::string text = keys == values ? keys : keys + "/" + values;
     if (group != 32) text += " g" + std::to_string(group);
+    if (coded()) text += " " + codes.name();
     return text;
   }
 
   std::string policy() const {
     const PageFormat v = PageFormat::parse(values);
     std::string text = "version: 1\nkeys: " + keys + "\n";
-    text += v.sealed()
+    text += v.integer()
                 ? "values: {format: int" + std::to_string(v.bits) + ", hadamard: " + (v.hadamard ? "true" : "false") +
                       ", group: " + std::to_string(group) + "}\n"
-                : "values: fp16\n";
+                : "values: " + values + "\n";
     return text + "sink: " + std::to_string(sink) + "\nrecent: " + std::to_string(recent) + "\n";
   }
 
@@ -74,12 +83,31 @@ inline const std::vector<std::string>& all_formats() {
 inline std::vector<Storage> all_storages() {
   std::vector<Storage> storages;
   for (const std::string& name : all_formats()) storages.push_back(Storage::uniform(name));
-  storages.push_back({"int4+hadamard", "int2", 32, 0, 1});
-  storages.push_back({"fp16", "int4", 32, 0, 1});
-  storages.push_back({"int3", "fp16", 32, 0, 1});
-  storages.push_back({"int8", "int4+hadamard", 64, 0, 1});
-  storages.push_back({"int2", "int3", 128, 0, 1});
+  storages.push_back({"int4+hadamard", "int2", 32, 0, 1, {}});
+  storages.push_back({"fp16", "int4", 32, 0, 1, {}});
+  storages.push_back({"int3", "fp16", 32, 0, 1, {}});
+  storages.push_back({"int8", "int4+hadamard", 64, 0, 1, {}});
+  storages.push_back({"int2", "int3", 128, 0, 1, {}});
   return storages;
+}
+
+// Codes of a layer and of each head, alone and with every other kind of format.
+inline std::vector<Storage> coded_storages() {
+  const kvq_test::Codes of_layer{.stages = 3, .codes = 16, .bits = 1};
+  const kvq_test::Codes of_head{.stages = 2, .codes = 64, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD};
+  return {{"commvq", "commvq", 32, 0, 1, of_layer},
+          {"commvq", "commvq", 32, 1, 2, of_head},
+          {"commvq", "commvq", 32, 0, 1, {.stages = 2, .codes = 16, .bits = 1, .norms = KVQ_SCOPE_HEAD}},
+          {"commvq", "commvq", 32, 0, 1, {.stages = 2, .codes = 16, .bits = 1, .scope = KVQ_SCOPE_HEAD}},
+          {"commvq", "int4", 32, 0, 1, {.stages = 2, .codes = 64, .bits = 0}},
+          {"commvq",
+           "fp16",
+           32,
+           0,
+           1,
+           {.stages = 3, .codes = 16, .bits = 0, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD}},
+          {"fp16", "commvq", 32, 0, 1, {.stages = 0, .bits = 2}},
+          {"int8", "commvq", 32, 0, 1, {.stages = 0, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD}}};
 }
 
 }  // namespace conformance

@@ -86,7 +86,8 @@ Run::Run(const Scenario& s, const Inputs& inputs, const Storage& storage, const 
     : scenario_(s),
       inputs_(inputs),
       context_(kvq_test::make_context(isa.c_str(), n_threads)),
-      cache_(kvq_test::make_cache(context_.get(), options_of(s), storage.policy())) {
+      cache_(storage.coded() ? kvq_test::make_cache(context_.get(), options_of(s), storage.policy(), storage.codes)
+                             : kvq_test::make_cache(context_.get(), options_of(s), storage.policy())) {
   for (const Inputs::Tokens& tokens : inputs.sequences) {
     sequences_.push_back(kvq_test::make_sequence(cache_.get()));
     const auto n = static_cast<int32_t>(tokens.positions.size());

@@ -17,7 +17,7 @@ namespace {
 // A cache with one policy, and a text to fill it with.
 struct Bench {
   explicit Bench(const std::string& policy)
-      : context(kvq_test::make_context()), cache(kvq_test::make_cache(context.get(), shape.options(), policy)) {}
+      : context(kvq_test::make_context()), cache(make_cache(context.get(), shape.options(), policy)) {}
 
   Sequence filled(int32_t n, int32_t chunk = 1000) const {
     Sequence sequence = kvq_test::make_sequence(cache.get());
@@ -39,7 +39,7 @@ struct Bench {
 }  // namespace
 
 TEST_CASE("appending in chunks of any size stores the same bytes") {
-  for (const std::string& policy : sequence_policies()) {
+  for (const std::string& policy : cpu_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {1, 32, 33, 64, 500}) {
@@ -56,7 +56,7 @@ TEST_CASE("appending in chunks of any size stores the same bytes") {
 }
 
 TEST_CASE("a fork that is appended to leaves its parent alone and equals a sequence built directly") {
-  for (const std::string& policy : sequence_policies()) {
+  for (const std::string& policy : cpu_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {1, 31, 32, 33, 64, 100}) {
@@ -116,7 +116,7 @@ TEST_CASE("what is truncated again was never appended") {
 }
 
 TEST_CASE("truncating to a page border keeps sealed pages as they are") {
-  for (const std::string& policy : sequence_policies()) {
+  for (const std::string& policy : cpu_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     const Sequence sequence = bench.filled(200);
@@ -150,7 +150,7 @@ TEST_CASE("truncating a fork leaves its parent alone") {
 }
 
 TEST_CASE("a snapshot loads to the same bytes and the same attention, and goes on the same way") {
-  for (const std::string& policy : sequence_policies()) {
+  for (const std::string& policy : cpu_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {0, 1, 32, 33, 200}) {

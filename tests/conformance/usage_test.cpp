@@ -122,9 +122,9 @@ TEST_CASE("bits per scalar are those of the pages, plus positions and lists") {
 TEST_CASE("usage grows with every token and never with reading") {
   const Shape shape;
   const Context context = kvq_test::make_context();
-  for (const std::string& policy : sequence_policies()) {
+  for (const std::string& policy : cpu_policies()) {
     CAPTURE(policy);
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+    const Cache cache = make_cache(context.get(), shape.options(), policy);
     const Sequence sequence = kvq_test::make_sequence(cache.get());
     const Text text(shape, 300, 1);
     kvq_usage previous = kvq_test::usage(cache.get(), sequence.get());
@@ -151,7 +151,7 @@ TEST_CASE("guessing and rolling back again and again takes no more memory") {
   const Context context = kvq_test::make_context();
   for (const char* policy : {"fp16", "version: 1\nkeys: int4\nvalues: int4\nrecent: 3\n"}) {
     CAPTURE(policy);
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+    const Cache cache = make_cache(context.get(), shape.options(), policy);
     const Sequence sequence = kvq_test::make_sequence(cache.get());
     const Text text(shape, 400, 1);
     text.append(cache.get(), sequence.get(), 0, 330);

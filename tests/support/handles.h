@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvq.h"
+#include "support/codebook.h"
 #include "support/device.h"
 #include "support/tensor.h"
 
@@ -38,12 +39,14 @@ void require(Call&& call) {
 struct Destroy {
   void operator()(kvq_context* context) const { kvq_context_destroy(context); }
   void operator()(kvq_policy* policy) const { kvq_policy_destroy(policy); }
+  void operator()(kvq_codebook* codebook) const { kvq_codebook_destroy(codebook); }
   void operator()(kvq_cache* cache) const { kvq_cache_destroy(cache); }
   void operator()(kvq_sequence* sequence) const { kvq_sequence_destroy(sequence); }
 };
 
 using Context = std::unique_ptr<kvq_context, Destroy>;
 using Policy = std::unique_ptr<kvq_policy, Destroy>;
+using Codebook = std::unique_ptr<kvq_codebook, Destroy>;
 using Cache = std::unique_ptr<kvq_cache, Destroy>;
 using Sequence = std::unique_ptr<kvq_sequence, Destroy>;
 using Snapshot = std::vector<std::byte>;
@@ -79,6 +82,20 @@ inline Cache make_cache(kvq_context* context, const kvq_cache_options& options, 
   require([&](kvq_error* error) { return kvq_cache_create(context, &options, policy.get(), &cache, error); });
   note_cache(context, cache, options);
   return Cache(cache);
+}
+
+inline Codebook load_codebook(kvq_context* context, std::span<const std::byte> file) {
+  kvq_codebook* codebook = nullptr;
+  require([&](kvq_error* error) { return kvq_codebook_load(context, file.data(), file.size(), &codebook, error); });
+  return Codebook(codebook);
+}
+
+// With random codes. The cache keeps what it needs of the codebook.
+inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy_yaml,
+                        const Codes& codes) {
+  const Codebook codebook = load_codebook(context, test_codebook(options, codes).file());
+  options.codebook = codebook.get();
+  return make_cache(context, options, policy_yaml);
 }
 
 inline kvq_cache_options cache_options(int32_t q_heads, int32_t kv_heads, int32_t head_dim, int32_t n_layers = 1) {

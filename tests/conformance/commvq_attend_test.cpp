@@ -1,0 +1,123 @@
+// Attention over pages stored with codebooks, against float64 over what the reference decoder returns.
+#include "attention_error.h"
+#include "support/build.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace conformance {
+
+using kvq_test::Codes;
+
+namespace {
+
+Storage coded(const Codes& codes) { return {"commvq", "commvq", 32, 0, 1, codes}; }
+
+std::vector<Storage> few_storages() { return {coded_storages()[0], coded_storages()[1]}; }
+
+}  // namespace
+
+TEST_CASE("codes: every head size, pairing and number of query heads") {
+  for (const int32_t head_dim : {64, 80, 96, 128}) {
+    for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
+      for (const int32_t group : {1, 4}) {
+        check_attention({.name = "head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group) +
+                                 (rope == KVQ_ROPE_HALF ? ", half" : ", interleaved"),
+                         .q_heads = 2 * group,
+                         .head_dim = head_dim,
+                         .rope = rope,
+                         .lengths = {161, 70},
+                         .query_counts = {1, 3}},
+                        coded_storages());
+      }
+    }
+  }
+}
+
+TEST_CASE("codes: the smallest head and the largest") {
+  for (const int32_t head_dim : {8, 24, 256}) {
+    check_attention({.name = "head_dim " + std::to_string(head_dim), .head_dim = head_dim, .lengths = {100}},
+                    few_storages());
+  }
+}
+
+TEST_CASE("codes: every number of codes, also with several groups in a head") {
+  for (const int32_t codes : {2, 4, 8, 16, 32, 64, 128, 256}) {
+    for (const int32_t group : {0, 8, 16}) {
+      const int32_t stages = codes > 64 ? 1 : 2;
+      for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
+        check_attention(
+            {.name = std::to_string(codes) + " codes", .rope = rope, .lengths = {75}},
+            {coded({.stages = stages, .codes = codes, .group = group, .bits = 1}), coded({.stages = stages,
+                                                                                          .codes = codes,
+                                                                                          .group = group,
+                                                                                          .bits = 2,
+                                                                                          .scope = KVQ_SCOPE_HEAD,
+                                                                                          .norms = KVQ_SCOPE_HEAD})});
+      }
+    }
+  }
+}
+
+// Shares of token numbers: the last page of a layer holds fewer than the others, or none.
+TEST_CASE("codes: numbers of key heads that do not divide a page") {
+  for (const int32_t kv_heads : {1, 2, 3, 5, 6, 33, 40}) {
+    check_attention({.name = std::to_string(kv_heads) + " key heads",
+                     .q_heads = kv_heads,
+                     .kv_heads = kv_heads,
+                     .head_dim = 8,
+                     .lengths = {80}},
+                    {coded({.stages = 2, .codes = 8, .bits = 1}),
+                     coded({.stages = 2, .codes = 8, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD})});
+  }
+}
+
+TEST_CASE("codes: several queries, and batches of sequences of different length") {
+  for (const int32_t queries : {2, 5, 33, 100}) {
+    check_attention({.name = std::to_string(queries) + " queries",
+                     .lengths = {kvq_test::full_or_small(300, 150)},
+                     .query_counts = {queries}},
+                    coded_storages());
+  }
+  check_attention({.name = "six sequences", .lengths = {1, 33, 64, 500, 31, 97}, .query_counts = {1, 5, 64, 2, 31, 1}},
+                  coded_storages());
+  check_attention({.name = "several parts", .lengths = {2100, 40}, .query_counts = {1, 1}}, few_storages());
+}
+
+TEST_CASE("codes: positions with gaps, queries anywhere, positions of any size") {
+  for (const Positions positions : {Positions::kGaps, Positions::kAnyQueries}) {
+    check_attention({.name = "gaps", .lengths = {300, 31}, .query_counts = {17, 2}, .positions = positions},
+                    coded_storages());
+  }
+}
+
+TEST_CASE("codes: window, soft-cap and scale") {
+  for (const int32_t window : {1, 32, 100}) {
+    for (const Positions positions : {Positions::kConsecutive, Positions::kGaps}) {
+      check_attention({.name = "window " + std::to_string(window),
+                       .lengths = {300},
+                       .query_counts = {40},
+                       .positions = positions,
+                       .sliding_window = window},
+                      few_storages());
+    }
+  }
+  check_attention({.name = "soft-cap, window and scale",
+                   .scale = 0.4F,
+                   .lengths = {200},
+                   .query_counts = {3},
+                   .sliding_window = 50,
+                   .logit_softcap = 3.0F},
+                  few_storages());
+}
+
+TEST_CASE("codes: every element type") {
+  for (const kvq_dtype dtype : {KVQ_F16, KVQ_BF16}) {
+    check_attention(
+        {.name = "16-bit tensors", .lengths = {100}, .kv_dtype = dtype, .q_dtype = dtype, .out_dtype = dtype},
+        few_storages());
+  }
+}
+
+}  // namespace conformance
