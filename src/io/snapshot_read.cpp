@@ -133,7 +133,7 @@ class SequenceReader {
   }
 
   static bool holds_same_tokens(const Page* a, const Page* b) {
-    if (a->format != b->format || a->count != b->count) return false;
+    if (a->format() != b->format() || a->count != b->count) return false;
     for (int32_t slot = 0; slot < a->count; ++slot) {
       if (a->position(slot) != b->position(slot)) return false;
     }
