@@ -96,9 +96,6 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
     const int32_t begin = group * shape.keys.group;
     const int32_t end = begin + shape.keys.group;
     int32_t page = 0;
-    for (; page + 8 <= pages; page += 8) {
-      sum_pairs<8>(lookup, stages, begin, end, indices, page, plane_size, turns, planes);
-    }
     for (; page + 4 <= pages; page += 4) {
       sum_pairs<4>(lookup, stages, begin, end, indices, page, plane_size, turns, planes);
     }
