@@ -149,10 +149,11 @@ class AttendCall {
   /// Rows that are decoded together.
   void merge_block(const AttendMerge& merge, int32_t row, int32_t rows) noexcept {
     const AttendItem& first = workspace_.items[merge.first_item];
-    alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kMaxHeadDim)> outputs{};
+    alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows * kMaxHeadDim)> outputs{};
     std::array<float, kBlockRows> sums{};
     for (int32_t i = 0; i < rows; ++i) {
-      sums[static_cast<size_t>(i)] = merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
+      sums[static_cast<size_t>(i)] =
+          merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
     }
     if (layout_.sums.bits > 0) {
       add_decoded(*batch_.codes, kernels_, first.head, layout_.sums, rows, bit_sums(first, row), outputs.data());

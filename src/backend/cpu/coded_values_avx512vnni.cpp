@@ -10,9 +10,9 @@ namespace kvq::cpu {
 namespace {
 
 /// Sums of the weights of four slots, as bytes: entry n of sixteen adds those whose bit of n is set. Byte i of a word
-/// holds slots 4f + i as bits f: bits 0 to 3 look up in the i-th sixteen entries of `low`, the others in those of `high`.
-/// Each sixteen entries have a step of their own, the row's step times a byte, so that small weights are as exact as
-/// large ones.
+/// holds slots 4f + i as bits f: bits 0 to 3 look up in the i-th sixteen entries of `low`, the others in those of
+/// `high`. Each sixteen entries have a step of their own, the row's step times a byte, so that small weights are as
+/// exact as large ones.
 struct WeightTables {
   __m512i entries[2];      // low, high
   int32_t multipliers[2];  // a byte for each byte of a word
@@ -41,7 +41,8 @@ inline __m512i sum_weights(__m512i weights, __m512i positions) {
   entries = _mm512_add_epi16(entries, _mm512_maskz_permutexvar_epi16(0xF0F0F0F0, of_field(2), weights));
   const __m512i with_last = _mm512_add_epi16(entries, _mm512_permutexvar_epi16(of_field(3), weights));
   const __m512i round_to_byte = _mm512_set1_epi16(256);  // (x · 256 + 2^14) >> 15
-  return _mm512_packus_epi16(_mm512_mulhrs_epi16(entries, round_to_byte), _mm512_mulhrs_epi16(with_last, round_to_byte));
+  return _mm512_packus_epi16(_mm512_mulhrs_epi16(entries, round_to_byte),
+                             _mm512_mulhrs_epi16(with_last, round_to_byte));
 }
 
 constexpr float kLargestByte = 254.0F;
@@ -62,8 +63,7 @@ inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTab
   __m512 total = _mm512_setzero_ps();
   __m512 largest = _mm512_setzero_ps();
   for (int32_t slot = 0; slot < planes.pages * kPageSlots; slot += 16) {
-    const __m512 scale =
-        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(planes.scales + slot)));
+    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(planes.scales + slot)));
     const __m512 weight = _mm512_mul_ps(_mm512_loadu_ps(p + slot), scale);
     _mm512_store_ps(weights + slot, weight);
     total = _mm512_add_ps(total, weight);
@@ -157,7 +157,10 @@ inline void add_bits(const BitPlanes& planes, const float* p, float* sums, size_
   }
   for (int32_t part = 0; part < planes.parts; ++part) {
     const size_t scales = sizeof(uint32_t) * static_cast<size_t>(planes.lanes);
-    for (int32_t page = 0; page < planes.pages; ++page) prefetch(planes.sides.later(planes.first_head + part, page) + scales);
+    for (int32_t page = 0; page < planes.pages; ++page) {
+      planes.sides.prefetch_record(planes.first_head + part, page);
+      prefetch(planes.sides.later(planes.first_head + part, page) + scales);
+    }
     for (int32_t lane = 0; lane < planes.lanes; lane += kLanes) {
       add_lanes<kRows>(planes, part, lane, tables, sums + static_cast<ptrdiff_t>(part) * planes.lanes + lane, stride);
     }

@@ -123,7 +123,8 @@ HWY_INLINE void decode_channels(D d, const float* codes, size_t code_stride, int
   const size_t lanes = hn::Lanes(d);
   hn::Vec<D> total[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kVectors; ++i) total[r][i] = hn::LoadU(d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
+    for (int i = 0; i < kVectors; ++i)
+      total[r][i] = hn::LoadU(d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
   }
   for (int32_t bit = 0; bit < bits; ++bit, codes += code_stride) {
     hn::Vec<D> code[kVectors];
@@ -137,7 +138,8 @@ HWY_INLINE void decode_channels(D d, const float* codes, size_t code_stride, int
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kVectors; ++i) hn::StoreU(total[r][i], d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
+    for (int i = 0; i < kVectors; ++i)
+      hn::StoreU(total[r][i], d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
   }
 }
 
