@@ -11,8 +11,6 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// More stages are refused when a codebook is made.
-constexpr int32_t kMaxStages = 256;
 constexpr int32_t kMaxPairs = kMaxHeadDim / 2;
 constexpr int32_t kPairWords = kPageSlots;  // of a plane: {re, im} of the slots
 
@@ -88,7 +86,7 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
   for (int32_t page = 0; page < pages; ++page) {
     for (size_t offset = 0; offset < layout.bytes(); offset += 64) prefetch(keys.later(head, page) + offset);
   }
-  Indices indices[kMaxStages];
+  Indices indices[KeyLookup::kMaxStages];
   for (int32_t group = 0; group < shape.groups(); ++group) {
     for (int32_t stage = 0; stage < stages; ++stage) {
       const size_t offset = static_cast<size_t>(group * stages + stage) * layout.stage_bytes();
