@@ -8,6 +8,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <tuple>
 
 namespace kvq::cpu {
 namespace {
@@ -39,6 +41,7 @@ class AttendCall {
       for (int32_t head = 0; head < batch_.kv_heads; ++head) partials = plan_head(s, head, partials);
     }
     grow(workspace_.partials, partials);
+    order_items();
   }
 
   void run(Parallel& parallel) {
@@ -49,8 +52,9 @@ class AttendCall {
     });
     const bool split = workspace_.items.size() != workspace_.merges.size();
     parallel.run(static_cast<int32_t>(workspace_.items.size()), [this, split](int32_t i) noexcept {
-      run(static_cast<size_t>(i));
-      if (!split) merge({static_cast<size_t>(i), 1});
+      const auto item = static_cast<size_t>(workspace_.order[static_cast<size_t>(i)]);
+      run(item);
+      if (!split) merge({item, 1});
     });
     if (!split) return;
     parallel.run(static_cast<int32_t>(workspace_.merges.size()),
@@ -82,6 +86,20 @@ class AttendCall {
       workspace_.merges.push_back(merge);
     }
     return partials;
+  }
+
+  /// Items of all heads that read the same pages follow each other if pages hold what other heads need: what one item
+  /// reads is then in the cache for the next.
+  void order_items() {
+    Vector<int32_t>& order = workspace_.order;
+    order.resize(workspace_.items.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (layout_.sums.bits == 0 || batch_.codes->coder.shape.values.scope != Scope::kLayer) return;
+    std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+      const AttendItem& x = workspace_.items[static_cast<size_t>(a)];
+      const AttendItem& y = workspace_.items[static_cast<size_t>(b)];
+      return std::tie(x.sequence, x.page_begin, a) < std::tie(y.sequence, y.page_begin, b);
+    });
   }
 
   /// First row of a KV head's queries in the work space.
@@ -131,10 +149,11 @@ class AttendCall {
   /// Rows that are decoded together.
   void merge_block(const AttendMerge& merge, int32_t row, int32_t rows) noexcept {
     const AttendItem& first = workspace_.items[merge.first_item];
-    alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kMaxHeadDim)> outputs{};
+    alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows * kMaxHeadDim)> outputs{};
     std::array<float, kBlockRows> sums{};
     for (int32_t i = 0; i < rows; ++i) {
-      sums[static_cast<size_t>(i)] = merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
+      sums[static_cast<size_t>(i)] =
+          merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
     }
     if (layout_.sums.bits > 0) {
       add_decoded(*batch_.codes, kernels_, first.head, layout_.sums, rows, bit_sums(first, row), outputs.data());

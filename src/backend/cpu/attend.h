@@ -38,6 +38,7 @@ class AttendWorkspace : public Workspace {
         rotated_queries(StlAllocator<float>(allocator)),
         partials(StlAllocator<float>(allocator)),
         items(StlAllocator<AttendItem>(allocator)),
+        order(StlAllocator<int32_t>(allocator)),
         merges(StlAllocator<AttendMerge>(allocator)) {}
 
   Vector<float> rope_table;       // [total queries, rotary_dim]
@@ -45,6 +46,7 @@ class AttendWorkspace : public Workspace {
   Vector<float> rotated_queries;  // the same after a Hadamard rotation; empty when no page needs it
   Vector<float> partials;
   Vector<AttendItem> items;
+  Vector<int32_t> order;  // in which items are run
   Vector<AttendMerge> merges;
 };
 

@@ -105,8 +105,8 @@ void CodedAttention::rebuild(ptrdiff_t place) {
   const bool half = shape().pairing == KVQ_ROPE_HALF;
   const int32_t stages = shape().keys.stages;
   std::array<uint8_t, 2 * kPageSlots * kMaxStages> indices;
-  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kPageSlots* kMaxHeadDim)> rows;
-  alignas(kDataAlignment) std::array<float, 2 * kPageSlots * static_cast<size_t>(keys::padded(kMaxHeadDim / 2))> vectors;
+  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;
+  alignas(kDataAlignment) std::array<float, 2 * kPageSlots* static_cast<size_t>(keys::padded(kMaxHeadDim / 2))> vectors;
   for (int32_t part = 0; part < shape().groups(); ++part) {
     for (int32_t stage = 0; stage < stages; ++stage) {
       uint8_t fields[2 * kPageSlots];
@@ -154,7 +154,7 @@ void CodedAttention::score(ptrdiff_t first, int32_t count, int32_t rows, const f
     return;
   }
   const auto dim = static_cast<size_t>(batch_.head_dim);
-  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kMaxHeadDim)> queries{};
+  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows * kMaxHeadDim)> queries{};
   for (ptrdiff_t i = 0; i < count; ++i, plane += plane_size(), norms += kPageSlots, scores += kPageSlots) {
     std::copy_n(q, static_cast<size_t>(rows) * dim, queries.data());
     for (int32_t r = 0; r < rows; ++r) {
@@ -177,8 +177,8 @@ void CodedAttention::add_values(ptrdiff_t first, int32_t count, int32_t rows, co
     read_numbers(where.scales, values, head_, page, scales.data() + static_cast<ptrdiff_t>(page) * kPageSlots);
   }
   const bool of_head = shape().values.scope == Scope::kHead;
-  const BitPlanes planes{values, of_head ? head_ : 0, of_head ? 1 : shape().kv_heads, count, where.lanes,
-                         scales.data()};
+  const BitPlanes planes{values, of_head ? head_ : 0, of_head ? 1 : shape().kv_heads,
+                         count,  where.lanes,         scales.data()};
   kernels_.sum_bits(planes, rows, p, sums, layout.width(), layout.total());
 }
 
@@ -188,7 +188,7 @@ void add_decoded(const LayerCodes& codes, const KernelTable& kernels, int32_t he
   const bool of_layer = shape.values.scope == Scope::kLayer;
   const ValueCode code = value_code(shape, codes.coder.numbers, of_layer ? 0 : head);
   const size_t first = of_layer ? static_cast<size_t>(head) * static_cast<size_t>(shape.head_dim) : 0;
-  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kMaxHeadDim)> decoded{};
+  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows * kMaxHeadDim)> decoded{};
   for (int32_t r = 0; r < rows; ++r) {
     const float total = sums[static_cast<size_t>(r) * layout.width() + layout.total()];
     float* row = decoded.data() + static_cast<ptrdiff_t>(r) * kMaxHeadDim;

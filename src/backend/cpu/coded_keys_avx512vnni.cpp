@@ -11,17 +11,16 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// More stages are refused when a codebook is made.
-constexpr int32_t kMaxStages = 256;
 constexpr int32_t kMaxPairs = kMaxHeadDim / 2;
 constexpr int32_t kPairWords = kPageSlots;  // of a plane: {re, im} of the slots
 
 /// The indices of 32 slots as bytes: a, then b with 64 added, which selects the second of two tables.
 inline __m512i unpack_indices(const std::byte* stage) {
   // Each quadword gets the 24 bits of four slots' a and those of their b.
-  alignas(64) static constexpr uint8_t kBytes[64] = {
-      0,  1,  2,  24, 25, 26, 0, 0, 3,  4,  5,  27, 28, 29, 0, 0, 6,  7,  8,  30, 31, 32, 0, 0, 9,  10, 11, 33, 34, 35, 0, 0,
-      12, 13, 14, 36, 37, 38, 0, 0, 15, 16, 17, 39, 40, 41, 0, 0, 18, 19, 20, 42, 43, 44, 0, 0, 21, 22, 23, 45, 46, 47, 0, 0};
+  alignas(64) static constexpr uint8_t kBytes[64] = {0,  1,  2,  24, 25, 26, 0, 0, 3,  4,  5,  27, 28, 29, 0, 0,
+                                                     6,  7,  8,  30, 31, 32, 0, 0, 9,  10, 11, 33, 34, 35, 0, 0,
+                                                     12, 13, 14, 36, 37, 38, 0, 0, 15, 16, 17, 39, 40, 41, 0, 0,
+                                                     18, 19, 20, 42, 43, 44, 0, 0, 21, 22, 23, 45, 46, 47, 0, 0};
   const __m512i fields = _mm512_maskz_loadu_epi8(0x0000FFFFFFFFFFFFULL, stage);
   const __m512i shifts = _mm512_set1_epi64(0x2A12240C1E061800LL);
   const __m512i indices =
@@ -34,7 +33,8 @@ struct Indices {
   __m512i pages[kTilePages];
 };
 
-/// e^{iθ} times the sums of a pair, and {re, im} of slots in words. Their order is that of unpacked halves of registers.
+/// e^{iθ} times the sums of a pair, and {re, im} of slots in words. Their order is that of unpacked halves of
+/// registers.
 inline void rotate_and_store(__m512i real, __m512i imaginary, const int16_t* turns, int16_t* plane) {
   const __m512i cosine = _mm512_loadu_si512(turns);
   const __m512i sine = _mm512_loadu_si512(turns + kPageSlots);
@@ -72,7 +72,8 @@ inline void sum_pairs(const KeyLookup& lookup, int32_t stages, int32_t begin, in
     const auto at = static_cast<size_t>(pair) * 2 * kPairWords;
     HWY_UNROLL(8)
     for (int p = 0; p < kPages; ++p) {
-      rotate_and_store(real[p], imaginary[p], turns + at, planes + static_cast<size_t>(first_page + p) * plane_size + at);
+      rotate_and_store(real[p], imaginary[p], turns + at,
+                       planes + static_cast<size_t>(first_page + p) * plane_size + at);
     }
   }
 }
@@ -85,7 +86,7 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
   for (int32_t page = 0; page < pages; ++page) {
     for (size_t offset = 0; offset < layout.bytes(); offset += 64) prefetch(keys.later(head, page) + offset);
   }
-  Indices indices[kMaxStages];
+  Indices indices[KeyLookup::kMaxStages];
   for (int32_t group = 0; group < shape.groups(); ++group) {
     for (int32_t stage = 0; stage < stages; ++stage) {
       const size_t offset = static_cast<size_t>(group * stages + stage) * layout.stage_bytes();
@@ -96,9 +97,6 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
     const int32_t begin = group * shape.keys.group;
     const int32_t end = begin + shape.keys.group;
     int32_t page = 0;
-    for (; page + 8 <= pages; page += 8) {
-      sum_pairs<8>(lookup, stages, begin, end, indices, page, plane_size, turns, planes);
-    }
     for (; page + 4 <= pages; page += 4) {
       sum_pairs<4>(lookup, stages, begin, end, indices, page, plane_size, turns, planes);
     }
@@ -142,8 +140,8 @@ inline void prepare_queries(const CodebookShape& shape, const float* factors, co
       _mm512_store_ps(out.real[r] + pair, x);
       _mm512_store_ps(out.imaginary[r] + pair, y);
     }
-    const float step = std::max({_mm512_reduce_add_ps(sum) / kLargestSum,
-                                 _mm512_reduce_max_ps(largest) / kLargestInteger, 1e-30F});
+    const float step =
+        std::max({_mm512_reduce_add_ps(sum) / kLargestSum, _mm512_reduce_max_ps(largest) / kLargestInteger, 1e-30F});
     const __m512 inverse = _mm512_set1_ps(1.0F / step);
     for (int32_t pair = 0; pair < pairs; pair += 16) {
       _mm512_store_ps(out.real[r] + pair, _mm512_mul_ps(inverse, _mm512_load_ps(out.real[r] + pair)));
@@ -169,8 +167,7 @@ inline void turn_queries(const BlockQueries& queries, int32_t pairs, const float
       const __m512 one = _mm512_set1_ps(1.0F);
       const __m512i real = round_to_low_bits(_mm512_fmadd_ps(x, cosine, _mm512_mul_ps(y, sine)), one);
       const __m512i imaginary = round_to_low_bits(_mm512_fmsub_ps(y, cosine, _mm512_mul_ps(x, sine)), one);
-      _mm512_store_si512(words[r] + pair,
-                         _mm512_mask_blend_epi16(0xAAAAAAAA, real, _mm512_slli_epi32(imaginary, 16)));
+      _mm512_store_si512(words[r] + pair, _mm512_mask_blend_epi16(0xAAAAAAAA, real, _mm512_slli_epi32(imaginary, 16)));
     }
   }
 }

@@ -10,9 +10,9 @@ namespace kvq::cpu {
 namespace {
 
 /// Sums of the weights of four slots, as bytes: entry n of sixteen adds those whose bit of n is set. Byte i of a word
-/// holds slots 4f + i as bits f: bits 0 to 3 look up in the i-th sixteen entries of `low`, the others in those of `high`.
-/// Each sixteen entries have a step of their own, the row's step times a byte, so that small weights are as exact as
-/// large ones.
+/// holds slots 4f + i as bits f: bits 0 to 3 look up in the i-th sixteen entries of `low`, the others in those of
+/// `high`. Each sixteen entries have a step of their own, the row's step times a byte, so that small weights are as
+/// exact as large ones.
 struct WeightTables {
   __m512i entries[2];      // low, high
   int32_t multipliers[2];  // a byte for each byte of a word
@@ -41,7 +41,8 @@ inline __m512i sum_weights(__m512i weights, __m512i positions) {
   entries = _mm512_add_epi16(entries, _mm512_maskz_permutexvar_epi16(0xF0F0F0F0, of_field(2), weights));
   const __m512i with_last = _mm512_add_epi16(entries, _mm512_permutexvar_epi16(of_field(3), weights));
   const __m512i round_to_byte = _mm512_set1_epi16(256);  // (x · 256 + 2^14) >> 15
-  return _mm512_packus_epi16(_mm512_mulhrs_epi16(entries, round_to_byte), _mm512_mulhrs_epi16(with_last, round_to_byte));
+  return _mm512_packus_epi16(_mm512_mulhrs_epi16(entries, round_to_byte),
+                             _mm512_mulhrs_epi16(with_last, round_to_byte));
 }
 
 constexpr float kLargestByte = 254.0F;
@@ -62,8 +63,7 @@ inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTab
   __m512 total = _mm512_setzero_ps();
   __m512 largest = _mm512_setzero_ps();
   for (int32_t slot = 0; slot < planes.pages * kPageSlots; slot += 16) {
-    const __m512 scale =
-        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(planes.scales + slot)));
+    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(planes.scales + slot)));
     const __m512 weight = _mm512_mul_ps(_mm512_loadu_ps(p + slot), scale);
     _mm512_store_ps(weights + slot, weight);
     total = _mm512_add_ps(total, weight);
@@ -90,28 +90,35 @@ inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTab
   return _mm512_reduce_add_ps(total);
 }
 
-/// Up to 32 lanes of all pages of one part.
+/// Vectors of lanes that share what is read of the tables.
+constexpr int32_t kVectors = 4;
+constexpr int32_t kLanes = 16 * kVectors;
+
+/// Up to kLanes lanes of all pages of one part.
 template <int kRows>
 inline void add_lanes(const BitPlanes& planes, int32_t part, int32_t lane, const TileTables<kRows>& tables, float* sums,
                       size_t stride) {
-  const int32_t left = std::min(planes.lanes - lane, 32);
-  const auto lanes = static_cast<uint32_t>((uint64_t{1} << static_cast<uint32_t>(left)) - 1);
-  const __mmask16 mask[2] = {static_cast<__mmask16>(lanes), static_cast<__mmask16>(lanes >> 16U)};
+  const int32_t left = planes.lanes - lane;
+  const uint64_t lanes = left < kLanes ? (uint64_t{1} << static_cast<uint32_t>(left)) - 1 : ~uint64_t{0};
+  __mmask16 mask[kVectors];
+  for (int a = 0; a < kVectors; ++a) mask[a] = static_cast<__mmask16>(lanes >> static_cast<uint32_t>(16 * a));
   const __m512i nibble = _mm512_set1_epi8(15);
   const __m512i byte = _mm512_set1_epi32(0x30201000);  // where the entries of each byte of a word begin
   constexpr int kAndThenOr = 0xEA;
-  __m512i sum[kRows][2];
+  __m512i sum[kRows][kVectors];
   HWY_UNROLL(8)
-  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_si512();
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(8)
+    for (int a = 0; a < kVectors; ++a) sum[r][a] = _mm512_setzero_si512();
+  }
   for (int32_t page = 0; page < planes.pages; ++page) {
     const size_t offset = sizeof(uint32_t) * static_cast<size_t>(lane);
     const std::byte* words = planes.sides.at(planes.first_head + part, page) + offset;
     const std::byte* later = planes.sides.later(planes.first_head + part, page) + offset;
-    prefetch(later);
-    prefetch(later + 64);
-    __m512i indices[2][2];
-    HWY_UNROLL(2)
-    for (int a = 0; a < 2; ++a) {
+    __m512i indices[2][kVectors];
+    HWY_UNROLL(8)
+    for (int a = 0; a < kVectors; ++a) {
+      prefetch(later + 64 * a);
       const __m512i word = _mm512_maskz_loadu_epi32(mask[a], words + 64 * a);
       indices[0][a] = _mm512_ternarylogic_epi32(word, nibble, byte, kAndThenOr);
       indices[1][a] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(word, 4), nibble, byte, kAndThenOr);
@@ -122,8 +129,8 @@ inline void add_lanes(const BitPlanes& planes, int32_t part, int32_t lane, const
       HWY_UNROLL(2)
       for (int half = 0; half < 2; ++half) {
         const __m512i multipliers = _mm512_set1_epi32(table.multipliers[half]);
-        HWY_UNROLL(2)
-        for (int a = 0; a < 2; ++a) {
+        HWY_UNROLL(8)
+        for (int a = 0; a < kVectors; ++a) {
           const __m512i weights = _mm512_permutexvar_epi8(indices[half][a], table.entries[half]);
           sum[r][a] = _mm512_dpbusd_epi32(sum[r][a], weights, multipliers);
         }
@@ -133,8 +140,8 @@ inline void add_lanes(const BitPlanes& planes, int32_t part, int32_t lane, const
   HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
     const __m512 step = _mm512_set1_ps(tables.step[r]);
-    HWY_UNROLL(2)
-    for (int a = 0; a < 2; ++a) {
+    HWY_UNROLL(8)
+    for (int a = 0; a < kVectors; ++a) {
       float* to = sums + static_cast<size_t>(r) * stride + 16 * a;
       const __m512 before = _mm512_maskz_loadu_ps(mask[a], to);
       _mm512_mask_storeu_ps(to, mask[a], _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][a]), step, before));
@@ -149,7 +156,12 @@ inline void add_bits(const BitPlanes& planes, const float* p, float* sums, size_
     sums[static_cast<size_t>(r) * stride + total] += fill_tables<kRows>(planes, p + r * kTileSlots, r, tables);
   }
   for (int32_t part = 0; part < planes.parts; ++part) {
-    for (int32_t lane = 0; lane < planes.lanes; lane += 32) {
+    const size_t scales = sizeof(uint32_t) * static_cast<size_t>(planes.lanes);
+    for (int32_t page = 0; page < planes.pages; ++page) {
+      planes.sides.prefetch_record(planes.first_head + part, page);
+      prefetch(planes.sides.later(planes.first_head + part, page) + scales);
+    }
+    for (int32_t lane = 0; lane < planes.lanes; lane += kLanes) {
       add_lanes<kRows>(planes, part, lane, tables, sums + static_cast<ptrdiff_t>(part) * planes.lanes + lane, stride);
     }
   }

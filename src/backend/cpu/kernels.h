@@ -10,7 +10,7 @@
 namespace kvq {
 class KeyEncoder;
 class KeyLookup;
-}
+}  // namespace kvq
 
 namespace kvq::cpu {
 
@@ -65,11 +65,15 @@ struct PageSides {
   const std::byte* later(int32_t head, int32_t page) const {
     return at(head, first + page + kTilePages < end ? page + kTilePages : page);
   }
+  /// The record of a page two tiles later: where its data are.
+  [[gnu::always_inline]] void prefetch_record(int32_t head, int32_t page) const {
+    if (first + page + 2 * kTilePages < end) prefetch(lists[head][first + page + 2 * kTilePages]);
+  }
 };
 
-/// Unit keys of up to kTilePages pages of a head, summed by table lookups and rotated by the turns of their slots (fixed
-/// point, as PositionTurns::fixed_slots).
-/// planes: [pages][32 · head_dim] in an order that the kernel below knows.
+/// Unit keys of up to kTilePages pages of a head, summed by table lookups and rotated by the turns of their slots
+/// (fixed point, as PositionTurns::fixed_slots). planes: [pages][32 · head_dim] in an order that the kernel below
+/// knows.
 using LookupKernel = void (*)(const KeyLookup& lookup, const CodebookShape& shape, const PageSides& keys, int32_t head,
                               int32_t pages, const int16_t* turns, int16_t* planes);
 

@@ -113,6 +113,9 @@ inline void sum_bits(const BitPlanes& planes, int32_t rows, const float* p, floa
   }
 }
 
+/// Rows of codes lie too far apart for the processor to see that they follow each other.
+constexpr size_t kPrefetchedRows = 16;
+
 /// `kVectors` vectors of channels: a row of codes is read once for all rows of sums.
 template <int kRows, int kVectors, class D>
 HWY_INLINE void decode_channels(D d, const float* codes, size_t code_stride, int32_t bits, const float* sums,
@@ -120,18 +123,23 @@ HWY_INLINE void decode_channels(D d, const float* codes, size_t code_stride, int
   const size_t lanes = hn::Lanes(d);
   hn::Vec<D> total[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kVectors; ++i) total[r][i] = hn::LoadU(d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
+    for (int i = 0; i < kVectors; ++i)
+      total[r][i] = hn::LoadU(d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
   }
   for (int32_t bit = 0; bit < bits; ++bit, codes += code_stride) {
     hn::Vec<D> code[kVectors];
-    for (int i = 0; i < kVectors; ++i) code[i] = hn::LoadU(d, codes + static_cast<size_t>(i) * lanes);
+    for (int i = 0; i < kVectors; ++i) {
+      code[i] = hn::LoadU(d, codes + static_cast<size_t>(i) * lanes);
+      prefetch(codes + kPrefetchedRows * code_stride + static_cast<size_t>(i) * lanes);
+    }
     for (int r = 0; r < kRows; ++r) {
       const auto sum = hn::Set(d, sums[static_cast<size_t>(r) * stride + static_cast<size_t>(bit)]);
       for (int i = 0; i < kVectors; ++i) total[r][i] = hn::MulAdd(sum, code[i], total[r][i]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kVectors; ++i) hn::StoreU(total[r][i], d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
+    for (int i = 0; i < kVectors; ++i)
+      hn::StoreU(total[r][i], d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
   }
 }
 
