@@ -38,7 +38,11 @@ constexpr double kCodedKeyLimit = 0x1p-11;
 constexpr double kCodedValueLimit = 1e-5;
 
 double storage_limit(const std::string& format, bool of_keys, const std::string& isa) {
-  if (PageFormat::parse(format).coded()) return of_keys ? kCodedKeyLimit : kCodedValueLimit;
+  if (PageFormat::parse(format).coded()) {
+    // There, codes, queries and sums of probabilities are 8 bits wide as for the smaller integers.
+    if (has_fixed_point_products(isa)) return kFixed8Limit;
+    return of_keys ? kCodedKeyLimit : kCodedValueLimit;
+  }
   if (isa == kvq_test::kCuda) return kHalfLimit;
   const bool fixed_point = has_fixed_point_products(isa);
   const PageFormat parsed = PageFormat::parse(format);
