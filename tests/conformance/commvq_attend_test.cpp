@@ -60,6 +60,12 @@ TEST_CASE("codes: every number of codes, also with several groups in a head") {
   }
 }
 
+TEST_CASE("codes: as many stages as 1 and 2 bits take") {
+  check_attention({.name = "1 and 2 bits", .q_heads = 8, .kv_heads = 2, .head_dim = 128, .lengths = {300}},
+                  {coded({.stages = 11, .codes = 64, .bits = 1}), coded({.stages = 21, .codes = 64, .bits = 2}),
+                   coded({.stages = 11, .codes = 64, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD})});
+}
+
 // Shares of token numbers: the last page of a layer holds fewer than the others, or none.
 TEST_CASE("codes: numbers of key heads that do not divide a page") {
   for (const int32_t kv_heads : {1, 2, 3, 5, 6, 33, 40}) {
