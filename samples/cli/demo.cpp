@@ -12,16 +12,15 @@
 #include "needle.h"
 #include "output.h"
 #include "perplexity.h"
-#include "spec.h"
+#include "random_codebook.h"
 #include "table.h"
 #include "text_file.h"
 
 namespace cli {
 namespace {
 
-// The baseline first.
-constexpr std::array kFormats{"fp16", "int8",          "int4", "int4+hadamard",
-                              "int3", "int3+hadamard", "int2", "int2+hadamard"};
+constexpr std::array kPlainFormats{"fp16", "int8",          "int4", "int4+hadamard",
+                                   "int3", "int3+hadamard", "int2", "int2+hadamard"};
 constexpr std::array kGenerated{"fp16", "int4"};
 constexpr const char* kPrompt = "The old man walked to the window and";
 constexpr int32_t kGeneratedTokens = 13;
@@ -40,6 +39,13 @@ constexpr Extent kQuick{.perplexity = {.context = 256, .windows = 1, .chunk = 32
                         .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
                         .attention = {.length = 1024}};
 
+/** What a row of the report is about. */
+struct Format {
+  std::string kv;       // its name
+  std::string quality;  // with the demo model
+  std::string speed;    // with the layer that is timed
+};
+
 struct Options {
   ComputeOptions compute;
   bool quick = false;
@@ -47,7 +53,7 @@ struct Options {
 };
 
 struct Row {
-  std::string kv;
+  Format format;
   PerplexityResult perplexity;
   NeedleResult needle;
   Timing attention;
@@ -58,14 +64,27 @@ struct Sample {
   std::string text;
 };
 
-void measure_quality(Engine& engine, std::span<const int32_t> tokens, const Extent& extent, std::vector<Row>& rows) {
+/** The baseline first. */
+std::vector<Format> all_formats(const std::filesystem::path& directory, const ComputeOptions& compute) {
+  std::vector<Format> formats;
+  for (const char* kv : kPlainFormats) formats.push_back({kv, kv, kv});
+  if (compute.device != "cpu") return formats;  // GPUs know no codes yet
+  for (const std::string bits : {"2bit", "1bit"}) {
+    const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
+    formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq:random-" + bits});
+  }
+  return formats;
+}
+
+void measure_quality(Engine& engine, const std::vector<Format>& formats, std::span<const int32_t> tokens,
+                     const Extent& extent, std::vector<Row>& rows) {
   const int64_t steps = int64_t{extent.perplexity.windows} * extent.perplexity.context +
                         int64_t{extent.needle.samples} * extent.needle.context;
-  Progress progress("quality", steps * static_cast<int64_t>(kFormats.size()));
-  for (const char* kv : kFormats) {
-    const Spec format = load_spec(engine.context.get(), kv);
+  Progress progress("quality", steps * static_cast<int64_t>(formats.size()));
+  for (const Format& each : formats) {
+    const Spec format = load_spec(engine.context.get(), each.quality);
     llama::Session session(engine.model, engine.context.get(), format);
-    Row row{.kv = kv, .perplexity = {}, .needle = {}, .attention = {}};
+    Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
     row.perplexity = measure_perplexity(engine.model, session, tokens, extent.perplexity, progress);
     row.needle = measure_needle(engine.model, engine.tokenizer, session, tokens, extent.needle, progress);
     rows.push_back(std::move(row));
@@ -78,7 +97,7 @@ void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vec
   const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
   std::vector<TimedAttention> subjects;
   for (const Row& row : rows) {
-    const Spec format = load_spec(context.get(), row.kv);
+    const Spec format = load_layer_spec(context.get(), row.format.speed, extent.attention.layer);
     subjects.emplace_back(*device, context.get(), format, extent.attention);
     progress.advance(kTimingSteps);
   }
@@ -128,7 +147,7 @@ void print_report(const Extent& extent, const std::vector<Row>& rows, const std:
                "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
   for (const Row& row : rows) {
     const kvq_usage& usage = row.perplexity.usage;
-    table.add_row({row.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
+    table.add_row({row.format.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
                    number_text(static_cast<double>(usage.plain_fp16_bytes) / static_cast<double>(kv_bytes(usage)), 2),
                    number_text(row.perplexity.perplexity, 3),
                    &row == rows.data() ? "" : signed_percent(rise_percent(row, rows[0])),
@@ -153,7 +172,7 @@ void print_report_json(const Options& options, const Extent& extent, const std::
   object["formats"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     nlohmann::ordered_json format;
-    format["kv"] = row.kv;
+    format["kv"] = row.format.kv;
     format["perplexity"] = row.perplexity.perplexity;
     format["rise_percent"] = rise_percent(row, rows[0]);
     format["tokens"] = row.perplexity.tokens;
@@ -181,7 +200,7 @@ void run(const Options& options) {
   const std::vector<Sample> samples = generate_samples(engine);
   if (!options.json) print_samples(directory, samples);
   std::vector<Row> rows;
-  measure_quality(engine, tokens, extent, rows);
+  measure_quality(engine, all_formats(directory, options.compute), tokens, extent, rows);
   measure_speed(options.compute, extent, rows);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.json) return print_report_json(options, extent, rows, samples, seconds);

@@ -14,8 +14,8 @@ struct PageRun;
 /// Its data lives where the backend computes and is laid out as its PageFormat says; this record lives on the host.
 struct Page {
   std::byte* data = nullptr;
-  int32_t* positions = nullptr;        // `[32]` original positions, or null: first_position + slot
-  PageRun* run = nullptr;              // where the record and the data lie
+  int32_t* positions = nullptr;  // `[32]` original positions, or null: first_position + slot
+  PageRun* run = nullptr;        // where the record and the data lie
   int32_t first_position = 0;
   int32_t count = 0;                   // slots in use
   std::atomic<int32_t> references{1};  // a page with more than one holder is never changed

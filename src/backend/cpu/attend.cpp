@@ -196,7 +196,8 @@ class AttendCall {
   }
 
   float* bit_sums(const AttendItem& item, int32_t row) const {
-    return layout_.bit_sums(workspace_.partials.data() + item.partial, item.row_count) + row * layout_.sums.width();
+    return layout_.bit_sums(workspace_.partials.data() + item.partial, item.row_count) +
+           static_cast<size_t>(row) * layout_.sums.width();
   }
 
   /// Sums of all items meet in those of the first.
