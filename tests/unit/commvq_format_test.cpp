@@ -109,7 +109,9 @@ TEST_CASE("every slot's number has a place of its own, whatever the number of he
     int32_t kv_heads;
     int32_t share;
   };
-  for (const auto& [kv_heads, share] : {Shares{1, 32}, {2, 16}, {3, 11}, {5, 7}, {6, 6}, {8, 4}, {32, 1}, {40, 1}}) {
+  for (const Shares& each : {Shares{1, 32}, {2, 16}, {3, 11}, {5, 7}, {6, 6}, {8, 4}, {32, 1}, {40, 1}}) {
+    const int32_t kv_heads = each.kv_heads;
+    const int32_t share = each.share;
     CAPTURE(kv_heads);
     const CodebookShape shape = shape_of(kv_heads, 16, Scope::kLayer, 2, 16, 8);
     for (const kvq::commvq::TokenNumbers& numbers :

@@ -90,7 +90,7 @@ void KeyLayout::pack(const uint8_t (&indices)[2 * kPageSlots], int32_t head_stag
 
 KeyLayout key_layout(const CodebookShape& shape) {
   const int32_t stages = shape.groups() * shape.keys.stages;
-  const int32_t index_bits = std::bit_width(static_cast<uint32_t>(shape.keys.codes)) - 1;
+  const auto index_bits = static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(shape.keys.codes))) - 1;
   const size_t codes = static_cast<size_t>(stages) * 8 * static_cast<size_t>(index_bits);
   return {stages, index_bits, {codes, share_of_slots(shape.keys.norms, shape.kv_heads)}};
 }
