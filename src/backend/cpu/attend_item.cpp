@@ -195,10 +195,10 @@ class ItemRun {
   float* plain_;
   float* rotated_;
   float* sums_;
-  CodedAttention coded_;
   std::array<int32_t, kItemRows> row_positions_;
   const Page* const* pages_;
   const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
+  CodedAttention coded_;
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
 };
 
