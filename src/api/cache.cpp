@@ -84,7 +84,7 @@ void check_codebook(const ModelCodebook& codebook, const kvq_cache_options& opti
     fail(KVQ_E_MISMATCH, "options->codebook was trained for model_id %llu, but options->model_id is %llu",
          static_cast<unsigned long long>(codebook.model_id), static_cast<unsigned long long>(options.model_id));
   }
-  if (keys.codec == Codec::kCommvq) {
+  if (keys.is_coded()) {
     if (shape.keys.stages == 0)
       fail(KVQ_E_ARGUMENT, "policy stores keys as commvq, but options->codebook has no codes for keys");
     check_same("rope", shape.pairing, options.rope);
@@ -93,12 +93,12 @@ void check_codebook(const ModelCodebook& codebook, const kvq_cache_options& opti
            options.head_dim);
     }
   }
-  if (values.codec == Codec::kCommvq && shape.values.bits == 0) {
+  if (values.is_coded() && shape.values.bits == 0) {
     fail(KVQ_E_ARGUMENT, "policy stores values as commvq, but options->codebook has no codes for values");
   }
   const PageFormat format(keys, values, options.head_dim, shape);
   for (const Side side : {Side::kKeys, Side::kValues}) {
-    if (format.side(side).codec == Codec::kCommvq) check_side_bytes(side, format);
+    if (format.side(side).is_coded()) check_side_bytes(side, format);
   }
 }
 
@@ -110,7 +110,7 @@ std::shared_ptr<const ModelCoder> find_coder(kvq_context& context, const kvq_cac
   bool needed = false;
   for (int32_t layer = 0; layer < options.n_layers; ++layer) {
     const auto [keys, values] = policy->formats(layer);
-    if (keys.codec == Codec::kCommvq || values.codec == Codec::kCommvq) {
+    if (keys.is_coded() || values.is_coded()) {
       needed = true;
       if (options.codebook == nullptr) {
         fail(KVQ_E_ARGUMENT, "policy stores layer %d as commvq, but options->codebook is NULL", layer);

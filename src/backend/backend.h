@@ -18,6 +18,7 @@ struct LayerCodes {
   const LayerCoder& coder;
   const PositionTurns& turns;
   CodingEffort effort;
+  bool values;  // pages have codes for values
 };
 
 /// Produce one page of one head from slots that exist and tokens that arrive: append, seal and copy are all this.

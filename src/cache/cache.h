@@ -26,8 +26,9 @@ class Cache {
   };
   /// What a backend needs beside pages in the format of a layer; null without a codebook.
   std::optional<LayerCodes> codes(int32_t layer) const {
-    if (!layers[static_cast<size_t>(layer)].sealed->uses_codebook()) return std::nullopt;
-    return LayerCodes{coder->layer(layer), *turns, effort};
+    const PageFormat& sealed = *layers[static_cast<size_t>(layer)].sealed;
+    if (!sealed.uses_codebook()) return std::nullopt;
+    return LayerCodes{coder->layer(layer), *turns, effort, sealed.values.is_coded()};
   }
 
   /// A page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`

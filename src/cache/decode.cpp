@@ -17,8 +17,9 @@ class PageReader {
         head_(head),
         codes_(sequence.cache.codes(layer)),
         bytes_(StlAllocator<std::byte>(sequence.cache.allocator)),
-        sides_(static_cast<size_t>(sequence.cache.kv_heads), nullptr,
-               StlAllocator<const std::byte*>(sequence.cache.allocator)) {}
+        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr,
+               StlAllocator<const std::byte*>(sequence.cache.allocator)),
+        sides_(pages_) {}
 
   void read(size_t index) {
     page_ = sequence_.list(layer_, head_)[index];
@@ -27,27 +28,25 @@ class PageReader {
     }
     const PageFormat& format = *page_->format();
     const bool all = format.spans_heads();
-    std::fill(sides_.begin(), sides_.end(), nullptr);
-    const size_t pages = all ? sides_.size() : 1;
+    std::fill(pages_.begin(), pages_.end(), nullptr);
+    const size_t pages = all ? pages_.size() : 1;
     bytes_.resize(pages * format.bytes());
     for (size_t i = 0; i < pages; ++i) {
       const auto head = all ? static_cast<int32_t>(i) : head_;
       std::byte* to = bytes_.data() + i * format.bytes();
       sequence_.cache.backend.read(format, sequence_.list(layer_, head)[index]->data, to);
-      sides_[static_cast<size_t>(head)] = to;
+      pages_[static_cast<size_t>(head)] = to;
     }
-    at_ = Side::kKeys;
   }
 
+  /// Valid until the next call.
   EncodedSide side(Side side) {
-    const auto from = static_cast<ptrdiff_t>(page_->format()->offset(at_));
-    const auto to = static_cast<ptrdiff_t>(page_->format()->offset(side));
-    for (const std::byte*& each : sides_) {
-      if (each != nullptr) each += to - from;
+    const PageFormat& format = *page_->format();
+    for (size_t head = 0; head < sides_.size(); ++head) {
+      sides_[head] = pages_[head] != nullptr ? pages_[head] + format.offset(side) : nullptr;
     }
-    at_ = side;
     return {side,
-            *page_->format(),
+            format,
             head_,
             sides_.data(),
             codes_.has_value() ? &codes_->coder.numbers : nullptr,
@@ -61,9 +60,9 @@ class PageReader {
   const int32_t head_;
   const std::optional<LayerCodes> codes_;
   const Page* page_ = nullptr;
-  Side at_ = Side::kKeys;
   Vector<std::byte> bytes_;
-  Vector<const std::byte*> sides_;  // [kv_heads]
+  Vector<const std::byte*> pages_;  // [kv_heads], null where not read
+  Vector<const std::byte*> sides_;
   std::array<int32_t, kPageSlots> positions_{};
 };
 

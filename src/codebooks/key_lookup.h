@@ -11,7 +11,6 @@ namespace kvq {
 class KeyLookup {
  public:
   static constexpr int32_t kCodes = 64;
-  static constexpr int32_t kMaxStages = 64;  // so that the rounding of all of them stays small
 
   /// Of one pair and stage.
   struct alignas(kDataAlignment) Table {
@@ -20,9 +19,7 @@ class KeyLookup {
   };
 
   /// Whether codebooks of that shape have tables.
-  static bool fits(const CodebookShape& shape) {
-    return shape.keys.stages > 0 && shape.keys.stages <= kMaxStages && shape.keys.codes == kCodes;
-  }
+  static bool fits(const CodebookShape& shape) { return shape.keys.stages > 0 && shape.keys.codes == kCodes; }
 
   KeyLookup(Allocator& allocator, const CodebookShape& shape, const LayerCodebook& numbers, int32_t head);
 

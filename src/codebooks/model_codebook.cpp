@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "formats/page_format.h"
+#include "core/limits.h"
 
 #include <algorithm>
 #include <bit>
@@ -13,7 +13,6 @@ namespace {
 
 constexpr int32_t kMaxLayers = 65536;
 constexpr int32_t kMaxKvHeads = 4096;
-constexpr int32_t kMaxStages = 64;
 constexpr int32_t kMaxCodes = 256;
 constexpr int32_t kMaxValueBits = 2;
 constexpr double kScalarBits = 16.0;  // of a norm or a scale
@@ -65,7 +64,7 @@ void check_codebook_shape(const CodebookShape& shape, kvq_status status, const c
     fail(status, "%shead_dim is %d, must be a multiple of 8", prefix, shape.head_dim);
   }
   check(shape.pairing, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED, "rope");
-  check(shape.keys.stages, 0, kMaxStages, "key_stages");
+  check(shape.keys.stages, 0, kMaxKeyStages, "key_stages");
   check(shape.keys.codes, 2, kMaxCodes, "key_codes");
   if (!std::has_single_bit(static_cast<uint32_t>(shape.keys.codes))) {
     fail(status, "%skey_codes is %d, must be a power of two", prefix, shape.keys.codes);

@@ -9,6 +9,8 @@
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
+#include "core/isa_name.h"
+
 #include <array>
 
 HWY_BEFORE_NAMESPACE();
@@ -98,22 +100,10 @@ Flip best_flip(const FlipSearch& search, const float* gram_row, float change, fl
   return result;
 }
 
-#if HWY_TARGET == HWY_AVX3
-#define KVQ_ISA_NAME "avx512"
-#elif HWY_TARGET == HWY_AVX2
-#define KVQ_ISA_NAME "avx2"
-#elif HWY_TARGET == HWY_NEON
-#define KVQ_ISA_NAME "neon"
-#else
-#define KVQ_ISA_NAME "baseline"
-#endif
-
 const ValueKernels& value_table() {
-  static constexpr ValueKernels kTable = {KVQ_ISA_NAME, multiply, best_flip};
+  static constexpr ValueKernels kTable = {isa_name(HWY_TARGET), multiply, best_flip};
   return kTable;
 }
-
-#undef KVQ_ISA_NAME
 
 }  // namespace kvq::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

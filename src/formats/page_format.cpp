@@ -18,8 +18,6 @@ const CodecOperations& codec_of(const SideFormat& format) {
 
 size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
-bool is_coded(const SideFormat& format) { return format.codec == Codec::kCommvq; }
-
 }  // namespace
 
 // Pages lie next to each other, so a page's end is aligned as well.
@@ -28,7 +26,7 @@ PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32
     : keys(keys_),
       values(values_),
       head_dim(head_dim_),
-      codebook(is_coded(keys_) || is_coded(values_) ? codebook_ : CodebookShape{}),
+      codebook(uses_codebook() ? codebook_ : CodebookShape{}),
       spans_heads_(codec_of(keys).spans_heads(Side::kKeys, *this) ||
                    codec_of(values).spans_heads(Side::kValues, *this)) {
   const size_t alignment = std::max(codec_of(keys).alignment, codec_of(values).alignment);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "codebooks/codebook.h"
+#include "core/limits.h"
 #include "core/rope.h"
 #include "formats/packed_plane.h"
 #include "kvq.h"
@@ -9,9 +10,6 @@
 #include <cstdint>
 
 namespace kvq {
-
-inline constexpr int32_t kPageSlots = KVQ_PAGE_SLOTS;
-inline constexpr int32_t kMaxHeadDim = 256;
 
 enum class Side : uint8_t { kKeys, kValues };
 
@@ -25,6 +23,8 @@ struct SideFormat {
   uint8_t group = 32;     // channels that share a scale in a value page
 
   bool operator==(const SideFormat&) const = default;
+
+  bool is_coded() const { return codec == Codec::kCommvq; }
 };
 
 /// Everything that a page's bytes depend on: formats of both sides, the head size, and the shape of the codebook if
@@ -37,7 +37,7 @@ class PageFormat {
 
   const SideFormat& side(Side side) const { return side == Side::kKeys ? keys : values; }
   bool is_float16() const { return keys.codec == Codec::kFloat16 && values.codec == Codec::kFloat16; }
-  bool uses_codebook() const { return keys.codec == Codec::kCommvq || values.codec == Codec::kCommvq; }
+  bool uses_codebook() const { return keys.is_coded() || values.is_coded(); }
   /// Whether a page holds something of other heads' tokens: then it belongs together with the pages of all heads that
   /// hold the same tokens.
   bool spans_heads() const { return spans_heads_; }

@@ -13,19 +13,10 @@ enum { kMostAllocations = 100000, kTokens = 160, kScalars = kTokens * kTokenScal
 static int unused_place;
 
 static kvq_codebook_trainer_options small_options(void) {
-  kvq_codebook_trainer_options options;
-  kvq_codebook_trainer_options_init(&options);
-  options.n_layers = kLayers;
-  options.kv_heads = kKvHeads;
-  options.head_dim = kHeadDim;
-  options.key_stages = 2;
-  options.key_codes = 8;
-  options.key_rounds = 1;
-  options.value_bits = 1;
+  kvq_codebook_trainer_options options = small_trainer_options();
   options.value_scope = KVQ_SCOPE_HEAD;
   options.value_rounds = 2;
   options.seed = 5;
-  options.model_id = 7;
   options.note = "small";
   return options;
 }

@@ -15,21 +15,6 @@ static const char kValuesOnly[] = "version: 1\nkeys: int8\nvalues: commvq\n";
 
 static int unused_place;
 
-static kvq_codebook_trainer_options small_options(void) {
-  kvq_codebook_trainer_options options;
-  kvq_codebook_trainer_options_init(&options);
-  options.n_layers = kLayers;
-  options.kv_heads = kKvHeads;
-  options.head_dim = kHeadDim;
-  options.key_stages = 2;
-  options.key_codes = 8;
-  options.key_rounds = 1;
-  options.value_bits = 1;
-  options.value_rounds = 1;
-  options.model_id = 7;
-  return options;
-}
-
 /* With codes for the first `n_layers` layers. */
 static kvq_codebook* train(kvq_context* context, const kvq_codebook_trainer_options* options, int32_t n_layers) {
   static float x[kMostScalars];
@@ -81,7 +66,7 @@ static void refused_codebooks(void) {
 
 #define OTHER(field, value, status, policy, mention, also)                      \
   do {                                                                          \
-    trained = small_options();                                                  \
+    trained = small_trainer_options();                                          \
     trained.field = (value);                                                    \
     codebook = train(f.context, &trained, trained.n_layers);                    \
     options = small_cache_options();                                            \
@@ -102,7 +87,7 @@ static void refused_codebooks(void) {
   OTHER(key_stages, 0, KVQ_E_ARGUMENT, kKeysOnly, "keys", "commvq");
 #undef OTHER
 
-  trained = small_options();
+  trained = small_trainer_options();
   codebook = train(f.context, &trained, 1);
   options.codebook = codebook;
   REFUSED(KVQ_E_ARGUMENT, "1 of 2", create(f.context, &options, kBothSides, &cache, err));
@@ -110,7 +95,7 @@ static void refused_codebooks(void) {
   kvq_codebook_destroy(codebook);
 
   /* Eight groups of eight stages with 64 indices of two bits, and 32 norms: FP16 keys take 32 · 16 · 2 bytes. */
-  trained = small_options();
+  trained = small_trainer_options();
   trained.key_group = 1;
   trained.key_stages = 8;
   trained.key_codes = 4;
@@ -130,7 +115,7 @@ static void refused_codebooks(void) {
 /* Codes are of keys before RoPE, with all channels in pairs. */
 static void refused_rotations(void) {
   fixture f;
-  kvq_codebook_trainer_options trained = small_options();
+  kvq_codebook_trainer_options trained = small_trainer_options();
   kvq_cache_options options = small_cache_options();
   kvq_codebook* codebook;
   kvq_cache* cache = NULL;
@@ -160,7 +145,7 @@ static void refused_tokens(void) {
   const size_t places[] = {0, kTokenScalars - 1, 33 * kTokenScalars + 21, kN * kTokenScalars - 1};
   static float k[kN * kTokenScalars];
   static float v[kN * kTokenScalars];
-  kvq_codebook_trainer_options trained = small_options();
+  kvq_codebook_trainer_options trained = small_trainer_options();
   fixture f;
   kvq_codebook* codebook;
   kvq_cache* cache;
@@ -204,7 +189,7 @@ static void refused_tokens(void) {
 
 /* The context that a codebook was made with may go before the other one's caches. */
 static void another_context(void) {
-  kvq_codebook_trainer_options trained = small_options();
+  kvq_codebook_trainer_options trained = small_trainer_options();
   kvq_cache_options options = small_cache_options();
   fixture f;
   fixture other;
@@ -224,7 +209,7 @@ static void another_context(void) {
 
 /* Caches keep what they need of a codebook, whose handle may go first, and read each other's snapshots. */
 static void shared(void) {
-  kvq_codebook_trainer_options trained = small_options();
+  kvq_codebook_trainer_options trained = small_trainer_options();
   fixture f;
   kvq_codebook* codebook;
   kvq_cache* caches[3];
@@ -260,7 +245,7 @@ static void shared(void) {
 }
 
 static void failing_allocations(void) {
-  kvq_codebook_trainer_options trained = small_options();
+  kvq_codebook_trainer_options trained = small_trainer_options();
   kvq_cache_options options = small_cache_options();
   fixture f;
   kvq_codebook* codebook;

@@ -59,6 +59,21 @@ kvq_cache_options small_cache_options(void) {
   return options;
 }
 
+kvq_codebook_trainer_options small_trainer_options(void) {
+  kvq_codebook_trainer_options options;
+  kvq_codebook_trainer_options_init(&options);
+  options.n_layers = kLayers;
+  options.kv_heads = kKvHeads;
+  options.head_dim = kHeadDim;
+  options.key_stages = 2;
+  options.key_codes = 8;
+  options.key_rounds = 1;
+  options.value_bits = 1;
+  options.value_rounds = 1;
+  options.model_id = 7;
+  return options;
+}
+
 kvq_policy* load_policy(kvq_context* context, const char* text) {
   kvq_policy* policy = NULL;
   ACCEPTED(kvq_policy_load(context, text, strlen(text), &policy, err));

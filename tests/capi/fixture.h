@@ -31,6 +31,8 @@ void fixture_open(fixture* f, const char* policy, uint64_t context_bytes, uint64
 void fixture_close(fixture* f);
 
 kvq_cache_options small_cache_options(void);
+/* Of codebooks for such a cache, trained quickly. */
+kvq_codebook_trainer_options small_trainer_options(void);
 kvq_policy* load_policy(kvq_context* context, const char* text);
 kvq_sequence* new_sequence(kvq_cache* cache);
 

@@ -65,13 +65,7 @@ TEST_CASE("the logit soft-cap") {
         {.name = "soft-cap " + std::to_string(cap), .lengths = {200}, .query_counts = {3}, .logit_softcap = cap},
         few_storages());
   }
-  check_attention({.name = "soft-cap, window and scale",
-                   .scale = 0.4F,
-                   .lengths = {200},
-                   .query_counts = {3},
-                   .sliding_window = 50,
-                   .logit_softcap = 3.0F},
-                  few_storages());
+  check_attention(masked_and_capped(), few_storages());
 }
 
 TEST_CASE("the caller's own scale") {

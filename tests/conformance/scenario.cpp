@@ -50,6 +50,15 @@ std::vector<int32_t> query_positions(const Scenario& s, int32_t count, const std
 
 }  // namespace
 
+Scenario masked_and_capped() {
+  return {.name = "soft-cap, window and scale",
+          .scale = 0.4F,
+          .lengths = {200},
+          .query_counts = {3},
+          .sliding_window = 50,
+          .logit_softcap = 3.0F};
+}
+
 Inputs make_inputs(const Scenario& s) {
   Random random(17);
   Inputs inputs{

@@ -50,6 +50,9 @@ struct Inputs {
   kvq_test::Tensor q;  // [total queries, q_heads, head_dim]
 };
 
+/// Soft-cap, window and scale at once.
+Scenario masked_and_capped();
+
 Inputs make_inputs(const Scenario& scenario);
 kvq_cache_options options_of(const Scenario& scenario);
 kvq_test::AttentionRule rule_of(const Scenario& scenario);

@@ -1,13 +1,17 @@
 // What the tests of keys' codes share: random keys and codes, and centres by definition.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <complex>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "codebooks/key_encoder.h"
+#include "core/error.h"
 
 namespace key_codes {
 
@@ -60,6 +64,18 @@ struct Codes {
 
 inline Codes random_codes(int32_t stages, int32_t codes, int32_t group, unsigned seed) {
   return {stages, codes, group, normal(static_cast<size_t>(2 * stages * codes * group), seed, 0.5F)};
+}
+
+/// What an action says that is refused as an argument; "" if it is not.
+template <typename Action>
+std::string refusal(const Action& action) {
+  try {
+    action();
+  } catch (const kvq::Error& error) {
+    CHECK(error.status() == KVQ_E_ARGUMENT);
+    return error.what();
+  }
+  return "";
 }
 
 inline double distance(const Codes& codes, int32_t stage, const std::vector<Complex>& x, int32_t a, int32_t b) {

@@ -138,17 +138,8 @@ TEST_CASE("norms are Euclidean, rounded to half precision, and finite") {
 }
 
 TEST_CASE("codes of another shape than keys can have are refused") {
-  const auto message = [](const auto& action) -> std::string {
-    try {
-      action();
-    } catch (const kvq::Error& error) {
-      CHECK(error.status() == KVQ_E_ARGUMENT);
-      return error.what();
-    }
-    return "";
-  };
   const auto encoder = [&](int32_t stages, int32_t codes, int32_t group, size_t numbers) {
-    return message([&] { KeyEncoder(memory(), stages, codes, group, Floats(numbers)); });
+    return refusal([&] { KeyEncoder(memory(), stages, codes, group, Floats(numbers)); });
   };
   CHECK(encoder(2, 4, 8, 10).find("10 numbers") != std::string::npos);
   CHECK(encoder(2, 6, 8, 192).find("power of two") != std::string::npos);
@@ -156,5 +147,5 @@ TEST_CASE("codes of another shape than keys can have are refused") {
   CHECK(encoder(2, 4, 0, 0).find("0 pairs") != std::string::npos);
   const Floats keys(128);
   const kvq::CodebookShape shape{1, 1, 128, KVQ_ROPE_HALF, {11, 64, 24, kvq::Scope::kHead}, {}};
-  CHECK(message([&] { kvq::key_pairs(shape, keys.data(), 0, 0); }).find("do not divide") != std::string::npos);
+  CHECK(refusal([&] { kvq::key_pairs(shape, keys.data(), 0, 0); }).find("do not divide") != std::string::npos);
 }

@@ -16,8 +16,6 @@ namespace {
 
 static_assert(kValueBlock == kPageSlots);
 
-bool is_coded(const SideFormat& format) { return format.codec == Codec::kCommvq; }
-
 int32_t position(const PageWrite& write, int32_t slot) {
   return write.positions != nullptr ? write.positions[slot] : write.first_position + slot;
 }
@@ -26,8 +24,7 @@ int32_t position(const PageWrite& write, int32_t slot) {
 
 CodedPages::CodedPages(const TokenBatch& tokens, Allocator& scratch)
     : tokens_(tokens),
-      page_bytes_(PageFormat(SideFormat{}, SideFormat{}, tokens.head_dim).bytes()),
-      value_offset_(PageFormat(SideFormat{}, SideFormat{}, tokens.head_dim).key_bytes()),
+      plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
       memory_(StlAllocator<std::byte>(scratch)),
       staging_(StlAllocator<std::byte*>(scratch)),
       writes_(StlAllocator<Write>(scratch)),
@@ -43,7 +40,7 @@ void CodedPages::begin(std::span<const PageWrite* const> slice) {
   for (const PageWrite* write : slice) {
     if (write->format->uses_codebook() && write->token_count > 0) ++filled;
   }
-  memory_.resize(filled * page_bytes_ + kDataAlignment);
+  memory_.resize(filled * plain_.bytes() + kDataAlignment);
   auto* next = memory_.data() + (-reinterpret_cast<uintptr_t>(memory_.data()) & (kDataAlignment - 1));
   for (size_t i = 0; i < slice.size(); ++i) {
     const PageWrite& write = *slice[i];
@@ -52,7 +49,7 @@ void CodedPages::begin(std::span<const PageWrite* const> slice) {
     const std::byte* page = write.source;
     if (write.token_count > 0) {
       page = staging_[i] = next;
-      next += page_bytes_;
+      next += plain_.bytes();
     }
     writes_.push_back({&write, page});
   }
@@ -87,12 +84,12 @@ void CodedPages::encode(Parallel& parallel) {
   Allocator& scratch = *numbers_.get_allocator().source;
   const LayerCoder& coder = tokens_.codes->coder;
   const PageFormat& format = *writes_.front().write->format;
-  if (is_coded(format.keys)) {
+  if (format.keys.is_coded()) {
     const size_t work = coder.keys.front().work_bytes() + static_cast<size_t>(kPageSlots * 2 * coder.shape.keys.stages);
     for_each_block(parallel, scratch, writes_.size(), work / sizeof(float) + 1,
                    [this](size_t i, float* memory) noexcept { encode_keys(i, memory); });
   }
-  if (is_coded(format.values)) {
+  if (format.values.is_coded()) {
     const ValueEncoder& encoder = coder.values.front();
     const bool of_layer = coder.shape.values.scope == Scope::kLayer;
     const size_t floats = encoder.workspace_floats() + kPageSlots * encoder.words();
@@ -111,13 +108,13 @@ void CodedPages::load(size_t index) noexcept {
   float* key = keys(group) + (index - group.first) * dim;
   float* value = key + side_floats(group);
   const auto* key_halves = reinterpret_cast<const uint16_t*>(page);
-  const auto* value_halves = reinterpret_cast<const uint16_t*>(page + value_offset_);
+  const auto* value_halves = reinterpret_cast<const uint16_t*>(page + plain_.key_bytes());
   for (int32_t slot = 0; slot < kPageSlots; ++slot, key += group.count * dim, value += group.count * dim) {
     for (int32_t channel = 0; channel < tokens_.head_dim; ++channel) {
       key[channel] = from_float16(key_halves[float16::index(Side::kKeys, tokens_.head_dim, slot, channel)]);
       value[channel] = from_float16(value_halves[float16::index(Side::kValues, tokens_.head_dim, slot, channel)]);
     }
-    if (slot >= used || !is_coded(write->format->keys)) continue;
+    if (slot >= used || !write->format->keys.is_coded()) continue;
     tokens_.codes->turns.turn(position(*write, slot), turn.data());
     turn_back(*tokens_.rope, turn.data(), key);
   }

@@ -43,8 +43,7 @@ class CodedPages {
   size_t side_floats(const Group& group) const;
 
   const TokenBatch& tokens_;
-  const size_t page_bytes_;  // FP16
-  const size_t value_offset_;
+  const PageFormat plain_;
   Vector<std::byte> memory_;
   Vector<std::byte*> staging_;  // [slice]
   Vector<Write> writes_;        // the coded ones, those of a group side by side

@@ -11,9 +11,6 @@
 namespace kvq::cpu {
 namespace {
 
-/// More stages than bits of a key are refused when a cache is made.
-constexpr int32_t kMaxStages = 256;
-
 /// The numbers of all slots of a page.
 void read_numbers(const commvq::TokenNumbers& layout, const PageSides& sides, int32_t head, int32_t page,
                   uint16_t* out) {
@@ -61,7 +58,7 @@ void CodedAttention::prepare(ptrdiff_t first, int32_t count) {
   const ptrdiff_t end = first + count;
   for (ptrdiff_t place = first; place < end;) {
     ptrdiff_t next = place + 1;
-    if (page(place).format()->keys.codec == Codec::kCommvq) {
+    if (page(place).format()->keys.is_coded()) {
       if (lookup() == nullptr) {
         rebuild(place);
       } else {
@@ -104,7 +101,7 @@ void CodedAttention::rebuild(ptrdiff_t place) {
   const auto dim = static_cast<size_t>(batch_.head_dim);
   const bool half = shape().pairing == KVQ_ROPE_HALF;
   const int32_t stages = shape().keys.stages;
-  std::array<uint8_t, 2 * kPageSlots * kMaxStages> indices;
+  std::array<uint8_t, 2 * kPageSlots * kMaxKeyStages> indices;
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;
   alignas(kDataAlignment) std::array<float, 2 * kPageSlots* static_cast<size_t>(keys::padded(kMaxHeadDim / 2))> vectors;
   for (int32_t part = 0; part < shape().groups(); ++part) {

@@ -13,7 +13,7 @@ namespace kvq::cpu {
 /// them is over all tokens.
 struct BitSums {
   BitSums() = default;
-  explicit BitSums(const CodebookShape& shape) : bits((static_cast<size_t>(shape.code_bits()) + 15) / 16 * 16) {}
+  explicit BitSums(const CodebookShape& shape) : bits(static_cast<size_t>(padded_dim(shape.code_bits()))) {}
 
   size_t bits = 0;  // padded; 0: no values have codes
 

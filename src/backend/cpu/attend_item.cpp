@@ -125,8 +125,8 @@ class ItemRun {
     const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
     int32_t length = 1;
-    if (format.codec == Codec::kCommvq) {
-      while (length < count && at[length]->format()->keys.codec == Codec::kCommvq) ++length;
+    if (format.is_coded()) {
+      while (length < count && at[length]->format()->keys.is_coded()) ++length;
       coded_.score(place(at), length, rows, q, scores);
     } else {
       kernels_.keys(format)({batch_.head_dim, format.group}, {at[0]->data, later(at).data}, rows, q, scores);
@@ -167,7 +167,7 @@ class ItemRun {
   /// Values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = pages[0]->format()->values;
-    if (format.codec == Codec::kCommvq) {
+    if (format.is_coded()) {
       int32_t length = 1;
       while (length < count && pages[length]->format() == pages[0]->format()) ++length;
       coded_.add_values(place(pages), length, rows, scores_.data() + first * kPageSlots, layout_.sums,

@@ -11,7 +11,7 @@ struct PartialLayout {
   explicit PartialLayout(const AttendBatch& batch)
       : width(static_cast<size_t>(padded_dim(batch.head_dim))),
         rotated(batch.any_hadamard_values),
-        sums(batch.codes.has_value() ? BitSums(batch.codes->coder.shape) : BitSums()) {}
+        sums(batch.codes.has_value() && batch.codes->values ? BitSums(batch.codes->coder.shape) : BitSums()) {}
 
   size_t width;
   bool rotated;

@@ -86,7 +86,7 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
   for (int32_t page = 0; page < pages; ++page) {
     for (size_t offset = 0; offset < layout.bytes(); offset += 64) prefetch(keys.later(head, page) + offset);
   }
-  Indices indices[KeyLookup::kMaxStages];
+  Indices indices[kMaxKeyStages];
   for (int32_t group = 0; group < shape.groups(); ++group) {
     for (int32_t stage = 0; stage < stages; ++stage) {
       const size_t offset = static_cast<size_t>(group * stages + stage) * layout.stage_bytes();

@@ -11,25 +11,16 @@
 #include "backend/cpu/portable_float16-inl.h"
 #include "backend/cpu/portable_integer-inl.h"
 #include "backend/cpu/portable_softmax-inl.h"
+#include "core/isa_name.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
-
-#if HWY_TARGET == HWY_AVX3
-#define KVQ_ISA_NAME "avx512"
-#elif HWY_TARGET == HWY_AVX2
-#define KVQ_ISA_NAME "avx2"
-#elif HWY_TARGET == HWY_NEON
-#define KVQ_ISA_NAME "neon"
-#else
-#define KVQ_ISA_NAME "baseline"
-#endif
 
 const AppendKernels& append_kernels();  // portable_append.cpp
 
 const KernelTable& table() {
   static const KernelTable kTable = {
-      KVQ_ISA_NAME,
+      isa_name(HWY_TARGET),
       float16_keys,
       float16_values,
       {nullptr, nullptr, integer_keys<2>, integer_keys<3>, integer_keys<4>, nullptr, nullptr, nullptr, integer_keys<8>},
@@ -45,8 +36,6 @@ const KernelTable& table() {
       &append_kernels()};
   return kTable;
 }
-
-#undef KVQ_ISA_NAME
 
 }  // namespace kvq::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
