@@ -32,6 +32,7 @@ void add_commands(CLI::App& app) {
   eval->require_subcommand(1);
   cli::add_eval_perplexity(*eval);
   cli::add_eval_needle(*eval);
+  cli::add_eval_error(*eval);
   CLI::App* train = app.add_subcommand("train", "Train what compression needs to know about a model");
   train->require_subcommand(1);
   cli::add_train_codebook(*train);

@@ -21,6 +21,12 @@ void check_device(Device& device, kvq_context* context) {
               name_of(info.device));
 }
 
+std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
+  return buffer.first(static_cast<size_t>(n * width));
+}
+
+}  // namespace
+
 CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format) {
   check_device(model.device(), context);
   const ModelConfig& config = model.config();
@@ -35,12 +41,6 @@ CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheForm
   options.model_id = model.weights().fingerprint;
   return make_cache(context, options, format);
 }
-
-std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
-  return buffer.first(static_cast<size_t>(n * width));
-}
-
-}  // namespace
 
 Model::Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device)
     : config_(load_config(directory)),

@@ -33,12 +33,17 @@ class Model {
   Weights weights_;
 };
 
+/** A cache of the model's shape.
+ *
+ *  \param context  of the model's device, with its default stream.
+ *  \param format   Only needed during the call. */
+CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format);
+
 /** One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
  *  context must outlive it. Sessions of one model are used one at a time. */
 class Session {
  public:
-  /** \param context  of the model's device, with its default stream.
-   *  \param format   Only needed during the call. */
+  /** As make_model_cache(). */
   Session(Model& model, kvq_context* context, const CacheFormat& format);
 
   /** Run tokens through the model and append their keys and values to the cache.

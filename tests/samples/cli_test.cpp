@@ -40,6 +40,7 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"eval"},
                                                          {"eval", "perplexity"},
                                                          {"eval", "needle"},
+                                                         {"eval", "error"},
                                                          {"bench"},
                                                          {"bench", "attend"},
                                                          {"bench", "append"},
@@ -248,6 +249,23 @@ TEST_CASE("perplexity reports true sizes, and int4 costs little") {
   const double rise = int4["perplexity"].get<double>() / fp16["perplexity"].get<double>();
   CHECK(rise != 1.0);
   CHECK(std::abs(rise - 1.0) < 0.02);
+}
+
+TEST_CASE("errors of stored keys and values grow as bits go, and are none in FP16") {
+  std::vector<json> results;
+  for (const char* kv : {"fp16", "int8", "int4", "int2"}) {
+    results.push_back(run_json(
+        {"eval", "error", "--model", kModel, "--text", kText, "--kv", kv, "--context", "128", "--windows", "1"}));
+  }
+  CHECK(results[0]["key_error"] == 0.0);
+  CHECK(results[0]["value_error"] == 0.0);
+  CHECK(results[0]["layers"].size() == 6);
+  for (const char* side : {"key_error", "value_error"}) {
+    for (size_t i = 1; i < results.size(); ++i) {
+      CHECK(results[i][side].get<double>() > 10.0 * results[i - 1][side].get<double>());
+      CHECK(results[i][side].get<double>() < 0.3);
+    }
+  }
 }
 
 TEST_CASE("a policy file means what its short form means") {
