@@ -346,6 +346,9 @@ typedef struct kvq_codebook_info {
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
 KVQ_API kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codebook_info* info, kvq_error* error);
 
+/** The most stages that codes for keys can have. */
+#define KVQ_MAX_KEY_STAGES 64
+
 /** One layer of codebooks; see ::kvq_codebook_info. */
 typedef struct kvq_codebook_layer_info {
   uint32_t struct_size;
@@ -353,6 +356,8 @@ typedef struct kvq_codebook_layer_info {
   int64_t tokens;
   double key_error;
   double value_error;
+  double key_stage_errors[KVQ_MAX_KEY_STAGES]; /**< The key error of a decoder that knows only the first stage, the
+                                                  first two, …: the last of `key_stages` is `key_error`, then 0. */
 } kvq_codebook_layer_info;
 
 /** Fill `info`, whose `struct_size` must be set.

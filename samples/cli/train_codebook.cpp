@@ -52,6 +52,23 @@ std::string describe_windows(const Options& options, const std::vector<std::span
          hexadecimal(fingerprint(windows)) + ")";
 }
 
+/** Mean key errors of the first stage, the first two, the first four, … and all. */
+std::string stages_text(const kvq_codebook* codebook) {
+  const kvq_codebook_info info = llama::describe_codebook(codebook);
+  std::string counts;
+  std::string errors;
+  for (int32_t next = 1; next < 2 * info.key_stages; next *= 2) {
+    const int32_t stages = std::min(next, info.key_stages);
+    double sum = 0.0;
+    for (int32_t i = 0; i < info.n_layers; ++i) {
+      sum += llama::describe_codebook_layer(codebook, i).key_stage_errors[stages - 1];
+    }
+    counts += (counts.empty() ? "" : ", ") + std::to_string(stages);
+    errors += (errors.empty() ? "" : ", ") + number_text(sum / info.n_layers, 4);
+  }
+  return "key error after " + counts + " stages: " + errors;
+}
+
 void print_result(const Options& options, const TrainedCodebook& result, uint64_t file_bytes) {
   const kvq_codebook_info info = llama::describe_codebook(result.codebook.get());
   double seconds = 0.0;
@@ -62,20 +79,22 @@ void print_result(const Options& options, const TrainedCodebook& result, uint64_
     const kvq_codebook_layer_info layer = llama::describe_codebook_layer(result.codebook.get(), i);
     const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
     const bool resumed = layer_seconds < 0.0;
-    layers.push_back({{"layer", i},
-                      {"key_error", layer.key_error},
-                      {"value_error", layer.value_error},
-                      {"seconds", std::max(layer_seconds, 0.0)},
-                      {"resumed", resumed}});
+    layers.push_back(
+        {{"layer", i},
+         {"key_error", layer.key_error},
+         {"key_stage_errors", std::span(layer.key_stage_errors).first(static_cast<size_t>(info.key_stages))},
+         {"value_error", layer.value_error},
+         {"seconds", std::max(layer_seconds, 0.0)},
+         {"resumed", resumed}});
     table.add_row({std::to_string(i), number_text(layer.key_error, 5), number_text(layer.value_error, 5),
                    resumed ? "kept" : number_text(layer_seconds, 1)});
   }
   if (!options.json) {
     table.add_row({"mean", number_text(info.key_error, 5), number_text(info.value_error, 5), ""});
-    return print_text(table.text() + "\nkeys " + number_text(info.key_true_bits, 2) + ", values " +
-                      number_text(info.value_true_bits, 2) + " bits per scalar; trained on " + info.note + " in " +
-                      number_text(seconds, 0) + " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) +
-                      ")\n");
+    return print_text(table.text() + "\n" + stages_text(result.codebook.get()) + "\nkeys " +
+                      number_text(info.key_true_bits, 2) + ", values " + number_text(info.value_true_bits, 2) +
+                      " bits per scalar; trained on " + info.note + " in " + number_text(seconds, 0) +
+                      " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) + ")\n");
   }
   nlohmann::ordered_json object;
   object["file"] = options.out;

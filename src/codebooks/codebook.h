@@ -12,7 +12,7 @@ namespace kvq {
 /// What shares one number, or one code: a head of a token, or all KV heads of a token in a layer.
 enum class Scope : int32_t { kLayer = 0, kHead = 1 };
 
-inline constexpr int32_t kMaxKeyStages = 64;
+inline constexpr int32_t kMaxKeyStages = KVQ_MAX_KEY_STAGES;
 
 /// Keys before RoPE, as complex numbers: with ::KVQ_ROPE_HALF pair j of a head is channels (j, j + head_dim / 2), with
 /// ::KVQ_ROPE_INTERLEAVED (2j, 2j + 1). A group of `group` successive pairs of one head shares, for each stage r, two

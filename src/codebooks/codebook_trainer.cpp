@@ -103,7 +103,7 @@ void CodebookTrainer::run(int32_t layer, const TrainingProgress& progress) {
   const bool both = shape.keys.stages > 0 && shape.values.bits > 0;
   if (shape.keys.stages > 0) {
     const Vector<float> keys = gather(samples, &Block::keys);
-    trained.key_error = train_layer_keys(work_, parallel_, shape, keys, rounds_.keys, seed,
+    trained.key_errors = train_layer_keys(work_, parallel_, shape, keys, rounds_.keys, seed,
                                          progress.part(0.0, both ? 0.5 : 1.0), *numbers);
   }
   if (shape.values.bits > 0) {

@@ -6,17 +6,21 @@
 #include "core/tensor_shape.h"
 #include "kvq.h"
 
+#include <array>
 #include <memory>
 
 namespace kvq {
+
+/// ‖x̂ − x‖² / ‖x‖² of a layer's keys after each stage of codes; 0 beyond the last.
+using KeyErrors = std::array<double, kMaxKeyStages>;
 
 /// Immutable once it is shared. As long as training goes on, layers are missing.
 struct ModelCodebook {
   struct Layer {
     std::shared_ptr<const LayerCodebook> numbers;  // null: missing
     int64_t tokens = 0;                            // it was trained on
-    double key_error = 0.0;                        // ‖x̂ − x‖² / ‖x‖² over those; 0 without codes
-    double value_error = 0.0;
+    KeyErrors key_errors{};
+    double value_error = 0.0;  // ‖x̂ − x‖² / ‖x‖²; 0 without codes
   };
 
   ModelCodebook(Allocator& allocator, const CodebookShape& shape_)
@@ -31,6 +35,10 @@ struct ModelCodebook {
   Vector<Layer> layers;
 
   int32_t layers_present() const;
+  /// After all stages; 0 without codes.
+  double key_error(const Layer& layer) const {
+    return shape.keys.stages > 0 ? layer.key_errors[static_cast<size_t>(shape.keys.stages - 1)] : 0.0;
+  }
   bool complete() const { return layers_present() == shape.n_layers; }
   /// Numbers as they lie in memory.
   uint64_t bytes() const;

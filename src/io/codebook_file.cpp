@@ -33,6 +33,16 @@ class NumberText {
 
 constexpr int kHexadecimal = 16;
 
+/// Numbers with a space between them.
+String list_text(Allocator& allocator, std::span<const double> values) {
+  String text{StlAllocator<char>(allocator)};
+  for (const double value : values) {
+    if (!text.empty()) text += ' ';
+    text += std::string_view(NumberText(value));
+  }
+  return text;
+}
+
 /// "layers.<index>.<field>".
 class LayerKey {
  public:
@@ -68,6 +78,20 @@ class Fields {
     const auto value = number<double>(key);
     if (!std::isfinite(value) || value < 0.0) refuse(key, "finite and not negative");
     return value;
+  }
+  /// Numbers with a space between them.
+  void errors(const char* key, std::span<double> values) const {
+    std::string_view rest = text(key);
+    for (double& value : values) {
+      const auto [stop, code] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+      const bool last = &value == &values.back();
+      rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
+      if (code != std::errc() || !std::isfinite(value) || value < 0.0 || (!last && !rest.starts_with(' '))) break;
+      if (last && rest.empty()) return;
+      if (!last) rest.remove_prefix(1);
+    }
+    if (values.empty() && rest.empty()) return;
+    refuse(key, "one number for each stage, finite and not negative");
   }
   template <size_t n>
   int32_t choice(const char* key, const std::array<const char*, n>& names, const char* expected) const {
@@ -126,7 +150,8 @@ ModelCodebook::Layer read_layer(Allocator& allocator, const SafetensorsFile& fil
   ModelCodebook::Layer layer;
   layer.tokens = fields.number<int64_t>(LayerKey(index, "tokens").c_str());
   if (layer.tokens < 0) fields.refuse(LayerKey(index, "tokens").c_str(), "not negative");
-  layer.key_error = fields.error(LayerKey(index, "key_error").c_str());
+  fields.errors(LayerKey(index, "key_errors").c_str(),
+                std::span(layer.key_errors).first(static_cast<size_t>(shape.keys.stages)));
   layer.value_error = fields.error(LayerKey(index, "value_error").c_str());
   const auto numbers = std::allocate_shared<LayerCodebook>(StlAllocator<LayerCodebook>(allocator), allocator);
   for_each_array(shape, [&](const CodebookArray& array) { read_array(file, index, array, *numbers); });
@@ -193,7 +218,8 @@ SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codeb
     const ModelCodebook::Layer& layer = codebook.layers[static_cast<size_t>(i)];
     if (layer.numbers == nullptr) continue;
     file.add_metadata(LayerKey(i, "tokens").c_str(), NumberText(layer.tokens));
-    file.add_metadata(LayerKey(i, "key_error").c_str(), NumberText(layer.key_error));
+    file.add_metadata(LayerKey(i, "key_errors").c_str(),
+                      list_text(allocator, std::span(layer.key_errors).first(static_cast<size_t>(shape.keys.stages))));
     file.add_metadata(LayerKey(i, "value_error").c_str(), NumberText(layer.value_error));
     for_each_array(shape, [&](const CodebookArray& array) {
       file.add_tensor(LayerKey(i, array.name).c_str(), array.dtype, array.shape, *layer.numbers.*array.numbers);

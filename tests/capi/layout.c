@@ -77,12 +77,13 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_info, bytes, 104);
   OFFSET(kvq_codebook_info, note, 112);
 
-  CHECK(sizeof(kvq_codebook_layer_info) == 32);
+  CHECK(sizeof(kvq_codebook_layer_info) == 544);
   OFFSET(kvq_codebook_layer_info, struct_size, 0);
   OFFSET(kvq_codebook_layer_info, present, 4);
   OFFSET(kvq_codebook_layer_info, tokens, 8);
   OFFSET(kvq_codebook_layer_info, key_error, 16);
   OFFSET(kvq_codebook_layer_info, value_error, 24);
+  OFFSET(kvq_codebook_layer_info, key_stage_errors, 32);
 
   CHECK(sizeof(kvq_codebook_trainer_options) == 88);
   OFFSET(kvq_codebook_trainer_options, struct_size, 0);

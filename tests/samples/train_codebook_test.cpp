@@ -135,6 +135,8 @@ TEST_CASE("codebooks are trained, written, and loaded with what the command repo
     CHECK(layer["key_error"].get<double>() < 0.5);
     CHECK(layer["value_error"].get<double>() < 0.5);
     CHECK(layer["resumed"] == false);
+    REQUIRE(layer["key_stage_errors"].size() == 1);
+    CHECK(layer["key_stage_errors"][0] == layer["key_error"]);
   }
   // Heads of 16: groups of 8 pairs, one stage of 64 codes; FP16 norms and scales.
   CHECK(result["key_bits"].get<double>() == doctest::Approx(6.0 / 8.0 + 16.0 / 16.0));
@@ -189,7 +191,7 @@ TEST_CASE("layers that an interrupted run finished are kept, and the rest gives 
     kept[name]["data_offsets"] = {data.size(), data.size() + end - begin};
     data += whole.substr(8 + header_bytes + begin, end - begin);
   }
-  for (const char* field : {"tokens", "key_error", "value_error"}) {
+  for (const char* field : {"tokens", "key_errors", "value_error"}) {
     kept["__metadata__"].erase(std::string("layers.0.") + field);
   }
   const std::string partial = place.write("codes.safetensors.partial", safetensors_bytes(kept.dump(), data));

@@ -44,7 +44,11 @@ ModelCodebook::Layer random_layer(const CodebookShape& shape, uint64_t seed) {
   });
   for (float& scale : numbers->channel_scale) scale = std::abs(scale) + 0.01F;
   kvq::round_as_in_files(shape, *numbers);
-  return {numbers, 1000 + static_cast<int64_t>(seed), 0.1 / static_cast<double>(seed + 1), 1e-3};
+  ModelCodebook::Layer layer{.numbers = numbers, .tokens = 1000 + static_cast<int64_t>(seed), .value_error = 1e-3};
+  for (size_t stage = 0; stage < static_cast<size_t>(shape.keys.stages); ++stage) {
+    layer.key_errors[stage] = stage == 0 ? 0.25 : 0.1 / static_cast<double>(seed + stage);
+  }
+  return layer;
 }
 
 ModelCodebook random_codebook(const CodebookShape& shape) {
@@ -72,7 +76,7 @@ void check_equal(const ModelCodebook& a, const ModelCodebook& b) {
   for (size_t i = 0; i < a.layers.size(); ++i) {
     REQUIRE((a.layers[i].numbers == nullptr) == (b.layers[i].numbers == nullptr));
     CHECK(a.layers[i].tokens == b.layers[i].tokens);
-    CHECK(a.layers[i].key_error == b.layers[i].key_error);
+    CHECK(a.layers[i].key_errors == b.layers[i].key_errors);
     CHECK(a.layers[i].value_error == b.layers[i].value_error);
     if (a.layers[i].numbers == nullptr) continue;
     kvq::for_each_array(a.shape, [&](const kvq::CodebookArray& array) {
@@ -218,6 +222,11 @@ TEST_CASE("fields that contradict each other or the tensors are refused by name"
   check(R"("value_bits":"1")", R"("value_bits":"7")", "value_bits is 7");
   check(R"("layers.1.tokens")", R"("loyers.1.tokens")", "its metadata describe 12");
   check(R"("layers.1.tokens":"1)", R"("layers.1.tokens":"-)", "layers.1.tokens");
+  for (const char* errors :
+       {"0.25 x.1", "0.25 .1 ", "0.25, 0.", "        ", "0.25 inf", "0.25  .1", "-.25 0.1", "0.250.12"}) {
+    check(R"("layers.0.key_errors":"0.25 0.1")", std::string(R"("layers.0.key_errors":")") + errors + '"',
+          "one number for each stage");
+  }
   check("\"layers.2.values.offset\"", "\"layers.2.values.upset!\"", "layers.2.values.offset is missing");
   check(R"("dtype":"F16","shape":[2,)", R"("dtype":"BF1","shape":[2,)", "dtype is 'BF1'");
 }
