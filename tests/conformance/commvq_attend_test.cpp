@@ -15,7 +15,7 @@ namespace {
 Storage coded(const Codes& codes) { return {"commvq", "commvq", 32, 0, 1, codes}; }
 
 std::vector<Storage> few_storages() { return every_way({coded_storages()[0], coded_storages()[1]}); }
-std::vector<Storage> all_coded() { return every_way(all_coded()); }
+std::vector<Storage> all_coded() { return every_way(coded_storages()); }
 
 }  // namespace
 
