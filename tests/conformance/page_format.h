@@ -97,7 +97,7 @@ inline std::vector<Storage> all_storages() {
 // Each storage with every way to attend to it.
 inline std::vector<Storage> every_way(const std::vector<Storage>& storages) {
   std::vector<Storage> result;
-  for (const char* way : {"tables", "rebuild", "decode"}) {
+  for (const char* way : {"auto", "tables", "rebuild", "decode"}) {
     for (Storage storage : storages) {
       storage.attention = way;
       result.push_back(storage);

@@ -24,10 +24,13 @@ RebuildAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   turned = memory.take<float>(kBlockRows * dim);
 }
 
+bool RebuildAttention::looks_up(const AttendBatch& batch, const KernelTable& kernels) {
+  return kernels.lookup_keys != nullptr && !batch.codes->coder.lookups.empty();
+}
+
 const KeyLookup* RebuildAttention::lookup() const {
-  const Vector<KeyLookup>& lookups = item_.codes().coder.lookups;
-  const bool exists = item_.kernels.lookup_keys != nullptr && !lookups.empty();
-  return exists ? &lookups[static_cast<size_t>(item_.head)] : nullptr;
+  const bool exists = looks_up(item_.batch, item_.kernels);
+  return exists ? &item_.codes().coder.lookups[static_cast<size_t>(item_.head)] : nullptr;
 }
 
 void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {

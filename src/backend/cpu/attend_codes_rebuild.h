@@ -27,6 +27,9 @@ class RebuildAttention final : public CodedAttention {
     float* turned;      // [kBlockRows][head_dim], queries
   };
 
+  /// Whether keys are summed up by table lookups in registers.
+  static bool looks_up(const AttendBatch& batch, const KernelTable& kernels);
+
   RebuildAttention(const CodedItem& item, const Work& work) : item_(item), work_(work) {}
 
   void prepare(ptrdiff_t first, int32_t count) override;

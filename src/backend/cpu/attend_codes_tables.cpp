@@ -1,5 +1,6 @@
 #include "backend/cpu/attend_codes_tables.h"
 
+#include "backend/cpu/attend_codes_rebuild.h"
 #include "codebooks/key_kernels.h"
 #include "codebooks/model_coder.h"
 #include "core/float16.h"
@@ -22,8 +23,11 @@ size_t products_of(const CodebookShape& shape) {
 
 }  // namespace
 
-bool TableAttention::is_faster(const AttendBatch& /*batch*/, const KernelTable& /*kernels*/, int32_t /*rows*/) {
-  return false;
+bool TableAttention::is_faster(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) {
+  // Without lookups, keys are rebuilt in about the time of three rows of sums; with them, in less than that of one
+  // (docs/benchmarks.md). Both times grow with the stages.
+  constexpr int32_t kFewRows = 2;
+  return batch.codes->coder.shape.keys.stages > 0 && !RebuildAttention::looks_up(batch, kernels) && rows <= kFewRows;
 }
 
 TableAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
