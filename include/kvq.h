@@ -266,9 +266,18 @@ typedef struct kvq_policy kvq_policy;
  *      recent: 1                      # newest pages that stay FP16, the open one included
  *      layers:                        # later entries win
  *        - {range: [0, 1], keys: fp16, values: int8}
+ *      commvq:                        # for the format commvq, which needs a codebook
+ *        beam: 4                      # sums of codes kept while a key is encoded, 1 to 16
+ *        flips: 100                   # bits of a value's code flipped to lower its error, at most
+ *        attention: auto              # or tables, rebuild, decode
  *
  *  `group` is the number of channels that share a scale in a value page (32, 64 or 128). Defaults: fp16, sink 0,
- *  recent 1.
+ *  recent 1, beam 1, as many flips as help, attention auto.
+ *
+ *  `attention` says how the CPU attends to keys with codes; results are the same but for rounding. `tables`: products
+ *  of each query with all codes, which are then summed for each token; `rebuild`: keys summed up from their codes once
+ *  for all queries of a KV head; `decode`: keys and values decoded one by one, tens of times slower, for comparison;
+ *  `auto` takes the faster of the first two.
  *
  *  \param yaml  UTF-8 text of `length` bytes, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 deep.
  *  \param out   receives the handle; set to NULL on failure.

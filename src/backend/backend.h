@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cache/page.h"
+#include "codebooks/attention_way.h"
 #include "codebooks/coding_effort.h"
 #include "core/rope.h"
 #include "kvq.h"
@@ -18,6 +19,7 @@ struct LayerCodes {
   const LayerCoder& coder;
   const PositionTurns& turns;
   CodingEffort effort;
+  AttentionWay way;
   bool values;  // pages have codes for values
 };
 

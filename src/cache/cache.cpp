@@ -35,6 +35,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       sink(policy != nullptr ? policy->sink : 0),
       recent(policy != nullptr ? policy->recent : 1),
       effort(policy != nullptr ? policy->effort : CodingEffort{}),
+      way(policy != nullptr ? policy->way : AttentionWay::kAuto),
       coder(std::move(coder_)),
       backend(backend_),
       allocator(context, options.max_bytes, "cache"),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "codebooks/attention_way.h"
 #include "codebooks/coding_effort.h"
 #include "core/memory.h"
 #include "formats/page_format.h"
@@ -25,6 +26,7 @@ struct Policy {
   int32_t sink = 0;    // first pages that stay FP16
   int32_t recent = 1;  // newest pages that stay FP16, the open one included
   CodingEffort effort;
+  AttentionWay way = AttentionWay::kAuto;  // to attend to pages with codes
   Vector<Override> overrides;
 
   struct Formats {
