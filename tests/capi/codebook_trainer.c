@@ -124,7 +124,8 @@ static void refused_options(void) {
   BAD(value_scope, -1, "value_scope");
   BAD(key_rounds, -1, "key_rounds");
   BAD(value_rounds, 1001, "value_rounds");
-  BAD(reserved, 1, "reserved");
+  BAD(value_method, -1, "value_method");
+  BAD(value_method, 2, "value_method");
   BAD(note, "\xff", "note");
   memset(long_note, 'x', sizeof long_note);
   long_note[sizeof long_note - 1] = '\0';
