@@ -33,8 +33,7 @@ struct Components {
       deviations[q] = std::sqrt(sum) / kSignStep;
     }
     const double largest = *std::max_element(deviations.begin(), deviations.end());
-    const double least = largest > 0 ? kLeastDeviation * largest : 1.0;
-    for (double& each : deviations) each = std::max(each, least);
+    least = largest > 0 ? kLeastDeviation * largest : 1.0;
   }
 
   const float* direction(size_t q) const { return signs.proposal.data() + q * signs.width(); }
@@ -42,6 +41,7 @@ struct Components {
 
   ValueDraft signs;
   Vector<double> deviations;
+  double least;  // of deviations to divide by
 };
 
 /// What the bits of a code do.
@@ -81,7 +81,7 @@ void fill_first_layer(const Components& components, uint64_t seed, NetworkDraft&
   const std::span<float> bias = draft.part(NetworkPart::kFirstBias);
   const double length = std::sqrt(static_cast<double>(width));  // to which a unit vector is standardized
   for (size_t q = 0; q < std::min(width, draft.layout.hidden); ++q) {
-    const double gain = kGain / components.deviations[q];
+    const double gain = kGain / std::max(components.deviations[q], components.least);
     for (size_t c = 0; c < width; ++c) {
       first[q * width + c] = static_cast<float>(gain / length * components.direction(q)[c]);
     }

@@ -19,10 +19,10 @@ struct NetworkTrainingOptions {
   static constexpr int32_t kStepsOfRound = 50;
 
   int32_t rounds = 32;  // of so many steps of the optimizer
-  double rate = 1e-3;   // of learning, at first; it falls to 0
+  double rate = 4e-3;   // of learning, at first; it falls to 0
   double weight_decay = 0.01;
-  double first_temperature = 1.0;  // of the softmax that gradients go through
-  double last_temperature = 0.3;
+  double first_temperature = 2.0;  // of the softmax that gradients go through
+  double last_temperature = 0.5;
   uint64_t seed = 1;
 };
 

@@ -70,7 +70,8 @@ struct Problem {
                              number(NetworkPart::kNormBias, c);
         sum += number(NetworkPart::kFirst, h * width + c) * input;
       }
-      for (size_t o = 0; o < out.size(); ++o) out[o] += number(NetworkPart::kSecond, o * kLayout.hidden + h) * gelu(sum);
+      for (size_t o = 0; o < out.size(); ++o)
+        out[o] += number(NetworkPart::kSecond, o * kLayout.hidden + h) * gelu(sum);
     }
     return out;
   }
@@ -177,13 +178,18 @@ TEST_CASE("with hard bits the codes' derivative is the slope of the error") {
   problem.check_slopes(NetworkPart::kCodes, gradient, [&] { return problem.mean_error(BitChoice::kHard); });
 }
 
-TEST_CASE("straight through: the network's derivatives are those of soft bits weighed by the error's slope at hard bits") {
+TEST_CASE(
+    "straight through: the network's derivatives are those of soft bits weighed by the error's slope at hard bits") {
   Problem problem(3);
   std::vector<double> gradient;
   problem.compute(BitChoice::kHard, gradient);
   std::vector<double> slopes;  // [tokens][bits], of the mean error, at the hard bits
   for (size_t t = 0; t < kTokens; ++t) {
     std::vector<double> s = problem.bits(t, BitChoice::kHard);
+    if (std::all_of(s.begin(), s.end(), [](double bit) { return bit == 0.0; })) {
+      slopes.insert(slopes.end(), s.size(), 0.0);  // nothing has no direction, nor the error a slope there
+      continue;
+    }
     for (double& bit : s) {
       constexpr double kStep = 1e-5;
       const double kept = bit;
