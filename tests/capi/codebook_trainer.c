@@ -203,16 +203,33 @@ static void one_side(void) {
   fixture_close(&f);
 }
 
-/* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
-static void repeatable(void) {
+/* Without codes for values it does not matter how they would be trained. */
+static void without_values(void) {
   kvq_codebook_trainer_options options = small_options();
-  blob one = trained_file(1, &options);
-  blob three = trained_file(3, &options);
+  blob one;
+  blob other;
+  options.value_bits = 0;
+  one = trained_file(1, &options);
+  options.value_method = KVQ_VALUES_NETWORK;
+  other = trained_file(1, &options);
+  CHECK(same(&one, &other));
+  blob_free(&other);
+  blob_free(&one);
+}
+
+/* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
+static void repeatable(kvq_value_method value_method) {
+  kvq_codebook_trainer_options options = small_options();
+  blob one;
+  blob three;
   blob other;
   fixture f;
   kvq_codebook* codebook = NULL;
   kvq_codebook_info info;
   blob again;
+  options.value_method = value_method;
+  one = trained_file(1, &options);
+  three = trained_file(3, &options);
   CHECK(same(&one, &three));
   options.seed = 6;
   other = trained_file(1, &options);
@@ -254,9 +271,9 @@ static int32_t on_progress(void* user, double done) {
 }
 
 /* Wherever training is stopped, the layer keeps its tokens, and what was finished can be taken elsewhere. */
-static void stopped_and_resumed(void) {
+static void stopped_and_resumed(kvq_value_method value_method) {
   kvq_codebook_trainer_options options = small_options();
-  blob reference = trained_file(1, &options);
+  blob reference;
   fixture f;
   kvq_codebook_trainer* trainer;
   kvq_codebook_trainer* second;
@@ -265,6 +282,8 @@ static void stopped_and_resumed(void) {
   blob file;
   reports r = {0, 0, 0.0, 0};
   int stop_at;
+  options.value_method = value_method;
+  reference = trained_file(1, &options);
   fixture_open(&f, NULL, 0, 0);
   trainer = new_trainer(f.context, &options);
   partial = result_of(trainer);
@@ -306,12 +325,14 @@ static void stopped_and_resumed(void) {
 #define OTHER(field, value, mention)                                                    \
   do {                                                                                  \
     options = small_options();                                                          \
+    options.value_method = value_method;                                                \
     options.field = (value);                                                            \
     trainer = new_trainer(f.context, &options);                                         \
     REFUSED(KVQ_E_MISMATCH, mention, kvq_codebook_trainer_resume(trainer, whole, err)); \
     kvq_codebook_trainer_destroy(trainer);                                              \
   } while (0)
   OTHER(key_stages, 3, "shape");
+  OTHER(value_method, 1 - value_method, "shape");
   OTHER(seed, 6, "seed");
   OTHER(model_id, 8, "model_id");
   OTHER(note, "large", "note");
@@ -378,12 +399,44 @@ static void failing_allocations(void) {
   fixture_close(&f);
 }
 
+/* Training of a network takes too long to fail at every allocation: at each of the first, then at ever fewer. */
+static void failing_allocations_of_networks(void) {
+  kvq_codebook_trainer_options options = small_options();
+  fixture f;
+  kvq_codebook_trainer* trainer;
+  static float x[kScalars];
+  kvq_status status = KVQ_E_MEMORY;
+  long n;
+  options.key_stages = 0;
+  options.value_rounds = 1;
+  options.value_method = KVQ_VALUES_NETWORK;
+  fill_tensor(x, kScalars, 3);
+  fixture_open(&f, NULL, 0, 0);
+  trainer = new_trainer(f.context, &options);
+  ACCEPTED(kvq_codebook_trainer_add(trainer, 0, 20, NULL, x, KVQ_F32, err));
+  for (n = 1; status != KVQ_OK && n < kMostAllocations; n += n / 8 + 1) {
+    const size_t live = f.memory.live_bytes;
+    f.memory.fail_at = n;
+    status = kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err);
+    CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && f.memory.live_bytes == live));
+  }
+  f.memory.fail_at = 0;
+  CHECK(status == KVQ_OK && n > 100);
+  kvq_codebook_trainer_destroy(trainer);
+  fixture_close(&f);
+}
+
 void test_codebook_trainer(void) {
+  kvq_value_method value_method;
   refused_options();
   refused_calls();
   one_side();
-  repeatable();
-  stopped_and_resumed();
+  for (value_method = KVQ_VALUES_LEAST_SQUARES; value_method <= KVQ_VALUES_NETWORK; ++value_method) {
+    repeatable(value_method);
+    stopped_and_resumed(value_method);
+  }
+  without_values();
   limited();
   failing_allocations();
+  failing_allocations_of_networks();
 }
