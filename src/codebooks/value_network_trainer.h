@@ -18,7 +18,7 @@ namespace kvq {
 struct NetworkTrainingOptions {
   static constexpr int32_t kStepsOfRound = 50;
 
-  int32_t rounds = 32;  // of so many steps of the optimizer
+  int32_t rounds = 40;  // of so many steps of the optimizer
   double rate = 4e-3;   // of learning, at first; it falls to 0
   double weight_decay = 0.01;
   double first_temperature = 2.0;  // of the softmax that gradients go through

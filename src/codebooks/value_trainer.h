@@ -16,7 +16,7 @@ struct ValueTrainingOptions {
   int32_t tokens = 49152;        // at most so many are used, drawn by `seed`
   int32_t rounds = 8;            // of encoding all tokens and solving for the codes, for each bit a scalar
   int32_t joint_rounds = 4;      // then, with 2 bits, of both together
-  int32_t network_rounds = 32;   // of NetworkTrainingOptions::kStepsOfRound steps, for each code
+  int32_t network_rounds = 40;   // of NetworkTrainingOptions::kStepsOfRound steps, for each code
   float ridge = 1e-3F;           // of the codes, towards those of the round before
   float proposal_ridge = 1e-2F;  // of the proposal, towards zero; both relative to the mean of the diagonal
   float held_out = 0.0625F;      // the part of the tokens that decides which round was best
