@@ -393,6 +393,14 @@ typedef int32_t (*kvq_progress_hook)(void* user, double done);
  *  and take tens of thousands of tokens: what matters most is that codes meet in use what they were trained on. */
 typedef struct kvq_codebook_trainer kvq_codebook_trainer;
 
+/** How codes of values are trained, and how their bits are proposed when values are encoded. */
+typedef int32_t kvq_value_method;
+enum {
+  KVQ_VALUES_LEAST_SQUARES = 0, /**< Alternating least squares; a linear map proposes bits. */
+  KVQ_VALUES_NETWORK = 1        /**< The CommVQ paper's way: a network of one hidden layer proposes bits; it is trained
+                                     together with the codes by gradient descent. */
+};
+
 typedef struct kvq_codebook_trainer_options {
   uint32_t struct_size;
   int32_t n_layers;    /**< 1 … 65536. */
@@ -408,8 +416,9 @@ typedef struct kvq_codebook_trainer_options {
   kvq_scope value_scope; /**< ::KVQ_SCOPE_LAYER by default: smaller errors, but tokens can be evicted only for all heads
                               of a layer at once. */
   int32_t key_rounds;    /**< Rounds of joint refinement of all stages, at most 1000; 0 (default): the library's. */
-  int32_t value_rounds;  /**< Rounds of least squares, at most 1000; 0 (default): the library's choice. */
-  int32_t reserved;      /**< 0. */
+  int32_t value_rounds;  /**< Rounds of least squares, or of 50 steps of the network each, at most 1000; 0 (default):
+                              the library's choice. */
+  kvq_value_method value_method; /**< ::KVQ_VALUES_LEAST_SQUARES by default. */
   uint64_t seed;         /**< Of everything random; 1 by default. */
   uint64_t model_id;     /**< Any number that identifies the model's weights, as in kvq_cache_options. */
   uint64_t max_bytes;    /**< Limit on tokens kept and work space; 0 (default): only the context's. */

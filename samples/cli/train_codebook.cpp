@@ -22,7 +22,9 @@ struct Options {
   std::vector<std::string> texts;
   int32_t bits = 0;
   std::string scope = "layer";
-  int32_t key_stages = 0;  // 0: those of `bits`
+  std::string value_method = "least-squares";
+  int32_t value_rounds = 0;  // 0: the library's choice
+  int32_t key_stages = 0;    // 0: those of `bits`
   int32_t key_codes = 64;
   int32_t key_group = 0;  // 0: one group a head
   int64_t tokens = 49152;
@@ -120,6 +122,8 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
   training.options.key_group = options.key_group;
   training.options.value_bits = options.bits;
   training.options.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  training.options.value_method = options.value_method == "network" ? KVQ_VALUES_NETWORK : KVQ_VALUES_LEAST_SQUARES;
+  training.options.value_rounds = options.value_rounds;
   training.options.key_norms = training.options.value_scope;
   training.options.seed = options.seed;
   const auto window = static_cast<int32_t>(std::min<int64_t>({int64_t{kWindow}, config.max_positions, options.tokens}));
@@ -164,6 +168,15 @@ void add_train_codebook(CLI::App& train) {
       ->add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
       ->check(CLI::IsMember({"layer", "head"}))
       ->capture_default_str();
+  command
+      ->add_option("--value-method", options->value_method,
+                   "Train codes for values by least squares, or with a network that proposes bits (the paper's way)")
+      ->check(CLI::IsMember({"least-squares", "network"}))
+      ->capture_default_str();
+  command
+      ->add_option("--value-rounds", options->value_rounds,
+                   "Rounds of least squares, or of 50 steps of the network each (default: the library's choice)")
+      ->check(CLI::Range(1, 1000));
   command
       ->add_option("--key-stages", options->key_stages, "Stages of codes for keys (default: as many as --bits allow)")
       ->check(CLI::Range(1, 64));

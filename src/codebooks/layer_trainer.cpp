@@ -109,7 +109,7 @@ double train_layer_values(Allocator& allocator, Parallel& parallel, const Codebo
                           const TrainingProgress& progress, LayerCodebook& layer) {
   ValueTrainingOptions options;
   options.seed = seed;
-  if (rounds > 0) options.rounds = rounds;
+  if (rounds > 0) options.rounds = options.network_rounds = rounds;
   const auto call = [](void* user, const ValueTrainingProgress& done) {
     return static_cast<const TrainingProgress*>(user)->report(static_cast<double>(done.round) / done.rounds);
   };

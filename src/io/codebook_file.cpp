@@ -13,7 +13,10 @@ namespace kvq::io {
 namespace {
 
 constexpr std::string_view kType = "kvq.codebook";
+constexpr const char* kValueProposal = "value_proposal";
+constexpr const char* kValueHidden = "value_hidden";
 constexpr std::array<const char*, 2> kScopeNames = {"layer", "head"};           // by Scope
+constexpr std::array<const char*, 2> kProposalNames = {"linear", "network"};    // by ValueProposal
 constexpr std::array<const char*, 3> kRopeNames = {"", "half", "interleaved"};  // by kvq_rope
 
 /// A number as text: the shortest that reads back as the same number.
@@ -123,6 +126,13 @@ CodebookShape read_shape(const Fields& fields) {
   shape.keys.norms = static_cast<Scope>(fields.choice("key_norms", kScopeNames, "layer or head"));
   shape.values.bits = fields.number<int32_t>("value_bits");
   shape.values.scope = static_cast<Scope>(fields.choice("value_scope", kScopeNames, "layer or head"));
+  if (fields.has(kValueProposal)) {  // files of linear proposals do not say so
+    shape.values.proposal =
+        static_cast<ValueProposal>(fields.choice(kValueProposal, kProposalNames, "linear or network"));
+  }
+  if (shape.values.proposal == ValueProposal::kNetwork || fields.has(kValueHidden)) {
+    shape.values.hidden = fields.number<int32_t>(kValueHidden);
+  }
   check_codebook_shape(shape, KVQ_E_FORMAT, "codebook: metadata ");
   return shape;
 }
@@ -211,6 +221,10 @@ SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codeb
   file.add_metadata("key_norms", kScopeNames[static_cast<size_t>(shape.keys.norms)]);
   file.add_metadata("value_bits", NumberText(shape.values.bits));
   file.add_metadata("value_scope", kScopeNames[static_cast<size_t>(shape.values.scope)]);
+  if (shape.values.proposal == ValueProposal::kNetwork) {
+    file.add_metadata(kValueProposal, kProposalNames[static_cast<size_t>(shape.values.proposal)]);
+    file.add_metadata(kValueHidden, NumberText(shape.values.hidden));
+  }
   file.add_metadata("model_id", NumberText(codebook.model_id, kHexadecimal));
   file.add_metadata("seed", NumberText(codebook.seed));
   file.add_metadata("note", codebook.note);

@@ -99,7 +99,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, value_scope, 40);
   OFFSET(kvq_codebook_trainer_options, key_rounds, 44);
   OFFSET(kvq_codebook_trainer_options, value_rounds, 48);
-  OFFSET(kvq_codebook_trainer_options, reserved, 52);
+  OFFSET(kvq_codebook_trainer_options, value_method, 52);
   OFFSET(kvq_codebook_trainer_options, seed, 56);
   OFFSET(kvq_codebook_trainer_options, model_id, 64);
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);

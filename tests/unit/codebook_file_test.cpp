@@ -33,6 +33,13 @@ CodebookShape small_shape(Scope scope) {
   return shape;
 }
 
+CodebookShape network_shape(Scope scope) {
+  CodebookShape shape = small_shape(scope);
+  shape.values.proposal = kvq::ValueProposal::kNetwork;
+  shape.values.hidden = 5;
+  return shape;
+}
+
 ModelCodebook::Layer random_layer(const CodebookShape& shape, uint64_t seed) {
   const auto numbers =
       std::allocate_shared<LayerCodebook>(kvq::StlAllocator<LayerCodebook>(test_allocator()), test_allocator());
@@ -107,13 +114,42 @@ Bytes with(Bytes bytes, const std::string& old, const std::string& text) {
 
 /// A codebook whose layer 1 has been spoiled.
 template <typename Spoil>
-Bytes spoiled(const Spoil& spoil) {
-  ModelCodebook codebook = random_codebook(small_shape(Scope::kLayer));
+Bytes spoiled(const Spoil& spoil, const CodebookShape& shape = small_shape(Scope::kLayer)) {
+  ModelCodebook codebook = random_codebook(shape);
   const auto numbers = std::allocate_shared<LayerCodebook>(kvq::StlAllocator<LayerCodebook>(test_allocator()),
                                                            *codebook.layers[1].numbers);
   spoil(*numbers);
   codebook.layers[1].numbers = numbers;
   return file_of(codebook);
+}
+
+/// Cut a file everywhere, and flip bits of every byte.
+void check_damaged(const Bytes& bytes) {
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    REQUIRE(status_of_reading({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}) == KVQ_E_FORMAT);
+  }
+  int refused = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    for (const int flip : {0x01, 0x02, 0x10, 0x80, 0xFF}) {
+      Bytes damaged = bytes;
+      damaged[i] ^= static_cast<std::byte>(flip);
+      try {
+        const ModelCodebook codebook = kvq::io::read_codebook(test_allocator(), damaged);
+        kvq::check_codebook_shape(codebook.shape, KVQ_E_INTERNAL, "");
+        for (size_t layer = 0; layer < codebook.layers.size(); ++layer) {
+          if (codebook.layers[layer].numbers == nullptr) continue;
+          kvq::check_layer_codebook(codebook.shape, *codebook.layers[layer].numbers, static_cast<int32_t>(layer),
+                                    KVQ_E_INTERNAL);
+        }
+      } catch (const kvq::Error& error) {
+        const bool told = error.status() == KVQ_E_FORMAT || error.status() == KVQ_E_MISMATCH;
+        CHECK_MESSAGE(told, error.what());
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused > 1000);
+  CHECK(test_allocator().bytes() < 100000);
 }
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -133,6 +169,18 @@ TEST_CASE("codebooks are read back as they were written, and written again as th
       CHECK(again.complete());
       CHECK(file_of(again) == bytes);
     }
+  }
+}
+
+TEST_CASE("codebooks with a network are read back as they were written") {
+  for (const Scope scope : {Scope::kLayer, Scope::kHead}) {
+    const ModelCodebook codebook = random_codebook(network_shape(scope));
+    const Bytes bytes = file_of(codebook);
+    const ModelCodebook again = kvq::io::read_codebook(test_allocator(), bytes);
+    check_equal(codebook, again);
+    CHECK(file_of(again) == bytes);
+    CHECK(again.layers[0].numbers->network_second.size() == 2 * 16 * 5);
+    CHECK(again.layers[0].numbers->proposal.empty());
   }
 }
 
@@ -196,6 +244,15 @@ TEST_CASE("numbers that cannot be used are refused with the tensor and their pla
   check(spoiled([](LayerCodebook& layer) { layer.value_offset[0] = kNan; }), "layers.1.values.offset");
   check(spoiled([](LayerCodebook& layer) { layer.proposal[9] = kNan; }), "layers.1.values.proposal: number 9");
   check(spoiled([](LayerCodebook& layer) { layer.proposal_bias[3] = kNan; }), "layers.1.values.proposal_bias");
+  const auto check_network = [&](kvq::Vector<float> LayerCodebook::*numbers, size_t at, const char* reason) {
+    check(spoiled([&](LayerCodebook& layer) { (layer.*numbers)[at] = kNan; }, network_shape(Scope::kHead)), reason);
+  };
+  check_network(&LayerCodebook::network_norm_gain, 3, "layers.1.values.network.norm_gain: number 3 is nan");
+  check_network(&LayerCodebook::network_norm_bias, 4, "layers.1.values.network.norm_bias: number 4 is nan");
+  check_network(&LayerCodebook::network_first, 5, "layers.1.values.network.first: number 5 is nan");
+  check_network(&LayerCodebook::network_first_bias, 6, "layers.1.values.network.first_bias: number 6 is nan");
+  check_network(&LayerCodebook::network_second, 7, "layers.1.values.network.second: number 7 is nan");
+  check_network(&LayerCodebook::network_second_bias, 8, "layers.1.values.network.second_bias: number 8 is nan");
 }
 
 TEST_CASE("fields that contradict each other or the tensors are refused by name") {
@@ -231,31 +288,35 @@ TEST_CASE("fields that contradict each other or the tensors are refused by name"
   check(R"("dtype":"F16","shape":[2,)", R"("dtype":"BF1","shape":[2,)", "dtype is 'BF1'");
 }
 
+TEST_CASE("a network that contradicts the other fields is refused by name") {
+  const Bytes bytes = file_of(random_codebook(network_shape(Scope::kLayer)));
+  std::string message;
+  const auto check = [&](const std::string& old, const std::string& text, const char* reason) {
+    CAPTURE(text);
+    CHECK(status_of_reading(with(bytes, old, text), &message) == KVQ_E_FORMAT);
+    CHECK_MESSAGE(message.find(reason) != std::string::npos, message);
+  };
+  check(R"("value_proposal":"network")", R"("value_proposal":"notwork")", "value_proposal is 'notwork'");
+  check(R"("value_proposal":"network")", R"("value_purposes":"network")", "value_hidden is 5, must be in [0, 0]");
+  check(R"("value_hidden":"5")", R"("value_hidden":"0")", "value_hidden is 0, must be in [1, 1048576]");
+  check(R"("value_hidden":"5")", R"("value_hidden":"x")", "value_hidden is 'x'");
+  check(R"("value_hidden":"5")", R"("value_halves":"5")", "value_hidden is missing");
+  check(R"("value_hidden":"5")", R"("value_hidden":"6")", "layers.0.values.network.first: shape");
+  check(R"("value_bits":"1")", R"("value_bits":"0")", "value_bits is 0: there is nothing that a network could propose");
+  check("values.network.second_bias", "values.network.second_loss", "values.network.second_bias is missing");
+  CodebookShape wide = network_shape(Scope::kLayer);
+  wide.values.hidden = (1 << 20) + 1;
+  try {
+    kvq::check_codebook_shape(wide, KVQ_E_ARGUMENT, "");
+    FAIL("accepted");
+  } catch (const kvq::Error& error) {
+    CHECK(std::string(error.what()) == "value_hidden is 1048577, must be in [1, 1048576]");
+  }
+}
+
 TEST_CASE("every cut of a file is refused, every flipped byte is refused or gives codebooks that can be used") {
-  const Bytes bytes = file_of(random_codebook(small_shape(Scope::kHead)));
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    REQUIRE(status_of_reading({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}) == KVQ_E_FORMAT);
-  }
-  int refused = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    for (const int flip : {0x01, 0x02, 0x10, 0x80, 0xFF}) {
-      Bytes damaged = bytes;
-      damaged[i] ^= static_cast<std::byte>(flip);
-      try {
-        const ModelCodebook codebook = kvq::io::read_codebook(test_allocator(), damaged);
-        kvq::check_codebook_shape(codebook.shape, KVQ_E_INTERNAL, "");
-        for (size_t layer = 0; layer < codebook.layers.size(); ++layer) {
-          if (codebook.layers[layer].numbers == nullptr) continue;
-          kvq::check_layer_codebook(codebook.shape, *codebook.layers[layer].numbers, static_cast<int32_t>(layer),
-                                    KVQ_E_INTERNAL);
-        }
-      } catch (const kvq::Error& error) {
-        const bool told = error.status() == KVQ_E_FORMAT || error.status() == KVQ_E_MISMATCH;
-        CHECK_MESSAGE(told, error.what());
-        ++refused;
-      }
-    }
-  }
-  CHECK(refused > 1000);
-  CHECK(test_allocator().bytes() < 100000);
+  check_damaged(file_of(random_codebook(small_shape(Scope::kHead))));
+  CodebookShape shape = network_shape(Scope::kHead);
+  shape.n_layers = 1;
+  check_damaged(file_of(random_codebook(shape)));
 }
