@@ -103,7 +103,8 @@ void NetworkTrainer::normalize_code() {
 }
 
 NetworkTrainer::Decoded NetworkTrainer::decode_held_out() const {
-  const auto [width, hidden, bits] = draft_.layout;
+  const size_t width = draft_.layout.width;
+  const size_t bits = draft_.layout.bits;
   const ValueNetwork network = draft_.network();
   const ValueKernels& kernels = *value_kernels().front();
   const float* codes = draft_.part(NetworkPart::kCodes).data();

@@ -174,7 +174,7 @@ LayerCodebook train(Machine& machine, const CodebookShape& shape, const std::vec
 }  // namespace
 
 TEST_CASE("without flips a code is what the network's largest outputs say, at one bit and at two") {
-  for (const size_t bits : {24, 48}) {
+  for (const size_t bits : {size_t{24}, size_t{48}}) {
     RandomNetwork random(24, 40, bits, 1);
     Machine machine;
     const std::vector<float> vectors = random.normals(24 * 70, 3.0F);
