@@ -419,11 +419,11 @@ typedef struct kvq_codebook_trainer_options {
   int32_t value_rounds;  /**< Rounds of least squares, or of 50 steps of the network each, at most 1000; 0 (default):
                               the library's choice. */
   kvq_value_method value_method; /**< ::KVQ_VALUES_LEAST_SQUARES by default. */
-  uint64_t seed;         /**< Of everything random; 1 by default. */
-  uint64_t model_id;     /**< Any number that identifies the model's weights, as in kvq_cache_options. */
-  uint64_t max_bytes;    /**< Limit on tokens kept and work space; 0 (default): only the context's. */
-  const char* note;      /**< UTF-8, at most 4096 bytes, copied: where the codebooks come from, for example. NULL
-                              (default): "". */
+  uint64_t seed;                 /**< Of everything random; 1 by default. */
+  uint64_t model_id;             /**< Any number that identifies the model's weights, as in kvq_cache_options. */
+  uint64_t max_bytes;            /**< Limit on tokens kept and work space; 0 (default): only the context's. */
+  const char* note; /**< UTF-8, at most 4096 bytes, copied: where the codebooks come from, for example. NULL
+                         (default): "". */
 } kvq_codebook_trainer_options;
 
 /** Fill with defaults; the three sizes are left 0 and must be set. NULL is ignored. \since 0.1 */
