@@ -1,6 +1,7 @@
 #pragma once
 
 #include "codebooks/coding_effort.h"
+#include "eviction/eviction.h"
 #include "core/memory.h"
 #include "formats/page_format.h"
 
@@ -25,6 +26,7 @@ struct Policy {
   int32_t sink = 0;    // first pages that stay FP16
   int32_t recent = 1;  // newest pages that stay FP16, the open one included
   CodingEffort effort;
+  Eviction eviction;
   Vector<Override> overrides;
 
   struct Formats {

@@ -108,20 +108,21 @@ void round_within(Allocator& allocator, std::span<const double> shares, int64_t 
   round_by_largest_remainder(exact, total, out);
 }
 
-void split_layers(Allocator& allocator, const Eviction& eviction, int32_t tokens, std::span<int32_t> out) {
-  const size_t n = out.size();
-  const int32_t budget = std::min(eviction.budget, tokens);
-  std::fill(out.begin(), out.end(), budget);
-  if (eviction.layers == LayerSplit::kUniform || n < 2) return;
-  const double last = eviction.budget / double{eviction.beta};
-  const double first = 2.0 * eviction.budget - last;
+void split_layers(Allocator& allocator, const Eviction& eviction, int32_t heads, std::span<const LayerTokens> layers,
+                  std::span<int32_t> out) {
+  const size_t n = layers.size();
+  const bool pyramid = eviction.layers == LayerSplit::kPyramid && n > 1;
+  const double last = pyramid ? 1.0 / double{eviction.beta} : 1.0;  // in units of the budget
+  const double first = 2.0 - last;
   Vector<double> shares(n, 0.0, StlAllocator<double>(allocator));
+  Vector<int32_t> least(n, 0, StlAllocator<int32_t>(allocator));
+  Vector<int32_t> most(n, 0, StlAllocator<int32_t>(allocator));
   for (size_t i = 0; i < n; ++i) {
-    shares[i] = first + (last - first) * static_cast<double>(i) / static_cast<double>(n - 1);
+    shares[i] = n > 1 ? first + (last - first) * static_cast<double>(i) / static_cast<double>(n - 1) : 1.0;
+    least[i] = layers[i].window;
+    most[i] = layers[i].tokens;
   }
-  const Vector<int32_t> least(n, std::min(eviction.window, budget), StlAllocator<int32_t>(allocator));
-  const Vector<int32_t> most(n, tokens, StlAllocator<int32_t>(allocator));
-  round_within(allocator, shares, static_cast<int64_t>(n) * budget, least, most, out);
+  round_within(allocator, shares, static_cast<int64_t>(n) * heads * eviction.budget, least, most, out);
 }
 
 void pool_scores(const Eviction& eviction, std::span<const float> scores, std::span<float> out) {

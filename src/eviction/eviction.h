@@ -57,9 +57,16 @@ void round_by_largest_remainder(std::span<const double> shares, int64_t total, s
 void round_within(Allocator& allocator, std::span<const double> shares, int64_t total, std::span<const int32_t> least,
                   std::span<const int32_t> most, std::span<int32_t> out);
 
-/// Tokens that every head of each layer keeps on average, window included: `tokens` of the layers' heads, the sum is as
-/// if all had min(budget, tokens).
-void split_layers(Allocator& allocator, const Eviction& eviction, int32_t tokens, std::span<int32_t> out);
+/// What a layer holds, all heads together.
+struct LayerTokens {
+  int32_t tokens;  // that may be kept
+  int32_t window;  // of these, that must be
+};
+
+/// Tokens that each layer keeps, all heads and windows together: heads · budget, and what layers have less of than
+/// their share stays with the others, so that the sum is n_layers · heads · budget, or all there is.
+void split_layers(Allocator& allocator, const Eviction& eviction, int32_t heads, std::span<const LayerTokens> layers,
+                  std::span<int32_t> out);
 
 /// Max or mean over `kernel` neighbours of each score; what lies beyond the ends does not count.
 void pool_scores(const Eviction& eviction, std::span<const float> scores, std::span<float> out);

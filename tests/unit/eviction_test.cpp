@@ -25,8 +25,9 @@ kvq::Allocator& memory() {
 }
 
 Ints layers(const Eviction& eviction, int32_t n_layers, int32_t tokens) {
-  Ints out(static_cast<size_t>(n_layers));
-  kvq::split_layers(memory(), eviction, tokens, out);
+  const std::vector<kvq::LayerTokens> held(static_cast<size_t>(n_layers), {tokens, std::min(eviction.window, tokens)});
+  Ints out(held.size());
+  kvq::split_layers(memory(), eviction, 1, held, out);
   return out;
 }
 
@@ -135,6 +136,10 @@ TEST_CASE("a pyramid falls in a line, keeps the whole budget, and stays within t
       CHECK(budgets.back() >= std::min(4, tokens));
     }
   }
+  Ints heads(3);
+  const std::vector<kvq::LayerTokens> held{{2000, 16}, {100, 16}, {2000, 16}};
+  kvq::split_layers(memory(), eviction, 4, held, heads);
+  CHECK(heads == Ints{1400, 100, 36});  // 3 · 4 · 128 = 1536, split as 1.95, 1 and 0.05, but the second has only 100
 }
 
 TEST_CASE("adaptive heads get what they have among the best of all, blended with the uniform split") {
