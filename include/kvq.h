@@ -633,6 +633,36 @@ KVQ_API kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequenc
                                        int32_t kv_head, int32_t begin, int32_t n, float* k, float* v,
                                        int32_t* positions, kvq_error* error);
 
+/* -------------------------------------------------------------------------------------------------------- eviction */
+
+/** What to compress to, and where to report. */
+typedef struct kvq_compress_options {
+  uint32_t struct_size;
+  int32_t budget;        /**< Tokens of a KV head that are kept on average; 0 (default): the policy's. */
+  int32_t* kept;         /**< `[n_layers, kv_heads]` receives the tokens that each head holds afterwards; NULL: skip. */
+  uint64_t* bytes_freed; /**< Receives by how much the bytes of the sequence fell; NULL: skip. */
+} kvq_compress_options;
+
+/** Fill with defaults. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_compress_options_init(kvq_compress_options* options);
+
+/** Evict tokens as the `eviction` of the cache's policy says, at a moment of the caller's choice: after a prompt, and
+ *  again when a conversation has grown.
+ *
+ *  Tokens are judged by the queries that kvq_attend has seen: by the last `window` of them (of a prompt, if this
+ * follows it), or by all. What stays keeps its positions and moves to new, dense pages in the policy's formats; forks
+ * keep what they have. Nothing happens to layers that hold no more than their budget. Lengths of sequences still count
+ * the evicted tokens, and kvq_sequence_truncate drops what lies beyond the position. What has been observed is not part
+ * of a snapshot: after kvq_sequence_load, attend before compressing.
+ *
+ *  \param options  NULL: defaults.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction, a
+ *           layer is empty, no query has been observed, pages have been made ahead); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads exclusive use of `cache`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_compress_options* options,
+                                kvq_error* error);
+
 /* ------------------------------------------------------------------------------------------------------- attention */
 
 /** Queries of one or several sequences, and where their results go. */

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "codebooks/coding_effort.h"
-#include "eviction/eviction.h"
 #include "core/memory.h"
+#include "eviction/eviction.h"
 #include "formats/page_format.h"
 
 #include <optional>
