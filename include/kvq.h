@@ -257,7 +257,8 @@ typedef struct kvq_policy kvq_policy;
 /** Read a policy from YAML, or from the short form of one format.
  *
  *  The short form is the name of a format for keys and values of all layers:
- *  `fp16`, `int8`, `int4`, `int3`, `int2`, each but fp16 optionally with `+hadamard`. The long form:
+ *  `fp16`, `int8`, `int4`, `int3`, `int2`, each but fp16 optionally with `+hadamard`, and optionally `+METHOD:BUDGET`
+ * of eviction at the end, like `int4+adasnap:128`. The long form:
  *
  *      version: 1
  *      keys: int4+hadamard            # a format name, or a map:
@@ -266,6 +267,8 @@ typedef struct kvq_policy kvq_policy;
  *      recent: 1                      # newest pages that stay FP16, the open one included
  *      layers:                        # later entries win
  *        - {range: [0, 1], keys: fp16, values: int8}
+ *
+ *      eviction: {method: adasnap, budget: 128}   # what kvq_compress does, see there
  *
  *  `group` is the number of channels that share a scale in a value page (32, 64 or 128). Defaults: fp16, sink 0,
  *  recent 1.
@@ -277,6 +280,19 @@ typedef struct kvq_policy kvq_policy;
  *  \since 0.1 */
 KVQ_API kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length, kvq_policy** out,
                                    kvq_error* error);
+
+/** What a host has to know of a policy. */
+typedef struct kvq_policy_info {
+  uint32_t struct_size;
+  int32_t
+      eviction_budget; /**< Tokens of a KV head that kvq_compress keeps on average; 0: the policy has no eviction. */
+  int32_t eviction_window; /**< Newest tokens that it always keeps, of every head. */
+  int32_t reserved;        /**< 0. */
+} kvq_policy_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, kvq_error* error);
 
 /** Destroy a policy. Caches created with it keep what they need. NULL is ignored. \since 0.1 */
 KVQ_API void kvq_policy_destroy(kvq_policy* policy);
