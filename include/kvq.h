@@ -666,7 +666,25 @@ KVQ_API void kvq_compress_options_init(kvq_compress_options* options);
  *  again when a conversation has grown.
  *
  *  Tokens are judged by the queries that kvq_attend has seen: by the last `window` of them (of a prompt, if this
- * follows it), or by all. What stays keeps its positions and moves to new, dense pages in the policy's formats; forks
+ * follows it), or by all. A policy names one of the papers' methods and a budget, the tokens that a KV head keeps on
+ * average:
+ *
+ *      eviction:
+ *        method: adasnap  # streaming: the first and the newest tokens (StreamingLLM)
+ *                         # h2o: most attention from all queries (H2O)
+ *                         # snapkv: most attention from the newest queries (SnapKV)
+ *                         # pyramid: the same, more in the first layers and less in the last (PyramidKV)
+ *                         # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
+ *        budget: 128      # the window included
+ *
+ *  or the parts of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads` (uniform,
+ *  adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need). Further:
+ *  `window` (32) newest tokens that are always kept; `kernel` (7, odd) and `pooling` (max, mean) of scores along
+ *  positions; `group` (mean, max) of the query heads of a KV head; `first` (4) tokens for streaming; `alpha` (0.5),
+ * from 0, which splits freely, to 1, uniformly; with `reserved` the part of the budget that every head has for itself;
+ * `beta` (20): the last layer of a pyramid keeps budget / beta.
+ *
+ *  What stays keeps its positions and moves to new, dense pages in the policy's formats; forks
  * keep what they have. Nothing happens to layers that hold no more than their budget. Lengths of sequences still count
  * the evicted tokens, and kvq_sequence_truncate drops what lies beyond the position. What has been observed is not part
  * of a snapshot: after kvq_sequence_load, attend before compressing.
