@@ -267,11 +267,20 @@ typedef struct kvq_policy kvq_policy;
  *      recent: 1                      # newest pages that stay FP16, the open one included
  *      layers:                        # later entries win
  *        - {range: [0, 1], keys: fp16, values: int8}
+ *      commvq:                        # for the format commvq, which needs a codebook
+ *        beam: 4                      # sums of codes kept while a key is encoded, 1 to 16
+ *        flips: 100                   # bits of a value's code flipped to lower its error, at most
+ *        attention: auto              # or tables, rebuild, decode
  *
  *      eviction: {method: adasnap, budget: 128}   # what kvq_compress does, see there
  *
  *  `group` is the number of channels that share a scale in a value page (32, 64 or 128). Defaults: fp16, sink 0,
- *  recent 1.
+ *  recent 1, beam 1, as many flips as help, attention auto.
+ *
+ *  `attention` says how the CPU attends to keys with codes; results are the same but for rounding. `tables`: products
+ *  of each query with all codes, which are then summed for each token; `rebuild`: keys summed up from their codes once
+ *  for all queries of a KV head; `decode`: keys and values decoded one by one, tens of times slower, for comparison;
+ *  `auto` takes the faster of the first two.
  *
  *  \param yaml  UTF-8 text of `length` bytes, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 deep.
  *  \param out   receives the handle; set to NULL on failure.
@@ -362,6 +371,9 @@ typedef struct kvq_codebook_info {
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
 KVQ_API kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codebook_info* info, kvq_error* error);
 
+/** The most stages that codes for keys can have. */
+#define KVQ_MAX_KEY_STAGES 64
+
 /** One layer of codebooks; see ::kvq_codebook_info. */
 typedef struct kvq_codebook_layer_info {
   uint32_t struct_size;
@@ -369,6 +381,8 @@ typedef struct kvq_codebook_layer_info {
   int64_t tokens;
   double key_error;
   double value_error;
+  double key_stage_errors[KVQ_MAX_KEY_STAGES]; /**< The key error of a decoder that knows only the first stage, the
+                                                  first two, …: the last of `key_stages` is `key_error`, then 0. */
 } kvq_codebook_layer_info;
 
 /** Fill `info`, whose `struct_size` must be set.
@@ -395,6 +409,14 @@ typedef int32_t (*kvq_progress_hook)(void* user, double done);
  *  and take tens of thousands of tokens: what matters most is that codes meet in use what they were trained on. */
 typedef struct kvq_codebook_trainer kvq_codebook_trainer;
 
+/** How codes of values are trained, and how their bits are proposed when values are encoded. */
+typedef int32_t kvq_value_method;
+enum {
+  KVQ_VALUES_LEAST_SQUARES = 0, /**< Alternating least squares; a linear map proposes bits. */
+  KVQ_VALUES_NETWORK = 1        /**< The CommVQ paper's way: a network of one hidden layer proposes bits; it is trained
+                                     together with the codes by gradient descent. */
+};
+
 typedef struct kvq_codebook_trainer_options {
   uint32_t struct_size;
   int32_t n_layers;    /**< 1 … 65536. */
@@ -410,8 +432,9 @@ typedef struct kvq_codebook_trainer_options {
   kvq_scope value_scope; /**< ::KVQ_SCOPE_LAYER by default: smaller errors, but tokens can be evicted only for all heads
                               of a layer at once. */
   int32_t key_rounds;    /**< Rounds of joint refinement of all stages, at most 1000; 0 (default): the library's. */
-  int32_t value_rounds;  /**< Rounds of least squares, at most 1000; 0 (default): the library's choice. */
-  int32_t reserved;      /**< 0. */
+  int32_t value_rounds;  /**< Rounds of least squares, or of 50 steps of the network each, at most 1000; 0 (default):
+                              the library's choice. */
+  kvq_value_method value_method; /**< ::KVQ_VALUES_LEAST_SQUARES by default. */
   uint64_t seed;         /**< Of everything random; 1 by default. */
   uint64_t model_id;     /**< Any number that identifies the model's weights, as in kvq_cache_options. */
   uint64_t max_bytes;    /**< Limit on tokens kept and work space; 0 (default): only the context's. */

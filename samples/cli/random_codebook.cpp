@@ -1,10 +1,16 @@
 #include "random_codebook.h"
 
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
 #include "codebook_training.h"
+#include "usage_error.h"
 
 namespace cli {
 namespace {
 
+constexpr std::string_view kRandom = "commvq:random-";
 constexpr int32_t kTokens = 1024;
 constexpr uint64_t kKeySeed = 11;
 constexpr uint64_t kValueSeed = 12;
@@ -32,16 +38,47 @@ llama::CodebookHandle train_on_random(kvq_context* context, int32_t bits, kvq_sc
   return llama::trainer_result(trainer.get());
 }
 
+/** The text up to the first comma, which is taken off with it. */
+std::string_view cut_front(std::string_view& text) {
+  const size_t comma = std::min(text.find(','), text.size());
+  const std::string_view front = text.substr(0, comma);
+  text.remove_prefix(std::min(comma + 1, text.size()));
+  return front;
+}
+
+Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
+  constexpr std::string_view kAttention = "attention=";
+  std::string_view rest = std::string_view(spec).substr(kRandom.size());
+  const std::string_view size = cut_front(rest);
+  if (size != "1bit" && size != "2bit") {
+    throw UsageError("--kv " + spec + ": \"" + std::string(kRandom) + "\" must be followed by 1bit or 2bit");
+  }
+  kvq_scope scope = KVQ_SCOPE_LAYER;
+  std::string way = "auto";
+  while (!rest.empty()) {
+    const std::string_view option = cut_front(rest);
+    if (option == "head") {
+      scope = KVQ_SCOPE_HEAD;
+    } else if (option.starts_with(kAttention)) {
+      way = option.substr(kAttention.size());
+    } else {
+      throw UsageError("--kv " + spec + ": unknown option \"" + std::string(option) + "\", known are head, attention=");
+    }
+  }
+  llama::PolicyHandle policy;
+  try {
+    policy =
+        llama::load_policy(context, "{version: 1, keys: commvq, values: commvq, commvq: {attention: " + way + "}}");
+  } catch (const llama::Error& error) {
+    throw UsageError("--kv " + spec + ": " + error.what());
+  }
+  return {std::move(policy), train_on_random(context, size == "1bit" ? 1 : 2, scope, shape)};
+}
+
 }  // namespace
 
 Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
-  for (const int32_t bits : {1, 2}) {
-    const std::string name = "commvq:random-" + std::to_string(bits) + "bit";
-    if (spec != name && spec != name + ",head") continue;
-    const kvq_scope scope = spec == name ? KVQ_SCOPE_LAYER : KVQ_SCOPE_HEAD;
-    return {llama::load_policy(context, "commvq"), train_on_random(context, bits, scope, shape)};
-  }
-  return load_spec(context, spec);
+  return spec.starts_with(kRandom) ? random_spec(context, spec, shape) : load_spec(context, spec);
 }
 
 }  // namespace cli

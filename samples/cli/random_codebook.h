@@ -8,7 +8,8 @@
 namespace cli {
 
 /** As load_spec, but also `commvq:random-1bit` and `commvq:random-2bit`, with `,head` after them for codes of each
- * head: codebooks that hardly fit anything and are as fast as others. */
+ * head, and `,attention=WAY` for the way of attention of a policy: codebooks that hardly fit anything and are as fast
+ * as others. */
 Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape);
 
 }  // namespace cli

@@ -22,7 +22,9 @@ struct Options {
   std::vector<std::string> texts;
   int32_t bits = 0;
   std::string scope = "layer";
-  int32_t key_stages = 0;  // 0: those of `bits`
+  std::string value_method = "least-squares";
+  int32_t value_rounds = 0;  // 0: the library's choice
+  int32_t key_stages = 0;    // 0: those of `bits`
   int32_t key_codes = 64;
   int32_t key_group = 0;  // 0: one group a head
   int64_t tokens = 49152;
@@ -52,6 +54,23 @@ std::string describe_windows(const Options& options, const std::vector<std::span
          hexadecimal(fingerprint(windows)) + ")";
 }
 
+/** Mean key errors of the first stage, the first two, the first four, … and all. */
+std::string stages_text(const kvq_codebook* codebook) {
+  const kvq_codebook_info info = llama::describe_codebook(codebook);
+  std::string counts;
+  std::string errors;
+  for (int32_t next = 1; next < 2 * info.key_stages; next *= 2) {
+    const int32_t stages = std::min(next, info.key_stages);
+    double sum = 0.0;
+    for (int32_t i = 0; i < info.n_layers; ++i) {
+      sum += llama::describe_codebook_layer(codebook, i).key_stage_errors[stages - 1];
+    }
+    counts += (counts.empty() ? "" : ", ") + std::to_string(stages);
+    errors += (errors.empty() ? "" : ", ") + number_text(sum / info.n_layers, 4);
+  }
+  return "key error after " + counts + " stages: " + errors;
+}
+
 void print_result(const Options& options, const TrainedCodebook& result, uint64_t file_bytes) {
   const kvq_codebook_info info = llama::describe_codebook(result.codebook.get());
   double seconds = 0.0;
@@ -62,20 +81,22 @@ void print_result(const Options& options, const TrainedCodebook& result, uint64_
     const kvq_codebook_layer_info layer = llama::describe_codebook_layer(result.codebook.get(), i);
     const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
     const bool resumed = layer_seconds < 0.0;
-    layers.push_back({{"layer", i},
-                      {"key_error", layer.key_error},
-                      {"value_error", layer.value_error},
-                      {"seconds", std::max(layer_seconds, 0.0)},
-                      {"resumed", resumed}});
+    layers.push_back(
+        {{"layer", i},
+         {"key_error", layer.key_error},
+         {"key_stage_errors", std::span(layer.key_stage_errors).first(static_cast<size_t>(info.key_stages))},
+         {"value_error", layer.value_error},
+         {"seconds", std::max(layer_seconds, 0.0)},
+         {"resumed", resumed}});
     table.add_row({std::to_string(i), number_text(layer.key_error, 5), number_text(layer.value_error, 5),
                    resumed ? "kept" : number_text(layer_seconds, 1)});
   }
   if (!options.json) {
     table.add_row({"mean", number_text(info.key_error, 5), number_text(info.value_error, 5), ""});
-    return print_text(table.text() + "\nkeys " + number_text(info.key_true_bits, 2) + ", values " +
-                      number_text(info.value_true_bits, 2) + " bits per scalar; trained on " + info.note + " in " +
-                      number_text(seconds, 0) + " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) +
-                      ")\n");
+    return print_text(table.text() + "\n" + stages_text(result.codebook.get()) + "\nkeys " +
+                      number_text(info.key_true_bits, 2) + ", values " + number_text(info.value_true_bits, 2) +
+                      " bits per scalar; trained on " + info.note + " in " + number_text(seconds, 0) +
+                      " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) + ")\n");
   }
   nlohmann::ordered_json object;
   object["file"] = options.out;
@@ -101,6 +122,8 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
   training.options.key_group = options.key_group;
   training.options.value_bits = options.bits;
   training.options.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  training.options.value_method = options.value_method == "network" ? KVQ_VALUES_NETWORK : KVQ_VALUES_LEAST_SQUARES;
+  training.options.value_rounds = options.value_rounds;
   training.options.key_norms = training.options.value_scope;
   training.options.seed = options.seed;
   const auto window = static_cast<int32_t>(std::min<int64_t>({int64_t{kWindow}, config.max_positions, options.tokens}));
@@ -145,6 +168,15 @@ void add_train_codebook(CLI::App& train) {
       ->add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
       ->check(CLI::IsMember({"layer", "head"}))
       ->capture_default_str();
+  command
+      ->add_option("--value-method", options->value_method,
+                   "Train codes for values by least squares, or with a network that proposes bits (the paper's way)")
+      ->check(CLI::IsMember({"least-squares", "network"}))
+      ->capture_default_str();
+  command
+      ->add_option("--value-rounds", options->value_rounds,
+                   "Rounds of least squares, or of 50 steps of the network each (default: the library's choice)")
+      ->check(CLI::Range(1, 1000));
   command
       ->add_option("--key-stages", options->key_stages, "Stages of codes for keys (default: as many as --bits allow)")
       ->check(CLI::Range(1, 64));

@@ -14,7 +14,7 @@ void add_figures(const ModelCodebook& codebook, kvq_codebook_info& info) {
   info.layers_present = codebook.layers_present();
   for (const ModelCodebook::Layer& layer : codebook.layers) {
     if (layer.numbers == nullptr) continue;
-    info.key_error += layer.key_error;
+    info.key_error += codebook.key_error(layer);
     info.value_error += layer.value_error;
     info.tokens = info.tokens == 0 ? layer.tokens : std::min(info.tokens, layer.tokens);
   }
@@ -94,8 +94,9 @@ kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int32_t lay
     const ModelCodebook::Layer& found = codebook->shared->layers[static_cast<size_t>(layer)];
     info->present = found.numbers != nullptr ? 1 : 0;
     info->tokens = found.tokens;
-    info->key_error = found.key_error;
+    info->key_error = codebook->shared->key_error(found);
     info->value_error = found.value_error;
+    std::copy(found.key_errors.begin(), found.key_errors.end(), info->key_stage_errors);
   });
 }
 

@@ -33,7 +33,11 @@ CodebookTrainerOptions checked(const kvq_codebook_trainer_options& options) {
   check_codebook_shape(shape, KVQ_E_ARGUMENT, "options->");
   require_range(options.key_rounds, 0, kMaxRounds, "options->key_rounds");
   require_range(options.value_rounds, 0, kMaxRounds, "options->value_rounds");
-  require_range(options.reserved, 0, 0, "options->reserved");
+  require_range(options.value_method, KVQ_VALUES_LEAST_SQUARES, KVQ_VALUES_NETWORK, "options->value_method");
+  if (options.value_method == KVQ_VALUES_NETWORK && shape.values.bits > 0) {
+    shape.values.proposal = ValueProposal::kNetwork;
+    shape.values.hidden = shape.width();
+  }
   result.rounds = {options.key_rounds, options.value_rounds};
   result.seed = options.seed;
   result.model_id = options.model_id;

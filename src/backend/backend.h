@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cache/page.h"
+#include "codebooks/attention_way.h"
 #include "codebooks/coding_effort.h"
 #include "core/error.h"
 #include "core/rope.h"
@@ -20,6 +21,7 @@ struct LayerCodes {
   const LayerCoder& coder;
   const PositionTurns& turns;
   CodingEffort effort;
+  AttentionWay way;
   bool values;  // pages have codes for values
 };
 

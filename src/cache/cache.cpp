@@ -36,6 +36,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       recent(policy != nullptr ? policy->recent : 1),
       effort(policy != nullptr ? policy->effort : CodingEffort{}),
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
+      way(policy != nullptr ? policy->way : AttentionWay::kAuto),
       coder(std::move(coder_)),
       backend(backend_),
       allocator(context, options.max_bytes, "cache"),

@@ -28,7 +28,7 @@ class Cache {
   std::optional<LayerCodes> codes(int32_t layer) const {
     const PageFormat& sealed = *layers[static_cast<size_t>(layer)].sealed;
     if (!sealed.uses_codebook()) return std::nullopt;
-    return LayerCodes{coder->layer(layer), *turns, effort, sealed.values.is_coded()};
+    return LayerCodes{coder->layer(layer), *turns, effort, way, sealed.values.is_coded()};
   }
 
   /// What append needs to know of a layer when there is nothing to append, only pages to write.
@@ -62,6 +62,7 @@ class Cache {
   int32_t recent;
   CodingEffort effort;
   Eviction eviction;
+  AttentionWay way;
   std::shared_ptr<const ModelCoder> coder;  // null: no layer uses a codebook
 
   Backend& backend;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "codebooks/attention_way.h"
 #include "codebooks/coding_effort.h"
 #include "core/memory.h"
 #include "eviction/eviction.h"
@@ -27,6 +28,7 @@ struct Policy {
   int32_t recent = 1;  // newest pages that stay FP16, the open one included
   CodingEffort effort;
   Eviction eviction;
+  AttentionWay way = AttentionWay::kAuto;  // to attend to pages with codes
   Vector<Override> overrides;
 
   struct Formats {

@@ -12,7 +12,10 @@ namespace kvq {
 /// What shares one number, or one code: a head of a token, or all KV heads of a token in a layer.
 enum class Scope : int32_t { kLayer = 0, kHead = 1 };
 
-inline constexpr int32_t kMaxKeyStages = 64;
+/// What guesses the bits of a value's code.
+enum class ValueProposal : int32_t { kLinear = 0, kNetwork = 1 };
+
+inline constexpr int32_t kMaxKeyStages = KVQ_MAX_KEY_STAGES;
 
 /// Keys before RoPE, as complex numbers: with ::KVQ_ROPE_HALF pair j of a head is channels (j, j + head_dim / 2), with
 /// ::KVQ_ROPE_INTERLEAVED (2j, 2j + 1). A group of `group` successive pairs of one head shares, for each stage r, two
@@ -31,6 +34,8 @@ struct KeyCodebookShape {
 struct ValueCodebookShape {
   int32_t bits = 0;  // of a code for each scalar; 0: no codes for values
   Scope scope = Scope::kLayer;
+  ValueProposal proposal = ValueProposal::kLinear;
+  int32_t hidden = 0;  // units of the network, 0 without one
 
   bool operator==(const ValueCodebookShape&) const = default;
 };
@@ -64,17 +69,30 @@ struct LayerCodebook {
         value_codes(StlAllocator<float>(allocator)),
         value_offset(StlAllocator<float>(allocator)),
         proposal(StlAllocator<float>(allocator)),
-        proposal_bias(StlAllocator<float>(allocator)) {}
+        proposal_bias(StlAllocator<float>(allocator)),
+        network_norm_gain(StlAllocator<float>(allocator)),
+        network_norm_bias(StlAllocator<float>(allocator)),
+        network_first(StlAllocator<float>(allocator)),
+        network_first_bias(StlAllocator<float>(allocator)),
+        network_second(StlAllocator<float>(allocator)),
+        network_second_bias(StlAllocator<float>(allocator)) {}
 
   Vector<float> key_codes;      // [kv_heads][groups][stages][codes][group]{re, im}
   Vector<float> channel_scale;  // [kv_heads * head_dim], positive
   Vector<float> value_codes;    // C: [vectors][code_bits][width]
   Vector<float> value_offset;   // [vectors][width]
-  // The first guess of a code, before bits are flipped: bit n is set if row n · x + bias > 0, where x is the unit
+  // The first guess of a code, before bits are flipped. Linear: bit n is set if row n · x + bias > 0, where x is the unit
   // vector of a value over channel_scale; with 2 bits, for the rows from `width` on, of what the bits before them leave
   // of it.
   Vector<float> proposal;       // [vectors][code_bits][width]
   Vector<float> proposal_bias;  // [vectors][code_bits]
+  // Network: see ValueNetwork.
+  Vector<float> network_norm_gain;    // [vectors][width]
+  Vector<float> network_norm_bias;    // [vectors][width]
+  Vector<float> network_first;        // [vectors][hidden][width]
+  Vector<float> network_first_bias;   // [vectors][hidden]
+  Vector<float> network_second;       // [vectors][2 * code_bits][hidden]
+  Vector<float> network_second_bias;  // [vectors][2 * code_bits]
 };
 
 }  // namespace kvq

@@ -1,23 +1,13 @@
 #include "codebooks/codebook_trainer.h"
 
 #include "core/error.h"
+#include "core/splitmix.h"
 #include "core/tensor.h"
 
 #include <algorithm>
 #include <array>
 
 namespace kvq {
-namespace {
-
-/// A stream of random numbers for each layer, so that layers may be trained in any order.
-uint64_t seed_of_layer(uint64_t seed, int32_t layer) {
-  uint64_t z = seed + 0x9E3779B97F4A7C15ULL * (static_cast<uint64_t>(layer) + 1);  // SplitMix64
-  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31U);
-}
-
-}  // namespace
 
 CodebookTrainer::CodebookTrainer(Allocator& allocator, Parallel& parallel, const CodebookTrainerOptions& options)
     : allocator_(allocator),
@@ -99,11 +89,11 @@ void CodebookTrainer::run(int32_t layer, const TrainingProgress& progress) {
   if (samples.tokens == 0) fail(KVQ_E_STATE, "layer %d has no tokens to train on", layer);
   const auto numbers = std::allocate_shared<LayerCodebook>(StlAllocator<LayerCodebook>(allocator_), allocator_);
   ModelCodebook::Layer trained{.numbers = numbers, .tokens = samples.tokens};
-  const uint64_t seed = seed_of_layer(result_.seed, layer);
+  const uint64_t seed = splitmix64(result_.seed, static_cast<uint64_t>(layer));  // layers may be trained in any order
   const bool both = shape.keys.stages > 0 && shape.values.bits > 0;
   if (shape.keys.stages > 0) {
     const Vector<float> keys = gather(samples, &Block::keys);
-    trained.key_error = train_layer_keys(work_, parallel_, shape, keys, rounds_.keys, seed,
+    trained.key_errors = train_layer_keys(work_, parallel_, shape, keys, rounds_.keys, seed,
                                          progress.part(0.0, both ? 0.5 : 1.0), *numbers);
   }
   if (shape.values.bits > 0) {

@@ -126,7 +126,8 @@ KeyEncoder::KeyEncoder(Allocator& allocator, int32_t stages, int32_t codes, int3
       width_(keys::padded(codes)),
       planes_(StlAllocator<float>(allocator)),
       norms_(StlAllocator<float>(allocator)),
-      rows_(StlAllocator<float>(allocator)) {
+      rows_(StlAllocator<float>(allocator)),
+      bounds_(StlAllocator<float>(allocator)) {
   check_key_codes(codes, group);
   if (stages < 1) fail(KVQ_E_ARGUMENT, "keys have %d stages of codes", stages);
   const size_t all = index(stages * codes, static_cast<size_t>(group));
@@ -152,6 +153,21 @@ KeyEncoder::KeyEncoder(Allocator& allocator, int32_t stages, int32_t codes, int3
     for (int32_t b = 0; b < codes; ++b) {
       float* to = norms_.data() + index(stage * codes + b, width);
       for (int32_t a = 0; a < codes; ++a) to[a] = centre_norm(code(stage, a), code(stage, b), plane);
+    }
+  }
+  add_bounds();
+}
+
+void KeyEncoder::add_bounds() {
+  const auto plane = static_cast<size_t>(keys::padded(group_));
+  bounds_.resize(plane);
+  for (int32_t stage = 0; stage < stages_; ++stage) {
+    for (size_t j = 0; j < static_cast<size_t>(group_); ++j) {
+      float largest = 0.0F;
+      for (int32_t c = 0; c < codes_; ++c) {
+        largest = std::max(largest, std::hypot(code(stage, c)[j], code(stage, c)[plane + j]));
+      }
+      bounds_[j] += largest;
     }
   }
 }

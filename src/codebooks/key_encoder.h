@@ -69,12 +69,14 @@ class KeyEncoder {
   const float* planes(int32_t stage) const;               // 2z: [group]{re[width], im[width]}
   const float* norms(int32_t stage) const;                // n_ab: [b][width of a], infinite where there is no a
   const float* code(int32_t stage, int32_t index) const;  // z, planar
+  const float* bounds() const { return bounds_.data(); }  // [padded(group)]: |a sum of one code a stage|
 
  private:
   struct Step;
   struct Work;
   struct Candidates;
 
+  void add_bounds();
   int32_t search(int32_t tokens, int32_t beam, const Work& work) const;
   int32_t step(int32_t stage, int32_t tokens, int32_t live, int32_t beam, const Work& work) const;
   void add_candidates(int32_t stage, int32_t row, const Work& work, Candidates& best) const;
@@ -86,6 +88,7 @@ class KeyEncoder {
   Vector<float> planes_;
   Vector<float> norms_;
   Vector<float> rows_;
+  Vector<float> bounds_;
 };
 
 }  // namespace kvq

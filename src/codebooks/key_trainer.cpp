@@ -219,7 +219,7 @@ bool KeyTrainer::refine(std::span<float> z, const KeyTrainingObserver& observer)
 
 double KeyTrainer::error(std::span<const float> z) const {
   const int32_t stages = stages_of(z);
-  const Sample& sample = held_out_.tokens.n > 0 ? held_out_ : training_;
+  const Sample& sample = judges();
   if (stages == 0) return relative(sample.energy, sample);
   Vector<float> memory(sample.vectors);
   keys::Tokens residuals = sample.tokens;
@@ -228,6 +228,31 @@ double KeyTrainer::error(std::span<const float> z) const {
   const KeyEncoder encoder(*allocator_, stages, codes_, group_, z);
   keys::subtract_codes(*allocator_, *parallel_, encoder, options_.beam, residuals, indices);
   return relative(keys::energy(residuals), sample);
+}
+
+Vector<double> KeyTrainer::stage_errors(std::span<const float> z) const {
+  const int32_t stages = stages_of(z);
+  Vector<double> errors{StlAllocator<double>(*allocator_)};
+  if (stages == 0) return errors;
+  const Sample& sample = judges();
+  const KeyEncoder encoder(*allocator_, stages, codes_, group_, z);
+  Vector<float> memory(sample.vectors);
+  keys::Tokens residuals = sample.tokens;
+  residuals.vectors = memory.data();
+  Vector<uint8_t> indices{StlAllocator<uint8_t>(*allocator_)};
+  keys::subtract_codes(*allocator_, *parallel_, encoder, options_.beam, residuals, indices);
+  std::copy(sample.vectors.begin(), sample.vectors.end(), memory.begin());
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    for (int32_t t = 0; t < residuals.n; ++t) {
+      const uint8_t* index =
+          indices.data() + 2 * (static_cast<size_t>(t) * static_cast<size_t>(stages) + static_cast<size_t>(stage));
+      float* vector = residuals.vectors + static_cast<size_t>(t) * residuals.vector();
+      keys::subtract_centre(vector, encoder.code(stage, index[0]), encoder.code(stage, index[1]), keys::padded(group_),
+                            vector);
+    }
+    errors.push_back(relative(keys::energy(residuals), sample));
+  }
+  return errors;
 }
 
 }  // namespace kvq

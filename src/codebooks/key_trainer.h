@@ -71,6 +71,8 @@ class KeyTrainer {
 
   /// Relative squared error, with the options' beam, of the tokens held out, or of all if there are none.
   double error(std::span<const float> z) const;
+  /// The same after every stage: of decoders that know the first one only, the first two, … [stages].
+  Vector<double> stage_errors(std::span<const float> z) const;
 
  private:
   /// Tokens in memory of their own.
@@ -86,6 +88,7 @@ class KeyTrainer {
   void read(const KeyTrainingData& data);
   void add(const KeyTrainingData& data, int32_t token, Sample& sample) const;
   int32_t stages_of(std::span<const float> z) const;
+  const Sample& judges() const { return held_out_.tokens.n > 0 ? held_out_ : training_; }
   bool train_stage(int32_t stage, const keys::Tokens& residuals, std::span<float> z,
                    const KeyTrainingObserver& observer);
   double relative(double energy, const Sample& sample) const { return sample.energy > 0 ? energy / sample.energy : 0; }

@@ -66,14 +66,14 @@ double energy_of(const KeyTrainingData& data) {
 
 }  // namespace
 
-double train_layer_keys(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
+KeyErrors train_layer_keys(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
                         std::span<const float> keys, int32_t rounds, uint64_t seed, const TrainingProgress& progress,
                         LayerCodebook& layer) {
   const size_t tokens = keys.size() / static_cast<size_t>(shape.kv_heads * shape.head_dim);
   if (tokens > INT32_MAX) fail(KVQ_E_ARGUMENT, "%zu tokens are too many, train on at most %d", tokens, INT32_MAX);
   const Vector<float> norms = norms_of(allocator, shape, keys, tokens);
   const int32_t groups = shape.kv_heads * shape.groups();
-  double error = 0.0;
+  KeyErrors errors{};
   double energy = 0.0;
   for (int32_t i = 0; i < groups; ++i) {
     const int32_t head = i / shape.groups();
@@ -94,10 +94,14 @@ double train_layer_keys(Allocator& allocator, Parallel& parallel, const Codebook
     if (!trainer.add_stages(shape.keys.stages, z, observer) || !trainer.refine(z, observer)) fail_cancelled();
     layer.key_codes.insert(layer.key_codes.end(), z.begin(), z.end());
     const double group_energy = energy_of(data);
-    error += trainer.error(z) * group_energy;
+    const Vector<double> group_errors = trainer.stage_errors(z);
+    for (size_t stage = 0; stage < group_errors.size(); ++stage) errors[stage] += group_errors[stage] * group_energy;
     energy += group_energy;
   }
-  return energy > 0.0 ? error / energy : 0.0;
+  if (energy > 0.0) {
+    for (double& error : errors) error /= energy;
+  }
+  return errors;
 }
 
 double train_layer_values(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
@@ -105,7 +109,7 @@ double train_layer_values(Allocator& allocator, Parallel& parallel, const Codebo
                           const TrainingProgress& progress, LayerCodebook& layer) {
   ValueTrainingOptions options;
   options.seed = seed;
-  if (rounds > 0) options.rounds = rounds;
+  if (rounds > 0) options.rounds = options.network_rounds = rounds;
   const auto call = [](void* user, const ValueTrainingProgress& done) {
     return static_cast<const TrainingProgress*>(user)->report(static_cast<double>(done.round) / done.rounds);
   };

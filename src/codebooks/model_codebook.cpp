@@ -15,6 +15,7 @@ constexpr int32_t kMaxLayers = 65536;
 constexpr int32_t kMaxKvHeads = 4096;
 constexpr int32_t kMaxCodes = 256;
 constexpr int32_t kMaxValueBits = 2;
+constexpr int32_t kMaxHidden = kMaxKvHeads * kMaxHeadDim;
 constexpr double kScalarBits = 16.0;  // of a norm or a scale
 
 void check_range(int32_t value, int32_t low, int32_t high, kvq_status status, const char* prefix, const char* field) {
@@ -76,6 +77,12 @@ void check_codebook_shape(const CodebookShape& shape, kvq_status status, const c
   check(static_cast<int32_t>(shape.keys.norms), KVQ_SCOPE_LAYER, KVQ_SCOPE_HEAD, "key_norms");
   check(shape.values.bits, 0, kMaxValueBits, "value_bits");
   check(static_cast<int32_t>(shape.values.scope), KVQ_SCOPE_LAYER, KVQ_SCOPE_HEAD, "value_scope");
+  const bool network = shape.values.proposal == ValueProposal::kNetwork;
+  check(static_cast<int32_t>(shape.values.proposal), KVQ_VALUES_LEAST_SQUARES, KVQ_VALUES_NETWORK, "value_proposal");
+  check(shape.values.hidden, network ? 1 : 0, network ? kMaxHidden : 0, "value_hidden");
+  if (network && shape.values.bits == 0) {
+    fail(status, "%svalue_bits is 0: there is nothing that a network could propose", prefix);
+  }
   if (shape.keys.stages == 0 && shape.values.bits == 0) {
     fail(status, "%skey_stages and value_bits are both 0: there is nothing to encode", prefix);
   }

@@ -11,9 +11,6 @@
 namespace kvq {
 namespace {
 
-/// Distance of the two numbers that stand for the signs of a normal distribution, in standard deviations: 2·√(2/π).
-constexpr double kSignStep = 1.5957691216057308;
-
 /// Reads a unit vector with a 1 behind it, which gives regressions their constant.
 struct Extended {
   const UnitVectors* vectors;

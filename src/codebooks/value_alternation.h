@@ -11,6 +11,9 @@
 
 namespace kvq {
 
+/// Distance of the two numbers that stand for the signs of a normal distribution, in standard deviations: 2·√(2/π).
+inline constexpr double kSignStep = 1.5957691216057308;
+
 /// A code in the making, of unit vectors: its channel_scale is 1.
 struct ValueDraft {
   ValueDraft(Allocator& allocator, size_t width, size_t bits);

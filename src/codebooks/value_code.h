@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codebooks/codebook.h"
+#include "codebooks/value_network.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,7 @@ struct ValueCode {
   std::span<const float> offset;         // [width]
   std::span<const float> proposal;       // [bits][width]
   std::span<const float> proposal_bias;  // [bits]
+  ValueNetwork network{};                // instead of the two before; empty: there is none
 
   /// 32-bit words of a packed code: bit n is bit n % 32 of word n / 32; the last word may be partly unused, then zero.
   size_t words() const { return (static_cast<size_t>(bits) + 31) / 32; }

@@ -48,7 +48,7 @@ struct ValueEncoder::Workspace {
   float* wanted;    // C·unit: [bits][kValueBlock]
   float* decoded;   // C·Cᵀ·bit: [bits][kValueBlock]
   float* search;    // one column's search: [3][padded_bits]
-  float* end;
+  float* end;       // of these, where a network's begins
 };
 
 /// One vector's search. The best scale of a code w for a unit vector u is ⟨u, w⟩ / ⟨w, w⟩; it changes with every flip.
@@ -65,7 +65,7 @@ struct ValueEncoder::Search {
 ValueEncoder::ValueEncoder(Allocator& allocator, Parallel& parallel, const ValueCode& code, const ValueKernels& kernels)
     : code_(code),
       kernels_(kernels),
-      stages_(static_cast<size_t>((code.bits + code.width - 1) / code.width)),
+      stages_(code.network.empty() ? static_cast<size_t>((code.bits + code.width - 1) / code.width) : 1),
       padded_bits_(padded(static_cast<size_t>(code.bits))),
       gram_(static_cast<size_t>(code.bits) * padded_bits_, StlAllocator<float>(allocator)),
       half_norm_(padded_bits_, StlAllocator<float>(allocator)),
@@ -77,7 +77,8 @@ ValueEncoder::ValueEncoder(Allocator& allocator, Parallel& parallel, const Value
 }
 
 size_t ValueEncoder::stage_end(size_t stage) const {
-  return std::min(static_cast<size_t>(code_.bits), (stage + 1) * static_cast<size_t>(code_.width));
+  if (stage + 1 == stages_) return static_cast<size_t>(code_.bits);
+  return (stage + 1) * static_cast<size_t>(code_.width);
 }
 
 void ValueEncoder::fill_gram(Allocator& allocator, Parallel& parallel) {
@@ -120,7 +121,8 @@ void ValueEncoder::fill_offsets() {
 }
 
 size_t ValueEncoder::workspace_floats() const {
-  return (2 * static_cast<size_t>(code_.width) + 3 * static_cast<size_t>(code_.bits)) * kValueBlock + 3 * padded_bits_;
+  return (2 * static_cast<size_t>(code_.width) + 3 * static_cast<size_t>(code_.bits)) * kValueBlock + 3 * padded_bits_ +
+         code_.network.workspace_floats();
 }
 
 /// Write the unit vector of v / channel_scale to a column and return the norm.
@@ -137,9 +139,13 @@ void ValueEncoder::guess(size_t stage, const Workspace& workspace) const noexcep
   const size_t end = stage_end(stage);
   const float* columns = stage == 0 ? workspace.unit : workspace.residual;
   float* bit = workspace.bit + first * kValueBlock;
-  kernels_.multiply({code_.proposal.data() + first * width, width}, end - first, width, columns, bit);
-  for (size_t n = first; n < end; ++n) {
-    for (size_t i = 0; i < kValueBlock; ++i, ++bit) *bit = *bit + code_.proposal_bias[n] > 0 ? 1.0F : 0.0F;
+  if (code_.network.empty()) {
+    kernels_.multiply({code_.proposal.data() + first * width, width}, end - first, width, columns, bit);
+    for (size_t n = first; n < end; ++n) {
+      for (size_t i = 0; i < kValueBlock; ++i, ++bit) *bit = *bit + code_.proposal_bias[n] > 0 ? 1.0F : 0.0F;
+    }
+  } else {
+    propose_bits(code_.network, kernels_, columns, workspace.end, bit);
   }
   kernels_.multiply({code_.codes.data() + first * width, width}, end - first, width, workspace.unit,
                     workspace.wanted + first * kValueBlock);

@@ -1,4 +1,5 @@
-// Encodes value vectors: a linear guess of the code, then bit flips for as long as they bring it closer.
+// Encodes value vectors: a guess of the code, linear or of a network, then bit flips for as long as they bring it
+// closer.
 #pragma once
 
 #include "codebooks/coding_effort.h"
@@ -12,10 +13,11 @@
 
 namespace kvq {
 
-/// A code is found in stages of `width` bits. The first guesses its bits from the unit vector of v / channel_scale, a
-/// later one from the unit vector of what the stages before it left; bits that are still to come count as a half. Every
-/// stage then flips bits, its own and all before, one at a time and each time the one that lowers the error most, with
-/// the best token scale for each code on the way.
+/// A code is found in stages of `width` bits, or with a network, which knows of no residuals, in a single one. The
+/// first guesses its bits from the unit vector of v / channel_scale, a later one from the unit vector of what the
+/// stages before it left; bits that are still to come count as a half. Every stage then flips bits, its own and all
+/// before, one at a time and each time the one that lowers the error most, with the best token scale for each code on
+/// the way.
 ///
 /// Results do not depend on threads, on the instruction set or on which vectors are encoded together. Constant calls
 /// may run concurrently.

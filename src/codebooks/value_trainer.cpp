@@ -1,7 +1,9 @@
 #include "codebooks/value_trainer.h"
 
+#include "codebooks/model_codebook.h"
 #include "codebooks/value_alternation.h"
 #include "codebooks/value_encoder.h"
+#include "codebooks/value_network_trainer.h"
 #include "codebooks/value_training_data.h"
 #include "core/error.h"
 #include "core/float16.h"
@@ -30,6 +32,10 @@ void check(const CodebookShape& shape, std::span<const float> values, const Valu
   if (options.rounds < 1 || options.joint_rounds < 0) {
     fail(KVQ_E_ARGUMENT, "%d rounds and %d joint ones are too few", options.rounds, options.joint_rounds);
   }
+  if (shape.values.proposal == ValueProposal::kNetwork && shape.values.hidden < 1) {
+    fail(KVQ_E_ARGUMENT, "a network needs hidden units, not %d", shape.values.hidden);
+  }
+  if (options.network_rounds < 1) fail(KVQ_E_ARGUMENT, "%d rounds of a network are too few", options.network_rounds);
   if (!(options.ridge > 0) || !(options.proposal_ridge > 0)) fail(KVQ_E_ARGUMENT, "a ridge must be positive");
   if (!(options.held_out > 0 && options.held_out < 1)) fail(KVQ_E_ARGUMENT, "held_out must be between 0 and 1");
   const auto finite = [](float x) { return std::isfinite(x); };
@@ -45,7 +51,8 @@ class Progress {
   Progress(const CodebookShape& shape, const ValueTrainingOptions& options, const ValueTrainingCallback& callback)
       : callback_(callback) {
     const int32_t joint = shape.values.bits > 1 ? options.joint_rounds : 0;
-    rounds_ = shape.vectors() * (shape.values.bits * options.rounds + joint);
+    const bool network = shape.values.proposal == ValueProposal::kNetwork;
+    rounds_ = shape.vectors() * (network ? options.network_rounds : shape.values.bits * options.rounds + joint);
   }
 
   bool next(double error) {
@@ -59,7 +66,7 @@ class Progress {
   int32_t round_ = 0;
 };
 
-/// The code of one vector.
+/// The code of one vector, by least squares.
 class VectorTrainer {
  public:
   VectorTrainer(Allocator& allocator, Parallel& parallel, const ValueTrainingOptions& options, Progress& progress)
@@ -155,7 +162,64 @@ std::pair<double, double> judge(Allocator& allocator, Parallel& parallel, const 
   return {error, norm};
 }
 
-void append_to(Vector<float>& all, const Vector<float>& part) { all.insert(all.end(), part.begin(), part.end()); }
+/// The network and the code of one vector, as they were after the best of all rounds; nothing if cancelled.
+std::optional<NetworkDraft> train_network(Allocator& allocator, Parallel& parallel, const NetworkLayout& layout,
+                                          const UnitVectors& units, const ValueTrainingOptions& options,
+                                          Progress& progress) {
+  NetworkDraft draft(allocator, layout);
+  start_from_components(allocator, parallel, units, options.seed, draft);
+  NetworkTrainer trainer(allocator, parallel, {.rounds = options.network_rounds, .seed = options.seed}, units, draft);
+  double least = trainer.held_out_error();
+  NetworkDraft best = draft;
+  for (int32_t round = 0; round < options.network_rounds; ++round) {
+    trainer.run_round();
+    const double error = trainer.held_out_error();
+    if (error < least) {
+      least = error;
+      best.parameters = draft.parameters;
+    }
+    if (!progress.next(error)) return {};
+  }
+  draft.parameters = best.parameters;
+  trainer.normalize_code();
+  return draft;
+}
+
+void append_to(Vector<float>& all, std::span<const float> part) { all.insert(all.end(), part.begin(), part.end()); }
+
+void append_to(LayerCodebook& codebook, const ValueDraft& draft) {
+  append_to(codebook.value_codes, draft.codes);
+  append_to(codebook.value_offset, draft.offset);
+  append_to(codebook.proposal, draft.proposal);
+  append_to(codebook.proposal_bias, draft.proposal_bias);
+}
+
+void append_to(LayerCodebook& codebook, const NetworkDraft& draft) {
+  const ValueNetwork network = draft.network();
+  append_to(codebook.value_codes, draft.part(NetworkPart::kCodes));
+  codebook.value_offset.resize(codebook.value_offset.size() + network.width(), 0.0F);
+  append_to(codebook.network_norm_gain, network.norm_gain);
+  append_to(codebook.network_norm_bias, network.norm_bias);
+  append_to(codebook.network_first, network.first);
+  append_to(codebook.network_first_bias, network.first_bias);
+  append_to(codebook.network_second, network.second);
+  append_to(codebook.network_second_bias, network.second_bias);
+}
+
+/// Train the next vector's code and append it; false if cancelled.
+bool train_vector(Allocator& allocator, Parallel& parallel, const CodebookShape& shape, const UnitVectors& units,
+                  const ValueTrainingOptions& options, Progress& progress, LayerCodebook& codebook) {
+  const auto bits = static_cast<size_t>(shape.code_bits());
+  const auto append = [&](const auto& draft) {
+    if (draft) append_to(codebook, *draft);
+    return draft.has_value();
+  };
+  if (shape.values.proposal == ValueProposal::kLinear) {
+    return append(VectorTrainer(allocator, parallel, options, progress).train(units, bits));
+  }
+  const NetworkLayout layout{units.width, static_cast<size_t>(shape.values.hidden), bits};
+  return append(train_network(allocator, parallel, layout, units, options, progress));
+}
 
 }  // namespace
 
@@ -170,7 +234,6 @@ std::optional<double> train_values(Allocator& allocator, Parallel& parallel, con
   LayerCodebook trained(allocator);
   mean_magnitudes(values, channels, trained.channel_scale);
   Progress progress(shape, options, callback);
-  VectorTrainer trainer(allocator, parallel, options, progress);
   double error = 0;
   double norm = 0;
   for (int32_t vector = 0; vector < shape.vectors(); ++vector) {
@@ -178,22 +241,14 @@ std::optional<double> train_values(Allocator& allocator, Parallel& parallel, con
     const auto channel_scale = std::span<const float>(trained.channel_scale).subspan(first, width);
     const UnitVectors units{unit_vectors(allocator, split, values.data() + first, channels, channel_scale), width,
                             split.held_out};
-    const std::optional<ValueDraft> draft = trainer.train(units, static_cast<size_t>(shape.code_bits()));
-    if (!draft) return {};
-    append_to(trained.value_codes, draft->codes);
-    append_to(trained.value_offset, draft->offset);
-    append_to(trained.proposal, draft->proposal);
-    append_to(trained.proposal_bias, draft->proposal_bias);
+    if (!train_vector(allocator, parallel, shape, units, options, progress, trained)) return {};
     const auto [vector_error, vector_norm] =
         judge(allocator, parallel, value_code(shape, trained, vector), split, values.data() + first, channels);
     error += vector_error;
     norm += vector_norm;
   }
-  std::swap(codebook.channel_scale, trained.channel_scale);
-  std::swap(codebook.value_codes, trained.value_codes);
-  std::swap(codebook.value_offset, trained.value_offset);
-  std::swap(codebook.proposal, trained.proposal);
-  std::swap(codebook.proposal_bias, trained.proposal_bias);
+  for_each_value_array(shape,
+                       [&](const CodebookArray& array) { std::swap(codebook.*array.numbers, trained.*array.numbers); });
   return norm > 0 ? error / norm : 0.0;
 }
 

@@ -1,30 +1,12 @@
 #include "codebooks/value_training_data.h"
 
+#include "core/splitmix.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 namespace kvq {
-namespace {
-
-/// Numbers of the splitmix64 generator, which the standard library's distributions would not make portable.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-
-  size_t below(size_t n) {
-    state_ += 0x9E3779B97F4A7C15ULL;
-    uint64_t x = state_;
-    x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-    x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
-    return static_cast<size_t>((x ^ (x >> 31U)) % n);
-  }
-
- private:
-  uint64_t state_;
-};
-
-}  // namespace
 
 TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, double held_out, uint64_t seed) {
   // Neighbours resemble each other: a held-out token between two of training would be judged too well.
@@ -32,8 +14,8 @@ TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, dou
   const size_t length = std::clamp<size_t>(tokens / 16, 1, kRun);
   Vector<size_t> runs((tokens + length - 1) / length, StlAllocator<size_t>(allocator));
   std::iota(runs.begin(), runs.end(), size_t{0});
-  Random random(seed);
-  for (size_t i = runs.size(); i > 1; --i) std::swap(runs[i - 1], runs[random.below(i)]);
+  uint64_t drawn = 0;
+  for (size_t i = runs.size(); i > 1; --i) std::swap(runs[i - 1], runs[splitmix64(seed, drawn++) % i]);
 
   TokenSplit split(allocator);
   const size_t n = std::min(tokens, at_most);

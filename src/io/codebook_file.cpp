@@ -13,7 +13,10 @@ namespace kvq::io {
 namespace {
 
 constexpr std::string_view kType = "kvq.codebook";
+constexpr const char* kValueProposal = "value_proposal";
+constexpr const char* kValueHidden = "value_hidden";
 constexpr std::array<const char*, 2> kScopeNames = {"layer", "head"};           // by Scope
+constexpr std::array<const char*, 2> kProposalNames = {"linear", "network"};    // by ValueProposal
 constexpr std::array<const char*, 3> kRopeNames = {"", "half", "interleaved"};  // by kvq_rope
 
 /// A number as text: the shortest that reads back as the same number.
@@ -32,6 +35,16 @@ class NumberText {
 };
 
 constexpr int kHexadecimal = 16;
+
+/// Numbers with a space between them.
+String list_text(Allocator& allocator, std::span<const double> values) {
+  String text{StlAllocator<char>(allocator)};
+  for (const double value : values) {
+    if (!text.empty()) text += ' ';
+    text += std::string_view(NumberText(value));
+  }
+  return text;
+}
 
 /// "layers.<index>.<field>".
 class LayerKey {
@@ -69,6 +82,20 @@ class Fields {
     if (!std::isfinite(value) || value < 0.0) refuse(key, "finite and not negative");
     return value;
   }
+  /// Numbers with a space between them.
+  void errors(const char* key, std::span<double> values) const {
+    std::string_view rest = text(key);
+    for (double& value : values) {
+      const auto [stop, code] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+      const bool last = &value == &values.back();
+      rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
+      if (code != std::errc() || !std::isfinite(value) || value < 0.0 || (!last && !rest.starts_with(' '))) break;
+      if (last && rest.empty()) return;
+      if (!last) rest.remove_prefix(1);
+    }
+    if (values.empty() && rest.empty()) return;
+    refuse(key, "one number for each stage, finite and not negative");
+  }
   template <size_t n>
   int32_t choice(const char* key, const std::array<const char*, n>& names, const char* expected) const {
     const std::string_view spelling = text(key);
@@ -99,6 +126,13 @@ CodebookShape read_shape(const Fields& fields) {
   shape.keys.norms = static_cast<Scope>(fields.choice("key_norms", kScopeNames, "layer or head"));
   shape.values.bits = fields.number<int32_t>("value_bits");
   shape.values.scope = static_cast<Scope>(fields.choice("value_scope", kScopeNames, "layer or head"));
+  if (fields.has(kValueProposal)) {  // files of linear proposals do not say so
+    shape.values.proposal =
+        static_cast<ValueProposal>(fields.choice(kValueProposal, kProposalNames, "linear or network"));
+  }
+  if (shape.values.proposal == ValueProposal::kNetwork || fields.has(kValueHidden)) {
+    shape.values.hidden = fields.number<int32_t>(kValueHidden);
+  }
   check_codebook_shape(shape, KVQ_E_FORMAT, "codebook: metadata ");
   return shape;
 }
@@ -126,7 +160,8 @@ ModelCodebook::Layer read_layer(Allocator& allocator, const SafetensorsFile& fil
   ModelCodebook::Layer layer;
   layer.tokens = fields.number<int64_t>(LayerKey(index, "tokens").c_str());
   if (layer.tokens < 0) fields.refuse(LayerKey(index, "tokens").c_str(), "not negative");
-  layer.key_error = fields.error(LayerKey(index, "key_error").c_str());
+  fields.errors(LayerKey(index, "key_errors").c_str(),
+                std::span(layer.key_errors).first(static_cast<size_t>(shape.keys.stages)));
   layer.value_error = fields.error(LayerKey(index, "value_error").c_str());
   const auto numbers = std::allocate_shared<LayerCodebook>(StlAllocator<LayerCodebook>(allocator), allocator);
   for_each_array(shape, [&](const CodebookArray& array) { read_array(file, index, array, *numbers); });
@@ -186,6 +221,10 @@ SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codeb
   file.add_metadata("key_norms", kScopeNames[static_cast<size_t>(shape.keys.norms)]);
   file.add_metadata("value_bits", NumberText(shape.values.bits));
   file.add_metadata("value_scope", kScopeNames[static_cast<size_t>(shape.values.scope)]);
+  if (shape.values.proposal == ValueProposal::kNetwork) {
+    file.add_metadata(kValueProposal, kProposalNames[static_cast<size_t>(shape.values.proposal)]);
+    file.add_metadata(kValueHidden, NumberText(shape.values.hidden));
+  }
   file.add_metadata("model_id", NumberText(codebook.model_id, kHexadecimal));
   file.add_metadata("seed", NumberText(codebook.seed));
   file.add_metadata("note", codebook.note);
@@ -193,7 +232,8 @@ SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codeb
     const ModelCodebook::Layer& layer = codebook.layers[static_cast<size_t>(i)];
     if (layer.numbers == nullptr) continue;
     file.add_metadata(LayerKey(i, "tokens").c_str(), NumberText(layer.tokens));
-    file.add_metadata(LayerKey(i, "key_error").c_str(), NumberText(layer.key_error));
+    file.add_metadata(LayerKey(i, "key_errors").c_str(),
+                      list_text(allocator, std::span(layer.key_errors).first(static_cast<size_t>(shape.keys.stages))));
     file.add_metadata(LayerKey(i, "value_error").c_str(), NumberText(layer.value_error));
     for_each_array(shape, [&](const CodebookArray& array) {
       file.add_tensor(LayerKey(i, array.name).c_str(), array.dtype, array.shape, *layer.numbers.*array.numbers);

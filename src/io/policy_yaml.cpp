@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 namespace kvq::io {
 namespace {
@@ -117,16 +118,30 @@ void read_layers(const YamlNode& node, Policy& policy) {
   for (const YamlNode& item : node.items) policy.overrides.push_back(read_override(item));
 }
 
-/// How long to look for codes.
-void read_effort(const YamlNode& node, CodingEffort& effort) {
+AttentionWay read_way(const YamlNode& node) {
+  constexpr std::pair<std::string_view, AttentionWay> kWays[] = {{"auto", AttentionWay::kAuto},
+                                                                 {"tables", AttentionWay::kTables},
+                                                                 {"rebuild", AttentionWay::kRebuild},
+                                                                 {"decode", AttentionWay::kDecode}};
+  for (const auto& [name, way] : kWays) {
+    if (node.kind == Kind::kScalar && node.scalar == name) return way;
+  }
+  fail(KVQ_E_FORMAT, "yaml line %d: attention is \"%.40s\", must be auto, tables, rebuild or decode", node.line,
+       node.scalar.c_str());
+}
+
+/// How long to look for codes, and how to attend to them.
+void read_commvq(const YamlNode& node, Policy& policy) {
   if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: commvq must be a map", node.line);
   for (const auto& [name, value] : node.members) {
     if (name == "beam") {
-      effort.beam = read_int(value, "beam", 1, KeyEncoder::kMaxBeam);
+      policy.effort.beam = read_int(value, "beam", 1, KeyEncoder::kMaxBeam);
     } else if (name == "flips") {
-      effort.flips = read_int(value, "flips", 0, INT_MAX);
+      policy.effort.flips = read_int(value, "flips", 0, INT_MAX);
+    } else if (name == "attention") {
+      policy.way = read_way(value);
     } else {
-      fail_unknown(value, name, "beam, flips");
+      fail_unknown(value, name, "beam, flips, attention");
     }
   }
 }
@@ -145,7 +160,7 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
   } else if (name == "layers") {
     read_layers(value, policy);
   } else if (name == "commvq") {
-    read_effort(value, policy.effort);
+    read_commvq(value, policy);
   } else if (name == "eviction") {
     policy.eviction = read_eviction(value);
   } else {

@@ -45,8 +45,8 @@ static blob codebook_file(void) {
       "{\"__metadata__\":{\"type\":\"kvq.codebook\",\"version\":\"1\",\"n_layers\":\"%d\",\"kv_heads\":\"%d\","
       "\"head_dim\":\"%d\",\"rope\":\"half\",\"key_stages\":\"%d\",\"key_codes\":\"%d\",\"key_group\":\"%d\","
       "\"key_norms\":\"head\",\"value_bits\":\"1\",\"value_scope\":\"head\",\"model_id\":\"7f\",\"seed\":\"9\","
-      "\"note\":\"by hand\",\"layers.0.tokens\":\"300\",\"layers.0.key_error\":\"0.25\",\"layers.0.value_error\":"
-      "\"0.5\",\"layers.1.tokens\":\"200\",\"layers.1.key_error\":\"0.75\",\"layers.1.value_error\":\"1e-1\"}",
+      "\"note\":\"by hand\",\"layers.0.tokens\":\"300\",\"layers.0.key_errors\":\"0.5 0.25\",\"layers.0.value_error\":"
+      "\"0.5\",\"layers.1.tokens\":\"200\",\"layers.1.key_errors\":\"1 0.75\",\"layers.1.value_error\":\"1e-1\"}",
       kLayers, kKvHeads, kHeadDim, kStages, kCodes, kGroup);
   for (i = 0; i < kLayers; ++i) {
     add_tensor(&header, &data, i, "keys.codes", "2,1,2,4,8,2", 2 * 1 * kStages * kCodes * kGroup * 2, 1);
@@ -109,6 +109,7 @@ static void described(void) {
   layer.struct_size = sizeof layer;
   ACCEPTED(kvq_codebook_describe_layer(codebook, 1, &layer, err));
   CHECK(layer.present == 1 && layer.tokens == 200 && layer.key_error == 0.75 && layer.value_error == 0.1);
+  CHECK(layer.key_stage_errors[0] == 1.0 && layer.key_stage_errors[1] == 0.75 && layer.key_stage_errors[2] == 0.0);
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_describe_layer(codebook, 2, &layer, err));
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_describe_layer(codebook, -1, &layer, err));
   REFUSED(KVQ_E_ARGUMENT, "codebook", kvq_codebook_describe_layer(NULL, 0, &layer, err));

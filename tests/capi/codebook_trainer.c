@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kMostAllocations = 100000, kTokens = 160, kScalars = kTokens * kTokenScalars };
+enum { kTokens = 160, kScalars = kTokens * kTokenScalars };
 
 static int unused_place;
 
@@ -124,7 +124,8 @@ static void refused_options(void) {
   BAD(value_scope, -1, "value_scope");
   BAD(key_rounds, -1, "key_rounds");
   BAD(value_rounds, 1001, "value_rounds");
-  BAD(reserved, 1, "reserved");
+  BAD(value_method, -1, "value_method");
+  BAD(value_method, 2, "value_method");
   BAD(note, "\xff", "note");
   memset(long_note, 'x', sizeof long_note);
   long_note[sizeof long_note - 1] = '\0';
@@ -202,16 +203,33 @@ static void one_side(void) {
   fixture_close(&f);
 }
 
-/* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
-static void repeatable(void) {
+/* Without codes for values it does not matter how they would be trained. */
+static void without_values(void) {
   kvq_codebook_trainer_options options = small_options();
-  blob one = trained_file(1, &options);
-  blob three = trained_file(3, &options);
+  blob one;
+  blob other;
+  options.value_bits = 0;
+  one = trained_file(1, &options);
+  options.value_method = KVQ_VALUES_NETWORK;
+  other = trained_file(1, &options);
+  CHECK(same(&one, &other));
+  blob_free(&other);
+  blob_free(&one);
+}
+
+/* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
+static void repeatable(kvq_value_method value_method) {
+  kvq_codebook_trainer_options options = small_options();
+  blob one;
+  blob three;
   blob other;
   fixture f;
   kvq_codebook* codebook = NULL;
   kvq_codebook_info info;
   blob again;
+  options.value_method = value_method;
+  one = trained_file(1, &options);
+  three = trained_file(3, &options);
   CHECK(same(&one, &three));
   options.seed = 6;
   other = trained_file(1, &options);
@@ -253,9 +271,9 @@ static int32_t on_progress(void* user, double done) {
 }
 
 /* Wherever training is stopped, the layer keeps its tokens, and what was finished can be taken elsewhere. */
-static void stopped_and_resumed(void) {
+static void stopped_and_resumed(kvq_value_method value_method) {
   kvq_codebook_trainer_options options = small_options();
-  blob reference = trained_file(1, &options);
+  blob reference;
   fixture f;
   kvq_codebook_trainer* trainer;
   kvq_codebook_trainer* second;
@@ -264,6 +282,8 @@ static void stopped_and_resumed(void) {
   blob file;
   reports r = {0, 0, 0.0, 0};
   int stop_at;
+  options.value_method = value_method;
+  reference = trained_file(1, &options);
   fixture_open(&f, NULL, 0, 0);
   trainer = new_trainer(f.context, &options);
   partial = result_of(trainer);
@@ -305,12 +325,14 @@ static void stopped_and_resumed(void) {
 #define OTHER(field, value, mention)                                                    \
   do {                                                                                  \
     options = small_options();                                                          \
+    options.value_method = value_method;                                                \
     options.field = (value);                                                            \
     trainer = new_trainer(f.context, &options);                                         \
     REFUSED(KVQ_E_MISMATCH, mention, kvq_codebook_trainer_resume(trainer, whole, err)); \
     kvq_codebook_trainer_destroy(trainer);                                              \
   } while (0)
   OTHER(key_stages, 3, "shape");
+  OTHER(value_method, 1 - value_method, "shape");
   OTHER(seed, 6, "seed");
   OTHER(model_id, 8, "model_id");
   OTHER(note, "large", "note");
@@ -321,68 +343,14 @@ static void stopped_and_resumed(void) {
   blob_free(&reference);
 }
 
-/* Tokens beyond the limit are refused, and those before it stay. */
-static void limited(void) {
-  kvq_codebook_trainer_options options = small_options();
-  fixture f;
-  kvq_codebook_trainer* trainer;
-  static float x[kScalars];
-  int n = 0;
-  kvq_status status = KVQ_OK;
-  fill_tensor(x, kScalars, 3);
-  options.max_bytes = 200000;
-  fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
-  for (; status == KVQ_OK && n < 1000; ++n) status = kvq_codebook_trainer_add(trainer, 0, kTokens, x, x, KVQ_F32, err);
-  CHECK(status == KVQ_E_LIMIT && n > 5);
-  REFUSED(KVQ_E_LIMIT, "trainer", kvq_codebook_trainer_add(trainer, 0, kTokens, x, x, KVQ_F32, err));
-  REFUSED(KVQ_E_LIMIT, "200000", kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err)); /* its work space is more */
-  kvq_codebook_trainer_destroy(trainer);
-  fixture_close(&f);
-}
-
-static void failing_allocations(void) {
-  kvq_codebook_trainer_options options = small_options();
-  fixture f;
-  kvq_codebook_trainer* trainer = NULL;
-  kvq_codebook* codebook = NULL;
-  static float x[kScalars];
-  kvq_status status = KVQ_E_MEMORY;
-  size_t live;
-  long n;
-  options.key_stages = 1; /* as small as training can be, because it is repeated for each allocation */
-  options.key_codes = 2;
-  fill_tensor(x, kScalars, 3);
-  fixture_open(&f, NULL, 0, 0);
-#define FAIL_EACH(call)                                                                   \
-  do {                                                                                    \
-    status = KVQ_E_MEMORY;                                                                \
-    for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {                          \
-      live = f.memory.live_bytes;                                                         \
-      f.memory.fail_at = n;                                                               \
-      status = (call);                                                                    \
-      CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && f.memory.live_bytes == live)); \
-    }                                                                                     \
-    f.memory.fail_at = 0;                                                                 \
-    CHECK(status == KVQ_OK && n > 2);                                                     \
-  } while (0)
-  FAIL_EACH(kvq_codebook_trainer_create(f.context, &options, &trainer, err));
-  FAIL_EACH(kvq_codebook_trainer_add(trainer, 0, 20, x, x, KVQ_F32, err));
-  FAIL_EACH(kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err));
-  FAIL_EACH(kvq_codebook_trainer_result(trainer, &codebook, err));
-#undef FAIL_EACH
-  kvq_codebook_trainer_destroy(trainer);
-  CHECK(layers_present(codebook) == 1);
-  kvq_codebook_destroy(codebook);
-  fixture_close(&f);
-}
-
 void test_codebook_trainer(void) {
+  kvq_value_method value_method;
   refused_options();
   refused_calls();
   one_side();
-  repeatable();
-  stopped_and_resumed();
-  limited();
-  failing_allocations();
+  for (value_method = KVQ_VALUES_LEAST_SQUARES; value_method <= KVQ_VALUES_NETWORK; ++value_method) {
+    repeatable(value_method);
+    stopped_and_resumed(value_method);
+  }
+  without_values();
 }

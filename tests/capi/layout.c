@@ -77,12 +77,13 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_info, bytes, 104);
   OFFSET(kvq_codebook_info, note, 112);
 
-  CHECK(sizeof(kvq_codebook_layer_info) == 32);
+  CHECK(sizeof(kvq_codebook_layer_info) == 544);
   OFFSET(kvq_codebook_layer_info, struct_size, 0);
   OFFSET(kvq_codebook_layer_info, present, 4);
   OFFSET(kvq_codebook_layer_info, tokens, 8);
   OFFSET(kvq_codebook_layer_info, key_error, 16);
   OFFSET(kvq_codebook_layer_info, value_error, 24);
+  OFFSET(kvq_codebook_layer_info, key_stage_errors, 32);
 
   CHECK(sizeof(kvq_codebook_trainer_options) == 88);
   OFFSET(kvq_codebook_trainer_options, struct_size, 0);
@@ -98,7 +99,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, value_scope, 40);
   OFFSET(kvq_codebook_trainer_options, key_rounds, 44);
   OFFSET(kvq_codebook_trainer_options, value_rounds, 48);
-  OFFSET(kvq_codebook_trainer_options, reserved, 52);
+  OFFSET(kvq_codebook_trainer_options, value_method, 52);
   OFFSET(kvq_codebook_trainer_options, seed, 56);
   OFFSET(kvq_codebook_trainer_options, model_id, 64);
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);

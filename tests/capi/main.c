@@ -19,6 +19,7 @@ static const suite kSuites[] = {
     {"policy", test_policy},
     {"codebook", test_codebook},
     {"codebook_trainer", test_codebook_trainer},
+    {"codebook_trainer_memory", test_codebook_trainer_memory},
     {"commvq", test_commvq},
     {"cache", test_cache},
     {"sequence", test_sequence},

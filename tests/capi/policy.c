@@ -170,6 +170,16 @@ static void alias_bomb(void) {
   refuse("&self [*self]", NULL);
 }
 
+static void ways_of_attention(void) {
+  accept("version: 1\nkeys: commvq\ncommvq: {attention: auto}\n");
+  accept("version: 1\nkeys: commvq\ncommvq: {attention: tables}\n");
+  accept("version: 1\nkeys: commvq\ncommvq: {attention: rebuild, beam: 2}\n");
+  accept("version: 1\nkeys: commvq\ncommvq: {attention: decode, flips: 0}\n");
+  refuse("version: 1\ncommvq: {attention: naive}\n", "naive");
+  refuse("version: 1\ncommvq: {attention: [tables]}\n", "attention");
+  refuse("version: 1\ncommvq: {attend: tables}\n", "attend");
+}
+
 /* More than the documented 1 MiB is an argument out of range or a malformed input; either way it is refused. */
 static void oversized_text(void) {
   const size_t size = (size_t)2 << 20;
@@ -234,6 +244,7 @@ void test_policy(void) {
   ACCEPTED(kvq_context_create(NULL, &context, err));
   short_forms();
   long_forms();
+  ways_of_attention();
   text_need_not_be_terminated();
   wrong_contents();
   malformed_text();

@@ -33,16 +33,21 @@ constexpr double kHalfLimit = 4e-3;
 
 // Keys rebuilt from codes are rounded to halves: a relative error of up to 2^-11 a channel, so a logit's is of that
 // size at most where its terms do not cancel, and of a fraction of it otherwise. Values are sums of as many rows as a
-// code has bits, of both signs, whose sum is several times smaller than its terms.
+// code has bits, of both signs, whose sum is several times smaller than its terms. Tables hold products of queries and
+// codes in 16 bits whose unit is that of the largest possible sum, a few times that of a sum: again about 2^-12.
 constexpr double kCodedKeyLimit = 0x1p-11;
 constexpr double kCodedValueLimit = 1e-5;
 
-double storage_limit(const std::string& format, bool of_keys, const std::string& isa) {
-  if (PageFormat::parse(format).coded()) {
-    // There, codes, queries and sums of probabilities are 8 bits wide as for the smaller integers.
-    if (has_fixed_point_products(isa)) return kFixed8Limit;
-    return of_keys ? kCodedKeyLimit : kCodedValueLimit;
-  }
+double coded_limit(const std::string& way, bool of_keys, const std::string& isa) {
+  if (way == "decode") return of_keys ? kFloatLimit : kCodedValueLimit;
+  if (way == "tables" && of_keys) return kCodedKeyLimit;
+  // There, codes, queries and sums of probabilities are 8 bits wide as for the smaller integers.
+  if (has_fixed_point_products(isa)) return kFixed8Limit;
+  return of_keys ? kCodedKeyLimit : kCodedValueLimit;
+}
+
+double storage_limit(const std::string& format, bool of_keys, const std::string& way, const std::string& isa) {
+  if (PageFormat::parse(format).coded()) return coded_limit(way, of_keys, isa);
   if (isa == kvq_test::kCuda) return kHalfLimit;
   const bool fixed_point = has_fixed_point_products(isa);
   const PageFormat parsed = PageFormat::parse(format);
@@ -63,7 +68,8 @@ double rounding_of(kvq_dtype dtype) {
 }  // namespace
 
 double attention_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
-  const double products = std::max(storage_limit(storage.keys, true, isa), storage_limit(storage.values, false, isa));
+  const double products = std::max(storage_limit(storage.keys, true, storage.attention, isa),
+                                   storage_limit(storage.values, false, storage.attention, isa));
   // The estimates hold for logits of about 1; the error of a logit grows with it.
   const double logit_size = std::max(1.0, rule_of(s).scale * std::sqrt(double{1} * s.head_dim));
   return products * logit_size + rounding_of(s.out_dtype);

@@ -14,14 +14,15 @@ namespace {
 
 Storage coded(const Codes& codes) { return {"commvq", "commvq", 32, 0, 1, codes}; }
 
-std::vector<Storage> few_storages() { return {coded_storages()[0], coded_storages()[1]}; }
+std::vector<Storage> few_storages() { return every_way({coded_storages()[0], coded_storages()[1]}); }
+std::vector<Storage> all_coded() { return every_way(coded_storages()); }
 
 }  // namespace
 
 TEST_CASE("codes: every head size, pairing and number of query heads") {
   for (const int32_t head_dim : {64, 80, 96, 128}) {
     for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
-      for (const int32_t group : {1, 4}) {
+      for (const int32_t group : {1, 3, 4}) {
         check_attention({.name = "head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group) +
                                  (rope == KVQ_ROPE_HALF ? ", half" : ", interleaved"),
                          .q_heads = 2 * group,
@@ -29,7 +30,7 @@ TEST_CASE("codes: every head size, pairing and number of query heads") {
                          .rope = rope,
                          .lengths = {161, 70},
                          .query_counts = {1, 3}},
-                        coded_storages());
+                        all_coded());
       }
     }
   }
@@ -47,35 +48,37 @@ TEST_CASE("codes: every number of codes, also with several groups in a head") {
     for (const int32_t group : {0, 8, 16}) {
       const int32_t stages = codes > 64 ? 1 : 2;
       for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
-        check_attention(
-            {.name = std::to_string(codes) + " codes", .rope = rope, .lengths = {75}},
-            {coded({.stages = stages, .codes = codes, .group = group, .bits = 1}), coded({.stages = stages,
-                                                                                          .codes = codes,
-                                                                                          .group = group,
-                                                                                          .bits = 2,
-                                                                                          .scope = KVQ_SCOPE_HEAD,
-                                                                                          .norms = KVQ_SCOPE_HEAD})});
+        check_attention({.name = std::to_string(codes) + " codes", .rope = rope, .lengths = {75}},
+                        every_way({coded({.stages = stages, .codes = codes, .group = group, .bits = 1}),
+                                   coded({.stages = stages,
+                                          .codes = codes,
+                                          .group = group,
+                                          .bits = 2,
+                                          .scope = KVQ_SCOPE_HEAD,
+                                          .norms = KVQ_SCOPE_HEAD})}));
       }
     }
   }
 }
 
 TEST_CASE("codes: as many stages as 1 and 2 bits take") {
-  check_attention({.name = "1 and 2 bits", .q_heads = 8, .kv_heads = 2, .head_dim = 128, .lengths = {300}},
-                  {coded({.stages = 11, .codes = 64, .bits = 1}), coded({.stages = 21, .codes = 64, .bits = 2}),
-                   coded({.stages = 11, .codes = 64, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD})});
+  check_attention(
+      {.name = "1 and 2 bits", .q_heads = 8, .kv_heads = 2, .head_dim = 128, .lengths = {300}},
+      every_way({coded({.stages = 11, .codes = 64, .bits = 1}), coded({.stages = 21, .codes = 64, .bits = 2}),
+                 coded({.stages = 11, .codes = 64, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD})}));
 }
 
 // Shares of token numbers: the last page of a layer holds fewer than the others, or none.
 TEST_CASE("codes: numbers of key heads that do not divide a page") {
   for (const int32_t kv_heads : {1, 2, 3, 5, 6, 33, 40}) {
-    check_attention({.name = std::to_string(kv_heads) + " key heads",
-                     .q_heads = kv_heads,
-                     .kv_heads = kv_heads,
-                     .head_dim = 8,
-                     .lengths = {80}},
-                    {coded({.stages = 2, .codes = 8, .bits = 1}),
-                     coded({.stages = 2, .codes = 8, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD})});
+    check_attention(
+        {.name = std::to_string(kv_heads) + " key heads",
+         .q_heads = kv_heads,
+         .kv_heads = kv_heads,
+         .head_dim = 8,
+         .lengths = {80}},
+        every_way({coded({.stages = 2, .codes = 8, .bits = 1}),
+                   coded({.stages = 2, .codes = 8, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD})}));
   }
 }
 
@@ -84,17 +87,17 @@ TEST_CASE("codes: several queries, and batches of sequences of different length"
     check_attention({.name = std::to_string(queries) + " queries",
                      .lengths = {kvq_test::full_or_small(300, 150)},
                      .query_counts = {queries}},
-                    coded_storages());
+                    all_coded());
   }
   check_attention({.name = "six sequences", .lengths = {1, 33, 64, 500, 31, 97}, .query_counts = {1, 5, 64, 2, 31, 1}},
-                  coded_storages());
+                  all_coded());
   check_attention({.name = "several parts", .lengths = {2100, 40}, .query_counts = {1, 1}}, few_storages());
 }
 
 TEST_CASE("codes: positions with gaps, queries anywhere, positions of any size") {
   for (const Positions positions : {Positions::kGaps, Positions::kAnyQueries}) {
     check_attention({.name = "gaps", .lengths = {300, 31}, .query_counts = {17, 2}, .positions = positions},
-                    coded_storages());
+                    all_coded());
   }
 }
 

@@ -37,6 +37,7 @@ struct Storage {
   int sink = 0;
   int recent = 1;
   kvq_test::Codes codes = {};
+  std::string attention = {};  // the way to attend to pages with codes; empty: the library chooses
 
   static Storage uniform(const std::string& format) { return {format, format, 32, 0, 1, {}}; }
 
@@ -46,6 +47,7 @@ struct Storage {
     std::string text = keys == values ? keys : keys + "/" + values;
     if (group != 32) text += " g" + std::to_string(group);
     if (coded()) text += " " + codes.name();
+    if (!attention.empty()) text += ", " + attention;
     return text;
   }
 
@@ -56,6 +58,7 @@ struct Storage {
                 ? "values: {format: int" + std::to_string(v.bits) + ", hadamard: " + (v.hadamard ? "true" : "false") +
                       ", group: " + std::to_string(group) + "}\n"
                 : "values: " + values + "\n";
+    if (!attention.empty()) text += "commvq: {attention: " + attention + "}\n";
     return text + "sink: " + std::to_string(sink) + "\nrecent: " + std::to_string(recent) + "\n";
   }
 
@@ -89,6 +92,18 @@ inline std::vector<Storage> all_storages() {
   storages.push_back({"int8", "int4+hadamard", 64, 0, 1, {}});
   storages.push_back({"int2", "int3", 128, 0, 1, {}});
   return storages;
+}
+
+// Each storage with every way to attend to it.
+inline std::vector<Storage> every_way(const std::vector<Storage>& storages) {
+  std::vector<Storage> result;
+  for (const char* way : {"auto", "tables", "rebuild", "decode"}) {
+    for (Storage storage : storages) {
+      storage.attention = way;
+      result.push_back(storage);
+    }
+  }
+  return result;
 }
 
 // Codes of a layer and of each head, alone and with every other kind of format.

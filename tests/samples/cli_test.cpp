@@ -75,6 +75,10 @@ TEST_CASE("wrong usage exits with 2") {
   check_failure({"generate", "--model", kModel, "--prompt", "x", "--max-tokens", "8192"}, 2, "8192 positions");
   check_failure({"bench", "attend", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "attend", "--device", "abacus"}, 2, "--device");
+  for (const char* option : {"layer", "attention=naive", "head,attention="}) {
+    check_failure({"bench", "attend", "--kv", "commvq:random-1bit," + std::string(option)}, 2, option);
+  }
+  check_failure({"bench", "attend", "--kv", "commvq:random-3bit"}, 2, "random-3bit");
   check_failure({"bench", "append", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "append", "--tokens", "0"}, 2, "--tokens");
   check_failure({"bench", "append", "--length", "-1"}, 2, "--length");

@@ -135,6 +135,8 @@ TEST_CASE("codebooks are trained, written, and loaded with what the command repo
     CHECK(layer["key_error"].get<double>() < 0.5);
     CHECK(layer["value_error"].get<double>() < 0.5);
     CHECK(layer["resumed"] == false);
+    REQUIRE(layer["key_stage_errors"].size() == 1);
+    CHECK(layer["key_stage_errors"][0] == layer["key_error"]);
   }
   // Heads of 16: groups of 8 pairs, one stage of 64 codes; FP16 norms and scales.
   CHECK(result["key_bits"].get<double>() == doctest::Approx(6.0 / 8.0 + 16.0 / 16.0));
@@ -168,6 +170,20 @@ TEST_CASE("codebooks are trained, written, and loaded with what the command repo
   CHECK(contents(place.path("again")) == contents(out));
 }
 
+TEST_CASE("values can be coded with a network, in a file that says so") {
+  const Workplace place;
+  const std::string out = place.path("codes.safetensors");
+  const json result = run_json(place.train(out, {"--value-method", "network", "--value-rounds", "2"}));
+  for (const json& layer : result["layers"]) CHECK(layer["value_error"].get<double>() < 0.5);
+  const std::string file = contents(out);
+  CHECK(file.find(R"("value_proposal":"network")") != std::string::npos);
+  CHECK(file.find("layers.1.values.network.second_bias") != std::string::npos);
+  CHECK(file.find("layers.1.values.proposal") == std::string::npos);
+  const llama::ContextHandle context = make_context();
+  const llama::CodebookHandle codebook = llama::load_codebook(context.get(), llama::MappedFile(out).bytes());
+  CHECK(llama::describe_codebook(codebook.get()).layers_present == 2);
+}
+
 TEST_CASE("layers that an interrupted run finished are kept, and the rest gives the same file") {
   const Workplace place;
   const std::string out = place.path("codes.safetensors");
@@ -189,7 +205,7 @@ TEST_CASE("layers that an interrupted run finished are kept, and the rest gives 
     kept[name]["data_offsets"] = {data.size(), data.size() + end - begin};
     data += whole.substr(8 + header_bytes + begin, end - begin);
   }
-  for (const char* field : {"tokens", "key_error", "value_error"}) {
+  for (const char* field : {"tokens", "key_errors", "value_error"}) {
     kept["__metadata__"].erase(std::string("layers.0.") + field);
   }
   const std::string partial = place.write("codes.safetensors.partial", safetensors_bytes(kept.dump(), data));
@@ -236,6 +252,8 @@ TEST_CASE("training that cannot be done is refused before it begins") {
   check_failure({"train", "codebook", "--model", model, "--text", text, "--bits", "1"}, 2, "--out");
   check_failure({"train", "codebook", "--model", model, "--text", text, "--bits", "3", "--out", out}, 2, "--bits");
   check_failure(place.train(out, {"--scope", "token"}), 2, "--scope");
+  check_failure(place.train(out, {"--value-method", "guess"}), 2, "--value-method");
+  check_failure(place.train(out, {"--value-rounds", "1001"}), 2, "--value-rounds");
   check_failure(place.train(out, {"--threads", "0"}), 2, "--threads");
   check_failure(place.train(out, {"--device", "cuda"}), 2, "runs on the CPU only");
   check_failure(place.train(out, {"--text", place.write("empty.txt", "")}), 1, "empty");

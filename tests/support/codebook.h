@@ -122,7 +122,9 @@ class TestCodebook {
     for (int32_t i = 0; i < n_present; ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
       add(layer + "tokens", "1");
-      add(layer + "key_error", "0");
+      std::string errors;
+      for (int32_t stage = 0; stage < codes.stages; ++stage) errors += errors.empty() ? "0" : " 0";
+      add(layer + "key_errors", errors);
       add(layer + "value_error", "0");
     }
     return text;

@@ -33,6 +33,13 @@ CodebookShape small_shape(Scope scope) {
   return shape;
 }
 
+CodebookShape network_shape(Scope scope) {
+  CodebookShape shape = small_shape(scope);
+  shape.values.proposal = kvq::ValueProposal::kNetwork;
+  shape.values.hidden = 5;
+  return shape;
+}
+
 ModelCodebook::Layer random_layer(const CodebookShape& shape, uint64_t seed) {
   const auto numbers =
       std::allocate_shared<LayerCodebook>(kvq::StlAllocator<LayerCodebook>(test_allocator()), test_allocator());
@@ -44,7 +51,11 @@ ModelCodebook::Layer random_layer(const CodebookShape& shape, uint64_t seed) {
   });
   for (float& scale : numbers->channel_scale) scale = std::abs(scale) + 0.01F;
   kvq::round_as_in_files(shape, *numbers);
-  return {numbers, 1000 + static_cast<int64_t>(seed), 0.1 / static_cast<double>(seed + 1), 1e-3};
+  ModelCodebook::Layer layer{.numbers = numbers, .tokens = 1000 + static_cast<int64_t>(seed), .value_error = 1e-3};
+  for (size_t stage = 0; stage < static_cast<size_t>(shape.keys.stages); ++stage) {
+    layer.key_errors[stage] = stage == 0 ? 0.25 : 0.1 / static_cast<double>(seed + stage);
+  }
+  return layer;
 }
 
 ModelCodebook random_codebook(const CodebookShape& shape) {
@@ -72,7 +83,7 @@ void check_equal(const ModelCodebook& a, const ModelCodebook& b) {
   for (size_t i = 0; i < a.layers.size(); ++i) {
     REQUIRE((a.layers[i].numbers == nullptr) == (b.layers[i].numbers == nullptr));
     CHECK(a.layers[i].tokens == b.layers[i].tokens);
-    CHECK(a.layers[i].key_error == b.layers[i].key_error);
+    CHECK(a.layers[i].key_errors == b.layers[i].key_errors);
     CHECK(a.layers[i].value_error == b.layers[i].value_error);
     if (a.layers[i].numbers == nullptr) continue;
     kvq::for_each_array(a.shape, [&](const kvq::CodebookArray& array) {
@@ -103,13 +114,42 @@ Bytes with(Bytes bytes, const std::string& old, const std::string& text) {
 
 /// A codebook whose layer 1 has been spoiled.
 template <typename Spoil>
-Bytes spoiled(const Spoil& spoil) {
-  ModelCodebook codebook = random_codebook(small_shape(Scope::kLayer));
+Bytes spoiled(const Spoil& spoil, const CodebookShape& shape = small_shape(Scope::kLayer)) {
+  ModelCodebook codebook = random_codebook(shape);
   const auto numbers = std::allocate_shared<LayerCodebook>(kvq::StlAllocator<LayerCodebook>(test_allocator()),
                                                            *codebook.layers[1].numbers);
   spoil(*numbers);
   codebook.layers[1].numbers = numbers;
   return file_of(codebook);
+}
+
+/// Cut a file everywhere, and flip bits of every byte.
+void check_damaged(const Bytes& bytes) {
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    REQUIRE(status_of_reading({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}) == KVQ_E_FORMAT);
+  }
+  int refused = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    for (const int flip : {0x01, 0x02, 0x10, 0x80, 0xFF}) {
+      Bytes damaged = bytes;
+      damaged[i] ^= static_cast<std::byte>(flip);
+      try {
+        const ModelCodebook codebook = kvq::io::read_codebook(test_allocator(), damaged);
+        kvq::check_codebook_shape(codebook.shape, KVQ_E_INTERNAL, "");
+        for (size_t layer = 0; layer < codebook.layers.size(); ++layer) {
+          if (codebook.layers[layer].numbers == nullptr) continue;
+          kvq::check_layer_codebook(codebook.shape, *codebook.layers[layer].numbers, static_cast<int32_t>(layer),
+                                    KVQ_E_INTERNAL);
+        }
+      } catch (const kvq::Error& error) {
+        const bool told = error.status() == KVQ_E_FORMAT || error.status() == KVQ_E_MISMATCH;
+        CHECK_MESSAGE(told, error.what());
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused > 1000);
+  CHECK(test_allocator().bytes() < 100000);
 }
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -129,6 +169,18 @@ TEST_CASE("codebooks are read back as they were written, and written again as th
       CHECK(again.complete());
       CHECK(file_of(again) == bytes);
     }
+  }
+}
+
+TEST_CASE("codebooks with a network are read back as they were written") {
+  for (const Scope scope : {Scope::kLayer, Scope::kHead}) {
+    const ModelCodebook codebook = random_codebook(network_shape(scope));
+    const Bytes bytes = file_of(codebook);
+    const ModelCodebook again = kvq::io::read_codebook(test_allocator(), bytes);
+    check_equal(codebook, again);
+    CHECK(file_of(again) == bytes);
+    CHECK(again.layers[0].numbers->network_second.size() == 2 * 16 * 5);
+    CHECK(again.layers[0].numbers->proposal.empty());
   }
 }
 
@@ -192,6 +244,15 @@ TEST_CASE("numbers that cannot be used are refused with the tensor and their pla
   check(spoiled([](LayerCodebook& layer) { layer.value_offset[0] = kNan; }), "layers.1.values.offset");
   check(spoiled([](LayerCodebook& layer) { layer.proposal[9] = kNan; }), "layers.1.values.proposal: number 9");
   check(spoiled([](LayerCodebook& layer) { layer.proposal_bias[3] = kNan; }), "layers.1.values.proposal_bias");
+  const auto check_network = [&](kvq::Vector<float> LayerCodebook::*numbers, size_t at, const char* reason) {
+    check(spoiled([&](LayerCodebook& layer) { (layer.*numbers)[at] = kNan; }, network_shape(Scope::kHead)), reason);
+  };
+  check_network(&LayerCodebook::network_norm_gain, 3, "layers.1.values.network.norm_gain: number 3 is nan");
+  check_network(&LayerCodebook::network_norm_bias, 4, "layers.1.values.network.norm_bias: number 4 is nan");
+  check_network(&LayerCodebook::network_first, 5, "layers.1.values.network.first: number 5 is nan");
+  check_network(&LayerCodebook::network_first_bias, 6, "layers.1.values.network.first_bias: number 6 is nan");
+  check_network(&LayerCodebook::network_second, 7, "layers.1.values.network.second: number 7 is nan");
+  check_network(&LayerCodebook::network_second_bias, 8, "layers.1.values.network.second_bias: number 8 is nan");
 }
 
 TEST_CASE("fields that contradict each other or the tensors are refused by name") {
@@ -218,35 +279,44 @@ TEST_CASE("fields that contradict each other or the tensors are refused by name"
   check(R"("value_bits":"1")", R"("value_bits":"7")", "value_bits is 7");
   check(R"("layers.1.tokens")", R"("loyers.1.tokens")", "its metadata describe 12");
   check(R"("layers.1.tokens":"1)", R"("layers.1.tokens":"-)", "layers.1.tokens");
+  for (const char* errors :
+       {"0.25 x.1", "0.25 .1 ", "0.25, 0.", "        ", "0.25 inf", "0.25  .1", "-.25 0.1", "0.250.12"}) {
+    check(R"("layers.0.key_errors":"0.25 0.1")", std::string(R"("layers.0.key_errors":")") + errors + '"',
+          "one number for each stage");
+  }
   check("\"layers.2.values.offset\"", "\"layers.2.values.upset!\"", "layers.2.values.offset is missing");
   check(R"("dtype":"F16","shape":[2,)", R"("dtype":"BF1","shape":[2,)", "dtype is 'BF1'");
 }
 
+TEST_CASE("a network that contradicts the other fields is refused by name") {
+  const Bytes bytes = file_of(random_codebook(network_shape(Scope::kLayer)));
+  std::string message;
+  const auto check = [&](const std::string& old, const std::string& text, const char* reason) {
+    CAPTURE(text);
+    CHECK(status_of_reading(with(bytes, old, text), &message) == KVQ_E_FORMAT);
+    CHECK_MESSAGE(message.find(reason) != std::string::npos, message);
+  };
+  check(R"("value_proposal":"network")", R"("value_proposal":"notwork")", "value_proposal is 'notwork'");
+  check(R"("value_proposal":"network")", R"("value_purposes":"network")", "value_hidden is 5, must be in [0, 0]");
+  check(R"("value_hidden":"5")", R"("value_hidden":"0")", "value_hidden is 0, must be in [1, 1048576]");
+  check(R"("value_hidden":"5")", R"("value_hidden":"x")", "value_hidden is 'x'");
+  check(R"("value_hidden":"5")", R"("value_halves":"5")", "value_hidden is missing");
+  check(R"("value_hidden":"5")", R"("value_hidden":"6")", "layers.0.values.network.first: shape");
+  check(R"("value_bits":"1")", R"("value_bits":"0")", "value_bits is 0: there is nothing that a network could propose");
+  check("values.network.second_bias", "values.network.second_loss", "values.network.second_bias is missing");
+  CodebookShape wide = network_shape(Scope::kLayer);
+  wide.values.hidden = (1 << 20) + 1;
+  try {
+    kvq::check_codebook_shape(wide, KVQ_E_ARGUMENT, "");
+    FAIL("accepted");
+  } catch (const kvq::Error& error) {
+    CHECK(std::string(error.what()) == "value_hidden is 1048577, must be in [1, 1048576]");
+  }
+}
+
 TEST_CASE("every cut of a file is refused, every flipped byte is refused or gives codebooks that can be used") {
-  const Bytes bytes = file_of(random_codebook(small_shape(Scope::kHead)));
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    REQUIRE(status_of_reading({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}) == KVQ_E_FORMAT);
-  }
-  int refused = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    for (const int flip : {0x01, 0x02, 0x10, 0x80, 0xFF}) {
-      Bytes damaged = bytes;
-      damaged[i] ^= static_cast<std::byte>(flip);
-      try {
-        const ModelCodebook codebook = kvq::io::read_codebook(test_allocator(), damaged);
-        kvq::check_codebook_shape(codebook.shape, KVQ_E_INTERNAL, "");
-        for (size_t layer = 0; layer < codebook.layers.size(); ++layer) {
-          if (codebook.layers[layer].numbers == nullptr) continue;
-          kvq::check_layer_codebook(codebook.shape, *codebook.layers[layer].numbers, static_cast<int32_t>(layer),
-                                    KVQ_E_INTERNAL);
-        }
-      } catch (const kvq::Error& error) {
-        const bool told = error.status() == KVQ_E_FORMAT || error.status() == KVQ_E_MISMATCH;
-        CHECK_MESSAGE(told, error.what());
-        ++refused;
-      }
-    }
-  }
-  CHECK(refused > 1000);
-  CHECK(test_allocator().bytes() < 100000);
+  check_damaged(file_of(random_codebook(small_shape(Scope::kHead))));
+  CodebookShape shape = network_shape(Scope::kHead);
+  shape.n_layers = 1;
+  check_damaged(file_of(random_codebook(shape)));
 }

@@ -214,6 +214,26 @@ TEST_CASE("the error falls with every stage, with refinement, and on average wit
   CHECK(trained_error(refined, keys, 4) < trained_error(refined, keys, 2));
 }
 
+TEST_CASE("errors after every stage are those of what its codes leave") {
+  const Floats keys = correlated(2000, 16, 18);
+  const Codes codes = train(keys, 5, 8, 16, true);
+  kvq::Parallel parallel(1, nullptr, nullptr);
+  kvq::KeyTrainingOptions options;
+  options.held_out = 0.0F;
+  const kvq::KeyTrainer trainer(memory(), parallel, 8, data_of(keys, 16), options);
+  const kvq::Vector<double> errors = trainer.stage_errors(codes.z);
+  REQUIRE(errors.size() == 5);
+  CHECK(errors.back() == doctest::Approx(trainer.error(codes.z)).epsilon(1e-6));
+  const Indices indices = encode(codes.encoder(), pairs_of(keys, 16), 2000, options.beam);
+  for (int32_t stages = 1; stages <= 5; ++stages) {
+    const Codes prefix{stages, 8, 16, Floats(codes.z.begin(), codes.z.begin() + stages * 2 * 8 * 16)};
+    Indices first;
+    for (auto at = indices.begin(); at != indices.end(); at += 10) first.insert(first.end(), at, at + 2 * stages);
+    CHECK(errors[static_cast<size_t>(stages - 1)] ==
+          doctest::Approx(relative_error(prefix, keys, 2000, first)).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("at equal bits, larger groups have a lower error") {
   const Floats keys = correlated(3000, 32, 18);  // of which groups take the first pairs
   double before = 1.0;

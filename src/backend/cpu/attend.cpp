@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <thread>
 #include <tuple>
 
 namespace kvq::cpu {
@@ -27,7 +28,7 @@ class AttendCall {
         group_(batch.q_heads / batch.kv_heads) {}
 
   /// Everything that may allocate.
-  void plan() {
+  void plan(int32_t n_threads) {
     const size_t queries = batch_.query_positions.size();
     const size_t floats =
         (queries * static_cast<size_t>(batch_.q_heads) + kBlockRows) * static_cast<size_t>(batch_.head_dim);
@@ -36,12 +37,14 @@ class AttendCall {
     if (batch_.any_hadamard_keys) grow(workspace_.rotated_queries, floats);
     workspace_.items.clear();
     workspace_.merges.clear();
+    work_bytes_ = 0;
     size_t partials = 0;
     for (size_t s = 0; s < batch_.sequences.size(); ++s) {
       for (int32_t head = 0; head < batch_.kv_heads; ++head) partials = plan_head(s, head, partials);
     }
     grow(workspace_.partials, partials);
     order_items();
+    workspace_.scratch.prepare(std::min(workspace_.items.size(), items_at_once(n_threads)), work_bytes_);
   }
 
   void run(Parallel& parallel) {
@@ -66,19 +69,27 @@ class AttendCall {
     if (vector.size() < n) vector.resize(n);
   }
 
+  /// Loops of the caller's, whose threads nobody knows, may have to wait for each other.
+  static size_t items_at_once(int32_t n_threads) {
+    return n_threads > 0 ? static_cast<size_t>(n_threads) : std::max(1U, std::thread::hardware_concurrency());
+  }
+
   size_t plan_head(size_t s, int32_t head, size_t partials) {
     const AttendSequence& sequence = batch_.sequences[s];
     const int32_t rows = sequence.query_count * group_;
     const int32_t pages = sequence.page_counts[head];
+    const AttentionWay way = choose_way(batch_, kernels_, rows);
+    const int32_t step = item_rows(way);
+    work_bytes_ = std::max(work_bytes_, coded_work_bytes(batch_, way));
     // Many rows are work enough without splitting the pages, and their partials would be large.
     const int32_t split = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
-    for (int32_t row = 0; row < rows; row += kItemRows) {
-      const int32_t count = std::min(kItemRows, rows - row);
+    for (int32_t row = 0; row < rows; row += step) {
+      const int32_t count = std::min(step, rows - row);
       AttendMerge merge{workspace_.items.size(), 0};
       int32_t page = 0;
       do {
         const int32_t length = std::min(split, pages - page);
-        workspace_.items.push_back({static_cast<int32_t>(s), head, row, count, page, length, partials});
+        workspace_.items.push_back({static_cast<int32_t>(s), head, row, count, page, length, way, partials});
         partials += layout_.item_floats(count);
         ++merge.items;
         page += length;
@@ -136,7 +147,8 @@ class AttendCall {
     const ItemQueries queries{workspace_.queries.data() + first,
                               batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
                               batch_.query_positions.data() + sequence.query_begin, item.row_begin, group_};
-    run_item(batch_, item, queries, kernels_, workspace_.partials.data() + item.partial);
+    const ScratchPool::Piece work(workspace_.scratch);
+    run_item(batch_, item, queries, kernels_, workspace_.partials.data() + item.partial, work.data());
   }
 
   void merge(const AttendMerge& merge) noexcept {
@@ -225,13 +237,14 @@ class AttendCall {
   AttendWorkspace& workspace_;
   PartialLayout layout_;
   int32_t group_;
+  size_t work_bytes_ = 0;  // of the item that needs most
 };
 
 }  // namespace
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace) {
   AttendCall call(batch, kernels, workspace);
-  call.plan();
+  call.plan(parallel.n_threads());
   call.run(parallel);
 }
 

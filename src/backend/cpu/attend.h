@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
 #include "core/parallel.h"
+#include "core/scratch_pool.h"
 
 namespace kvq::cpu {
 
@@ -20,7 +21,8 @@ struct AttendItem {
   int32_t row_count;
   int32_t page_begin;
   int32_t page_count;
-  size_t partial;  // floats into the partials: per row {maximum, sum, plain output, rotated output}
+  AttentionWay way;  // to pages with codes
+  size_t partial;    // floats into the partials: per row {maximum, sum, plain output, rotated output}
 };
 
 /// All splits of the same rows: consecutive items.
@@ -39,7 +41,8 @@ class AttendWorkspace : public Workspace {
         partials(StlAllocator<float>(allocator)),
         items(StlAllocator<AttendItem>(allocator)),
         order(StlAllocator<int32_t>(allocator)),
-        merges(StlAllocator<AttendMerge>(allocator)) {}
+        merges(StlAllocator<AttendMerge>(allocator)),
+        scratch(allocator) {}
 
   Vector<float> rope_table;       // [total queries, rotary_dim]
   Vector<float> queries;          // [total queries · q_heads, head_dim], grouped by sequence, then KV head
@@ -48,6 +51,7 @@ class AttendWorkspace : public Workspace {
   Vector<AttendItem> items;
   Vector<int32_t> order;  // in which items are run
   Vector<AttendMerge> merges;
+  ScratchPool scratch;  // of items with codes
 };
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);

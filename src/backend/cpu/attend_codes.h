@@ -4,8 +4,9 @@
 #include "backend/cpu/kernels.h"
 #include "core/memory.h"
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace kvq::cpu {
 
@@ -14,6 +15,8 @@ namespace kvq::cpu {
 struct BitSums {
   BitSums() = default;
   explicit BitSums(const CodebookShape& shape) : bits(static_cast<size_t>(padded_dim(shape.code_bits()))) {}
+  /// Those of a batch; none if its values are decoded one by one.
+  static BitSums of(const AttendBatch& batch);
 
   size_t bits = 0;  // padded; 0: no values have codes
 
@@ -21,52 +24,72 @@ struct BitSums {
   size_t total() const { return bits; }                       // where the sum over all tokens is
 };
 
-/// Keys and values of pages stored with codes, for rows of queries of one head.
+/// Rows of queries of one head, the pages that they may see, and where their values go.
+struct CodedItem {
+  const AttendBatch& batch;
+  const KernelTable& kernels;
+  const Page* const* const* lists;  // of all KV heads, `end` pages each
+  int32_t head;
+  ptrdiff_t end;
+  const float* queries;  // [rows, head_dim]
+  int32_t rows;
+  BitSums bit_sums;
+  float* sums;   // [rows, bit_sums.width()]
+  float* plain;  // outputs of values that were decoded, [rows, padded_dim(head_dim)]
+
+  const LayerCodes& codes() const { return *batch.codes; }
+  const CodebookShape& shape() const;
+  const Page& page(ptrdiff_t place) const { return *lists[head][place]; }
+  const float* query(int32_t row) const { return queries + static_cast<ptrdiff_t>(row) * batch.head_dim; }
+
+  PageSides sides(ptrdiff_t first, Side side) const { return {lists, first, end, page(first).format()->offset(side)}; }
+  /// FP16, of the slots of a page: norms of keys, scales of values.
+  void read_norms(ptrdiff_t place, uint16_t* norms) const;
+  void read_scales(ptrdiff_t place, uint16_t* scales) const;
+  /// Whether slot t of a page has the position of the first one + t.
+  bool has_regular_positions(ptrdiff_t place) const {
+    return page(place).positions == nullptr || !page(place).has_gaps();
+  }
+  /// Turns of a page's slots relative to the first one's, rows as in a Rope table.
+  void turn_slots(ptrdiff_t place, float* turns) const;
+  /// {a of 32 slots, b} of all stages of one group.
+  void unpack_indices(ptrdiff_t place, int32_t group, uint8_t* indices) const;
+  /// As CodedAttention::add_values, by bits.
+  void add_bit_sums(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) const;
+};
+
+/// A way to attend to pages with codes.
 class CodedAttention {
  public:
-  /// `lists`: of all KV heads, `end` pages each. Nothing is done if the batch has no codes.
-  CodedAttention(const AttendBatch& batch, const KernelTable& kernels, const Page* const* const* lists, int32_t head,
-                 ptrdiff_t end);
+  virtual ~CodedAttention() = default;
 
-  /// How many pages may be prepared together.
-  int32_t tile_pages() const { return tile_pages_; }
+  /// What is done once for all rows with those of `count` pages from place `first` on, at most kTilePages, that have
+  /// codes.
+  virtual void prepare(ptrdiff_t first, int32_t count) = 0;
 
-  /// Rebuild the keys of those of `count` pages from place `first` on that have codes, once for all rows.
-  void prepare(ptrdiff_t first, int32_t count);
+  /// As a KeyKernel, for consecutive pages that were prepared, and up to kBlockRows rows of the item from `row` on.
+  virtual void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) = 0;
 
-  /// As a KeyKernel, for consecutive pages that were prepared. Keys stand at the positions 0 to 31; the queries are
-  /// turned back by the position of each page's first slot instead.
-  void score(ptrdiff_t first, int32_t count, int32_t rows, const float* q, float* scores);
-
-  /// As a ValueKernel, but into rows of bit sums.
-  void add_values(ptrdiff_t first, int32_t count, int32_t rows, const float* p, const BitSums& layout, float* sums);
-
- private:
-  static constexpr size_t kPlanes = size_t{1} << 15;  // numbers in all planes: eight pages of heads of 128
-
-  const Page& page(ptrdiff_t place) const { return *lists_[head_][place]; }
-  const CodebookShape& shape() const;
-  const KeyLookup* lookup() const;
-  size_t plane_size() const { return static_cast<size_t>(kPageSlots * batch_.head_dim); }
-  const float* turn(ptrdiff_t place) const { return turns_.data() + (place - prepared_) * batch_.head_dim; }
-  bool has_regular_positions(ptrdiff_t place) const;
-  PageSides sides(ptrdiff_t first, Side side) const;
-
-  void rebuild_by_lookup(ptrdiff_t first, int32_t count);
-  void rebuild(ptrdiff_t place);
-  void turn_slots(const Page& page, float* turns) const;
-
-  const AttendBatch& batch_;
-  const KernelTable& kernels_;
-  const Page* const* const* lists_;
-  int32_t head_;
-  ptrdiff_t end_;
-  int32_t tile_pages_;
-  ptrdiff_t prepared_ = 0;  // place of the page in the first plane
-  alignas(kDataAlignment) std::array<int16_t, kPlanes> planes_;
-  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kTilePages* kMaxHeadDim)> turns_;
-  alignas(kDataAlignment) std::array<uint16_t, static_cast<size_t>(kTileSlots)> norms_;
+  /// As a ValueKernel, into the item's sums or outputs.
+  virtual void add_values(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) = 0;
 };
+
+/// The way for heads with that many rows of queries; kAuto if the batch has no codes.
+AttentionWay choose_way(const AttendBatch& batch, const KernelTable& kernels, int32_t rows);
+
+/// Rows that an item may have.
+int32_t item_rows(AttentionWay way);
+
+/// Work space of an item.
+size_t coded_work_bytes(const AttendBatch& batch, AttentionWay way);
+
+struct DestroyInPlace {
+  void operator()(CodedAttention* attention) const { std::destroy_at(attention); }
+};
+
+/// Made in the work space, which has the bytes for that way; null for kAuto. `item` must outlive it.
+std::unique_ptr<CodedAttention, DestroyInPlace> make_coded_attention(const CodedItem& item, AttentionWay way,
+                                                                     std::byte* work);
 
 /// out[r][head_dim] += what the bit sums of up to four queries of KV head `head` decode to. sums: rows of
 /// layout.width(); out: rows of kMaxHeadDim.

@@ -32,7 +32,7 @@ SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
 class ItemRun {
  public:
   ItemRun(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
-          float* partial)
+          float* partial, std::byte* work)
       : batch_(batch),
         item_(item),
         queries_(queries),
@@ -42,8 +42,17 @@ class ItemRun {
         plain_(layout_.plain_output(partial, item.row_count)),
         rotated_(layout_.rotated_output(partial, item.row_count)),
         sums_(layout_.bit_sums(partial, item.row_count)),
-        coded_(batch, kernels, batch.sequences[static_cast<size_t>(item.sequence)].pages, item.head,
-               batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head]) {
+        coded_item_{batch,
+                    kernels,
+                    batch.sequences[static_cast<size_t>(item.sequence)].pages,
+                    item.head,
+                    batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
+                    queries.plain,
+                    item.row_count,
+                    layout_.sums,
+                    sums_,
+                    plain_},
+        coded_(make_coded_attention(coded_item_, item.way, work)) {
     std::fill_n(partial, layout_.item_floats(item.row_count), 0.0F);
     for (int32_t row = 0; row < item.row_count; ++row) {
       states_[row].maximum = kMinusInfinity;
@@ -56,8 +65,8 @@ class ItemRun {
 
   void run() {
     prefetch_first_tile();
-    for (int32_t tile = 0; tile < item_.page_count; tile += coded_.tile_pages()) {
-      const int32_t pages = std::min(coded_.tile_pages(), item_.page_count - tile);
+    for (int32_t tile = 0; tile < item_.page_count; tile += kTilePages) {
+      const int32_t pages = std::min(kTilePages, item_.page_count - tile);
       prepare(pages_ + tile, pages);
       for (int32_t row = 0; row < item_.row_count; row += kBlockRows) {
         run_block(pages_ + tile, pages, row, std::min(kBlockRows, item_.row_count - row));
@@ -76,9 +85,9 @@ class ItemRun {
 
   /// What is done once for all rows of the item.
   void prepare(const Page* const* pages, int32_t count) {
-    if (!batch_.codes.has_value()) return;
+    if (coded_ == nullptr) return;
     narrow(pages, count, 0, item_.row_count);
-    coded_.prepare(place(pages), count);
+    coded_->prepare(place(pages), count);
   }
 
   /// Scores, softmax and weighted values of one tile for up to four rows.
@@ -127,7 +136,7 @@ class ItemRun {
     int32_t length = 1;
     if (format.is_coded()) {
       while (length < count && at[length]->format()->keys.is_coded()) ++length;
-      coded_.score(place(at), length, rows, q, scores);
+      coded_->score(place(at), length, row, rows, scores);
     } else {
       kernels_.keys(format)({batch_.head_dim, format.group}, {at[0]->data, later(at).data}, rows, q, scores);
     }
@@ -170,8 +179,7 @@ class ItemRun {
     if (format.is_coded()) {
       int32_t length = 1;
       while (length < count && pages[length]->format() == pages[0]->format()) ++length;
-      coded_.add_values(place(pages), length, rows, scores_.data() + first * kPageSlots, layout_.sums,
-                        sums_ + static_cast<size_t>(row) * layout_.sums.width());
+      coded_->add_values(place(pages), length, row, rows, scores_.data() + first * kPageSlots);
       return length;
     }
     const size_t offset = pages[0]->format()->key_bytes();
@@ -198,15 +206,16 @@ class ItemRun {
   std::array<int32_t, kItemRows> row_positions_;
   const Page* const* pages_;
   const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
-  CodedAttention coded_;
+  CodedItem coded_item_;
+  std::unique_ptr<CodedAttention, DestroyInPlace> coded_;
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
 };
 
 }  // namespace
 
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
-              float* partial) {
-  ItemRun(batch, item, queries, kernels, partial).run();
+              float* partial, std::byte* work) {
+  ItemRun(batch, item, queries, kernels, partial, work).run();
 }
 
 }  // namespace kvq::cpu

@@ -11,7 +11,7 @@ struct PartialLayout {
   explicit PartialLayout(const AttendBatch& batch)
       : width(static_cast<size_t>(padded_dim(batch.head_dim))),
         rotated(batch.any_hadamard_values),
-        sums(batch.codes.has_value() && batch.codes->values ? BitSums(batch.codes->coder.shape) : BitSums()) {}
+        sums(BitSums::of(batch)) {}
 
   size_t width;
   bool rotated;
@@ -45,8 +45,8 @@ struct ItemQueries {
   int32_t group;
 };
 
-/// Attention of an item's rows over its pages, into its partial.
+/// Attention of an item's rows over its pages, into its partial. work: coded_work_bytes() of its way.
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
-              float* partial);
+              float* partial, std::byte* work);
 
 }  // namespace kvq::cpu

@@ -103,10 +103,27 @@ struct BitPlanes {
 using BitKernel = void (*)(const BitPlanes& planes, int32_t rows, const float* p, float* sums, size_t stride,
                            size_t total);
 
-/// out[r][i] += Σ_n sums[r][n] · codes[n][i] for i below n_channels. codes: [bits, code_stride], sums: [rows, stride],
-/// out: [rows, kMaxHeadDim].
-using DecodeKernel = void (*)(const float* codes, size_t code_stride, int32_t bits, int32_t n_channels, int32_t rows,
-                              const float* sums, size_t stride, float* out);
+/// out[r][i] += Σ_j left[r][j] · right[j][i] for j below `inner` and i below `columns`. right: [inner, right_stride],
+/// left: [rows, left_stride], out: [rows, kMaxHeadDim]. Of three rows there is a fourth of padding.
+using MultiplyKernel = void (*)(const float* right, size_t right_stride, int32_t inner, int32_t columns, int32_t rows,
+                                const float* left, size_t left_stride, float* out);
+
+/// A query's products with the codes of one group of pairs, as 16-bit integers: [stages][codes]{re[plane], im[plane]}.
+struct ProductTable {
+  const int16_t* products;
+  int32_t stages;
+  int32_t codes;
+  int32_t plane;  // a multiple of 16
+};
+
+/// The products conj(q_j) · z[r][c][j] over the unit of each pair. Planar vectors; `products` as above.
+using ProductKernel = void (*)(const KeyEncoder& encoder, const float* query, const float* inverse_units,
+                               int16_t* products);
+
+/// scores[t] += Re Σ_j weight_j · turn_tj · Σ_r (product of a_r + i · product of b_r) for the 32 slots of a page.
+/// indices: [stages]{a of 32 slots, b}; turns: planar vectors, a row a slot; weights: one of them.
+using ProductScoreKernel = void (*)(const ProductTable& table, const uint8_t* indices, const float* turns,
+                                    const float* weights, float* scores);
 
 /// Running state of one row's softmax, in base-2 logarithms.
 struct SoftmaxState {
@@ -132,7 +149,9 @@ struct KernelTable {
   LookupKernel lookup_keys;  // null: keys are rebuilt by sum_centres
   LookupScoreKernel lookup_scores;
   BitKernel sum_bits;
-  DecodeKernel decode_bits;
+  MultiplyKernel multiply;
+  ProductKernel multiply_codes;
+  ProductScoreKernel sum_products;
   SoftmaxKernel softmax;
   BlendKernel blend;
   const AppendKernels* append;

@@ -10,6 +10,7 @@
 #include "backend/cpu/portable_codes-inl.h"
 #include "backend/cpu/portable_float16-inl.h"
 #include "backend/cpu/portable_integer-inl.h"
+#include "backend/cpu/portable_products-inl.h"
 #include "backend/cpu/portable_softmax-inl.h"
 #include "core/isa_name.h"
 
@@ -30,7 +31,9 @@ const KernelTable& table() {
       nullptr,
       nullptr,
       sum_bits,
-      decode_bits,
+      multiply,
+      multiply_codes,
+      sum_products,
       softmax,
       blend,
       &append_kernels()};

@@ -1,4 +1,4 @@
-// Pages stored with codes: sums of centres, and sums of probabilities by bits.
+// Pages stored with codes: sums of centres, sums of probabilities by bits, and what these decode to.
 #if defined(KVQ_PORTABLE_CODES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_PORTABLE_CODES_INL_H
 #undef KVQ_PORTABLE_CODES_INL_H
@@ -113,28 +113,28 @@ inline void sum_bits(const BitPlanes& planes, int32_t rows, const float* p, floa
   }
 }
 
-/// Rows of codes lie too far apart for the processor to see that they follow each other.
+/// Rows may lie too far apart for the processor to see that they follow each other.
 constexpr size_t kPrefetchedRows = 16;
 
-/// `kVectors` vectors of channels: a row of codes is read once for all rows of sums.
+/// `kVectors` vectors of columns: a row on the right is read once for all rows on the left.
 template <int kRows, int kVectors, class D>
-HWY_INLINE void decode_channels(D d, const float* codes, size_t code_stride, int32_t bits, const float* sums,
-                                size_t stride, float* out) {
+HWY_INLINE void multiply_columns(D d, const float* right, size_t right_stride, int32_t inner, const float* left,
+                                 size_t left_stride, float* out) {
   const size_t lanes = hn::Lanes(d);
   hn::Vec<D> total[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int i = 0; i < kVectors; ++i)
       total[r][i] = hn::LoadU(d, out + r * kMaxHeadDim + static_cast<size_t>(i) * lanes);
   }
-  for (int32_t bit = 0; bit < bits; ++bit, codes += code_stride) {
-    hn::Vec<D> code[kVectors];
+  for (int32_t j = 0; j < inner; ++j, right += right_stride) {
+    hn::Vec<D> row[kVectors];
     for (int i = 0; i < kVectors; ++i) {
-      code[i] = hn::LoadU(d, codes + static_cast<size_t>(i) * lanes);
-      prefetch(codes + kPrefetchedRows * code_stride + static_cast<size_t>(i) * lanes);
+      row[i] = hn::LoadU(d, right + static_cast<size_t>(i) * lanes);
+      prefetch(right + kPrefetchedRows * right_stride + static_cast<size_t>(i) * lanes);
     }
     for (int r = 0; r < kRows; ++r) {
-      const auto sum = hn::Set(d, sums[static_cast<size_t>(r) * stride + static_cast<size_t>(bit)]);
-      for (int i = 0; i < kVectors; ++i) total[r][i] = hn::MulAdd(sum, code[i], total[r][i]);
+      const auto factor = hn::Set(d, left[static_cast<size_t>(r) * left_stride + static_cast<size_t>(j)]);
+      for (int i = 0; i < kVectors; ++i) total[r][i] = hn::MulAdd(factor, row[i], total[r][i]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -144,30 +144,32 @@ HWY_INLINE void decode_channels(D d, const float* codes, size_t code_stride, int
 }
 
 template <int kRows>
-HWY_INLINE void decode_rows(const float* codes, size_t code_stride, int32_t bits, int32_t n_channels, const float* sums,
-                            size_t stride, float* out) {
+HWY_INLINE void multiply_rows(const float* right, size_t right_stride, int32_t inner, int32_t columns,
+                              const float* left, size_t left_stride, float* out) {
   const hn::CappedTag<float, 16> d;
   const hn::CappedTag<float, 1> one;
   const auto step = static_cast<int32_t>(hn::Lanes(d));
   int32_t i = 0;
-  for (; i + 4 * step <= n_channels; i += 4 * step) {
-    decode_channels<kRows, 4>(d, codes + i, code_stride, bits, sums, stride, out + i);
+  for (; i + 4 * step <= columns; i += 4 * step) {
+    multiply_columns<kRows, 4>(d, right + i, right_stride, inner, left, left_stride, out + i);
   }
-  for (; i + step <= n_channels; i += step) {
-    decode_channels<kRows, 1>(d, codes + i, code_stride, bits, sums, stride, out + i);
+  for (; i + step <= columns; i += step) {
+    multiply_columns<kRows, 1>(d, right + i, right_stride, inner, left, left_stride, out + i);
   }
-  // The last row of codes may end where its last channels are needed: nothing is read beyond them.
-  for (; i < n_channels; ++i) decode_channels<kRows, 1>(one, codes + i, code_stride, bits, sums, stride, out + i);
+  // The last row on the right may end where its last column is: nothing is read beyond it.
+  for (; i < columns; ++i) {
+    multiply_columns<kRows, 1>(one, right + i, right_stride, inner, left, left_stride, out + i);
+  }
 }
 
-inline void decode_bits(const float* codes, size_t code_stride, int32_t bits, int32_t n_channels, int32_t rows,
-                        const float* sums, size_t stride, float* out) {
+inline void multiply(const float* right, size_t right_stride, int32_t inner, int32_t columns, int32_t rows,
+                     const float* left, size_t left_stride, float* out) {
   if (rows == 1) {
-    decode_rows<1>(codes, code_stride, bits, n_channels, sums, stride, out);
+    multiply_rows<1>(right, right_stride, inner, columns, left, left_stride, out);
   } else if (rows == 2) {
-    decode_rows<2>(codes, code_stride, bits, n_channels, sums, stride, out);
+    multiply_rows<2>(right, right_stride, inner, columns, left, left_stride, out);
   } else {
-    decode_rows<4>(codes, code_stride, bits, n_channels, sums, stride, out);
+    multiply_rows<4>(right, right_stride, inner, columns, left, left_stride, out);
   }
 }
 
