@@ -257,7 +257,8 @@ typedef struct kvq_policy kvq_policy;
 /** Read a policy from YAML, or from the short form of one format.
  *
  *  The short form is the name of a format for keys and values of all layers:
- *  `fp16`, `int8`, `int4`, `int3`, `int2`, each but fp16 optionally with `+hadamard`. The long form:
+ *  `fp16`, `int8`, `int4`, `int3`, `int2`, each but fp16 optionally with `+hadamard`, and optionally `+METHOD:BUDGET`
+ * of eviction at the end, like `int4+adasnap:128`. The long form:
  *
  *      version: 1
  *      keys: int4+hadamard            # a format name, or a map:
@@ -270,6 +271,8 @@ typedef struct kvq_policy kvq_policy;
  *        beam: 4                      # sums of codes kept while a key is encoded, 1 to 16
  *        flips: 100                   # bits of a value's code flipped to lower its error, at most
  *        attention: auto              # or tables, rebuild, decode
+ *
+ *      eviction: {method: adasnap, budget: 128}   # what kvq_compress does, see there
  *
  *  `group` is the number of channels that share a scale in a value page (32, 64 or 128). Defaults: fp16, sink 0,
  *  recent 1, beam 1, as many flips as help, attention auto.
@@ -286,6 +289,19 @@ typedef struct kvq_policy kvq_policy;
  *  \since 0.1 */
 KVQ_API kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length, kvq_policy** out,
                                    kvq_error* error);
+
+/** What a host has to know of a policy. */
+typedef struct kvq_policy_info {
+  uint32_t struct_size;
+  int32_t
+      eviction_budget; /**< Tokens of a KV head that kvq_compress keeps on average; 0: the policy has no eviction. */
+  int32_t eviction_window; /**< Newest tokens that it always keeps, of every head. */
+  int32_t reserved;        /**< 0. */
+} kvq_policy_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, kvq_error* error);
 
 /** Destroy a policy. Caches created with it keep what they need. NULL is ignored. \since 0.1 */
 KVQ_API void kvq_policy_destroy(kvq_policy* policy);
@@ -655,6 +671,54 @@ KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t 
 KVQ_API kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* sequence, int32_t layer,
                                        int32_t kv_head, int32_t begin, int32_t n, float* k, float* v,
                                        int32_t* positions, kvq_error* error);
+
+/* -------------------------------------------------------------------------------------------------------- eviction */
+
+/** What to compress to, and where to report. */
+typedef struct kvq_compress_options {
+  uint32_t struct_size;
+  int32_t budget;        /**< Tokens of a KV head that are kept on average; 0 (default): the policy's. */
+  int32_t* kept;         /**< `[n_layers, kv_heads]` receives the tokens that each head holds afterwards; NULL: skip. */
+  uint64_t* bytes_freed; /**< Receives by how much the bytes of the sequence fell; NULL: skip. */
+} kvq_compress_options;
+
+/** Fill with defaults. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_compress_options_init(kvq_compress_options* options);
+
+/** Evict tokens as the `eviction` of the cache's policy says, at a moment of the caller's choice: after a prompt, and
+ *  again when a conversation has grown.
+ *
+ *  Tokens are judged by the queries that kvq_attend has seen: by the last `window` of them (of a prompt, if this
+ * follows it), or by all. A policy names one of the papers' methods and a budget, the tokens that a KV head keeps on
+ * average:
+ *
+ *      eviction:
+ *        method: adasnap  # streaming: the first and the newest tokens (StreamingLLM)
+ *                         # h2o: most attention from all queries (H2O)
+ *                         # snapkv: most attention from the newest queries (SnapKV)
+ *                         # pyramid: the same, more in the first layers and less in the last (PyramidKV)
+ *                         # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
+ *        budget: 128      # the window included
+ *
+ *  or the parts of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads` (uniform,
+ *  adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need). Further:
+ *  `window` (32) newest tokens that are always kept; `kernel` (7, odd) and `pooling` (max, mean) of scores along
+ *  positions; `group` (mean, max) of the query heads of a KV head; `first` (4) tokens for streaming; `alpha` (0.5),
+ * from 0, which splits freely, to 1, uniformly; with `reserved` the part of the budget that every head has for itself;
+ * `beta` (20): the last layer of a pyramid keeps budget / beta.
+ *
+ *  What stays keeps its positions and moves to new, dense pages in the policy's formats; forks
+ * keep what they have. Nothing happens to layers that hold no more than their budget. Lengths of sequences still count
+ * the evicted tokens, and kvq_sequence_truncate drops what lies beyond the position. What has been observed is not part
+ * of a snapshot: after kvq_sequence_load, attend before compressing.
+ *
+ *  \param options  NULL: defaults.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction, a
+ *           layer is empty, no query has been observed, pages have been made ahead); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads exclusive use of `cache`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_compress_options* options,
+                                kvq_error* error);
 
 /* ------------------------------------------------------------------------------------------------------- attention */
 

@@ -20,6 +20,7 @@ struct Options {
   std::string text;
   std::string kv = "fp16";
   NeedleOptions needle;
+  bool compress_before_question = false;
   ComputeOptions compute;
   bool json = false;
 };
@@ -69,7 +70,12 @@ NeedleResult measure(Engine& engine, const Options& options) {
   const std::vector<int32_t> filler = filler_tokens(engine, options);
   llama::Session session(engine.model, engine.context.get(), format);
   Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);
-  return measure_needle(engine.model, engine.tokenizer, session, filler, options.needle, progress);
+  NeedleOptions chosen = options.needle;
+  if (format.evicts()) {
+    chosen.compress = options.compress_before_question ? NeedleOptions::Compress::kBeforeQuestion
+                                                       : NeedleOptions::Compress::kAfterPrompt;
+  }
+  return measure_needle(engine.model, engine.tokenizer, session, filler, chosen, progress);
 }
 
 void run(const Options& options) {
@@ -99,6 +105,8 @@ void add_eval_needle(CLI::App& eval) {
   command->add_option("--chunk", options->needle.chunk, "Tokens that enter the cache at once")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  command->add_flag("--compress-before-question", options->compress_before_question,
+                    "If --kv evicts: before the question arrives instead of after the whole prompt, which is harder");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object");

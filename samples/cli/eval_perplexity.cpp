@@ -55,7 +55,10 @@ PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const 
   llama::Session session(engine.model, engine.context.get(), format);
   const int64_t windows = window_count(static_cast<int64_t>(tokens.size()), options.perplexity);
   Progress progress("perplexity", windows * options.perplexity.context);
-  return measure_perplexity(engine.model, session, tokens, options.perplexity, progress);
+  PerplexityOptions chosen = options.perplexity;
+  chosen.compress = format.evicts();
+  chosen.second_half = chosen.second_half || chosen.compress;
+  return measure_perplexity(engine.model, session, tokens, chosen, progress);
 }
 
 void run(const Options& options) {
@@ -86,6 +89,9 @@ void add_eval_perplexity(CLI::App& eval) {
       ->capture_default_str();
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
+  command->add_flag(
+      "--second-half", options->perplexity.second_half,
+      "Score only the second half of each window; always so if --kv evicts, which happens between the halves");
   command->add_flag("--per-window", options->per_window, "Report every window too");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run(*options); });

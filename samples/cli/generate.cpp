@@ -51,6 +51,7 @@ void run(const Options& options) {
   llama::Sampler sampler(options.temperature, options.top_p, options.seed);
 
   const std::span<const float> logits = read_prompt(session, prompt, options.chunk);
+  if (format.evicts()) session.compress();
   if (!options.json) print_text(options.prompt);
   std::optional<Progress> progress;
   if (options.json) progress.emplace("text", options.max_tokens);

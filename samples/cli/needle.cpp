@@ -90,7 +90,12 @@ NeedleResult measure_needle(llama::Model& model, const llama::Tokenizer& tokeniz
     const std::vector<int32_t> prompt =
         make_prompt(config, tokenizer, fact, depth, size, filler, random() % filler.size());
     session.clear();
-    const std::span<const float> logits = prefill(session, prompt, options.chunk, progress);
+    const size_t question =
+        options.compress == NeedleOptions::Compress::kBeforeQuestion ? tokenizer.encode(fact.question()).size() : 0;
+    const std::span<const int32_t> all = prompt;
+    std::span<const float> logits = prefill(session, all.first(all.size() - question), options.chunk, progress);
+    if (options.compress != NeedleOptions::Compress::kNever) session.compress();
+    if (question > 0) logits = prefill(session, all.last(question), options.chunk, progress);
     const bool found = answers(config, tokenizer, session, logits, fact.key);
     result.found_at.push_back(found);
     result.found += found ? 1 : 0;

@@ -15,6 +15,8 @@ struct NeedleOptions {
   int32_t samples = 20;
   uint64_t seed = 1;
   int32_t chunk = 32;
+  enum class Compress { kNever, kBeforeQuestion, kAfterPrompt };
+  Compress compress = Compress::kNever;  // when tokens are evicted, once a sample
 };
 
 struct NeedleResult {

@@ -24,17 +24,24 @@ double score(llama::Model& model, std::span<const float> logits, std::span<const
   return sum;
 }
 
-double window_nll(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
-                  std::vector<double>& losses, Progress& progress) {
+/** Where the second half of a window begins. */
+size_t half(size_t tokens) { return tokens / 2; }
+
+double window_nll(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
+                  const PerplexityOptions& options, std::vector<double>& losses, Progress& progress) {
   session.clear();
   double sum = 0.0;
-  for (size_t begin = 0; begin < window.size(); begin += static_cast<size_t>(chunk)) {
+  const size_t scored = options.second_half ? half(window.size()) : 0;
+  for (size_t begin = 0; begin < window.size();) {
+    const size_t end = begin < scored ? scored : window.size();
     const std::span<const int32_t> tokens =
-        window.subspan(begin).first(std::min(static_cast<size_t>(chunk), window.size() - begin));
-    const std::span<const float> logits = session.forward(tokens, true);
-    const std::span<const int32_t> next = window.subspan(begin + 1);  // one fewer at the window's end
-    sum += score(model, logits, next.first(std::min(tokens.size(), next.size())), losses);
+        window.subspan(begin, std::min(static_cast<size_t>(options.chunk), end - begin));
+    const std::span<const float> logits = session.forward(tokens, begin >= scored);
     progress.advance(static_cast<int64_t>(tokens.size()));
+    const std::span<const int32_t> next = window.subspan(begin + 1);  // one fewer at the window's end
+    if (begin >= scored) sum += score(model, logits, next.first(std::min(tokens.size(), next.size())), losses);
+    begin += tokens.size();
+    if (begin == scored && options.compress) session.compress();
   }
   return sum;
 }
@@ -55,18 +62,18 @@ PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session
   const int32_t windows = window_count(static_cast<int64_t>(tokens.size()), options);
   const auto context = static_cast<size_t>(options.context);
   const int64_t tokens_run = int64_t{windows} * options.context;
+  const size_t scored = context - 1 - (options.second_half ? half(context) : 0);  // of a window
   PerplexityResult result;
   std::vector<double> losses;
   double sum = 0.0;
   const auto begin = std::chrono::steady_clock::now();
   for (size_t i = 0; i < static_cast<size_t>(windows); ++i) {
-    const double nll =
-        window_nll(model, session, tokens.subspan(i * context, context), options.chunk, losses, progress);
-    result.window_mean_nll.push_back(nll / (options.context - 1));
+    const double nll = window_nll(model, session, tokens.subspan(i * context, context), options, losses, progress);
+    result.window_mean_nll.push_back(nll / static_cast<double>(scored));
     sum += nll;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  result.tokens = tokens_run - windows;
+  result.tokens = static_cast<int64_t>(windows) * static_cast<int64_t>(scored);
   result.perplexity = std::exp(sum / static_cast<double>(result.tokens));
   result.tokens_per_second = static_cast<double>(tokens_run) / seconds.count();
   result.usage = session.usage();

@@ -13,6 +13,8 @@ struct PerplexityOptions {
   int32_t context = 2048;
   int32_t windows = 0;  // 0: all
   int32_t chunk = 32;
+  bool second_half = false;  // score only tokens of each window's second half
+  bool compress = false;     // evict tokens once between the halves
 };
 
 struct PerplexityResult {

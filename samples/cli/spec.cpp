@@ -42,6 +42,15 @@ llama::CodebookHandle load_codebooks(kvq_context* context, const std::string& pa
   }
 }
 
+/** Where "+METHOD:BUDGET" begins at the end of a short form, or its end. */
+size_t eviction_begin(const std::string& spec) {
+  const size_t colon = spec.rfind(':');
+  const size_t plus = spec.rfind('+');
+  const bool ends_in_budget = colon != std::string::npos && colon + 1 < spec.size() &&
+                              spec.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  return ends_in_budget && plus != std::string::npos && plus < colon ? plus : spec.size();
+}
+
 }  // namespace
 
 Spec load_spec(kvq_context* context, const std::string& spec) {
@@ -49,8 +58,9 @@ Spec load_spec(kvq_context* context, const std::string& spec) {
   const bool is_short = spec.starts_with(kCommvq);
   const size_t separator = is_short ? kCommvq.size() - 1 : spec.rfind('@');
   if (separator == std::string::npos) return {load_policy(context, spec), nullptr};
-  llama::CodebookHandle codebook = load_codebooks(context, spec.substr(separator + 1));
-  return {load_policy(context, spec.substr(0, separator)), std::move(codebook)};
+  const size_t end = is_short ? eviction_begin(spec) : spec.size();
+  llama::CodebookHandle codebook = load_codebooks(context, spec.substr(separator + 1, end - separator - 1));
+  return {load_policy(context, spec.substr(0, separator) + spec.substr(end)), std::move(codebook)};
 }
 
 }  // namespace cli

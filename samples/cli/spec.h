@@ -8,8 +8,9 @@ namespace cli {
 
 inline constexpr const char* kSpecHelp =
     "KV format: fp16, int8, int4, int3 or int2, optionally with +hadamard (the newest page of 32 tokens "
-    "stays FP16), commvq:FILE with a file of codebooks, or a policy file (YAML), followed by @FILE if it needs "
-    "codebooks";
+    "stays FP16), commvq:FILE with a file of codebooks, each with +METHOD:BUDGET to evict tokens after the prompt "
+    "(streaming, "
+    "h2o, snapkv, pyramid, adasnap, adapyramid), or a policy file (YAML), followed by @FILE if it needs codebooks";
 
 /** What a SPEC stands for. */
 struct Spec {
@@ -17,6 +18,7 @@ struct Spec {
   llama::CodebookHandle codebook;
 
   operator llama::CacheFormat() const { return {policy.get(), codebook.get()}; }
+  bool evicts() const { return llama::describe_policy(policy.get()).eviction_budget > 0; }
 };
 
 /** The contents of the policy file of that name if there is one, else the library's short form. */

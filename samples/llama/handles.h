@@ -50,6 +50,13 @@ inline PolicyHandle load_policy(kvq_context* context, const std::string& text) {
   return PolicyHandle(handle);
 }
 
+inline kvq_policy_info describe_policy(const kvq_policy* policy) {
+  kvq_policy_info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return kvq_policy_describe(policy, &info, error); });
+  return info;
+}
+
 /** How a cache stores pages. Both may be null, and are only needed while a cache is made. */
 struct CacheFormat {
   CacheFormat(const kvq_policy* of_pages = nullptr, const kvq_codebook* of_codes = nullptr)

@@ -65,6 +65,10 @@ void Session::truncate(int32_t length) {
   length_ = length;
 }
 
+void Session::compress() {
+  checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence_.get(), nullptr, error); });
+}
+
 void Session::clear() {
   sequence_ = make_sequence(cache_.get());
   length_ = 0;

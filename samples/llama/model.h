@@ -56,6 +56,8 @@ class Session {
   Session fork() const;
   /** Forget all but the first `length` tokens; the library refuses cuts inside a compressed page. */
   void truncate(int32_t length);
+  /** Evict tokens as the policy says. */
+  void compress();
   /** Start over with an empty sequence. */
   void clear();
 

@@ -102,6 +102,23 @@ void check_codebook(const ModelCodebook& codebook, const kvq_cache_options& opti
   }
 }
 
+void check_eviction(const kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy) {
+  if (policy == nullptr || policy->eviction.budget == 0) return;
+  if (!context.backend->weighs()) {
+    fail(KVQ_E_UNSUPPORTED, "policy evicts tokens, which %s does not do yet", context.backend->name());
+  }
+  if (policy->eviction.heads == HeadSplit::kTogether || options.codebook == nullptr) return;
+  const CodebookShape& shape = options.codebook->shared->shape;
+  for (int32_t layer = 0; layer < options.n_layers; ++layer) {
+    const auto [keys, values] = policy->formats(layer);
+    if (!PageFormat(keys, values, options.head_dim, shape).spans_heads()) continue;
+    fail(KVQ_E_ARGUMENT,
+         "policy evicts tokens of each head of layer %d, but options->codebook codes all heads together: train it with "
+         "scope head, or evict with heads: together",
+         layer);
+  }
+}
+
 /// Null if the policy needs none.
 std::shared_ptr<const ModelCoder> find_coder(kvq_context& context, const kvq_cache_options& options,
                                              const kvq_policy* policy) {
@@ -149,6 +166,7 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     check_options(*options);
     check_policy(policy, options->n_layers);
     auto coder = find_coder(*context, *options, policy);
+    check_eviction(*context, *options, policy);
     *out = make_owned<kvq_cache>(context->allocator, *context, *options, policy, std::move(coder)).release();
   });
 }

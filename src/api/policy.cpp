@@ -18,6 +18,15 @@ kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length
   });
 }
 
+kvq_status kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(policy, "policy");
+    require_struct(info, "info");
+    const Eviction& eviction = policy->eviction;
+    *info = {sizeof(kvq_policy_info), eviction.budget, eviction.budget > 0 ? eviction.window : 0, 0};
+  });
+}
+
 void kvq_policy_destroy(kvq_policy* policy) {
   if (policy != nullptr) Deleter<kvq_policy>(policy->allocator, sizeof(kvq_policy), alignof(kvq_policy))(policy);
 }

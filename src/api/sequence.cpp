@@ -1,5 +1,6 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "cache/compress.h"
 #include "cache/decode.h"
 #include "cache/reserve.h"
 #include "io/snapshot.h"
@@ -111,6 +112,30 @@ kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, i
     require(v, "v");
     require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
     append(*sequence, layer, k, v, dtype, n, positions);
+  });
+}
+
+void kvq_compress_options_init(kvq_compress_options* options) {
+  if (options == nullptr) return;
+  *options = kvq_compress_options{};
+  options->struct_size = sizeof(kvq_compress_options);
+}
+
+kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_compress_options* options,
+                        kvq_error* error) {
+  return guarded(error, [&] {
+    require_owner(cache, sequence, "sequence");
+    kvq_compress_options chosen;
+    kvq_compress_options_init(&chosen);
+    if (options != nullptr) {
+      require_struct(options, "options");
+      chosen = *options;
+    }
+    if (chosen.budget < 0) fail(KVQ_E_ARGUMENT, "options->budget is %d, must not be negative", chosen.budget);
+    const uint64_t before = usage(*sequence).total_bytes;
+    compress(*sequence, chosen.budget, {chosen.kept, chosen.kept != nullptr ? sequence->lists.size() : size_t{0}});
+    const uint64_t after = usage(*sequence).total_bytes;
+    if (chosen.bytes_freed != nullptr) *chosen.bytes_freed = before > after ? before - after : 0;
   });
 }
 

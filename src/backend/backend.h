@@ -3,7 +3,9 @@
 #include "cache/page.h"
 #include "codebooks/attention_way.h"
 #include "codebooks/coding_effort.h"
+#include "core/error.h"
 #include "core/rope.h"
+#include "eviction/eviction.h"
 #include "kvq.h"
 
 #include <optional>
@@ -163,6 +165,14 @@ class Backend {
 
   virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
+  /// Whether this backend can weigh.
+  virtual bool weighs() const { return false; }
+  /// Add to masses[kv head][slot] the attention that the slot gets from the queries of the batch's only sequence: a
+  /// query's mean or largest softmax weight over the query heads of the KV head. Writes nothing else.
+  virtual void weigh(const AttendBatch& /*batch*/, Pooling /*group*/, Workspace& /*workspace*/,
+                     std::span<float* const> /*masses*/) {
+    fail(KVQ_E_UNSUPPORTED, "%s does not weigh tokens yet", name());
+  }
 };
 
 }  // namespace kvq

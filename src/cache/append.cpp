@@ -229,19 +229,12 @@ void check_positions(const Sequence& sequence, int32_t layer, int32_t n, const i
 }
 
 TokenBatch token_batch(const Cache& cache, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n) {
-  const Cache::Layer& formats = cache.layers[static_cast<size_t>(layer)];
-  return {.k = k,
-          .v = v,
-          .dtype = dtype,
-          .n = n,
-          .kv_heads = cache.kv_heads,
-          .head_dim = cache.head_dim,
-          .rope = &cache.rope,
-          .positions = {},
-          .hadamard_keys = formats.hadamard_keys,
-          .hadamard_values = formats.hadamard_values,
-          .codes = cache.codes(layer),
-          .after = {}};
+  TokenBatch tokens = cache.no_tokens(layer);
+  tokens.k = k;
+  tokens.v = v;
+  tokens.dtype = dtype;
+  tokens.n = n;
+  return tokens;
 }
 
 void record_append(Sequence& sequence, int32_t layer, const TokenBatch& tokens, const int32_t* positions) {

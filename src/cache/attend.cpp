@@ -52,27 +52,20 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
   queries_ += count;
 }
 
-void AttendRequest::run() {
-  const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
-  cache_.backend.attend({.sequences = cache_.attend_sequences,
-                         .query_positions = cache_.attend_positions,
-                         .newest_queries = batch_.query_positions == nullptr,
-                         .recorded = recorded_,
-                         .q = batch_.q,
-                         .q_dtype = batch_.q_dtype,
-                         .out = batch_.out,
-                         .out_dtype = batch_.out_dtype,
-                         .q_heads = cache_.q_heads,
-                         .kv_heads = cache_.kv_heads,
-                         .head_dim = cache_.head_dim,
-                         .rope = &cache_.rope,
-                         .scale = cache_.scale,
-                         .softcap = batch_.logit_softcap,
-                         .window = batch_.sliding_window,
-                         .any_hadamard_keys = layer.hadamard_keys,
-                         .any_hadamard_values = layer.hadamard_values,
-                         .codes = cache_.codes(layer_)},
-                        *cache_.workspace);
+AttendBatch AttendRequest::run() {
+  AttendBatch batch = cache_.attend_batch(layer_);
+  batch.sequences = cache_.attend_sequences;
+  batch.query_positions = cache_.attend_positions;
+  batch.newest_queries = batch_.query_positions == nullptr;
+  batch.recorded = recorded_;
+  batch.q = batch_.q;
+  batch.q_dtype = batch_.q_dtype;
+  batch.out = batch_.out;
+  batch.out_dtype = batch_.out_dtype;
+  batch.softcap = batch_.logit_softcap;
+  batch.window = batch_.sliding_window;
+  cache_.backend.attend(batch, *cache_.workspace);
+  return batch;
 }
 
 }  // namespace kvq

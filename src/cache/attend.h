@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/observations.h"
 #include "cache/sequence.h"
 #include "core/error.h"
 
@@ -12,7 +13,8 @@ class AttendRequest {
  public:
   AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch);
   void add(int32_t index, const Sequence& sequence);
-  void run();
+  /// What the backend was handed; valid until the next request.
+  AttendBatch run();
 
  private:
   Cache& cache_;
@@ -27,7 +29,12 @@ template <typename SequenceAt>
 void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const SequenceAt& sequence_at) {
   AttendRequest request(cache, layer, batch);
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
-  request.run();
+  const AttendBatch attended = request.run();
+  if (cache.eviction.budget == 0) return;
+  for (int32_t i = 0; i < batch.n_sequences; ++i) {
+    const Sequence& sequence = sequence_at(i);
+    sequence.observations->add(sequence, layer, batch, attended, attended.sequences[static_cast<size_t>(i)]);
+  }
 }
 
 }  // namespace kvq

@@ -35,6 +35,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       sink(policy != nullptr ? policy->sink : 0),
       recent(policy != nullptr ? policy->recent : 1),
       effort(policy != nullptr ? policy->effort : CodingEffort{}),
+      eviction(policy != nullptr ? policy->eviction : Eviction{}),
       way(policy != nullptr ? policy->way : AttentionWay::kAuto),
       coder(std::move(coder_)),
       backend(backend_),
@@ -71,6 +72,44 @@ const PageFormat* Cache::intern(const PageFormat& format) {
   if (found != formats.end()) return &*found;
   formats.push_back(format);
   return &formats.back();
+}
+
+TokenBatch Cache::no_tokens(int32_t layer) const {
+  const Layer& formats_of = layers[static_cast<size_t>(layer)];
+  return {.k = nullptr,
+          .v = nullptr,
+          .dtype = KVQ_F32,
+          .n = 0,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .rope = &rope,
+          .positions = {},
+          .hadamard_keys = formats_of.hadamard_keys,
+          .hadamard_values = formats_of.hadamard_values,
+          .codes = codes(layer),
+          .after = {}};
+}
+
+AttendBatch Cache::attend_batch(int32_t layer) const {
+  const Layer& formats_of = layers[static_cast<size_t>(layer)];
+  return {.sequences = {},
+          .query_positions = {},
+          .newest_queries = false,
+          .recorded = false,
+          .q = nullptr,
+          .q_dtype = KVQ_F32,
+          .out = nullptr,
+          .out_dtype = KVQ_F32,
+          .q_heads = q_heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .rope = &rope,
+          .scale = scale,
+          .softcap = 0.0F,
+          .window = 0,
+          .any_hadamard_keys = formats_of.hadamard_keys,
+          .any_hadamard_values = formats_of.hadamard_values,
+          .codes = codes(layer)};
 }
 
 PageRun* Cache::make_run(const PageFormat* format, int32_t capacity) {

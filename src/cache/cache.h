@@ -31,6 +31,11 @@ class Cache {
     return LayerCodes{coder->layer(layer), *turns, effort, way, sealed.values.is_coded()};
   }
 
+  /// What append needs to know of a layer when there is nothing to append, only pages to write.
+  TokenBatch no_tokens(int32_t layer) const;
+  /// What attend needs to know of a layer; no sequences, no queries.
+  AttendBatch attend_batch(int32_t layer) const;
+
   /// A page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`
   /// pages, which takes the place of `*run`. Null `run`: a page by itself.
   Page* make_page(const PageFormat* format, bool with_positions, PageRun** run = nullptr, int32_t capacity = 1);
@@ -56,6 +61,7 @@ class Cache {
   int32_t sink;
   int32_t recent;
   CodingEffort effort;
+  Eviction eviction;
   AttentionWay way;
   std::shared_ptr<const ModelCoder> coder;  // null: no layer uses a codebook
 

@@ -39,6 +39,15 @@ class PageReader {
     }
   }
 
+  void decode(int32_t begin, int32_t end, const DecodedSlots& out) {
+    if (out.k != nullptr) decode_side(side(Side::kKeys), begin, end - begin, out.k);
+    if (out.v != nullptr) decode_side(side(Side::kValues), begin, end - begin, out.v);
+    for (int32_t slot = begin; out.positions != nullptr && slot < end; ++slot) {
+      out.positions[slot - begin] = page_->position(slot);
+    }
+  }
+
+ private:
   /// Valid until the next call.
   EncodedSide side(Side side) {
     const PageFormat& format = *page_->format();
@@ -54,7 +63,6 @@ class PageReader {
             positions_.data()};
   }
 
- private:
   const Sequence& sequence_;
   const int32_t layer_;
   const int32_t head_;
@@ -67,6 +75,13 @@ class PageReader {
 };
 
 }  // namespace
+
+void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
+                 const DecodedSlots& out) {
+  PageReader reader(sequence, layer, head);
+  reader.read(index);
+  reader.decode(begin, end, out);
+}
 
 void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
   Cache& cache = sequence.cache;
@@ -89,11 +104,9 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
     first_slot += page->count;
     if (begin >= end) continue;
     reader.read(index);
-    if (out.k != nullptr) decode_side(reader.side(Side::kKeys), begin, end - begin, out.k + done * dim);
-    if (out.v != nullptr) decode_side(reader.side(Side::kValues), begin, end - begin, out.v + done * dim);
-    for (int32_t slot = begin; out.positions != nullptr && slot < end; ++slot) {
-      out.positions[done + static_cast<size_t>(slot - begin)] = page->position(slot);
-    }
+    reader.decode(begin, end,
+                  {out.k != nullptr ? out.k + done * dim : nullptr, out.v != nullptr ? out.v + done * dim : nullptr,
+                   out.positions != nullptr ? out.positions + done : nullptr});
     done += static_cast<size_t>(end - begin);
   }
 }

@@ -19,6 +19,10 @@ struct DecodedSlots {
   int32_t* positions;  // [n]
 };
 
+/// Slots [begin, end) of page `index` of a head's list.
+void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
+                 const DecodedSlots& out);
+
 /// Decode with the formats' reference decoders.
 void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out);
 

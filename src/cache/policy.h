@@ -3,6 +3,7 @@
 #include "codebooks/attention_way.h"
 #include "codebooks/coding_effort.h"
 #include "core/memory.h"
+#include "eviction/eviction.h"
 #include "formats/page_format.h"
 
 #include <optional>
@@ -26,6 +27,7 @@ struct Policy {
   int32_t sink = 0;    // first pages that stay FP16
   int32_t recent = 1;  // newest pages that stay FP16, the open one included
   CodingEffort effort;
+  Eviction eviction;
   AttentionWay way = AttentionWay::kAuto;  // to attend to pages with codes
   Vector<Override> overrides;
 

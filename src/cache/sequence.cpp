@@ -1,9 +1,11 @@
 #include "cache/sequence.h"
 
+#include "cache/observations.h"
 #include "cache/page_copies.h"
 #include "cache/reserve.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace kvq {
 namespace {
@@ -29,6 +31,9 @@ Sequence::Sequence(Cache& cache_)
       layers(static_cast<size_t>(cache.n_layers), Layer{}, StlAllocator<Layer>(cache.allocator)),
       mirrors(make_mirrors(cache)),
       reserves(StlAllocator<Owned<Reserve>>(cache.allocator)),
+      observations(cache.eviction.budget > 0
+                       ? make_owned<Observations>(cache.allocator, cache, cache.allocator)
+                       : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr,
                       StlAllocator<const Page* const*>(cache.allocator)),
       published_counts(published_lists.size(), 0, StlAllocator<int32_t>(cache.allocator)),
@@ -67,6 +72,7 @@ Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
     }
   }
   layers = parent.layers;
+  if (observations != nullptr) *observations = *parent.observations;
 }
 
 Sequence::~Sequence() {
@@ -74,6 +80,12 @@ Sequence::~Sequence() {
     for (Page* page : pages) cache.release(page);
   }
   for (PageRun* run : runs) cache.release(run);
+}
+
+int32_t Sequence::slots(int32_t layer, int32_t head) const {
+  const PageList& pages = list(layer, head);
+  return std::accumulate(pages.begin(), pages.end(), 0,
+                         [](int32_t sum, const Page* page) { return sum + page->count; });
 }
 
 int32_t Sequence::position_from_end(int32_t layer, int32_t back) const {
@@ -128,6 +140,7 @@ kvq_usage usage(const Sequence& sequence) {
       sequence.mirrors.capacity() * sizeof(Owned<LayerMirror>) + sequence.reserves.capacity() * sizeof(Owned<Reserve>) +
       sequence.published_lists.capacity() * sizeof(const Page* const*) +
       sequence.published_counts.capacity() * sizeof(int32_t) + sequence.append_memory.bytes();
+  if (sequence.observations != nullptr) result.metadata_bytes += sequence.observations->bytes();
   for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];

@@ -10,6 +10,7 @@
 namespace kvq {
 
 class Reserve;
+class Observations;
 
 /// The pages of one conversation: for every layer and KV head a list, oldest first.
 class Sequence {
@@ -52,6 +53,9 @@ class Sequence {
   LayerState state(int32_t layer, int32_t tokens, int32_t last_position) const;
   /// Pages of each list of a layer; valid until the next call.
   const int32_t* counts(int32_t layer);
+  /// Tokens that a head holds: fewer than the layer's length once some have been evicted.
+  int32_t slots(int32_t layer, int32_t head) const;
+  bool evicted(int32_t layer, int32_t head) const { return slots(layer, head) < length(layer); }
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
 
   /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every token of the last
@@ -69,6 +73,7 @@ class Sequence {
   Vector<Layer> layers;
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
   Vector<Owned<Reserve>> reserves;     // [n_layers], or empty
+  Owned<Observations> observations;    // null without eviction
   /// Appends have been recorded: what they appended when they were replayed, only the backend knows.
   bool recorded = false;
   std::mutex replayed_mutex;
@@ -77,6 +82,7 @@ class Sequence {
   AppendMemory append_memory;
 
   int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / static_cast<size_t>(cache.kv_heads)); }
+  int32_t head_of(size_t list) const { return static_cast<int32_t>(list % static_cast<size_t>(cache.kv_heads)); }
   size_t list_index(int32_t layer, int32_t head) const {
     return static_cast<size_t>(layer) * static_cast<size_t>(cache.kv_heads) + static_cast<size_t>(head);
   }

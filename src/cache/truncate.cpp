@@ -13,8 +13,20 @@ struct Cut {
   int32_t slots;       // kept of the page after them
 };
 
-Cut find_cut(const Sequence::PageList& list, int32_t length) {
-  Cut cut{0, length};
+/// How many of a head's slots are among the first `length` tokens of the layer.
+int32_t kept_slots(const Sequence& sequence, int32_t layer, int32_t head, int32_t length) {
+  if (!sequence.evicted(layer, head)) return length;
+  // check_cut() made sure that tokens lie at their numbers.
+  int32_t slots = 0;
+  for (const Page* page : sequence.list(layer, head)) {
+    if (page->first_position >= length) break;
+    for (int32_t slot = 0; slot < page->count && page->position(slot) < length; ++slot) ++slots;
+  }
+  return slots;
+}
+
+Cut find_cut(const Sequence::PageList& list, int32_t slots) {
+  Cut cut{0, slots};
   while (cut.whole_pages < list.size() && list[cut.whole_pages]->count <= cut.slots) {
     cut.slots -= list[cut.whole_pages]->count;
     ++cut.whole_pages;
@@ -28,11 +40,18 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
   }
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer, head);
-    const Cut cut = find_cut(list, length);
+    const bool evicted = sequence.evicted(layer, head);
+    if (evicted && sequence.last_position(layer) != sequence.length(layer) - 1) {
+      fail(KVQ_E_STATE, "length is %d, but tokens of layer %d have been evicted and their positions have gaps", length,
+           layer);
+    }
+    const Cut cut = find_cut(list, kept_slots(sequence, layer, head, length));
     if (cut.slots == 0 || list[cut.whole_pages]->is_float16()) continue;
-    const int32_t before = length - cut.slots;
+    const Page& page = *list[cut.whole_pages];
+    const int32_t before = evicted ? page.first_position : length - cut.slots;
+    const int32_t after = evicted ? page.last_position() + 1 : before + page.count;
     fail(KVQ_E_STATE, "length is %d, inside a sealed page of layer %d: the nearest lengths that work are %d and %d",
-         length, layer, before, before + list[cut.whole_pages]->count);
+         length, layer, before, after);
   }
 }
 
@@ -44,7 +63,7 @@ void apply_cut(Sequence& sequence, int32_t layer, int32_t head, int32_t length, 
   Cache& cache = sequence.cache;
   Sequence::PageList& list = sequence.list(layer, head);
   Reserve* reserve = sequence.reserve(layer);
-  const Cut cut = find_cut(list, length);
+  const Cut cut = find_cut(list, kept_slots(sequence, layer, head, length));
   if (needs_copy(list, cut)) {
     cache.release(list[cut.whole_pages]);
     list[cut.whole_pages] = copies.take();
@@ -63,13 +82,15 @@ void truncate(Sequence& sequence, int32_t length) {
   Cache& cache = sequence.cache;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) check_cut(sequence, layer, length);
   PageCopies copies(cache);
-  for (const Sequence::PageList& list : sequence.lists) {
-    const Cut cut = find_cut(list, length);
+  for (size_t i = 0; i < sequence.lists.size(); ++i) {
+    const Sequence::PageList& list = sequence.lists[i];
+    const Cut cut = find_cut(list, kept_slots(sequence, sequence.layer_of(i), sequence.head_of(i), length));
     if (needs_copy(list, cut)) copies.add(*list[cut.whole_pages], cut.slots);
   }
   copies.run();
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    int32_t last = -1;
+    const bool by_position = sequence.last_position(layer) == sequence.length(layer) - 1;
+    int32_t last = by_position ? length - 1 : -1;
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
       const Sequence::PageList& list = sequence.list(layer, head);
       apply_cut(sequence, layer, head, length, copies);

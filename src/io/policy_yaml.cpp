@@ -2,10 +2,11 @@
 
 #include "codebooks/key_encoder.h"
 #include "core/error.h"
+#include "io/eviction_yaml.h"
 #include "io/yaml_document.h"
+#include "io/yaml_scalars.h"
 
 #include <algorithm>
-#include <charconv>
 #include <climits>
 #include <cstring>
 #include <utility>
@@ -17,30 +18,14 @@ using Kind = YamlNode::Kind;
 
 constexpr const char* kFormatNames = "fp16, int8, int4, int3, int2, commvq";
 
-int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t high) {
-  int32_t value = 0;
-  const char* end = node.scalar.data() + node.scalar.size();
-  const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
-  if (node.kind != Kind::kScalar || node.scalar.empty() || code != std::errc() || stop != end || value < low ||
-      value > high) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be an integer in [%d, %d]", node.line, key,
-         node.scalar.c_str(), low, high);
-  }
-  return value;
-}
-
 bool read_bool(const YamlNode& node, const char* key) {
   if (node.kind == Kind::kScalar && (node.scalar == "true" || node.scalar == "false")) return node.scalar == "true";
   fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be true or false", node.line, key, node.scalar.c_str());
 }
 
 /// `fp16`, `int8` … `int2`, with `+hadamard` after an integer format.
-SideFormat read_format_name(const YamlNode& node, const char* key) {
+SideFormat read_format_name(const YamlNode& node, const char* key, std::string_view name) {
   constexpr std::string_view kSuffix = "+hadamard";
-  if (node.kind != Kind::kScalar) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s must be the name of a format: %s", node.line, key, kFormatNames);
-  }
-  std::string_view name = node.scalar;
   SideFormat format;
   if (name.ends_with(kSuffix)) {
     format.hadamard = true;
@@ -62,16 +47,19 @@ SideFormat read_format_name(const YamlNode& node, const char* key) {
        key, node.scalar.c_str(), kFormatNames);
 }
 
-[[noreturn]] void fail_unknown(const YamlNode& node, const std::string& key, const char* known) {
-  fail(KVQ_E_FORMAT, "yaml line %d: unknown key \"%.40s\", known are %s", node.line, key.c_str(), known);
-}
-
 void read_group(const YamlNode& node, SideFormat& format) {
   const int32_t group = read_int(node, "group", 32, 128);
   if (group != 32 && group != 64 && group != 128) {
     fail(KVQ_E_FORMAT, "yaml line %d: group is %d, must be 32, 64 or 128", node.line, group);
   }
   format.group = static_cast<uint8_t>(group);
+}
+
+SideFormat read_format_name(const YamlNode& node, const char* key) {
+  if (node.kind != Kind::kScalar) {
+    fail(KVQ_E_FORMAT, "yaml line %d: %s must be the name of a format: %s", node.line, key, kFormatNames);
+  }
+  return read_format_name(node, key, node.scalar);
 }
 
 SideFormat read_format(const YamlNode& node, const char* key) {
@@ -173,8 +161,10 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
     read_layers(value, policy);
   } else if (name == "commvq") {
     read_commvq(value, policy);
+  } else if (name == "eviction") {
+    policy.eviction = read_eviction(value);
   } else {
-    fail_unknown(value, name, "version, keys, values, sink, recent, layers, commvq");
+    fail_unknown(value, name, "version, keys, values, sink, recent, layers, commvq, eviction");
   }
 }
 
@@ -184,7 +174,9 @@ Policy read_policy(Allocator& allocator, std::string_view text) {
   const YamlNode root = parse_yaml(text);
   Policy policy(allocator);
   if (root.kind == Kind::kScalar) {
-    policy.keys = policy.values = read_format_name(root, "policy");
+    std::string_view name = root.scalar;
+    policy.eviction = take_eviction(root, name);
+    policy.keys = policy.values = read_format_name(root, "policy", name);
     return policy;
   }
   if (root.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: a policy is a map or the name of a format", root.line);

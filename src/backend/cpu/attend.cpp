@@ -48,11 +48,7 @@ class AttendCall {
   }
 
   void run(Parallel& parallel) {
-    batch_.rope->fill_table(batch_.query_positions, workspace_.rope_table.data());
-    const auto sequences = static_cast<int32_t>(batch_.sequences.size());
-    parallel.run(sequences * batch_.kv_heads, [this](int32_t i) noexcept {
-      prepare_queries(batch_.sequences[static_cast<size_t>(i / batch_.kv_heads)], i % batch_.kv_heads);
-    });
+    prepare_queries(parallel);
     const bool split = workspace_.items.size() != workspace_.merges.size();
     parallel.run(static_cast<int32_t>(workspace_.items.size()), [this, split](int32_t i) noexcept {
       const auto item = static_cast<size_t>(workspace_.order[static_cast<size_t>(i)]);
@@ -64,7 +60,70 @@ class AttendCall {
                  [this](int32_t i) noexcept { merge(workspace_.merges[static_cast<size_t>(i)]); });
   }
 
+  /// Softmax weights instead of values, of the only sequence: first what they are relative to, then they themselves.
+  void weigh(Parallel& parallel, Pooling group, std::span<float* const> masses) {
+    prepare_queries(parallel);
+    const auto items = static_cast<int32_t>(workspace_.items.size());
+    parallel.run(items, [this](int32_t i) noexcept {
+      const AttendItem& item = workspace_.items[static_cast<size_t>(i)];
+      const ScratchPool::Piece work(workspace_.scratch);
+      measure_item(batch_, item, queries_of(item), kernels_, workspace_.partials.data() + item.partial, work.data());
+    });
+    for (const AttendMerge& each : workspace_.merges) share_states(each);
+    parallel.run(batch_.kv_heads, [this, group, masses](int32_t head) noexcept {
+      const ScratchPool::Piece work(workspace_.scratch);
+      const SlotWeights weights{group, masses[static_cast<size_t>(head)], largest(head)};
+      for (const AttendItem& item : workspace_.items) {
+        if (item.head != head) continue;
+        weigh_item(batch_, item, queries_of(item), kernels_, workspace_.partials.data() + item.partial, work.data(),
+                   weights);
+      }
+    });
+  }
+
+  /// Everything else that weigh() may allocate.
+  void plan_weights(Pooling group) {
+    workspace_.largest.clear();
+    if (group != Pooling::kMax) return;
+    size_t pages = 0;
+    for (int32_t head = 0; head < batch_.kv_heads; ++head) {
+      pages += static_cast<size_t>(batch_.sequences.front().page_counts[head]);
+    }
+    workspace_.largest.resize(pages * kPageSlots, 0.0F);
+  }
+
  private:
+  /// Of weigh(): zeros between the heads' turns; null if they are not needed.
+  float* largest(int32_t head) const {
+    if (workspace_.largest.empty()) return nullptr;
+    const int32_t* counts = batch_.sequences.front().page_counts;
+    return workspace_.largest.data() + static_cast<ptrdiff_t>(std::accumulate(counts, counts + head, 0)) * kPageSlots;
+  }
+
+  /// Give all items of the same rows the maxima and sums of whole rows.
+  void share_states(const AttendMerge& merge) noexcept {
+    const AttendItem* items = workspace_.items.data() + merge.first_item;
+    for (int32_t row = 0; row < items[0].row_count; ++row) {
+      SoftmaxState whole{-std::numeric_limits<float>::infinity(), 0.0F};
+      for (int32_t i = 0; i < merge.items; ++i) whole.maximum = std::max(whole.maximum, state(items[i], row).maximum);
+      for (int32_t i = 0; i < merge.items; ++i) {
+        const SoftmaxState each = state(items[i], row);
+        if (each.sum != 0.0F) whole.sum += each.sum * std::exp2(each.maximum - whole.maximum);
+      }
+      for (int32_t i = 0; i < merge.items; ++i) {
+        layout_.states(workspace_.partials.data() + items[i].partial)[row] = whole;
+      }
+    }
+  }
+
+  void prepare_queries(Parallel& parallel) {
+    batch_.rope->fill_table(batch_.query_positions, workspace_.rope_table.data());
+    const auto sequences = static_cast<int32_t>(batch_.sequences.size());
+    parallel.run(sequences * batch_.kv_heads, [this](int32_t i) noexcept {
+      prepare_queries(batch_.sequences[static_cast<size_t>(i / batch_.kv_heads)], i % batch_.kv_heads);
+    });
+  }
+
   static void grow(Vector<float>& vector, size_t n) {
     if (vector.size() < n) vector.resize(n);
   }
@@ -139,16 +198,19 @@ class AttendCall {
     }
   }
 
-  void run(size_t index) noexcept {
-    const AttendItem& item = workspace_.items[index];
+  ItemQueries queries_of(const AttendItem& item) const {
     const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
     const size_t first =
         (first_query(sequence, item.head) + static_cast<size_t>(item.row_begin)) * static_cast<size_t>(batch_.head_dim);
-    const ItemQueries queries{workspace_.queries.data() + first,
-                              batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
-                              batch_.query_positions.data() + sequence.query_begin, item.row_begin, group_};
+    return {workspace_.queries.data() + first,
+            batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
+            batch_.query_positions.data() + sequence.query_begin, item.row_begin, group_};
+  }
+
+  void run(size_t index) noexcept {
+    const AttendItem& item = workspace_.items[index];
     const ScratchPool::Piece work(workspace_.scratch);
-    run_item(batch_, item, queries, kernels_, workspace_.partials.data() + item.partial, work.data());
+    run_item(batch_, item, queries_of(item), kernels_, workspace_.partials.data() + item.partial, work.data());
   }
 
   void merge(const AttendMerge& merge) noexcept {
@@ -246,6 +308,14 @@ void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& para
   AttendCall call(batch, kernels, workspace);
   call.plan(parallel.n_threads());
   call.run(parallel);
+}
+
+void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,
+           AttendWorkspace& workspace, std::span<float* const> masses) {
+  AttendCall call(batch, kernels, workspace);
+  call.plan(parallel.n_threads());
+  call.plan_weights(group);
+  call.weigh(parallel, group, masses);
 }
 
 }  // namespace kvq::cpu

@@ -42,6 +42,7 @@ class AttendWorkspace : public Workspace {
         items(StlAllocator<AttendItem>(allocator)),
         order(StlAllocator<int32_t>(allocator)),
         merges(StlAllocator<AttendMerge>(allocator)),
+        largest(StlAllocator<float>(allocator)),
         scratch(allocator) {}
 
   Vector<float> rope_table;       // [total queries, rotary_dim]
@@ -51,9 +52,14 @@ class AttendWorkspace : public Workspace {
   Vector<AttendItem> items;
   Vector<int32_t> order;  // in which items are run
   Vector<AttendMerge> merges;
-  ScratchPool scratch;  // of items with codes
+  Vector<float> largest;  // of weigh: [slots of all heads]
+  ScratchPool scratch;    // of items with codes
 };
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);
+
+/// As Backend::weigh.
+void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,
+           AttendWorkspace& workspace, std::span<float* const> masses);
 
 }  // namespace kvq::cpu

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 namespace kvq::cpu {
 namespace {
@@ -53,9 +54,7 @@ class ItemRun {
                     sums_,
                     plain_},
         coded_(make_coded_attention(coded_item_, item.way, work)) {
-    std::fill_n(partial, layout_.item_floats(item.row_count), 0.0F);
     for (int32_t row = 0; row < item.row_count; ++row) {
-      states_[row].maximum = kMinusInfinity;
       row_positions_[static_cast<size_t>(row)] = queries.positions[(queries.first_row + row) / queries.group];
     }
     const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
@@ -63,18 +62,56 @@ class ItemRun {
     list_end_ = sequence.pages[item.head] + sequence.page_counts[item.head];
   }
 
-  void run() {
+  void attend() {
+    clear();
+    for_each_block([this](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
+      for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
+      for (int32_t page = 0; page < count;) page += add_values(pages + page, page, count - page, row, rows);
+    });
+  }
+
+  void measure() {
+    clear();
+    for_each_block([this](const Page* const* /*pages*/, int32_t count, int32_t row, int32_t rows) {
+      for (int32_t i = 0; i < rows; ++i) softmax(i, count * kPageSlots, states_[row + i]);
+    });
+  }
+
+  void weigh(const SlotWeights& weights) {
+    for_each_block([this, &weights](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
+      for (int32_t i = 0; i < rows; ++i) {
+        SoftmaxState state = states_[row + i];  // of the whole row already: probabilities are relative to its maximum
+        softmax(i, count * kPageSlots, state);
+        add_weights(weights, pages, count, row + i, scores_.data() + i * kTileSlots);
+      }
+    });
+  }
+
+ private:
+  void clear() {
+    std::fill_n(reinterpret_cast<float*>(states_), layout_.item_floats(item_.row_count), 0.0F);
+    for (int32_t row = 0; row < item_.row_count; ++row) states_[row].maximum = kMinusInfinity;
+  }
+
+  /// Calls use(pages, count, row, rows) with the scores of a tile's pages for up to four rows in `scores_`.
+  template <typename Use>
+  void for_each_block(const Use& use) {
     prefetch_first_tile();
     for (int32_t tile = 0; tile < item_.page_count; tile += kTilePages) {
       const int32_t pages = std::min(kTilePages, item_.page_count - tile);
       prepare(pages_ + tile, pages);
       for (int32_t row = 0; row < item_.row_count; row += kBlockRows) {
-        run_block(pages_ + tile, pages, row, std::min(kBlockRows, item_.row_count - row));
+        const Page* const* seen = pages_ + tile;
+        int32_t count = pages;
+        const int32_t rows = std::min(kBlockRows, item_.row_count - row);
+        narrow(seen, count, row, rows);
+        if (count == 0) continue;
+        for (int32_t page = 0; page < count;) page += score_pages(seen + page, page, count - page, row, rows);
+        use(seen, count, row, rows);
       }
     }
   }
 
- private:
   int32_t position(int32_t row) const { return row_positions_[static_cast<size_t>(row)]; }
 
   /// Drop pages at both ends that none of the rows sees.
@@ -88,15 +125,6 @@ class ItemRun {
     if (coded_ == nullptr) return;
     narrow(pages, count, 0, item_.row_count);
     coded_->prepare(place(pages), count);
-  }
-
-  /// Scores, softmax and weighted values of one tile for up to four rows.
-  void run_block(const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
-    narrow(pages, count, row, rows);
-    if (count == 0) return;
-    for (int32_t page = 0; page < count;) page += score_pages(pages + page, page, count - page, row, rows);
-    for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
-    for (int32_t page = 0; page < count;) page += add_values(pages + page, page, count - page, row, rows);
   }
 
   bool any_visible(const Page& page, int32_t row, int32_t rows) const {
@@ -156,9 +184,33 @@ class ItemRun {
     }
   }
 
+  /// Turns the scores of a block's row into probabilities; returns the factor for what has been summed up before.
+  float softmax(int32_t block_row, int32_t slots, SoftmaxState& state) {
+    return kernels_.softmax(scores_.data() + block_row * kTileSlots, slots, batch_.softcap, &state);
+  }
+
+  /// Weights of one row. A query's row for its last head leaves no largest weights behind.
+  void add_weights(const SlotWeights& weights, const Page* const* pages, int32_t count, int32_t row,
+                   const float* probabilities) const {
+    const float sum = states_[row].sum;
+    const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
+    float* mass = weights.mass + place(pages) * kPageSlots;
+    const int32_t slots = (count - 1) * kPageSlots + pages[count - 1]->count;
+    if (weights.group == Pooling::kMean) {
+      const float factor = inverse / static_cast<float>(queries_.group);
+      for (int32_t slot = 0; slot < slots; ++slot) mass[slot] += factor * probabilities[slot];
+      return;
+    }
+    float* largest = weights.largest + place(pages) * kPageSlots;
+    for (int32_t slot = 0; slot < slots; ++slot) {
+      largest[slot] = std::max(largest[slot], inverse * probabilities[slot]);
+    }
+    if ((queries_.first_row + row) % queries_.group != queries_.group - 1) return;
+    for (int32_t slot = 0; slot < slots; ++slot) mass[slot] += std::exchange(largest[slot], 0.0F);
+  }
+
   void normalise(int32_t row, int32_t block_row, int32_t slots) {
-    const float factor =
-        kernels_.softmax(scores_.data() + block_row * kTileSlots, slots, batch_.softcap, &states_[row]);
+    const float factor = softmax(block_row, slots, states_[row]);
     if (factor == 1.0F) return;
     scale(plain_, layout_.width, row, factor);
     if (layout_.rotated) scale(rotated_, layout_.width, row, factor);
@@ -215,7 +267,17 @@ class ItemRun {
 
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
               float* partial, std::byte* work) {
-  ItemRun(batch, item, queries, kernels, partial, work).run();
+  ItemRun(batch, item, queries, kernels, partial, work).attend();
+}
+
+void measure_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                  const KernelTable& kernels, float* partial, std::byte* work) {
+  ItemRun(batch, item, queries, kernels, partial, work).measure();
+}
+
+void weigh_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                const KernelTable& kernels, float* partial, std::byte* work, const SlotWeights& weights) {
+  ItemRun(batch, item, queries, kernels, partial, work).weigh(weights);
 }
 
 }  // namespace kvq::cpu

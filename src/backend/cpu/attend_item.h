@@ -49,4 +49,19 @@ struct ItemQueries {
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
               float* partial, std::byte* work);
 
+/// The same without values: only states are left in the partial.
+void measure_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                  const KernelTable& kernels, float* partial, std::byte* work);
+
+/// What each slot of a head's list gets of the attention of its queries.
+struct SlotWeights {
+  Pooling group;   // over the query heads of a query
+  float* mass;     // [slots]
+  float* largest;  // [slots], zeros before and after; only for Pooling::kMax
+};
+
+/// Add an item's softmax weights, whose partial has the states of whole rows. Items of a head follow each other.
+void weigh_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                const KernelTable& kernels, float* partial, std::byte* work, const SlotWeights& weights);
+
 }  // namespace kvq::cpu

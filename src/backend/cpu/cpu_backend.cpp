@@ -48,4 +48,8 @@ void CpuBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   cpu::attend(batch, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace));
 }
 
+void CpuBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {
+  cpu::weigh(batch, group, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace), masses);
+}
+
 }  // namespace kvq::cpu

@@ -29,6 +29,8 @@ class CpuBackend final : public Backend {
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
+  bool weighs() const override { return true; }
+  void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
 
  private:
   const KernelTable& kernels_;

@@ -1,0 +1,135 @@
+#include "cache/dense_pages.h"
+
+#include "cache/decode.h"
+#include "formats/float16/float16.h"
+
+#include <algorithm>
+#include <array>
+
+namespace kvq {
+namespace {
+
+size_t pages_for(size_t slots) { return (slots + kPageSlots - 1) / kPageSlots; }
+
+void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) {
+  auto* halves = reinterpret_cast<uint16_t*>(plane);
+  for (int32_t channel = 0; channel < head_dim; ++channel) {
+    halves[float16::index(side, head_dim, slot, channel)] = to_float16(channels[channel]);
+  }
+}
+
+/// Slots of one list, decoded page by page as rising slots are asked for.
+class SlotReader {
+ public:
+  SlotReader(const Sequence& sequence, int32_t layer, int32_t head)
+      : sequence_(sequence),
+        layer_(layer),
+        head_(head),
+        keys_(kPageSlots * static_cast<size_t>(sequence.cache.head_dim), 0.0F,
+              StlAllocator<float>(sequence.cache.allocator)),
+        values_(keys_) {}
+
+  /// Copy a slot into a slot of an FP16 page; returns its position.
+  int32_t copy(int32_t slot, int32_t target, std::byte* page) {
+    const Cache& cache = sequence_.cache;
+    const Sequence::PageList& list = sequence_.list(layer_, head_);
+    while (slot >= first_slot_ + list[index_]->count) {
+      first_slot_ += list[index_++]->count;
+      decoded_ = false;
+    }
+    if (!decoded_) {
+      decode_page(sequence_, layer_, head_, index_, 0, list[index_]->count,
+                  {keys_.data(), values_.data(), positions_.data()});
+    }
+    decoded_ = true;
+    const auto at = static_cast<size_t>(slot - first_slot_);
+    const size_t row = at * static_cast<size_t>(cache.head_dim);
+    write_slot(Side::kKeys, cache.head_dim, target, keys_.data() + row, page);
+    write_slot(Side::kValues, cache.head_dim, target, values_.data() + row, page + cache.float16.key_bytes());
+    return positions_[at];
+  }
+
+ private:
+  const Sequence& sequence_;
+  int32_t layer_;
+  int32_t head_;
+  size_t index_ = 0;        // of the page that is decoded, if it is
+  int32_t first_slot_ = 0;  // of that page
+  bool decoded_ = false;
+  Vector<float> keys_;
+  Vector<float> values_;
+  std::array<int32_t, kPageSlots> positions_{};
+};
+
+}  // namespace
+
+DensePages::DensePages(Sequence& sequence)
+    : sequence_(sequence), cache_(sequence.cache), lists_(StlAllocator<List>(cache_.allocator)) {
+  lists_.reserve(sequence.lists.size());
+}
+
+DensePages::~DensePages() {
+  for (List& list : lists_) {
+    for (Page* page : list.pages) cache_.release(page);
+    cache_.release(list.run);
+  }
+}
+
+void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots) {
+  const size_t page_bytes = cache_.float16.bytes();
+  size_t pages = 0;
+  for (const auto& of_head : slots) pages += pages_for(of_head.size());
+  Vector<std::byte> memory(pages * page_bytes + kDataAlignment, std::byte{0},
+                           StlAllocator<std::byte>(cache_.allocator));
+  std::byte* staging = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & (kDataAlignment - 1));
+  Vector<PageWrite> writes{StlAllocator<PageWrite>(cache_.allocator)};
+  writes.reserve(pages);  // entries point to pages, which exist
+  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+    const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
+    if (static_cast<int32_t>(of_head.size()) == sequence_.slots(layer, head)) continue;
+    add_head(layer, head, of_head, staging, writes);
+    staging += pages_for(of_head.size()) * page_bytes;
+  }
+  if (!writes.empty()) cache_.backend.append(cache_.no_tokens(layer), writes, nullptr, cache_.allocator);
+}
+
+/// Pages of a head, filled with FP16 in `staging`, from which `writes` makes them.
+void DensePages::add_head(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
+                          Vector<PageWrite>& writes) {
+  lists_.push_back(
+      {sequence_.list_index(layer, head), Sequence::PageList(StlAllocator<Page*>(cache_.allocator)), nullptr});
+  List& list = lists_.back();
+  const auto n = static_cast<int32_t>(pages_for(slots.size()));
+  list.pages.reserve(static_cast<size_t>(n) + static_cast<size_t>(n) / 4 + 1);
+  SlotReader reader(sequence_, layer, head);
+  const PageFormat* sealed = cache_.layers[static_cast<size_t>(layer)].sealed;
+  for (int32_t index = 0; index < n; ++index, staging += cache_.float16.bytes()) {
+    const auto of_page =
+        slots.subspan(static_cast<size_t>(index) * kPageSlots,
+                      std::min<size_t>(kPageSlots, slots.size() - static_cast<size_t>(index) * kPageSlots));
+    std::array<int32_t, kPageSlots> positions{};
+    for (size_t i = 0; i < of_page.size(); ++i) {
+      positions[i] = reader.copy(of_page[i], static_cast<int32_t>(i), staging);
+    }
+    const auto count = static_cast<int32_t>(of_page.size());
+    const bool consecutive = positions[of_page.size() - 1] - positions.front() == count - 1;
+    const bool stays = sequence_.ends_float16(layer, index) || index >= n - cache_.recent;
+    const PageFormat* format = stays ? &cache_.float16 : sealed;
+    PageRun** run = sequence_.is_final(format, layer) ? &list.run : nullptr;
+    Page* page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(n, n - cache_.recent - index));
+    list.pages.push_back(page);
+    page->first_position = positions.front();
+    if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
+    cache_.set_count(page, count);
+    writes.push_back({staging, count, head, 0, 0, page->data, format, index, page->first_position, page->positions});
+  }
+}
+
+void DensePages::commit() noexcept {
+  for (List& list : lists_) {
+    sequence_.lists[list.index].swap(list.pages);
+    std::swap(sequence_.runs[list.index], list.run);
+  }
+}
+
+}  // namespace kvq

@@ -1,0 +1,182 @@
+#include "eviction/eviction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace kvq {
+namespace {
+
+/// One token of one head, among the best of all.
+struct Candidate {
+  float score;
+  int32_t index;
+  int32_t head;
+
+  bool operator<(const Candidate& other) const {
+    if (score != other.score) return score > other.score;
+    return index != other.index ? index < other.index : head < other.head;
+  }
+};
+
+/// Add to `counts` how many of the `total` best candidates each head has.
+void count_best(Vector<Candidate>& candidates, int64_t total, std::span<int32_t> counts) {
+  const auto best = static_cast<size_t>(std::clamp<int64_t>(total, 0, static_cast<int64_t>(candidates.size())));
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(best), candidates.end());
+  for (size_t i = 0; i < best; ++i) ++counts[static_cast<size_t>(candidates[i].head)];
+}
+
+int32_t size_of(HeadScores scores) { return static_cast<int32_t>(scores.size()); }
+
+/// Keep the best of each head for `alpha` of its uniform share, then the best of all that is left.
+void reserve_then_share(Allocator& allocator, float alpha, std::span<const HeadScores> heads, int64_t total,
+                        std::span<int32_t> out) {
+  const double share = static_cast<double>(total) / static_cast<double>(heads.size());
+  const auto reserved = static_cast<int32_t>(double{alpha} * share);
+  Vector<Candidate> candidates{StlAllocator<Candidate>(allocator)};
+  Vector<int32_t> best{StlAllocator<int32_t>(allocator)};
+  int64_t left = total;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    out[h] = std::min(reserved, size_of(heads[h]));
+    left -= out[h];
+    select_tokens(heads[h], out[h], best);
+    size_t next = 0;
+    for (int32_t i = 0; i < size_of(heads[h]); ++i) {
+      if (next < best.size() && best[next] == i) {
+        ++next;
+      } else {
+        candidates.push_back({heads[h][static_cast<size_t>(i)], i, static_cast<int32_t>(h)});
+      }
+    }
+  }
+  count_best(candidates, left, out);
+}
+
+}  // namespace
+
+void round_by_largest_remainder(std::span<const double> shares, int64_t total, std::span<int32_t> out) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    out[i] = static_cast<int32_t>(std::floor(shares[i]));
+    sum += out[i];
+  }
+  for (; sum < total; ++sum) {
+    size_t largest = 0;
+    for (size_t i = 1; i < shares.size(); ++i) {
+      if (shares[i] - out[i] > shares[largest] - out[largest]) largest = i;
+    }
+    ++out[largest];
+  }
+}
+
+void round_within(Allocator& allocator, std::span<const double> shares, int64_t total, std::span<const int32_t> least,
+                  std::span<const int32_t> most, std::span<int32_t> out) {
+  const size_t n = shares.size();
+  total = std::clamp(total, std::accumulate(least.begin(), least.end(), int64_t{0}),
+                     std::accumulate(most.begin(), most.end(), int64_t{0}));
+  Vector<double> exact(n, 0.0, StlAllocator<double>(allocator));
+  Vector<bool> fixed(n, false, StlAllocator<bool>(allocator));
+  // Scale what is free to what is left; where that leaves limits, fix those on the side that misses more, and again.
+  for (;;) {
+    double left = static_cast<double>(total);
+    double sum = 0.0;
+    size_t free = 0;
+    for (size_t i = 0; i < n; ++i) {
+      if (fixed[i]) left -= exact[i];
+      if (!fixed[i]) sum += shares[i];
+      if (!fixed[i]) ++free;
+    }
+    if (free == 0) break;
+    double over = 0.0;
+    double under = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+      if (fixed[i]) continue;
+      exact[i] = sum > 0.0 ? left * (shares[i] / sum) : left / static_cast<double>(free);
+      over += std::max(exact[i] - most[i], 0.0);
+      under += std::max(least[i] - exact[i], 0.0);
+    }
+    if (over == 0.0 && under == 0.0) break;
+    for (size_t i = 0; i < n; ++i) {
+      if (fixed[i]) continue;
+      if (over >= under ? exact[i] > most[i] : exact[i] < least[i]) {
+        exact[i] = over >= under ? most[i] : least[i];
+        fixed[i] = true;
+      }
+    }
+  }
+  for (size_t i = 0; i < n; ++i) exact[i] = std::clamp<double>(exact[i], least[i], most[i]);
+  round_by_largest_remainder(exact, total, out);
+}
+
+void split_layers(Allocator& allocator, const Eviction& eviction, int32_t heads, std::span<const LayerTokens> layers,
+                  std::span<int32_t> out) {
+  const size_t n = layers.size();
+  const bool pyramid = eviction.layers == LayerSplit::kPyramid && n > 1;
+  const double last = pyramid ? 1.0 / double{eviction.beta} : 1.0;  // in units of the budget
+  const double first = 2.0 - last;
+  Vector<double> shares(n, 0.0, StlAllocator<double>(allocator));
+  Vector<int32_t> least(n, 0, StlAllocator<int32_t>(allocator));
+  Vector<int32_t> most(n, 0, StlAllocator<int32_t>(allocator));
+  for (size_t i = 0; i < n; ++i) {
+    shares[i] = n > 1 ? first + (last - first) * static_cast<double>(i) / static_cast<double>(n - 1) : 1.0;
+    least[i] = layers[i].window;
+    most[i] = layers[i].tokens;
+  }
+  round_within(allocator, shares, static_cast<int64_t>(n) * heads * eviction.budget, least, most, out);
+}
+
+void pool_scores(const Eviction& eviction, std::span<const float> scores, std::span<float> out) {
+  const auto n = static_cast<ptrdiff_t>(scores.size());
+  const ptrdiff_t reach = eviction.kernel / 2;
+  for (ptrdiff_t i = 0; i < n; ++i) {
+    const auto around =
+        scores.subspan(static_cast<size_t>(std::max<ptrdiff_t>(i - reach, 0)),
+                       static_cast<size_t>(std::min(i + reach + 1, n) - std::max<ptrdiff_t>(i - reach, 0)));
+    out[static_cast<size_t>(i)] =
+        eviction.pooling == Pooling::kMax
+            ? *std::max_element(around.begin(), around.end())
+            : std::accumulate(around.begin(), around.end(), 0.0F) / static_cast<float>(around.size());
+  }
+}
+
+void split_heads(Allocator& allocator, const Eviction& eviction, std::span<const HeadScores> heads, int64_t total,
+                 std::span<int32_t> out) {
+  const size_t n = heads.size();
+  const Vector<int32_t> least(n, 0, StlAllocator<int32_t>(allocator));
+  Vector<int32_t> most(n, 0, StlAllocator<int32_t>(allocator));
+  std::transform(heads.begin(), heads.end(), most.begin(), size_of);
+  total = std::min(total, std::accumulate(most.begin(), most.end(), int64_t{0}));
+  std::fill(out.begin(), out.end(), 0);
+  if (eviction.heads == HeadSplit::kReserved) return reserve_then_share(allocator, eviction.alpha, heads, total, out);
+
+  const double uniform = static_cast<double>(total) / static_cast<double>(n);
+  Vector<double> shares(n, uniform, StlAllocator<double>(allocator));
+  if (eviction.heads == HeadSplit::kAdaptive) {
+    Vector<Candidate> candidates{StlAllocator<Candidate>(allocator)};
+    for (size_t h = 0; h < n; ++h) {
+      for (int32_t i = 0; i < most[h]; ++i) {
+        candidates.push_back({heads[h][static_cast<size_t>(i)], i, static_cast<int32_t>(h)});
+      }
+    }
+    count_best(candidates, total, out);
+    const double alpha = eviction.alpha;
+    for (size_t h = 0; h < n; ++h) shares[h] = (1.0 - alpha) * out[h] + alpha * uniform;
+  }
+  round_within(allocator, shares, total, least, most, out);
+}
+
+void select_tokens(HeadScores scores, int32_t count, Vector<int32_t>& indices) {
+  indices.resize(scores.size());
+  std::iota(indices.begin(), indices.end(), 0);
+  const auto better = [scores](int32_t a, int32_t b) {
+    const float of_a = scores[static_cast<size_t>(a)];
+    const float of_b = scores[static_cast<size_t>(b)];
+    return of_a != of_b ? of_a > of_b : a < b;
+  };
+  const auto kept = static_cast<size_t>(std::clamp<int64_t>(count, 0, static_cast<int64_t>(scores.size())));
+  std::nth_element(indices.begin(), indices.begin() + static_cast<ptrdiff_t>(kept), indices.end(), better);
+  indices.resize(kept);
+  std::sort(indices.begin(), indices.end());
+}
+
+}  // namespace kvq

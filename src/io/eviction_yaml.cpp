@@ -1,0 +1,147 @@
+#include "io/eviction_yaml.h"
+
+#include "core/error.h"
+#include "io/yaml_scalars.h"
+
+#include <array>
+#include <charconv>
+#include <climits>
+#include <cstring>
+
+namespace kvq::io {
+namespace {
+
+using Kind = YamlNode::Kind;
+
+struct Method {
+  const char* name;
+  TokenScore score;
+  LayerSplit layers;
+  HeadSplit heads;
+};
+
+/// The names of the papers.
+constexpr std::array kMethods = {
+    Method{"streaming", TokenScore::kStreaming, LayerSplit::kUniform, HeadSplit::kUniform},
+    Method{"h2o", TokenScore::kMass, LayerSplit::kUniform, HeadSplit::kUniform},
+    Method{"snapkv", TokenScore::kWindow, LayerSplit::kUniform, HeadSplit::kUniform},
+    Method{"pyramid", TokenScore::kWindow, LayerSplit::kPyramid, HeadSplit::kUniform},
+    Method{"adasnap", TokenScore::kWindow, LayerSplit::kUniform, HeadSplit::kAdaptive},
+    Method{"adapyramid", TokenScore::kWindow, LayerSplit::kPyramid, HeadSplit::kAdaptive},
+};
+constexpr const char* kMethodNames = "streaming, h2o, snapkv, pyramid, adasnap, adapyramid";
+
+constexpr std::array kScores = {"window", "streaming", "mass"};                      // by TokenScore
+constexpr std::array kLayerSplits = {"uniform", "pyramid"};                          // by LayerSplit
+constexpr std::array kHeadSplits = {"uniform", "adaptive", "reserved", "together"};  // by HeadSplit
+constexpr std::array kPoolings = {"max", "mean"};                                    // by Pooling
+
+const Method* find_method(std::string_view name) {
+  for (const Method& method : kMethods) {
+    if (name == method.name) return &method;
+  }
+  return nullptr;
+}
+
+void apply(const Method& method, Eviction& eviction) {
+  eviction.score = method.score;
+  eviction.layers = method.layers;
+  eviction.heads = method.heads;
+}
+
+template <typename Enum, size_t n>
+void read_choice(const YamlNode& node, const char* key, const std::array<const char*, n>& names, Enum& choice) {
+  for (size_t i = 0; i < n; ++i) {
+    if (node.kind != Kind::kScalar || node.scalar != names[i]) continue;
+    choice = static_cast<Enum>(i);
+    return;
+  }
+  std::string known;
+  for (const char* name : names) known += (known.empty() ? "" : ", ") + std::string(name);
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be one of %s", node.line, key, node.scalar.c_str(),
+       known.c_str());
+}
+
+void read_member(const std::string& name, const YamlNode& value, Eviction& eviction) {
+  if (name == "method") return;  // read first
+  if (name == "budget") {
+    eviction.budget = read_int(value, "budget", 1, INT_MAX);
+  } else if (name == "window") {
+    eviction.window = read_int(value, "window", 1, 4096);
+  } else if (name == "kernel") {
+    eviction.kernel = read_int(value, "kernel", 1, 255);
+    if (eviction.kernel % 2 == 0) {
+      fail(KVQ_E_FORMAT, "yaml line %d: kernel is %d, must be odd", value.line, eviction.kernel);
+    }
+  } else if (name == "first") {
+    eviction.first = read_int(value, "first", 0, INT_MAX);
+  } else if (name == "alpha") {
+    eviction.alpha = read_float(value, "alpha", 0.0F, 1.0F);
+  } else if (name == "beta") {
+    eviction.beta = read_float(value, "beta", 1.0F, 1e6F);
+  } else if (name == "score") {
+    read_choice(value, "score", kScores, eviction.score);
+  } else if (name == "layers") {
+    read_choice(value, "layers", kLayerSplits, eviction.layers);
+  } else if (name == "heads") {
+    read_choice(value, "heads", kHeadSplits, eviction.heads);
+  } else if (name == "pooling") {
+    read_choice(value, "pooling", kPoolings, eviction.pooling);
+  } else if (name == "group") {
+    read_choice(value, "group", kPoolings, eviction.group);
+  } else {
+    fail_unknown(value, name,
+                 "method, score, layers, heads, budget, window, kernel, pooling, group, first, alpha, beta");
+  }
+}
+
+void check(const Eviction& eviction, int line) {
+  if (eviction.budget == 0) fail(KVQ_E_FORMAT, "yaml line %d: eviction lacks \"budget\"", line);
+  if (eviction.budget < eviction.window) {
+    fail(KVQ_E_FORMAT, "yaml line %d: budget is %d, smaller than the window of %d tokens that are always kept", line,
+         eviction.budget, eviction.window);
+  }
+}
+
+}  // namespace
+
+Eviction read_eviction(const YamlNode& node) {
+  if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: eviction must be a map", node.line);
+  Eviction eviction;
+  for (const auto& [name, value] : node.members) {
+    if (name != "method") continue;
+    const Method* method = value.kind == Kind::kScalar ? find_method(value.scalar) : nullptr;
+    if (method == nullptr) {
+      fail(KVQ_E_FORMAT, "yaml line %d: method is \"%.40s\", must be one of %s", value.line, value.scalar.c_str(),
+           kMethodNames);
+    }
+    apply(*method, eviction);
+  }
+  for (const auto& [name, value] : node.members) read_member(name, value, eviction);
+  check(eviction, node.line);
+  return eviction;
+}
+
+Eviction take_eviction(const YamlNode& node, std::string_view& name) {
+  Eviction eviction;
+  const size_t colon = name.rfind(':');
+  const size_t plus = name.rfind('+', colon);
+  if (colon == std::string_view::npos || plus == std::string_view::npos) return eviction;
+  const std::string_view digits = name.substr(colon + 1);
+  const Method* method = find_method(name.substr(plus + 1, colon - plus - 1));
+  if (method == nullptr) {
+    fail(KVQ_E_FORMAT, "yaml line %d: \"%.60s\" ends in an unknown method of eviction, known are %s", node.line,
+         node.scalar.c_str(), kMethodNames);
+  }
+  const auto [stop, code] = std::from_chars(digits.data(), digits.data() + digits.size(), eviction.budget);
+  if (digits.empty() || code != std::errc() || stop != digits.data() + digits.size() || eviction.budget < 1) {
+    fail(KVQ_E_FORMAT, "yaml line %d: \"%.60s\" must end in a budget, a number of tokens", node.line,
+         node.scalar.c_str());
+  }
+  apply(*method, eviction);
+  check(eviction, node.line);
+  name = name.substr(0, plus);
+  return eviction;
+}
+
+}  // namespace kvq::io

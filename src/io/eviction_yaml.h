@@ -1,0 +1,17 @@
+#pragma once
+
+#include "eviction/eviction.h"
+#include "io/yaml_document.h"
+
+#include <string_view>
+
+namespace kvq::io {
+
+/// Read the `eviction` of a policy document. Throws KVQ_E_FORMAT with the line.
+Eviction read_eviction(const YamlNode& node);
+
+/// Take a method at the end of a short form, like "+snapkv:128", off `name`; without one there is no eviction. `node`
+/// is for messages.
+Eviction take_eviction(const YamlNode& node, std::string_view& name);
+
+}  // namespace kvq::io

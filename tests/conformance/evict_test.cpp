@@ -1,0 +1,367 @@
+// Eviction: which tokens stay, against float64 brute force over what the cache stored, and what becomes of them.
+#include "page_format.h"
+#include "support/handles.h"
+#include "support/random.h"
+#include "support/reference.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace conformance {
+namespace {
+
+using kvq_test::Decoded;
+using Doubles = std::vector<double>;
+
+constexpr int32_t kLayers = 3;
+constexpr int32_t kQueryHeads = 6;
+constexpr int32_t kKvHeads = 2;
+constexpr int32_t kGroup = kQueryHeads / kKvHeads;
+constexpr int32_t kDim = 32;
+constexpr int32_t kWindow = 32;
+constexpr int32_t kChunk = 50;
+
+kvq_cache_options small_options() { return kvq_test::cache_options(kQueryHeads, kKvHeads, kDim, kLayers); }
+
+/// Keys and values of a prompt whose heads attend to some tokens much more than to others, and its queries.
+struct Prompt {
+  std::vector<std::vector<float>> k, v, q;  // [layers][tokens * width]
+  int32_t tokens;
+
+  explicit Prompt(int32_t n, uint64_t seed = 1) : tokens(n) {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const uint64_t first = seed * 1000 + static_cast<uint64_t>(layer) * 3;
+      const auto scalars = static_cast<size_t>(n) * kDim;
+      k.push_back(kvq_test::normal_tensor(scalars * kKvHeads, first));
+      v.push_back(kvq_test::normal_tensor(scalars * kKvHeads, first + 1));
+      q.push_back(kvq_test::normal_tensor(scalars * kQueryHeads, first + 2));
+      for (size_t i = 0; i < k.back().size(); ++i) {
+        const size_t token = i / (kDim * kKvHeads);
+        const size_t head = i / kDim % kKvHeads;
+        if (token % (7 + 6 * head) == 3) k.back()[i] *= 2.5F;
+      }
+    }
+  }
+};
+
+/// A cache with an eviction policy, and one sequence that has read a prompt in chunks.
+class Run {
+ public:
+  Run(const Prompt& prompt, const std::string& policy, const std::string& isa, const kvq_test::Codes* codes = nullptr,
+      int32_t threads = 1)
+      : context_(kvq_test::make_context(isa.empty() ? nullptr : isa.c_str(), threads)),
+        cache_(codes != nullptr ? kvq_test::make_cache(context_.get(), small_options(), policy, *codes)
+                                : kvq_test::make_cache(context_.get(), small_options(), policy)),
+        sequence_(kvq_test::make_sequence(cache_.get())) {
+    read(prompt, 0, prompt.tokens);
+  }
+
+  void read(const Prompt& prompt, int32_t begin, int32_t end) {
+    for (; begin < end; begin += kChunk) {
+      const int32_t n = std::min(kChunk, end - begin);
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        const auto l = static_cast<size_t>(layer);
+        const size_t at = static_cast<size_t>(begin) * kDim;
+        kvq_test::append(cache(), sequence(), layer, n, prompt.k[l].data() + at * kKvHeads,
+                         prompt.v[l].data() + at * kKvHeads);
+        attend(layer, n, prompt.q[l].data() + at * kQueryHeads);
+      }
+    }
+  }
+
+  std::vector<float> attend(int32_t layer, int32_t queries, const float* q) const {
+    std::vector<float> out(static_cast<size_t>(queries * kQueryHeads * kDim));
+    const kvq_sequence* sequences[] = {sequence()};
+    kvq_attend_batch batch;
+    kvq_attend_batch_init(&batch);
+    batch.n_sequences = 1;
+    batch.sequences = sequences;
+    batch.query_counts = &queries;
+    batch.q = q;
+    batch.out = out.data();
+    kvq_test::attend(cache(), layer, batch);
+    return out;
+  }
+
+  std::vector<int32_t> compress(int32_t budget = 0, uint64_t* freed = nullptr) {
+    std::vector<int32_t> kept(kLayers * kKvHeads);
+    kvq_compress_options options;
+    kvq_compress_options_init(&options);
+    options.budget = budget;
+    options.kept = kept.data();
+    options.bytes_freed = freed;
+    kvq_test::require([&](kvq_error* error) { return kvq_compress(cache(), sequence(), &options, error); });
+    return kept;
+  }
+
+  Decoded decode(int32_t layer, int32_t head, int32_t n) const {
+    return kvq_test::decode(cache(), sequence(), layer, head, 0, n, kDim);
+  }
+
+  kvq_cache* cache() const { return cache_.get(); }
+  kvq_sequence* sequence() const { return sequence_.get(); }
+  void replace(kvq_test::Sequence sequence) { sequence_ = std::move(sequence); }
+
+ private:
+  kvq_test::Context context_;
+  kvq_test::Cache cache_;
+  kvq_test::Sequence sequence_;
+};
+
+/// Softmax weights of queries [first, end) over a head's stored tokens, summed over the queries, of the group's query
+/// heads the mean or the largest.
+Doubles brute_force_mass(const Prompt& prompt, const Decoded& stored, int32_t layer, int32_t head, int32_t first,
+                         int32_t end, bool largest = false) {
+  const kvq_test::Rotation rotation = kvq_test::Rotation::from(small_options());
+  const size_t n = stored.positions.size();
+  Doubles mass(n, 0.0);
+  for (int32_t query = first; query < end; ++query) {
+    Doubles of_query(n, 0.0);
+    for (int32_t g = 0; g < kGroup; ++g) {
+      const size_t at = static_cast<size_t>(query * kQueryHeads + head * kGroup + g) * kDim;
+      const float* source = prompt.q[static_cast<size_t>(layer)].data() + at;
+      Doubles q(source, source + kDim);
+      rotation.apply(q, query);
+      Doubles weights(n, 0.0);
+      for (size_t t = 0; t < n; ++t) {
+        if (stored.positions[t] > query) continue;
+        const double dot =
+            std::inner_product(q.begin(), q.end(), stored.k.begin() + static_cast<ptrdiff_t>(t * kDim), 0.0);
+        weights[t] = std::exp(dot / std::sqrt(double{kDim}));
+      }
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      for (size_t t = 0; t < n; ++t) {
+        const double weight = weights[t] / sum;
+        of_query[t] = largest ? std::max(of_query[t], weight) : of_query[t] + weight / kGroup;
+      }
+    }
+    for (size_t t = 0; t < n; ++t) mass[t] += of_query[t];
+  }
+  return mass;
+}
+
+Doubles max_pooled(const Doubles& scores, ptrdiff_t reach) {
+  Doubles pooled(scores.size());
+  const auto n = static_cast<ptrdiff_t>(scores.size());
+  for (ptrdiff_t i = 0; i < n; ++i) {
+    pooled[static_cast<size_t>(i)] = *std::max_element(scores.begin() + std::max<ptrdiff_t>(i - reach, 0),
+                                                       scores.begin() + std::min(i + reach + 1, n));
+  }
+  return pooled;
+}
+
+/// What the best `count` tokens are worth.
+double best_sum(Doubles scores, size_t count) {
+  std::sort(scores.rbegin(), scores.rend());
+  return std::accumulate(scores.begin(), scores.begin() + static_cast<ptrdiff_t>(count), 0.0);
+}
+
+std::string policy(const std::string& format, const std::string& eviction, int32_t sink = 0) {
+  return "version: 1\nkeys: " + format + "\nvalues: " + format + "\nsink: " + std::to_string(sink) + "\neviction: {" +
+         eviction + "}\n";
+}
+
+}  // namespace
+
+TEST_CASE("what stays are the newest tokens and the best of the others") {
+  const Prompt prompt(300);
+  struct Method {
+    const char* eviction;
+    bool all_queries;
+    bool pooled;
+    bool largest;
+    bool pyramid;
+    bool uniform;
+  };
+  const Method methods[] = {
+      {"method: snapkv, budget: 80", false, true, false, false, true},
+      {"method: snapkv, budget: 80, group: max, kernel: 1", false, false, true, false, true},
+      {"method: h2o, budget: 64", true, false, false, false, true},
+      {"method: pyramid, budget: 80, beta: 4", false, true, false, true, true},
+      {"method: adasnap, budget: 80", false, true, false, false, false},
+      {"method: adasnap, budget: 80, alpha: 0", false, true, false, false, false},
+      {"method: adapyramid, budget: 64, alpha: 0.2", false, true, false, true, false},
+      {"heads: reserved, alpha: 0.5, budget: 64", false, true, false, false, false},
+  };
+  for (const std::string& isa : kvq_test::instruction_sets()) {
+    for (const char* format : {"fp16", "int4"}) {
+      for (const Method& method : methods) {
+        CAPTURE(isa);
+        CAPTURE(format);
+        CAPTURE(method.eviction);
+        Run run(prompt, policy(format, method.eviction), isa);
+        std::map<int32_t, Doubles> scores;
+        std::map<int32_t, Decoded> before;
+        for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
+          const int32_t layer = list / kKvHeads;
+          before[list] = run.decode(layer, list % kKvHeads, prompt.tokens);
+          Doubles mass =
+              brute_force_mass(prompt, before[list], layer, list % kKvHeads,
+                               method.all_queries ? 0 : prompt.tokens - kWindow, prompt.tokens, method.largest);
+          mass.resize(static_cast<size_t>(prompt.tokens - kWindow));
+          scores[list] = max_pooled(mass, method.pooled ? 3 : 0);
+        }
+        const std::vector<int32_t> kept = run.compress();
+        const int32_t budget =
+            std::stoi(std::string(method.eviction).substr(std::string(method.eviction).find("budget: ") + 8));
+        CHECK(std::accumulate(kept.begin(), kept.end(), 0) == kLayers * kKvHeads * budget);
+        for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
+          const auto l = static_cast<size_t>(list);
+          const size_t other = l ^ 1U;
+          if (!method.pyramid) CHECK(kept[l] + kept[other] == kKvHeads * budget);
+          if (method.uniform) CHECK(std::abs(kept[l] - kept[other]) <= 1);
+          if (method.pyramid && list + kKvHeads < kLayers * kKvHeads && list % kKvHeads == 0) {
+            CHECK(kept[l] + kept[l + 1] > kept[l + 2] + kept[l + 3]);
+          }
+          const Decoded after = run.decode(list / kKvHeads, list % kKvHeads, kept[l]);
+          const Doubles& score = scores[list];
+          double sum = 0.0;
+          int32_t previous = -1;
+          for (const int32_t position : after.positions) {
+            REQUIRE(position > previous);
+            previous = position;
+            if (position < prompt.tokens - kWindow) sum += score[static_cast<size_t>(position)];
+          }
+          CHECK(after.positions[static_cast<size_t>(kept[l] - kWindow)] == prompt.tokens - kWindow);
+          const double best = best_sum(score, static_cast<size_t>(kept[l] - kWindow));
+          // INT4 scores are fixed point; H2O's queries saw keys before they were sealed.
+          const double tolerance = std::string(format) == "fp16" ? 1e-4 : 0.03;
+          CHECK(sum > (1.0 - tolerance) * best - 1e-9);
+          for (size_t t = 0; t < after.positions.size(); ++t) {
+            const auto from = static_cast<size_t>(after.positions[t]) * kDim;
+            for (size_t c = 0; c < kDim; ++c) {
+              const double limit = std::string(format) == "fp16" ? 0.0 : 0.6;
+              REQUIRE(std::abs(after.k[t * kDim + c] - before[list].k[from + c]) <= limit);
+              REQUIRE(std::abs(after.v[t * kDim + c] - before[list].v[from + c]) <= limit);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("heads that share adaptively keep what is among the best of all heads") {
+  const Prompt prompt(400, 2);
+  Run run(prompt, policy("fp16", "method: adasnap, budget: 72, alpha: 0"), "");
+  std::vector<Doubles> scores;
+  for (int32_t head = 0; head < kKvHeads; ++head) {
+    Doubles mass = brute_force_mass(prompt, run.decode(1, head, 400), 1, head, 400 - kWindow, 400);
+    mass.resize(400 - kWindow);
+    scores.push_back(max_pooled(mass, 3));
+  }
+  Doubles all = scores[0];
+  all.insert(all.end(), scores[1].begin(), scores[1].end());
+  std::sort(all.rbegin(), all.rend());
+  const double last = all[2 * (72 - kWindow) - 1];
+  const auto expected = std::count_if(scores[0].begin(), scores[0].end(), [&](double x) { return x >= last; });
+  const std::vector<int32_t> kept = run.compress();
+  CHECK(std::abs(kept[2] - kWindow - expected) <= 4);  // ties of pooled neighbours go to the lower position
+  CHECK(kept[2] != kept[3]);
+}
+
+TEST_CASE("the first tokens and the newest ones are what streaming keeps") {
+  const Prompt prompt(200, 3);
+  Run run(prompt, policy("int8", "method: streaming, budget: 50, first: 6"), "");
+  const std::vector<int32_t> kept = run.compress();
+  std::vector<int32_t> expected{0, 1, 2, 3, 4, 5};
+  for (int32_t position = 200 - 44; position < 200; ++position) expected.push_back(position);
+  for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
+    CHECK(kept[static_cast<size_t>(list)] == 50);
+    CHECK(run.decode(list / kKvHeads, list % kKvHeads, 50).positions == expected);
+  }
+}
+
+TEST_CASE("attention over what is left is exact, also with what comes after it") {
+  const Prompt prompt(500, 4);
+  const kvq_test::Codes of_head{.stages = 2, .codes = 16, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD};
+  const kvq_test::Codes of_layer{.stages = 2, .codes = 16, .bits = 1};
+  struct Case {
+    const char* format;
+    const char* eviction;
+    const kvq_test::Codes* codes;
+  };
+  for (const Case& each : {Case{"fp16", "method: adasnap, budget: 70", nullptr},
+                           Case{"int2+hadamard", "method: adapyramid, budget: 100", nullptr},
+                           Case{"commvq", "method: adasnap, budget: 90", &of_head},
+                           Case{"commvq", "heads: together, budget: 90", &of_layer}}) {
+    for (const std::string& isa : kvq_test::instruction_sets()) {
+      CAPTURE(each.format);
+      CAPTURE(isa);
+      Run run(Prompt(300, 4), policy(each.format, each.eviction, 1), isa, each.codes);
+      std::vector<int32_t> kept = run.compress();
+      for (const int32_t end : {301, 333, 420}) {
+        run.read(prompt, end == 301 ? 300 : end == 333 ? 301 : 333, end);
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          const float* q =
+              prompt.q[static_cast<size_t>(layer)].data() + static_cast<size_t>(end - 1) * kQueryHeads * kDim;
+          const std::vector<float> out = run.attend(layer, 1, q);
+          for (int32_t h = 0; h < kQueryHeads; ++h) {
+            const int32_t list = layer * kKvHeads + h / kGroup;
+            const Decoded stored = run.decode(layer, h / kGroup, kept[static_cast<size_t>(list)] + end - 300);
+            Doubles rotated(q + h * kDim, q + (h + 1) * kDim);
+            kvq_test::Rotation::from(small_options()).apply(rotated, end - 1);
+            const Doubles expected = kvq_test::attention<float>({1.0 / std::sqrt(double{kDim}), 0, 0.0}, rotated,
+                                                                end - 1, stored.k, stored.v, stored.positions);
+            for (size_t c = 0; c < kDim; ++c) {
+              REQUIRE(out[static_cast<size_t>(h) * kDim + c] == doctest::Approx(expected[c]).epsilon(0.02).scale(2.0));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a fork that compresses leaves its parent as it was, and conversations go on, are saved and are cut") {
+  const Prompt prompt(600, 5);
+  Run run(Prompt(300, 5), policy("int4", "method: adasnap, budget: 64"), "");
+  const kvq_test::Snapshot whole = kvq_test::save(run.cache(), run.sequence());
+  const uint64_t bytes = kvq_test::usage(run.cache(), run.sequence()).total_bytes;
+  kvq_test::Sequence parent = kvq_test::fork(run.cache(), run.sequence());
+  uint64_t freed = 0;
+  const std::vector<int32_t> first = run.compress(0, &freed);
+  CHECK(kvq_test::save(run.cache(), parent.get()) == whole);
+  CHECK(kvq_test::usage(run.cache(), run.sequence()).total_bytes == bytes - freed);
+  CHECK(freed > bytes / 3);
+  CHECK(kvq_test::length(run.sequence()) == 300);
+
+  run.read(prompt, 300, 600);
+  CHECK(run.compress() == run.compress());  // nothing is left to evict
+  const std::vector<int32_t> second = run.compress();
+  CHECK(std::accumulate(second.begin(), second.end(), 0) == kLayers * kKvHeads * 64);
+  const kvq_test::Snapshot saved = kvq_test::save(run.cache(), run.sequence());
+  run.replace(kvq_test::load(run.cache(), saved));
+  CHECK(kvq_test::save(run.cache(), run.sequence()) == saved);
+  for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
+    CHECK(run.decode(list / kKvHeads, list % kKvHeads, second[static_cast<size_t>(list)]).positions.back() == 599);
+  }
+
+  kvq_test::truncate(run.cache(), run.sequence(), 590);  // in the FP16 page of each head
+  CHECK(kvq_test::length(run.sequence(), 2) == 590);
+  for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
+    const int32_t left = second[static_cast<size_t>(list)] - 10;
+    CHECK(run.decode(list / kKvHeads, list % kKvHeads, left).positions.back() == 589);
+    CHECK_THROWS_AS(run.decode(list / kKvHeads, list % kKvHeads, left + 1), kvq_test::Failure);
+  }
+}
+
+TEST_CASE("the same tokens stay on any number of threads") {
+  const Prompt prompt(260, 6);
+  kvq_test::Snapshot first;
+  for (const int32_t threads : {1, 2, 5}) {
+    Run run(prompt, policy("int4", "method: adapyramid, budget: 70"), "", nullptr, threads);
+    run.compress();
+    const kvq_test::Snapshot snapshot = kvq_test::save(run.cache(), run.sequence());
+    if (first.empty()) first = snapshot;
+    CHECK(snapshot == first);
+  }
+}
+
+}  // namespace conformance
