@@ -162,9 +162,9 @@ double best_sum(Doubles scores, size_t count) {
   return std::accumulate(scores.begin(), scores.begin() + static_cast<ptrdiff_t>(count), 0.0);
 }
 
-std::string policy(const std::string& format, const std::string& eviction, int32_t sink = 0) {
-  return "version: 1\nkeys: " + format + "\nvalues: " + format + "\nsink: " + std::to_string(sink) + "\neviction: {" +
-         eviction + "}\n";
+std::string policy(const std::string& format, const std::string& eviction, int32_t sink = 0, int32_t recent = 1) {
+  return "version: 1\nkeys: " + format + "\nvalues: " + format + "\nsink: " + std::to_string(sink) +
+         "\nrecent: " + std::to_string(recent) + "\neviction: {" + eviction + "}\n";
 }
 
 }  // namespace
@@ -321,7 +321,7 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
 
 TEST_CASE("a fork that compresses leaves its parent as it was, and conversations go on, are saved and are cut") {
   const Prompt prompt(600, 5);
-  Run run(Prompt(300, 5), policy("int4", "method: adasnap, budget: 64"), "");
+  Run run(Prompt(300, 5), policy("int4", "method: adasnap, budget: 64", 0, 2), "");
   const kvq_test::Snapshot whole = kvq_test::save(run.cache(), run.sequence());
   const uint64_t bytes = kvq_test::usage(run.cache(), run.sequence()).total_bytes;
   kvq_test::Sequence parent = kvq_test::fork(run.cache(), run.sequence());
