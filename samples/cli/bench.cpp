@@ -16,7 +16,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command
       .add_option("--kv", options.kv,
                   std::string(kSpecHelp) +
-                      ", commvq:random-1bit or commvq:random-2bit, both optionally with ,head and "
+                      ", commvq-1 or commvq-2, both optionally with ,head and "
                       ",attention=tables, rebuild or decode; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

@@ -10,7 +10,7 @@
 namespace cli {
 namespace {
 
-constexpr std::string_view kRandom = "commvq:random-";
+constexpr std::string_view kRandom = "commvq-";
 constexpr int32_t kTokens = 1024;
 constexpr uint64_t kKeySeed = 11;
 constexpr uint64_t kValueSeed = 12;
@@ -50,8 +50,9 @@ Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape
   constexpr std::string_view kAttention = "attention=";
   std::string_view rest = std::string_view(spec).substr(kRandom.size());
   const std::string_view size = cut_front(rest);
-  if (size != "1bit" && size != "2bit") {
-    throw UsageError("--kv " + spec + ": \"" + std::string(kRandom) + "\" must be followed by 1bit or 2bit");
+  if (size != "1" && size != "2") {
+    throw UsageError("--kv " + spec + ": \"" + std::string(kRandom) +
+                     "\" must be followed by 1 or 2, a number of bits");
   }
   kvq_scope scope = KVQ_SCOPE_LAYER;
   std::string way = "auto";
@@ -72,7 +73,7 @@ Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape
   } catch (const llama::Error& error) {
     throw UsageError("--kv " + spec + ": " + error.what());
   }
-  return {std::move(policy), train_on_random(context, size == "1bit" ? 1 : 2, scope, shape)};
+  return {std::move(policy), train_on_random(context, size == "1" ? 1 : 2, scope, shape)};
 }
 
 }  // namespace

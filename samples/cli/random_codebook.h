@@ -7,7 +7,7 @@
 
 namespace cli {
 
-/** As load_spec, but also `commvq:random-1bit` and `commvq:random-2bit`, with `,head` after them for codes of each
+/** As load_spec, but also `commvq-1` and `commvq-2`, with `,head` after them for codes of each
  * head, and `,attention=WAY` for the way of attention of a policy: codebooks that hardly fit anything and are as fast
  * as others. */
 Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape);

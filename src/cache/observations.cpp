@@ -49,10 +49,9 @@ void QueryWindow::add(const kvq_attend_batch& batch, size_t first, size_t width,
   softcap_ = batch.logit_softcap;
   sliding_window_ = batch.sliding_window;
   const auto kept = static_cast<size_t>(window);
-  if (positions_.capacity() < kept) {
-    positions_.reserve(kept);
-    rows_.reserve(kept * width);
-  }
+  // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
+  positions_.reserve(std::min(kept, std::max(positions_.capacity(), positions_.size() + positions.size())));
+  rows_.reserve(positions_.capacity() * width);
   std::array<float, kMaxHeadDim> stretch;
   for (size_t i = positions.size() > kept ? positions.size() - kept : 0; i < positions.size(); ++i) {
     const bool full = positions_.size() == kept;
@@ -75,8 +74,8 @@ void QueryWindow::add(const kvq_attend_batch& batch, size_t first, size_t width,
 }
 
 void QueryWindow::clear() noexcept {
-  rows_.clear();
-  positions_.clear();
+  Vector<uint16_t>(rows_.get_allocator()).swap(rows_);
+  Vector<int32_t>(positions_.get_allocator()).swap(positions_);
   oldest_ = 0;
 }
 

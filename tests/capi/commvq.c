@@ -94,6 +94,18 @@ static void refused_codebooks(void) {
   ALSO_MENTIONS("options->codebook");
   kvq_codebook_destroy(codebook);
 
+  /* What all heads code together cannot be evicted head by head. */
+  trained = small_trainer_options();
+  codebook = train(f.context, &trained, kLayers);
+  options.codebook = codebook;
+  REFUSED(KVQ_E_ARGUMENT, "scope head", create(f.context, &options, "commvq+adasnap:64", &cache, err));
+  ALSO_MENTIONS("together");
+  ACCEPTED(create(f.context, &options,
+                  "version: 1\nkeys: commvq\nvalues: commvq\neviction: {budget: 64, heads: together}\n", &cache, err));
+  kvq_cache_destroy(cache);
+  cache = NULL;
+  kvq_codebook_destroy(codebook);
+
   /* Eight groups of eight stages with 64 indices of two bits, and 32 norms: FP16 keys take 32 · 16 · 2 bytes. */
   trained = small_trainer_options();
   trained.key_group = 1;

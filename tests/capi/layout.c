@@ -54,6 +54,18 @@ static void lp64_offsets(void) {
   OFFSET(kvq_device_info, driver_version, 140);
   OFFSET(kvq_device_info, memory_bytes, 144);
 
+  CHECK(sizeof(kvq_policy_info) == 16);
+  OFFSET(kvq_policy_info, struct_size, 0);
+  OFFSET(kvq_policy_info, eviction_budget, 4);
+  OFFSET(kvq_policy_info, eviction_window, 8);
+  OFFSET(kvq_policy_info, reserved, 12);
+
+  CHECK(sizeof(kvq_compress_options) == 24);
+  OFFSET(kvq_compress_options, struct_size, 0);
+  OFFSET(kvq_compress_options, budget, 4);
+  OFFSET(kvq_compress_options, kept, 8);
+  OFFSET(kvq_compress_options, bytes_freed, 16);
+
   CHECK(sizeof(kvq_codebook_info) == 120);
   OFFSET(kvq_codebook_info, struct_size, 0);
   OFFSET(kvq_codebook_info, n_layers, 4);

@@ -24,6 +24,7 @@ static const suite kSuites[] = {
     {"cache", test_cache},
     {"sequence", test_sequence},
     {"truncate", test_truncate},
+    {"compress", test_compress},
     {"reserve", test_reserve},
     {"append", test_append},
     {"attend", test_attend},

@@ -44,8 +44,67 @@ static void short_forms(void) {
   refuse("int4+", NULL);
   refuse("int4+hadamard+hadamard", NULL);
   refuse("int4+snapkv", "snapkv");
+  accept("fp16+streaming:40");
+  accept("int4+h2o:64");
+  accept("int4+hadamard+adasnap:128");
+  accept("commvq+pyramid:2147483647");
+  refuse("int4+snapkv:", NULL); /* for YAML, a map */
+  refuse("int4+snapkv:0", "budget");
+  refuse("int4+snapkv:31", "window");
+  refuse("int4+snapkv:x", "budget");
+  refuse("int4+snapkv:99999999999", "budget");
+  refuse("int4+snap:64", "known are");
+  refuse("+snapkv:64", NULL);
+  refuse("snapkv:64", NULL);
   refuse("+hadamard", NULL);
   refuse("4", NULL);
+}
+
+static void evictions(void) {
+  const struct {
+    const char* text;
+    int32_t budget;
+    int32_t window;
+  } described[] = {
+      {"fp16", 0, 0},
+      {"int4+snapkv:64", 64, 32},
+      {"version: 1\neviction: {method: adapyramid, budget: 100, window: 8, alpha: 0.2, beta: 5}\n", 100, 8}};
+  kvq_policy_info info;
+  size_t i;
+  for (i = 0; i < sizeof described / sizeof described[0]; ++i) {
+    kvq_policy* policy = NULL;
+    ACCEPTED(kvq_policy_load(context, described[i].text, strlen(described[i].text), &policy, err));
+    info.struct_size = sizeof info;
+    ACCEPTED(kvq_policy_describe(policy, &info, err));
+    CHECK(info.eviction_budget == described[i].budget && info.eviction_window == described[i].window);
+    info.struct_size = 3;
+    REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_policy_describe(policy, &info, err));
+    REFUSED(KVQ_E_ARGUMENT, "info", kvq_policy_describe(policy, NULL, err));
+    kvq_policy_destroy(policy);
+  }
+  REFUSED(KVQ_E_ARGUMENT, "policy", kvq_policy_describe(NULL, &info, err));
+  accept("version: 1\nkeys: int4\neviction: {method: h2o, budget: 64, window: 1}\n");
+  accept(
+      "version: 1\neviction: {budget: 64, score: mass, layers: pyramid, heads: reserved, alpha: 1, pooling: mean, "
+      "group: max, kernel: 1}\n");
+  accept("version: 1\neviction: {budget: 64, score: streaming, first: 0, heads: together}\n");
+  refuse("version: 1\neviction: snapkv\n", "map");
+  refuse("version: 1\neviction: {method: snapkv}\n", "budget");
+  refuse("version: 1\neviction: {method: snap, budget: 64}\n", "snap");
+  refuse("version: 1\neviction: {method: [snapkv], budget: 64}\n", "method");
+  refuse("version: 1\neviction: {method: snapkv, budget: 0}\n", "budget");
+  refuse("version: 1\neviction: {method: snapkv, budget: -5}\n", "-5");
+  refuse("version: 1\neviction: {method: snapkv, budget: 16}\n", "window");
+  refuse("version: 1\neviction: {method: snapkv, budget: 64, window: 65}\n", "65");
+  refuse("version: 1\neviction: {method: snapkv, budget: 64, window: 0}\n", "window");
+  refuse("version: 1\neviction: {method: snapkv, budget: 64, kernel: 6}\n", "odd");
+  refuse("version: 1\neviction: {method: adasnap, budget: 64, alpha: 1.5}\n", "1.5");
+  refuse("version: 1\neviction: {method: adasnap, budget: 64, alpha: -0.1}\n", "alpha");
+  refuse("version: 1\neviction: {method: adasnap, budget: 64, alpha: nan}\n", "alpha");
+  refuse("version: 1\neviction: {method: pyramid, budget: 64, beta: 0}\n", "beta");
+  refuse("version: 1\neviction: {budget: 64, heads: all}\n", "adaptive");
+  refuse("version: 1\neviction: {budget: 64, score: [mass]}\n", "score");
+  refuse("version: 1\neviction: {budget: 64, pool: 7}\n", "pool");
 }
 
 static void long_forms(void) {
@@ -243,6 +302,7 @@ static void layer_ranges_meet_the_cache(void) {
 void test_policy(void) {
   ACCEPTED(kvq_context_create(NULL, &context, err));
   short_forms();
+  evictions();
   long_forms();
   ways_of_attention();
   text_need_not_be_terminated();

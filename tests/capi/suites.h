@@ -14,6 +14,7 @@ void test_commvq(void);
 void test_cache(void);
 void test_sequence(void);
 void test_truncate(void);
+void test_compress(void);
 void test_reserve(void);
 void test_append(void);
 void test_attend(void);

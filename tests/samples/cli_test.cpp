@@ -76,7 +76,7 @@ TEST_CASE("wrong usage exits with 2") {
   check_failure({"bench", "attend", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "attend", "--device", "abacus"}, 2, "--device");
   for (const char* option : {"layer", "attention=naive", "head,attention="}) {
-    check_failure({"bench", "attend", "--kv", "commvq:random-1bit," + std::string(option)}, 2, option);
+    check_failure({"bench", "attend", "--kv", "commvq-1," + std::string(option)}, 2, option);
   }
   check_failure({"bench", "attend", "--kv", "commvq:random-3bit"}, 2, "random-3bit");
   check_failure({"bench", "append", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
