@@ -81,9 +81,9 @@ struct LayerCodebook {
   Vector<float> channel_scale;  // [kv_heads * head_dim], positive
   Vector<float> value_codes;    // C: [vectors][code_bits][width]
   Vector<float> value_offset;   // [vectors][width]
-  // The first guess of a code, before bits are flipped. Linear: bit n is set if row n · x + bias > 0, where x is the unit
-  // vector of a value over channel_scale; with 2 bits, for the rows from `width` on, of what the bits before them leave
-  // of it.
+  // The first guess of a code, before bits are flipped. Linear: bit n is set if row n · x + bias > 0, where x is the
+  // unit vector of a value over channel_scale; with 2 bits, for the rows from `width` on, of what the bits before them
+  // leave of it.
   Vector<float> proposal;       // [vectors][code_bits][width]
   Vector<float> proposal_bias;  // [vectors][code_bits]
   // Network: see ValueNetwork.

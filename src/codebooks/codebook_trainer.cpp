@@ -94,7 +94,7 @@ void CodebookTrainer::run(int32_t layer, const TrainingProgress& progress) {
   if (shape.keys.stages > 0) {
     const Vector<float> keys = gather(samples, &Block::keys);
     trained.key_errors = train_layer_keys(work_, parallel_, shape, keys, rounds_.keys, seed,
-                                         progress.part(0.0, both ? 0.5 : 1.0), *numbers);
+                                          progress.part(0.0, both ? 0.5 : 1.0), *numbers);
   }
   if (shape.values.bits > 0) {
     const Vector<float> values = gather(samples, &Block::values);

@@ -67,8 +67,8 @@ double energy_of(const KeyTrainingData& data) {
 }  // namespace
 
 KeyErrors train_layer_keys(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
-                        std::span<const float> keys, int32_t rounds, uint64_t seed, const TrainingProgress& progress,
-                        LayerCodebook& layer) {
+                           std::span<const float> keys, int32_t rounds, uint64_t seed, const TrainingProgress& progress,
+                           LayerCodebook& layer) {
   const size_t tokens = keys.size() / static_cast<size_t>(shape.kv_heads * shape.head_dim);
   if (tokens > INT32_MAX) fail(KVQ_E_ARGUMENT, "%zu tokens are too many, train on at most %d", tokens, INT32_MAX);
   const Vector<float> norms = norms_of(allocator, shape, keys, tokens);
