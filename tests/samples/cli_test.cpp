@@ -255,6 +255,37 @@ TEST_CASE("perplexity reports true sizes, and int4 costs little") {
   CHECK(std::abs(rise - 1.0) < 0.02);
 }
 
+TEST_CASE("a format that evicts does so once, after the prompt, and what follows is scored") {
+  const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
+  const auto with = [&common](const Arguments& more) {
+    Arguments arguments = common;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_json(perplexity(arguments));
+  };
+  const json whole = with({});
+  const json half = with({"--second-half"});
+  const json same = with({"--second-half", "--kv", "fp16+adasnap:128"});  // all that the first half has
+  const json less = with({"--kv", "fp16+snapkv:48"});
+  CHECK(half["tokens"] == 2 * 127);
+  CHECK(less["tokens"] == half["tokens"]);
+  CHECK(half["perplexity"] != whole["perplexity"]);
+  CHECK(same["perplexity"] == half["perplexity"]);
+  CHECK(less["perplexity"].get<double>() > half["perplexity"].get<double>());
+  CHECK(less["perplexity"].get<double>() < 1.5 * half["perplexity"].get<double>());
+  CHECK(less["kv_bytes"].get<double>() < half["kv_bytes"].get<double>());
+
+  const Arguments common_needle{"--context", "384", "--samples", "3", "--kv"};
+  const auto accuracy = [&common_needle](const Arguments& more) {
+    Arguments arguments = common_needle;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_json(needle(arguments))["accuracy"].get<double>();
+  };
+  CHECK(accuracy({"int4+adasnap:96"}) == 1.0);
+  CHECK(accuracy({"fp16+streaming:64"}) < 1.0);
+  CHECK(accuracy({"fp16+snapkv:384", "--compress-before-question"}) == 1.0);
+  check_failure({"generate", "--model", kModel, "--prompt", "a", "--kv", "int4+snapkv:8"}, 2, "window");
+}
+
 TEST_CASE("errors of stored keys and values grow as bits go, and are none in FP16") {
   std::vector<json> results;
   for (const char* kv : {"fp16", "int8", "int4", "int2"}) {
