@@ -102,6 +102,7 @@ class AppendCall {
     } else if (write.source != page) {
       std::memcpy(page, write.source, plain_.bytes());
     }
+    if (write.token_count == 0) return;  // there may be no tensors
     auto* keys = reinterpret_cast<uint16_t*>(page);
     auto* values = reinterpret_cast<uint16_t*>(page + plain_.key_bytes());
     const HeadRows key_rows = rows(write, tokens_.k, write, tokens_.v);
