@@ -758,7 +758,8 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch);
  *
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve); KVQ_E_MEMORY;
  *           KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
- *  \threads exclusive use of `cache`'s work space: one kvq_attend per cache at a time; the sequences are only read.
+ *  \threads exclusive use of `cache`'s work space: one kvq_attend per cache at a time; the sequences are only read,
+ *           but for what kvq_compress judges by, if the policy evicts.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);
 

@@ -7,6 +7,7 @@ namespace {
 
 constexpr uint64_t kMostCaches = 256;
 constexpr uint64_t kQuerySeed = 3;  // of the first ones
+constexpr uint64_t kWindowSeed = 2000;
 constexpr size_t kMostQueries = 8;  // to be used in turn, as long as they are small
 constexpr size_t kQueryScalars = size_t{1} << 20;
 
@@ -17,7 +18,7 @@ size_t query_scalars(const AttentionShape& shape) {
 
 }  // namespace
 
-TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format,
+TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format,
                                const AttentionShape& shape)
     : device_(&device),
       cache_(one_layer_cache(context, format, shape.layer)),
@@ -27,6 +28,7 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
     queries_.push_back(random_scalars(device, scalars, kQuerySeed + i));
   }
   fill_first(shape);
+  if (format.evicts()) compress_first(format, shape);
   for (const llama::SequenceHandle& sequence : batches_.front()) {
     const kvq_usage usage = llama::usage_of(cache_.get(), sequence.get());
     bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
@@ -40,6 +42,27 @@ void TimedAttention::fill_first(const AttentionShape& shape) {
   for (int32_t i = 0; i < shape.batch; ++i) batch.push_back(llama::make_sequence(cache_.get()));
   append_random(*device_, cache_.get(), batch, shape.layer, shape.length);
   batches_.push_back(std::move(batch));
+}
+
+// As after a prompt of random tokens, whose last queries are random too.
+void TimedAttention::compress_first(const Spec& format, const AttentionShape& shape) {
+  const int32_t window = std::min(llama::describe_policy(format.policy.get()).eviction_window, shape.length);
+  const size_t scalars = query_scalars(shape) / static_cast<size_t>(shape.batch) * static_cast<size_t>(window);
+  const DeviceBuffer queries = random_scalars(*device_, scalars, kWindowSeed);
+  const DeviceBuffer out = device_->upload(std::vector<std::byte>(scalars * sizeof(float)));
+  for (const llama::SequenceHandle& sequence : batches_.front()) {
+    const kvq_sequence* const only = sequence.get();
+    kvq_attend_batch batch;
+    kvq_attend_batch_init(&batch);
+    batch.n_sequences = 1;
+    batch.sequences = &only;
+    batch.query_counts = &window;
+    batch.q = queries.get();
+    batch.out = out.get();
+    batch.q_dtype = batch.out_dtype = KVQ_F32;
+    llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); });
+    llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence.get(), nullptr, error); });
+  }
 }
 
 // By way of snapshots, which is faster than encoding everything again. A fork would share the pages.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "random_layer.h"
+#include "spec.h"
 #include "timing.h"
 
 namespace cli {
@@ -20,8 +21,7 @@ struct AttentionShape {
 class TimedAttention {
  public:
   /** `context` computes on `device`. */
-  TimedAttention(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format,
-                 const AttentionShape& shape);
+  TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format, const AttentionShape& shape);
 
   /** One call on the next of the caches with the next of the queries, in microseconds. */
   double run();
@@ -34,6 +34,7 @@ class TimedAttention {
   using SequenceBatch = std::vector<llama::SequenceHandle>;
 
   void fill_first(const AttentionShape& shape);
+  void compress_first(const Spec& format, const AttentionShape& shape);
   void copy_first(uint64_t copies);
 
   TimedDevice* device_;

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::array kPlainFormats{"fp16", "int8",          "int4", "int4+hadamard",
                                    "int3", "int3+hadamard", "int2", "int2+hadamard"};
+constexpr const char* kEvicting = "int4+adasnap:256";
 constexpr std::array kGenerated{"fp16", "int4"};
 constexpr const char* kPrompt = "The old man walked to the window and";
 constexpr int32_t kGeneratedTokens = 13;
@@ -55,6 +56,7 @@ struct Options {
 struct Row {
   Format format;
   PerplexityResult perplexity;
+  double baseline = 0.0;  // perplexity of FP16 on the same tokens
   NeedleResult needle;
   Timing attention;
 };
@@ -68,11 +70,12 @@ struct Sample {
 std::vector<Format> all_formats(const std::filesystem::path& directory, const ComputeOptions& compute) {
   std::vector<Format> formats;
   for (const char* kv : kPlainFormats) formats.push_back({kv, kv, kv});
-  if (compute.device != "cpu") return formats;  // GPUs know no codes yet
+  if (compute.device != "cpu") return formats;  // GPUs know no codes yet and evict nothing
   for (const std::string bits : {"2bit", "1bit"}) {
     const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
-    formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq:random-" + bits});
+    formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
   }
+  formats.push_back({kEvicting, kEvicting, kEvicting});
   return formats;
 }
 
@@ -80,13 +83,26 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
                      const Extent& extent, std::vector<Row>& rows) {
   const int64_t steps = int64_t{extent.perplexity.windows} * extent.perplexity.context +
                         int64_t{extent.needle.samples} * extent.needle.context;
-  Progress progress("quality", steps * static_cast<int64_t>(formats.size()));
+  Progress progress("quality", steps * static_cast<int64_t>(formats.size() + 1));
+  const auto perplexity = [&](const Spec& format, bool second_half) {
+    PerplexityOptions options = extent.perplexity;
+    options.compress = format.evicts();
+    options.second_half = second_half;
+    llama::Session session(engine.model, engine.context.get(), format);
+    return measure_perplexity(engine.model, session, tokens, options, progress);
+  };
+  const Spec fp16 = load_spec(engine.context.get(), "fp16");
   for (const Format& each : formats) {
     const Spec format = load_spec(engine.context.get(), each.quality);
-    llama::Session session(engine.model, engine.context.get(), format);
     Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
-    row.perplexity = measure_perplexity(engine.model, session, tokens, extent.perplexity, progress);
-    row.needle = measure_needle(engine.model, engine.tokenizer, session, tokens, extent.needle, progress);
+    row.perplexity = perplexity(format, format.evicts());
+    row.baseline = format.evicts() ? perplexity(fp16, true).perplexity
+                   : rows.empty()  ? row.perplexity.perplexity
+                                   : rows.front().perplexity.perplexity;
+    NeedleOptions needle = extent.needle;
+    if (format.evicts()) needle.compress = NeedleOptions::Compress::kAfterPrompt;
+    llama::Session session(engine.model, engine.context.get(), format);
+    row.needle = measure_needle(engine.model, engine.tokenizer, session, tokens, needle, progress);
     rows.push_back(std::move(row));
   }
 }
@@ -126,9 +142,7 @@ std::vector<Sample> generate_samples(Engine& engine) {
   return samples;
 }
 
-double rise_percent(const Row& row, const Row& fp16) {
-  return 100.0 * (row.perplexity.perplexity / fp16.perplexity.perplexity - 1.0);
-}
+double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline - 1.0); }
 
 std::string signed_percent(double percent) {
   const std::string text = number_text(std::abs(percent), 2);
@@ -145,21 +159,23 @@ void print_samples(const std::filesystem::path& directory, const std::vector<Sam
 void print_report(const Extent& extent, const std::vector<Row>& rows, const std::string& machine, double seconds) {
   Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
                "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
+  const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
   for (const Row& row : rows) {
     const kvq_usage& usage = row.perplexity.usage;
-    table.add_row({row.format.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
-                   number_text(static_cast<double>(usage.plain_fp16_bytes) / static_cast<double>(kv_bytes(usage)), 2),
-                   number_text(row.perplexity.perplexity, 3),
-                   &row == rows.data() ? "" : signed_percent(rise_percent(row, rows[0])),
-                   std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
-                   number_text(row.attention.median, 0),
-                   number_text(rows[0].attention.median / row.attention.median, 2)});
+    table.add_row(
+        {row.format.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
+         number_text(plain_bytes / static_cast<double>(kv_bytes(usage)), 2), number_text(row.perplexity.perplexity, 3),
+         &row == rows.data() ? "" : signed_percent(rise_percent(row)),
+         std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
+         number_text(row.attention.median, 0), number_text(rows[0].attention.median / row.attention.median, 2)});
   }
   print_text("\n" + table.text() + "\n" +
              "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
              "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
              std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
              std::to_string(extent.needle.context) + " tokens.\n" +  //
+             "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the needle's prompt, and of the\n" +
+             "first half of each text, whose second half is scored and compared with FP16's.\n" +  //
              "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) +
              " tokens, 32 query and 8 KV heads of 128,\non " + machine + ".\n\n" +  //
              "Done in " + number_text(seconds, 0) + " s. Next: kvq generate --help, kvq eval perplexity --help, " +
@@ -174,7 +190,7 @@ void print_report_json(const Options& options, const Extent& extent, const std::
     nlohmann::ordered_json format;
     format["kv"] = row.format.kv;
     format["perplexity"] = row.perplexity.perplexity;
-    format["rise_percent"] = rise_percent(row, rows[0]);
+    format["rise_percent"] = rise_percent(row);
     format["tokens"] = row.perplexity.tokens;
     add_usage(format, row.perplexity.usage);
     format["accuracy"] = static_cast<double>(row.needle.found) / extent.needle.samples;

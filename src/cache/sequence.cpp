@@ -3,6 +3,7 @@
 #include "cache/observations.h"
 #include "cache/page_copies.h"
 #include "cache/reserve.h"
+#include "core/error.h"
 
 #include <algorithm>
 #include <numeric>
@@ -89,11 +90,13 @@ int32_t Sequence::slots(int32_t layer, int32_t head) const {
 }
 
 int32_t Sequence::position_from_end(int32_t layer, int32_t back) const {
+  if (last_position(layer) == length(layer) - 1) return length(layer) - back;  // they count the tokens
   const PageList& pages = list(layer, 0);
   for (size_t i = pages.size(); i-- > 0; back -= pages[i]->count) {
     if (back <= pages[i]->count) return pages[i]->position(pages[i]->count - back);
   }
-  return 0;
+  fail(KVQ_E_STATE, "layer %d holds only the newest %d tokens, and their positions have gaps: give query_positions",
+       layer, slots(layer, 0));
 }
 
 LayerState Sequence::state(int32_t layer, int32_t tokens, int32_t last_position) const {

@@ -59,7 +59,7 @@ class Sequence {
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
 
   /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every token of the last
-  /// positions is held by every head.
+  /// positions is held by every head. Throws KVQ_E_STATE if eviction has left no trace of it.
   int32_t position_from_end(int32_t layer, int32_t back) const;
 
   struct Layer {

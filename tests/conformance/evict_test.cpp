@@ -352,6 +352,23 @@ TEST_CASE("a fork that compresses leaves its parent as it was, and conversations
   }
 }
 
+TEST_CASE("queries of more tokens than are left have the positions of their tokens") {
+  const Prompt prompt(300, 7);
+  Run run(prompt, policy("fp16", "method: snapkv, budget: 40"), "");
+  run.compress();
+  const float* q = prompt.q[0].data() + size_t{200} * kQueryHeads * kDim;
+  const std::vector<float> all = run.attend(0, 100, q);
+  for (int32_t query = 0; query < 100; query += 33) {
+    const Decoded stored = run.decode(0, 1, 40);
+    const size_t at = (static_cast<size_t>(query) * kQueryHeads + kGroup) * kDim;
+    Doubles rotated(q + at, q + at + kDim);
+    kvq_test::Rotation::from(small_options()).apply(rotated, 200 + query);
+    const Doubles expected = kvq_test::attention<float>({1.0 / std::sqrt(double{kDim}), 0, 0.0}, rotated, 200 + query,
+                                                        stored.k, stored.v, stored.positions);
+    for (size_t c = 0; c < kDim; ++c) CHECK(all[at + c] == doctest::Approx(expected[c]).epsilon(1e-4).scale(1.0));
+  }
+}
+
 TEST_CASE("the same tokens stay on any number of threads") {
   const Prompt prompt(260, 6);
   kvq_test::Snapshot first;
