@@ -174,8 +174,8 @@ void print_report(const Extent& extent, const std::vector<Row>& rows, const std:
              "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
              std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
              std::to_string(extent.needle.context) + " tokens.\n" +  //
-             "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the needle's prompt, and of the\n" +
-             "first half of each text, whose second half is scored and compared with FP16's.\n" +  //
+             "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
+             "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
              "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) +
              " tokens, 32 query and 8 KV heads of 128,\non " + machine + ".\n\n" +  //
              "Done in " + number_text(seconds, 0) + " s. Next: kvq generate --help, kvq eval perplexity --help, " +

@@ -7,28 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "places.h"
+#include "eval_commands.h"
 #include "program_run.h"
 #include "scratch_directory.h"
 
 namespace {
 
 using nlohmann::json;
-
-const std::string kModel = demo_model();
-const std::string kText = kModel + "/sample.txt";
-
-Arguments perplexity(const Arguments& more) {
-  Arguments arguments{"eval", "perplexity", "--model", kModel, "--text", kText};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
-Arguments needle(const Arguments& more) {
-  Arguments arguments{"eval", "needle", "--model", kModel};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
 
 }  // namespace
 
@@ -78,7 +63,7 @@ TEST_CASE("wrong usage exits with 2") {
   for (const char* option : {"layer", "attention=naive", "head,attention="}) {
     check_failure({"bench", "attend", "--kv", "commvq-1," + std::string(option)}, 2, option);
   }
-  check_failure({"bench", "attend", "--kv", "commvq:random-3bit"}, 2, "random-3bit");
+  check_failure({"bench", "attend", "--kv", "commvq-3"}, 2, "commvq-3");
   check_failure({"bench", "append", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "append", "--tokens", "0"}, 2, "--tokens");
   check_failure({"bench", "append", "--length", "-1"}, 2, "--length");
@@ -87,7 +72,7 @@ TEST_CASE("wrong usage exits with 2") {
 }
 
 TEST_CASE("a KV format that this build does not have is refused by name") {
-  for (const char* spec : {"int5", "moqae:router.safetensors", "int4+snapkv:128", ""}) {
+  for (const char* spec : {"int5", "moqae:router.safetensors", "int4+lru:128", ""}) {
     check_failure(perplexity({"--kv", spec}), 2, "--kv");
     check_failure({"bench", "attend", "--length", "64", "--kv", spec}, 2, "--kv");
     check_failure({"bench", "append", "--length", "64", "--kv", spec}, 2, "--kv");
@@ -225,110 +210,6 @@ TEST_CASE("info names the backend, and the GPU or why there is none") {
     CHECK(info["cuda_device"].is_null());
   }
   CHECK(run_json({"info", "--isa", available.back()})["isa"] == available.back());
-}
-
-TEST_CASE("perplexity reports true sizes, and int4 costs little") {
-  const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
-  const json fp16 = run_json(perplexity(common));
-  Arguments with_int4 = common;
-  with_int4.insert(with_int4.end(), {"--kv", "int4", "--threads", "1"});
-  const json int4 = run_json(perplexity(with_int4));
-  for (const json* result : {&fp16, &int4}) {
-    check_numbers(*result,
-                  {"perplexity", "tokens", "kv_bits", "kv_bytes", "fp16_kv_bytes", "weight_bits", "tokens_per_second"});
-    CHECK((*result)["tokens"] == 2 * 255);
-    CHECK((*result)["weight_bits"] == 16.0);
-    // 6 layers, keys and values, 2 heads of 128, 256 tokens, 2 bytes
-    CHECK((*result)["fp16_kv_bytes"] == 6 * 2 * 2 * 128 * 256 * 2);
-    const double scalars = (*result)["fp16_kv_bytes"].get<double>() / 2.0;
-    CHECK((*result)["kv_bits"].get<double>() ==
-          doctest::Approx(8.0 * (*result)["kv_bytes"].get<double>() / scalars).epsilon(1e-9));
-    const auto losses = (*result)["window_mean_nll"].get<std::vector<double>>();
-    REQUIRE(losses.size() == 2);
-    CHECK((*result)["perplexity"].get<double>() ==
-          doctest::Approx(std::exp((losses[0] + losses[1]) / 2)).epsilon(1e-9));
-  }
-  CHECK(fp16["kv_bits"].get<double>() >= 16.0);
-  CHECK(int4["kv_bits"].get<double>() < 8.0);
-  const double rise = int4["perplexity"].get<double>() / fp16["perplexity"].get<double>();
-  CHECK(rise != 1.0);
-  CHECK(std::abs(rise - 1.0) < 0.02);
-}
-
-TEST_CASE("a format that evicts does so once, after the prompt, and what follows is scored") {
-  const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
-  const auto with = [&common](const Arguments& more) {
-    Arguments arguments = common;
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return run_json(perplexity(arguments));
-  };
-  const json whole = with({});
-  const json half = with({"--second-half"});
-  const json same = with({"--second-half", "--kv", "fp16+adasnap:128"});  // all that the first half has
-  const json less = with({"--kv", "fp16+snapkv:48"});
-  CHECK(half["tokens"] == 2 * 127);
-  CHECK(less["tokens"] == half["tokens"]);
-  CHECK(half["perplexity"] != whole["perplexity"]);
-  CHECK(same["perplexity"] == half["perplexity"]);
-  CHECK(less["perplexity"].get<double>() > half["perplexity"].get<double>());
-  CHECK(less["perplexity"].get<double>() < 1.5 * half["perplexity"].get<double>());
-  CHECK(less["kv_bytes"].get<double>() < half["kv_bytes"].get<double>());
-
-  const Arguments common_needle{"--context", "384", "--samples", "3", "--kv"};
-  const auto accuracy = [&common_needle](const Arguments& more) {
-    Arguments arguments = common_needle;
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return run_json(needle(arguments))["accuracy"].get<double>();
-  };
-  CHECK(accuracy({"int4+adasnap:96"}) == 1.0);
-  CHECK(accuracy({"fp16+streaming:64"}) < 1.0);
-  CHECK(accuracy({"fp16+snapkv:384", "--compress-before-question"}) == 1.0);
-  check_failure({"generate", "--model", kModel, "--prompt", "a", "--kv", "int4+snapkv:8"}, 2, "window");
-}
-
-TEST_CASE("errors of stored keys and values grow as bits go, and are none in FP16") {
-  std::vector<json> results;
-  for (const char* kv : {"fp16", "int8", "int4", "int2"}) {
-    results.push_back(run_json(
-        {"eval", "error", "--model", kModel, "--text", kText, "--kv", kv, "--context", "128", "--windows", "1"}));
-  }
-  CHECK(results[0]["key_error"] == 0.0);
-  CHECK(results[0]["value_error"] == 0.0);
-  CHECK(results[0]["layers"].size() == 6);
-  for (const char* side : {"key_error", "value_error"}) {
-    for (size_t i = 1; i < results.size(); ++i) {
-      CHECK(results[i][side].get<double>() > 10.0 * results[i - 1][side].get<double>());
-      CHECK(results[i][side].get<double>() < 0.3);
-    }
-  }
-}
-
-TEST_CASE("a policy file means what its short form means") {
-  const ScratchDirectory scratch;
-  const std::string file = scratch.write("policy.yaml", "version: 1\nkeys: int3\nvalues: int3\n").string();
-  const Arguments common{"--context", "128", "--windows", "1", "--kv"};
-  Arguments by_file = common;
-  by_file.push_back(file);
-  Arguments by_name = common;
-  by_name.emplace_back("int3");
-  const json from_file = run_json(perplexity(by_file));
-  const json from_name = run_json(perplexity(by_name));
-  CHECK(from_file["perplexity"] == from_name["perplexity"]);
-  CHECK(from_file["kv_bytes"] == from_name["kv_bytes"]);
-}
-
-TEST_CASE("the needle is found at full precision, with and without prose to hide it in") {
-  const ScratchDirectory scratch;
-  const json prose = run_json(needle({"--context", "256", "--samples", "3"}));
-  check_numbers(prose, {"accuracy", "samples", "kv_bits", "kv_bytes"});
-  CHECK(prose["accuracy"] == 1.0);
-  CHECK(prose["samples"] == 3);
-  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
-    std::filesystem::create_symlink(kModel + "/" + name, scratch.path() / name);
-  }
-  const json made_up = run_json(
-      {"eval", "needle", "--model", scratch.path().string(), "--context", "256", "--samples", "3", "--kv", "int8"});
-  CHECK(made_up["accuracy"] == 1.0);
 }
 
 TEST_CASE("generate continues a text, the same way for the same seed") {
