@@ -33,7 +33,7 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
   if (cache.eviction.budget == 0) return;
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     const Sequence& sequence = sequence_at(i);
-    sequence.observations->add(sequence, layer, batch, attended, attended.sequences[static_cast<size_t>(i)]);
+    sequence.observations->add(sequence, layer, attended, attended.sequences[static_cast<size_t>(i)]);
   }
 }
 

@@ -44,10 +44,10 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
 
 }  // namespace
 
-void QueryWindow::add(const kvq_attend_batch& batch, size_t first, size_t width, std::span<const int32_t> positions,
+void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std::span<const int32_t> positions,
                       int32_t window) {
-  softcap_ = batch.logit_softcap;
-  sliding_window_ = batch.sliding_window;
+  softcap_ = batch.softcap;
+  sliding_window_ = batch.window;
   const auto kept = static_cast<size_t>(window);
   // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
   positions_.reserve(std::min(kept, std::max(positions_.capacity(), positions_.size() + positions.size())));
@@ -107,11 +107,10 @@ Vector<Vector<float>> Observations::masses(const Sequence& sequence, int32_t lay
   return masses;
 }
 
-void Observations::add(const Sequence& sequence, int32_t layer, const kvq_attend_batch& batch,
-                       const AttendBatch& attended, const AttendSequence& entry) {
+void Observations::add(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry) {
   const Cache& cache = sequence.cache;
   const auto first = static_cast<size_t>(entry.query_begin);
-  const auto positions = attended.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
+  const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
   if (!windows_.empty()) {
     const size_t width = static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
     windows_[static_cast<size_t>(layer)].add(batch, first, width, positions, cache.eviction.window);
@@ -122,7 +121,7 @@ void Observations::add(const Sequence& sequence, int32_t layer, const kvq_attend
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
     of_layer[static_cast<size_t>(head)].resize(static_cast<size_t>(sequence.slots(layer, head)), 0.0F);
   }
-  AttendBatch alone = attended;
+  AttendBatch alone = batch;
   alone.sequences = {&entry, 1};
   weigh(sequence.cache, alone, of_layer);
 }

@@ -16,8 +16,7 @@ class QueryWindow {
 
   /// Take over queries [first, first + positions.size()) of [queries][width] numbers, oldest first; the last `window`
   /// ever added are kept, in FP16.
-  void add(const kvq_attend_batch& batch, size_t first, size_t width, std::span<const int32_t> positions,
-           int32_t window);
+  void add(const AttendBatch& batch, size_t first, size_t width, std::span<const int32_t> positions, int32_t window);
   void clear() noexcept;
 
   int32_t size() const { return static_cast<int32_t>(positions_.size()); }
@@ -45,9 +44,8 @@ class Observations {
 
   /// Attention that every slot of every head of a layer has had from the queries in view, [kv_heads][slots].
   Vector<Vector<float>> masses(const Sequence& sequence, int32_t layer) const;
-  /// The queries of an AttendBatch entry have attended to `sequence`.
-  void add(const Sequence& sequence, int32_t layer, const kvq_attend_batch& batch, const AttendBatch& attended,
-           const AttendSequence& entry);
+  /// The queries of an entry of the batch have attended to `sequence`.
+  void add(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry);
   /// Only these slots are left, [n_layers, kv_heads]; an empty list: all.
   void keep(std::span<const Vector<int32_t>> slots) noexcept;
   uint64_t bytes() const noexcept;

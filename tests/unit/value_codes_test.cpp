@@ -7,12 +7,13 @@
 #include <random>
 #include <vector>
 
-#include "codebooks/value_encoder.h"
 #include "core/float16.h"
+#include "value_codes.h"
 
 namespace {
 
 using namespace kvq;
+using namespace value_codes;
 
 /// A code of normal numbers, each row of the proposal the code's own row: a poor guess that flips must make up for.
 struct RandomCode {
@@ -39,31 +40,6 @@ struct RandomCode {
   std::mt19937 random;
   std::vector<float> channel_scale, codes, offset, proposal, bias;
 };
-
-struct Machine {
-  explicit Machine(int32_t threads = 1) : parallel(threads, nullptr, nullptr) {}
-
-  Allocator allocator{{}, UINT64_MAX};
-  Parallel parallel;
-};
-
-struct Encoded {
-  std::vector<uint32_t> codes;
-  std::vector<uint16_t> scales;
-
-  bool operator==(const Encoded&) const = default;
-};
-
-Encoded encode(Machine& machine, const ValueCode& code, const std::vector<float>& vectors,
-               int32_t max_flips = kFlipsUnlimited, const ValueKernels& kernels = *value_kernels().front()) {
-  const ValueEncoder encoder(machine.allocator, machine.parallel, code, kernels);
-  const auto width = static_cast<size_t>(code.width);
-  const size_t n = vectors.size() / width;
-  Encoded out{std::vector<uint32_t>(n * code.words()), std::vector<uint16_t>(n)};
-  encoder.encode(machine.allocator, machine.parallel, vectors.data(), width, n, out.codes.data(), out.scales.data(),
-                 max_flips);
-  return out;
-}
 
 /// offset + Σ of the rows whose bit is set, in double precision.
 std::vector<double> decoded_shape(const ValueCode& code, const uint32_t* packed) {

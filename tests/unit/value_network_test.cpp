@@ -12,21 +12,15 @@
 #include <vector>
 
 #include "codebooks/model_codebook.h"
-#include "codebooks/value_encoder.h"
 #include "codebooks/value_trainer.h"
 #include "core/error.h"
 #include "core/float16.h"
+#include "value_codes.h"
 
 namespace {
 
 using namespace kvq;
-
-struct Machine {
-  explicit Machine(int32_t threads = 1) : parallel(threads, nullptr, nullptr) {}
-
-  Allocator allocator{{}, UINT64_MAX};
-  Parallel parallel;
-};
+using namespace value_codes;
 
 /// A code of normal numbers and a network that knows nothing of it.
 struct RandomNetwork {
@@ -95,24 +89,6 @@ struct RandomNetwork {
   std::vector<float> channel_scale, codes, offset, gain, bias, first, first_bias, second, second_bias;
 };
 
-struct Encoded {
-  std::vector<uint32_t> codes;
-  std::vector<uint16_t> scales;
-
-  bool operator==(const Encoded&) const = default;
-};
-
-Encoded encode(Machine& machine, const ValueCode& code, const std::vector<float>& vectors, int32_t max_flips,
-               const ValueKernels& kernels = *value_kernels().front()) {
-  const ValueEncoder encoder(machine.allocator, machine.parallel, code, kernels);
-  const auto width = static_cast<size_t>(code.width);
-  const size_t n = vectors.size() / width;
-  Encoded out{std::vector<uint32_t>(n * code.words()), std::vector<uint16_t>(n)};
-  encoder.encode(machine.allocator, machine.parallel, vectors.data(), width, n, out.codes.data(), out.scales.data(),
-                 max_flips);
-  return out;
-}
-
 /// Σ|v̂ − v|² / Σ|v|²
 double error_of(Machine& machine, const ValueCode& code, const std::vector<float>& vectors, int32_t max_flips) {
   const Encoded encoded = encode(machine, code, vectors, max_flips);
@@ -132,11 +108,8 @@ double error_of(Machine& machine, const ValueCode& code, const std::vector<float
 }
 
 CodebookShape network_shape(int32_t kv_heads, int32_t head_dim, int32_t bits, Scope scope) {
-  CodebookShape shape;
-  shape.n_layers = 1;
-  shape.kv_heads = kv_heads;
-  shape.head_dim = head_dim;
-  shape.values = {bits, scope, ValueProposal::kNetwork, 0};
+  CodebookShape shape = shape_of(kv_heads, head_dim, bits, scope);
+  shape.values.proposal = ValueProposal::kNetwork;
   shape.values.hidden = shape.width();
   return shape;
 }

@@ -10,22 +10,16 @@
 #include <string>
 #include <vector>
 
-#include "codebooks/value_encoder.h"
 #include "codebooks/value_least_squares.h"
 #include "codebooks/value_trainer.h"
 #include "core/error.h"
 #include "core/float16.h"
+#include "value_codes.h"
 
 namespace {
 
 using namespace kvq;
-
-struct Machine {
-  explicit Machine(int32_t threads = 1) : parallel(threads, nullptr, nullptr) {}
-
-  Allocator allocator{{}, UINT64_MAX};
-  Parallel parallel;
-};
+using namespace value_codes;
 
 LayerCodebook train(Machine& machine, const CodebookShape& shape, const std::vector<float>& values,
                     const ValueTrainingOptions& options, double* error = nullptr) {
@@ -35,15 +29,6 @@ LayerCodebook train(Machine& machine, const CodebookShape& shape, const std::vec
   REQUIRE(result.has_value());
   if (error != nullptr) *error = *result;
   return codebook;
-}
-
-CodebookShape shape_of(int32_t kv_heads, int32_t head_dim, int32_t bits, Scope scope) {
-  CodebookShape shape;
-  shape.n_layers = 1;
-  shape.kv_heads = kv_heads;
-  shape.head_dim = head_dim;
-  shape.values = {bits, scope};
-  return shape;
 }
 
 /// Values that lie near a plane of a few dimensions, as those of models do.
