@@ -251,7 +251,7 @@ KVQ_API const char* kvq_cpu_isa_name(int32_t index);
 
 /* ---------------------------------------------------------------------------------------------------------- policy */
 
-/** Which format pages are sealed in, per layer, and how many stay FP16. Immutable. */
+/** Which format pages are sealed in, per layer, how many stay FP16, and which tokens are evicted. Immutable. */
 typedef struct kvq_policy kvq_policy;
 
 /** Read a policy from YAML, or from the short form of one format.
