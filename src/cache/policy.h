@@ -4,15 +4,19 @@
 #include "codebooks/coding_effort.h"
 #include "core/memory.h"
 #include "eviction/eviction.h"
-#include "formats/page_format.h"
+#include "formats/format_name.h"
 
 #include <optional>
 
 namespace kvq {
 
+/// Whose tokens choose the format of a page together: those of all heads of the layer, or each head's its own.
+enum class Votes : uint8_t { kLayer, kHead };
+
 /// How pages are stored, as a policy document says it.
 struct Policy {
-  explicit Policy(Allocator& allocator) : overrides(StlAllocator<Override>(allocator)) {}
+  explicit Policy(Allocator& allocator)
+      : overrides(StlAllocator<Override>(allocator)), experts(StlAllocator<FormatPair>(allocator)) {}
 
   /// Formats of a range of layers; later entries win.
   struct Override {
@@ -30,12 +34,10 @@ struct Policy {
   Eviction eviction;
   AttentionWay way = AttentionWay::kAuto;  // to attend to pages with codes
   Vector<Override> overrides;
+  Vector<FormatPair> experts;  // formats that a router chooses among, those with more bits first; empty: no router
+  Votes votes = Votes::kLayer;
 
-  struct Formats {
-    SideFormat keys;
-    SideFormat values;
-  };
-  Formats formats(int32_t layer) const {
+  FormatPair formats(int32_t layer) const {
     SideFormat of_keys = keys;
     SideFormat of_values = values;
     for (const Override& each : overrides) {

@@ -2,9 +2,11 @@
 
 #include "codebooks/key_encoder.h"
 #include "core/error.h"
+#include "formats/format_name.h"
 #include "io/eviction_yaml.h"
 #include "io/yaml_document.h"
 #include "io/yaml_scalars.h"
+#include "router/router.h"
 
 #include <algorithm>
 #include <climits>
@@ -16,33 +18,16 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
-constexpr const char* kFormatNames = "fp16, int8, int4, int3, int2, commvq";
-
 bool read_bool(const YamlNode& node, const char* key) {
   if (node.kind == Kind::kScalar && (node.scalar == "true" || node.scalar == "false")) return node.scalar == "true";
   fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be true or false", node.line, key, node.scalar.c_str());
 }
 
-/// `fp16`, `int8` … `int2`, with `+hadamard` after an integer format.
 SideFormat read_format_name(const YamlNode& node, const char* key, std::string_view name) {
-  constexpr std::string_view kSuffix = "+hadamard";
-  SideFormat format;
-  if (name.ends_with(kSuffix)) {
-    format.hadamard = true;
-    name.remove_suffix(kSuffix.size());
-  }
-  if (name == "fp16") {
-    if (format.hadamard)
-      fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
-    return format;
-  }
-  if (name == "commvq" && !format.hadamard) return {.codec = Codec::kCommvq, .bits = 0};
-  for (const int bits : {8, 4, 3, 2}) {
-    if (name != "int" + std::to_string(bits)) continue;
-    format.codec = Codec::kInteger;
-    format.bits = static_cast<uint8_t>(bits);
-    return format;
-  }
+  const std::optional<SideFormat> format = parse_format(name);
+  if (format.has_value()) return *format;
+  if (name == "fp16+hadamard")
+    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
   fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.60s\", must be one of %s, with +hadamard after an int format", node.line,
        key, node.scalar.c_str(), kFormatNames);
 }
@@ -146,6 +131,54 @@ void read_commvq(const YamlNode& node, Policy& policy) {
   }
 }
 
+/// The formats that a router chooses among.
+void read_experts(const YamlNode& node, Policy& policy) {
+  if (node.kind != Kind::kSequence || node.items.size() < 2 || node.items.size() > kMaxExperts) {
+    fail(KVQ_E_FORMAT, "yaml line %d: experts must be a list of 2 to %d formats", node.line, kMaxExperts);
+  }
+  for (const YamlNode& item : node.items) {
+    const auto pair = item.kind == Kind::kScalar ? parse_format_pair(item.scalar) : std::nullopt;
+    if (!pair.has_value()) {
+      fail(
+          KVQ_E_FORMAT,
+          "yaml line %d: an expert is \"%.60s\", must be one of %s, with +hadamard after an int format, or two of them "
+          "with a slash, for keys and values",
+          item.line, item.scalar.c_str(), kFormatNames);
+    }
+    if (std::find(policy.experts.begin(), policy.experts.end(), *pair) != policy.experts.end()) {
+      fail(KVQ_E_FORMAT, "yaml line %d: the expert \"%.60s\" is there twice", item.line, item.scalar.c_str());
+    }
+    policy.experts.push_back(*pair);
+  }
+}
+
+void read_router(const YamlNode& node, Policy& policy) {
+  if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: router must be a map", node.line);
+  for (const auto& [name, value] : node.members) {
+    if (name == "experts") {
+      read_experts(value, policy);
+    } else if (name == "votes") {
+      if (value.scalar != "layer" && value.scalar != "head") {
+        fail(KVQ_E_FORMAT, "yaml line %d: votes is \"%.40s\", must be layer or head", value.line, value.scalar.c_str());
+      }
+      policy.votes = value.scalar == "layer" ? Votes::kLayer : Votes::kHead;
+    } else {
+      fail_unknown(value, name, "experts, votes");
+    }
+  }
+  if (policy.experts.empty()) fail(KVQ_E_FORMAT, "yaml line %d: router lacks \"experts\"", node.line);
+}
+
+/// A router chooses the formats of all layers.
+void check_router(const YamlNode& root, const Policy& policy) {
+  if (policy.experts.empty()) return;
+  for (const auto& [name, value] : root.members) {
+    if (name != "keys" && name != "values" && name != "layers") continue;
+    fail(KVQ_E_FORMAT, "yaml line %d: \"%s\" and \"router\" are both there, but the router chooses the formats",
+         value.line, name.c_str());
+  }
+}
+
 void read_member(const std::string& name, const YamlNode& value, Policy& policy) {
   if (name == "version") {
     read_int(value, "version", 1, 1);
@@ -163,8 +196,10 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
     read_commvq(value, policy);
   } else if (name == "eviction") {
     policy.eviction = read_eviction(value);
+  } else if (name == "router") {
+    read_router(value, policy);
   } else {
-    fail_unknown(value, name, "version, keys, values, sink, recent, layers, commvq, eviction");
+    fail_unknown(value, name, "version, keys, values, sink, recent, layers, commvq, eviction, router");
   }
 }
 
@@ -181,6 +216,7 @@ Policy read_policy(Allocator& allocator, std::string_view text) {
   }
   if (root.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: a policy is a map or the name of a format", root.line);
   for (const auto& [name, value] : root.members) read_member(name, value, policy);
+  check_router(root, policy);
   return policy;
 }
 

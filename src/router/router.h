@@ -1,0 +1,81 @@
+// The router of MoQAE: which format each page is sealed in, by the keys in it.
+#pragma once
+
+#include "core/memory.h"
+#include "formats/format_name.h"
+#include "kvq.h"
+
+#include <cstdint>
+#include <span>
+
+namespace kvq {
+
+inline constexpr int32_t kMaxExperts = 8;
+inline constexpr size_t kMaxRouterNote = 4096;
+
+/// What a router is made for.
+struct RouterShape {
+  int32_t n_layers = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t pairing = KVQ_ROPE_HALF;  // kvq_rope; of the keys, which it sees before the rotation
+  int32_t sharing = 3;              // successive layers that share the decisions of the first of them
+  int32_t n_experts = 0;
+
+  bool operator==(const RouterShape&) const = default;
+
+  int32_t groups() const { return (n_layers + sharing - 1) / sharing; }
+  int32_t group_of(int32_t layer) const { return layer / sharing; }
+  /// The layer whose keys decide for `layer`.
+  int32_t deciding_layer(int32_t layer) const { return layer / sharing * sharing; }
+};
+
+/// P = softmax((SiLU(C·W1) ⊙ (C·W2))·W3) for a token's key C, before RoPE, and one probability for each expert
+/// (MoQAE section 4.2, with W3 square).
+struct RouterNetwork {
+  explicit RouterNetwork(Allocator& allocator)
+      : w1(StlAllocator<float>(allocator)), w2(w1.get_allocator()), w3(w1.get_allocator()) {}
+
+  Vector<float> w1;  // [n_experts, head_dim]: W1 transposed
+  Vector<float> w2;  // the same
+  Vector<float> w3;  // [n_experts, n_experts] from, to
+};
+
+/// The router of one group of layers, and what it does on the texts it was trained on.
+struct GroupRouter {
+  explicit GroupRouter(Allocator& allocator) : network(allocator), shares(StlAllocator<double>(allocator)) {}
+
+  RouterNetwork network;
+  Vector<double> shares;  // [n_experts] of the pages
+};
+
+/// How a router was trained.
+enum class RouterMethod : uint8_t { kLabel, kPaper };
+
+/// Routers for the layers of one model.
+struct ModelRouter {
+  explicit ModelRouter(Allocator& allocator)
+      : experts(StlAllocator<FormatPair>(allocator)),
+        groups(StlAllocator<GroupRouter>(allocator)),
+        note(StlAllocator<char>(allocator)) {}
+
+  RouterShape shape;
+  Vector<FormatPair> experts;  // [n_experts], those with more bits first
+  Vector<GroupRouter> groups;  // [shape.groups()]
+  RouterMethod method = RouterMethod::kLabel;
+  double mean_bits = 0.0;  // of a scalar in the pages that were trained on, as the router stores them
+  double lambda = 0.0;     // of the paper's loss; 0 for labels
+  int64_t tokens = 0;      // trained on
+  uint64_t seed = 1;
+  uint64_t model_id = 0;
+  String note;
+};
+
+/// Add to `votes` [n_experts] one for every token's most probable expert. Where two are equal the one with more bits,
+/// which comes first, gets the vote. `keys`: [tokens, head_dim], before RoPE.
+void add_votes(const RouterNetwork& network, std::span<const float> keys, std::span<int32_t> votes);
+
+/// The expert with the most votes; the first of them, which has the most bits, if there are several.
+int32_t elected(std::span<const int32_t> votes);
+
+}  // namespace kvq
