@@ -7,6 +7,7 @@
  *      context   memory, threads, limits and the device          kvq_context_create
  *      policy    which page format each layer uses               kvq_policy_load
  *      codebook  vector quantization trained for one model       kvq_codebook_load, kvq_codebook_trainer_create
+ *      router    which page format each page gets, by its keys   kvq_router_load, kvq_router_trainer_create
  *      cache     the shape of one model's attention layers       kvq_cache_create
  *      sequence  one conversation: lists of pages per head       kvq_sequence_create, kvq_append, kvq_attend
  *
@@ -499,6 +500,178 @@ KVQ_API kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* train
 
 /** Destroy a trainer. NULL is ignored. \since 0.1 */
 KVQ_API void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer);
+
+/* --------------------------------------------------------------------------------------------------------- routers */
+
+/** The most formats that a router can choose among. */
+#define KVQ_MAX_EXPERTS 8
+
+/** How routers are trained. */
+typedef int32_t kvq_router_method;
+enum {
+  KVQ_ROUTER_LABEL = 0, /**< On the cheapest format of each page that leaves the attention as good as it has to be. */
+  KVQ_ROUTER_PAPER = 1  /**< By the loss of the MoQAE paper, for comparison: it tends to one format for all. */
+};
+
+/** Routers for the layers of one model (MoQAE): small networks that choose the format of every page by the keys in it,
+ *  before RoPE. Immutable; caches that use it share it, so the handle may be destroyed before them. Files are in the
+ *  safetensors format. */
+typedef struct kvq_router kvq_router;
+
+/** Read routers from a file in memory. Every byte is checked; saving the result again gives the same bytes.
+ *
+ *  \param buffer  `size` bytes of a file written by ::kvq_router_save; not needed afterwards.
+ *  \param out     receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or no router; the message names the tensor or
+ *           field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_router_load(kvq_context* context, const void* buffer, size_t size, kvq_router** out,
+                                   kvq_error* error);
+
+/** Write routers as a file. The same routers give the same bytes.
+ *
+ *  \param buffer    host memory, or NULL to ask for the size only.
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the file in bytes; also when `capacity` is too small.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; capacity too small, nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capacity, size_t* size,
+                                   kvq_error* error);
+
+/** What routers are made for, and what they do on the pages that they were trained on: of each text all but the first
+ *  and the last, which is open. */
+typedef struct kvq_router_info {
+  uint32_t struct_size;
+  int32_t n_layers;
+  int32_t kv_heads;
+  int32_t head_dim;
+  kvq_rope rope;            /**< Of the keys that follow; routers see them before. */
+  int32_t sharing;          /**< Successive layers that share the decisions of the first of them. */
+  int32_t groups;           /**< Of such layers; each has a network. */
+  int32_t n_experts;        /**< Formats to choose among, 2 … ::KVQ_MAX_EXPERTS. */
+  kvq_router_method method; /**< It was trained with. */
+  int32_t reserved;         /**< 0. */
+  double lambda;            /**< As in kvq_router_trainer_options; 0 for labels. */
+  double mean_bits;         /**< True bits of a scalar, as pages are stored; the first and the open one not counted. */
+  double tolerance;         /**< Labels: the error of attention up to which a format was good enough for a page. */
+  double accuracy;          /**< Labels: the share of pages that get the format they were labelled with. */
+  int64_t tokens;           /**< Trained on. */
+  uint64_t seed;            /**< As in kvq_router_trainer_options. */
+  uint64_t model_id;        /**< As in kvq_cache_options. */
+  uint64_t bytes;           /**< Of one network in a file. */
+  const char* experts;      /**< Names of the formats as in a policy, those with more bits first, separated by ", ";
+                                 owned by the router. */
+  const char* note;         /**< UTF-8, NUL-terminated; owned by the router. */
+} kvq_router_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_router_describe(const kvq_router* router, kvq_router_info* info, kvq_error* error);
+
+/** One group of layers; see ::kvq_router_info. */
+typedef struct kvq_router_group_info {
+  uint32_t struct_size;
+  int32_t first_layer; /**< Whose keys decide. */
+  int32_t last_layer;
+  int32_t reserved;               /**< 0. */
+  double mean_bits;               /**< As in kvq_router_info, of these layers. */
+  double accuracy;                /**< As in kvq_router_info, of these layers. */
+  double shares[KVQ_MAX_EXPERTS]; /**< Of the pages that each format gets; 0 beyond `n_experts`. */
+} kvq_router_group_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \param group  0 … groups − 1.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status kvq_router_describe_group(const kvq_router* router, int32_t group, kvq_router_group_info* info,
+                                             kvq_error* error);
+
+/** Destroy a handle. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_router_destroy(kvq_router* router);
+
+struct kvq_cache_options;
+
+/** Trains routers from queries, keys and values that the caller's engine computed on some texts.
+ *
+ *      kvq_router_trainer_create(context, &cache_options, policy, &options, &trainer, &error);
+ *      for every text, for every layer: kvq_router_trainer_add(trainer, layer, n, q, k, v, KVQ_BF16, &error);
+ *      kvq_router_trainer_run(trainer, loss, hook, user, &error);
+ *      kvq_router_trainer_result(trainer, &router, &error);
+ *
+ *  Texts should be as long as those that the model will see, a few thousand tokens each, and tens of thousands
+ *  together: how much a page matters depends on what comes after it. */
+typedef struct kvq_router_trainer kvq_router_trainer;
+
+typedef struct kvq_router_trainer_options {
+  uint32_t struct_size;
+  kvq_router_method method; /**< ::KVQ_ROUTER_LABEL by default. */
+  int32_t sharing;          /**< Successive layers that share decisions, 1 … 65536; 3 by default. */
+  int32_t epochs;           /**< Passes over the keys, at most 10000; 0 (default): the library's choice. */
+  double mean_bits;         /**< For ::KVQ_ROUTER_LABEL, which needs it: the wanted mean of true bits of a scalar over
+                                 routed pages, from those of the last expert to those of the first. 0 by default. */
+  double lambda;            /**< For ::KVQ_ROUTER_PAPER: the weight of the model's loss against that of memory,
+                                 0 … 1; 0.5 by default. */
+  double learning_rate;     /**< Of AdamW, above 0, at most 1; 3e-4 by default. */
+  uint64_t seed;            /**< Of everything random; 1 by default. */
+  uint64_t max_bytes;       /**< Limit on keys kept and work space; 0 (default): only the context's. */
+  const char* note;         /**< UTF-8, at most 4096 bytes, copied. NULL (default): "". */
+} kvq_router_trainer_options;
+
+/** Fill with defaults; `mean_bits` is left 0 and must be set for labels. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_router_trainer_options_init(kvq_router_trainer_options* options);
+
+/** Create a trainer.
+ *
+ *  \param context  computes on the CPU.
+ *  \param cache    what a cache of the model would be made with: its shape, RoPE, scale and `model_id`, and a codebook
+ * if an expert is commvq. Not needed afterwards. \param policy   with a router's experts, those with more bits first;
+ * `votes` and the effort for commvq are used too. Not needed afterwards. \param out      receives the handle; set to
+ * NULL on failure. \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (a codebook for another model); KVQ_E_UNSUPPORTED
+ * (the context computes on a GPU); KVQ_E_MEMORY; KVQ_E_LIMIT. \threads any. \since 0.1 */
+KVQ_API kvq_status kvq_router_trainer_create(kvq_context* context, const struct kvq_cache_options* cache,
+                                             const kvq_policy* policy, const kvq_router_trainer_options* options,
+                                             kvq_router_trainer** out, kvq_error* error);
+
+/** Add one text to a layer. Every layer needs the same texts in the same order; layers may come in any order. For
+ *  labels this stores the text in every format and compares the attention of some of its queries, which takes most of
+ *  the time of training. Only keys of the first layer of each group are kept, as FP16.
+ *
+ *  \param n      tokens of the text, ≥ 1, at positions 0, 1, …; the first page and the last, which is still open, are
+ * not learned from, so that texts of up to 64 tokens teach nothing. \param q      queries before RoPE, `[n, q_heads,
+ * head_dim]`, in host memory, read before return; finite. NULL is allowed for ::KVQ_ROUTER_PAPER. \param k      keys
+ * before RoPE, `[n, kv_heads, head_dim]`, as for kvq_append. \param v      values, same shape and rules; NULL is
+ * allowed for ::KVQ_ROUTER_PAPER. \param dtype  element type of the three. \returns KVQ_OK; KVQ_E_ARGUMENT (also:
+ * another length than in other layers); KVQ_E_STATE (the training is done); KVQ_E_MEMORY; KVQ_E_LIMIT. \threads
+ * exclusive use of `trainer`. \since 0.1 */
+KVQ_API kvq_status kvq_router_trainer_add(kvq_router_trainer* trainer, int32_t layer, int32_t n, const void* q,
+                                          const void* k, const void* v, kvq_dtype dtype, kvq_error* error);
+
+/** Train the routers of all layers on the texts added, and drop them. Uses the threads of the context. The result
+ *  depends on the options and the texts alone.
+ *
+ *  \param loss      for ::KVQ_ROUTER_PAPER: the model's mean negative log-likelihood of a token of the texts (natural
+ *                   logarithm), above 0. Ignored for labels.
+ *  \param progress  called now and then from the calling thread; it may not use `trainer`. NULL: not called.
+ *  \param user      passed to `progress`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done; a layer lacks texts that another one has; no
+ *           text is long enough); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the texts are there
+ *           still.
+ *  \threads exclusive use of `trainer`.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_router_trainer_run(kvq_router_trainer* trainer, double loss, kvq_progress_hook progress,
+                                          void* user, kvq_error* error);
+
+/** The routers, after ::kvq_router_trainer_run. They outlive the trainer.
+ *
+ *  \param out  receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (not trained yet); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_router_trainer_result(const kvq_router_trainer* trainer, kvq_router** out, kvq_error* error);
+
+/** Destroy a trainer. NULL is ignored. \since 0.1 */
+KVQ_API void kvq_router_trainer_destroy(kvq_router_trainer* trainer);
 
 /* ----------------------------------------------------------------------------------------------------------- cache */
 

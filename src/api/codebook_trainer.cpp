@@ -1,7 +1,7 @@
 #include "codebooks/codebook_trainer.h"
 #include "api/boundary.h"
 #include "api/handles.h"
-#include "io/codebook_file.h"
+#include "io/metadata_fields.h"
 
 using namespace kvq;
 using namespace kvq::api;
@@ -43,7 +43,7 @@ CodebookTrainerOptions checked(const kvq_codebook_trainer_options& options) {
   result.model_id = options.model_id;
   result.max_bytes = options.max_bytes;
   if (options.note != nullptr) result.note = options.note;
-  io::check_note(result.note, "options->note");
+  io::check_note(result.note, kMaxCodebookNote, "options->note");
   return result;
 }
 

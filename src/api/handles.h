@@ -5,6 +5,7 @@
 #include "cache/sequence.h"
 #include "codebooks/model_coder.h"
 #include "core/parallel.h"
+#include "router/router.h"
 
 #include <memory>
 #include <mutex>
@@ -61,6 +62,15 @@ struct kvq_codebook {
   std::shared_ptr<const kvq::ModelCodebook> shared;
   mutable std::mutex coder_mutex;
   mutable std::weak_ptr<const kvq::ModelCoder> last_coder;
+};
+
+/// Caches hold `shared`, which outlives the handle.
+struct kvq_router {
+  kvq_router(kvq::Allocator& source, std::shared_ptr<const kvq::ModelRouter> router);
+
+  kvq::Allocator& allocator;
+  std::shared_ptr<const kvq::ModelRouter> shared;
+  kvq::String experts;  // their names
 };
 
 // Usage counts these objects by the size of their base.

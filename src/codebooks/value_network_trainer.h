@@ -1,11 +1,11 @@
 // Trains a network that proposes the bits of a value's code, and the code with it, by gradient descent.
 #pragma once
 
-#include "codebooks/adamw.h"
 #include "codebooks/value_alternation.h"
 #include "codebooks/value_network.h"
 #include "codebooks/value_network_gradient.h"
 #include "codebooks/value_network_layout.h"
+#include "core/adamw.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 

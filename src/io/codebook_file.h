@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <span>
-#include <string_view>
 
 namespace kvq::io {
 
@@ -18,8 +17,5 @@ ModelCodebook read_codebook(Allocator& allocator, std::span<const std::byte> byt
 /// The file of a codebook, ready to be written while the codebook lives: a tensor `layers.N.<array>` for each array of
 /// each layer that is present, and everything else as metadata. Reading it back gives the same codebook.
 SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codebook);
-
-/// Throws KVQ_E_ARGUMENT naming `argument` unless the text may be the note of a codebook: UTF-8, not too long.
-void check_note(std::string_view note, const char* argument);
 
 }  // namespace kvq::io

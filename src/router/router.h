@@ -10,7 +10,7 @@
 
 namespace kvq {
 
-inline constexpr int32_t kMaxExperts = 8;
+inline constexpr int32_t kMaxExperts = KVQ_MAX_EXPERTS;
 inline constexpr size_t kMaxRouterNote = 4096;
 
 /// What a router is made for.
@@ -47,6 +47,7 @@ struct GroupRouter {
 
   RouterNetwork network;
   Vector<double> shares;  // [n_experts] of the pages
+  double accuracy = 0.0;  // share of the pages that get the expert they were labelled with
 };
 
 /// How a router was trained.
@@ -56,15 +57,19 @@ enum class RouterMethod : uint8_t { kLabel, kPaper };
 struct ModelRouter {
   explicit ModelRouter(Allocator& allocator)
       : experts(StlAllocator<FormatPair>(allocator)),
+        expert_bits(StlAllocator<double>(allocator)),
         groups(StlAllocator<GroupRouter>(allocator)),
         note(StlAllocator<char>(allocator)) {}
 
   RouterShape shape;
   Vector<FormatPair> experts;  // [n_experts], those with more bits first
+  Vector<double> expert_bits;  // [n_experts] true bits of a scalar
   Vector<GroupRouter> groups;  // [shape.groups()]
   RouterMethod method = RouterMethod::kLabel;
   double mean_bits = 0.0;  // of a scalar in the pages that were trained on, as the router stores them
   double lambda = 0.0;     // of the paper's loss; 0 for labels
+  double tolerance = 0.0;  // of labels: the largest error with which an expert is good enough; 0 for the paper's loss
+  double accuracy = 0.0;   // share of the pages that get the expert they were labelled with
   int64_t tokens = 0;      // trained on
   uint64_t seed = 1;
   uint64_t model_id = 0;

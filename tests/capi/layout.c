@@ -117,6 +117,49 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);
   OFFSET(kvq_codebook_trainer_options, note, 80);
 
+  CHECK(sizeof(kvq_router_info) == 120);
+  OFFSET(kvq_router_info, struct_size, 0);
+  OFFSET(kvq_router_info, n_layers, 4);
+  OFFSET(kvq_router_info, kv_heads, 8);
+  OFFSET(kvq_router_info, head_dim, 12);
+  OFFSET(kvq_router_info, rope, 16);
+  OFFSET(kvq_router_info, sharing, 20);
+  OFFSET(kvq_router_info, groups, 24);
+  OFFSET(kvq_router_info, n_experts, 28);
+  OFFSET(kvq_router_info, method, 32);
+  OFFSET(kvq_router_info, reserved, 36);
+  OFFSET(kvq_router_info, lambda, 40);
+  OFFSET(kvq_router_info, mean_bits, 48);
+  OFFSET(kvq_router_info, tolerance, 56);
+  OFFSET(kvq_router_info, accuracy, 64);
+  OFFSET(kvq_router_info, tokens, 72);
+  OFFSET(kvq_router_info, seed, 80);
+  OFFSET(kvq_router_info, model_id, 88);
+  OFFSET(kvq_router_info, bytes, 96);
+  OFFSET(kvq_router_info, experts, 104);
+  OFFSET(kvq_router_info, note, 112);
+
+  CHECK(sizeof(kvq_router_group_info) == 96);
+  OFFSET(kvq_router_group_info, struct_size, 0);
+  OFFSET(kvq_router_group_info, first_layer, 4);
+  OFFSET(kvq_router_group_info, last_layer, 8);
+  OFFSET(kvq_router_group_info, reserved, 12);
+  OFFSET(kvq_router_group_info, mean_bits, 16);
+  OFFSET(kvq_router_group_info, accuracy, 24);
+  OFFSET(kvq_router_group_info, shares, 32);
+
+  CHECK(sizeof(kvq_router_trainer_options) == 64);
+  OFFSET(kvq_router_trainer_options, struct_size, 0);
+  OFFSET(kvq_router_trainer_options, method, 4);
+  OFFSET(kvq_router_trainer_options, sharing, 8);
+  OFFSET(kvq_router_trainer_options, epochs, 12);
+  OFFSET(kvq_router_trainer_options, mean_bits, 16);
+  OFFSET(kvq_router_trainer_options, lambda, 24);
+  OFFSET(kvq_router_trainer_options, learning_rate, 32);
+  OFFSET(kvq_router_trainer_options, seed, 40);
+  OFFSET(kvq_router_trainer_options, max_bytes, 48);
+  OFFSET(kvq_router_trainer_options, note, 56);
+
   CHECK(sizeof(kvq_cache_options) == 72);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
@@ -180,8 +223,9 @@ static void numbers(void) {
   CHECK(KVQ_LOG_ERROR == 0 && KVQ_LOG_WARNING == 1 && KVQ_LOG_INFO == 2);
   CHECK(KVQ_SCOPE_LAYER == 0 && KVQ_SCOPE_HEAD == 1);
   CHECK(KVQ_PAGE_SLOTS == 32);
+  CHECK(KVQ_MAX_EXPERTS == 8 && KVQ_ROUTER_LABEL == 0 && KVQ_ROUTER_PAPER == 1);
   CHECK(sizeof(kvq_status) == 4 && sizeof(kvq_dtype) == 4 && sizeof(kvq_device) == 4 && sizeof(kvq_rope) == 4 &&
-        sizeof(kvq_log_level) == 4 && sizeof(kvq_scope) == 4);
+        sizeof(kvq_log_level) == 4 && sizeof(kvq_scope) == 4 && sizeof(kvq_router_method) == 4);
 }
 
 void test_layout(void) {

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "codebooks/adamw.h"
+#include "core/adamw.h"
 
 namespace {
 

@@ -1,0 +1,102 @@
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "io/router_file.h"
+#include "router/model_router.h"
+
+#include <algorithm>
+
+using namespace kvq;
+using namespace kvq::api;
+
+namespace {
+
+kvq_router_info describe(const kvq_router& handle) {
+  const ModelRouter& router = *handle.shared;
+  kvq_router_info info{};
+  info.struct_size = sizeof(info);
+  info.n_layers = router.shape.n_layers;
+  info.kv_heads = router.shape.kv_heads;
+  info.head_dim = router.shape.head_dim;
+  info.rope = router.shape.pairing;
+  info.sharing = router.shape.sharing;
+  info.groups = router.shape.groups();
+  info.n_experts = router.shape.n_experts;
+  info.method = static_cast<kvq_router_method>(router.method);
+  info.lambda = router.lambda;
+  info.mean_bits = router.mean_bits;
+  info.tolerance = router.tolerance;
+  info.accuracy = router.accuracy;
+  info.tokens = router.tokens;
+  info.seed = router.seed;
+  info.model_id = router.model_id;
+  info.bytes = router_bytes(router.shape);
+  info.experts = handle.experts.c_str();
+  info.note = router.note.c_str();
+  return info;
+}
+
+kvq_router_group_info describe_group(const ModelRouter& router, int32_t index) {
+  const GroupRouter& group = router.groups[static_cast<size_t>(index)];
+  kvq_router_group_info info{};
+  info.struct_size = sizeof(info);
+  info.first_layer = index * router.shape.sharing;
+  info.last_layer = info.first_layer + layers_of_group(router.shape, index) - 1;
+  info.mean_bits = mean_bits(router, group);
+  info.accuracy = group.accuracy;
+  std::copy(group.shares.begin(), group.shares.end(), info.shares);
+  return info;
+}
+
+}  // namespace
+
+kvq_router::kvq_router(Allocator& source, std::shared_ptr<const ModelRouter> router)
+    : allocator(source), shared(std::move(router)), experts(io::experts_text(source, shared->experts)) {}
+
+kvq_status kvq_router_load(kvq_context* context, const void* buffer, size_t size, kvq_router** out, kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require(buffer, "buffer");
+    require(out, "out");
+    Allocator& allocator = context->allocator;
+    auto router = std::allocate_shared<const ModelRouter>(
+        StlAllocator<ModelRouter>(allocator),
+        io::read_router(allocator, {static_cast<const std::byte*>(buffer), size}));
+    *out = make_owned<kvq_router>(allocator, allocator, std::move(router)).release();
+  });
+}
+
+kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require(router, "router");
+    require(size, "size");
+    const io::SafetensorsWriter file = io::router_file(router->allocator, *router->shared);
+    *size = file.size();
+    if (buffer == nullptr) return;
+    if (capacity < *size) fail(KVQ_E_ARGUMENT, "capacity is %zu, the file needs %zu bytes", capacity, *size);
+    file.write({static_cast<std::byte*>(buffer), *size});
+  });
+}
+
+kvq_status kvq_router_describe(const kvq_router* router, kvq_router_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(router, "router");
+    require_struct(info, "info");
+    *info = describe(*router);
+  });
+}
+
+kvq_status kvq_router_describe_group(const kvq_router* router, int32_t group, kvq_router_group_info* info,
+                                     kvq_error* error) {
+  return guarded(error, [&] {
+    require(router, "router");
+    require_range(group, 0, router->shared->shape.groups() - 1, "group");
+    require_struct(info, "info");
+    *info = describe_group(*router->shared, group);
+  });
+}
+
+void kvq_router_destroy(kvq_router* router) {
+  if (router == nullptr) return;
+  Deleter<kvq_router>(router->allocator, sizeof(kvq_router), alignof(kvq_router))(router);
+}

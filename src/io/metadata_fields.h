@@ -1,0 +1,95 @@
+// The metadata of our safetensors files: what they say in text.
+#pragma once
+
+#include "core/memory.h"
+#include "io/safetensors.h"
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace kvq::io {
+
+inline constexpr int kHexadecimal = 16;
+
+/// A number as text: the shortest that reads back as the same number.
+class NumberText {
+ public:
+  template <typename Number, typename... Format>
+  explicit NumberText(Number value, Format... format) {
+    const auto [end, code] = std::to_chars(text_.data(), text_.data() + text_.size(), value, format...);
+    size_ = static_cast<size_t>(end - text_.data());
+  }
+  operator std::string_view() const { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 40> text_{};
+  size_t size_ = 0;
+};
+
+/// Numbers with a space between them.
+String list_text(Allocator& allocator, std::span<const double> values);
+
+/// "<list>.<index>.<field>", the name of a tensor or of an entry of the metadata.
+class ItemKey {
+ public:
+  ItemKey(const char* list, int32_t index, const char* field);
+  const char* c_str() const { return text_.data(); }
+
+ private:
+  std::array<char, 64> text_{};
+};
+
+/// The metadata of a file, read field by field. Whatever is wrong throws KVQ_E_FORMAT.
+class MetadataFields {
+ public:
+  /// `content` is what messages call the file.
+  MetadataFields(const SafetensorsFile& file, const char* content) : file_(file), content_(content) {}
+
+  /// That the file has the metadata `type`, and `version`; throws KVQ_E_MISMATCH for another version.
+  void check_type(std::string_view type, int32_t version) const;
+
+  bool has(const char* key) const { return file_.metadata(key) != nullptr; }
+  std::string_view text(const char* key) const;
+  /// Of at most `most` bytes, without NUL.
+  std::string_view note(const char* key, size_t most) const;
+  template <typename Number, typename... Format>
+  Number number(const char* key, Format... format) const {
+    const std::string_view spelling = text(key);
+    Number value{};
+    const char* end = spelling.data() + spelling.size();
+    const auto [stop, code] = std::from_chars(spelling.data(), end, value, format...);
+    if (code != std::errc() || stop != end) refuse(key, "a number");
+    return value;
+  }
+  /// A number that is finite and not negative.
+  double amount(const char* key) const;
+  /// Such numbers with a space between them; `expected` says how many there must be, for the message.
+  void amounts(const char* key, std::span<double> values, const char* expected) const;
+  template <size_t n>
+  int32_t choice(const char* key, const std::array<const char*, n>& names, const char* expected) const {
+    const std::string_view spelling = text(key);
+    for (size_t i = 0; i < n; ++i) {
+      if (!spelling.empty() && spelling == names[i]) return static_cast<int32_t>(i);
+    }
+    refuse(key, expected);
+  }
+  [[noreturn]] void refuse(const char* key, const char* expected) const;
+
+  /// Numbers of the tensor `name`, which must be there with this type and shape.
+  void read_tensor(const char* name, kvq_dtype dtype, const TensorShape& shape, Vector<float>& numbers) const;
+  /// That the file has no other tensors than the `expected` ones.
+  void check_tensor_count(size_t expected) const;
+
+ private:
+  const SafetensorsFile& file_;
+  const char* content_;
+};
+
+/// Throws KVQ_E_ARGUMENT naming `argument` unless the text may be a note: UTF-8, of at most `most` bytes.
+void check_note(std::string_view note, size_t most, const char* argument);
+
+}  // namespace kvq::io

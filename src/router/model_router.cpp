@@ -1,0 +1,77 @@
+#include "router/model_router.h"
+
+#include "core/error.h"
+#include "core/float16.h"
+#include "core/limits.h"
+
+#include <algorithm>
+
+namespace kvq {
+namespace {
+
+constexpr int32_t kMaxLayers = 65536;
+constexpr int32_t kMaxKvHeads = 4096;
+
+}  // namespace
+
+void check_router_shape(const RouterShape& shape, kvq_status status, const char* prefix) {
+  const auto check = [&](int32_t value, int32_t low, int32_t high, const char* field) {
+    if (value >= low && value <= high) return;
+    fail(status, "%s%s is %d, must be in [%d, %d]", prefix, field, value, low, high);
+  };
+  check(shape.n_layers, 1, kMaxLayers, "n_layers");
+  check(shape.kv_heads, 1, kMaxKvHeads, "kv_heads");
+  check(shape.head_dim, 8, kMaxHeadDim, "head_dim");
+  if (shape.head_dim % 8 != 0) {
+    fail(status, "%shead_dim is %d, must be a multiple of 8", prefix, shape.head_dim);
+  }
+  check(shape.pairing, KVQ_ROPE_NONE, KVQ_ROPE_INTERLEAVED, "rope");
+  check(shape.sharing, 1, kMaxLayers, "sharing");
+  check(shape.n_experts, 2, kMaxExperts, "n_experts");
+}
+
+void check_router_experts(const ModelRouter& router, kvq_status status, const char* prefix) {
+  for (size_t i = 1; i < router.experts.size(); ++i) {
+    const std::string name = format_pair_name(router.experts[i]);
+    if (std::find(router.experts.begin(), router.experts.begin() + static_cast<std::ptrdiff_t>(i), router.experts[i]) !=
+        router.experts.begin() + static_cast<std::ptrdiff_t>(i)) {
+      fail(status, "%sexperts: %s is there twice", prefix, name.c_str());
+    }
+    if (router.expert_bits[i] <= router.expert_bits[i - 1]) continue;
+    fail(status, "%sexperts: %s has %.4g bits, more than %s before it, which has %.4g", prefix, name.c_str(),
+         router.expert_bits[i], format_pair_name(router.experts[i - 1]).c_str(), router.expert_bits[i - 1]);
+  }
+}
+
+void check_router_network(const RouterShape& shape, const RouterNetwork& network, int32_t group, kvq_status status) {
+  for_each_router_array(shape, [&](const RouterArray& array) {
+    const Vector<float>& numbers = network.*array.numbers;
+    if (numbers.size() != array.shape.elements()) {
+      fail(status, "groups.%d.%s has %zu numbers, must have %zu", group, array.name, numbers.size(),
+           array.shape.elements());
+    }
+    const auto bad = std::find_if_not(numbers.begin(), numbers.end(),
+                                      [](float value) { return is_finite_float16(to_float16(value)); });
+    if (bad == numbers.end()) return;
+    fail(status, "groups.%d.%s: number %zu is %g, must be finite in FP16", group, array.name,
+         static_cast<size_t>(bad - numbers.begin()), static_cast<double>(*bad));
+  });
+}
+
+int32_t layers_of_group(const RouterShape& shape, int32_t group) {
+  return std::min(shape.sharing, shape.n_layers - group * shape.sharing);
+}
+
+double mean_bits(const ModelRouter& router, const GroupRouter& group) {
+  double sum = 0.0;
+  for (size_t i = 0; i < group.shares.size(); ++i) sum += group.shares[i] * router.expert_bits[i];
+  return sum;
+}
+
+uint64_t router_bytes(const RouterShape& shape) {
+  uint64_t numbers = 0;
+  for_each_router_array(shape, [&](const RouterArray& array) { numbers += array.shape.elements(); });
+  return numbers * sizeof(uint16_t);
+}
+
+}  // namespace kvq
