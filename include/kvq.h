@@ -703,9 +703,9 @@ typedef struct kvq_cache_options {
                               many layers and KV heads, this `head_dim` and `rope`, and this `model_id` unless one of
                               them is 0. It may be destroyed afterwards, and shared by any number of caches. NULL:
                               none (default). */
-  const kvq_router* router; /**< What `router` in a policy needs: of this context, trained for this shape, `rope`,
-                              `model_id` unless one of them is 0, and the policy's experts. It may be destroyed
-                              afterwards, and shared by any number of caches. NULL: none (default). */
+  const kvq_router* router;     /**< What `router` in a policy needs: of this context, trained for this shape, `rope`,
+                                  `model_id` unless one of them is 0, and the policy's experts. It may be destroyed
+                                  afterwards, and shared by any number of caches. NULL: none (default). */
 } kvq_cache_options;
 
 /** Fill with defaults; the four sizes are left 0 and must be set. NULL is ignored. \since 0.1 */
