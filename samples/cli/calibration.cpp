@@ -1,6 +1,7 @@
 #include "calibration.h"
 
 #include <algorithm>
+#include <filesystem>
 
 namespace cli {
 namespace {
@@ -20,7 +21,19 @@ std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) 
   return taken;
 }
 
+std::string hexadecimal(uint64_t value) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
+  return text;
+}
+
 }  // namespace
+
+int32_t calibration_window(int32_t max_positions, int64_t tokens) {
+  constexpr int64_t kWindow = 2048;
+  return static_cast<int32_t>(std::min<int64_t>({kWindow, max_positions, tokens}));
+}
 
 std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std::vector<int32_t>>& texts,
                                                           int64_t tokens, int32_t window) {
@@ -49,6 +62,18 @@ uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows) {
     for (const int32_t token : window) add(static_cast<uint32_t>(token));
   }
   return hash ^ hash >> 32;
+}
+
+std::string describe_windows(const std::vector<std::string>& files,
+                             const std::vector<std::span<const int32_t>>& windows, int32_t window) {
+  size_t tokens = 0;
+  for (const auto& each : windows) tokens += each.size();
+  std::string names;
+  for (const std::string& file : files) {
+    names += (names.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
+  }
+  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
+         hexadecimal(fingerprint(windows)) + ")";
 }
 
 }  // namespace cli

@@ -2,9 +2,13 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace cli {
+
+/** The length of windows to train on: 2048, or what a model or a few tokens allow. */
+int32_t calibration_window(int32_t max_positions, int64_t tokens);
 
 /** Tokens to train on: about `tokens` in windows of `window`, as many from each text and spread evenly over it. Where a
  *  text is too short for its share, the others give more; one shorter than a window gives what it has. Windows of
@@ -14,5 +18,9 @@ std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std:
 
 /** A number that changes with any token. */
 uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows);
+
+/** What was trained on, in words: the same only for the same tokens in the same windows. `files`: the texts' names. */
+std::string describe_windows(const std::vector<std::string>& files,
+                             const std::vector<std::span<const int32_t>>& windows, int32_t window);
 
 }  // namespace cli

@@ -36,6 +36,7 @@ void add_commands(CLI::App& app) {
   CLI::App* train = app.add_subcommand("train", "Train what compression needs to know about a model");
   train->require_subcommand(1);
   cli::add_train_codebook(*train);
+  cli::add_train_router(*train);
   CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
   cli::add_bench_attend(*bench);

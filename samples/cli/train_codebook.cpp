@@ -15,8 +15,6 @@
 namespace cli {
 namespace {
 
-constexpr int32_t kWindow = 2048;
-
 struct Options {
   std::string model;
   std::vector<std::string> texts;
@@ -33,26 +31,6 @@ struct Options {
   ComputeOptions compute;
   bool json = false;
 };
-
-std::string hexadecimal(uint64_t value) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
-  return text;
-}
-
-/** What was trained on; a later run resumes only what has the same note. */
-std::string describe_windows(const Options& options, const std::vector<std::span<const int32_t>>& windows,
-                             int32_t window) {
-  size_t tokens = 0;
-  for (const auto& each : windows) tokens += each.size();
-  std::string names;
-  for (const std::string& text : options.texts) {
-    names += (names.empty() ? "" : ", ") + std::filesystem::path(text).filename().string();
-  }
-  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
-         hexadecimal(fingerprint(windows)) + ")";
-}
 
 /** Mean key errors of the first stage, the first two, the first four, … and all. */
 std::string stages_text(const kvq_codebook* codebook) {
@@ -126,9 +104,9 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
   training.options.value_rounds = options.value_rounds;
   training.options.key_norms = training.options.value_scope;
   training.options.seed = options.seed;
-  const auto window = static_cast<int32_t>(std::min<int64_t>({int64_t{kWindow}, config.max_positions, options.tokens}));
+  const int32_t window = calibration_window(config.max_positions, options.tokens);
   training.windows = calibration_windows(texts, options.tokens, window);
-  training.note = describe_windows(options, training.windows, window);
+  training.note = describe_windows(options.texts, training.windows, window);
   training.partial = options.out + ".partial";
   return training;
 }

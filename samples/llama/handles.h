@@ -19,6 +19,8 @@ struct HandleDeleter {
   void operator()(kvq_sequence* handle) const { kvq_sequence_destroy(handle); }
   void operator()(kvq_codebook* handle) const { kvq_codebook_destroy(handle); }
   void operator()(kvq_codebook_trainer* handle) const { kvq_codebook_trainer_destroy(handle); }
+  void operator()(kvq_router* handle) const { kvq_router_destroy(handle); }
+  void operator()(kvq_router_trainer* handle) const { kvq_router_trainer_destroy(handle); }
 };
 
 using ContextHandle = std::unique_ptr<kvq_context, HandleDeleter>;
@@ -27,6 +29,8 @@ using CacheHandle = std::unique_ptr<kvq_cache, HandleDeleter>;
 using SequenceHandle = std::unique_ptr<kvq_sequence, HandleDeleter>;
 using CodebookHandle = std::unique_ptr<kvq_codebook, HandleDeleter>;
 using CodebookTrainerHandle = std::unique_ptr<kvq_codebook_trainer, HandleDeleter>;
+using RouterHandle = std::unique_ptr<kvq_router, HandleDeleter>;
+using RouterTrainerHandle = std::unique_ptr<kvq_router_trainer, HandleDeleter>;
 
 /** Run `call(kvq_error*)` and turn a failure into an Error with the library's message. */
 template <class Call>
@@ -140,6 +144,48 @@ inline CodebookHandle trainer_result(const kvq_codebook_trainer* trainer) {
   kvq_codebook* handle = nullptr;
   checked([&](kvq_error* error) { return kvq_codebook_trainer_result(trainer, &handle, error); });
   return CodebookHandle(handle);
+}
+
+inline RouterHandle load_router(kvq_context* context, std::span<const std::byte> file) {
+  kvq_router* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_router_load(context, file.data(), file.size(), &handle, error); });
+  return RouterHandle(handle);
+}
+
+inline std::vector<std::byte> save_router(const kvq_router* router) {
+  size_t size = 0;
+  checked([&](kvq_error* error) { return kvq_router_save(router, nullptr, 0, &size, error); });
+  std::vector<std::byte> file(size);
+  checked([&](kvq_error* error) { return kvq_router_save(router, file.data(), file.size(), &size, error); });
+  return file;
+}
+
+inline kvq_router_info describe_router(const kvq_router* router) {
+  kvq_router_info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return kvq_router_describe(router, &info, error); });
+  return info;
+}
+
+inline kvq_router_group_info describe_router_group(const kvq_router* router, int32_t group) {
+  kvq_router_group_info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return kvq_router_describe_group(router, group, &info, error); });
+  return info;
+}
+
+inline RouterTrainerHandle make_router_trainer(kvq_context* context, const kvq_cache_options& cache,
+                                               const kvq_policy* policy, const kvq_router_trainer_options& options) {
+  kvq_router_trainer* handle = nullptr;
+  checked(
+      [&](kvq_error* error) { return kvq_router_trainer_create(context, &cache, policy, &options, &handle, error); });
+  return RouterTrainerHandle(handle);
+}
+
+inline RouterHandle trainer_result(const kvq_router_trainer* trainer) {
+  kvq_router* handle = nullptr;
+  checked([&](kvq_error* error) { return kvq_router_trainer_result(trainer, &handle, error); });
+  return RouterHandle(handle);
 }
 
 /** Bytes of one sequence, or of the whole cache when `sequence` is NULL. */

@@ -27,8 +27,7 @@ std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
 
 }  // namespace
 
-CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format) {
-  check_device(model.device(), context);
+kvq_cache_options cache_options(const Model& model) {
   const ModelConfig& config = model.config();
   kvq_cache_options options;
   kvq_cache_options_init(&options);
@@ -39,7 +38,12 @@ CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheForm
   options.rope = KVQ_ROPE_HALF;
   options.inv_freq = config.inv_freq.data();
   options.model_id = model.weights().fingerprint;
-  return make_cache(context, options, format);
+  return options;
+}
+
+CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format) {
+  check_device(model.device(), context);
+  return make_cache(context, cache_options(model), format);
 }
 
 Model::Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device)
@@ -76,7 +80,7 @@ void Session::clear() {
 
 void Session::observe(Observer observer) {
   if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {
-    throw Error("keys and values can be observed on the CPU only");
+    throw Error("attention can be observed on the CPU only");
   }
   observer_ = std::move(observer);
 }
@@ -156,7 +160,6 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
     device.rms_norm(k, layer.k_norm, config.rms_norm_eps, k);
   }
 
-  if (observer_) observer_(index, n, k.data(), v.data());
   checked([&](kvq_error* error) {
     return kvq_append(cache_.get(), sequence_.get(), index, n, k.data(), v.data(), KVQ_F32, nullptr, error);
   });
@@ -172,6 +175,7 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
   batch.out = attended_.data.get();
   batch.sliding_window = config.sliding_window;
   checked([&](kvq_error* error) { return kvq_attend(cache_.get(), index, &batch, error); });
+  if (observer_) observer_({index, n, q.data(), k.data(), v.data(), attended_.data.get()});
   device.apply_and_add(layer.o, rows_of(attended_, n, layer.q.weight.rows), x);
 }
 

@@ -39,6 +39,9 @@ class Model {
  *  \param format   Only needed during the call. */
 CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format);
 
+/** What a cache of the model's shape is made with. Refers to the model's config. */
+kvq_cache_options cache_options(const Model& model);
+
 /** One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
  *  context must outlive it. Sessions of one model are used one at a time. */
 class Session {
@@ -61,9 +64,18 @@ class Session {
   /** Start over with an empty sequence. */
   void clear();
 
-  /** Sees the keys before RoPE and the values of every layer, `[n, kv_heads, head_dim]` in host memory, on their way
-   *  into the cache. */
-  using Observer = std::function<void(int32_t layer, int32_t n, const float* k, const float* v)>;
+  /** The attention of n tokens in one layer, `[n, heads, head_dim]` in host memory: queries and keys before RoPE,
+   * values, and what came of them. */
+  struct Observed {
+    int32_t layer;
+    int32_t n;
+    const float* q;
+    const float* k;
+    const float* v;
+    const float* attended;
+  };
+  /** Sees the attention of every layer when it has been computed. */
+  using Observer = std::function<void(const Observed& observed)>;
   /** From now on; an empty one ends it. For models on the CPU. */
   void observe(Observer observer);
 

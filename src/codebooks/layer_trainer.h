@@ -4,6 +4,7 @@
 #include "codebooks/model_codebook.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "core/training_progress.h"
 #include "kvq.h"
 
 #include <cstdint>
@@ -14,28 +15,6 @@ namespace kvq {
 struct TrainingRounds {
   int32_t keys = 0;  // 0: as many as the algorithm's default
   int32_t values = 0;
-};
-
-/// The caller's hook, which sees one side after the other as one stretch of work.
-class TrainingProgress {
- public:
-  TrainingProgress(kvq_progress_hook hook, void* user) : hook_(hook), user_(user) {}
-
-  /// The part of the work from `begin` to `end`, which are shares of this part.
-  TrainingProgress part(double begin, double end) const {
-    TrainingProgress result(*this);
-    result.begin_ = begin_ + begin * (end_ - begin_);
-    result.end_ = begin_ + end * (end_ - begin_);
-    return result;
-  }
-  /// False when the hook asks to stop.
-  bool report(double done) const { return hook_ == nullptr || hook_(user_, begin_ + done * (end_ - begin_)) == 0; }
-
- private:
-  kvq_progress_hook hook_;
-  void* user_;
-  double begin_ = 0.0;
-  double end_ = 1.0;
 };
 
 /// Train one side from numbers [tokens][kv_heads * head_dim], keys before RoPE, and fill its arrays of `layer`. Returns

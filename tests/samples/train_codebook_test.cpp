@@ -69,7 +69,7 @@ llama::ContextHandle make_context() {
 
 }  // namespace
 
-TEST_CASE("an observer sees the keys before RoPE and the values that enter the cache, and changes nothing") {
+TEST_CASE("an observer sees queries and keys before RoPE, values and what comes of them, and changes nothing") {
   for (const TinyLayout& layout : tiny_layouts()) {
     CAPTURE(layout.name);
     const ScratchDirectory directory;
@@ -84,10 +84,11 @@ TEST_CASE("an observer sees the keys before RoPE and the values that enter the c
     std::vector<std::vector<float>> k(static_cast<size_t>(model.config().n_layers));
     std::vector<std::vector<float>> v(k.size());
     llama::Session session(model, context.get(), nullptr);
-    session.observe([&](int32_t layer, int32_t n, const float* keys, const float* values) {
-      const size_t count = static_cast<size_t>(n) * width;
-      k[static_cast<size_t>(layer)].insert(k[static_cast<size_t>(layer)].end(), keys, keys + count);
-      v[static_cast<size_t>(layer)].insert(v[static_cast<size_t>(layer)].end(), values, values + count);
+    session.observe([&](const llama::Session::Observed& seen) {
+      const size_t count = static_cast<size_t>(seen.n) * width;
+      const auto layer = static_cast<size_t>(seen.layer);
+      k[layer].insert(k[layer].end(), seen.k, seen.k + count);
+      v[layer].insert(v[layer].end(), seen.v, seen.v + count);
     });
     CHECK(run_in_chunks(session, tokens, 2) == expected);
     session.observe({});
@@ -97,11 +98,19 @@ TEST_CASE("an observer sees the keys before RoPE and the values that enter the c
       REQUIRE(v[layer].size() == tokens.size() * width);
     }
 
-    // At position 0 nothing is rotated: the same token anywhere has the same key in layer 0.
+    // At position 0 nothing is rotated: the same token anywhere has the same key in layer 0. It attends to itself
+    // alone: what comes of it are the values.
     llama::Session first(model, context.get(), nullptr);
     std::vector<float> alone;
-    first.observe([&](int32_t layer, int32_t, const float* keys, const float*) {
-      if (layer == 0) alone.assign(keys, keys + width);
+    const size_t q_heads = static_cast<size_t>(model.config().q_heads);
+    const size_t head_dim = static_cast<size_t>(model.config().head_dim);
+    first.observe([&](const llama::Session::Observed& seen) {
+      if (seen.layer == 0) alone.assign(seen.k, seen.k + width);
+      for (size_t i = 0; i < q_heads * head_dim; ++i) {
+        const size_t kv_head = i / head_dim / (q_heads * head_dim / width);
+        const float value = seen.v[kv_head * head_dim + i % head_dim];
+        CHECK(std::abs(seen.attended[i] - value) <= 1e-3f * (1.0f + std::abs(value)));
+      }
     });
     first.forward(std::span(tokens).last(1), false);
     for (size_t i = 0; i < width; ++i) {
