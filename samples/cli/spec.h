@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "llama/handles.h"
@@ -8,16 +9,17 @@ namespace cli {
 
 inline constexpr const char* kSpecHelp =
     "KV format: fp16, int8, int4, int3 or int2, optionally with +hadamard (the newest page of 32 tokens "
-    "stays FP16), commvq:FILE with a file of codebooks, each with +METHOD:BUDGET to evict tokens after the prompt "
-    "(streaming, "
-    "h2o, snapkv, pyramid, adasnap, adapyramid), or a policy file (YAML), followed by @FILE if it needs codebooks";
+    "stays FP16); commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they "
+    "choose commvq; or a policy file (YAML), followed by @FILE for codebooks and routers that it needs; each with "
+    "+METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
 
 /** What a SPEC stands for. */
 struct Spec {
   llama::PolicyHandle policy;
   llama::CodebookHandle codebook;
+  llama::RouterHandle router;
 
-  operator llama::CacheFormat() const { return {policy.get(), codebook.get()}; }
+  operator llama::CacheFormat() const { return {policy.get(), codebook.get(), router.get()}; }
   bool evicts() const { return llama::describe_policy(policy.get()).eviction_budget > 0; }
 };
 
