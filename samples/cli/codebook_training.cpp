@@ -54,9 +54,11 @@ void collect(Engine& engine, kvq_codebook_trainer* trainer, const std::vector<bo
   for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
   Progress progress("keys and values", tokens);
   llama::Session session(engine.model, engine.context.get(), nullptr);
-  session.observe([&](int32_t layer, int32_t n, const float* k, const float* v) {
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
     if (finished[static_cast<size_t>(layer)]) return;
-    llama::checked([&](kvq_error* error) { return kvq_codebook_trainer_add(trainer, layer, n, k, v, KVQ_F32, error); });
+    llama::checked([&](kvq_error* error) {
+      return kvq_codebook_trainer_add(trainer, layer, seen.n, seen.k, seen.v, KVQ_F32, error);
+    });
   });
   for (std::span<const int32_t> window : windows) {
     session.clear();

@@ -69,7 +69,8 @@ llama::ContextHandle make_context() {
 
 }  // namespace
 
-TEST_CASE("an observer sees the keys before RoPE and the values that enter the cache, and changes nothing") {
+TEST_CASE(
+    "an observer sees keys and queries before RoPE, values, and what attention made of them, and changes nothing") {
   for (const TinyLayout& layout : tiny_layouts()) {
     CAPTURE(layout.name);
     const ScratchDirectory directory;
@@ -83,11 +84,17 @@ TEST_CASE("an observer sees the keys before RoPE and the values that enter the c
     const size_t width = static_cast<size_t>(model.config().kv_heads) * static_cast<size_t>(model.config().head_dim);
     std::vector<std::vector<float>> k(static_cast<size_t>(model.config().n_layers));
     std::vector<std::vector<float>> v(k.size());
+    std::vector<std::vector<float>> q(k.size());
+    std::vector<std::vector<float>> attended(k.size());
+    const size_t q_width = static_cast<size_t>(model.config().q_heads) * static_cast<size_t>(model.config().head_dim);
     llama::Session session(model, context.get(), nullptr);
-    session.observe([&](int32_t layer, int32_t n, const float* keys, const float* values) {
-      const size_t count = static_cast<size_t>(n) * width;
-      k[static_cast<size_t>(layer)].insert(k[static_cast<size_t>(layer)].end(), keys, keys + count);
-      v[static_cast<size_t>(layer)].insert(v[static_cast<size_t>(layer)].end(), values, values + count);
+    session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+      const auto l = static_cast<size_t>(layer);
+      const auto n = static_cast<size_t>(seen.n);
+      k[l].insert(k[l].end(), seen.k, seen.k + n * width);
+      v[l].insert(v[l].end(), seen.v, seen.v + n * width);
+      q[l].insert(q[l].end(), seen.q, seen.q + n * q_width);
+      attended[l].insert(attended[l].end(), seen.attended, seen.attended + n * q_width);
     });
     CHECK(run_in_chunks(session, tokens, 2) == expected);
     session.observe({});
@@ -95,13 +102,29 @@ TEST_CASE("an observer sees the keys before RoPE and the values that enter the c
     for (size_t layer = 0; layer < k.size(); ++layer) {
       REQUIRE(k[layer].size() == tokens.size() * width);
       REQUIRE(v[layer].size() == tokens.size() * width);
+      REQUIRE(attended[layer].size() == tokens.size() * q_width);
+    }
+
+    // The same numbers again give the same attention; the first token sees nothing but its own values.
+    llama::Session again(model, context.get(), nullptr);
+    const auto dim = static_cast<size_t>(model.config().head_dim);
+    for (size_t layer = 0; layer < k.size(); ++layer) {
+      std::vector<float> out(q[layer].size());
+      again.attend(static_cast<int32_t>(layer), static_cast<int32_t>(tokens.size()), q[layer].data(), k[layer].data(),
+                   v[layer].data(), out.data());
+      CHECK(out == attended[layer]);
+      for (size_t i = 0; i < q_width; ++i) {
+        const size_t kv_head = i / dim / (q_width / width);
+        const float value = v[layer][kv_head * dim + i % dim];
+        CHECK(std::abs(attended[layer][i] - value) <= 1e-3f * (1.0f + std::abs(value)));
+      }
     }
 
     // At position 0 nothing is rotated: the same token anywhere has the same key in layer 0.
     llama::Session first(model, context.get(), nullptr);
     std::vector<float> alone;
-    first.observe([&](int32_t layer, int32_t, const float* keys, const float*) {
-      if (layer == 0) alone.assign(keys, keys + width);
+    first.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+      if (layer == 0) alone.assign(seen.k, seen.k + width);
     });
     first.forward(std::span(tokens).last(1), false);
     for (size_t i = 0; i < width; ++i) {
