@@ -26,6 +26,7 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"eval", "perplexity"},
                                                          {"eval", "needle"},
                                                          {"eval", "error"},
+                                                         {"eval", "eviction"},
                                                          {"bench"},
                                                          {"bench", "attend"},
                                                          {"bench", "append"},
