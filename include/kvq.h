@@ -275,6 +275,12 @@ typedef struct kvq_policy kvq_policy;
  *
  *      eviction: {method: adasnap, budget: 128}   # what kvq_compress does, see there
  *
+ *  and instead of `keys`, `values` and `layers`, for pages that each get a format of their own:
+ *
+ *      router:                        # needs a router that was trained for these experts
+ *        experts: [fp16, int4, int2]  # 2 to 8 formats, those with more bits first; int8/int4: keys/values
+ *        votes: layer                 # tokens of all heads choose together; or head
+ *
  *  `group` is the number of channels that share a scale in a value page (32, 64 or 128). Defaults: fp16, sink 0,
  *  recent 1, beam 1, as many flips as help, attention auto.
  *
@@ -701,6 +707,9 @@ typedef struct kvq_cache_options {
                               many layers and KV heads, this `head_dim` and `rope`, and this `model_id` unless one of
                               them is 0. It may be destroyed afterwards, and shared by any number of caches. NULL:
                               none (default). */
+  const kvq_router* router;     /**< What `router` in a policy needs: of this context, trained for this shape, `rope`,
+                                  `model_id` unless one of them is 0, and the policy's experts. It may be destroyed
+                                  afterwards, and shared by any number of caches. NULL: none (default). */
 } kvq_cache_options;
 
 /** Fill with defaults; the four sizes are left 0 and must be set. NULL is ignored. \since 0.1 */

@@ -33,8 +33,9 @@ struct kvq_policy : kvq::Policy {
 
 struct kvq_cache : kvq::Cache {
   kvq_cache(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
-            std::shared_ptr<const kvq::ModelCoder> shared_coder)
-      : kvq::Cache(context.allocator, *context.backend, options, policy, std::move(shared_coder)) {}
+            std::shared_ptr<const kvq::ModelCoder> shared_coder, std::shared_ptr<const kvq::ModelRouter> shared_router)
+      : kvq::Cache(context.allocator, *context.backend, options, policy, std::move(shared_coder),
+                   std::move(shared_router)) {}
 };
 
 struct kvq_sequence : kvq::Sequence {

@@ -7,7 +7,9 @@
 #include "core/rope.h"
 #include "eviction/eviction.h"
 #include "kvq.h"
+#include "router/router.h"
 
+#include <array>
 #include <optional>
 #include <span>
 
@@ -38,6 +40,12 @@ struct PageWrite {
   int32_t index;
   int32_t first_position;
   const int32_t* positions;  // as Page::positions
+};
+
+/// A full page in FP16 whose tokens vote for the format that it is sealed in.
+struct PageToRoute {
+  const std::byte* data;
+  std::array<int32_t, kPageSlots> positions;
 };
 
 /// How far a layer of a sequence has come.
@@ -162,6 +170,15 @@ class Backend {
   /// later call.
   virtual void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
                       Allocator& scratch) = 0;
+
+  /// Whether this backend can vote.
+  virtual bool votes() const { return false; }
+  /// Count for every page and expert the tokens that prefer it, their keys as they were before RoPE.
+  /// `counts`: [pages, experts], zeros.
+  virtual void vote(std::span<const PageToRoute> /*pages*/, const Rope& /*rope*/, const PositionTurns& /*turns*/,
+                    const RouterNetwork& /*network*/, std::span<int32_t> /*counts*/) {
+    fail(KVQ_E_UNSUPPORTED, "%s does not route pages yet", name());
+  }
 
   virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;

@@ -1,4 +1,5 @@
 #include "cache/reserve.h"
+#include "cache/routing.h"
 #include "cache/sequence.h"
 #include "core/error.h"
 
@@ -20,9 +21,11 @@ class AppendPlan {
         kept_(n <= kPageSlots ? &sequence.append_memory : nullptr),
         own_(cache_.allocator),
         memory_(kept_ != nullptr ? *kept_ : own_),
+        routed_(sequence, layer),
         grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {
     if (kept_ == nullptr) {
-      memory_.reserve(cache_.kv_heads, n / kPageSlots + kPagesOfOneAppend, positions == nullptr ? n : 0);
+      memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), n / kPageSlots + kPagesOfOneAppend,
+                      positions == nullptr ? n : 0);
     }
     if (positions == nullptr) {
       memory_.positions.resize(static_cast<size_t>(n));
@@ -49,12 +52,16 @@ class AppendPlan {
     memory_.clear();
   }
 
-  void prepare() {
+  /// `tokens`: with positions, if they are known.
+  void prepare(const TokenBatch& tokens) {
+    if (cache_.layers[static_cast<size_t>(layer_)].is_routed()) route(tokens);
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      PageRun* run = sequence_.runs[sequence_.list_index(layer_, head)];
-      if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
-      memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
-      prepare_head(head);
+      for (PageRun* run : sequence_.runs_of(sequence_.list_index(layer_, head))) {
+        if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
+        memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
+      }
+      heads_pages_ = std::max(heads_pages_, pages_after(head));
+      for_each_page(head, [this, head](const Step& step) { write_page(head, step); });
     }
     for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
   }
@@ -67,9 +74,8 @@ class AppendPlan {
       if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
     }
     for (PageChange& change : memory_.changes) apply(change);
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      std::swap(sequence_.runs[sequence_.list_index(layer_, head)], memory_.runs[static_cast<size_t>(head)].staged);
-    }
+    const size_t first_run = sequence_.list_index(layer_, 0) * cache_.runs_of_list();
+    for (size_t i = 0; i < memory_.runs.size(); ++i) std::swap(sequence_.runs[first_run + i], memory_.runs[i].staged);
     committed_ = true;
     Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
     layer.length += static_cast<int32_t>(positions_.size());
@@ -79,36 +85,76 @@ class AppendPlan {
  private:
   int32_t n() const { return static_cast<int32_t>(positions_.size()); }
 
-  void prepare_head(int32_t head) {
+  /// Make or change page `index` of a list: `old`, if it is there, and `take` tokens from `token` on.
+  struct Step {
+    int32_t index;
+    const Page* old;
+    int32_t token;
+    int32_t take;
+    int32_t pages;  // of the list afterwards
+
+    int32_t kept() const { return old != nullptr ? old->count : 0; }
+  };
+
+  static bool is_open(const Sequence::PageList& list) {
+    return !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
+  }
+
+  int32_t pages_after(int32_t head) const {
+    const Sequence::PageList& list = sequence_.list(layer_, head);
+    const int32_t room = is_open(list) ? kPageSlots - list.back()->count : 0;
+    return static_cast<int32_t>(list.size()) + (n() > room ? (n() - room + kPageSlots - 1) / kPageSlots : 0);
+  }
+
+  /// Calls `use` with every step of one list, in the order of the list.
+  template <typename Use>
+  void for_each_page(int32_t head, const Use& use) {
     const Sequence::PageList& list = sequence_.list(layer_, head);
     const auto existing = static_cast<int32_t>(list.size());
-    const bool open = existing > 0 && list.back()->is_float16() && list.back()->count < kPageSlots;
-    const int32_t room = open ? kPageSlots - list.back()->count : 0;
-    const int32_t pages = existing + (n() > room ? (n() - room + kPageSlots - 1) / kPageSlots : 0);
-    heads_pages_ = std::max(heads_pages_, pages);
-
-    int32_t index = open ? existing - 1 : existing;
+    const int32_t pages = pages_after(head);
+    int32_t index = is_open(list) ? existing - 1 : existing;
     // Pages older than the newest `recent` have been sealed already.
     for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
       const Page* page = list[static_cast<size_t>(full)];
-      if (page->is_float16() && !stays_float16(full, pages)) write_page(head, full, page, 0, 0, pages);
+      if (page->is_float16() && !stays_float16(full, pages)) use(Step{full, page, 0, 0, pages});
     }
     for (int32_t token = 0; token < n(); ++index) {
       const Page* old = index < existing ? list[static_cast<size_t>(index)] : nullptr;
       const int32_t take = std::min(n() - token, kPageSlots - (old != nullptr ? old->count : 0));
-      write_page(head, index, old, token, take, pages);
+      use(Step{index, old, token, take, pages});
       token += take;
     }
+  }
+
+  /// Choose the formats of the pages that are sealed.
+  void route(const TokenBatch& tokens) {
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      for_each_page(head, [this, head](const Step& step) {
+        if (stays_float16(step.index, step.pages)) return;
+        routed_.add(head, step.index, step.old, step.token,
+                    positions_.subspan(static_cast<size_t>(step.token), static_cast<size_t>(step.take)));
+      });
+    }
+    routed_.choose(tokens, sequence_.length(layer_) + n());
   }
 
   bool stays_float16(int32_t index, int32_t pages) const {
     return sequence_.ends_float16(layer_, index) || index >= pages - cache_.recent;
   }
-  const PageFormat* sealed_format() const { return cache_.layers[static_cast<size_t>(layer_)].sealed; }
 
-  void write_page(int32_t head, int32_t index, const Page* old, int32_t token, int32_t take, int32_t pages) {
-    const int32_t kept = old != nullptr ? old->count : 0;
-    const PageFormat* format = stays_float16(index, pages) ? &cache_.float16 : sealed_format();
+  /// What becomes of a page: sealed in one of several formats, or left in FP16.
+  RoutedPages::Choice choose(const Step& step) {
+    const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
+    const bool stays = stays_float16(step.index, step.pages);
+    if (!stays && layer.is_routed()) return routed_.next();
+    // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
+    return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - cache_.recent - step.index};
+  }
+
+  void write_page(int32_t head, const Step& step) {
+    const auto [index, old, token, take, pages] = step;
+    const auto [format, staged, alike] = choose(step);
+    const int32_t kept = step.kept();
     const int32_t count = kept + take;
     const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
     const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
@@ -124,10 +170,8 @@ class AppendPlan {
       reserved->first_position = first;
       if (!consecutive) stored = change.added_positions = allocate_positions();
     } else if (!in_place) {
-      PageRun** run = sequence_.is_final(format, layer_) ? &memory_.runs[static_cast<size_t>(head)].staged : nullptr;
-      // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
-      change.page =
-          cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, pages - cache_.recent - index));
+      PageRun** run = sequence_.is_final(format, layer_) ? &staged_run(head, format) : nullptr;
+      change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, alike));
       change.page->first_position = first;
       stored = change.page->positions;
     } else if (!consecutive && old->positions == nullptr) {
@@ -142,8 +186,17 @@ class AppendPlan {
       if (!consecutive) std::copy_n(positions_.begin() + token, take, stored + kept);
     }
     const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
+    if (staged != nullptr && !in_place) {
+      memory_.writes.push_back({staged, count, head, 0, 0, change.page->data, format, index, first, positions});
+      return;
+    }
     memory_.writes.push_back({old != nullptr ? old->data : nullptr, kept, head, token, take,
                               in_place ? old->data : change.page->data, format, index, first, positions});
+  }
+
+  PageRun*& staged_run(int32_t head, const PageFormat* format) {
+    const size_t first = static_cast<size_t>(head) * cache_.runs_of_list();
+    return memory_.runs[first + cache_.run_number(layer_, format)].staged;
   }
 
   /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.
@@ -204,6 +257,7 @@ class AppendPlan {
   AppendMemory* kept_;       // the sequence's, or null
   AppendMemory own_;
   AppendMemory& memory_;
+  RoutedPages routed_;
   bool committed_ = false;
   Vector<Sequence::PageList> grown_;  // [kv_heads], or empty when every list has room
 };
@@ -255,7 +309,7 @@ void follow(Sequence& sequence, int32_t layer, int32_t tokens) {
   for (int32_t n = 0; tokens > 0; tokens -= n) {
     n = std::min(tokens, kPageSlots);
     AppendPlan plan(sequence, layer, n, nullptr);
-    plan.prepare();
+    plan.prepare(sequence.cache.no_tokens(layer));
     plan.commit();
   }
 }
@@ -275,7 +329,7 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   AppendPlan plan(sequence, layer, n, positions);
   tokens.positions = plan.positions();
   tokens.after = sequence.state(layer, n, tokens.positions.back());
-  plan.prepare();
+  plan.prepare(tokens);
   cache.backend.append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
   plan.commit();
 }

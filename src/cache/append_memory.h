@@ -33,12 +33,12 @@ struct AppendMemory {
         runs(StlAllocator<StagedRun>(allocator)),
         positions(StlAllocator<int32_t>(allocator)) {}
 
-  /// Room for `pages` pages of each list and positions of `tokens` tokens.
-  void reserve(int32_t kv_heads, int32_t pages, int32_t tokens) {
+  /// Room for `pages` pages of each list, which takes them from `list_runs` runs, and positions of `tokens` tokens.
+  void reserve(int32_t kv_heads, size_t list_runs, int32_t pages, int32_t tokens) {
     const auto n = static_cast<size_t>(kv_heads) * static_cast<size_t>(pages);
     writes.reserve(n);
     changes.reserve(n);
-    runs.reserve(static_cast<size_t>(kv_heads));
+    runs.reserve(static_cast<size_t>(kv_heads) * list_runs);
     positions.reserve(static_cast<size_t>(tokens));
   }
   void clear() noexcept {
@@ -54,7 +54,7 @@ struct AppendMemory {
 
   Vector<PageWrite> writes;
   Vector<PageChange> changes;
-  Vector<StagedRun> runs;  // [kv_heads]
+  Vector<StagedRun> runs;  // [kv_heads, runs_of_list()]
   Vector<int32_t> positions;
 };
 

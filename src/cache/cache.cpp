@@ -25,7 +25,7 @@ void set_rope(const kvq_cache_options& options, Rope& rope) {
 }  // namespace
 
 Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
-             std::shared_ptr<const ModelCoder> coder_)
+             std::shared_ptr<const ModelCoder> coder_, std::shared_ptr<const ModelRouter> router_)
     : n_layers(options.n_layers),
       q_heads(options.q_heads),
       kv_heads(options.kv_heads),
@@ -37,7 +37,9 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       effort(policy != nullptr ? policy->effort : CodingEffort{}),
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
       way(policy != nullptr ? policy->way : AttentionWay::kAuto),
+      votes(policy != nullptr ? policy->votes : Votes::kLayer),
       coder(std::move(coder_)),
+      router(std::move(router_)),
       backend(backend_),
       allocator(context, options.max_bytes, "cache"),
       page_allocator(allocator, 0, "cache"),
@@ -45,6 +47,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       rope(allocator),
       float16{SideFormat{}, SideFormat{}, options.head_dim},
       formats(StlAllocator<PageFormat>(allocator)),
+      sealed(StlAllocator<const PageFormat*>(allocator)),
       layers(StlAllocator<Layer>(allocator)),
       workspace(backend.make_workspace(work_allocator)),
       attend_sequences(StlAllocator<AttendSequence>(work_allocator)),
@@ -52,18 +55,53 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       attend_counts(StlAllocator<int32_t>(work_allocator)),
       attend_positions(StlAllocator<int32_t>(work_allocator)) {
   set_rope(options, rope);
-  if (coder != nullptr) turns.emplace(allocator, rope);
+  if (coder != nullptr || router != nullptr) turns.emplace(allocator, rope);
   const Policy plain(allocator);
   const Policy& chosen = policy != nullptr ? *policy : plain;
-  const size_t choices = chosen.overrides.size() + 1;
-  formats.reserve(std::min(static_cast<size_t>(n_layers), choices * choices));
-  layers.reserve(static_cast<size_t>(n_layers));
-  for (int32_t layer = 0; layer < n_layers; ++layer) {
-    const PageFormat* sealed =
-        intern(chosen.sealed_format(layer, head_dim, coder != nullptr ? coder->codebook().shape : CodebookShape{}));
-    layers.push_back({sealed, sealed->keys.hadamard, sealed->values.hadamard});
+  const CodebookShape codebook = coder != nullptr ? coder->codebook().shape : CodebookShape{};
+  if (router != nullptr) {
+    add_routed_layers(chosen, codebook);
+  } else {
+    add_layers(chosen, codebook);
   }
   table_bytes_ = allocator.bytes() - work_allocator.bytes();
+}
+
+void Cache::add_layers(const Policy& policy, const CodebookShape& codebook) {
+  const size_t choices = policy.overrides.size() + 1;
+  formats.reserve(std::min(static_cast<size_t>(n_layers), choices * choices));
+  layers.reserve(static_cast<size_t>(n_layers));
+  sealed.reserve(static_cast<size_t>(n_layers));  // layers point into it
+  for (int32_t layer = 0; layer < n_layers; ++layer) {
+    sealed.push_back(intern(policy.sealed_format(layer, head_dim, codebook)));
+    layers.push_back({{&sealed.back(), 1}, sealed.back()->keys.hadamard, sealed.back()->values.hadamard});
+  }
+}
+
+void Cache::add_routed_layers(const Policy& policy, const CodebookShape& codebook) {
+  formats.reserve(policy.experts.size());
+  bool hadamard_keys = false;
+  bool hadamard_values = false;
+  for (const FormatPair& expert : policy.experts) {
+    sealed.push_back(intern({expert.keys, expert.values, head_dim, codebook}));
+    hadamard_keys = hadamard_keys || expert.keys.hadamard;
+    hadamard_values = hadamard_values || expert.values.hadamard;
+  }
+  layers.assign(static_cast<size_t>(n_layers), {sealed, hadamard_keys, hadamard_values});
+}
+
+std::optional<LayerCodes> Cache::codes(int32_t layer) const {
+  // At most one of the formats has codes.
+  for (const PageFormat* format : layers[static_cast<size_t>(layer)].formats) {
+    if (!format->uses_codebook()) continue;
+    return LayerCodes{coder->layer(layer), *turns, effort, way, format->values.is_coded()};
+  }
+  return std::nullopt;
+}
+
+size_t Cache::run_number(int32_t layer, const PageFormat* format) const {
+  const auto& of_layer = layers[static_cast<size_t>(layer)].formats;
+  return static_cast<size_t>(std::find(of_layer.begin(), of_layer.end(), format) - of_layer.begin());
 }
 
 const PageFormat* Cache::intern(const PageFormat& format) {

@@ -5,31 +5,41 @@
 #include "codebooks/model_coder.h"
 #include "core/position_turns.h"
 #include "core/rope.h"
+#include "router/router.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 
 namespace kvq {
 
 /// What every sequence of a cache shares: shapes, page formats, memory accounts and work space.
 class Cache {
  public:
-  /// `coder`: of the codebook that the policy asks for, else null.
+  /// `coder`: of the codebook that the policy asks for, else null. `router`: the same.
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
-        std::shared_ptr<const ModelCoder> coder);
+        std::shared_ptr<const ModelCoder> coder, std::shared_ptr<const ModelRouter> router);
 
   struct Layer {
-    const PageFormat* sealed;
+    std::span<const PageFormat* const> formats;  // of sealed pages: one, or those that a router chooses among
     bool hadamard_keys;
     bool hadamard_values;
+
+    bool is_routed() const { return formats.size() > 1; }
+    /// Whether sealing changes nothing.
+    bool stays_float16() const { return !is_routed() && formats.front()->is_float16(); }
+    bool spans_heads() const {
+      return std::any_of(formats.begin(), formats.end(), [](const PageFormat* each) { return each->spans_heads(); });
+    }
   };
-  /// What a backend needs beside pages in the format of a layer; null without a codebook.
-  std::optional<LayerCodes> codes(int32_t layer) const {
-    const PageFormat& sealed = *layers[static_cast<size_t>(layer)].sealed;
-    if (!sealed.uses_codebook()) return std::nullopt;
-    return LayerCodes{coder->layer(layer), *turns, effort, way, sealed.values.is_coded()};
-  }
+  /// What a backend needs beside pages in the formats of a layer; null without a codebook.
+  std::optional<LayerCodes> codes(int32_t layer) const;
+  /// Runs that a list takes its pages from, one for each format of sealed pages.
+  size_t runs_of_list() const { return layers.front().formats.size(); }
+  /// Which of them a format of a layer has.
+  size_t run_number(int32_t layer, const PageFormat* format) const;
 
   /// What append needs to know of a layer when there is nothing to append, only pages to write.
   TokenBatch no_tokens(int32_t layer) const;
@@ -63,16 +73,19 @@ class Cache {
   CodingEffort effort;
   Eviction eviction;
   AttentionWay way;
-  std::shared_ptr<const ModelCoder> coder;  // null: no layer uses a codebook
+  Votes votes;
+  std::shared_ptr<const ModelCoder> coder;    // null: no layer uses a codebook
+  std::shared_ptr<const ModelRouter> router;  // null: each layer seals its pages in one format
 
   Backend& backend;
   Allocator allocator;       // everything of this cache
   Allocator page_allocator;  // page data, a child of `allocator`
   Allocator work_allocator;  // work space of attend, a child of `allocator`
   Rope rope;
-  std::optional<PositionTurns> turns;  // with a coder
+  std::optional<PositionTurns> turns;  // with a coder or a router
   PageFormat float16;                  // format of open, recent and sink pages
   Vector<PageFormat> formats;          // distinct sealed formats; never reallocated
+  Vector<const PageFormat*> sealed;    // [n_layers], or the formats that a router chooses among
   Vector<Layer> layers;
   Owned<Workspace> workspace;
   Vector<AttendSequence> attend_sequences;  // reused by attend
@@ -94,6 +107,8 @@ class Cache {
   uint64_t table_bytes_ = 0;
   PageRun* make_run(const PageFormat* format, int32_t capacity);
   const PageFormat* intern(const PageFormat& format);
+  void add_layers(const Policy& policy, const CodebookShape& codebook);
+  void add_routed_layers(const Policy& policy, const CodebookShape& codebook);
 };
 
 }  // namespace kvq

@@ -71,7 +71,7 @@ DensePages::DensePages(Sequence& sequence)
 DensePages::~DensePages() {
   for (List& list : lists_) {
     for (Page* page : list.pages) cache_.release(page);
-    cache_.release(list.run);
+    for (PageRun* run : list.runs) cache_.release(run);
   }
 }
 
@@ -82,53 +82,100 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   Vector<std::byte> memory(pages * page_bytes + kDataAlignment, std::byte{0},
                            StlAllocator<std::byte>(cache_.allocator));
   std::byte* staging = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & (kDataAlignment - 1));
-  Vector<PageWrite> writes{StlAllocator<PageWrite>(cache_.allocator)};
-  writes.reserve(pages);  // entries point to pages, which exist
+  Vector<Filled> filled{StlAllocator<Filled>(cache_.allocator)};
+  filled.reserve(pages);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
     if (static_cast<int32_t>(of_head.size()) == sequence_.slots(layer, head)) continue;
-    add_head(layer, head, of_head, staging, writes);
+    fill(layer, head, of_head, staging, filled);
     staging += pages_for(of_head.size()) * page_bytes;
+  }
+  choose(layer, filled);
+  Vector<PageWrite> writes{StlAllocator<PageWrite>(cache_.allocator)};
+  writes.reserve(filled.size());  // entries point to pages, which exist
+  for (auto first = filled.begin(); first != filled.end();) {
+    const auto is_of_head = [first](const Filled& page) { return page.full.head == first->full.head; };
+    const auto last = std::find_if_not(first, filled.end(), is_of_head);
+    make(layer, {first, last}, writes);
+    first = last;
   }
   if (!writes.empty()) cache_.backend.append(cache_.no_tokens(layer), writes, nullptr, cache_.allocator);
 }
 
-/// Pages of a head, filled with FP16 in `staging`, from which `writes` makes them.
-void DensePages::add_head(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
-                          Vector<PageWrite>& writes) {
-  lists_.push_back(
-      {sequence_.list_index(layer, head), Sequence::PageList(StlAllocator<Page*>(cache_.allocator)), nullptr});
-  List& list = lists_.back();
-  const auto n = static_cast<int32_t>(pages_for(slots.size()));
-  list.pages.reserve(static_cast<size_t>(n) + static_cast<size_t>(n) / 4 + 1);
+/// Pages of a head, in FP16 from `staging` on.
+void DensePages::fill(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
+                      Vector<Filled>& pages) {
   SlotReader reader(sequence_, layer, head);
-  const PageFormat* sealed = cache_.layers[static_cast<size_t>(layer)].sealed;
+  const Cache::Layer& of_layer = cache_.layers[static_cast<size_t>(layer)];
+  const auto n = static_cast<int32_t>(pages_for(slots.size()));
   for (int32_t index = 0; index < n; ++index, staging += cache_.float16.bytes()) {
-    const auto of_page =
-        slots.subspan(static_cast<size_t>(index) * kPageSlots,
-                      std::min<size_t>(kPageSlots, slots.size() - static_cast<size_t>(index) * kPageSlots));
-    std::array<int32_t, kPageSlots> positions{};
-    for (size_t i = 0; i < of_page.size(); ++i) {
-      positions[i] = reader.copy(of_page[i], static_cast<int32_t>(i), staging);
-    }
-    const auto count = static_cast<int32_t>(of_page.size());
-    const bool consecutive = positions[of_page.size() - 1] - positions.front() == count - 1;
+    const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
+    slots = slots.subspan(of_page.size());
     const bool stays = sequence_.ends_float16(layer, index) || index >= n - cache_.recent;
-    const PageFormat* format = stays ? &cache_.float16 : sealed;
-    PageRun** run = sequence_.is_final(format, layer) ? &list.run : nullptr;
-    Page* page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(n, n - cache_.recent - index));
+    const PageFormat* sealed = of_layer.is_routed() ? nullptr : of_layer.formats.front();
+    pages.push_back(
+        {{head, index, {staging, {}}}, static_cast<int32_t>(of_page.size()), stays ? &cache_.float16 : sealed});
+    for (size_t i = 0; i < of_page.size(); ++i) {
+      pages.back().full.page.positions[i] = reader.copy(of_page[i], static_cast<int32_t>(i), staging);
+    }
+  }
+}
+
+/// Give every page that has no format yet the one that the router chooses.
+void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
+  Vector<FullPage> routed{StlAllocator<FullPage>(cache_.allocator)};
+  Vector<Filled*> choosers{StlAllocator<Filled*>(cache_.allocator)};
+  for (Filled& page : pages) {
+    if (page.format != nullptr) continue;
+    routed.push_back(page.full);
+    choosers.push_back(&page);
+  }
+  if (routed.empty()) return;
+  const int32_t decider = cache_.router->shape.deciding_layer(layer);
+  Vector<const Sequence::PageList*> deciding{StlAllocator<const Sequence::PageList*>(cache_.allocator)};
+  for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&list_to_be(decider, head));
+  Vector<const PageFormat*> formats(routed.size(), nullptr, StlAllocator<const PageFormat*>(cache_.allocator));
+  choose_formats(sequence_, layer, routed, deciding, formats);
+  for (size_t i = 0; i < formats.size(); ++i) choosers[i]->format = formats[i];
+}
+
+/// As it will be when this is committed.
+const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) const {
+  const size_t index = sequence_.list_index(layer, head);
+  const auto changed =
+      std::find_if(lists_.begin(), lists_.end(), [&](const List& list) { return list.index == index; });
+  return changed != lists_.end() ? changed->pages : sequence_.lists[index];
+}
+
+/// The list of a head, which `writes` fills from its pages in FP16.
+void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes) {
+  const int32_t head = pages.front().full.head;
+  lists_.push_back({sequence_.list_index(layer, head), Sequence::PageList(StlAllocator<Page*>(cache_.allocator)),
+                    Vector<PageRun*>(cache_.runs_of_list(), nullptr, StlAllocator<PageRun*>(cache_.allocator))});
+  List& list = lists_.back();
+  list.pages.reserve(pages.size() + pages.size() / 4 + 1);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const auto& [full, count, format] = pages[i];
+    const auto& [data, positions] = full.page;
+    const bool consecutive = positions[static_cast<size_t>(count) - 1] - positions.front() == count - 1;
+    PageRun** run = sequence_.is_final(format, layer) ? &list.runs[cache_.run_number(layer, format)] : nullptr;
+    const auto alike =
+        static_cast<int32_t>(std::count_if(pages.begin() + static_cast<ptrdiff_t>(i), pages.end(),
+                                           [wanted = format](const Filled& page) { return page.format == wanted; }));
+    Page* page =
+        cache_.make_page(format, !consecutive, run, Sequence::run_capacity(static_cast<int32_t>(pages.size()), alike));
     list.pages.push_back(page);
     page->first_position = positions.front();
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
     cache_.set_count(page, count);
-    writes.push_back({staging, count, head, 0, 0, page->data, format, index, page->first_position, page->positions});
+    writes.push_back({data, count, head, 0, 0, page->data, format, full.index, page->first_position, page->positions});
   }
 }
 
 void DensePages::commit() noexcept {
   for (List& list : lists_) {
     sequence_.lists[list.index].swap(list.pages);
-    std::swap(sequence_.runs[list.index], list.run);
+    std::swap_ranges(list.runs.begin(), list.runs.end(), sequence_.runs_of(list.index).begin());
   }
 }
 

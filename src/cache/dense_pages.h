@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/routing.h"
 #include "cache/sequence.h"
 
 #include <span>
@@ -22,11 +23,19 @@ class DensePages {
   struct List {
     size_t index;  // of the sequence's lists
     Sequence::PageList pages;
-    PageRun* run;
+    Vector<PageRun*> runs;  // [runs_of_list()]
+  };
+  /// A page in FP16.
+  struct Filled {
+    FullPage full;
+    int32_t count;             // slots in use
+    const PageFormat* format;  // null: the router is to choose
   };
 
-  void add_head(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
-                Vector<PageWrite>& writes);
+  void fill(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging, Vector<Filled>& pages);
+  void choose(int32_t layer, std::span<Filled> pages) const;
+  void make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes);
+  const Sequence::PageList& list_to_be(int32_t layer, int32_t head) const;
 
   Sequence& sequence_;
   Cache& cache_;

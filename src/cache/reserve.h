@@ -50,7 +50,7 @@ class Reserve {
   };
 
   int32_t kv_heads() const { return cache_.kv_heads; }
-  const PageFormat* sealed() const { return cache_.layers[static_cast<size_t>(layer_)].sealed; }
+  const PageFormat* sealed() const { return cache_.layers[static_cast<size_t>(layer_)].formats.front(); }
   bool ends_float16(int32_t index) const { return sequence_.ends_float16(layer_, index); }
   const PageFormat* final_format(int32_t index) const { return ends_float16(index) ? &cache_.float16 : sealed(); }
   /// Null if a page of this format has no place at `index`.

@@ -6,6 +6,7 @@
 #include "core/error.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace kvq {
@@ -28,7 +29,7 @@ Sequence::Sequence(Cache& cache_)
     : cache(cache_),
       lists(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads),
             PageList(StlAllocator<Page*>(cache.allocator)), StlAllocator<PageList>(cache.allocator)),
-      runs(lists.size(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
+      runs(lists.size() * cache.runs_of_list(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
       layers(static_cast<size_t>(cache.n_layers), Layer{}, StlAllocator<Layer>(cache.allocator)),
       mirrors(make_mirrors(cache)),
       reserves(StlAllocator<Owned<Reserve>>(cache.allocator)),
@@ -39,7 +40,7 @@ Sequence::Sequence(Cache& cache_)
                       StlAllocator<const Page* const*>(cache.allocator)),
       published_counts(published_lists.size(), 0, StlAllocator<int32_t>(cache.allocator)),
       append_memory(cache.allocator) {
-  append_memory.reserve(cache.kv_heads, kPagesOfOneAppend, kPageSlots);
+  append_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots);
 }
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
@@ -148,21 +149,24 @@ kvq_usage usage(const Sequence& sequence) {
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];
     result.metadata_bytes += pages.capacity() * sizeof(Page*);
-    const PageRun* long_run = nullptr;  // the last one counted: its pages follow each other
+    // The last ones counted, by format: pages of a format follow each other. FP16 may come after the sealed formats.
+    std::array<const PageRun*, kMaxExperts + 1> long_runs{};
     const auto count_page = [&](const Page* page) {
       (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
       result.shared_pages += page->is_shared() ? 1 : 0;
       result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
       slots += page->count;
+      const PageRun*& long_run = long_runs[sequence.cache.run_number(sequence.layer_of(i), page->format())];
       if (page->run == long_run) return;
       add_run(result, page->run);
       if (page->run->capacity > 1) long_run = page->run;
     };
     for (const Page* page : pages) count_page(page);
-    const PageRun* current = sequence.runs[i];
-    const auto in_current = [current](const Page* page) { return page->run == current; };
-    const bool current_counted = current == nullptr || std::any_of(pages.begin(), pages.end(), in_current);
-    if (!current_counted) add_run(result, current);
+    for (const PageRun* current : sequence.runs_of(i)) {
+      const auto in_current = [current](const Page* page) { return page->run == current; };
+      const bool counted = current == nullptr || std::any_of(pages.begin(), pages.end(), in_current);
+      if (!counted) add_run(result, current);
+    }
     const Reserve* reserve = sequence.reserve(sequence.layer_of(i));
     if (reserve == nullptr) continue;
     const auto head = static_cast<int32_t>(i % static_cast<size_t>(sequence.cache.kv_heads));

@@ -29,11 +29,11 @@ class Sequence {
 
   /// Pages in their final format lie in runs; pages that will be sealed lie by themselves.
   bool is_final(const PageFormat* format, int32_t layer) const {
-    return format == cache.layers[static_cast<size_t>(layer)].sealed;
+    return !format->is_float16() || cache.layers[static_cast<size_t>(layer)].stays_float16();
   }
-  /// Whether page `index` of a list is FP16 in its final format.
+  /// Whether page `index` of a list is FP16 in its final format, whatever is in it.
   bool ends_float16(int32_t layer, int32_t index) const {
-    return index < cache.sink || cache.layers[static_cast<size_t>(layer)].sealed->is_float16();
+    return index < cache.sink || cache.layers[static_cast<size_t>(layer)].stays_float16();
   }
   /// Pages of the next run of a list: those known to come, else a part of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
@@ -69,7 +69,8 @@ class Sequence {
 
   Cache& cache;
   Vector<PageList> lists;  // [n_layers, kv_heads]
-  Vector<PageRun*> runs;   // [n_layers, kv_heads] the run that each list takes its next page from, or null
+  /// [n_layers, kv_heads, cache.runs_of_list()] what each list takes its next page of a format from, or null.
+  Vector<PageRun*> runs;
   Vector<Layer> layers;
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
   Vector<Owned<Reserve>> reserves;     // [n_layers], or empty
@@ -80,6 +81,17 @@ class Sequence {
   Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
   Vector<int32_t> published_counts;
   AppendMemory append_memory;
+
+  /// Of a format of sealed pages.
+  PageRun*& run(size_t list, const PageFormat* format) {
+    return runs[list * cache.runs_of_list() + cache.run_number(layer_of(list), format)];
+  }
+  std::span<PageRun*> runs_of(size_t list) {
+    return std::span(runs).subspan(list * cache.runs_of_list(), cache.runs_of_list());
+  }
+  std::span<PageRun* const> runs_of(size_t list) const {
+    return std::span(runs).subspan(list * cache.runs_of_list(), cache.runs_of_list());
+  }
 
   int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / static_cast<size_t>(cache.kv_heads)); }
   int32_t head_of(size_t list) const { return static_cast<int32_t>(list % static_cast<size_t>(cache.kv_heads)); }

@@ -67,9 +67,13 @@ bool same(const SideRecord& a, const SideRecord& b) {
 }
 
 const PageFormat* find_format(const PageRecord& record, const Cache& cache, size_t layer) {
-  for (const PageFormat* format : {&cache.float16, cache.layers[layer].sealed}) {
-    if (same(record.keys, side_record(format->keys)) && same(record.values, side_record(format->values))) return format;
-  }
+  const auto fits = [&record](const PageFormat* format) {
+    return same(record.keys, side_record(format->keys)) && same(record.values, side_record(format->values));
+  };
+  if (fits(&cache.float16)) return &cache.float16;
+  const auto& formats = cache.layers[layer].formats;
+  const auto found = std::find_if(formats.begin(), formats.end(), fits);
+  if (found != formats.end()) return *found;
   fail(KVQ_E_MISMATCH, "snapshot has pages with %d-bit keys and %d-bit values in layer %zu, unlike this cache's policy",
        record.keys.bits, record.values.bits, layer);
 }
@@ -91,7 +95,7 @@ class SequenceReader {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) {
         read_list(layer, sequence_.list_index(static_cast<int32_t>(layer), head));
       }
-      if (cache_.layers[layer].sealed->spans_heads()) check_heads_agree(static_cast<int32_t>(layer));
+      if (cache_.layers[layer].spans_heads()) check_heads_agree(static_cast<int32_t>(layer));
     }
     if (reader_.left() != 0) fail(KVQ_E_FORMAT, "snapshot has %zu bytes after its last page", reader_.left());
   }
@@ -109,7 +113,7 @@ class SequenceReader {
     int32_t previous = -1;
     for (int64_t i = 0; i < pages; ++i) {
       const auto left = static_cast<int32_t>(std::min<int64_t>(pages - i, kMaxRunPages));
-      Page* page = read_page(layer, previous, left, sequence_.runs[index]);
+      Page* page = read_page(index, previous, left);
       list.push_back(page);
       previous = page->last_position();
       slots += page->count;
@@ -141,9 +145,10 @@ class SequenceReader {
     return true;
   }
 
-  Page* read_page(size_t layer, int32_t previous, int32_t left, PageRun*& run) {
+  Page* read_page(size_t index, int32_t previous, int32_t left) {
+    const int32_t layer = sequence_.layer_of(index);
     const auto record = reader_.get<PageRecord>();
-    const PageFormat* format = find_format(record, cache_, layer);
+    const PageFormat* format = find_format(record, cache_, static_cast<size_t>(layer));
     const bool may_be_open = left == 1 && format->is_float16();
     if (record.count < (may_be_open ? 1 : kPageSlots) || record.count > kPageSlots || record.has_positions > 1 ||
         record.reserved != 0) {
@@ -157,8 +162,12 @@ class SequenceReader {
     const auto data = reader_.take(format->bytes());
     check_positions(record, positions, previous);
     check_data(*format, data);
-    PageRun** shared = sequence_.is_final(format, static_cast<int32_t>(layer)) ? &run : nullptr;
-    Page* page = cache_.make_page(format, record.has_positions == 1, shared, Sequence::run_capacity(0, left));
+    PageRun** run = sequence_.is_final(format, layer) ? &sequence_.run(index, format) : nullptr;
+    // How many of the pages to come have this format is known if all have.
+    const bool routed = cache_.layers[static_cast<size_t>(layer)].is_routed();
+    const auto before = static_cast<int32_t>(sequence_.lists[index].size());
+    const int32_t capacity = routed ? Sequence::run_capacity(before, 1) : Sequence::run_capacity(0, left);
+    Page* page = cache_.make_page(format, record.has_positions == 1, run, capacity);
     page->first_position = record.first_position;
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
     cache_.backend.write(*format, data.data(), page->data);

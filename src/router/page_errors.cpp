@@ -243,7 +243,7 @@ PageErrors::PageErrors(Allocator& allocator, Parallel& parallel, Backend& backen
       experts_(policy.experts.size()) {
   kvq_cache_options own = options;
   own.max_bytes = 0;
-  caches_[0].emplace(allocator, backend, own, nullptr, nullptr);
+  caches_[0].emplace(allocator, backend, own, nullptr, nullptr, nullptr);
   for (size_t i = 0; i < experts_; ++i) {
     const FormatPair& expert = policy.experts[i];
     const bool coded = expert.keys.is_coded() || expert.values.is_coded();
@@ -252,7 +252,7 @@ PageErrors::PageErrors(Allocator& allocator, Parallel& parallel, Backend& backen
     stored.keys = expert.keys;
     stored.values = expert.values;
     stored.effort = policy.effort;
-    caches_[i + 1].emplace(allocator, backend, own, &stored, coded ? coder : nullptr);
+    caches_[i + 1].emplace(allocator, backend, own, &stored, coded ? coder : nullptr, nullptr);
   }
 }
 

@@ -160,7 +160,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_router_trainer_options, max_bytes, 48);
   OFFSET(kvq_router_trainer_options, note, 56);
 
-  CHECK(sizeof(kvq_cache_options) == 72);
+  CHECK(sizeof(kvq_cache_options) == 80);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
   OFFSET(kvq_cache_options, q_heads, 8);
@@ -175,6 +175,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, max_bytes, 48);
   OFFSET(kvq_cache_options, model_id, 56);
   OFFSET(kvq_cache_options, codebook, 64);
+  OFFSET(kvq_cache_options, router, 72);
 
   CHECK(sizeof(kvq_attend_batch) == 64);
   OFFSET(kvq_attend_batch, struct_size, 0);

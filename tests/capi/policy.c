@@ -107,6 +107,27 @@ static void evictions(void) {
   refuse("version: 1\neviction: {budget: 64, pool: 7}\n", "pool");
 }
 
+static void routers(void) {
+  accept("version: 1\nrouter: {experts: [fp16, int4, int2]}\n");
+  accept("version: 1\nsink: 1\nrouter: {experts: [int8/int4, commvq], votes: head}\ncommvq: {beam: 2}\n");
+  accept("version: 1\nrouter: {experts: [int8, int2]}\neviction: {method: h2o, budget: 64}\n");
+  refuse("version: 1\nrouter: int4\n", "map");
+  refuse("version: 1\nrouter: {votes: head}\n", "experts");
+  refuse("version: 1\nrouter: {experts: int4}\n", "list");
+  refuse("version: 1\nrouter: {experts: [int4]}\n", "2 to 8");
+  refuse("version: 1\nrouter: {experts: [fp16, int8, int4, int3, int2, int8/int4, int4/int3, int3/int2, int4/int2]}\n",
+         "2 to 8");
+  refuse("version: 1\nrouter: {experts: [int4, int5]}\n", "int5");
+  refuse("version: 1\nrouter: {experts: [int4, int2/int1]}\n", "int2/int1");
+  refuse("version: 1\nrouter: {experts: [int4, [int2]]}\n", "expert");
+  refuse("version: 1\nrouter: {experts: [int4, int2, int4]}\n", "twice");
+  refuse("version: 1\nrouter: {experts: [int4, int2], votes: page}\n", "page");
+  refuse("version: 1\nrouter: {experts: [int4, int2], vote: head}\n", "vote");
+  refuse("version: 1\nkeys: int4\nrouter: {experts: [int4, int2]}\n", "keys");
+  refuse("version: 1\nrouter: {experts: [int4, int2]}\nvalues: int4\n", "values");
+  refuse("version: 1\nrouter: {experts: [int4, int2]}\nlayers: [{range: [0, 0], keys: int8}]\n", "layers");
+}
+
 static void long_forms(void) {
   accept("version: 1\nkeys: int4\nvalues: int2\n");
   accept(
@@ -303,6 +324,7 @@ void test_policy(void) {
   ACCEPTED(kvq_context_create(NULL, &context, err));
   short_forms();
   evictions();
+  routers();
   long_forms();
   ways_of_attention();
   text_need_not_be_terminated();

@@ -96,9 +96,17 @@ inline std::vector<std::string> coded_policies() {
           "version: 1\nkeys: commvq\nvalues: int4\nlayers:\n  - {range: [1, 1], keys: int8, values: commvq}\n"};
 }
 
+// Routers choose the formats of pages: of all heads together, of each head, and with codes.
+inline std::vector<std::string> routed_policies() {
+  return {"version: 1\nsink: 1\nrouter: {experts: [fp16, int4, int2]}\n",
+          "version: 1\nrecent: 2\nrouter: {experts: [int8/int4, int4+hadamard, int2], votes: head}\n",
+          "version: 1\nrouter: {experts: [int4+hadamard, commvq]}\n"};
+}
+
 inline std::vector<std::string> cpu_policies() {
   std::vector<std::string> policies = sequence_policies();
   for (const std::string& policy : coded_policies()) policies.push_back(policy);
+  for (const std::string& policy : routed_policies()) policies.push_back(policy);
   return policies;
 }
 
@@ -108,7 +116,26 @@ inline std::vector<std::string> cpu_formats() {
   return formats;
 }
 
-inline kvq_test::Cache make_cache(kvq_context* context, const kvq_cache_options& options, const std::string& policy) {
+// What a policy's router chooses among.
+inline std::vector<std::string> experts_of(const std::string& policy) {
+  constexpr const char* kBegin = "experts: [";
+  const size_t begin = policy.find(kBegin) + std::string(kBegin).size();
+  std::string names = policy.substr(begin, policy.find(']', begin) - begin);
+  std::vector<std::string> experts;
+  for (size_t comma = names.find(", "); comma != std::string::npos; comma = names.find(", ")) {
+    experts.push_back(names.substr(0, comma));
+    names = names.substr(comma + 2);
+  }
+  experts.push_back(names);
+  return experts;
+}
+
+inline kvq_test::Cache make_cache(kvq_context* context, kvq_cache_options options, const std::string& policy) {
+  kvq_test::Router router;
+  if (policy.find("router:") != std::string::npos) {
+    router = kvq_test::load_router(context, kvq_test::TestRouter(options, experts_of(policy)).file());
+    options.router = router.get();
+  }
   if (policy.find("commvq") == std::string::npos) return kvq_test::make_cache(context, options, policy);
   const bool of_heads = policy.rfind("# codes of each head", 0) == 0;
   const kvq_scope scope = of_heads ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;

@@ -27,7 +27,8 @@ int32_t room(const kvq_sequence* sequence, int32_t layer = 0) {
 uint64_t page_bytes(const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes; }
 
 std::vector<std::string> policies() {
-  std::vector<std::string> policies = cpu_policies();
+  std::vector<std::string> policies = sequence_policies();
+  for (const std::string& policy : coded_policies()) policies.push_back(policy);
   policies.emplace_back("version: 1\nkeys: int2\nvalues: int3\nrecent: 3\n");
   policies.emplace_back("version: 1\nkeys: int4\nvalues: int4\nsink: 40\n");
   return policies;

@@ -4,6 +4,7 @@
 #include "kvq.h"
 #include "support/codebook.h"
 #include "support/device.h"
+#include "support/router.h"
 #include "support/tensor.h"
 
 #include <cstddef>
@@ -40,6 +41,7 @@ struct Destroy {
   void operator()(kvq_context* context) const { kvq_context_destroy(context); }
   void operator()(kvq_policy* policy) const { kvq_policy_destroy(policy); }
   void operator()(kvq_codebook* codebook) const { kvq_codebook_destroy(codebook); }
+  void operator()(kvq_router* router) const { kvq_router_destroy(router); }
   void operator()(kvq_cache* cache) const { kvq_cache_destroy(cache); }
   void operator()(kvq_sequence* sequence) const { kvq_sequence_destroy(sequence); }
 };
@@ -47,6 +49,7 @@ struct Destroy {
 using Context = std::unique_ptr<kvq_context, Destroy>;
 using Policy = std::unique_ptr<kvq_policy, Destroy>;
 using Codebook = std::unique_ptr<kvq_codebook, Destroy>;
+using Router = std::unique_ptr<kvq_router, Destroy>;
 using Cache = std::unique_ptr<kvq_cache, Destroy>;
 using Sequence = std::unique_ptr<kvq_sequence, Destroy>;
 using Snapshot = std::vector<std::byte>;
@@ -88,6 +91,12 @@ inline Codebook load_codebook(kvq_context* context, std::span<const std::byte> f
   kvq_codebook* codebook = nullptr;
   require([&](kvq_error* error) { return kvq_codebook_load(context, file.data(), file.size(), &codebook, error); });
   return Codebook(codebook);
+}
+
+inline Router load_router(kvq_context* context, std::span<const std::byte> file) {
+  kvq_router* router = nullptr;
+  require([&](kvq_error* error) { return kvq_router_load(context, file.data(), file.size(), &router, error); });
+  return Router(router);
 }
 
 // With random codes. The cache keeps what it needs of the codebook.

@@ -2,6 +2,7 @@
 
 #include "backend/cpu/append.h"
 #include "backend/cpu/attend.h"
+#include "backend/cpu/vote.h"
 #include "core/error.h"
 
 #include <cstring>
@@ -38,6 +39,11 @@ void CpuBackend::read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, s
 void CpuBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* /*mirror*/,
                         Allocator& scratch) {
   cpu::append(tokens, writes, *kernels_.append, parallel_, scratch);
+}
+
+void CpuBackend::vote(std::span<const PageToRoute> pages, const Rope& rope, const PositionTurns& turns,
+                      const RouterNetwork& network, std::span<int32_t> counts) {
+  cpu::vote(pages, rope, turns, network, parallel_, counts);
 }
 
 Owned<Workspace> CpuBackend::make_workspace(Allocator& allocator) {

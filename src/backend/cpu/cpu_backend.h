@@ -27,6 +27,10 @@ class CpuBackend final : public Backend {
   void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
               Allocator& scratch) override;
 
+  bool votes() const override { return true; }
+  void vote(std::span<const PageToRoute> pages, const Rope& rope, const PositionTurns& turns,
+            const RouterNetwork& network, std::span<int32_t> counts) override;
+
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
   bool weighs() const override { return true; }

@@ -1,0 +1,133 @@
+#include "cache/routing.h"
+
+#include "core/error.h"
+
+#include <algorithm>
+
+namespace kvq {
+namespace {
+
+/// Whether the lists of all heads have pages of the same tokens: `pages` are then `heads` times the same.
+bool is_same_for_all_heads(std::span<const FullPage> pages, size_t heads) {
+  if (pages.size() % heads != 0) return false;
+  const size_t each = pages.size() / heads;
+  for (size_t i = each; i < pages.size(); ++i) {
+    const FullPage& first = pages[i % each];
+    if (pages[i].head != static_cast<int32_t>(i / each) || pages[i].index != first.index ||
+        pages[i].page.positions != first.page.positions) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The format of the last page with a decision that begins at or before `position`; null if there is none.
+const PageFormat* decided_at(const Cache& cache, const Sequence::PageList& list, int32_t position) {
+  const auto first = list.begin() + std::min<ptrdiff_t>(cache.sink, std::ssize(list));
+  const auto last = std::max(first, list.end() - std::min<ptrdiff_t>(cache.recent, std::ssize(list)));
+  const auto after =
+      std::upper_bound(first, last, position, [](int32_t at, const Page* page) { return at < page->first_position; });
+  return after == first ? nullptr : (*std::prev(after))->format();
+}
+
+}  // namespace
+
+void choose_formats(const Sequence& sequence, int32_t layer, std::span<const FullPage> pages,
+                    std::span<const Sequence::PageList* const> deciding, std::span<const PageFormat*> formats) {
+  Cache& cache = sequence.cache;
+  const auto& experts = cache.layers[static_cast<size_t>(layer)].formats;
+  const RouterShape& shape = cache.router->shape;
+  if (shape.deciding_layer(layer) != layer) {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const Sequence::PageList& list = *deciding[static_cast<size_t>(pages[i].head)];
+      const PageFormat* decided = decided_at(cache, list, pages[i].page.positions.front());
+      formats[i] = decided != nullptr ? decided : experts.front();
+    }
+    return;
+  }
+  Vector<PageToRoute> asked{StlAllocator<PageToRoute>(cache.allocator)};
+  for (const FullPage& each : pages) asked.push_back(each.page);
+  Vector<int32_t> votes(pages.size() * experts.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  const RouterNetwork& network = cache.router->groups[static_cast<size_t>(shape.group_of(layer))].network;
+  cache.backend.vote(asked, cache.rope, *cache.turns, network, votes);
+
+  const auto heads = static_cast<size_t>(cache.kv_heads);
+  const bool together = cache.votes == Votes::kLayer && is_same_for_all_heads(pages, heads);
+  const size_t period = together ? pages.size() / heads : pages.size();
+  for (size_t i = period * experts.size(); i < votes.size(); ++i) votes[i % (period * experts.size())] += votes[i];
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const auto of_page = std::span(votes).subspan(i % period * experts.size(), experts.size());
+    formats[i] = experts[static_cast<size_t>(elected(of_page))];
+  }
+}
+
+RoutedPages::RoutedPages(Sequence& sequence, int32_t layer)
+    : sequence_(sequence),
+      cache_(sequence.cache),
+      layer_(layer),
+      pages_(StlAllocator<FullPage>(cache_.allocator)),
+      is_put_together_(StlAllocator<bool>(cache_.allocator)),
+      staged_(StlAllocator<PageWrite>(cache_.allocator)),
+      memory_(StlAllocator<std::byte>(cache_.allocator)),
+      formats_(StlAllocator<const PageFormat*>(cache_.allocator)) {}
+
+void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t token, std::span<const int32_t> positions) {
+  FullPage full{head, index, {old != nullptr ? old->data : nullptr, {}}};
+  const int32_t kept = old != nullptr ? old->count : 0;
+  for (int32_t slot = 0; slot < kept; ++slot) full.page.positions[static_cast<size_t>(slot)] = old->position(slot);
+  std::copy(positions.begin(), positions.end(), full.page.positions.begin() + kept);
+  if (!positions.empty()) {
+    staged_.push_back({full.page.data, kept, head, token, static_cast<int32_t>(positions.size()), nullptr,
+                       &cache_.float16, index, full.page.positions.front(), nullptr});
+  }
+  pages_.push_back(full);
+  is_put_together_.push_back(!positions.empty());
+}
+
+void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
+  const int32_t decider = cache_.router->shape.deciding_layer(layer_);
+  if (decider != layer_ && sequence_.length(decider) < length) {
+    fail(KVQ_E_STATE,
+         "layer is %d, whose pages have the formats of layer %d: append to that first, it holds %d tokens where %d are "
+         "needed",
+         layer_, decider, sequence_.length(decider), length);
+  }
+  if (pages_.empty()) return;
+  if (decider == layer_) {
+    stage(tokens);
+  } else {
+    staged_.clear();  // the pages' positions say enough
+  }
+  Vector<const Sequence::PageList*> deciding{StlAllocator<const Sequence::PageList*>(cache_.allocator)};
+  for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&sequence_.list(decider, head));
+  formats_.resize(pages_.size());
+  choose_formats(sequence_, layer_, pages_, deciding, formats_);
+}
+
+/// Put the pages together in FP16, which is what sealing encodes, however the tokens came.
+void RoutedPages::stage(const TokenBatch& tokens) {
+  const size_t page_bytes = cache_.float16.bytes();
+  memory_.resize(staged_.size() * page_bytes + kDataAlignment);
+  std::byte* next = memory_.data() + (-reinterpret_cast<uintptr_t>(memory_.data()) & (kDataAlignment - 1));
+  size_t staged = 0;
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    if (!is_put_together_[i]) continue;
+    PageToRoute& page = pages_[i].page;
+    staged_[staged].target = next;
+    staged_[staged++].positions = page.positions.data();
+    page.data = next;
+    next += page_bytes;
+  }
+  if (!staged_.empty()) cache_.backend.append(tokens, staged_, nullptr, cache_.allocator);
+}
+
+RoutedPages::Choice RoutedPages::next() {
+  const size_t first = taken_++;
+  int32_t alike = 0;
+  for (size_t i = first; i < pages_.size() && pages_[i].head == pages_[first].head; ++i) {
+    if (formats_[i] == formats_[first]) ++alike;
+  }
+  return {formats_[first], memory_.empty() || !is_put_together_[first] ? nullptr : pages_[first].page.data, alike};
+}
+
+}  // namespace kvq

@@ -1,0 +1,356 @@
+// Pages whose formats a router chooses, against the router's definition in float64.
+#include "conversation.h"
+#include "support/reference.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace conformance {
+namespace {
+
+using kvq_test::Decoded;
+using kvq_test::TestRouter;
+
+constexpr int32_t kLayers = 5;
+constexpr int32_t kKvHeads = 3;
+constexpr int32_t kDim = 32;
+constexpr int32_t kTokens = 10 * kPageSlots + 7;
+constexpr int32_t kPages = 10;  // that are sealed, but for the first
+
+kvq_cache_options options_with(kvq_rope rope) {
+  kvq_cache_options options = kvq_test::cache_options(kKvHeads, kKvHeads, kDim, kLayers);
+  options.rope = rope;
+  return options;
+}
+
+/// Keys and values of all layers; keys of a page lie near each other, so that it has a preference.
+struct Tokens {
+  std::vector<std::vector<float>> k, v;  // [layers][tokens, kv_heads, head_dim]
+
+  Tokens() {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const auto seed = static_cast<uint64_t>(10 + 3 * layer);
+      const size_t width = kKvHeads * kDim;
+      k.push_back(kvq_test::normal_tensor(kTokens * width, seed));
+      v.push_back(kvq_test::normal_tensor(kTokens * width, seed + 1));
+      const std::vector<float> centre = kvq_test::normal_tensor((kPages + 1) * width, seed + 2);
+      for (size_t i = 0; i < k.back().size(); ++i) {
+        k.back()[i] += 1.5F * centre[i / (kPageSlots * width) * width + i % width];
+      }
+    }
+  }
+  std::vector<double> key(int32_t layer, int32_t token, int32_t head) const {
+    const auto first = k[static_cast<size_t>(layer)].begin() + (token * kKvHeads + head) * kDim;
+    return {first, first + kDim};
+  }
+};
+
+/// How many tokens of a page, of one head or of all of them (head −1), prefer each expert.
+std::vector<int32_t> count_votes(const TestRouter& router, const Tokens& tokens, int32_t layer, int32_t page,
+                                 int32_t head) {
+  std::vector<int32_t> votes(router.experts.size(), 0);
+  for (int32_t h = 0; h < kKvHeads; ++h) {
+    if (head >= 0 && h != head) continue;
+    for (int32_t token = page * kPageSlots; token < (page + 1) * kPageSlots; ++token) {
+      ++votes[router.preferred(layer, tokens.key(layer, token, h))];
+    }
+  }
+  return votes;
+}
+
+class Filled {
+ public:
+  Filled(const Tokens& tokens, kvq_cache_options options, const std::string& policy, const TestRouter* router)
+      : context_(kvq_test::make_context()) {
+    kvq_test::Router loaded;
+    if (router != nullptr) loaded = kvq_test::load_router(context_.get(), router->file());
+    options.router = loaded.get();
+    cache_ = kvq_test::make_cache(context_.get(), options, policy);
+    sequence_ = kvq_test::make_sequence(cache_.get());
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const auto l = static_cast<size_t>(layer);
+      kvq_test::append(cache_.get(), sequence_.get(), layer, kTokens, tokens.k[l].data(), tokens.v[l].data());
+    }
+  }
+  Decoded page(int32_t layer, int32_t head, int32_t page) const {
+    return kvq_test::decode(cache_.get(), sequence_.get(), layer, head, page * kPageSlots, kPageSlots, kDim);
+  }
+  kvq_cache* cache() const { return cache_.get(); }
+  kvq_sequence* sequence() const { return sequence_.get(); }
+
+ private:
+  kvq_test::Context context_;
+  kvq_test::Cache cache_;
+  kvq_test::Sequence sequence_;
+};
+
+bool same(const Decoded& a, const Decoded& b) { return a.k == b.k && a.v == b.v; }
+
+}  // namespace
+
+TEST_CASE("pages are sealed in the format that most of their tokens prefer, layers follow the first of their group") {
+  const Tokens tokens;
+  for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
+    const kvq_cache_options options = options_with(rope);
+    const TestRouter router(options, {"int8", "int4/int3", "int2+hadamard"});
+    std::vector<Filled> uniform;
+    for (const char* formats :
+         {"keys: int8\nvalues: int8\n", "keys: int4\nvalues: int3\n", "keys: int2+hadamard\nvalues: int2+hadamard\n"}) {
+      uniform.emplace_back(tokens, options, std::string("version: 1\nsink: 1\n") + formats, nullptr);
+    }
+    for (const bool by_head : {false, true}) {
+      const std::string policy = "version: 1\nsink: 1\nrouter: {experts: [int8, int4/int3, int2+hadamard], votes: " +
+                                 std::string(by_head ? "head" : "layer") + "}\n";
+      CAPTURE(policy);
+      CAPTURE(rope);
+      const Filled routed(tokens, options, policy, &router);
+      std::map<size_t, int> chosen;
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        for (int32_t head = 0; head < kKvHeads; ++head) {
+          for (int32_t page = 1; page < kPages; ++page) {
+            const std::vector<int32_t> votes = count_votes(router, tokens, layer / 3 * 3, page, by_head ? head : -1);
+            const auto winner = static_cast<size_t>(std::max_element(votes.begin(), votes.end()) - votes.begin());
+            ++chosen[winner];
+            CAPTURE(layer);
+            CAPTURE(page);
+            for (size_t expert = 0; expert < uniform.size(); ++expert) {
+              const bool equal = same(routed.page(layer, head, page), uniform[expert].page(layer, head, page));
+              CHECK(equal == (expert == winner));
+            }
+          }
+        }
+      }
+      CHECK(chosen.size() == router.experts.size());  // or this shows little
+    }
+  }
+}
+
+TEST_CASE("where experts have as many votes, the one with more bits wins") {
+  const Tokens tokens;
+  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+  TestRouter router(options, {"int8", "int2"});
+  for (TestRouter::Network& network : router.networks) std::fill(network.w3.begin(), network.w3.end(), 0.0F);
+  const Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
+  const Filled uniform(tokens, options, "int8", nullptr);
+  for (int32_t page = 0; page < kPages; ++page) CHECK(same(routed.page(0, 0, page), uniform.page(0, 0, page)));
+}
+
+TEST_CASE("pages of mixed formats are attended to as float64 does over what they hold") {
+  const Tokens tokens;
+  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+  const kvq_test::Rotation rotation = kvq_test::Rotation::from(options);
+  for (const char* experts : {"[fp16, int4, int2]", "[int8/int4, int4+hadamard, int3, int2+hadamard]"}) {
+    const std::string policy = std::string("version: 1\nsink: 1\nrouter: {experts: ") + experts + "}\n";
+    const TestRouter router(options, experts_of(policy));
+    const Filled routed(tokens, options, policy, &router);
+    const std::vector<float> q = kvq_test::normal_tensor(kKvHeads * kDim, 77);
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      std::vector<float> out(q.size());
+      const kvq_sequence* sequences[] = {routed.sequence()};
+      kvq_attend_batch batch;
+      kvq_attend_batch_init(&batch);
+      batch.n_sequences = 1;
+      batch.sequences = sequences;
+      batch.q = q.data();
+      batch.out = out.data();
+      kvq_test::attend(routed.cache(), layer, batch);
+      for (int32_t head = 0; head < kKvHeads; ++head) {
+        const Decoded all = kvq_test::decode(routed.cache(), routed.sequence(), layer, head, 0, kTokens, kDim);
+        std::vector<double> query(q.begin() + head * kDim, q.begin() + (head + 1) * kDim);
+        rotation.apply(query, kTokens - 1);
+        const std::vector<double> expected = kvq_test::attention<float>({.scale = 1.0 / std::sqrt(double{kDim})}, query,
+                                                                        kTokens - 1, all.k, all.v, all.positions);
+        for (int32_t c = 0; c < kDim; ++c) {
+          CHECK(double{out[static_cast<size_t>(head * kDim + c)]} ==
+                doctest::Approx(expected[static_cast<size_t>(c)]).epsilon(0.0).scale(1.0).epsilon(9e-3));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a layer that follows another's router is appended to after it") {
+  const Tokens tokens;
+  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+  const TestRouter router(options, {"int8", "int2"});
+  const Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
+  const kvq_test::Snapshot before = kvq_test::save(filled.cache(), filled.sequence());
+  const auto append = [&](int32_t layer) {
+    kvq_test::append(filled.cache(), filled.sequence(), layer, 3, tokens.k[0].data(), tokens.v[0].data());
+  };
+  for (const int32_t layer : {1, 2, 4}) {
+    CHECK_THROWS_WITH_AS(append(layer), doctest::Contains("append to that first"), kvq_test::Failure);
+  }
+  CHECK(kvq_test::save(filled.cache(), filled.sequence()) == before);
+  for (const int32_t layer : {3, 4, 0, 2, 1}) append(layer);
+  CHECK(kvq_test::length(filled.sequence(), 1) == kTokens + 3);
+}
+
+TEST_CASE("a router costs what its pages take, whichever formats follow each other") {
+  const Tokens tokens;
+  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+  const TestRouter router(options, {"int8", "int4", "int2"});
+  const Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int4, int2], votes: head}\n", &router);
+  const Filled most(tokens, options, "int8", nullptr);
+  const Filled least(tokens, options, "int2", nullptr);
+  const auto bytes = [](const Filled& filled) {
+    return kvq_test::usage(filled.cache(), filled.sequence()).sealed_bytes;
+  };
+  CHECK(bytes(routed) < bytes(most));
+  CHECK(bytes(routed) > bytes(least));
+  // A prompt fills its runs exactly: nothing lies between pages.
+  const uint64_t page8 = bytes(most) / (kLayers * kKvHeads * kPages);
+  const uint64_t page2 = bytes(least) / (kLayers * kKvHeads * kPages);
+  const Filled middle(tokens, options, "int4", nullptr);
+  const uint64_t page4 = bytes(middle) / (kLayers * kKvHeads * kPages);
+  uint64_t expected = 0;
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (int32_t head = 0; head < kKvHeads; ++head) {
+      for (int32_t page = 0; page < kPages; ++page) {
+        const Decoded stored = routed.page(layer, head, page);
+        if (same(stored, most.page(layer, head, page))) expected += page8;
+        if (same(stored, middle.page(layer, head, page))) expected += page4;
+        if (same(stored, least.page(layer, head, page))) expected += page2;
+      }
+    }
+  }
+  CHECK(bytes(routed) == expected);
+  CHECK(kvq_test::usage(routed.cache()).sealed_bytes == expected);
+}
+
+TEST_CASE("what is left after eviction is routed head by head") {
+  const Tokens tokens;
+  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+  const TestRouter router(options, {"int8", "int2"});
+  const std::string policy =
+      "version: 1\nrouter: {experts: [int8, int2], votes: head}\neviction: {method: streaming, budget: 200}\n";
+  const Filled routed(tokens, options, policy, &router);
+  kvq_test::require([&](kvq_error* error) { return kvq_compress(routed.cache(), routed.sequence(), nullptr, error); });
+  // 200 tokens: the first 4 and the newest 196.
+  // A token's values have at most 4 levels in INT2, and still have if they go to INT8 afterwards.
+  const auto levels = [](const Decoded& stored, int32_t slot) {
+    std::vector<float> values(stored.v.begin() + slot * kDim, stored.v.begin() + (slot + 1) * kDim);
+    std::sort(values.begin(), values.end());
+    return std::unique(values.begin(), values.end()) - values.begin();
+  };
+  std::map<bool, int> checked;
+  for (int32_t head = 0; head < kKvHeads; ++head) {
+    for (int32_t page = 0; page < 200 / kPageSlots; ++page) {
+      std::vector<int32_t> votes(2, 0);
+      const Decoded stored = routed.page(0, head, page);
+      for (const int32_t position : stored.positions) {
+        ++votes[router.preferred(0, tokens.key(0, position, head))];
+      }
+      // Keys have been rounded since, so that only clear elections count.
+      if (std::abs(votes[0] - votes[1]) < 8) continue;
+      for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+        const int32_t before = stored.positions[static_cast<size_t>(slot)] / kPageSlots;
+        const std::vector<int32_t> prompt_votes = count_votes(router, tokens, 0, before, head);
+        if (before < kPages && prompt_votes[0] < prompt_votes[1]) continue;  // it was INT2 in the prompt
+        const bool coarse = votes[0] < votes[1];
+        ++checked[coarse];
+        CHECK((levels(stored, slot) <= 4) == coarse);
+      }
+    }
+  }
+  CHECK(checked[true] > 0);
+  CHECK(checked[false] > 0);
+  const kvq_test::Snapshot saved = kvq_test::save(routed.cache(), routed.sequence());
+  const kvq_test::Sequence loaded = kvq_test::load(routed.cache(), saved);
+  CHECK(kvq_test::save(routed.cache(), loaded.get()) == saved);
+}
+
+namespace {
+
+struct Refusal {
+  kvq_status status;
+  const char* mention;
+};
+
+void check_refused(const Refusal& expected, kvq_context* context, const kvq_cache_options& options,
+                   const std::string& text) {
+  CAPTURE(text);
+  CAPTURE(expected.mention);
+  const kvq_test::Policy policy = kvq_test::make_policy(context, text);
+  kvq_error error;
+  kvq_error_init(&error);
+  kvq_cache* cache = nullptr;
+  CHECK(kvq_cache_create(context, &options, policy.get(), &cache, &error) == expected.status);
+  CHECK(cache == nullptr);
+  CAPTURE(error.message);
+  CHECK(std::string(error.message).find(expected.mention) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("caches refuse routers that were trained for something else") {
+  const kvq_test::Context context = kvq_test::make_context();
+  const kvq_cache_options shape = options_with(KVQ_ROPE_HALF);
+  const std::string policy = "version: 1\nrouter: {experts: [int8, int2]}\n";
+  const auto check = [&](const Refusal& expected, const TestRouter& router, const std::string& text) {
+    const kvq_test::Router loaded = kvq_test::load_router(context.get(), router.file());
+    kvq_cache_options options = shape;
+    options.router = loaded.get();
+    check_refused(expected, context.get(), options, text);
+  };
+  check_refused({KVQ_E_ARGUMENT, "options->router is NULL"}, context.get(), shape, policy);
+  kvq_cache_options other = shape;
+  other.n_layers = 6;
+  check({KVQ_E_MISMATCH, "n_layers 6"}, TestRouter(other, {"int8", "int2"}), policy);
+  other = shape;
+  other.kv_heads = other.q_heads = 1;
+  check({KVQ_E_MISMATCH, "kv_heads 1"}, TestRouter(other, {"int8", "int2"}), policy);
+  other = shape;
+  other.head_dim = 64;
+  check({KVQ_E_MISMATCH, "head_dim 64"}, TestRouter(other, {"int8", "int2"}), policy);
+  other = shape;
+  other.rope = KVQ_ROPE_INTERLEAVED;
+  check({KVQ_E_MISMATCH, "rope 2"}, TestRouter(other, {"int8", "int2"}), policy);
+  check({KVQ_E_MISMATCH, "int8, int4"}, TestRouter(shape, {"int8", "int4"}), policy);
+  check({KVQ_E_MISMATCH, "int8, int4, int2"}, TestRouter(shape, {"int8", "int4", "int2"}), policy);
+  check({KVQ_E_ARGUMENT, "int8 after one with fewer bits"}, TestRouter(shape, {"int2", "int8"}),
+        "version: 1\nrouter: {experts: [int2, int8]}\n");
+  check({KVQ_E_ARGUMENT, "options->codebook is NULL"}, TestRouter(shape, {"int8", "commvq"}),
+        "version: 1\nrouter: {experts: [int8, commvq]}\n");
+
+  const kvq_test::Context elsewhere = kvq_test::make_context();
+  const kvq_test::Router foreign = kvq_test::load_router(elsewhere.get(), TestRouter(shape, {"int8", "int2"}).file());
+  kvq_cache_options options = shape;
+  options.router = foreign.get();
+  check_refused({KVQ_E_ARGUMENT, "another context"}, context.get(), options, policy);
+}
+
+TEST_CASE("codes of a whole layer go with votes of the layer and with eviction of whole tokens only") {
+  const kvq_test::Context context = kvq_test::make_context();
+  kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+  const kvq_test::Router router = kvq_test::load_router(context.get(), TestRouter(options, {"int8", "commvq"}).file());
+  const kvq_test::Codes codes{.stages = 2, .codes = 8, .bits = 1};
+  const kvq_test::Codebook codebook =
+      kvq_test::load_codebook(context.get(), kvq_test::test_codebook(options, codes).file());
+  options.router = router.get();
+  options.codebook = codebook.get();
+  check_refused({KVQ_E_ARGUMENT, "votes: layer"}, context.get(), options,
+                "version: 1\nrouter: {experts: [int8, commvq], votes: head}\n");
+  check_refused({KVQ_E_ARGUMENT, "heads: together"}, context.get(), options,
+                "version: 1\nrouter: {experts: [int8, commvq]}\neviction: {method: snapkv, budget: 64}\n");
+  CHECK(kvq_test::make_cache(context.get(), options,
+                             "version: 1\nrouter: {experts: [int8, commvq]}\n"
+                             "eviction: {budget: 64, heads: together}\n") != nullptr);
+}
+
+TEST_CASE("pages whose formats are not known yet cannot be made ahead") {
+  const Tokens tokens;
+  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+  const TestRouter router(options, {"int8", "int2"});
+  const Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
+  kvq_error error;
+  kvq_error_init(&error);
+  CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 10, &error) == KVQ_E_UNSUPPORTED);
+  CHECK(std::string(error.message).find("tokens is 10") != std::string::npos);
+  CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 0, &error) == KVQ_OK);
+}
+
+}  // namespace conformance
