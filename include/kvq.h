@@ -630,10 +630,14 @@ KVQ_API void kvq_router_trainer_options_init(kvq_router_trainer_options* options
  *
  *  \param context  computes on the CPU.
  *  \param cache    what a cache of the model would be made with: its shape, RoPE, scale and `model_id`, and a codebook
- * if an expert is commvq. Not needed afterwards. \param policy   with a router's experts, those with more bits first;
- * `votes` and the effort for commvq are used too. Not needed afterwards. \param out      receives the handle; set to
- * NULL on failure. \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (a codebook for another model); KVQ_E_UNSUPPORTED
- * (the context computes on a GPU); KVQ_E_MEMORY; KVQ_E_LIMIT. \threads any. \since 0.1 */
+ *                  if an expert is commvq. Not needed afterwards.
+ *  \param policy   with a router's experts, those with more bits first; `votes` and the effort for commvq are used
+ *                  too. Not needed afterwards.
+ *  \param out      receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (a codebook for another model); KVQ_E_UNSUPPORTED (the context
+ *           computes on a GPU); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
 KVQ_API kvq_status kvq_router_trainer_create(kvq_context* context, const struct kvq_cache_options* cache,
                                              const kvq_policy* policy, const kvq_router_trainer_options* options,
                                              kvq_router_trainer** out, kvq_error* error);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 enum { kTokens = 200, kScalars = kTokens * kTokenScalars, kQScalars = kTokens * kQHeads * kHeadDim };
-enum { kMostAllocations = 100000 };
 
 static const char kExperts[] = "{version: 1, router: {experts: [fp16, int4, int2]}}";
 static int unused_place;
@@ -373,59 +372,6 @@ static void stopped(void) {
   blob_free(&expected);
 }
 
-static void failing_allocations(void) {
-  const kvq_router_trainer_options options = small_options();
-  const kvq_cache_options cache = small_cache_options();
-  fixture f;
-  kvq_policy* policy;
-  kvq_router_trainer* trainer = NULL;
-  kvq_router* router = NULL;
-  kvq_status status;
-  size_t live;
-  long n;
-  fixture_open(&f, NULL, 0, 0);
-  policy = load_policy(f.context, kExperts);
-#define FAIL_EACH(call)                                                                   \
-  do {                                                                                    \
-    status = KVQ_E_MEMORY;                                                                \
-    for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {                          \
-      live = f.memory.live_bytes;                                                         \
-      f.memory.fail_at = n;                                                               \
-      status = (call);                                                                    \
-      CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && f.memory.live_bytes == live)); \
-    }                                                                                     \
-    f.memory.fail_at = 0;                                                                 \
-    CHECK(status == KVQ_OK && n > 2);                                                     \
-  } while (0)
-  FAIL_EACH(kvq_router_trainer_create(f.context, &cache, policy, &options, &trainer, err));
-  FAIL_EACH(add_text(trainer, 0, 0, 100));
-  ACCEPTED(add_text(trainer, 1, 0, 100));
-  ACCEPTED(kvq_router_trainer_run(trainer, 0.0, NULL, NULL, err));
-  FAIL_EACH(kvq_router_trainer_result(trainer, &router, err));
-#undef FAIL_EACH
-  kvq_router_trainer_destroy(trainer);
-  kvq_router_destroy(router);
-  kvq_policy_destroy(policy);
-  fixture_close(&f);
-}
-
-/* Texts beyond the limit are refused, and those before it stay. */
-static void limited(void) {
-  kvq_router_trainer_options options = small_options();
-  fixture f;
-  kvq_router_trainer* trainer;
-  kvq_status status = KVQ_OK;
-  uint32_t n = 0;
-  options.max_bytes = 500000;
-  fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
-  for (; status == KVQ_OK && n < 1000; ++n) status = add_text(trainer, 0, n, kTokens);
-  CHECK(status == KVQ_E_LIMIT && n > 3);
-  REFUSED(KVQ_E_LIMIT, "trainer", add_text(trainer, 0, n, kTokens));
-  kvq_router_trainer_destroy(trainer);
-  fixture_close(&f);
-}
-
 void test_router_trainer(void) {
   refused_options();
   refused_calls();
@@ -433,6 +379,4 @@ void test_router_trainer(void) {
   repeatable(KVQ_ROUTER_LABEL);
   repeatable(KVQ_ROUTER_PAPER);
   stopped();
-  failing_allocations();
-  limited();
 }
