@@ -559,8 +559,7 @@ KVQ_API kvq_status kvq_router_load(kvq_context* context, const void* buffer, siz
 KVQ_API kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capacity, size_t* size,
                                    kvq_error* error);
 
-/** What routers are made for, and what they do on the pages that they were trained on: of each text all but the first
- *  and the last, which is open. */
+/** What routers are made for, and what they do on the pages that they were trained on. */
 typedef struct kvq_router_info {
   uint32_t struct_size;
   int32_t n_layers;
@@ -644,10 +643,14 @@ KVQ_API void kvq_router_trainer_options_init(kvq_router_trainer_options* options
  *
  *  \param context  computes on the CPU.
  *  \param cache    what a cache of the model would be made with: its shape, RoPE, scale and `model_id`, and a codebook
- * if an expert is commvq. Not needed afterwards. \param policy   with a router's experts, those with more bits first;
- * `votes` and the effort for commvq are used too. Not needed afterwards. \param out      receives the handle; set to
- * NULL on failure. \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (a codebook for another model); KVQ_E_UNSUPPORTED
- * (the context computes on a GPU); KVQ_E_MEMORY; KVQ_E_LIMIT. \threads any. \since 0.1 */
+ *                  if an expert is commvq. Not needed afterwards.
+ *  \param policy   with a router's experts, those with more bits first; `votes` and the effort for commvq are used
+ *                  too. Not needed afterwards.
+ *  \param out      receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (a codebook for another model); KVQ_E_UNSUPPORTED (the context
+ *           computes on a GPU); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
 KVQ_API kvq_status kvq_router_trainer_create(kvq_context* context, const struct kvq_cache_options* cache,
                                              const kvq_policy* policy, const kvq_router_trainer_options* options,
                                              kvq_router_trainer** out, kvq_error* error);
@@ -656,13 +659,18 @@ KVQ_API kvq_status kvq_router_trainer_create(kvq_context* context, const struct 
  *  labels this stores the text in every format and compares the attention of some of its queries, which takes most of
  *  the time of training. Only keys of the first layer of each group are kept, as FP16.
  *
- *  \param n      tokens of the text, ≥ 1, at positions 0, 1, …; the first page and the last, which is still open, are
- * not learned from, so that texts of up to 64 tokens teach nothing. \param q      queries before RoPE, `[n, q_heads,
- * head_dim]`, in host memory, read before return; finite. NULL is allowed for ::KVQ_ROUTER_PAPER. \param k      keys
- * before RoPE, `[n, kv_heads, head_dim]`, as for kvq_append. \param v      values, same shape and rules; NULL is
- * allowed for ::KVQ_ROUTER_PAPER. \param dtype  element type of the three. \returns KVQ_OK; KVQ_E_ARGUMENT (also:
- * another length than in other layers); KVQ_E_STATE (the training is done); KVQ_E_MEMORY; KVQ_E_LIMIT. \threads
- * exclusive use of `trainer`. \since 0.1 */
+ *  \param n      tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens
+ *                that follows them, so the first page and those in the last quarter are not learned from: a text of
+ *                fewer than 85 tokens teaches nothing.
+ *  \param q      queries before RoPE, `[n, q_heads, head_dim]`, in host memory, read before return; finite. NULL is
+ *                allowed for ::KVQ_ROUTER_PAPER.
+ *  \param k      keys before RoPE, `[n, kv_heads, head_dim]`, as for kvq_append.
+ *  \param v      values, same shape and rules; NULL is allowed for ::KVQ_ROUTER_PAPER.
+ *  \param dtype  element type of the three.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: another length than in other layers); KVQ_E_STATE (the training is done);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads exclusive use of `trainer`.
+ *  \since 0.1 */
 KVQ_API kvq_status kvq_router_trainer_add(kvq_router_trainer* trainer, int32_t layer, int32_t n, const void* q,
                                           const void* k, const void* v, kvq_dtype dtype, kvq_error* error);
 

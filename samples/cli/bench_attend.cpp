@@ -3,8 +3,8 @@
 #include "attention_timing.h"
 #include "bench.h"
 #include "commands.h"
+#include "layer_spec.h"
 #include "output.h"
-#include "random_codebook.h"
 #include "table.h"
 
 namespace cli {

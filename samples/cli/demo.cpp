@@ -8,10 +8,10 @@
 #include "compute.h"
 #include "demo_model.h"
 #include "generation.h"
+#include "layer_spec.h"
 #include "needle.h"
 #include "output.h"
 #include "perplexity.h"
-#include "random_codebook.h"
 #include "table.h"
 #include "text_file.h"
 
@@ -74,6 +74,7 @@ std::vector<Format> all_formats(const std::filesystem::path& directory, const Co
     const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
     formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
   }
+  formats.push_back({"moqae", "moqae:" + (directory / "moqae.safetensors").string(), "moqae"});
   formats.push_back({kEvicting, kEvicting, kEvicting});
   return formats;
 }
@@ -167,7 +168,8 @@ void print_report(const Extent& extent, const std::vector<Row>& rows, const std:
              "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
              "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
              std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
-             std::to_string(extent.needle.context) + " tokens.\n" +  //
+             std::to_string(extent.needle.context) + " tokens.\n" +                                       //
+             "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
              "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
              "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
              "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) +

@@ -15,7 +15,7 @@
 namespace kvq {
 namespace {
 
-constexpr int32_t kSpreadQueries = 64;  // of a text, evenly spread: each judges all pages before it
+constexpr int32_t kSpreadQueries = 64;  // of a text, evenly spread: each judges the pages not too far before it
 constexpr int32_t kNearQueries = 2;     // of each page, within the next one
 
 /// A query and the pages that it judges.
@@ -26,7 +26,7 @@ struct Query {
   size_t result;  // where its first page's errors go, an expert after the other
 };
 
-/// Late queries see how much a page matters in the long run, and those right behind it how much it does at first.
+/// Spread queries see how much a page matters in the long run, and those right behind it how much it does at first.
 Vector<Query> choose_queries(Allocator& allocator, int32_t n, size_t experts) {
   Vector<Query> queries{StlAllocator<Query>(allocator)};
   const int32_t routed = routed_pages(n);
@@ -37,8 +37,10 @@ Vector<Query> choose_queries(Allocator& allocator, int32_t n, size_t experts) {
   };
   for (int64_t i = 1; i <= kSpreadQueries; ++i) {
     const auto position = static_cast<int32_t>(n * i / kSpreadQueries - 1);
-    const int32_t before = std::min(position / kPageSlots - kFirstRoutedPage, routed);
-    if (before > 0) add(position, 0, before);
+    const int32_t end = std::min(position / kPageSlots - kFirstRoutedPage, routed);
+    const int32_t unseen = std::max(position - judging_tokens(n), 0) / kPageSlots - kFirstRoutedPage;
+    const int32_t begin = std::max(unseen, 0);
+    if (begin < end) add(position, begin, end - begin);
   }
   for (int32_t page = 0; page < routed; ++page) {
     for (int32_t i = 0; i < kNearQueries; ++i) {

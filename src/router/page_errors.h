@@ -16,8 +16,19 @@ namespace kvq {
 /// Of each text routers are trained on the pages from this one on: the first stays FP16.
 inline constexpr int32_t kFirstRoutedPage = 1;
 
-/// Pages of a text of n tokens that are routed: the last is open.
-constexpr int32_t routed_pages(int32_t n) { return n > 2 * kPageSlots ? (n - 1) / kPageSlots - kFirstRoutedPage : 0; }
+/// How many tokens after a page judge it: as many for every page of a text, because the last pages of a text, which
+/// only near queries have seen, would seem to matter more than others.
+constexpr int32_t judging_tokens(int32_t n) { return n / 4; }
+
+/// Pages of a text of n tokens that have as many tokens after them.
+constexpr int32_t routed_pages(int32_t n) {
+  const int32_t pages = (n - judging_tokens(n)) / kPageSlots;
+  return pages > kFirstRoutedPage ? pages - kFirstRoutedPage : 0;
+}
+
+/// The shortest text with such a page.
+inline constexpr int32_t kFewestRoutedTokens = 85;
+static_assert(routed_pages(kFewestRoutedTokens) == 1 && routed_pages(kFewestRoutedTokens - 1) == 0);
 
 /// One text of one layer: [n, heads, head_dim], before RoPE.
 struct RouterText {

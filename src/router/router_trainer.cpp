@@ -192,7 +192,7 @@ int64_t RouterTrainer::check_texts() const {
     pages += routed_pages(text.tokens);
   }
   if (pages == 0) {
-    fail(KVQ_E_STATE, "there is no text of more than %d tokens: nothing to train on", 2 * kPageSlots);
+    fail(KVQ_E_STATE, "there is no text of %d tokens or more: nothing to train on", kFewestRoutedTokens);
   }
   if (pages > int64_t{UINT32_MAX} / (kPageSlots * plan_.shape.kv_heads)) {
     fail(KVQ_E_STATE, "there are %lld pages of %d tokens of %d heads, too many to train on",

@@ -20,6 +20,8 @@ static const suite kSuites[] = {
     {"codebook", test_codebook},
     {"codebook_trainer", test_codebook_trainer},
     {"codebook_trainer_memory", test_codebook_trainer_memory},
+    {"router_trainer", test_router_trainer},
+    {"router_trainer_memory", test_router_trainer_memory},
     {"commvq", test_commvq},
     {"cache", test_cache},
     {"sequence", test_sequence},

@@ -10,6 +10,8 @@ void test_policy(void);
 void test_codebook(void);
 void test_codebook_trainer(void);
 void test_codebook_trainer_memory(void);
+void test_router_trainer(void);
+void test_router_trainer_memory(void);
 void test_commvq(void);
 void test_cache(void);
 void test_sequence(void);

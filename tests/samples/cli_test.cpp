@@ -286,7 +286,7 @@ TEST_CASE("bench append measures decoding in cycles that seal a page, and prompt
 
 TEST_CASE("the demo shows every format and fits a page") {
   const json demo = run_json({"demo", "--quick"});
-  REQUIRE(demo["formats"].size() == 11);
+  REQUIRE(demo["formats"].size() == 12);
   CHECK(demo["formats"][0]["kv"] == "fp16");
   for (const json& format : demo["formats"]) {
     check_numbers(format, {"perplexity", "rise_percent", "kv_bits", "kv_bytes", "fp16_kv_bytes", "accuracy",

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "letter_model.h"
 #include "llama/handles.h"
 #include "llama/mapped_file.h"
 #include "llama/model.h"
@@ -20,28 +21,8 @@ namespace {
 
 using nlohmann::json;
 
-/** A directory with a model of two layers that reads letters, and a text of random ones. */
-class Workplace {
+class Workplace : public LetterModel {
  public:
-  Workplace() {
-    TinyModel(tiny_layouts()[0]).write(directory_);
-    json vocabulary = {{"<unk>", 0}};
-    for (int i = 0; i < 26; ++i) vocabulary[std::string(1, static_cast<char>('a' + i))] = i + 1;
-    const json tokenizer = {
-        {"decoder", {{"type", "Fuse"}}},
-        {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}, {"unk_token", "<unk>"}}}};
-    directory_.write("tokenizer.json", tokenizer.dump());
-    std::string text;
-    for (const int32_t token : random_tokens(2000, 26)) text += static_cast<char>('a' + token);
-    directory_.write("text.txt", text);
-  }
-
-  std::string path(const char* name) const { return (directory_.path() / name).string(); }
-  std::string model() const { return directory_.path().string(); }
-  std::string write(const char* name, const std::string& content) const {
-    return directory_.write(name, content).string();
-  }
-
   /** A command that takes a moment. */
   Arguments train(const std::string& out, const Arguments& more = {}, const char* tokens = "400",
                   const char* bits = "1") const {
@@ -56,16 +37,7 @@ class Workplace {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-
- private:
-  ScratchDirectory directory_;
 };
-
-llama::ContextHandle make_context() {
-  kvq_context_options options;
-  kvq_context_options_init(&options);
-  return llama::make_context(options);
-}
 
 }  // namespace
 

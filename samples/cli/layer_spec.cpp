@@ -1,4 +1,4 @@
-#include "random_codebook.h"
+#include "layer_spec.h"
 
 #include <algorithm>
 #include <string_view>
@@ -11,7 +11,10 @@ namespace cli {
 namespace {
 
 constexpr std::string_view kRandom = "commvq-";
+constexpr std::string_view kRandomRouter = "moqae";
 constexpr int32_t kTokens = 1024;
+constexpr uint64_t kQuerySeed = 10;
+constexpr double kRouterBits = 4.25;
 constexpr uint64_t kKeySeed = 11;
 constexpr uint64_t kValueSeed = 12;
 
@@ -36,6 +39,34 @@ llama::CodebookHandle train_on_random(kvq_context* context, int32_t bits, kvq_sc
   });
   llama::checked([&](kvq_error* error) { return kvq_codebook_trainer_run(trainer.get(), 0, nullptr, nullptr, error); });
   return llama::trainer_result(trainer.get());
+}
+
+/** Routers that choose formats of about 4 bits for random pages, and the policy that they serve. */
+Spec random_router(kvq_context* context, const LayerShape& shape) {
+  Spec spec{llama::load_policy(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}"), nullptr,
+            nullptr};
+  kvq_cache_options layer;
+  kvq_cache_options_init(&layer);
+  layer.n_layers = 1;
+  layer.q_heads = shape.q_heads;
+  layer.kv_heads = shape.kv_heads;
+  layer.head_dim = shape.head_dim;
+  kvq_router_trainer_options options;
+  kvq_router_trainer_options_init(&options);
+  options.mean_bits = kRouterBits;
+  options.epochs = 1;
+  const llama::RouterTrainerHandle trainer = llama::make_router_trainer(context, layer, spec.policy.get(), options);
+  const std::vector<float> queries = normal_numbers(
+      size_t{kTokens} * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim), kQuerySeed);
+  const std::vector<float> keys = normal_numbers(kTokens * shape.token_width(), kKeySeed);
+  const std::vector<float> values = normal_numbers(kTokens * shape.token_width(), kValueSeed);
+  llama::checked([&](kvq_error* error) {
+    return kvq_router_trainer_add(trainer.get(), 0, kTokens, queries.data(), keys.data(), values.data(), KVQ_F32,
+                                  error);
+  });
+  llama::checked([&](kvq_error* error) { return kvq_router_trainer_run(trainer.get(), 1.0, nullptr, nullptr, error); });
+  spec.router = llama::trainer_result(trainer.get());
+  return spec;
 }
 
 /** The text up to the first comma, which is taken off with it. */
@@ -79,6 +110,7 @@ Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape
 }  // namespace
 
 Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
+  if (spec == kRandomRouter) return random_router(context, shape);
   return spec.starts_with(kRandom) ? random_spec(context, spec, shape) : load_spec(context, spec);
 }
 
