@@ -297,6 +297,19 @@ typedef struct kvq_policy kvq_policy;
 KVQ_API kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length, kvq_policy** out,
                                    kvq_error* error);
 
+/** A policy that evicts tokens and otherwise says what another one says.
+ *
+ *  \param policy  of this context; not needed afterwards. If it evicts, all but the method and the budget stays.
+ *  \param method  name of a method, see ::kvq_compress.
+ *  \param budget  tokens of a KV head that stay, on average.
+ *  \param out     receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: an unknown method, a budget smaller than the window); KVQ_E_MEMORY;
+ *           KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_policy_with_eviction(kvq_context* context, const kvq_policy* policy, const char* method,
+                                            int32_t budget, kvq_policy** out, kvq_error* error);
+
 /** What a host has to know of a policy. */
 typedef struct kvq_policy_info {
   uint32_t struct_size;

@@ -54,10 +54,10 @@ void collect(Engine& engine, kvq_codebook_trainer* trainer, const std::vector<bo
   for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
   Progress progress("keys and values", tokens);
   llama::Session session(engine.model, engine.context.get(), nullptr);
-  session.observe([&](const llama::Session::Observed& seen) {
-    if (finished[static_cast<size_t>(seen.layer)]) return;
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    if (finished[static_cast<size_t>(layer)]) return;
     llama::checked([&](kvq_error* error) {
-      return kvq_codebook_trainer_add(trainer, seen.layer, seen.n, seen.k, seen.v, KVQ_F32, error);
+      return kvq_codebook_trainer_add(trainer, layer, seen.n, seen.k, seen.v, KVQ_F32, error);
     });
   });
   for (std::span<const int32_t> window : windows) {

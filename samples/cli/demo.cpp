@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <memory>
 
 #include "attention_timing.h"
@@ -143,11 +142,6 @@ std::vector<Sample> generate_samples(Engine& engine) {
 }
 
 double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline - 1.0); }
-
-std::string signed_percent(double percent) {
-  const std::string text = number_text(std::abs(percent), 2);
-  return (percent < 0.0 && text != "0.00" ? "-" : "+") + text + " %";
-}
 
 void print_samples(const std::filesystem::path& directory, const std::vector<Sample>& samples) {
   print_text("The demo model (" + bytes_text(std::filesystem::file_size(directory / "model.safetensors")) +

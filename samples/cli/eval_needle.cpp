@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <memory>
 
 #include "commands.h"
@@ -7,7 +6,6 @@
 #include "needle.h"
 #include "output.h"
 #include "spec.h"
-#include "text_file.h"
 #include "usage_error.h"
 
 namespace cli {
@@ -24,24 +22,6 @@ struct Options {
   ComputeOptions compute;
   bool json = false;
 };
-
-// Prose between which the fact hides: --text, else what comes with the model, else made up.
-std::vector<int32_t> filler_tokens(const Engine& engine, const Options& options) {
-  const size_t enough = std::max<size_t>(size_t{1} << 19, 16 * static_cast<size_t>(options.needle.context));
-  const std::filesystem::path sample = std::filesystem::path(options.model) / "sample.txt";
-  std::error_code ignored;
-  std::string text;
-  if (!options.text.empty()) {
-    text = read_corpus(options.text);
-  } else if (std::filesystem::exists(sample, ignored)) {
-    text = read_corpus(sample);
-  } else {
-    text = make_filler(enough, options.needle.seed);
-  }
-  if (text.size() > enough)
-    text.resize(text.rfind(' ', enough) == std::string::npos ? enough : text.rfind(' ', enough));
-  return engine.tokenizer.encode(text);
-}
 
 void print_result(const Options& options, const NeedleResult& result, double weight_bits) {
   const double accuracy = static_cast<double>(result.found) / options.needle.samples;
@@ -67,7 +47,8 @@ void print_result(const Options& options, const NeedleResult& result, double wei
 
 NeedleResult measure(Engine& engine, const Options& options) {
   const Spec format = load_spec(engine.context.get(), options.kv);
-  const std::vector<int32_t> filler = filler_tokens(engine, options);
+  const std::vector<int32_t> filler =
+      filler_tokens(engine, options.model, options.text, options.needle.context, options.needle.seed);
   llama::Session session(engine.model, engine.context.get(), format);
   Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);
   NeedleOptions chosen = options.needle;

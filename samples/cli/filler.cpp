@@ -1,8 +1,11 @@
 #include "filler.h"
 
+#include <algorithm>
 #include <array>
 #include <random>
 #include <string_view>
+
+#include "text_file.h"
 
 namespace cli {
 namespace {
@@ -52,6 +55,26 @@ std::string make_filler(size_t bytes, uint64_t seed) {
     text.back() = '\n';
   }
   return text;
+}
+
+std::vector<int32_t> filler_tokens(const Engine& engine, const std::filesystem::path& model, const std::string& text,
+                                   int32_t context, uint64_t seed) {
+  const size_t enough = std::max<size_t>(size_t{1} << 19, 16 * static_cast<size_t>(context));
+  const std::filesystem::path sample = model / "sample.txt";
+  std::error_code ignored;
+  std::string prose;
+  if (!text.empty()) {
+    prose = read_corpus(text);
+  } else if (std::filesystem::exists(sample, ignored)) {
+    prose = read_corpus(sample);
+  } else {
+    prose = make_filler(enough, seed);
+  }
+  if (prose.size() > enough) {
+    const size_t space = prose.rfind(' ', enough);
+    prose.resize(space == std::string::npos ? enough : space);
+  }
+  return engine.tokenizer.encode(prose);
 }
 
 }  // namespace cli

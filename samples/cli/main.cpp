@@ -33,6 +33,7 @@ void add_commands(CLI::App& app) {
   cli::add_eval_perplexity(*eval);
   cli::add_eval_needle(*eval);
   cli::add_eval_error(*eval);
+  cli::add_eval_eviction(*eval);
   CLI::App* train = app.add_subcommand("train", "Train what compression needs to know about a model");
   train->require_subcommand(1);
   cli::add_train_codebook(*train);

@@ -63,8 +63,25 @@ std::vector<int32_t> make_prompt(const llama::ModelConfig& config, const llama::
   return prompt;
 }
 
-bool answers(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, llama::Session& session,
-             std::span<const float> logits, const std::string& key) {
+}  // namespace
+
+NeedlePrompts::NeedlePrompts(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer,
+                             std::span<const int32_t> filler, const NeedleOptions& options)
+    : config_(config), tokenizer_(tokenizer), filler_(filler), options_(options), random_(options.seed) {
+  if (filler.empty()) throw llama::Error("the filler text has no tokens");
+}
+
+NeedlePrompt NeedlePrompts::next() {
+  const Fact fact = make_fact(random_);
+  const double depth = options_.samples > 1 ? static_cast<double>(index_) / (options_.samples - 1) : 0.5;
+  ++index_;
+  const auto size = static_cast<size_t>(options_.context - kAnswerTokens);
+  return {make_prompt(config_, tokenizer_, fact, depth, size, filler_, random_() % filler_.size()),
+          tokenizer_.encode(fact.question()).size(), fact.key};
+}
+
+bool finds_key(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, llama::Session& session,
+               std::span<const float> logits, const std::string& key) {
   llama::Sampler greedy(0.0, 1.0, 0);
   std::string answer;
   generate_tokens(config, session, logits, kAnswerTokens, greedy, [&](int32_t token) {
@@ -75,28 +92,19 @@ bool answers(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer
   return answer.starts_with(key);
 }
 
-}  // namespace
-
 NeedleResult measure_needle(llama::Model& model, const llama::Tokenizer& tokenizer, llama::Session& session,
                             std::span<const int32_t> filler, const NeedleOptions& options, Progress& progress) {
-  if (filler.empty()) throw llama::Error("the filler text has no tokens");
-  const llama::ModelConfig& config = model.config();
-  std::mt19937_64 random(options.seed);
+  NeedlePrompts prompts(model.config(), tokenizer, filler, options);
   NeedleResult result;
   for (int32_t i = 0; i < options.samples; ++i) {
-    const Fact fact = make_fact(random);
-    const double depth = options.samples > 1 ? static_cast<double>(i) / (options.samples - 1) : 0.5;
-    const auto size = static_cast<size_t>(options.context - kAnswerTokens);
-    const std::vector<int32_t> prompt =
-        make_prompt(config, tokenizer, fact, depth, size, filler, random() % filler.size());
+    const NeedlePrompt prompt = prompts.next();
     session.clear();
-    const size_t question =
-        options.compress == NeedleOptions::Compress::kBeforeQuestion ? tokenizer.encode(fact.question()).size() : 0;
-    const std::span<const int32_t> all = prompt;
+    const size_t question = options.compress == NeedleOptions::Compress::kBeforeQuestion ? prompt.question : 0;
+    const std::span<const int32_t> all = prompt.tokens;
     std::span<const float> logits = prefill(session, all.first(all.size() - question), options.chunk, progress);
     if (options.compress != NeedleOptions::Compress::kNever) session.compress();
     if (question > 0) logits = prefill(session, all.last(question), options.chunk, progress);
-    const bool found = answers(config, tokenizer, session, logits, fact.key);
+    const bool found = finds_key(model.config(), tokenizer, session, logits, prompt.key);
     result.found_at.push_back(found);
     result.found += found ? 1 : 0;
   }

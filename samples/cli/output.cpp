@@ -1,6 +1,7 @@
 #include "output.h"
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 
@@ -29,6 +30,11 @@ std::string number_text(double value, int digits) {
   std::array<char, 64> text;
   const int length = std::snprintf(text.data(), text.size(), "%.*f", digits, value);
   return std::string(text.data(), static_cast<size_t>(length));
+}
+
+std::string signed_percent(double percent) {
+  const std::string text = number_text(std::abs(percent), 2);
+  return (percent < 0.0 && text != "0.00" ? "-" : "+") + text + " %";
 }
 
 std::string bytes_text(uint64_t bytes) {

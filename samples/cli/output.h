@@ -25,6 +25,9 @@ std::string bytes_text(uint64_t bytes);
 /** Fixed point with `digits` decimals. */
 std::string number_text(double value, int digits);
 
+/** For example "+1.70 %". */
+std::string signed_percent(double percent);
+
 /** For example "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)". */
 std::string usage_text(const kvq_usage& usage);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "generation.h"
 #include "llama/model_math.h"
 
 namespace cli {
@@ -24,26 +25,12 @@ double score(llama::Model& model, std::span<const float> logits, std::span<const
   return sum;
 }
 
-/** Where the second half of a window begins. */
-size_t half(size_t tokens) { return tokens / 2; }
-
 double window_nll(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
-                  const PerplexityOptions& options, std::vector<double>& losses, Progress& progress) {
+                  const PerplexityOptions& options, Progress& progress) {
   session.clear();
-  double sum = 0.0;
-  const size_t scored = options.second_half ? half(window.size()) : 0;
-  for (size_t begin = 0; begin < window.size();) {
-    const size_t end = begin < scored ? scored : window.size();
-    const std::span<const int32_t> tokens =
-        window.subspan(begin, std::min(static_cast<size_t>(options.chunk), end - begin));
-    const std::span<const float> logits = session.forward(tokens, begin >= scored);
-    progress.advance(static_cast<int64_t>(tokens.size()));
-    const std::span<const int32_t> next = window.subspan(begin + 1);  // one fewer at the window's end
-    if (begin >= scored) sum += score(model, logits, next.first(std::min(tokens.size(), next.size())), losses);
-    begin += tokens.size();
-    if (begin == scored && options.compress) session.compress();
-  }
-  return sum;
+  if (options.second_half) prefill(session, window.first(half_of(window.size())), options.chunk, progress);
+  if (options.second_half && options.compress) session.compress();
+  return score_rest(model, session, window, options.chunk, progress);
 }
 
 }  // namespace
@@ -57,18 +44,32 @@ int32_t window_count(int64_t tokens, const PerplexityOptions& options) {
   return static_cast<int32_t>(options.windows > 0 ? std::min<int64_t>(options.windows, available) : available);
 }
 
+double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
+                  Progress& progress) {
+  std::vector<double> losses;
+  double sum = 0.0;
+  for (auto begin = static_cast<size_t>(session.length()); begin < window.size();) {
+    const auto tokens = window.subspan(begin, std::min(static_cast<size_t>(chunk), window.size() - begin));
+    const std::span<const float> logits = session.forward(tokens, true);
+    progress.advance(static_cast<int64_t>(tokens.size()));
+    const std::span<const int32_t> next = window.subspan(begin + 1);  // one fewer at the window's end
+    sum += score(model, logits, next.first(std::min(tokens.size(), next.size())), losses);
+    begin += tokens.size();
+  }
+  return sum;
+}
+
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
                                     const PerplexityOptions& options, Progress& progress) {
   const int32_t windows = window_count(static_cast<int64_t>(tokens.size()), options);
   const auto context = static_cast<size_t>(options.context);
   const int64_t tokens_run = int64_t{windows} * options.context;
-  const size_t scored = context - 1 - (options.second_half ? half(context) : 0);  // of a window
+  const size_t scored = context - 1 - (options.second_half ? half_of(context) : 0);  // of a window
   PerplexityResult result;
-  std::vector<double> losses;
   double sum = 0.0;
   const auto begin = std::chrono::steady_clock::now();
   for (size_t i = 0; i < static_cast<size_t>(windows); ++i) {
-    const double nll = window_nll(model, session, tokens.subspan(i * context, context), options, losses, progress);
+    const double nll = window_nll(model, session, tokens.subspan(i * context, context), options, progress);
     result.window_mean_nll.push_back(nll / static_cast<double>(scored));
     sum += nll;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,6 +28,14 @@ struct PerplexityResult {
 
 /** Number of windows that `options` takes from a text of `tokens` tokens; an Error if there is not even one. */
 int32_t window_count(int64_t tokens, const PerplexityOptions& options);
+
+/** Where the half of a window that is scored begins. */
+inline size_t half_of(size_t window) { return window / 2; }
+
+/** Run what follows the `session.length()` tokens of a window that the session holds, in chunks, and add up the
+ * negative log-likelihoods of all but the first of it. `progress` advances by every token run. */
+double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
+                  Progress& progress);
 
 /** Perplexity over non-overlapping windows, each starting an empty sequence and running through the cache in chunks, so
  *  that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances

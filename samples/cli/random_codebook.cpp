@@ -73,7 +73,7 @@ Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape
   } catch (const llama::Error& error) {
     throw UsageError("--kv " + spec + ": " + error.what());
   }
-  return {std::move(policy), train_on_random(context, size == "1" ? 1 : 2, scope, shape)};
+  return {std::move(policy), train_on_random(context, size == "1" ? 1 : 2, scope, shape), nullptr};
 }
 
 }  // namespace

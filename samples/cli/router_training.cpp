@@ -52,10 +52,10 @@ void collect(Engine& engine, kvq_router_trainer* trainer, const RouterTraining& 
   const auto n_layers = int64_t{engine.model.config().n_layers};
   Progress progress("pages", count_tokens(training) * n_layers);
   llama::Session session(engine.model, engine.context.get(), nullptr);
-  session.observe([&](const llama::Session::Observed& seen) {
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
     Interrupt::check();
     llama::checked([&](kvq_error* error) {
-      return kvq_router_trainer_add(trainer, seen.layer, seen.n, seen.q, seen.k, seen.v, KVQ_F32, error);
+      return kvq_router_trainer_add(trainer, layer, seen.n, seen.q, seen.k, seen.v, KVQ_F32, error);
     });
     progress.advance(seen.n);
   });

@@ -1,9 +1,13 @@
 #include "spec.h"
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "text_file.h"
 #include "usage_error.h"
@@ -12,55 +16,115 @@ namespace cli {
 namespace {
 
 constexpr size_t kMaxPolicyBytes = 1 << 20;
-constexpr size_t kMaxCodebookBytes = size_t{4} << 30;
+constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
+constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
 constexpr std::string_view kCommvq = "commvq:";
+constexpr std::string_view kMoqae = "moqae:";
 
-bool names_yaml_file(const std::string& spec) { return spec.ends_with(".yaml") || spec.ends_with(".yml"); }
+/** A SPEC taken apart: BASE[@FILE...][+METHOD:BUDGET]. */
+struct Parts {
+  std::string base;                // a short form or a policy file
+  std::vector<std::string> files;  // trained codebooks and routers
+  std::string method;              // empty: no eviction
+  int32_t budget = 0;
+};
 
-llama::PolicyHandle load_policy(kvq_context* context, const std::string& spec) {
-  std::error_code ignored;
-  if (names_yaml_file(spec) || std::filesystem::exists(spec, ignored)) {
-    try {
-      return llama::load_policy(context, read_text(spec, kMaxPolicyBytes));
-    } catch (const llama::Error& error) {
-      throw llama::Error("policy file " + spec + ": " + error.what());
-    }
-  }
-  try {
-    return llama::load_policy(context, spec);
-  } catch (const llama::Error& error) {
-    throw UsageError("--kv " + spec + ": " + error.what());
-  }
-}
-
-llama::CodebookHandle load_codebooks(kvq_context* context, const std::string& path) {
-  const std::string file = read_text(path, kMaxCodebookBytes);
-  try {
-    return llama::load_codebook(context, std::as_bytes(std::span(file)));
-  } catch (const llama::Error& error) {
-    throw llama::Error("codebooks " + path + ": " + error.what());
-  }
-}
-
-/** Where "+METHOD:BUDGET" begins at the end of a short form, or its end. */
-size_t eviction_begin(const std::string& spec) {
+/** Take "+METHOD:BUDGET" off the end, if it is there. */
+void take_eviction(std::string& spec, Parts& parts) {
   const size_t colon = spec.rfind(':');
-  const size_t plus = spec.rfind('+');
-  const bool ends_in_budget = colon != std::string::npos && colon + 1 < spec.size() &&
-                              spec.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-  return ends_in_budget && plus != std::string::npos && plus < colon ? plus : spec.size();
+  const size_t plus = spec.rfind('+', colon);
+  if (colon == std::string::npos || plus == std::string::npos) return;
+  const std::string_view method = std::string_view(spec).substr(plus + 1, colon - plus - 1);
+  if (method.empty() || method.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string_view::npos) {
+    return;
+  }
+  const auto [end, code] = std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), parts.budget);
+  if (code != std::errc() || end != spec.data() + spec.size()) {
+    throw UsageError("--kv " + spec + ": must end in a budget, a number of tokens");
+  }
+  parts.method = method;
+  spec.resize(plus);
+}
+
+Parts take_apart(std::string spec) {
+  Parts parts;
+  take_eviction(spec, parts);
+  for (size_t at = spec.rfind('@'); at != std::string::npos; at = spec.rfind('@')) {
+    parts.files.insert(parts.files.begin(), spec.substr(at + 1));
+    spec.resize(at);
+  }
+  for (const std::string_view prefix : {kCommvq, kMoqae}) {
+    if (!spec.starts_with(prefix)) continue;
+    parts.files.insert(parts.files.begin(), spec.substr(prefix.size()));
+    spec = prefix.substr(0, prefix.size() - 1);
+  }
+  parts.base = std::move(spec);
+  return parts;
+}
+
+/** Read `file` as what it says it is. */
+void load_trained(kvq_context* context, const std::string& path, Spec& spec) {
+  const std::string file = read_text(path, kMaxTrainedBytes);
+  const bool is_router = std::string_view(file).substr(0, kTypeWithin).find("\"kvq.router\"") != std::string_view::npos;
+  if (is_router ? spec.router != nullptr : spec.codebook != nullptr) {
+    throw UsageError("--kv: " + path + " is the second file with " + (is_router ? "routers" : "codebooks"));
+  }
+  try {
+    if (is_router) {
+      spec.router = llama::load_router(context, std::as_bytes(std::span(file)));
+    } else {
+      spec.codebook = llama::load_codebook(context, std::as_bytes(std::span(file)));
+    }
+  } catch (const llama::Error& error) {
+    throw llama::Error((is_router ? "routers " : "codebooks ") + path + ": " + error.what());
+  }
+}
+
+/** The experts are those that the routers were trained for; the first page stays FP16. */
+llama::PolicyHandle routed_policy(kvq_context* context, const std::string& spec, const kvq_router* router) {
+  if (router == nullptr) throw UsageError("--kv " + spec + ": there is no file with routers");
+  return llama::load_policy(context, "version: 1\nsink: 1\nrouter: {experts: [" +
+                                         std::string(llama::describe_router(router).experts) + "]}\n");
+}
+
+bool names_file(const std::string& base) {
+  std::error_code ignored;
+  return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
+}
+
+llama::PolicyHandle load_policy(kvq_context* context, const std::string& base) {
+  if (!names_file(base)) return llama::load_policy(context, base);
+  const std::string text = read_text(base, kMaxPolicyBytes);
+  try {
+    return llama::load_policy(context, text);
+  } catch (const llama::Error& error) {
+    throw llama::Error("policy file " + base + ": " + error.what());
+  }
 }
 
 }  // namespace
 
 Spec load_spec(kvq_context* context, const std::string& spec) {
-  // The name of a format or a policy file, then that of a file of codebooks.
-  const bool is_short = spec.starts_with(kCommvq);
-  const size_t separator = is_short ? kCommvq.size() - 1 : spec.rfind('@');
-  if (separator == std::string::npos) return {load_policy(context, spec), nullptr};
-  const size_t end = is_short ? eviction_begin(spec) : spec.size();
-  llama::CodebookHandle codebook = load_codebooks(context, spec.substr(separator + 1, end - separator - 1));
-  return {load_policy(context, spec.substr(0, separator) + spec.substr(end)), std::move(codebook)};
+  const Parts parts = take_apart(spec);
+  Spec loaded;
+  for (const std::string& path : parts.files) load_trained(context, path, loaded);
+  try {
+    const bool is_routed = parts.base == kMoqae.substr(0, kMoqae.size() - 1);
+    loaded.policy = is_routed ? routed_policy(context, spec, loaded.router.get()) : load_policy(context, parts.base);
+    if (!parts.method.empty()) {
+      loaded.policy = llama::with_eviction(context, loaded.policy.get(), parts.method, parts.budget);
+    }
+  } catch (const UsageError&) {
+    throw;
+  } catch (const llama::Error& error) {
+    if (names_file(parts.base)) throw;
+    throw UsageError("--kv " + spec + ": " + error.what());
+  }
+  return loaded;
+}
+
+Spec load_spec(kvq_context* context, const std::string& spec, const AddedEviction& eviction) {
+  return load_spec(context, spec + "+" + eviction.method + ":" + std::to_string(eviction.budget));
 }
 
 }  // namespace cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "llama/handles.h"
@@ -8,20 +9,30 @@ namespace cli {
 
 inline constexpr const char* kSpecHelp =
     "KV format: fp16, int8, int4, int3 or int2, optionally with +hadamard (the newest page of 32 tokens "
-    "stays FP16), commvq:FILE with a file of codebooks, each with +METHOD:BUDGET to evict tokens after the prompt "
-    "(streaming, "
-    "h2o, snapkv, pyramid, adasnap, adapyramid), or a policy file (YAML), followed by @FILE if it needs codebooks";
+    "stays FP16); commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they "
+    "choose commvq; or a policy file (YAML), followed by @FILE for codebooks and routers that it needs; each with "
+    "+METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
 
 /** What a SPEC stands for. */
 struct Spec {
   llama::PolicyHandle policy;
   llama::CodebookHandle codebook;
+  llama::RouterHandle router;
 
-  operator llama::CacheFormat() const { return {policy.get(), codebook.get()}; }
+  operator llama::CacheFormat() const { return {policy.get(), codebook.get(), router.get()}; }
   bool evicts() const { return llama::describe_policy(policy.get()).eviction_budget > 0; }
+};
+
+/** A method of eviction that a SPEC does without. */
+struct AddedEviction {
+  std::string method;
+  int32_t budget;
 };
 
 /** The contents of the policy file of that name if there is one, else the library's short form. */
 Spec load_spec(kvq_context* context, const std::string& spec);
+
+/** The same with eviction, which `spec` itself must not have. */
+Spec load_spec(kvq_context* context, const std::string& spec, const AddedEviction& eviction);
 
 }  // namespace cli

@@ -80,9 +80,9 @@ std::vector<LayerError> measure_storage_error(Engine& engine, const Spec& format
   llama::Session session(engine.model, engine.context.get(), nullptr);
   Store exact(engine, nullptr);
   Store stored(engine, format);
-  session.observe([&](const llama::Session::Observed& seen) {
-    exact.append(seen.layer, seen.n, seen.k, seen.v);
-    stored.append(seen.layer, seen.n, seen.k, seen.v);
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    exact.append(layer, seen.n, seen.k, seen.v);
+    stored.append(layer, seen.n, seen.k, seen.v);
   });
   std::vector<std::array<Sums, 2>> sums(static_cast<size_t>(config.n_layers));
   for (const std::span<const int32_t> window : windows) {

@@ -54,6 +54,16 @@ inline PolicyHandle load_policy(kvq_context* context, const std::string& text) {
   return PolicyHandle(handle);
 }
 
+/** `policy` with a method of eviction. */
+inline PolicyHandle with_eviction(kvq_context* context, const kvq_policy* policy, const std::string& method,
+                                  int32_t budget) {
+  kvq_policy* handle = nullptr;
+  checked([&](kvq_error* error) {
+    return kvq_policy_with_eviction(context, policy, method.c_str(), budget, &handle, error);
+  });
+  return PolicyHandle(handle);
+}
+
 inline kvq_policy_info describe_policy(const kvq_policy* policy) {
   kvq_policy_info info{};
   info.struct_size = sizeof(info);
@@ -61,17 +71,20 @@ inline kvq_policy_info describe_policy(const kvq_policy* policy) {
   return info;
 }
 
-/** How a cache stores pages. Both may be null, and are only needed while a cache is made. */
+/** How a cache stores pages. All may be null, and are only needed while a cache is made. */
 struct CacheFormat {
-  CacheFormat(const kvq_policy* of_pages = nullptr, const kvq_codebook* of_codes = nullptr)
-      : policy(of_pages), codebook(of_codes) {}
+  CacheFormat(const kvq_policy* of_pages = nullptr, const kvq_codebook* of_codes = nullptr,
+              const kvq_router* that_chooses = nullptr)
+      : policy(of_pages), codebook(of_codes), router(that_chooses) {}
 
   const kvq_policy* policy;
   const kvq_codebook* codebook;
+  const kvq_router* router;
 };
 
 inline CacheHandle make_cache(kvq_context* context, kvq_cache_options options, const CacheFormat& format) {
   options.codebook = format.codebook;
+  options.router = format.router;
   kvq_cache* handle = nullptr;
   checked([&](kvq_error* error) { return kvq_cache_create(context, &options, format.policy, &handle, error); });
   return CacheHandle(handle);

@@ -69,8 +69,11 @@ void Session::truncate(int32_t length) {
   length_ = length;
 }
 
-void Session::compress() {
-  checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence_.get(), nullptr, error); });
+void Session::compress(int32_t budget) {
+  kvq_compress_options options;
+  kvq_compress_options_init(&options);
+  options.budget = budget;
+  checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence_.get(), &options, error); });
 }
 
 void Session::clear() {
@@ -160,8 +163,14 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
     device.rms_norm(k, layer.k_norm, config.rms_norm_eps, k);
   }
 
+  attend(index, n, q.data(), k.data(), v.data(), attended_.data.get());
+  if (observer_) observer_(index, {n, q.data(), k.data(), v.data(), attended_.data.get()});
+  device.apply_and_add(layer.o, rows_of(attended_, n, layer.q.weight.rows), x);
+}
+
+void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out) {
   checked([&](kvq_error* error) {
-    return kvq_append(cache_.get(), sequence_.get(), index, n, k.data(), v.data(), KVQ_F32, nullptr, error);
+    return kvq_append(cache_.get(), sequence_.get(), layer, n, k, v, KVQ_F32, nullptr, error);
   });
   const kvq_sequence* sequence = sequence_.get();
   kvq_attend_batch batch;
@@ -169,14 +178,12 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.query_counts = &n;
-  batch.q = q.data();
+  batch.q = q;
   batch.q_dtype = KVQ_F32;
   batch.out_dtype = KVQ_F32;
-  batch.out = attended_.data.get();
-  batch.sliding_window = config.sliding_window;
-  checked([&](kvq_error* error) { return kvq_attend(cache_.get(), index, &batch, error); });
-  if (observer_) observer_({index, n, q.data(), k.data(), v.data(), attended_.data.get()});
-  device.apply_and_add(layer.o, rows_of(attended_, n, layer.q.weight.rows), x);
+  batch.out = out;
+  batch.sliding_window = model_->config().sliding_window;
+  checked([&](kvq_error* error) { return kvq_attend(cache_.get(), layer, &batch, error); });
 }
 
 void Session::mlp_block(const LayerWeights& layer, int32_t n) {

@@ -42,6 +42,15 @@ CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheForm
 /** What a cache of the model's shape is made with. Refers to the model's config. */
 kvq_cache_options cache_options(const Model& model);
 
+/** What one layer's attention took and gave, in host memory: `n` tokens, before RoPE. */
+struct ObservedAttention {
+  int32_t n;
+  const float* q;         // [n, q_heads, head_dim]
+  const float* k;         // [n, kv_heads, head_dim]
+  const float* v;         // [n, kv_heads, head_dim]
+  const float* attended;  // [n, q_heads, head_dim]
+};
+
 /** One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
  *  context must outlive it. Sessions of one model are used one at a time. */
 class Session {
@@ -59,25 +68,19 @@ class Session {
   Session fork() const;
   /** Forget all but the first `length` tokens; the library refuses cuts inside a compressed page. */
   void truncate(int32_t length);
-  /** Evict tokens as the policy says. */
-  void compress();
+  /** Evict tokens as the policy says, down to `budget` tokens of a KV head on average; 0: the policy's budget. */
+  void compress(int32_t budget = 0);
   /** Start over with an empty sequence. */
   void clear();
 
-  /** The attention of n tokens in one layer, `[n, heads, head_dim]` in host memory: queries and keys before RoPE,
-   * values, and what came of them. */
-  struct Observed {
-    int32_t layer;
-    int32_t n;
-    const float* q;
-    const float* k;
-    const float* v;
-    const float* attended;
-  };
-  /** Sees the attention of every layer when it has been computed. */
-  using Observer = std::function<void(const Observed& observed)>;
+  /** Sees every layer of every forward() once its attention is computed. */
+  using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
   /** From now on; an empty one ends it. For models on the CPU. */
   void observe(Observer observer);
+
+  /** Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
+   *  makes of given numbers. Shapes as in ObservedAttention, in the device's memory; length() counts no such tokens. */
+  void attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out);
 
   int32_t length() const { return length_; }
   kvq_usage usage() const { return usage_of(cache_.get(), sequence_.get()); }

@@ -1,5 +1,7 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "core/error.h"
+#include "io/eviction_yaml.h"
 #include "io/policy_yaml.h"
 
 #include <string_view>
@@ -15,6 +17,22 @@ kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length
     require(out, "out");
     Allocator& allocator = context->allocator;
     *out = make_owned<kvq_policy>(allocator, allocator, io::read_policy(allocator, {yaml, length})).release();
+  });
+}
+
+kvq_status kvq_policy_with_eviction(kvq_context* context, const kvq_policy* policy, const char* method, int32_t budget,
+                                    kvq_policy** out, kvq_error* error) {
+  if (out != nullptr) *out = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require(policy, "policy");
+    require(method, "method");
+    require(out, "out");
+    Allocator& allocator = context->allocator;
+    if (&policy->allocator != &allocator) fail(KVQ_E_ARGUMENT, "policy belongs to another context");
+    Policy evicting = *policy;
+    evicting.eviction = io::with_method(policy->eviction, method, budget);
+    *out = make_owned<kvq_policy>(allocator, allocator, std::move(evicting)).release();
   });
 }
 

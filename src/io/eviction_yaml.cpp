@@ -144,4 +144,18 @@ Eviction take_eviction(const YamlNode& node, std::string_view& name) {
   return eviction;
 }
 
+Eviction with_method(Eviction eviction, std::string_view method, int32_t budget) {
+  const Method* found = find_method(method);
+  if (found == nullptr) {
+    fail(KVQ_E_ARGUMENT, "method is \"%.40s\", must be one of %s", std::string(method).c_str(), kMethodNames);
+  }
+  apply(*found, eviction);
+  if (budget < eviction.window) {
+    fail(KVQ_E_ARGUMENT, "budget is %d, smaller than the window of %d tokens that are always kept", budget,
+         eviction.window);
+  }
+  eviction.budget = budget;
+  return eviction;
+}
+
 }  // namespace kvq::io

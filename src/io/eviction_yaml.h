@@ -14,4 +14,7 @@ Eviction read_eviction(const YamlNode& node);
 /// is for messages.
 Eviction take_eviction(const YamlNode& node, std::string_view& name);
 
+/// `eviction` with the method of that name and that budget. Throws KVQ_E_ARGUMENT.
+Eviction with_method(Eviction eviction, std::string_view method, int32_t budget);
+
 }  // namespace kvq::io

@@ -128,6 +128,34 @@ static void routers(void) {
   refuse("version: 1\nrouter: {experts: [int4, int2]}\nlayers: [{range: [0, 0], keys: int8}]\n", "layers");
 }
 
+/* Eviction on top of another policy. */
+static void added_eviction(void) {
+  static const char* const kBases[] = {"int4+hadamard", "version: 1\nsink: 1\nrouter: {experts: [int8, int2]}\n",
+                                       "version: 1\neviction: {method: h2o, budget: 64, window: 10}\n"};
+  size_t i;
+  for (i = 0; i < sizeof kBases / sizeof kBases[0]; ++i) {
+    kvq_policy* base = NULL;
+    kvq_policy* policy = NULL;
+    kvq_policy_info info;
+    info.struct_size = sizeof info;
+    ACCEPTED(kvq_policy_load(context, kBases[i], strlen(kBases[i]), &base, err));
+    ACCEPTED(kvq_policy_with_eviction(context, base, "adasnap", 128, &policy, err));
+    ACCEPTED(kvq_policy_describe(policy, &info, err));
+    CHECK(info.eviction_budget == 128 && info.eviction_window == (i == 2 ? 10 : 32));
+    kvq_policy_destroy(policy);
+    policy = (kvq_policy*)&unused_place;
+    REFUSED(KVQ_E_ARGUMENT, "snap\"", kvq_policy_with_eviction(context, base, "snap", 128, &policy, err));
+    CHECK(policy == NULL);
+    REFUSED(KVQ_E_ARGUMENT, "budget is 9", kvq_policy_with_eviction(context, base, "snapkv", 9, &policy, err));
+    REFUSED(KVQ_E_ARGUMENT, "budget is -1", kvq_policy_with_eviction(context, base, "snapkv", -1, &policy, err));
+    REFUSED(KVQ_E_ARGUMENT, "method", kvq_policy_with_eviction(context, base, NULL, 64, &policy, err));
+    REFUSED(KVQ_E_ARGUMENT, "policy", kvq_policy_with_eviction(context, NULL, "h2o", 64, &policy, err));
+    REFUSED(KVQ_E_ARGUMENT, "context", kvq_policy_with_eviction(NULL, base, "h2o", 64, &policy, err));
+    REFUSED(KVQ_E_ARGUMENT, "out", kvq_policy_with_eviction(context, base, "h2o", 64, NULL, err));
+    kvq_policy_destroy(base);
+  }
+}
+
 static void long_forms(void) {
   accept("version: 1\nkeys: int4\nvalues: int2\n");
   accept(
@@ -325,6 +353,7 @@ void test_policy(void) {
   short_forms();
   evictions();
   routers();
+  added_eviction();
   long_forms();
   ways_of_attention();
   text_need_not_be_terminated();

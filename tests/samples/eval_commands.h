@@ -20,3 +20,9 @@ inline Arguments needle(const Arguments& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
+
+inline Arguments eviction(const Arguments& more) {
+  Arguments arguments{"eval", "eviction", "--model", kModel, "--text", kText};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}

@@ -41,7 +41,8 @@ class Workplace : public LetterModel {
 
 }  // namespace
 
-TEST_CASE("an observer sees queries and keys before RoPE, values and what comes of them, and changes nothing") {
+TEST_CASE(
+    "an observer sees keys and queries before RoPE, values, and what attention made of them, and changes nothing") {
   for (const TinyLayout& layout : tiny_layouts()) {
     CAPTURE(layout.name);
     const ScratchDirectory directory;
@@ -55,12 +56,17 @@ TEST_CASE("an observer sees queries and keys before RoPE, values and what comes 
     const size_t width = static_cast<size_t>(model.config().kv_heads) * static_cast<size_t>(model.config().head_dim);
     std::vector<std::vector<float>> k(static_cast<size_t>(model.config().n_layers));
     std::vector<std::vector<float>> v(k.size());
+    std::vector<std::vector<float>> q(k.size());
+    std::vector<std::vector<float>> attended(k.size());
+    const size_t q_width = static_cast<size_t>(model.config().q_heads) * static_cast<size_t>(model.config().head_dim);
     llama::Session session(model, context.get(), nullptr);
-    session.observe([&](const llama::Session::Observed& seen) {
-      const size_t count = static_cast<size_t>(seen.n) * width;
-      const auto layer = static_cast<size_t>(seen.layer);
-      k[layer].insert(k[layer].end(), seen.k, seen.k + count);
-      v[layer].insert(v[layer].end(), seen.v, seen.v + count);
+    session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+      const auto l = static_cast<size_t>(layer);
+      const auto n = static_cast<size_t>(seen.n);
+      k[l].insert(k[l].end(), seen.k, seen.k + n * width);
+      v[l].insert(v[l].end(), seen.v, seen.v + n * width);
+      q[l].insert(q[l].end(), seen.q, seen.q + n * q_width);
+      attended[l].insert(attended[l].end(), seen.attended, seen.attended + n * q_width);
     });
     CHECK(run_in_chunks(session, tokens, 2) == expected);
     session.observe({});
@@ -68,21 +74,30 @@ TEST_CASE("an observer sees queries and keys before RoPE, values and what comes 
     for (size_t layer = 0; layer < k.size(); ++layer) {
       REQUIRE(k[layer].size() == tokens.size() * width);
       REQUIRE(v[layer].size() == tokens.size() * width);
+      REQUIRE(attended[layer].size() == tokens.size() * q_width);
+    }
+
+    // The same numbers again give the same attention; the first token sees nothing but its own values.
+    llama::Session again(model, context.get(), nullptr);
+    const auto dim = static_cast<size_t>(model.config().head_dim);
+    for (size_t layer = 0; layer < k.size(); ++layer) {
+      std::vector<float> out(q[layer].size());
+      again.attend(static_cast<int32_t>(layer), static_cast<int32_t>(tokens.size()), q[layer].data(), k[layer].data(),
+                   v[layer].data(), out.data());
+      CHECK(out == attended[layer]);
+      for (size_t i = 0; i < q_width; ++i) {
+        const size_t kv_head = i / dim / (q_width / width);
+        const float value = v[layer][kv_head * dim + i % dim];
+        CHECK(std::abs(attended[layer][i] - value) <= 1e-3f * (1.0f + std::abs(value)));
+      }
     }
 
     // At position 0 nothing is rotated: the same token anywhere has the same key in layer 0. It attends to itself
     // alone: what comes of it are the values.
     llama::Session first(model, context.get(), nullptr);
     std::vector<float> alone;
-    const size_t q_heads = static_cast<size_t>(model.config().q_heads);
-    const size_t head_dim = static_cast<size_t>(model.config().head_dim);
-    first.observe([&](const llama::Session::Observed& seen) {
-      if (seen.layer == 0) alone.assign(seen.k, seen.k + width);
-      for (size_t i = 0; i < q_heads * head_dim; ++i) {
-        const size_t kv_head = i / head_dim / (q_heads * head_dim / width);
-        const float value = seen.v[kv_head * head_dim + i % head_dim];
-        CHECK(std::abs(seen.attended[i] - value) <= 1e-3f * (1.0f + std::abs(value)));
-      }
+    first.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+      if (layer == 0) alone.assign(seen.k, seen.k + width);
     });
     first.forward(std::span(tokens).last(1), false);
     for (size_t i = 0; i < width; ++i) {

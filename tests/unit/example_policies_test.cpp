@@ -1,0 +1,74 @@
+// The policies of docs/policies are what they say they are.
+#include "io/policy_yaml.h"
+#include "kvq.h"
+#include "support/allocator.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+const std::filesystem::path kFolder = std::filesystem::path(KVQ_SOURCE_DIR) / "docs" / "policies";
+
+struct Example {
+  std::string file;  // without its ending
+  std::string method;
+};
+const std::vector<Example> kExamples{{"streaming", "streaming"}, {"h2o", "h2o"},
+                                     {"snapkv", "snapkv"},       {"pyramidkv", "pyramid"},
+                                     {"ada-snapkv", "adasnap"},  {"ada-pyramidkv", "adapyramid"}};
+
+std::string read(const std::string& file) {
+  std::ostringstream text;
+  text << std::ifstream(kFolder / (file + ".yaml"), std::ios::binary).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("there is one example of a policy for each method") {
+  std::set<std::string> present;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) present.insert(entry.path().filename());
+  std::set<std::string> expected;
+  for (const Example& example : kExamples) expected.insert(example.file + ".yaml");
+  CHECK(present == expected);
+}
+
+TEST_CASE("an example sets its method, and everything else to the default that it names") {
+  for (const Example& example : kExamples) {
+    CAPTURE(example.file);
+    const std::string text = read(example.file);
+    const kvq::Policy policy = kvq::io::read_policy(kvq_test::test_allocator(), text);
+    const kvq::Policy by_name =
+        kvq::io::read_policy(kvq_test::test_allocator(), "int4+hadamard+" + example.method + ":128");
+    CHECK((policy.eviction == by_name.eviction));
+    CHECK((policy.keys == by_name.keys));
+    CHECK((policy.values == by_name.values));
+    CHECK(policy.sink == 1);
+    CHECK(policy.recent == by_name.recent);
+  }
+}
+
+TEST_CASE("a host can load every example and sees that it evicts") {
+  kvq_context* context = nullptr;
+  REQUIRE(kvq_context_create(nullptr, &context, nullptr) == KVQ_OK);
+  for (const Example& example : kExamples) {
+    CAPTURE(example.file);
+    const std::string text = read(example.file);
+    kvq_policy* policy = nullptr;
+    REQUIRE(kvq_policy_load(context, text.data(), text.size(), &policy, nullptr) == KVQ_OK);
+    kvq_policy_info info{};
+    info.struct_size = sizeof(info);
+    CHECK(kvq_policy_describe(policy, &info, nullptr) == KVQ_OK);
+    CHECK(info.eviction_budget == 128);
+    CHECK(info.eviction_window == 32);
+    kvq_policy_destroy(policy);
+  }
+  kvq_context_destroy(context);
+}
