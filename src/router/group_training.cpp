@@ -6,18 +6,44 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace kvq {
 namespace {
 
 constexpr int64_t kTokens = 4'000'000;  // that a network learns from by default, in as many passes as that takes
 constexpr double kGain = 0.2;           // of the weights' correction by a miss of all bits
+constexpr int32_t kRounds = 8;          // of the last third of the training
+constexpr double kCloseEnough = 0.02;   // bits
 constexpr double kMostTilt = 5.0;
+
+/// Where a function that rises crosses a value: steps that double until it has been passed, then between the two
+/// points.
+class Crossing {
+ public:
+  /// The next place to try, when at `x` the function misses the value by `missing`; `step` is the first.
+  double next(double x, double missing, double step) noexcept {
+    (missing > 0.0 ? low_ : high_) = Point{x, missing};
+    if (!low_.has_value() || !high_.has_value()) return x + step * std::exp2(tried_++);
+    const double share = low_->missing / (low_->missing - high_->missing);
+    return low_->x + std::clamp(share, 0.1, 0.9) * (high_->x - low_->x);
+  }
+
+ private:
+  struct Point {
+    double x;
+    double missing;
+  };
+
+  std::optional<Point> low_;
+  std::optional<Point> high_;
+  double tried_ = 0.0;
+};
 
 /// One group of layers. Networks trained on labels as they come would vote for the most frequent one nearly everywhere:
 /// no single key says much, and a page goes with the majority of its tokens. So labels weigh as much as they are rare,
-/// which leaves votes about even where keys say nothing, and moreover by a factor for each step to more bits that is
-/// moved after every pass, until as many bits are voted for as the labels have.
+/// which leaves votes about even where keys say nothing, and moreover by a factor for each step to more bits, which is
+/// sought so that as many bits are voted for as the labels have.
 struct Group {
   Group(Allocator& work, const RouterPages& pages, std::span<const double> expert_bits, uint64_t seed)
       : training(work, pages, expert_bits.size(), seed),
@@ -46,18 +72,37 @@ struct Group {
     }
   }
 
-  /// Route pages as things are, correct the weights, and keep the network if it comes closest so far.
-  void look(bool keep) noexcept {
+  /// Bits that pages lack to have those of the labels, as things are.
+  double missing_bits() noexcept {
     training.store(current);
     training.route(current, chosen);
-    const double wanted = mean_bits(labels);
-    const double miss = (wanted - mean_bits(chosen)) / wanted;
-    tilt = std::clamp(tilt + kGain * miss, -kMostTilt, kMostTilt);
-    weigh_labels();
-    if (!keep || std::fabs(miss) >= closest) return;
-    closest = std::fabs(miss);
-    best = current;  // of the same size: allocates nothing
+    return mean_bits(labels) - mean_bits(chosen);
   }
+
+  void set_tilt(double value) noexcept {
+    tilt = std::clamp(value, -kMostTilt, kMostTilt);
+    weigh_labels();
+  }
+
+  /// While the network learns, follow what it does.
+  void correct() noexcept { set_tilt(tilt + kGain * missing_bits() / mean_bits(labels)); }
+
+  /// Keep the network if it comes closest so far. Returns the bits that its pages lack.
+  double consider() noexcept {
+    const double missing = missing_bits();
+    if (std::fabs(missing) < closest) best = current;  // of the same size: allocates nothing
+    closest = std::min(closest, std::fabs(missing));
+    return missing;
+  }
+
+  /// Go back for another round unless the network is close enough.
+  void finish_round() noexcept {
+    const double missing = consider();
+    if (done()) return;
+    training.restore();
+    set_tilt(crossing.next(tilt, missing, missing));
+  }
+  bool done() const { return closest <= kCloseEnough; }
 
   NetworkTraining training;
   std::span<const double> bits;  // [experts]
@@ -65,7 +110,8 @@ struct Group {
   Vector<uint8_t> chosen;        // the same
   Vector<float> weights;         // [experts] of a token with that label
   double tilt = 0.0;
-  double closest = HUGE_VAL;
+  Crossing crossing;
+  double closest = HUGE_VAL;  // to the bits of the labels
   RouterNetwork current;
   RouterNetwork best;
 };
@@ -96,14 +142,33 @@ class Groups {
       label_pages(samples_.errors[i], experts(), tolerance, groups_[i]->labels);
       groups_[i]->weigh_labels();
     }
-    learn(progress, [](Group& group, double rate, bool late) noexcept {
+    const int32_t last = epochs();
+    const int32_t turn = last * 2 / 3;
+    const double passes = turn + kRounds * (last - turn);  // at most
+    learn(0, turn, progress.part(0.0, turn / passes), [](Group& group, double rate) noexcept {
       group.training.learn_labels(group.labels, group.weights, rate);
-      group.look(late);
+      group.correct();
     });
+    for (const Owned<Group>& group : groups_) group->training.save();
+    for (int32_t round = 0; round < kRounds && !all_done(); ++round) {
+      const double begin = (turn + round * (last - turn)) / passes;
+      const double settled = options_.learning_rate / 6.0;
+      const auto learn_one = [settled](Group& group, double rate) noexcept {
+        if (group.done()) return;
+        group.training.learn_labels(group.labels, group.weights, rate);
+        if (rate <= settled) group.consider();
+      };
+      learn(turn, last, progress.part(begin, begin + (last - turn) / passes), learn_one);
+      const auto finish = [&](int32_t i) noexcept {
+        Group& group = *groups_[static_cast<size_t>(i)];
+        if (!group.done()) group.finish_round();
+      };
+      parallel_.run(static_cast<int32_t>(groups_.size()), finish);
+    }
   }
 
   void learn_paper(const PaperLoss<float>& loss, const TrainingProgress& progress) {
-    learn(progress, [&loss](Group& group, double rate, bool /*late*/) noexcept {
+    learn(0, epochs(), progress, [&loss](Group& group, double rate) noexcept {
       group.training.learn_paper(loss, rate);
       group.training.store(group.best);
     });
@@ -137,16 +202,19 @@ class Groups {
  private:
   size_t experts() const { return router_.experts.size(); }
 
-  /// Passes over all groups, with steps that become smaller.
+  bool all_done() const {
+    return std::all_of(groups_.begin(), groups_.end(), [](const Owned<Group>& group) { return group->done(); });
+  }
+
+  /// Passes from `begin` to `end` over all groups; steps become smaller from the first to the last of all epochs.
   template <typename Pass>
-  void learn(const TrainingProgress& progress, const Pass& pass) {
-    const int32_t epochs = this->epochs();
-    for (int32_t epoch = 0; epoch < epochs; ++epoch) {
-      const double done = static_cast<double>(epoch) / epochs;
-      if (!progress.report(done)) fail(KVQ_E_CANCELLED, "the training was cancelled by its progress hook");
-      const double rate = options_.learning_rate * (1.0 - done);
-      const bool late = 3 * (epoch + 1) > 2 * epochs;
-      const auto pass_one = [&](int32_t i) noexcept { pass(*groups_[static_cast<size_t>(i)], rate, late); };
+  void learn(int32_t begin, int32_t end, const TrainingProgress& progress, const Pass& pass) {
+    for (int32_t epoch = begin; epoch < end; ++epoch) {
+      if (!progress.report(static_cast<double>(epoch - begin) / (end - begin))) {
+        fail(KVQ_E_CANCELLED, "the training was cancelled by its progress hook");
+      }
+      const double rate = options_.learning_rate * (1.0 - static_cast<double>(epoch) / epochs());
+      const auto pass_one = [&](int32_t i) noexcept { pass(*groups_[static_cast<size_t>(i)], rate); };
       parallel_.run(static_cast<int32_t>(groups_.size()), pass_one);
     }
   }

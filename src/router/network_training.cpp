@@ -54,20 +54,20 @@ NetworkTraining::NetworkTraining(Allocator& allocator, const RouterPages& pages,
       layout_{experts, pages.head_dim},
       seed_(seed),
       scale_(pages.head_dim, StlAllocator<float>(allocator)),
-      parameters_(layout_.total(), StlAllocator<float>(allocator)),
       gradient_(layout_.total(), 0.0F, StlAllocator<float>(allocator)),
       order_(pages.tokens(), StlAllocator<uint32_t>(allocator)),
       batch_(pages.tokens_of_page() * pages.head_dim, StlAllocator<float>(allocator)),
       ways_(pages.tokens_of_page(), StlAllocator<RouterPass<float>>(allocator)),
-      optimizer_(allocator, layout_.total()) {
+      state_(allocator, layout_.total()),
+      saved_(state_) {
   find_scales(pages, scale_);
   // Gates of about 1, and a third matrix near one that lets each hidden number speak for one expert.
   const float wide = 1.0F / std::sqrt(static_cast<float>(pages.head_dim));
-  for (size_t i = 0; i < layout_.w3(); ++i) parameters_[i] = wide * normal(seed, i);
+  for (size_t i = 0; i < layout_.w3(); ++i) state_.parameters[i] = wide * normal(seed, i);
   for (size_t from = 0; from < experts; ++from) {
     for (size_t to = 0; to < experts; ++to) {
       const size_t i = layout_.w3() + from * experts + to;
-      parameters_[i] = (from == to ? 1.0F : 0.0F) + 0.1F * normal(seed, i);
+      state_.parameters[i] = (from == to ? 1.0F : 0.0F) + 0.1F * normal(seed, i);
     }
   }
 }
@@ -82,13 +82,13 @@ void NetworkTraining::learn_labels(std::span<const uint8_t> labels, std::span<co
     for (size_t i = begin; i < end; ++i) {
       const uint8_t label = labels[order_[i] / pages_.tokens_of_unit()];
       load(order_[i], batch_.data());
-      router_forward(layout_, parameters_.data(), batch_.data(), way);
+      router_forward(layout_, state_.parameters.data(), batch_.data(), way);
       std::array<float, kMaxExperts> slopes;
       const float weight = weights[label] / static_cast<float>(end - begin);
       for (size_t j = 0; j < layout_.experts; ++j) {
         slopes[j] = weight * (way.probabilities[j] - (j == label ? 1.0F : 0.0F));
       }
-      router_backward(layout_, parameters_.data(), batch_.data(), way, slopes.data(), gradient_.data());
+      router_backward(layout_, state_.parameters.data(), batch_.data(), way, slopes.data(), gradient_.data());
     }
     step(rate);
   }
@@ -108,7 +108,7 @@ void NetworkTraining::learn_paper(const PaperLoss<float>& loss, double rate) noe
       for (size_t t = 0; t < tokens; ++t) {
         float* key = batch_.data() + t * layout_.head_dim;
         load(order_[i] * tokens + t, key);
-        router_forward(layout_, parameters_.data(), key, ways_[t]);
+        router_forward(layout_, state_.parameters.data(), key, ways_[t]);
         for (size_t j = 0; j < layout_.experts; ++j) p[j] += ways_[t].probabilities[j] / static_cast<float>(tokens);
       }
       std::array<float, kMaxExperts> of_p;
@@ -117,8 +117,8 @@ void NetworkTraining::learn_paper(const PaperLoss<float>& loss, double rate) noe
       for (size_t t = 0; t < tokens; ++t) {
         std::array<float, kMaxExperts> slopes;
         softmax_backward(ways_[t], layout_.experts, of_p.data(), slopes.data());
-        router_backward(layout_, parameters_.data(), batch_.data() + t * layout_.head_dim, ways_[t], slopes.data(),
-                        gradient_.data());
+        router_backward(layout_, state_.parameters.data(), batch_.data() + t * layout_.head_dim, ways_[t],
+                        slopes.data(), gradient_.data());
       }
     }
     step(rate);
@@ -127,10 +127,10 @@ void NetworkTraining::learn_paper(const PaperLoss<float>& loss, double rate) noe
 
 void NetworkTraining::store(RouterNetwork& network) const {
   const size_t wide = layout_.wide();
-  network.w1.assign(parameters_.begin(), parameters_.begin() + static_cast<std::ptrdiff_t>(wide));
-  network.w2.assign(parameters_.begin() + static_cast<std::ptrdiff_t>(layout_.w2()),
-                    parameters_.begin() + static_cast<std::ptrdiff_t>(layout_.w3()));
-  network.w3.assign(parameters_.begin() + static_cast<std::ptrdiff_t>(layout_.w3()), parameters_.end());
+  network.w1.assign(state_.parameters.begin(), state_.parameters.begin() + static_cast<std::ptrdiff_t>(wide));
+  network.w2.assign(state_.parameters.begin() + static_cast<std::ptrdiff_t>(layout_.w2()),
+                    state_.parameters.begin() + static_cast<std::ptrdiff_t>(layout_.w3()));
+  network.w3.assign(state_.parameters.begin() + static_cast<std::ptrdiff_t>(layout_.w3()), state_.parameters.end());
   for (size_t i = 0; i < wide; ++i) {
     network.w1[i] *= scale_[i % layout_.head_dim];
     network.w2[i] *= scale_[i % layout_.head_dim];
@@ -154,7 +154,7 @@ void NetworkTraining::route(const RouterNetwork& network, std::span<uint8_t> cho
 
 /// The first `count` numbers in an order of their own for each pass.
 void NetworkTraining::shuffle(size_t count) noexcept {
-  const uint64_t seed = splitmix64(seed_, ~passes_++);
+  const uint64_t seed = splitmix64(seed_, ~state_.passes++);
   const std::span order(order_.data(), count);
   std::iota(order.begin(), order.end(), 0U);
   for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[splitmix64(seed, i) % i]);
@@ -166,8 +166,8 @@ void NetworkTraining::load(size_t token, float* key) const noexcept {
 }
 
 void NetworkTraining::step(double rate) noexcept {
-  optimizer_.begin_step();
-  optimizer_.update(0, parameters_, gradient_, rate, kWeightDecay);
+  state_.optimizer.begin_step();
+  state_.optimizer.update(0, state_.parameters, gradient_, rate, kWeightDecay);
 }
 
 }  // namespace kvq

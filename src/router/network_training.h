@@ -43,6 +43,10 @@ class NetworkTraining {
   /// One pass over all pages in random order by the paper's loss.
   void learn_paper(const PaperLoss<float>& loss, double rate) noexcept;
 
+  /// Come back to this point of the training later; what is restored has been saved.
+  void save() { saved_ = state_; }
+  void restore() noexcept { state_ = saved_; }
+
   /// The network as files hold it.
   void store(RouterNetwork& network) const;
 
@@ -50,6 +54,16 @@ class NetworkTraining {
   void route(const RouterNetwork& network, std::span<uint8_t> chosen) noexcept;
 
  private:
+  /// All that training changes. Copies have the same sizes, so that copying allocates nothing.
+  struct State {
+    State(Allocator& allocator, size_t size)
+        : parameters(size, StlAllocator<float>(allocator)), optimizer(allocator, size) {}
+
+    Vector<float> parameters;  // as RouterLayout says
+    AdamW optimizer;
+    uint64_t passes = 0;
+  };
+
   void shuffle(size_t count) noexcept;
   void load(size_t token, float* key) const noexcept;
   void step(double rate) noexcept;
@@ -57,14 +71,13 @@ class NetworkTraining {
   const RouterPages& pages_;
   RouterLayout layout_;
   uint64_t seed_;
-  uint64_t passes_ = 0;
-  Vector<float> scale_;       // [head_dim] of channels in training
-  Vector<float> parameters_;  // as RouterLayout says
+  Vector<float> scale_;  // [head_dim] of channels in training
   Vector<float> gradient_;
   Vector<uint32_t> order_;          // [tokens]
   Vector<float> batch_;             // keys of one page
   Vector<RouterPass<float>> ways_;  // of the tokens of one page
-  AdamW optimizer_;
+  State state_;
+  State saved_;
 };
 
 }  // namespace kvq

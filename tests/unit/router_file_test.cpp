@@ -195,6 +195,10 @@ TEST_CASE("experts that are there twice, and numbers that cannot be used, are re
   router.experts.resize(1);
   router.shape.n_experts = 1;
   router.expert_bits.resize(1);
+  for (kvq::GroupRouter& group : router.groups) {
+    group.network = random_network(router.shape, 1);
+    group.shares.resize(1);
+  }
   CHECK(status_of_reading(file_of(router), &message) == KVQ_E_FORMAT);
   CHECK_MESSAGE(message.find("n_experts is 1, must be in [2, 8]") != std::string::npos, message);
   router = random_router();
