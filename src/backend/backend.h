@@ -130,6 +130,7 @@ struct AttendBatch {
   int32_t window;          // 0: none
   bool any_hadamard_keys;  // some page format of the layer stores rotated keys
   bool any_hadamard_values;
+  bool routed;                      // neighbouring pages differ in format
   std::optional<LayerCodes> codes;  // of the layer's format
 };
 

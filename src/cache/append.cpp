@@ -170,7 +170,8 @@ class AppendPlan {
       reserved->first_position = first;
       if (!consecutive) stored = change.added_positions = allocate_positions();
     } else if (!in_place) {
-      PageRun** run = sequence_.is_final(format, layer_) ? &staged_run(head, format) : nullptr;
+      PageRun** run =
+          sequence_.is_final(format, layer_, !stays_float16(index, pages)) ? &staged_run(head, format) : nullptr;
       change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, alike));
       change.page->first_position = first;
       stored = change.page->positions;

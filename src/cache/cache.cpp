@@ -147,6 +147,7 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
           .window = 0,
           .any_hadamard_keys = formats_of.hadamard_keys,
           .any_hadamard_values = formats_of.hadamard_values,
+          .routed = formats_of.is_routed(),
           .codes = codes(layer)};
 }
 

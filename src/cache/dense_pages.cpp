@@ -114,7 +114,7 @@ void DensePages::fill(int32_t layer, int32_t head, std::span<const int32_t> slot
     const bool stays = sequence_.ends_float16(layer, index) || index >= n - cache_.recent;
     const PageFormat* sealed = of_layer.is_routed() ? nullptr : of_layer.formats.front();
     pages.push_back(
-        {{head, index, {staging, {}}}, static_cast<int32_t>(of_page.size()), stays ? &cache_.float16 : sealed});
+        {{head, index, {staging, {}}}, static_cast<int32_t>(of_page.size()), stays ? &cache_.float16 : sealed, stays});
     for (size_t i = 0; i < of_page.size(); ++i) {
       pages.back().full.page.positions[i] = reader.copy(of_page[i], static_cast<int32_t>(i), staging);
     }
@@ -155,10 +155,10 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
   List& list = lists_.back();
   list.pages.reserve(pages.size() + pages.size() / 4 + 1);
   for (size_t i = 0; i < pages.size(); ++i) {
-    const auto& [full, count, format] = pages[i];
+    const auto& [full, count, format, stays] = pages[i];
     const auto& [data, positions] = full.page;
     const bool consecutive = positions[static_cast<size_t>(count) - 1] - positions.front() == count - 1;
-    PageRun** run = sequence_.is_final(format, layer) ? &list.runs[cache_.run_number(layer, format)] : nullptr;
+    PageRun** run = sequence_.is_final(format, layer, !stays) ? &list.runs[cache_.run_number(layer, format)] : nullptr;
     const auto alike =
         static_cast<int32_t>(std::count_if(pages.begin() + static_cast<ptrdiff_t>(i), pages.end(),
                                            [wanted = format](const Filled& page) { return page.format == wanted; }));

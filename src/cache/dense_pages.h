@@ -30,6 +30,7 @@ class DensePages {
     FullPage full;
     int32_t count;             // slots in use
     const PageFormat* format;  // null: the router is to choose
+    bool stays = false;        // in FP16 for now
   };
 
   void fill(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging, Vector<Filled>& pages);

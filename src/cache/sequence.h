@@ -31,6 +31,10 @@ class Sequence {
   bool is_final(const PageFormat* format, int32_t layer) const {
     return !format->is_float16() || cache.layers[static_cast<size_t>(layer)].stays_float16();
   }
+  /// The same of a page that is sealed now, which a router may leave in FP16.
+  bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
+    return is_final(format, layer) || (sealed && cache.layers[static_cast<size_t>(layer)].is_routed());
+  }
   /// Whether page `index` of a list is FP16 in its final format, whatever is in it.
   bool ends_float16(int32_t layer, int32_t index) const {
     return index < cache.sink || cache.layers[static_cast<size_t>(layer)].stays_float16();

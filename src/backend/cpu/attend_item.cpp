@@ -63,6 +63,7 @@ class ItemRun {
   }
 
   void attend() {
+    if (batch_.routed && coded_ == nullptr && item_.page_count <= kSplitPages) group_by_format();
     clear();
     for_each_block([this](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
       for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
@@ -91,6 +92,24 @@ class ItemRun {
   void clear() {
     std::fill_n(reinterpret_cast<float*>(states_), layout_.item_floats(item_.row_count), 0.0F);
     for (int32_t row = 0; row < item_.row_count; ++row) states_[row].maximum = kMinusInfinity;
+  }
+
+  /// Attend to pages of one format after those of another: each format's lie next to each other in memory, and what is
+  /// prefetched is what comes next. The order does not matter to a softmax.
+  void group_by_format() {
+    std::array<const PageFormat*, kSplitPages> formats;  // null once the page has its place
+    for (int32_t i = 0; i < item_.page_count; ++i) formats[static_cast<size_t>(i)] = pages_[i]->format();
+    auto next = grouped_.begin();
+    for (int32_t first = 0; first < item_.page_count; ++first) {
+      const PageFormat* format = formats[static_cast<size_t>(first)];
+      for (int32_t i = first; format != nullptr && i < item_.page_count; ++i) {
+        if (formats[static_cast<size_t>(i)] != format) continue;
+        *next++ = pages_[i];
+        formats[static_cast<size_t>(i)] = nullptr;
+      }
+    }
+    pages_ = grouped_.data();
+    list_end_ = pages_ + item_.page_count;
   }
 
   /// Calls use(pages, count, row, rows) with the scores of a tile's pages for up to four rows in `scores_`.
@@ -257,6 +276,7 @@ class ItemRun {
   float* sums_;
   std::array<int32_t, kItemRows> row_positions_;
   const Page* const* pages_;
+  std::array<const Page*, kSplitPages> grouped_;
   const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
   CodedItem coded_item_;
   std::unique_ptr<CodedAttention, DestroyInPlace> coded_;
