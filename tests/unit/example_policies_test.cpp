@@ -32,10 +32,10 @@ std::string read(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("there is one example of a policy for each method") {
+TEST_CASE("there is one example of a policy for each method, and one with a router") {
   std::set<std::string> present;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) present.insert(entry.path().filename());
-  std::set<std::string> expected;
+  std::set<std::string> expected{"moqae.yaml"};
   for (const Example& example : kExamples) expected.insert(example.file + ".yaml");
   CHECK(present == expected);
 }
@@ -53,6 +53,20 @@ TEST_CASE("an example sets its method, and everything else to the default that i
     CHECK(policy.sink == 1);
     CHECK(policy.recent == by_name.recent);
   }
+}
+
+TEST_CASE("the example with a router has the formats, the votes and the pages that it explains") {
+  const kvq::Policy policy = kvq::io::read_policy(kvq_test::test_allocator(), read("moqae"));
+  const kvq::SideFormat int4{.codec = kvq::Codec::kInteger, .bits = 4};
+  const kvq::SideFormat int2{.codec = kvq::Codec::kInteger, .bits = 2};
+  REQUIRE(policy.experts.size() == 3);
+  CHECK((policy.experts[0] == kvq::FormatPair{}));
+  CHECK((policy.experts[1] == kvq::FormatPair{int4, int4}));
+  CHECK((policy.experts[2] == kvq::FormatPair{int2, int2}));
+  CHECK((policy.votes == kvq::Votes::kLayer));
+  CHECK(policy.sink == 1);
+  CHECK(policy.recent == 1);
+  CHECK(policy.eviction.budget == 0);
 }
 
 TEST_CASE("a host can load every example and sees that it evicts") {
