@@ -855,7 +855,8 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
  *                    one; NULL: consecutive.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable: a CUDA context stores the
  *           nearest representable number, 0 for NaN, and a later call reports it); KVQ_E_STATE (a CUDA graph is
- *           captured or lives, see ::kvq_sequence_reserve); KVQ_E_LIMIT; KVQ_E_MEMORY; KVQ_E_BACKEND.
+ *           captured or lives, see ::kvq_sequence_reserve; the layer takes the formats of its pages from another one,
+ *           which would hold fewer tokens: append to layers in their order); KVQ_E_LIMIT; KVQ_E_MEMORY; KVQ_E_BACKEND.
  *  \threads exclusive use of `sequence`; other sequences of the cache may be appended to concurrently.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k,

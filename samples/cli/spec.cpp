@@ -1,9 +1,7 @@
 #include "spec.h"
 
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
