@@ -73,7 +73,7 @@ TEST_CASE("wrong usage exits with 2") {
 }
 
 TEST_CASE("a KV format that this build does not have is refused by name") {
-  for (const char* spec : {"int5", "moqae", "int4+lru:128", ""}) {
+  for (const char* spec : {"int5", "moqa", "int4+lru:128", ""}) {
     check_failure(perplexity({"--kv", spec}), 2, "--kv");
     check_failure({"bench", "attend", "--length", "64", "--kv", spec}, 2, "--kv");
     check_failure({"bench", "append", "--length", "64", "--kv", spec}, 2, "--kv");
