@@ -69,7 +69,7 @@ build_and_test() {
   check "$preset: configure" cmake --preset "$preset" -DKVQ_BUILD_TESTS=ON -DKVQ_BUILD_SAMPLES=ON "$@"
   check "$preset: build" cmake --build --preset "$preset" --parallel "$jobs"
   [ "$failed" -eq "$before" ] || return
-  step "$preset: test" ctest --preset "$preset" --parallel "$jobs" --verbose --timeout 600 --no-tests=error ||
+  step "$preset: test" ctest --preset "$preset" --parallel "$jobs" --verbose --timeout 1200 --no-tests=error ||
     failures+=("$preset: test")
   # shellcheck disable=SC2046
   count $(count_tests "$logs/$preset--test.log")
