@@ -8,6 +8,7 @@
 #include "llama/mapped_file.h"
 #include "output_file.h"
 #include "progress.h"
+#include "training.h"
 
 namespace cli {
 namespace {
@@ -72,26 +73,11 @@ void collect(Engine& engine, kvq_codebook_trainer* trainer, const std::vector<bo
   }
 }
 
-/** Moves the bar while a layer is trained. */
-struct LayerProgress {
-  Progress& bar;
-  int64_t steps = 0;
-
-  static int32_t hook(void* user, double done) {
-    auto& self = *static_cast<LayerProgress*>(user);
-    const auto steps = std::min(static_cast<int64_t>(done * kLayerSteps), kLayerSteps);
-    self.bar.advance(steps - self.steps);
-    self.steps = steps;
-    return Interrupt::requested() ? 1 : 0;
-  }
-};
-
 void train_layer(kvq_codebook_trainer* trainer, int32_t layer, Progress& bar) {
-  LayerProgress progress{bar};
-  llama::checked([&](kvq_error* error) {
-    return kvq_codebook_trainer_run(trainer, layer, LayerProgress::hook, &progress, error);
-  });
-  bar.advance(kLayerSteps - progress.steps);
+  TrainingBar progress(bar, kLayerSteps);
+  llama::checked(
+      [&](kvq_error* error) { return kvq_codebook_trainer_run(trainer, layer, TrainingBar::hook, &progress, error); });
+  progress.finish();
 }
 
 TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {

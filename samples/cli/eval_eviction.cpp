@@ -50,7 +50,7 @@ std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
     throw UsageError("--kv " + options.kv + " evicts already: name a format alone, --methods and --budgets evict");
   }
   for (const std::string& method : options.methods) {
-    formats.push_back(load_spec(engine.context.get(), options.kv, {method, kAnyBudget}));
+    formats.push_back(load_spec(engine.context.get(), options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
   }
   return formats;
 }

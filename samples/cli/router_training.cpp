@@ -1,11 +1,11 @@
 #include "router_training.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "interrupt.h"
 #include "perplexity.h"
 #include "progress.h"
+#include "training.h"
 
 namespace cli {
 namespace {
@@ -65,20 +65,6 @@ void collect(Engine& engine, kvq_router_trainer* trainer, const RouterTraining& 
   }
 }
 
-/** Moves the bar while routers are trained. */
-struct TrainProgress {
-  Progress bar{"training", kTrainSteps};
-  int64_t steps = 0;
-
-  static int32_t hook(void* user, double done) {
-    auto& self = *static_cast<TrainProgress*>(user);
-    const auto steps = std::min(static_cast<int64_t>(done * kTrainSteps), kTrainSteps);
-    self.bar.advance(steps - self.steps);
-    self.steps = steps;
-    return Interrupt::requested() ? 1 : 0;
-  }
-};
-
 }  // namespace
 
 TrainedRouter train_router(Engine& engine, const RouterTraining& training) {
@@ -89,9 +75,10 @@ TrainedRouter train_router(Engine& engine, const RouterTraining& training) {
   const double loss = training.options.method == KVQ_ROUTER_PAPER ? measure_loss(engine, training) : 0.0;
   collect(engine, trainer.get(), training);
   const Clock::time_point collected = Clock::now();
-  TrainProgress progress;
+  Progress bar("training", kTrainSteps);
+  TrainingBar progress(bar, kTrainSteps);
   llama::checked([&](kvq_error* error) {
-    return kvq_router_trainer_run(trainer.get(), loss, TrainProgress::hook, &progress, error);
+    return kvq_router_trainer_run(trainer.get(), loss, TrainingBar::hook, &progress, error);
   });
   TrainedRouter result{.router = llama::trainer_result(trainer.get())};
   result.label_seconds = std::chrono::duration<double>(collected - begin).count();

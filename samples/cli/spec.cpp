@@ -121,8 +121,4 @@ Spec load_spec(kvq_context* context, const std::string& spec) {
   return loaded;
 }
 
-Spec load_spec(kvq_context* context, const std::string& spec, const AddedEviction& eviction) {
-  return load_spec(context, spec + "+" + eviction.method + ":" + std::to_string(eviction.budget));
-}
-
 }  // namespace cli

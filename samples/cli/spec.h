@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "llama/handles.h"
@@ -23,16 +22,7 @@ struct Spec {
   bool evicts() const { return llama::describe_policy(policy.get()).eviction_budget > 0; }
 };
 
-/** A method of eviction that a SPEC does without. */
-struct AddedEviction {
-  std::string method;
-  int32_t budget;
-};
-
 /** The contents of the policy file of that name if there is one, else the library's short form. */
 Spec load_spec(kvq_context* context, const std::string& spec);
-
-/** The same with eviction, which `spec` itself must not have. */
-Spec load_spec(kvq_context* context, const std::string& spec, const AddedEviction& eviction);
 
 }  // namespace cli

@@ -5,19 +5,15 @@
 #include "calibration.h"
 #include "codebook_training.h"
 #include "commands.h"
-#include "compute.h"
 #include "output.h"
 #include "output_file.h"
 #include "table.h"
-#include "text_file.h"
-#include "usage_error.h"
+#include "training.h"
 
 namespace cli {
 namespace {
 
-struct Options {
-  std::string model;
-  std::vector<std::string> texts;
+struct Options : TrainingOptions {
   int32_t bits = 0;
   std::string scope = "layer";
   std::string value_method = "least-squares";
@@ -25,11 +21,6 @@ struct Options {
   int32_t key_stages = 0;    // 0: those of `bits`
   int32_t key_codes = 64;
   int32_t key_group = 0;  // 0: one group a head
-  int64_t tokens = 49152;
-  uint64_t seed = 1;
-  std::string out;
-  ComputeOptions compute;
-  bool json = false;
 };
 
 /** Mean key errors of the first stage, the first two, the first four, … and all. */
@@ -112,17 +103,10 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
 }
 
 void run(const Options& options) {
-  if (options.compute.device != "cpu") {
-    throw UsageError("--device " + options.compute.device + ": train codebook runs on the CPU only");
-  }
-  check_writable(options.out);
-  std::vector<std::string> contents;
-  for (const std::string& text : options.texts) contents.push_back(read_corpus(text));
-  Engine engine(options.model, options.compute);
-  std::vector<std::vector<int32_t>> texts;
-  for (const std::string& text : contents) texts.push_back(engine.tokenizer.encode(text));
-  const CodebookTraining training = plan_training(engine, options, texts);
-  const TrainedCodebook result = train_codebook(engine, training);
+  check_training(options, "train codebook");
+  TrainingInputs inputs(options);
+  const CodebookTraining training = plan_training(inputs.engine, options, inputs.tokens);
+  const TrainedCodebook result = train_codebook(inputs.engine, training);
 
   const std::vector<std::byte> file = llama::save_codebook(result.codebook.get());
   write_file(options.out, file);
@@ -136,11 +120,7 @@ void run(const Options& options) {
 void add_train_codebook(CLI::App& train) {
   CLI::App* command = train.add_subcommand("codebook", "CommVQ codebooks for the keys and values of a model");
   auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "Model directory")->required();
-  command->add_option("--text", options->texts, "Text file; give several to mix them evenly")
-      ->required()
-      ->take_all()
-      ->allow_extra_args(false);
+  add_training_inputs(*command, *options);
   command->add_option("--bits", options->bits, "Bits of a scalar, about")->required()->check(CLI::IsMember({1, 2}));
   command
       ->add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
@@ -163,19 +143,9 @@ void add_train_codebook(CLI::App& train) {
       ->capture_default_str();
   command->add_option("--key-group", options->key_group, "Pairs of channels that share indices (default: a head's)")
       ->check(CLI::Range(1, 128));
-  command->add_option("--tokens", options->tokens, "Tokens to train on, in windows of 2048")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of everything random")->capture_default_str();
-  command
-      ->add_option("--out", options->out,
-                   "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
-      ->required();
-  add_compute_options(*command, options->compute);
-  command->add_option("--device", options->compute.device, "Only cpu")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_training_options(
+      *command, *options,
+      "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run");
   command->callback([options] { run(*options); });
 }
 

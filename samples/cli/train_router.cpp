@@ -4,13 +4,12 @@
 
 #include "calibration.h"
 #include "commands.h"
-#include "compute.h"
 #include "llama/mapped_file.h"
 #include "output.h"
 #include "output_file.h"
 #include "router_training.h"
 #include "table.h"
-#include "text_file.h"
+#include "training.h"
 #include "usage_error.h"
 
 namespace cli {
@@ -18,9 +17,7 @@ namespace {
 
 constexpr double kMeanBits = 4.25;
 
-struct Options {
-  std::string model;
-  std::vector<std::string> texts;
+struct Options : TrainingOptions {
   std::string experts = "fp16,int4,int2";
   std::string votes = "layer";
   std::string method;      // empty: what the other options say
@@ -29,11 +26,6 @@ struct Options {
   int32_t sharing = 3;
   int32_t epochs = 0;  // 0: the library's choice
   std::string codebook;
-  int64_t tokens = 49152;
-  uint64_t seed = 1;
-  std::string out;
-  ComputeOptions compute;
-  bool json = false;
 };
 
 kvq_router_method find_method(const Options& options) {
@@ -144,22 +136,16 @@ RouterTraining plan_training(const Engine& engine, const Options& options, const
 }
 
 void run(const Options& options) {
-  if (options.compute.device != "cpu") {
-    throw UsageError("--device " + options.compute.device + ": train router runs on the CPU only");
-  }
   find_method(options);
   policy_text(options);
-  check_writable(options.out);
-  std::vector<std::string> contents;
-  for (const std::string& text : options.texts) contents.push_back(read_corpus(text));
-  Engine engine(options.model, options.compute);
+  check_training(options, "train router");
+  TrainingInputs inputs(options);
   llama::CodebookHandle codebook;
   if (!options.codebook.empty()) {
-    codebook = llama::load_codebook(engine.context.get(), llama::MappedFile(options.codebook).bytes());
+    codebook = llama::load_codebook(inputs.engine.context.get(), llama::MappedFile(options.codebook).bytes());
   }
-  std::vector<std::vector<int32_t>> texts;
-  for (const std::string& text : contents) texts.push_back(engine.tokenizer.encode(text));
-  const TrainedRouter result = train_router(engine, plan_training(engine, options, codebook.get(), texts));
+  const TrainedRouter result =
+      train_router(inputs.engine, plan_training(inputs.engine, options, codebook.get(), inputs.tokens));
   const std::vector<std::byte> file = llama::save_router(result.router.get());
   write_file(options.out, file);
   options.json ? print_object(options, result, file.size()) : print_table(options, result, file.size());
@@ -170,11 +156,7 @@ void run(const Options& options) {
 void add_train_router(CLI::App& train) {
   CLI::App* command = train.add_subcommand("router", "MoQAE routers, which choose the format of every page of a cache");
   auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "Model directory")->required();
-  command->add_option("--text", options->texts, "Text file; give several to mix them evenly")
-      ->required()
-      ->take_all()
-      ->allow_extra_args(false);
+  add_training_inputs(*command, *options);
   command
       ->add_option("--experts", options->experts,
                    "Formats to choose among, those with more bits first; KEYS/VALUES where they differ")
@@ -199,16 +181,7 @@ void add_train_router(CLI::App& train) {
   command->add_option("--epochs", options->epochs, "Passes over the keys (default: the library's choice)")
       ->check(CLI::Range(1, 10000));
   command->add_option("--codebook", options->codebook, "Codebook file, if commvq is among the experts");
-  command->add_option("--tokens", options->tokens, "Tokens to train on, in windows of 2048")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of everything random")->capture_default_str();
-  command->add_option("--out", options->out, "File to write")->required();
-  add_compute_options(*command, options->compute);
-  command->add_option("--device", options->compute.device, "Only cpu")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_training_options(*command, *options, "File to write");
   command->callback([options] { run(*options); });
 }
 

@@ -1,5 +1,6 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "api/trained_file.h"
 #include "io/codebook_file.h"
 
 #include <algorithm>
@@ -69,11 +70,7 @@ kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t 
   return guarded(error, [&] {
     require(codebook, "codebook");
     require(size, "size");
-    const io::SafetensorsWriter file = io::codebook_file(codebook->allocator, *codebook->shared);
-    *size = file.size();
-    if (buffer == nullptr) return;
-    if (capacity < *size) fail(KVQ_E_ARGUMENT, "capacity is %zu, the file needs %zu bytes", capacity, *size);
-    file.write({static_cast<std::byte*>(buffer), *size});
+    hand_over(io::codebook_file(codebook->allocator, *codebook->shared), buffer, capacity, *size);
   });
 }
 

@@ -1,5 +1,6 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "api/trained_file.h"
 #include "io/router_file.h"
 #include "router/model_router.h"
 
@@ -70,11 +71,7 @@ kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capaci
   return guarded(error, [&] {
     require(router, "router");
     require(size, "size");
-    const io::SafetensorsWriter file = io::router_file(router->allocator, *router->shared);
-    *size = file.size();
-    if (buffer == nullptr) return;
-    if (capacity < *size) fail(KVQ_E_ARGUMENT, "capacity is %zu, the file needs %zu bytes", capacity, *size);
-    file.write({static_cast<std::byte*>(buffer), *size});
+    hand_over(io::router_file(router->allocator, *router->shared), buffer, capacity, *size);
   });
 }
 

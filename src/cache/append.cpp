@@ -60,7 +60,7 @@ class AppendPlan {
         if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
         memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
       }
-      heads_pages_ = std::max(heads_pages_, pages_after(head));
+      heads_pages_ = std::max(heads_pages_, Sequence::pages_after(sequence_.list(layer_, head), n()));
       for_each_page(head, [this, head](const Step& step) { write_page(head, step); });
     }
     for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
@@ -96,23 +96,13 @@ class AppendPlan {
     int32_t kept() const { return old != nullptr ? old->count : 0; }
   };
 
-  static bool is_open(const Sequence::PageList& list) {
-    return !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
-  }
-
-  int32_t pages_after(int32_t head) const {
-    const Sequence::PageList& list = sequence_.list(layer_, head);
-    const int32_t room = is_open(list) ? kPageSlots - list.back()->count : 0;
-    return static_cast<int32_t>(list.size()) + (n() > room ? (n() - room + kPageSlots - 1) / kPageSlots : 0);
-  }
-
   /// Calls `use` with every step of one list, in the order of the list.
   template <typename Use>
   void for_each_page(int32_t head, const Use& use) {
     const Sequence::PageList& list = sequence_.list(layer_, head);
     const auto existing = static_cast<int32_t>(list.size());
-    const int32_t pages = pages_after(head);
-    int32_t index = is_open(list) ? existing - 1 : existing;
+    const int32_t pages = Sequence::pages_after(list, n());
+    int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
     // Pages older than the newest `recent` have been sealed already.
     for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
       const Page* page = list[static_cast<size_t>(full)];

@@ -1,6 +1,7 @@
 #include "cache/dense_pages.h"
 
 #include "cache/decode.h"
+#include "core/aligned_bytes.h"
 #include "formats/float16/float16.h"
 
 #include <algorithm>
@@ -79,9 +80,9 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   const size_t page_bytes = cache_.float16.bytes();
   size_t pages = 0;
   for (const auto& of_head : slots) pages += pages_for(of_head.size());
-  Vector<std::byte> memory(pages * page_bytes + kDataAlignment, std::byte{0},
-                           StlAllocator<std::byte>(cache_.allocator));
-  std::byte* staging = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & (kDataAlignment - 1));
+  AlignedBytes memory(cache_.allocator);
+  memory.resize(pages * page_bytes);
+  std::byte* staging = memory.data();
   Vector<Filled> filled{StlAllocator<Filled>(cache_.allocator)};
   filled.reserve(pages);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {

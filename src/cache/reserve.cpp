@@ -9,23 +9,10 @@
 namespace kvq {
 namespace {
 
-bool is_open(const Sequence::PageList& list) {
-  return !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
-}
-
-int32_t open_slots(const Sequence::PageList& list) { return is_open(list) ? kPageSlots - list.back()->count : 0; }
-
-/// Pages of a list after `tokens` more.
-int32_t pages_after(const Sequence::PageList& list, int32_t tokens) {
-  const int64_t more = std::max(tokens - open_slots(list), 0);
-  const int64_t pages = static_cast<int64_t>(list.size()) + (more + kPageSlots - 1) / kPageSlots;
-  return static_cast<int32_t>(pages);
-}
-
 int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
   int32_t pages = 1;
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
-    pages = std::max(pages, pages_after(sequence.list(layer, head), tokens));
+    pages = std::max(pages, Sequence::pages_after(sequence.list(layer, head), tokens));
   }
   return pages;
 }
@@ -48,7 +35,7 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old
       shared_(StlAllocator<Shared>(cache_.allocator)) {
   const auto heads = static_cast<size_t>(kv_heads());
   for (int32_t head = 0; head < kv_heads(); ++head) {
-    const int32_t pages = pages_after(sequence.list(layer, head), tokens);
+    const int32_t pages = Sequence::pages_after(sequence.list(layer, head), tokens);
     // The newest pages are never sealed with these tokens.
     const int32_t finals =
         sealed()->is_float16() ? pages : std::max({pages - cache_.recent, std::min(cache_.sink, pages), 0});
@@ -204,7 +191,7 @@ int32_t Reserve::room() const {
   for (int32_t head = 0; head < kv_heads(); ++head) {
     const Sequence::PageList& list = sequence_.list(layer_, head);
     const int64_t pages = limit(head) - static_cast<int64_t>(list.size());
-    room = std::min(room, pages < 0 ? 0 : pages * kPageSlots + open_slots(list));
+    room = std::min(room, pages < 0 ? 0 : pages * kPageSlots + Sequence::open_slots(list));
   }
   return static_cast<int32_t>(room);
 }

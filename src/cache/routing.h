@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cache/sequence.h"
+#include "core/aligned_bytes.h"
 
 #include <span>
 
@@ -51,7 +52,7 @@ class RoutedPages {
   Vector<FullPage> pages_;
   Vector<bool> is_put_together_;  // [pages_] from tokens that arrive
   Vector<PageWrite> staged_;      // of those, to memory_
-  Vector<std::byte> memory_;
+  AlignedBytes memory_;
   Vector<const PageFormat*> formats_;
   size_t taken_ = 0;
 };

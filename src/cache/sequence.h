@@ -27,13 +27,22 @@ class Sequence {
   PageList& list(int32_t layer, int32_t head) { return lists[list_index(layer, head)]; }
   const PageList& list(int32_t layer, int32_t head) const { return lists[list_index(layer, head)]; }
 
-  /// Pages in their final format lie in runs; pages that will be sealed lie by themselves.
-  bool is_final(const PageFormat* format, int32_t layer) const {
-    return !format->is_float16() || cache.layers[static_cast<size_t>(layer)].stays_float16();
+  /// Slots that the newest page of a list has left, 0 if it takes no more tokens.
+  static int32_t open_slots(const PageList& list) {
+    const bool is_open = !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
+    return is_open ? kPageSlots - list.back()->count : 0;
   }
-  /// The same of a page that is sealed now, which a router may leave in FP16.
+  /// Pages of a list after `tokens` more.
+  static int32_t pages_after(const PageList& list, int32_t tokens) {
+    const int64_t more = std::max(tokens - open_slots(list), 0);
+    return static_cast<int32_t>(static_cast<int64_t>(list.size()) + (more + kPageSlots - 1) / kPageSlots);
+  }
+
+  /// Pages in their final format lie in runs; pages that will be sealed lie by themselves. `sealed`: it is sealed now,
+  /// which a router may do in FP16.
   bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
-    return is_final(format, layer) || (sealed && cache.layers[static_cast<size_t>(layer)].is_routed());
+    const Cache::Layer& of_layer = cache.layers[static_cast<size_t>(layer)];
+    return !format->is_float16() || of_layer.stays_float16() || (sealed && of_layer.is_routed());
   }
   /// Whether page `index` of a list is FP16 in its final format, whatever is in it.
   bool ends_float16(int32_t layer, int32_t index) const {

@@ -1,5 +1,6 @@
 #include "codebooks/model_codebook.h"
 
+#include "core/checks.h"
 #include "core/error.h"
 #include "core/float16.h"
 #include "core/limits.h"
@@ -11,22 +12,10 @@
 namespace kvq {
 namespace {
 
-constexpr int32_t kMaxLayers = 65536;
-constexpr int32_t kMaxKvHeads = 4096;
 constexpr int32_t kMaxCodes = 256;
 constexpr int32_t kMaxValueBits = 2;
 constexpr int32_t kMaxHidden = kMaxKvHeads * kMaxHeadDim;
 constexpr double kScalarBits = 16.0;  // of a norm or a scale
-
-void check_range(int32_t value, int32_t low, int32_t high, kvq_status status, const char* prefix, const char* field) {
-  if (value >= low && value <= high) return;
-  fail(status, "%s%s is %d, must be in [%d, %d]", prefix, field, value, low, high);
-}
-
-/// The worst that may happen to a number when it is written.
-bool fits(float value, kvq_dtype dtype) {
-  return dtype == KVQ_F16 ? is_finite_float16(to_float16(value)) : std::isfinite(value);
-}
 
 }  // namespace
 
@@ -90,18 +79,7 @@ void check_codebook_shape(const CodebookShape& shape, kvq_status status, const c
 
 void check_layer_codebook(const CodebookShape& shape, const LayerCodebook& layer, int32_t index, kvq_status status) {
   for_each_array(shape, [&](const CodebookArray& array) {
-    const Vector<float>& numbers = layer.*array.numbers;
-    if (numbers.size() != array.shape.elements()) {
-      fail(status, "layers.%d.%s has %zu numbers, must have %zu", index, array.name, numbers.size(),
-           array.shape.elements());
-    }
-    const auto bad =
-        std::find_if_not(numbers.begin(), numbers.end(), [&](float value) { return fits(value, array.dtype); });
-    if (bad != numbers.end()) {
-      fail(status, "layers.%d.%s: number %zu is %g, must be finite%s", index, array.name,
-           static_cast<size_t>(bad - numbers.begin()), static_cast<double>(*bad),
-           array.dtype == KVQ_F16 ? " in FP16" : "");
-    }
+    check_numbers(layer.*array.numbers, array.shape.elements(), array.dtype, status, "layers", index, array.name);
   });
   if (shape.values.bits == 0) return;
   const auto bad = std::find_if_not(layer.channel_scale.begin(), layer.channel_scale.end(),

@@ -162,7 +162,8 @@ class SequenceReader {
     const auto data = reader_.take(format->bytes());
     check_positions(record, positions, previous);
     check_data(*format, data);
-    PageRun** run = sequence_.is_final(format, layer) ? &sequence_.run(index, format) : nullptr;
+    // Which pages in FP16 a router left so is not known.
+    PageRun** run = sequence_.is_final(format, layer, false) ? &sequence_.run(index, format) : nullptr;
     // How many of the pages to come have this format is known if all have.
     const bool routed = cache_.layers[static_cast<size_t>(layer)].is_routed();
     const auto before = static_cast<int32_t>(sequence_.lists[index].size());

@@ -1,23 +1,16 @@
 #include "router/model_router.h"
 
+#include "core/checks.h"
 #include "core/error.h"
-#include "core/float16.h"
 #include "core/limits.h"
 
 #include <algorithm>
 
 namespace kvq {
-namespace {
-
-constexpr int32_t kMaxLayers = 65536;
-constexpr int32_t kMaxKvHeads = 4096;
-
-}  // namespace
 
 void check_router_shape(const RouterShape& shape, kvq_status status, const char* prefix) {
   const auto check = [&](int32_t value, int32_t low, int32_t high, const char* field) {
-    if (value >= low && value <= high) return;
-    fail(status, "%s%s is %d, must be in [%d, %d]", prefix, field, value, low, high);
+    check_range(value, low, high, status, prefix, field);
   };
   check(shape.n_layers, 1, kMaxLayers, "n_layers");
   check(shape.kv_heads, 1, kMaxKvHeads, "kv_heads");
@@ -45,16 +38,7 @@ void check_router_experts(const ModelRouter& router, kvq_status status, const ch
 
 void check_router_network(const RouterShape& shape, const RouterNetwork& network, int32_t group, kvq_status status) {
   for_each_router_array(shape, [&](const RouterArray& array) {
-    const Vector<float>& numbers = network.*array.numbers;
-    if (numbers.size() != array.shape.elements()) {
-      fail(status, "groups.%d.%s has %zu numbers, must have %zu", group, array.name, numbers.size(),
-           array.shape.elements());
-    }
-    const auto bad = std::find_if_not(numbers.begin(), numbers.end(),
-                                      [](float value) { return is_finite_float16(to_float16(value)); });
-    if (bad == numbers.end()) return;
-    fail(status, "groups.%d.%s: number %zu is %g, must be finite in FP16", group, array.name,
-         static_cast<size_t>(bad - numbers.begin()), static_cast<double>(*bad));
+    check_numbers(network.*array.numbers, array.shape.elements(), KVQ_F16, status, "groups", group, array.name);
   });
 }
 

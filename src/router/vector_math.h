@@ -1,4 +1,4 @@
-// The two loops that training spends its time in.
+// The loops that routing and its training spend their time in.
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 
 namespace kvq {
 
-/// Eight sums, which compilers keep in vectors. For floats they are the inference's.
+/// Eight sums, which compilers keep in vectors: the same on every machine.
 template <typename Real>
 Real dot_product(const Real* a, const Real* b, size_t n) {
   constexpr size_t kLanes = 8;

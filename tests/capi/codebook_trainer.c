@@ -60,8 +60,6 @@ static blob file_of(const kvq_codebook* codebook) {
   return file;
 }
 
-static int same(const blob* a, const blob* b) { return a->size == b->size && memcmp(a->data, b->data, a->size) == 0; }
-
 /* The file of a whole training on a context of its own. */
 static blob trained_file(int32_t n_threads, const kvq_codebook_trainer_options* options) {
   kvq_context_options context_options;
@@ -212,7 +210,7 @@ static void without_values(void) {
   one = trained_file(1, &options);
   options.value_method = KVQ_VALUES_NETWORK;
   other = trained_file(1, &options);
-  CHECK(same(&one, &other));
+  CHECK(same_blobs(&one, &other));
   blob_free(&other);
   blob_free(&one);
 }
@@ -230,10 +228,10 @@ static void repeatable(kvq_value_method value_method) {
   options.value_method = value_method;
   one = trained_file(1, &options);
   three = trained_file(3, &options);
-  CHECK(same(&one, &three));
+  CHECK(same_blobs(&one, &three));
   options.seed = 6;
   other = trained_file(1, &options);
-  CHECK(!same(&one, &other));
+  CHECK(!same_blobs(&one, &other));
 
   fixture_open(&f, NULL, 0, 0);
   ACCEPTED(kvq_codebook_load(f.context, one.data, one.size, &codebook, err));
@@ -246,28 +244,13 @@ static void repeatable(kvq_value_method value_method) {
   CHECK(info.seed == 5 && info.model_id == 7 && strcmp(info.note, "small") == 0);
   CHECK(info.key_error > 0.0 && info.key_error < 1.0 && info.value_error > 0.0 && info.value_error < 1.0);
   again = file_of(codebook);
-  CHECK(same(&one, &again));
+  CHECK(same_blobs(&one, &again));
   kvq_codebook_destroy(codebook);
   fixture_close(&f);
   blob_free(&again);
   blob_free(&other);
   blob_free(&three);
   blob_free(&one);
-}
-
-typedef struct reports {
-  int n;
-  int stop_at; /* 0: never */
-  double last;
-  int n_wrong;
-} reports;
-
-static int32_t on_progress(void* user, double done) {
-  reports* r = (reports*)user;
-  ++r->n;
-  if (!(done >= r->last && done <= 1.0)) ++r->n_wrong;
-  r->last = done;
-  return r->n == r->stop_at ? 1 : 0;
 }
 
 /* Wherever training is stopped, the layer keeps its tokens, and what was finished can be taken elsewhere. */
@@ -280,7 +263,7 @@ static void stopped_and_resumed(kvq_value_method value_method) {
   kvq_codebook* partial;
   kvq_codebook* whole;
   blob file;
-  reports r = {0, 0, 0.0, 0};
+  progress_reports r = {0, 0, 0.0, 0};
   int stop_at;
   options.value_method = value_method;
   reference = trained_file(1, &options);
@@ -320,7 +303,7 @@ static void stopped_and_resumed(kvq_value_method value_method) {
   whole = result_of(second);
   kvq_codebook_trainer_destroy(second);
   file = file_of(whole);
-  CHECK(same(&file, &reference));
+  CHECK(same_blobs(&file, &reference));
 
 #define OTHER(field, value, mention)                                                    \
   do {                                                                                  \

@@ -45,30 +45,14 @@ static void failing_allocations(void) {
   kvq_codebook* codebook = NULL;
   kvq_codebook_info info;
   static float x[kScalars];
-  kvq_status status = KVQ_E_MEMORY;
-  size_t live;
-  long n;
   options.key_stages = 1; /* as small as training can be, because it is repeated for each allocation */
   options.key_codes = 2;
   fill_tensor(x, kScalars, 3);
   fixture_open(&f, NULL, 0, 0);
-#define FAIL_EACH(call)                                                                   \
-  do {                                                                                    \
-    status = KVQ_E_MEMORY;                                                                \
-    for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {                          \
-      live = f.memory.live_bytes;                                                         \
-      f.memory.fail_at = n;                                                               \
-      status = (call);                                                                    \
-      CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && f.memory.live_bytes == live)); \
-    }                                                                                     \
-    f.memory.fail_at = 0;                                                                 \
-    CHECK(status == KVQ_OK && n > 2);                                                     \
-  } while (0)
-  FAIL_EACH(kvq_codebook_trainer_create(f.context, &options, &trainer, err));
-  FAIL_EACH(kvq_codebook_trainer_add(trainer, 0, 20, x, x, KVQ_F32, err));
-  FAIL_EACH(kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err));
-  FAIL_EACH(kvq_codebook_trainer_result(trainer, &codebook, err));
-#undef FAIL_EACH
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_codebook_trainer_create(f.context, &options, &trainer, err));
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_codebook_trainer_add(trainer, 0, 20, x, x, KVQ_F32, err));
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err));
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_codebook_trainer_result(trainer, &codebook, err));
   kvq_codebook_trainer_destroy(trainer);
   info.struct_size = sizeof info;
   ACCEPTED(kvq_codebook_describe(codebook, &info, err));

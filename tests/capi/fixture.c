@@ -182,6 +182,16 @@ void blob_free(blob* b) {
   b->size = 0;
 }
 
+int same_blobs(const blob* a, const blob* b) { return a->size == b->size && memcmp(a->data, b->data, a->size) == 0; }
+
+int32_t on_progress(void* user, double done) {
+  progress_reports* r = (progress_reports*)user;
+  ++r->n;
+  if (!(done >= r->last && done <= 1.0)) ++r->n_wrong;
+  r->last = done;
+  return r->n == r->stop_at ? 1 : 0;
+}
+
 saved_state take_state(kvq_cache* cache, const kvq_sequence* sequence) {
   saved_state s;
   int32_t layer;

@@ -2,6 +2,7 @@
 #ifndef KVQ_TESTS_CAPI_FIXTURE_H
 #define KVQ_TESTS_CAPI_FIXTURE_H
 
+#include "check.h"
 #include "kvq.h"
 
 enum { kLayers = 2, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kTokenScalars = kKvHeads * kHeadDim };
@@ -55,6 +56,33 @@ typedef struct blob {
 
 blob save_sequence(kvq_cache* cache, const kvq_sequence* sequence);
 void blob_free(blob* b);
+int same_blobs(const blob* a, const blob* b);
+
+/* What a kvq_progress_hook was told. */
+typedef struct progress_reports {
+  int n;
+  int stop_at; /* the report that ends the call; 0: none */
+  double last;
+  int n_wrong; /* falling, or beyond 1 */
+} progress_reports;
+
+/* `user` is a `progress_reports`. */
+int32_t on_progress(void* user, double done);
+
+/* Make a call that fails at its first allocation, at its second, …, until it succeeds; what failed leaves no memory. */
+#define FAIL_EACH_ALLOCATION(memory, call)                                                    \
+  do {                                                                                        \
+    kvq_status status_ = KVQ_E_MEMORY;                                                        \
+    long n_;                                                                                  \
+    for (n_ = 1; status_ != KVQ_OK && n_ < 100000; ++n_) {                                    \
+      const size_t live_ = (memory)->live_bytes;                                              \
+      (memory)->fail_at = n_;                                                                 \
+      status_ = (call);                                                                       \
+      CHECK(status_ == KVQ_OK || (status_ == KVQ_E_MEMORY && (memory)->live_bytes == live_)); \
+    }                                                                                         \
+    (memory)->fail_at = 0;                                                                    \
+    CHECK(status_ == KVQ_OK && n_ > 2);                                                       \
+  } while (0)
 
 /* What a failed call must leave alone: lengths, usage, and the snapshot byte for byte. */
 typedef struct saved_state {

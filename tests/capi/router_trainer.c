@@ -73,8 +73,6 @@ static blob file_of(const kvq_router* router) {
   return file;
 }
 
-static int same(const blob* a, const blob* b) { return a->size == b->size && memcmp(a->data, b->data, a->size) == 0; }
-
 /* The file of a whole training on a context of its own. */
 static blob trained_file(int32_t n_threads, const kvq_router_trainer_options* options) {
   kvq_context_options context_options;
@@ -252,7 +250,7 @@ static void described(void) {
   REFUSED(KVQ_E_FORMAT, NULL, kvq_router_load(f.context, file.data, 0, &router, err));
   ACCEPTED(kvq_router_load(f.context, file.data, file.size, &router, err));
   again = file_of(router);
-  CHECK(same(&file, &again));
+  CHECK(same_blobs(&file, &again));
   memset(again.data, 0x77, again.size);
   REFUSED(KVQ_E_ARGUMENT, "capacity", kvq_router_save(router, again.data, again.size - 1, &size, err));
   CHECK(size == again.size && again.data[0] == 0x77 && again.data[again.size - 1] == 0x77);
@@ -303,28 +301,13 @@ static void repeatable(kvq_router_method method) {
   options.lambda = 0.9;
   one = trained_file(1, &options);
   three = trained_file(3, &options);
-  CHECK(same(&one, &three));
+  CHECK(same_blobs(&one, &three));
   options.seed = 6;
   other = trained_file(1, &options);
-  CHECK(!same(&one, &other));
+  CHECK(!same_blobs(&one, &other));
   blob_free(&other);
   blob_free(&three);
   blob_free(&one);
-}
-
-typedef struct reports {
-  int n;
-  int stop_at; /* 0: never */
-  double last;
-  int n_wrong;
-} reports;
-
-static int32_t on_progress(void* user, double done) {
-  reports* r = (reports*)user;
-  ++r->n;
-  if (!(done >= r->last && done <= 1.0)) ++r->n_wrong;
-  r->last = done;
-  return r->n == r->stop_at ? 1 : 0;
 }
 
 /* Wherever training is stopped, or memory ends, the texts are there still. */
@@ -335,7 +318,7 @@ static void stopped(void) {
   kvq_router_trainer* trainer;
   kvq_router* router;
   blob file;
-  reports r;
+  progress_reports r;
   kvq_status status = KVQ_E_MEMORY;
   int stop_at;
   long n;
@@ -362,7 +345,7 @@ static void stopped(void) {
   CHECK(stop_at > 2 && r.n < stop_at);
   router = result_of(trainer);
   file = file_of(router);
-  CHECK(same(&file, &expected));
+  CHECK(same_blobs(&file, &expected));
   REFUSED(KVQ_E_STATE, "finished", kvq_router_trainer_run(trainer, 0.0, NULL, NULL, err));
   REFUSED(KVQ_E_STATE, "finished", add_text(trainer, 0, 2, kTokens));
   kvq_router_trainer_destroy(trainer);

@@ -4,7 +4,6 @@
 #include "suites.h"
 
 enum { kTokens = 200, kScalars = kTokens * kTokenScalars, kQScalars = kTokens * kQHeads * kHeadDim };
-enum { kMostAllocations = 100000 };
 
 static const char kExperts[] = "{version: 1, router: {experts: [fp16, int4, int2]}}";
 
@@ -33,29 +32,13 @@ static void failing_allocations(void) {
   kvq_policy* policy;
   kvq_router_trainer* trainer = NULL;
   kvq_router* router = NULL;
-  kvq_status status;
-  size_t live;
-  long n;
   fixture_open(&f, NULL, 0, 0);
   policy = load_policy(f.context, kExperts);
-#define FAIL_EACH(call)                                                                   \
-  do {                                                                                    \
-    status = KVQ_E_MEMORY;                                                                \
-    for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {                          \
-      live = f.memory.live_bytes;                                                         \
-      f.memory.fail_at = n;                                                               \
-      status = (call);                                                                    \
-      CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && f.memory.live_bytes == live)); \
-    }                                                                                     \
-    f.memory.fail_at = 0;                                                                 \
-    CHECK(status == KVQ_OK && n > 2);                                                     \
-  } while (0)
-  FAIL_EACH(kvq_router_trainer_create(f.context, &cache, policy, &options, &trainer, err));
-  FAIL_EACH(add_text(trainer, 0, 100));
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_router_trainer_create(f.context, &cache, policy, &options, &trainer, err));
+  FAIL_EACH_ALLOCATION(&f.memory, add_text(trainer, 0, 100));
   ACCEPTED(add_text(trainer, 1, 100));
   ACCEPTED(kvq_router_trainer_run(trainer, 0.0, NULL, NULL, err));
-  FAIL_EACH(kvq_router_trainer_result(trainer, &router, err));
-#undef FAIL_EACH
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_router_trainer_result(trainer, &router, err));
   kvq_router_trainer_destroy(trainer);
   kvq_router_destroy(router);
   kvq_policy_destroy(policy);

@@ -16,10 +16,6 @@ static const char* const kPolicies[] = {
     "version: 1\nkeys: int4\nvalues: {format: int2, group: 64}\nsink: 1\nrecent: 2\n",
 };
 
-static int same_bytes(const blob* a, const blob* b) {
-  return a->size == b->size && memcmp(a->data, b->data, a->size) == 0;
-}
-
 /* Loading gives an independent sequence that saves to the same bytes, attends to the same numbers and grows on alike.
  */
 static void round_trip(const char* policy, int32_t n) {
@@ -34,7 +30,7 @@ static void round_trip(const char* policy, int32_t n) {
   saved = save_sequence(f.cache, sequence);
   ACCEPTED(kvq_sequence_load(f.cache, saved.data, saved.size, &loaded, err));
   again = save_sequence(f.cache, loaded);
-  CHECK(same_bytes(&saved, &again));
+  CHECK(same_blobs(&saved, &again));
   blob_free(&again);
   blob_free(&saved); /* the sequence does not refer to the buffer */
   if (n > 0) {
@@ -47,7 +43,7 @@ static void round_trip(const char* policy, int32_t n) {
   grow(f.cache, loaded, 40);
   saved = save_sequence(f.cache, sequence);
   again = save_sequence(f.cache, loaded);
-  CHECK(same_bytes(&saved, &again));
+  CHECK(same_blobs(&saved, &again));
   blob_free(&again);
   blob_free(&saved);
   kvq_sequence_destroy(loaded);
@@ -151,7 +147,7 @@ static void every_byte_changed(const char* policy) {
       status = kvq_sequence_load(f.cache, saved.data, saved.size, &loaded, NULL);
       if (status == KVQ_OK) {
         blob again = save_sequence(f.cache, loaded);
-        CHECK(same_bytes(&again, &saved));
+        CHECK(same_blobs(&again, &saved));
         use(&f, loaded);
         blob_free(&again);
         kvq_sequence_destroy(loaded);

@@ -4,11 +4,11 @@
 #include "kvq.h"
 #include "support/float_formats.h"
 #include "support/random.h"
+#include "support/safetensors_text.h"
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <span>
 #include <string>
@@ -62,12 +62,14 @@ class TestCodebook {
 
   // As a file; layers beyond `n_present` are missing.
   std::vector<std::byte> file(int32_t n_present) const {
-    std::string header = "{\"__metadata__\":{" + metadata(n_present) + "}";
-    std::vector<std::byte> data;
+    SafetensorsText text;
+    add_metadata(n_present, text);
     for (int32_t i = 0; i < n_present; ++i) {
       const Layer& layer = layers[static_cast<size_t>(i)];
       const auto add = [&](const char* name, const std::vector<int32_t>& shape, const std::vector<float>& numbers,
-                           bool halves) { add_tensor(i, name, shape, numbers, halves, header, data); };
+                           bool halves) {
+        text.add_tensor("layers." + std::to_string(i) + "." + name, shape, numbers, halves);
+      };
       if (codes.stages > 0) {
         add("keys.codes", {kv_heads, groups(), codes.stages, codes.codes, codes.group, 2}, layer.key_codes, true);
       }
@@ -79,13 +81,7 @@ class TestCodebook {
       add("values.proposal", {vectors(), code_bits(), width()}, layer.value_codes, true);
       add("values.proposal_bias", {vectors(), code_bits()}, bias, false);
     }
-    header += "}";
-    const uint64_t length = header.size();
-    std::vector<std::byte> bytes(sizeof(length) + header.size());
-    std::memcpy(bytes.data(), &length, sizeof(length));
-    std::memcpy(bytes.data() + sizeof(length), header.data(), header.size());
-    bytes.insert(bytes.end(), data.begin(), data.end());
-    return bytes;
+    return text.file();
   }
   std::vector<std::byte> file() const { return file(n_layers); }
 
@@ -98,11 +94,8 @@ class TestCodebook {
   std::vector<Layer> layers;
 
  private:
-  std::string metadata(int32_t n_present) const {
-    std::string text;
-    const auto add = [&text](const std::string& name, const std::string& value) {
-      text += (text.empty() ? "\"" : ",\"") + name + "\":\"" + value + "\"";
-    };
+  void add_metadata(int32_t n_present, SafetensorsText& text) const {
+    const auto add = [&text](const std::string& name, const std::string& value) { text.add_metadata(name, value); };
     const auto name = [](kvq_scope scope) { return scope == KVQ_SCOPE_LAYER ? "layer" : "head"; };
     add("type", "kvq.codebook");
     add("version", "1");
@@ -127,7 +120,6 @@ class TestCodebook {
       add(layer + "key_errors", errors);
       add(layer + "value_error", "0");
     }
-    return text;
   }
 
   static std::string hexadecimal(uint64_t number) {
@@ -137,23 +129,6 @@ class TestCodebook {
       number /= 16;
     } while (number != 0);
     return text;
-  }
-
-  static void add_tensor(int32_t layer, const char* name, const std::vector<int32_t>& shape,
-                         const std::vector<float>& numbers, bool halves, std::string& header,
-                         std::vector<std::byte>& data) {
-    const size_t begin = data.size();
-    data.resize(begin + numbers.size() * (halves ? 2 : 4));
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      const uint16_t half = encode_bits(numbers[i], kHalf);
-      if (halves) std::memcpy(data.data() + begin + 2 * i, &half, 2);
-      if (!halves) std::memcpy(data.data() + begin + 4 * i, &numbers[i], 4);
-    }
-    std::string lengths;
-    for (const int32_t length : shape) lengths += (lengths.empty() ? "" : ",") + std::to_string(length);
-    header += ",\"layers." + std::to_string(layer) + "." + name + "\":{\"dtype\":\"" + (halves ? "F16" : "F32") +
-              "\",\"shape\":[" + lengths + "],\"data_offsets\":[" + std::to_string(begin) + "," +
-              std::to_string(data.size()) + "]}";
   }
 
   // Of the size that fits unit vectors: centres of later stages are smaller, and half of all bits add up to nothing.

@@ -4,12 +4,12 @@
 #include "kvq.h"
 #include "support/float_formats.h"
 #include "support/random.h"
+#include "support/safetensors_text.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,10 +62,7 @@ class TestRouter {
   }
 
   std::vector<std::byte> file() const {
-    std::string header;
-    const auto add = [&header](const std::string& name, const std::string& value) {
-      header += (header.empty() ? "{\"__metadata__\":{\"" : ",\"") + name + "\":\"" + value + "\"";
-    };
+    SafetensorsText text;
     const char* const ropes[] = {"none", "half", "interleaved"};
     std::string names;
     std::string bits;
@@ -75,60 +72,38 @@ class TestRouter {
       bits += (i > 0 ? " " : "") + std::to_string(16 - i);
       shares += i > 0 ? " 0" : "1";
     }
-    add("type", "kvq.router");
-    add("version", "1");
-    add("n_layers", std::to_string(options.n_layers));
-    add("kv_heads", std::to_string(options.kv_heads));
-    add("head_dim", std::to_string(options.head_dim));
-    add("rope", ropes[options.rope]);
-    add("sharing", std::to_string(sharing));
-    add("experts", names);
-    add("expert_bits", bits);
-    add("method", "label");
+    text.add_metadata("type", "kvq.router");
+    text.add_metadata("version", "1");
+    text.add_metadata("n_layers", std::to_string(options.n_layers));
+    text.add_metadata("kv_heads", std::to_string(options.kv_heads));
+    text.add_metadata("head_dim", std::to_string(options.head_dim));
+    text.add_metadata("rope", ropes[options.rope]);
+    text.add_metadata("sharing", std::to_string(sharing));
+    text.add_metadata("experts", names);
+    text.add_metadata("expert_bits", bits);
+    text.add_metadata("method", "label");
     for (const char* figure : {"lambda", "mean_bits", "tolerance", "accuracy", "tokens", "seed", "model_id"}) {
-      add(figure, "0");
+      text.add_metadata(figure, "0");
     }
-    add("note", "random");
+    text.add_metadata("note", "random");
     for (size_t i = 0; i < networks.size(); ++i) {
-      add("groups." + std::to_string(i) + ".shares", shares);
-      add("groups." + std::to_string(i) + ".accuracy", "0");
+      text.add_metadata("groups." + std::to_string(i) + ".shares", shares);
+      text.add_metadata("groups." + std::to_string(i) + ".accuracy", "0");
     }
-    header += "}";
-    std::vector<std::byte> data;
     const auto n = static_cast<int32_t>(experts.size());
     for (size_t i = 0; i < networks.size(); ++i) {
       const std::string group = "groups." + std::to_string(i) + ".";
-      add_tensor(group + "w1", n, options.head_dim, networks[i].w1, header, data);
-      add_tensor(group + "w2", n, options.head_dim, networks[i].w2, header, data);
-      add_tensor(group + "w3", n, n, networks[i].w3, header, data);
+      text.add_tensor(group + "w1", {n, options.head_dim}, networks[i].w1, true);
+      text.add_tensor(group + "w2", {n, options.head_dim}, networks[i].w2, true);
+      text.add_tensor(group + "w3", {n, n}, networks[i].w3, true);
     }
-    header += "}";
-    const uint64_t length = header.size();
-    std::vector<std::byte> bytes(sizeof(length) + header.size());
-    std::memcpy(bytes.data(), &length, sizeof(length));
-    std::memcpy(bytes.data() + sizeof(length), header.data(), header.size());
-    bytes.insert(bytes.end(), data.begin(), data.end());
-    return bytes;
+    return text.file();
   }
 
   kvq_cache_options options;
   std::vector<std::string> experts;
   int32_t sharing;
   std::vector<Network> networks;
-
- private:
-  static void add_tensor(const std::string& name, int32_t rows, int32_t columns, const std::vector<float>& numbers,
-                         std::string& header, std::vector<std::byte>& data) {
-    const size_t begin = data.size();
-    data.resize(begin + numbers.size() * 2);
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      const uint16_t half = encode_bits(numbers[i], kHalf);
-      std::memcpy(data.data() + begin + 2 * i, &half, 2);
-    }
-    header += ",\"" + name + "\":{\"dtype\":\"F16\",\"shape\":[" + std::to_string(rows) + "," +
-              std::to_string(columns) + "],\"data_offsets\":[" + std::to_string(begin) + "," +
-              std::to_string(data.size()) + "]}";
-  }
 };
 
 }  // namespace kvq_test

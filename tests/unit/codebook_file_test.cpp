@@ -2,15 +2,14 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "support/allocator.h"
+#include "support/damaged_files.h"
 #include "support/random.h"
 
 namespace {
@@ -19,8 +18,8 @@ using kvq::CodebookShape;
 using kvq::LayerCodebook;
 using kvq::ModelCodebook;
 using kvq::Scope;
+using kvq_test::Bytes;
 using kvq_test::test_allocator;
-using Bytes = std::vector<std::byte>;
 
 CodebookShape small_shape(Scope scope) {
   CodebookShape shape;
@@ -92,24 +91,18 @@ void check_equal(const ModelCodebook& a, const ModelCodebook& b) {
   }
 }
 
-kvq_status status_of_reading(const Bytes& bytes, std::string* message = nullptr) {
-  try {
-    static_cast<void>(kvq::io::read_codebook(test_allocator(), bytes));
-    return KVQ_OK;
-  } catch (const kvq::Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.status();
+void read_checked(const Bytes& bytes) {
+  const ModelCodebook codebook = kvq::io::read_codebook(test_allocator(), bytes);
+  kvq::check_codebook_shape(codebook.shape, KVQ_E_INTERNAL, "");
+  for (size_t layer = 0; layer < codebook.layers.size(); ++layer) {
+    if (codebook.layers[layer].numbers == nullptr) continue;
+    kvq::check_layer_codebook(codebook.shape, *codebook.layers[layer].numbers, static_cast<int32_t>(layer),
+                              KVQ_E_INTERNAL);
   }
 }
 
-/// The file with `old` replaced by a text of the same length.
-Bytes with(Bytes bytes, const std::string& old, const std::string& text) {
-  REQUIRE(old.size() == text.size());
-  const auto* begin = reinterpret_cast<const std::byte*>(old.data());
-  const auto found = std::search(bytes.begin(), bytes.end(), begin, begin + old.size());
-  REQUIRE(found != bytes.end());
-  std::memcpy(&*found, text.data(), text.size());
-  return bytes;
+kvq_status status_of_reading(const Bytes& bytes, std::string* message) {
+  return kvq_test::status_of(read_checked, bytes, message);
 }
 
 /// A codebook whose layer 1 has been spoiled.
@@ -123,32 +116,8 @@ Bytes spoiled(const Spoil& spoil, const CodebookShape& shape = small_shape(Scope
   return file_of(codebook);
 }
 
-/// Cut a file everywhere, and flip bits of every byte.
 void check_damaged(const Bytes& bytes) {
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    REQUIRE(status_of_reading({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}) == KVQ_E_FORMAT);
-  }
-  int refused = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    for (const int flip : {0x01, 0x02, 0x10, 0x80, 0xFF}) {
-      Bytes damaged = bytes;
-      damaged[i] ^= static_cast<std::byte>(flip);
-      try {
-        const ModelCodebook codebook = kvq::io::read_codebook(test_allocator(), damaged);
-        kvq::check_codebook_shape(codebook.shape, KVQ_E_INTERNAL, "");
-        for (size_t layer = 0; layer < codebook.layers.size(); ++layer) {
-          if (codebook.layers[layer].numbers == nullptr) continue;
-          kvq::check_layer_codebook(codebook.shape, *codebook.layers[layer].numbers, static_cast<int32_t>(layer),
-                                    KVQ_E_INTERNAL);
-        }
-      } catch (const kvq::Error& error) {
-        const bool told = error.status() == KVQ_E_FORMAT || error.status() == KVQ_E_MISMATCH;
-        CHECK_MESSAGE(told, error.what());
-        ++refused;
-      }
-    }
-  }
-  CHECK(refused > 1000);
+  kvq_test::check_damaged(read_checked, bytes);
   CHECK(test_allocator().bytes() < 100000);
 }
 
@@ -256,14 +225,7 @@ TEST_CASE("numbers that cannot be used are refused with the tensor and their pla
 }
 
 TEST_CASE("fields that contradict each other or the tensors are refused by name") {
-  const Bytes bytes = file_of(random_codebook(small_shape(Scope::kLayer)));
-  std::string message;
-  const auto check = [&](const std::string& old, const std::string& text, const char* reason,
-                         kvq_status expected = KVQ_E_FORMAT) {
-    CAPTURE(text);
-    CHECK(status_of_reading(with(bytes, old, text), &message) == expected);
-    CHECK_MESSAGE(message.find(reason) != std::string::npos, message);
-  };
+  const kvq_test::WrongFields check(read_checked, file_of(random_codebook(small_shape(Scope::kLayer))));
   check("kvq.codebook", "kvq.notebook", "type");
   check(R"("version":"1")", R"("version":"2")", "version 2", KVQ_E_MISMATCH);
   check(R"("version":"1")", R"("versiom":"1")", "version is missing");
@@ -289,13 +251,7 @@ TEST_CASE("fields that contradict each other or the tensors are refused by name"
 }
 
 TEST_CASE("a network that contradicts the other fields is refused by name") {
-  const Bytes bytes = file_of(random_codebook(network_shape(Scope::kLayer)));
-  std::string message;
-  const auto check = [&](const std::string& old, const std::string& text, const char* reason) {
-    CAPTURE(text);
-    CHECK(status_of_reading(with(bytes, old, text), &message) == KVQ_E_FORMAT);
-    CHECK_MESSAGE(message.find(reason) != std::string::npos, message);
-  };
+  const kvq_test::WrongFields check(read_checked, file_of(random_codebook(network_shape(Scope::kLayer))));
   check(R"("value_proposal":"network")", R"("value_proposal":"notwork")", "value_proposal is 'notwork'");
   check(R"("value_proposal":"network")", R"("value_purposes":"network")", "value_hidden is 5, must be in [0, 0]");
   check(R"("value_hidden":"5")", R"("value_hidden":"0")", "value_hidden is 0, must be in [1, 1048576]");

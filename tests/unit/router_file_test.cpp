@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -12,14 +10,15 @@
 #include "core/float16.h"
 #include "router/model_router.h"
 #include "support/allocator.h"
+#include "support/damaged_files.h"
 #include "support/random.h"
 
 namespace {
 
 using kvq::ModelRouter;
 using kvq::RouterNetwork;
+using kvq_test::Bytes;
 using kvq_test::test_allocator;
-using Bytes = std::vector<std::byte>;
 
 RouterNetwork random_network(const kvq::RouterShape& shape, uint64_t seed) {
   RouterNetwork network(test_allocator());
@@ -64,24 +63,18 @@ Bytes file_of(const ModelRouter& router) {
   return bytes;
 }
 
-kvq_status status_of_reading(const Bytes& bytes, std::string* message = nullptr) {
-  try {
-    static_cast<void>(kvq::io::read_router(test_allocator(), bytes));
-    return KVQ_OK;
-  } catch (const kvq::Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.status();
+void read_checked(const Bytes& bytes) {
+  const ModelRouter router = kvq::io::read_router(test_allocator(), bytes);
+  kvq::check_router_shape(router.shape, KVQ_E_INTERNAL, "");
+  kvq::check_router_experts(router, KVQ_E_INTERNAL, "");
+  if (router.groups.size() != static_cast<size_t>(router.shape.groups())) kvq::fail(KVQ_E_INTERNAL, "groups");
+  for (const kvq::GroupRouter& group : router.groups) {
+    kvq::check_router_network(router.shape, group.network, 0, KVQ_E_INTERNAL);
   }
 }
 
-/// The file with `old` replaced by a text of the same length.
-Bytes with(Bytes bytes, const std::string& old, const std::string& text) {
-  REQUIRE(old.size() == text.size());
-  const auto* begin = reinterpret_cast<const std::byte*>(old.data());
-  const auto found = std::search(bytes.begin(), bytes.end(), begin, begin + old.size());
-  REQUIRE(found != bytes.end());
-  std::memcpy(&*found, text.data(), text.size());
-  return bytes;
+kvq_status status_of_reading(const Bytes& bytes, std::string* message) {
+  return kvq_test::status_of(read_checked, bytes, message);
 }
 
 }  // namespace
@@ -122,42 +115,11 @@ TEST_CASE("a network of three experts for heads of 128 takes the paper's 777 num
 }
 
 TEST_CASE("a router file that is cut or changed anywhere is refused, or read as another router") {
-  const Bytes bytes = file_of(random_router());
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    REQUIRE(status_of_reading({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}) == KVQ_E_FORMAT);
-  }
-  int refused = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    for (const int flip : {0x01, 0x02, 0x10, 0x80, 0xFF}) {
-      Bytes damaged = bytes;
-      damaged[i] ^= static_cast<std::byte>(flip);
-      try {
-        const ModelRouter router = kvq::io::read_router(test_allocator(), damaged);
-        kvq::check_router_shape(router.shape, KVQ_E_INTERNAL, "");
-        kvq::check_router_experts(router, KVQ_E_INTERNAL, "");
-        REQUIRE(router.groups.size() == static_cast<size_t>(router.shape.groups()));
-        for (const kvq::GroupRouter& group : router.groups) {
-          kvq::check_router_network(router.shape, group.network, 0, KVQ_E_INTERNAL);
-        }
-      } catch (const kvq::Error& error) {
-        const bool told = error.status() == KVQ_E_FORMAT || error.status() == KVQ_E_MISMATCH;
-        CHECK_MESSAGE(told, error.what());
-        ++refused;
-      }
-    }
-  }
-  CHECK(refused > 1000);
+  kvq_test::check_damaged(read_checked, file_of(random_router()));
 }
 
 TEST_CASE("fields of a router file that contradict each other or the tensors are refused by name") {
-  const Bytes bytes = file_of(random_router());
-  std::string message;
-  const auto check = [&](const std::string& old, const std::string& text, const char* reason,
-                         kvq_status expected = KVQ_E_FORMAT) {
-    CAPTURE(text);
-    CHECK(status_of_reading(with(bytes, old, text), &message) == expected);
-    CHECK_MESSAGE(message.find(reason) != std::string::npos, message);
-  };
+  const kvq_test::WrongFields check(read_checked, file_of(random_router()));
   check("kvq.router", "kvq.rooter", "type");
   check(R"("version":"1")", R"("version":"2")", "version 2", KVQ_E_MISMATCH);
   check(R"("version":"1")", R"("versiom":"1")", "version is missing");

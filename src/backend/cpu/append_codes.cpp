@@ -25,7 +25,7 @@ int32_t position(const PageWrite& write, int32_t slot) {
 CodedPages::CodedPages(const TokenBatch& tokens, Allocator& scratch)
     : tokens_(tokens),
       plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
-      memory_(StlAllocator<std::byte>(scratch)),
+      memory_(scratch),
       staging_(StlAllocator<std::byte*>(scratch)),
       writes_(StlAllocator<Write>(scratch)),
       groups_(StlAllocator<Group>(scratch)),
@@ -40,8 +40,8 @@ void CodedPages::begin(std::span<const PageWrite* const> slice) {
   for (const PageWrite* write : slice) {
     if (write->format->uses_codebook() && write->token_count > 0) ++filled;
   }
-  memory_.resize(filled * plain_.bytes() + kDataAlignment);
-  auto* next = memory_.data() + (-reinterpret_cast<uintptr_t>(memory_.data()) & (kDataAlignment - 1));
+  memory_.resize(filled * plain_.bytes());
+  std::byte* next = memory_.data();
   for (size_t i = 0; i < slice.size(); ++i) {
     const PageWrite& write = *slice[i];
     if (!write.format->uses_codebook()) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "core/aligned_bytes.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 
@@ -44,7 +45,7 @@ class CodedPages {
 
   const TokenBatch& tokens_;
   const PageFormat plain_;
-  Vector<std::byte> memory_;
+  AlignedBytes memory_;
   Vector<std::byte*> staging_;  // [slice]
   Vector<Write> writes_;        // the coded ones, those of a group side by side
   Vector<Group> groups_;

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "core/memory.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvq {
+
+/// Memory that begins where page data may begin, which a Vector of bytes need not.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(Allocator& allocator) : bytes_(StlAllocator<std::byte>(allocator)) {}
+
+  /// What is new is zeros. Invalidates data().
+  void resize(size_t bytes) { bytes_.resize(bytes + kDataAlignment); }
+  bool empty() const { return bytes_.empty(); }
+  std::byte* data() { return bytes_.data() + (-reinterpret_cast<uintptr_t>(bytes_.data()) & (kDataAlignment - 1)); }
+
+ private:
+  Vector<std::byte> bytes_;
+};
+
+}  // namespace kvq
