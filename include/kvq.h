@@ -995,6 +995,148 @@ typedef struct kvq_usage {
 KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* sequence, kvq_usage* usage,
                                    kvq_error* error);
 
+/* --------------------------------------------------------------------------------------------------- linear layers */
+
+/** A linear layer y = x·Wᵀ + b on weights of 1.5 to 5 bits: NUQ, VQ and TCQ of Q-Palette, and trellises whose levels
+ *  are computed. Immutable; may be used by several threads at once. The context must outlive it.
+ *
+ *  Inputs are rotated before a matrix sees them: random signs, then a Hadamard matrix. Matrices whose options have the
+ *  same `seed` and that have the same number of inputs share the rotation, which ::qp_linear_shared does once. */
+typedef struct qp_matrix qp_matrix;
+
+/** Schemes that ::qp_quantize_options::scheme may name. \since 0.1 */
+KVQ_API int32_t qp_scheme_count(void);
+/** "nuq-4", "vq-2.5", "tcq-2.75", "tcx-3", "fp16", …: a family and the bits of a weight; NULL for an index that is out
+ *  of range.
+ *
+ *  - `nuq`: every weight is one of 2^bits levels. 1, 2, 3, 4, 5, 6 and 8 bits.
+ *  - `vq`: every pair of weights is one of 4^bits points. 1.5 to 5 bits in steps of a half.
+ *  - `tcq`: pairs on a path through a trellis of 65 536 states, levels from a table. 1.5 to 5 bits in steps of a
+ *    quarter; odd quarters write half of each row in a quarter bit less and half in a quarter bit more.
+ *  - `tcx`: single weights on such a path, levels computed from the state. 1.5 to 5 bits in steps of a half.
+ *  - `fp16`: the weights as they are, rounded to FP16 and not rotated.
+ *  \since 0.1 */
+KVQ_API const char* qp_scheme_name(int32_t index);
+/** Bits of a weight in a scheme, without scales and signs; 0 for a name that is no scheme. \since 0.1 */
+KVQ_API double qp_scheme_bits(const char* name);
+
+/** How a Hessian is used. */
+typedef int32_t qp_rounding;
+/** Columns are coded from the last one to the first, each corrected for the errors of those behind it (block LDLQ). */
+#define QP_ROUNDING_LDLQ 0
+/** Every weight, pair or tile is rounded to what is nearest; the Hessian only tells qp_matrix_info::proxy_error. */
+#define QP_ROUNDING_NEAREST 1
+
+typedef struct qp_quantize_options {
+  uint32_t struct_size;
+  kvq_dtype dtype;      /**< Of the weights; ::KVQ_F32 by default. */
+  const char* scheme;   /**< See ::qp_scheme_name; "nuq-4" by default. */
+  uint64_t seed;        /**< Of the signs; 1 by default. */
+  const float* hessian; /**< `[in, in]`, the mean of x·xᵀ over inputs x; NULL (default): weights are rounded alone. */
+  qp_rounding rounding;       /**< What the Hessian is for; ::QP_ROUNDING_LDLQ by default. */
+  int32_t reserved;           /**< 0. */
+  double damping;             /**< Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by
+                                   default. */
+  const float* bias;          /**< `[out]`, kept as it is; NULL (default): none. */
+  kvq_progress_hook progress; /**< Called now and then from the calling thread; NULL (default): not called. */
+  void* progress_user;        /**< Passed to `progress`. */
+} qp_quantize_options;
+
+/** Set `struct_size` and the defaults. NULL is ignored. \since 0.1 */
+KVQ_API void qp_quantize_options_init(qp_quantize_options* options);
+
+/** Write a matrix in few bits. The result depends on the arguments alone, not on threads or instruction sets.
+ *
+ *  \param w       weights `[out, in]` of `options->dtype` in host memory; not needed afterwards.
+ *  \param out     rows, from 1 to 2^24.
+ *  \param in      columns, a multiple of 64 from 64 to 2^20.
+ *  \param matrix  receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (shape, dtype, a scheme that does not exist, weights, bias or Hessian that are not
+ *           finite, a Hessian that is not symmetric or, damped, not positive definite); KVQ_E_CANCELLED; KVQ_E_MEMORY;
+ *           KVQ_E_LIMIT. Rows of zeros stay zeros.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options, const void* w, int64_t out,
+                               int64_t in, qp_matrix** matrix, kvq_error* error);
+
+/** Rows of the matrix that ::qp_linear multiplies by, in the order of the original: `[rows, in]` floats.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, rows beyond the last one); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 0.1 */
+KVQ_API kvq_status qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_row, int64_t rows, float* w,
+                                        kvq_error* error);
+
+/** y = x·Wᵀ + b.
+ *
+ *  Inputs are rotated in FP32 and, but for `fp16`, rounded to integers of 8 bits with a scale for every 256 of them;
+ *  products are summed exactly within these and in FP32 beyond, in the same order on every processor: a row of `y`
+ *  depends on its row of `x` alone. Allocates nothing once a batch of this size has been seen.
+ *
+ *  \param x      `[batch, in]` of `dtype`, in host memory.
+ *  \param batch  rows, at least 1.
+ *  \param y      `[batch, out]` of `dtype`; may not overlap `x`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (the context's device does not multiply by packed matrices);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT. NaN or infinity in a row of `x` makes its row of `y` NaN.
+ *  \threads any, on the same matrix too.
+ *  \since 0.1 */
+KVQ_API kvq_status qp_linear(const qp_matrix* matrix, const void* x, int32_t batch, void* y, kvq_dtype dtype,
+                             kvq_error* error);
+
+/** Several matrices on the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ, the same numbers as one by one. Schemes and
+ *  numbers of rows may differ.
+ *
+ *  \param matrices  `[n]`, of one context, with the same `in` and, those that rotate, the same signs.
+ *  \param y         `[n]` outputs, `[batch, outᵢ]` each.
+ *  \returns as ::qp_linear; KVQ_E_MISMATCH (matrices that do not share their inputs).
+ *  \since 0.1 */
+KVQ_API kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const void* x, int32_t batch,
+                                    void* const* y, kvq_dtype dtype, kvq_error* error);
+
+/** What a matrix is. */
+typedef struct qp_matrix_info {
+  uint32_t struct_size;
+  int32_t has_bias;
+  int64_t out;
+  int64_t in;
+  uint64_t bytes;     /**< Of codes, scales, signs and bias. */
+  double bits;        /**< 8 · bytes / (out · in), without the bias: true bits of a weight. */
+  double error;       /**< ‖Ŵ − W‖² / ‖W‖² when it was quantized; 0 for a matrix of zeros. */
+  double proxy_error; /**< tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without one. */
+  const char* scheme; /**< Owned by the library. */
+} qp_matrix_info;
+
+/** Fill `info`, whose `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
+KVQ_API kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq_error* error);
+
+/** Write matrices as a safetensors file; docs/numerics.md has its layout. The same matrices give the same bytes.
+ *
+ *  \param names     `[n]` different names, UTF-8 of up to 200 bytes.
+ *  \param buffer    host memory, or NULL to ask for the size only.
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the file in bytes; also when `capacity` is too small.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; names; capacity too small, nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 0.1 */
+KVQ_API kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* names, int32_t n, void* buffer,
+                                  size_t capacity, size_t* size, kvq_error* error);
+
+/** Read one matrix from a safetensors file in memory, which may hold other tensors and matrices too.
+ *
+ *  \param buffer  `size` bytes; not needed afterwards.
+ *  \param name    as given to ::qp_matrix_save.
+ *  \param matrix  receives the handle; set to NULL on failure.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, no matrix of that name); KVQ_E_FORMAT (damaged, truncated, sizes that do not
+ *           fit together; the message names the tensor or field); KVQ_E_MISMATCH (a file of another version);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 0.1 */
+KVQ_API kvq_status qp_matrix_load(kvq_context* context, const void* buffer, size_t size, const char* name,
+                                  qp_matrix** matrix, kvq_error* error);
+
+/** Destroy a matrix. NULL is ignored. \since 0.1 */
+KVQ_API void qp_matrix_destroy(qp_matrix* matrix);
+
 #ifdef __cplusplus
 }
 #endif

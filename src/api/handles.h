@@ -5,6 +5,7 @@
 #include "cache/sequence.h"
 #include "codebooks/model_coder.h"
 #include "core/parallel.h"
+#include "palette/matrix.h"
 #include "router/router.h"
 
 #include <memory>
@@ -72,6 +73,11 @@ struct kvq_router {
   kvq::Allocator& allocator;
   std::shared_ptr<const kvq::ModelRouter> shared;
   kvq::String experts;  // their names
+};
+
+struct qp_matrix : kvq::palette::Matrix {
+  qp_matrix(kvq_context& owner, kvq::palette::Matrix&& matrix) : Matrix(std::move(matrix)), context(owner) {}
+  kvq_context& context;
 };
 
 // Usage counts these objects by the size of their base.

@@ -17,6 +17,9 @@ namespace kvq {
 
 struct LayerCoder;
 class PositionTurns;
+namespace palette {
+struct Matrix;
+}
 
 /// What pages coded with a codebook need beside their bytes.
 struct LayerCodes {
@@ -134,6 +137,16 @@ struct AttendBatch {
   std::optional<LayerCodes> codes;  // of the layer's format
 };
 
+/// Products of the same activations with one or more matrices: y[i] = x · Wᵢᵀ + biasᵢ.
+struct LinearBatch {
+  std::span<const palette::Matrix* const> matrices;  // of the same `in`; packed ones have the same signs
+  const void* x;                                     // [batch, in]
+  kvq_dtype x_dtype;
+  int32_t batch;
+  void* const* y;  // [matrices] of [batch, out]
+  kvq_dtype y_dtype;
+};
+
 /// Memory that attend reuses from call to call.
 class Workspace {
  public:
@@ -190,6 +203,14 @@ class Backend {
   virtual void weigh(const AttendBatch& /*batch*/, Pooling /*group*/, Workspace& /*workspace*/,
                      std::span<float* const> /*masses*/) {
     fail(KVQ_E_UNSUPPORTED, "%s does not weigh tokens yet", name());
+  }
+
+  /// Whether this backend can multiply.
+  virtual bool multiplies() const { return false; }
+  /// Rows of x with NaN or infinity give rows of NaN (FP16 matrices: what FP32 arithmetic gives). May be called by
+  /// several threads at once. `allocator` serves memory that is kept for later calls and must outlive the backend.
+  virtual void linear(const LinearBatch& /*batch*/, Allocator& /*allocator*/) {
+    fail(KVQ_E_UNSUPPORTED, "%s does not multiply by packed matrices yet", name());
   }
 };
 

@@ -15,9 +15,12 @@ class AlignedBytes {
   /// What is new is zeros. Invalidates data().
   void resize(size_t bytes) { bytes_.resize(bytes + kDataAlignment); }
   bool empty() const { return bytes_.empty(); }
-  std::byte* data() { return bytes_.data() + (-reinterpret_cast<uintptr_t>(bytes_.data()) & (kDataAlignment - 1)); }
+  std::byte* data() { return bytes_.data() + offset(); }
+  const std::byte* data() const { return bytes_.data() + offset(); }
 
  private:
+  size_t offset() const { return -reinterpret_cast<uintptr_t>(bytes_.data()) & (kDataAlignment - 1); }
+
   Vector<std::byte> bytes_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/memory.h"
+#include "core/tensor.h"
 #include "core/tensor_shape.h"
 #include "kvq.h"
 
@@ -13,7 +14,11 @@
 
 namespace kvq::io {
 
-/// The spelling of a header: "F32", "F16" or "BF16".
+/// Bytes: elements of tensors that kvq.h has no name for.
+inline constexpr kvq_dtype kU8 = 0x55;
+constexpr size_t element_bytes(kvq_dtype dtype) { return dtype == kU8 ? 1 : dtype_bytes(dtype); }
+
+/// The spelling of a header: "F32", "F16", "BF16" or "U8".
 const char* dtype_name(kvq_dtype dtype);
 
 /// One tensor inside a file: row-major, little-endian, of any alignment.
@@ -25,7 +30,7 @@ struct TensorView {
   TensorShape shape;
   std::span<const std::byte> data;
 
-  /// Widened to floats; `out` has shape.elements() numbers.
+  /// Widened to floats, from a type that has them; `out` has shape.elements() numbers.
   void read(std::span<float> out) const;
 };
 
@@ -65,6 +70,8 @@ class SafetensorsWriter {
   void add_metadata(std::string_view key, std::string_view value);
   /// A tensor of `values`, which are rounded to `dtype` when the file is written; they must live until then.
   void add_tensor(std::string_view name, kvq_dtype dtype, const TensorShape& shape, std::span<const float> values);
+  /// A tensor whose elements are written as they lie in memory, where they must stay until then.
+  void add_raw(std::string_view name, kvq_dtype dtype, const TensorShape& shape, std::span<const std::byte> data);
 
   /// After this nothing can be added. Throws KVQ_E_FORMAT if a text is not UTF-8.
   void finish();
@@ -78,6 +85,9 @@ class SafetensorsWriter {
     kvq_dtype dtype;
     TensorShape shape;
     std::span<const float> values;
+    std::span<const std::byte> raw;  // instead of values
+
+    size_t bytes() const { return raw.size() + values.size() * element_bytes(dtype); }
   };
 
   StlAllocator<char> text_;

@@ -33,10 +33,10 @@ std::string_view header_of(std::span<const std::byte> bytes) {
 }
 
 kvq_dtype read_dtype(std::string_view spelling, const Quoted& tensor) {
-  for (const kvq_dtype known : {KVQ_F32, KVQ_F16, KVQ_BF16}) {
+  for (const kvq_dtype known : {KVQ_F32, KVQ_F16, KVQ_BF16, kU8}) {
     if (spelling == dtype_name(known)) return known;
   }
-  fail(KVQ_E_FORMAT, "safetensors: tensor '%s': dtype is '%s', must be F32, F16 or BF16", tensor.c_str(),
+  fail(KVQ_E_FORMAT, "safetensors: tensor '%s': dtype is '%s', must be F32, F16, BF16 or U8", tensor.c_str(),
        Quoted(spelling).c_str());
 }
 
@@ -167,7 +167,7 @@ class SafetensorsFile::HeaderReader {
       fail(KVQ_E_FORMAT, "safetensors: tensor '%s': data_offsets are [%llu, %llu], in %zu bytes of data", name.c_str(),
            static_cast<unsigned long long>(begin), static_cast<unsigned long long>(end), data_.size());
     }
-    uint64_t bytes = dtype_bytes(tensor_.dtype);
+    uint64_t bytes = element_bytes(tensor_.dtype);
     for (const int64_t size : tensor_.shape.sizes()) {
       if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) || bytes > INT64_MAX) {
         fail(KVQ_E_FORMAT, "safetensors: tensor '%s': shape overflows", name.c_str());
@@ -195,7 +195,10 @@ class SafetensorsFile::HeaderReader {
   size_t n_offsets_ = 0;
 };
 
-const char* dtype_name(kvq_dtype dtype) { return dtype == KVQ_F32 ? "F32" : dtype == KVQ_F16 ? "F16" : "BF16"; }
+const char* dtype_name(kvq_dtype dtype) {
+  if (dtype == kU8) return "U8";
+  return dtype == KVQ_F32 ? "F32" : dtype == KVQ_F16 ? "F16" : "BF16";
+}
 
 void TensorView::read(std::span<float> out) const {
   constexpr size_t kStretch = size_t{1} << 30U;

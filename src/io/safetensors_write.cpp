@@ -25,13 +25,18 @@ void SafetensorsWriter::add_metadata(std::string_view key, std::string_view valu
 
 void SafetensorsWriter::add_tensor(std::string_view name, kvq_dtype dtype, const TensorShape& shape,
                                    std::span<const float> values) {
-  tensors_.push_back({String(name, text_), dtype, shape, values});
+  tensors_.push_back({String(name, text_), dtype, shape, values, {}});
+}
+
+void SafetensorsWriter::add_raw(std::string_view name, kvq_dtype dtype, const TensorShape& shape,
+                                std::span<const std::byte> data) {
+  tensors_.push_back({String(name, text_), dtype, shape, {}, data});
 }
 
 void SafetensorsWriter::finish() {
   std::sort(tensors_.begin(), tensors_.end(), [](const Tensor& a, const Tensor& b) {
-    const size_t a_bytes = dtype_bytes(a.dtype);
-    const size_t b_bytes = dtype_bytes(b.dtype);
+    const size_t a_bytes = element_bytes(a.dtype);
+    const size_t b_bytes = element_bytes(b.dtype);
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
   });
   nlohmann::json document = nlohmann::json::object();
@@ -39,7 +44,7 @@ void SafetensorsWriter::finish() {
   size_t end = 0;
   for (const Tensor& tensor : tensors_) {
     const size_t begin = end;
-    end += tensor.values.size() * dtype_bytes(tensor.dtype);
+    end += tensor.bytes();
     nlohmann::json shape = nlohmann::json::array();
     for (const int64_t size : tensor.shape.sizes()) shape.push_back(size);
     document[std::string(tensor.name)] = {
@@ -65,7 +70,8 @@ void SafetensorsWriter::write(std::span<std::byte> out) const {
       const size_t n = std::min(kStretch, tensor.values.size() - begin);
       write_floats(tensor.values.data() + begin, static_cast<int32_t>(n), at, tensor.dtype, begin);
     }
-    at += tensor.values.size() * dtype_bytes(tensor.dtype);
+    std::copy(tensor.raw.begin(), tensor.raw.end(), at);
+    at += tensor.bytes();
   }
 }
 

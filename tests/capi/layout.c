@@ -148,6 +148,30 @@ static void lp64_offsets(void) {
   OFFSET(kvq_router_group_info, accuracy, 24);
   OFFSET(kvq_router_group_info, shares, 32);
 
+  CHECK(sizeof(qp_quantize_options) == 72);
+  OFFSET(qp_quantize_options, struct_size, 0);
+  OFFSET(qp_quantize_options, dtype, 4);
+  OFFSET(qp_quantize_options, scheme, 8);
+  OFFSET(qp_quantize_options, seed, 16);
+  OFFSET(qp_quantize_options, hessian, 24);
+  OFFSET(qp_quantize_options, rounding, 32);
+  OFFSET(qp_quantize_options, reserved, 36);
+  OFFSET(qp_quantize_options, damping, 40);
+  OFFSET(qp_quantize_options, bias, 48);
+  OFFSET(qp_quantize_options, progress, 56);
+  OFFSET(qp_quantize_options, progress_user, 64);
+
+  CHECK(sizeof(qp_matrix_info) == 64);
+  OFFSET(qp_matrix_info, struct_size, 0);
+  OFFSET(qp_matrix_info, has_bias, 4);
+  OFFSET(qp_matrix_info, out, 8);
+  OFFSET(qp_matrix_info, in, 16);
+  OFFSET(qp_matrix_info, bytes, 24);
+  OFFSET(qp_matrix_info, bits, 32);
+  OFFSET(qp_matrix_info, error, 40);
+  OFFSET(qp_matrix_info, proxy_error, 48);
+  OFFSET(qp_matrix_info, scheme, 56);
+
   CHECK(sizeof(kvq_router_trainer_options) == 64);
   OFFSET(kvq_router_trainer_options, struct_size, 0);
   OFFSET(kvq_router_trainer_options, method, 4);

@@ -22,6 +22,7 @@ static const suite kSuites[] = {
     {"codebook_trainer_memory", test_codebook_trainer_memory},
     {"router_trainer", test_router_trainer},
     {"router_trainer_memory", test_router_trainer_memory},
+    {"matrix", test_matrix},
     {"commvq", test_commvq},
     {"cache", test_cache},
     {"sequence", test_sequence},

@@ -2,6 +2,7 @@
 
 #include "backend/cpu/append.h"
 #include "backend/cpu/attend.h"
+#include "backend/cpu/linear.h"
 #include "backend/cpu/vote.h"
 #include "core/error.h"
 
@@ -56,6 +57,10 @@ void CpuBackend::attend(const AttendBatch& batch, Workspace& workspace) {
 
 void CpuBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {
   cpu::weigh(batch, group, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace), masses);
+}
+
+void CpuBackend::linear(const LinearBatch& batch, Allocator& allocator) {
+  cpu::linear(batch, *kernels_.linear, palette::codebook_of, parallel_, linear_pool_, allocator);
 }
 
 }  // namespace kvq::cpu

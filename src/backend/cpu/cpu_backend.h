@@ -2,6 +2,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/linear_pool.h"
 #include "core/parallel.h"
 
 namespace kvq::cpu {
@@ -36,9 +37,13 @@ class CpuBackend final : public Backend {
   bool weighs() const override { return true; }
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
 
+  bool multiplies() const override { return true; }
+  void linear(const LinearBatch& batch, Allocator& allocator) override;
+
  private:
   const KernelTable& kernels_;
   Parallel& parallel_;
+  LinearPool linear_pool_;
 };
 
 }  // namespace kvq::cpu

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/cpu/append_kernels.h"
+#include "backend/cpu/linear_kernels.h"
 #include "cache/page.h"
 #include "formats/page_format.h"
 
@@ -155,6 +156,7 @@ struct KernelTable {
   SoftmaxKernel softmax;
   BlendKernel blend;
   const AppendKernels* append;
+  const LinearKernels* linear;
 
   KeyKernel keys(const SideFormat& format) const {
     return format.codec == Codec::kFloat16 ? float16_keys : integer_keys[format.bits];

@@ -18,6 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AppendKernels& append_kernels();  // portable_append.cpp
+const LinearKernels& linear_kernels();  // portable_linear.cpp
 
 const KernelTable& table() {
   static const KernelTable kTable = {
@@ -36,7 +37,8 @@ const KernelTable& table() {
       sum_products,
       softmax,
       blend,
-      &append_kernels()};
+      &append_kernels(),
+      &linear_kernels()};
   return kTable;
 }
 

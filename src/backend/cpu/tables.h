@@ -21,4 +21,7 @@ const KernelTable& avx512vnni_table();
 /// The portable AVX-512 table that avx512vnni_table() starts from.
 const KernelTable& avx512_table();
 
+/// The portable AVX-512 kernels of packed matrices that need no more than that, for activations in bytes.
+LinearKernels avx512_byte_kernels();
+
 }  // namespace kvq::cpu

@@ -1,0 +1,223 @@
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "api/trained_file.h"
+#include "core/checks.h"
+#include "core/tensor.h"
+#include "io/matrix_file.h"
+#include "palette/quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+using namespace kvq;
+using namespace kvq::api;
+
+namespace {
+
+constexpr int64_t kMostRows = int64_t{1} << 24;
+constexpr int64_t kMostColumns = int64_t{1} << 20;
+constexpr int32_t kMostShared = 1024;
+
+void require_dtype(kvq_dtype dtype, const char* argument) {
+  if (!is_dtype(dtype)) fail(KVQ_E_ARGUMENT, "%s is %d, must be KVQ_F32, KVQ_F16 or KVQ_BF16", argument, dtype);
+}
+
+palette::Scheme require_scheme(const char* name) {
+  require(name, "options->scheme");
+  const std::optional<palette::Scheme> scheme = palette::parse_scheme(name);
+  if (scheme.has_value()) return *scheme;
+  fail(KVQ_E_ARGUMENT,
+       "options->scheme is \"%.40s\", must be fp16 or a family and bits: nuq-1, 2, 3, 4, 5, 6 or 8; vq- or tcx-1.5, 2, "
+       "2.5, ... 5; tcq-1.5, 1.75, 2, ... 5",
+       name);
+}
+
+palette::QuantizeOptions checked(const qp_quantize_options& options) {
+  require_dtype(options.dtype, "options->dtype");
+  require_range(options.rounding, QP_ROUNDING_LDLQ, QP_ROUNDING_NEAREST, "options->rounding");
+  if (!(options.damping >= 0.0 && options.damping <= 1.0)) {
+    fail(KVQ_E_ARGUMENT, "options->damping is %g, must be in [0, 1]", options.damping);
+  }
+  return {.scheme = require_scheme(options.scheme),
+          .seed = options.seed,
+          .hessian = options.hessian,
+          .feed_back = options.rounding == QP_ROUNDING_LDLQ,
+          .damping = options.damping,
+          .bias = options.bias};
+}
+
+qp_matrix* hand_out(kvq_context& context, palette::Matrix&& matrix) {
+  return make_owned<qp_matrix>(context.allocator, context, std::move(matrix)).release();
+}
+
+/// That the matrices can be multiplied by in one call.
+void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
+  const qp_matrix& first = *matrices[0];
+  const qp_matrix* rotated = nullptr;
+  for (int32_t i = 0; i < n; ++i) {
+    const qp_matrix& each = *matrices[i];
+    if (&each.context != &first.context) fail(KVQ_E_MISMATCH, "matrices[%d] and matrices[0] are of two contexts", i);
+    if (each.in != first.in) {
+      fail(KVQ_E_MISMATCH, "matrices[%d] has %d inputs, matrices[0] has %d", i, each.in, first.in);
+    }
+    if (each.signs.empty()) continue;
+    if (rotated != nullptr && rotated->signs != each.signs) {
+      fail(KVQ_E_MISMATCH, "matrices[%d] rotates its inputs differently: quantize with the same seed", i);
+    }
+    rotated = &each;
+  }
+}
+
+}  // namespace
+
+int32_t qp_scheme_count(void) { return static_cast<int32_t>(palette::all_schemes().size()); }
+
+const char* qp_scheme_name(int32_t index) {
+  using Name = std::array<char, palette::kSchemeNameSize>;
+  static const auto names = [] {
+    std::array<Name, palette::kSchemeCount> list;
+    std::transform(palette::all_schemes().begin(), palette::all_schemes().end(), list.begin(), palette::scheme_name);
+    return list;
+  }();
+  if (index < 0 || index >= qp_scheme_count()) return nullptr;
+  return names[static_cast<size_t>(index)].data();
+}
+
+double qp_scheme_bits(const char* name) {
+  if (name == nullptr) return 0.0;
+  const std::optional<palette::Scheme> scheme = palette::parse_scheme(name);
+  return scheme.has_value() ? scheme->bits() : 0.0;
+}
+
+void qp_quantize_options_init(qp_quantize_options* options) {
+  if (options == nullptr) return;
+  *options = {};
+  options->struct_size = sizeof(*options);
+  options->dtype = KVQ_F32;
+  options->scheme = "nuq-4";
+  options->seed = 1;
+  options->rounding = QP_ROUNDING_LDLQ;
+  options->damping = 0.01;
+}
+
+kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options, const void* w, int64_t out, int64_t in,
+                       qp_matrix** matrix, kvq_error* error) {
+  if (matrix != nullptr) *matrix = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require_struct(options, "options");
+    require(w, "w");
+    require(matrix, "matrix");
+    const palette::QuantizeOptions quantizing = checked(*options);
+    require_range(out, 1, kMostRows, "out");
+    require_range(in, palette::kInputMultiple, kMostColumns, "in");
+    if (in % palette::kInputMultiple != 0) {
+      fail(KVQ_E_ARGUMENT, "in is %lld, must be a multiple of %d", static_cast<long long>(in), palette::kInputMultiple);
+    }
+    *matrix = hand_out(*context, palette::quantize(context->allocator, context->parallel, quantizing, w, options->dtype,
+                                                   static_cast<int32_t>(out), static_cast<int32_t>(in),
+                                                   {options->progress, options->progress_user}));
+  });
+}
+
+kvq_status qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_row, int64_t rows, float* w, kvq_error* error) {
+  return guarded(error, [&] {
+    require(matrix, "matrix");
+    require_range(first_row, 0, matrix->out, "first_row");
+    require_range(rows, 0, matrix->out - first_row, "rows");
+    require(w, "w");
+    palette::dequantize_rows(*matrix, static_cast<int32_t>(first_row), static_cast<int32_t>(rows),
+                             {w, static_cast<size_t>(rows) * static_cast<size_t>(matrix->in)});
+  });
+}
+
+kvq_status qp_linear(const qp_matrix* matrix, const void* x, int32_t batch, void* y, kvq_dtype dtype,
+                     kvq_error* error) {
+  if (matrix == nullptr) {
+    return guarded(error, [&] { require(matrix, "matrix"); });
+  }
+  return qp_linear_shared(&matrix, 1, x, batch, &y, dtype, error);
+}
+
+kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const void* x, int32_t batch, void* const* y,
+                            kvq_dtype dtype, kvq_error* error) {
+  return guarded(error, [&] {
+    require(matrices, "matrices");
+    require_range(n, 1, kMostShared, "n");
+    require(x, "x");
+    require(y, "y");
+    require_range(batch, 1, INT32_MAX, "batch");
+    require_dtype(dtype, "dtype");
+    for (int32_t i = 0; i < n; ++i) {
+      require(matrices[i], "matrices[i]");
+      require(y[i], "y");
+    }
+    require_shared_inputs(matrices, n);
+    std::array<const palette::Matrix*, kMostShared> plain;
+    std::copy_n(matrices, n, plain.begin());
+    kvq_context& context = matrices[0]->context;
+    context.backend->linear({.matrices = {plain.data(), static_cast<size_t>(n)},
+                             .x = x,
+                             .x_dtype = dtype,
+                             .batch = batch,
+                             .y = y,
+                             .y_dtype = dtype},
+                            context.allocator);
+  });
+}
+
+kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(matrix, "matrix");
+    require_struct(info, "info");
+    info->has_bias = matrix->bias.empty() ? 0 : 1;
+    info->out = matrix->out;
+    info->in = matrix->in;
+    info->bytes = matrix->weight_bytes() + matrix->bias.size() * sizeof(float);
+    info->bits = matrix->true_bits();
+    info->error = matrix->error;
+    info->proxy_error = matrix->proxy_error;
+    info->scheme = qp_scheme_name(palette::index_of(matrix->scheme));
+  });
+}
+
+kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* names, int32_t n, void* buffer,
+                          size_t capacity, size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require(matrices, "matrices");
+    require(names, "names");
+    require_range(n, 1, INT32_MAX, "n");
+    require(size, "size");
+    for (int32_t i = 0; i < n; ++i) {
+      require(matrices[i], "matrices[i]");
+      require(names[i], "names[i]");
+      for (int32_t j = 0; j < i; ++j) {
+        if (std::strcmp(names[i], names[j]) == 0) fail(KVQ_E_ARGUMENT, "the name '%.60s' occurs twice", names[i]);
+      }
+    }
+    io::SafetensorsWriter file(matrices[0]->context.allocator);
+    io::begin_matrix_file(file);
+    for (int32_t i = 0; i < n; ++i) io::add_matrix(file, names[i], *matrices[i]);
+    file.finish();
+    hand_over(file, buffer, capacity, *size);
+  });
+}
+
+kvq_status qp_matrix_load(kvq_context* context, const void* buffer, size_t size, const char* name, qp_matrix** matrix,
+                          kvq_error* error) {
+  if (matrix != nullptr) *matrix = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require(buffer, "buffer");
+    require(name, "name");
+    require(matrix, "matrix");
+    *matrix =
+        hand_out(*context, io::read_matrix(context->allocator, {static_cast<const std::byte*>(buffer), size}, name));
+  });
+}
+
+void qp_matrix_destroy(qp_matrix* matrix) {
+  if (matrix == nullptr) return;
+  Deleter<qp_matrix>(matrix->context.allocator, sizeof(qp_matrix), alignof(qp_matrix))(matrix);
+}

@@ -1,0 +1,252 @@
+// Tiles of packed matrices whose windows overlap or are longer than a byte, decoded as portable_decode-inl.h says.
+#if defined(KVQ_PORTABLE_WINDOWS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVQ_PORTABLE_WINDOWS_INL_H
+#undef KVQ_PORTABLE_WINDOWS_INL_H
+#else
+#define KVQ_PORTABLE_WINDOWS_INL_H
+#endif
+
+#include "backend/cpu/portable_decode-inl.h"
+#include "palette/codebook.h"
+
+#include <hwy/highway.h>
+
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace kvq::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using WindowTag = hn::ScalableTag<uint16_t>;
+using WindowVector = hn::Vec<WindowTag>;
+
+/// A tile between what lies around it: its own start after its end, as windows want it.
+class WrappedTile {
+ public:
+  WrappedTile(const uint8_t* tile, size_t bytes) {
+    std::memcpy(bytes_ + kBefore, tile, bytes);
+    std::memcpy(bytes_ + kBefore + bytes, tile, 2);
+  }
+  const uint8_t* data() const { return bytes_ + kBefore; }
+
+ private:
+  static constexpr size_t kBefore = 16;
+  static constexpr size_t kMostBytes = 256;
+  HWY_ALIGN uint8_t bytes_[kBefore + kMostBytes + 64];
+};
+
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+
+// Windows one at a time: emulated high products meet GCC PR 106322.
+
+HWY_INLINE uint32_t window(const palette::Code& code, const uint8_t* tile, int32_t step) {
+  const auto bit = static_cast<uint32_t>(code.first_bit(step));
+  uint32_t bits = 0;
+  std::memcpy(&bits, tile + bit / 8, sizeof(bits));
+  return bits >> (bit % 8) & 0xFFFFU;
+}
+
+class Windows {
+ public:
+  Windows(const palette::Code& code, int32_t /*first*/, int32_t /*spacing*/) : code_(code) {}
+
+  WindowVector load(const uint8_t* tile, int32_t step) const {
+    const WindowTag d;
+    HWY_ALIGN uint16_t windows[hn::MaxLanes(WindowTag())];
+    for (int32_t i = 0; i < static_cast<int32_t>(hn::Lanes(d)); ++i) {
+      windows[i] = static_cast<uint16_t>(window(code_, tile, step + i));
+    }
+    return hn::Load(d, windows);
+  }
+
+ private:
+  palette::Code code_;
+};
+
+/// Computed trellis codes: a quarter of the sum of the bytes of window · multiplier.
+class ComputedDecoder {
+ public:
+  explicit ComputedDecoder(const palette::Codebook& codebook) : codebook_(codebook) {}
+
+  void decode(const uint8_t* tile, uint8_t* out) const {
+    const WrappedTile wrapped(tile, codebook_.code.tile_bytes());
+    for (int32_t step = 0; step < palette::kTileWeights; ++step) {
+      const uint32_t product = window(codebook_.code, wrapped.data(), step) * codebook_.multiplier;
+      const uint32_t pairs = (product & 0xFF00FFU) + (product >> 8U & 0xFF00FFU);
+      out[step] = static_cast<uint8_t>(((pairs & 0xFFFFU) + (pairs >> 16U)) / 4);
+    }
+  }
+
+ private:
+  const palette::Codebook& codebook_;
+};
+
+#else
+
+/// Windows in words: lane i of a block of eight has step `first` + i · `spacing`. Shifts that differ from lane to lane
+/// are products.
+class Windows {
+ public:
+  Windows(const palette::Code& code, int32_t first, int32_t spacing)
+      : block_bytes_(static_cast<size_t>(code.first_bit(8 * spacing)) / 8) {
+    for (int32_t i = 0; i < 8; ++i) {
+      const int32_t bit = code.first_bit(first + i * spacing) + 8;  // the block begins a byte earlier
+      const int32_t byte = (bit - 1) / 8;
+      const int32_t shift = bit - 8 * byte;  // 1 to 8
+      for (int32_t j = 0; j < 2; ++j) {
+        lower_[2 * i + j] = static_cast<uint8_t>(byte + j);
+        upper_[2 * i + j] = static_cast<uint8_t>(byte + 1 + j);
+      }
+      right_[i] = static_cast<uint16_t>(1U << static_cast<uint32_t>(16 - shift));
+      left_[i] = static_cast<uint16_t>(1U << static_cast<uint32_t>(8 - shift));
+    }
+    bits_per_8_ = static_cast<size_t>(code.first_bit(16));
+  }
+
+  /// `step`: a multiple of 16, or of eight if those are whole bytes.
+  HWY_INLINE WindowVector load(const uint8_t* tile, int32_t step) const {
+    const ByteTag d;
+    const WindowTag dw;
+    const auto blocks = load_blocks(d, tile + static_cast<size_t>(step) * bits_per_8_ / 128 - 1, block_bytes_);
+    const auto lower = hn::BitCast(dw, hn::TableLookupBytes(blocks, hn::LoadDup128(d, lower_)));
+    const auto upper = hn::BitCast(dw, hn::TableLookupBytes(blocks, hn::LoadDup128(d, upper_)));
+    return hn::Or(hn::MulHigh(lower, hn::LoadDup128(dw, right_)), hn::Mul(upper, hn::LoadDup128(dw, left_)));
+  }
+
+ private:
+  HWY_ALIGN uint8_t lower_[16];
+  HWY_ALIGN uint8_t upper_[16];
+  HWY_ALIGN uint16_t right_[8];
+  HWY_ALIGN uint16_t left_[8];
+  size_t block_bytes_;
+  size_t bits_per_8_;  // of 16 steps
+};
+
+/// Computed trellis codes: a quarter of the sum of the bytes of window · multiplier.
+class ComputedDecoder {
+ public:
+  explicit ComputedDecoder(const palette::Codebook& codebook)
+      : even_(codebook.code, 0, 2),
+        odd_(codebook.code, 1, 2),
+        tile_bytes_(codebook.code.tile_bytes()),
+        multiplier_(codebook.multiplier) {}
+
+  HWY_INLINE void decode(const uint8_t* tile, uint8_t* out) const {
+    const ByteTag bytes;
+    const WrappedTile wrapped(tile, tile_bytes_);
+    constexpr auto kLanes = static_cast<int32_t>(hn::MaxLanes(ByteTag()));
+    for (int32_t step = 0; step < palette::kTileWeights; step += kLanes) {
+      const auto even = levels(even_.load(wrapped.data(), step));
+      const auto odd = levels(odd_.load(wrapped.data(), step));
+      hn::StoreU(hn::BitCast(bytes, hn::Or(even, hn::ShiftLeft<8>(odd))), bytes, out + step);
+    }
+  }
+
+ private:
+  HWY_INLINE WindowVector levels(WindowVector windows) const {
+    const WindowTag d;
+    const auto lower_factor = hn::Set(d, static_cast<uint16_t>(multiplier_ & 0xFFFFU));
+    const auto lower = hn::Mul(windows, lower_factor);
+    const auto upper = hn::Add(hn::MulHigh(windows, lower_factor),
+                               hn::Mul(windows, hn::Set(d, static_cast<uint16_t>(multiplier_ >> 16U))));
+    const auto mask = hn::Set(d, uint16_t{0xFF});
+    const auto even_bytes = hn::Add(hn::And(lower, mask), hn::And(upper, mask));
+    const auto odd_bytes = hn::Add(hn::ShiftRight<8>(lower), hn::ShiftRight<8>(upper));
+    return hn::ShiftRight<2>(hn::Add(even_bytes, odd_bytes));
+  }
+
+  Windows even_;
+  Windows odd_;
+  size_t tile_bytes_;
+  uint32_t multiplier_;
+};
+
+#endif
+
+/// Pairs by a table of words, a byte a weight; what is looked up follows from a window.
+template <int kEntryBits>
+class PairLookup {
+ public:
+  explicit PairLookup(const palette::Code& code) : windows_(code, 0, 1), tile_bytes_(code.tile_bytes()) {}
+
+  template <class IndexOf>
+  HWY_INLINE void decode(const uint8_t* tile, uint8_t* out, const IndexOf& index_of) const {
+    const WindowTag d;
+    const hn::RebindToSigned<WindowTag> di;
+    const hn::Rebind<uint8_t, WindowTag> bytes;
+    const WrappedTile wrapped(tile, tile_bytes_);
+    constexpr auto kLanes = static_cast<int32_t>(hn::MaxLanes(WindowTag()));
+    HWY_ALIGN uint16_t pairs[palette::kTileWeights / 2];
+    for (int32_t step = 0; step < palette::kTileWeights / 2; step += kLanes) {
+      hn::Store(index_of(windows_.load(wrapped.data(), step)), d, pairs + step);
+    }
+    for (uint16_t& pair : pairs) pair = table[pair];
+    for (int32_t step = 0; step < palette::kTileWeights / 2; step += kLanes) {
+      const auto both = hn::Load(d, pairs + step);
+      uint8_t* target = out + step / kQuadBytes * 2 * kQuadBytes + step % kQuadBytes;
+      hn::StoreU(hn::DemoteTo(bytes, hn::BitCast(di, hn::And(both, hn::Set(d, uint16_t{0xFF})))), bytes, target);
+      hn::StoreU(hn::DemoteTo(bytes, hn::BitCast(di, hn::ShiftRight<8>(both))), bytes, target + kQuadBytes);
+    }
+  }
+
+  uint16_t table[size_t{1} << kEntryBits];
+
+ private:
+  Windows windows_;
+  size_t tile_bytes_;
+};
+
+HWY_INLINE uint16_t pair_of_bytes(int32_t first, int32_t second) {
+  return static_cast<uint16_t>((first & 255) | (second & 255) << 8);
+}
+
+/// Codes of pairs of nine or ten bits.
+template <int kBits>
+class LongPairDecoder {
+ public:
+  explicit LongPairDecoder(const palette::Codebook& codebook) : lookup_(codebook.code) {
+    for (size_t i = 0; i < size_t{1} << kBits; ++i) {
+      lookup_.table[i] =
+          pair_of_bytes(codebook.levels[2 * i] + codebook.zero_point, codebook.levels[2 * i + 1] + codebook.zero_point);
+    }
+  }
+
+  HWY_INLINE void decode(const uint8_t* tile, uint8_t* out) const {
+    const WindowTag d;
+    lookup_.decode(tile, out,
+                   [d](WindowVector windows) { return hn::And(windows, hn::Set(d, uint16_t{(1 << kBits) - 1})); });
+  }
+
+ private:
+  PairLookup<kBits> lookup_;
+};
+
+/// Trellis codes of pairs; the sign is the highest bit of an entry.
+template <int kIndexBits>
+class TrellisDecoder {
+ public:
+  explicit TrellisDecoder(const palette::Codebook& codebook) : lookup_(codebook.code) {
+    constexpr size_t kEntries = size_t{1} << kIndexBits;
+    for (size_t i = 0; i < kEntries; ++i) {
+      const int32_t first = codebook.levels[2 * i];
+      const int32_t second = codebook.levels[2 * i + 1] + codebook.zero_point;
+      lookup_.table[i] = pair_of_bytes(codebook.zero_point + first, second);
+      lookup_.table[i + kEntries] = pair_of_bytes(codebook.zero_point - first, second);
+    }
+  }
+
+  HWY_INLINE void decode(const uint8_t* tile, uint8_t* out) const {
+    const WindowTag d;
+    lookup_.decode(tile, out, [d](WindowVector windows) {
+      return hn::ShiftRight<15 - kIndexBits>(hn::Mul(windows, hn::Add(windows, hn::Set(d, uint16_t{1}))));
+    });
+  }
+
+ private:
+  PairLookup<kIndexBits + 1> lookup_;
+};
+
+}  // namespace kvq::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

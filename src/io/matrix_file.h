@@ -1,0 +1,25 @@
+// Packed matrices as safetensors; docs/numerics.md has the layout.
+#pragma once
+
+#include "io/safetensors.h"
+#include "palette/matrix.h"
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace kvq::io {
+
+inline constexpr int32_t kMatrixFileVersion = 1;
+inline constexpr size_t kMaxMatrixName = 200;
+
+/// What says that a file holds matrices.
+void begin_matrix_file(SafetensorsWriter& file);
+/// The matrix must live until the file is written. Throws KVQ_E_ARGUMENT for a name that is too long, empty, or no
+/// UTF-8.
+void add_matrix(SafetensorsWriter& file, std::string_view name, const palette::Matrix& matrix);
+
+/// Throws KVQ_E_ARGUMENT if there is no matrix of that name, KVQ_E_FORMAT, KVQ_E_MISMATCH.
+palette::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> bytes, std::string_view name);
+
+}  // namespace kvq::io
