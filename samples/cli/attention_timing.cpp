@@ -99,12 +99,7 @@ double TimedAttention::run() {
 }
 
 std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress) {
-  for (TimedAttention& subject : subjects) subject.run();  // warm-up: work space, threads
-  std::vector<std::vector<double>> samples(subjects.size());
-  repeat_in_turn(subjects.size(), 1, progress, [&](size_t i) { samples[i].push_back(subjects[i].run()); });
-  std::vector<Timing> timings;
-  for (const std::vector<double>& sample : samples) timings.push_back(summary(sample));
-  return timings;
+  return time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
 }
 
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {

@@ -2,6 +2,7 @@
 
 #include "output.h"
 #include "spec.h"
+#include "table.h"
 #include "usage_error.h"
 
 namespace cli {
@@ -10,6 +11,13 @@ std::vector<std::string> BenchOptions::specs() const {
   std::vector<std::string> result{"fp16"};
   result.insert(result.end(), kv.begin(), kv.end());
   return result;
+}
+
+nlohmann::ordered_json BenchOptions::with_layer(nlohmann::ordered_json parameters) const {
+  parameters["heads"] = layer.q_heads;
+  parameters["kv_heads"] = layer.kv_heads;
+  parameters["head_dim"] = layer.head_dim;
+  return parameters;
 }
 
 void add_bench_options(CLI::App& command, BenchOptions& options) {
@@ -35,6 +43,47 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_flag("--json", options.json, "Print one JSON object");
 }
 
+std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
+                                                    const BenchMachine& machine) {
+  const BenchRow& fp16 = rows.front();
+  std::vector<nlohmann::ordered_json> objects;
+  for (const BenchRow& row : std::span(rows).subspan(1)) {
+    nlohmann::ordered_json object;
+    object[labels.name_field] = row.name;
+    object["microseconds"] = row.timing.median;
+    object["min"] = row.timing.min;
+    object["max"] = row.timing.max;
+    object["bytes"] = row.bytes;
+    object["gigabytes_per_second"] = row.gigabytes_per_second();
+    object[labels.bits_field] = row.bits;
+    object["fp16_microseconds"] = fp16.timing.median;
+    object["fp16_min"] = fp16.timing.min;
+    object["fp16_max"] = fp16.timing.max;
+    object["fp16_bytes"] = fp16.bytes;
+    object["fp16_gigabytes_per_second"] = fp16.gigabytes_per_second();
+    object["ratio"] = fp16.timing.median / row.timing.median;
+    object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
+    object["bandwidth_fraction"] = row.gigabytes_per_second() / machine.bandwidth;
+    object["repetitions"] = row.timing.repetitions;
+    objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine) {
+  Table table({labels.name_heading, labels.bits_heading, "bytes", "median\nus", "min\nus", "max\nus", "GB/s",
+               "of memory\nspeed", "times faster\nthan FP16"});
+  for (const BenchRow& row : rows) {
+    table.add_row({row.name, number_text(row.bits, 2), bytes_text(row.bytes), number_text(row.timing.median, 1),
+                   number_text(row.timing.min, 1), number_text(row.timing.max, 1),
+                   number_text(row.gigabytes_per_second(), 1),
+                   number_text(100.0 * row.gigabytes_per_second() / machine.bandwidth, 0) + " %",
+                   number_text(rows.front().timing.median / row.timing.median, 2)});
+  }
+  return machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions) +
+         " repetitions in turn. Memory gives " + number_text(machine.bandwidth, 1) + " GB/s.\n\n" + table.text();
+}
+
 std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options) {
   const LayerShape& layer = options.layer;
   if (layer.q_heads % layer.kv_heads != 0) {
@@ -56,7 +105,7 @@ BenchMachine measure_machine(TimedDevice& device, const kvq_context* context) {
 }
 
 void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,
-                      const BenchOptions& options, const BenchMachine& machine) {
+                      const ComputeOptions& compute, const BenchMachine& machine) {
   nlohmann::ordered_json object;
   if (rows.size() == 1) {
     object = rows.front();
@@ -64,12 +113,9 @@ void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlo
     object["rows"] = rows;
   }
   object.update(parameters);
-  object["heads"] = options.layer.q_heads;
-  object["kv_heads"] = options.layer.kv_heads;
-  object["head_dim"] = options.layer.head_dim;
-  object["device"] = options.compute.device;
+  object["device"] = compute.device;
   object["device_name"] = machine.name;
-  object["threads"] = options.compute.threads;
+  object["threads"] = compute.threads;
   object["isa"] = machine.isa;
   print_json(object);
 }

@@ -8,6 +8,7 @@
 
 #include "compute.h"
 #include "random_layer.h"
+#include "timing.h"
 
 namespace cli {
 
@@ -20,6 +21,8 @@ struct BenchOptions {
 
   /** What is measured: the FP16 baseline first, then every --kv. */
   std::vector<std::string> specs() const;
+  /** `parameters` and those of the layer. */
+  nlohmann::ordered_json with_layer(nlohmann::ordered_json parameters) const;
 };
 
 /** What the figures depend on besides the shape. */
@@ -28,6 +31,31 @@ struct BenchMachine {
   std::string isa;
   double bandwidth = 0.0;  // GB/s of memory
 };
+
+/** One call of something that reads `bytes`. */
+struct BenchRow {
+  std::string name;
+  Timing timing;
+  uint64_t bytes = 0;
+  double bits = 0.0;
+
+  double gigabytes_per_second() const { return static_cast<double>(bytes) / timing.median * 1e-3; }
+};
+
+/** What names and bits of rows are called in objects and tables. */
+struct BenchLabels {
+  const char* name_field;
+  const char* bits_field;
+  const char* name_heading;
+  const char* bits_heading;
+};
+
+/** The rows after the first one, which is the FP16 baseline, each beside that. */
+std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
+                                                    const BenchMachine& machine);
+
+/** What machine and how often, and a table of all rows. */
+std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine);
 
 /** Add the options; the values in `options` are the defaults. */
 void add_bench_options(CLI::App& command, BenchOptions& options);
@@ -40,8 +68,8 @@ void require_memory(const TimedDevice& device, uint64_t needed);
 
 BenchMachine measure_machine(TimedDevice& device, const kvq_context* context);
 
-/** Print one object: the only row itself or else the array `rows`, then `parameters`, the layer and the machine. */
+/** Print one object: the only row itself or else the array `rows`, then `parameters` and the machine. */
 void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,
-                      const BenchOptions& options, const BenchMachine& machine);
+                      const ComputeOptions& compute, const BenchMachine& machine);
 
 }  // namespace cli

@@ -90,8 +90,10 @@ void print_result_json(const Options& options, const Measurement& result) {
   for (size_t i = 1; i < result.rows.size(); ++i) {
     rows.push_back(row_json(result.rows[i], result.rows[0], options.tokens, result.machine.bandwidth));
   }
-  print_bench_json(rows, {{"length", options.length}, {"tokens", options.tokens}, {"dtype", options.dtype_name()}},
-                   options, result.machine);
+  print_bench_json(
+      rows,
+      options.with_layer({{"length", options.length}, {"tokens", options.tokens}, {"dtype", options.dtype_name()}}),
+      options.compute, result.machine);
 }
 
 std::string tokens_text(int32_t n) { return std::to_string(n) + (n == 1 ? " token" : " tokens"); }

@@ -5,10 +5,11 @@
 #include "commands.h"
 #include "layer_spec.h"
 #include "output.h"
-#include "table.h"
 
 namespace cli {
 namespace {
+
+constexpr BenchLabels kLabels{"kv", "kv_bits", "format", "bits per\nscalar"};
 
 struct Options : BenchOptions {
   int32_t length = AttentionShape{}.length;
@@ -17,17 +18,8 @@ struct Options : BenchOptions {
   AttentionShape shape() const { return {.layer = layer, .length = length, .batch = batch}; }
 };
 
-struct Row {
-  std::string kv;
-  Timing timing;
-  uint64_t bytes = 0;
-  double bits_per_scalar = 0.0;
-
-  double gigabytes_per_second() const { return static_cast<double>(bytes) / timing.median * 1e-3; }
-};
-
 struct Measurement {
-  std::vector<Row> rows;  // in the order of BenchOptions::specs
+  std::vector<BenchRow> rows;  // in the order of BenchOptions::specs
   BenchMachine machine;
 };
 
@@ -50,60 +42,22 @@ Measurement measure(TimedDevice& device, const Options& options) {
   return result;
 }
 
-nlohmann::ordered_json row_json(const Row& row, const Row& fp16, double bandwidth) {
-  nlohmann::ordered_json object;
-  object["kv"] = row.kv;
-  object["microseconds"] = row.timing.median;
-  object["min"] = row.timing.min;
-  object["max"] = row.timing.max;
-  object["bytes"] = row.bytes;
-  object["gigabytes_per_second"] = row.gigabytes_per_second();
-  object["kv_bits"] = row.bits_per_scalar;
-  object["fp16_microseconds"] = fp16.timing.median;
-  object["fp16_min"] = fp16.timing.min;
-  object["fp16_max"] = fp16.timing.max;
-  object["fp16_bytes"] = fp16.bytes;
-  object["fp16_gigabytes_per_second"] = fp16.gigabytes_per_second();
-  object["ratio"] = fp16.timing.median / row.timing.median;
-  object["read_bandwidth_gigabytes_per_second"] = bandwidth;
-  object["bandwidth_fraction"] = row.gigabytes_per_second() / bandwidth;
-  object["repetitions"] = row.timing.repetitions;
-  return object;
-}
-
-void print_result_json(const Options& options, const Measurement& result) {
-  std::vector<nlohmann::ordered_json> rows;
-  for (size_t i = 1; i < result.rows.size(); ++i) {
-    rows.push_back(row_json(result.rows[i], result.rows[0], result.machine.bandwidth));
-  }
-  print_bench_json(rows, {{"length", options.length}, {"batch", options.batch}}, options, result.machine);
-}
-
 void print_result(const Options& options, const Measurement& result) {
-  const std::vector<Row>& rows = result.rows;
+  if (options.json) {
+    return print_bench_json(bench_rows_json(result.rows, kLabels, result.machine),
+                            options.with_layer({{"length", options.length}, {"batch", options.batch}}), options.compute,
+                            result.machine);
+  }
   print_text("One layer of " + std::to_string(options.layer.q_heads) + " query and " +
              std::to_string(options.layer.kv_heads) + " KV heads of " + std::to_string(options.layer.head_dim) + ", " +
              std::to_string(options.length) + " tokens, batch " + std::to_string(options.batch) + ";\n" +
-             result.machine.name + ", " + result.machine.isa + ", " + std::to_string(rows[0].timing.repetitions) +
-             " repetitions in turn. Memory gives " + number_text(result.machine.bandwidth, 1) + " GB/s.\n\n");
-  Table table({"format", "bits per\nscalar", "bytes", "median\nus", "min\nus", "max\nus", "GB/s", "of memory\nspeed",
-               "times faster\nthan FP16"});
-  for (const Row& row : rows) {
-    table.add_row({row.kv, number_text(row.bits_per_scalar, 2), bytes_text(row.bytes),
-                   number_text(row.timing.median, 1), number_text(row.timing.min, 1), number_text(row.timing.max, 1),
-                   number_text(row.gigabytes_per_second(), 1),
-                   number_text(100.0 * row.gigabytes_per_second() / result.machine.bandwidth, 0) + " %",
-                   number_text(rows[0].timing.median / row.timing.median, 2)});
-  }
-  print_text(table.text());
+             bench_rows_text(result.rows, kLabels, result.machine));
 }
 
 void run(const Options& options) {
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
   require_memory(*device, timing_memory(*device, options.shape(), options.specs().size()));
-  const Measurement result = measure(*device, options);
-  if (options.json) return print_result_json(options, result);
-  print_result(options, result);
+  print_result(options, measure(*device, options));
 }
 
 }  // namespace

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "interrupt.h"
+#include "output.h"
+#include "progress.h"
+
 namespace cli {
 namespace {
 
@@ -19,13 +23,6 @@ std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) 
     }
   }
   return taken;
-}
-
-std::string hexadecimal(uint64_t value) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
-  return text;
 }
 
 }  // namespace
@@ -62,6 +59,23 @@ uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows) {
     for (const int32_t token : window) add(static_cast<uint32_t>(token));
   }
   return hash ^ hash >> 32;
+}
+
+void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label) {
+  constexpr size_t kChunk = 256;  // tokens that the model takes at once
+  int64_t tokens = 0;
+  for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
+  Progress progress(label, tokens);
+  for (std::span<const int32_t> window : windows) {
+    session.clear();
+    while (!window.empty()) {
+      Interrupt::check();
+      const auto chunk = window.first(std::min(kChunk, window.size()));
+      session.forward(chunk, false);
+      progress.advance(static_cast<int64_t>(chunk.size()));
+      window = window.subspan(chunk.size());
+    }
+  }
 }
 
 std::string describe_windows(const std::vector<std::string>& files,

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "llama/model.h"
+
 namespace cli {
 
 /** The length of windows to train on: 2048, or what a model or a few tokens allow. */
@@ -15,6 +17,10 @@ int32_t calibration_window(int32_t max_positions, int64_t tokens);
  *  different texts alternate. Refer to `texts`. */
 std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std::vector<int32_t>>& texts,
                                                           int64_t tokens, int32_t window);
+
+/** Run a model over windows, each from an empty session, for what the session's observers see. Ends with an Error on an
+ *  interruption. \param label  of the progress bar. */
+void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label);
 
 /** A number that changes with any token. */
 uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows);

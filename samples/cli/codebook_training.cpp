@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "calibration.h"
 #include "interrupt.h"
 #include "llama/mapped_file.h"
 #include "output_file.h"
@@ -13,7 +14,6 @@
 namespace cli {
 namespace {
 
-constexpr size_t kChunk = 256;         // tokens that the model takes at once
 constexpr int64_t kLayerSteps = 1000;  // of the progress bar
 
 llama::CodebookTrainerHandle make_trainer(Engine& engine, const CodebookTraining& training) {
@@ -51,9 +51,6 @@ std::vector<bool> finished_layers(const kvq_codebook_trainer* trainer, int32_t n
 
 void collect(Engine& engine, kvq_codebook_trainer* trainer, const std::vector<bool>& finished,
              const std::vector<std::span<const int32_t>>& windows) {
-  int64_t tokens = 0;
-  for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
-  Progress progress("keys and values", tokens);
   llama::Session session(engine.model, engine.context.get(), nullptr);
   session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
     if (finished[static_cast<size_t>(layer)]) return;
@@ -61,16 +58,7 @@ void collect(Engine& engine, kvq_codebook_trainer* trainer, const std::vector<bo
       return kvq_codebook_trainer_add(trainer, layer, seen.n, seen.k, seen.v, KVQ_F32, error);
     });
   });
-  for (std::span<const int32_t> window : windows) {
-    session.clear();
-    while (!window.empty()) {
-      Interrupt::check();
-      const auto chunk = window.first(std::min(kChunk, window.size()));
-      session.forward(chunk, false);
-      progress.advance(static_cast<int64_t>(chunk.size()));
-      window = window.subspan(chunk.size());
-    }
-  }
+  run_windows(session, windows, "keys and values");
 }
 
 void train_layer(kvq_codebook_trainer* trainer, int32_t layer, Progress& bar) {

@@ -8,6 +8,7 @@ namespace cli {
 void add_demo(CLI::App& app);
 void add_info(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_quantize(CLI::App& app);
 void add_eval_perplexity(CLI::App& eval);
 void add_eval_needle(CLI::App& eval);
 void add_eval_error(CLI::App& eval);
@@ -16,5 +17,7 @@ void add_train_codebook(CLI::App& train);
 void add_train_router(CLI::App& train);
 void add_bench_append(CLI::App& bench);
 void add_bench_attend(CLI::App& bench);
+void add_bench_linear(CLI::App& bench);
+void add_bench_quantize(CLI::App& bench);
 
 }  // namespace cli

@@ -1,9 +1,12 @@
 #include "compute.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
 #include "llama/cuda_module.h"
+#include "output.h"
 #include "usage_error.h"
 
 namespace cli {
@@ -31,6 +34,16 @@ llama::ContextHandle make_model_context(const ComputeOptions& options, llama::Th
   context.parallel_for = llama::ThreadPool::parallel_for_hook;
   context.parallel_for_user = &threads;
   return llama::make_context(context);
+}
+
+std::optional<llama::WeightsFile> weights_file(const ComputeOptions& options, const std::string& path,
+                                               kvq_context* context) {
+  if (path.empty()) return {};
+  if (options.device != "cpu") {
+    throw UsageError("--weights " + path + ": packed weights run on the CPU only so far, not with --device " +
+                     options.device);
+  }
+  return llama::WeightsFile{path, context};
 }
 
 }  // namespace
@@ -70,6 +83,10 @@ kvq_device_info describe_cuda(int32_t index) {
   return info;
 }
 
+uint64_t memory_bytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 std::string machine_text(const kvq_context* context, const ComputeOptions& options) {
   if (options.device == "cuda") {
     return std::string(describe_cuda(options.device_index).name) + ", " + describe(context).isa;
@@ -78,9 +95,26 @@ std::string machine_text(const kvq_context* context, const ComputeOptions& optio
          describe(context).isa + " instructions";
 }
 
-Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options)
-    : model(directory, options.threads, make_device(options)),
-      tokenizer(directory / "tokenizer.json"),
-      context(make_model_context(options, model.threads())) {}
+void add_weights_option(CLI::App& command, std::string& weights) {
+  command.add_option("--weights", weights,
+                     "File of `kvq quantize` to take the weights from (default: the model's own)");
+}
+
+void add_weight_bits(nlohmann::ordered_json& object, const llama::Weights& weights) {
+  object["weight_bits"] = weights.bits;
+  if (weights.linear_bits > 0.0) object["linear_weight_bits"] = weights.linear_bits;
+}
+
+std::string weight_bits_text(const llama::Weights& weights) {
+  const std::string packed =
+      weights.linear_bits > 0.0 ? number_text(weights.linear_bits, 2) + " bits per weight in packed layers, " : "";
+  return packed + number_text(weights.bits, 2) + (packed.empty() ? " bits per weight" : " in all");
+}
+
+Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options, const std::string& weights)
+    : threads(std::make_shared<llama::ThreadPool>(options.threads)),
+      context(make_model_context(options, *threads)),
+      model(directory, threads, make_device(options), weights_file(options, weights, context.get())),
+      tokenizer(directory / "tokenizer.json") {}
 
 }  // namespace cli

@@ -26,9 +26,7 @@ class Cpu final : public TimedDevice {
 
   std::string name() const override { return std::to_string(threads_) + (threads_ == 1 ? " thread" : " threads"); }
 
-  uint64_t memory_bytes() const override {
-    return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  }
+  uint64_t memory_bytes() const override { return cli::memory_bytes(); }
 
   double memory_bandwidth() override {
     llama::ThreadPool threads(threads_);

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "compute.h"
 #include "demo_model.h"
+#include "demo_weights.h"
 #include "generation.h"
 #include "layer_spec.h"
 #include "needle.h"
@@ -21,6 +22,7 @@ namespace {
 constexpr std::array kPlainFormats{"fp16", "int8",          "int4", "int4+hadamard",
                                    "int3", "int3+hadamard", "int2", "int2+hadamard"};
 constexpr const char* kEvicting = "int4+adasnap:256";
+constexpr const char* kWithWeights = "int4";
 constexpr std::array kGenerated{"fp16", "int4"};
 constexpr const char* kPrompt = "The old man walked to the window and";
 constexpr int32_t kGeneratedTokens = 13;
@@ -30,14 +32,17 @@ struct Extent {
   PerplexityOptions perplexity;
   NeedleOptions needle;
   AttentionShape attention;
+  int64_t hessian_tokens;
 };
 
 constexpr Extent kFull{.perplexity = {.context = 2048, .windows = 3, .chunk = 32},
                        .needle = {.context = 1024, .samples = 3, .seed = 1, .chunk = 32},
-                       .attention = {.length = 16384}};
+                       .attention = {.length = 16384},
+                       .hessian_tokens = 4096};
 constexpr Extent kQuick{.perplexity = {.context = 256, .windows = 1, .chunk = 32},
                         .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
-                        .attention = {.length = 1024}};
+                        .attention = {.length = 1024},
+                        .hessian_tokens = 512};
 
 /** What a row of the report is about. */
 struct Format {
@@ -49,6 +54,7 @@ struct Format {
 struct Options {
   ComputeOptions compute;
   bool quick = false;
+  bool trellis = false;
   bool json = false;
 };
 
@@ -63,6 +69,15 @@ struct Row {
 struct Sample {
   std::string kv;
   std::string text;
+};
+
+struct Report {
+  std::vector<Sample> samples;
+  std::vector<Row> formats;
+  WeightsRow plain;  // the model as it is
+  std::vector<WeightsRow> weights;
+  std::string machine;
+  double seconds = 0.0;
 };
 
 /** The baseline first. */
@@ -142,6 +157,23 @@ std::vector<Sample> generate_samples(Engine& engine) {
   return samples;
 }
 
+std::vector<std::string> weight_schemes(const Options& options) {
+  if (options.compute.device != "cpu") return {};  // GPUs do not multiply by packed matrices yet
+  std::vector<std::string> schemes{"nuq-4"};
+  if (!options.quick) schemes.insert(schemes.end(), {"vq-3", "vq-2.5"});
+  if (options.trellis) schemes.insert(schemes.end(), {"tcq-3", "tcx-3", "tcq-2"});
+  return schemes;
+}
+
+WeightsRow plain_weights(const Engine& engine, const std::filesystem::path& directory, const Row& fp16) {
+  return {.scheme = "bf16",
+          .kv = fp16.format.kv,
+          .linear_bits = engine.model.weights().bits,
+          .bits = engine.model.weights().bits,
+          .bytes = std::filesystem::file_size(directory / "model.safetensors"),
+          .perplexity = fp16.perplexity};
+}
+
 double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline - 1.0); }
 
 void print_samples(const std::filesystem::path& directory, const std::vector<Sample>& samples) {
@@ -151,7 +183,7 @@ void print_samples(const std::filesystem::path& directory, const std::vector<Sam
   print_text("\nNow the same model with every format; this takes a moment.\n");
 }
 
-void print_report(const Extent& extent, const std::vector<Row>& rows, const std::string& machine, double seconds) {
+void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
   Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
                "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
   const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
@@ -173,13 +205,22 @@ void print_report(const Extent& extent, const std::vector<Row>& rows, const std:
              "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
              "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
              "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) +
-             " tokens, 32 query and 8 KV heads of 128,\non " + machine + ".\n\n" +  //
-             "Done in " + number_text(seconds, 0) + " s. Next: kvq generate --help, kvq eval perplexity --help, " +
-             "kvq bench attend --help.\n");
+             " tokens, 32 query and 8 KV heads of 128,\non " + machine + ".\n");
 }
 
-void print_report_json(const Options& options, const Extent& extent, const std::vector<Row>& rows,
-                       const std::vector<Sample>& samples, double seconds) {
+void print_report(const Extent& extent, const Report& report) {
+  print_formats(extent, report.formats, report.machine);
+  if (!report.weights.empty()) {
+    print_text("\n" + weights_text(report.weights, report.plain) + "\n" +
+               "Linear layers in few bits: codes, scales and signs count. Files hold the embedding too, which stays\n" +
+               "BF16. Codes were chosen just now by what they lose on other prose (LDLQ).\n");
+  }
+  print_text("\nDone in " + number_text(report.seconds, 0) +
+             " s. Next: kvq generate --help, kvq eval perplexity --help, kvq quantize --help.\n");
+}
+
+void print_report_json(const Options& options, const Extent& extent, const Report& report) {
+  const std::vector<Row>& rows = report.formats;
   nlohmann::ordered_json object;
   object["formats"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
@@ -195,10 +236,11 @@ void print_report_json(const Options& options, const Extent& extent, const std::
     format["ratio"] = rows[0].attention.median / row.attention.median;
     object["formats"].push_back(std::move(format));
   }
+  object["weights"] = weights_json(report.weights, report.plain);
   object["context"] = extent.perplexity.context;
   object["attention_length"] = extent.attention.length;
-  for (const Sample& sample : samples) object["generated"][sample.kv] = sample.text;
-  object["seconds"] = seconds;
+  for (const Sample& sample : report.samples) object["generated"][sample.kv] = sample.text;
+  object["seconds"] = report.seconds;
   object["device"] = options.compute.device;
   print_json(object);
 }
@@ -209,24 +251,34 @@ void run(const Options& options) {
   const std::filesystem::path directory = demo_model_directory();
   Engine engine(directory, options.compute);
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(directory / "sample.txt"));
-  const std::vector<Sample> samples = generate_samples(engine);
-  if (!options.json) print_samples(directory, samples);
-  std::vector<Row> rows;
-  measure_quality(engine, all_formats(directory, options.compute), tokens, extent, rows);
-  measure_speed(options.compute, extent, rows);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (options.json) return print_report_json(options, extent, rows, samples, seconds);
-  print_report(extent, rows, machine_text(engine.context.get(), options.compute), seconds);
+  Report report;
+  report.samples = generate_samples(engine);
+  report.machine = machine_text(engine.context.get(), options.compute);
+  if (!options.json) print_samples(directory, report.samples);
+  measure_quality(engine, all_formats(directory, options.compute), tokens, extent, report.formats);
+  measure_speed(options.compute, extent, report.formats);
+  report.plain = plain_weights(engine, directory, report.formats.front());
+  const WeightsDemo weights{.model = directory,
+                            .perplexity = extent.perplexity,
+                            .hessian_tokens = extent.hessian_tokens,
+                            .schemes = weight_schemes(options),
+                            .compute = options.compute};
+  report.weights = weights.measure(tokens, kWithWeights);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (options.json) return print_report_json(options, extent, report);
+  print_report(extent, report);
 }
 
 }  // namespace
 
 void add_demo(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("demo", "The model that comes with the program, with every KV format");
+  CLI::App* command =
+      app.add_subcommand("demo", "The model that comes with the program, with every KV format and some weight schemes");
   auto options = std::make_shared<Options>();
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   command->add_flag("--quick", options->quick, "Measure less: a few seconds instead of up to a minute");
+  command->add_flag("--trellis", options->trellis, "Weights in trellis codes too, which take minutes to find");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run(*options); });
 }

@@ -15,6 +15,7 @@ namespace {
 
 struct Options {
   std::string model;
+  std::string weights;
   std::string text;
   std::string kv;
   int32_t context = 2048;
@@ -49,7 +50,7 @@ void print_result(const Options& options, const std::vector<LayerError>& errors,
 }
 
 void run(const Options& options) {
-  Engine engine(options.model, options.compute);
+  Engine engine(options.model, options.compute, options.weights);
   const int32_t positions = engine.model.config().max_positions;
   if (options.context > positions) {
     throw UsageError("--context " + std::to_string(options.context) + " exceeds the model's " +
@@ -75,6 +76,7 @@ void add_eval_error(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("error", "Error of stored keys and values of a text, layer by layer");
   auto options = std::make_shared<Options>();
   command->add_option("--model", options->model, "Model directory")->required();
+  add_weights_option(*command, options->weights);
   command->add_option("--text", options->text, "Text file; its tokens are used without BOS")->required();
   command->add_option("--kv", options->kv, kSpecHelp)->required();
   command->add_option("--context", options->context, "Tokens of a window")

@@ -23,6 +23,7 @@ const std::vector<std::string>& all_methods() {
 
 struct Options {
   std::string model;
+  std::string weights;
   std::string text;
   std::vector<std::string> methods = all_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
@@ -84,7 +85,7 @@ void measure(Engine& engine, const Options& options, std::span<const int32_t> to
 }
 
 void run(Options options) {
-  Engine engine(options.model, options.compute);
+  Engine engine(options.model, options.compute, options.weights);
   check(options, engine.model.config());
   const std::vector<Spec> formats = load_formats(engine, options);
   EvictionReport report;
@@ -115,6 +116,7 @@ void add_eval_eviction(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("eviction", "Methods of eviction beside the full cache, at several budgets");
   auto options = std::make_shared<Options>();
   command->add_option("--model", options->model, "Model directory")->required();
+  add_weights_option(*command, options->weights);
   command->add_option("--text", options->text, "Text file, without BOS; needles hide in it too")->required();
   command->add_option("--methods", options->methods, "What to compare, separated by commas")
       ->delimiter(',')

@@ -15,6 +15,7 @@ constexpr int32_t kMinContext = 64;
 
 struct Options {
   std::string model;
+  std::string weights;
   std::string text;
   std::string kv = "fp16";
   NeedleOptions needle;
@@ -23,14 +24,14 @@ struct Options {
   bool json = false;
 };
 
-void print_result(const Options& options, const NeedleResult& result, double weight_bits) {
+void print_result(const Options& options, const NeedleResult& result, const llama::Weights& weights) {
   const double accuracy = static_cast<double>(result.found) / options.needle.samples;
   if (options.json) {
     nlohmann::ordered_json object;
     object["accuracy"] = accuracy;
     object["samples"] = options.needle.samples;
     add_usage(object, result.usage);
-    object["weight_bits"] = weight_bits;
+    add_weight_bits(object, weights);
     object["context"] = options.needle.context;
     object["seed"] = options.needle.seed;
     object["device"] = options.compute.device;
@@ -60,12 +61,12 @@ NeedleResult measure(Engine& engine, const Options& options) {
 }
 
 void run(const Options& options) {
-  Engine engine(options.model, options.compute);
+  Engine engine(options.model, options.compute, options.weights);
   if (options.needle.context > engine.model.config().max_positions) {
     throw UsageError("--context " + std::to_string(options.needle.context) + " exceeds the model's " +
                      std::to_string(engine.model.config().max_positions) + " positions");
   }
-  print_result(options, measure(engine, options), engine.model.weights().bits);
+  print_result(options, measure(engine, options), engine.model.weights());
 }
 
 }  // namespace
@@ -74,6 +75,7 @@ void add_eval_needle(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("needle", "Retrieval of a five-digit key hidden in filler text");
   auto options = std::make_shared<Options>();
   command->add_option("--model", options->model, "Model directory")->required();
+  add_weights_option(*command, options->weights);
   command->add_option("--text", options->text, "Filler prose (default: the model's sample.txt, else made up)");
   command->add_option("--kv", options->kv, kSpecHelp)->capture_default_str();
   command->add_option("--context", options->needle.context, "Tokens of the prompt and the answer")

@@ -13,6 +13,7 @@ namespace {
 
 struct Options {
   std::string model;
+  std::string weights;
   std::string text;
   std::string kv = "fp16";
   PerplexityOptions perplexity;
@@ -21,13 +22,13 @@ struct Options {
   bool json = false;
 };
 
-void print_result(const Options& options, const PerplexityResult& result, double weight_bits) {
+void print_result(const Options& options, const PerplexityResult& result, const llama::Weights& weights) {
   if (options.json) {
     nlohmann::ordered_json object;
     object["perplexity"] = result.perplexity;
     object["tokens"] = result.tokens;
     add_usage(object, result.usage);
-    object["weight_bits"] = weight_bits;
+    add_weight_bits(object, weights);
     object["tokens_per_second"] = result.tokens_per_second;
     object["windows"] = result.window_mean_nll.size();
     object["context"] = options.perplexity.context;
@@ -47,7 +48,8 @@ void print_result(const Options& options, const PerplexityResult& result, double
              std::to_string(result.tokens) + " tokens in " + std::to_string(result.window_mean_nll.size()) +
              " windows of " + std::to_string(options.perplexity.context) + "\n" +  //
              "cache      " + usage_text(result.usage) + "\n" +                     //
-             "speed      " + number_text(result.tokens_per_second, 0) + " tokens per second\n");
+             "weights    " + weight_bits_text(weights) + "\n" + "speed      " +
+             number_text(result.tokens_per_second, 0) + " tokens per second\n");
 }
 
 PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
@@ -62,13 +64,13 @@ PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const 
 }
 
 void run(const Options& options) {
-  Engine engine(options.model, options.compute);
+  Engine engine(options.model, options.compute, options.weights);
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   if (options.perplexity.context > engine.model.config().max_positions) {
     throw UsageError("--context " + std::to_string(options.perplexity.context) + " exceeds the model's " +
                      std::to_string(engine.model.config().max_positions) + " positions");
   }
-  print_result(options, measure(engine, tokens, options), engine.model.weights().bits);
+  print_result(options, measure(engine, tokens, options), engine.model.weights());
 }
 
 }  // namespace
@@ -77,6 +79,7 @@ void add_eval_perplexity(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("perplexity", "Perplexity of a text, tokens seeing compressed pages");
   auto options = std::make_shared<Options>();
   command->add_option("--model", options->model, "Model directory")->required();
+  add_weights_option(*command, options->weights);
   command->add_option("--text", options->text, "Text file; its tokens are used without BOS")->required();
   command->add_option("--kv", options->kv, kSpecHelp)->capture_default_str();
   command->add_option("--context", options->perplexity.context, "Tokens of a window")

@@ -14,6 +14,7 @@ namespace {
 
 struct Options {
   std::string model;
+  std::string weights;
   std::string prompt;
   std::string kv = "fp16";
   int32_t max_tokens = 128;
@@ -44,7 +45,7 @@ std::span<const float> read_prompt(llama::Session& session, std::span<const int3
 }
 
 void run(const Options& options) {
-  Engine engine(options.model, options.compute);
+  Engine engine(options.model, options.compute, options.weights);
   const Spec format = load_spec(engine.context.get(), options.kv);
   const std::vector<int32_t> prompt = prompt_tokens(engine, options);
   llama::Session session(engine.model, engine.context.get(), format);
@@ -77,7 +78,7 @@ void run(const Options& options) {
   object["generated_tokens"] = tokens.size();
   object["tokens_per_second"] = static_cast<double>(tokens.size()) / seconds.count();
   add_usage(object, session.usage());
-  object["weight_bits"] = engine.model.weights().bits;
+  add_weight_bits(object, engine.model.weights());
   object["device"] = options.compute.device;
   print_json(object);
 }
@@ -88,6 +89,7 @@ void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Continue a text");
   auto options = std::make_shared<Options>();
   command->add_option("--model", options->model, "Model directory")->required();
+  add_weights_option(*command, options->weights);
   command->add_option("--prompt", options->prompt, "Text to continue")->required();
   command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
       ->check(CLI::Range(1, 1 << 24))

@@ -1,7 +1,5 @@
 #include "interrupt.h"
 
-#include "llama/error.h"
-
 namespace cli {
 namespace {
 
@@ -28,7 +26,7 @@ Interrupt::~Interrupt() {
 bool Interrupt::requested() { return noted != 0; }
 
 void Interrupt::check() {
-  if (requested()) throw llama::Error("interrupted");
+  if (requested()) throw Interrupted();
 }
 
 }  // namespace cli

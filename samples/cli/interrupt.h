@@ -2,7 +2,15 @@
 
 #include <csignal>
 
+#include "llama/error.h"
+
 namespace cli {
+
+/** The user wants no more. */
+class Interrupted : public llama::Error {
+ public:
+  Interrupted() : Error("interrupted") {}
+};
 
 /** While one lives, Ctrl-C and SIGTERM are noted, so that work can be left in order; a second one ends the program. */
 class Interrupt {
@@ -13,7 +21,7 @@ class Interrupt {
   Interrupt& operator=(const Interrupt&) = delete;
 
   static bool requested();
-  /** An Error if there was one. */
+  /** Throws Interrupted if there was one. */
   static void check();
 
  private:

@@ -38,10 +38,13 @@ void add_commands(CLI::App& app) {
   train->require_subcommand(1);
   cli::add_train_codebook(*train);
   cli::add_train_router(*train);
+  cli::add_quantize(app);
   CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
   cli::add_bench_attend(*bench);
   cli::add_bench_append(*bench);
+  cli::add_bench_linear(*bench);
+  cli::add_bench_quantize(*bench);
 }
 
 int run(int argc, char** argv) {

@@ -32,6 +32,13 @@ std::string number_text(double value, int digits) {
   return std::string(text.data(), static_cast<size_t>(length));
 }
 
+std::string hexadecimal(uint64_t value) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
+  return text;
+}
+
 std::string signed_percent(double percent) {
   const std::string text = number_text(std::abs(percent), 2);
   return (percent < 0.0 && text != "0.00" ? "-" : "+") + text + " %";

@@ -25,6 +25,9 @@ std::string bytes_text(uint64_t bytes);
 /** Fixed point with `digits` decimals. */
 std::string number_text(double value, int digits);
 
+/** All 16 digits. */
+std::string hexadecimal(uint64_t value);
+
 /** For example "+1.70 %". */
 std::string signed_percent(double percent);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "llama/error.h"
 
@@ -15,8 +16,6 @@ llama::Error cannot_write(const std::filesystem::path& path, const std::string& 
   return llama::Error("cannot write " + path.string() + ": " + why);
 }
 
-std::filesystem::path unfinished(const std::filesystem::path& path) { return path.string() + ".tmp"; }
-
 }  // namespace
 
 void check_writable(const std::filesystem::path& path) {
@@ -26,16 +25,34 @@ void check_writable(const std::filesystem::path& path) {
   std::filesystem::remove(path.string() + ".test", ignored);
 }
 
-void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
-  const std::filesystem::path temporary = unfinished(path);
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  if (file == nullptr) throw cannot_write(path, std::strerror(errno));
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed) throw cannot_write(path, std::strerror(errno));
+OutputFile::OutputFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(path_.string() + ".tmp"), file_(std::fopen(temporary_.c_str(), "wb")) {
+  if (file_ == nullptr) throw cannot_write(path_, std::strerror(errno));
+}
+
+OutputFile::~OutputFile() {
+  if (file_ != nullptr) std::fclose(file_);
+  std::error_code ignored;
+  if (!temporary_.empty()) std::filesystem::remove(temporary_, ignored);
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size())
+    throw cannot_write(path_, std::strerror(errno));
+}
+
+void OutputFile::finish() {
+  if (std::fclose(std::exchange(file_, nullptr)) != 0) throw cannot_write(path_, std::strerror(errno));
   std::error_code failure;
-  std::filesystem::rename(temporary, path, failure);
-  if (failure) throw cannot_write(path, failure.message());
+  std::filesystem::rename(temporary_, path_, failure);
+  if (failure) throw cannot_write(path_, failure.message());
+  temporary_.clear();
+}
+
+void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  OutputFile file(path);
+  file.write(bytes);
+  file.finish();
 }
 
 }  // namespace cli

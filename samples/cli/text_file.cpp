@@ -43,4 +43,10 @@ std::string read_corpus(const std::filesystem::path& path) {
   return text;
 }
 
+std::vector<std::string> read_corpora(const std::vector<std::string>& paths) {
+  std::vector<std::string> texts;
+  for (const std::string& path : paths) texts.push_back(read_corpus(path));
+  return texts;
+}
+
 }  // namespace cli

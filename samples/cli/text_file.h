@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace cli {
 
@@ -11,5 +12,6 @@ std::string read_text(const std::filesystem::path& path, size_t max_bytes);
 
 /** The whole of a text to evaluate on; also an Error when it is empty. */
 std::string read_corpus(const std::filesystem::path& path);
+std::vector<std::string> read_corpora(const std::vector<std::string>& paths);
 
 }  // namespace cli

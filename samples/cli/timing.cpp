@@ -40,4 +40,13 @@ void repeat_in_turn(size_t subjects, int32_t cycle, Progress& progress, const st
   }
 }
 
+std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run) {
+  for (size_t i = 0; i < subjects; ++i) run(i);  // warm-up: work space, threads
+  std::vector<std::vector<double>> samples(subjects);
+  repeat_in_turn(subjects, 1, progress, [&](size_t i) { samples[i].push_back(run(i)); });
+  std::vector<Timing> timings;
+  for (const std::vector<double>& sample : samples) timings.push_back(summary(sample));
+  return timings;
+}
+
 }  // namespace cli

@@ -31,4 +31,7 @@ inline constexpr int64_t kMaxRepetitions = 300;  // but whole cycles
  */
 void repeat_in_turn(size_t subjects, int32_t cycle, Progress& progress, const std::function<void(size_t)>& run);
 
+/** The times of each subject, in turn; `run(i)` returns the microseconds of one call. */
+std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run);
+
 }  // namespace cli

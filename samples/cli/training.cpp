@@ -8,16 +8,6 @@
 #include "usage_error.h"
 
 namespace cli {
-namespace {
-
-std::vector<std::string> read_all(const std::vector<std::string>& texts) {
-  std::vector<std::string> contents;
-  for (const std::string& text : texts) contents.push_back(read_corpus(text));
-  return contents;
-}
-
-}  // namespace
-
 void add_training_inputs(CLI::App& command, TrainingOptions& options) {
   command.add_option("--model", options.model, "Model directory")->required();
   command.add_option("--text", options.texts, "Text file; give several to mix them evenly")
@@ -47,7 +37,7 @@ void check_training(const TrainingOptions& options, const std::string& name) {
 }
 
 TrainingInputs::TrainingInputs(const TrainingOptions& options)
-    : contents(read_all(options.texts)), engine(options.model, options.compute) {
+    : contents(read_corpora(options.texts)), engine(options.model, options.compute) {
   for (const std::string& text : contents) tokens.push_back(engine.tokenizer.encode(text));
 }
 

@@ -5,6 +5,8 @@
 #include <memory>
 #include <span>
 
+#include "kvq.h"
+
 namespace llama {
 
 /** Numbers in the memory that a Device computes on. Copies share them. */
@@ -24,9 +26,11 @@ struct Matrix {
   Array values;
 };
 
+/** A linear layer: weights as numbers, or written in few bits by the library. */
 struct Linear {
-  Matrix weight;  // [out, in]
-  Array bias;     // [out], or empty
+  Matrix weight;                                      // [out, in]; without values if packed
+  Array bias;                                         // [out], or empty, as it is if packed
+  std::shared_ptr<const qp_matrix> packed = nullptr;  // weights and bias
 };
 
 }  // namespace llama

@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -36,6 +37,14 @@ class Hash {
   uint64_t value_ = 0xCBF29CE484222325u;
 };
 
+uint64_t parse_fingerprint(const std::string& text, const std::string& source) {
+  uint64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (code == std::errc() && end == text.data() + text.size()) return value;
+  throw Error(source + ": metadata " + in_quotes(kFingerprintField) + " is " + in_quotes(text) +
+              ", expected up to 16 hexadecimal digits");
+}
+
 bool is_present(const std::filesystem::path& path) {
   std::error_code ignored;  // what cannot be looked at is reported as missing
   return std::filesystem::exists(path, ignored);
@@ -43,15 +52,29 @@ bool is_present(const std::filesystem::path& path) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
-  if (is_present(directory / kSingleFile)) {
-    shards_.emplace_back(directory / kSingleFile);
-    for (const TensorView& tensor : shards_.back().tensors()) tensors_.emplace(tensor.name, &tensor);
-    return;
+bool Checkpoint::is_in(const std::filesystem::path& directory) {
+  return is_present(directory / kSingleFile) || is_present(directory / kIndexFile);
+}
+
+void Checkpoint::add_file(const std::filesystem::path& path) {
+  shards_.emplace_back(path);
+  for (const TensorView& tensor : shards_.back().tensors()) tensors_.emplace(tensor.name, &tensor);
+}
+
+Checkpoint::Checkpoint(const std::filesystem::path& place) : place_(place) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(place, ignored)) {
+    add_file(place);
+  } else if (is_present(place / kSingleFile)) {
+    add_file(place / kSingleFile);
+  } else {
+    add_shards(place / kIndexFile);
   }
-  const std::filesystem::path index_path = directory / kIndexFile;
+}
+
+void Checkpoint::add_shards(const std::filesystem::path& index_path) {
   if (!is_present(index_path)) {
-    throw Error(directory.string() + ": found neither " + kSingleFile + " nor " + kIndexFile);
+    throw Error(place_.string() + ": found neither " + kSingleFile + " nor " + kIndexFile);
   }
   const nlohmann::json document = read_json(index_path);
   const JsonObject weight_map = JsonObject(document, index_path.string()).object("weight_map");
@@ -62,10 +85,10 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(dire
     tensors_of_shard[shard.get<std::string>()].push_back(tensor);
   }
   for (const auto& [shard, names] : tensors_of_shard) {
-    const SafetensorsFile& file = shards_.emplace_back(directory / shard);
+    const SafetensorsFile& file = shards_.emplace_back(place_ / shard);
     for (const std::string& name : names) {
       const TensorView* tensor = file.find(name);
-      if (tensor == nullptr) throw Error((directory / shard).string() + ": tensor " + in_quotes(name) + " is missing");
+      if (tensor == nullptr) throw Error((place_ / shard).string() + ": tensor " + in_quotes(name) + " is missing");
       tensors_.emplace(name, tensor);
     }
   }
@@ -78,11 +101,22 @@ const TensorView* Checkpoint::find(std::string_view name) const {
 
 const TensorView& Checkpoint::at(std::string_view name) const {
   const TensorView* tensor = find(name);
-  if (tensor == nullptr) throw Error(directory_.string() + ": tensor " + in_quotes(name) + " is missing");
+  if (tensor == nullptr) throw Error(place_.string() + ": tensor " + in_quotes(name) + " is missing");
   return *tensor;
 }
 
+std::span<const std::byte> Checkpoint::file_of_matrix(const std::string& name) const {
+  for (const SafetensorsFile& shard : shards_) {
+    if (shard.metadata().contains(name + ".scheme")) return shard.bytes();
+  }
+  return {};
+}
+
 uint64_t Checkpoint::fingerprint() const {
+  for (const SafetensorsFile& shard : shards_) {
+    const auto stated = shard.metadata().find(kFingerprintField);
+    if (stated != shard.metadata().end()) return parse_fingerprint(stated->second, place_.string());
+  }
   constexpr size_t kPieces = 16;
   constexpr size_t kPieceBytes = 64;
   Hash hash;

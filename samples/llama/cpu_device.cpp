@@ -4,6 +4,7 @@
 
 #include "linear.h"
 #include "model_math.h"
+#include "packed_linear.h"
 
 namespace llama {
 namespace {
@@ -36,11 +37,27 @@ class CpuDevice final : public Device {
   }
 
   void apply(const Linear& linear, std::span<const float> x, std::span<float> y) override {
-    llama::apply(threads_, linear, x, y);
+    const Product only{&linear, y};
+    apply_shared({&only, 1}, x);
+  }
+
+  void apply_shared(std::span<const Product> products, std::span<const float> x) override {
+    packed_.clear();
+    for (const Product& product : products) {
+      if (product.linear->packed) {
+        packed_.push_back(product);
+      } else {
+        llama::apply(threads_, *product.linear, x, product.y);
+      }
+    }
+    if (!packed_.empty()) apply_packed(packed_, x);
   }
 
   void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) override {
-    llama::apply_and_add(threads_, linear, x, y);
+    if (!linear.packed) return llama::apply_and_add(threads_, linear, x, y);
+    if (product_.size() < y.size()) product_.resize(y.size());
+    apply(linear, x, std::span(product_).first(y.size()));
+    for (size_t i = 0; i < y.size(); ++i) y[i] += product_[i];
   }
 
   void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) override {
@@ -53,6 +70,8 @@ class CpuDevice final : public Device {
 
  private:
   ThreadPool& threads_;
+  std::vector<Product> packed_;  // of the call under way
+  std::vector<float> product_;   // what is about to be added
 };
 
 }  // namespace

@@ -9,6 +9,12 @@
 
 namespace llama {
 
+/** One of several linear layers that read the same inputs, and where its outputs go. */
+struct Product {
+  const Linear* linear;
+  std::span<float> y;
+};
+
 /** Where a model computes all but its attention: weights and activations lie in its memory, which is also where
  * contexts of its kind expect their tensors.
  *
@@ -22,7 +28,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /** Of the contexts that can be used with this. */
+  /** Of the contexts that can be used with this. Linear layers may be packed on the CPU only. */
   virtual kvq_device kind() const = 0;
 
   virtual Array allocate(size_t n) = 0;
@@ -37,6 +43,10 @@ class Device {
   virtual void rms_norm(std::span<const float> x, const Array& weight, float epsilon, std::span<float> y) = 0;
   /** y = x·Wᵀ + b. */
   virtual void apply(const Linear& linear, std::span<const float> x, std::span<float> y) = 0;
+  /** y = x·Wᵀ + b of each. Packed layers may share work on their inputs. */
+  virtual void apply_shared(std::span<const Product> products, std::span<const float> x) {
+    for (const Product& product : products) apply(*product.linear, x, product.y);
+  }
   /** y += x·Wᵀ + b. */
   virtual void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) = 0;
   /** gate = silu(gate) · up. */

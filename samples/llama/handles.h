@@ -21,6 +21,7 @@ struct HandleDeleter {
   void operator()(kvq_codebook_trainer* handle) const { kvq_codebook_trainer_destroy(handle); }
   void operator()(kvq_router* handle) const { kvq_router_destroy(handle); }
   void operator()(kvq_router_trainer* handle) const { kvq_router_trainer_destroy(handle); }
+  void operator()(qp_matrix* handle) const { qp_matrix_destroy(handle); }
 };
 
 using ContextHandle = std::unique_ptr<kvq_context, HandleDeleter>;
@@ -31,6 +32,7 @@ using CodebookHandle = std::unique_ptr<kvq_codebook, HandleDeleter>;
 using CodebookTrainerHandle = std::unique_ptr<kvq_codebook_trainer, HandleDeleter>;
 using RouterHandle = std::unique_ptr<kvq_router, HandleDeleter>;
 using RouterTrainerHandle = std::unique_ptr<kvq_router_trainer, HandleDeleter>;
+using MatrixHandle = std::unique_ptr<qp_matrix, HandleDeleter>;
 
 /** Run `call(kvq_error*)` and turn a failure into an Error with the library's message. */
 template <class Call>
@@ -199,6 +201,39 @@ inline RouterHandle trainer_result(const kvq_router_trainer* trainer) {
   kvq_router* handle = nullptr;
   checked([&](kvq_error* error) { return kvq_router_trainer_result(trainer, &handle, error); });
   return RouterHandle(handle);
+}
+
+/** `w`: `[out, in]` floats. */
+inline MatrixHandle quantize_matrix(kvq_context* context, const qp_quantize_options& options, std::span<const float> w,
+                                    int64_t out, int64_t in) {
+  qp_matrix* handle = nullptr;
+  checked([&](kvq_error* error) { return qp_quantize(context, &options, w.data(), out, in, &handle, error); });
+  return MatrixHandle(handle);
+}
+
+/** A file of one matrix. */
+inline std::vector<std::byte> save_matrix(const qp_matrix* matrix, const std::string& name) {
+  const char* const names = name.c_str();
+  size_t size = 0;
+  checked([&](kvq_error* error) { return qp_matrix_save(&matrix, &names, 1, nullptr, 0, &size, error); });
+  std::vector<std::byte> file(size);
+  checked([&](kvq_error* error) { return qp_matrix_save(&matrix, &names, 1, file.data(), file.size(), &size, error); });
+  return file;
+}
+
+inline MatrixHandle load_matrix(kvq_context* context, std::span<const std::byte> file, const std::string& name) {
+  qp_matrix* handle = nullptr;
+  checked([&](kvq_error* error) {
+    return qp_matrix_load(context, file.data(), file.size(), name.c_str(), &handle, error);
+  });
+  return MatrixHandle(handle);
+}
+
+inline qp_matrix_info describe_matrix(const qp_matrix* matrix) {
+  qp_matrix_info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return qp_matrix_describe(matrix, &info, error); });
+  return info;
 }
 
 /** Bytes of one sequence, or of the whole cache when `sequence` is NULL. */

@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include <array>
 #include <string>
 
 #include "checkpoint.h"
@@ -19,6 +20,16 @@ void check_device(Device& device, kvq_context* context) {
   if (info.device == device.kind()) return;
   throw Error(std::string("the model is on the ") + name_of(device.kind()) + ", the context on the " +
               name_of(info.device));
+}
+
+Weights load(const std::filesystem::path& directory, const std::optional<WeightsFile>& file, const ModelConfig& config,
+             Device& device) {
+  if (!file) return load_weights(Checkpoint(directory), config, device, nullptr);
+  const Checkpoint checkpoint(file->path);
+  if (Checkpoint::is_in(directory) && Checkpoint(directory).fingerprint() != checkpoint.fingerprint()) {
+    throw Error(file->path.string() + " was not made from the model in " + directory.string());
+  }
+  return load_weights(checkpoint, config, device, file->context);
 }
 
 std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
@@ -47,10 +58,14 @@ CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheForm
 }
 
 Model::Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device)
+    : Model(directory, std::make_shared<ThreadPool>(threads), std::move(device)) {}
+
+Model::Model(const std::filesystem::path& directory, std::shared_ptr<ThreadPool> threads,
+             std::unique_ptr<Device> device, const std::optional<WeightsFile>& weights)
     : config_(load_config(directory)),
-      threads_(threads),
-      device_(device != nullptr ? std::move(device) : make_cpu_device(threads_)),
-      weights_(load_weights(Checkpoint(directory), config_, *device_)) {}
+      threads_(std::move(threads)),
+      device_(device != nullptr ? std::move(device) : make_cpu_device(*threads_)),
+      weights_(load(directory, weights, config_, *device_)) {}
 
 Session::Session(Model& model, kvq_context* context, const CacheFormat& format)
     : model_(&model), cache_(make_model_cache(model, context, format)) {
@@ -88,6 +103,17 @@ void Session::observe(Observer observer) {
   observer_ = std::move(observer);
 }
 
+void Session::observe_inputs(InputObserver observer) {
+  if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {
+    throw Error("inputs of linear layers can be observed on the CPU only");
+  }
+  input_observer_ = std::move(observer);
+}
+
+void Session::observe_input(int32_t layer, LinearInput which, std::span<const float> x) {
+  if (input_observer_) input_observer_(layer, which, x);
+}
+
 std::span<const float> Session::forward(std::span<const int32_t> tokens, bool all_logits) {
   const ModelConfig& config = model_->config();
   const Weights& weights = model_->weights();
@@ -100,7 +126,7 @@ std::span<const float> Session::forward(std::span<const int32_t> tokens, bool al
   embed(tokens);
   for (int32_t i = 0; i < config.n_layers; ++i) {
     attention_block(weights.layers[static_cast<size_t>(i)], i, n);
-    mlp_block(weights.layers[static_cast<size_t>(i)], n);
+    mlp_block(weights.layers[static_cast<size_t>(i)], i, n);
   }
   length_ += n;
 
@@ -155,9 +181,8 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
   const std::span<float> v = rows_of(v_, n, layer.v.weight.rows);
 
   device.rms_norm(x, layer.input_norm, config.rms_norm_eps, normed);
-  device.apply(layer.q, normed, q);
-  device.apply(layer.k, normed, k);
-  device.apply(layer.v, normed, v);
+  observe_input(index, LinearInput::kAttention, normed);
+  device.apply_shared(std::array{Product{&layer.q, q}, Product{&layer.k, k}, Product{&layer.v, v}}, normed);
   if (config.qk_norm) {
     device.rms_norm(q, layer.q_norm, config.rms_norm_eps, q);
     device.rms_norm(k, layer.k_norm, config.rms_norm_eps, k);
@@ -165,7 +190,9 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
 
   attend(index, n, q.data(), k.data(), v.data(), attended_.data.get());
   if (observer_) observer_(index, {n, q.data(), k.data(), v.data(), attended_.data.get()});
-  device.apply_and_add(layer.o, rows_of(attended_, n, layer.q.weight.rows), x);
+  const std::span<const float> attended = rows_of(attended_, n, layer.q.weight.rows);
+  observe_input(index, LinearInput::kOutput, attended);
+  device.apply_and_add(layer.o, attended, x);
 }
 
 void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out) {
@@ -186,7 +213,7 @@ void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, c
   checked([&](kvq_error* error) { return kvq_attend(cache_.get(), layer, &batch, error); });
 }
 
-void Session::mlp_block(const LayerWeights& layer, int32_t n) {
+void Session::mlp_block(const LayerWeights& layer, int32_t index, int32_t n) {
   const ModelConfig& config = model_->config();
   Device& device = model_->device();
   const std::span<float> x = rows_of(x_, n, config.hidden_size);
@@ -195,9 +222,10 @@ void Session::mlp_block(const LayerWeights& layer, int32_t n) {
   const std::span<float> up = rows_of(up_, n, config.intermediate_size);
 
   device.rms_norm(x, layer.post_attention_norm, config.rms_norm_eps, normed);
-  device.apply(layer.gate, normed, gate);
-  device.apply(layer.up, normed, up);
+  observe_input(index, LinearInput::kMlp, normed);
+  device.apply_shared(std::array{Product{&layer.gate, gate}, Product{&layer.up, up}}, normed);
   device.swiglu(n, gate, up);
+  observe_input(index, LinearInput::kDown, gate);
   device.apply_and_add(layer.down, gate, x);
 }
 

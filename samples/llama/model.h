@@ -4,31 +4,43 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "config.h"
 #include "device.h"
 #include "handles.h"
+#include "linear_layers.h"
 #include "threads.h"
 #include "weights.h"
 
 namespace llama {
 
-/** The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32. */
+/** A file to take all weights from instead of a model's directory: one whose linear layers are packed. */
+struct WeightsFile {
+  std::filesystem::path path;
+  kvq_context* context;  // of the CPU, preferably on the model's threads; must outlive the model
+};
+
+/** The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32 or packed. */
 class Model {
  public:
   /** \param device  where to compute; nullptr: on `threads` threads of the CPU. */
   Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device = nullptr);
+  /** On threads that others use too.
+   *  \param weights  an Error if it is of another model than the checkpoint in `directory`, if there is one. */
+  Model(const std::filesystem::path& directory, std::shared_ptr<ThreadPool> threads, std::unique_ptr<Device> device,
+        const std::optional<WeightsFile>& weights = {});
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
   Device& device() { return *device_; }
   /** For the context's `parallel_for` hook, so that the attention runs on the same threads. */
-  ThreadPool& threads() { return threads_; }
+  ThreadPool& threads() { return *threads_; }
 
  private:
   ModelConfig config_;
-  ThreadPool threads_;
+  std::shared_ptr<ThreadPool> threads_;
   std::unique_ptr<Device> device_;
   Weights weights_;
 };
@@ -77,6 +89,10 @@ class Session {
   using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
   /** From now on; an empty one ends it. For models on the CPU. */
   void observe(Observer observer);
+  /** Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's. */
+  using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
+  /** As observe(). */
+  void observe_inputs(InputObserver observer);
 
   /** Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
    *  makes of given numbers. Shapes as in ObservedAttention, in the device's memory; length() counts no such tokens. */
@@ -90,7 +106,8 @@ class Session {
 
   void embed(std::span<const int32_t> tokens);
   void attention_block(const LayerWeights& layer, int32_t index, int32_t n);
-  void mlp_block(const LayerWeights& layer, int32_t n);
+  void mlp_block(const LayerWeights& layer, int32_t index, int32_t n);
+  void observe_input(int32_t layer, LinearInput which, std::span<const float> x);
   void reserve(int32_t rows, int32_t logit_rows);
 
   Model* model_;
@@ -98,6 +115,7 @@ class Session {
   SequenceHandle sequence_;           // destroyed before the cache
   int32_t length_ = 0;
   Observer observer_;
+  InputObserver input_observer_;
 
   // Activations, `[rows, width]`, for the largest call so far.
   Array x_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;

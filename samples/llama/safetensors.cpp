@@ -17,6 +17,7 @@ namespace llama {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
+constexpr const char* kMetadata = "__metadata__";
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 struct DTypeInfo {
@@ -34,6 +35,8 @@ constexpr auto kDTypes = std::to_array<DTypeInfo>({
     {DType::kU32, "U32", 32},       {DType::kU16, "U16", 16},       {DType::kU8, "U8", 8},
     {DType::kBool, "BOOL", 8},      {DType::kC64, "C64", 64},
 });
+
+const DTypeInfo& info_of(DType dtype) { return *std::ranges::find(kDTypes, dtype, &DTypeInfo::dtype); }
 
 struct Header {
   std::string_view json;
@@ -172,12 +175,9 @@ std::vector<float> widen_all(std::span<const std::byte> data, Widen widen) {
 
 }  // namespace
 
-std::string_view dtype_name(DType dtype) {
-  for (const DTypeInfo& info : kDTypes) {
-    if (info.dtype == dtype) return info.name;
-  }
-  return "unknown";
-}
+std::string_view dtype_name(DType dtype) { return info_of(dtype).name; }
+
+int64_t dtype_bits(DType dtype) { return info_of(dtype).bits; }
 
 int64_t TensorView::elements() const {
   int64_t count = 1;
@@ -199,25 +199,55 @@ std::vector<float> to_float(const TensorView& tensor) {
   }
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
-  const std::string source = path.string();
-  const Header header = split_file(file_.bytes(), source);
+SafetensorsContent read_safetensors(std::span<const std::byte> bytes, const std::string& source) {
+  const Header header = split_file(bytes, source);
   const nlohmann::json document = parse_json(header.json, source);
   const JsonObject root(document, source);
+  SafetensorsContent content;
   for (const auto& [name, value] : document.items()) {
-    if (name == "__metadata__") {
-      metadata_ = read_metadata(root.object("__metadata__"));
+    if (name == kMetadata) {
+      content.metadata = read_metadata(root.object(kMetadata));
     } else {
-      tensors_.push_back(read_tensor(name, {value, source + ": tensor " + in_quotes(name)}, header.data));
+      content.tensors.push_back(read_tensor(name, {value, source + ": tensor " + in_quotes(name)}, header.data));
     }
   }
-  check_coverage(tensors_, header.data, source);
+  check_coverage(content.tensors, header.data, source);
+  return content;
 }
 
+void write_safetensors(const SafetensorsContent& content,
+                       const std::function<void(std::span<const std::byte>)>& write) {
+  constexpr size_t kAlignment = 8;  // of the data, and so of every tensor, wide elements coming first
+  std::vector<const TensorView*> tensors;
+  for (const TensorView& tensor : content.tensors) tensors.push_back(&tensor);
+  std::ranges::stable_sort(tensors, std::greater<>(), [](const TensorView* each) { return dtype_bits(each->dtype); });
+
+  nlohmann::json document = nlohmann::json::object();
+  if (!content.metadata.empty()) document[kMetadata] = content.metadata;
+  size_t end = 0;
+  for (const TensorView* tensor : tensors) {
+    const size_t begin = end;
+    end += tensor->data.size();
+    document[tensor->name] = {
+        {"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string header = document.dump();
+  header.append((kAlignment - header.size() % kAlignment) % kAlignment, ' ');
+  std::array<std::byte, kLengthBytes> length;
+  for (size_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<std::byte>(header.size() >> (8 * i));
+  write(length);
+  write(std::as_bytes(std::span(header)));
+  for (const TensorView* tensor : tensors) write(tensor->data);
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : file_(path), content_(read_safetensors(file_.bytes(), path.string())) {}
+
 const TensorView* SafetensorsFile::find(std::string_view name) const {
-  const auto found = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+  const std::vector<TensorView>& all = tensors();
+  const auto found = std::lower_bound(all.begin(), all.end(), name,
                                       [](const TensorView& tensor, std::string_view key) { return tensor.name < key; });
-  return found != tensors_.end() && found->name == name ? &*found : nullptr;
+  return found != all.end() && found->name == name ? &*found : nullptr;
 }
 
 }  // namespace llama

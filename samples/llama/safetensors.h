@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -39,19 +40,33 @@ enum class DType {
 
 /** The spelling of a safetensors header, for example "BF16". */
 std::string_view dtype_name(DType dtype);
+/** Of one element. */
+int64_t dtype_bits(DType dtype);
 
 /** One tensor inside a mapped file: row-major, little-endian, of any alignment. */
 struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  std::span<const std::byte> data;  ///< lives as long as the SafetensorsFile it came from, moved or not
+  std::span<const std::byte> data;  ///< lives as long as the bytes or the SafetensorsFile it came from, moved or not
 
   int64_t elements() const;
 };
 
 /** Widen to float. Throws Error unless the dtype is F32, F16 or BF16. */
 std::vector<float> to_float(const TensorView& tensor);
+
+/** What a safetensors file holds. */
+struct SafetensorsContent {
+  std::vector<TensorView> tensors;  ///< in ascending order of name
+  std::map<std::string, std::string> metadata;
+};
+
+/** Check the header in full: every view lies inside `bytes`. Errors name `source`. */
+SafetensorsContent read_safetensors(std::span<const std::byte> bytes, const std::string& source);
+
+/** Write a file, piece by piece. */
+void write_safetensors(const SafetensorsContent& content, const std::function<void(std::span<const std::byte>)>& write);
 
 /** A memory-mapped safetensors file whose header has been checked in full: every view lies inside the file.
  *  The file must not be truncated by anyone while it is open. */
@@ -62,13 +77,14 @@ class SafetensorsFile {
   /** nullptr if there is no such tensor. */
   const TensorView* find(std::string_view name) const;
   /** In ascending order of name. */
-  const std::vector<TensorView>& tensors() const { return tensors_; }
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::vector<TensorView>& tensors() const { return content_.tensors; }
+  const std::map<std::string, std::string>& metadata() const { return content_.metadata; }
+  /** The whole file. */
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
 
  private:
   MappedFile file_;
-  std::vector<TensorView> tensors_;
-  std::map<std::string, std::string> metadata_;
+  SafetensorsContent content_;
 };
 
 }  // namespace llama

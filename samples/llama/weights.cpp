@@ -3,6 +3,8 @@
 #include <string>
 
 #include "error.h"
+#include "handles.h"
+#include "linear_layers.h"
 
 namespace llama {
 namespace {
@@ -16,7 +18,8 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 // Reads tensors of known shapes into a device's memory and keeps count of their bits.
 class Reader {
  public:
-  Reader(const Checkpoint& checkpoint, Device& device) : checkpoint_(checkpoint), device_(device) {}
+  Reader(const Checkpoint& checkpoint, Device& device, kvq_context* context)
+      : checkpoint_(checkpoint), device_(device), context_(context) {}
 
   Array vector(const std::string& name, int64_t size) { return read(name, {size}); }
 
@@ -24,13 +27,16 @@ class Reader {
     return {rows, columns, read(name, {rows, columns})};
   }
 
-  Linear linear(const std::string& name, int64_t out, int64_t in, bool bias) {
-    Linear linear{matrix(name + ".weight", out, in), {}};
-    if (bias) linear.bias = vector(name + ".bias", out);
+  Linear linear(const LinearLayer& layer) {
+    const std::span<const std::byte> file = checkpoint_.file_of_matrix(layer.name);
+    if (context_ != nullptr && !file.empty()) return packed(file, layer);
+    Linear linear{matrix(layer.name + ".weight", layer.out, layer.in), {}};
+    if (layer.bias) linear.bias = vector(layer.name + ".bias", layer.out);
     return linear;
   }
 
   double bits() const { return 8.0 * static_cast<double>(bytes_) / static_cast<double>(elements_); }
+  double linear_bits() const { return packed_elements_ > 0.0 ? packed_bits_ / packed_elements_ : 0.0; }
 
  private:
   Array read(const std::string& name, const std::vector<int64_t>& shape) {
@@ -44,40 +50,61 @@ class Reader {
     return device_.upload(to_float(tensor));
   }
 
+  Linear packed(std::span<const std::byte> file, const LinearLayer& layer) {
+    if (device_.kind() != KVQ_DEVICE_CPU) {
+      throw Error("layer " + layer.name + " is packed, which only the CPU computes with");
+    }
+    const std::shared_ptr<const qp_matrix> matrix = load_matrix(context_, file, layer.name);
+    const qp_matrix_info info = describe_matrix(matrix.get());
+    if (info.out != layer.out || info.in != layer.in) {
+      throw Error("matrix " + layer.name + " has shape " + shape_text({info.out, info.in}) + ", config.json asks for " +
+                  shape_text({layer.out, layer.in}));
+    }
+    if ((info.has_bias != 0) != layer.bias) {
+      throw Error("matrix " + layer.name + (layer.bias ? " has no bias" : " has a bias") +
+                  ", other than config.json says");
+    }
+    const int64_t weights = layer.out * layer.in;
+    bytes_ += info.bytes;
+    elements_ += weights + (layer.bias ? layer.out : 0);
+    packed_bits_ += info.bits * static_cast<double>(weights);
+    packed_elements_ += static_cast<double>(weights);
+    return {{layer.out, layer.in, {}}, {}, matrix};
+  }
+
   const Checkpoint& checkpoint_;
   Device& device_;
+  kvq_context* context_;
   size_t bytes_ = 0;
   int64_t elements_ = 0;
+  double packed_bits_ = 0.0;
+  double packed_elements_ = 0.0;
 };
 
 LayerWeights load_layer(Reader& reader, const ModelConfig& config, int32_t index) {
-  const std::string layer = "model.layers." + std::to_string(index) + ".";
-  const std::string attention = layer + "self_attn.";
-  const int64_t hidden = config.hidden_size;
-  const int64_t q_size = int64_t{config.q_heads} * config.head_dim;
-  const int64_t kv_size = int64_t{config.kv_heads} * config.head_dim;
-
+  const std::string prefix = "model.layers." + std::to_string(index) + ".";
+  const auto [q, k, v, o, gate, up, down] = linear_layers(config, index);
   LayerWeights weights;
-  weights.input_norm = reader.vector(layer + "input_layernorm.weight", hidden);
-  weights.q = reader.linear(attention + "q_proj", q_size, hidden, config.qkv_bias);
-  weights.k = reader.linear(attention + "k_proj", kv_size, hidden, config.qkv_bias);
-  weights.v = reader.linear(attention + "v_proj", kv_size, hidden, config.qkv_bias);
-  weights.o = reader.linear(attention + "o_proj", hidden, q_size, config.o_bias);
+  weights.input_norm = reader.vector(prefix + "input_layernorm.weight", config.hidden_size);
+  weights.q = reader.linear(q);
+  weights.k = reader.linear(k);
+  weights.v = reader.linear(v);
+  weights.o = reader.linear(o);
   if (config.qk_norm) {
-    weights.q_norm = reader.vector(attention + "q_norm.weight", config.head_dim);
-    weights.k_norm = reader.vector(attention + "k_norm.weight", config.head_dim);
+    weights.q_norm = reader.vector(prefix + "self_attn.q_norm.weight", config.head_dim);
+    weights.k_norm = reader.vector(prefix + "self_attn.k_norm.weight", config.head_dim);
   }
-  weights.post_attention_norm = reader.vector(layer + "post_attention_layernorm.weight", hidden);
-  weights.gate = reader.linear(layer + "mlp.gate_proj", config.intermediate_size, hidden, config.mlp_bias);
-  weights.up = reader.linear(layer + "mlp.up_proj", config.intermediate_size, hidden, config.mlp_bias);
-  weights.down = reader.linear(layer + "mlp.down_proj", hidden, config.intermediate_size, config.mlp_bias);
+  weights.post_attention_norm = reader.vector(prefix + "post_attention_layernorm.weight", config.hidden_size);
+  weights.gate = reader.linear(gate);
+  weights.up = reader.linear(up);
+  weights.down = reader.linear(down);
   return weights;
 }
 
 }  // namespace
 
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device) {
-  Reader reader(checkpoint, device);
+Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, kvq_context* context) {
+  Reader reader(checkpoint, device, context);
   Weights weights;
   weights.embedding = reader.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
   weights.output.weight = config.tied_embeddings
@@ -86,6 +113,7 @@ Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, De
   weights.final_norm = reader.vector("model.norm.weight", config.hidden_size);
   for (int32_t i = 0; i < config.n_layers; ++i) weights.layers.push_back(load_layer(reader, config, i));
   weights.bits = reader.bits();
+  weights.linear_bits = reader.linear_bits();
   weights.fingerprint = checkpoint.fingerprint();
   return weights;
 }

@@ -25,10 +25,12 @@ struct Weights {
   Linear output;  // [vocabulary, hidden]; the embedding's numbers if they are tied
   std::vector<LayerWeights> layers;
   double bits = 0.0;         // mean bits per weight in the file
+  double linear_bits = 0.0;  // the same of packed layers alone, without biases; 0 if there are none
   uint64_t fingerprint = 0;  // of the checkpoint
 };
 
-/** Read every tensor the configuration calls for and check its shape. */
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device);
+/** Read every tensor the configuration calls for and check its shape.
+ *  \param context  for packed layers, which it must outlive; nullptr: there are none. */
+Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, kvq_context* context);
 
 }  // namespace llama

@@ -30,6 +30,8 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"bench"},
                                                          {"bench", "attend"},
                                                          {"bench", "append"},
+                                                         {"bench", "linear"},
+                                                         {"quantize"},
                                                          {"train"},
                                                          {"train", "codebook"}}) {
     Arguments arguments = command;
@@ -284,6 +286,38 @@ TEST_CASE("bench append measures decoding in cycles that seal a page, and prompt
   CHECK(rows[0]["bytes"] < rows[0]["fp16_bytes"]);
 }
 
+TEST_CASE("bench linear measures schemes and FP16 in the same run") {
+  const Arguments common{"bench", "linear", "--shape", "250x128"};
+  const json one = run_json(common);
+  check_numbers(one, {"microseconds", "min", "max", "bytes", "gigabytes_per_second", "bits", "fp16_microseconds",
+                      "fp16_min", "fp16_max", "fp16_bytes", "fp16_gigabytes_per_second", "ratio",
+                      "read_bandwidth_gigabytes_per_second", "bandwidth_fraction"});
+  CHECK(one["scheme"] == "nuq-4");
+  CHECK(one["out"] == 250);
+  CHECK(one["in"] == 128);
+  CHECK(one["min"] <= one["microseconds"]);
+  CHECK(one["microseconds"] <= one["max"]);
+  CHECK(one["ratio"].get<double>() ==
+        doctest::Approx(one["fp16_microseconds"].get<double>() / one["microseconds"].get<double>()));
+  CHECK(one["bytes"].get<double>() == doctest::Approx(one["bits"].get<double>() * 250 * 128 / 8));
+  CHECK(one["fp16_bytes"].get<double>() >= 250 * 128 * 2);
+
+  Arguments several = common;
+  several.insert(several.end(), {"--scheme", "vq-2.5", "--scheme", "tcq-3", "--batch", "3"});
+  const json rows = run_json(several)["rows"];
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0]["scheme"] == "vq-2.5");
+  CHECK(rows[1]["scheme"] == "tcq-3");
+  CHECK(rows[0]["bytes"] < rows[1]["bytes"]);
+
+  for (const char* shape : {"250", "250x", "x128", "250x100", "0x128", "250x128x2", "1e3x128"}) {
+    check_failure({"bench", "linear", "--shape", shape}, 2, std::string("--shape ") + shape);
+  }
+  check_failure({"bench", "linear", "--scheme", "int4"}, 2, "--scheme int4");
+  check_failure({"bench", "linear", "--batch", "0"}, 2, "--batch");
+  check_failure({"bench", "linear", "--shape", "16777216x1048576"}, 1, "memory");
+}
+
 TEST_CASE("the demo shows every format and fits a page") {
   const json demo = run_json({"demo", "--quick"});
   REQUIRE(demo["formats"].size() == 12);
@@ -293,6 +327,14 @@ TEST_CASE("the demo shows every format and fits a page") {
                            "microseconds", "ratio"});
     CHECK(std::abs(format["rise_percent"].get<double>()) < 25.0);
   }
+  REQUIRE(demo["weights"].size() == 2);
+  for (const json& row : demo["weights"]) {
+    check_numbers(row, {"linear_weight_bits", "weight_bits", "bytes", "perplexity", "rise_percent", "seconds"});
+    CHECK(row["scheme"] == "nuq-4");
+    CHECK(std::abs(row["rise_percent"].get<double>()) < 25.0);
+  }
+  CHECK(demo["weights"][0]["kv"] == "fp16");
+  CHECK(demo["weights"][1]["kv"] == "int4");
   CHECK(demo["generated"]["fp16"] != "");
 
   const Outcome plain = run({"demo", "--quick"});

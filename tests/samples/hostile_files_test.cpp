@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -7,6 +8,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -139,6 +141,31 @@ TEST_CASE("a damaged safetensors file opens or is refused, and its tensors can b
   // Damage to the data alone goes unnoticed, damage to the header rarely.
   CHECK(opened > 100);
   CHECK(opened < 5000);
+}
+
+TEST_CASE("tensors that are written are read again, aligned to their elements") {
+  const std::string bytes = "\x01\x02\x03\x04\x05\x06\x07";
+  const auto data = [&bytes](size_t n) { return std::as_bytes(std::span(bytes)).first(n); };
+  const llama::SafetensorsContent content{{{"a", llama::DType::kU8, {1, 3}, data(3)},
+                                           {"b", llama::DType::kF32, {1}, data(4)},
+                                           {"c", llama::DType::kBF16, {3, 1}, data(6)},
+                                           {"d", llama::DType::kF32, {0, 5}, {}}},
+                                          {{"who", "caf\u00e9 \"x\""}}};
+  std::string written;
+  llama::write_safetensors(content, [&written](std::span<const std::byte> piece) {
+    written.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  });
+  const llama::SafetensorsContent read = llama::read_safetensors(std::as_bytes(std::span(written)), "here");
+  CHECK(read.metadata == content.metadata);
+  REQUIRE(read.tensors.size() == content.tensors.size());
+  for (size_t i = 0; i < read.tensors.size(); ++i) {
+    CHECK(read.tensors[i].name == content.tensors[i].name);
+    CHECK(read.tensors[i].dtype == content.tensors[i].dtype);
+    CHECK(read.tensors[i].shape == content.tensors[i].shape);
+    CHECK(std::ranges::equal(read.tensors[i].data, content.tensors[i].data));
+    const auto offset = read.tensors[i].data.data() - std::as_bytes(std::span(written)).data();
+    if (!read.tensors[i].data.empty()) CHECK(offset * 8 % llama::dtype_bits(read.tensors[i].dtype) == 0);
+  }
 }
 
 TEST_CASE("a damaged safetensors header that is still JSON opens or is refused") {

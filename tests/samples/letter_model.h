@@ -11,9 +11,9 @@
 /** A directory with a model of two layers that reads letters, and a text of random ones. */
 class LetterModel {
  public:
-  LetterModel() {
+  explicit LetterModel(const TinyLayout& layout = tiny_layouts()[0]) {
     using nlohmann::json;
-    TinyModel(tiny_layouts()[0]).write(directory_);
+    TinyModel(layout).write(directory_);
     json vocabulary = {{"<unk>", 0}};
     for (int i = 0; i < 26; ++i) vocabulary[std::string(1, static_cast<char>('a' + i))] = i + 1;
     const json tokenizer = {

@@ -3,13 +3,12 @@
 #include <cmath>
 #include <complex>
 #include <random>
+#include <stdexcept>
 
 #include "safetensors_bytes.h"
 
 namespace {
 
-constexpr int kHidden = 24;
-constexpr int kIntermediate = 40;
 constexpr int kLayers = 2;
 constexpr int kQueryHeads = 4;
 constexpr int kKvHeads = 2;
@@ -40,10 +39,20 @@ const std::vector<TinyLayout>& tiny_layouts() {
   return kLayouts;
 }
 
+TinyLayout packable_layout(bool biases) {
+  return {.name = "Llama of multiples of 64",
+          .architecture = "LlamaForCausalLM",
+          .qkv_bias = biases,
+          .o_bias = biases,
+          .mlp_bias = biases,
+          .hidden = 64,
+          .intermediate = 128};
+}
+
 TinyModel::TinyModel(TinyLayout layout) : layout_(std::move(layout)) {
-  add("model.embed_tokens.weight", {kVocabulary, kHidden}, 0.0, 0.3);
-  if (!layout_.tied) add("lm_head.weight", {kVocabulary, kHidden}, 0.0, 0.3);
-  add("model.norm.weight", {kHidden}, 1.0, 0.2);
+  add("model.embed_tokens.weight", {kVocabulary, layout_.hidden}, 0.0, 0.3);
+  if (!layout_.tied) add("lm_head.weight", {kVocabulary, layout_.hidden}, 0.0, 0.3);
+  add("model.norm.weight", {layout_.hidden}, 1.0, 0.2);
   for (int i = 0; i < kLayers; ++i) add_layer(i);
 }
 
@@ -64,19 +73,25 @@ void TinyModel::add_linear(const std::string& name, int out, int in, bool bias) 
 
 void TinyModel::add_layer(int index) {
   const std::string layer = "model.layers." + std::to_string(index) + ".";
-  add(layer + "input_layernorm.weight", {kHidden}, 1.0, 0.2);
-  add(layer + "post_attention_layernorm.weight", {kHidden}, 1.0, 0.2);
-  add_linear(layer + "self_attn.q_proj", kQueryHeads * kHeadDim, kHidden, layout_.qkv_bias);
-  add_linear(layer + "self_attn.k_proj", kKvHeads * kHeadDim, kHidden, layout_.qkv_bias);
-  add_linear(layer + "self_attn.v_proj", kKvHeads * kHeadDim, kHidden, layout_.qkv_bias);
-  add_linear(layer + "self_attn.o_proj", kHidden, kQueryHeads * kHeadDim, layout_.o_bias);
+  add(layer + "input_layernorm.weight", {layout_.hidden}, 1.0, 0.2);
+  add(layer + "post_attention_layernorm.weight", {layout_.hidden}, 1.0, 0.2);
+  add_linear(layer + "self_attn.q_proj", kQueryHeads * kHeadDim, layout_.hidden, layout_.qkv_bias);
+  add_linear(layer + "self_attn.k_proj", kKvHeads * kHeadDim, layout_.hidden, layout_.qkv_bias);
+  add_linear(layer + "self_attn.v_proj", kKvHeads * kHeadDim, layout_.hidden, layout_.qkv_bias);
+  add_linear(layer + "self_attn.o_proj", layout_.hidden, kQueryHeads * kHeadDim, layout_.o_bias);
   if (layout_.qk_norm) {
     add(layer + "self_attn.q_norm.weight", {kHeadDim}, 1.0, 0.5);
     add(layer + "self_attn.k_norm.weight", {kHeadDim}, 1.0, 0.5);
   }
-  add_linear(layer + "mlp.gate_proj", kIntermediate, kHidden, layout_.mlp_bias);
-  add_linear(layer + "mlp.up_proj", kIntermediate, kHidden, layout_.mlp_bias);
-  add_linear(layer + "mlp.down_proj", kHidden, kIntermediate, layout_.mlp_bias);
+  add_linear(layer + "mlp.gate_proj", layout_.intermediate, layout_.hidden, layout_.mlp_bias);
+  add_linear(layer + "mlp.up_proj", layout_.intermediate, layout_.hidden, layout_.mlp_bias);
+  add_linear(layer + "mlp.down_proj", layout_.hidden, layout_.intermediate, layout_.mlp_bias);
+}
+
+void TinyModel::replace(const std::string& name, std::vector<float> values) {
+  Tensor& tensor = tensors_.at(name);
+  if (values.size() != tensor.values.size()) throw std::invalid_argument(name);
+  tensor.values = std::move(values);
 }
 
 void TinyModel::write(const ScratchDirectory& directory) const {
@@ -91,8 +106,8 @@ void TinyModel::write(const ScratchDirectory& directory) const {
 
   nlohmann::json config = {{"architectures", {layout_.architecture}},
                            {"vocab_size", kVocabulary},
-                           {"hidden_size", kHidden},
-                           {"intermediate_size", kIntermediate},
+                           {"hidden_size", layout_.hidden},
+                           {"intermediate_size", layout_.intermediate},
                            {"num_hidden_layers", kLayers},
                            {"num_attention_heads", kQueryHeads},
                            {"num_key_value_heads", kKvHeads},
@@ -190,8 +205,8 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<int32_t>& t
   const std::vector<float>& embedding = tensors_.at("model.embed_tokens.weight").values;
   std::vector<Vector> result;
   for (const int32_t token : tokens) {
-    const float* row = &embedding[static_cast<size_t>(token) * kHidden];
-    Vector x(row, row + kHidden);
+    const float* row = &embedding[static_cast<size_t>(token) * layout_.hidden];
+    Vector x(row, row + layout_.hidden);
     for (size_t i = 0; i < kLayers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
       x = sum(x, attention(layer, x, keys[i], values[i]));

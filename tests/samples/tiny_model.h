@@ -18,7 +18,12 @@ struct TinyLayout {
   bool qk_norm = false;
   bool tied = false;
   int sliding_window = 0;
+  int hidden = 24;
+  int intermediate = 40;
 };
+
+/** One whose linear layers can be packed, with all biases or none. */
+TinyLayout packable_layout(bool biases);
 
 /** One of each kind; the first has nothing special. */
 const std::vector<TinyLayout>& tiny_layouts();
@@ -30,6 +35,9 @@ class TinyModel {
 
   /** Write config.json and model.safetensors. */
   void write(const ScratchDirectory& directory) const;
+
+  /** Other numbers for a tensor. */
+  void replace(const std::string& name, std::vector<float> values);
 
   /** Logits of every token, `[tokens][vocabulary]`. */
   std::vector<std::vector<double>> logits(const std::vector<int32_t>& tokens) const;

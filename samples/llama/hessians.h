@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "linear_layers.h"
+
+namespace llama {
+
+/** Sums of x·xᵀ over the inputs x of linear layers, in host memory: their means are the Hessians of what quantization
+ *  loses. Linear layers with the same inputs share one. */
+class Hessians {
+ public:
+  /** Of the inputs of these layers. */
+  explicit Hessians(std::span<const LinearLayer> layers);
+
+  /** What the sums of these layers take. */
+  static uint64_t bytes(std::span<const LinearLayer> layers);
+
+  /** Take `[n, in]` inputs; others than those of the layers are ignored. */
+  void add(int32_t layer, LinearInput which, std::span<const float> x);
+
+  /** The mean, `[in, in]`, of at least one input. */
+  std::vector<float> of(const LinearLayer& layer) const;
+
+ private:
+  using Key = std::pair<int32_t, LinearInput>;
+  struct Sum {
+    int64_t in = 0;
+    int64_t count = 0;
+    std::vector<float> upper;  // [in, in], of which only the upper triangle is kept
+  };
+
+  std::map<Key, Sum> sums_;
+};
+
+}  // namespace llama

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "llama/handles.h"
+#include "llama/linear_layers.h"
+
+/** The linear layers of a model. */
+inline std::vector<llama::LinearLayer> all_layers(const llama::ModelConfig& config) {
+  std::vector<llama::LinearLayer> layers;
+  for (int32_t i = 0; i < config.n_layers; ++i)
+    std::ranges::copy(llama::linear_layers(config, i), std::back_inserter(layers));
+  return layers;
+}
+
+/** All rows, in the order of the original. */
+inline std::vector<float> dequantize(const qp_matrix* matrix) {
+  const qp_matrix_info info = llama::describe_matrix(matrix);
+  std::vector<float> weights(static_cast<size_t>(info.out * info.in));
+  llama::checked([&](kvq_error* error) { return qp_matrix_dequantize(matrix, 0, info.out, weights.data(), error); });
+  return weights;
+}
