@@ -1109,7 +1109,7 @@ typedef struct qp_matrix_info {
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 0.1 */
 KVQ_API kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq_error* error);
 
-/** Write matrices as a safetensors file; docs/numerics.md has its layout. The same matrices give the same bytes.
+/** Write matrices as a safetensors file; docs/weights.md has its layout. The same matrices give the same bytes.
  *
  *  \param names     `[n]` different names, UTF-8 of up to 200 bytes.
  *  \param buffer    host memory, or NULL to ask for the size only.

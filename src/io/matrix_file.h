@@ -1,4 +1,4 @@
-// Packed matrices as safetensors; docs/numerics.md has the layout.
+// Packed matrices as safetensors; docs/weights.md has the layout.
 #pragma once
 
 #include "io/safetensors.h"
