@@ -205,7 +205,7 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<int32_t>& t
   const std::vector<float>& embedding = tensors_.at("model.embed_tokens.weight").values;
   std::vector<Vector> result;
   for (const int32_t token : tokens) {
-    const float* row = &embedding[static_cast<size_t>(token) * layout_.hidden];
+    const float* row = &embedding[static_cast<size_t>(token) * static_cast<size_t>(layout_.hidden)];
     Vector x(row, row + layout_.hidden);
     for (size_t i = 0; i < kLayers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
