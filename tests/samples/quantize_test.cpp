@@ -235,7 +235,8 @@ TEST_CASE("matrices that an interrupted run finished are kept, and the rest give
 
   leave_partial(place, whole, out, "nuq-3", kLayers);
   std::filesystem::remove(out);
-  for (const json& layer : run_json(place.quantize("nuq-3", out))["layers"]) CHECK(layer["resumed"] == true);
+  const json taken_up = run_json(place.quantize("nuq-3", out));
+  for (const json& layer : taken_up["layers"]) CHECK(layer["resumed"] == true);
   CHECK(contents(out) == contents(whole));
 }
 

@@ -228,10 +228,9 @@ class TrellisDecoder {
   explicit TrellisDecoder(const palette::Codebook& codebook) : lookup_(codebook.code) {
     constexpr size_t kEntries = size_t{1} << kIndexBits;
     for (size_t i = 0; i < kEntries; ++i) {
-      const auto first = static_cast<int32_t>(codebook.levels[2 * i]);
       const int32_t second = codebook.levels[2 * i + 1] + codebook.zero_point;
-      lookup_.table[i] = pair_of_bytes(codebook.zero_point + first, second);
-      lookup_.table[i + kEntries] = pair_of_bytes(codebook.zero_point - first, second);
+      lookup_.table[i] = pair_of_bytes(codebook.zero_point + codebook.levels[2 * i], second);
+      lookup_.table[i + kEntries] = pair_of_bytes(codebook.zero_point - codebook.levels[2 * i], second);
     }
   }
 
