@@ -15,8 +15,6 @@ using namespace kvq::api;
 
 namespace {
 
-constexpr int64_t kMostRows = int64_t{1} << 24;
-constexpr int64_t kMostColumns = int64_t{1} << 20;
 constexpr int32_t kMostShared = 1024;
 
 void require_dtype(kvq_dtype dtype, const char* argument) {
@@ -110,8 +108,8 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
     require(w, "w");
     require(matrix, "matrix");
     const palette::QuantizeOptions quantizing = checked(*options);
-    require_range(out, 1, kMostRows, "out");
-    require_range(in, palette::kInputMultiple, kMostColumns, "in");
+    require_range(out, 1, palette::kMostRows, "out");
+    require_range(in, palette::kInputMultiple, palette::kMostColumns, "in");
     if (in % palette::kInputMultiple != 0) {
       fail(KVQ_E_ARGUMENT, "in is %lld, must be a multiple of %d", static_cast<long long>(in), palette::kInputMultiple);
     }

@@ -7,11 +7,9 @@
 #include <hwy/foreach_target.h>  // must precede highway.h
 
 #include <hwy/highway.h>
-#include <hwy/targets.h>
 
 #include "core/isa_name.h"
-
-#include <array>
+#include "core/target_tables.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::HWY_NAMESPACE {
@@ -110,30 +108,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvq {
-namespace {
-
-struct Tables {
-  std::array<const ValueKernels*, 3> entries{};
-  size_t count = 0;
-
-  Tables() {
-    const int64_t supported = hwy::SupportedTargets();
-    (void)supported;
-#if (HWY_TARGETS & HWY_AVX3) != 0
-    if ((supported & HWY_AVX3) != 0) entries[count++] = &N_AVX3::value_table();
-#endif
-#if (HWY_TARGETS & HWY_AVX2) != 0 && HWY_STATIC_TARGET != HWY_AVX2
-    if ((supported & HWY_AVX2) != 0) entries[count++] = &N_AVX2::value_table();
-#endif
-    entries[count++] = &HWY_STATIC_DISPATCH(value_table)();
-  }
-};
-
-}  // namespace
-
 std::span<const ValueKernels* const> value_kernels() {
-  static const Tables tables;
-  return {tables.entries.data(), tables.count};
+  static const RunnableTables<ValueKernels> tables(KVQ_TARGET_TABLES(value_table));
+  return tables.all();
 }
 
 }  // namespace kvq

@@ -15,8 +15,6 @@ namespace kvq::io {
 namespace {
 
 constexpr std::string_view kType = "kvq.weights";
-constexpr int32_t kMostRows = 1 << 24;
-constexpr int32_t kMostColumns = 1 << 20;
 
 /// "<name>.<field>".
 class FieldKey {
@@ -33,8 +31,8 @@ class FieldKey {
 
 std::span<const std::byte> bytes_of(const auto& numbers) { return std::as_bytes(std::span(numbers)); }
 
-TensorShape codes_shape(const palette::Matrix& matrix) {
-  return {palette::panels_of(matrix.out), static_cast<int64_t>(palette::panel_bytes(matrix.scheme, matrix.in))};
+TensorShape codes_shape(const palette::Scheme& scheme, int32_t out, int32_t in) {
+  return {palette::panels_of(out), static_cast<int64_t>(palette::panel_bytes(scheme, in))};
 }
 
 /// The data of the tensor that must be there with this type and shape.
@@ -88,7 +86,8 @@ void add_matrix(SafetensorsWriter& file, std::string_view name, const palette::M
   file.add_metadata(FieldKey(name, "in"), NumberText(matrix.in));
   file.add_metadata(FieldKey(name, "error"), NumberText(matrix.error));
   file.add_metadata(FieldKey(name, "proxy_error"), NumberText(matrix.proxy_error));
-  file.add_raw(FieldKey(name, "codes"), kU8, codes_shape(matrix), {matrix.codes.data(), matrix.code_bytes()});
+  file.add_raw(FieldKey(name, "codes"), kU8, codes_shape(matrix.scheme, matrix.out, matrix.in),
+               {matrix.codes.data(), matrix.code_bytes()});
   if (!matrix.row_scales.empty()) {
     file.add_metadata(FieldKey(name, "scale"), NumberText(matrix.scale));
     file.add_raw(FieldKey(name, "scales"), KVQ_F16, {matrix.out}, bytes_of(matrix.row_scales));
@@ -105,11 +104,10 @@ palette::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> byt
     fail(KVQ_E_ARGUMENT, "name is '%s', the file has no such matrix", Quoted(name).c_str());
   }
   const palette::Scheme scheme = read_scheme(fields, {name, "scheme"});
-  const int32_t out = read_size(fields, {name, "out"}, 1, kMostRows);
-  const int32_t in = read_size(fields, {name, "in"}, palette::kInputMultiple, kMostColumns);
+  const int32_t out = read_size(fields, {name, "out"}, 1, palette::kMostRows);
+  const int32_t in = read_size(fields, {name, "in"}, palette::kInputMultiple, palette::kMostColumns);
   // The sizes are what the file says: its codes must be there before memory is taken for them.
-  const TensorShape shape = {palette::panels_of(out), static_cast<int64_t>(palette::panel_bytes(scheme, in))};
-  const auto codes = read_raw(file, {name, "codes"}, kU8, shape);
+  const auto codes = read_raw(file, {name, "codes"}, kU8, codes_shape(scheme, out, in));
   palette::Matrix matrix(allocator, scheme, out, in);
   std::copy(codes.begin(), codes.end(), matrix.codes.data());
   matrix.error = fields.amount(FieldKey(name, "error").c_str());

@@ -49,7 +49,7 @@ void transpose(float* matrix, size_t n) {
 /// Columns of the matrix in the order of their coding.
 Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
   Vector<int32_t> columns{StlAllocator<int32_t>(allocator)};
-  for (const Segment& segment : matrix.scheme.used(matrix.segments)) {
+  for (const Segment& segment : matrix.segments) {
     for (int32_t i = 0; i < segment.columns; ++i) {
       columns.push_back(segment.first_column + i / kTileColumns * kTileColumns +
                         coding_order(segment.code, i % kTileColumns));
@@ -94,7 +94,7 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian,
   const int32_t tiles = in_ / kTileColumns;
   factors_.resize(begin_of(tiles));
   roots_.resize(static_cast<size_t>(tiles) * kColumns * kColumns);
-  for (const Segment& segment : matrix.scheme.used(matrix.segments)) {
+  for (const Segment& segment : matrix.segments) {
     const int32_t first = segment.first_column / kTileColumns;
     parallel.run(segment.columns / kTileColumns,
                  [&](int32_t i) noexcept { factorize_tile(first + i, coded_together(segment.code), cholesky.data()); });

@@ -9,9 +9,8 @@
 namespace kvq::palette {
 
 size_t panel_bytes(const Scheme& scheme, int32_t in) {
-  const auto segments = scheme.segments(in);
   size_t bytes = 0;
-  for (const Segment& segment : scheme.used(segments)) {
+  for (const Segment& segment : scheme.segments(in)) {
     bytes += static_cast<size_t>(segment.columns / kTileColumns) * segment.code.tile_bytes();
   }
   return bytes;
@@ -57,7 +56,7 @@ namespace {
 void decode_panel(const Matrix& matrix, int32_t panel, const auto& store) {
   std::span<const uint8_t> bytes = matrix.panel(panel);
   std::array<int8_t, kTileWeights> levels{};
-  for (const Segment& segment : matrix.scheme.used(matrix.segments)) {
+  for (const Segment& segment : matrix.segments) {
     const Codebook& codebook = codebook_of(segment.code);
     for (int32_t i = 0; i < segment.columns; i += kTileColumns) {
       decode_tile(codebook, bytes.first(segment.code.tile_bytes()), levels);

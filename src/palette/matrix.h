@@ -14,6 +14,9 @@ namespace kvq::palette {
 
 /// Inputs come in multiples of this many.
 inline constexpr int32_t kInputMultiple = 64;
+/// The largest matrices.
+inline constexpr int32_t kMostRows = 1 << 24;
+inline constexpr int32_t kMostColumns = 1 << 20;
 /// Inputs that share a scale when activations become integers.
 inline constexpr int32_t kActivationBlock = 256;
 /// Bytes after the codes of a matrix that may be read, and mean nothing.
@@ -39,7 +42,7 @@ struct Matrix {
   Vector<uint8_t> signs;        // of the rotation, [in / 8]: bit i of byte j negates input 8j + i
   Vector<float> bias;           // [out], or empty
 
-  std::array<Segment, 2> segments;
+  Segments segments;
   size_t code_bytes() const { return static_cast<size_t>(panels_of(out)) * panel_bytes(scheme, in); }
   std::span<uint8_t> panel(int32_t index);
   std::span<const uint8_t> panel(int32_t index) const;

@@ -47,7 +47,7 @@ class Quantizer {
         energies_(static_cast<size_t>(panels_of(matrix.out)), StlAllocator<Energies>(allocator)) {
     make_signs(options.seed, matrix.signs);
     find_scales(allocator);
-    for (const Segment& segment : matrix.scheme.used(matrix.segments)) encoders_.emplace_back(allocator, segment.code);
+    for (const Segment& segment : matrix.segments) encoders_.emplace_back(allocator, segment.code);
     if (options.hessian != nullptr) {
       hessian_.emplace(allocator, parallel, options.hessian, matrix, options.damping);
     }
@@ -121,7 +121,7 @@ class Quantizer {
   }
 
   void order_columns(float* row) const noexcept {
-    for (const Segment& segment : matrix_.scheme.used(matrix_.segments)) {
+    for (const Segment& segment : matrix_.segments) {
       if (coding_order(segment.code, 1) == 1) continue;
       for (int32_t i = 0; i < segment.columns; i += kTileColumns) {
         float* tile = row + segment.first_column + i;
@@ -148,7 +148,7 @@ class Quantizer {
     }
     // From the last column to the first: LDLQ corrects a column for the errors of those behind it.
     size_t end = codes.size();
-    const auto segments = matrix_.scheme.used(matrix_.segments);
+    const Segments& segments = matrix_.segments;
     for (size_t s = segments.size(); s-- > 0;) {
       const size_t tile_bytes = segments[s].code.tile_bytes();
       for (int32_t i = segments[s].columns / kTileColumns; i-- > 0;) {

@@ -22,8 +22,6 @@ void hadamard_blocks(std::span<float> x) {
 
 }  // namespace
 
-int32_t rotation_block(int32_t in) { return hadamard_block(rotated_together(in)); }
-
 void make_signs(uint64_t seed, std::span<uint8_t> signs) {
   for (size_t i = 0; i < signs.size(); ++i) signs[i] = static_cast<uint8_t>(splitmix64(seed, i) >> 56U);
 }

@@ -7,10 +7,8 @@
 
 namespace kvq::palette {
 
-/// Width of the Hadamard blocks of the first `rotated_together(in)` inputs: the largest power of two that divides it.
-/// An odd number of 64s leaves its last 64 to a block of their own, unless it is one, so that other blocks have at
-/// least 128.
-int32_t rotation_block(int32_t in);
+/// The first inputs, whose Hadamard blocks are as wide as the largest power of two that divides their number. An odd
+/// number of 64s leaves its last 64 to a block of their own, unless it is one, so that other blocks have at least 128.
 constexpr int32_t rotated_together(int32_t in) { return in % 128 == 0 || in == 64 ? in : in - 64; }
 
 /// Random signs, [in / 8] bytes, the same everywhere for the same seed and `in`.

@@ -22,8 +22,8 @@ constexpr auto kSchemes = [] {
 
 }  // namespace
 
-std::array<Segment, 2> Scheme::segments(int32_t in) const {
-  if (!has_halves()) return {Segment{{family, quarters}, 0, in}, Segment{}};
+Segments Scheme::segments(int32_t in) const {
+  if (!has_halves()) return Segments(Segment{{family, quarters}, 0, in});
   return {Segment{{family, quarters - 1}, 0, in / 2}, Segment{{family, quarters + 1}, in / 2, in / 2}};
 }
 

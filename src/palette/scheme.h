@@ -60,6 +60,22 @@ struct Segment {
   int32_t columns;
 };
 
+/// All columns of a matrix, from left to right: one segment, or two halves.
+class Segments {
+ public:
+  explicit Segments(const Segment& whole) : list_{whole}, count_(1) {}
+  Segments(const Segment& left, const Segment& right) : list_{left, right}, count_(2) {}
+
+  size_t size() const { return count_; }
+  const Segment& operator[](size_t i) const { return list_[i]; }
+  const Segment* begin() const { return list_.data(); }
+  const Segment* end() const { return list_.data() + count_; }
+
+ private:
+  std::array<Segment, 2> list_;
+  size_t count_;
+};
+
 /// How a whole matrix is written: in one code, or each row's halves in two of neighbouring widths (half-TCQ).
 struct Scheme {
   Family family;
@@ -67,11 +83,8 @@ struct Scheme {
 
   constexpr double bits() const { return quarters / 4.0; }
   constexpr bool has_halves() const { return family == Family::kTcq && quarters % 2 != 0; }
-  /// The segments of rows of `in` weights, a multiple of 64: one, or two halves.
-  std::array<Segment, 2> segments(int32_t in) const;
-  std::span<const Segment> used(const std::array<Segment, 2>& segments) const {
-    return {segments.data(), has_halves() ? 2U : 1U};
-  }
+  /// Of rows of `in` weights, a multiple of 64.
+  Segments segments(int32_t in) const;
 
   constexpr bool operator==(const Scheme&) const = default;
 };

@@ -89,7 +89,7 @@ struct AnyMatrix {
     std::vector<int8_t> levels(kvq::palette::kTileWeights);
     for (int32_t row = 0; row < matrix.out; row += 16) {
       std::span<const uint8_t> codes = matrix.panel(row / 16);
-      for (const auto& segment : matrix.scheme.used(matrix.segments)) {
+      for (const auto& segment : matrix.segments) {
         for (int32_t column = segment.first_column; column < segment.first_column + segment.columns; column += 16) {
           const bool is_float = segment.code.family == Family::kFloat16;
           if (!is_float) {

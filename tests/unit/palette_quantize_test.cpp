@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "formats/hadamard.h"
 #include "palette/hessian.h"
 #include "palette/quantize.h"
 #include "palette/rotation.h"
@@ -91,7 +92,7 @@ TEST_CASE("rotations keep lengths and are undone") {
     CHECK(turned != x);
     rotate_back(signs, turned);
     for (size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(turned[i] - x[i]) < 1e-5F);
-    CHECK((in < 128 || rotation_block(in) >= 128));
+    CHECK((in < 128 || kvq::hadamard_block(rotated_together(in)) >= 128));
   }
 }
 
@@ -171,7 +172,7 @@ TEST_CASE("factors of a Hessian multiply to the rotated and damped one") {
     // Of a random row, the energy that the factors give against x H xᵀ in double.
     const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kTileRows * in), 11);
     double energy = 0.0;
-    for (const Segment& segment : matrix.scheme.used(matrix.segments)) {
+    for (const Segment& segment : matrix.segments) {
       const int32_t together = coded_together(segment.code);
       for (int32_t t = segment.first_column / kTileColumns; t < (segment.first_column + segment.columns) / kTileColumns;
            ++t) {
@@ -189,7 +190,7 @@ TEST_CASE("factors of a Hessian multiply to the rotated and damped one") {
       }
     }
     std::vector<float> row(static_cast<size_t>(in));  // from coding order back to inputs
-    for (const Segment& segment : matrix.scheme.used(matrix.segments)) {
+    for (const Segment& segment : matrix.segments) {
       for (int32_t i = 0; i < segment.columns; ++i) {
         const int32_t at =
             segment.first_column + i / kTileColumns * kTileColumns + coding_order(segment.code, i % kTileColumns);

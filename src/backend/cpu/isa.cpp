@@ -19,16 +19,14 @@ struct Tables {
   void add(const KernelTable& table) { entries[count++] = &table; }
 
   Tables() {
-    const int64_t supported = hwy::SupportedTargets();
-    (void)supported;
 #if defined(KVQ_HAVE_AVX512VNNI)
     if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0 &&
-        (supported & HWY_AVX3) != 0) {
+        (hwy::SupportedTargets() & HWY_AVX3) != 0) {
       add(avx512vnni_table());
     }
 #endif
-    for (const HighwayTable& each : highway_tables()) {
-      if (each.target == 0 || (supported & each.target) != 0) add(*each.table);
+    for (const TargetTable<KernelTable>& each : highway_tables()) {
+      if (each.runs_here()) add(*each.table);
     }
   }
 };

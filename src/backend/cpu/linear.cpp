@@ -80,7 +80,7 @@ LinearJob make_job(const Matrix& matrix, void* y, CodebookSource codebook, int32
   job.first_piece = first_piece;
   if (job.is_packed()) {
     size_t i = 0;
-    for (const palette::Segment& segment : matrix.scheme.used(matrix.segments)) {
+    for (const palette::Segment& segment : matrix.segments) {
       job.codebooks[i++] = &codebook(segment.code);
     }
   }
@@ -123,7 +123,7 @@ struct LinearPass {
     std::fill_n(sums, panels * rows * kTileRows, 0.0F);
     const bool halves = matrix.scheme.has_halves();
     size_t i = 0;
-    for (const palette::Segment& segment : matrix.scheme.used(matrix.segments)) {
+    for (const palette::Segment& segment : matrix.segments) {
       const Half half = halves ? static_cast<Half>(i) : Half::kBoth;
       kernels.kernel(segment.code)(
           {*job.codebooks[i], segment.first_column, segment.columns, half, codes, job.panel_bytes, panels},

@@ -8,10 +8,10 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// Multipliers of more than 16 bits: products in dwords.
-class WideProducts {
+/// Sums of the bytes of products, which are dwords.
+class Products {
  public:
-  explicit WideProducts(uint32_t multiplier) : multiplier_(_mm512_set1_epi32(static_cast<int32_t>(multiplier))) {
+  explicit Products(uint32_t multiplier) : multiplier_(_mm512_set1_epi32(static_cast<int32_t>(multiplier))) {
     alignas(64) uint8_t sources[64];
     for (int i = 0; i < 64; ++i) sources[i] = static_cast<uint8_t>(i % 2 * 64 + i / 2 % 16 * 4 + 1);
     sources_ = _mm512_load_si512(sources);
@@ -38,27 +38,6 @@ class WideProducts {
   __m512i sources_;  // second bytes of dwords
 };
 
-/// Multipliers of 16 bits: the lower and upper words of products, with a third fewer operations.
-class NarrowProducts {
- public:
-  explicit NarrowProducts(uint32_t multiplier) : multiplier_(_mm512_set1_epi16(static_cast<int16_t>(multiplier))) {}
-
-  inline __m512i levels(__m512i first, __m512i second) const { return bytes_.upper(sum(first), sum(second)); }
-
- private:
-  /// 64 times the sum: its upper byte is a quarter of the sum.
-  inline __m512i sum(__m512i windows) const {
-    const __m512i factors = _mm512_set1_epi8(64);
-    const __m512i lower = _mm512_maddubs_epi16(_mm512_mullo_epi16(windows, multiplier_), factors);
-    const __m512i upper = _mm512_maddubs_epi16(_mm512_mulhi_epu16(windows, multiplier_), factors);
-    return _mm512_add_epi16(lower, upper);
-  }
-
-  __m512i multiplier_;
-  Bytes bytes_;
-};
-
-template <typename Products>
 class ComputedDecoder {
  public:
   static constexpr int kPanels = kLinearPanels;
@@ -82,14 +61,6 @@ class ComputedDecoder {
   Products products_;
 };
 
-void multiply_tcx(const LinearSegment& segment, const ActivationGroup* groups, int32_t count, float* sums) {
-  if (segment.codebook.multiplier >> 16U == 0) {
-    multiply_packed<ComputedDecoder<NarrowProducts>>(segment, groups, count, sums);
-  } else {
-    multiply_packed<ComputedDecoder<WideProducts>>(segment, groups, count, sums);
-  }
-}
-
 }  // namespace
 }  // namespace kvq::cpu
 
@@ -99,7 +70,7 @@ namespace kvq::cpu {
 
 void set_avx512vnni_tcx(LinearKernels& kernels) {
   LinearKernel(&tcx)[33] = kernels.packed[static_cast<size_t>(palette::Family::kTcx)];
-  for (int32_t quarters = 6; quarters <= 20; quarters += 2) tcx[quarters] = multiply_tcx;
+  for (int32_t quarters = 6; quarters <= 20; quarters += 2) tcx[quarters] = multiply_packed<ComputedDecoder>;
 }
 
 }  // namespace kvq::cpu

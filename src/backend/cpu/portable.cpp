@@ -48,16 +48,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvq::cpu {
 
-std::span<const HighwayTable> highway_tables() {
-  static const HighwayTable kTables[] = {
-#if (HWY_TARGETS & HWY_AVX3) != 0
-    {HWY_AVX3, &N_AVX3::table()},
-#endif
-#if (HWY_TARGETS & HWY_AVX2) != 0 && HWY_STATIC_TARGET != HWY_AVX2
-    {HWY_AVX2, &N_AVX2::table()},
-#endif
-    {0, &HWY_STATIC_DISPATCH(table)()},
-  };
+std::span<const TargetTable<KernelTable>> highway_tables() {
+  static const TargetTable<KernelTable> kTables[] = KVQ_TARGET_TABLES(table);
   return kTables;
 }
 

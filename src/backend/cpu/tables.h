@@ -1,19 +1,14 @@
 #pragma once
 
 #include "backend/cpu/kernels.h"
+#include "core/target_tables.h"
 
 #include <span>
 
 namespace kvq::cpu {
 
-/// Kernels compiled from the portable source for one Highway target.
-struct HighwayTable {
-  int64_t target;  // Highway's bit; 0: runs everywhere
-  const KernelTable* table;
-};
-
-/// Best first; the last one runs everywhere.
-std::span<const HighwayTable> highway_tables();
+/// Kernels compiled from the portable source, best first; the last one runs everywhere.
+std::span<const TargetTable<KernelTable>> highway_tables();
 
 /// Portable AVX-512 kernels, with int8 dot products for integer pages.
 const KernelTable& avx512vnni_table();

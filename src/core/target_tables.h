@@ -1,0 +1,56 @@
+// Tables of kernels that one source gives for each Highway target.
+#pragma once
+
+#include <hwy/detect_targets.h>
+#include <hwy/targets.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+namespace kvq {
+
+template <typename Table>
+struct TargetTable {
+  int64_t target;  // Highway's bit; 0: runs everywhere
+  const Table* table;
+
+  bool runs_here() const { return target == 0 || (hwy::SupportedTargets() & target) != 0; }
+};
+
+/// Those that the processor at hand can run, in the order given.
+template <typename Table>
+class RunnableTables {
+ public:
+  RunnableTables(std::initializer_list<TargetTable<Table>> tables) {
+    for (const TargetTable<Table>& each : tables) {
+      if (each.runs_here()) entries_[count_++] = each.table;
+    }
+  }
+  std::span<const Table* const> all() const { return {entries_.data(), count_}; }
+
+ private:
+  std::array<const Table*, 3> entries_{};
+  size_t count_ = 0;
+};
+
+}  // namespace kvq
+
+#if (HWY_TARGETS & HWY_AVX3) != 0
+#define KVQ_AVX3_TABLE(function) {HWY_AVX3, &N_AVX3::function()},
+#else
+#define KVQ_AVX3_TABLE(function)
+#endif
+#if (HWY_TARGETS & HWY_AVX2) != 0 && HWY_STATIC_TARGET != HWY_AVX2
+#define KVQ_AVX2_TABLE(function) {HWY_AVX2, &N_AVX2::function()},
+#else
+#define KVQ_AVX2_TABLE(function)
+#endif
+/// The TargetTables that the function `function` of each target returns, best first; the last one runs everywhere.
+/// Where HWY_ONCE is set, in the namespace around the targets'.
+#define KVQ_TARGET_TABLES(function)                                                           \
+  {                                                                                           \
+    KVQ_AVX3_TABLE(function) KVQ_AVX2_TABLE(function) { 0, &HWY_STATIC_DISPATCH(function)() } \
+  }
