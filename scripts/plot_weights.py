@@ -12,7 +12,7 @@ INK, FAINT = "#24292f", "#d8dee4"
 # Colours that stay apart for colour-blind readers; a shape for each family as well.
 STYLES = {"nuq": ("#6e7781", "s", "NUQ: levels"), "vq": ("#c98200", "^", "VQ: pairs"),
           "tcq": ("#0072b2", "o", "TCQ: paths, levels from a table"),
-          "tcx": ("#d55e00", "D", "TCX: paths, levels computed")}
+          "tcx": ("#d55e00", "D", "TCX: paths, single weights")}
 
 
 def read_families(path):

@@ -34,5 +34,8 @@ Table scalar_table(int32_t bits);
 Table vector_table(int32_t quarters);
 /// TCQ: 2^index_bits points, in a unit that lets the outermost be stored.
 Table trellis_table(int32_t index_bits);
+/// TCX: ascending levels above zero that normal numbers meet equally often, with tails that reach a little further,
+/// which is what more than three bits want.
+Table quantile_table();
 
 }  // namespace kvq::tools

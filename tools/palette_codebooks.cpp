@@ -70,37 +70,22 @@ void find_unit(Codebook& codebook, double low, double high, int32_t tiles) {
   codebook.unit = static_cast<float>(0.5 * (low + high));
 }
 
-constexpr double kComputedDeviation = 36.95;  // of a quarter of the sum of four bytes
-
-bool has_legal_levels(const Codebook& codebook) {
-  for (uint32_t state = 0; state < kStates; ++state) {
-    if (level_of(codebook, state, 0) > kMaxLevel) return false;
-  }
-  return true;
-}
-
-/// The multiplier whose sums make the best code of this width.
-uint32_t find_multiplier(int32_t quarters) {
+/// The addend whose hashes make the best code of this width.
+uint32_t find_addend(Codebook codebook) {
   constexpr uint64_t kCandidates = 64;
   constexpr size_t kFinalists = 6;
   std::vector<std::pair<double, uint32_t>> candidates;
+  const auto error_of = [&](uint32_t addend, int32_t tiles) {
+    codebook.addend = addend;
+    return trellis_error(codebook, tiles);
+  };
   for (uint64_t i = 0; i < kCandidates; ++i) {
-    const auto multiplier = static_cast<uint32_t>(splitmix64(kSeed + 5000, i)) | 1U;
-    const Codebook codebook{{Family::kTcx, quarters}, 1.0F / static_cast<float>(kComputedDeviation), {}, 0, multiplier,
-                            kComputedZeroPoint};
-    if (has_legal_levels(codebook)) candidates.emplace_back(trellis_error(codebook, 6), multiplier);
+    const auto addend = static_cast<uint32_t>(splitmix64(kSeed + 5000, i) & 0xFFFFU) | 1U;
+    candidates.emplace_back(error_of(addend, 6), addend);
   }
   std::sort(candidates.begin(), candidates.end());
   candidates.resize(kFinalists);
-  for (auto& [error, multiplier] : candidates) {
-    error = trellis_error({{Family::kTcx, quarters},
-                           1.0F / static_cast<float>(kComputedDeviation),
-                           {},
-                           0,
-                           multiplier,
-                           kComputedZeroPoint},
-                          48);
-  }
+  for (auto& [error, addend] : candidates) error = error_of(addend, 48);
   return std::min_element(candidates.begin(), candidates.end())->second;
 }
 
@@ -111,7 +96,7 @@ struct Entry {
   size_t first;
   size_t count;
   int32_t index_bits;
-  uint32_t multiplier;
+  uint32_t addend;
 };
 
 class Output {
@@ -135,7 +120,7 @@ class Output {
     std::printf("\n};\n\nconstexpr std::array<Entry, %zu> kEntries = {{\n", entries_.size());
     for (const Entry& each : entries_) {
       std::printf("  {Family::%s, %d, %.8gF, %zu, %zu, %d, %uU},\n", each.family, each.quarters, each.unit, each.first,
-                  each.count, each.index_bits, each.multiplier);
+                  each.count, each.index_bits, each.addend);
     }
     std::printf("}};\n// clang-format on\n");
   }
@@ -175,20 +160,26 @@ void add_trellis(Output& output) {
       first = output.add_levels(table.levels);
       levels.assign(table.levels.begin(), table.levels.end());
     }
-    Codebook codebook{{Family::kTcq, quarters}, 0.0F, levels, index_bits, 0, 128};
+    Codebook codebook{{Family::kTcq, quarters}, 0.0F, levels, index_bits, 1};
     find_unit(codebook, 0.75 * table.unit, 1.1 * table.unit, kTiles);
-    output.add({"kTcq", quarters, static_cast<double>(codebook.unit), first, levels.size(), index_bits, 0},
+    output.add({"kTcq", quarters, static_cast<double>(codebook.unit), first, levels.size(), index_bits, 1},
                trellis_error(codebook, 2 * kTiles));
   }
 }
 
-void add_computed(Output& output) {
+void add_single_trellis(Output& output) {
   constexpr int32_t kTiles = 48;
+  constexpr int32_t kIndexBits = 7;
+  const Table table = quantile_table();
+  const size_t first = output.add_levels(table.levels);
+  const std::vector<int8_t> levels(table.levels.begin(), table.levels.end());
   for (int32_t quarters = 6; quarters <= 20; quarters += 2) {
-    Codebook codebook{{Family::kTcx, quarters}, 0.0F, {}, 0, find_multiplier(quarters), kComputedZeroPoint};
-    find_unit(codebook, 0.9 / kComputedDeviation, 1.1 / kComputedDeviation, kTiles);
-    output.add({"kTcx", quarters, static_cast<double>(codebook.unit), 0, 0, 0, codebook.multiplier},
-               trellis_error(codebook, 2 * kTiles));
+    Codebook codebook{{Family::kTcx, quarters}, static_cast<float>(table.unit), levels, kIndexBits, 0};
+    codebook.addend = find_addend(codebook);
+    find_unit(codebook, 0.8 * table.unit, 1.2 * table.unit, kTiles);
+    output.add(
+        {"kTcx", quarters, static_cast<double>(codebook.unit), first, levels.size(), kIndexBits, codebook.addend},
+        trellis_error(codebook, 2 * kTiles));
   }
 }
 
@@ -199,7 +190,7 @@ int main() {
   add_scalar(output);
   add_vector(output);
   add_trellis(output);
-  add_computed(output);
+  add_single_trellis(output);
   output.print();
   return 0;
 }

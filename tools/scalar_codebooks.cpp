@@ -95,6 +95,27 @@ Table byte_table() {
 
 }  // namespace
 
+Table quantile_table() {
+  constexpr int32_t kLevels = 128;
+  constexpr double kStretch = 0.01;
+  std::vector<double> ideal;
+  double low = 0.0;
+  for (int32_t i = 0; i < kLevels; ++i) {
+    double high = 40.0;
+    if (i + 1 < kLevels) {
+      const double mass = 0.5 + 0.5 * (i + 1) / kLevels;
+      for (double step = 20.0; step > 1e-12; step *= 0.5) high += mass_below(high) < mass ? step : -step;
+    }
+    const double mean = (density(low) - density(high)) * 2.0 * kLevels;
+    ideal.push_back(mean + kStretch * mean * mean * mean);
+    low = high;
+  }
+  Table table;
+  table.unit = ideal.back() / kMaxLevel;
+  for (const double level : ideal) table.levels.push_back(static_cast<int32_t>(std::lround(level / table.unit)));
+  return table;
+}
+
 Table scalar_table(int32_t bits) { return bits == 8 ? byte_table() : searched_table(bits); }
 
 }  // namespace kvq::tools

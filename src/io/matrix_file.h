@@ -10,7 +10,7 @@
 
 namespace kvq::io {
 
-inline constexpr int32_t kMatrixFileVersion = 1;
+inline constexpr int32_t kMatrixFileVersion = 2;
 inline constexpr size_t kMaxMatrixName = 200;
 
 /// What says that a file holds matrices.

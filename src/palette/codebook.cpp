@@ -15,7 +15,7 @@ struct Entry {
   size_t first_level;
   size_t levels;
   int32_t index_bits;
-  uint32_t multiplier;
+  uint32_t addend;
 };
 
 #include "palette/codebook_data.inc"
@@ -25,8 +25,7 @@ constexpr Codebook make_codebook(const Entry& entry) {
           entry.unit,
           std::span<const int8_t>(kLevels).subspan(entry.first_level, entry.levels),
           entry.index_bits,
-          entry.multiplier,
-          entry.family == Family::kTcx ? kComputedZeroPoint : 128};
+          entry.addend};
 }
 
 template <size_t... i>

@@ -12,20 +12,18 @@ namespace kvq::palette {
 ///
 /// nuq   levels[window]
 /// vq    levels[2 window + dim]
-/// tcq   u = window (window + 1) mod 2^16, levels[2 ((u >> (15 − index_bits)) mod 2^index_bits) + dim], of which the
-///       first one changes its sign if bit 15 of u is set
-/// tcx   a quarter of the sum of the four bytes of window · multiplier mod 2^32, rounded down, − zero_point
+/// tcq, tcx   u = window (window + addend) mod 2^16, levels[dims ((u >> (15 − index_bits)) mod 2^index_bits) + dim], of
+///            which the first one changes its sign if bit 15 of u is set
 struct Codebook {
   Code code;
   float unit;
-  std::span<const int8_t> levels;  // empty if computed
-  int32_t index_bits;              // of a table's entries
-  uint32_t multiplier;             // of a computed code
-  int32_t zero_point;              // level + zero_point is an unsigned byte
+  std::span<const int8_t> levels;
+  int32_t index_bits;  // of a table's entries
+  uint32_t addend;     // of a trellis
 };
 
-/// Of computed codes: near the mean of what they sum up.
-inline constexpr int32_t kComputedZeroPoint = 127;
+/// level + kZeroPoint is an unsigned byte, as byte products want them.
+inline constexpr int32_t kZeroPoint = 128;
 
 /// The codebook of a code that some scheme uses.
 const Codebook& codebook_of(const Code& code);
@@ -33,23 +31,18 @@ const Codebook& codebook_of(const Code& code);
 /// The level of one weight of a step, from −127 to 127.
 constexpr int32_t level_of(const Codebook& codebook, uint32_t window, int32_t dim) {
   const auto at = [&](uint32_t entry) {
-    return static_cast<int32_t>(codebook.levels[2 * entry + static_cast<uint32_t>(dim)]);
+    return static_cast<int32_t>(
+        codebook.levels[static_cast<uint32_t>(codebook.code.dims()) * entry + static_cast<uint32_t>(dim)]);
   };
   switch (codebook.code.family) {
     case Family::kNuq:
-      return codebook.levels[window];
     case Family::kVq:
       return at(window);
-    case Family::kTcq: {
-      const uint32_t u = window * (window + 1) & 0xFFFFU;
+    default: {
+      const uint32_t u = window * (window + codebook.addend) & 0xFFFFU;
       const uint32_t mask = (1U << static_cast<uint32_t>(codebook.index_bits)) - 1U;
       const int32_t level = at((u >> static_cast<uint32_t>(15 - codebook.index_bits)) & mask);
       return dim == 0 && (u >> 15U) != 0 ? -level : level;
-    }
-    default: {
-      const uint32_t product = window * codebook.multiplier;
-      const uint32_t sum = (product & 255U) + (product >> 8U & 255U) + (product >> 16U & 255U) + (product >> 24U);
-      return static_cast<int32_t>(sum / 4) - codebook.zero_point;
     }
   }
 }

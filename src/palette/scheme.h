@@ -10,7 +10,7 @@
 
 namespace kvq::palette {
 
-/// Q-Palette, section 3; a trellis whose levels are computed from the state; and FP16, for comparison and for layers
+/// Q-Palette, section 3; a trellis of single weights; and FP16, for comparison and for layers
 /// that are not to lose anything: no levels, no scales, no rotation, [16 columns, 16 rows] a tile.
 enum class Family : uint8_t { kNuq, kVq, kTcq, kTcx, kFloat16 };
 

@@ -34,22 +34,17 @@ constexpr Shape kShapes[] = {{16, 64}, {17, 192}, {31, 320}, {40, 4160}, {130, 5
 constexpr int32_t kBatches[] = {1, 2, 3, 5, 8, 9, 33, 65};
 constexpr int32_t kMostRows = 65;
 
-constexpr int32_t entries_of(const Code& code, int32_t index_bits) {
-  if (code.family == Family::kTcx) return 0;
-  return 1 << (code.family == Family::kTcq ? index_bits : code.window_bits());
-}
-
 // A codebook with any levels there can be: kernels must not depend on the trained ones.
 struct AnyCodebook {
   explicit AnyCodebook(const Code& code, unsigned seed) {
     std::mt19937 random(seed + static_cast<unsigned>(code.quarters));
-    const int32_t index_bits = code.family == Family::kTcq ? 9 + static_cast<int32_t>(seed % 3) : 0;
-    for (int32_t i = 0; i < entries_of(code, index_bits) * code.dims(); ++i) {
+    int32_t index_bits = code.window_bits();
+    if (code.family == Family::kTcq) index_bits = 9 + static_cast<int32_t>(seed % 3);
+    if (code.family == Family::kTcx) index_bits = 7;
+    for (int32_t i = 0; i < code.dims() << index_bits; ++i) {
       levels.push_back(static_cast<int8_t>(static_cast<int32_t>(random() % 255) - 127));
     }
-    const bool computed = code.family == Family::kTcx;
-    const auto multiplier = static_cast<uint32_t>(random()) >> (seed % 2 * 16);
-    codebook = {code, 0.01F, levels, index_bits, computed ? multiplier : 0, computed ? 127 : 128};
+    codebook = {code, 0.01F, levels, index_bits, static_cast<uint32_t>(random()) & 0xFFFFU};
   }
   AnyCodebook(const AnyCodebook&) = delete;
 

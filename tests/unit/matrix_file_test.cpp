@@ -86,7 +86,7 @@ TEST_CASE("fields of a matrix that do not fit together are refused by name") {
   refused("\"a.b.out\":\"17\"", "\"a.b.out\":\"18\"", "a.b.scales");
   refused("\"a.b.out\":\"17\"", "\"a.b.out\":\"x7\"", "a.b.out");
   refused("\"a.b.signs\"", "\"a.b.sighs\"", "a.b.signs");
-  refused("\"version\":\"1\"", "\"version\":\"2\"", "version", KVQ_E_MISMATCH);
+  refused("\"version\":\"2\"", "\"version\":\"1\"", "version", KVQ_E_MISMATCH);
 }
 
 TEST_CASE("scales of rows that are not finite are refused") {

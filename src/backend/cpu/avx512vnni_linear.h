@@ -35,7 +35,7 @@ inline void add_block(__m512i acc, const LinearSegment& segment, const Activatio
                       float* sums) {
   const size_t at = static_cast<size_t>(block) * static_cast<size_t>(group.rows) + static_cast<size_t>(row);
   const int32_t sum = group.sums[static_cast<size_t>(segment.half) * group.block_numbers() + at];
-  const __m512i zero = _mm512_set1_epi32(segment.codebook.zero_point * sum);
+  const __m512i zero = _mm512_set1_epi32(palette::kZeroPoint * sum);
   const __m512 scale = _mm512_set1_ps(group.scales[at] * segment.codebook.unit);
   const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(acc, zero)), scale);
   _mm512_storeu_ps(sums, _mm512_add_ps(_mm512_loadu_ps(sums), value));

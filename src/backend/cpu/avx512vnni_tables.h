@@ -14,7 +14,6 @@ void set_avx512vnni_softmax(KernelTable& table);
 // The kernels of packed matrices, by family.
 void set_avx512vnni_nuq(LinearKernels& kernels);
 void set_avx512vnni_vq(LinearKernels& kernels);
-void set_avx512vnni_tcq(LinearKernels& kernels);
-void set_avx512vnni_tcx(LinearKernels& kernels);
+void set_avx512vnni_trellis(LinearKernels& kernels);
 
 }  // namespace kvq::cpu

@@ -13,7 +13,7 @@ template <int kEntries>
 inline void fill_levels(const palette::Codebook& codebook, uint8_t (&levels)[kEntries]) {
   const int8_t* source = codebook.levels.data();
   const size_t last = codebook.levels.size() - 1;
-  for (size_t i = 0; i < kEntries; ++i) levels[i] = static_cast<uint8_t>(source[i & last] + codebook.zero_point);
+  for (size_t i = 0; i < kEntries; ++i) levels[i] = static_cast<uint8_t>(source[i & last] + palette::kZeroPoint);
 }
 
 /// One bit: a mask that chooses between two levels.
@@ -159,8 +159,7 @@ class ByteDecoder {
     HWY_UNROLL(8)
     for (int quad = 0; quad < kQuads; ++quad) {
       const __m512i codes = _mm512_loadu_si512(tile + 64 * quad);
-      const Selection bits = {_mm512_movepi8_mask(codes)};
-      out[quad] = look_up<1>(levels_, codes, bits);
+      out[quad] = Selection<1>({_mm512_movepi8_mask(codes)}).look_up(levels_, codes);
     }
   }
 

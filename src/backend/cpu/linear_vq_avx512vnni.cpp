@@ -19,8 +19,8 @@ class SmallPairDecoder {
     const size_t last = codebook.levels.size() / 2 - 1;
     alignas(64) uint8_t levels[2][64];
     for (size_t i = 0; i < 64; ++i) {
-      levels[0][i] = static_cast<uint8_t>(source[2 * (i & last)] + codebook.zero_point);
-      levels[1][i] = static_cast<uint8_t>(source[2 * (i & last) + 1] + codebook.zero_point);
+      levels[0][i] = static_cast<uint8_t>(source[2 * (i & last)] + palette::kZeroPoint);
+      levels[1][i] = static_cast<uint8_t>(source[2 * (i & last) + 1] + palette::kZeroPoint);
     }
     first_ = _mm512_load_si512(levels[0]);
     second_ = _mm512_load_si512(levels[1]);
@@ -56,9 +56,11 @@ class BytePairDecoder {
     HWY_UNROLL(8)
     for (int half = 0; half < 2; ++half) {
       const __m512i pairs = codes_.load(tile + 8 * kBits * half);
-      const Selection bits = {kBits > 7 ? _mm512_movepi8_mask(pairs) : 0};
-      out[2 * half] = look_up<kBits - 7>(tables_.first, pairs, bits);
-      out[2 * half + 1] = look_up<kBits - 7>(tables_.second, pairs, bits);
+      std::array<__mmask64, kBits - 7> bits;
+      if constexpr (kBits > 7) bits[0] = _mm512_movepi8_mask(pairs);
+      const Selection<kBits - 7> selection(bits);
+      out[2 * half] = selection.look_up(tables_.first, pairs);
+      out[2 * half + 1] = selection.look_up(tables_.second, pairs);
     }
   }
 
@@ -80,20 +82,26 @@ class WordPairDecoder {
     HWY_UNROLL(8)
     for (int half = 0; half < 2; ++half) {
       const uint8_t* codes = tile + 8 * kBits * half;
-      const __m512i first = windows_.load(codes);
-      const __m512i second = windows_.load(codes + 4 * kBits);
+      __m512i first;
+      __m512i second;
+      windows_.load(codes, first, second);
       const __m512i low = bytes_.lower(first, second);
       const __m512i high = bytes_.upper(first, second);
-      const Selection bits = {_mm512_movepi8_mask(low), _mm512_test_epi8_mask(high, _mm512_set1_epi8(1)),
-                              kBits > 9 ? _mm512_test_epi8_mask(high, _mm512_set1_epi8(2)) : 0};
-      out[2 * half] = look_up<kBits - 7>(tables_.first, low, bits);
-      out[2 * half + 1] = look_up<kBits - 7>(tables_.second, low, bits);
+      std::array<__mmask64, kBits - 7> bits;
+      bits[0] = _mm512_movepi8_mask(low);
+      for (int bit = 1; bit < kBits - 7; ++bit) {
+        bits[static_cast<size_t>(bit)] =
+            _mm512_test_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(1 << (bit - 1))));
+      }
+      const Selection<kBits - 7> selection(bits);
+      out[2 * half] = selection.look_up(tables_.first, low);
+      out[2 * half + 1] = selection.look_up(tables_.second, low);
     }
   }
 
  private:
   WordWindows windows_;
-  Bytes bytes_;
+  Bytes<> bytes_;
   PairTables<kBits> tables_;
 };
 

@@ -97,7 +97,19 @@ struct LevelTable {
   LevelTable(const palette::Codebook& codebook, int32_t dims, int32_t dim) {
     for (int32_t i = 0; i < kEntries; ++i) {
       const int32_t level = i < 1 << kBits ? codebook.levels[static_cast<size_t>(i * dims + dim)] : 0;
-      bytes[i] = static_cast<uint8_t>(level + codebook.zero_point);
+      bytes[i] = static_cast<uint8_t>(level + palette::kZeroPoint);
+    }
+  }
+
+  /// Of codes with anything above `kBits` bits.
+  HWY_INLINE ByteVector look_up(ByteVector codes) const {
+    if constexpr (kBits <= kShuffledBits) {
+      return look_up_bytes<kBits>(bytes, codes);
+    } else {
+      HWY_ALIGN uint8_t lanes[hn::MaxLanes(ByteTag())];
+      hn::Store(codes, ByteTag(), lanes);
+      for (uint8_t& lane : lanes) lane = bytes[lane & (kEntries - 1)];
+      return hn::Load(ByteTag(), lanes);
     }
   }
 
@@ -118,17 +130,8 @@ class TableDecoder {
     for (int32_t code = 0; code < palette::kTileWeights / kDims; code += kLanes) {
       const ByteVector codes = codes_.load(tile + code / 8 * kBits);
       uint8_t* target = out + code / kQuadBytes * kQuadBytes * kDims + code % kQuadBytes;
-      if constexpr (kBits <= kShuffledBits) {
-        hn::StoreU(look_up_bytes<kBits>(first_.bytes, codes), d, target);
-        if (kDims == 2) hn::StoreU(look_up_bytes<kBits>(second_.bytes, codes), d, target + kQuadBytes);
-      } else {
-        HWY_ALIGN uint8_t indices[kLanes];
-        hn::Store(codes, d, indices);
-        for (int32_t i = 0; i < kLanes; ++i) {
-          target[i] = first_.bytes[indices[i]];
-          if (kDims == 2) target[i + kQuadBytes] = second_.bytes[indices[i]];
-        }
-      }
+      hn::StoreU(first_.look_up(codes), d, target);
+      if (kDims == 2) hn::StoreU(second_.look_up(codes), d, target + kQuadBytes);
     }
   }
 

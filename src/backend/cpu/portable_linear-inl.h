@@ -76,7 +76,7 @@ HWY_INLINE void multiply_block(const uint8_t* levels, const LinearSegment& segme
   for (int r = 0; r < kRows; ++r) {
     const size_t at = static_cast<size_t>(block) * rows + static_cast<size_t>(first + r);
     const int32_t sum = group.sums[static_cast<size_t>(segment.half) * group.block_numbers() + at];
-    const auto zero = hn::Set(d, segment.codebook.zero_point * sum);
+    const auto zero = hn::Set(d, palette::kZeroPoint * sum);
     const auto scale = hn::Set(df, group.scales[at] * segment.codebook.unit);
     for (size_t a = 0; a < kRowVectors; ++a) {
       float* target = sums + static_cast<size_t>(r) * palette::kTileRows + a * hn::Lanes(d);

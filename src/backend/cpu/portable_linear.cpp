@@ -19,11 +19,11 @@ namespace kvq::cpu::HWY_NAMESPACE {
 void multiply_tcq(const LinearSegment& segment, const ActivationGroup* groups, int32_t count, float* sums) {
   switch (segment.codebook.index_bits) {
     case 9:
-      return multiply_packed<TrellisDecoder<9>>(segment, groups, count, sums);
+      return multiply_packed<PairTrellisDecoder<9>>(segment, groups, count, sums);
     case 10:
-      return multiply_packed<TrellisDecoder<10>>(segment, groups, count, sums);
+      return multiply_packed<PairTrellisDecoder<10>>(segment, groups, count, sums);
     default:
-      return multiply_packed<TrellisDecoder<11>>(segment, groups, count, sums);
+      return multiply_packed<PairTrellisDecoder<11>>(segment, groups, count, sums);
   }
 }
 
@@ -48,7 +48,7 @@ const LinearKernels& linear_kernels() {
     vq[20] = multiply_packed<LongPairDecoder<10>>;
     for (int32_t quarters = 6; quarters <= 20; quarters += 2) {
       tcq[quarters] = multiply_tcq;
-      tcx[quarters] = multiply_packed<ComputedDecoder>;
+      tcx[quarters] = multiply_packed<TrellisDecoder>;
     }
     return kernels;
   }();

@@ -37,48 +37,27 @@ class WrappedTile {
 
 #if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
 
-// Windows one at a time: emulated high products meet GCC PR 106322.
-
-HWY_INLINE uint32_t window(const palette::Code& code, const uint8_t* tile, int32_t step) {
-  const auto bit = static_cast<uint32_t>(code.first_bit(step));
-  uint32_t bits = 0;
-  std::memcpy(&bits, tile + bit / 8, sizeof(bits));
-  return bits >> (bit % 8) & 0xFFFFU;
-}
-
+/// Windows one at a time: emulated high products meet GCC PR 106322.
 class Windows {
  public:
-  Windows(const palette::Code& code, int32_t /*first*/, int32_t /*spacing*/) : code_(code) {}
+  Windows(const palette::Code& code, int32_t first, int32_t spacing) : code_(code), first_(first), spacing_(spacing) {}
 
   WindowVector load(const uint8_t* tile, int32_t step) const {
     const WindowTag d;
     HWY_ALIGN uint16_t windows[hn::MaxLanes(WindowTag())];
     for (int32_t i = 0; i < static_cast<int32_t>(hn::Lanes(d)); ++i) {
-      windows[i] = static_cast<uint16_t>(window(code_, tile, step + i));
+      const auto bit = static_cast<uint32_t>(code_.first_bit(step + first_ + i * spacing_));
+      uint32_t bits = 0;
+      std::memcpy(&bits, tile + bit / 8, sizeof(bits));
+      windows[i] = static_cast<uint16_t>(bits >> (bit % 8));
     }
     return hn::Load(d, windows);
   }
 
  private:
   palette::Code code_;
-};
-
-/// Computed trellis codes: a quarter of the sum of the bytes of window · multiplier.
-class ComputedDecoder {
- public:
-  explicit ComputedDecoder(const palette::Codebook& codebook) : codebook_(codebook) {}
-
-  void decode(const uint8_t* tile, uint8_t* out) const {
-    const WrappedTile wrapped(tile, codebook_.code.tile_bytes());
-    for (int32_t step = 0; step < palette::kTileWeights; ++step) {
-      const uint32_t product = window(codebook_.code, wrapped.data(), step) * codebook_.multiplier;
-      const uint32_t pairs = (product & 0xFF00FFU) + (product >> 8U & 0xFF00FFU);
-      out[step] = static_cast<uint8_t>(((pairs & 0xFFFFU) + (pairs >> 16U)) / 4);
-    }
-  }
-
- private:
-  const palette::Codebook& codebook_;
+  int32_t first_;
+  int32_t spacing_;
 };
 
 #else
@@ -120,45 +99,6 @@ class Windows {
   HWY_ALIGN uint16_t left_[8];
   size_t block_bytes_;
   size_t bits_per_8_;  // of 16 steps
-};
-
-/// Computed trellis codes: a quarter of the sum of the bytes of window · multiplier.
-class ComputedDecoder {
- public:
-  explicit ComputedDecoder(const palette::Codebook& codebook)
-      : even_(codebook.code, 0, 2),
-        odd_(codebook.code, 1, 2),
-        tile_bytes_(codebook.code.tile_bytes()),
-        multiplier_(codebook.multiplier) {}
-
-  HWY_INLINE void decode(const uint8_t* tile, uint8_t* out) const {
-    const ByteTag bytes;
-    const WrappedTile wrapped(tile, tile_bytes_);
-    constexpr auto kLanes = static_cast<int32_t>(hn::MaxLanes(ByteTag()));
-    for (int32_t step = 0; step < palette::kTileWeights; step += kLanes) {
-      const auto even = levels(even_.load(wrapped.data(), step));
-      const auto odd = levels(odd_.load(wrapped.data(), step));
-      hn::StoreU(hn::BitCast(bytes, hn::Or(even, hn::ShiftLeft<8>(odd))), bytes, out + step);
-    }
-  }
-
- private:
-  HWY_INLINE WindowVector levels(WindowVector windows) const {
-    const WindowTag d;
-    const auto lower_factor = hn::Set(d, static_cast<uint16_t>(multiplier_ & 0xFFFFU));
-    const auto lower = hn::Mul(windows, lower_factor);
-    const auto upper = hn::Add(hn::MulHigh(windows, lower_factor),
-                               hn::Mul(windows, hn::Set(d, static_cast<uint16_t>(multiplier_ >> 16U))));
-    const auto mask = hn::Set(d, uint16_t{0xFF});
-    const auto even_bytes = hn::Add(hn::And(lower, mask), hn::And(upper, mask));
-    const auto odd_bytes = hn::Add(hn::ShiftRight<8>(lower), hn::ShiftRight<8>(upper));
-    return hn::ShiftRight<2>(hn::Add(even_bytes, odd_bytes));
-  }
-
-  Windows even_;
-  Windows odd_;
-  size_t tile_bytes_;
-  uint32_t multiplier_;
 };
 
 #endif
@@ -207,7 +147,7 @@ class LongPairDecoder {
   explicit LongPairDecoder(const palette::Codebook& codebook) : lookup_(codebook.code) {
     for (size_t i = 0; i < size_t{1} << kBits; ++i) {
       lookup_.table[i] =
-          pair_of_bytes(codebook.levels[2 * i] + codebook.zero_point, codebook.levels[2 * i + 1] + codebook.zero_point);
+          pair_of_bytes(codebook.levels[2 * i] + palette::kZeroPoint, codebook.levels[2 * i + 1] + palette::kZeroPoint);
     }
   }
 
@@ -221,28 +161,68 @@ class LongPairDecoder {
   PairLookup<kBits> lookup_;
 };
 
-/// Trellis codes of pairs; the sign is the highest bit of an entry.
+/// What trellises look up, below the sign.
+HWY_INLINE WindowVector hash(WindowVector windows, uint16_t addend) {
+  return hn::Mul(windows, hn::Add(windows, hn::Set(WindowTag(), addend)));
+}
+
+/// Trellis codes of pairs.
 template <int kIndexBits>
-class TrellisDecoder {
+class PairTrellisDecoder {
  public:
-  explicit TrellisDecoder(const palette::Codebook& codebook) : lookup_(codebook.code) {
+  explicit PairTrellisDecoder(const palette::Codebook& codebook)
+      : lookup_(codebook.code), addend_(static_cast<uint16_t>(codebook.addend)) {
     constexpr size_t kEntries = size_t{1} << kIndexBits;
     for (size_t i = 0; i < kEntries; ++i) {
-      const int32_t second = codebook.levels[2 * i + 1] + codebook.zero_point;
-      lookup_.table[i] = pair_of_bytes(codebook.zero_point + codebook.levels[2 * i], second);
-      lookup_.table[i + kEntries] = pair_of_bytes(codebook.zero_point - codebook.levels[2 * i], second);
+      const int32_t second = codebook.levels[2 * i + 1] + palette::kZeroPoint;
+      lookup_.table[i] = pair_of_bytes(palette::kZeroPoint + codebook.levels[2 * i], second);
+      lookup_.table[i + kEntries] = pair_of_bytes(palette::kZeroPoint - codebook.levels[2 * i], second);
     }
   }
 
   HWY_INLINE void decode(const uint8_t* tile, uint8_t* out) const {
-    const WindowTag d;
-    lookup_.decode(tile, out, [d](WindowVector windows) {
-      return hn::ShiftRight<15 - kIndexBits>(hn::Mul(windows, hn::Add(windows, hn::Set(d, uint16_t{1}))));
-    });
+    lookup_.decode(tile, out,
+                   [this](WindowVector windows) { return hn::ShiftRight<15 - kIndexBits>(hash(windows, addend_)); });
   }
 
  private:
   PairLookup<kIndexBits + 1> lookup_;
+  uint16_t addend_;
+};
+
+/// Trellis codes of single weights: the upper bytes of hashes.
+class TrellisDecoder {
+ public:
+  explicit TrellisDecoder(const palette::Codebook& codebook)
+      : even_(codebook.code, 0, 2),
+        odd_(codebook.code, 1, 2),
+        table_(codebook, 1, 0),
+        tile_bytes_(codebook.code.tile_bytes()),
+        addend_(static_cast<uint16_t>(codebook.addend)) {}
+
+  HWY_INLINE void decode(const uint8_t* tile, uint8_t* out) const {
+    const WrappedTile wrapped(tile, tile_bytes_);
+    constexpr auto kLanes = static_cast<int32_t>(hn::MaxLanes(ByteTag()));
+    for (int32_t step = 0; step < palette::kTileWeights; step += kLanes) {
+      const auto even = hn::ShiftRight<8>(hash(even_.load(wrapped.data(), step), addend_));
+      const auto odd = hn::And(hash(odd_.load(wrapped.data(), step), addend_), hn::Set(WindowTag(), uint16_t{0xFF00}));
+      hn::StoreU(levels(hn::BitCast(ByteTag(), hn::Or(even, odd))), ByteTag(), out + step);
+    }
+  }
+
+ private:
+  /// 128 + level becomes 128 − level where the upper byte of a hash has the sign: 256 less it.
+  HWY_INLINE ByteVector levels(ByteVector upper) const {
+    const hn::RebindToSigned<ByteTag> d;
+    const auto level = hn::BitCast(d, table_.look_up(upper));
+    return hn::BitCast(ByteTag(), hn::IfNegativeThenElse(hn::BitCast(d, upper), hn::Neg(level), level));
+  }
+
+  Windows even_;
+  Windows odd_;
+  LevelTable<7> table_;
+  size_t tile_bytes_;
+  uint16_t addend_;
 };
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

@@ -8,8 +8,7 @@ const LinearKernels& linear_kernels() {
     LinearKernels kernels = avx512_byte_kernels();
     set_avx512vnni_nuq(kernels);
     set_avx512vnni_vq(kernels);
-    set_avx512vnni_tcq(kernels);
-    set_avx512vnni_tcx(kernels);
+    set_avx512vnni_trellis(kernels);
     return kernels;
   }();
   return kKernels;
