@@ -246,8 +246,10 @@ KVQ_API kvq_status kvq_device_describe(kvq_device device, int32_t index, const c
 /** Number of CPU instruction sets that this build has kernels for and this machine can run. \since 0.1 */
 KVQ_API int32_t kvq_cpu_isa_count(void);
 
-/** Name of instruction set `index`, best first ("avx512vnni", "avx512", "avx2", "baseline", …); NULL if out of range.
- *  Static. \since 0.1 */
+/** Name of instruction set `index`, best first ("amx", "avx512vnni", "avx512", "avx2", "baseline"); NULL if out of
+ * range. Static. "amx" is "avx512vnni" with products of tiles for linear layers on five rows and more; where a
+ * processor has tiles, the first call that looks for instruction sets asks Linux to let this process use them. \since
+ * 0.1 */
 KVQ_API const char* kvq_cpu_isa_name(int32_t index);
 
 /* ---------------------------------------------------------------------------------------------------------- policy */
@@ -955,7 +957,7 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch);
  *  a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any before it.
  *
  *  Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
- *  sets with int8 dot products ("avx512vnni") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)
+ *  sets with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)
  *  fixed-point queries and probabilities, whose error stays well below that of the format itself; select "avx512" or
  *  "avx2" in ::kvq_context_options for FP32 products. On a GPU queries, probabilities and their products with a page's
  *  scales are rounded to FP16.

@@ -10,7 +10,7 @@
 
 namespace conformance {
 
-bool has_fixed_point_products(const std::string& isa) { return isa == "avx512vnni"; }
+bool has_fixed_point_products(const std::string& isa) { return isa == "avx512vnni" || isa == "amx"; }
 
 namespace {
 

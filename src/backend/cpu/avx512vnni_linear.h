@@ -16,6 +16,9 @@ namespace {
 /// Four columns of 16 rows.
 inline constexpr int kQuads = 4;
 inline constexpr size_t kQuadBytes = 64;
+/// Four inputs of a row of activations, and what of the row lies side by side.
+inline constexpr ptrdiff_t kQuadSize = 4;
+inline constexpr ptrdiff_t kRowBytes = kQuadSize * kQuadsTogether;
 /// How far ahead of each stream codes are fetched.
 inline constexpr size_t kAhead = 1536;
 
@@ -47,7 +50,6 @@ inline void multiply_panels(const Decoder& decoder, const LinearSegment& segment
                             const ActivationGroup& group, float* sums) {
   const size_t tile_bytes = decoder.tile_bytes();
   const int32_t end = segment.first_column + segment.columns;
-  const std::byte* x = group.quads + segment.first_column * kRows;
   for (int32_t column = segment.first_column; column < end;) {
     const int32_t block = column / palette::kActivationBlock;
     const int32_t stop = (block + 1) * palette::kActivationBlock < end ? (block + 1) * palette::kActivationBlock : end;
@@ -58,6 +60,7 @@ inline void multiply_panels(const Decoder& decoder, const LinearSegment& segment
       for (int r = 0; r < kRows; ++r) acc[p][r] = _mm512_setzero_si512();
     }
     for (; column < stop; column += palette::kTileColumns) {
+      const std::byte* x = group.quads + kQuadSize * group.quad_at(column, 0);
       HWY_UNROLL(8)
       for (int p = 0; p < kPanels; ++p) {
         TileBytes tile;
@@ -68,11 +71,11 @@ inline void multiply_panels(const Decoder& decoder, const LinearSegment& segment
         for (int quad = 0; quad < kQuads; ++quad) {
           HWY_UNROLL(8)
           for (int r = 0; r < kRows; ++r) {
-            acc[p][r] = _mm512_dpbusd_epi32(acc[p][r], tile[quad], broadcast_quad(x + 4 * (quad * kRows + r)));
+            acc[p][r] =
+                _mm512_dpbusd_epi32(acc[p][r], tile[quad], broadcast_quad(x + kRowBytes * r + kQuadSize * quad));
           }
         }
       }
-      x += 4 * kQuads * kRows;
       codes += tile_bytes;
     }
     HWY_UNROLL(8)
@@ -84,37 +87,6 @@ inline void multiply_panels(const Decoder& decoder, const LinearSegment& segment
     }
   }
 }
-
-/// Decoded columns of one panel and block with all rows of one group.
-template <int kRows>
-inline void multiply_decoded(const uint8_t* levels, const LinearSegment& segment, int32_t column, int32_t stop,
-                             const ActivationGroup& group, float* sums) {
-  __m512i acc[kRows];
-  HWY_UNROLL(8)
-  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_si512();
-  const std::byte* x = group.quads + column * kRows;
-  for (int32_t i = column; i < stop; i += 4, x += 4 * kRows, levels += kQuadBytes) {
-    const __m512i quad = _mm512_load_si512(levels);
-    HWY_UNROLL(8)
-    for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbusd_epi32(acc[r], quad, broadcast_quad(x + 4 * r));
-  }
-  HWY_UNROLL(8)
-  for (int r = 0; r < kRows; ++r) {
-    add_block(acc[r], segment, group, column / palette::kActivationBlock, r, sums + r * palette::kTileRows);
-  }
-}
-
-using DecodedKernel = void (*)(const uint8_t* levels, const LinearSegment& segment, int32_t column, int32_t stop,
-                               const ActivationGroup& group, float* sums);
-inline constexpr DecodedKernel kDecodedKernels[kGroupRows + 1] = {nullptr,
-                                                                  multiply_decoded<1>,
-                                                                  multiply_decoded<2>,
-                                                                  multiply_decoded<3>,
-                                                                  multiply_decoded<4>,
-                                                                  multiply_decoded<5>,
-                                                                  multiply_decoded<6>,
-                                                                  multiply_decoded<7>,
-                                                                  multiply_decoded<8>};
 
 /// Panels one after the other, each decoded once for all groups, a block at a time.
 template <typename Decoder>
@@ -134,11 +106,7 @@ inline void decode_and_multiply(const Decoder& decoder, const LinearSegment& seg
       HWY_UNROLL(8)
       for (int quad = 0; quad < kQuads; ++quad, out += kQuadBytes) _mm512_store_si512(out, tile[quad]);
     }
-    float* target = sums;
-    for (int32_t g = 0; g < count; ++g) {
-      kDecodedKernels[groups[g].rows](levels, segment, column, stop, groups[g], target);
-      target += groups[g].rows * palette::kTileRows;
-    }
+    segment.products.multiply(levels, segment, column, stop, groups, count, sums);
     column = stop;
   }
 }
@@ -174,12 +142,16 @@ inline void multiply_few_rows(const Decoder& decoder, const LinearSegment& segme
 template <typename Decoder>
 void multiply_packed(const LinearSegment& segment, const ActivationGroup* groups, int32_t count, float* sums) {
   const Decoder decoder(segment.codebook);
-  if (count == 1) return multiply_few_rows<Decoder, kGroupRows>(decoder, segment, groups[0], sums);
+  if (count == 1 && groups[0].rows < segment.products.least_rows) {
+    return multiply_few_rows<Decoder, kGroupRows>(decoder, segment, groups[0], sums);
+  }
+  segment.products.begin(groups[0].rows);
   for (int32_t panel = 0; panel < segment.panels; ++panel) {
     const uint8_t* codes = segment.codes + static_cast<size_t>(panel) * segment.stride;
     decode_and_multiply(decoder, segment, codes, groups, count, sums);
     for (int32_t g = 0; g < count; ++g) sums += groups[g].rows * palette::kTileRows;
   }
+  segment.products.end();
 }
 
 }  // namespace

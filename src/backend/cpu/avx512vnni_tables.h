@@ -16,4 +16,7 @@ void set_avx512vnni_nuq(LinearKernels& kernels);
 void set_avx512vnni_vq(LinearKernels& kernels);
 void set_avx512vnni_trellis(LinearKernels& kernels);
 
+DecodedProducts avx512vnni_products();
+DecodedProducts amx_products();
+
 }  // namespace kvq::cpu

@@ -7,8 +7,6 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-#include <array>
-
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")
 
 namespace kvq::cpu {
@@ -155,7 +153,13 @@ class Bytes {
 template <int kBits>
 class Selection {
  public:
-  explicit Selection(const std::array<__mmask64, kBits>& bits) : bits_(bits) {}
+  /// Of `kBits` masks, or one that means nothing.
+  static constexpr int kMasks = kBits > 0 ? kBits : 1;
+
+  explicit Selection(const __mmask64 (&bits)[kMasks]) {
+    HWY_UNROLL(4)
+    for (int i = 0; i < kMasks; ++i) bits_[i] = bits[i];
+  }
 
   /// table[index] of 64 indices with their seven bits in `low`.
   inline __m512i look_up(const __m512i* table, __m512i low) const {
@@ -180,7 +184,7 @@ class Selection {
     }
   }
 
-  std::array<__mmask64, kBits> bits_;
+  __mmask64 bits_[kMasks];
 };
 
 /// Levels of pairs as unsigned bytes, a table for each of the two weights.

@@ -22,6 +22,7 @@ struct Tables {
 #if defined(KVQ_HAVE_AVX512VNNI)
     if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0 &&
         (hwy::SupportedTargets() & HWY_AVX3) != 0) {
+      if (can_use_amx()) add(amx_table());
       add(avx512vnni_table());
     }
 #endif

@@ -125,9 +125,9 @@ struct LinearPass {
     size_t i = 0;
     for (const palette::Segment& segment : matrix.segments) {
       const Half half = halves ? static_cast<Half>(i) : Half::kBoth;
-      kernels.kernel(segment.code)(
-          {*job.codebooks[i], segment.first_column, segment.columns, half, codes, job.panel_bytes, panels},
-          space.groups, groups(), sums);
+      kernels.kernel(segment.code)({*job.codebooks[i], segment.first_column, segment.columns, half, codes,
+                                    job.panel_bytes, panels, kernels.products},
+                                   space.groups, groups(), sums);
       codes += static_cast<size_t>(segment.columns / palette::kTileColumns) * segment.code.tile_bytes();
       ++i;
     }

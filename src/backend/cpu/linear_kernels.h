@@ -14,6 +14,9 @@ inline constexpr int32_t kGroupRows = 8;
 /// Panels that kernels may read side by side: memory gives more to several streams than to one.
 inline constexpr int32_t kLinearPanels = 4;
 
+/// Quads of a row that lie side by side.
+inline constexpr int32_t kQuadsTogether = palette::kInputMultiple / 4;
+
 /// Which inputs of a block the sums of integers are over. Rows that are written in two codes need them by halves.
 enum class Half : int32_t { kLower, kUpper, kBoth };
 inline constexpr size_t kHalves = 3;
@@ -27,10 +30,15 @@ constexpr int32_t activation_blocks(int32_t in) {
 struct ActivationGroup {
   int32_t rows;
   int32_t in;
-  std::byte* quads;  // [in / 4, rows]: int8 of four inputs, or as two words of the even and two of the odd ones
+  std::byte* quads;  // [in / 64, rows, 16]: int8 of four inputs, or as two words of the even and two of the odd ones
   float* scales;     // [blocks, rows]
   int32_t* sums;     // [halves, blocks, rows], of integers
 
+  /// Number of the quad that begins with an input of a row.
+  size_t quad_at(int32_t input, int32_t row) const {
+    return static_cast<size_t>((input / palette::kInputMultiple * rows + row) * kQuadsTogether +
+                               input % palette::kInputMultiple / 4);
+  }
   size_t block_numbers() const { return static_cast<size_t>(activation_blocks(in)) * static_cast<size_t>(rows); }
 };
 
@@ -55,6 +63,18 @@ using RoundKernel = void (*)(const ActivationRow& row, const uint8_t* signs, flo
 /// Place a row in a group.
 using WidenKernel = void (*)(const ActivationRow& row, const FloatGroup& group, int32_t index);
 
+struct LinearSegment;
+
+/// Products with the levels of one panel between two columns of a block, [columns / 4, rows of the panel, 4]; for
+/// kernels that decode before they multiply by many rows.
+struct DecodedProducts {
+  int32_t least_rows;           // with which this is faster than products while decoding
+  void (*begin)(int32_t rows);  // of the first group
+  void (*multiply)(const uint8_t* levels, const LinearSegment& segment, int32_t column, int32_t stop,
+                   const ActivationGroup* groups, int32_t count, float* sums);
+  void (*end)();
+};
+
 /// The columns of some panels that are in one code.
 struct LinearSegment {
   const palette::Codebook& codebook;
@@ -64,6 +84,7 @@ struct LinearSegment {
   const uint8_t* codes;  // of the first panel
   size_t stride;         // bytes from one panel to the next
   int32_t panels;        // up to kLinearPanels
+  const DecodedProducts& products;
 };
 
 /// sums[panel][row][r] += Σ over blocks of (Σ level · integer) · (scale · unit), blocks in order and nothing fused, so
@@ -95,6 +116,7 @@ struct LinearKernels {
   WidenKernel widen;
   Float16LinearKernel float16;
   StoreLinearKernel store;
+  DecodedProducts products;    // where kernels have any use for it
   LinearKernel packed[4][33];  // by family and quarters of a bit; null where there is no such code
 
   LinearKernel kernel(const palette::Code& code) const {

@@ -112,10 +112,10 @@ class PairTrellisDecoder {
   static constexpr int kLowerIndexBits = kIndexBits - 7;
 
   static HWY_INLINE Selection<kLowerIndexBits> select(__m512i lower) {
-    std::array<__mmask64, kLowerIndexBits> bits;
+    __mmask64 bits[kLowerIndexBits];
     for (int bit = 0; bit < kLowerIndexBits; ++bit) {
       const __m512i place = _mm512_set1_epi8(static_cast<char>(1 << (8 - kLowerIndexBits + bit)));
-      bits[static_cast<size_t>(bit)] = _mm512_test_epi8_mask(lower, place);
+      bits[bit] = _mm512_test_epi8_mask(lower, place);
     }
     return Selection<kLowerIndexBits>(bits);
   }

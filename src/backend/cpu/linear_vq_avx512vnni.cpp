@@ -56,9 +56,7 @@ class BytePairDecoder {
     HWY_UNROLL(8)
     for (int half = 0; half < 2; ++half) {
       const __m512i pairs = codes_.load(tile + 8 * kBits * half);
-      std::array<__mmask64, kBits - 7> bits;
-      if constexpr (kBits > 7) bits[0] = _mm512_movepi8_mask(pairs);
-      const Selection<kBits - 7> selection(bits);
+      const Selection<kBits - 7> selection({_mm512_movepi8_mask(pairs)});
       out[2 * half] = selection.look_up(tables_.first, pairs);
       out[2 * half + 1] = selection.look_up(tables_.second, pairs);
     }
@@ -87,11 +85,9 @@ class WordPairDecoder {
       windows_.load(codes, first, second);
       const __m512i low = bytes_.lower(first, second);
       const __m512i high = bytes_.upper(first, second);
-      std::array<__mmask64, kBits - 7> bits;
-      bits[0] = _mm512_movepi8_mask(low);
+      __mmask64 bits[kBits - 7] = {_mm512_movepi8_mask(low)};
       for (int bit = 1; bit < kBits - 7; ++bit) {
-        bits[static_cast<size_t>(bit)] =
-            _mm512_test_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(1 << (bit - 1))));
+        bits[bit] = _mm512_test_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(1 << (bit - 1))));
       }
       const Selection<kBits - 7> selection(bits);
       out[2 * half] = selection.look_up(tables_.first, low);

@@ -93,16 +93,16 @@ HWY_INLINE int32_t sum_of(const int8_t* integers, int32_t n) {
   return sum;
 }
 
-/// Every quad of a row: `kWords` spreads its even and then its odd inputs to words.
+/// Quads of a row that lie side by side: `kWords` spreads their even and then their odd inputs to words.
 template <bool kWords>
-HWY_INLINE void place_quads(const int8_t* integers, int32_t n, std::byte* out, size_t stride) {
-  for (int32_t i = 0; i < n; i += 4, out += stride) {
-    if constexpr (kWords) {
+HWY_INLINE void place_quads(const int8_t* integers, std::byte* out) {
+  if constexpr (kWords) {
+    for (int32_t i = 0; i < palette::kInputMultiple; i += 4, out += 8) {
       const int16_t words[4] = {integers[i], integers[i + 2], integers[i + 1], integers[i + 3]};
       std::memcpy(out, words, sizeof(words));
-    } else {
-      std::memcpy(out, integers + i, 4);
     }
+  } else {
+    std::memcpy(out, integers, palette::kInputMultiple);
   }
 }
 
@@ -133,8 +133,9 @@ void round_row(const ActivationRow& row, const uint8_t* signs, float* work, cons
     const size_t at = static_cast<size_t>(block) * rows + place;
     group.scales[at] = scale;
     for (size_t half = 0; half < kHalves; ++half) group.sums[half * group.block_numbers() + at] = sums[half];
-    place_quads<kWords>(integers, n, group.quads + (static_cast<size_t>(first / 4) * rows + place) * kQuadBytes,
-                        rows * kQuadBytes);
+    for (int32_t i = 0; i < n; i += palette::kInputMultiple) {
+      place_quads<kWords>(integers + i, group.quads + group.quad_at(first + i, index) * kQuadBytes);
+    }
   }
 }
 

@@ -55,8 +55,8 @@ HWY_INLINE void multiply_block(const uint8_t* levels, const LinearSegment& segme
     for (auto& each : row) each = hn::Zero(d);
   }
   const auto rows = static_cast<size_t>(group.rows);
-  const std::byte* x = group.quads + (static_cast<size_t>(column / 4) * rows + static_cast<size_t>(first)) * 8;
-  for (int32_t i = 0; i < columns; i += 4, x += rows * 8, levels += 4 * palette::kTileRows) {
+  for (int32_t i = column; i < column + columns; i += 4, levels += 4 * palette::kTileRows) {
+    const std::byte* x = group.quads + group.quad_at(i, first) * 8;
     hn::Vec<WordTag> even[kRowVectors];
     hn::Vec<WordTag> odd[kRowVectors];
     for (size_t a = 0; a < kRowVectors; ++a) {
@@ -65,8 +65,8 @@ HWY_INLINE void multiply_block(const uint8_t* levels, const LinearSegment& segme
       odd[a] = hn::BitCast(dw, hn::ShiftRight<8>(bytes));
     }
     for (int r = 0; r < kRows; ++r) {
-      const auto x_even = broadcast_words(x + 8 * r);
-      const auto x_odd = broadcast_words(x + 8 * r + 4);
+      const auto x_even = broadcast_words(x + 8 * kQuadsTogether * r);
+      const auto x_odd = broadcast_words(x + 8 * kQuadsTogether * r + 4);
       for (size_t a = 0; a < kRowVectors; ++a) {
         acc[r][a] = add_products(odd[a], x_odd, add_products(even[a], x_even, acc[r][a]));
       }
@@ -180,6 +180,7 @@ inline void multiply_float16(const uint16_t* panels, size_t stride, int32_t coun
       };
       rows_at_once.template operator()<kMost>();
       rows_at_once.template operator()<kMost / 2>();
+      if constexpr (kMost > 4) rows_at_once.template operator()<2>();
       rows_at_once.template operator()<1>();
     }
   }

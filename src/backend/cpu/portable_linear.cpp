@@ -29,7 +29,7 @@ void multiply_tcq(const LinearSegment& segment, const ActivationGroup* groups, i
 
 const LinearKernels& linear_kernels() {
   static const LinearKernels kKernels = [] {
-    LinearKernels kernels = {8, round_row<true>, widen_row, multiply_float16, store_linear, {}};
+    LinearKernels kernels = {8, round_row<true>, widen_row, multiply_float16, store_linear, {}, {}};
     auto& [nuq, vq, tcq, tcx] = kernels.packed;
     nuq[4] = multiply_packed<TableDecoder<1, 1>>;
     nuq[8] = multiply_packed<TableDecoder<1, 2>>;
@@ -56,7 +56,7 @@ const LinearKernels& linear_kernels() {
 }
 
 #if HWY_TARGET == HWY_AVX3
-LinearKernels byte_kernels() { return {4, round_row<false>, widen_row, multiply_float16, store_linear, {}}; }
+LinearKernels byte_kernels() { return {4, round_row<false>, widen_row, multiply_float16, store_linear, {}, {}}; }
 #endif
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

@@ -3,15 +3,13 @@
 namespace kvq::cpu {
 namespace {
 
-const LinearKernels& linear_kernels() {
-  static const LinearKernels kKernels = [] {
-    LinearKernels kernels = avx512_byte_kernels();
-    set_avx512vnni_nuq(kernels);
-    set_avx512vnni_vq(kernels);
-    set_avx512vnni_trellis(kernels);
-    return kernels;
-  }();
-  return kKernels;
+LinearKernels linear_kernels(const DecodedProducts& products) {
+  LinearKernels kernels = avx512_byte_kernels();
+  kernels.products = products;
+  set_avx512vnni_nuq(kernels);
+  set_avx512vnni_vq(kernels);
+  set_avx512vnni_trellis(kernels);
+  return kernels;
 }
 
 }  // namespace
@@ -25,7 +23,19 @@ const KernelTable& avx512vnni_table() {
     set_avx512vnni_coded_keys(table);
     set_avx512vnni_coded_values(table);
     set_avx512vnni_softmax(table);
-    table.linear = &linear_kernels();
+    static const LinearKernels kLinear = linear_kernels(avx512vnni_products());
+    table.linear = &kLinear;
+    return table;
+  }();
+  return kTable;
+}
+
+const KernelTable& amx_table() {
+  static const KernelTable kTable = [] {
+    KernelTable table = avx512vnni_table();
+    table.name = "amx";
+    static const LinearKernels kLinear = linear_kernels(amx_products());
+    table.linear = &kLinear;
     return table;
   }();
   return kTable;

@@ -13,6 +13,12 @@ std::span<const TargetTable<KernelTable>> highway_tables();
 /// Portable AVX-512 kernels, with int8 dot products for integer pages.
 const KernelTable& avx512vnni_table();
 
+/// The same, with products of tiles for linear layers on many rows.
+const KernelTable& amx_table();
+
+/// Whether the processor has tiles and the system lets this process use them, which it must be asked for once.
+bool can_use_amx();
+
 /// The portable AVX-512 table that avx512vnni_table() starts from.
 const KernelTable& avx512_table();
 
