@@ -18,37 +18,43 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVector = hn::Vec<FloatTag>;
 
+// Vectors of groups at a time, to hide the time that a sum takes.
+inline constexpr size_t kVectors = 4;
 // Shifts from here on give all lanes of a vector the same costs.
 inline constexpr int32_t kWideShift = 4;
 
-/// costs[x >> up] for the lanes' consecutive x, of which the first is a multiple of their number. `kUp`: up, or
-/// kWideShift for what is no less.
-template <int32_t kUp>
+/// costs[x >> up] for x + kVector vectors and what follows, x a multiple of kVectors vectors. `kUp`: up, or kWideShift
+/// for what is no less.
+template <int32_t kUp, size_t kVector>
 HWY_INLINE FloatVector spread(const float* costs, size_t x, int32_t up) {
   const FloatTag d;
   constexpr size_t kLanes = HWY_MAX_BYTES / sizeof(float);
   static_assert(kLanes <= size_t{1} << kWideShift);
-  const float* first = costs + (x >> up);
   if constexpr ((size_t{1} << kUp) >= kLanes) {
-    return hn::Set(d, *first);
+    return hn::Set(d, costs[(x + kVector * kLanes) >> up]);
   } else {
+    // Lanes of an aligned vector, so that no load meets two lines of the cache.
+    constexpr size_t kFirst = (kVector * kLanes) >> kUp;
     const hn::RebindToSigned<FloatTag> di;
-    return hn::TableLookupLanes(hn::LoadU(d, first), hn::IndicesFromVec(d, hn::ShiftRight<kUp>(hn::Iota(di, 0))));
+    const auto lanes = hn::ShiftRight<kUp>(hn::Iota(di, static_cast<int32_t>((kFirst % kLanes) << kUp)));
+    const FloatVector source = hn::LoadU(d, costs + (x >> up) + kFirst / kLanes * kLanes);
+    return hn::TableLookupLanes(source, hn::IndicesFromVec(d, lanes));
   }
 }
 
-/// Of a vector of states from x on: their cost, and the cost of what follows them.
-template <int32_t kUp, size_t kDims>
+/// Of one of the vectors of states from x on: their cost, and the cost of what follows them.
+template <int32_t kUp, size_t kDims, size_t kVector>
 HWY_INLINE FloatVector cost(const StateLevels& levels, const FloatVector (&wanted)[2], const float* next, size_t x,
                             int32_t up) {
   const FloatTag d;
-  const FloatVector miss = hn::Sub(wanted[0], hn::LoadU(d, levels.levels[0].data() + x));
+  const size_t at = x + kVector * hn::Lanes(d);
+  const FloatVector miss = hn::Sub(wanted[0], hn::LoadU(d, levels.levels[0].data() + at));
   FloatVector sum = hn::Mul(miss, miss);
   if constexpr (kDims == 2) {
-    const FloatVector second = hn::Sub(wanted[1], hn::LoadU(d, levels.levels[1].data() + x));
+    const FloatVector second = hn::Sub(wanted[1], hn::LoadU(d, levels.levels[1].data() + at));
     sum = hn::Add(sum, hn::Mul(second, second));
   }
-  return hn::Add(sum, spread<kUp>(next, x, up));
+  return hn::Add(sum, spread<kUp, kVector>(next, x, up));
 }
 
 template <int32_t kUp, size_t kDims>
@@ -58,17 +64,16 @@ HWY_INLINE void step_of(const StateLevels& levels, const float* target, const fl
   const size_t lanes = hn::Lanes(d);
   const size_t groups = size_t{1} << (kStateBits - down);
   const FloatVector wanted[2] = {hn::Set(d, target[0]), hn::Set(d, target[1])};
-  const auto cost_at = [&](size_t x) HWY_ATTR { return cost<kUp, kDims>(levels, wanted, next, x, up); };
-  for (size_t g = 0; g < groups; g += 4 * lanes) {  // four vectors of groups hide the time that a sum takes
-    FloatVector best0 = cost_at(g);
-    FloatVector best1 = cost_at(g + lanes);
-    FloatVector best2 = cost_at(g + 2 * lanes);
-    FloatVector best3 = cost_at(g + 3 * lanes);
+  for (size_t g = 0; g < groups; g += kVectors * lanes) {
+    FloatVector best0 = cost<kUp, kDims, 0>(levels, wanted, next, g, up);
+    FloatVector best1 = cost<kUp, kDims, 1>(levels, wanted, next, g, up);
+    FloatVector best2 = cost<kUp, kDims, 2>(levels, wanted, next, g, up);
+    FloatVector best3 = cost<kUp, kDims, 3>(levels, wanted, next, g, up);
     for (size_t x = g + groups; x < kStates; x += groups) {
-      best0 = hn::Min(best0, cost_at(x));
-      best1 = hn::Min(best1, cost_at(x + lanes));
-      best2 = hn::Min(best2, cost_at(x + 2 * lanes));
-      best3 = hn::Min(best3, cost_at(x + 3 * lanes));
+      best0 = hn::Min(best0, cost<kUp, kDims, 0>(levels, wanted, next, x, up));
+      best1 = hn::Min(best1, cost<kUp, kDims, 1>(levels, wanted, next, x, up));
+      best2 = hn::Min(best2, cost<kUp, kDims, 2>(levels, wanted, next, x, up));
+      best3 = hn::Min(best3, cost<kUp, kDims, 3>(levels, wanted, next, x, up));
     }
     hn::StoreU(best0, d, out + g);
     hn::StoreU(best1, d, out + g + lanes);
