@@ -247,9 +247,9 @@ KVQ_API kvq_status kvq_device_describe(kvq_device device, int32_t index, const c
 KVQ_API int32_t kvq_cpu_isa_count(void);
 
 /** Name of instruction set `index`, best first ("amx", "avx512vnni", "avx512", "avx2", "baseline"); NULL if out of
- * range. Static. "amx" is "avx512vnni" with products of tiles for linear layers on five rows and more; where a
- * processor has tiles, the first call that looks for instruction sets asks Linux to let this process use them. \since
- * 0.1 */
+ *  range. Static. "amx" is "avx512vnni" with products of tiles for linear layers on five rows and more. Where a
+ *  processor has tiles, the first call that looks for instruction sets asks Linux to let this process use them;
+ *  alternate signal stacks that are set up later must then have room for them (AT_MINSIGSTKSZ). \since 0.1 */
 KVQ_API const char* kvq_cpu_isa_name(int32_t index);
 
 /* ---------------------------------------------------------------------------------------------------------- policy */
