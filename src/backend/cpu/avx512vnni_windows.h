@@ -162,28 +162,22 @@ class Selection {
   }
 
   /// table[index] of 64 indices with their seven bits in `low`.
+  template <int kTableBits = kBits>
   inline __m512i look_up(const __m512i* table, __m512i low) const {
-    if constexpr (kBits == 0) {
+    if constexpr (kTableBits == 0) {
       return _mm512_permutex2var_epi8(table[0], low, table[1]);
-    } else {
-      return look_up_by<kBits>(table, low);
-    }
-  }
-
- private:
-  template <int kTableBits>
-  inline __m512i look_up_by(const __m512i* table, __m512i low) const {
-    if constexpr (kTableBits == 1) {
+    } else if constexpr (kTableBits == 1) {
       // Each lookup replaces the indices that are its own: there is nothing to blend.
       low = _mm512_mask2_permutex2var_epi8(table[0], low, _knot_mask64(bits_[0]), table[1]);
       return _mm512_mask2_permutex2var_epi8(table[2], low, bits_[0], table[3]);
     } else {
-      const __m512i first = look_up_by<kTableBits - 1>(table, low);
-      const __m512i second = look_up_by<kTableBits - 1>(table + (1 << kTableBits), low);
+      const __m512i first = look_up<kTableBits - 1>(table, low);
+      const __m512i second = look_up<kTableBits - 1>(table + (1 << kTableBits), low);
       return _mm512_mask_blend_epi8(bits_[kTableBits - 1], first, second);
     }
   }
 
+ private:
   __mmask64 bits_[kMasks];
 };
 
