@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "commands.h"
+#include "commands/commands.h"
+#include "commands/usage_error.h"
 #include "kvq.h"
-#include "usage_error.h"
 
 namespace {
 

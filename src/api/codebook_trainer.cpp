@@ -1,4 +1,4 @@
-#include "codebooks/codebook_trainer.h"
+#include "training/commvq/codebook_trainer.h"
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "io/metadata_fields.h"

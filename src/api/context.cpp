@@ -1,7 +1,7 @@
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/isa.h"
+#include "backend/cpu/dispatch/isa.h"
 #include "backend/plugin_loader.h"
 
 #include <cstdio>

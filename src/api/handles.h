@@ -3,10 +3,10 @@
 #include "backend/backend.h"
 #include "cache/policy.h"
 #include "cache/sequence.h"
-#include "codebooks/model_coder.h"
 #include "core/parallel.h"
-#include "palette/matrix.h"
+#include "formats/commvq/model_coder.h"
 #include "router/router.h"
+#include "weights/matrix.h"
 
 #include <memory>
 #include <mutex>
@@ -75,8 +75,8 @@ struct kvq_router {
   kvq::String experts;  // their names
 };
 
-struct qp_matrix : kvq::palette::Matrix {
-  qp_matrix(kvq_context& owner, kvq::palette::Matrix&& matrix) : Matrix(std::move(matrix)), context(owner) {}
+struct qp_matrix : kvq::weights::Matrix {
+  qp_matrix(kvq_context& owner, kvq::weights::Matrix&& matrix) : Matrix(std::move(matrix)), context(owner) {}
   kvq_context& context;
 };
 

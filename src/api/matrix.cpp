@@ -4,7 +4,7 @@
 #include "core/checks.h"
 #include "core/tensor.h"
 #include "io/matrix_file.h"
-#include "palette/quantize.h"
+#include "weights/quantize.h"
 
 #include <algorithm>
 #include <array>
@@ -21,9 +21,9 @@ void require_dtype(kvq_dtype dtype, const char* argument) {
   if (!is_dtype(dtype)) fail(KVQ_E_ARGUMENT, "%s is %d, must be KVQ_F32, KVQ_F16 or KVQ_BF16", argument, dtype);
 }
 
-palette::Scheme require_scheme(const char* name) {
+weights::Scheme require_scheme(const char* name) {
   require(name, "options->scheme");
-  const std::optional<palette::Scheme> scheme = palette::parse_scheme(name);
+  const std::optional<weights::Scheme> scheme = weights::parse_scheme(name);
   if (scheme.has_value()) return *scheme;
   fail(KVQ_E_ARGUMENT,
        "options->scheme is \"%.40s\", must be fp16 or a family and bits: nuq-1, 2, 3, 4, 5, 6 or 8; vq- or tcx-1.5, 2, "
@@ -31,7 +31,7 @@ palette::Scheme require_scheme(const char* name) {
        name);
 }
 
-palette::QuantizeOptions checked(const qp_quantize_options& options) {
+weights::QuantizeOptions checked(const qp_quantize_options& options) {
   require_dtype(options.dtype, "options->dtype");
   require_range(options.rounding, QP_ROUNDING_LDLQ, QP_ROUNDING_NEAREST, "options->rounding");
   if (!(options.damping >= 0.0 && options.damping <= 1.0)) {
@@ -45,7 +45,7 @@ palette::QuantizeOptions checked(const qp_quantize_options& options) {
           .bias = options.bias};
 }
 
-qp_matrix* hand_out(kvq_context& context, palette::Matrix&& matrix) {
+qp_matrix* hand_out(kvq_context& context, weights::Matrix&& matrix) {
   return make_owned<qp_matrix>(context.allocator, context, std::move(matrix)).release();
 }
 
@@ -69,13 +69,13 @@ void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
 
 }  // namespace
 
-int32_t qp_scheme_count(void) { return static_cast<int32_t>(palette::all_schemes().size()); }
+int32_t qp_scheme_count(void) { return static_cast<int32_t>(weights::all_schemes().size()); }
 
 const char* qp_scheme_name(int32_t index) {
-  using Name = std::array<char, palette::kSchemeNameSize>;
+  using Name = std::array<char, weights::kSchemeNameSize>;
   static const auto names = [] {
-    std::array<Name, palette::kSchemeCount> list;
-    std::transform(palette::all_schemes().begin(), palette::all_schemes().end(), list.begin(), palette::scheme_name);
+    std::array<Name, weights::kSchemeCount> list;
+    std::transform(weights::all_schemes().begin(), weights::all_schemes().end(), list.begin(), weights::scheme_name);
     return list;
   }();
   if (index < 0 || index >= qp_scheme_count()) return nullptr;
@@ -84,7 +84,7 @@ const char* qp_scheme_name(int32_t index) {
 
 double qp_scheme_bits(const char* name) {
   if (name == nullptr) return 0.0;
-  const std::optional<palette::Scheme> scheme = palette::parse_scheme(name);
+  const std::optional<weights::Scheme> scheme = weights::parse_scheme(name);
   return scheme.has_value() ? scheme->bits() : 0.0;
 }
 
@@ -107,13 +107,13 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
     require_struct(options, "options");
     require(w, "w");
     require(matrix, "matrix");
-    const palette::QuantizeOptions quantizing = checked(*options);
-    require_range(out, 1, palette::kMostRows, "out");
-    require_range(in, palette::kInputMultiple, palette::kMostColumns, "in");
-    if (in % palette::kInputMultiple != 0) {
-      fail(KVQ_E_ARGUMENT, "in is %lld, must be a multiple of %d", static_cast<long long>(in), palette::kInputMultiple);
+    const weights::QuantizeOptions quantizing = checked(*options);
+    require_range(out, 1, weights::kMostRows, "out");
+    require_range(in, weights::kInputMultiple, weights::kMostColumns, "in");
+    if (in % weights::kInputMultiple != 0) {
+      fail(KVQ_E_ARGUMENT, "in is %lld, must be a multiple of %d", static_cast<long long>(in), weights::kInputMultiple);
     }
-    *matrix = hand_out(*context, palette::quantize(context->allocator, context->parallel, quantizing, w, options->dtype,
+    *matrix = hand_out(*context, weights::quantize(context->allocator, context->parallel, quantizing, w, options->dtype,
                                                    static_cast<int32_t>(out), static_cast<int32_t>(in),
                                                    {options->progress, options->progress_user}));
   });
@@ -125,7 +125,7 @@ kvq_status qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_row, int6
     require_range(first_row, 0, matrix->out, "first_row");
     require_range(rows, 0, matrix->out - first_row, "rows");
     require(w, "w");
-    palette::dequantize_rows(*matrix, static_cast<int32_t>(first_row), static_cast<int32_t>(rows),
+    weights::dequantize_rows(*matrix, static_cast<int32_t>(first_row), static_cast<int32_t>(rows),
                              {w, static_cast<size_t>(rows) * static_cast<size_t>(matrix->in)});
   });
 }
@@ -152,7 +152,7 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
       require(y[i], "y");
     }
     require_shared_inputs(matrices, n);
-    std::array<const palette::Matrix*, kMostShared> plain;
+    std::array<const weights::Matrix*, kMostShared> plain;
     std::copy_n(matrices, n, plain.begin());
     kvq_context& context = matrices[0]->context;
     context.backend->linear({.matrices = {plain.data(), static_cast<size_t>(n)},
@@ -176,7 +176,7 @@ kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq
     info->bits = matrix->true_bits();
     info->error = matrix->error;
     info->proxy_error = matrix->proxy_error;
-    info->scheme = qp_scheme_name(palette::index_of(matrix->scheme));
+    info->scheme = qp_scheme_name(weights::index_of(matrix->scheme));
   });
 }
 

@@ -1,4 +1,4 @@
-#include "router/router_trainer.h"
+#include "training/router/router_trainer.h"
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "io/metadata_fields.h"

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "cache/page.h"
-#include "codebooks/attention_way.h"
-#include "codebooks/coding_effort.h"
 #include "core/error.h"
 #include "core/rope.h"
 #include "eviction/eviction.h"
+#include "formats/commvq/attention_way.h"
+#include "formats/commvq/coding_effort.h"
+#include "formats/page.h"
 #include "kvq.h"
 #include "router/router.h"
 
@@ -17,7 +17,7 @@ namespace kvq {
 
 struct LayerCoder;
 class PositionTurns;
-namespace palette {
+namespace weights {
 struct Matrix;
 }
 
@@ -139,7 +139,7 @@ struct AttendBatch {
 
 /// Products of the same activations with one or more matrices: y[i] = x · Wᵢᵀ + biasᵢ.
 struct LinearBatch {
-  std::span<const palette::Matrix* const> matrices;  // of the same `in`; packed ones have the same signs
+  std::span<const weights::Matrix* const> matrices;  // of the same `in`; packed ones have the same signs
   const void* x;                                     // [batch, in]
   kvq_dtype x_dtype;
   int32_t batch;

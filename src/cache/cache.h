@@ -2,9 +2,9 @@
 
 #include "backend/backend.h"
 #include "cache/policy.h"
-#include "codebooks/model_coder.h"
 #include "core/position_turns.h"
 #include "core/rope.h"
+#include "formats/commvq/model_coder.h"
 #include "router/router.h"
 
 #include <algorithm>

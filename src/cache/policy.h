@@ -1,9 +1,9 @@
 #pragma once
 
-#include "codebooks/attention_way.h"
-#include "codebooks/coding_effort.h"
 #include "core/memory.h"
 #include "eviction/eviction.h"
+#include "formats/commvq/attention_way.h"
+#include "formats/commvq/coding_effort.h"
 #include "formats/format_name.h"
 
 #include <optional>

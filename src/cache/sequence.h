@@ -2,7 +2,7 @@
 
 #include "cache/append_memory.h"
 #include "cache/cache.h"
-#include "cache/page.h"
+#include "formats/page.h"
 
 #include <algorithm>
 #include <mutex>

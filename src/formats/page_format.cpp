@@ -1,9 +1,9 @@
 #include "formats/page_format.h"
 
+#include "core/hadamard.h"
 #include "formats/codec.h"
 #include "formats/commvq/commvq.h"
 #include "formats/float16/float16.h"
-#include "formats/hadamard.h"
 #include "formats/integer/integer.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "codebooks/codebook.h"
 #include "core/limits.h"
 #include "core/rope.h"
+#include "formats/commvq/codebook.h"
 #include "formats/packed_plane.h"
 #include "kvq.h"
 

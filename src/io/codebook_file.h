@@ -1,6 +1,6 @@
 #pragma once
 
-#include "codebooks/model_codebook.h"
+#include "formats/commvq/model_codebook.h"
 #include "io/safetensors.h"
 
 #include <cstddef>

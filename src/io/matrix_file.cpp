@@ -31,8 +31,8 @@ class FieldKey {
 
 std::span<const std::byte> bytes_of(const auto& numbers) { return std::as_bytes(std::span(numbers)); }
 
-TensorShape codes_shape(const palette::Scheme& scheme, int32_t out, int32_t in) {
-  return {palette::panels_of(out), static_cast<int64_t>(palette::panel_bytes(scheme, in))};
+TensorShape codes_shape(const weights::Scheme& scheme, int32_t out, int32_t in) {
+  return {weights::panels_of(out), static_cast<int64_t>(weights::panel_bytes(scheme, in))};
 }
 
 /// The data of the tensor that must be there with this type and shape.
@@ -47,8 +47,8 @@ std::span<const std::byte> read_raw(const SafetensorsFile& file, const FieldKey&
   return tensor->data;
 }
 
-palette::Scheme read_scheme(const MetadataFields& fields, const FieldKey& key) {
-  const std::optional<palette::Scheme> scheme = palette::parse_scheme(fields.text(key.c_str()));
+weights::Scheme read_scheme(const MetadataFields& fields, const FieldKey& key) {
+  const std::optional<weights::Scheme> scheme = weights::parse_scheme(fields.text(key.c_str()));
   if (!scheme.has_value()) fields.refuse(key.c_str(), "the name of a scheme");
   return *scheme;
 }
@@ -60,7 +60,7 @@ int32_t read_size(const MetadataFields& fields, const FieldKey& key, int32_t mul
   return size;
 }
 
-void read_scales(const SafetensorsFile& file, std::string_view name, palette::Matrix& matrix) {
+void read_scales(const SafetensorsFile& file, std::string_view name, weights::Matrix& matrix) {
   const FieldKey key(name, "scales");
   const auto data = read_raw(file, key, KVQ_F16, {matrix.out});
   std::memcpy(matrix.row_scales.data(), data.data(), data.size());
@@ -78,10 +78,10 @@ void begin_matrix_file(SafetensorsWriter& file) {
   file.add_metadata("version", NumberText(kMatrixFileVersion));
 }
 
-void add_matrix(SafetensorsWriter& file, std::string_view name, const palette::Matrix& matrix) {
+void add_matrix(SafetensorsWriter& file, std::string_view name, const weights::Matrix& matrix) {
   if (name.empty()) fail(KVQ_E_ARGUMENT, "a name is empty");
   check_note(name, kMaxMatrixName, "a name");
-  file.add_metadata(FieldKey(name, "scheme"), palette::scheme_name(matrix.scheme).data());
+  file.add_metadata(FieldKey(name, "scheme"), weights::scheme_name(matrix.scheme).data());
   file.add_metadata(FieldKey(name, "out"), NumberText(matrix.out));
   file.add_metadata(FieldKey(name, "in"), NumberText(matrix.in));
   file.add_metadata(FieldKey(name, "error"), NumberText(matrix.error));
@@ -96,19 +96,19 @@ void add_matrix(SafetensorsWriter& file, std::string_view name, const palette::M
   if (!matrix.bias.empty()) file.add_raw(FieldKey(name, "bias"), KVQ_F32, {matrix.out}, bytes_of(matrix.bias));
 }
 
-palette::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> bytes, std::string_view name) {
+weights::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> bytes, std::string_view name) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "weights");
   fields.check_type(kType, kMatrixFileVersion);
   if (name.size() > kMaxMatrixName || !fields.has(FieldKey(name, "scheme").c_str())) {
     fail(KVQ_E_ARGUMENT, "name is '%s', the file has no such matrix", Quoted(name).c_str());
   }
-  const palette::Scheme scheme = read_scheme(fields, {name, "scheme"});
-  const int32_t out = read_size(fields, {name, "out"}, 1, palette::kMostRows);
-  const int32_t in = read_size(fields, {name, "in"}, palette::kInputMultiple, palette::kMostColumns);
+  const weights::Scheme scheme = read_scheme(fields, {name, "scheme"});
+  const int32_t out = read_size(fields, {name, "out"}, 1, weights::kMostRows);
+  const int32_t in = read_size(fields, {name, "in"}, weights::kInputMultiple, weights::kMostColumns);
   // The sizes are what the file says: its codes must be there before memory is taken for them.
   const auto codes = read_raw(file, {name, "codes"}, kU8, codes_shape(scheme, out, in));
-  palette::Matrix matrix(allocator, scheme, out, in);
+  weights::Matrix matrix(allocator, scheme, out, in);
   std::copy(codes.begin(), codes.end(), matrix.codes.data());
   matrix.error = fields.amount(FieldKey(name, "error").c_str());
   matrix.proxy_error = fields.amount(FieldKey(name, "proxy_error").c_str());

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "io/safetensors.h"
-#include "palette/matrix.h"
+#include "weights/matrix.h"
 
 #include <cstddef>
 #include <span>
@@ -17,9 +17,9 @@ inline constexpr size_t kMaxMatrixName = 200;
 void begin_matrix_file(SafetensorsWriter& file);
 /// The matrix must live until the file is written. Throws KVQ_E_ARGUMENT for a name that is too long, empty, or no
 /// UTF-8.
-void add_matrix(SafetensorsWriter& file, std::string_view name, const palette::Matrix& matrix);
+void add_matrix(SafetensorsWriter& file, std::string_view name, const weights::Matrix& matrix);
 
 /// Throws KVQ_E_ARGUMENT if there is no matrix of that name, KVQ_E_FORMAT, KVQ_E_MISMATCH.
-palette::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> bytes, std::string_view name);
+weights::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> bytes, std::string_view name);
 
 }  // namespace kvq::io

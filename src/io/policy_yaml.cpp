@@ -1,7 +1,7 @@
 #include "io/policy_yaml.h"
 
-#include "codebooks/key_encoder.h"
 #include "core/error.h"
+#include "formats/commvq/key_encoder.h"
 #include "formats/format_name.h"
 #include "io/eviction_yaml.h"
 #include "io/yaml_document.h"

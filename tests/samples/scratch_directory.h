@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "cli/temporary_directory.h"
+#include "cli/terminal/temporary_directory.h"
 
 /** A directory for the files of a test. */
 class ScratchDirectory : public cli::TemporaryDirectory {

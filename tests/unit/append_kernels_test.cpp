@@ -1,5 +1,5 @@
 // Every instruction set's append kernels against the same operations done one number at a time, byte for byte.
-#include "backend/cpu/append_kernels.h"
+#include "backend/cpu/append/kernels.h"
 
 #include <doctest/doctest.h>
 
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/angle_table.h"
-#include "backend/cpu/isa.h"
+#include "backend/cpu/append/angle_table.h"
+#include "backend/cpu/dispatch/isa.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
 #include "scalar_encoder.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "codebooks/key_encoder.h"
 #include "core/error.h"
+#include "formats/commvq/key_encoder.h"
 
 namespace key_codes {
 

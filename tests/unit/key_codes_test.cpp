@@ -8,8 +8,8 @@
 #include <cmath>
 #include <string>
 
-#include "codebooks/key_decoder.h"
 #include "core/error.h"
+#include "formats/commvq/key_decoder.h"
 
 using namespace key_codes;
 

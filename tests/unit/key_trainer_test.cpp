@@ -8,10 +8,10 @@
 #include <cmath>
 #include <string>
 
-#include "codebooks/key_refinement.h"
-#include "codebooks/key_stage.h"
-#include "codebooks/key_trainer.h"
 #include "core/error.h"
+#include "training/commvq/key_refinement.h"
+#include "training/commvq/key_stage.h"
+#include "training/commvq/key_trainer.h"
 
 using namespace key_codes;
 

@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/isa.h"
-#include "backend/cpu/linear.h"
+#include "backend/cpu/dispatch/isa.h"
+#include "backend/cpu/linear/linear.h"
 #include "core/tensor.h"
-#include "palette/codebook.h"
-#include "palette/matrix.h"
-#include "palette/rotation.h"
+#include "weights/codebook.h"
+#include "weights/matrix.h"
+#include "weights/rotation.h"
 
 using kvq::cpu::KernelTable;
-using kvq::palette::Code;
-using kvq::palette::Codebook;
-using kvq::palette::Family;
-using kvq::palette::Matrix;
-using kvq::palette::Scheme;
+using kvq::weights::Code;
+using kvq::weights::Codebook;
+using kvq::weights::Family;
+using kvq::weights::Matrix;
+using kvq::weights::Scheme;
 
 namespace {
 
@@ -73,7 +73,7 @@ struct AnyMatrix {
     }
     matrix.scale = 1.5F;
     for (uint16_t& scale : matrix.row_scales) scale = kvq::to_float16(0.5F + std::fabs(normal(random)));
-    kvq::palette::make_signs(7, matrix.signs);
+    kvq::weights::make_signs(7, matrix.signs);
     for (int32_t i = 0; seed % 2 == 0 && i < shape.out; ++i) matrix.bias.push_back(normal(random));
   }
 
@@ -81,14 +81,14 @@ struct AnyMatrix {
   std::vector<double> weights() const {
     const auto in = static_cast<size_t>(matrix.in);
     std::vector<double> rows(static_cast<size_t>(matrix.out) * in);
-    std::vector<int8_t> levels(kvq::palette::kTileWeights);
+    std::vector<int8_t> levels(kvq::weights::kTileWeights);
     for (int32_t row = 0; row < matrix.out; row += 16) {
       std::span<const uint8_t> codes = matrix.panel(row / 16);
       for (const auto& segment : matrix.segments) {
         for (int32_t column = segment.first_column; column < segment.first_column + segment.columns; column += 16) {
           const bool is_float = segment.code.family == Family::kFloat16;
           if (!is_float) {
-            kvq::palette::decode_tile(any_codebook(segment.code), codes.first(segment.code.tile_bytes()), levels);
+            kvq::weights::decode_tile(any_codebook(segment.code), codes.first(segment.code.tile_bytes()), levels);
           }
           for (int32_t i = 0; i < 256; ++i) {
             const int32_t r = row + (is_float ? i % 16 : i / 16);
@@ -126,7 +126,7 @@ std::vector<float> normal_rows(int32_t rows, int32_t in) {
 std::vector<double> seen_by_matrix(const Matrix& matrix, const float* x, bool rounded) {
   std::vector<float> row(x, x + matrix.in);
   if (matrix.scheme.family == Family::kFloat16) return {row.begin(), row.end()};
-  kvq::palette::rotate(matrix.signs, row);
+  kvq::weights::rotate(matrix.signs, row);
   std::vector<double> seen(row.begin(), row.end());
   for (size_t first = 0; rounded && first < row.size(); first += 256) {
     const size_t end = std::min(first + 256, row.size());
@@ -182,7 +182,7 @@ bool same_rows(const std::vector<float>& some, const std::vector<float>& all) {
 }
 
 void check_scheme(Runner& runner, const Scheme& scheme, const Shape& shape) {
-  CAPTURE(std::string(kvq::palette::scheme_name(scheme).data()));
+  CAPTURE(std::string(kvq::weights::scheme_name(scheme).data()));
   CAPTURE(shape.out);
   CAPTURE(shape.in);
   CAPTURE(codebook_seed);
@@ -213,7 +213,7 @@ void check_scheme(Runner& runner, const Scheme& scheme, const Shape& shape) {
 TEST_CASE("products with packed matrices are those with their levels, the same on every instruction set and batch") {
   Runner runner;
   for (codebook_seed = 0; codebook_seed < 3; ++codebook_seed) {
-    for (const Scheme& scheme : kvq::palette::all_schemes()) {
+    for (const Scheme& scheme : kvq::weights::all_schemes()) {
       // Only these have more than one kernel for a width.
       if (codebook_seed > 0 && scheme.family != Family::kTcq && scheme.family != Family::kTcx) continue;
       for (const Shape& shape : kShapes) check_scheme(runner, scheme, shape);
@@ -224,9 +224,9 @@ TEST_CASE("products with packed matrices are those with their levels, the same o
 
 TEST_CASE("matrices that share their inputs are multiplied at once, in any type") {
   Runner runner;
-  const AnyMatrix a(runner.allocator, *kvq::palette::parse_scheme("nuq-3"), {48, 320}, 1);
-  const AnyMatrix b(runner.allocator, *kvq::palette::parse_scheme("tcq-2.25"), {33, 320}, 2);
-  const AnyMatrix c(runner.allocator, *kvq::palette::parse_scheme("fp16"), {500, 320}, 4);
+  const AnyMatrix a(runner.allocator, *kvq::weights::parse_scheme("nuq-3"), {48, 320}, 1);
+  const AnyMatrix b(runner.allocator, *kvq::weights::parse_scheme("tcq-2.25"), {33, 320}, 2);
+  const AnyMatrix c(runner.allocator, *kvq::weights::parse_scheme("fp16"), {500, 320}, 4);
   const Matrix* matrices[] = {&a.matrix, &b.matrix, &c.matrix};
   constexpr int32_t kBatch = 5;
   const std::vector<float> numbers = normal_rows(kBatch, 320);
@@ -254,7 +254,7 @@ TEST_CASE("matrices that share their inputs are multiplied at once, in any type"
 
 TEST_CASE("a row with a number that is not finite gives NaN and leaves other rows alone") {
   Runner runner;
-  const AnyMatrix any(runner.allocator, *kvq::palette::parse_scheme("nuq-2"), {32, 576}, 1);
+  const AnyMatrix any(runner.allocator, *kvq::weights::parse_scheme("nuq-2"), {32, 576}, 1);
   for (const KernelTable* table : kvq::cpu::available_tables()) {
     for (const float strange : {HUGE_VALF, -HUGE_VALF, std::numeric_limits<float>::quiet_NaN()}) {
       std::vector<float> x = normal_rows(3, 576);
@@ -272,7 +272,7 @@ TEST_CASE("a row with a number that is not finite gives NaN and leaves other row
 
 TEST_CASE("rows of zeros and of numbers too small for a scale give the bias") {
   Runner runner;
-  const AnyMatrix any(runner.allocator, *kvq::palette::parse_scheme("vq-2"), {32, 256}, 2);
+  const AnyMatrix any(runner.allocator, *kvq::weights::parse_scheme("vq-2"), {32, 256}, 2);
   for (const KernelTable* table : kvq::cpu::available_tables()) {
     for (const float tiny : {0.0F, -0.0F, 1e-45F, 3e-44F, 1e-42F}) {
       const std::vector<float> x(256, tiny);
@@ -284,7 +284,7 @@ TEST_CASE("rows of zeros and of numbers too small for a scale give the bias") {
 
 TEST_CASE("a second call takes no memory") {
   Runner runner;
-  const AnyMatrix any(runner.allocator, *kvq::palette::parse_scheme("tcx-3"), {32, 512}, 2);
+  const AnyMatrix any(runner.allocator, *kvq::weights::parse_scheme("tcx-3"), {32, 512}, 2);
   const std::vector<float> x = normal_rows(9, 512);
   const KernelTable& table = *kvq::cpu::available_tables().front();
   runner.run(table, any.matrix, x.data(), 9);

@@ -8,22 +8,22 @@
 #include <vector>
 
 #include "core/float16.h"
-#include "palette/quantize.h"
 #include "support/allocator.h"
 #include "support/damaged_files.h"
 #include "support/random.h"
+#include "weights/quantize.h"
 
 namespace {
 
-using kvq::palette::Matrix;
+using kvq::weights::Matrix;
 using kvq_test::Bytes;
 using kvq_test::test_allocator;
 
 Matrix packed(const char* scheme, const float* bias = nullptr) {
   kvq::Parallel alone(1, nullptr, nullptr);
   const std::vector<float> w = kvq_test::normal_tensor(17 * 64, 1, 0.03);
-  return kvq::palette::quantize(test_allocator(), alone,
-                                {.scheme = kvq::palette::parse_scheme(scheme).value(), .bias = bias}, w.data(), KVQ_F32,
+  return kvq::weights::quantize(test_allocator(), alone,
+                                {.scheme = kvq::weights::parse_scheme(scheme).value(), .bias = bias}, w.data(), KVQ_F32,
                                 17, 64, {nullptr, nullptr});
 }
 
@@ -42,7 +42,7 @@ void read_checked(const Bytes& bytes) {
   try {
     const Matrix matrix = kvq::io::read_matrix(test_allocator(), bytes, "a.b");
     std::vector<float> rows(static_cast<size_t>(matrix.out) * static_cast<size_t>(matrix.in));
-    kvq::palette::dequantize_rows(matrix, 0, matrix.out, rows);
+    kvq::weights::dequantize_rows(matrix, 0, matrix.out, rows);
     for (const float each : rows) {
       if (matrix.signs.empty() || std::isfinite(each)) continue;
       kvq::fail(KVQ_E_INTERNAL, "a weight is %g", static_cast<double>(each));
@@ -63,8 +63,8 @@ TEST_CASE("a matrix is read back as it was written") {
     const Matrix again = kvq::io::read_matrix(test_allocator(), file_of(matrix), "a.b");
     std::vector<float> before(17 * 64);
     std::vector<float> after(17 * 64);
-    kvq::palette::dequantize_rows(matrix, 0, 17, before);
-    kvq::palette::dequantize_rows(again, 0, 17, after);
+    kvq::weights::dequantize_rows(matrix, 0, 17, before);
+    kvq::weights::dequantize_rows(again, 0, 17, after);
     CHECK(before == after);
     CHECK(again.bias == matrix.bias);
     CHECK(again.error == matrix.error);

@@ -1,5 +1,5 @@
 // Errors of attention when one page is stored otherwise, against attention in double over whole texts.
-#include "router/page_errors.h"
+#include "training/router/page_errors.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/isa.h"
+#include "backend/cpu/dispatch/isa.h"
 #include "support/allocator.h"
 #include "support/handles.h"
 #include "support/random.h"

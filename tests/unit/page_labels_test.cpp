@@ -1,4 +1,4 @@
-#include "router/page_labels.h"
+#include "training/router/page_labels.h"
 
 #include <doctest/doctest.h>
 

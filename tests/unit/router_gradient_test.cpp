@@ -1,5 +1,5 @@
 // The router's network and its derivatives against the paper's definitions in double.
-#include "router/router_gradient.h"
+#include "training/router/router_gradient.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Routers learn what can be learned from keys: here kinds of pages that differ in the means of their keys.
-#include "router/group_training.h"
+#include "training/router/group_training.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
 #include "scalar_encoder.h"
 
 #include "core/float16.h"
+#include "core/hadamard.h"
 #include "formats/float16/float16.h"
-#include "formats/hadamard.h"
 #include "formats/integer/integer.h"
 
 #include <algorithm>

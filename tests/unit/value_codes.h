@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "codebooks/codebook.h"
-#include "codebooks/value_encoder.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "formats/commvq/codebook.h"
+#include "formats/commvq/value_encoder.h"
 
 namespace value_codes {
 

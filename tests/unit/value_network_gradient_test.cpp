@@ -1,5 +1,5 @@
 // The gradient of a network and its code against finite differences of the paper's definitions, in double.
-#include "codebooks/value_network_gradient.h"
+#include "training/commvq/value_network_gradient.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "core/adamw.h"
+#include "training/adamw.h"
 
 namespace {
 

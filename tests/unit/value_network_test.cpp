@@ -1,5 +1,5 @@
 // The network that proposes bits when values are encoded, and its training.
-#include "codebooks/value_network.h"
+#include "formats/commvq/value_network.h"
 
 #include <doctest/doctest.h>
 
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "codebooks/model_codebook.h"
-#include "codebooks/value_trainer.h"
 #include "core/error.h"
 #include "core/float16.h"
+#include "formats/commvq/model_codebook.h"
+#include "training/commvq/value_trainer.h"
 #include "value_codes.h"
 
 namespace {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "codebooks/value_least_squares.h"
-#include "codebooks/value_trainer.h"
 #include "core/error.h"
 #include "core/float16.h"
+#include "training/commvq/value_least_squares.h"
+#include "training/commvq/value_trainer.h"
 #include "value_codes.h"
 
 namespace {

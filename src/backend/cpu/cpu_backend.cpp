@@ -1,9 +1,9 @@
 #include "backend/cpu/cpu_backend.h"
 
-#include "backend/cpu/append.h"
-#include "backend/cpu/attend.h"
-#include "backend/cpu/linear.h"
-#include "backend/cpu/vote.h"
+#include "backend/cpu/append/append.h"
+#include "backend/cpu/append/vote.h"
+#include "backend/cpu/attend/attend.h"
+#include "backend/cpu/linear/linear.h"
 #include "core/error.h"
 
 #include <cstring>
@@ -60,7 +60,7 @@ void CpuBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& works
 }
 
 void CpuBackend::linear(const LinearBatch& batch, Allocator& allocator) {
-  cpu::linear(batch, *kernels_.linear, palette::codebook_of, parallel_, linear_pool_, allocator);
+  cpu::linear(batch, *kernels_.linear, weights::codebook_of, parallel_, linear_pool_, allocator);
 }
 
 }  // namespace kvq::cpu

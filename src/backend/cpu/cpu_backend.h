@@ -1,8 +1,8 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/linear_pool.h"
+#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/linear/linear_pool.h"
 #include "core/parallel.h"
 
 namespace kvq::cpu {

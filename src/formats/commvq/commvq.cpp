@@ -1,8 +1,8 @@
 #include "formats/commvq/commvq.h"
 
-#include "codebooks/key_decoder.h"
-#include "codebooks/value_code.h"
 #include "core/float16.h"
+#include "formats/commvq/key_decoder.h"
+#include "formats/commvq/value_code.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,111 @@
+#include "bench/attention_timing.h"
+
+#include <algorithm>
+
+namespace cli {
+namespace {
+
+constexpr uint64_t kMostCaches = 256;
+constexpr uint64_t kQuerySeed = 3;  // of the first ones
+constexpr uint64_t kWindowSeed = 2000;
+constexpr size_t kMostQueries = 8;  // to be used in turn, as long as they are small
+constexpr size_t kQueryScalars = size_t{1} << 20;
+
+size_t query_scalars(const AttentionShape& shape) {
+  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.layer.q_heads) *
+         static_cast<size_t>(shape.layer.head_dim);
+}
+
+}  // namespace
+
+TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format,
+                               const AttentionShape& shape)
+    : device_(&device),
+      cache_(one_layer_cache(context, format, shape.layer)),
+      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))) {
+  const size_t scalars = query_scalars(shape);
+  for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
+    queries_.push_back(random_scalars(device, scalars, kQuerySeed + i));
+  }
+  fill_first(shape);
+  if (format.evicts()) compress_first(format, shape);
+  for (const llama::SequenceHandle& sequence : batches_.front()) {
+    const kvq_usage usage = llama::usage_of(cache_.get(), sequence.get());
+    bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
+    bits_per_scalar_ = usage.bits_per_scalar;
+  }
+  copy_first(std::clamp<uint64_t>((device.bytes_to_rotate() + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
+}
+
+void TimedAttention::fill_first(const AttentionShape& shape) {
+  SequenceBatch batch;
+  for (int32_t i = 0; i < shape.batch; ++i) batch.push_back(llama::make_sequence(cache_.get()));
+  append_random(*device_, cache_.get(), batch, shape.layer, shape.length);
+  batches_.push_back(std::move(batch));
+}
+
+// As after a prompt of random tokens, whose last queries are random too.
+void TimedAttention::compress_first(const Spec& format, const AttentionShape& shape) {
+  const int32_t window = std::min(llama::describe_policy(format.policy.get()).eviction_window, shape.length);
+  const size_t scalars = query_scalars(shape) / static_cast<size_t>(shape.batch) * static_cast<size_t>(window);
+  const DeviceBuffer queries = random_scalars(*device_, scalars, kWindowSeed);
+  const DeviceBuffer out = device_->upload(std::vector<std::byte>(scalars * sizeof(float)));
+  for (const llama::SequenceHandle& sequence : batches_.front()) {
+    const kvq_sequence* const only = sequence.get();
+    kvq_attend_batch batch;
+    kvq_attend_batch_init(&batch);
+    batch.n_sequences = 1;
+    batch.sequences = &only;
+    batch.query_counts = &window;
+    batch.q = queries.get();
+    batch.out = out.get();
+    batch.q_dtype = batch.out_dtype = KVQ_F32;
+    llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); });
+    llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence.get(), nullptr, error); });
+  }
+}
+
+// By way of snapshots, which is faster than encoding everything again. A fork would share the pages.
+void TimedAttention::copy_first(uint64_t copies) {
+  if (copies == 0) return;
+  std::vector<std::vector<std::byte>> snapshots;
+  for (const llama::SequenceHandle& sequence : batches_.front()) {
+    snapshots.push_back(llama::save_sequence(cache_.get(), sequence.get()));
+  }
+  for (uint64_t i = 0; i < copies; ++i) {
+    SequenceBatch batch;
+    for (const std::vector<std::byte>& snapshot : snapshots) {
+      batch.push_back(llama::load_sequence(cache_.get(), snapshot));
+    }
+    batches_.push_back(std::move(batch));
+  }
+}
+
+double TimedAttention::run() {
+  std::vector<const kvq_sequence*> sequences;
+  for (const llama::SequenceHandle& sequence : batches_[runs_ % batches_.size()]) sequences.push_back(sequence.get());
+
+  kvq_attend_batch batch;
+  kvq_attend_batch_init(&batch);
+  batch.n_sequences = static_cast<int32_t>(sequences.size());
+  batch.sequences = sequences.data();
+  batch.q = queries_[runs_ % queries_.size()].get();
+  batch.q_dtype = KVQ_F32;
+  batch.out_dtype = KVQ_F32;
+  batch.out = out_.get();
+  ++runs_;
+  return device_->time(
+      [&] { llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); }); });
+}
+
+std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress) {
+  return time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
+}
+
+uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {
+  const uint64_t fp16 =
+      shape.layer.fp16_token_bytes() * static_cast<uint64_t>(shape.length) * static_cast<uint64_t>(shape.batch);
+  return subjects * (fp16 + device.bytes_to_rotate());
+}
+
+}  // namespace cli

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bench/random_layer.h"
+#include "bench/timing.h"
+#include "commands/spec.h"
+
+namespace cli {
+
+struct AttentionShape {
+  LayerShape layer{};
+  int32_t length = 32768;
+  int32_t batch = 1;
+};
+
+/** Decoding attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes
+ *  that successive calls read theirs from memory and not from the processor's own cache. */
+class TimedAttention {
+ public:
+  /** `context` computes on `device`. */
+  TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format, const AttentionShape& shape);
+
+  /** One call on the next of the caches with the next of the queries, in microseconds. */
+  double run();
+
+  /** Bytes of keys and values that one call reads, everything counted. */
+  uint64_t bytes() const { return bytes_; }
+  double bits_per_scalar() const { return bits_per_scalar_; }
+
+ private:
+  using SequenceBatch = std::vector<llama::SequenceHandle>;
+
+  void fill_first(const AttentionShape& shape);
+  void compress_first(const Spec& format, const AttentionShape& shape);
+  void copy_first(uint64_t copies);
+
+  TimedDevice* device_;
+  llama::CacheHandle cache_;
+  std::vector<SequenceBatch> batches_;  // equal ones, used in turn
+  std::vector<DeviceBuffer> queries_;   // [batch, q_heads, head_dim] each, used in turn
+  DeviceBuffer out_;
+  size_t runs_ = 0;
+  uint64_t bytes_ = 0;
+  double bits_per_scalar_ = 0.0;
+};
+
+/** Time all subjects in turn. `progress` advances by up to kTimingSteps. */
+std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress);
+
+/** Bytes of the device that timing `subjects` subjects of this shape may take, at most. */
+uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);
+
+}  // namespace cli

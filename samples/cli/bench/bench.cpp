@@ -1,0 +1,123 @@
+#include "bench/bench.h"
+
+#include "commands/spec.h"
+#include "commands/usage_error.h"
+#include "terminal/output.h"
+#include "terminal/table.h"
+
+namespace cli {
+
+std::vector<std::string> BenchOptions::specs() const {
+  std::vector<std::string> result{"fp16"};
+  result.insert(result.end(), kv.begin(), kv.end());
+  return result;
+}
+
+nlohmann::ordered_json BenchOptions::with_layer(nlohmann::ordered_json parameters) const {
+  parameters["heads"] = layer.q_heads;
+  parameters["kv_heads"] = layer.kv_heads;
+  parameters["head_dim"] = layer.head_dim;
+  return parameters;
+}
+
+void add_bench_options(CLI::App& command, BenchOptions& options) {
+  command
+      .add_option("--kv", options.kv,
+                  std::string(kSpecHelp) +
+                      ", commvq-1 or commvq-2, both optionally with ,head and "
+                      ",attention=tables, rebuild or decode, or moqae; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str();
+  command.add_option("--heads", options.layer.q_heads, "Query heads")
+      ->check(CLI::Range(1, 1 << 14))
+      ->capture_default_str();
+  command.add_option("--kv-heads", options.layer.kv_heads, "KV heads")
+      ->check(CLI::Range(1, 1 << 12))
+      ->capture_default_str();
+  command.add_option("--head-dim", options.layer.head_dim, "Channels of a head")
+      ->check(CLI::Range(8, 256))
+      ->capture_default_str();
+  add_compute_options(command, options.compute);
+  add_device_options(command, options.compute);
+  command.add_flag("--json", options.json, "Print one JSON object");
+}
+
+std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
+                                                    const BenchMachine& machine) {
+  const BenchRow& fp16 = rows.front();
+  std::vector<nlohmann::ordered_json> objects;
+  for (const BenchRow& row : std::span(rows).subspan(1)) {
+    nlohmann::ordered_json object;
+    object[labels.name_field] = row.name;
+    object["microseconds"] = row.timing.median;
+    object["min"] = row.timing.min;
+    object["max"] = row.timing.max;
+    object["bytes"] = row.bytes;
+    object["gigabytes_per_second"] = row.gigabytes_per_second();
+    object[labels.bits_field] = row.bits;
+    object["fp16_microseconds"] = fp16.timing.median;
+    object["fp16_min"] = fp16.timing.min;
+    object["fp16_max"] = fp16.timing.max;
+    object["fp16_bytes"] = fp16.bytes;
+    object["fp16_gigabytes_per_second"] = fp16.gigabytes_per_second();
+    object["ratio"] = fp16.timing.median / row.timing.median;
+    object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
+    object["bandwidth_fraction"] = row.gigabytes_per_second() / machine.bandwidth;
+    object["repetitions"] = row.timing.repetitions;
+    objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine) {
+  Table table({labels.name_heading, labels.bits_heading, "bytes", "median\nus", "min\nus", "max\nus", "GB/s",
+               "of memory\nspeed", "times faster\nthan FP16"});
+  for (const BenchRow& row : rows) {
+    table.add_row({row.name, number_text(row.bits, 2), bytes_text(row.bytes), number_text(row.timing.median, 1),
+                   number_text(row.timing.min, 1), number_text(row.timing.max, 1),
+                   number_text(row.gigabytes_per_second(), 1),
+                   number_text(100.0 * row.gigabytes_per_second() / machine.bandwidth, 0) + " %",
+                   number_text(rows.front().timing.median / row.timing.median, 2)});
+  }
+  return machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions) +
+         " repetitions in turn. Memory gives " + number_text(machine.bandwidth, 1) + " GB/s.\n\n" + table.text();
+}
+
+std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options) {
+  const LayerShape& layer = options.layer;
+  if (layer.q_heads % layer.kv_heads != 0) {
+    throw UsageError("--heads " + std::to_string(layer.q_heads) + " is not a multiple of --kv-heads " +
+                     std::to_string(layer.kv_heads));
+  }
+  return make_timed_device(options.compute);
+}
+
+void require_memory(const TimedDevice& device, uint64_t needed) {
+  const uint64_t present = device.memory_bytes();
+  if (needed / 4 > present / 5) {
+    throw llama::Error("this shape may take " + bytes_text(needed) + " of memory, and there is " + bytes_text(present));
+  }
+}
+
+BenchMachine measure_machine(TimedDevice& device, const kvq_context* context) {
+  return {.name = device.name(), .isa = describe(context).isa, .bandwidth = device.memory_bandwidth() * 1e-9};
+}
+
+void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,
+                      const ComputeOptions& compute, const BenchMachine& machine) {
+  nlohmann::ordered_json object;
+  if (rows.size() == 1) {
+    object = rows.front();
+  } else {
+    object["rows"] = rows;
+  }
+  object.update(parameters);
+  object["device"] = compute.device;
+  object["device_name"] = machine.name;
+  object["threads"] = compute.threads;
+  object["isa"] = machine.isa;
+  print_json(object);
+}
+
+}  // namespace cli

@@ -1,0 +1,101 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "bench/timed_device.h"
+
+namespace cli {
+namespace {
+
+constexpr size_t kFlushBytes = size_t{256} << 20;  // several times the L2 cache
+constexpr int kMostFlushes = 16;
+constexpr int kPasses = 10;
+
+// Where contexts issue their work unless told otherwise.
+const cudaStream_t kStream = nullptr;
+
+void check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) throw llama::Error(std::string(call) + ": " + cudaGetErrorString(status));
+}
+
+DeviceBuffer allocate(size_t bytes) {
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  return {memory, [](void* data) { cudaFree(data); }};
+}
+
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  return Event(event);
+}
+
+void select(int32_t index) { check(cudaSetDevice(index), "cudaSetDevice"); }
+
+class Gpu final : public TimedDevice {
+ public:
+  Gpu(int32_t index, const kvq_device_info& info) : info_(info), flushed_((select(index), allocate(kFlushBytes))) {}
+
+  std::string name() const override { return info_.name; }
+  uint64_t memory_bytes() const override { return info_.memory_bytes; }
+
+  // A copy reads every byte and writes it.
+  double memory_bandwidth() override {
+    const DeviceBuffer target = allocate(kFlushBytes);
+    double best = 0.0;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const double microseconds = time([&] {
+        check(cudaMemcpyAsync(target.get(), flushed_.get(), kFlushBytes, cudaMemcpyDeviceToDevice, kStream),
+              "cudaMemcpyAsync");
+      });
+      best = std::max(best, 2.0 * static_cast<double>(kFlushBytes) / microseconds * 1e6);
+    }
+    return best;
+  }
+
+  DeviceBuffer upload(std::span<const std::byte> bytes) override {
+    DeviceBuffer buffer = allocate(bytes.size());
+    check(cudaMemcpy(buffer.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+    return buffer;
+  }
+
+  // Writing so many bytes empties the L2 cache of others, and is to take the device longer than it takes the host to
+  // issue the work: then the device finds it waiting, and the events enclose nothing else. When the device was first,
+  // it gets more to write from the next time on.
+  double time(const std::function<void()>& issue) override {
+    for (int i = 0; i < flushes_; ++i) {
+      check(cudaMemsetAsync(flushed_.get(), 0, kFlushBytes, kStream), "cudaMemsetAsync");
+    }
+    check(cudaEventRecord(begin_.get(), kStream), "cudaEventRecord");
+    issue();
+    if (flushes_ < kMostFlushes && cudaEventQuery(begin_.get()) == cudaSuccess) flushes_ *= 2;
+    check(cudaEventRecord(end_.get(), kStream), "cudaEventRecord");
+    check(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
+    float milliseconds = 0.0F;
+    check(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()), "cudaEventElapsedTime");
+    return 1e3 * static_cast<double>(milliseconds);
+  }
+
+  uint64_t bytes_to_rotate() const override { return 0; }
+
+ private:
+  kvq_device_info info_;
+  DeviceBuffer flushed_;
+  int flushes_ = 1;
+  Event begin_ = make_event();
+  Event end_ = make_event();
+};
+
+}  // namespace
+
+std::unique_ptr<TimedDevice> make_timed_gpu(const ComputeOptions& options) {
+  return std::make_unique<Gpu>(options.device_index, describe_cuda(options.device_index));
+}
+
+}  // namespace cli

@@ -1,0 +1,71 @@
+#include "bench/random_layer.h"
+
+#include <algorithm>
+#include <bit>
+#include <random>
+#include <vector>
+
+namespace cli {
+namespace {
+
+constexpr int32_t kAppendChunk = 1024;
+constexpr uint64_t kKeySeed = 1;
+constexpr uint64_t kValueSeed = 2;
+
+// Random numbers are as random when they are cut off instead of rounded, and when the smallest become zero.
+uint16_t cut_to_float16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7FFFFFFFU;
+  const uint32_t half = magnitude < 0x38800000U ? 0 : (magnitude - 0x38000000U) >> 13U;
+  return static_cast<uint16_t>((bits >> 16U & 0x8000U) | half);
+}
+
+uint16_t cut_to_bfloat16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16U); }
+
+}  // namespace
+
+std::vector<float> normal_numbers(size_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(n);
+  for (float& number : numbers) number = normal(random);
+  return numbers;
+}
+
+llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape) {
+  kvq_cache_options options;
+  kvq_cache_options_init(&options);
+  options.n_layers = format.codebook != nullptr ? llama::describe_codebook(format.codebook).n_layers : 1;
+  options.q_heads = shape.q_heads;
+  options.kv_heads = shape.kv_heads;
+  options.head_dim = shape.head_dim;
+  return llama::make_cache(context, options, format);
+}
+
+size_t bytes_of(kvq_dtype dtype) { return dtype == KVQ_F32 ? sizeof(float) : sizeof(uint16_t); }
+
+DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dtype dtype) {
+  const std::vector<float> numbers = normal_numbers(n, seed);
+  if (dtype == KVQ_F32) return device.upload(std::as_bytes(std::span(numbers)));
+  std::vector<uint16_t> halves(n);
+  std::ranges::transform(numbers, halves.begin(), dtype == KVQ_F16 ? cut_to_float16 : cut_to_bfloat16);
+  return device.upload(std::as_bytes(std::span(halves)));
+}
+
+void append_random(TimedDevice& device, kvq_cache* cache, std::span<const llama::SequenceHandle> sequences,
+                   const LayerShape& shape, int32_t length) {
+  if (length == 0) return;
+  const size_t scalars = static_cast<size_t>(std::min(kAppendChunk, length)) * shape.token_width();
+  const DeviceBuffer keys = random_scalars(device, scalars, kKeySeed);
+  const DeviceBuffer values = random_scalars(device, scalars, kValueSeed);
+  for (const llama::SequenceHandle& sequence : sequences) {
+    for (int32_t begin = 0; begin < length; begin += kAppendChunk) {
+      const int32_t n = std::min(kAppendChunk, length - begin);
+      llama::checked([&](kvq_error* error) {
+        return kvq_append(cache, sequence.get(), 0, n, keys.get(), values.get(), KVQ_F32, nullptr, error);
+      });
+    }
+  }
+}
+
+}  // namespace cli

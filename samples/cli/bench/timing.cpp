@@ -1,0 +1,52 @@
+#include "bench/timing.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kEnoughTime{1000};  // after kTimingSteps
+constexpr std::chrono::milliseconds kPatience{8000};    // even before them
+
+bool is_enough(int64_t repetitions, Clock::duration elapsed) {
+  if (repetitions == 0) return false;
+  return repetitions >= kMaxRepetitions || elapsed > (repetitions < kTimingSteps ? kPatience : kEnoughTime);
+}
+
+}  // namespace
+
+double median(std::vector<double> numbers) {
+  std::ranges::sort(numbers);
+  const size_t n = numbers.size();
+  return (numbers[(n - 1) / 2] + numbers[n / 2]) / 2;
+}
+
+Timing summary(const std::vector<double>& microseconds) {
+  const auto [min, max] = std::ranges::minmax(microseconds);
+  return {
+      .median = median(microseconds), .min = min, .max = max, .repetitions = static_cast<int32_t>(microseconds.size())};
+}
+
+void repeat_in_turn(size_t subjects, int32_t cycle, Progress& progress, const std::function<void(size_t)>& run) {
+  const Clock::time_point begin = Clock::now();
+  for (int64_t repetition = 0; repetition % cycle != 0 || !is_enough(repetition, Clock::now() - begin); ++repetition) {
+    for (size_t turn = 0; turn < subjects; ++turn) {
+      run(repetition % 2 == 0 ? turn : subjects - 1 - turn);  // nobody always follows the same one
+    }
+    if (repetition < kTimingSteps) progress.advance(1);
+  }
+}
+
+std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run) {
+  for (size_t i = 0; i < subjects; ++i) run(i);  // warm-up: work space, threads
+  std::vector<std::vector<double>> samples(subjects);
+  repeat_in_turn(subjects, 1, progress, [&](size_t i) { samples[i].push_back(run(i)); });
+  std::vector<Timing> timings;
+  for (const std::vector<double>& sample : samples) timings.push_back(summary(sample));
+  return timings;
+}
+
+}  // namespace cli

@@ -1,0 +1,122 @@
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/random_layer.h"
+#include "commands/commands.h"
+#include "commands/compute.h"
+#include "commands/matrix_shape.h"
+#include "llama/handles.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
+#include "terminal/table.h"
+#include "train/quantization.h"
+
+namespace cli {
+namespace {
+
+constexpr int64_t kTileWeights = 256;
+
+struct Options {
+  std::vector<std::string> schemes;
+  std::string shape = "512x4096";
+  uint64_t seed = 1;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+struct Row {
+  std::string scheme;
+  double nominal = 0.0;
+  double bits = 0.0;
+  double error = 0.0;
+  double seconds = 0.0;
+
+  /** The least error that any code of as many bits can have on normal numbers. */
+  double bound() const { return std::exp2(-2.0 * nominal); }
+};
+
+/** Every scheme but FP16. */
+std::vector<std::string> all_schemes() {
+  std::vector<std::string> schemes;
+  for (int32_t i = 0; i < qp_scheme_count(); ++i) {
+    if (qp_scheme_name(i) != std::string("fp16")) schemes.emplace_back(qp_scheme_name(i));
+  }
+  return schemes;
+}
+
+Row measure(kvq_context* context, const std::string& scheme, const std::vector<float>& weights,
+            const MatrixShape& shape) {
+  qp_quantize_options options;
+  qp_quantize_options_init(&options);
+  options.scheme = scheme.c_str();
+  const auto begin = std::chrono::steady_clock::now();
+  const llama::MatrixHandle matrix = llama::quantize_matrix(context, options, weights, shape.out, shape.in);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const qp_matrix_info info = llama::describe_matrix(matrix.get());
+  return {scheme, qp_scheme_bits(scheme.c_str()), info.bits, info.error, seconds.count()};
+}
+
+void print_rows(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows, const char* isa) {
+  // Of one thread: what quantizing any matrix takes follows from it.
+  const double tiles = static_cast<double>(shape.out * shape.in) / static_cast<double>(kTileWeights);
+  const auto tile_ms = [&](const Row& row) { return 1e3 * row.seconds * options.compute.threads / tiles; };
+  if (options.json) {
+    nlohmann::ordered_json object;
+    for (const Row& row : rows) {
+      object["rows"].push_back({{"scheme", row.scheme},
+                                {"nominal_bits", row.nominal},
+                                {"bits", row.bits},
+                                {"error", row.error},
+                                {"bound", row.bound()},
+                                {"seconds", row.seconds},
+                                {"tile_milliseconds", tile_ms(row)}});
+    }
+    object["out"] = shape.out;
+    object["in"] = shape.in;
+    object["threads"] = options.compute.threads;
+    object["isa"] = isa;
+    return print_json(object);
+  }
+  Table table({"scheme", "bits per\nweight", "error", "of the\nbound", "seconds", "ms for 256 weights\non a thread"});
+  for (const Row& row : rows) {
+    table.add_row({row.scheme, number_text(row.bits, 3), number_text(row.error, 5),
+                   number_text(row.error / row.bound(), 2), number_text(row.seconds, 2), number_text(tile_ms(row), 3)});
+  }
+  print_text("Normally distributed weights, " + std::to_string(shape.out) + " x " + std::to_string(shape.in) + ", " +
+             std::to_string(options.compute.threads) + " threads; the bound is 2^(-2 bits).\n\n" + table.text());
+}
+
+void run(const Options& options) {
+  const MatrixShape shape = parse_matrix_shape(options.shape);
+  const std::vector<std::string> schemes = options.schemes.empty() ? all_schemes() : options.schemes;
+  for (const std::string& scheme : schemes) check_scheme(scheme);
+  const llama::ContextHandle context = make_context(options.compute);
+  const std::vector<float> weights = normal_numbers(static_cast<size_t>(shape.out * shape.in), options.seed);
+  Progress progress("quantizing", static_cast<int64_t>(schemes.size()));
+  std::vector<Row> rows;
+  for (const std::string& scheme : schemes) {
+    rows.push_back(measure(context.get(), scheme, weights, shape));
+    progress.advance(1);
+  }
+  print_rows(options, shape, rows, describe(context.get()).isa);
+}
+
+}  // namespace
+
+void add_bench_quantize(CLI::App& bench) {
+  CLI::App* command =
+      bench.add_subcommand("quantize", "Errors of the schemes on normally distributed weights, and the time they take");
+  auto options = std::make_shared<Options>();
+  command->add_option("--scheme", options->schemes, "As of `kvq quantize`; may be repeated (default: all)")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--shape", options->shape, "Outputs and inputs of the layer")->capture_default_str();
+  command->add_option("--seed", options->seed, "Start of the random numbers")->capture_default_str();
+  add_compute_options(*command, options->compute);
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

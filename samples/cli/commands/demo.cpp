@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+
+#include "bench/attention_timing.h"
+#include "commands/commands.h"
+#include "commands/compute.h"
+#include "commands/demo_model.h"
+#include "commands/demo_weights.h"
+#include "commands/layer_spec.h"
+#include "measure/generation.h"
+#include "measure/needle.h"
+#include "measure/perplexity.h"
+#include "measure/text_file.h"
+#include "terminal/output.h"
+#include "terminal/table.h"
+
+namespace cli {
+namespace {
+
+constexpr std::array kPlainFormats{"fp16", "int8",          "int4", "int4+hadamard",
+                                   "int3", "int3+hadamard", "int2", "int2+hadamard"};
+constexpr const char* kEvicting = "int4+adasnap:256";
+constexpr const char* kWithWeights = "int4";
+constexpr std::array kGenerated{"fp16", "int4"};
+constexpr const char* kPrompt = "The old man walked to the window and";
+constexpr int32_t kGeneratedTokens = 13;
+
+/** How much is measured. */
+struct Extent {
+  PerplexityOptions perplexity;
+  NeedleOptions needle;
+  AttentionShape attention;
+  int64_t hessian_tokens;
+};
+
+constexpr Extent kFull{.perplexity = {.context = 2048, .windows = 3, .chunk = 32},
+                       .needle = {.context = 1024, .samples = 3, .seed = 1, .chunk = 32},
+                       .attention = {.length = 16384},
+                       .hessian_tokens = 4096};
+constexpr Extent kQuick{.perplexity = {.context = 256, .windows = 1, .chunk = 32},
+                        .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
+                        .attention = {.length = 1024},
+                        .hessian_tokens = 512};
+
+/** What a row of the report is about. */
+struct Format {
+  std::string kv;       // its name
+  std::string quality;  // with the demo model
+  std::string speed;    // with the layer that is timed
+};
+
+struct Options {
+  ComputeOptions compute;
+  bool quick = false;
+  bool trellis = false;
+  bool json = false;
+};
+
+struct Row {
+  Format format;
+  PerplexityResult perplexity;
+  double baseline = 0.0;  // perplexity of FP16 on the same tokens
+  NeedleResult needle;
+  Timing attention;
+};
+
+struct Sample {
+  std::string kv;
+  std::string text;
+};
+
+struct Report {
+  std::vector<Sample> samples;
+  std::vector<Row> formats;
+  WeightsRow plain;  // the model as it is
+  std::vector<WeightsRow> weights;
+  std::string machine;
+  double seconds = 0.0;
+};
+
+/** The baseline first. */
+std::vector<Format> all_formats(const std::filesystem::path& directory, const ComputeOptions& compute) {
+  std::vector<Format> formats;
+  for (const char* kv : kPlainFormats) formats.push_back({kv, kv, kv});
+  if (compute.device != "cpu") return formats;  // GPUs know no codes yet and evict nothing
+  for (const std::string bits : {"2bit", "1bit"}) {
+    const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
+    formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
+  }
+  formats.push_back({"moqae", "moqae:" + (directory / "moqae.safetensors").string(), "moqae"});
+  formats.push_back({kEvicting, kEvicting, kEvicting});
+  return formats;
+}
+
+void measure_quality(Engine& engine, const std::vector<Format>& formats, std::span<const int32_t> tokens,
+                     const Extent& extent, std::vector<Row>& rows) {
+  const int64_t steps = int64_t{extent.perplexity.windows} * extent.perplexity.context +
+                        int64_t{extent.needle.samples} * extent.needle.context;
+  Progress progress("quality", steps * static_cast<int64_t>(formats.size() + 1));
+  const auto perplexity = [&](const Spec& format, bool second_half) {
+    PerplexityOptions options = extent.perplexity;
+    options.compress = format.evicts();
+    options.second_half = second_half;
+    llama::Session session(engine.model, engine.context.get(), format);
+    return measure_perplexity(engine.model, session, tokens, options, progress);
+  };
+  const Spec fp16 = load_spec(engine.context.get(), "fp16");
+  for (const Format& each : formats) {
+    const Spec format = load_spec(engine.context.get(), each.quality);
+    Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
+    row.perplexity = perplexity(format, format.evicts());
+    row.baseline = format.evicts() ? perplexity(fp16, true).perplexity
+                   : rows.empty()  ? row.perplexity.perplexity
+                                   : rows.front().perplexity.perplexity;
+    NeedleOptions needle = extent.needle;
+    if (format.evicts()) needle.compress = NeedleOptions::Compress::kAfterPrompt;
+    llama::Session session(engine.model, engine.context.get(), format);
+    row.needle = measure_needle(engine.model, engine.tokenizer, session, tokens, needle, progress);
+    rows.push_back(std::move(row));
+  }
+}
+
+void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<Row>& rows) {
+  Progress progress("speed", kTimingSteps * static_cast<int64_t>(rows.size() + 1));
+  const llama::ContextHandle context = make_context(compute);
+  const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
+  std::vector<TimedAttention> subjects;
+  for (const Row& row : rows) {
+    const Spec format = load_layer_spec(context.get(), row.format.speed, extent.attention.layer);
+    subjects.emplace_back(*device, context.get(), format, extent.attention);
+    progress.advance(kTimingSteps);
+  }
+  const std::vector<Timing> timings = time_interleaved(subjects, progress);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].attention = timings[i];
+}
+
+std::vector<Sample> generate_samples(Engine& engine) {
+  const llama::ModelConfig& config = engine.model.config();
+  std::vector<int32_t> prompt = with_bos(config, engine.tokenizer.encode(kPrompt));
+  Progress progress("text", static_cast<int64_t>(prompt.size() * kGenerated.size()));
+  std::vector<Sample> samples;
+  for (const char* kv : kGenerated) {
+    const Spec format = load_spec(engine.context.get(), kv);
+    llama::Session session(engine.model, engine.context.get(), format);
+    llama::Sampler greedy(0.0, 1.0, 0);
+    const std::span<const float> logits = prefill(session, prompt, kFull.perplexity.chunk, progress);
+    Sample sample{kv, kPrompt};
+    generate_tokens(config, session, logits, kGeneratedTokens, greedy, [&](int32_t token) {
+      sample.text += engine.tokenizer.decode_piece(token);
+      return true;
+    });
+    std::ranges::replace(sample.text, '\n', ' ');
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+std::vector<std::string> weight_schemes(const Options& options) {
+  if (options.compute.device != "cpu") return {};  // GPUs do not multiply by packed matrices yet
+  std::vector<std::string> schemes{"nuq-4"};
+  if (!options.quick) schemes.insert(schemes.end(), {"vq-3", "vq-2.5"});
+  if (options.trellis) schemes.insert(schemes.end(), {"tcq-3", "tcx-3", "tcq-2"});
+  return schemes;
+}
+
+WeightsRow plain_weights(const Engine& engine, const std::filesystem::path& directory, const Row& fp16) {
+  return {.scheme = "bf16",
+          .kv = fp16.format.kv,
+          .linear_bits = engine.model.weights().bits,
+          .bits = engine.model.weights().bits,
+          .bytes = std::filesystem::file_size(directory / "model.safetensors"),
+          .perplexity = fp16.perplexity};
+}
+
+double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline - 1.0); }
+
+void print_samples(const std::filesystem::path& directory, const std::vector<Sample>& samples) {
+  print_text("The demo model (" + bytes_text(std::filesystem::file_size(directory / "model.safetensors")) +
+             ") writes, with its KV cache in\n\n");
+  for (const Sample& sample : samples) print_text("  " + sample.kv + ": " + sample.text + "\n");
+  print_text("\nNow the same model with every format; this takes a moment.\n");
+}
+
+void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
+  Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
+               "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
+  const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
+  for (const Row& row : rows) {
+    const kvq_usage& usage = row.perplexity.usage;
+    table.add_row(
+        {row.format.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
+         number_text(plain_bytes / static_cast<double>(kv_bytes(usage)), 2), number_text(row.perplexity.perplexity, 3),
+         &row == rows.data() ? "" : signed_percent(rise_percent(row)),
+         std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
+         number_text(row.attention.median, 0), number_text(rows[0].attention.median / row.attention.median, 2)});
+  }
+  print_text("\n" + table.text() + "\n" +
+             "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
+             "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
+             std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
+             std::to_string(extent.needle.context) + " tokens.\n" +                                       //
+             "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
+             "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
+             "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
+             "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) +
+             " tokens, 32 query and 8 KV heads of 128,\non " + machine + ".\n");
+}
+
+void print_report(const Extent& extent, const Report& report) {
+  print_formats(extent, report.formats, report.machine);
+  if (!report.weights.empty()) {
+    print_text("\n" + weights_text(report.weights, report.plain) + "\n" +
+               "Linear layers in few bits: codes, scales and signs count. Files hold the embedding too, which stays\n" +
+               "BF16. Codes were chosen just now by what they lose on other prose (LDLQ).\n");
+  }
+  print_text("\nDone in " + number_text(report.seconds, 0) +
+             " s. Next: kvq generate --help, kvq eval perplexity --help, kvq quantize --help.\n");
+}
+
+void print_report_json(const Options& options, const Extent& extent, const Report& report) {
+  const std::vector<Row>& rows = report.formats;
+  nlohmann::ordered_json object;
+  object["formats"] = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    nlohmann::ordered_json format;
+    format["kv"] = row.format.kv;
+    format["perplexity"] = row.perplexity.perplexity;
+    format["rise_percent"] = rise_percent(row);
+    format["tokens"] = row.perplexity.tokens;
+    add_usage(format, row.perplexity.usage);
+    format["accuracy"] = static_cast<double>(row.needle.found) / extent.needle.samples;
+    format["samples"] = extent.needle.samples;
+    format["microseconds"] = row.attention.median;
+    format["ratio"] = rows[0].attention.median / row.attention.median;
+    object["formats"].push_back(std::move(format));
+  }
+  object["weights"] = weights_json(report.weights, report.plain);
+  object["context"] = extent.perplexity.context;
+  object["attention_length"] = extent.attention.length;
+  for (const Sample& sample : report.samples) object["generated"][sample.kv] = sample.text;
+  object["seconds"] = report.seconds;
+  object["device"] = options.compute.device;
+  print_json(object);
+}
+
+void run(const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Extent& extent = options.quick ? kQuick : kFull;
+  const std::filesystem::path directory = demo_model_directory();
+  Engine engine(directory, options.compute);
+  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(directory / "sample.txt"));
+  Report report;
+  report.samples = generate_samples(engine);
+  report.machine = machine_text(engine.context.get(), options.compute);
+  if (!options.json) print_samples(directory, report.samples);
+  measure_quality(engine, all_formats(directory, options.compute), tokens, extent, report.formats);
+  measure_speed(options.compute, extent, report.formats);
+  report.plain = plain_weights(engine, directory, report.formats.front());
+  const WeightsDemo weights{.model = directory,
+                            .perplexity = extent.perplexity,
+                            .hessian_tokens = extent.hessian_tokens,
+                            .schemes = weight_schemes(options),
+                            .compute = options.compute};
+  report.weights = weights.measure(tokens, kWithWeights);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (options.json) return print_report_json(options, extent, report);
+  print_report(extent, report);
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("demo", "The model that comes with the program, with every KV format and some weight schemes");
+  auto options = std::make_shared<Options>();
+  add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
+  command->add_flag("--quick", options->quick, "Measure less: a few seconds instead of up to a minute");
+  command->add_flag("--trellis", options->trellis, "Weights in trellis codes too, which take minutes to find");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,152 @@
+#include <memory>
+
+#include "commands/commands.h"
+#include "commands/compute.h"
+#include "commands/spec.h"
+#include "commands/usage_error.h"
+#include "measure/eviction_quality.h"
+#include "measure/eviction_report.h"
+#include "measure/filler.h"
+#include "measure/perplexity.h"
+#include "measure/text_file.h"
+
+namespace cli {
+namespace {
+
+constexpr int32_t kMinContext = 64;
+constexpr int32_t kAnyBudget = 1 << 20;  // of a policy whose every compression names a budget of its own
+
+const std::vector<std::string>& all_methods() {
+  static const std::vector<std::string> methods{"streaming", "h2o", "snapkv", "pyramid", "adasnap", "adapyramid"};
+  return methods;
+}
+
+struct Options {
+  std::string model;
+  std::string weights;
+  std::string text;
+  std::vector<std::string> methods = all_methods();
+  std::vector<std::string> budgets{"64", "128", "256", "512"};
+  std::string kv = "fp16";
+  EvictionOptions measured;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+void check(const Options& options, const llama::ModelConfig& config) {
+  if (options.measured.context > config.max_positions) {
+    throw UsageError("--context " + std::to_string(options.measured.context) + " exceeds the model's " +
+                     std::to_string(config.max_positions) + " positions");
+  }
+  if (options.measured.windows == 0 && options.measured.needles == 0) {
+    throw UsageError("--windows 0 and --needles 0 leave nothing to measure");
+  }
+}
+
+/** The cache without eviction, then one for each method. */
+std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
+  std::vector<Spec> formats;
+  formats.push_back(load_spec(engine.context.get(), options.kv));
+  if (formats.front().evicts()) {
+    throw UsageError("--kv " + options.kv + " evicts already: name a format alone, --methods and --budgets evict");
+  }
+  for (const std::string& method : options.methods) {
+    formats.push_back(load_spec(engine.context.get(), options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
+  }
+  return formats;
+}
+
+/** Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike. */
+void measure(Engine& engine, const Options& options, std::span<const int32_t> tokens,
+             std::vector<EvictionQuality>& subjects) {
+  const EvictionOptions& measured = options.measured;
+  int64_t steps = 0;
+  for (const EvictionQuality& subject : subjects) {
+    steps += measured.windows * subject.window_steps() + measured.needles * subject.needle_steps();
+  }
+  Progress progress("eviction", steps);
+  const auto context = static_cast<size_t>(measured.context);
+  for (size_t i = 0; i < static_cast<size_t>(measured.windows); ++i) {
+    for (size_t turn = 0; turn < subjects.size(); ++turn) {
+      const size_t subject = i % 2 == 0 ? turn : subjects.size() - 1 - turn;  // nobody is always the first
+      subjects[subject].add_window(tokens.subspan(i * context, context), progress);
+    }
+  }
+  if (measured.needles == 0) return;
+  const std::vector<int32_t> filler =
+      filler_tokens(engine, options.model, options.text, measured.context, measured.seed);
+  const NeedleOptions needles{
+      .context = measured.context, .samples = measured.needles, .seed = measured.seed, .chunk = measured.chunk};
+  NeedlePrompts prompts(engine.model.config(), engine.tokenizer, filler, needles);
+  for (int32_t i = 0; i < measured.needles; ++i) {
+    const NeedlePrompt prompt = prompts.next();
+    for (EvictionQuality& subject : subjects) subject.add_needle(prompt, progress);
+  }
+}
+
+void run(Options options) {
+  Engine engine(options.model, options.compute, options.weights);
+  check(options, engine.model.config());
+  const std::vector<Spec> formats = load_formats(engine, options);
+  EvictionReport report;
+  report.kv = options.kv;
+  report.machine = machine_text(engine.context.get(), options.compute);
+  report.window = llama::describe_policy(formats.back().policy.get()).eviction_window;
+  for (const std::string& text : options.budgets) report.budgets.push_back(parse_budget(text, report.window));
+
+  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
+  if (options.measured.windows > 0) {
+    options.measured.windows = window_count(static_cast<int64_t>(tokens.size()),
+                                            {.context = options.measured.context, .windows = options.measured.windows});
+  }
+  std::vector<EvictionQuality> subjects;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    report.methods.push_back(i == 0 ? "full cache" : options.methods[i - 1]);
+    subjects.emplace_back(engine, formats[i], i == 0 ? std::vector<Budget>{} : report.budgets, options.measured);
+  }
+  measure(engine, options, tokens, subjects);
+  report.measured = options.measured;
+  if (options.json) return print_report_json(report, subjects);
+  print_report(report, subjects);
+}
+
+}  // namespace
+
+void add_eval_eviction(CLI::App& eval) {
+  CLI::App* command = eval.add_subcommand("eviction", "Methods of eviction beside the full cache, at several budgets");
+  auto options = std::make_shared<Options>();
+  command->add_option("--model", options->model, "Model directory")->required();
+  add_weights_option(*command, options->weights);
+  command->add_option("--text", options->text, "Text file, without BOS; needles hide in it too")->required();
+  command->add_option("--methods", options->methods, "What to compare, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::IsMember(all_methods()))
+      ->capture_default_str();
+  command
+      ->add_option("--budgets", options->budgets,
+                   "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--kv", options->kv, std::string("Without eviction: ") + kSpecHelp)->capture_default_str();
+  EvictionOptions& measured = options->measured;
+  command
+      ->add_option("--context", measured.context,
+                   "Tokens of a window, whose first half is compressed and second half is scored, and of a needle")
+      ->check(CLI::Range(kMinContext, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--windows", measured.windows, "At most the first N windows; 0: no perplexity")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--needles", measured.needles, "Keys to hide, one a prompt; 0: no retrieval")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--seed", measured.seed, "Start of the random numbers")->capture_default_str();
+  command->add_option("--chunk", measured.chunk, "Tokens that enter the cache at once")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  add_compute_options(*command, options->compute);
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

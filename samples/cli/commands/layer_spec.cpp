@@ -1,0 +1,117 @@
+#include "commands/layer_spec.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "commands/usage_error.h"
+#include "train/codebook_training.h"
+
+namespace cli {
+namespace {
+
+constexpr std::string_view kRandom = "commvq-";
+constexpr std::string_view kRandomRouter = "moqae";
+constexpr int32_t kTokens = 1024;
+constexpr uint64_t kQuerySeed = 10;
+constexpr double kRouterBits = 4.25;
+constexpr uint64_t kKeySeed = 11;
+constexpr uint64_t kValueSeed = 12;
+
+llama::CodebookHandle train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
+  kvq_codebook_trainer_options options;
+  kvq_codebook_trainer_options_init(&options);
+  options.n_layers = 1;
+  options.kv_heads = shape.kv_heads;
+  options.head_dim = shape.head_dim;
+  options.key_stages = key_stages(bits, shape.head_dim);
+  options.key_norms = scope;
+  options.value_bits = bits;
+  options.value_scope = scope;
+  options.key_rounds = 1;
+  options.value_rounds = 1;
+  const llama::CodebookTrainerHandle trainer = llama::make_codebook_trainer(context, options);
+  const size_t scalars = kTokens * shape.token_width();
+  const std::vector<float> keys = normal_numbers(scalars, kKeySeed);
+  const std::vector<float> values = normal_numbers(scalars, kValueSeed);
+  llama::checked([&](kvq_error* error) {
+    return kvq_codebook_trainer_add(trainer.get(), 0, kTokens, keys.data(), values.data(), KVQ_F32, error);
+  });
+  llama::checked([&](kvq_error* error) { return kvq_codebook_trainer_run(trainer.get(), 0, nullptr, nullptr, error); });
+  return llama::trainer_result(trainer.get());
+}
+
+/** Routers that choose formats of about 4 bits for random pages, and the policy that they serve. */
+Spec random_router(kvq_context* context, const LayerShape& shape) {
+  Spec spec{llama::load_policy(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}"), nullptr,
+            nullptr};
+  kvq_cache_options layer;
+  kvq_cache_options_init(&layer);
+  layer.n_layers = 1;
+  layer.q_heads = shape.q_heads;
+  layer.kv_heads = shape.kv_heads;
+  layer.head_dim = shape.head_dim;
+  kvq_router_trainer_options options;
+  kvq_router_trainer_options_init(&options);
+  options.mean_bits = kRouterBits;
+  options.epochs = 1;
+  const llama::RouterTrainerHandle trainer = llama::make_router_trainer(context, layer, spec.policy.get(), options);
+  const std::vector<float> queries = normal_numbers(
+      size_t{kTokens} * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim), kQuerySeed);
+  const std::vector<float> keys = normal_numbers(kTokens * shape.token_width(), kKeySeed);
+  const std::vector<float> values = normal_numbers(kTokens * shape.token_width(), kValueSeed);
+  llama::checked([&](kvq_error* error) {
+    return kvq_router_trainer_add(trainer.get(), 0, kTokens, queries.data(), keys.data(), values.data(), KVQ_F32,
+                                  error);
+  });
+  llama::checked([&](kvq_error* error) { return kvq_router_trainer_run(trainer.get(), 1.0, nullptr, nullptr, error); });
+  spec.router = llama::trainer_result(trainer.get());
+  return spec;
+}
+
+/** The text up to the first comma, which is taken off with it. */
+std::string_view cut_front(std::string_view& text) {
+  const size_t comma = std::min(text.find(','), text.size());
+  const std::string_view front = text.substr(0, comma);
+  text.remove_prefix(std::min(comma + 1, text.size()));
+  return front;
+}
+
+Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
+  constexpr std::string_view kAttention = "attention=";
+  std::string_view rest = std::string_view(spec).substr(kRandom.size());
+  const std::string_view size = cut_front(rest);
+  if (size != "1" && size != "2") {
+    throw UsageError("--kv " + spec + ": \"" + std::string(kRandom) +
+                     "\" must be followed by 1 or 2, a number of bits");
+  }
+  kvq_scope scope = KVQ_SCOPE_LAYER;
+  std::string way = "auto";
+  while (!rest.empty()) {
+    const std::string_view option = cut_front(rest);
+    if (option == "head") {
+      scope = KVQ_SCOPE_HEAD;
+    } else if (option.starts_with(kAttention)) {
+      way = option.substr(kAttention.size());
+    } else {
+      throw UsageError("--kv " + spec + ": unknown option \"" + std::string(option) + "\", known are head, attention=");
+    }
+  }
+  llama::PolicyHandle policy;
+  try {
+    policy =
+        llama::load_policy(context, "{version: 1, keys: commvq, values: commvq, commvq: {attention: " + way + "}}");
+  } catch (const llama::Error& error) {
+    throw UsageError("--kv " + spec + ": " + error.what());
+  }
+  return {std::move(policy), train_on_random(context, size == "1" ? 1 : 2, scope, shape), nullptr};
+}
+
+}  // namespace
+
+Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
+  if (spec == kRandomRouter) return random_router(context, shape);
+  return spec.starts_with(kRandom) ? random_spec(context, spec, shape) : load_spec(context, spec);
+}
+
+}  // namespace cli

@@ -1,0 +1,115 @@
+#include <memory>
+
+#include "commands/commands.h"
+#include "commands/usage_error.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
+#include "terminal/output_file.h"
+#include "terminal/table.h"
+#include "train/quantization.h"
+
+namespace cli {
+namespace {
+
+struct Options : Quantization {
+  bool json = false;
+};
+
+void print_result_json(const Options& options, const QuantizedModel& result) {
+  const bool has_hessians = !result.note.empty();
+  nlohmann::ordered_json object;
+  object["file"] = options.out.string();
+  object["bytes"] = result.bytes;
+  object["scheme"] = options.scheme;
+  object["bits"] = result.bits();
+  object["error"] = result.error();
+  if (has_hessians) object["proxy_error"] = result.proxy_error();
+  object["seconds"] = result.seconds();
+  object["layers"] = nlohmann::ordered_json::array();
+  for (const QuantizedLayer& each : result.layers) {
+    nlohmann::ordered_json layer;
+    layer["name"] = each.layer.name;
+    layer["out"] = each.layer.out;
+    layer["in"] = each.layer.in;
+    layer["bits"] = each.bits;
+    layer["error"] = each.error;
+    if (has_hessians) layer["proxy_error"] = each.proxy_error;
+    layer["seconds"] = std::max(each.seconds, 0.0);
+    layer["resumed"] = each.seconds < 0.0;
+    object["layers"].push_back(std::move(layer));
+  }
+  print_json(object);
+}
+
+void print_result(const Options& options, const QuantizedModel& result) {
+  const bool has_hessians = !result.note.empty();
+  Table table({"layer", "weights", "bits", "error", "proxy error", "seconds"});
+  const auto error_text = [](double error) { return number_text(error, 6); };
+  const auto proxy_text = [&](double error) { return has_hessians ? error_text(error) : std::string("-"); };
+  for (const QuantizedLayer& each : result.layers) {
+    table.add_row({each.layer.name, std::to_string(each.layer.out) + " x " + std::to_string(each.layer.in),
+                   number_text(each.bits, 3), error_text(each.error), proxy_text(each.proxy_error),
+                   each.seconds < 0.0 ? "kept" : number_text(each.seconds, 2)});
+  }
+  table.add_row({"all", "", number_text(result.bits(), 3), error_text(result.error()), proxy_text(result.proxy_error()),
+                 number_text(result.seconds(), 2)});
+  print_text(table.text() + "\nerrors are squared, over squared norms" +
+             (has_hessians ? ", the proxy's as seen in outputs for " + result.note : std::string()) + "\nwritten to " +
+             options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
+}
+
+QuantizedModel quantize(const Options& options) {
+  try {
+    return quantize_model(options);
+  } catch (const Interrupted& interrupted) {
+    if (!std::filesystem::exists(options.partial())) throw;
+    throw llama::Error(std::string(interrupted.what()) + "; the same command goes on from the matrices kept in " +
+                       options.partial().string());
+  }
+}
+
+void run(const Options& options) {
+  check_scheme(options.scheme);
+  check_writable(options.out);
+  const QuantizedModel result = quantize(options);
+  if (options.json) return print_result_json(options, result);
+  print_result(options, result);
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("quantize", "Write the linear layers of a model in few bits");
+  auto options = std::make_shared<Options>();
+  command->add_option("--model", options->model, "Model directory")->required();
+  command
+      ->add_option("--scheme", options->scheme,
+                   "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75")
+      ->required();
+  command
+      ->add_option("--out", options->out,
+                   "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
+      ->required();
+  command
+      ->add_option("--hessian", options->hessian_texts,
+                   "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--hessian-tokens", options->hessian_tokens, "Tokens of the text, in windows of 2048")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  command
+      ->add_option("--rounding", options->rounding,
+                   "With --hessian: correct every column for the errors of others, or round each weight alone")
+      ->check(CLI::IsMember({"ldlq", "nearest"}))
+      ->capture_default_str();
+  command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the rotation's signs")->capture_default_str();
+  add_compute_options(*command, options->compute);
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

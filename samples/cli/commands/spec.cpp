@@ -1,0 +1,124 @@
+#include "commands/spec.h"
+
+#include <charconv>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "commands/usage_error.h"
+#include "measure/text_file.h"
+
+namespace cli {
+namespace {
+
+constexpr size_t kMaxPolicyBytes = 1 << 20;
+constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
+constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
+constexpr std::string_view kCommvq = "commvq:";
+constexpr std::string_view kMoqae = "moqae:";
+
+/** A SPEC taken apart: BASE[@FILE...][+METHOD:BUDGET]. */
+struct Parts {
+  std::string base;                // a short form or a policy file
+  std::vector<std::string> files;  // trained codebooks and routers
+  std::string method;              // empty: no eviction
+  int32_t budget = 0;
+};
+
+/** Take "+METHOD:BUDGET" off the end, if it is there. */
+void take_eviction(std::string& spec, Parts& parts) {
+  const size_t colon = spec.rfind(':');
+  const size_t plus = spec.rfind('+', colon);
+  if (colon == std::string::npos || plus == std::string::npos) return;
+  const std::string_view method = std::string_view(spec).substr(plus + 1, colon - plus - 1);
+  if (method.empty() || method.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string_view::npos) {
+    return;
+  }
+  const auto [end, code] = std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), parts.budget);
+  if (code != std::errc() || end != spec.data() + spec.size()) {
+    throw UsageError("--kv " + spec + ": must end in a budget, a number of tokens");
+  }
+  parts.method = method;
+  spec.resize(plus);
+}
+
+Parts take_apart(std::string spec) {
+  Parts parts;
+  take_eviction(spec, parts);
+  for (size_t at = spec.rfind('@'); at != std::string::npos; at = spec.rfind('@')) {
+    parts.files.insert(parts.files.begin(), spec.substr(at + 1));
+    spec.resize(at);
+  }
+  for (const std::string_view prefix : {kCommvq, kMoqae}) {
+    if (!spec.starts_with(prefix)) continue;
+    parts.files.insert(parts.files.begin(), spec.substr(prefix.size()));
+    spec = prefix.substr(0, prefix.size() - 1);
+  }
+  parts.base = std::move(spec);
+  return parts;
+}
+
+/** Read `file` as what it says it is. */
+void load_trained(kvq_context* context, const std::string& path, Spec& spec) {
+  const std::string file = read_text(path, kMaxTrainedBytes);
+  const bool is_router = std::string_view(file).substr(0, kTypeWithin).find("\"kvq.router\"") != std::string_view::npos;
+  if (is_router ? spec.router != nullptr : spec.codebook != nullptr) {
+    throw UsageError("--kv: " + path + " is the second file with " + (is_router ? "routers" : "codebooks"));
+  }
+  try {
+    if (is_router) {
+      spec.router = llama::load_router(context, std::as_bytes(std::span(file)));
+    } else {
+      spec.codebook = llama::load_codebook(context, std::as_bytes(std::span(file)));
+    }
+  } catch (const llama::Error& error) {
+    throw llama::Error((is_router ? "routers " : "codebooks ") + path + ": " + error.what());
+  }
+}
+
+/** The experts are those that the routers were trained for; the first page stays FP16. */
+llama::PolicyHandle routed_policy(kvq_context* context, const std::string& spec, const kvq_router* router) {
+  if (router == nullptr) throw UsageError("--kv " + spec + ": there is no file with routers");
+  return llama::load_policy(context, "version: 1\nsink: 1\nrouter: {experts: [" +
+                                         std::string(llama::describe_router(router).experts) + "]}\n");
+}
+
+bool names_file(const std::string& base) {
+  std::error_code ignored;
+  return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
+}
+
+llama::PolicyHandle load_policy(kvq_context* context, const std::string& base) {
+  if (!names_file(base)) return llama::load_policy(context, base);
+  const std::string text = read_text(base, kMaxPolicyBytes);
+  try {
+    return llama::load_policy(context, text);
+  } catch (const llama::Error& error) {
+    throw llama::Error("policy file " + base + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+Spec load_spec(kvq_context* context, const std::string& spec) {
+  const Parts parts = take_apart(spec);
+  Spec loaded;
+  for (const std::string& path : parts.files) load_trained(context, path, loaded);
+  try {
+    const bool is_routed = parts.base == kMoqae.substr(0, kMoqae.size() - 1);
+    loaded.policy = is_routed ? routed_policy(context, spec, loaded.router.get()) : load_policy(context, parts.base);
+    if (!parts.method.empty()) {
+      loaded.policy = llama::with_eviction(context, loaded.policy.get(), parts.method, parts.budget);
+    }
+  } catch (const UsageError&) {
+    throw;
+  } catch (const llama::Error& error) {
+    if (names_file(parts.base)) throw;
+    throw UsageError("--kv " + spec + ": " + error.what());
+  }
+  return loaded;
+}
+
+}  // namespace cli

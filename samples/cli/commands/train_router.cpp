@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <memory>
+#include <sstream>
+
+#include "commands/commands.h"
+#include "commands/usage_error.h"
+#include "llama/mapped_file.h"
+#include "terminal/output.h"
+#include "terminal/output_file.h"
+#include "terminal/table.h"
+#include "train/calibration.h"
+#include "train/router_training.h"
+#include "train/training.h"
+
+namespace cli {
+namespace {
+
+constexpr double kMeanBits = 4.25;
+
+struct Options : TrainingOptions {
+  std::string experts = "fp16,int4,int2";
+  std::string votes = "layer";
+  std::string method;      // empty: what the other options say
+  double mean_bits = 0.0;  // 0: not given
+  double lambda = -1.0;    // negative: not given
+  int32_t sharing = 3;
+  int32_t epochs = 0;  // 0: the library's choice
+  std::string codebook;
+};
+
+kvq_router_method find_method(const Options& options) {
+  const bool paper = options.method == "paper" || (options.method.empty() && options.lambda >= 0.0);
+  if (paper && options.mean_bits > 0.0) throw UsageError("--mean-bits is for --method label, --lambda for paper");
+  if (!paper && options.lambda >= 0.0) throw UsageError("--lambda is for --method paper, --mean-bits for label");
+  return paper ? KVQ_ROUTER_PAPER : KVQ_ROUTER_LABEL;
+}
+
+/** A policy with the experts, which are refused here if they are no names. */
+std::string policy_text(const Options& options) {
+  std::string names;
+  std::istringstream list(options.experts);
+  for (std::string name; std::getline(list, name, ',');) {
+    if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+/") != std::string::npos) {
+      throw UsageError("--experts " + options.experts + ": not names of formats, separated by commas");
+    }
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return "version: 1\nrouter: {experts: [" + names + "], votes: " + options.votes + "}\n";
+}
+
+std::vector<std::string> expert_names(const kvq_router_info& info) {
+  std::vector<std::string> names;
+  std::istringstream list(info.experts);
+  for (std::string name; std::getline(list >> std::ws, name, ',');) names.push_back(name);
+  return names;
+}
+
+std::string percent_text(double share) { return number_text(100.0 * share, 1) + " %"; }
+
+void print_table(const Options& options, const TrainedRouter& result, uint64_t file_bytes) {
+  const kvq_router_info info = llama::describe_router(result.router.get());
+  const bool labels = info.method == KVQ_ROUTER_LABEL;
+  const std::vector<std::string> names = expert_names(info);
+  std::vector<std::string> headings{"layers"};
+  headings.insert(headings.end(), names.begin(), names.end());
+  headings.push_back("bits");
+  if (labels) headings.push_back("as labelled");
+  Table table(headings);
+  std::vector<double> means(names.size(), 0.0);
+  const auto add = [&](const std::string& name, const double* shares, double bits, double accuracy) {
+    std::vector<std::string> row{name};
+    for (size_t i = 0; i < names.size(); ++i) row.push_back(percent_text(shares[i]));
+    row.push_back(number_text(bits, 2));
+    if (labels) row.push_back(percent_text(accuracy));
+    table.add_row(row);
+  };
+  for (int32_t i = 0; i < info.groups; ++i) {
+    const kvq_router_group_info group = llama::describe_router_group(result.router.get(), i);
+    const int32_t layers = group.last_layer - group.first_layer + 1;
+    for (size_t e = 0; e < names.size(); ++e) means[e] += group.shares[e] * layers / info.n_layers;
+    add(std::to_string(group.first_layer) + (layers > 1 ? "-" + std::to_string(group.last_layer) : ""), group.shares,
+        group.mean_bits, group.accuracy);
+  }
+  add("all", means.data(), info.mean_bits, info.accuracy);
+  print_text(table.text() + "\n" +
+             (labels ? "tolerated error of attention " + number_text(info.tolerance, 6)
+                     : "lambda " + number_text(info.lambda, 3)) +
+             "; trained on " + info.note + "\npages " + number_text(result.label_seconds, 1) + " s, training " +
+             number_text(result.training_seconds, 1) + " s; written to " + options.out + " (" + bytes_text(file_bytes) +
+             ")\n");
+}
+
+void print_object(const Options& options, const TrainedRouter& result, uint64_t file_bytes) {
+  const kvq_router_info info = llama::describe_router(result.router.get());
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (int32_t i = 0; i < info.groups; ++i) {
+    const kvq_router_group_info group = llama::describe_router_group(result.router.get(), i);
+    groups.push_back({{"first_layer", group.first_layer},
+                      {"last_layer", group.last_layer},
+                      {"shares", std::span(group.shares).first(static_cast<size_t>(info.n_experts))},
+                      {"mean_bits", group.mean_bits},
+                      {"accuracy", group.accuracy}});
+  }
+  nlohmann::ordered_json object;
+  object["file"] = options.out;
+  object["bytes"] = file_bytes;
+  object["method"] = info.method == KVQ_ROUTER_LABEL ? "label" : "paper";
+  object["experts"] = expert_names(info);
+  object["mean_bits"] = info.mean_bits;
+  object["lambda"] = info.lambda;
+  object["tolerance"] = info.tolerance;
+  object["accuracy"] = info.accuracy;
+  object["tokens"] = info.tokens;
+  object["label_seconds"] = result.label_seconds;
+  object["training_seconds"] = result.training_seconds;
+  object["groups"] = groups;
+  print_json(object);
+}
+
+RouterTraining plan_training(const Engine& engine, const Options& options, const kvq_codebook* codebook,
+                             const std::vector<std::vector<int32_t>>& texts) {
+  RouterTraining training;
+  kvq_router_trainer_options_init(&training.options);
+  training.options.method = find_method(options);
+  training.options.sharing = options.sharing;
+  training.options.epochs = options.epochs;
+  training.options.mean_bits = options.mean_bits > 0.0 ? options.mean_bits : kMeanBits;
+  if (options.lambda >= 0.0) training.options.lambda = options.lambda;
+  training.options.seed = options.seed;
+  training.policy = policy_text(options);
+  training.codebook = codebook;
+  const int32_t window = calibration_window(engine.model.config().max_positions, options.tokens);
+  training.windows = calibration_windows(texts, options.tokens, window);
+  training.note = describe_windows(options.texts, training.windows, window);
+  return training;
+}
+
+void run(const Options& options) {
+  find_method(options);
+  policy_text(options);
+  check_training(options, "train router");
+  TrainingInputs inputs(options);
+  llama::CodebookHandle codebook;
+  if (!options.codebook.empty()) {
+    codebook = llama::load_codebook(inputs.engine.context.get(), llama::MappedFile(options.codebook).bytes());
+  }
+  const TrainedRouter result =
+      train_router(inputs.engine, plan_training(inputs.engine, options, codebook.get(), inputs.tokens));
+  const std::vector<std::byte> file = llama::save_router(result.router.get());
+  write_file(options.out, file);
+  options.json ? print_object(options, result, file.size()) : print_table(options, result, file.size());
+}
+
+}  // namespace
+
+void add_train_router(CLI::App& train) {
+  CLI::App* command = train.add_subcommand("router", "MoQAE routers, which choose the format of every page of a cache");
+  auto options = std::make_shared<Options>();
+  add_training_inputs(*command, *options);
+  command
+      ->add_option("--experts", options->experts,
+                   "Formats to choose among, those with more bits first; KEYS/VALUES where they differ")
+      ->capture_default_str();
+  command->add_option("--votes", options->votes, "Whose tokens choose together: all heads of a layer, or each head's")
+      ->check(CLI::IsMember({"layer", "head"}))
+      ->capture_default_str();
+  command
+      ->add_option("--method", options->method,
+                   "Train on the cheapest format that is good enough for a page, or by the paper's loss (default: what "
+                   "--mean-bits or --lambda belong to, else label)")
+      ->check(CLI::IsMember({"label", "paper"}));
+  command->add_option("--mean-bits", options->mean_bits, "Wanted bits of a scalar in routed pages (default: 4.25)")
+      ->check(CLI::Range(1.0, 16.0));
+  command
+      ->add_option("--lambda", options->lambda,
+                   "Weight of the model's loss against that of memory in the paper's loss (default: 0.5)")
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_option("--sharing", options->sharing, "Successive layers that share decisions")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--epochs", options->epochs, "Passes over the keys (default: the library's choice)")
+      ->check(CLI::Range(1, 10000));
+  command->add_option("--codebook", options->codebook, "Codebook file, if commvq is among the experts");
+  add_training_options(*command, *options, "File to write");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "llama/model.h"
+#include "llama/tokenizer.h"
+#include "terminal/progress.h"
+
+namespace cli {
+
+struct NeedleOptions {
+  int32_t context = 4096;  // tokens of the prompt and its answer
+  int32_t samples = 20;
+  uint64_t seed = 1;
+  int32_t chunk = 32;
+  enum class Compress { kNever, kBeforeQuestion, kAfterPrompt };
+  Compress compress = Compress::kNever;  // when tokens are evicted, once a sample
+};
+
+struct NeedleResult {
+  int32_t found = 0;
+  std::vector<bool> found_at;  // per sample, from the shallowest needle to the deepest
+  kvq_usage usage{};           // of the last sample, at its end
+};
+
+/** Filler that hides a key, and at its end the question for it. */
+struct NeedlePrompt {
+  std::vector<int32_t> tokens;
+  size_t question = 0;  // tokens of the question
+  std::string key;
+};
+
+/** One prompt after the other, with one random key each, at an even spread of depths. All arguments must outlive it.
+ *
+ *  \param filler  tokens of prose, repeated as often as needed; each prompt begins elsewhere in it. */
+class NeedlePrompts {
+ public:
+  NeedlePrompts(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, std::span<const int32_t> filler,
+                const NeedleOptions& options);
+
+  /** At most `options.samples` times. */
+  NeedlePrompt next();
+
+ private:
+  const llama::ModelConfig& config_;
+  const llama::Tokenizer& tokenizer_;
+  std::span<const int32_t> filler_;
+  const NeedleOptions& options_;
+  std::mt19937_64 random_;
+  int32_t index_ = 0;
+};
+
+/** Whether greedy decoding from `logits`, those of a prompt's last token, gives all digits of the key. */
+bool finds_key(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, llama::Session& session,
+               std::span<const float> logits, const std::string& key);
+
+/** Retrieval of a five-digit key from filler text, with the prompts of NeedlePrompts.
+ *
+ *  \param filler   as there.
+ *  \param progress advances by the tokens of every prompt. */
+NeedleResult measure_needle(llama::Model& model, const llama::Tokenizer& tokenizer, llama::Session& session,
+                            std::span<const int32_t> filler, const NeedleOptions& options, Progress& progress);
+
+}  // namespace cli

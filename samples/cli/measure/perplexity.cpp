@@ -1,0 +1,84 @@
+#include "measure/perplexity.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <string>
+
+#include "llama/model_math.h"
+#include "measure/generation.h"
+
+namespace cli {
+namespace {
+
+// Negative log-likelihoods of `targets`, summed: logits row i predicts targets[i].
+double score(llama::Model& model, std::span<const float> logits, std::span<const int32_t> targets,
+             std::vector<double>& losses) {
+  const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
+  losses.resize(targets.size());
+  model.threads().run(static_cast<int32_t>(targets.size()), [&](int32_t i) {
+    const auto row = static_cast<size_t>(i);
+    losses[row] = llama::negative_log_likelihood(logits.subspan(row * vocabulary, vocabulary), targets[row]);
+  });
+  double sum = 0.0;
+  for (const double loss : losses) sum += loss;
+  return sum;
+}
+
+double window_nll(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
+                  const PerplexityOptions& options, Progress& progress) {
+  session.clear();
+  if (options.second_half) prefill(session, window.first(half_of(window.size())), options.chunk, progress);
+  if (options.second_half && options.compress) session.compress();
+  return score_rest(model, session, window, options.chunk, progress);
+}
+
+}  // namespace
+
+int32_t window_count(int64_t tokens, const PerplexityOptions& options) {
+  const int64_t available = tokens / options.context;
+  if (available == 0) {
+    throw llama::Error("the text has " + std::to_string(tokens) + " tokens, fewer than one window of --context " +
+                       std::to_string(options.context));
+  }
+  return static_cast<int32_t>(options.windows > 0 ? std::min<int64_t>(options.windows, available) : available);
+}
+
+double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
+                  Progress& progress) {
+  std::vector<double> losses;
+  double sum = 0.0;
+  for (auto begin = static_cast<size_t>(session.length()); begin < window.size();) {
+    const auto tokens = window.subspan(begin, std::min(static_cast<size_t>(chunk), window.size() - begin));
+    const std::span<const float> logits = session.forward(tokens, true);
+    progress.advance(static_cast<int64_t>(tokens.size()));
+    const std::span<const int32_t> next = window.subspan(begin + 1);  // one fewer at the window's end
+    sum += score(model, logits, next.first(std::min(tokens.size(), next.size())), losses);
+    begin += tokens.size();
+  }
+  return sum;
+}
+
+PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
+                                    const PerplexityOptions& options, Progress& progress) {
+  const int32_t windows = window_count(static_cast<int64_t>(tokens.size()), options);
+  const auto context = static_cast<size_t>(options.context);
+  const int64_t tokens_run = int64_t{windows} * options.context;
+  const size_t scored = context - 1 - (options.second_half ? half_of(context) : 0);  // of a window
+  PerplexityResult result;
+  double sum = 0.0;
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < static_cast<size_t>(windows); ++i) {
+    const double nll = window_nll(model, session, tokens.subspan(i * context, context), options, progress);
+    result.window_mean_nll.push_back(nll / static_cast<double>(scored));
+    sum += nll;
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  result.tokens = static_cast<int64_t>(windows) * static_cast<int64_t>(scored);
+  result.perplexity = std::exp(sum / static_cast<double>(result.tokens));
+  result.tokens_per_second = static_cast<double>(tokens_run) / seconds.count();
+  result.usage = session.usage();
+  return result;
+}
+
+}  // namespace cli

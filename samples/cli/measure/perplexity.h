@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "llama/model.h"
+#include "terminal/progress.h"
+
+namespace cli {
+
+struct PerplexityOptions {
+  int32_t context = 2048;
+  int32_t windows = 0;  // 0: all
+  int32_t chunk = 32;
+  bool second_half = false;  // score only tokens of each window's second half
+  bool compress = false;     // evict tokens once between the halves
+};
+
+struct PerplexityResult {
+  double perplexity = 0.0;
+  int64_t tokens = 0;                   // scored
+  double tokens_per_second = 0.0;       // of all tokens run
+  std::vector<double> window_mean_nll;  // natural logarithm
+  kvq_usage usage{};                    // of the last window, at its end
+};
+
+/** Number of windows that `options` takes from a text of `tokens` tokens; an Error if there is not even one. */
+int32_t window_count(int64_t tokens, const PerplexityOptions& options);
+
+/** Where the half of a window that is scored begins. */
+inline size_t half_of(size_t window) { return window / 2; }
+
+/** Run what follows the `session.length()` tokens of a window that the session holds, in chunks, and add up the
+ * negative log-likelihoods of all but the first of it. `progress` advances by every token run. */
+double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
+                  Progress& progress);
+
+/** Perplexity over non-overlapping windows, each starting an empty sequence and running through the cache in chunks, so
+ *  that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances
+ *  by every token run. */
+PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
+                                    const PerplexityOptions& options, Progress& progress);
+
+}  // namespace cli

@@ -1,0 +1,61 @@
+#include "terminal/output.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "llama/error.h"
+
+namespace cli {
+
+void print_text(const std::string& text) {
+  std::cout << text << std::flush;
+  if (!std::cout) throw llama::Error("cannot write to standard output");
+}
+
+void print_json(const nlohmann::ordered_json& object) {
+  print_text(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+uint64_t kv_bytes(const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes; }
+
+void add_usage(nlohmann::ordered_json& object, const kvq_usage& usage) {
+  object["kv_bits"] = usage.bits_per_scalar;
+  object["kv_bytes"] = kv_bytes(usage);
+  object["fp16_kv_bytes"] = usage.plain_fp16_bytes;
+}
+
+std::string number_text(double value, int digits) {
+  std::array<char, 64> text;
+  const int length = std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return std::string(text.data(), static_cast<size_t>(length));
+}
+
+std::string hexadecimal(uint64_t value) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
+  return text;
+}
+
+std::string signed_percent(double percent) {
+  const std::string text = number_text(std::abs(percent), 2);
+  return (percent < 0.0 && text != "0.00" ? "-" : "+") + text + " %";
+}
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr double kStep = 1024.0;
+  const auto value = static_cast<double>(bytes);
+  if (value < kStep) return std::to_string(bytes) + " B";
+  if (value < kStep * kStep) return number_text(value / kStep, 1) + " KiB";
+  if (value < kStep * kStep * kStep) return number_text(value / (kStep * kStep), 1) + " MiB";
+  return number_text(value / (kStep * kStep * kStep), 2) + " GiB";
+}
+
+std::string usage_text(const kvq_usage& usage) {
+  return bytes_text(kv_bytes(usage)) + " at " + number_text(usage.bits_per_scalar, 2) +
+         " bits per scalar (plain FP16: " + bytes_text(usage.plain_fp16_bytes) + ")";
+}
+
+}  // namespace cli

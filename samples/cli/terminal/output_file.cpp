@@ -1,0 +1,58 @@
+#include "terminal/output_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "llama/error.h"
+
+namespace cli {
+namespace {
+
+llama::Error cannot_write(const std::filesystem::path& path, const std::string& why) {
+  return llama::Error("cannot write " + path.string() + ": " + why);
+}
+
+}  // namespace
+
+void check_writable(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) throw cannot_write(path, "it is a directory");
+  write_file(path.string() + ".test", {});
+  std::filesystem::remove(path.string() + ".test", ignored);
+}
+
+OutputFile::OutputFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(path_.string() + ".tmp"), file_(std::fopen(temporary_.c_str(), "wb")) {
+  if (file_ == nullptr) throw cannot_write(path_, std::strerror(errno));
+}
+
+OutputFile::~OutputFile() {
+  if (file_ != nullptr) std::fclose(file_);
+  std::error_code ignored;
+  if (!temporary_.empty()) std::filesystem::remove(temporary_, ignored);
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size())
+    throw cannot_write(path_, std::strerror(errno));
+}
+
+void OutputFile::finish() {
+  if (std::fclose(std::exchange(file_, nullptr)) != 0) throw cannot_write(path_, std::strerror(errno));
+  std::error_code failure;
+  std::filesystem::rename(temporary_, path_, failure);
+  if (failure) throw cannot_write(path_, failure.message());
+  temporary_.clear();
+}
+
+void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  OutputFile file(path);
+  file.write(bytes);
+  file.finish();
+}
+
+}  // namespace cli

@@ -1,0 +1,93 @@
+#include "train/calibration.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
+
+namespace cli {
+namespace {
+
+/** How many of `wanted` windows each text gives, when `available` says how many it has. */
+std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) {
+  std::vector<size_t> taken(available.size(), 0);
+  for (bool more = true; wanted > 0 && more;) {
+    more = false;
+    for (size_t i = 0; i < available.size() && wanted > 0; ++i) {
+      if (taken[i] == available[i]) continue;
+      ++taken[i];
+      --wanted;
+      more = true;
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
+int32_t calibration_window(int32_t max_positions, int64_t tokens) {
+  constexpr int64_t kWindow = 2048;
+  return static_cast<int32_t>(std::min<int64_t>({kWindow, max_positions, tokens}));
+}
+
+std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std::vector<int32_t>>& texts,
+                                                          int64_t tokens, int32_t window) {
+  const auto length = static_cast<size_t>(window);
+  std::vector<size_t> available;
+  for (const auto& text : texts) available.push_back(text.empty() ? 0 : std::max<size_t>(text.size() / length, 1));
+  const auto wanted = static_cast<size_t>(std::max<int64_t>((tokens + window / 2) / window, 1));
+  const std::vector<size_t> taken = shares(available, std::max(wanted, texts.size()));
+
+  std::vector<std::span<const int32_t>> windows;
+  for (size_t round = 0; round < *std::ranges::max_element(taken); ++round) {
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (round >= taken[i]) continue;
+      const size_t begin = round * available[i] / taken[i] * length;
+      windows.push_back(std::span(texts[i]).subspan(begin, std::min(length, texts[i].size() - begin)));
+    }
+  }
+  return windows;
+}
+
+uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows) {
+  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001B3u; };
+  for (const auto& window : windows) {
+    add(window.size());
+    for (const int32_t token : window) add(static_cast<uint32_t>(token));
+  }
+  return hash ^ hash >> 32;
+}
+
+void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label) {
+  constexpr size_t kChunk = 256;  // tokens that the model takes at once
+  int64_t tokens = 0;
+  for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
+  Progress progress(label, tokens);
+  for (std::span<const int32_t> window : windows) {
+    session.clear();
+    while (!window.empty()) {
+      Interrupt::check();
+      const auto chunk = window.first(std::min(kChunk, window.size()));
+      session.forward(chunk, false);
+      progress.advance(static_cast<int64_t>(chunk.size()));
+      window = window.subspan(chunk.size());
+    }
+  }
+}
+
+std::string describe_windows(const std::vector<std::string>& files,
+                             const std::vector<std::span<const int32_t>>& windows, int32_t window) {
+  size_t tokens = 0;
+  for (const auto& each : windows) tokens += each.size();
+  std::string names;
+  for (const std::string& file : files) {
+    names += (names.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
+  }
+  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
+         hexadecimal(fingerprint(windows)) + ")";
+}
+
+}  // namespace cli

@@ -1,0 +1,115 @@
+#include "train/codebook_training.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "llama/mapped_file.h"
+#include "terminal/interrupt.h"
+#include "terminal/output_file.h"
+#include "terminal/progress.h"
+#include "train/calibration.h"
+#include "train/training.h"
+
+namespace cli {
+namespace {
+
+constexpr int64_t kLayerSteps = 1000;  // of the progress bar
+
+llama::CodebookTrainerHandle make_trainer(Engine& engine, const CodebookTraining& training) {
+  const llama::ModelConfig& config = engine.model.config();
+  kvq_codebook_trainer_options options = training.options;
+  options.n_layers = config.n_layers;
+  options.kv_heads = config.kv_heads;
+  options.head_dim = config.head_dim;
+  options.rope = KVQ_ROPE_HALF;
+  options.model_id = engine.model.weights().fingerprint;
+  options.note = training.note.c_str();
+  return llama::make_codebook_trainer(engine.context.get(), options);
+}
+
+void resume(kvq_context* context, kvq_codebook_trainer* trainer, const std::filesystem::path& partial) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(partial, ignored)) return;
+  try {
+    const llama::MappedFile file(partial);
+    const llama::CodebookHandle codebook = llama::load_codebook(context, file.bytes());
+    llama::checked([&](kvq_error* error) { return kvq_codebook_trainer_resume(trainer, codebook.get(), error); });
+  } catch (const llama::Error& error) {
+    throw llama::Error(partial.string() + " holds other work: " + error.what() + "; remove it or choose another --out");
+  }
+}
+
+std::vector<bool> finished_layers(const kvq_codebook_trainer* trainer, int32_t n_layers) {
+  const llama::CodebookHandle codebook = llama::trainer_result(trainer);
+  std::vector<bool> finished;
+  for (int32_t i = 0; i < n_layers; ++i) {
+    finished.push_back(llama::describe_codebook_layer(codebook.get(), i).present != 0);
+  }
+  return finished;
+}
+
+void collect(Engine& engine, kvq_codebook_trainer* trainer, const std::vector<bool>& finished,
+             const std::vector<std::span<const int32_t>>& windows) {
+  llama::Session session(engine.model, engine.context.get(), nullptr);
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    if (finished[static_cast<size_t>(layer)]) return;
+    llama::checked([&](kvq_error* error) {
+      return kvq_codebook_trainer_add(trainer, layer, seen.n, seen.k, seen.v, KVQ_F32, error);
+    });
+  });
+  run_windows(session, windows, "keys and values");
+}
+
+void train_layer(kvq_codebook_trainer* trainer, int32_t layer, Progress& bar) {
+  TrainingBar progress(bar, kLayerSteps);
+  llama::checked(
+      [&](kvq_error* error) { return kvq_codebook_trainer_run(trainer, layer, TrainingBar::hook, &progress, error); });
+  progress.finish();
+}
+
+TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {
+  using Clock = std::chrono::steady_clock;
+  const int32_t n_layers = engine.model.config().n_layers;
+  const llama::CodebookTrainerHandle trainer = make_trainer(engine, training);
+  resume(engine.context.get(), trainer.get(), training.partial);
+  const std::vector<bool> finished = finished_layers(trainer.get(), n_layers);
+  TrainedCodebook result{.codebook = nullptr, .layer_seconds = std::vector<double>(finished.size(), -1.0)};
+  if (std::ranges::find(finished, false) != finished.end()) collect(engine, trainer.get(), finished, training.windows);
+
+  Progress bar("training", n_layers * kLayerSteps);
+  for (int32_t i = 0; i < n_layers; ++i) {
+    const auto layer = static_cast<size_t>(i);
+    if (finished[layer]) {
+      bar.advance(kLayerSteps);
+      continue;
+    }
+    const Clock::time_point begin = Clock::now();
+    train_layer(trainer.get(), i, bar);
+    result.layer_seconds[layer] = std::chrono::duration<double>(Clock::now() - begin).count();
+    write_file(training.partial, llama::save_codebook(llama::trainer_result(trainer.get()).get()));
+  }
+  result.codebook = llama::trainer_result(trainer.get());
+  return result;
+}
+
+}  // namespace
+
+int32_t key_stages(int32_t bits, int32_t head_dim) {
+  constexpr double kIndexBits = 6.0;
+  return std::max(static_cast<int32_t>(std::lround(bits * (head_dim / 2) / kIndexBits)), 1);
+}
+
+TrainedCodebook train_codebook(Engine& engine, const CodebookTraining& training) {
+  const Interrupt interrupt;
+  try {
+    return train_layers(engine, training);
+  } catch (const llama::Error&) {
+    if (!Interrupt::requested()) throw;
+  }
+  std::error_code ignored;
+  if (!std::filesystem::exists(training.partial, ignored)) throw llama::Error("interrupted");
+  throw llama::Error("interrupted; the same command goes on from the layers kept in " + training.partial.string());
+}
+
+}  // namespace cli

@@ -1,0 +1,230 @@
+#include "train/quantization.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "commands/usage_error.h"
+#include "llama/mapped_file.h"
+#include "llama/safetensors.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
+#include "terminal/output_file.h"
+#include "train/hessian_collection.h"
+#include "train/partial_matrices.h"
+#include "train/training.h"
+
+namespace cli {
+namespace {
+
+std::vector<llama::LinearLayer> all_linear_layers(const llama::ModelConfig& config) {
+  std::vector<llama::LinearLayer> layers;
+  for (int32_t i = 0; i < config.n_layers; ++i) {
+    for (const llama::LinearLayer& layer : llama::linear_layers(config, i)) layers.push_back(layer);
+  }
+  return layers;
+}
+
+std::vector<float> read_tensor(const llama::Checkpoint& checkpoint, const std::string& name,
+                               const std::vector<int64_t>& shape) {
+  const llama::TensorView& tensor = checkpoint.at(name);
+  if (tensor.shape != shape) throw llama::Error("tensor " + name + " has another shape than config.json asks for");
+  return llama::to_float(tensor);
+}
+
+double sum_of_squares(std::span<const float> numbers) {
+  double sum = 0.0;
+  for (const float number : numbers) sum += double{number} * number;
+  return sum;
+}
+
+llama::MatrixHandle quantize_layer(kvq_context* context, const llama::Checkpoint& checkpoint,
+                                   const llama::LinearLayer& layer, std::span<const float> weights,
+                                   qp_quantize_options options, TrainingBar& bar) {
+  std::vector<float> bias;
+  if (layer.bias) bias = read_tensor(checkpoint, layer.name + ".bias", {layer.out});
+  options.bias = layer.bias ? bias.data() : nullptr;
+  options.progress = TrainingBar::hook;
+  options.progress_user = &bar;
+  try {
+    return llama::quantize_matrix(context, options, weights, layer.out, layer.in);
+  } catch (const llama::Error& error) {
+    throw llama::Error(layer.name + ": " + error.what());
+  }
+}
+
+/** Quantizes what an earlier run has not finished. */
+class Quantizer {
+ public:
+  Quantizer(const Quantization& quantization, const llama::Checkpoint& checkpoint, const PartialMatrices& partial,
+            const llama::Hessians* hessians)
+      : quantization_(quantization),
+        checkpoint_(checkpoint),
+        partial_(partial),
+        hessians_(hessians),
+        context_(make_context(quantization.compute)) {}
+
+  QuantizedLayer run(const llama::LinearLayer& layer, Progress& progress) const {
+    using Clock = std::chrono::steady_clock;
+    const std::vector<float> weights = read_tensor(checkpoint_, layer.name + ".weight", {layer.out, layer.in});
+    TrainingBar bar(progress, layer.out * layer.in);
+    QuantizedLayer result{.layer = layer, .squares = sum_of_squares(weights)};
+    llama::MatrixHandle matrix;
+    if (partial_.holds(layer.name)) {
+      matrix = load(layer.name);
+    } else {
+      const Clock::time_point begin = Clock::now();
+      const std::vector<float> hessian = hessians_ != nullptr ? hessians_->of(layer) : std::vector<float>();
+      matrix = quantize_layer(context_.get(), checkpoint_, layer, weights, options(hessian), bar);
+      result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      partial_.keep(layer.name, llama::save_matrix(matrix.get(), layer.name));
+    }
+    const qp_matrix_info info = llama::describe_matrix(matrix.get());
+    result.bits = info.bits;
+    result.error = info.error;
+    result.proxy_error = info.proxy_error;
+    bar.finish();
+    return result;
+  }
+
+ private:
+  qp_quantize_options options(const std::vector<float>& hessian) const {
+    qp_quantize_options options;
+    qp_quantize_options_init(&options);
+    options.scheme = quantization_.scheme.c_str();
+    options.seed = quantization_.seed;
+    options.damping = quantization_.damping;
+    options.rounding = quantization_.rounding == "nearest" ? QP_ROUNDING_NEAREST : QP_ROUNDING_LDLQ;
+    options.hessian = hessian.empty() ? nullptr : hessian.data();
+    return options;
+  }
+
+  llama::MatrixHandle load(const std::string& name) const {
+    const std::filesystem::path path = partial_.file(name);
+    try {
+      return llama::load_matrix(context_.get(), llama::MappedFile(path).bytes(), name);
+    } catch (const llama::Error& error) {
+      throw llama::Error(path.string() + ": " + error.what() + "; remove it to do this matrix again");
+    }
+  }
+
+  const Quantization& quantization_;
+  const llama::Checkpoint& checkpoint_;
+  const PartialMatrices& partial_;
+  const llama::Hessians* hessians_;
+  llama::ContextHandle context_;
+};
+
+std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, const std::vector<llama::LinearLayer>& layers) {
+  int64_t weights = 0;
+  for (const llama::LinearLayer& layer : layers) weights += layer.out * layer.in;
+  Progress progress("quantizing", weights);
+  std::vector<QuantizedLayer> results;
+  for (const llama::LinearLayer& layer : layers) {
+    Interrupt::check();
+    results.push_back(quantizer.run(layer, progress));
+  }
+  return results;
+}
+
+/** The matrices, and what else the checkpoint holds. */
+void write_model(const std::filesystem::path& out, const llama::Checkpoint& checkpoint,
+                 const std::vector<llama::LinearLayer>& layers, const PartialMatrices& partial) {
+  llama::SafetensorsContent content;
+  auto kept = checkpoint.tensors();
+  std::vector<llama::SafetensorsFile> matrices;
+  for (const llama::LinearLayer& layer : layers) {
+    kept.erase(layer.name + ".weight");
+    kept.erase(layer.name + ".bias");
+    const llama::SafetensorsFile& matrix = matrices.emplace_back(partial.file(layer.name));
+    content.tensors.insert(content.tensors.end(), matrix.tensors().begin(), matrix.tensors().end());
+    content.metadata.insert(matrix.metadata().begin(), matrix.metadata().end());
+  }
+  for (const auto& each : kept) content.tensors.push_back(*each.second);
+  content.metadata[llama::kFingerprintField] = hexadecimal(checkpoint.fingerprint());
+  OutputFile file(out);
+  llama::write_safetensors(content, [&file](std::span<const std::byte> bytes) { file.write(bytes); });
+  file.finish();
+}
+
+/** What the matrices depend on. */
+nlohmann::ordered_json made_with(const Quantization& quantization, uint64_t fingerprint, const std::string& note) {
+  return {{"model", hexadecimal(fingerprint)}, {"scheme", quantization.scheme},
+          {"seed", quantization.seed},         {"hessian", note},
+          {"rounding", quantization.rounding}, {"damping", quantization.damping},
+          {"version", kvq_version_string()}};
+}
+
+QuantizedModel quantize(const Quantization& quantization, const PartialMatrices& partial,
+                        const llama::Checkpoint& checkpoint, const std::vector<llama::LinearLayer>& layers,
+                        const CalibrationTexts& texts) {
+  std::vector<llama::LinearLayer> to_do;
+  std::ranges::copy_if(layers, std::back_inserter(to_do),
+                       [&partial](const llama::LinearLayer& layer) { return !partial.holds(layer.name); });
+  std::optional<llama::Hessians> hessians;
+  if (!texts.windows.empty() && !to_do.empty()) {
+    hessians = collect_hessians(quantization.model, quantization.compute, to_do, texts.windows);
+  }
+  const Quantizer quantizer(quantization, checkpoint, partial, hessians ? &*hessians : nullptr);
+  QuantizedModel result{.layers = quantize_layers(quantizer, layers), .note = texts.note};
+  write_model(quantization.out, checkpoint, layers, partial);
+  partial.remove(layers);
+  result.bytes = std::filesystem::file_size(quantization.out);
+  return result;
+}
+
+double weighted_mean(const std::vector<QuantizedLayer>& layers, double QuantizedLayer::*value) {
+  double sum = 0.0;
+  double weights = 0.0;
+  for (const QuantizedLayer& layer : layers) {
+    sum += layer.*value * layer.weights();
+    weights += layer.weights();
+  }
+  return sum / weights;
+}
+
+}  // namespace
+
+double QuantizedModel::bits() const { return weighted_mean(layers, &QuantizedLayer::bits); }
+
+double QuantizedModel::proxy_error() const { return weighted_mean(layers, &QuantizedLayer::proxy_error); }
+
+double QuantizedModel::error() const {
+  double lost = 0.0;
+  double squares = 0.0;
+  for (const QuantizedLayer& layer : layers) {
+    lost += layer.error * layer.squares;
+    squares += layer.squares;
+  }
+  return squares > 0.0 ? lost / squares : 0.0;
+}
+
+double QuantizedModel::seconds() const {
+  double sum = 0.0;
+  for (const QuantizedLayer& layer : layers) sum += std::max(layer.seconds, 0.0);
+  return sum;
+}
+
+void check_scheme(const std::string& scheme) {
+  if (qp_scheme_bits(scheme.c_str()) > 0.0) return;
+  std::string names;
+  for (int32_t i = 0; i < qp_scheme_count(); ++i) names += (i == 0 ? "" : ", ") + std::string(qp_scheme_name(i));
+  throw UsageError("--scheme " + scheme + ": not one of " + names);
+}
+
+QuantizedModel quantize_model(const Quantization& quantization) {
+  const llama::ModelConfig config = llama::load_config(quantization.model);
+  const llama::Checkpoint checkpoint(quantization.model);
+  const std::vector<llama::LinearLayer> layers = all_linear_layers(config);
+  const CalibrationTexts texts(quantization.model, quantization.hessian_texts, quantization.hessian_tokens, config);
+  const PartialMatrices partial(quantization.partial(), made_with(quantization, checkpoint.fingerprint(), texts.note));
+  const Interrupt interrupt;
+  try {
+    return quantize(quantization, partial, checkpoint, layers, texts);
+  } catch (const llama::Error&) {
+    if (partial.is_empty()) partial.remove(layers);
+    Interrupt::check();
+    throw;
+  }
+}
+
+}  // namespace cli

@@ -1,0 +1,89 @@
+#include "train/router_training.h"
+
+#include <chrono>
+
+#include "measure/perplexity.h"
+#include "terminal/interrupt.h"
+#include "terminal/progress.h"
+#include "train/training.h"
+
+namespace cli {
+namespace {
+
+constexpr int32_t kChunk = 256;        // tokens that the model takes at once where it is only scored
+constexpr int64_t kTrainSteps = 1000;  // of the progress bar
+
+llama::RouterTrainerHandle make_trainer(Engine& engine, const RouterTraining& training) {
+  const llama::PolicyHandle policy = llama::load_policy(engine.context.get(), training.policy);
+  kvq_cache_options cache = llama::cache_options(engine.model);
+  cache.codebook = training.codebook;
+  kvq_router_trainer_options options = training.options;
+  options.note = training.note.c_str();
+  return llama::make_router_trainer(engine.context.get(), cache, policy.get(), options);
+}
+
+int64_t count_tokens(const RouterTraining& training) {
+  int64_t tokens = 0;
+  for (const auto& window : training.windows) tokens += static_cast<int64_t>(window.size());
+  return tokens;
+}
+
+/** The model's mean negative log-likelihood of a token. */
+double measure_loss(Engine& engine, const RouterTraining& training) {
+  Progress progress("loss", count_tokens(training));
+  llama::Session session(engine.model, engine.context.get(), nullptr);
+  double sum = 0.0;
+  double tokens = 0.0;
+  for (const std::span<const int32_t> window : training.windows) {
+    Interrupt::check();
+    if (window.size() < 2) continue;
+    PerplexityOptions options;
+    options.context = static_cast<int32_t>(window.size());
+    options.chunk = kChunk;
+    const PerplexityResult result = measure_perplexity(engine.model, session, window, options, progress);
+    sum += result.window_mean_nll.front() * static_cast<double>(result.tokens);
+    tokens += static_cast<double>(result.tokens);
+  }
+  return sum / tokens;
+}
+
+/** A layer's part of a text enters the trainer as a whole, so the model takes a whole window at once. */
+void collect(Engine& engine, kvq_router_trainer* trainer, const RouterTraining& training) {
+  const auto n_layers = int64_t{engine.model.config().n_layers};
+  Progress progress("pages", count_tokens(training) * n_layers);
+  llama::Session session(engine.model, engine.context.get(), nullptr);
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    Interrupt::check();
+    llama::checked([&](kvq_error* error) {
+      return kvq_router_trainer_add(trainer, layer, seen.n, seen.q, seen.k, seen.v, KVQ_F32, error);
+    });
+    progress.advance(seen.n);
+  });
+  for (const std::span<const int32_t> window : training.windows) {
+    session.clear();
+    session.forward(window, false);
+  }
+}
+
+}  // namespace
+
+TrainedRouter train_router(Engine& engine, const RouterTraining& training) {
+  using Clock = std::chrono::steady_clock;
+  const Interrupt interrupt;
+  const llama::RouterTrainerHandle trainer = make_trainer(engine, training);
+  const Clock::time_point begin = Clock::now();
+  const double loss = training.options.method == KVQ_ROUTER_PAPER ? measure_loss(engine, training) : 0.0;
+  collect(engine, trainer.get(), training);
+  const Clock::time_point collected = Clock::now();
+  Progress bar("training", kTrainSteps);
+  TrainingBar progress(bar, kTrainSteps);
+  llama::checked([&](kvq_error* error) {
+    return kvq_router_trainer_run(trainer.get(), loss, TrainingBar::hook, &progress, error);
+  });
+  TrainedRouter result{.router = llama::trainer_result(trainer.get())};
+  result.label_seconds = std::chrono::duration<double>(collected - begin).count();
+  result.training_seconds = std::chrono::duration<double>(Clock::now() - collected).count();
+  return result;
+}
+
+}  // namespace cli

@@ -1,0 +1,73 @@
+#include "backend/cpu/append/range_check.h"
+
+#include "core/error.h"
+#include "core/float16.h"
+#include "core/hadamard.h"
+#include "core/tensor.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvq::cpu {
+namespace {
+
+bool fits_float16(std::span<const float> head) {
+  return std::all_of(head.begin(), head.end(), [](float value) { return std::fabs(value) <= kMaxFloat16; });
+}
+
+/// Rotations keep the norm, so a head whose norm fits needs no closer look. False for NaN.
+bool norm_fits_float16(std::span<const float> head) {
+  float squares = 0.0F;
+  for (const float value : head) squares += value * value;
+  return squares <= kMaxFloat16 * kMaxFloat16;
+}
+
+}  // namespace
+
+void RangeCheck::inspect(Side side, const PageWrite& write) noexcept {
+  Head head;
+  for (int32_t i = 0; i < write.token_count; ++i) {
+    const auto token = static_cast<size_t>(write.token_begin + i);
+    const size_t index = token * static_cast<size_t>(tokens_.kv_heads) + static_cast<size_t>(write.head);
+    if (head_fits(side, index, head)) continue;
+    const size_t unfit = index + (side == Side::kKeys ? 0 : heads());
+    size_t first = first_unfit_.load(std::memory_order_relaxed);
+    while (unfit < first && !first_unfit_.compare_exchange_weak(first, unfit, std::memory_order_relaxed)) {
+    }
+    return;
+  }
+}
+
+/// Leaves what was found not to fit in `storage`.
+bool RangeCheck::head_fits(Side side, size_t index, Head& storage) const noexcept {
+  const bool keys = side == Side::kKeys;
+  const std::span<float> head(storage.data(), static_cast<size_t>(tokens_.head_dim));
+  read_floats(keys ? tokens_.k : tokens_.v, tokens_.dtype, index * head.size(), tokens_.head_dim, head.data());
+  if (norm_fits_float16(head)) return true;
+  if (!fits_float16(head)) return false;
+  if (keys) {
+    Head table;
+    tokens_.rope->fill_table(tokens_.positions.subspan(index / static_cast<size_t>(tokens_.kv_heads), 1), table.data());
+    tokens_.rope->rotate(table.data(), head.data());
+    if (!fits_float16(head)) return false;
+  }
+  if (keys ? tokens_.hadamard_keys : tokens_.hadamard_values) hadamard(head.data(), tokens_.head_dim);
+  return fits_float16(head);
+}
+
+void RangeCheck::report() const {
+  const size_t first = first_unfit_.load(std::memory_order_relaxed);
+  const Side side = first < heads() ? Side::kKeys : Side::kValues;
+  const size_t index = first % heads();
+  Head head;
+  head_fits(side, index, head);
+  size_t channel = 0;
+  while (std::fabs(head[channel]) <= kMaxFloat16) ++channel;
+  fail(KVQ_E_ARGUMENT,
+       "%s of token %zu, head %zu, channel %zu is %g when it is stored, but pages hold finite numbers up to %g",
+       side == Side::kKeys ? "k" : "v", index / static_cast<size_t>(tokens_.kv_heads),
+       index % static_cast<size_t>(tokens_.kv_heads), channel, static_cast<double>(head[channel]),
+       static_cast<double>(kMaxFloat16));
+}
+
+}  // namespace kvq::cpu

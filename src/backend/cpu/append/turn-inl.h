@@ -1,0 +1,56 @@
+// Angles of many positions from those of few.
+#if defined(KVQ_APPEND_TURN_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVQ_APPEND_TURN_INL_H
+#undef KVQ_APPEND_TURN_INL_H
+#else
+#define KVQ_APPEND_TURN_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace kvq::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Store x as float if every number within 2^-50 of it rounds to the same one. The product of two numbers of size 1,
+/// each off by 2^-53 at most, is off by less than 5·2^-53, and so is what the C library gives for it by another 2^-53.
+template <class D, class V>
+HWY_INLINE bool store_certain(D d, V x, float* out) {
+  const hn::Rebind<float, D> df;
+  const auto error = hn::Set(d, 0x1p-50);
+  const auto low = hn::DemoteTo(df, hn::Sub(x, error));
+  hn::StoreU(low, df, out);
+  return hn::AllTrue(df, hn::Eq(low, hn::DemoteTo(df, hn::Add(x, error))));
+}
+
+template <class D>
+HWY_INLINE bool turn_pairs(D d, const double* base, const double* offset, int32_t pairs, float* row) {
+  const auto base_cos = hn::LoadU(d, base);
+  const auto base_sin = hn::LoadU(d, base + pairs);
+  const auto offset_cos = hn::LoadU(d, offset);
+  const auto offset_sin = hn::LoadU(d, offset + pairs);
+  const auto cos = hn::Sub(hn::Mul(base_cos, offset_cos), hn::Mul(base_sin, offset_sin));
+  const auto sin = hn::Add(hn::Mul(base_sin, offset_cos), hn::Mul(base_cos, offset_sin));
+  return store_certain(d, cos, row) && store_certain(d, sin, row + pairs);
+}
+
+inline bool turn(const double* base, const double* offset, int32_t pairs, float* row) {
+  const hn::ScalableTag<double> d;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  int32_t i = 0;
+  for (; i + lanes <= pairs; i += lanes) {
+    if (!turn_pairs(d, base + i, offset + i, pairs, row + i)) return false;
+  }
+  for (; i < pairs; ++i) {
+    if (!turn_pairs(hn::CappedTag<double, 1>(), base + i, offset + i, pairs, row + i)) return false;
+  }
+  return true;
+}
+
+}  // namespace kvq::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

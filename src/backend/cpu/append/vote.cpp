@@ -1,0 +1,39 @@
+#include "backend/cpu/append/vote.h"
+
+#include "core/float16.h"
+#include "core/position_turns.h"
+#include "formats/float16/float16.h"
+
+#include <array>
+
+namespace kvq::cpu {
+namespace {
+
+// Of one page, roughly: enough to tell whether a loop is worth sharing.
+constexpr double kMicrosecondsOfPage = 20.0;
+
+}  // namespace
+
+void vote(std::span<const PageToRoute> pages, const Rope& rope, const PositionTurns& turns,
+          const RouterNetwork& network, Parallel& parallel, std::span<int32_t> counts) {
+  const size_t experts = counts.size() / pages.size();
+  const auto head_dim = static_cast<int32_t>(network.w1.size() / experts);
+  const auto n = static_cast<int32_t>(pages.size());
+  parallel.run(n, kMicrosecondsOfPage * n, [&](int32_t i) noexcept {
+    const auto& [data, positions] = pages[static_cast<size_t>(i)];
+    const auto* halves = reinterpret_cast<const uint16_t*>(data);
+    std::array<float, kMaxHeadDim> key;
+    std::array<float, kMaxHeadDim> turn;
+    for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+      for (int32_t channel = 0; channel < head_dim; ++channel) {
+        key[static_cast<size_t>(channel)] = from_float16(halves[float16::index(Side::kKeys, head_dim, slot, channel)]);
+      }
+      turns.turn(positions[static_cast<size_t>(slot)], turn.data());
+      turn_back(rope, turn.data(), key.data());
+      add_votes(network, {key.data(), static_cast<size_t>(head_dim)},
+                counts.subspan(static_cast<size_t>(i) * experts, experts));
+    }
+  });
+}
+
+}  // namespace kvq::cpu

@@ -1,0 +1,321 @@
+#include "backend/cpu/attend/attend.h"
+
+#include "backend/cpu/attend/attend_item.h"
+#include "core/hadamard.h"
+#include "core/tensor.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <thread>
+#include <tuple>
+
+namespace kvq::cpu {
+namespace {
+
+constexpr float kLog2E = 1.44269504F;
+
+/// One call of attend: prepare queries, run items, merge their partials.
+class AttendCall {
+ public:
+  AttendCall(const AttendBatch& batch, const KernelTable& kernels, AttendWorkspace& workspace)
+      : batch_(batch),
+        kernels_(kernels),
+        workspace_(workspace),
+        layout_(batch),
+        group_(batch.q_heads / batch.kv_heads) {}
+
+  /// Everything that may allocate.
+  void plan(int32_t n_threads) {
+    const size_t queries = batch_.query_positions.size();
+    const size_t floats =
+        (queries * static_cast<size_t>(batch_.q_heads) + kBlockRows) * static_cast<size_t>(batch_.head_dim);
+    grow(workspace_.rope_table, queries * batch_.rope->table_stride());
+    grow(workspace_.queries, floats);
+    if (batch_.any_hadamard_keys) grow(workspace_.rotated_queries, floats);
+    workspace_.items.clear();
+    workspace_.merges.clear();
+    work_bytes_ = 0;
+    size_t partials = 0;
+    for (size_t s = 0; s < batch_.sequences.size(); ++s) {
+      for (int32_t head = 0; head < batch_.kv_heads; ++head) partials = plan_head(s, head, partials);
+    }
+    grow(workspace_.partials, partials);
+    order_items();
+    workspace_.scratch.prepare(std::min(workspace_.items.size(), items_at_once(n_threads)), work_bytes_);
+  }
+
+  void run(Parallel& parallel) {
+    prepare_queries(parallel);
+    const bool split = workspace_.items.size() != workspace_.merges.size();
+    parallel.run(static_cast<int32_t>(workspace_.items.size()), [this, split](int32_t i) noexcept {
+      const auto item = static_cast<size_t>(workspace_.order[static_cast<size_t>(i)]);
+      run(item);
+      if (!split) merge({item, 1});
+    });
+    if (!split) return;
+    parallel.run(static_cast<int32_t>(workspace_.merges.size()),
+                 [this](int32_t i) noexcept { merge(workspace_.merges[static_cast<size_t>(i)]); });
+  }
+
+  /// Softmax weights instead of values, of the only sequence: first what they are relative to, then they themselves.
+  void weigh(Parallel& parallel, Pooling group, std::span<float* const> masses) {
+    prepare_queries(parallel);
+    const auto items = static_cast<int32_t>(workspace_.items.size());
+    parallel.run(items, [this](int32_t i) noexcept {
+      const AttendItem& item = workspace_.items[static_cast<size_t>(i)];
+      const ScratchPool::Piece work(workspace_.scratch);
+      measure_item(batch_, item, queries_of(item), kernels_, workspace_.partials.data() + item.partial, work.data());
+    });
+    for (const AttendMerge& each : workspace_.merges) share_states(each);
+    parallel.run(batch_.kv_heads, [this, group, masses](int32_t head) noexcept {
+      const ScratchPool::Piece work(workspace_.scratch);
+      const SlotWeights weights{group, masses[static_cast<size_t>(head)], largest(head)};
+      for (const AttendItem& item : workspace_.items) {
+        if (item.head != head) continue;
+        weigh_item(batch_, item, queries_of(item), kernels_, workspace_.partials.data() + item.partial, work.data(),
+                   weights);
+      }
+    });
+  }
+
+  /// Everything else that weigh() may allocate.
+  void plan_weights(Pooling group) {
+    workspace_.largest.clear();
+    if (group != Pooling::kMax) return;
+    size_t pages = 0;
+    for (int32_t head = 0; head < batch_.kv_heads; ++head) {
+      pages += static_cast<size_t>(batch_.sequences.front().page_counts[head]);
+    }
+    workspace_.largest.resize(pages * kPageSlots, 0.0F);
+  }
+
+ private:
+  /// Of weigh(): zeros between the heads' turns; null if they are not needed.
+  float* largest(int32_t head) const {
+    if (workspace_.largest.empty()) return nullptr;
+    const int32_t* counts = batch_.sequences.front().page_counts;
+    return workspace_.largest.data() + static_cast<ptrdiff_t>(std::accumulate(counts, counts + head, 0)) * kPageSlots;
+  }
+
+  /// Give all items of the same rows the maxima and sums of whole rows.
+  void share_states(const AttendMerge& merge) noexcept {
+    const AttendItem* items = workspace_.items.data() + merge.first_item;
+    for (int32_t row = 0; row < items[0].row_count; ++row) {
+      SoftmaxState whole{-std::numeric_limits<float>::infinity(), 0.0F};
+      for (int32_t i = 0; i < merge.items; ++i) whole.maximum = std::max(whole.maximum, state(items[i], row).maximum);
+      for (int32_t i = 0; i < merge.items; ++i) {
+        const SoftmaxState each = state(items[i], row);
+        if (each.sum != 0.0F) whole.sum += each.sum * std::exp2(each.maximum - whole.maximum);
+      }
+      for (int32_t i = 0; i < merge.items; ++i) {
+        layout_.states(workspace_.partials.data() + items[i].partial)[row] = whole;
+      }
+    }
+  }
+
+  void prepare_queries(Parallel& parallel) {
+    batch_.rope->fill_table(batch_.query_positions, workspace_.rope_table.data());
+    const auto sequences = static_cast<int32_t>(batch_.sequences.size());
+    parallel.run(sequences * batch_.kv_heads, [this](int32_t i) noexcept {
+      prepare_queries(batch_.sequences[static_cast<size_t>(i / batch_.kv_heads)], i % batch_.kv_heads);
+    });
+  }
+
+  static void grow(Vector<float>& vector, size_t n) {
+    if (vector.size() < n) vector.resize(n);
+  }
+
+  /// Loops of the caller's, whose threads nobody knows, may have to wait for each other.
+  static size_t items_at_once(int32_t n_threads) {
+    return n_threads > 0 ? static_cast<size_t>(n_threads) : std::max(1U, std::thread::hardware_concurrency());
+  }
+
+  size_t plan_head(size_t s, int32_t head, size_t partials) {
+    const AttendSequence& sequence = batch_.sequences[s];
+    const int32_t rows = sequence.query_count * group_;
+    const int32_t pages = sequence.page_counts[head];
+    const AttentionWay way = choose_way(batch_, kernels_, rows);
+    const int32_t step = item_rows(way);
+    work_bytes_ = std::max(work_bytes_, coded_work_bytes(batch_, way));
+    // Many rows are work enough without splitting the pages, and their partials would be large.
+    const int32_t split = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
+    for (int32_t row = 0; row < rows; row += step) {
+      const int32_t count = std::min(step, rows - row);
+      AttendMerge merge{workspace_.items.size(), 0};
+      int32_t page = 0;
+      do {
+        const int32_t length = std::min(split, pages - page);
+        workspace_.items.push_back({static_cast<int32_t>(s), head, row, count, page, length, way, partials});
+        partials += layout_.item_floats(count);
+        ++merge.items;
+        page += length;
+      } while (page < pages);
+      workspace_.merges.push_back(merge);
+    }
+    return partials;
+  }
+
+  /// Items of all heads that read the same pages follow each other if pages hold what other heads need: what one item
+  /// reads is then in the cache for the next.
+  void order_items() {
+    Vector<int32_t>& order = workspace_.order;
+    order.resize(workspace_.items.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (layout_.sums.bits == 0 || batch_.codes->coder.shape.values.scope != Scope::kLayer) return;
+    std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+      const AttendItem& x = workspace_.items[static_cast<size_t>(a)];
+      const AttendItem& y = workspace_.items[static_cast<size_t>(b)];
+      return std::tie(x.sequence, x.page_begin, a) < std::tie(y.sequence, y.page_begin, b);
+    });
+  }
+
+  /// First row of a KV head's queries in the work space.
+  size_t first_query(const AttendSequence& sequence, int32_t head) const {
+    return static_cast<size_t>(sequence.query_begin) * static_cast<size_t>(batch_.q_heads) +
+           static_cast<size_t>(head) * static_cast<size_t>(sequence.query_count) * static_cast<size_t>(group_);
+  }
+
+  void prepare_queries(const AttendSequence& sequence, int32_t head) noexcept {
+    const int32_t dim = batch_.head_dim;
+    const float factor = batch_.scale * kLog2E;
+    size_t row = first_query(sequence, head) * static_cast<size_t>(dim);
+    for (int32_t token = 0; token < sequence.query_count; ++token) {
+      const auto query = static_cast<size_t>(sequence.query_begin + token);
+      for (int32_t g = 0; g < group_; ++g, row += static_cast<size_t>(dim)) {
+        float* q = workspace_.queries.data() + row;
+        const size_t source = query * static_cast<size_t>(batch_.q_heads) + static_cast<size_t>(head * group_ + g);
+        read_floats(batch_.q, batch_.q_dtype, source * static_cast<size_t>(dim), dim, q);
+        batch_.rope->rotate(workspace_.rope_table.data() + query * batch_.rope->table_stride(), q);
+        for (int32_t i = 0; i < dim; ++i) q[i] *= factor;
+        if (!batch_.any_hadamard_keys) continue;
+        float* rotated = workspace_.rotated_queries.data() + row;
+        std::copy_n(q, dim, rotated);
+        hadamard(rotated, dim);
+      }
+    }
+  }
+
+  ItemQueries queries_of(const AttendItem& item) const {
+    const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
+    const size_t first =
+        (first_query(sequence, item.head) + static_cast<size_t>(item.row_begin)) * static_cast<size_t>(batch_.head_dim);
+    return {workspace_.queries.data() + first,
+            batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
+            batch_.query_positions.data() + sequence.query_begin, item.row_begin, group_};
+  }
+
+  void run(size_t index) noexcept {
+    const AttendItem& item = workspace_.items[index];
+    const ScratchPool::Piece work(workspace_.scratch);
+    run_item(batch_, item, queries_of(item), kernels_, workspace_.partials.data() + item.partial, work.data());
+  }
+
+  void merge(const AttendMerge& merge) noexcept {
+    const AttendItem& first = workspace_.items[merge.first_item];
+    for (int32_t row = 0; row < first.row_count; row += kBlockRows) {
+      merge_block(merge, row, std::min(kBlockRows, first.row_count - row));
+    }
+  }
+
+  /// Rows that are decoded together.
+  void merge_block(const AttendMerge& merge, int32_t row, int32_t rows) noexcept {
+    const AttendItem& first = workspace_.items[merge.first_item];
+    alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows * kMaxHeadDim)> outputs{};
+    std::array<float, kBlockRows> sums{};
+    for (int32_t i = 0; i < rows; ++i) {
+      sums[static_cast<size_t>(i)] =
+          merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
+    }
+    if (layout_.sums.bits > 0) {
+      add_decoded(*batch_.codes, kernels_, first.head, layout_.sums, rows, bit_sums(first, row), outputs.data());
+    }
+    for (int32_t i = 0; i < rows; ++i) {
+      // A query that sees no token gives zeros.
+      const float sum = sums[static_cast<size_t>(i)];
+      const float normaliser = sum > 0.0F ? 1.0F / sum : 0.0F;
+      float* output = outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim;
+      for (int32_t channel = 0; channel < batch_.head_dim; ++channel) output[channel] *= normaliser;
+      write_row(first, row + i, output);
+    }
+  }
+
+  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, still to be divided by l, which is returned.
+  float merge_row(const AttendMerge& merge, int32_t row, float* output) noexcept {
+    const AttendItem* items = workspace_.items.data() + merge.first_item;
+    const auto width = static_cast<int32_t>(layout_.width);
+    float maximum = -std::numeric_limits<float>::infinity();
+    for (int32_t i = 0; i < merge.items; ++i) maximum = std::max(maximum, state(items[i], row).maximum);
+    alignas(kDataAlignment) std::array<float, kMaxHeadDim> rotated{};
+    float sum = 0.0F;
+    for (int32_t i = 0; i < merge.items; ++i) {
+      const SoftmaxState each = state(items[i], row);
+      if (each.sum == 0.0F) continue;
+      const float weight = std::exp2(each.maximum - maximum);
+      sum += each.sum * weight;
+      float* partial = workspace_.partials.data() + items[i].partial;
+      const int32_t rows = items[i].row_count;
+      kernels_.blend(output, 1.0F, layout_.plain_output(partial, rows) + row * width, weight, width);
+      if (layout_.sums.bits > 0) add_sums(items[0], items[i], row, weight);
+      if (!layout_.rotated) continue;
+      kernels_.blend(rotated.data(), 1.0F, layout_.rotated_output(partial, rows) + row * width, weight, width);
+    }
+    if (layout_.rotated) {
+      hadamard(rotated.data(), batch_.head_dim);
+      kernels_.blend(output, 1.0F, rotated.data(), 1.0F, width);
+    }
+    return sum;
+  }
+
+  float* bit_sums(const AttendItem& item, int32_t row) const {
+    return layout_.bit_sums(workspace_.partials.data() + item.partial, item.row_count) +
+           static_cast<size_t>(row) * layout_.sums.width();
+  }
+
+  /// Sums of all items meet in those of the first.
+  void add_sums(const AttendItem& first, const AttendItem& item, int32_t row, float weight) const noexcept {
+    float* to = bit_sums(first, row);
+    const float* from = bit_sums(item, row);
+    kernels_.blend(to, from == to ? 0.0F : 1.0F, from, weight, static_cast<int32_t>(layout_.sums.width()));
+  }
+
+  void write_row(const AttendItem& item, int32_t row, const float* output) noexcept {
+    const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
+    const int32_t of_head = item.row_begin + row;
+    const auto query = static_cast<size_t>(sequence.query_begin + of_head / group_);
+    const size_t target =
+        query * static_cast<size_t>(batch_.q_heads) + static_cast<size_t>(item.head * group_ + of_head % group_);
+    write_floats(output, batch_.head_dim, batch_.out, batch_.out_dtype, target * static_cast<size_t>(batch_.head_dim));
+  }
+
+  const SoftmaxState& state(const AttendItem& item, int32_t row) const {
+    return layout_.states(workspace_.partials.data() + item.partial)[row];
+  }
+
+  const AttendBatch& batch_;
+  const KernelTable& kernels_;
+  AttendWorkspace& workspace_;
+  PartialLayout layout_;
+  int32_t group_;
+  size_t work_bytes_ = 0;  // of the item that needs most
+};
+
+}  // namespace
+
+void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace) {
+  AttendCall call(batch, kernels, workspace);
+  call.plan(parallel.n_threads());
+  call.run(parallel);
+}
+
+void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,
+           AttendWorkspace& workspace, std::span<float* const> masses) {
+  AttendCall call(batch, kernels, workspace);
+  call.plan(parallel.n_threads());
+  call.plan_weights(group);
+  call.weigh(parallel, group, masses);
+}
+
+}  // namespace kvq::cpu

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/cpu/dispatch/kernels.h"
+#include "core/parallel.h"
+#include "core/scratch_pool.h"
+
+namespace kvq::cpu {
+
+/// Query rows of one KV head that walk the pages together in one work item.
+inline constexpr int32_t kItemRows = 64;
+/// Pages of one work item: what batch 1 is split into. Fixed, so that results don't depend on the thread count.
+inline constexpr int32_t kSplitPages = 64;
+
+/// A stretch of pages for some query rows of one KV head of one sequence. Row i of a head is query token i / group,
+/// query head `head · group + i % group`.
+struct AttendItem {
+  int32_t sequence;
+  int32_t head;
+  int32_t row_begin;
+  int32_t row_count;
+  int32_t page_begin;
+  int32_t page_count;
+  AttentionWay way;  // to pages with codes
+  size_t partial;    // floats into the partials: per row {maximum, sum, plain output, rotated output}
+};
+
+/// All splits of the same rows: consecutive items.
+struct AttendMerge {
+  size_t first_item;
+  int32_t items;
+};
+
+/// Memory of attend, kept from call to call.
+class AttendWorkspace : public Workspace {
+ public:
+  explicit AttendWorkspace(Allocator& allocator)
+      : rope_table(StlAllocator<float>(allocator)),
+        queries(StlAllocator<float>(allocator)),
+        rotated_queries(StlAllocator<float>(allocator)),
+        partials(StlAllocator<float>(allocator)),
+        items(StlAllocator<AttendItem>(allocator)),
+        order(StlAllocator<int32_t>(allocator)),
+        merges(StlAllocator<AttendMerge>(allocator)),
+        largest(StlAllocator<float>(allocator)),
+        scratch(allocator) {}
+
+  Vector<float> rope_table;       // [total queries, rotary_dim]
+  Vector<float> queries;          // [total queries · q_heads, head_dim], grouped by sequence, then KV head
+  Vector<float> rotated_queries;  // the same after a Hadamard rotation; empty when no page needs it
+  Vector<float> partials;
+  Vector<AttendItem> items;
+  Vector<int32_t> order;  // in which items are run
+  Vector<AttendMerge> merges;
+  Vector<float> largest;  // of weigh: [slots of all heads]
+  ScratchPool scratch;    // of items with codes
+};
+
+void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);
+
+/// As Backend::weigh.
+void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,
+           AttendWorkspace& workspace, std::span<float* const> masses);
+
+}  // namespace kvq::cpu

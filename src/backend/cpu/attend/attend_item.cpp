@@ -1,0 +1,303 @@
+#include "backend/cpu/attend/attend_item.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+namespace kvq::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+/// Slots [begin, end) of a page.
+struct SlotRange {
+  int32_t begin;
+  int32_t end;
+};
+
+/// The slots of a page at positions in (position − window, position]; positions ascend within a page.
+SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
+  const int64_t after = window > 0 ? static_cast<int64_t>(position) - window : -1;
+  SlotRange range{0, page.count};
+  if (page.last_position() > position) {
+    while (range.end > 0 && page.position(range.end - 1) > position) --range.end;
+  }
+  if (page.first_position <= after) {
+    while (range.begin < range.end && page.position(range.begin) <= after) ++range.begin;
+  }
+  return range;
+}
+
+/// One item at work: tiles of pages, blocks of rows.
+class ItemRun {
+ public:
+  ItemRun(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
+          float* partial, std::byte* work)
+      : batch_(batch),
+        item_(item),
+        queries_(queries),
+        kernels_(kernels),
+        layout_(batch),
+        states_(layout_.states(partial)),
+        plain_(layout_.plain_output(partial, item.row_count)),
+        rotated_(layout_.rotated_output(partial, item.row_count)),
+        sums_(layout_.bit_sums(partial, item.row_count)),
+        coded_item_{batch,
+                    kernels,
+                    batch.sequences[static_cast<size_t>(item.sequence)].pages,
+                    item.head,
+                    batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
+                    queries.plain,
+                    item.row_count,
+                    layout_.sums,
+                    sums_,
+                    plain_},
+        coded_(make_coded_attention(coded_item_, item.way, work)) {
+    for (int32_t row = 0; row < item.row_count; ++row) {
+      row_positions_[static_cast<size_t>(row)] = queries.positions[(queries.first_row + row) / queries.group];
+    }
+    const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
+    pages_ = sequence.pages[item.head] + item.page_begin;
+    list_end_ = sequence.pages[item.head] + sequence.page_counts[item.head];
+  }
+
+  void attend() {
+    if (batch_.routed && coded_ == nullptr && item_.page_count <= kSplitPages) group_by_format();
+    clear();
+    for_each_block([this](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
+      for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
+      for (int32_t page = 0; page < count;) page += add_values(pages + page, page, count - page, row, rows);
+    });
+  }
+
+  void measure() {
+    clear();
+    for_each_block([this](const Page* const* /*pages*/, int32_t count, int32_t row, int32_t rows) {
+      for (int32_t i = 0; i < rows; ++i) softmax(i, count * kPageSlots, states_[row + i]);
+    });
+  }
+
+  void weigh(const SlotWeights& weights) {
+    for_each_block([this, &weights](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
+      for (int32_t i = 0; i < rows; ++i) {
+        SoftmaxState state = states_[row + i];  // of the whole row already: probabilities are relative to its maximum
+        softmax(i, count * kPageSlots, state);
+        add_weights(weights, pages, count, row + i, scores_.data() + i * kTileSlots);
+      }
+    });
+  }
+
+ private:
+  void clear() {
+    std::fill_n(reinterpret_cast<float*>(states_), layout_.item_floats(item_.row_count), 0.0F);
+    for (int32_t row = 0; row < item_.row_count; ++row) states_[row].maximum = kMinusInfinity;
+  }
+
+  /// Attend to pages of one format after those of another: each format's lie next to each other in memory, and what is
+  /// prefetched is what comes next. The order does not matter to a softmax.
+  void group_by_format() {
+    std::array<const PageFormat*, kSplitPages> formats;  // null once the page has its place
+    for (int32_t i = 0; i < item_.page_count; ++i) formats[static_cast<size_t>(i)] = pages_[i]->format();
+    auto next = grouped_.begin();
+    for (int32_t first = 0; first < item_.page_count; ++first) {
+      const PageFormat* format = formats[static_cast<size_t>(first)];
+      for (int32_t i = first; format != nullptr && i < item_.page_count; ++i) {
+        if (formats[static_cast<size_t>(i)] != format) continue;
+        *next++ = pages_[i];
+        formats[static_cast<size_t>(i)] = nullptr;
+      }
+    }
+    pages_ = grouped_.data();
+    list_end_ = pages_ + item_.page_count;
+  }
+
+  /// Calls use(pages, count, row, rows) with the scores of a tile's pages for up to four rows in `scores_`.
+  template <typename Use>
+  void for_each_block(const Use& use) {
+    prefetch_first_tile();
+    for (int32_t tile = 0; tile < item_.page_count; tile += kTilePages) {
+      const int32_t pages = std::min(kTilePages, item_.page_count - tile);
+      prepare(pages_ + tile, pages);
+      for (int32_t row = 0; row < item_.row_count; row += kBlockRows) {
+        const Page* const* seen = pages_ + tile;
+        int32_t count = pages;
+        const int32_t rows = std::min(kBlockRows, item_.row_count - row);
+        narrow(seen, count, row, rows);
+        if (count == 0) continue;
+        for (int32_t page = 0; page < count;) page += score_pages(seen + page, page, count - page, row, rows);
+        use(seen, count, row, rows);
+      }
+    }
+  }
+
+  int32_t position(int32_t row) const { return row_positions_[static_cast<size_t>(row)]; }
+
+  /// Drop pages at both ends that none of the rows sees.
+  void narrow(const Page* const*& pages, int32_t& count, int32_t row, int32_t rows) const {
+    for (; count > 0 && !any_visible(*pages[0], row, rows); --count) ++pages;
+    while (count > 0 && !any_visible(*pages[count - 1], row, rows)) --count;
+  }
+
+  /// What is done once for all rows of the item.
+  void prepare(const Page* const* pages, int32_t count) {
+    if (coded_ == nullptr) return;
+    narrow(pages, count, 0, item_.row_count);
+    coded_->prepare(place(pages), count);
+  }
+
+  bool any_visible(const Page& page, int32_t row, int32_t rows) const {
+    for (int32_t i = row; i < row + rows; ++i) {
+      const int64_t after = batch_.window > 0 ? static_cast<int64_t>(position(i)) - batch_.window : -1;
+      if (page.first_position <= position(i) && page.last_position() > after) return true;
+    }
+    return false;
+  }
+
+  /// The page to prefetch while this one is read. Its record was asked for a tile earlier.
+  const Page& later(const Page* const* page) const {
+    const bool exists = list_end_ - page > kTilePages;
+    return exists && page[kTilePages]->format() == (*page)->format() ? *page[kTilePages] : **page;
+  }
+
+  /// Ask for the record `ahead` pages after one of the list, if the list is that long.
+  void prefetch_record(const Page* const* page, ptrdiff_t ahead) const {
+    if (list_end_ - page > ahead) prefetch(page[ahead]);
+  }
+
+  /// The first tile has no earlier one to be prefetched from.
+  void prefetch_first_tile() const {
+    const ptrdiff_t pages = std::min(item_.page_count, kTilePages);
+    for (ptrdiff_t i = 0; i < pages + kTilePages; ++i) prefetch_record(pages_, i);
+    for (ptrdiff_t i = 0; i < pages; ++i) {
+      const size_t bytes = pages_[i]->format()->bytes();
+      for (size_t offset = 0; offset < bytes; offset += kDataAlignment) prefetch(pages_[i]->data + offset);
+    }
+  }
+
+  /// The first page, or all up to the first without codes for keys; returns how many.
+  int32_t score_pages(const Page* const* at, int32_t index, int32_t count, int32_t row, int32_t rows) {
+    const SideFormat& format = at[0]->format()->keys;
+    const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
+    float* scores = scores_.data() + index * kPageSlots;
+    int32_t length = 1;
+    if (format.is_coded()) {
+      while (length < count && at[length]->format()->keys.is_coded()) ++length;
+      coded_->score(place(at), length, row, rows, scores);
+    } else {
+      kernels_.keys(format)({batch_.head_dim, format.group}, {at[0]->data, later(at).data}, rows, q, scores);
+    }
+    for (int32_t page = 0; page < length; ++page) {
+      prefetch_record(at + page, 2 * kTilePages);
+      mask(*at[page], scores + page * kPageSlots, row, rows);
+    }
+    return length;
+  }
+
+  void mask(const Page& page, float* scores, int32_t row, int32_t rows) const {
+    for (int32_t i = 0; i < rows; ++i) {
+      const SlotRange range = visible_slots(page, position(row + i), batch_.window);
+      float* of_row = scores + i * kTileSlots;
+      std::fill(of_row, of_row + range.begin, kMinusInfinity);
+      std::fill(of_row + range.end, of_row + kPageSlots, kMinusInfinity);
+    }
+  }
+
+  /// Turns the scores of a block's row into probabilities; returns the factor for what has been summed up before.
+  float softmax(int32_t block_row, int32_t slots, SoftmaxState& state) {
+    return kernels_.softmax(scores_.data() + block_row * kTileSlots, slots, batch_.softcap, &state);
+  }
+
+  /// Weights of one row. A query's row for its last head leaves no largest weights behind.
+  void add_weights(const SlotWeights& weights, const Page* const* pages, int32_t count, int32_t row,
+                   const float* probabilities) const {
+    const float sum = states_[row].sum;
+    const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
+    float* mass = weights.mass + place(pages) * kPageSlots;
+    const int32_t slots = (count - 1) * kPageSlots + pages[count - 1]->count;
+    if (weights.group == Pooling::kMean) {
+      const float factor = inverse / static_cast<float>(queries_.group);
+      for (int32_t slot = 0; slot < slots; ++slot) mass[slot] += factor * probabilities[slot];
+      return;
+    }
+    float* largest = weights.largest + place(pages) * kPageSlots;
+    for (int32_t slot = 0; slot < slots; ++slot) {
+      largest[slot] = std::max(largest[slot], inverse * probabilities[slot]);
+    }
+    if ((queries_.first_row + row) % queries_.group != queries_.group - 1) return;
+    for (int32_t slot = 0; slot < slots; ++slot) mass[slot] += std::exchange(largest[slot], 0.0F);
+  }
+
+  void normalise(int32_t row, int32_t block_row, int32_t slots) {
+    const float factor = softmax(block_row, slots, states_[row]);
+    if (factor == 1.0F) return;
+    scale(plain_, layout_.width, row, factor);
+    if (layout_.rotated) scale(rotated_, layout_.width, row, factor);
+    if (layout_.sums.bits > 0) scale(sums_, layout_.sums.width(), row, factor);
+  }
+
+  void scale(float* rows, size_t width, int32_t row, float factor) const {
+    float* of_row = rows + static_cast<size_t>(row) * width;
+    kernels_.blend(of_row, factor, of_row, 0.0F, static_cast<int32_t>(width));
+  }
+
+  /// In the head's list.
+  ptrdiff_t place(const Page* const* at) const { return item_.page_begin + (at - pages_); }
+
+  /// Values of the run of equal formats that starts at `pages`; returns its length.
+  int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
+    const SideFormat& format = pages[0]->format()->values;
+    if (format.is_coded()) {
+      int32_t length = 1;
+      while (length < count && pages[length]->format() == pages[0]->format()) ++length;
+      coded_->add_values(place(pages), length, row, rows, scores_.data() + first * kPageSlots);
+      return length;
+    }
+    const size_t offset = pages[0]->format()->key_bytes();
+    std::array<SideData, kTilePages> sides;
+    int32_t length = 0;
+    for (; length < count && pages[length]->format() == pages[0]->format(); ++length) {
+      sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
+    }
+    float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
+    kernels_.values(format)({batch_.head_dim, format.group}, sides.data(), length, rows,
+                            scores_.data() + first * kPageSlots, output);
+    return length;
+  }
+
+  const AttendBatch& batch_;
+  const AttendItem& item_;
+  const ItemQueries& queries_;
+  const KernelTable& kernels_;
+  PartialLayout layout_;
+  SoftmaxState* states_;
+  float* plain_;
+  float* rotated_;
+  float* sums_;
+  std::array<int32_t, kItemRows> row_positions_;
+  const Page* const* pages_;
+  std::array<const Page*, kSplitPages> grouped_;
+  const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
+  CodedItem coded_item_;
+  std::unique_ptr<CodedAttention, DestroyInPlace> coded_;
+  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
+};
+
+}  // namespace
+
+void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
+              float* partial, std::byte* work) {
+  ItemRun(batch, item, queries, kernels, partial, work).attend();
+}
+
+void measure_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                  const KernelTable& kernels, float* partial, std::byte* work) {
+  ItemRun(batch, item, queries, kernels, partial, work).measure();
+}
+
+void weigh_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                const KernelTable& kernels, float* partial, std::byte* work, const SlotWeights& weights) {
+  ItemRun(batch, item, queries, kernels, partial, work).weigh(weights);
+}
+
+}  // namespace kvq::cpu

@@ -1,0 +1,67 @@
+#pragma once
+
+#include "backend/cpu/attend/attend.h"
+#include "backend/cpu/commvq/attend.h"
+#include "formats/commvq/model_coder.h"
+
+namespace kvq::cpu {
+
+/// Where one row's partial result lies: {maximum, sum}, padding, then outputs. Floats.
+struct PartialLayout {
+  explicit PartialLayout(const AttendBatch& batch)
+      : width(static_cast<size_t>(padded_dim(batch.head_dim))),
+        rotated(batch.any_hadamard_values),
+        sums(BitSums::of(batch)) {}
+
+  size_t width;
+  bool rotated;
+  BitSums sums;
+
+  static constexpr size_t kState = 16;  // keeps outputs aligned
+  /// Rows are laid out as [rows] states, [rows, width] plain outputs, [rows, width] rotated outputs, bit sums.
+  size_t item_floats(int32_t rows) const {
+    return static_cast<size_t>(padded_rows(rows)) * (kState + (rotated ? 2 : 1) * width + sums.width());
+  }
+  static constexpr int32_t padded_rows(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
+
+  SoftmaxState* states(float* partial) const { return reinterpret_cast<SoftmaxState*>(partial); }
+  float* plain_output(float* partial, int32_t rows) const {
+    return partial + static_cast<size_t>(padded_rows(rows)) * kState;
+  }
+  float* rotated_output(float* partial, int32_t rows) const {
+    return plain_output(partial, rows) + static_cast<size_t>(padded_rows(rows)) * width;
+  }
+  float* bit_sums(float* partial, int32_t rows) const {
+    return plain_output(partial, rows) + static_cast<size_t>(padded_rows(rows)) * (rotated ? 2 : 1) * width;
+  }
+};
+
+/// Rows of a work item and what they may see.
+struct ItemQueries {
+  const float* plain;        // [row_count, head_dim]
+  const float* rotated;      // the same after a Hadamard rotation, or null
+  const int32_t* positions;  // of the sequence's query tokens
+  int32_t first_row;         // row i has the position of query token (first_row + i) / group
+  int32_t group;
+};
+
+/// Attention of an item's rows over its pages, into its partial. work: coded_work_bytes() of its way.
+void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
+              float* partial, std::byte* work);
+
+/// The same without values: only states are left in the partial.
+void measure_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                  const KernelTable& kernels, float* partial, std::byte* work);
+
+/// What each slot of a head's list gets of the attention of its queries.
+struct SlotWeights {
+  Pooling group;   // over the query heads of a query
+  float* mass;     // [slots]
+  float* largest;  // [slots], zeros before and after; only for Pooling::kMax
+};
+
+/// Add an item's softmax weights, whose partial has the states of whole rows. Items of a head follow each other.
+void weigh_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
+                const KernelTable& kernels, float* partial, std::byte* work, const SlotWeights& weights);
+
+}  // namespace kvq::cpu

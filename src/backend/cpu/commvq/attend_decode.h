@@ -1,0 +1,43 @@
+#pragma once
+
+#include "backend/cpu/commvq/attend.h"
+#include "core/memory_cutter.h"
+
+namespace kvq::cpu {
+
+/// The plain way: every key and value is decoded by its definition, for each call anew, and then multiplied. What the
+/// other ways are tested against, and what they are for.
+class DecodeAttention final : public CodedAttention {
+ public:
+  struct Work {
+    Work(const AttendBatch& batch, MemoryCutter& memory);
+
+    float* keys;        // [kTilePages][head_dim][32], after RoPE
+    float* values;      // [kTilePages][32][kMaxHeadDim]
+    uint8_t* indices;   // [stages][2 · 32]
+    float* vectors;     // [32] planar vectors
+    float* turns;       // [32][head_dim]
+    uint16_t* numbers;  // [32], norms of keys or scales of values
+    float* bits;        // [kBlockRows] rows of zeros and ones
+    float* products;    // [kBlockRows][kMaxHeadDim]
+  };
+
+  DecodeAttention(const CodedItem& item, const Work& work) : item_(item), work_(work) {}
+
+  void prepare(ptrdiff_t first, int32_t count) override;
+  void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) override;
+  void add_values(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) override;
+
+ private:
+  void decode_keys(ptrdiff_t place);
+  void decode_values(ptrdiff_t first, int32_t count);
+  void spread_bits(ptrdiff_t place, int32_t slot, int32_t begin, int32_t n) const;
+  float* keys(ptrdiff_t place) const { return work_.keys + (place - prepared_) * kPageSlots * item_.batch.head_dim; }
+  float* values(ptrdiff_t place) const { return work_.values + (place - prepared_) * kPageSlots * kMaxHeadDim; }
+
+  const CodedItem& item_;
+  Work work_;
+  ptrdiff_t prepared_ = 0;  // place of the page that is decoded first
+};
+
+}  // namespace kvq::cpu

@@ -1,0 +1,59 @@
+#pragma once
+
+#include "backend/cpu/commvq/attend.h"
+#include "core/memory_cutter.h"
+
+namespace kvq::cpu {
+
+/// As in the paper: the products of each query with the codes are formed once, and a key's score is a sum of them,
+/// turned by its position. Values are sums of probabilities by bits.
+class TableAttention final : public CodedAttention {
+ public:
+  /// Of an item: each has tables of its own.
+  static constexpr int32_t kRows = kBlockRows;
+
+  /// Than RebuildAttention, for heads with that many rows of queries.
+  static bool is_faster(const AttendBatch& batch, const KernelTable& kernels, int32_t rows);
+
+  struct Work {
+    Work(const AttendBatch& batch, MemoryCutter& memory);
+
+    int16_t* products;  // [kRows][groups] tables
+    float* units;       // [kRows][groups][plane], of products
+    float* query;       // [2 · plane], of one group
+    float* inverse;     // [plane], of units
+    uint8_t* indices;   // [kTilePages][groups][stages][2 · 32]
+    uint16_t* norms;    // [kTilePages][32]
+    float* page_turns;  // [kTilePages][head_dim], of the first slots
+    float* rows;        // [32][head_dim], turns of the slots of a page with gaps
+    float* slot_turns;  // [groups][32] planar vectors
+    float* gap_turns;   // the same, of a page with gaps
+    float* weights;     // [2 · plane]
+  };
+
+  TableAttention(const CodedItem& item, const Work& work);
+
+  void prepare(ptrdiff_t first, int32_t count) override;
+  void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) override;
+  void add_values(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) override {
+    item_.add_bit_sums(first, count, row, rows, p);
+  }
+
+ private:
+  void make_tables();
+  void make_table(int32_t row, int32_t group);
+  void spread_turns(const float* rows, float* turns) const;
+  void score_page(ptrdiff_t place, int32_t row, const float* turns, float* scores) const;
+
+  size_t table_size() const;  // of one group
+  size_t part(int32_t row, int32_t group) const { return static_cast<size_t>(row * groups_ + group); }
+
+  const CodedItem& item_;
+  Work work_;
+  int32_t groups_;
+  size_t plane_;
+  ptrdiff_t prepared_ = 0;  // place of the page with the first indices
+  bool has_tables_ = false;
+};
+
+}  // namespace kvq::cpu

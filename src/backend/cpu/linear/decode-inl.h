@@ -1,0 +1,147 @@
+// Tiles of packed matrices as bytes, level + zero point, in the order [quad of columns, row, column of the quad], which
+// is the order of codes: scalars, and pairs by table.
+#if defined(KVQ_LINEAR_DECODE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVQ_LINEAR_DECODE_INL_H
+#undef KVQ_LINEAR_DECODE_INL_H
+#else
+#define KVQ_LINEAR_DECODE_INL_H
+#endif
+
+#include "backend/cpu/dispatch/kernels.h"
+#include "weights/codebook.h"
+
+#include <hwy/highway.h>
+
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace kvq::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using ByteTag = hn::ScalableTag<uint8_t>;
+using ByteVector = hn::Vec<ByteTag>;
+inline constexpr int32_t kQuadBytes = 4 * weights::kTileRows;
+
+// Largest tables that are looked up by shuffles of 16 bytes. Where those are emulated, one byte after the other is.
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+inline constexpr int kShuffledBits = 0;
+#else
+inline constexpr int kShuffledBits = 8;
+#endif
+
+/// A vector whose blocks of 16 bytes lie `stride` apart.
+template <class D>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const uint8_t* bytes, size_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    return hn::LoadU(d, bytes);
+  } else {
+    const hn::Half<D> half;
+    const auto upper = load_blocks(half, bytes + hn::MaxLanes(D()) / 32 * stride, stride);
+    return hn::Combine(d, upper, load_blocks(half, bytes, stride));
+  }
+}
+
+/// Codes of up to eight bits, one after the other, as bytes.
+template <int kBits>
+class CodeBytes {
+ public:
+  CodeBytes() {
+    for (size_t i = 0; i < 16; ++i) sources_[i] = static_cast<uint8_t>(i / 8 * kBits + i % 8);
+  }
+
+  HWY_INLINE ByteVector load(const uint8_t* codes) const {
+    const ByteTag d;
+    const hn::Repartition<uint64_t, ByteTag> d64;
+    const auto blocks = load_blocks(d, codes, 2 * kBits);
+    auto v = hn::BitCast(d64, hn::TableLookupBytes(blocks, hn::LoadDup128(d, sources_)));
+    v = spread<32>(v);
+    v = spread<16>(v);
+    return hn::BitCast(d, spread<8>(v));
+  }
+
+ private:
+  /// Halves of what lies in every 2 · kWidth bits, kWidth bits apart.
+  template <int kWidth, class V>
+  static HWY_INLINE V spread(V v) {
+    constexpr int kHalfBits = kWidth / 8 * kBits;
+    const hn::Repartition<uint64_t, ByteTag> d64;
+    if constexpr (kHalfBits == kWidth) return v;
+    uint64_t mask = 0;
+    for (int i = 0; i < 64; i += 2 * kWidth) mask |= ((uint64_t{1} << kHalfBits) - 1) << i;
+    const auto lower = hn::And(v, hn::Set(d64, mask));
+    const auto upper = hn::And(hn::ShiftLeft<kWidth - kHalfBits>(v), hn::Set(d64, mask << kWidth));
+    return hn::Or(lower, upper);
+  }
+
+  HWY_ALIGN uint8_t sources_[16];
+};
+
+/// table[code].
+template <int kBits>
+HWY_INLINE ByteVector look_up_bytes(const uint8_t* table, ByteVector codes) {
+  const ByteTag d;
+  if constexpr (kBits <= 4) {
+    return hn::TableLookupBytes(hn::LoadDup128(d, table), hn::And(codes, hn::Set(d, uint8_t{15})));
+  } else {
+    constexpr auto kHalf = static_cast<uint8_t>(1U << (kBits - 1));
+    const auto lower = look_up_bytes<kBits - 1>(table, codes);
+    const auto upper = look_up_bytes<kBits - 1>(table + kHalf, codes);
+    const auto bit = hn::Set(d, kHalf);
+    return hn::IfThenElse(hn::Eq(hn::And(codes, bit), bit), upper, lower);
+  }
+}
+
+/// Levels of one of the weights of each code, as unsigned bytes.
+template <int kBits>
+struct LevelTable {
+  LevelTable(const weights::Codebook& codebook, int32_t dims, int32_t dim) {
+    for (int32_t i = 0; i < kEntries; ++i) {
+      const int32_t level = i < 1 << kBits ? codebook.levels[static_cast<size_t>(i * dims + dim)] : 0;
+      bytes[i] = static_cast<uint8_t>(level + weights::kZeroPoint);
+    }
+  }
+
+  /// Of codes with anything above `kBits` bits.
+  HWY_INLINE ByteVector look_up(ByteVector codes) const {
+    if constexpr (kBits <= kShuffledBits) {
+      return look_up_bytes<kBits>(bytes, codes);
+    } else {
+      HWY_ALIGN uint8_t lanes[hn::MaxLanes(ByteTag())];
+      hn::Store(codes, ByteTag(), lanes);
+      for (uint8_t& lane : lanes) lane = bytes[lane & (kEntries - 1)];
+      return hn::Load(ByteTag(), lanes);
+    }
+  }
+
+  static constexpr int32_t kEntries = kBits < 4 ? 16 : 1 << kBits;
+  HWY_ALIGN uint8_t bytes[kEntries];
+};
+
+/// Codes of `kDims` weights of `kBits` bits together, up to eight.
+template <int kDims, int kBits>
+class TableDecoder {
+ public:
+  explicit TableDecoder(const weights::Codebook& codebook)
+      : first_(codebook, kDims, 0), second_(codebook, kDims, kDims - 1) {}
+
+  HWY_INLINE void decode(const uint8_t* tile, uint8_t* out) const {
+    const ByteTag d;
+    constexpr auto kLanes = static_cast<int32_t>(hn::MaxLanes(ByteTag()));
+    for (int32_t code = 0; code < weights::kTileWeights / kDims; code += kLanes) {
+      const ByteVector codes = codes_.load(tile + code / 8 * kBits);
+      uint8_t* target = out + code / kQuadBytes * kQuadBytes * kDims + code % kQuadBytes;
+      hn::StoreU(first_.look_up(codes), d, target);
+      if (kDims == 2) hn::StoreU(second_.look_up(codes), d, target + kQuadBytes);
+    }
+  }
+
+ private:
+  CodeBytes<kBits> codes_;
+  LevelTable<kBits> first_;
+  LevelTable<kBits> second_;
+};
+
+}  // namespace kvq::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,17 @@
+// From indices back to keys, as defined (codebook.h): the reference for everything faster.
+#pragma once
+
+#include "formats/commvq/codebook.h"
+
+#include <cstdint>
+
+namespace kvq {
+
+/// One head of one token.
+///
+/// \param indices  [groups][stages]{a, b}
+/// \param key      [head_dim], before RoPE
+void decode_key(const CodebookShape& shape, const LayerCodebook& layer, int32_t head, const uint8_t* indices,
+                float norm, float* key);
+
+}  // namespace kvq

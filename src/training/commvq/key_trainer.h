@@ -1,0 +1,105 @@
+// Learns the codes of keys: stage by stage on what the stages before leave (CommVQ, appendix A.2), then all at once.
+#pragma once
+
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "formats/commvq/key_encoder.h"
+#include "training/commvq/key_stage.h"
+#include "training/commvq/key_tokens.h"
+
+#include <cstdint>
+#include <span>
+
+namespace kvq {
+
+struct KeyTrainingOptions {
+  int32_t tokens = 1 << 17;  ///< at most that many are used, drawn at random
+  uint64_t seed = 1;
+
+  // A stage: expectation-maximization from random tokens, first with soft assignments.
+  int32_t soft_iterations = 10;
+  float first_temperature = 1.0F;  ///< of the soft assignments, in units of the mean squared length of what remains
+  float last_temperature = 0.01F;
+  float soft_share = 0.25F;  ///< of the tokens, for soft iterations, which cost more and need only be roughly right
+  int32_t hard_iterations = 12;
+  double count_floor = 1.0;  ///< tokens that every code is imagined to have where it was, so that none is without
+
+  // All stages.
+  int32_t rounds = 3;      ///< of least squares over all codes and encoding again
+  int32_t beam = 2;        ///< of that encoding, and of the errors that are reported and compared
+  double ridge = 0.3;      ///< what holds the codes where they were, relative to the mean number of tokens of a code
+  float held_out = 0.05F;  ///< share of the tokens, in runs, that judge rounds; 0: rounds are judged by all tokens
+};
+
+/// What training reads: n keys of one group, and what each is divided by (null: 1) and counts (null: 1).
+struct KeyTrainingData {
+  KeyPairs keys;
+  const float* norms = nullptr;
+  const float* weights = nullptr;
+  int32_t n = 0;
+  int32_t group = 0;
+};
+
+struct KeyTrainingProgress {
+  int32_t stage;      // stages, once all are trained together
+  int32_t iteration;  // of the stage, or round
+  double error;       // Σ weight · ‖what the stages so far leave‖² / Σ weight · ‖key‖²
+};
+
+/// Called from the thread that trains; false stops.
+struct KeyTrainingObserver {
+  bool (*observe)(const KeyTrainingProgress& progress, void* user) = nullptr;
+  void* user = nullptr;
+
+  bool operator()(const KeyTrainingProgress& progress) const { return observe == nullptr || observe(progress, user); }
+};
+
+/// Training of one group of one head. A token costs 4·Nc·g multiply-adds and Nc² additions an iteration of a stage, 20
+/// 480 with 64 codes for 64 pairs, 45 056 if soft, and `beam` times as many a stage and round of refinement. The same
+/// options and data give the same codes on any number of threads. Codes are z, [stages][codes][group]{re, im}.
+class KeyTrainer {
+ public:
+  /// Copies the data. Throws KVQ_E_ARGUMENT, for one if there are fewer tokens than codes.
+  KeyTrainer(Allocator& allocator, Parallel& parallel, int32_t codes, const KeyTrainingData& data,
+             const KeyTrainingOptions& options);
+
+  /// Append stages to `z`, which may have some. False if the observer stopped it: z has the stages that were finished.
+  bool add_stages(int32_t stages, Vector<float>& z, const KeyTrainingObserver& observer = {});
+
+  /// Improve all stages of z together; never to a higher error(). False if the observer stopped it: z is valid.
+  bool refine(std::span<float> z, const KeyTrainingObserver& observer = {});
+
+  /// Relative squared error, with the options' beam, of the tokens held out, or of all if there are none.
+  double error(std::span<const float> z) const;
+  /// The same after every stage: of decoders that know the first one only, the first two, … [stages].
+  Vector<double> stage_errors(std::span<const float> z) const;
+
+ private:
+  /// Tokens in memory of their own.
+  struct Sample {
+    explicit Sample(Allocator& allocator);
+
+    Vector<float> vectors;
+    Vector<float> weights;
+    keys::Tokens tokens;  // in random order
+    double energy = 0.0;
+  };
+
+  void read(const KeyTrainingData& data);
+  void add(const KeyTrainingData& data, int32_t token, Sample& sample) const;
+  int32_t stages_of(std::span<const float> z) const;
+  const Sample& judges() const { return held_out_.tokens.n > 0 ? held_out_ : training_; }
+  bool train_stage(int32_t stage, const keys::Tokens& residuals, std::span<float> z,
+                   const KeyTrainingObserver& observer);
+  double relative(double energy, const Sample& sample) const { return sample.energy > 0 ? energy / sample.energy : 0; }
+
+  Allocator* allocator_;
+  Parallel* parallel_;
+  int32_t codes_;
+  int32_t group_;
+  KeyTrainingOptions options_;
+  Sample training_;
+  Sample held_out_;
+};
+
+}  // namespace kvq

@@ -1,0 +1,82 @@
+// Collects what a model computed on some texts, and turns it into routers.
+#pragma once
+
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "core/training_progress.h"
+#include "router/router.h"
+#include "training/router/network_training.h"
+#include "training/router/page_errors.h"
+#include "training/router/page_labels.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace kvq {
+
+struct RouterTrainerOptions {
+  RouterMethod method = RouterMethod::kLabel;
+  int32_t sharing = 3;
+  int32_t epochs = 0;      // 0: the library's choice
+  double mean_bits = 0.0;  // wanted, for labels
+  double lambda = 0.5;     // of the paper's loss
+  double learning_rate = 3e-4;
+  uint64_t seed = 1;
+  uint64_t max_bytes = 0;  // of keys and work space
+  std::string_view note;
+};
+
+class RouterTrainer {
+ public:
+  /// \param allocator  of the result, and of everything else below `options.max_bytes`
+  /// \param cache      what a cache of the model is made with; it has been checked, with every expert
+  /// \param policy     with the experts
+  /// \param coder      if one of them has codes
+  RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& cache,
+                const Policy& policy, const std::shared_ptr<const ModelCoder>& coder,
+                const RouterTrainerOptions& options);
+
+  int32_t n_layers() const { return plan_.shape.n_layers; }
+  /// Whether texts need queries and values.
+  bool needs_attention() const { return errors_.has_value(); }
+
+  /// Throws KVQ_E_ARGUMENT for numbers that cannot be stored, and for a text that is not as long as in other layers.
+  void add(int32_t layer, const RouterText& text);
+
+  /// Train on what was added, which is then dropped. `loss`: of the model, for the paper's method. Throws
+  /// KVQ_E_CANCELLED, and KVQ_E_STATE if layers have different texts, or no text is long enough.
+  void run(double loss, const TrainingProgress& progress);
+
+  /// Throws KVQ_E_STATE before run().
+  const std::shared_ptr<const ModelRouter>& result() const;
+
+ private:
+  /// One text of one layer, as far as it is needed.
+  struct Text {
+    int32_t tokens;
+    Vector<uint16_t> keys;  // of layers that decide: [pages, kv_heads, 32, head_dim]
+    Vector<float> errors;   // see PageErrors; empty without labels
+  };
+
+  void require_untrained() const;
+  void check_length(int32_t layer, int32_t n) const;
+  Vector<uint16_t> copy_keys(const RouterText& text);
+  int64_t check_texts() const;
+  RouterPages pages_of(int32_t group);
+  GroupErrors errors_of(int32_t group);
+
+  Allocator& allocator_;
+  Allocator work_;
+  Parallel& parallel_;
+  RouterTrainerOptions options_;
+  Votes votes_;
+  int32_t q_heads_;
+  ModelRouter plan_;  // the result without groups
+  std::optional<PageErrors> errors_;
+  Vector<Vector<Text>> texts_;  // [n_layers]
+  std::shared_ptr<const ModelRouter> result_;
+};
+
+}  // namespace kvq

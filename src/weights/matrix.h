@@ -1,0 +1,58 @@
+// A matrix in packed form. The layout is that of files, and what kernels read.
+#pragma once
+
+#include "core/aligned_bytes.h"
+#include "core/memory.h"
+#include "weights/scheme.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvq::weights {
+
+/// Inputs come in multiples of this many.
+inline constexpr int32_t kInputMultiple = 64;
+/// The largest matrices.
+inline constexpr int32_t kMostRows = 1 << 24;
+inline constexpr int32_t kMostColumns = 1 << 20;
+/// Inputs that share a scale when activations become integers.
+inline constexpr int32_t kActivationBlock = 256;
+/// Bytes after the codes of a matrix that may be read, and mean nothing.
+inline constexpr size_t kCodePadding = 64;
+
+constexpr int32_t panels_of(int32_t out) { return (out + kTileRows - 1) / kTileRows; }
+/// Bytes of one panel, 16 rows of all columns: its tiles from left to right.
+size_t panel_bytes(const Scheme& scheme, int32_t in);
+
+/// W ≈ diag(scale · row_scales) · Q · R: Q holds unit · level of every weight, R rotates the inputs (rotation.h). In
+/// FP16 it is Q alone, without scales and signs.
+struct Matrix {
+  Matrix(Allocator& allocator, const Scheme& scheme, int32_t out, int32_t in);
+
+  Scheme scheme;
+  int32_t out;
+  int32_t in;
+  float scale = 1.0F;
+  double error = 0.0;           // ‖Ŵ − W‖² / ‖W‖² when it was quantized
+  double proxy_error = 0.0;     // tr(E H Eᵀ) / tr(W H Wᵀ) then; 0 without a Hessian
+  AlignedBytes codes;           // [panels][panel_bytes], kCodePadding
+  Vector<uint16_t> row_scales;  // FP16, [out]; rows beyond `out` of the last panel mean nothing
+  Vector<uint8_t> signs;        // of the rotation, [in / 8]: bit i of byte j negates input 8j + i
+  Vector<float> bias;           // [out], or empty
+
+  Segments segments;
+  size_t code_bytes() const { return static_cast<size_t>(panels_of(out)) * panel_bytes(scheme, in); }
+  std::span<uint8_t> panel(int32_t index);
+  std::span<const uint8_t> panel(int32_t index) const;
+  /// Of codes, scales and signs.
+  uint64_t weight_bytes() const;
+  /// Bits a weight of these.
+  double true_bits() const;
+};
+
+/// Rows of the matrix as it was before it was rotated, [count, in].
+void dequantize_rows(const Matrix& matrix, int32_t first, int32_t count, std::span<float> rows);
+
+}  // namespace kvq::weights

@@ -1,0 +1,105 @@
+// Names and widths of the ways to write a matrix in few bits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace kvq::weights {
+
+/// Q-Palette, section 3; a trellis of single weights; and FP16, for comparison and for layers
+/// that are not to lose anything: no levels, no scales, no rotation, [16 columns, 16 rows] a tile.
+enum class Family : uint8_t { kNuq, kVq, kTcq, kTcx, kFloat16 };
+
+/// State bits of a trellis: a step sees this many bits of a tile's stream and the next step some new ones.
+inline constexpr int32_t kStateBits = 16;
+inline constexpr int32_t kStates = 1 << kStateBits;
+
+/// Weights of a tile: 16 rows by 16 columns.
+inline constexpr int32_t kTileRows = 16;
+inline constexpr int32_t kTileColumns = 16;
+inline constexpr int32_t kTileWeights = kTileRows * kTileColumns;
+
+/// One way to write a tile: a family at one width. Codes are small values, compared and copied freely.
+struct Code {
+  Family family;
+  int32_t quarters;  // width in quarters of a bit a weight
+
+  constexpr double bits() const { return quarters / 4.0; }
+  /// Weights that one step stands for.
+  constexpr int32_t dims() const { return family == Family::kVq || family == Family::kTcq ? 2 : 1; }
+  constexpr int32_t steps() const { return kTileWeights / dims(); }
+  /// Whether steps overlap.
+  constexpr bool is_trellis() const { return family == Family::kTcq || family == Family::kTcx; }
+  /// First bit of a step's window in the tile's stream, which goes on at its start.
+  constexpr int32_t first_bit(int32_t step) const { return step * quarters * dims() / 4; }
+  constexpr int32_t window_bits() const { return is_trellis() ? kStateBits : quarters * dims() / 4; }
+  constexpr size_t tile_bytes() const { return static_cast<size_t>(kTileWeights / 32 * quarters); }
+
+  constexpr bool operator==(const Code&) const = default;
+};
+
+/// Where a step's weights lie in their tile: down the 16 rows, four columns at a time, so that four neighbouring bytes
+/// of decoded levels are what an integer product of four sums up. The two weights of a pair are four columns apart.
+struct Place {
+  int32_t row;
+  int32_t column;
+};
+constexpr Place place_of(const Code& code, int32_t step, int32_t dim) {
+  const int32_t columns = step / (4 * kTileRows) * 4 * code.dims();
+  return {step / 4 % kTileRows, columns + 4 * dim + step % 4};
+}
+
+/// Columns of a matrix that are written in the same code.
+struct Segment {
+  Code code;
+  int32_t first_column;
+  int32_t columns;
+};
+
+/// All columns of a matrix, from left to right: one segment, or two halves.
+class Segments {
+ public:
+  explicit Segments(const Segment& whole) : list_{whole}, count_(1) {}
+  Segments(const Segment& left, const Segment& right) : list_{left, right}, count_(2) {}
+
+  size_t size() const { return count_; }
+  const Segment& operator[](size_t i) const { return list_[i]; }
+  const Segment* begin() const { return list_.data(); }
+  const Segment* end() const { return list_.data() + count_; }
+
+ private:
+  std::array<Segment, 2> list_;
+  size_t count_;
+};
+
+/// How a whole matrix is written: in one code, or each row's halves in two of neighbouring widths (half-TCQ).
+struct Scheme {
+  Family family;
+  int32_t quarters;
+
+  constexpr double bits() const { return quarters / 4.0; }
+  constexpr bool has_halves() const { return family == Family::kTcq && quarters % 2 != 0; }
+  /// Of rows of `in` weights, a multiple of 64.
+  Segments segments(int32_t in) const;
+
+  constexpr bool operator==(const Scheme&) const = default;
+};
+
+/// Longest name with its final zero.
+inline constexpr size_t kSchemeNameSize = 16;
+
+/// "nuq-4", "vq-2.5", "tcq-2.75", "tcx-3" or "fp16".
+std::array<char, kSchemeNameSize> scheme_name(const Scheme& scheme);
+/// Its place in all_schemes().
+int32_t index_of(const Scheme& scheme);
+/// Nothing if there is no such scheme.
+std::optional<Scheme> parse_scheme(std::string_view name);
+inline constexpr size_t kSchemeCount = 39;
+/// All of them, by family and width.
+std::span<const Scheme, kSchemeCount> all_schemes();
+
+}  // namespace kvq::weights

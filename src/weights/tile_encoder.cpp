@@ -1,0 +1,114 @@
+#include "weights/tile_encoder.h"
+
+#include <limits>
+
+namespace kvq::weights {
+namespace {
+
+using Rows = std::array<float, kTileRows>;
+using Indices = std::array<uint32_t, kTileRows>;
+
+/// The step that codes row `row` of the columns that begin with `column`.
+constexpr int32_t step_of(const Code& code, int32_t row, int32_t column) {
+  return column / (4 * code.dims()) * (4 * kTileRows) + 4 * row + column % 4;
+}
+
+void write_code(const Code& code, std::span<uint8_t> stream, int32_t step, uint32_t value) {
+  const int32_t bits = code.window_bits();
+  const auto first = static_cast<size_t>(step * bits);
+  value <<= first % 8;
+  for (size_t at = first / 8; value != 0; ++at, value >>= 8U) stream[at] |= static_cast<uint8_t>(value);
+}
+
+/// Of levels in ascending order.
+Indices nearest(const Vector<float>& levels, const Rows& targets) {
+  Indices best{};
+  for (uint32_t i = 1; i < levels.size(); ++i) {
+    const float border = 0.5F * (levels[i - 1] + levels[i]);
+    for (size_t r = 0; r < kTileRows; ++r) best[r] += targets[r] > border ? 1U : 0U;
+  }
+  return best;
+}
+
+Indices nearest(const Vector<float>& x, const Vector<float>& y, const Rows& target_x, const Rows& target_y) {
+  Indices best{};
+  Rows distance;
+  distance.fill(std::numeric_limits<float>::max());
+  for (uint32_t i = 0; i < x.size(); ++i) {
+    for (size_t r = 0; r < kTileRows; ++r) {
+      const float dx = target_x[r] - x[i];
+      const float dy = target_y[r] - y[i];
+      const float each = dx * dx + dy * dy;
+      best[r] = each < distance[r] ? i : best[r];
+      distance[r] = each < distance[r] ? each : distance[r];
+    }
+  }
+  return best;
+}
+
+Rows column_of(const TileNumbers& numbers, int32_t column) {
+  Rows rows;
+  for (size_t r = 0; r < kTileRows; ++r) rows[r] = numbers[r][static_cast<size_t>(column)];
+  return rows;
+}
+
+}  // namespace
+
+TileEncoder::TileEncoder(Allocator& allocator, const Code& code)
+    : codebook_(codebook_of(code)),
+      values_{Vector<float>(StlAllocator<float>(allocator)), Vector<float>(StlAllocator<float>(allocator))} {
+  if (code.is_trellis()) {
+    states_.emplace(allocator, codebook_);
+    return;
+  }
+  const auto dims = static_cast<size_t>(code.dims());
+  for (size_t i = 0; i < codebook_.levels.size(); ++i) values_[i % dims].push_back(value(codebook_.levels[i]));
+}
+
+void TileEncoder::encode(const TileNumbers& targets, int32_t begin, std::span<float> work, std::span<uint8_t> stream,
+                         TileNumbers& decoded) const noexcept {
+  if (code().is_trellis()) return encode_path(targets, work, stream, decoded);
+  if (code().family == Family::kVq) return encode_pairs(targets, begin, stream, decoded);
+  encode_column(targets, begin, stream, decoded);
+}
+
+void TileEncoder::encode_column(const TileNumbers& targets, int32_t column, std::span<uint8_t> stream,
+                                TileNumbers& decoded) const noexcept {
+  const Indices best = nearest(values_[0], column_of(targets, column));
+  for (int32_t r = 0; r < kTileRows; ++r) {
+    const auto row = static_cast<size_t>(r);
+    write_code(code(), stream, step_of(code(), r, column), best[row]);
+    decoded[row][static_cast<size_t>(column)] = values_[0][best[row]];
+  }
+}
+
+void TileEncoder::encode_pairs(const TileNumbers& targets, int32_t begin, std::span<uint8_t> stream,
+                               TileNumbers& decoded) const noexcept {
+  const Indices best = nearest(values_[0], values_[1], column_of(targets, begin), column_of(targets, begin + 1));
+  const int32_t column = coding_order(code(), begin);
+  for (int32_t r = 0; r < kTileRows; ++r) {
+    const auto row = static_cast<size_t>(r);
+    write_code(code(), stream, step_of(code(), r, column), best[row]);
+    decoded[row][static_cast<size_t>(begin)] = values_[0][best[row]];
+    decoded[row][static_cast<size_t>(begin) + 1] = values_[1][best[row]];
+  }
+}
+
+void TileEncoder::encode_path(const TileNumbers& targets, std::span<float> work, std::span<uint8_t> stream,
+                              TileNumbers& decoded) const noexcept {
+  const auto steps = static_cast<size_t>(code().steps());
+  std::array<float, kTileWeights> path{};  // [dims][steps]
+  for (int32_t step = 0; step < code().steps(); ++step) {
+    for (int32_t dim = 0; dim < code().dims(); ++dim) {
+      const Place place = place_of(code(), step, dim);
+      path[static_cast<size_t>(dim) * steps + static_cast<size_t>(step)] =
+          targets[static_cast<size_t>(place.row)][static_cast<size_t>(place.column)];
+    }
+  }
+  search_trellis(code(), *states_, *trellis_kernels().front(), path, work, stream);
+  std::array<int8_t, kTileWeights> levels{};
+  decode_tile(codebook_, stream, levels);
+  for (size_t i = 0; i < levels.size(); ++i) decoded[i / kTileColumns][i % kTileColumns] = value(levels[i]);
+}
+
+}  // namespace kvq::weights

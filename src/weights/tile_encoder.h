@@ -1,0 +1,54 @@
+// From numbers to codes, a tile at a time.
+#pragma once
+
+#include "core/memory.h"
+#include "weights/codebook.h"
+#include "weights/trellis_search.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace kvq::weights {
+
+/// 16 rows of 16 numbers in coding order: columns that a step codes together are neighbours.
+using TileNumbers = std::array<std::array<float, kTileColumns>, kTileRows>;
+
+/// Columns whose numbers are coded at once, and so cannot be told of each other's errors.
+constexpr int32_t coded_together(const Code& code) { return code.is_trellis() ? kTileColumns : code.dims(); }
+
+/// The column of a tile that is coded as number `index`.
+constexpr int32_t coding_order(const Code& code, int32_t index) {
+  if (code.family != Family::kVq) return index;
+  return index / 8 * 8 + index % 2 * 4 + index / 2 % 4;  // pairs are four columns apart
+}
+
+class TileEncoder {
+ public:
+  /// Of rows with unit variance.
+  TileEncoder(Allocator& allocator, const Code& code);
+
+  const Code& code() const { return codebook_.code; }
+  size_t work_floats() const { return code().is_trellis() ? search_floats(code()) : 0; }
+
+  /// Code the columns begin, … of `targets`, as many as are coded together. `decoded`: what the codes stand for, in the
+  /// same columns. `stream`: of the tile, zeros before its first columns are coded.
+  void encode(const TileNumbers& targets, int32_t begin, std::span<float> work, std::span<uint8_t> stream,
+              TileNumbers& decoded) const noexcept;
+
+ private:
+  void encode_column(const TileNumbers& targets, int32_t column, std::span<uint8_t> stream,
+                     TileNumbers& decoded) const noexcept;
+  void encode_pairs(const TileNumbers& targets, int32_t begin, std::span<uint8_t> stream,
+                    TileNumbers& decoded) const noexcept;
+  void encode_path(const TileNumbers& targets, std::span<float> work, std::span<uint8_t> stream,
+                   TileNumbers& decoded) const noexcept;
+  float value(int32_t level) const { return codebook_.unit * static_cast<float>(level); }
+
+  const Codebook& codebook_;
+  std::optional<StateLevels> states_;    // of a trellis
+  std::array<Vector<float>, 2> values_;  // of a table: [dims][entries]
+};
+
+}  // namespace kvq::weights
