@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-/** An index comes with downloaded weights: it may only name files beside itself. */
+/// An index comes with downloaded weights: it may only name files beside itself.
 void check_shard_name(const std::string& name, const std::string& place) {
   const std::filesystem::path path(name);
   const bool plain =
@@ -23,7 +23,7 @@ void check_shard_name(const std::string& name, const std::string& place) {
   if (!plain) throw Error(place + ": " + in_quotes(name) + " is not the name of a file in the model directory");
 }
 
-/** FNV-1a. */
+/// FNV-1a.
 class Hash {
  public:
   void add(const void* bytes, size_t size) {

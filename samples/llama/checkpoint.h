@@ -13,31 +13,30 @@
 
 namespace llama {
 
-/** Metadata of a file whose linear layers are packed: Checkpoint::fingerprint() of what it was made from, in
- *  hexadecimal. */
+/// Metadata of a file whose linear layers are packed: Checkpoint::fingerprint() of what it was made from, in
+/// hexadecimal.
 inline constexpr const char* kFingerprintField = "model_fingerprint";
 
-/** The tensors of a model directory: `model.safetensors`, or the shards that `model.safetensors.index.json` names; or
- *  those of one file. Linear layers may be packed: matrices as qp_matrix_save() writes them, under the layers' names.
- */
+/// The tensors of a model directory: `model.safetensors`, or the shards that `model.safetensors.index.json` names; or
+/// those of one file. Linear layers may be packed: matrices as qp_matrix_save() writes them, under the layers' names.
 class Checkpoint {
  public:
-  /** \param place  a model directory, or a safetensors file. */
+  /// \param place  a model directory, or a safetensors file.
   explicit Checkpoint(const std::filesystem::path& place);
 
-  /** Whether a model directory has one. */
+  /// Whether a model directory has one.
   static bool is_in(const std::filesystem::path& directory);
 
-  /** nullptr if there is no such tensor. Views live as long as the checkpoint. */
+  /// nullptr if there is no such tensor. Views live as long as the checkpoint.
   const TensorView* find(std::string_view name) const;
-  /** Throws Error if there is no such tensor. */
+  /// Throws Error if there is no such tensor.
   const TensorView& at(std::string_view name) const;
-  /** All of them, in ascending order of name. */
+  /// All of them, in ascending order of name.
   const std::map<std::string, const TensorView*, std::less<>>& tensors() const { return tensors_; }
-  /** The bytes of the file that holds a packed matrix; empty if there is none of this name. */
+  /// The bytes of the file that holds a packed matrix; empty if there is none of this name.
   std::span<const std::byte> file_of_matrix(const std::string& name) const;
-  /** A number that differs between checkpoints: of names, types, shapes, and samples of every tensor's bytes. Packed
-   *  ones have that of the checkpoint that they were made from. */
+  /// A number that differs between checkpoints: of names, types, shapes, and samples of every tensor's bytes. Packed
+  /// ones have that of the checkpoint that they were made from.
   uint64_t fingerprint() const;
 
  private:

@@ -31,7 +31,7 @@ constexpr auto kLayouts = std::to_array<Layout>({{"LlamaForCausalLM", "llama"},
                                                  {"Qwen2ForCausalLM", "qwen2"},
                                                  {"Qwen3ForCausalLM", "qwen3"}});
 
-/** `architectures` says which code reads the weights; `model_type` stands in where it is absent. */
+/// `architectures` says which code reads the weights; `model_type` stands in where it is absent.
 std::string read_architecture(const JsonObject& root) {
   const nlohmann::json* classes = root.find("architectures");
   const bool by_class = classes != nullptr;
@@ -84,7 +84,7 @@ void read_projections(const JsonObject& root, ModelConfig& config) {
   config.tied_embeddings = root.boolean("tie_word_embeddings", false);
 }
 
-/** One window for all layers or none: a mixture of both is refused. */
+/// One window for all layers or none: a mixture of both is refused.
 int read_sliding_window(const JsonObject& root, const ModelConfig& config) {
   const bool qwen = config.architecture.starts_with("qwen");
   if (config.architecture == "llama" || (qwen && !root.boolean("use_sliding_window", false))) return 0;
@@ -112,7 +112,7 @@ void check_layer_types(const JsonObject& root, const ModelConfig& config) {
   if (!uniform) root.refuse("layer_types", std::string("expected ") + expected + " for every layer");
 }
 
-/** "Llama 3" scaling: long wavelengths are divided by `factor`, short ones kept, those between interpolated. */
+/// "Llama 3" scaling: long wavelengths are divided by `factor`, short ones kept, those between interpolated.
 void apply_llama3_scaling(const JsonObject& scaling, std::vector<double>& inv_freq) {
   const double factor = scaling.number("factor", 1.0, 1e6);
   const double low_freq_factor = scaling.number("low_freq_factor", 1e-6, 1e6);

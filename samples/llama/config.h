@@ -6,7 +6,7 @@
 
 namespace llama {
 
-/** The shape of a decoder-only model of the Llama family, from its `config.json`. */
+/// The shape of a decoder-only model of the Llama family, from its `config.json`.
 struct ModelConfig {
   std::string architecture;  ///< "llama", "mistral", "qwen2" or "qwen3"
   int vocab_size = 0;
@@ -30,7 +30,7 @@ struct ModelConfig {
   std::vector<int> eos_tokens;  ///< any of them ends a text; may be empty
 };
 
-/** Read and check `directory/config.json`. Layouts other than Llama, Mistral, Qwen2 and Qwen3 are refused by name. */
+/// Read and check `directory/config.json`. Layouts other than Llama, Mistral, Qwen2 and Qwen3 are refused by name.
 ModelConfig load_config(const std::filesystem::path& directory);
 
 }  // namespace llama

@@ -7,7 +7,7 @@
 
 namespace llama {
 
-/** The CPU: host memory, and `threads`, which must outlive the device. Results do not depend on their number. */
+/// The CPU: host memory, and `threads`, which must outlive the device. Results do not depend on their number.
 std::unique_ptr<Device> make_cpu_device(ThreadPool& threads);
 
 }  // namespace llama

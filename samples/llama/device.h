@@ -9,18 +9,18 @@
 
 namespace llama {
 
-/** One of several linear layers that read the same inputs, and where its outputs go. */
+/// One of several linear layers that read the same inputs, and where its outputs go.
 struct Product {
   const Linear* linear;
   std::span<float> y;
 };
 
-/** Where a model computes all but its attention: weights and activations lie in its memory, which is also where
- * contexts of its kind expect their tensors.
- *
- *  Operations run in the order of their calls, and in order with what such contexts issue to their default stream. They
- *  may still be under way when they return; read() waits. Tensors are `[rows, width]`; the number of rows follows from
- *  the length of a span. Failures are Errors. One caller at a time. */
+/// Where a model computes all but its attention: weights and activations lie in its memory, which is also where
+/// contexts of its kind expect their tensors.
+///
+/// Operations run in the order of their calls, and in order with what such contexts issue to their default stream. They
+/// may still be under way when they return; read() waits. Tensors are `[rows, width]`; the number of rows follows from
+/// the length of a span. Failures are Errors. One caller at a time.
 class Device {
  public:
   Device() = default;
@@ -28,28 +28,28 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /** Of the contexts that can be used with this. Linear layers may be packed on the CPU only. */
+  /// Of the contexts that can be used with this. Linear layers may be packed on the CPU only.
   virtual kvq_device kind() const = 0;
 
   virtual Array allocate(size_t n) = 0;
   virtual Array upload(std::vector<float> numbers) = 0;
-  /** The numbers where the host can read them, once they are computed: in `host`, which grows as needed, unless they
-   * are in host memory anyway. */
+  /// The numbers where the host can read them, once they are computed: in `host`, which grows as needed, unless they
+  /// are in host memory anyway.
   virtual std::span<const float> read(std::span<const float> numbers, Array& host) = 0;
 
-  /** x = the rows of `embedding` that the tokens, which must be among them, number. */
+  /// x = the rows of `embedding` that the tokens, which must be among them, number.
   virtual void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) = 0;
-  /** y = x / rms(x) · weight for each row of `weight.size` numbers; `x` and `y` may be the same. */
+  /// y = x / rms(x) · weight for each row of `weight.size` numbers; `x` and `y` may be the same.
   virtual void rms_norm(std::span<const float> x, const Array& weight, float epsilon, std::span<float> y) = 0;
-  /** y = x·Wᵀ + b. */
+  /// y = x·Wᵀ + b.
   virtual void apply(const Linear& linear, std::span<const float> x, std::span<float> y) = 0;
-  /** y = x·Wᵀ + b of each. Packed layers may share work on their inputs. */
+  /// y = x·Wᵀ + b of each. Packed layers may share work on their inputs.
   virtual void apply_shared(std::span<const Product> products, std::span<const float> x) {
     for (const Product& product : products) apply(*product.linear, x, product.y);
   }
-  /** y += x·Wᵀ + b. */
+  /// y += x·Wᵀ + b.
   virtual void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) = 0;
-  /** gate = silu(gate) · up. */
+  /// gate = silu(gate) · up.
   virtual void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) = 0;
 };
 

@@ -4,7 +4,7 @@
 
 namespace llama {
 
-/** The one exception of the model runner. The message names the file, the tensor or field, and the value at fault. */
+/// The one exception of the model runner. The message names the file, the tensor or field, and the value at fault.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

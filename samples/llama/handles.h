@@ -34,7 +34,7 @@ using RouterHandle = std::unique_ptr<kvq_router, HandleDeleter>;
 using RouterTrainerHandle = std::unique_ptr<kvq_router_trainer, HandleDeleter>;
 using MatrixHandle = std::unique_ptr<qp_matrix, HandleDeleter>;
 
-/** Run `call(kvq_error*)` and turn a failure into an Error with the library's message. */
+/// Run `call(kvq_error*)` and turn a failure into an Error with the library's message.
 template <class Call>
 void checked(Call&& call) {
   kvq_error error;
@@ -56,7 +56,7 @@ inline PolicyHandle load_policy(kvq_context* context, const std::string& text) {
   return PolicyHandle(handle);
 }
 
-/** `policy` with a method of eviction. */
+/// `policy` with a method of eviction.
 inline PolicyHandle with_eviction(kvq_context* context, const kvq_policy* policy, const std::string& method,
                                   int32_t budget) {
   kvq_policy* handle = nullptr;
@@ -73,7 +73,7 @@ inline kvq_policy_info describe_policy(const kvq_policy* policy) {
   return info;
 }
 
-/** How a cache stores pages. All may be null, and are only needed while a cache is made. */
+/// How a cache stores pages. All may be null, and are only needed while a cache is made.
 struct CacheFormat {
   CacheFormat(const kvq_policy* of_pages = nullptr, const kvq_codebook* of_codes = nullptr,
               const kvq_router* that_chooses = nullptr)
@@ -154,7 +154,7 @@ inline CodebookTrainerHandle make_codebook_trainer(kvq_context* context, const k
   return CodebookTrainerHandle(handle);
 }
 
-/** The layers finished so far. */
+/// The layers finished so far.
 inline CodebookHandle trainer_result(const kvq_codebook_trainer* trainer) {
   kvq_codebook* handle = nullptr;
   checked([&](kvq_error* error) { return kvq_codebook_trainer_result(trainer, &handle, error); });
@@ -203,7 +203,7 @@ inline RouterHandle trainer_result(const kvq_router_trainer* trainer) {
   return RouterHandle(handle);
 }
 
-/** `w`: `[out, in]` floats. */
+/// `w`: `[out, in]` floats.
 inline MatrixHandle quantize_matrix(kvq_context* context, const qp_quantize_options& options, std::span<const float> w,
                                     int64_t out, int64_t in) {
   qp_matrix* handle = nullptr;
@@ -211,7 +211,7 @@ inline MatrixHandle quantize_matrix(kvq_context* context, const qp_quantize_opti
   return MatrixHandle(handle);
 }
 
-/** A file of one matrix. */
+/// A file of one matrix.
 inline std::vector<std::byte> save_matrix(const qp_matrix* matrix, const std::string& name) {
   const char* const names = name.c_str();
   size_t size = 0;
@@ -236,7 +236,7 @@ inline qp_matrix_info describe_matrix(const qp_matrix* matrix) {
   return info;
 }
 
-/** Bytes of one sequence, or of the whole cache when `sequence` is NULL. */
+/// Bytes of one sequence, or of the whole cache when `sequence` is NULL.
 inline kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
   kvq_usage usage{};
   usage.struct_size = sizeof(usage);

@@ -10,20 +10,20 @@
 
 namespace llama {
 
-/** Sums of x·xᵀ over the inputs x of linear layers, in host memory: their means are the Hessians of what quantization
- *  loses. Linear layers with the same inputs share one. */
+/// Sums of x·xᵀ over the inputs x of linear layers, in host memory: their means are the Hessians of what quantization
+/// loses. Linear layers with the same inputs share one.
 class Hessians {
  public:
-  /** Of the inputs of these layers. */
+  /// Of the inputs of these layers.
   explicit Hessians(std::span<const LinearLayer> layers);
 
-  /** What the sums of these layers take. */
+  /// What the sums of these layers take.
   static uint64_t bytes(std::span<const LinearLayer> layers);
 
-  /** Take `[n, in]` inputs; others than those of the layers are ignored. */
+  /// Take `[n, in]` inputs; others than those of the layers are ignored.
   void add(int32_t layer, LinearInput which, std::span<const float> x);
 
-  /** The mean, `[in, in]`, of at least one input. */
+  /// The mean, `[in, in]`, of at least one input.
   std::vector<float> of(const LinearLayer& layer) const;
 
  private:

@@ -17,7 +17,7 @@ constexpr int kMaxDepth = 64;
 constexpr size_t kMaxQuoted = 120;
 constexpr size_t kMaxReason = 240;
 
-/** Sees every event of a parse, because the parser itself keeps the last of two equal names without a word. */
+/// Sees every event of a parse, because the parser itself keeps the last of two equal names without a word.
 class StructureCheck {
  public:
   explicit StructureCheck(const std::string& source) : source_(source) {}

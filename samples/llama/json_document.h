@@ -9,20 +9,20 @@
 
 namespace llama {
 
-/** `text` between single quotes for a message: control characters escaped, long texts cut. */
+/// `text` between single quotes for a message: control characters escaped, long texts cut.
 std::string in_quotes(std::string_view text);
 
-/** Parse JSON that nobody vouches for. Throws Error, naming `source`, for a syntax error, invalid UTF-8, a name that
- *  occurs twice in one object, or nesting deeper than 64. */
+/// Parse JSON that nobody vouches for. Throws Error, naming `source`, for a syntax error, invalid UTF-8, a name that
+/// occurs twice in one object, or nesting deeper than 64.
 nlohmann::json parse_json(std::string_view text, const std::string& source);
 nlohmann::json read_json(const std::filesystem::path& path);
 
-/** The value as an integer, if it is one that fits. 1.0 is not one. */
+/// The value as an integer, if it is one that fits. 1.0 is not one.
 std::optional<int64_t> as_integer(const nlohmann::json& value);
 
-/** An object inside a parsed document together with its place for messages, for example "config.json: rope_scaling".
- *  A member that is null counts as absent. Every getter throws Error if the member has the wrong type or value, and
- *  without a fallback if it is absent. Refers to the document. */
+/// An object inside a parsed document together with its place for messages, for example "config.json: rope_scaling".
+/// A member that is null counts as absent. Every getter throws Error if the member has the wrong type or value, and
+/// without a fallback if it is absent. Refers to the document.
 class JsonObject {
  public:
   JsonObject(const nlohmann::json& value, std::string place);
@@ -36,13 +36,13 @@ class JsonObject {
   bool boolean(const char* key, bool fallback) const;
   int64_t integer(const char* key, int64_t low, int64_t high) const;
   int64_t integer(const char* key, int64_t low, int64_t high, int64_t fallback) const;
-  /** A finite number in [low, high]. */
+  /// A finite number in [low, high].
   double number(const char* key, double low, double high) const;
   double number(const char* key, double low, double high, double fallback) const;
 
   const nlohmann::json& json() const { return *value_; }
   const std::string& place() const { return place_; }
-  /** Throws Error: "<place>: <key> is <value>, <expected>". */
+  /// Throws Error: "<place>: <key> is <value>, <expected>".
   [[noreturn]] void refuse(const char* key, const std::string& expected) const;
 
  private:

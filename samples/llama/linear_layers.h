@@ -8,7 +8,7 @@
 
 namespace llama {
 
-/** Which linear layers of a decoder layer read the same inputs. */
+/// Which linear layers of a decoder layer read the same inputs.
 enum class LinearInput {
   kAttention,  // q, k and v
   kOutput,     // o
@@ -16,7 +16,7 @@ enum class LinearInput {
   kDown
 };
 
-/** A linear layer of a decoder layer. */
+/// A linear layer of a decoder layer.
 struct LinearLayer {
   std::string name;  // in the checkpoint, without ".weight" and ".bias"
   int64_t out;
@@ -26,7 +26,7 @@ struct LinearLayer {
   LinearInput input;
 };
 
-/** q, k, v, o, gate, up and down. */
+/// q, k, v, o, gate, up and down.
 std::array<LinearLayer, 7> linear_layers(const ModelConfig& config, int32_t layer);
 
 }  // namespace llama

@@ -6,7 +6,7 @@
 
 namespace llama {
 
-/** A regular file mapped read-only into memory. Movable; the bytes keep their address. */
+/// A regular file mapped read-only into memory. Movable; the bytes keep their address.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
@@ -16,7 +16,7 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
-  /** Empty for an empty file. */
+  /// Empty for an empty file.
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:

@@ -16,26 +16,26 @@
 
 namespace llama {
 
-/** A file to take all weights from instead of a model's directory: one whose linear layers are packed. */
+/// A file to take all weights from instead of a model's directory: one whose linear layers are packed.
 struct WeightsFile {
   std::filesystem::path path;
   kvq_context* context;  // of the CPU, preferably on the model's threads; must outlive the model
 };
 
-/** The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32 or packed. */
+/// The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32 or packed.
 class Model {
  public:
-  /** \param device  where to compute; nullptr: on `threads` threads of the CPU. */
+  /// \param device  where to compute; nullptr: on `threads` threads of the CPU.
   Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device = nullptr);
-  /** On threads that others use too.
-   *  \param weights  an Error if it is of another model than the checkpoint in `directory`, if there is one. */
+  /// On threads that others use too.
+  /// \param weights  an Error if it is of another model than the checkpoint in `directory`, if there is one.
   Model(const std::filesystem::path& directory, std::shared_ptr<ThreadPool> threads, std::unique_ptr<Device> device,
         const std::optional<WeightsFile>& weights = {});
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
   Device& device() { return *device_; }
-  /** For the context's `parallel_for` hook, so that the attention runs on the same threads. */
+  /// For the context's `parallel_for` hook, so that the attention runs on the same threads.
   ThreadPool& threads() { return *threads_; }
 
  private:
@@ -45,16 +45,16 @@ class Model {
   Weights weights_;
 };
 
-/** A cache of the model's shape.
- *
- *  \param context  of the model's device, with its default stream.
- *  \param format   Only needed during the call. */
+/// A cache of the model's shape.
+///
+/// \param context  of the model's device, with its default stream.
+/// \param format   Only needed during the call.
 CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format);
 
-/** What a cache of the model's shape is made with. Refers to the model's config. */
+/// What a cache of the model's shape is made with. Refers to the model's config.
 kvq_cache_options cache_options(const Model& model);
 
-/** What one layer's attention took and gave, in host memory: `n` tokens, before RoPE. */
+/// What one layer's attention took and gave, in host memory: `n` tokens, before RoPE.
 struct ObservedAttention {
   int32_t n;
   const float* q;         // [n, q_heads, head_dim]
@@ -63,39 +63,39 @@ struct ObservedAttention {
   const float* attended;  // [n, q_heads, head_dim]
 };
 
-/** One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
- *  context must outlive it. Sessions of one model are used one at a time. */
+/// One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
+/// context must outlive it. Sessions of one model are used one at a time.
 class Session {
  public:
-  /** As make_model_cache(). */
+  /// As make_model_cache().
   Session(Model& model, kvq_context* context, const CacheFormat& format);
 
-  /** Run tokens through the model and append their keys and values to the cache.
-   *
-   *  \param all_logits  whether the result is `[tokens, vocabulary]`, for every token, or `[vocabulary]`, for the last.
-   *  \returns logits, valid until the next call. After an error only clear() is allowed. */
+  /// Run tokens through the model and append their keys and values to the cache.
+  ///
+  /// \param all_logits  whether the result is `[tokens, vocabulary]`, for every token, or `[vocabulary]`, for the last.
+  /// \returns logits, valid until the next call. After an error only clear() is allowed.
   std::span<const float> forward(std::span<const int32_t> tokens, bool all_logits);
 
-  /** A session that continues from here; cached pages are shared. */
+  /// A session that continues from here; cached pages are shared.
   Session fork() const;
-  /** Forget all but the first `length` tokens; the library refuses cuts inside a compressed page. */
+  /// Forget all but the first `length` tokens; the library refuses cuts inside a compressed page.
   void truncate(int32_t length);
-  /** Evict tokens as the policy says, down to `budget` tokens of a KV head on average; 0: the policy's budget. */
+  /// Evict tokens as the policy says, down to `budget` tokens of a KV head on average; 0: the policy's budget.
   void compress(int32_t budget = 0);
-  /** Start over with an empty sequence. */
+  /// Start over with an empty sequence.
   void clear();
 
-  /** Sees every layer of every forward() once its attention is computed. */
+  /// Sees every layer of every forward() once its attention is computed.
   using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
-  /** From now on; an empty one ends it. For models on the CPU. */
+  /// From now on; an empty one ends it. For models on the CPU.
   void observe(Observer observer);
-  /** Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's. */
+  /// Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's.
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
-  /** As observe(). */
+  /// As observe().
   void observe_inputs(InputObserver observer);
 
-  /** Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
-   *  makes of given numbers. Shapes as in ObservedAttention, in the device's memory; length() counts no such tokens. */
+  /// Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
+  /// makes of given numbers. Shapes as in ObservedAttention, in the device's memory; length() counts no such tokens.
   void attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out);
 
   int32_t length() const { return length_; }

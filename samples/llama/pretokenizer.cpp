@@ -14,7 +14,7 @@ namespace llama {
 
 namespace {
 
-/** What ByteLevel cuts at unless told otherwise: contractions, letters, digits, other characters, spaces. */
+/// What ByteLevel cuts at unless told otherwise: contractions, letters, digits, other characters, spaces.
 constexpr const char* kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

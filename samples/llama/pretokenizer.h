@@ -9,7 +9,7 @@
 
 namespace llama {
 
-/** Cuts words at the matches of a pattern. Bytes that are not UTF-8 become words of their own. */
+/// Cuts words at the matches of a pattern. Bytes that are not UTF-8 become words of their own.
 struct PatternCut {
   Regex pattern;
   bool keep_matches;
@@ -18,7 +18,7 @@ struct PatternCut {
   void apply(const std::string& word, bool first, std::vector<std::string>& words) const;
 };
 
-/** Writes spaces as another character, gives words that do not begin with one a leading one, cuts before each. */
+/// Writes spaces as another character, gives words that do not begin with one a leading one, cuts before each.
 struct SpaceMarker {
   enum class Prepend { kNever, kFirst, kAlways };
   std::string marker;
@@ -28,15 +28,15 @@ struct SpaceMarker {
   void apply(std::string word, bool first, std::vector<std::string>& words) const;
 };
 
-/** Cuts a normalized text into the words inside which byte pairs are merged. */
+/// Cuts a normalized text into the words inside which byte pairs are merged.
 class PreTokenizer {
  public:
-  /** \param json  the `pre_tokenizer` of a file: Split, Digits, Metaspace, ByteLevel, a Sequence of them, or null. */
+  /// \param json  the `pre_tokenizer` of a file: Split, Digits, Metaspace, ByteLevel, a Sequence of them, or null.
   PreTokenizer(const nlohmann::json& json, const std::string& place);
 
   std::vector<std::string> split(std::string text) const;
 
-  /** The vocabulary spells bytes in the byte-level alphabet. */
+  /// The vocabulary spells bytes in the byte-level alphabet.
   bool byte_level() const { return byte_level_; }
 
  private:

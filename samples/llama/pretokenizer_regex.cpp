@@ -25,7 +25,7 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
-/** The files are written for Oniguruma, whose \s is the Unicode property; that of PCRE2 has U+180E in addition. */
+/// The files are written for Oniguruma, whose \s is the Unicode property; that of PCRE2 has U+180E in addition.
 std::string with_unicode_spaces(std::string_view pattern) {
   std::string out;
   for (size_t i = 0; i < pattern.size(); ++i) {

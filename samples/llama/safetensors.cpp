@@ -84,7 +84,7 @@ std::vector<int64_t> read_shape(const JsonObject& entry) {
   return shape;
 }
 
-/** Bytes of a dense tensor. */
+/// Bytes of a dense tensor.
 int64_t byte_size(const JsonObject& entry, const std::vector<int64_t>& shape, int64_t bits_per_element) {
   int64_t bits = bits_per_element;
   for (int64_t size : shape) {
@@ -122,7 +122,7 @@ TensorView read_tensor(const std::string& name, const JsonObject& entry, std::sp
   return {name, info->dtype, std::move(shape), data.subspan(static_cast<size_t>(begin), static_cast<size_t>(size))};
 }
 
-/** The format demands that the tensors cover the data exactly: no byte twice, none unused. */
+/// The format demands that the tensors cover the data exactly: no byte twice, none unused.
 void check_coverage(const std::vector<TensorView>& tensors, std::span<const std::byte> data,
                     const std::string& source) {
   std::vector<std::pair<std::span<const std::byte>, const std::string*>> ranges;
@@ -161,7 +161,7 @@ float float_from_f16(uint16_t bits) {
   return std::bit_cast<float>(sign | widened << 23 | fraction << 13);
 }
 
-/** Elements are copied out because a header of odd length leaves the data unaligned. */
+/// Elements are copied out because a header of odd length leaves the data unaligned.
 template <typename Stored, typename Widen>
 std::vector<float> widen_all(std::span<const std::byte> data, Widen widen) {
   std::vector<float> out(data.size() / sizeof(Stored));

@@ -14,7 +14,7 @@
 
 namespace llama {
 
-/** Element types of the safetensors format. Any of them may stand in a header; to_float() reads the first three. */
+/// Element types of the safetensors format. Any of them may stand in a header; to_float() reads the first three.
 enum class DType {
   kF32,
   kF16,
@@ -38,12 +38,12 @@ enum class DType {
   kC64
 };
 
-/** The spelling of a safetensors header, for example "BF16". */
+/// The spelling of a safetensors header, for example "BF16".
 std::string_view dtype_name(DType dtype);
-/** Of one element. */
+/// Of one element.
 int64_t dtype_bits(DType dtype);
 
-/** One tensor inside a mapped file: row-major, little-endian, of any alignment. */
+/// One tensor inside a mapped file: row-major, little-endian, of any alignment.
 struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
@@ -53,33 +53,33 @@ struct TensorView {
   int64_t elements() const;
 };
 
-/** Widen to float. Throws Error unless the dtype is F32, F16 or BF16. */
+/// Widen to float. Throws Error unless the dtype is F32, F16 or BF16.
 std::vector<float> to_float(const TensorView& tensor);
 
-/** What a safetensors file holds. */
+/// What a safetensors file holds.
 struct SafetensorsContent {
   std::vector<TensorView> tensors;  ///< in ascending order of name
   std::map<std::string, std::string> metadata;
 };
 
-/** Check the header in full: every view lies inside `bytes`. Errors name `source`. */
+/// Check the header in full: every view lies inside `bytes`. Errors name `source`.
 SafetensorsContent read_safetensors(std::span<const std::byte> bytes, const std::string& source);
 
-/** Write a file, piece by piece. */
+/// Write a file, piece by piece.
 void write_safetensors(const SafetensorsContent& content, const std::function<void(std::span<const std::byte>)>& write);
 
-/** A memory-mapped safetensors file whose header has been checked in full: every view lies inside the file.
- *  The file must not be truncated by anyone while it is open. */
+/// A memory-mapped safetensors file whose header has been checked in full: every view lies inside the file.
+/// The file must not be truncated by anyone while it is open.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  /** nullptr if there is no such tensor. */
+  /// nullptr if there is no such tensor.
   const TensorView* find(std::string_view name) const;
-  /** In ascending order of name. */
+  /// In ascending order of name.
   const std::vector<TensorView>& tensors() const { return content_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return content_.metadata; }
-  /** The whole file. */
+  /// The whole file.
   std::span<const std::byte> bytes() const { return file_.bytes(); }
 
  private:

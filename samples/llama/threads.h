@@ -10,11 +10,11 @@
 
 namespace llama {
 
-/** A fixed set of threads that share the model's matrix products and, through the library's `parallel_for` hook, the
- *  attention: one pool, so that two of them never compete for the same cores. */
+/// A fixed set of threads that share the model's matrix products and, through the library's `parallel_for` hook, the
+/// attention: one pool, so that two of them never compete for the same cores.
 class ThreadPool {
  public:
-  /** `threads` counts the caller: 1 starts none. 1 … 1024. */
+  /// `threads` counts the caller: 1 starts none. 1 … 1024.
   explicit ThreadPool(int32_t threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -22,7 +22,7 @@ class ThreadPool {
 
   int32_t size() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
-  /** Run `body(argument, i)` for every i in [0, n) and return when all are done. One caller at a time. */
+  /// Run `body(argument, i)` for every i in [0, n) and return when all are done. One caller at a time.
   void run(int32_t n, kvq_parallel_body body, void* argument);
 
   template <class Body>
@@ -33,7 +33,7 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  /** A kvq_parallel_for_hook whose `user` is a ThreadPool. */
+  /// A kvq_parallel_for_hook whose `user` is a ThreadPool.
   static void parallel_for_hook(void* user, int32_t n, kvq_parallel_body body, void* argument);
 
  private:

@@ -14,7 +14,7 @@ namespace llama {
 
 namespace {
 
-/** Every id has one spelling; ids may have gaps, but fewer than there are tokens. */
+/// Every id has one spelling; ids may have gaps, but fewer than there are tokens.
 class IdTable {
  public:
   IdTable(size_t token_count, const std::string& source) : source_(source), limit_(2 * token_count + 1) {}

@@ -21,7 +21,7 @@ uint64_t pair_key(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-/** Both spellings of a merge: ["a", "b"], and the older "a b". */
+/// Both spellings of a merge: ["a", "b"], and the older "a b".
 std::pair<std::string, std::string> read_merge(const nlohmann::json& merge, const std::string& place) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     return {merge[0].get<std::string>(), merge[1].get<std::string>()};
@@ -36,7 +36,7 @@ std::pair<std::string, std::string> read_merge(const nlohmann::json& merge, cons
   throw Error(place + " is not a pair of tokens");
 }
 
-/** The symbols of a word as a list from which merged neighbours drop out. */
+/// The symbols of a word as a list from which merged neighbours drop out.
 class SymbolList {
  public:
   explicit SymbolList(const std::vector<int32_t>& ids) : symbols_(ids.size()) {

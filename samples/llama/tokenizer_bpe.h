@@ -19,15 +19,15 @@ struct StringHash {
 
 using Vocabulary = std::unordered_map<std::string, int32_t, StringHash, std::equal_to<>>;
 
-/** Byte-pair encoding of one word: of all neighbours that may be merged, the pair that comes first in the list of
- *  merges is, the leftmost if it occurs several times, until no more can be. */
+/// Byte-pair encoding of one word: of all neighbours that may be merged, the pair that comes first in the list of
+/// merges is, the leftmost if it occurs several times, until no more can be.
 class BytePairEncoder {
  public:
-  /** \param model       the `model` of a tokenizer.json
-   *  \param byte_level  words start as bytes in the byte-level alphabet instead of as characters */
+  /// \param model       the `model` of a tokenizer.json
+  /// \param byte_level  words start as bytes in the byte-level alphabet instead of as characters
   BytePairEncoder(const JsonObject& model, bool byte_level);
 
-  /** Append the ids of `word` to `ids`. Time grows as n log n. */
+  /// Append the ids of `word` to `ids`. Time grows as n log n.
   void encode(std::string_view word, std::vector<int32_t>& ids) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }

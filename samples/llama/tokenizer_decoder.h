@@ -9,16 +9,16 @@
 
 namespace llama {
 
-/** Turns tokens as the vocabulary spells them back into text. */
+/// Turns tokens as the vocabulary spells them back into text.
 class TokenDecoder {
  public:
-  /** \param json  the `decoder` of a file: ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip, or a Sequence. */
+  /// \param json  the `decoder` of a file: ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip, or a Sequence.
   TokenDecoder(const nlohmann::json& json, const std::string& place);
 
-  /** The bytes of one token inside a text. */
+  /// The bytes of one token inside a text.
   std::string piece(std::string_view token) const;
 
-  /** How much of the front of a whole text was put there by the encoder. */
+  /// How much of the front of a whole text was put there by the encoder.
   size_t prefix_size(std::string_view text) const;
 
  private:
@@ -32,7 +32,7 @@ class TokenDecoder {
   size_t prefix_count_ = 0;
 };
 
-/** The byte that a token like "<0x0A>" stands for, or -1. */
+/// The byte that a token like "<0x0A>" stands for, or -1.
 int byte_of_token(std::string_view token);
 
 }  // namespace llama

@@ -10,10 +10,10 @@
 
 namespace llama {
 
-/** What a tokenizer does to a text before anything else. */
+/// What a tokenizer does to a text before anything else.
 class Normalizer {
  public:
-  /** \param json  the `normalizer` of a file: NFC, NFD, NFKC, NFKD, Prepend, Replace, a Sequence of them, or null. */
+  /// \param json  the `normalizer` of a file: NFC, NFD, NFKC, NFKD, Prepend, Replace, a Sequence of them, or null.
   Normalizer(const nlohmann::json& json, const std::string& place);
 
   std::string apply(std::string text) const;

@@ -60,7 +60,7 @@ bool is_ascii(std::string_view text) {
   return true;
 }
 
-/** Printable Latin-1 characters stand for themselves; the other bytes take the code points from 256 on. */
+/// Printable Latin-1 characters stand for themselves; the other bytes take the code points from 256 on.
 constexpr bool is_own_symbol(unsigned byte) { return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad); }
 
 constexpr std::array<char16_t, 256> make_byte_alphabet() {

@@ -18,7 +18,7 @@ struct LayerWeights {
   Linear gate, up, down;      // [intermediate, hidden], down: [hidden, intermediate]
 };
 
-/** The weights of a model, in the memory of a device. */
+/// The weights of a model, in the memory of a device.
 struct Weights {
   Matrix embedding;  // [vocabulary, hidden]
   Array final_norm;
@@ -29,8 +29,8 @@ struct Weights {
   uint64_t fingerprint = 0;  // of the checkpoint
 };
 
-/** Read every tensor the configuration calls for and check its shape.
- *  \param context  for packed layers, which it must outlive; nullptr: there are none. */
+/// Read every tensor the configuration calls for and check its shape.
+/// \param context  for packed layers, which it must outlive; nullptr: there are none.
 Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, kvq_context* context);
 
 }  // namespace llama

@@ -7,7 +7,7 @@
 
 namespace llama::cuda {
 
-/** The GPU `index`: weights and activations in its memory, products by cuBLASLt, on the legacy default stream. */
+/// The GPU `index`: weights and activations in its memory, products by cuBLASLt, on the legacy default stream.
 std::unique_ptr<Device> make_device(int32_t index);
 
 }  // namespace llama::cuda

@@ -5,7 +5,7 @@
 
 namespace llama::cuda {
 
-/** An Error with the call's name and CUDA's own text unless `status` is success. */
+/// An Error with the call's name and CUDA's own text unless `status` is success.
 void check(cudaError_t status, const char* call);
 void check(cublasStatus_t status, const char* call);
 

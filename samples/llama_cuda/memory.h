@@ -12,13 +12,13 @@ struct FreeDeviceMemory {
 };
 using DeviceMemory = std::unique_ptr<void, FreeDeviceMemory>;
 
-/** Memory of the current device. Freeing it waits for the work that was issued before. */
+/// Memory of the current device. Freeing it waits for the work that was issued before.
 DeviceMemory allocate_device(size_t bytes);
 
-/** `n` numbers in memory of the current device. */
+/// `n` numbers in memory of the current device.
 Array device_array(size_t n);
 
-/** `n` numbers in page-locked host memory. */
+/// `n` numbers in page-locked host memory.
 Array host_array(size_t n);
 
 }  // namespace llama::cuda

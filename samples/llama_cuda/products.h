@@ -13,13 +13,13 @@
 
 namespace llama::cuda {
 
-/** Matrix products in FP32, without tensor cores' shorter formats, on the device that is current when it is made. What
- *  cuBLASLt has to know about a shape is found out once. */
+/// Matrix products in FP32, without tensor cores' shorter formats, on the device that is current when it is made. What
+/// cuBLASLt has to know about a shape is found out once.
 class Products {
  public:
   Products();
 
-  /** y = x·Wᵀ + beta·y with W `[out, in]`, x `[rows, in]` and y `[rows, out]`, each aligned to 256 bytes. */
+  /// y = x·Wᵀ + beta·y with W `[out, in]`, x `[rows, in]` and y `[rows, out]`, each aligned to 256 bytes.
   void run(const float* weight, int64_t out, int64_t in, const float* x, int64_t rows, float beta, float* y,
            cudaStream_t stream);
 

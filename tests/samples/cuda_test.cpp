@@ -19,7 +19,7 @@ namespace {
 
 using doctest::Contains;
 
-/** Whether there is a GPU; if not, says why. */
+/// Whether there is a GPU; if not, says why.
 bool has_gpu() {
   const std::string reason = kvq_test::why_no_cuda();
   if (!reason.empty()) MESSAGE("skipped: " << reason);

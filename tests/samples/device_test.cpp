@@ -67,8 +67,8 @@ struct Shape {
 constexpr std::array kShapes{Shape{1, 24, 50},    Shape{1, 2048, 1536},  Shape{3, 40, 24},
                              Shape{32, 257, 129}, Shape{75, 1024, 3001}, Shape{300, 64, 64}};
 
-/** y + x·Wᵀ + b. An error as of rounding to FP32 stays below a millionth of the sum of magnitudes; one as of shorter
- *  formats would not. */
+/// y + x·Wᵀ + b. An error as of rounding to FP32 stays below a millionth of the sum of magnitudes; one as of shorter
+/// formats would not.
 void check_product(const Shape& shape, const Numbers& x, const Numbers& weight, const Numbers& bias,
                    const Numbers& before, const Numbers& result) {
   REQUIRE(result.size() == shape.rows * shape.out);

@@ -32,7 +32,7 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/** Damages a file as a bad disk, a cut-off download or an enemy would. Equal seeds give equal damage. */
+/// Damages a file as a bad disk, a cut-off download or an enemy would. Equal seeds give equal damage.
 class Vandal {
  public:
   explicit Vandal(uint32_t seed) : random_(seed) {}
@@ -64,7 +64,7 @@ class Vandal {
     return bytes;
   }
 
-  /** Replaces, removes or repeats something inside a document, which stays well-formed. */
+  /// Replaces, removes or repeats something inside a document, which stays well-formed.
   json change_value(json document) {
     json* place = &document;
     while (place->is_structured() && !place->empty() && below(5) != 0) {
@@ -106,7 +106,7 @@ class Vandal {
   std::mt19937 random_;
 };
 
-/** Runs `use`; any exception but llama::Error escapes and fails the test. */
+/// Runs `use`; any exception but llama::Error escapes and fails the test.
 bool survives(const std::function<void()>& use) {
   try {
     use();

@@ -8,7 +8,7 @@
 #include "scratch_directory.h"
 #include "tiny_model.h"
 
-/** A directory with a model of two layers that reads letters, and a text of random ones. */
+/// A directory with a model of two layers that reads letters, and a text of random ones.
 class LetterModel {
  public:
   explicit LetterModel(const TinyLayout& layout = tiny_layouts()[0]) {
@@ -35,7 +35,7 @@ class LetterModel {
   ScratchDirectory directory_;
 };
 
-/** A context with defaults. */
+/// A context with defaults.
 inline llama::ContextHandle make_context() {
   kvq_context_options options;
   kvq_context_options_init(&options);

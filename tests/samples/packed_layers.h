@@ -7,7 +7,7 @@
 #include "llama/handles.h"
 #include "llama/linear_layers.h"
 
-/** The linear layers of a model. */
+/// The linear layers of a model.
 inline std::vector<llama::LinearLayer> all_layers(const llama::ModelConfig& config) {
   std::vector<llama::LinearLayer> layers;
   for (int32_t i = 0; i < config.n_layers; ++i)
@@ -15,7 +15,7 @@ inline std::vector<llama::LinearLayer> all_layers(const llama::ModelConfig& conf
   return layers;
 }
 
-/** All rows, in the order of the original. */
+/// All rows, in the order of the original.
 inline std::vector<float> dequantize(const qp_matrix* matrix) {
   const qp_matrix_info info = llama::describe_matrix(matrix);
   std::vector<float> weights(static_cast<size_t>(info.out * info.in));

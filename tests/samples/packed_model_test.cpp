@@ -36,11 +36,11 @@ llama::MatrixHandle quantize(kvq_context* context, const llama::Checkpoint& chec
                                 layer.in);
 }
 
-/** A checkpoint some of whose layers are packed, in a file of its own, and the same model in float64 on what their
- *  codes mean. */
+/// A checkpoint some of whose layers are packed, in a file of its own, and the same model in float64 on what their
+/// codes mean.
 class PartlyPacked {
  public:
-  /** \param schemes  of the layers in turn, again and again; empty: left as it is. */
+  /// \param schemes  of the layers in turn, again and again; empty: left as it is.
   PartlyPacked(const TinyLayout& layout, const std::vector<std::string>& schemes) : decoded_(layout) {
     TinyModel(layout).write(directory_);
     const llama::Checkpoint checkpoint(directory_.path());
@@ -88,7 +88,7 @@ class PartlyPacked {
   const std::filesystem::path& file() const { return file_; }
   const std::filesystem::path& directory() const { return directory_.path(); }
   std::vector<std::vector<double>> logits(const std::vector<int32_t>& tokens) const { return decoded_.logits(tokens); }
-  /** Of a packed weight. */
+  /// Of a packed weight.
   double bits() const { return bits_ / weights_; }
 
  private:
@@ -100,7 +100,7 @@ class PartlyPacked {
   double weights_ = 0.0;
 };
 
-/** Of the difference, over that of what is expected. */
+/// Of the difference, over that of what is expected.
 double relative_norm(const std::vector<float>& result, const std::vector<std::vector<double>>& expected) {
   double difference = 0.0;
   double norm = 0.0;

@@ -3,8 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-/** Where the tests find things: where the build says, or the environment, on a machine to which the tests were copied.
- */
+/// Where the tests find things: where the build says, or the environment, on a machine to which the tests were copied.
 inline std::string place(const char* variable, const char* built) {
   const char* value = std::getenv(variable);
   return value != nullptr ? value : built;

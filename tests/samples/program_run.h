@@ -14,19 +14,19 @@ struct Outcome {
   std::string err;
 };
 
-/** The bytes of a file. */
+/// The bytes of a file.
 std::string contents(const std::filesystem::path& path);
 
-/** Run the program with nothing to read and, unless `out` says otherwise, its output in files. */
+/// Run the program with nothing to read and, unless `out` says otherwise, its output in files.
 Outcome run(const Arguments& arguments, const std::string& out = "");
 
-/** Run the program and interrupt it, as Ctrl-C does, once `condition` holds; it may end before. */
+/// Run the program and interrupt it, as Ctrl-C does, once `condition` holds; it may end before.
 Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition);
 
-/** The one JSON object on standard output of a successful run. */
+/// The one JSON object on standard output of a successful run.
 nlohmann::json run_json(Arguments arguments);
 
 void check_numbers(const nlohmann::json& object, const std::vector<std::string>& names);
 
-/** Failures say one line, and why, on standard error and nothing on standard output. */
+/// Failures say one line, and why, on standard error and nothing on standard output.
 void check_failure(const Arguments& arguments, int exit_code, const std::string& reason);

@@ -11,12 +11,12 @@
 
 using Doubles = std::vector<double>;
 
-/** Of one layer: `[tokens, heads, head_dim]`, before RoPE. */
+/// Of one layer: `[tokens, heads, head_dim]`, before RoPE.
 struct PromptTensors {
   std::vector<float> q, k, v;
 };
 
-/** Of every layer. */
+/// Of every layer.
 inline std::vector<PromptTensors> observe(llama::Model& model, kvq_context* context, std::span<const int32_t> tokens) {
   constexpr size_t kChunk = 100;
   const llama::ModelConfig& config = model.config();
@@ -36,7 +36,7 @@ inline std::vector<PromptTensors> observe(llama::Model& model, kvq_context* cont
   return layers;
 }
 
-/** A query or key turned by its position. */
+/// A query or key turned by its position.
 inline Doubles turned(const llama::ModelConfig& config, std::span<const double> row, int32_t position) {
   const auto half = row.size() / 2;
   Doubles result(row.size());
@@ -48,8 +48,8 @@ inline Doubles turned(const llama::ModelConfig& config, std::span<const double> 
   return result;
 }
 
-/** Attention weights of a query for keys `[tokens][head_dim]`, of which it sees those in `seen`: one weight for each of
- *  these. Both have been turned. */
+/// Attention weights of a query for keys `[tokens][head_dim]`, of which it sees those in `seen`: one weight for each of
+/// these. Both have been turned.
 inline Doubles attention_weights(const Doubles& q, const Doubles& keys, const std::vector<int32_t>& seen) {
   Doubles weights;
   for (const int32_t slot : seen) {

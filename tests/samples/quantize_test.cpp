@@ -38,7 +38,7 @@ class Workplace : public LetterModel {
     return arguments;
   }
 
-  /** The file of a scheme. */
+  /// The file of a scheme.
   std::string quantized(const std::string& scheme, const Arguments& more = {}) const {
     const std::string out = path((scheme + ".safetensors").c_str());
     run_json(quantize(scheme, out, more));
@@ -58,7 +58,7 @@ class Workplace : public LetterModel {
 
 constexpr size_t kLayers = 2 * 7;
 
-/** What an interrupted run with defaults leaves: the first `n` matrices of a finished one's file, and its options. */
+/// What an interrupted run with defaults leaves: the first `n` matrices of a finished one's file, and its options.
 std::filesystem::path leave_partial(const Workplace& place, const std::string& finished, const std::string& out,
                                     const std::string& scheme, size_t n) {
   const std::filesystem::path partial = out + ".partial";
@@ -85,7 +85,7 @@ std::filesystem::path leave_partial(const Workplace& place, const std::string& f
   return partial;
 }
 
-/** Σ over rows e of E of e·H·eᵀ. */
+/// Σ over rows e of E of e·H·eᵀ.
 double product_with(const std::vector<double>& rows, const std::vector<double>& hessian, size_t in) {
   double sum = 0.0;
   for (size_t row = 0; row < rows.size(); row += in) {
@@ -98,7 +98,7 @@ double product_with(const std::vector<double>& rows, const std::vector<double>& 
   return sum;
 }
 
-/** The mean of x·xᵀ over what each linear layer reads when a model runs over tokens. */
+/// The mean of x·xᵀ over what each linear layer reads when a model runs over tokens.
 using MeanProducts = std::map<std::pair<int32_t, llama::LinearInput>, std::vector<double>>;
 
 MeanProducts mean_products(const std::string& directory, std::span<const int32_t> tokens) {

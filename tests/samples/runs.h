@@ -18,7 +18,7 @@ inline std::vector<int32_t> random_tokens(size_t n, int32_t vocabulary) {
   return tokens;
 }
 
-/** Logits of all tokens, which enter in chunks. */
+/// Logits of all tokens, which enter in chunks.
 inline std::vector<float> run_in_chunks(llama::Session& session, std::span<const int32_t> tokens, size_t chunk) {
   std::vector<float> logits;
   while (!tokens.empty()) {

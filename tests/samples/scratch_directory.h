@@ -6,7 +6,7 @@
 
 #include "cli/terminal/temporary_directory.h"
 
-/** A directory for the files of a test. */
+/// A directory for the files of a test.
 class ScratchDirectory : public cli::TemporaryDirectory {
  public:
   std::filesystem::path write(std::string_view name, std::string_view content) const {

@@ -8,7 +8,7 @@
 
 #include "scratch_directory.h"
 
-/** What distinguishes the layouts that the runner reads. */
+/// What distinguishes the layouts that the runner reads.
 struct TinyLayout {
   std::string name;          // for messages
   std::string architecture;  // as in config.json
@@ -22,24 +22,24 @@ struct TinyLayout {
   int intermediate = 40;
 };
 
-/** One whose linear layers can be packed, with all biases or none. */
+/// One whose linear layers can be packed, with all biases or none.
 TinyLayout packable_layout(bool biases);
 
-/** One of each kind; the first has nothing special. */
+/// One of each kind; the first has nothing special.
 const std::vector<TinyLayout>& tiny_layouts();
 
-/** A model of a few thousand random weights, and what it computes, in float64 and one token at a time. */
+/// A model of a few thousand random weights, and what it computes, in float64 and one token at a time.
 class TinyModel {
  public:
   explicit TinyModel(TinyLayout layout);
 
-  /** Write config.json and model.safetensors. */
+  /// Write config.json and model.safetensors.
   void write(const ScratchDirectory& directory) const;
 
-  /** Other numbers for a tensor. */
+  /// Other numbers for a tensor.
   void replace(const std::string& name, std::vector<float> values);
 
-  /** Logits of every token, `[tokens][vocabulary]`. */
+  /// Logits of every token, `[tokens][vocabulary]`.
   std::vector<std::vector<double>> logits(const std::vector<int32_t>& tokens) const;
 
   static constexpr int kVocabulary = 50;
@@ -56,7 +56,7 @@ class TinyModel {
   void add_layer(int index);
   Vector linear(const std::string& name, const Vector& x) const;
   Vector rms_norm(const std::string& name, const Vector& x) const;
-  /** Optional norm of each head, then rotation to `position`. */
+  /// Optional norm of each head, then rotation to `position`.
   Vector heads(const std::string& norm, Vector x, int position) const;
   Vector attend(const Vector& q, const std::vector<Vector>& keys, const std::vector<Vector>& values) const;
   Vector attention(const std::string& layer, const Vector& x, std::vector<Vector>& keys,

@@ -38,7 +38,7 @@ llama::Tokenizer load(const json& document) {
   return llama::Tokenizer(scratch.write("tokenizer.json", document.dump()));
 }
 
-/** Characters a to d, no cutting of text, and whatever merges are asked for. */
+/// Characters a to d, no cutting of text, and whatever merges are asked for.
 json letters_only(const std::vector<std::pair<std::string, std::string>>& merges) {
   json vocab = {{"?", 0}, {"a", 1}, {"b", 2}, {"c", 3}, {"d", 4}};
   json list = json::array();
@@ -50,7 +50,7 @@ json letters_only(const std::vector<std::pair<std::string, std::string>>& merges
           {"decoder", {{"type", "Fuse"}}}};
 }
 
-/** Byte-pair encoding by its definition: look for the best pair again before every merge. */
+/// Byte-pair encoding by its definition: look for the best pair again before every merge.
 std::vector<std::string> merge_by_definition(const std::string& text,
                                              const std::vector<std::pair<std::string, std::string>>& merges) {
   std::vector<std::string> symbols;

@@ -23,7 +23,7 @@ using nlohmann::json;
 
 class Workplace : public LetterModel {
  public:
-  /** A command that takes a moment. */
+  /// A command that takes a moment.
   Arguments train(const std::string& out, const Arguments& more = {}, const char* tokens = "400",
                   const char* bits = "1") const {
     Arguments arguments{"train", "codebook"};

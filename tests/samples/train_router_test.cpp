@@ -16,7 +16,7 @@ using nlohmann::json;
 
 class Workplace : public LetterModel {
  public:
-  /** A command that takes a moment. */
+  /// A command that takes a moment.
   Arguments train(const std::string& out, const Arguments& more = {}, const char* tokens = "400") const {
     Arguments arguments{"train",    "router", "--model",  model(), "--text", path("text.txt"),
                         "--tokens", tokens,   "--epochs", "4",     "--out",  out};

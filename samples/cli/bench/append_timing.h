@@ -16,23 +16,23 @@ struct AppendShape {
   int32_t tokens = 1;     // of one call
   kvq_dtype dtype = KVQ_F32;
 
-  /** Decoding: calls of less than a page follow each other on one sequence. Each longer call, a prompt or a piece of
-   *  one, gets a sequence of its own, so that none begins with more tokens than `length`. */
+  /// Decoding: calls of less than a page follow each other on one sequence. Each longer call, a prompt or a piece of
+  /// one, gets a sequence of its own, so that none begins with more tokens than `length`.
   bool is_decoding() const { return tokens < KVQ_PAGE_SLOTS; }
 
-  /** Calls after which the open page is as full as before, so that all the work a token causes is among them. */
+  /// Calls after which the open page is as full as before, so that all the work a token causes is among them.
   int32_t cycle() const { return is_decoding() ? KVQ_PAGE_SLOTS / std::gcd(KVQ_PAGE_SLOTS, tokens) : 1; }
   uint64_t cycle_tokens() const { return static_cast<uint64_t>(cycle()) * static_cast<uint64_t>(tokens); }
 };
 
-/** Random keys and values for one cycle of calls. */
+/// Random keys and values for one cycle of calls.
 class AppendInput {
  public:
   AppendInput(TimedDevice& device, const AppendShape& shape);
 
   const void* keys(int32_t call) const { return at(keys_, call); }
   const void* values(int32_t call) const { return at(values_, call); }
-  /** Of the keys and values of a call. */
+  /// Of the keys and values of a call.
   uint64_t call_bytes() const { return 2 * stride_; }
 
  private:
@@ -45,29 +45,29 @@ class AppendInput {
   size_t stride_;
 };
 
-/** Microseconds of appending. */
+/// Microseconds of appending.
 struct AppendTiming {
   Timing call;             // single calls
   double mean = 0.0;       // of the calls of a cycle; the median of all cycles
   double host_mean = 0.0;  // the same of the time until a call returns, which on a GPU is not when its work is done
 };
 
-/** Appending to one layer, ready to be timed. While decoding it serves as many sequences in turn as it takes that a
- * call finds its page in memory and not in the processor's own cache. */
+/// Appending to one layer, ready to be timed. While decoding it serves as many sequences in turn as it takes that a
+/// call finds its page in memory and not in the processor's own cache.
 class TimedAppend {
  public:
-  /** `context` computes on `device`. `input` must outlive this. */
+  /// `context` computes on `device`. `input` must outlive this.
   TimedAppend(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format, const AppendShape& shape,
               const AppendInput& input);
 
-  /** The next call on each sequence. */
+  /// The next call on each sequence.
   void run();
-  /** Forget the calls so far. */
+  /// Forget the calls so far.
   void clear();
-  /** Of the calls so far, which make whole cycles. */
+  /// Of the calls so far, which make whole cycles.
   AppendTiming timing() const;
 
-  /** Bytes of tokens that a call reads and of pages that it writes, in the mean of a cycle. */
+  /// Bytes of tokens that a call reads and of pages that it writes, in the mean of a cycle.
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -95,11 +95,11 @@ class TimedAppend {
   uint64_t bytes_ = 0;
 };
 
-/** Time all subjects in turn. `progress` advances by up to kTimingSteps. */
+/// Time all subjects in turn. `progress` advances by up to kTimingSteps.
 std::vector<AppendTiming> time_interleaved(std::span<TimedAppend> subjects, const AppendShape& shape,
                                            Progress& progress);
 
-/** Bytes of the device that timing `subjects` subjects of this shape may take, at most. */
+/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
 uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size_t subjects);
 
 }  // namespace cli

@@ -16,17 +16,17 @@ struct AttentionShape {
   int32_t batch = 1;
 };
 
-/** Decoding attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes
- *  that successive calls read theirs from memory and not from the processor's own cache. */
+/// Decoding attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes
+/// that successive calls read theirs from memory and not from the processor's own cache.
 class TimedAttention {
  public:
-  /** `context` computes on `device`. */
+  /// `context` computes on `device`.
   TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format, const AttentionShape& shape);
 
-  /** One call on the next of the caches with the next of the queries, in microseconds. */
+  /// One call on the next of the caches with the next of the queries, in microseconds.
   double run();
 
-  /** Bytes of keys and values that one call reads, everything counted. */
+  /// Bytes of keys and values that one call reads, everything counted.
   uint64_t bytes() const { return bytes_; }
   double bits_per_scalar() const { return bits_per_scalar_; }
 
@@ -47,10 +47,10 @@ class TimedAttention {
   double bits_per_scalar_ = 0.0;
 };
 
-/** Time all subjects in turn. `progress` advances by up to kTimingSteps. */
+/// Time all subjects in turn. `progress` advances by up to kTimingSteps.
 std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress);
 
-/** Bytes of the device that timing `subjects` subjects of this shape may take, at most. */
+/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);
 
 }  // namespace cli

@@ -14,7 +14,7 @@ constexpr uint64_t kMostMatrices = 256;
 constexpr uint64_t kWeightSeed = 1;
 constexpr uint64_t kInputSeed = 2;
 
-/** Stretches a tensor along its first dimension from `old_rows` of the matrix to `rows` by repeating it. */
+/// Stretches a tensor along its first dimension from `old_rows` of the matrix to `rows` by repeating it.
 class Repeated {
  public:
   Repeated(const llama::TensorView& tensor, int64_t old_rows, int64_t rows) : tensor_(tensor) {
@@ -34,8 +34,8 @@ class Repeated {
   std::vector<std::byte> bytes_;
 };
 
-/** A file of a matrix whose rows are those of one panel, again and again: to quantize them all would take minutes, and
- *  to multiply by them takes as long. */
+/// A file of a matrix whose rows are those of one panel, again and again: to quantize them all would take minutes, and
+/// to multiply by them takes as long.
 std::vector<std::byte> matrix_file(kvq_context* context, const std::string& scheme, const LinearShape& shape) {
   qp_quantize_options options;
   qp_quantize_options_init(&options);

@@ -15,15 +15,15 @@ struct LinearShape {
   int32_t batch = 1;
 };
 
-/** A linear layer of random weights, ready to be timed. Holds as many equal matrices as it takes for every call to read
- *  its own from memory. */
+/// A linear layer of random weights, ready to be timed. Holds as many equal matrices as it takes for every call to read
+/// its own from memory.
 class TimedLinear {
  public:
   TimedLinear(TimedDevice& device, kvq_context* context, const std::string& scheme, const LinearShape& shape);
 
-  /** Microseconds of one call. */
+  /// Microseconds of one call.
   double run();
-  /** Of one matrix. */
+  /// Of one matrix.
   uint64_t bytes() const { return bytes_; }
   double bits() const { return bits_; }
 
@@ -38,7 +38,7 @@ class TimedLinear {
   double bits_ = 0.0;
 };
 
-/** Bytes that timing `subjects` schemes at this shape may take, at most. */
+/// Bytes that timing `subjects` schemes at this shape may take, at most.
 uint64_t timing_memory(const TimedDevice& device, const LinearShape& shape, size_t subjects);
 
 }  // namespace cli

@@ -9,29 +9,29 @@
 
 namespace cli {
 
-/** The attention layer that is timed. */
+/// The attention layer that is timed.
 struct LayerShape {
   int32_t q_heads = 32;
   int32_t kv_heads = 8;
   int32_t head_dim = 128;
 
-  /** Scalars of the keys, or of the values, of a token. */
+  /// Scalars of the keys, or of the values, of a token.
   size_t token_width() const { return static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim); }
-  /** Bytes of the keys and values of a token in FP16. */
+  /// Bytes of the keys and values of a token in FP16.
   uint64_t fp16_token_bytes() const { return uint64_t{4} * token_width(); }
 };
 
 llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape);
 
-/** Normally distributed numbers. */
+/// Normally distributed numbers.
 std::vector<float> normal_numbers(size_t n, uint64_t seed);
 
 size_t bytes_of(kvq_dtype dtype);
 
-/** `n` normally distributed scalars in the memory of `device`. */
+/// `n` normally distributed scalars in the memory of `device`.
 DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dtype dtype = KVQ_F32);
 
-/** Append `length` tokens of random keys and values, the same ones to each of `sequences`. */
+/// Append `length` tokens of random keys and values, the same ones to each of `sequences`.
 void append_random(TimedDevice& device, kvq_cache* cache, std::span<const llama::SequenceHandle> sequences,
                    const LayerShape& shape, int32_t length);
 

@@ -4,8 +4,8 @@
 
 namespace cli {
 
-/** Bytes per second that the threads together read from memory: the best of several passes over far more data than
- *  the processor caches. */
+/// Bytes per second that the threads together read from memory: the best of several passes over far more data than
+/// the processor caches.
 double read_bandwidth(llama::ThreadPool& threads);
 
 }  // namespace cli

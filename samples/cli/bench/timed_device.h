@@ -11,10 +11,10 @@
 
 namespace cli {
 
-/** A tensor where those of a context lie. */
+/// A tensor where those of a context lie.
 using DeviceBuffer = std::unique_ptr<void, void (*)(void*)>;
 
-/** The device that calls are timed on: its memory and its clock. */
+/// The device that calls are timed on: its memory and its clock.
 class TimedDevice {
  public:
   TimedDevice() = default;
@@ -22,21 +22,21 @@ class TimedDevice {
   TimedDevice(const TimedDevice&) = delete;
   TimedDevice& operator=(const TimedDevice&) = delete;
 
-  /** For example "2 threads". */
+  /// For example "2 threads".
   virtual std::string name() const = 0;
   virtual uint64_t memory_bytes() const = 0;
-  /** Bytes per second that memory gives to whoever does nothing else. */
+  /// Bytes per second that memory gives to whoever does nothing else.
   virtual double memory_bandwidth() = 0;
 
-  /** A copy of `bytes`. */
+  /// A copy of `bytes`.
   virtual DeviceBuffer upload(std::span<const std::byte> bytes) = 0;
-  /** Microseconds that the device works on what `issue` gives it to do. */
+  /// Microseconds that the device works on what `issue` gives it to do.
   virtual double time(const std::function<void()>& issue) = 0;
-  /** Bytes that calls have to use in turn so that each reads its own from memory; 0 if time() empties the caches. */
+  /// Bytes that calls have to use in turn so that each reads its own from memory; 0 if time() empties the caches.
   virtual uint64_t bytes_to_rotate() const = 0;
 };
 
-/** The device of `options`. An Error with the reason if it is not available. */
+/// The device of `options`. An Error with the reason if it is not available.
 std::unique_ptr<TimedDevice> make_timed_device(const ComputeOptions& options);
 
 std::unique_ptr<TimedDevice> make_timed_cpu(const ComputeOptions& options);

@@ -22,7 +22,7 @@ struct Options {
   ComputeOptions compute;
   bool json = false;
 
-  /** What is measured: the FP16 baseline first, then every --scheme. */
+  /// What is measured: the FP16 baseline first, then every --scheme.
   std::vector<std::string> subjects() const {
     std::vector<std::string> result{kBaseline};
     result.insert(result.end(), schemes.begin(), schemes.end());

@@ -33,11 +33,11 @@ struct Row {
   double error = 0.0;
   double seconds = 0.0;
 
-  /** The least error that any code of as many bits can have on normal numbers. */
+  /// The least error that any code of as many bits can have on normal numbers.
   double bound() const { return std::exp2(-2.0 * nominal); }
 };
 
-/** Every scheme but FP16. */
+/// Every scheme but FP16.
 std::vector<std::string> all_schemes() {
   std::vector<std::string> schemes;
   for (int32_t i = 0; i < qp_scheme_count(); ++i) {

@@ -4,7 +4,7 @@
 
 namespace cli {
 
-/** Each adds one command, its options and the function that runs it. */
+/// Each adds one command, its options and the function that runs it.
 void add_demo(CLI::App& app);
 void add_info(CLI::App& app);
 void add_generate(CLI::App& app);

@@ -27,7 +27,7 @@ constexpr std::array kGenerated{"fp16", "int4"};
 constexpr const char* kPrompt = "The old man walked to the window and";
 constexpr int32_t kGeneratedTokens = 13;
 
-/** How much is measured. */
+/// How much is measured.
 struct Extent {
   PerplexityOptions perplexity;
   NeedleOptions needle;
@@ -44,7 +44,7 @@ constexpr Extent kQuick{.perplexity = {.context = 256, .windows = 1, .chunk = 32
                         .attention = {.length = 1024},
                         .hessian_tokens = 512};
 
-/** What a row of the report is about. */
+/// What a row of the report is about.
 struct Format {
   std::string kv;       // its name
   std::string quality;  // with the demo model
@@ -80,7 +80,7 @@ struct Report {
   double seconds = 0.0;
 };
 
-/** The baseline first. */
+/// The baseline first.
 std::vector<Format> all_formats(const std::filesystem::path& directory, const ComputeOptions& compute) {
   std::vector<Format> formats;
   for (const char* kv : kPlainFormats) formats.push_back({kv, kv, kv});

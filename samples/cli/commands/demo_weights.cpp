@@ -11,7 +11,7 @@
 namespace cli {
 namespace {
 
-/** The second half of the model's sample, whose beginning is scored. */
+/// The second half of the model's sample, whose beginning is scored.
 std::filesystem::path write_calibration_text(const std::filesystem::path& model,
                                              const std::filesystem::path& directory) {
   const std::string text = read_corpus(model / "sample.txt");

@@ -10,7 +10,7 @@
 
 namespace cli {
 
-/** The demo model on weights in few bits, with a cache in some format. */
+/// The demo model on weights in few bits, with a cache in some format.
 struct WeightsRow {
   std::string scheme;
   std::string kv;
@@ -21,7 +21,7 @@ struct WeightsRow {
   PerplexityResult perplexity{};
 };
 
-/** Quantizes the demo model and measures what is left of it. */
+/// Quantizes the demo model and measures what is left of it.
 struct WeightsDemo {
   std::filesystem::path model;
   PerplexityOptions perplexity;
@@ -29,11 +29,11 @@ struct WeightsDemo {
   std::vector<std::string> schemes;
   ComputeOptions compute;
 
-  /** Every scheme with an FP16 cache, and the first one with `kv` too. \param tokens  of the text that is scored. */
+  /// Every scheme with an FP16 cache, and the first one with `kv` too. \param tokens  of the text that is scored.
   std::vector<WeightsRow> measure(std::span<const int32_t> tokens, const std::string& kv) const;
 };
 
-/** \param plain  the model as it is, on the same text. */
+/// \param plain  the model as it is, on the same text.
 std::string weights_text(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
 nlohmann::ordered_json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
 

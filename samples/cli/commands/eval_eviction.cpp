@@ -43,7 +43,7 @@ void check(const Options& options, const llama::ModelConfig& config) {
   }
 }
 
-/** The cache without eviction, then one for each method. */
+/// The cache without eviction, then one for each method.
 std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
   std::vector<Spec> formats;
   formats.push_back(load_spec(engine.context.get(), options.kv));
@@ -56,7 +56,7 @@ std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
   return formats;
 }
 
-/** Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike. */
+/// Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike.
 void measure(Engine& engine, const Options& options, std::span<const int32_t> tokens,
              std::vector<EvictionQuality>& subjects) {
   const EvictionOptions& measured = options.measured;

@@ -41,7 +41,7 @@ llama::CodebookHandle train_on_random(kvq_context* context, int32_t bits, kvq_sc
   return llama::trainer_result(trainer.get());
 }
 
-/** Routers that choose formats of about 4 bits for random pages, and the policy that they serve. */
+/// Routers that choose formats of about 4 bits for random pages, and the policy that they serve.
 Spec random_router(kvq_context* context, const LayerShape& shape) {
   Spec spec{llama::load_policy(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}"), nullptr,
             nullptr};
@@ -69,7 +69,7 @@ Spec random_router(kvq_context* context, const LayerShape& shape) {
   return spec;
 }
 
-/** The text up to the first comma, which is taken off with it. */
+/// The text up to the first comma, which is taken off with it.
 std::string_view cut_front(std::string_view& text) {
   const size_t comma = std::min(text.find(','), text.size());
   const std::string_view front = text.substr(0, comma);

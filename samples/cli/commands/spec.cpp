@@ -19,7 +19,7 @@ constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
 constexpr std::string_view kCommvq = "commvq:";
 constexpr std::string_view kMoqae = "moqae:";
 
-/** A SPEC taken apart: BASE[@FILE...][+METHOD:BUDGET]. */
+/// A SPEC taken apart: BASE[@FILE...][+METHOD:BUDGET].
 struct Parts {
   std::string base;                // a short form or a policy file
   std::vector<std::string> files;  // trained codebooks and routers
@@ -27,7 +27,7 @@ struct Parts {
   int32_t budget = 0;
 };
 
-/** Take "+METHOD:BUDGET" off the end, if it is there. */
+/// Take "+METHOD:BUDGET" off the end, if it is there.
 void take_eviction(std::string& spec, Parts& parts) {
   const size_t colon = spec.rfind(':');
   const size_t plus = spec.rfind('+', colon);
@@ -60,7 +60,7 @@ Parts take_apart(std::string spec) {
   return parts;
 }
 
-/** Read `file` as what it says it is. */
+/// Read `file` as what it says it is.
 void load_trained(kvq_context* context, const std::string& path, Spec& spec) {
   const std::string file = read_text(path, kMaxTrainedBytes);
   const bool is_router = std::string_view(file).substr(0, kTypeWithin).find("\"kvq.router\"") != std::string_view::npos;
@@ -78,7 +78,7 @@ void load_trained(kvq_context* context, const std::string& path, Spec& spec) {
   }
 }
 
-/** The experts are those that the routers were trained for; the first page stays FP16. */
+/// The experts are those that the routers were trained for; the first page stays FP16.
 llama::PolicyHandle routed_policy(kvq_context* context, const std::string& spec, const kvq_router* router) {
   if (router == nullptr) throw UsageError("--kv " + spec + ": there is no file with routers");
   return llama::load_policy(context, "version: 1\nsink: 1\nrouter: {experts: [" +

@@ -12,7 +12,7 @@ inline constexpr const char* kSpecHelp =
     "choose commvq; or a policy file (YAML), followed by @FILE for codebooks and routers that it needs; each with "
     "+METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
 
-/** What a SPEC stands for. */
+/// What a SPEC stands for.
 struct Spec {
   llama::PolicyHandle policy;
   llama::CodebookHandle codebook;
@@ -22,7 +22,7 @@ struct Spec {
   bool evicts() const { return llama::describe_policy(policy.get()).eviction_budget > 0; }
 };
 
-/** The contents of the policy file of that name if there is one, else the library's short form. */
+/// The contents of the policy file of that name if there is one, else the library's short form.
 Spec load_spec(kvq_context* context, const std::string& spec);
 
 }  // namespace cli

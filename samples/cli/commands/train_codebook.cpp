@@ -23,7 +23,7 @@ struct Options : TrainingOptions {
   int32_t key_group = 0;  // 0: one group a head
 };
 
-/** Mean key errors of the first stage, the first two, the first four, … and all. */
+/// Mean key errors of the first stage, the first two, the first four, … and all.
 std::string stages_text(const kvq_codebook* codebook) {
   const kvq_codebook_info info = llama::describe_codebook(codebook);
   std::string counts;

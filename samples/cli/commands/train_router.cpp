@@ -35,7 +35,7 @@ kvq_router_method find_method(const Options& options) {
   return paper ? KVQ_ROUTER_PAPER : KVQ_ROUTER_LABEL;
 }
 
-/** A policy with the experts, which are refused here if they are no names. */
+/// A policy with the experts, which are refused here if they are no names.
 std::string policy_text(const Options& options) {
   std::string names;
   std::istringstream list(options.experts);

@@ -5,7 +5,7 @@
 namespace cli {
 namespace {
 
-/** ‖o − recorded‖₁ / ‖recorded‖₁ of one query of one head. */
+/// ‖o − recorded‖₁ / ‖recorded‖₁ of one query of one head.
 double relative_error(std::span<const float> o, std::span<const float> recorded) {
   double error = 0.0;
   double norm = 0.0;

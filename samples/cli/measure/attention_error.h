@@ -8,7 +8,7 @@
 
 namespace cli {
 
-/** What the attention of every layer took and gave for some tokens. */
+/// What the attention of every layer took and gave for some tokens.
 struct AttentionRecord {
   struct Layer {
     std::vector<float> q, k, v;   // [tokens, heads, head_dim], before RoPE
@@ -19,12 +19,12 @@ struct AttentionRecord {
   std::vector<Layer> layers;
 };
 
-/** Run `tokens` at the end of the session. */
+/// Run `tokens` at the end of the session.
 AttentionRecord record_attention(const llama::ModelConfig& config, llama::Session session,
                                  std::span<const int32_t> tokens);
 
-/** How far attention over the session's cache is from the recorded one when it gets the same queries, keys and values:
- *  the mean of ‖o − o_recorded‖₁ / ‖o_recorded‖₁ over layers, queries and query heads. */
+/// How far attention over the session's cache is from the recorded one when it gets the same queries, keys and values:
+/// the mean of ‖o − o_recorded‖₁ / ‖o_recorded‖₁ over layers, queries and query heads.
 double attention_error(llama::Session session, const AttentionRecord& record);
 
 }  // namespace cli

@@ -13,7 +13,7 @@
 
 namespace cli {
 
-/** How much is measured. */
+/// How much is measured.
 struct EvictionOptions {
   int32_t context = 4096;  // tokens of a window of text, or of a needle's prompt and answer
   int32_t windows = 4;     // of text; 0: no perplexity
@@ -22,7 +22,7 @@ struct EvictionOptions {
   int32_t chunk = 256;
 };
 
-/** What is left with one budget. */
+/// What is left with one budget.
 struct BudgetQuality {
   int32_t budget = 0;            // tokens that stay of a window's first half; 0: all, or there are no windows
   int32_t needle_budget = 0;     // the same of a needle's prompt
@@ -32,30 +32,30 @@ struct BudgetQuality {
   kvq_usage usage{};             // of a prompt, once it is compressed: of a window's, if there are any
 };
 
-/** A cache's quality when its prompts are compressed, to every budget after the same prefill. */
+/// A cache's quality when its prompts are compressed, to every budget after the same prefill.
 class EvictionQuality {
  public:
-  /** \param format   of a cache that evicts, or of one that does not, which is measured as it is.
-   *  \param budgets  what prompts are compressed to; none if the cache does not evict. */
+  /// \param format   of a cache that evicts, or of one that does not, which is measured as it is.
+  /// \param budgets  what prompts are compressed to; none if the cache does not evict.
   EvictionQuality(Engine& engine, const Spec& format, std::vector<Budget> budgets, const EvictionOptions& options);
 
-  /** Read the first half of a window, then compress, and score the second half. */
+  /// Read the first half of a window, then compress, and score the second half.
   void add_window(std::span<const int32_t> window, Progress& progress);
-  /** Read the prompt, then compress, and answer. */
+  /// Read the prompt, then compress, and answer.
   void add_needle(const NeedlePrompt& prompt, Progress& progress);
 
-  /** One for each budget, or one if there are none. */
+  /// One for each budget, or one if there are none.
   const std::vector<BudgetQuality>& rows() const { return rows_; }
-  /** Medians over windows: of reading a first half, and of compressing it to the first budget. */
+  /// Medians over windows: of reading a first half, and of compressing it to the first budget.
   std::optional<double> prefill_seconds() const;
   std::optional<double> compress_seconds() const;
 
-  /** What `progress` advances by. */
+  /// What `progress` advances by.
   int64_t window_steps() const;
   int64_t needle_steps() const { return options_.context; }
 
  private:
-  /** For what the session holds; 0: nothing is evicted. */
+  /// For what the session holds; 0: nothing is evicted.
   int32_t budget_of(size_t row) const;
 
   Engine& engine_;

@@ -14,7 +14,7 @@ using Number = std::optional<double>;
 
 constexpr const char* kNothing = "-";
 
-/** The figures of one row; nothing where nothing was measured. */
+/// The figures of one row; nothing where nothing was measured.
 struct Figures {
   Number perplexity;
   Number rise_percent;  // over the full cache
@@ -44,7 +44,7 @@ nlohmann::ordered_json json_of(const std::optional<T>& number) {
 
 std::optional<int32_t> unless_zero(int32_t budget) { return budget > 0 ? std::optional(budget) : std::nullopt; }
 
-/** How often the full cache's prefill fits in a subject's. */
+/// How often the full cache's prefill fits in a subject's.
 Number prefill_ratio(const EvictionQuality& subject, const EvictionQuality& full) {
   const Number seconds = subject.prefill_seconds();
   const Number of_full = full.prefill_seconds();

@@ -8,7 +8,7 @@
 
 namespace cli {
 
-/** What was measured, besides the results. */
+/// What was measured, besides the results.
 struct EvictionReport {
   std::string kv;
   std::string machine;
@@ -18,7 +18,7 @@ struct EvictionReport {
   std::vector<std::string> methods;  // of the subjects, the first of which evicts nothing
 };
 
-/** A table of quality and one of time. */
+/// A table of quality and one of time.
 void print_report(const EvictionReport& report, const std::vector<EvictionQuality>& subjects);
 void print_report_json(const EvictionReport& report, const std::vector<EvictionQuality>& subjects);
 

@@ -11,15 +11,15 @@
 
 namespace cli {
 
-/** BOS, if the model has one, and the tokens. */
+/// BOS, if the model has one, and the tokens.
 std::vector<int32_t> with_bos(const llama::ModelConfig& config, std::vector<int32_t> tokens);
 
-/** Feed `tokens` in chunks of `chunk`, advancing `progress` by each; the logits of the last token. */
+/// Feed `tokens` in chunks of `chunk`, advancing `progress` by each; the logits of the last token.
 std::span<const float> prefill(llama::Session& session, std::span<const int32_t> tokens, int32_t chunk,
                                Progress& progress);
 
-/** Continue from `logits`, those of the session's last token, by up to `max_tokens` tokens; ends early at an
- *  end-of-text token, which is not part of the result, and when `on_token` returns false. */
+/// Continue from `logits`, those of the session's last token, by up to `max_tokens` tokens; ends early at an
+/// end-of-text token, which is not part of the result, and when `on_token` returns false.
 std::vector<int32_t> generate_tokens(const llama::ModelConfig& config, llama::Session& session,
                                      std::span<const float> logits, int32_t max_tokens, llama::Sampler& sampler,
                                      const std::function<bool(int32_t)>& on_token);

@@ -28,22 +28,22 @@ struct NeedleResult {
   kvq_usage usage{};           // of the last sample, at its end
 };
 
-/** Filler that hides a key, and at its end the question for it. */
+/// Filler that hides a key, and at its end the question for it.
 struct NeedlePrompt {
   std::vector<int32_t> tokens;
   size_t question = 0;  // tokens of the question
   std::string key;
 };
 
-/** One prompt after the other, with one random key each, at an even spread of depths. All arguments must outlive it.
- *
- *  \param filler  tokens of prose, repeated as often as needed; each prompt begins elsewhere in it. */
+/// One prompt after the other, with one random key each, at an even spread of depths. All arguments must outlive it.
+///
+/// \param filler  tokens of prose, repeated as often as needed; each prompt begins elsewhere in it.
 class NeedlePrompts {
  public:
   NeedlePrompts(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, std::span<const int32_t> filler,
                 const NeedleOptions& options);
 
-  /** At most `options.samples` times. */
+  /// At most `options.samples` times.
   NeedlePrompt next();
 
  private:
@@ -55,14 +55,14 @@ class NeedlePrompts {
   int32_t index_ = 0;
 };
 
-/** Whether greedy decoding from `logits`, those of a prompt's last token, gives all digits of the key. */
+/// Whether greedy decoding from `logits`, those of a prompt's last token, gives all digits of the key.
 bool finds_key(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, llama::Session& session,
                std::span<const float> logits, const std::string& key);
 
-/** Retrieval of a five-digit key from filler text, with the prompts of NeedlePrompts.
- *
- *  \param filler   as there.
- *  \param progress advances by the tokens of every prompt. */
+/// Retrieval of a five-digit key from filler text, with the prompts of NeedlePrompts.
+///
+/// \param filler   as there.
+/// \param progress advances by the tokens of every prompt.
 NeedleResult measure_needle(llama::Model& model, const llama::Tokenizer& tokenizer, llama::Session& session,
                             std::span<const int32_t> filler, const NeedleOptions& options, Progress& progress);
 

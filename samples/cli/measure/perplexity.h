@@ -26,20 +26,20 @@ struct PerplexityResult {
   kvq_usage usage{};                    // of the last window, at its end
 };
 
-/** Number of windows that `options` takes from a text of `tokens` tokens; an Error if there is not even one. */
+/// Number of windows that `options` takes from a text of `tokens` tokens; an Error if there is not even one.
 int32_t window_count(int64_t tokens, const PerplexityOptions& options);
 
-/** Where the half of a window that is scored begins. */
+/// Where the half of a window that is scored begins.
 inline size_t half_of(size_t window) { return window / 2; }
 
-/** Run what follows the `session.length()` tokens of a window that the session holds, in chunks, and add up the
- * negative log-likelihoods of all but the first of it. `progress` advances by every token run. */
+/// Run what follows the `session.length()` tokens of a window that the session holds, in chunks, and add up the
+/// negative log-likelihoods of all but the first of it. `progress` advances by every token run.
 double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
                   Progress& progress);
 
-/** Perplexity over non-overlapping windows, each starting an empty sequence and running through the cache in chunks, so
- *  that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances
- *  by every token run. */
+/// Perplexity over non-overlapping windows, each starting an empty sequence and running through the cache in chunks, so
+/// that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances
+/// by every token run.
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
                                     const PerplexityOptions& options, Progress& progress);
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kChunk = 256;  // tokens that the model takes at once
 
-/** A sequence that is only stored and decoded. */
+/// A sequence that is only stored and decoded.
 class Store {
  public:
   Store(Engine& engine, const llama::CacheFormat& format)
@@ -44,7 +44,7 @@ class Store {
   llama::SequenceHandle sequence_;  // destroyed before the cache
 };
 
-/** Squared errors and squared norms of one kind of numbers. */
+/// Squared errors and squared norms of one kind of numbers.
 struct Sums {
   double error = 0.0;
   double norm = 0.0;
@@ -59,7 +59,7 @@ struct Sums {
   double ratio() const { return norm > 0.0 ? error / norm : 0.0; }
 };
 
-/** Add the pages of one side that are not stored as they are. */
+/// Add the pages of one side that are not stored as they are.
 void add_pages(std::span<const float> x, std::span<const float> stored, size_t page, Sums& sums) {
   for (size_t first = 0; first < x.size(); first += page) {
     const size_t n = std::min(page, x.size() - first);

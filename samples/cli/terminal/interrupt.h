@@ -6,13 +6,13 @@
 
 namespace cli {
 
-/** The user wants no more. */
+/// The user wants no more.
 class Interrupted : public llama::Error {
  public:
   Interrupted() : Error("interrupted") {}
 };
 
-/** While one lives, Ctrl-C and SIGTERM are noted, so that work can be left in order; a second one ends the program. */
+/// While one lives, Ctrl-C and SIGTERM are noted, so that work can be left in order; a second one ends the program.
 class Interrupt {
  public:
   Interrupt();
@@ -21,7 +21,7 @@ class Interrupt {
   Interrupt& operator=(const Interrupt&) = delete;
 
   static bool requested();
-  /** Throws Interrupted if there was one. */
+  /// Throws Interrupted if there was one.
   static void check();
 
  private:

@@ -7,31 +7,31 @@
 
 namespace cli {
 
-/** One JSON object on standard output. Bytes that are not UTF-8 become U+FFFD. */
+/// One JSON object on standard output. Bytes that are not UTF-8 become U+FFFD.
 void print_json(const nlohmann::ordered_json& object);
 
-/** Write to standard output now; an Error when that is not possible any more, as with a closed pipe. */
+/// Write to standard output now; an Error when that is not possible any more, as with a closed pipe.
 void print_text(const std::string& text);
 
-/** The bytes of a sequence that hold keys and values or serve to find them. */
+/// The bytes of a sequence that hold keys and values or serve to find them.
 uint64_t kv_bytes(const kvq_usage& usage);
 
-/** Add `kv_bits`, `kv_bytes` and `fp16_kv_bytes`. */
+/// Add `kv_bits`, `kv_bytes` and `fp16_kv_bytes`.
 void add_usage(nlohmann::ordered_json& object, const kvq_usage& usage);
 
-/** For example "12.5 MiB". */
+/// For example "12.5 MiB".
 std::string bytes_text(uint64_t bytes);
 
-/** Fixed point with `digits` decimals. */
+/// Fixed point with `digits` decimals.
 std::string number_text(double value, int digits);
 
-/** All 16 digits. */
+/// All 16 digits.
 std::string hexadecimal(uint64_t value);
 
-/** For example "+1.70 %". */
+/// For example "+1.70 %".
 std::string signed_percent(double percent);
 
-/** For example "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)". */
+/// For example "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)".
 std::string usage_text(const kvq_usage& usage);
 
 }  // namespace cli

@@ -7,14 +7,14 @@
 
 namespace cli {
 
-/** An Error that says why unless a file can be written there. Leaves no file behind. */
+/// An Error that says why unless a file can be written there. Leaves no file behind.
 void check_writable(const std::filesystem::path& path);
 
-/** A file that is written piece by piece and appears under its name when it is whole. */
+/// A file that is written piece by piece and appears under its name when it is whole.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
-  /** Leaves nothing behind unless finish() was called. */
+  /// Leaves nothing behind unless finish() was called.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -28,7 +28,7 @@ class OutputFile {
   std::FILE* file_;
 };
 
-/** Write a file, which appears under its name when it is whole. */
+/// Write a file, which appears under its name when it is whole.
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
 }  // namespace cli

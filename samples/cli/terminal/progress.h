@@ -6,8 +6,8 @@
 
 namespace cli {
 
-/** A bar on standard error for work that has lasted over two seconds, if that is a terminal; otherwise nothing. The bar
- *  removes itself. */
+/// A bar on standard error for work that has lasted over two seconds, if that is a terminal; otherwise nothing. The bar
+/// removes itself.
 class Progress {
  public:
   Progress(std::string label, int64_t total);

@@ -5,10 +5,10 @@
 
 namespace cli {
 
-/** Plain text in aligned columns: the first to the left, the others to the right. */
+/// Plain text in aligned columns: the first to the left, the others to the right.
 class Table {
  public:
-  /** Headings of one or more lines, separated by '\n'. */
+  /// Headings of one or more lines, separated by '\n'.
   explicit Table(std::vector<std::string> headings) : headings_(std::move(headings)) {}
 
   void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }

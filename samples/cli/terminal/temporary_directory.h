@@ -12,7 +12,7 @@
 
 namespace cli {
 
-/** A new directory under the system's temporary one, removed with its files in the end. */
+/// A new directory under the system's temporary one, removed with its files in the end.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

@@ -10,7 +10,7 @@
 namespace cli {
 namespace {
 
-/** How many of `wanted` windows each text gives, when `available` says how many it has. */
+/// How many of `wanted` windows each text gives, when `available` says how many it has.
 std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) {
   std::vector<size_t> taken(available.size(), 0);
   for (bool more = true; wanted > 0 && more;) {

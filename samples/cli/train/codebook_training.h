@@ -18,7 +18,7 @@ struct CodebookTraining {
   std::filesystem::path partial;  // where finished layers are kept until all are
 };
 
-/** Stages of 64 codes for `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128. */
+/// Stages of 64 codes for `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128.
 int32_t key_stages(int32_t bits, int32_t head_dim);
 
 struct TrainedCodebook {
@@ -26,8 +26,8 @@ struct TrainedCodebook {
   std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run
 };
 
-/** Run the model over the windows, collect the keys and values of the layers that are not in `partial` yet, and train
- *  them one by one. After an interruption and every other failure `partial` holds the layers finished so far. */
+/// Run the model over the windows, collect the keys and values of the layers that are not in `partial` yet, and train
+/// them one by one. After an interruption and every other failure `partial` holds the layers finished so far.
 TrainedCodebook train_codebook(Engine& engine, const CodebookTraining& training);
 
 }  // namespace cli

@@ -15,7 +15,7 @@ std::string value_text(const nlohmann::json& object, const std::string& key) {
   return object.contains(key) ? object[key].dump() : "not given";
 }
 
-/** An Error that names the first option that differs. */
+/// An Error that names the first option that differs.
 void check_same(const nlohmann::json& kept, const nlohmann::json& wanted, const std::filesystem::path& directory) {
   for (const auto& [key, value] : wanted.items()) {
     if (kept.contains(key) && kept[key] == value) continue;

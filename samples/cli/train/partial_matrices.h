@@ -10,11 +10,11 @@
 
 namespace cli {
 
-/** The directory where a quantization keeps finished matrices until all are, a file each. */
+/// The directory where a quantization keeps finished matrices until all are, a file each.
 class PartialMatrices {
  public:
-  /** Make the directory, or take up what an earlier run left there; an Error if that was made with other options.
-   *  \param made_with  what the matrices depend on: an object of strings and numbers. */
+  /// Make the directory, or take up what an earlier run left there; an Error if that was made with other options.
+  /// \param made_with  what the matrices depend on: an object of strings and numbers.
   PartialMatrices(std::filesystem::path directory, const nlohmann::ordered_json& made_with);
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -22,7 +22,7 @@ class PartialMatrices {
   bool holds(const std::string& name) const;
   bool is_empty() const;
   void keep(const std::string& name, std::span<const std::byte> bytes) const;
-  /** The directory and these files. */
+  /// The directory and these files.
   void remove(std::span<const llama::LinearLayer> layers) const;
 
  private:

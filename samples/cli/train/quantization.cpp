@@ -52,7 +52,7 @@ llama::MatrixHandle quantize_layer(kvq_context* context, const llama::Checkpoint
   }
 }
 
-/** Quantizes what an earlier run has not finished. */
+/// Quantizes what an earlier run has not finished.
 class Quantizer {
  public:
   Quantizer(const Quantization& quantization, const llama::Checkpoint& checkpoint, const PartialMatrices& partial,
@@ -126,7 +126,7 @@ std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, const st
   return results;
 }
 
-/** The matrices, and what else the checkpoint holds. */
+/// The matrices, and what else the checkpoint holds.
 void write_model(const std::filesystem::path& out, const llama::Checkpoint& checkpoint,
                  const std::vector<llama::LinearLayer>& layers, const PartialMatrices& partial) {
   llama::SafetensorsContent content;
@@ -146,7 +146,7 @@ void write_model(const std::filesystem::path& out, const llama::Checkpoint& chec
   file.finish();
 }
 
-/** What the matrices depend on. */
+/// What the matrices depend on.
 nlohmann::ordered_json made_with(const Quantization& quantization, uint64_t fingerprint, const std::string& note) {
   return {{"model", hexadecimal(fingerprint)}, {"scheme", quantization.scheme},
           {"seed", quantization.seed},         {"hessian", note},

@@ -10,7 +10,7 @@
 
 namespace cli {
 
-/** What to make of a model, and how. */
+/// What to make of a model, and how.
 struct Quantization {
   std::string model;  // directory
   std::string scheme;
@@ -22,7 +22,7 @@ struct Quantization {
   std::filesystem::path out;
   ComputeOptions compute;
 
-  /** Where finished matrices are kept meanwhile. */
+  /// Where finished matrices are kept meanwhile.
   std::filesystem::path partial() const { return out.string() + ".partial"; }
 };
 
@@ -48,11 +48,11 @@ struct QuantizedModel {
   double seconds() const;
 };
 
-/** A UsageError that lists all schemes if `scheme` is none. */
+/// A UsageError that lists all schemes if `scheme` is none.
 void check_scheme(const std::string& scheme);
 
-/** Quantize the linear layers of a model and write them with its other tensors to `quantization.out`. Finished matrices
- *  are kept in `partial()` meanwhile, which stays after an interruption and every other failure, and is taken up. */
+/// Quantize the linear layers of a model and write them with its other tensors to `quantization.out`. Finished matrices
+/// are kept in `partial()` meanwhile, which stays after an interruption and every other failure, and is taken up.
 QuantizedModel quantize_model(const Quantization& quantization);
 
 }  // namespace cli

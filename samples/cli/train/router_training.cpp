@@ -28,7 +28,7 @@ int64_t count_tokens(const RouterTraining& training) {
   return tokens;
 }
 
-/** The model's mean negative log-likelihood of a token. */
+/// The model's mean negative log-likelihood of a token.
 double measure_loss(Engine& engine, const RouterTraining& training) {
   Progress progress("loss", count_tokens(training));
   llama::Session session(engine.model, engine.context.get(), nullptr);
@@ -47,7 +47,7 @@ double measure_loss(Engine& engine, const RouterTraining& training) {
   return sum / tokens;
 }
 
-/** A layer's part of a text enters the trainer as a whole, so the model takes a whole window at once. */
+/// A layer's part of a text enters the trainer as a whole, so the model takes a whole window at once.
 void collect(Engine& engine, kvq_router_trainer* trainer, const RouterTraining& training) {
   const auto n_layers = int64_t{engine.model.config().n_layers};
   Progress progress("pages", count_tokens(training) * n_layers);

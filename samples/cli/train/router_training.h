@@ -24,7 +24,7 @@ struct TrainedRouter {
   double training_seconds = 0.0;
 };
 
-/** Run the model over the windows, each a text by itself, and train routers on what it computes. */
+/// Run the model over the windows, each a text by itself, and train routers on what it computes.
 TrainedRouter train_router(Engine& engine, const RouterTraining& training);
 
 }  // namespace cli
