@@ -1,11 +1,11 @@
 #include "cuda_backend.h"
 
 #include "attend_workspace.h"
+#include "codecs.h"
 #include "core/error.h"
 #include "cuda_error.h"
 #include "kernels/append.h"
 #include "kernels/attend.h"
-#include "page_order.h"
 #include "page_table.h"
 
 #include <algorithm>
@@ -206,6 +206,21 @@ void CudaBackend::write(const PageFormat& format, const std::byte* host, std::by
   staging_->done(stream_);
 }
 
+bool CudaBackend::knows(const PageFormat& format) const { return cuda::knows(format); }
+
+// No codec that is known needs training.
+std::shared_ptr<const Resident> CudaBackend::make_resident(Allocator& /*allocator*/, const Codec& codec,
+                                                           std::shared_ptr<const Trained> /*trained*/) {
+  fail(KVQ_E_UNSUPPORTED, "cuda does not compute with %s yet", codec.name);
+}
+
+Owned<LayerContext> CudaBackend::make_context(Allocator& /*allocator*/, const Codec& codec,
+                                              const Resident& /*resident*/, int32_t /*layer*/,
+                                              const PageFormat& /*format*/, const OptionValues& /*options*/,
+                                              const PositionTurns& /*turns*/) {
+  fail(KVQ_E_UNSUPPORTED, "cuda does not compute with %s yet", codec.name);
+}
+
 Owned<LayerMirror> CudaBackend::make_mirror(Allocator& allocator, int32_t kv_heads) {
   return make_owned<PageTable>(allocator, *this, allocator, kv_heads);
 }
@@ -242,8 +257,9 @@ AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
 }
 
 // Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
-void CudaBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
+void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, LayerMirror* mirror,
                          Allocator& /*scratch*/) {
+  const std::span<const PageWrite> writes = grouped.list();
   if (writes.empty()) return;
   const Call call(*this);
   auto* table = static_cast<PageTable*>(mirror);

@@ -15,7 +15,7 @@ namespace kvq::cuda {
 class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, private Pages, private Attention {
  public:
   explicit CudaBackend(const DeviceOptions& options);
   ~CudaBackend() override;
@@ -23,21 +23,13 @@ class CudaBackend final : public Backend {
   const char* name() const override { return "cuda"; }
   const char* isa() const override { return isa_; }
   void set_stream(void* stream) override;
-  bool knows(const PageFormat& format) const override { return !format.uses_codebook(); }
   bool recording() override;
 
-  std::byte* allocate(Allocator& allocator, size_t bytes) override;
-  void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
-  void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
-  void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
-
-  Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
-  void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
-  void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
-              Allocator& scratch) override;
-
-  Owned<Workspace> make_workspace(Allocator& allocator) override;
-  void attend(const AttendBatch& batch, Workspace& workspace) override;
+  Pages& pages() override { return *this; }
+  Attention& attention() override { return *this; }
+  Facet<Weighing> weighing() override { return Facet<Weighing>::missing("cuda does not weigh tokens yet"); }
+  Facet<Voting> voting() override { return Facet<Voting>::missing("cuda does not route pages yet"); }
+  Facet<Linear> linear() override { return Facet<Linear>::missing("cuda does not multiply by packed matrices yet"); }
 
   // For the objects that live on this device.
   class Call;
@@ -48,6 +40,24 @@ class CudaBackend final : public Backend {
   void release_device(Allocator& account, void* pointer, size_t bytes) noexcept;
 
  private:
+  bool knows(const PageFormat& format) const override;
+  std::shared_ptr<const Resident> make_resident(Allocator& allocator, const Codec& codec,
+                                                std::shared_ptr<const Trained> trained) override;
+  Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident, int32_t layer,
+                                   const PageFormat& format, const OptionValues& options,
+                                   const PositionTurns& turns) override;
+  std::byte* allocate(Allocator& allocator, size_t bytes) override;
+  void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
+  void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
+  void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
+
+  Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
+  void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
+  void append(const TokenBatch& tokens, const PageWrites& writes, LayerMirror* mirror, Allocator& scratch) override;
+
+  Owned<Workspace> make_workspace(Allocator& allocator) override;
+  void attend(const AttendBatch& batch, Workspace& workspace) override;
+
   bool is_capturing() const;
   AppendArguments append_arguments(const TokenBatch& tokens) const;
   int32_t device_;

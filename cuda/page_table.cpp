@@ -1,9 +1,9 @@
 #include "page_table.h"
 
+#include "codecs.h"
 #include "core/error.h"
 #include "cuda_backend.h"
 #include "cuda_error.h"
-#include "page_order.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,26 +1,17 @@
 // What kernels know about pages: records in device memory, and where a side's numbers lie.
 #pragma once
 
-#include <cstdint>
+#include "formats/float16/layout.h"
+#include "formats/integer/layout.h"
 
-#if defined(__CUDACC__)
-#define KVQ_HOST_DEVICE __host__ __device__
-#else
-#define KVQ_HOST_DEVICE
-#endif
+#include <cstdint>
 
 namespace kvq::cuda {
 
-inline constexpr int32_t kSlots = 32;
-inline constexpr int32_t kMaxHeadDim = 256;
+inline constexpr int32_t kSlots = kPageSlots;
+inline constexpr int32_t kMaxHeadDim = kvq::kMaxHeadDim;
 
-/// How a page side is stored, without its Hadamard flag.
-enum class Kind : uint32_t { kFloat16 = 0, kInt8 = 1, kInt4 = 2, kInt3 = 3, kInt2 = 4 };
-
-KVQ_HOST_DEVICE constexpr int32_t code_bits(Kind kind) {
-  if (kind == Kind::kFloat16) return 16;
-  return kind == Kind::kInt8 ? 8 : (kind == Kind::kInt4 ? 4 : (kind == Kind::kInt3 ? 3 : 2));
-}
+KVQ_HOST_DEVICE constexpr int32_t code_bits(Kind kind) { return kind == Kind::kFloat16 ? 16 : integer::bits_of(kind); }
 
 /// A page's format in 16 bits: kind and Hadamard flag of keys, the same of values, log2(group / 32).
 struct FormatCode {
@@ -54,24 +45,22 @@ struct SideBytes {
   KVQ_HOST_DEVICE constexpr int32_t bytes() const { return (codes + 2 * scales + 63) / 64 * 64; }
 };
 
-/// 32-bit words that hold a token's channels (keys) or a channel's tokens (values): rows of the word array.
-KVQ_HOST_DEVICE constexpr int32_t code_rows(Kind kind, int32_t reduction) {
-  // Bits of an element's first field, by kind; INT3 has a second field of one bit. A table in a number, since kernels
-  // would take longer over branches or memory.
-  const auto bits = static_cast<uint32_t>(uint64_t{0x0202040810} >> (8U * static_cast<uint32_t>(kind))) & 0xFFU;
-  const auto elements = static_cast<uint32_t>(reduction);
-  return static_cast<int32_t>((elements * bits + 31U) / 32U + (kind == Kind::kInt3 ? (elements + 31U) / 32U : 0U));
-}
+KVQ_HOST_DEVICE constexpr int32_t value_lanes(int32_t head_dim) { return side_plane(Side::kValues, 1, head_dim).lanes; }
 
-KVQ_HOST_DEVICE constexpr int32_t value_lanes(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+KVQ_HOST_DEVICE constexpr SideBytes side_bytes(Side side, Kind kind, int32_t group, int32_t head_dim) {
+  if (kind == Kind::kFloat16) return {static_cast<int32_t>(float16::plane(side, head_dim).bytes()), 0};
+  const integer::Layout layout{side, integer::bits_of(kind), head_dim, group};
+  return {static_cast<int32_t>(layout.code_bytes()), 2 * layout.scales()};
+}
 
 KVQ_HOST_DEVICE constexpr SideBytes key_bytes(Kind kind, int32_t head_dim) {
-  return {code_rows(kind, head_dim) * kSlots * 4, kind == Kind::kFloat16 ? 0 : 2 * head_dim};
+  return side_bytes(Side::kKeys, kind, 32, head_dim);
 }
 
+/// Groups have 32 << group_shift channels: no division by what is not known when compiling.
 KVQ_HOST_DEVICE constexpr SideBytes value_bytes(Kind kind, int32_t group_shift, int32_t head_dim) {
-  const int32_t groups = (head_dim + (32 << group_shift) - 1) >> (5 + group_shift);
-  return {code_rows(kind, kSlots) * value_lanes(head_dim) * 4, kind == Kind::kFloat16 ? 0 : 2 * kSlots * groups};
+  if (group_shift == 0) return side_bytes(Side::kValues, kind, 32, head_dim);
+  return side_bytes(Side::kValues, kind, group_shift == 1 ? 64 : 128, head_dim);
 }
 
 /// The bytes of either side where groups have 32 channels and the head size is a multiple of that: no word is padded.
@@ -79,9 +68,25 @@ KVQ_HOST_DEVICE constexpr SideBytes full_bytes(Kind kind, bool keys, int32_t hea
   if (kind == Kind::kFloat16) return {kSlots * head_dim * 2, 0};
   return {kSlots * head_dim * code_bits(kind) / 8, keys ? 2 * head_dim : 2 * kSlots * (head_dim / 32)};
 }
-static_assert(full_bytes(Kind::kInt3, true, 96).codes == key_bytes(Kind::kInt3, 96).codes &&
-              full_bytes(Kind::kInt2, false, 32).codes == value_bytes(Kind::kInt2, 0, 32).codes &&
-              full_bytes(Kind::kInt8, false, 64).scales == value_bytes(Kind::kInt8, 0, 64).scales);
+
+/// What kernels take for granted of the formats' layouts, at every head size that they serve.
+constexpr bool fits_formats(Kind kind) {
+  for (int32_t head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
+    const SideBytes keys = key_bytes(kind, head_dim);
+    const SideBytes values = value_bytes(kind, 0, head_dim);
+    if (keys.codes % (4 * kSlots) != 0 || values.codes % (4 * value_lanes(head_dim)) != 0) return false;  // whole rows
+    if (head_dim % 32 != 0) continue;
+    const SideBytes full_keys = full_bytes(kind, true, head_dim);
+    const SideBytes full_values = full_bytes(kind, false, head_dim);
+    if (full_keys.codes != keys.codes || full_keys.scales != keys.scales || full_values.codes != values.codes ||
+        full_values.scales != values.scales) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(fits_formats(Kind::kFloat16) && fits_formats(Kind::kInt8) && fits_formats(Kind::kInt4) &&
+              fits_formats(Kind::kInt3) && fits_formats(Kind::kInt2));
 
 // On the device the bytes of a page side are permuted, so that kernels read them as they lie, without bank conflicts
 // and without moving halves: 16-byte chunks of codes trade places within a line of 128 bytes, and of every four scales

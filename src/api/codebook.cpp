@@ -1,6 +1,4 @@
-#include "api/boundary.h"
-#include "api/handles.h"
-#include "api/trained_file.h"
+#include "api/trained_handle.h"
 #include "io/codebook_file.h"
 
 #include <algorithm>
@@ -52,26 +50,12 @@ kvq_codebook_info describe(const ModelCodebook& codebook) {
 
 kvq_status kvq_codebook_load(kvq_context* context, const void* buffer, size_t size, kvq_codebook** out,
                              kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
-  return guarded(error, [&] {
-    require(context, "context");
-    require(buffer, "buffer");
-    require(out, "out");
-    Allocator& allocator = context->allocator;
-    auto codebook = std::allocate_shared<const ModelCodebook>(
-        StlAllocator<ModelCodebook>(allocator),
-        io::read_codebook(allocator, {static_cast<const std::byte*>(buffer), size}));
-    *out = make_owned<kvq_codebook>(allocator, allocator, std::move(codebook)).release();
-  });
+  return load_trained(context, buffer, size, out, error, io::read_codebook);
 }
 
 kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t capacity, size_t* size,
                              kvq_error* error) {
-  return guarded(error, [&] {
-    require(codebook, "codebook");
-    require(size, "size");
-    hand_over(io::codebook_file(codebook->allocator, *codebook->shared), buffer, capacity, *size);
-  });
+  return save_trained(codebook, "codebook", buffer, capacity, size, error, io::codebook_file);
 }
 
 kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codebook_info* info, kvq_error* error) {
@@ -98,6 +82,5 @@ kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int32_t lay
 }
 
 void kvq_codebook_destroy(kvq_codebook* codebook) {
-  if (codebook == nullptr) return;
-  Deleter<kvq_codebook>(codebook->allocator, sizeof(kvq_codebook), alignof(kvq_codebook))(codebook);
+  if (codebook != nullptr) destroy(codebook, codebook->allocator);
 }

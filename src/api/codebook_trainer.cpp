@@ -120,7 +120,5 @@ kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* trainer, kvq_
 }
 
 void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer) {
-  if (trainer == nullptr) return;
-  Deleter<kvq_codebook_trainer>(trainer->allocator, sizeof(kvq_codebook_trainer),
-                                alignof(kvq_codebook_trainer))(trainer);
+  if (trainer != nullptr) destroy(trainer, trainer->allocator);
 }

@@ -37,7 +37,7 @@ AllocatorHooks hooks_of(const kvq_context_options& options) {
 
 Owned<Backend> make_backend(const kvq_context_options& options, Allocator& allocator, Parallel& parallel) {
   if (options.device == KVQ_DEVICE_CPU) {
-    return make_owned<cpu::CpuBackend>(allocator, cpu::find_table(options.cpu_isa), parallel);
+    return make_owned<cpu::CpuBackend>(allocator, allocator, cpu::find_table(options.cpu_isa), parallel);
   }
   const DeviceOptions device{.index = options.device_index,
                              .stream = options.stream,

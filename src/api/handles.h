@@ -4,7 +4,7 @@
 #include "cache/policy.h"
 #include "cache/sequence.h"
 #include "core/parallel.h"
-#include "formats/commvq/model_coder.h"
+#include "formats/commvq/model_codebook.h"
 #include "router/router.h"
 #include "weights/matrix.h"
 
@@ -34,50 +34,60 @@ struct kvq_policy : kvq::Policy {
 
 struct kvq_cache : kvq::Cache {
   kvq_cache(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
-            std::shared_ptr<const kvq::ModelCoder> shared_coder, std::shared_ptr<const kvq::ModelRouter> shared_router)
-      : kvq::Cache(context.allocator, *context.backend, options, policy, std::move(shared_coder),
-                   std::move(shared_router)) {}
+            kvq::CacheTraining trained)
+      : kvq::Cache(context.allocator, *context.backend, options, policy, std::move(trained)) {}
 };
 
 struct kvq_sequence : kvq::Sequence {
   using kvq::Sequence::Sequence;
 };
 
-/// Caches hold `shared` and a coder made from it, which outlive the handle.
-struct kvq_codebook {
-  kvq_codebook(kvq::Allocator& source, std::shared_ptr<const kvq::ModelCodebook> codebook)
-      : allocator(source), shared(std::move(codebook)) {}
+namespace kvq::api {
 
-  /// One for all caches that exist at the same time.
-  std::shared_ptr<const kvq::ModelCoder> coder(kvq::Parallel& parallel) const {
-    const std::lock_guard lock(coder_mutex);
-    std::shared_ptr<const kvq::ModelCoder> made = last_coder.lock();
-    if (made == nullptr) {
-      made = std::allocate_shared<const kvq::ModelCoder>(kvq::StlAllocator<kvq::ModelCoder>(allocator), allocator,
-                                                         parallel, shared);
-      last_coder = made;
-    }
+/// What was trained. Caches hold `shared` and what the backend made of it, which outlive the handle.
+template <typename Data>
+struct TrainedHandle {
+  TrainedHandle(Allocator& source, std::shared_ptr<const Data> data) : allocator(source), shared(std::move(data)) {}
+
+  /// One for all caches that exist at the same time; `make` makes it.
+  template <typename Make>
+  std::shared_ptr<const Resident> resident(const Make& make) const {
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<const Resident> made = last.lock();
+    if (made == nullptr) last = made = make(shared);
     return made;
   }
 
-  kvq::Allocator& allocator;
-  std::shared_ptr<const kvq::ModelCodebook> shared;
-  mutable std::mutex coder_mutex;
-  mutable std::weak_ptr<const kvq::ModelCoder> last_coder;
+  Allocator& allocator;
+  std::shared_ptr<const Data> shared;
+  mutable std::mutex mutex;
+  mutable std::weak_ptr<const Resident> last;
 };
 
-/// Caches hold `shared`, which outlives the handle.
-struct kvq_router {
-  kvq_router(kvq::Allocator& source, std::shared_ptr<const kvq::ModelRouter> router);
+/// Destroy a handle that lies in `allocator`.
+template <typename Handle>
+void destroy(Handle* handle, Allocator& allocator) {
+  Deleter<Handle>(allocator, sizeof(Handle), alignof(Handle))(handle);
+}
 
-  kvq::Allocator& allocator;
-  std::shared_ptr<const kvq::ModelRouter> shared;
+}  // namespace kvq::api
+
+struct kvq_codebook : kvq::api::TrainedHandle<kvq::ModelCodebook> {
+  using TrainedHandle::TrainedHandle;
+};
+
+struct kvq_router : kvq::api::TrainedHandle<kvq::ModelRouter> {
+  kvq_router(kvq::Allocator& source, std::shared_ptr<const kvq::ModelRouter> router);
   kvq::String experts;  // their names
 };
 
-struct qp_matrix : kvq::weights::Matrix {
-  qp_matrix(kvq_context& owner, kvq::weights::Matrix&& matrix) : Matrix(std::move(matrix)), context(owner) {}
+/// A packed matrix lies where the context computes with it; what it is, the host knows too.
+struct qp_matrix {
+  qp_matrix(kvq_context& owner, kvq::weights::Matrix&& matrix);
+
   kvq_context& context;
+  kvq::weights::MatrixInfo info;
+  kvq::Owned<kvq::Resident> resident;
 };
 
 // Usage counts these objects by the size of their base.

@@ -1,6 +1,4 @@
-#include "api/boundary.h"
-#include "api/handles.h"
-#include "api/trained_file.h"
+#include "api/trained_handle.h"
 #include "core/checks.h"
 #include "core/tensor.h"
 #include "io/matrix_file.h"
@@ -9,13 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
+#include <vector>
 
 using namespace kvq;
 using namespace kvq::api;
 
 namespace {
-
-constexpr int32_t kMostShared = 1024;
 
 void require_dtype(kvq_dtype dtype, const char* argument) {
   if (!is_dtype(dtype)) fail(KVQ_E_ARGUMENT, "%s is %d, must be KVQ_F32, KVQ_F16 or KVQ_BF16", argument, dtype);
@@ -49,6 +47,13 @@ qp_matrix* hand_out(kvq_context& context, weights::Matrix&& matrix) {
   return make_owned<qp_matrix>(context.allocator, context, std::move(matrix)).release();
 }
 
+/// The matrix in host memory; one that has to be read back goes to `copy`.
+const weights::Matrix& read(const qp_matrix& matrix, std::optional<weights::Matrix>& copy) {
+  const auto linear = matrix.context.backend->linear();
+  if (linear) return linear->read(*matrix.resident, copy);
+  return static_cast<const HostMatrix&>(*matrix.resident).matrix;
+}
+
 /// That the matrices can be multiplied by in one call.
 void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
   const qp_matrix& first = *matrices[0];
@@ -56,18 +61,28 @@ void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
   for (int32_t i = 0; i < n; ++i) {
     const qp_matrix& each = *matrices[i];
     if (&each.context != &first.context) fail(KVQ_E_MISMATCH, "matrices[%d] and matrices[0] are of two contexts", i);
-    if (each.in != first.in) {
-      fail(KVQ_E_MISMATCH, "matrices[%d] has %d inputs, matrices[0] has %d", i, each.in, first.in);
+    if (each.info.in != first.info.in) {
+      fail(KVQ_E_MISMATCH, "matrices[%d] has %d inputs, matrices[0] has %d", i, each.info.in, first.info.in);
     }
-    if (each.signs.empty()) continue;
-    if (rotated != nullptr && rotated->signs != each.signs) {
+    if (each.info.signs.empty()) continue;
+    if (rotated != nullptr && rotated->info.signs != each.info.signs) {
       fail(KVQ_E_MISMATCH, "matrices[%d] rotates its inputs differently: quantize with the same seed", i);
     }
     rotated = &each;
   }
 }
 
+/// Where the context multiplies by it, or kept for a context that does not multiply.
+Owned<Resident> make_resident(kvq_context& context, weights::Matrix&& matrix) {
+  const auto linear = context.backend->linear();
+  if (linear) return linear->make_resident(context.allocator, std::move(matrix));
+  return make_owned<HostMatrix>(context.allocator, std::move(matrix));
+}
+
 }  // namespace
+
+qp_matrix::qp_matrix(kvq_context& owner, weights::Matrix&& matrix)
+    : context(owner), info(matrix), resident(make_resident(owner, std::move(matrix))) {}
 
 int32_t qp_scheme_count(void) { return static_cast<int32_t>(weights::all_schemes().size()); }
 
@@ -122,11 +137,12 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
 kvq_status qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_row, int64_t rows, float* w, kvq_error* error) {
   return guarded(error, [&] {
     require(matrix, "matrix");
-    require_range(first_row, 0, matrix->out, "first_row");
-    require_range(rows, 0, matrix->out - first_row, "rows");
+    require_range(first_row, 0, matrix->info.out, "first_row");
+    require_range(rows, 0, matrix->info.out - first_row, "rows");
     require(w, "w");
-    weights::dequantize_rows(*matrix, static_cast<int32_t>(first_row), static_cast<int32_t>(rows),
-                             {w, static_cast<size_t>(rows) * static_cast<size_t>(matrix->in)});
+    std::optional<weights::Matrix> copy;
+    weights::dequantize_rows(read(*matrix, copy), static_cast<int32_t>(first_row), static_cast<int32_t>(rows),
+                             {w, static_cast<size_t>(rows) * static_cast<size_t>(matrix->info.in)});
   });
 }
 
@@ -142,7 +158,7 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
                             kvq_dtype dtype, kvq_error* error) {
   return guarded(error, [&] {
     require(matrices, "matrices");
-    require_range(n, 1, kMostShared, "n");
+    require_range(n, 1, kMostSharedMatrices, "n");
     require(x, "x");
     require(y, "y");
     require_range(batch, 1, INT32_MAX, "batch");
@@ -152,16 +168,17 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
       require(y[i], "y");
     }
     require_shared_inputs(matrices, n);
-    std::array<const weights::Matrix*, kMostShared> plain;
-    std::copy_n(matrices, n, plain.begin());
     kvq_context& context = matrices[0]->context;
-    context.backend->linear({.matrices = {plain.data(), static_cast<size_t>(n)},
-                             .x = x,
-                             .x_dtype = dtype,
-                             .batch = batch,
-                             .y = y,
-                             .y_dtype = dtype},
-                            context.allocator);
+    Linear& linear = context.backend->linear().require();
+    std::array<const Resident*, kMostSharedMatrices> residents;
+    std::transform(matrices, matrices + n, residents.begin(),
+                   [](const qp_matrix* matrix) { return matrix->resident.get(); });
+    linear.multiply({.matrices = {residents.data(), static_cast<size_t>(n)},
+                     .x = x,
+                     .x_dtype = dtype,
+                     .batch = batch,
+                     .y = y,
+                     .y_dtype = dtype});
   });
 }
 
@@ -169,14 +186,15 @@ kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq
   return guarded(error, [&] {
     require(matrix, "matrix");
     require_struct(info, "info");
-    info->has_bias = matrix->bias.empty() ? 0 : 1;
-    info->out = matrix->out;
-    info->in = matrix->in;
-    info->bytes = matrix->weight_bytes() + matrix->bias.size() * sizeof(float);
-    info->bits = matrix->true_bits();
-    info->error = matrix->error;
-    info->proxy_error = matrix->proxy_error;
-    info->scheme = qp_scheme_name(weights::index_of(matrix->scheme));
+    const weights::MatrixInfo& found = matrix->info;
+    info->has_bias = found.has_bias ? 1 : 0;
+    info->out = found.out;
+    info->in = found.in;
+    info->bytes = found.bytes;
+    info->bits = found.bits;
+    info->error = found.error;
+    info->proxy_error = found.proxy_error;
+    info->scheme = qp_scheme_name(weights::index_of(found.scheme));
   });
 }
 
@@ -196,7 +214,10 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
     }
     io::SafetensorsWriter file(matrices[0]->context.allocator);
     io::begin_matrix_file(file);
-    for (int32_t i = 0; i < n; ++i) io::add_matrix(file, names[i], *matrices[i]);
+    std::vector<std::optional<weights::Matrix>> copies(static_cast<size_t>(n));  // until the file has been written
+    for (int32_t i = 0; i < n; ++i) {
+      io::add_matrix(file, names[i], read(*matrices[i], copies[static_cast<size_t>(i)]));
+    }
     file.finish();
     hand_over(file, buffer, capacity, *size);
   });
@@ -216,6 +237,5 @@ kvq_status qp_matrix_load(kvq_context* context, const void* buffer, size_t size,
 }
 
 void qp_matrix_destroy(qp_matrix* matrix) {
-  if (matrix == nullptr) return;
-  Deleter<qp_matrix>(matrix->context.allocator, sizeof(qp_matrix), alignof(qp_matrix))(matrix);
+  if (matrix != nullptr) destroy(matrix, matrix->context.allocator);
 }

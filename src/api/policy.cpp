@@ -46,5 +46,5 @@ kvq_status kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, 
 }
 
 void kvq_policy_destroy(kvq_policy* policy) {
-  if (policy != nullptr) Deleter<kvq_policy>(policy->allocator, sizeof(kvq_policy), alignof(kvq_policy))(policy);
+  if (policy != nullptr) destroy(policy, policy->allocator);
 }

@@ -1,6 +1,4 @@
-#include "api/boundary.h"
-#include "api/handles.h"
-#include "api/trained_file.h"
+#include "api/trained_handle.h"
 #include "io/router_file.h"
 #include "router/model_router.h"
 
@@ -51,28 +49,14 @@ kvq_router_group_info describe_group(const ModelRouter& router, int32_t index) {
 }  // namespace
 
 kvq_router::kvq_router(Allocator& source, std::shared_ptr<const ModelRouter> router)
-    : allocator(source), shared(std::move(router)), experts(io::experts_text(source, shared->experts)) {}
+    : TrainedHandle(source, std::move(router)), experts(io::experts_text(source, shared->experts)) {}
 
 kvq_status kvq_router_load(kvq_context* context, const void* buffer, size_t size, kvq_router** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
-  return guarded(error, [&] {
-    require(context, "context");
-    require(buffer, "buffer");
-    require(out, "out");
-    Allocator& allocator = context->allocator;
-    auto router = std::allocate_shared<const ModelRouter>(
-        StlAllocator<ModelRouter>(allocator),
-        io::read_router(allocator, {static_cast<const std::byte*>(buffer), size}));
-    *out = make_owned<kvq_router>(allocator, allocator, std::move(router)).release();
-  });
+  return load_trained(context, buffer, size, out, error, io::read_router);
 }
 
 kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capacity, size_t* size, kvq_error* error) {
-  return guarded(error, [&] {
-    require(router, "router");
-    require(size, "size");
-    hand_over(io::router_file(router->allocator, *router->shared), buffer, capacity, *size);
-  });
+  return save_trained(router, "router", buffer, capacity, size, error, io::router_file);
 }
 
 kvq_status kvq_router_describe(const kvq_router* router, kvq_router_info* info, kvq_error* error) {
@@ -94,6 +78,5 @@ kvq_status kvq_router_describe_group(const kvq_router* router, int32_t group, kv
 }
 
 void kvq_router_destroy(kvq_router* router) {
-  if (router == nullptr) return;
-  Deleter<kvq_router>(router->allocator, sizeof(kvq_router), alignof(kvq_router))(router);
+  if (router != nullptr) destroy(router, router->allocator);
 }

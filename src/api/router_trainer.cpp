@@ -10,8 +10,8 @@ using namespace kvq::api;
 
 struct kvq_router_trainer : RouterTrainer {
   kvq_router_trainer(kvq_context& context, const kvq_cache_options& cache, const Policy& policy,
-                     const std::shared_ptr<const ModelCoder>& coder, const RouterTrainerOptions& options)
-      : RouterTrainer(context.allocator, context.parallel, *context.backend, cache, policy, coder, options),
+                     const CacheTraining& training, const RouterTrainerOptions& options)
+      : RouterTrainer(context.allocator, context.parallel, *context.backend, cache, policy, training, options),
         allocator(context.allocator) {}
 
   Allocator& allocator;
@@ -49,10 +49,9 @@ RouterTrainerOptions checked(const kvq_router_trainer_options& options) {
   return result;
 }
 
-/// Whether caches could be made that store all pages as one expert does; the coder of those with codes, or null.
-std::shared_ptr<const ModelCoder> check_experts(kvq_context& context, const kvq_cache_options& cache,
-                                                const kvq_policy& policy) {
-  std::shared_ptr<const ModelCoder> coder;
+/// Whether caches could be made that store all pages as one expert does; what was trained for those that need it.
+CacheTraining check_experts(kvq_context& context, const kvq_cache_options& cache, const kvq_policy& policy) {
+  CacheTraining training;
   for (const FormatPair& expert : policy.experts) {
     kvq_policy stored(context.allocator, Policy(context.allocator));
     stored.keys = expert.keys;
@@ -62,10 +61,10 @@ std::shared_ptr<const ModelCoder> check_experts(kvq_context& context, const kvq_
     kvq_error_init(&error);
     const kvq_status status = kvq_cache_create(&context, &cache, &stored, &made, &error);
     if (status != KVQ_OK) fail(status, "cache with expert %s: %s", format_pair_name(expert).c_str(), error.message);
-    if (made->coder != nullptr) coder = made->coder;
+    if (made->training.pages != nullptr) training = made->training;
     kvq_cache_destroy(made);
   }
-  return coder;
+  return training;
 }
 
 }  // namespace
@@ -96,8 +95,8 @@ kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cache_optio
     }
     if (policy->experts.empty()) fail(KVQ_E_ARGUMENT, "policy has no router with experts");
     const RouterTrainerOptions how = checked(*options);
-    const auto coder = check_experts(*context, *cache, *policy);
-    *out = make_owned<kvq_router_trainer>(context->allocator, *context, *cache, *policy, coder, how).release();
+    const CacheTraining training = check_experts(*context, *cache, *policy);
+    *out = make_owned<kvq_router_trainer>(context->allocator, *context, *cache, *policy, training, how).release();
   });
 }
 
@@ -136,6 +135,5 @@ kvq_status kvq_router_trainer_result(const kvq_router_trainer* trainer, kvq_rout
 }
 
 void kvq_router_trainer_destroy(kvq_router_trainer* trainer) {
-  if (trainer == nullptr) return;
-  Deleter<kvq_router_trainer>(trainer->allocator, sizeof(kvq_router_trainer), alignof(kvq_router_trainer))(trainer);
+  if (trainer != nullptr) destroy(trainer, trainer->allocator);
 }

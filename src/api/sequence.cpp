@@ -14,7 +14,6 @@ void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const c
   require(cache, "cache");
   require(sequence, argument);
   if (&sequence->cache != cache) fail(KVQ_E_ARGUMENT, "%s belongs to another cache", argument);
-  follow_replays(*sequence);
 }
 
 }  // namespace
@@ -32,6 +31,7 @@ kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_s
   if (out != nullptr) *out = nullptr;
   return guarded(error, [&] {
     require_owner(cache, parent, "parent");
+    follow_replays(*parent);
     require(out, "out");
     *out = make_owned<kvq_sequence>(cache->allocator, *cache, *parent).release();
   });
@@ -40,14 +40,14 @@ kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_s
 kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32_t length, kvq_error* error) {
   return guarded(error, [&] {
     require_owner(cache, sequence, "sequence");
+    follow_replays(*sequence);
     if (length < 0) fail(KVQ_E_ARGUMENT, "length is %d, must not be negative", length);
     truncate(*sequence, length);
   });
 }
 
 void kvq_sequence_destroy(kvq_sequence* sequence) {
-  if (sequence == nullptr) return;
-  Deleter<kvq_sequence>(sequence->cache.allocator, sizeof(kvq_sequence), alignof(kvq_sequence))(sequence);
+  if (sequence != nullptr) destroy(sequence, sequence->cache.allocator);
 }
 
 kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int32_t* out, kvq_error* error) {
@@ -63,6 +63,7 @@ kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int3
 kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens, kvq_error* error) {
   return guarded(error, [&] {
     require_owner(cache, sequence, "sequence");
+    follow_replays(*sequence);
     if (tokens < 0) fail(KVQ_E_ARGUMENT, "tokens is %d, must not be negative", tokens);
     reserve(*sequence, tokens);
   });
@@ -82,6 +83,7 @@ kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, voi
                              size_t* size, kvq_error* error) {
   return guarded(error, [&] {
     require_owner(cache, sequence, "sequence");
+    follow_replays(*sequence);
     require(size, "size");
     *size = io::snapshot_size(*sequence);
     if (buffer == nullptr) return;
@@ -106,6 +108,7 @@ kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, i
                       kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
   return guarded(error, [&] {
     require_owner(cache, sequence, "sequence");
+    follow_replays(*sequence);
     require_range(layer, 0, cache->n_layers - 1, "layer");
     require_range(n, 1, INT32_MAX, "n");
     require(k, "k");
@@ -125,6 +128,7 @@ kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_comp
                         kvq_error* error) {
   return guarded(error, [&] {
     require_owner(cache, sequence, "sequence");
+    follow_replays(*sequence);
     kvq_compress_options chosen;
     kvq_compress_options_init(&chosen);
     if (options != nullptr) {
@@ -143,6 +147,7 @@ kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* seque
                                int32_t begin, int32_t n, float* k, float* v, int32_t* positions, kvq_error* error) {
   return guarded(error, [&] {
     require_owner(cache, sequence, "sequence");
+    follow_replays(*sequence);
     require_range(layer, 0, cache->n_layers - 1, "layer");
     require_range(kv_head, 0, cache->kv_heads - 1, "kv_head");
     decode(*sequence, {layer, kv_head, begin, n}, {k, v, positions});

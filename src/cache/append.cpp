@@ -52,9 +52,22 @@ class AppendPlan {
     memory_.clear();
   }
 
-  /// `tokens`: with positions, if they are known.
-  void prepare(const TokenBatch& tokens) {
-    if (cache_.layers[static_cast<size_t>(layer_)].is_routed()) route(tokens);
+  /// Where a router chooses formats: those of the pages that are sealed. Comes first. `tokens`: with positions, if they
+  /// are known.
+  void route(const TokenBatch& tokens) {
+    if (!cache_.layers[static_cast<size_t>(layer_)].is_routed()) return;
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      for_each_page(head, [this, head](const Step& step) {
+        if (stays_float16(step.index, step.pages)) return;
+        routed_.add(head, step.index, step.old, step.token,
+                    positions_.subspan(static_cast<size_t>(step.token), static_cast<size_t>(step.take)));
+      });
+    }
+    routed_.choose(tokens, sequence_.length(layer_) + n());
+  }
+
+  /// Make every page, run and list.
+  void prepare() {
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
       for (PageRun* run : sequence_.runs_of(sequence_.list_index(layer_, head))) {
         if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
@@ -67,7 +80,7 @@ class AppendPlan {
   }
 
   std::span<const int32_t> positions() const { return positions_; }
-  std::span<const PageWrite> writes() const { return memory_.writes; }
+  PageWrites writes() const { return cache_.page_writes(layer_, memory_.writes); }
 
   void commit() noexcept {
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
@@ -114,18 +127,6 @@ class AppendPlan {
       use(Step{index, old, token, take, pages});
       token += take;
     }
-  }
-
-  /// Choose the formats of the pages that are sealed.
-  void route(const TokenBatch& tokens) {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      for_each_page(head, [this, head](const Step& step) {
-        if (stays_float16(step.index, step.pages)) return;
-        routed_.add(head, step.index, step.old, step.token,
-                    positions_.subspan(static_cast<size_t>(step.token), static_cast<size_t>(step.take)));
-      });
-    }
-    routed_.choose(tokens, sequence_.length(layer_) + n());
   }
 
   bool stays_float16(int32_t index, int32_t pages) const {
@@ -177,12 +178,19 @@ class AppendPlan {
       if (!consecutive) std::copy_n(positions_.begin() + token, take, stored + kept);
     }
     const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
-    if (staged != nullptr && !in_place) {
-      memory_.writes.push_back({staged, count, head, 0, 0, change.page->data, format, index, first, positions});
-      return;
-    }
-    memory_.writes.push_back({old != nullptr ? old->data : nullptr, kept, head, token, take,
-                              in_place ? old->data : change.page->data, format, index, first, positions});
+    // A page that a router has seen lies in FP16 already, its tokens included.
+    const bool is_staged = staged != nullptr && !in_place;
+    const std::byte* source = old != nullptr ? old->data : nullptr;
+    memory_.writes.push_back({.source = is_staged ? staged : source,
+                              .kept = is_staged ? count : kept,
+                              .head = head,
+                              .token_begin = is_staged ? 0 : token,
+                              .token_count = is_staged ? 0 : take,
+                              .target = in_place ? old->data : change.page->data,
+                              .format = format,
+                              .index = index,
+                              .first_position = first,
+                              .positions = positions});
   }
 
   PageRun*& staged_run(int32_t head, const PageFormat* format) {
@@ -294,17 +302,6 @@ void record_append(Sequence& sequence, int32_t layer, const TokenBatch& tokens, 
   sequence.recorded = true;
 }
 
-/// Do to the lists what a backend did, which appended `tokens` to a layer in turn.
-void follow(Sequence& sequence, int32_t layer, int32_t tokens) {
-  // No more than a page at a time: pages are then the same as those that the backend chose.
-  for (int32_t n = 0; tokens > 0; tokens -= n) {
-    n = std::min(tokens, kPageSlots);
-    AppendPlan plan(sequence, layer, n, nullptr);
-    plan.prepare(sequence.cache.no_tokens(layer));
-    plan.commit();
-  }
-}
-
 }  // namespace
 
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
@@ -315,42 +312,23 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
     record_append(sequence, layer, tokens, positions);
     return;
   }
-  follow_replays(sequence);
   check_positions(sequence, layer, n, positions);
   AppendPlan plan(sequence, layer, n, positions);
   tokens.positions = plan.positions();
   tokens.after = sequence.state(layer, n, tokens.positions.back());
-  plan.prepare(tokens);
-  cache.backend.append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
+  plan.route(tokens);
+  plan.prepare();
+  cache.backend.pages().append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
   plan.commit();
 }
 
-void follow_replays(const Sequence& sequence) {
-  if (!sequence.recorded || sequence.cache.backend.recording()) return;
-  // The lists as the device has them are the sequence's state: nothing that a caller can see changes.
-  auto& behind = const_cast<Sequence&>(sequence);
-  const std::lock_guard lock(behind.replayed_mutex);
-  Cache& cache = behind.cache;
-  Vector<int32_t> lengths(behind.layers.size(), 0, StlAllocator<int32_t>(cache.allocator));
-  cache.backend.read_lengths(behind.mirrors, lengths);
-  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    const int32_t replayed = lengths[static_cast<size_t>(layer)] - behind.length(layer);
-    if (replayed <= 0) continue;
-    follow(behind, layer, replayed);
-    behind.mirror(layer)->agreed(behind.counts(layer));
-  }
-}
-
-void publish(Sequence& sequence) {
-  for (int32_t layer = 0; layer < static_cast<int32_t>(sequence.mirrors.size()); ++layer) {
-    const Reserve* reserve = sequence.reserve(layer);
-    for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
-      sequence.published_lists[static_cast<size_t>(head)] = sequence.list(layer, head).data();
-    }
-    const ReservedPages pages = reserve != nullptr ? reserve->view() : ReservedPages{};
-    sequence.mirror(layer)->publish(sequence.published_lists.data(), sequence.counts(layer),
-                                    sequence.state(layer, 0, sequence.last_position(layer)),
-                                    reserve != nullptr ? &pages : nullptr);
+void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {
+  // No more than a page at a time: pages are then the same as those that the backend chose.
+  for (int32_t n = 0; tokens > 0; tokens -= n) {
+    n = std::min(tokens, kPageSlots);
+    AppendPlan plan(sequence, layer, n, nullptr);
+    plan.prepare();
+    plan.commit();
   }
 }
 

@@ -64,7 +64,7 @@ AttendBatch AttendRequest::run() {
   batch.out_dtype = batch_.out_dtype;
   batch.softcap = batch_.logit_softcap;
   batch.window = batch_.sliding_window;
-  cache_.backend.attend(batch, *cache_.workspace);
+  cache_.backend.attention().attend(batch, *cache_.workspace);
   return batch;
 }
 

@@ -25,7 +25,7 @@ void set_rope(const kvq_cache_options& options, Rope& rope) {
 }  // namespace
 
 Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
-             std::shared_ptr<const ModelCoder> coder_, std::shared_ptr<const ModelRouter> router_)
+             CacheTraining training_)
     : n_layers(options.n_layers),
       q_heads(options.q_heads),
       kv_heads(options.kv_heads),
@@ -34,12 +34,9 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       model_id(options.model_id),
       sink(policy != nullptr ? policy->sink : 0),
       recent(policy != nullptr ? policy->recent : 1),
-      effort(policy != nullptr ? policy->effort : CodingEffort{}),
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
-      way(policy != nullptr ? policy->way : AttentionWay::kAuto),
       votes(policy != nullptr ? policy->votes : Votes::kLayer),
-      coder(std::move(coder_)),
-      router(std::move(router_)),
+      training(std::move(training_)),
       backend(backend_),
       allocator(context, options.max_bytes, "cache"),
       page_allocator(allocator, 0, "cache"),
@@ -49,54 +46,63 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       formats(StlAllocator<PageFormat>(allocator)),
       sealed(StlAllocator<const PageFormat*>(allocator)),
       layers(StlAllocator<Layer>(allocator)),
-      workspace(backend.make_workspace(work_allocator)),
+      contexts(StlAllocator<Owned<LayerContext>>(allocator)),
+      workspace(backend.attention().make_workspace(work_allocator)),
       attend_sequences(StlAllocator<AttendSequence>(work_allocator)),
       attend_lists(StlAllocator<const Page* const*>(work_allocator)),
       attend_counts(StlAllocator<int32_t>(work_allocator)),
       attend_positions(StlAllocator<int32_t>(work_allocator)) {
   set_rope(options, rope);
-  if (coder != nullptr || router != nullptr) turns.emplace(allocator, rope);
+  if (training.pages != nullptr || training.router != nullptr) turns.emplace(allocator, rope);
   const Policy plain(allocator);
   const Policy& chosen = policy != nullptr ? *policy : plain;
-  const CodebookShape codebook = coder != nullptr ? coder->codebook().shape : CodebookShape{};
-  if (router != nullptr) {
-    add_routed_layers(chosen, codebook);
+  if (training.router != nullptr) {
+    add_routed_layers(chosen);
   } else {
-    add_layers(chosen, codebook);
+    add_layers(chosen);
+  }
+  if (training.pages != nullptr) {
+    contexts.reserve(layers.size());
+    for (int32_t layer = 0; layer < n_layers; ++layer) contexts.push_back(make_context(chosen, layer));
   }
   table_bytes_ = allocator.bytes() - work_allocator.bytes();
 }
 
-void Cache::add_layers(const Policy& policy, const CodebookShape& codebook) {
+void Cache::add_layers(const Policy& policy) {
   const size_t choices = policy.overrides.size() + 1;
   formats.reserve(std::min(static_cast<size_t>(n_layers), choices * choices));
   layers.reserve(static_cast<size_t>(n_layers));
   sealed.reserve(static_cast<size_t>(n_layers));  // layers point into it
   for (int32_t layer = 0; layer < n_layers; ++layer) {
-    sealed.push_back(intern(policy.sealed_format(layer, head_dim, codebook)));
+    const auto [keys, values] = policy.formats(layer);
+    sealed.push_back(intern({keys, values, head_dim, training.pages.get()}));
     layers.push_back({{&sealed.back(), 1}, sealed.back()->keys.hadamard, sealed.back()->values.hadamard});
   }
 }
 
-void Cache::add_routed_layers(const Policy& policy, const CodebookShape& codebook) {
+void Cache::add_routed_layers(const Policy& policy) {
   formats.reserve(policy.experts.size());
   bool hadamard_keys = false;
   bool hadamard_values = false;
   for (const FormatPair& expert : policy.experts) {
-    sealed.push_back(intern({expert.keys, expert.values, head_dim, codebook}));
+    sealed.push_back(intern({expert.keys, expert.values, head_dim, training.pages.get()}));
     hadamard_keys = hadamard_keys || expert.keys.hadamard;
     hadamard_values = hadamard_values || expert.values.hadamard;
   }
   layers.assign(static_cast<size_t>(n_layers), {sealed, hadamard_keys, hadamard_values});
 }
 
-std::optional<LayerCodes> Cache::codes(int32_t layer) const {
-  // At most one of the formats has codes.
+Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
+  // At most one of the formats needs training.
   for (const PageFormat* format : layers[static_cast<size_t>(layer)].formats) {
-    if (!format->uses_codebook()) continue;
-    return LayerCodes{coder->layer(layer), *turns, effort, way, format->values.is_coded()};
+    for (const Side side : {Side::kKeys, Side::kValues}) {
+      const Codec& codec = codec_of(format->side(side).kind);
+      if (!codec.needs_training()) continue;
+      return backend.pages().make_context(allocator, codec, *training.resident_pages, layer, *format,
+                                          policy.options.of(codec), *turns);
+    }
   }
-  return std::nullopt;
+  return {nullptr, Deleter<LayerContext>(allocator, 0, 0)};
 }
 
 size_t Cache::run_number(int32_t layer, const PageFormat* format) const {
@@ -124,7 +130,7 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
           .positions = {},
           .hadamard_keys = formats_of.hadamard_keys,
           .hadamard_values = formats_of.hadamard_values,
-          .codes = codes(layer),
+          .context = context(layer),
           .after = {}};
 }
 
@@ -148,7 +154,7 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
           .any_hadamard_keys = formats_of.hadamard_keys,
           .any_hadamard_values = formats_of.hadamard_values,
           .routed = formats_of.is_routed(),
-          .codes = codes(layer)};
+          .context = context(layer)};
 }
 
 PageRun* Cache::make_run(const PageFormat* format, int32_t capacity) {
@@ -156,7 +162,7 @@ PageRun* Cache::make_run(const PageFormat* format, int32_t capacity) {
   void* memory = allocator.allocate(record_bytes, alignof(PageRun));
   auto* run = new (memory) PageRun{.format = format, .capacity = capacity};
   try {
-    run->data = backend.allocate(page_allocator, run->data_bytes());
+    run->data = backend.pages().allocate(page_allocator, run->data_bytes());
   } catch (...) {
     allocator.release(memory, record_bytes, alignof(PageRun));
     throw;
@@ -168,7 +174,7 @@ PageRun* Cache::make_run(const PageFormat* format, int32_t capacity) {
 void Cache::release(PageRun* run) noexcept {
   if (run == nullptr || run->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   (run->format->is_float16() ? account.float16_bytes : account.sealed_bytes) -= run->data_bytes();
-  backend.release(page_allocator, run->data, run->data_bytes());
+  backend.pages().release(page_allocator, run->data, run->data_bytes());
   allocator.release(run, run->record_bytes(), alignof(PageRun));
 }
 

@@ -4,7 +4,7 @@
 #include "cache/policy.h"
 #include "core/position_turns.h"
 #include "core/rope.h"
-#include "formats/commvq/model_coder.h"
+#include "formats/codec.h"
 #include "router/router.h"
 
 #include <algorithm>
@@ -15,12 +15,19 @@
 
 namespace kvq {
 
+/// What training made for a cache's model, each with what the backend made of it; null where the policy needs none.
+struct CacheTraining {
+  std::shared_ptr<const Trained> pages;  // for the formats that mean nothing without it
+  std::shared_ptr<const Resident> resident_pages;
+  std::shared_ptr<const ModelRouter> router;
+  std::shared_ptr<const Resident> resident_router;
+};
+
 /// What every sequence of a cache shares: shapes, page formats, memory accounts and work space.
 class Cache {
  public:
-  /// `coder`: of the codebook that the policy asks for, else null. `router`: the same.
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
-        std::shared_ptr<const ModelCoder> coder, std::shared_ptr<const ModelRouter> router);
+        CacheTraining training);
 
   struct Layer {
     std::span<const PageFormat* const> formats;  // of sealed pages: one, or those that a router chooses among
@@ -34,8 +41,14 @@ class Cache {
       return std::any_of(formats.begin(), formats.end(), [](const PageFormat* each) { return each->spans_heads(); });
     }
   };
-  /// What a backend needs beside pages in the formats of a layer; null without a codebook.
-  std::optional<LayerCodes> codes(int32_t layer) const;
+  /// What a backend needs beside pages in the formats of a layer; null if it needs nothing.
+  const LayerContext* context(int32_t layer) const {
+    return contexts.empty() ? nullptr : contexts[static_cast<size_t>(layer)].get();
+  }
+  /// Pages of a layer as units of writing.
+  PageWrites page_writes(int32_t layer, std::span<const PageWrite> list) const {
+    return {list, layers[static_cast<size_t>(layer)].spans_heads() ? kv_heads : 1};
+  }
   /// Runs that a list takes its pages from, one for each format of sealed pages.
   size_t runs_of_list() const { return layers.front().formats.size(); }
   /// Which of them a format of a layer has.
@@ -70,23 +83,21 @@ class Cache {
   uint64_t model_id;
   int32_t sink;
   int32_t recent;
-  CodingEffort effort;
   Eviction eviction;
-  AttentionWay way;
   Votes votes;
-  std::shared_ptr<const ModelCoder> coder;    // null: no layer uses a codebook
-  std::shared_ptr<const ModelRouter> router;  // null: each layer seals its pages in one format
+  CacheTraining training;  // its router is null: each layer seals its pages in one format
 
   Backend& backend;
   Allocator allocator;       // everything of this cache
   Allocator page_allocator;  // page data, a child of `allocator`
   Allocator work_allocator;  // work space of attend, a child of `allocator`
   Rope rope;
-  std::optional<PositionTurns> turns;  // with a coder or a router
+  std::optional<PositionTurns> turns;  // with anything trained
   PageFormat float16;                  // format of open, recent and sink pages
   Vector<PageFormat> formats;          // distinct sealed formats; never reallocated
   Vector<const PageFormat*> sealed;    // [n_layers], or the formats that a router chooses among
   Vector<Layer> layers;
+  Vector<Owned<LayerContext>> contexts;  // [n_layers], or empty if no format needs any
   Owned<Workspace> workspace;
   Vector<AttendSequence> attend_sequences;  // reused by attend
   Vector<const Page* const*> attend_lists;
@@ -107,8 +118,9 @@ class Cache {
   uint64_t table_bytes_ = 0;
   PageRun* make_run(const PageFormat* format, int32_t capacity);
   const PageFormat* intern(const PageFormat& format);
-  void add_layers(const Policy& policy, const CodebookShape& codebook);
-  void add_routed_layers(const Policy& policy, const CodebookShape& codebook);
+  void add_layers(const Policy& policy);
+  void add_routed_layers(const Policy& policy);
+  Owned<LayerContext> make_context(const Policy& policy, int32_t layer);
 };
 
 }  // namespace kvq

@@ -15,7 +15,6 @@ class PageReader {
       : sequence_(sequence),
         layer_(layer),
         head_(head),
-        codes_(sequence.cache.codes(layer)),
         bytes_(StlAllocator<std::byte>(sequence.cache.allocator)),
         pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr,
                StlAllocator<const std::byte*>(sequence.cache.allocator)),
@@ -34,7 +33,7 @@ class PageReader {
     for (size_t i = 0; i < pages; ++i) {
       const auto head = all ? static_cast<int32_t>(i) : head_;
       std::byte* to = bytes_.data() + i * format.bytes();
-      sequence_.cache.backend.read(format, sequence_.list(layer_, head)[index]->data, to);
+      sequence_.cache.backend.pages().read(format, sequence_.list(layer_, head)[index]->data, to);
       pages_[static_cast<size_t>(head)] = to;
     }
   }
@@ -54,19 +53,12 @@ class PageReader {
     for (size_t head = 0; head < sides_.size(); ++head) {
       sides_[head] = pages_[head] != nullptr ? pages_[head] + format.offset(side) : nullptr;
     }
-    return {side,
-            format,
-            head_,
-            sides_.data(),
-            codes_.has_value() ? &codes_->coder.numbers : nullptr,
-            &sequence_.cache.rope,
-            positions_.data()};
+    return {side, format, layer_, head_, sides_.data(), &sequence_.cache.rope, positions_.data()};
   }
 
   const Sequence& sequence_;
   const int32_t layer_;
   const int32_t head_;
-  const std::optional<LayerCodes> codes_;
   const Page* page_ = nullptr;
   Vector<std::byte> bytes_;
   Vector<const std::byte*> pages_;  // [kv_heads], null where not read

@@ -100,7 +100,8 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
     make(layer, {first, last}, writes);
     first = last;
   }
-  if (!writes.empty()) cache_.backend.append(cache_.no_tokens(layer), writes, nullptr, cache_.allocator);
+  if (writes.empty()) return;
+  cache_.backend.pages().append(cache_.no_tokens(layer), cache_.page_writes(layer, writes), nullptr, cache_.allocator);
 }
 
 /// Pages of a head, in FP16 from `staging` on.
@@ -132,7 +133,7 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
     choosers.push_back(&page);
   }
   if (routed.empty()) return;
-  const int32_t decider = cache_.router->shape.deciding_layer(layer);
+  const int32_t decider = cache_.training.router->shape.deciding_layer(layer);
   Vector<const Sequence::PageList*> deciding{StlAllocator<const Sequence::PageList*>(cache_.allocator)};
   for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&list_to_be(decider, head));
   Vector<const PageFormat*> formats(routed.size(), nullptr, StlAllocator<const PageFormat*>(cache_.allocator));
@@ -169,7 +170,16 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
     page->first_position = positions.front();
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
     cache_.set_count(page, count);
-    writes.push_back({data, count, head, 0, 0, page->data, format, full.index, page->first_position, page->positions});
+    writes.push_back({.source = data,
+                      .kept = count,
+                      .head = head,
+                      .token_begin = 0,
+                      .token_count = 0,
+                      .target = page->data,
+                      .format = format,
+                      .index = full.index,
+                      .first_position = page->first_position,
+                      .positions = page->positions});
   }
 }
 

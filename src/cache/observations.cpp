@@ -15,7 +15,7 @@ namespace {
 void weigh(Cache& cache, const AttendBatch& batch, std::span<Vector<float>> masses) {
   Vector<float*> targets{StlAllocator<float*>(cache.allocator)};
   for (Vector<float>& mass : masses) targets.push_back(mass.data());
-  cache.backend.weigh(batch, cache.eviction.group, *cache.workspace, targets);
+  cache.backend.weighing().require().weigh(batch, cache.eviction.group, *cache.workspace, targets);
 }
 
 /// The same for queries that were kept.

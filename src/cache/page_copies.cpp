@@ -17,7 +17,16 @@ void PageCopies::add(const Page& original, int32_t slots) {
   pages_.push_back(copy);
   copy->first_position = original.first_position;
   if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
-  writes_.push_back({original.data, slots, 0, 0, 0, copy->data, original.format(), 0, 0, nullptr});
+  writes_.push_back({.source = original.data,
+                     .kept = slots,
+                     .head = 0,
+                     .token_begin = 0,
+                     .token_count = 0,
+                     .target = copy->data,
+                     .format = original.format(),
+                     .index = 0,
+                     .first_position = 0,
+                     .positions = nullptr});
 }
 
 void PageCopies::run() {
@@ -32,9 +41,9 @@ void PageCopies::run() {
                         .positions = {},
                         .hadamard_keys = false,
                         .hadamard_values = false,
-                        .codes = std::nullopt,
+                        .context = nullptr,
                         .after = {}};
-  cache_.backend.append(none, writes_, nullptr, cache_.allocator);
+  cache_.backend.pages().append(none, {writes_, 1}, nullptr, cache_.allocator);
   writes_.clear();
 }
 

@@ -2,8 +2,7 @@
 
 #include "core/memory.h"
 #include "eviction/eviction.h"
-#include "formats/commvq/attention_way.h"
-#include "formats/commvq/coding_effort.h"
+#include "formats/codec.h"
 #include "formats/format_name.h"
 
 #include <optional>
@@ -30,9 +29,8 @@ struct Policy {
   SideFormat values;
   int32_t sink = 0;    // first pages that stay FP16
   int32_t recent = 1;  // newest pages that stay FP16, the open one included
-  CodingEffort effort;
   Eviction eviction;
-  AttentionWay way = AttentionWay::kAuto;  // to attend to pages with codes
+  CodecOptions options;  // of formats that have some
   Vector<Override> overrides;
   Vector<FormatPair> experts;  // formats that a router chooses among, those with more bits first; empty: no router
   Votes votes = Votes::kLayer;
@@ -46,11 +44,6 @@ struct Policy {
       of_values = each.values.value_or(of_values);
     }
     return {of_keys, of_values};
-  }
-
-  PageFormat sealed_format(int32_t layer, int32_t head_dim, const CodebookShape& codebook) const {
-    const auto [of_keys, of_values] = formats(layer);
-    return {of_keys, of_values, head_dim, codebook};
   }
 };
 

@@ -220,7 +220,7 @@ void reserve(Sequence& sequence, int32_t tokens) {
     fail(KVQ_E_ARGUMENT, "tokens is %d: layer %d holds %d and can hold at most %d", tokens, layer,
          sequence.length(layer), INT32_MAX);
   }
-  if (tokens != 0 && cache.router != nullptr) {
+  if (tokens != 0 && cache.training.router != nullptr) {
     fail(KVQ_E_UNSUPPORTED, "tokens is %d: pages cannot be made ahead where a router chooses their formats", tokens);
   }
   if (tokens == 0) {

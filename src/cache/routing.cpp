@@ -36,7 +36,7 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
                     std::span<const Sequence::PageList* const> deciding, std::span<const PageFormat*> formats) {
   Cache& cache = sequence.cache;
   const auto& experts = cache.layers[static_cast<size_t>(layer)].formats;
-  const RouterShape& shape = cache.router->shape;
+  const RouterShape& shape = cache.training.router->shape;
   if (shape.deciding_layer(layer) != layer) {
     for (size_t i = 0; i < pages.size(); ++i) {
       const Sequence::PageList& list = *deciding[static_cast<size_t>(pages[i].head)];
@@ -48,8 +48,8 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
   Vector<PageToRoute> asked{StlAllocator<PageToRoute>(cache.allocator)};
   for (const FullPage& each : pages) asked.push_back(each.page);
   Vector<int32_t> votes(pages.size() * experts.size(), 0, StlAllocator<int32_t>(cache.allocator));
-  const RouterNetwork& network = cache.router->groups[static_cast<size_t>(shape.group_of(layer))].network;
-  cache.backend.vote(asked, cache.rope, *cache.turns, network, votes);
+  cache.backend.voting().require().vote(asked, *cache.turns, *cache.training.resident_router, shape.group_of(layer),
+                                        votes);
 
   const auto heads = static_cast<size_t>(cache.kv_heads);
   const bool together = cache.votes == Votes::kLayer && is_same_for_all_heads(pages, heads);
@@ -77,15 +77,23 @@ void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t toke
   for (int32_t slot = 0; slot < kept; ++slot) full.page.positions[static_cast<size_t>(slot)] = old->position(slot);
   std::copy(positions.begin(), positions.end(), full.page.positions.begin() + kept);
   if (!positions.empty()) {
-    staged_.push_back({full.page.data, kept, head, token, static_cast<int32_t>(positions.size()), nullptr,
-                       &cache_.float16, index, full.page.positions.front(), nullptr});
+    staged_.push_back({.source = full.page.data,
+                       .kept = kept,
+                       .head = head,
+                       .token_begin = token,
+                       .token_count = static_cast<int32_t>(positions.size()),
+                       .target = nullptr,  // when all are known
+                       .format = &cache_.float16,
+                       .index = index,
+                       .first_position = full.page.positions.front(),
+                       .positions = nullptr});
   }
   pages_.push_back(full);
   is_put_together_.push_back(!positions.empty());
 }
 
 void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
-  const int32_t decider = cache_.router->shape.deciding_layer(layer_);
+  const int32_t decider = cache_.training.router->shape.deciding_layer(layer_);
   if (decider != layer_ && sequence_.length(decider) < length) {
     fail(KVQ_E_STATE,
          "layer is %d, whose pages have the formats of layer %d: append to that first, it holds %d tokens where %d are "
@@ -118,7 +126,7 @@ void RoutedPages::stage(const TokenBatch& tokens) {
     page.data = next;
     next += page_bytes;
   }
-  if (!staged_.empty()) cache_.backend.append(tokens, staged_, nullptr, cache_.allocator);
+  if (!staged_.empty()) cache_.backend.pages().append(tokens, {staged_, 1}, nullptr, cache_.allocator);
 }
 
 RoutedPages::Choice RoutedPages::next() {

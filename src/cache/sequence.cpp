@@ -15,7 +15,7 @@ namespace {
 Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
   Vector<Owned<LayerMirror>> mirrors{StlAllocator<Owned<LayerMirror>>(cache.allocator)};
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    Owned<LayerMirror> mirror = cache.backend.make_mirror(cache.allocator, cache.kv_heads);
+    Owned<LayerMirror> mirror = cache.backend.pages().make_mirror(cache.allocator, cache.kv_heads);
     if (mirror == nullptr) break;
     mirrors.reserve(static_cast<size_t>(cache.n_layers));
     mirrors.push_back(std::move(mirror));

@@ -113,9 +113,12 @@ class Sequence {
   }
 };
 
-/// Let the host's lists catch up with appends that a backend replayed. Everything that looks at a sequence begins with
-/// this; it only reads, as far as anybody can see, so several threads may call it.
+/// Let the host's lists catch up with appends that a backend replayed. The API's first step with every sequence that it
+/// is given; it only reads, as far as anybody can see, so several threads may call it.
 void follow_replays(const Sequence& sequence);
+
+/// Do to the lists of a layer what a backend did that appended `tokens` tokens.
+void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens);
 
 /// Tell the backend all that it has to know to append by itself.
 void publish(Sequence& sequence);

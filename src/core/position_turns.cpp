@@ -6,7 +6,8 @@
 namespace kvq {
 
 PositionTurns::PositionTurns(Allocator& allocator, const Rope& rope)
-    : pairs_(static_cast<size_t>(rope.pairs())),
+    : rope_(rope),
+      pairs_(static_cast<size_t>(rope.pairs())),
       rows_(static_cast<size_t>(kLevels * kDigits) * 2 * pairs_, StlAllocator<float>(allocator)),
       fixed_slots_(static_cast<size_t>(kDigits) * 2 * pairs_, StlAllocator<int16_t>(allocator)) {
   double unit = 1.0;

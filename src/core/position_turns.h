@@ -10,7 +10,10 @@ class PositionTurns {
  public:
   static constexpr int32_t kDigits = 32;  // level 0 are the slots of a page
 
+  /// `rope` must outlive this.
   PositionTurns(Allocator& allocator, const Rope& rope);
+
+  const Rope& rope() const { return rope_; }
 
   /// Rows are as those of a Rope table: cosines of all pairs, then sines.
   void turn(int32_t position, float* row) const;
@@ -28,6 +31,7 @@ class PositionTurns {
     return rows_.data() + static_cast<size_t>(level * kDigits + digit) * 2 * pairs_;
   }
 
+  const Rope& rope_;
   size_t pairs_;
   Vector<float> rows_;  // [kLevels][kDigits]{cos, sin}[pairs]
   Vector<int16_t> fixed_slots_;

@@ -1,5 +1,7 @@
 #include "formats/format_name.h"
 
+#include "formats/codec.h"
+
 namespace kvq {
 namespace {
 
@@ -7,22 +9,29 @@ constexpr std::string_view kHadamard = "+hadamard";
 
 }  // namespace
 
+std::string format_names() {
+  std::string list;
+  for (const Codec* codec : all_codecs()) {
+    for (const CodecKind& each : codec->kinds) list.append(list.empty() ? "" : ", ").append(each.name);
+  }
+  return list;
+}
+
 std::optional<SideFormat> parse_format(std::string_view name) {
-  if (name == "fp16") return SideFormat{};
-  if (name == "commvq") return SideFormat{.codec = Codec::kCommvq, .bits = 0};
   const bool hadamard = name.ends_with(kHadamard);
   if (hadamard) name.remove_suffix(kHadamard.size());
-  for (const int bits : {8, 4, 3, 2}) {
-    if (name != "int" + std::to_string(bits)) continue;
-    return SideFormat{.codec = Codec::kInteger, .bits = static_cast<uint8_t>(bits), .hadamard = hadamard};
+  for (const Codec* codec : all_codecs()) {
+    for (const CodecKind& each : codec->kinds) {
+      if (name == each.name && (codec->takes_hadamard || !hadamard)) {
+        return SideFormat{.kind = each.kind, .hadamard = hadamard};
+      }
+    }
   }
   return {};
 }
 
 std::string format_name(const SideFormat& format) {
-  if (format.codec == Codec::kFloat16) return "fp16";
-  if (format.codec == Codec::kCommvq) return "commvq";
-  std::string name = "int" + std::to_string(format.bits);
+  std::string name(describe(format.kind).name);
   if (format.hadamard) name += kHadamard;
   return name;
 }

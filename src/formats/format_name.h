@@ -8,9 +8,10 @@
 
 namespace kvq {
 
-inline constexpr const char* kFormatNames = "fp16, int8, int4, int3, int2, commvq";
+/// The names of all kinds, with commas.
+std::string format_names();
 
-/// `fp16`, `int8` … `int2` or `commvq`, with `+hadamard` after an integer format; nothing if it is not one of them.
+/// The name of a kind, with `+hadamard` after those that take it; nothing if it is not one of them.
 std::optional<SideFormat> parse_format(std::string_view name);
 /// The name that parse_format() reads; groups have none.
 std::string format_name(const SideFormat& format);

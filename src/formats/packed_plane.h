@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/host_device.h"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -18,25 +20,26 @@ struct PackedPlane {
   int32_t reduction;   // elements summed over; the last block is padded with zeros
   int32_t lanes;
 
-  constexpr int32_t block() const { return 32 / field_bits; }
-  constexpr int32_t blocks() const { return (reduction + block() - 1) / block(); }
-  constexpr size_t words() const { return static_cast<size_t>(blocks()) * static_cast<size_t>(lanes); }
-  constexpr size_t bytes() const { return words() * sizeof(uint32_t); }
+  KVQ_HOST_DEVICE constexpr int32_t block() const { return 32 / field_bits; }
+  // No division by what is not known when compiling: kernels compute it as they go.
+  KVQ_HOST_DEVICE constexpr int32_t blocks() const { return (reduction * field_bits + 31) / 32; }
+  KVQ_HOST_DEVICE constexpr size_t words() const { return static_cast<size_t>(blocks()) * static_cast<size_t>(lanes); }
+  KVQ_HOST_DEVICE constexpr size_t bytes() const { return words() * sizeof(uint32_t); }
 
-  constexpr size_t word(int32_t lane, int32_t element) const {
+  KVQ_HOST_DEVICE constexpr size_t word(int32_t lane, int32_t element) const {
     return static_cast<size_t>(element / block()) * static_cast<size_t>(lanes) + static_cast<size_t>(lane);
   }
-  constexpr int32_t shift(int32_t element) const {
+  KVQ_HOST_DEVICE constexpr int32_t shift(int32_t element) const {
     const int32_t within = element % block();
     if (field_bits == 16) return 16 * within;
     return 8 * (within % 4) + field_bits * (within / 4);
   }
 
-  constexpr uint32_t get(const uint32_t* words, int32_t lane, int32_t element) const {
+  KVQ_HOST_DEVICE constexpr uint32_t get(const uint32_t* words, int32_t lane, int32_t element) const {
     return (words[word(lane, element)] >> shift(element)) & ((1U << field_bits) - 1U);
   }
   /// The field must still be zero.
-  constexpr void put(uint32_t* words, int32_t lane, int32_t element, uint32_t value) const {
+  KVQ_HOST_DEVICE constexpr void put(uint32_t* words, int32_t lane, int32_t element, uint32_t value) const {
     words[word(lane, element)] |= value << shift(element);
   }
 };

@@ -2,48 +2,60 @@
 
 #include "core/limits.h"
 #include "core/rope.h"
-#include "formats/commvq/codebook.h"
-#include "formats/packed_plane.h"
+#include "formats/side_format.h"
 #include "kvq.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 namespace kvq {
 
-enum class Side : uint8_t { kKeys, kValues };
+/// What was trained for a model and gives its pages their meaning: a codebook. Only the codec that needs it looks
+/// inside. Immutable once it is shared.
+class Trained {
+ public:
+  Trained() = default;
+  virtual ~Trained() = default;
+  // A copy may be changed before it is shared.
+  Trained(const Trained& /*other*/) noexcept {}
+  Trained& operator=(const Trained& /*other*/) noexcept {
+    known_checksum_ = 0;
+    return *this;
+  }
 
-enum class Codec : uint8_t { kFloat16 = 0, kInteger = 1, kCommvq = 2 };
+  /// Of everything that decoding depends on: finds out whether pages were made with the same.
+  uint32_t checksum() const {
+    uint32_t sum = known_checksum_.load(std::memory_order_relaxed);
+    if (sum == 0) known_checksum_.store(sum = compute_checksum(), std::memory_order_relaxed);
+    return sum;
+  }
 
-/// The format of one side of a page, as a policy names it.
-struct SideFormat {
-  Codec codec = Codec::kFloat16;
-  uint8_t bits = 16;      // integer codes: 8, 4, 3 or 2; CommVQ: 0, its codebook says
-  bool hadamard = false;  // encoded after an orthonormal Hadamard rotation of the head
-  uint8_t group = 32;     // channels that share a scale in a value page
-
-  bool operator==(const SideFormat&) const = default;
-
-  bool is_coded() const { return codec == Codec::kCommvq; }
+ private:
+  virtual uint32_t compute_checksum() const = 0;
+  mutable std::atomic<uint32_t> known_checksum_{0};
 };
 
-/// Everything that a page's bytes depend on: formats of both sides, the head size, and the shape of the codebook if
-/// one of them uses it.
+/// Everything that a page's bytes depend on: formats of both sides, the head size, and what was trained if one of them
+/// needs it.
 class PageFormat {
  public:
-  PageFormat(const SideFormat& keys, const SideFormat& values, int32_t head_dim, const CodebookShape& codebook = {});
+  /// `trained`: outlives this; ignored unless a side needs it.
+  PageFormat(const SideFormat& keys, const SideFormat& values, int32_t head_dim, const Trained* trained = nullptr);
 
   bool operator==(const PageFormat&) const = default;
 
   const SideFormat& side(Side side) const { return side == Side::kKeys ? keys : values; }
-  bool is_float16() const { return keys.codec == Codec::kFloat16 && values.codec == Codec::kFloat16; }
-  bool uses_codebook() const { return keys.is_coded() || values.is_coded(); }
+  bool is_float16() const { return keys.kind == Kind::kFloat16 && values.kind == Kind::kFloat16; }
+  /// Whether a side means nothing without what was trained.
+  bool needs_training() const { return needs_training_; }
   /// Whether a page holds something of other heads' tokens: then it belongs together with the pages of all heads that
   /// hold the same tokens.
   bool spans_heads() const { return spans_heads_; }
   size_t key_bytes() const { return key_bytes_; }      // the key side, from offset 0, padded as both sides need it
   size_t value_bytes() const { return value_bytes_; }  // the value side, from offset key_bytes()
   size_t bytes() const { return key_bytes_ + value_bytes_; }
+  size_t bytes(Side side) const { return side == Side::kKeys ? key_bytes_ : value_bytes_; }
   /// Where a side begins.
   size_t offset(Side side) const { return side == Side::kKeys ? 0 : key_bytes_; }
 
@@ -51,34 +63,37 @@ class PageFormat {
   const SideFormat keys;
   const SideFormat values;
   const int32_t head_dim;
-  const CodebookShape codebook;  // n_layers 0: none
+  const Trained* const trained;  // null: neither side needs it, or it is not known yet
 
  private:
+  bool needs_training_;
   bool spans_heads_;
   size_t key_bytes_;
   size_t value_bytes_;
 };
 
-/// Lanes and reduction length of one side; lanes of values are padded so that vector loads of 16 words stay inside.
-constexpr PackedPlane side_plane(Side side, int32_t field_bits, int32_t head_dim) {
-  if (side == Side::kKeys) return {field_bits, head_dim, kPageSlots};
-  return {field_bits, kPageSlots, (head_dim + 15) / 16 * 16};
-}
+/// The positions of a page's slots.
+struct SlotPositions {
+  const int32_t* stored;  // [32], or null: they follow each other
+  int32_t first;
+
+  int32_t operator[](int32_t slot) const { return stored != nullptr ? stored[slot] : first + slot; }
+};
 
 /// One side of a page, to be decoded, and all that its format may need.
 struct EncodedSide {
   Side side;
   const PageFormat& format;
+  int32_t layer;
   int32_t head;
   /// The same side of the pages of all KV heads that hold the same tokens. Only that of `head` must be there unless
   /// the format spans heads.
   const std::byte* const* sides;
-  const LayerCodebook* codebook;  // null without one
   const Rope* rope;
   const int32_t* positions;  // [32]
 };
 
-/// Bytes of one side before padding; dispatches on the codec.
+/// Bytes of one side before padding.
 size_t side_bytes(Side side, const PageFormat& format);
 
 /// Decode `n` slots from `begin` to `[n, head_dim]` floats, keys rotated to their positions: the reference that every

@@ -1,7 +1,7 @@
 #include "io/policy_yaml.h"
 
 #include "core/error.h"
-#include "formats/commvq/key_encoder.h"
+#include "formats/codec.h"
 #include "formats/format_name.h"
 #include "io/eviction_yaml.h"
 #include "io/yaml_document.h"
@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace kvq::io {
 namespace {
@@ -29,7 +32,7 @@ SideFormat read_format_name(const YamlNode& node, const char* key, std::string_v
   if (name == "fp16+hadamard")
     fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
   fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.60s\", must be one of %s, with +hadamard after an int format", node.line,
-       key, node.scalar.c_str(), kFormatNames);
+       key, node.scalar.c_str(), format_names().c_str());
 }
 
 void read_group(const YamlNode& node, SideFormat& format) {
@@ -42,7 +45,7 @@ void read_group(const YamlNode& node, SideFormat& format) {
 
 SideFormat read_format_name(const YamlNode& node, const char* key) {
   if (node.kind != Kind::kScalar) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s must be the name of a format: %s", node.line, key, kFormatNames);
+    fail(KVQ_E_FORMAT, "yaml line %d: %s must be the name of a format: %s", node.line, key, format_names().c_str());
   }
   return read_format_name(node, key, node.scalar);
 }
@@ -63,11 +66,12 @@ SideFormat read_format(const YamlNode& node, const char* key) {
       fail_unknown(value, name, std::strcmp(key, "values") == 0 ? "format, hadamard, group" : "format, hadamard");
     }
   }
-  if (format.codec == Codec::kInteger) return format;
-  const char* what = format.codec == Codec::kFloat16 ? "fp16" : "commvq";
-  if (format.hadamard)
-    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for %s: rotation is for integer formats", node.line, what);
-  format.group = SideFormat{}.group;
+  const Codec& codec = codec_of(format.kind);
+  if (format.hadamard && !codec.takes_hadamard) {
+    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for %s: rotation is for integer formats", node.line,
+         format_name({.kind = format.kind}).c_str());
+  }
+  if (!codec.takes_groups) format.group = SideFormat{}.group;
   return format;
 }
 
@@ -103,32 +107,56 @@ void read_layers(const YamlNode& node, Policy& policy) {
   for (const YamlNode& item : node.items) policy.overrides.push_back(read_override(item));
 }
 
-AttentionWay read_way(const YamlNode& node) {
-  constexpr std::pair<std::string_view, AttentionWay> kWays[] = {{"auto", AttentionWay::kAuto},
-                                                                 {"tables", AttentionWay::kTables},
-                                                                 {"rebuild", AttentionWay::kRebuild},
-                                                                 {"decode", AttentionWay::kDecode}};
-  for (const auto& [name, way] : kWays) {
-    if (node.kind == Kind::kScalar && node.scalar == name) return way;
+std::string list_of(std::span<const std::string_view> names, const char* last) {
+  std::string list;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) list += i + 1 == names.size() ? last : ", ";
+    list += names[i];
   }
-  fail(KVQ_E_FORMAT, "yaml line %d: attention is \"%.40s\", must be auto, tables, rebuild or decode", node.line,
-       node.scalar.c_str());
+  return list;
 }
 
-/// How long to look for codes, and how to attend to them.
-void read_commvq(const YamlNode& node, Policy& policy) {
-  if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: commvq must be a map", node.line);
-  for (const auto& [name, value] : node.members) {
-    if (name == "beam") {
-      policy.effort.beam = read_int(value, "beam", 1, KeyEncoder::kMaxBeam);
-    } else if (name == "flips") {
-      policy.effort.flips = read_int(value, "flips", 0, INT_MAX);
-    } else if (name == "attention") {
-      policy.way = read_way(value);
-    } else {
-      fail_unknown(value, name, "beam, flips, attention");
-    }
+int32_t read_choice(const YamlNode& node, const CodecOption& option) {
+  for (size_t i = 0; node.kind == Kind::kScalar && i < option.choices.size(); ++i) {
+    if (node.scalar == option.choices[i]) return static_cast<int32_t>(i);
   }
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be %s", node.line, std::string(option.name).c_str(),
+       node.scalar.c_str(), list_of(option.choices, " or ").c_str());
+}
+
+/// What a policy says of how a codec works.
+void read_options(const YamlNode& node, const Codec& codec, OptionValues& values) {
+  if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: %s must be a map", node.line, codec.name);
+  for (const auto& [name, value] : node.members) {
+    const auto option = std::find_if(codec.options.begin(), codec.options.end(),
+                                     [wanted = name](const CodecOption& each) { return each.name == wanted; });
+    if (option == codec.options.end()) {
+      std::vector<std::string_view> names;
+      for (const CodecOption& each : codec.options) names.push_back(each.name);
+      fail_unknown(value, name, list_of(names, ", ").c_str());
+    }
+    values[static_cast<size_t>(option - codec.options.begin())] =
+        option->choices.empty() ? read_int(value, name.c_str(), option->low, option->high)
+                                : read_choice(value, *option);
+  }
+}
+
+/// The codec that has options under this name, or null.
+const Codec* codec_with_options(std::string_view name) {
+  const auto codecs = all_codecs();
+  const auto found = std::find_if(codecs.begin(), codecs.end(), [name](const Codec* codec) {
+    return name == codec->name && !codec->options.empty();
+  });
+  return found != codecs.end() ? *found : nullptr;
+}
+
+/// The names of codecs' options, each with a comma after it.
+std::string sections_of_codecs() {
+  std::string list;
+  for (const Codec* codec : all_codecs()) {
+    if (!codec->options.empty()) list.append(codec->name).append(", ");
+  }
+  return list;
 }
 
 /// The formats that a router chooses among.
@@ -143,7 +171,7 @@ void read_experts(const YamlNode& node, Policy& policy) {
           KVQ_E_FORMAT,
           "yaml line %d: an expert is \"%.60s\", must be one of %s, with +hadamard after an int format, or two of them "
           "with a slash, for keys and values",
-          item.line, item.scalar.c_str(), kFormatNames);
+          item.line, item.scalar.c_str(), format_names().c_str());
     }
     if (std::find(policy.experts.begin(), policy.experts.end(), *pair) != policy.experts.end()) {
       fail(KVQ_E_FORMAT, "yaml line %d: the expert \"%.60s\" is there twice", item.line, item.scalar.c_str());
@@ -192,14 +220,16 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
     policy.recent = read_int(value, "recent", 1, INT_MAX / kPageSlots);
   } else if (name == "layers") {
     read_layers(value, policy);
-  } else if (name == "commvq") {
-    read_commvq(value, policy);
+  } else if (const Codec* codec = codec_with_options(name)) {
+    read_options(value, *codec, policy.options.of(*codec));
   } else if (name == "eviction") {
     policy.eviction = read_eviction(value);
   } else if (name == "router") {
     read_router(value, policy);
   } else {
-    fail_unknown(value, name, "version, keys, values, sink, recent, layers, commvq, eviction, router");
+    const std::string known =
+        "version, keys, values, sink, recent, layers, " + sections_of_codecs() + "eviction, router";
+    fail_unknown(value, name, known.c_str());
   }
 }
 

@@ -28,8 +28,8 @@ struct SnapshotHeader {
   int32_t head_dim;
   int32_t rope_pairing;
   int32_t rotary_dim;
-  uint32_t codebook_checksum;  // 0 without a codebook
-  uint64_t rope_checksum;      // of inv_freq
+  uint32_t trained_checksum;  // of what pages were made with, a codebook; 0: nothing
+  uint64_t rope_checksum;     // of inv_freq
 };
 static_assert(sizeof(SnapshotHeader) == 64);
 
@@ -56,7 +56,8 @@ struct PageRecord {
 static_assert(sizeof(PageRecord) == 24);
 
 inline SideRecord side_record(const SideFormat& format) {
-  return {static_cast<uint8_t>(format.codec), format.bits, static_cast<uint8_t>(format.hadamard ? 1 : 0), format.group};
+  return {codec_of(format.kind).number, describe(format.kind).file_bits, static_cast<uint8_t>(format.hadamard ? 1 : 0),
+          format.group};
 }
 
 inline SnapshotHeader snapshot_header(const Cache& cache) {
@@ -71,7 +72,7 @@ inline SnapshotHeader snapshot_header(const Cache& cache) {
           .head_dim = cache.head_dim,
           .rope_pairing = cache.rope.pairing,
           .rotary_dim = cache.rope.rotary_dim,
-          .codebook_checksum = cache.coder != nullptr ? cache.coder->checksum() : 0,
+          .trained_checksum = cache.training.pages != nullptr ? cache.training.pages->checksum() : 0,
           .rope_checksum = checksum(frequencies)};
 }
 

@@ -59,7 +59,7 @@ void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes,
   check_match("rope pairing", static_cast<uint32_t>(found.rope_pairing), static_cast<uint32_t>(expected.rope_pairing));
   check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
   check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
-  check_match("codebooks (checksum)", found.codebook_checksum, expected.codebook_checksum);
+  check_match("codebooks (checksum)", found.trained_checksum, expected.trained_checksum);
 }
 
 bool same(const SideRecord& a, const SideRecord& b) {
@@ -171,7 +171,7 @@ class SequenceReader {
     Page* page = cache_.make_page(format, record.has_positions == 1, run, capacity);
     page->first_position = record.first_position;
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
-    cache_.backend.write(*format, data.data(), page->data);
+    cache_.backend.pages().write(*format, data.data(), page->data);
     cache_.set_count(page, record.count);
     return page;
   }

@@ -39,7 +39,7 @@ void put_page(const Cache& cache, const Page& page, Writer& writer) {
     std::memcpy(target, page.positions, sizeof(int32_t) * static_cast<size_t>(page.count));
   }
   std::byte* data = writer.reserve(page.format()->bytes());
-  cache.backend.read(*page.format(), page.data, data);
+  cache.backend.pages().read(*page.format(), page.data, data);
   if (page.count == kPageSlots) return;
   // Slots of an open page that hold nothing may still hold what was truncated.
   float16::clear_slots(Side::kKeys, cache.head_dim, page.count, kPageSlots, data);

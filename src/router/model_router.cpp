@@ -9,15 +9,10 @@
 namespace kvq {
 
 void check_router_shape(const RouterShape& shape, kvq_status status, const char* prefix) {
+  check_model_shape(shape.n_layers, shape.kv_heads, shape.head_dim, status, prefix);
   const auto check = [&](int32_t value, int32_t low, int32_t high, const char* field) {
     check_range(value, low, high, status, prefix, field);
   };
-  check(shape.n_layers, 1, kMaxLayers, "n_layers");
-  check(shape.kv_heads, 1, kMaxKvHeads, "kv_heads");
-  check(shape.head_dim, 8, kMaxHeadDim, "head_dim");
-  if (shape.head_dim % 8 != 0) {
-    fail(status, "%shead_dim is %d, must be a multiple of 8", prefix, shape.head_dim);
-  }
   check(shape.pairing, KVQ_ROPE_NONE, KVQ_ROPE_INTERLEAVED, "rope");
   check(shape.sharing, 1, kMaxLayers, "sharing");
   check(shape.n_experts, 2, kMaxExperts, "n_experts");

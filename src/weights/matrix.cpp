@@ -50,6 +50,17 @@ double Matrix::true_bits() const {
   return 8.0 * static_cast<double>(weight_bytes()) / (static_cast<double>(out) * static_cast<double>(in));
 }
 
+MatrixInfo::MatrixInfo(const Matrix& matrix)
+    : scheme(matrix.scheme),
+      out(matrix.out),
+      in(matrix.in),
+      has_bias(!matrix.bias.empty()),
+      bytes(matrix.bytes()),
+      bits(matrix.true_bits()),
+      error(matrix.error),
+      proxy_error(matrix.proxy_error),
+      signs(matrix.signs) {}
+
 namespace {
 
 /// Levels times their unit of the rows of a panel, [16, in].

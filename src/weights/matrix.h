@@ -50,6 +50,23 @@ struct Matrix {
   uint64_t weight_bytes() const;
   /// Bits a weight of these.
   double true_bits() const;
+  /// Of its arrays.
+  uint64_t bytes() const { return weight_bytes() + bias.size() * sizeof(float); }
+};
+
+/// What a matrix is, wherever its bytes are.
+struct MatrixInfo {
+  explicit MatrixInfo(const Matrix& matrix);
+
+  Scheme scheme;
+  int32_t out;
+  int32_t in;
+  bool has_bias;
+  uint64_t bytes;  // of codes, scales, signs and bias
+  double bits;     // a weight, without the bias
+  double error;
+  double proxy_error;
+  Vector<uint8_t> signs;  // of the rotation; empty in FP16
 };
 
 /// Rows of the matrix as it was before it was rotated, [count, in].

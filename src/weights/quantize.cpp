@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "core/scratch_pool.h"
+#include "core/scratch.h"
 #include "core/tensor.h"
 #include "weights/hessian.h"
 #include "weights/rotation.h"

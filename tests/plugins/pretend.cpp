@@ -18,7 +18,7 @@ void require_device(int32_t index) {
   if (index >= kDevices) fail(KVQ_E_UNSUPPORTED, "there is no pretend device %d", index);
 }
 
-class PretendBackend final : public Backend {
+class PretendBackend final : public Backend, private Pages, private Attention {
  public:
   PretendBackend(Allocator& allocator, const DeviceOptions& options) : allocator_(allocator), options_(options) {
     allocator_.reserve(kDeviceBytes);
@@ -39,24 +39,39 @@ class PretendBackend final : public Backend {
     options_.stream = stream;
   }
 
+  bool recording() override { return false; }
+  Pages& pages() override { return *this; }
+  Attention& attention() override { return *this; }
+  Facet<Weighing> weighing() override { return Facet<Weighing>::missing("the pretend device weighs nothing"); }
+  Facet<Voting> voting() override { return Facet<Voting>::missing("the pretend device lets nobody vote"); }
+  Facet<Linear> linear() override { return Facet<Linear>::missing("the pretend device multiplies nothing"); }
+
+ private:
   std::byte* allocate(Allocator& /*allocator*/, size_t /*bytes*/) override { refuse(); }
   void release(Allocator& /*allocator*/, std::byte* /*data*/, size_t /*bytes*/) noexcept override {}
   void read(const PageFormat& /*format*/, const std::byte* /*data*/, std::byte* /*host*/) override { refuse(); }
   void write(const PageFormat& /*format*/, const std::byte* /*host*/, std::byte* /*data*/) override { refuse(); }
-  bool knows(const kvq::PageFormat& format) const override { return !format.uses_codebook(); }
-  bool recording() override { return false; }
+  bool knows(const PageFormat& format) const override { return !format.needs_training(); }
+  std::shared_ptr<const Resident> make_resident(Allocator& /*allocator*/, const Codec& /*codec*/,
+                                                std::shared_ptr<const Trained> /*trained*/) override {
+    refuse();
+  }
+  Owned<LayerContext> make_context(Allocator& /*allocator*/, const Codec& /*codec*/, const Resident& /*resident*/,
+                                   int32_t /*layer*/, const PageFormat& /*format*/, const OptionValues& /*options*/,
+                                   const PositionTurns& /*turns*/) override {
+    refuse();
+  }
   Owned<LayerMirror> make_mirror(Allocator& /*allocator*/, int32_t /*kv_heads*/) override { refuse(); }
   void read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) override {
     refuse();
   }
-  void append(const TokenBatch& /*tokens*/, std::span<const PageWrite> /*writes*/, LayerMirror* /*mirror*/,
+  void append(const TokenBatch& /*tokens*/, const PageWrites& /*writes*/, LayerMirror* /*mirror*/,
               Allocator& /*scratch*/) override {
     refuse();
   }
   Owned<Workspace> make_workspace(Allocator& /*allocator*/) override { refuse(); }
   void attend(const AttendBatch& /*batch*/, Workspace& /*workspace*/) override { refuse(); }
 
- private:
   Allocator& allocator_;
   DeviceOptions options_;
   void* memory_ = nullptr;

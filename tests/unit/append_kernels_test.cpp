@@ -14,7 +14,8 @@
 #include "backend/cpu/dispatch/isa.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
-#include "scalar_encoder.h"
+#include "formats/format_name.h"
+#include "formats/integer/integer.h"
 
 using kvq::kPageSlots;
 using kvq::Side;
@@ -68,17 +69,18 @@ std::vector<std::byte> float16_plane(Side side, int32_t head_dim, Numbers kind) 
   return plane;
 }
 
-void check_encoder(const AppendKernels& kernels, Side side, const kvq::SideFormat& format, int32_t head_dim,
-                   Numbers kind) {
+void check_encoder(const KernelTable& table, Side side, const kvq::SideFormat& format, int32_t head_dim, Numbers kind) {
   const std::vector<std::byte> plane = float16_plane(side, head_dim, kind);
-  const size_t bytes = kvq::side_bytes(side, {format, format, head_dim});
+  const kvq::PageFormat page(format, format, head_dim);
+  const size_t bytes = kvq::side_bytes(side, page);
   std::vector<std::byte> expected(bytes);
   std::vector<std::byte> encoded(bytes, std::byte{0xA5});
-  scalar_encode(side, format, head_dim, plane.data(), expected.data());
-  kernels.encode(side, format, head_dim, plane.data(), encoded.data());
+  const std::byte* source = plane.data();
+  std::byte* target = expected.data();
+  kvq::codec_of(format.kind).encode({side, page, 0, {&source, 1}, {&target, 1}, kPageSlots, {nullptr, 0}, nullptr});
+  table.side(format.kind).encode(side, format, head_dim, plane.data(), encoded.data());
   CAPTURE(head_dim);
-  CAPTURE(int{format.bits});
-  CAPTURE(format.hadamard);
+  CAPTURE(kvq::format_name(format));
   CAPTURE(int{format.group});
   CAPTURE(static_cast<int>(kind));
   CHECK((encoded == expected));
@@ -152,20 +154,20 @@ void check_store(const AppendKernels& kernels, const Tokens& tokens, const kvq::
 
 }  // namespace
 
-TEST_CASE("every instruction set encodes the bytes of the scalar encoder") {
+TEST_CASE("every instruction set encodes the bytes of the reference, one number at a time") {
   for (const KernelTable* table : kvq::cpu::available_tables()) {
     CAPTURE(std::string(table->name));
     for (const int32_t head_dim : kHeadDims) {
       for (const Numbers kind : kAllNumbers) {
-        for (const uint8_t bits : {uint8_t{8}, uint8_t{4}, uint8_t{3}, uint8_t{2}}) {
+        for (const kvq::CodecKind& format : kvq::integer::kCodec.kinds) {
           for (const bool hadamard : {false, true}) {
-            check_encoder(*table->append, Side::kKeys, {kvq::Codec::kInteger, bits, hadamard, 32}, head_dim, kind);
+            check_encoder(*table, Side::kKeys, {format.kind, hadamard, 32}, head_dim, kind);
             for (const uint8_t group : {uint8_t{32}, uint8_t{64}, uint8_t{128}}) {
-              check_encoder(*table->append, Side::kValues, {kvq::Codec::kInteger, bits, hadamard, group}, head_dim,
-                            kind);
+              check_encoder(*table, Side::kValues, {format.kind, hadamard, group}, head_dim, kind);
             }
           }
         }
+        for (const Side side : kSides) check_encoder(*table, side, {}, head_dim, kind);
       }
     }
   }

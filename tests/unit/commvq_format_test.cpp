@@ -6,13 +6,13 @@
 #include <array>
 #include <vector>
 
-#include "formats/page_format.h"
+#include "formats/commvq/model_codebook.h"
+#include "support/allocator.h"
 #include "support/random.h"
 
 namespace {
 
 using kvq::CodebookShape;
-using kvq::Codec;
 using kvq::kPageSlots;
 using kvq::PageFormat;
 using kvq::Scope;
@@ -29,10 +29,15 @@ CodebookShape shape_of(int32_t kv_heads, int32_t head_dim, Scope scope, int32_t 
   return shape;
 }
 
-PageFormat format_of(const CodebookShape& shape) {
-  const kvq::SideFormat coded{.codec = Codec::kCommvq, .bits = 0};
-  return {coded, coded, shape.head_dim, shape};
-}
+/// A format and the codebook that it refers to.
+struct CodedFormat {
+  explicit CodedFormat(const CodebookShape& shape)
+      : codebook(kvq_test::test_allocator(), shape), format(kCoded, kCoded, shape.head_dim, &codebook) {}
+
+  static constexpr kvq::SideFormat kCoded{.kind = kvq::Kind::kCommvq};
+  kvq::ModelCodebook codebook;
+  PageFormat format;
+};
 
 /// `bits` bits from bit `first` of a little-endian stream, one at a time.
 int32_t bits_at(const std::byte* stream, int32_t first, int32_t bits) {
@@ -81,24 +86,30 @@ TEST_CASE("indices of keys are fields of a little-endian stream, 64 a stage, for
 // 11 stages of 64 indices of 6 bits are 528 bytes; 128 channels of 32 bits are 512. Norms and scales are 32 halves a
 // head, or 32 for all four heads.
 TEST_CASE("sides of a page take the bytes that the format says") {
-  const PageFormat of_layer = format_of(shape_of(4, 128, Scope::kLayer, 11, 64, 64));
+  const CodedFormat made_of_layer(shape_of(4, 128, Scope::kLayer, 11, 64, 64));
+  const PageFormat& of_layer = made_of_layer.format;
   CHECK(kvq::side_bytes(Side::kKeys, of_layer) == 528 + 16);
   CHECK(kvq::side_bytes(Side::kValues, of_layer) == 512 + 16);
   CHECK(of_layer.bytes() == 544 + 528);
   CHECK(of_layer.spans_heads());
-  const PageFormat of_head = format_of(shape_of(4, 128, Scope::kHead, 11, 64, 64));
+  const CodedFormat made_of_head(shape_of(4, 128, Scope::kHead, 11, 64, 64));
+  const PageFormat& of_head = made_of_head.format;
   CHECK(kvq::side_bytes(Side::kKeys, of_head) == 528 + 64);
   CHECK(kvq::side_bytes(Side::kValues, of_head) == 512 + 64);
   CHECK(!of_head.spans_heads());
-  const PageFormat two_bits = format_of(shape_of(4, 128, Scope::kLayer, 21, 64, 64, 2));
+  const CodedFormat made_two_bits(shape_of(4, 128, Scope::kLayer, 21, 64, 64, 2));
+  const PageFormat& two_bits = made_two_bits.format;
   CHECK(two_bits.bytes() == 21 * 48 + 16 + 1024 + 16);
-  const PageFormat groups = format_of(shape_of(4, 128, Scope::kLayer, 2, 16, 16));
+  const CodedFormat made_groups(shape_of(4, 128, Scope::kLayer, 2, 16, 16));
+  const PageFormat& groups = made_groups.format;
   CHECK(groups.key_bytes() == 4 * 2 * 32 + 16);
-  const PageFormat one_head = format_of(shape_of(1, 128, Scope::kLayer, 11, 64, 64));
+  const CodedFormat made_one_head(shape_of(1, 128, Scope::kLayer, 11, 64, 64));
+  const PageFormat& one_head = made_one_head.format;
   CHECK(one_head.key_bytes() == 528 + 64);
   CHECK(!one_head.spans_heads());
   // Five heads hold 7 numbers each, the last one 4 of them: both sides end at a multiple of 8 bytes.
-  const PageFormat padded = format_of(shape_of(5, 128, Scope::kLayer, 11, 64, 64));
+  const CodedFormat made_padded(shape_of(5, 128, Scope::kLayer, 11, 64, 64));
+  const PageFormat& padded = made_padded.format;
   CHECK(kvq::side_bytes(Side::kKeys, padded) == 528 + 14);
   CHECK(padded.key_bytes() == 544);
   CHECK(padded.value_bytes() == 528);
@@ -134,7 +145,8 @@ TEST_CASE("every slot's number has a place of its own, whatever the number of he
 
 TEST_CASE("a side with a number that is not finite is not valid") {
   for (const Scope scope : {Scope::kLayer, Scope::kHead}) {
-    const PageFormat format = format_of(shape_of(3, 16, scope, 2, 16, 8));
+    const CodedFormat made_format(shape_of(3, 16, scope, 2, 16, 8));
+    const PageFormat& format = made_format.format;
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const size_t bytes = kvq::side_bytes(side, format);
       std::vector<uint16_t> halves(bytes / 2, 0xFFFF);  // codes may be anything

@@ -57,8 +57,8 @@ TEST_CASE("an example sets its method, and everything else to the default that i
 
 TEST_CASE("the example with a router has the formats, the votes and the pages that it explains") {
   const kvq::Policy policy = kvq::io::read_policy(kvq_test::test_allocator(), read("moqae"));
-  const kvq::SideFormat int4{.codec = kvq::Codec::kInteger, .bits = 4};
-  const kvq::SideFormat int2{.codec = kvq::Codec::kInteger, .bits = 2};
+  const kvq::SideFormat int4{.kind = kvq::Kind::kInt4};
+  const kvq::SideFormat int2{.kind = kvq::Kind::kInt2};
   REQUIRE(policy.experts.size() == 3);
   CHECK((policy.experts[0] == kvq::FormatPair{}));
   CHECK((policy.experts[1] == kvq::FormatPair{int4, int4}));

@@ -143,14 +143,13 @@ struct Runner {
     std::vector<float> y(static_cast<size_t>(batch) * static_cast<size_t>(matrix.out));
     const Matrix* matrices[] = {&matrix};
     void* ys[] = {y.data()};
-    kvq::cpu::linear({matrices, x, KVQ_F32, batch, ys, KVQ_F32}, *table.linear, any_codebook, parallel, pool,
-                     allocator);
+    kvq::cpu::linear({matrices, x, KVQ_F32, batch, ys, KVQ_F32}, *table.linear, any_codebook, parallel, pool);
     return y;
   }
 
   kvq::Allocator allocator{{}, 0};
   kvq::Parallel parallel{2, nullptr, nullptr};
-  kvq::cpu::LinearPool pool;
+  kvq::ScratchPool pool{allocator};
 };
 
 // Largest difference from the sums in double, relative to what the terms of the sums add up to at random.
@@ -246,7 +245,7 @@ TEST_CASE("matrices that share their inputs are multiplied at once, in any type"
       }
       void* ys[] = {y[0].data() + 1, y[1].data() + 1, y[2].data() + 1};
       kvq::cpu::linear({matrices, x.data() + 1, dtype, kBatch, ys, dtype}, *table->linear, any_codebook,
-                       runner.parallel, runner.pool, runner.allocator);
+                       runner.parallel, runner.pool);
       for (size_t i = 0; i < 3; ++i) CHECK((y[i] == expected[i]));
     }
   }

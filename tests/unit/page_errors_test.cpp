@@ -46,11 +46,11 @@ struct Text {
 
 std::vector<float> measure(const Text& text, Votes votes, int32_t n_threads) {
   Parallel parallel(n_threads, nullptr, nullptr);
-  cpu::CpuBackend backend(cpu::find_table(nullptr), parallel);
+  cpu::CpuBackend backend(kvq_test::test_allocator(), cpu::find_table(nullptr), parallel);
   kvq::Policy policy(kvq_test::test_allocator());
   policy.votes = votes;
   for (const std::string& name : kNames) policy.experts.push_back(*parse_format_pair(name));
-  PageErrors errors(kvq_test::test_allocator(), parallel, backend, options_of_model(), policy, nullptr);
+  PageErrors errors(kvq_test::test_allocator(), parallel, backend, options_of_model(), policy, {});
   const Vector<float> found = errors.measure(kLayer, text.view());
   return {found.begin(), found.end()};
 }

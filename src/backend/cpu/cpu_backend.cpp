@@ -6,12 +6,44 @@
 #include "backend/cpu/linear/linear.h"
 #include "core/error.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace kvq::cpu {
+namespace {
+
+/// The networks are used where they lie.
+struct HostRouter final : Resident {
+  explicit HostRouter(std::shared_ptr<const ModelRouter> router_) : router(std::move(router_)) {}
+  uint64_t bytes() const noexcept override { return sizeof(HostRouter); }
+
+  std::shared_ptr<const ModelRouter> router;
+};
+
+}  // namespace
 
 void CpuBackend::set_stream(void* /*stream*/) {
   fail(KVQ_E_UNSUPPORTED, "context computes on the CPU, which has no streams");
+}
+
+bool CpuBackend::knows(const PageFormat& format) const {
+  const auto known = [this](const SideFormat& side) {
+    const SideKernels& kernels = kernels_.side(side.kind);
+    const bool direct = kernels.encode != nullptr && kernels.keys != nullptr && kernels.values != nullptr;
+    return direct || kernels_.contexts[codec_of(side.kind).number] != nullptr;
+  };
+  return known(format.keys) && known(format.values);
+}
+
+std::shared_ptr<const Resident> CpuBackend::make_resident(Allocator& allocator, const Codec& codec,
+                                                          std::shared_ptr<const Trained> trained) {
+  return codec.make_resident(allocator, parallel_, std::move(trained));
+}
+
+Owned<LayerContext> CpuBackend::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
+                                             int32_t layer, const PageFormat& format, const OptionValues& options,
+                                             const PositionTurns& turns) {
+  return codec.make_context(allocator, resident, layer, format, options, turns);
 }
 
 std::byte* CpuBackend::allocate(Allocator& allocator, size_t bytes) {
@@ -37,14 +69,9 @@ Owned<LayerMirror> CpuBackend::make_mirror(Allocator& allocator, int32_t /*kv_he
 // There are no mirrors: only the host appends.
 void CpuBackend::read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) {}
 
-void CpuBackend::append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* /*mirror*/,
+void CpuBackend::append(const TokenBatch& tokens, const PageWrites& writes, LayerMirror* /*mirror*/,
                         Allocator& scratch) {
-  cpu::append(tokens, writes, *kernels_.append, parallel_, scratch);
-}
-
-void CpuBackend::vote(std::span<const PageToRoute> pages, const Rope& rope, const PositionTurns& turns,
-                      const RouterNetwork& network, std::span<int32_t> counts) {
-  cpu::vote(pages, rope, turns, network, parallel_, counts);
+  cpu::append(tokens, writes, kernels_, parallel_, scratch);
 }
 
 Owned<Workspace> CpuBackend::make_workspace(Allocator& allocator) {
@@ -59,8 +86,36 @@ void CpuBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& works
   cpu::weigh(batch, group, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace), masses);
 }
 
-void CpuBackend::linear(const LinearBatch& batch, Allocator& allocator) {
-  cpu::linear(batch, *kernels_.linear, weights::codebook_of, parallel_, linear_pool_, allocator);
+std::shared_ptr<const Resident> CpuBackend::make_resident(Allocator& allocator,
+                                                          std::shared_ptr<const ModelRouter> router) {
+  return std::allocate_shared<const HostRouter>(StlAllocator<HostRouter>(allocator), std::move(router));
+}
+
+void CpuBackend::vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router,
+                      int32_t group, std::span<int32_t> counts) {
+  const ModelRouter& networks = *static_cast<const HostRouter&>(router).router;
+  cpu::vote(pages, turns, networks.groups[static_cast<size_t>(group)].network, parallel_, counts);
+}
+
+Owned<Resident> CpuBackend::make_resident(Allocator& allocator, weights::Matrix&& matrix) {
+  return make_owned<HostMatrix>(allocator, std::move(matrix));
+}
+
+const weights::Matrix& CpuBackend::read(const Resident& matrix, std::optional<weights::Matrix>& /*copy*/) {
+  return static_cast<const HostMatrix&>(matrix).matrix;
+}
+
+void CpuBackend::multiply(const LinearBatch& batch) {
+  std::array<const weights::Matrix*, kMostSharedMatrices> matrices;
+  std::transform(batch.matrices.begin(), batch.matrices.end(), matrices.begin(),
+                 [](const Resident* each) { return &static_cast<const HostMatrix*>(each)->matrix; });
+  cpu::linear({.matrices = {matrices.data(), batch.matrices.size()},
+               .x = batch.x,
+               .x_dtype = batch.x_dtype,
+               .batch = batch.batch,
+               .y = batch.y,
+               .y_dtype = batch.y_dtype},
+              *kernels_.linear, weights::codebook_of, parallel_, linear_scratch_);
 }
 
 }  // namespace kvq::cpu

@@ -2,48 +2,65 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/dispatch/kernels.h"
-#include "backend/cpu/linear/linear_pool.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace kvq::cpu {
 
 /// Pages in host memory, kernels of one instruction set.
-class CpuBackend final : public Backend {
+class CpuBackend final : public Backend,
+                         private Pages,
+                         private Attention,
+                         private Weighing,
+                         private Voting,
+                         private Linear {
  public:
-  CpuBackend(const KernelTable& kernels, Parallel& parallel) : kernels_(kernels), parallel_(parallel) {}
+  /// `allocator`: of memory that is kept from call to call.
+  CpuBackend(Allocator& allocator, const KernelTable& kernels, Parallel& parallel)
+      : kernels_(kernels), parallel_(parallel), linear_scratch_(allocator) {}
 
   const char* name() const override { return "cpu"; }
   const char* isa() const override { return kernels_.name; }
   void set_stream(void* stream) override;
-  bool knows(const PageFormat& /*format*/) const override { return true; }
   bool recording() override { return false; }
 
+  Pages& pages() override { return *this; }
+  Attention& attention() override { return *this; }
+  Facet<Weighing> weighing() override { return *this; }
+  Facet<Voting> voting() override { return *this; }
+  Facet<Linear> linear() override { return *this; }
+
+ private:
+  bool knows(const PageFormat& format) const override;
+  std::shared_ptr<const Resident> make_resident(Allocator& allocator, const Codec& codec,
+                                                std::shared_ptr<const Trained> trained) override;
+  Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident, int32_t layer,
+                                   const PageFormat& format, const OptionValues& options,
+                                   const PositionTurns& turns) override;
   std::byte* allocate(Allocator& allocator, size_t bytes) override;
   void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
   void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
   void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
-
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
-  void append(const TokenBatch& tokens, std::span<const PageWrite> writes, LayerMirror* mirror,
-              Allocator& scratch) override;
-
-  bool votes() const override { return true; }
-  void vote(std::span<const PageToRoute> pages, const Rope& rope, const PositionTurns& turns,
-            const RouterNetwork& network, std::span<int32_t> counts) override;
+  void append(const TokenBatch& tokens, const PageWrites& writes, LayerMirror* mirror, Allocator& scratch) override;
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
-  bool weighs() const override { return true; }
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
 
-  bool multiplies() const override { return true; }
-  void linear(const LinearBatch& batch, Allocator& allocator) override;
+  std::shared_ptr<const Resident> make_resident(Allocator& allocator,
+                                                std::shared_ptr<const ModelRouter> router) override;
+  void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router, int32_t group,
+            std::span<int32_t> counts) override;
 
- private:
+  Owned<Resident> make_resident(Allocator& allocator, weights::Matrix&& matrix) override;
+  const weights::Matrix& read(const Resident& matrix, std::optional<weights::Matrix>& copy) override;
+  void multiply(const LinearBatch& batch) override;
+
   const KernelTable& kernels_;
   Parallel& parallel_;
-  LinearPool linear_pool_;
+  ScratchPool linear_scratch_;
 };
 
 }  // namespace kvq::cpu

@@ -1,6 +1,7 @@
 #include "formats/commvq/commvq.h"
 
 #include "core/float16.h"
+#include "formats/commvq/context.h"
 #include "formats/commvq/key_decoder.h"
 #include "formats/commvq/value_code.h"
 
@@ -20,8 +21,16 @@ int32_t share_of_slots(Scope scope, int32_t kv_heads) {
   return scope == Scope::kHead ? kPageSlots : (kPageSlots + kv_heads - 1) / kv_heads;
 }
 
+const ModelCodebook& codebook_of(const PageFormat& format) {
+  return static_cast<const ModelCodebook&>(*format.trained);
+}
+
+const CodebookShape& shape_of(const PageFormat& format) { return codebook_of(format).shape; }
+
 void decode_keys(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
-  const CodebookShape& shape = encoded.format.codebook;
+  const ModelCodebook& codebook = codebook_of(encoded.format);
+  const CodebookShape& shape = codebook.shape;
+  const LayerCodebook& numbers = *codebook.layers[static_cast<size_t>(encoded.layer)].numbers;
   const KeyLayout layout = key_layout(shape);
   const auto stages = static_cast<size_t>(layout.head_stages);
   std::vector<uint8_t> indices(kPageSlots * 2 * stages);  // [slots][groups · stages]{a, b}
@@ -35,18 +44,19 @@ void decode_keys(const EncodedSide& encoded, int32_t begin, int32_t n, float* ou
   std::vector<float> turn(encoded.rope->table_stride());
   for (int32_t slot = begin; slot < begin + n; ++slot, out += shape.head_dim) {
     const float norm = from_float16(layout.norms.get(encoded.sides, encoded.head, slot));
-    decode_key(shape, *encoded.codebook, encoded.head, indices.data() + static_cast<size_t>(slot) * 2 * stages, norm,
-               out);
+    decode_key(shape, numbers, encoded.head, indices.data() + static_cast<size_t>(slot) * 2 * stages, norm, out);
     encoded.rope->fill_table({encoded.positions + slot, 1}, turn.data());
     encoded.rope->rotate(turn.data(), out);
   }
 }
 
 void decode_values(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
-  const CodebookShape& shape = encoded.format.codebook;
+  const ModelCodebook& codebook = codebook_of(encoded.format);
+  const CodebookShape& shape = codebook.shape;
+  const LayerCodebook& numbers = *codebook.layers[static_cast<size_t>(encoded.layer)].numbers;
   const ValueLayout layout = value_layout(shape);
   const bool of_layer = shape.values.scope == Scope::kLayer;
-  const ValueCode code = value_code(shape, *encoded.codebook, of_layer ? 0 : encoded.head);
+  const ValueCode code = value_code(shape, numbers, of_layer ? 0 : encoded.head);
   std::vector<uint32_t> packed(code.words());
   std::vector<float> vector(static_cast<size_t>(code.width));
   const float* of_head = vector.data() + (of_layer ? static_cast<size_t>(encoded.head * shape.head_dim) : 0);
@@ -100,12 +110,15 @@ ValueLayout value_layout(const CodebookShape& shape) {
   return {lanes, {sizeof(uint32_t) * static_cast<size_t>(lanes), share_of_slots(shape.values.scope, shape.kv_heads)}};
 }
 
+// Without a codebook, which an application may have forgotten, pages have no bytes.
 size_t bytes(Side side, const PageFormat& format) {
-  return side == Side::kKeys ? key_layout(format.codebook).bytes() : value_layout(format.codebook).bytes();
+  if (format.trained == nullptr) return 0;
+  return side == Side::kKeys ? key_layout(shape_of(format)).bytes() : value_layout(shape_of(format)).bytes();
 }
 
 bool spans_heads(Side side, const PageFormat& format) {
-  const CodebookShape& shape = format.codebook;
+  if (format.trained == nullptr) return false;
+  const CodebookShape& shape = shape_of(format);
   return (side == Side::kKeys ? shape.keys.norms : shape.values.scope) == Scope::kLayer && shape.kv_heads > 1;
 }
 
@@ -119,7 +132,7 @@ void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
 
 bool valid(Side side, const PageFormat& format, const std::byte* data) {
   const TokenNumbers numbers =
-      side == Side::kKeys ? key_layout(format.codebook).norms : value_layout(format.codebook).scales;
+      side == Side::kKeys ? key_layout(shape_of(format)).norms : value_layout(shape_of(format)).scales;
   const auto* first = reinterpret_cast<const uint16_t*>(data + numbers.offset);
   return std::all_of(first, first + numbers.share, is_finite_float16);
 }

@@ -1,6 +1,9 @@
 #pragma once
 
 #include "formats/codec.h"
+#include "formats/commvq/codebook.h"
+#include "formats/commvq/coding_effort.h"
+#include "formats/commvq/key_encoder.h"
 
 namespace kvq::commvq {
 
@@ -53,11 +56,39 @@ ValueLayout value_layout(const CodebookShape& shape);
 
 size_t bytes(Side side, const PageFormat& format);
 bool spans_heads(Side side, const PageFormat& format);
+void encode(const SideToEncode& side);
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
 bool valid(Side side, const PageFormat& format, const std::byte* data);
+void check(const Trained& codebook, const CacheShape& cache, const PageFormat& format);
+std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& parallel,
+                                              std::shared_ptr<const Trained> codebook);
+Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
+                                 const PageFormat& format, const OptionValues& options, const PositionTurns& turns);
 
-/// Vector loads of planes need no more; a page of 1 bit would grow by 7 % if it were a cache line.
-inline constexpr size_t kAlignment = 8;
-inline constexpr CodecOperations kOperations = {kAlignment, bytes, spans_heads, decode, valid};
+inline constexpr CodecKind kKindsOfCodec[] = {{Kind::kCommvq, "commvq", 0}};          // the codebook says how many bits
+inline constexpr std::string_view kWays[] = {"auto", "tables", "rebuild", "decode"};  // AttentionWay
+inline constexpr CodecOption kOptions[] = {
+    {.name = "beam", .initial = CodingEffort{}.beam, .low = 1, .high = KeyEncoder::kMaxBeam, .choices = {}},
+    {.name = "flips", .initial = CodingEffort{}.flips, .low = 0, .high = kFlipsUnlimited, .choices = {}},
+    {.name = "attention", .initial = 0, .low = 0, .high = 0, .choices = kWays}};
+
+inline constexpr Codec kCodec = {.number = 2,
+                                 .name = "commvq",
+                                 .kinds = kKindsOfCodec,
+                                 .takes_hadamard = false,
+                                 .takes_groups = false,
+                                 .options = kOptions,
+                                 // Vector loads of planes need no more; a page of 1 bit would grow by 7 % if it were a
+                                 // cache line.
+                                 .alignment = 8,
+                                 .bytes = bytes,
+                                 .spans_heads = spans_heads,
+                                 .encode = encode,
+                                 .decode = decode,
+                                 .valid = valid,
+                                 .trained_as = "codebook",
+                                 .check = check,
+                                 .make_resident = make_resident,
+                                 .make_context = make_context};
 
 }  // namespace kvq::commvq

@@ -1,6 +1,7 @@
 #include "formats/commvq/model_codebook.h"
 
 #include "core/checks.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/float16.h"
 #include "core/limits.h"
@@ -8,6 +9,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
+#include <type_traits>
 
 namespace kvq {
 namespace {
@@ -30,6 +33,18 @@ uint64_t ModelCodebook::bytes() const {
   return of_layer * static_cast<uint64_t>(layers_present());
 }
 
+uint32_t ModelCodebook::compute_checksum() const {
+  // The same numbers mean something else in another shape.
+  static_assert(std::has_unique_object_representations_v<CodebookShape>);
+  uint64_t sum = kvq::checksum(std::as_bytes(std::span(&shape, 1)), kChecksumSeed);
+  for (const Layer& layer : layers) {
+    for_each_array(shape, [&](const CodebookArray& array) {
+      sum = kvq::checksum(std::as_bytes(std::span<const float>((*layer.numbers).*array.numbers)), sum);
+    });
+  }
+  return static_cast<uint32_t>(sum ^ sum >> 32U);
+}
+
 double key_bits(const CodebookShape& shape) {
   if (shape.keys.stages == 0) return 0.0;
   const int32_t heads = shape.keys.norms == Scope::kHead ? 1 : shape.kv_heads;
@@ -44,15 +59,10 @@ double value_bits(const CodebookShape& shape) {
 }
 
 void check_codebook_shape(const CodebookShape& shape, kvq_status status, const char* prefix) {
+  check_model_shape(shape.n_layers, shape.kv_heads, shape.head_dim, status, prefix);
   const auto check = [&](int32_t value, int32_t low, int32_t high, const char* field) {
     check_range(value, low, high, status, prefix, field);
   };
-  check(shape.n_layers, 1, kMaxLayers, "n_layers");
-  check(shape.kv_heads, 1, kMaxKvHeads, "kv_heads");
-  check(shape.head_dim, 8, kMaxHeadDim, "head_dim");
-  if (shape.head_dim % 8 != 0) {
-    fail(status, "%shead_dim is %d, must be a multiple of 8", prefix, shape.head_dim);
-  }
   check(shape.pairing, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED, "rope");
   check(shape.keys.stages, 0, kMaxKeyStages, "key_stages");
   check(shape.keys.codes, 2, kMaxCodes, "key_codes");

@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/tensor_shape.h"
 #include "formats/commvq/codebook.h"
+#include "formats/page_format.h"
 #include "kvq.h"
 
 #include <array>
@@ -14,8 +15,8 @@ namespace kvq {
 /// ‖x̂ − x‖² / ‖x‖² of a layer's keys after each stage of codes; 0 beyond the last.
 using KeyErrors = std::array<double, kMaxKeyStages>;
 
-/// Immutable once it is shared. As long as training goes on, layers are missing.
-struct ModelCodebook {
+/// As long as training goes on, layers are missing.
+struct ModelCodebook final : Trained {
   struct Layer {
     std::shared_ptr<const LayerCodebook> numbers;  // null: missing
     int64_t tokens = 0;                            // it was trained on
@@ -42,6 +43,9 @@ struct ModelCodebook {
   bool complete() const { return layers_present() == shape.n_layers; }
   /// Numbers as they lie in memory.
   uint64_t bytes() const;
+
+ private:
+  uint32_t compute_checksum() const override;
 };
 
 inline constexpr size_t kMaxCodebookNote = 4096;

@@ -1,9 +1,5 @@
 #include "formats/commvq/model_coder.h"
 
-#include "core/checksum.h"
-
-#include <type_traits>
-
 namespace kvq {
 
 LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookShape& shape_,
@@ -35,19 +31,12 @@ LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookS
 }
 
 ModelCoder::ModelCoder(Allocator& allocator, Parallel& parallel, std::shared_ptr<const ModelCodebook> codebook)
-    : codebook_(std::move(codebook)), layers_(StlAllocator<LayerCoder>(allocator)) {
+    : codebook_(std::move(codebook)), memory_(allocator, 0, "codebook"), layers_(StlAllocator<LayerCoder>(memory_)) {
   const CodebookShape& shape = codebook_->shape;
-  // The same numbers mean something else in another shape.
-  static_assert(std::has_unique_object_representations_v<CodebookShape>);
-  uint64_t sum = kvq::checksum(std::as_bytes(std::span(&shape, 1)), kChecksumSeed);
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (const ModelCodebook::Layer& layer : codebook_->layers) {
-    layers_.emplace_back(allocator, parallel, shape, *layer.numbers);
-    for_each_array(shape, [&](const CodebookArray& array) {
-      sum = kvq::checksum(std::as_bytes(std::span<const float>((*layer.numbers).*array.numbers)), sum);
-    });
+    layers_.emplace_back(memory_, parallel, shape, *layer.numbers);
   }
-  checksum_ = static_cast<uint32_t>(sum ^ sum >> 32U);
 }
 
 }  // namespace kvq

@@ -1,6 +1,7 @@
-// What caches need of codebooks to encode: made once for all caches that use them.
+// What the host needs of codebooks to encode and to attend: made once for all caches that use them.
 #pragma once
 
+#include "core/resident.h"
 #include "formats/commvq/key_encoder.h"
 #include "formats/commvq/key_lookup.h"
 #include "formats/commvq/model_codebook.h"
@@ -25,20 +26,18 @@ struct LayerCoder {
   Vector<ValueEncoder> values;  // [vectors], or empty
 };
 
-class ModelCoder {
+class ModelCoder final : public Resident {
  public:
   /// `codebook` is complete.
   ModelCoder(Allocator& allocator, Parallel& parallel, std::shared_ptr<const ModelCodebook> codebook);
 
-  const ModelCodebook& codebook() const { return *codebook_; }
   const LayerCoder& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
-  /// Of the shape and all numbers: finds out whether pages were made with the same ones.
-  uint32_t checksum() const { return checksum_; }
+  uint64_t bytes() const noexcept override { return sizeof(ModelCoder) + memory_.bytes(); }
 
  private:
   std::shared_ptr<const ModelCodebook> codebook_;
+  Allocator memory_;
   Vector<LayerCoder> layers_;
-  uint32_t checksum_;
 };
 
 }  // namespace kvq

@@ -1,7 +1,7 @@
 #include "formats/commvq/value_encoder.h"
 
 #include "core/float16.h"
-#include "formats/commvq/value_blocks.h"
+#include "core/scratch.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,7 @@
 #include "formats/float16/float16.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace kvq::float16 {
 
@@ -12,6 +13,10 @@ void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::b
 }
 
 size_t bytes(Side side, const PageFormat& format) { return plane(side, format.head_dim).bytes(); }
+
+void encode(const SideToEncode& side) {
+  std::memcpy(side.out.front(), side.float16.front(), bytes(side.side, side.format));
+}
 
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
   const auto* halves = reinterpret_cast<const uint16_t*>(encoded.sides[encoded.head]);

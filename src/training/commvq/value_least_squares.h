@@ -3,7 +3,7 @@
 
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "formats/commvq/value_blocks.h"
+#include "core/scratch.h"
 #include "formats/commvq/value_kernels.h"
 
 #include <algorithm>

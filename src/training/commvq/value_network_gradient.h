@@ -3,7 +3,7 @@
 
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "formats/commvq/value_blocks.h"
+#include "core/scratch.h"
 #include "formats/commvq/value_network_layers.h"
 #include "training/commvq/value_network_layout.h"
 

@@ -1,7 +1,7 @@
 #include "training/commvq/value_network_trainer.h"
 
+#include "core/scratch.h"
 #include "core/splitmix.h"
-#include "formats/commvq/value_blocks.h"
 #include "formats/commvq/value_network_layers.h"
 
 #include <algorithm>

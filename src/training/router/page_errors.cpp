@@ -1,8 +1,8 @@
 #include "training/router/page_errors.h"
 
 #include "cache/decode.h"
+#include "core/scratch.h"
 #include "core/tensor.h"
-#include "formats/commvq/value_blocks.h"
 #include "router/vector_math.h"
 
 #include <algorithm>
@@ -236,23 +236,23 @@ float relative(double error, double energy) {
 }  // namespace
 
 PageErrors::PageErrors(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& options,
-                       const Policy& policy, const std::shared_ptr<const ModelCoder>& coder)
+                       const Policy& policy, const CacheTraining& training)
     : allocator_(allocator),
       parallel_(parallel),
       units_(policy.votes == Votes::kHead ? options.kv_heads : 1),
       experts_(policy.experts.size()) {
   kvq_cache_options own = options;
   own.max_bytes = 0;
-  caches_[0].emplace(allocator, backend, own, nullptr, nullptr, nullptr);
+  caches_[0].emplace(allocator, backend, own, nullptr, CacheTraining{});
   for (size_t i = 0; i < experts_; ++i) {
     const FormatPair& expert = policy.experts[i];
-    const bool coded = expert.keys.is_coded() || expert.values.is_coded();
     if (expert == FormatPair{}) continue;  // errors are those against FP16
     Policy stored(allocator);
     stored.keys = expert.keys;
     stored.values = expert.values;
-    stored.effort = policy.effort;
-    caches_[i + 1].emplace(allocator, backend, own, &stored, coded ? coder : nullptr, nullptr);
+    stored.options = policy.options;
+    const bool trained = PageFormat(expert.keys, expert.values, own.head_dim).needs_training();
+    caches_[i + 1].emplace(allocator, backend, own, &stored, trained ? training : CacheTraining{});
   }
 }
 

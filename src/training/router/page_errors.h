@@ -43,9 +43,9 @@ class PageErrors {
  public:
   /// \param options  what a cache of the model is made with
   /// \param policy   with the experts
-  /// \param coder    if an expert has codes
+  /// \param training  of the pages, if an expert needs it
   PageErrors(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& options,
-             const Policy& policy, const std::shared_ptr<const ModelCoder>& coder);
+             const Policy& policy, const CacheTraining& training);
 
   /// Votes that are counted apart: of all heads together, or of each.
   int32_t units() const { return units_; }

@@ -13,8 +13,8 @@
 namespace kvq {
 namespace {
 
-double true_bits(const FormatPair& expert, int32_t head_dim, const CodebookShape& codebook) {
-  const PageFormat format(expert.keys, expert.values, head_dim, codebook);
+double true_bits(const FormatPair& expert, int32_t head_dim, const Trained* trained) {
+  const PageFormat format(expert.keys, expert.values, head_dim, trained);
   return 8.0 * static_cast<double>(format.bytes()) / (2.0 * kPageSlots * head_dim);
 }
 
@@ -35,8 +35,7 @@ void check_numbers(const void* tensor, kvq_dtype dtype, size_t count, bool store
 }  // namespace
 
 RouterTrainer::RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& cache,
-                             const Policy& policy, const std::shared_ptr<const ModelCoder>& coder,
-                             const RouterTrainerOptions& options)
+                             const Policy& policy, const CacheTraining& training, const RouterTrainerOptions& options)
     : allocator_(allocator),
       work_(allocator, options.max_bytes, "trainer"),
       parallel_(parallel),
@@ -51,8 +50,7 @@ RouterTrainer::RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& 
   check_router_shape(plan_.shape, KVQ_E_ARGUMENT, "options->");
   plan_.experts.assign(policy.experts.begin(), policy.experts.end());
   for (const FormatPair& expert : policy.experts) {
-    plan_.expert_bits.push_back(
-        true_bits(expert, cache.head_dim, coder != nullptr ? coder->codebook().shape : CodebookShape{}));
+    plan_.expert_bits.push_back(true_bits(expert, cache.head_dim, training.pages.get()));
   }
   check_router_experts(plan_, KVQ_E_ARGUMENT, "policy: ");
   plan_.method = options.method;
@@ -71,7 +69,7 @@ RouterTrainer::RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& 
          lowest, highest, format_pair_name(policy.experts.back()).c_str(),
          format_pair_name(policy.experts.front()).c_str());
   }
-  errors_.emplace(work_, parallel, backend, cache, policy, coder);
+  errors_.emplace(work_, parallel, backend, cache, policy, training);
 }
 
 void RouterTrainer::add(int32_t layer, const RouterText& text) {

@@ -33,10 +33,9 @@ class RouterTrainer {
   /// \param allocator  of the result, and of everything else below `options.max_bytes`
   /// \param cache      what a cache of the model is made with; it has been checked, with every expert
   /// \param policy     with the experts
-  /// \param coder      if one of them has codes
+  /// \param training   of the pages, if one of them needs it
   RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& cache,
-                const Policy& policy, const std::shared_ptr<const ModelCoder>& coder,
-                const RouterTrainerOptions& options);
+                const Policy& policy, const CacheTraining& training, const RouterTrainerOptions& options);
 
   int32_t n_layers() const { return plan_.shape.n_layers; }
   /// Whether texts need queries and values.

@@ -1,8 +1,8 @@
 #include "backend/cpu/append/append.h"
 
 #include "backend/cpu/append/angle_table.h"
+#include "backend/cpu/append/filled_pages.h"
 #include "backend/cpu/append/range_check.h"
-#include "backend/cpu/commvq/append.h"
 #include "backend/cpu/dispatch/kernels.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 namespace kvq::cpu {
 namespace {
@@ -20,61 +21,70 @@ constexpr int32_t kSliceTokens = 1024;
 constexpr double kScalarsStoredPerMicrosecond = 1500.0;
 constexpr double kScalarsSealedPerMicrosecond = 3500.0;
 
-/// One call of append: pages of several heads, on any number of threads.
+/// One call of append: groups of pages, on any number of threads.
 class AppendCall {
  public:
-  AppendCall(const TokenBatch& tokens, std::span<const PageWrite> writes, const AppendKernels& kernels,
-             Allocator& scratch)
+  AppendCall(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, Allocator& scratch)
       : tokens_(tokens),
+        writes_(writes),
         kernels_(kernels),
         plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
         check_(tokens),
-        coded_(tokens, scratch),
-        order_(writes.size(), nullptr, StlAllocator<const PageWrite*>(scratch)) {
+        filled_(tokens, writes, kernels, plain_.bytes(), scratch),
+        order_(writes.groups(), 0, StlAllocator<size_t>(scratch)) {
     // By tokens rather than by heads: the heads of a token are neighbours in memory.
-    std::transform(writes.begin(), writes.end(), order_.begin(), [](const PageWrite& write) { return &write; });
-    std::sort(order_.begin(), order_.end(), [](const PageWrite* a, const PageWrite* b) {
-      return a->token_begin != b->token_begin ? a->token_begin < b->token_begin : a < b;
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    std::sort(order_.begin(), order_.end(), [this](size_t a, size_t b) {
+      return first_token(a) != first_token(b) ? first_token(a) < first_token(b) : a < b;
     });
   }
 
   void run(Parallel& parallel, Allocator& scratch) {
-    AngleTable angles(*tokens_.rope, kernels_.turn, tokens_.n, std::min(tokens_.n, kSliceTokens + kPageSlots), parallel,
-                      scratch);
+    AngleTable angles(*tokens_.rope, kernels_.append->turn, tokens_.n, std::min(tokens_.n, kSliceTokens + kPageSlots),
+                      parallel, scratch);
     auto first = order_.begin();
     for (int32_t begin = 0; first != order_.end(); begin += kSliceTokens) {
       // The last page of a slice may reach beyond it.
       const int32_t covered = std::min(tokens_.n - begin, kSliceTokens + kPageSlots);
       angles.fill(tokens_.positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(covered)));
       const auto last = std::partition_point(
-          first, order_.end(), [begin](const PageWrite* write) { return write->token_begin < begin + kSliceTokens; });
-      const std::span<const PageWrite* const> slice(first, last);
-      coded_.begin(slice);
-      parallel.run(static_cast<int32_t>(slice.size()), microseconds(slice), [&](int32_t i) noexcept {
+          first, order_.end(), [this, begin](size_t group) { return first_token(group) < begin + kSliceTokens; });
+      const std::span<const size_t> slice(first, last);
+      filled_.begin(slice);
+      const size_t pages = slice.size() * writes_.group_size();
+      parallel.run(static_cast<int32_t>(pages), microseconds(slice), [&](int32_t i) noexcept {
         const auto at = static_cast<size_t>(i);
-        const PageWrite& next = *slice[std::min(at + 1, slice.size() - 1)];
-        write_page(*slice[at], next, angles.row(slice[at]->token_begin - begin), coded_.staging(at));
+        const PageWrite& write = page(slice, at);
+        write_page(write, page(slice, std::min(at + 1, pages - 1)), angles.row(write.token_begin - begin),
+                   filled_.staging(at));
       });
-      if (!check_.failed()) coded_.encode(parallel);
+      if (!check_.failed()) filled_.encode(parallel, scratch);
       first = last;
     }
     if (!check_.failed()) return;
-    for (const PageWrite* write : order_) clear_new_slots(*write);
+    for (const PageWrite& write : writes_.list()) clear_new_slots(write);
     check_.report();
   }
 
  private:
-  double microseconds(std::span<const PageWrite* const> writes) const {
+  /// All pages of a group have the same tokens.
+  int32_t first_token(size_t group) const { return writes_.of_group(group, 0).token_begin; }
+  const PageWrite& page(std::span<const size_t> groups, size_t i) const {
+    return writes_.of_group(groups[i / writes_.group_size()], i % writes_.group_size());
+  }
+
+  double microseconds(std::span<const size_t> groups) const {
     double sum = 0.0;
-    for (const PageWrite* write : writes) {
-      sum += 2.0 * tokens_.head_dim * write->token_count / kScalarsStoredPerMicrosecond;
-      if (!write->format->is_float16()) sum += 2.0 * tokens_.head_dim * kPageSlots / kScalarsSealedPerMicrosecond;
+    for (size_t i = 0; i < groups.size() * writes_.group_size(); ++i) {
+      const PageWrite& write = page(groups, i);
+      sum += 2.0 * tokens_.head_dim * write.token_count / kScalarsStoredPerMicrosecond;
+      if (!write.format->is_float16()) sum += 2.0 * tokens_.head_dim * kPageSlots / kScalarsSealedPerMicrosecond;
     }
     return sum;
   }
 
   /// `next`: what this thread probably writes next; `angles`: of the write's first token; `kept`: where the page is to
-  /// be left in FP16, for codes, or null.
+  /// be left in FP16, to be encoded with others, or null.
   void write_page(const PageWrite& write, const PageWrite& next, const float* angles, std::byte* kept) noexcept {
     if (write.format->is_float16()) {
       fill_page(write, next, angles, write.target);
@@ -107,8 +117,9 @@ class AppendCall {
     auto* values = reinterpret_cast<uint16_t*>(page + plain_.key_bytes());
     const HeadRows key_rows = rows(write, tokens_.k, write, tokens_.v);
     const HeadRows value_rows = rows(write, tokens_.v, next, tokens_.k);
-    if (!kernels_.store_keys(key_rows, *tokens_.rope, angles, write.kept, keys)) check_.inspect(Side::kKeys, write);
-    if (!kernels_.store_values(value_rows, write.kept, values)) check_.inspect(Side::kValues, write);
+    if (!kernels_.append->store_keys(key_rows, *tokens_.rope, angles, write.kept, keys))
+      check_.inspect(Side::kKeys, write);
+    if (!kernels_.append->store_values(value_rows, write.kept, values)) check_.inspect(Side::kValues, write);
   }
 
   /// Rows of one side of a page, and where the next ones are.
@@ -128,19 +139,12 @@ class AppendCall {
   }
   size_t row_bytes() const { return static_cast<size_t>(tokens_.head_dim) * dtype_bytes(tokens_.dtype); }
 
-  /// `out`: the side's part of the page, of which the codec may need less. Sides with codes are left for later.
+  /// `out`: the side's part of the page, of which the codec may need less. Zeros, if the side is encoded later.
   void seal_side(Side side, const PageFormat& format, const std::byte* float16, std::span<std::byte> out) noexcept {
-    const size_t bytes = side_bytes(side, format);
-    switch (format.side(side).codec) {
-      case Codec::kFloat16:
-        std::memcpy(out.data(), float16, bytes);
-        break;
-      case Codec::kInteger:
-        kernels_.encode(side, format.side(side), tokens_.head_dim, float16, out.data());
-        break;
-      case Codec::kCommvq:
-        return;
-    }
+    const SideFormat& of_side = format.side(side);
+    const EncodeKernel encode = kernels_.side(of_side.kind).encode;
+    const size_t bytes = encode != nullptr ? side_bytes(side, format) : 0;
+    if (encode != nullptr) encode(side, of_side, tokens_.head_dim, float16, out.data());
     std::memset(out.data() + bytes, 0, out.size() - bytes);
   }
 
@@ -153,18 +157,23 @@ class AppendCall {
   }
 
   const TokenBatch& tokens_;
-  const AppendKernels& kernels_;
+  const PageWrites& writes_;
+  const KernelTable& kernels_;
   const PageFormat plain_;
   RangeCheck check_;
-  CodedPages coded_;
-  Vector<const PageWrite*> order_;
+  FilledPages filled_;
+  Vector<size_t> order_;  // groups
 };
 
 }  // namespace
 
-void append(const TokenBatch& tokens, std::span<const PageWrite> writes, const AppendKernels& kernels,
-            Parallel& parallel, Allocator& scratch) {
+void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, Parallel& parallel,
+            Allocator& scratch) {
   AppendCall(tokens, writes, kernels, scratch).run(parallel, scratch);
+}
+
+void copy_float16(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* float16, std::byte* out) {
+  std::memcpy(out, float16, float16::plane(side, head_dim).bytes());
 }
 
 }  // namespace kvq::cpu

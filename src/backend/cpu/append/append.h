@@ -1,12 +1,13 @@
 #pragma once
 
-#include "backend/backend.h"
-#include "backend/cpu/append/kernels.h"
+#include "backend/cpu/dispatch/kernels.h"
+#include "backend/pages.h"
 #include "core/parallel.h"
 
 namespace kvq::cpu {
 
-void append(const TokenBatch& tokens, std::span<const PageWrite> writes, const AppendKernels& kernels,
-            Parallel& parallel, Allocator& scratch);
+/// As Pages::append(), for pages in host memory.
+void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, Parallel& parallel,
+            Allocator& scratch);
 
 }  // namespace kvq::cpu

@@ -1,5 +1,5 @@
 // The kernels of appending, compiled once per Highway target: this file includes itself through foreach_target.h.
-#include "backend/cpu/append/kernels.h"
+#include "backend/cpu/dispatch/highway.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/append/append_highway.cpp"
@@ -15,9 +15,21 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AppendKernels& append_kernels() {
-  static constexpr AppendKernels kKernels = {turn, store_keys, store_values, encode};
+  static constexpr AppendKernels kKernels = {
+      .turn = turn, .store_keys = store_keys, .store_values = store_values, .encode_integer = encode};
   return kKernels;
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvq::cpu {
+
+std::span<const TargetTable<AppendKernels>> highway_append_kernels() {
+  static const TargetTable<AppendKernels> kTables[] = KVQ_TARGET_TABLES(append_kernels);
+  return kTables;
+}
+
+}  // namespace kvq::cpu
+#endif

@@ -44,7 +44,10 @@ struct AppendKernels {
   TurnKernel turn;
   StoreKeysKernel store_keys;
   StoreValuesKernel store_values;
-  EncodeKernel encode;
+  EncodeKernel encode_integer;
 };
+
+/// An EncodeKernel for FP16, whatever the instruction set.
+void copy_float16(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
 
 }  // namespace kvq::cpu

@@ -1,7 +1,6 @@
 #include "backend/cpu/append/vote.h"
 
 #include "core/float16.h"
-#include "core/position_turns.h"
 #include "formats/float16/float16.h"
 
 #include <array>
@@ -14,8 +13,8 @@ constexpr double kMicrosecondsOfPage = 20.0;
 
 }  // namespace
 
-void vote(std::span<const PageToRoute> pages, const Rope& rope, const PositionTurns& turns,
-          const RouterNetwork& network, Parallel& parallel, std::span<int32_t> counts) {
+void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const RouterNetwork& network,
+          Parallel& parallel, std::span<int32_t> counts) {
   const size_t experts = counts.size() / pages.size();
   const auto head_dim = static_cast<int32_t>(network.w1.size() / experts);
   const auto n = static_cast<int32_t>(pages.size());
@@ -29,7 +28,7 @@ void vote(std::span<const PageToRoute> pages, const Rope& rope, const PositionTu
         key[static_cast<size_t>(channel)] = from_float16(halves[float16::index(Side::kKeys, head_dim, slot, channel)]);
       }
       turns.turn(positions[static_cast<size_t>(slot)], turn.data());
-      turn_back(rope, turn.data(), key.data());
+      turn_back(turns.rope(), turn.data(), key.data());
       add_votes(network, {key.data(), static_cast<size_t>(head_dim)},
                 counts.subspan(static_cast<size_t>(i) * experts, experts));
     }

@@ -24,7 +24,8 @@ class AttendCall {
       : batch_(batch),
         kernels_(kernels),
         workspace_(workspace),
-        layout_(batch),
+        codec_(kernels.codec(batch.context)),
+        layout_(batch, kernels),
         group_(batch.q_heads / batch.kv_heads) {}
 
   /// Everything that may allocate.
@@ -137,9 +138,9 @@ class AttendCall {
     const AttendSequence& sequence = batch_.sequences[s];
     const int32_t rows = sequence.query_count * group_;
     const int32_t pages = sequence.page_counts[head];
-    const AttentionWay way = choose_way(batch_, kernels_, rows);
-    const int32_t step = item_rows(way);
-    work_bytes_ = std::max(work_bytes_, coded_work_bytes(batch_, way));
+    const ContextPlan plan = codec_ != nullptr ? codec_->plan(batch_, kernels_, rows) : ContextPlan{0, kItemRows, 0};
+    const int32_t step = plan.item_rows;
+    work_bytes_ = std::max(work_bytes_, plan.work_bytes);
     // Many rows are work enough without splitting the pages, and their partials would be large.
     const int32_t split = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
     for (int32_t row = 0; row < rows; row += step) {
@@ -148,7 +149,7 @@ class AttendCall {
       int32_t page = 0;
       do {
         const int32_t length = std::min(split, pages - page);
-        workspace_.items.push_back({static_cast<int32_t>(s), head, row, count, page, length, way, partials});
+        workspace_.items.push_back({static_cast<int32_t>(s), head, row, count, page, length, plan.way, partials});
         partials += layout_.item_floats(count);
         ++merge.items;
         page += length;
@@ -164,7 +165,7 @@ class AttendCall {
     Vector<int32_t>& order = workspace_.order;
     order.resize(workspace_.items.size());
     std::iota(order.begin(), order.end(), 0);
-    if (layout_.sums.bits == 0 || batch_.codes->coder.shape.values.scope != Scope::kLayer) return;
+    if (codec_ == nullptr || !codec_->reads_other_heads(*batch_.context)) return;
     std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
       const AttendItem& x = workspace_.items[static_cast<size_t>(a)];
       const AttendItem& y = workspace_.items[static_cast<size_t>(b)];
@@ -229,8 +230,8 @@ class AttendCall {
       sums[static_cast<size_t>(i)] =
           merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
     }
-    if (layout_.sums.bits > 0) {
-      add_decoded(*batch_.codes, kernels_, first.head, layout_.sums, rows, bit_sums(first, row), outputs.data());
+    if (layout_.sums > 0) {
+      codec_->add_sums(*batch_.context, kernels_, first.head, rows, sums_of(first, row), outputs.data());
     }
     for (int32_t i = 0; i < rows; ++i) {
       // A query that sees no token gives zeros.
@@ -258,7 +259,7 @@ class AttendCall {
       float* partial = workspace_.partials.data() + items[i].partial;
       const int32_t rows = items[i].row_count;
       kernels_.blend(output, 1.0F, layout_.plain_output(partial, rows) + row * width, weight, width);
-      if (layout_.sums.bits > 0) add_sums(items[0], items[i], row, weight);
+      if (layout_.sums > 0) add_sums(items[0], items[i], row, weight);
       if (!layout_.rotated) continue;
       kernels_.blend(rotated.data(), 1.0F, layout_.rotated_output(partial, rows) + row * width, weight, width);
     }
@@ -269,16 +270,16 @@ class AttendCall {
     return sum;
   }
 
-  float* bit_sums(const AttendItem& item, int32_t row) const {
-    return layout_.bit_sums(workspace_.partials.data() + item.partial, item.row_count) +
-           static_cast<size_t>(row) * layout_.sums.width();
+  float* sums_of(const AttendItem& item, int32_t row) const {
+    return layout_.sums_of(workspace_.partials.data() + item.partial, item.row_count) +
+           static_cast<size_t>(row) * layout_.sums;
   }
 
   /// Sums of all items meet in those of the first.
   void add_sums(const AttendItem& first, const AttendItem& item, int32_t row, float weight) const noexcept {
-    float* to = bit_sums(first, row);
-    const float* from = bit_sums(item, row);
-    kernels_.blend(to, from == to ? 0.0F : 1.0F, from, weight, static_cast<int32_t>(layout_.sums.width()));
+    float* to = sums_of(first, row);
+    const float* from = sums_of(item, row);
+    kernels_.blend(to, from == to ? 0.0F : 1.0F, from, weight, static_cast<int32_t>(layout_.sums));
   }
 
   void write_row(const AttendItem& item, int32_t row, const float* output) noexcept {
@@ -297,6 +298,7 @@ class AttendCall {
   const AttendBatch& batch_;
   const KernelTable& kernels_;
   AttendWorkspace& workspace_;
+  const ContextCodec* codec_;  // null: no page needs its layer's context
   PartialLayout layout_;
   int32_t group_;
   size_t work_bytes_ = 0;  // of the item that needs most

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "backend/backend.h"
+#include "backend/attention.h"
 #include "backend/cpu/dispatch/kernels.h"
 #include "core/parallel.h"
-#include "core/scratch_pool.h"
+#include "core/scratch.h"
 
 namespace kvq::cpu {
 
@@ -21,8 +21,8 @@ struct AttendItem {
   int32_t row_count;
   int32_t page_begin;
   int32_t page_count;
-  AttentionWay way;  // to pages with codes
-  size_t partial;    // floats into the partials: per row {maximum, sum, plain output, rotated output}
+  int32_t way;     // to pages that need their layer's context (ContextPlan)
+  size_t partial;  // floats into the partials: per row {maximum, sum, plain output, rotated output, sums}
 };
 
 /// All splits of the same rows: consecutive items.
@@ -53,12 +53,12 @@ class AttendWorkspace : public Workspace {
   Vector<int32_t> order;  // in which items are run
   Vector<AttendMerge> merges;
   Vector<float> largest;  // of weigh: [slots of all heads]
-  ScratchPool scratch;    // of items with codes
+  ScratchPool scratch;    // of items whose pages need their layer's context
 };
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);
 
-/// As Backend::weigh.
+/// As Weighing::weigh().
 void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,
            AttendWorkspace& workspace, std::span<float* const> masses);
 

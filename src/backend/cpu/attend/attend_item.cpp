@@ -38,22 +38,23 @@ class ItemRun {
         item_(item),
         queries_(queries),
         kernels_(kernels),
-        layout_(batch),
+        layout_(batch, kernels),
         states_(layout_.states(partial)),
         plain_(layout_.plain_output(partial, item.row_count)),
         rotated_(layout_.rotated_output(partial, item.row_count)),
-        sums_(layout_.bit_sums(partial, item.row_count)),
-        coded_item_{batch,
-                    kernels,
-                    batch.sequences[static_cast<size_t>(item.sequence)].pages,
-                    item.head,
-                    batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
-                    queries.plain,
-                    item.row_count,
-                    layout_.sums,
-                    sums_,
-                    plain_},
-        coded_(make_coded_attention(coded_item_, item.way, work)) {
+        sums_(layout_.sums_of(partial, item.row_count)),
+        context_item_{batch,
+                      kernels,
+                      batch.sequences[static_cast<size_t>(item.sequence)].pages,
+                      item.head,
+                      batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
+                      queries.plain,
+                      item.row_count,
+                      sums_,
+                      plain_} {
+    if (const ContextCodec* codec = kernels.codec(batch.context)) {
+      context_ = codec->attend(context_item_, item.way, work);
+    }
     for (int32_t row = 0; row < item.row_count; ++row) {
       row_positions_[static_cast<size_t>(row)] = queries.positions[(queries.first_row + row) / queries.group];
     }
@@ -63,7 +64,7 @@ class ItemRun {
   }
 
   void attend() {
-    if (batch_.routed && coded_ == nullptr && item_.page_count <= kSplitPages) group_by_format();
+    if (batch_.routed && context_ == nullptr && item_.page_count <= kSplitPages) group_by_format();
     clear();
     for_each_block([this](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
       for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
@@ -141,9 +142,9 @@ class ItemRun {
 
   /// What is done once for all rows of the item.
   void prepare(const Page* const* pages, int32_t count) {
-    if (coded_ == nullptr) return;
+    if (context_ == nullptr) return;
     narrow(pages, count, 0, item_.row_count);
-    coded_->prepare(place(pages), count);
+    context_->prepare(place(pages), count);
   }
 
   bool any_visible(const Page& page, int32_t row, int32_t rows) const {
@@ -175,17 +176,17 @@ class ItemRun {
     }
   }
 
-  /// The first page, or all up to the first without codes for keys; returns how many.
+  /// The first page, or all up to the first whose keys need no context; returns how many.
   int32_t score_pages(const Page* const* at, int32_t index, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = at[0]->format()->keys;
     const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
     int32_t length = 1;
-    if (format.is_coded()) {
-      while (length < count && at[length]->format()->keys.is_coded()) ++length;
-      coded_->score(place(at), length, row, rows, scores);
+    if (const KeyKernel kernel = kernels_.side(format.kind).keys; kernel == nullptr) {
+      while (length < count && at[length]->format()->keys.kind == format.kind) ++length;
+      context_->score(place(at), length, row, rows, scores);
     } else {
-      kernels_.keys(format)({batch_.head_dim, format.group}, {at[0]->data, later(at).data}, rows, q, scores);
+      kernel({batch_.head_dim, format.group}, {at[0]->data, later(at).data}, rows, q, scores);
     }
     for (int32_t page = 0; page < length; ++page) {
       prefetch_record(at + page, 2 * kTilePages);
@@ -233,7 +234,7 @@ class ItemRun {
     if (factor == 1.0F) return;
     scale(plain_, layout_.width, row, factor);
     if (layout_.rotated) scale(rotated_, layout_.width, row, factor);
-    if (layout_.sums.bits > 0) scale(sums_, layout_.sums.width(), row, factor);
+    if (layout_.sums > 0) scale(sums_, layout_.sums, row, factor);
   }
 
   void scale(float* rows, size_t width, int32_t row, float factor) const {
@@ -247,10 +248,11 @@ class ItemRun {
   /// Values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = pages[0]->format()->values;
-    if (format.is_coded()) {
+    const ValueKernel kernel = kernels_.side(format.kind).values;
+    if (kernel == nullptr) {
       int32_t length = 1;
       while (length < count && pages[length]->format() == pages[0]->format()) ++length;
-      coded_->add_values(place(pages), length, row, rows, scores_.data() + first * kPageSlots);
+      context_->add_values(place(pages), length, row, rows, scores_.data() + first * kPageSlots);
       return length;
     }
     const size_t offset = pages[0]->format()->key_bytes();
@@ -260,8 +262,7 @@ class ItemRun {
       sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
     float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
-    kernels_.values(format)({batch_.head_dim, format.group}, sides.data(), length, rows,
-                            scores_.data() + first * kPageSlots, output);
+    kernel({batch_.head_dim, format.group}, sides.data(), length, rows, scores_.data() + first * kPageSlots, output);
     return length;
   }
 
@@ -278,8 +279,8 @@ class ItemRun {
   const Page* const* pages_;
   std::array<const Page*, kSplitPages> grouped_;
   const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
-  CodedItem coded_item_;
-  std::unique_ptr<CodedAttention, DestroyInPlace> coded_;
+  ContextItem context_item_;
+  ContextAttentionPointer context_;  // null: no page needs its layer's context
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
 };
 

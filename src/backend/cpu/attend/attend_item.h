@@ -1,26 +1,25 @@
 #pragma once
 
 #include "backend/cpu/attend/attend.h"
-#include "backend/cpu/commvq/attend.h"
-#include "formats/commvq/model_coder.h"
+#include "backend/cpu/dispatch/kernels.h"
 
 namespace kvq::cpu {
 
 /// Where one row's partial result lies: {maximum, sum}, padding, then outputs. Floats.
 struct PartialLayout {
-  explicit PartialLayout(const AttendBatch& batch)
+  PartialLayout(const AttendBatch& batch, const KernelTable& kernels)
       : width(static_cast<size_t>(padded_dim(batch.head_dim))),
         rotated(batch.any_hadamard_values),
-        sums(BitSums::of(batch)) {}
+        sums(kernels.codec(batch.context) != nullptr ? kernels.codec(batch.context)->sum_floats(*batch.context) : 0) {}
 
   size_t width;
   bool rotated;
-  BitSums sums;
+  size_t sums;  // of a row
 
   static constexpr size_t kState = 16;  // keeps outputs aligned
-  /// Rows are laid out as [rows] states, [rows, width] plain outputs, [rows, width] rotated outputs, bit sums.
+  /// Rows are laid out as [rows] states, [rows, width] plain outputs, [rows, width] rotated outputs, [rows, sums].
   size_t item_floats(int32_t rows) const {
-    return static_cast<size_t>(padded_rows(rows)) * (kState + (rotated ? 2 : 1) * width + sums.width());
+    return static_cast<size_t>(padded_rows(rows)) * (kState + (rotated ? 2 : 1) * width + sums);
   }
   static constexpr int32_t padded_rows(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
@@ -31,7 +30,7 @@ struct PartialLayout {
   float* rotated_output(float* partial, int32_t rows) const {
     return plain_output(partial, rows) + static_cast<size_t>(padded_rows(rows)) * width;
   }
-  float* bit_sums(float* partial, int32_t rows) const {
+  float* sums_of(float* partial, int32_t rows) const {
     return plain_output(partial, rows) + static_cast<size_t>(padded_rows(rows)) * (rotated ? 2 : 1) * width;
   }
 };
@@ -45,7 +44,7 @@ struct ItemQueries {
   int32_t group;
 };
 
-/// Attention of an item's rows over its pages, into its partial. work: coded_work_bytes() of its way.
+/// Attention of an item's rows over its pages, into its partial. work: what the plan of its way says.
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
               float* partial, std::byte* work);
 

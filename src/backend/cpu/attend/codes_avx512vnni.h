@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/attend/kernels.h"
 #include "formats/integer/integer.h"
 
 #include <hwy/base.h>

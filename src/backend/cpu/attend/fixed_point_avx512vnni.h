@@ -7,7 +7,7 @@
 // mid), and the last sum is what is neglected.
 #pragma once
 
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/attend/kernels.h"
 
 #include <hwy/base.h>
 #include <immintrin.h>

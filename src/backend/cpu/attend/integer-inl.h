@@ -6,7 +6,7 @@
 #define KVQ_ATTEND_INTEGER_INL_H
 #endif
 
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/attend/kernels.h"
 #include "core/memory.h"
 #include "formats/integer/integer.h"
 

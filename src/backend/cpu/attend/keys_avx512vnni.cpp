@@ -1,6 +1,6 @@
 // Scores of integer key pages with int8 dot products.
 #include "backend/cpu/attend/codes_avx512vnni.h"
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")
 
@@ -153,10 +153,10 @@ HWY_POP_ATTRIBUTES
 namespace kvq::cpu {
 
 void set_avx512vnni_keys(KernelTable& table) {
-  table.integer_keys[2] = vnni_keys<2>;
-  table.integer_keys[3] = vnni_keys<3>;
-  table.integer_keys[4] = vnni_keys<4>;
-  table.integer_keys[8] = vnni_keys<8>;
+  table.side(Kind::kInt2).keys = vnni_keys<2>;
+  table.side(Kind::kInt3).keys = vnni_keys<3>;
+  table.side(Kind::kInt4).keys = vnni_keys<4>;
+  table.side(Kind::kInt8).keys = vnni_keys<8>;
 }
 
 }  // namespace kvq::cpu

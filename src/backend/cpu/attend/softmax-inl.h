@@ -6,7 +6,7 @@
 #define KVQ_ATTEND_SOFTMAX_INL_H
 #endif
 
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/attend/kernels.h"
 
 #include <hwy/highway.h>
 

@@ -1,5 +1,6 @@
 // Softmax of one row of scores with the scaling instruction of AVX-512, which makes 2^x a polynomial and one more step.
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
+#include "backend/cpu/dispatch/highway.h"
 
 #include <hwy/base.h>
 #include <immintrin.h>
@@ -55,7 +56,7 @@ float softmax_plain(float* scores, int32_t n, SoftmaxState* state) {
 }
 
 float softmax(float* scores, int32_t n, float softcap, SoftmaxState* state) {
-  return softcap > 0.0F ? avx512_table().softmax(scores, n, softcap, state) : softmax_plain(scores, n, state);
+  return softcap > 0.0F ? avx512_softmax()(scores, n, softcap, state) : softmax_plain(scores, n, state);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Weighted sums of integer value pages with int8 dot products.
 #include "backend/cpu/attend/codes_avx512vnni.h"
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")
 
@@ -208,10 +208,10 @@ HWY_POP_ATTRIBUTES
 namespace kvq::cpu {
 
 void set_avx512vnni_values(KernelTable& table) {
-  table.integer_values[2] = vnni_values<2>;
-  table.integer_values[3] = vnni_values<3>;
-  table.integer_values[4] = vnni_values<4>;
-  table.integer_values[8] = vnni_values<8>;
+  table.side(Kind::kInt2).values = vnni_values<2>;
+  table.side(Kind::kInt3).values = vnni_values<3>;
+  table.side(Kind::kInt4).values = vnni_values<4>;
+  table.side(Kind::kInt8).values = vnni_values<8>;
 }
 
 }  // namespace kvq::cpu

@@ -16,7 +16,7 @@ constexpr int32_t kRowsAtOnce = 64;
 }  // namespace
 
 DecodeAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
-  const CodebookShape& shape = batch.codes->coder.shape;
+  const CodebookShape& shape = commvq::context_of(*batch.context).coder.shape;
   const auto dim = static_cast<size_t>(batch.head_dim);
   keys = memory.take<float>(kTileSlots * dim);
   values = memory.take<float>(static_cast<size_t>(kTileSlots * kMaxHeadDim));
@@ -31,9 +31,9 @@ DecodeAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
 void DecodeAttention::prepare(ptrdiff_t first, int32_t count) {
   prepared_ = first;
   for (ptrdiff_t place = first; place < first + count; ++place) {
-    if (item_.page(place).format()->keys.is_coded()) decode_keys(place);
+    if (has_coded_keys(item_.page(place))) decode_keys(place);
   }
-  if (item_.codes().values) decode_values(first, count);
+  if (item_.context.values) decode_values(first, count);
 }
 
 /// norm · e^{i·position·θ} Σ_r (z[r][a_r] + i z[r][b_r])
@@ -45,11 +45,11 @@ void DecodeAttention::decode_keys(ptrdiff_t place) {
   item_.read_norms(place, work_.numbers);
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     const int32_t position = slot < page.count ? page.position(slot) : page.first_position;
-    item_.codes().turns.turn(position, work_.turns + static_cast<size_t>(slot) * rope.table_stride());
+    item_.context.turns.turn(position, work_.turns + static_cast<size_t>(slot) * rope.table_stride());
   }
   for (int32_t part = 0; part < item_.shape().groups(); ++part) {
     item_.unpack_indices(place, part, work_.indices);
-    item_.kernels.sum_centres(item_.codes().coder.key_encoder(item_.head, part), work_.indices, work_.vectors);
+    item_.commvq().sum_centres(item_.context.coder.key_encoder(item_.head, part), work_.indices, work_.vectors);
     for (int32_t j = 0; j < group; ++j) {
       const int32_t pair = part * group + j;
       float* first = keys(place) + rope.first_channel(pair) * kPageSlots;
@@ -73,7 +73,7 @@ void DecodeAttention::decode_values(ptrdiff_t first, int32_t count) {
   const CodebookShape& shape = item_.shape();
   const int32_t dim = shape.head_dim;
   const bool of_layer = shape.values.scope == Scope::kLayer;
-  const ValueCode code = value_code(shape, item_.codes().coder.numbers, of_layer ? 0 : item_.head);
+  const ValueCode code = value_code(shape, item_.context.coder.numbers, of_layer ? 0 : item_.head);
   const size_t channel = of_layer ? static_cast<size_t>(item_.head * dim) : 0;
   for (ptrdiff_t slot = 0; slot < count * kPageSlots; ++slot) {
     std::copy_n(code.offset.data() + channel, dim, values(first) + slot * kMaxHeadDim);
@@ -82,17 +82,17 @@ void DecodeAttention::decode_values(ptrdiff_t first, int32_t count) {
     const int32_t rows = std::min(kRowsAtOnce, code.bits - bit);
     const float* codes = code.codes.data() + static_cast<size_t>(bit) * static_cast<size_t>(code.width) + channel;
     for (ptrdiff_t place = first; place < first + count; ++place) {
-      if (!item_.page(place).format()->values.is_coded()) continue;
+      if (!has_coded_values(item_.page(place))) continue;
       for (int32_t slot = 0; slot < kPageSlots; slot += kBlockRows) {
         spread_bits(place, slot, bit, rows);
-        item_.kernels.multiply(codes, static_cast<size_t>(code.width), rows, dim, kBlockRows, work_.bits, kRowsAtOnce,
-                               values(place) + slot * kMaxHeadDim);
+        item_.commvq().multiply(codes, static_cast<size_t>(code.width), rows, dim, kBlockRows, work_.bits, kRowsAtOnce,
+                                values(place) + slot * kMaxHeadDim);
       }
     }
   }
   const float* channel_scale = code.channel_scale.data() + channel;
   for (ptrdiff_t place = first; place < first + count; ++place) {
-    if (!item_.page(place).format()->values.is_coded()) continue;
+    if (!has_coded_values(item_.page(place))) continue;
     item_.read_scales(place, work_.numbers);
     float* value = values(place);
     for (int32_t slot = 0; slot < kPageSlots; ++slot, value += kMaxHeadDim) {
@@ -122,8 +122,8 @@ void DecodeAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_t
   const int32_t dim = item_.batch.head_dim;
   for (ptrdiff_t place = first; place < first + count; ++place, scores += kPageSlots) {
     std::fill_n(work_.products, kBlockRows * kMaxHeadDim, 0.0F);
-    item_.kernels.multiply(keys(place), kPageSlots, dim, kPageSlots, rows, item_.query(row), static_cast<size_t>(dim),
-                           work_.products);
+    item_.commvq().multiply(keys(place), kPageSlots, dim, kPageSlots, rows, item_.query(row), static_cast<size_t>(dim),
+                            work_.products);
     for (int32_t r = 0; r < rows; ++r) {
       std::copy_n(work_.products + r * kMaxHeadDim, kPageSlots, scores + r * kTileSlots);
     }
@@ -133,7 +133,7 @@ void DecodeAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_t
 void DecodeAttention::add_values(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) {
   const int32_t dim = item_.batch.head_dim;
   std::fill_n(work_.products, kBlockRows * kMaxHeadDim, 0.0F);
-  item_.kernels.multiply(values(first), kMaxHeadDim, count * kPageSlots, dim, rows, p, kTileSlots, work_.products);
+  item_.commvq().multiply(values(first), kMaxHeadDim, count * kPageSlots, dim, rows, p, kTileSlots, work_.products);
   for (int32_t r = 0; r < rows; ++r) {
     float* out = item_.plain + (row + r) * padded_dim(dim);
     for (int32_t c = 0; c < dim; ++c) out[c] += work_.products[r * kMaxHeadDim + c];

@@ -1,13 +1,13 @@
 #pragma once
 
 #include "backend/cpu/commvq/attend.h"
-#include "core/memory_cutter.h"
+#include "core/scratch.h"
 
 namespace kvq::cpu {
 
 /// The plain way: every key and value is decoded by its definition, for each call anew, and then multiplied. What the
 /// other ways are tested against, and what they are for.
-class DecodeAttention final : public CodedAttention {
+class DecodeAttention final : public ContextAttention {
  public:
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
@@ -22,7 +22,7 @@ class DecodeAttention final : public CodedAttention {
     float* products;    // [kBlockRows][kMaxHeadDim]
   };
 
-  DecodeAttention(const CodedItem& item, const Work& work) : item_(item), work_(work) {}
+  DecodeAttention(const CommvqItem& item, const Work& work) : item_(item), work_(work) {}
 
   void prepare(ptrdiff_t first, int32_t count) override;
   void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) override;
@@ -35,7 +35,7 @@ class DecodeAttention final : public CodedAttention {
   float* keys(ptrdiff_t place) const { return work_.keys + (place - prepared_) * kPageSlots * item_.batch.head_dim; }
   float* values(ptrdiff_t place) const { return work_.values + (place - prepared_) * kPageSlots * kMaxHeadDim; }
 
-  const CodedItem& item_;
+  const CommvqItem item_;
   Work work_;
   ptrdiff_t prepared_ = 0;  // place of the page that is decoded first
 };

@@ -11,7 +11,7 @@
 namespace kvq::cpu {
 
 RebuildAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
-  const CodebookShape& shape = batch.codes->coder.shape;
+  const CodebookShape& shape = commvq::context_of(*batch.context).coder.shape;
   const auto dim = static_cast<size_t>(batch.head_dim);
   planes = memory.take<int16_t>(kTileSlots * dim);
   turns = memory.take<float>(kTilePages * dim);
@@ -25,12 +25,12 @@ RebuildAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
 }
 
 bool RebuildAttention::looks_up(const AttendBatch& batch, const KernelTable& kernels) {
-  return kernels.lookup_keys != nullptr && !batch.codes->coder.lookups.empty();
+  return kernels.commvq.lookup_keys != nullptr && !commvq::context_of(*batch.context).coder.lookups.empty();
 }
 
 const KeyLookup* RebuildAttention::lookup() const {
   const bool exists = looks_up(item_.batch, item_.kernels);
-  return exists ? &item_.codes().coder.lookups[static_cast<size_t>(item_.head)] : nullptr;
+  return exists ? &item_.context.coder.lookups[static_cast<size_t>(item_.head)] : nullptr;
 }
 
 void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
@@ -39,7 +39,7 @@ void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
   for (ptrdiff_t place = first; place < end;) {
     ptrdiff_t next = place + 1;
     const PageFormat* format = item_.page(place).format();
-    if (format->keys.is_coded()) {
+    if (has_coded_keys(item_.page(place))) {
       if (lookup() == nullptr) {
         rebuild(place);
       } else {
@@ -49,7 +49,7 @@ void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
         rebuild_by_lookup(place, static_cast<int32_t>(next - place));
       }
       for (ptrdiff_t i = place; i < next; ++i) {
-        item_.codes().turns.turn(item_.page(i).first_position, turn(i));
+        item_.context.turns.turn(item_.page(i).first_position, turn(i));
         item_.read_norms(i, norms(i));
       }
     }
@@ -59,15 +59,15 @@ void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
 
 /// Pages whose slots have the same turns.
 void RebuildAttention::rebuild_by_lookup(ptrdiff_t first, int32_t count) {
-  const PositionTurns& turns = item_.codes().turns;
+  const PositionTurns& turns = item_.context.turns;
   const int16_t* fixed = turns.fixed_slots();
   if (!item_.has_regular_positions(first)) {
     item_.turn_slots(first, work_.slot_turns);
     turns.to_fixed_point(work_.slot_turns, work_.fixed);
     fixed = work_.fixed;
   }
-  item_.kernels.lookup_keys(*lookup(), item_.shape(), item_.sides(first, Side::kKeys), item_.head, count, fixed,
-                            plane(first));
+  item_.commvq().lookup_keys(*lookup(), item_.shape(), item_.sides(first, Side::kKeys), item_.head, count, fixed,
+                             plane(first));
 }
 
 /// Unit keys of a page as an FP16 plane, rotated to positions from 0.
@@ -78,7 +78,7 @@ void RebuildAttention::rebuild(ptrdiff_t place) {
   const auto dim = static_cast<size_t>(shape.head_dim);
   for (int32_t part = 0; part < shape.groups(); ++part) {
     item_.unpack_indices(place, part, work_.indices);
-    item_.kernels.sum_centres(item_.codes().coder.key_encoder(item_.head, part), work_.indices, work_.vectors);
+    item_.commvq().sum_centres(item_.context.coder.key_encoder(item_.head, part), work_.indices, work_.vectors);
     const float* from = work_.vectors;
     const size_t first = static_cast<size_t>(part) * group;
     for (size_t slot = 0; slot < kPageSlots; ++slot, from += 2 * padded) {
@@ -94,7 +94,7 @@ void RebuildAttention::rebuild(ptrdiff_t place) {
       }
     }
   }
-  const float* turns = item_.codes().turns.slots();
+  const float* turns = item_.context.turns.slots();
   if (!item_.has_regular_positions(place)) {
     item_.turn_slots(place, work_.slot_turns);
     turns = work_.slot_turns;
@@ -113,7 +113,8 @@ void RebuildAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
       turn_back(*item_.batch.rope, turn(place), work_.turned + static_cast<size_t>(r) * dim);
     }
     const auto* data = reinterpret_cast<const std::byte*>(plane(place));
-    item_.kernels.float16_keys({item_.batch.head_dim, SideFormat{}.group}, {data, data}, rows, work_.turned, scores);
+    item_.kernels.side(Kind::kFloat16)
+        .keys({item_.batch.head_dim, SideFormat{}.group}, {data, data}, rows, work_.turned, scores);
     for (int32_t r = 0; r < rows; ++r) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         scores[r * kTileSlots + slot] *= from_float16(norms(place)[slot]);
@@ -127,7 +128,7 @@ void RebuildAttention::score_by_lookup(ptrdiff_t first, int32_t count, int32_t r
   for (ptrdiff_t i = 0; i < count; ++i) {
     pages[static_cast<size_t>(i)] = {plane(first + i), turn(first + i), norms(first + i)};
   }
-  item_.kernels.lookup_scores(*lookup(), item_.shape(), pages.data(), count, rows, item_.query(row), scores);
+  item_.commvq().lookup_scores(*lookup(), item_.shape(), pages.data(), count, rows, item_.query(row), scores);
 }
 
 }  // namespace kvq::cpu

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backend/cpu/commvq/attend.h"
-#include "core/memory_cutter.h"
+#include "core/scratch.h"
 
 namespace kvq {
 class KeyLookup;
@@ -11,7 +11,7 @@ namespace kvq::cpu {
 
 /// Keys are summed up from their codes once for all rows, values are sums of probabilities by bits. Keys stand at the
 /// positions 0 to 31; the queries are turned back by the position of each page's first slot instead.
-class RebuildAttention final : public CodedAttention {
+class RebuildAttention final : public ContextAttention {
  public:
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
@@ -30,7 +30,7 @@ class RebuildAttention final : public CodedAttention {
   /// Whether keys are summed up by table lookups in registers.
   static bool looks_up(const AttendBatch& batch, const KernelTable& kernels);
 
-  RebuildAttention(const CodedItem& item, const Work& work) : item_(item), work_(work) {}
+  RebuildAttention(const CommvqItem& item, const Work& work) : item_(item), work_(work) {}
 
   void prepare(ptrdiff_t first, int32_t count) override;
   void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) override;
@@ -49,7 +49,7 @@ class RebuildAttention final : public CodedAttention {
   void rebuild(ptrdiff_t place);
   void score_by_lookup(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) const;
 
-  const CodedItem& item_;
+  const CommvqItem item_;
   Work work_;
   ptrdiff_t prepared_ = 0;  // place of the page in the first plane
 };

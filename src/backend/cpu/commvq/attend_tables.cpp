@@ -27,11 +27,12 @@ bool TableAttention::is_faster(const AttendBatch& batch, const KernelTable& kern
   // Without lookups, keys are rebuilt in about the time of three rows of sums; with them, in less than that of one
   // (docs/benchmarks.md). Both times grow with the stages.
   constexpr int32_t kFewRows = 2;
-  return batch.codes->coder.shape.keys.stages > 0 && !RebuildAttention::looks_up(batch, kernels) && rows <= kFewRows;
+  return commvq::context_of(*batch.context).coder.shape.keys.stages > 0 &&
+         !RebuildAttention::looks_up(batch, kernels) && rows <= kFewRows;
 }
 
 TableAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
-  const CodebookShape& shape = batch.codes->coder.shape;
+  const CodebookShape& shape = commvq::context_of(*batch.context).coder.shape;
   const auto groups = static_cast<size_t>(shape.groups());
   const auto dim = static_cast<size_t>(batch.head_dim);
   const size_t plane = plane_of(shape);
@@ -48,7 +49,7 @@ TableAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   weights = memory.take<float>(2 * plane);
 }
 
-TableAttention::TableAttention(const CodedItem& item, const Work& work)
+TableAttention::TableAttention(const CommvqItem& item, const Work& work)
     : item_(item), work_(work), groups_(item.shape().groups()), plane_(plane_of(item.shape())) {}
 
 size_t TableAttention::table_size() const { return products_of(item_.shape()); }
@@ -72,12 +73,12 @@ void TableAttention::make_tables() {
   for (int32_t row = 0; row < item_.rows; ++row) {
     for (int32_t group = 0; group < groups_; ++group) make_table(row, group);
   }
-  spread_turns(item_.codes().turns.slots(), work_.slot_turns);
+  spread_turns(item_.context.turns.slots(), work_.slot_turns);
   has_tables_ = true;
 }
 
 void TableAttention::make_table(int32_t row, int32_t group) {
-  const KeyEncoder& encoder = item_.codes().coder.key_encoder(item_.head, group);
+  const KeyEncoder& encoder = item_.context.coder.key_encoder(item_.head, group);
   const Rope& rope = *item_.batch.rope;
   const int32_t pairs = item_.shape().keys.group;
   float* units = work_.units + part(row, group) * plane_;
@@ -94,7 +95,7 @@ void TableAttention::make_table(int32_t row, int32_t group) {
     units[pair] = unit;
     work_.inverse[pair] = unit > 0.0F ? 1.0F / unit : 0.0F;
   }
-  item_.kernels.multiply_codes(encoder, work_.query, work_.inverse, work_.products + part(row, group) * table_size());
+  item_.commvq().multiply_codes(encoder, work_.query, work_.inverse, work_.products + part(row, group) * table_size());
 }
 
 void TableAttention::prepare(ptrdiff_t first, int32_t count) {
@@ -102,7 +103,7 @@ void TableAttention::prepare(ptrdiff_t first, int32_t count) {
   const auto page_indices = static_cast<size_t>(groups_ * item_.shape().keys.stages) * 2 * kPageSlots;
   for (ptrdiff_t i = 0; i < count; ++i) {
     const Page& page = item_.page(first + i);
-    if (!page.format()->keys.is_coded()) continue;
+    if (!has_coded_keys(page)) continue;
     if (!has_tables_) make_tables();
     const PageSides keys = item_.sides(first + i, Side::kKeys);
     const std::byte* later = keys.later(item_.head, 0);
@@ -112,7 +113,7 @@ void TableAttention::prepare(ptrdiff_t first, int32_t count) {
                            work_.indices + static_cast<size_t>(i) * page_indices +
                                static_cast<size_t>(group) * page_indices / static_cast<size_t>(groups_));
     }
-    item_.codes().turns.turn(page.first_position, work_.page_turns + i * item_.batch.head_dim);
+    item_.context.turns.turn(page.first_position, work_.page_turns + i * item_.batch.head_dim);
     item_.read_norms(first + i, work_.norms + i * kPageSlots);
   }
 }
@@ -147,8 +148,8 @@ void TableAttention::score_page(ptrdiff_t place, int32_t row, const float* turns
     const uint8_t* indices =
         work_.indices + (static_cast<size_t>(page) * static_cast<size_t>(groups_) + static_cast<size_t>(group)) *
                             stages * 2 * kPageSlots;
-    item_.kernels.sum_products(table, indices, turns + static_cast<size_t>(group) * kPageSlots * 2 * plane_,
-                               work_.weights, scores);
+    item_.commvq().sum_products(table, indices, turns + static_cast<size_t>(group) * kPageSlots * 2 * plane_,
+                                work_.weights, scores);
   }
   const uint16_t* norms = work_.norms + page * kPageSlots;
   for (int32_t slot = 0; slot < kPageSlots; ++slot) scores[slot] *= from_float16(norms[slot]);

@@ -1,13 +1,13 @@
 #pragma once
 
 #include "backend/cpu/commvq/attend.h"
-#include "core/memory_cutter.h"
+#include "core/scratch.h"
 
 namespace kvq::cpu {
 
 /// As in the paper: the products of each query with the codes are formed once, and a key's score is a sum of them,
 /// turned by its position. Values are sums of probabilities by bits.
-class TableAttention final : public CodedAttention {
+class TableAttention final : public ContextAttention {
  public:
   /// Of an item: each has tables of its own.
   static constexpr int32_t kRows = kBlockRows;
@@ -31,7 +31,7 @@ class TableAttention final : public CodedAttention {
     float* weights;     // [2 · plane]
   };
 
-  TableAttention(const CodedItem& item, const Work& work);
+  TableAttention(const CommvqItem& item, const Work& work);
 
   void prepare(ptrdiff_t first, int32_t count) override;
   void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) override;
@@ -48,7 +48,7 @@ class TableAttention final : public CodedAttention {
   size_t table_size() const;  // of one group
   size_t part(int32_t row, int32_t group) const { return static_cast<size_t>(row * groups_ + group); }
 
-  const CodedItem& item_;
+  const CommvqItem item_;
   Work work_;
   int32_t groups_;
   size_t plane_;

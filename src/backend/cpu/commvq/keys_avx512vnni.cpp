@@ -1,6 +1,6 @@
 // Keys stored with codes: centres summed by table lookups whose lanes are slots, scores by 16-bit dot products.
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 #include "formats/commvq/commvq.h"
 #include "formats/commvq/key_lookup.h"
 
@@ -234,9 +234,9 @@ HWY_POP_ATTRIBUTES
 
 namespace kvq::cpu {
 
-void set_avx512vnni_coded_keys(KernelTable& table) {
-  table.lookup_keys = vnni_lookup_keys;
-  table.lookup_scores = vnni_lookup_scores;
+void set_avx512vnni_commvq_keys(CommvqKernels& kernels) {
+  kernels.lookup_keys = vnni_lookup_keys;
+  kernels.lookup_scores = vnni_lookup_scores;
 }
 
 }  // namespace kvq::cpu

@@ -1,6 +1,6 @@
 // Values stored with codes: the bits of four slots look up the sum of their weights.
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 
 #include <algorithm>
 
@@ -184,6 +184,6 @@ HWY_POP_ATTRIBUTES
 
 namespace kvq::cpu {
 
-void set_avx512vnni_coded_values(KernelTable& table) { table.sum_bits = vnni_sum_bits; }
+void set_avx512vnni_commvq_values(CommvqKernels& kernels) { kernels.sum_bits = vnni_sum_bits; }
 
 }  // namespace kvq::cpu

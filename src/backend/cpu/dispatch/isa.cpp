@@ -1,7 +1,10 @@
 #include "backend/cpu/dispatch/isa.h"
 
-#include "backend/cpu/dispatch/tables.h"
+#include "backend/cpu/commvq/codec.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
+#include "backend/cpu/dispatch/highway.h"
 #include "core/error.h"
+#include "core/isa_name.h"
 
 #include <hwy/targets.h>
 
@@ -12,31 +15,106 @@
 namespace kvq::cpu {
 namespace {
 
-struct Tables {
-  std::array<const KernelTable*, 8> entries{};
-  size_t count = 0;
+/// An entry for every kind, which is to be written for the codec of a new one.
+std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const AttendKernels& attend) {
+  const auto integer = [&append](const PageKernels& page) {
+    return SideKernels{.encode = append.encode_integer, .keys = page.keys, .values = page.values};
+  };
+  std::array<SideKernels, kKinds> sides;
+  sides[index_of(Kind::kFloat16)] = {
+      .encode = copy_float16, .keys = attend.float16.keys, .values = attend.float16.values};
+  sides[index_of(Kind::kInt8)] = integer(attend.int8);
+  sides[index_of(Kind::kInt4)] = integer(attend.int4);
+  sides[index_of(Kind::kInt3)] = integer(attend.int3);
+  sides[index_of(Kind::kInt2)] = integer(attend.int2);
+  sides[index_of(Kind::kCommvq)] = {};  // with its context
+  return sides;
+}
 
-  void add(const KernelTable& table) { entries[count++] = &table; }
+/// The portable kernels of one Highway target.
+KernelTable make_portable(size_t i) {
+  const TargetTable<AttendKernels>& attend = highway_attend_kernels()[i];
+  const AppendKernels& append = *highway_append_kernels()[i].table;
+  return {.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET),
+          .sides = make_sides(append, *attend.table),
+          .contexts = {nullptr, nullptr, &commvq_codec()},
+          .softmax = attend.table->softmax,
+          .blend = attend.table->blend,
+          .commvq = *highway_commvq_kernels()[i].table,
+          .append = &append,
+          .linear = highway_linear_kernels()[i].table};
+}
 
-  Tables() {
 #if defined(KVQ_HAVE_AVX512VNNI)
-    if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0 &&
-        (hwy::SupportedTargets() & HWY_AVX3) != 0) {
-      if (can_use_amx()) add(amx_table());
-      add(avx512vnni_table());
-    }
+LinearKernels make_avx512vnni_linear(const DecodedProducts& products) {
+  LinearKernels kernels = avx512_byte_kernels();
+  kernels.products = products;
+  set_avx512vnni_nuq(kernels);
+  set_avx512vnni_vq(kernels);
+  set_avx512vnni_trellis(kernels);
+  return kernels;
+}
+
+/// Portable AVX-512 kernels, with products of bytes for integers and lookups by permutations.
+KernelTable make_avx512vnni(KernelTable table) {
+  table.name = "avx512vnni";
+  set_avx512vnni_keys(table);
+  set_avx512vnni_values(table);
+  set_avx512vnni_softmax(table);
+  set_avx512vnni_commvq_keys(table.commvq);
+  set_avx512vnni_commvq_values(table.commvq);
+  static const LinearKernels kLinear = make_avx512vnni_linear(avx512vnni_products());
+  table.linear = &kLinear;
+  return table;
+}
+
+/// The same, with products of tiles for linear layers on many rows.
+KernelTable make_amx(KernelTable table) {
+  table.name = "amx";
+  static const LinearKernels kLinear = make_avx512vnni_linear(amx_products());
+  table.linear = &kLinear;
+  return table;
+}
 #endif
-    for (const TargetTable<KernelTable>& each : highway_tables()) {
-      if (each.runs_here()) add(*each.table);
+
+/// What the processor at hand can run, best first.
+class Tables {
+ public:
+  Tables() {
+    const auto targets = highway_attend_kernels();
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (!targets[i].runs_here()) continue;
+      const KernelTable portable = make_portable(i);
+#if defined(KVQ_HAVE_AVX512VNNI)
+      if (targets[i].target == HWY_AVX3 && __builtin_cpu_supports("avx512vnni") != 0 &&
+          __builtin_cpu_supports("avx512vbmi") != 0) {
+        const KernelTable avx512vnni = make_avx512vnni(portable);
+        if (can_use_amx()) add(make_amx(avx512vnni));
+        add(avx512vnni);
+      }
+#endif
+      add(portable);
     }
   }
+  std::span<const KernelTable* const> all() const { return {list_.data(), count_}; }
+
+ private:
+  void add(const KernelTable& table) {
+    tables_[count_] = table;
+    list_[count_] = &tables_[count_];
+    ++count_;
+  }
+
+  std::array<KernelTable, 8> tables_{};
+  std::array<const KernelTable*, 8> list_{};
+  size_t count_ = 0;
 };
 
 }  // namespace
 
 std::span<const KernelTable* const> available_tables() {
   static const Tables tables;
-  return {tables.entries.data(), tables.count};
+  return tables.all();
 }
 
 const KernelTable& find_table(const char* name) {

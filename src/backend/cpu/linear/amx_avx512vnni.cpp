@@ -1,6 +1,6 @@
 // Products of decoded levels with many rows, by byte products of tiles (AMX): a tile of levels is 64 columns of 16 rows
 // of the matrix, in the order in which they were decoded; one of activations 64 inputs of up to eight rows.
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 
 #if defined(__linux__)

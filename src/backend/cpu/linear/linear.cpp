@@ -1,6 +1,6 @@
 #include "backend/cpu/linear/linear.h"
 
-#include "core/memory_cutter.h"
+#include "core/scratch.h"
 #include "core/tensor.h"
 #include "weights/matrix.h"
 
@@ -45,7 +45,7 @@ struct LinearSpace {
   ActivationGroup* groups;
   FloatGroup* float_groups;
 
-  LinearSpace(MemoryCutter& memory, const LinearBatch& batch, size_t quad_bytes, bool packed, bool floats) {
+  LinearSpace(MemoryCutter& memory, const HostLinearBatch& batch, size_t quad_bytes, bool packed, bool floats) {
     const int32_t in = batch.matrices.front()->in;
     const int32_t most_rows = std::min(batch.batch, kPassRows);
     const auto inputs = static_cast<size_t>(in);
@@ -89,7 +89,7 @@ LinearJob make_job(const Matrix& matrix, void* y, CodebookSource codebook, int32
 
 /// One call, and the rows of it that are being multiplied.
 struct LinearPass {
-  const LinearBatch& batch;
+  const HostLinearBatch& batch;
   const LinearKernels& kernels;
   LinearSpace& space;
   int32_t first_row;
@@ -162,15 +162,15 @@ struct LinearPass {
 
 }  // namespace
 
-void linear(const LinearBatch& batch, const LinearKernels& kernels, CodebookSource codebook, Parallel& parallel,
-            LinearPool& pool, Allocator& allocator) {
+void linear(const HostLinearBatch& batch, const LinearKernels& kernels, CodebookSource codebook, Parallel& parallel,
+            ScratchPool& pool) {
   if (batch.matrices.empty() || batch.batch == 0) return;
   const auto is_float = [](const Matrix* matrix) { return matrix->scheme.family == weights::Family::kFloat16; };
   const bool floats = std::any_of(batch.matrices.begin(), batch.matrices.end(), is_float);
   const bool packed = !std::all_of(batch.matrices.begin(), batch.matrices.end(), is_float);
   MemoryCutter needed(nullptr);
   const LinearSpace counted(needed, batch, kernels.quad_bytes, packed, floats);
-  LinearPool::Piece piece(pool, allocator, needed.used());
+  const ScratchPool::Piece piece(pool, needed.used());
   MemoryCutter memory(piece.data());
   LinearSpace space(memory, batch, kernels.quad_bytes, packed, floats);
 

@@ -1,18 +1,28 @@
 #pragma once
 
-#include "backend/backend.h"
 #include "backend/cpu/linear/kernels.h"
-#include "backend/cpu/linear/linear_pool.h"
+#include "backend/linear.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace kvq::cpu {
 
 using CodebookSource = const weights::Codebook& (*)(const weights::Code& code);
 
-/// As Backend::linear(). The results do not depend on the instruction set (but for FP16 weights), on the number of
-/// threads or on which rows are multiplied together. Work space comes from `allocator`, stays in the pool and grows
-/// with `in`, not with the batch beyond 64 rows.
-void linear(const LinearBatch& batch, const LinearKernels& kernels, CodebookSource codebook, Parallel& parallel,
-            LinearPool& pool, Allocator& allocator);
+/// A LinearBatch of matrices in host memory.
+struct HostLinearBatch {
+  std::span<const weights::Matrix* const> matrices;
+  const void* x;
+  kvq_dtype x_dtype;
+  int32_t batch;
+  void* const* y;
+  kvq_dtype y_dtype;
+};
+
+/// As Linear::multiply(). The results do not depend on the instruction set (but for FP16 weights), on the number of
+/// threads or on which rows are multiplied together. Work space stays in the pool and grows with `in`, not with the
+/// batch beyond 64 rows.
+void linear(const HostLinearBatch& batch, const LinearKernels& kernels, CodebookSource codebook, Parallel& parallel,
+            ScratchPool& pool);
 
 }  // namespace kvq::cpu

@@ -2,7 +2,6 @@
 // one int8 dot product sums up.
 #pragma once
 
-#include "backend/cpu/dispatch/kernels.h"
 #include "backend/cpu/linear/kernels.h"
 
 #include <hwy/base.h>

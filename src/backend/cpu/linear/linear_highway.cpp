@@ -1,5 +1,5 @@
 // The kernels of packed matrices, compiled once per Highway target: this file includes itself through foreach_target.h.
-#include "backend/cpu/linear/kernels.h"
+#include "backend/cpu/dispatch/highway.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_highway.cpp"
@@ -7,7 +7,6 @@
 
 #include <hwy/highway.h>
 
-#include "backend/cpu/dispatch/tables.h"
 #include "backend/cpu/linear/activations-inl.h"
 #include "backend/cpu/linear/linear-inl.h"
 #include "backend/cpu/linear/windows-inl.h"
@@ -29,7 +28,13 @@ void multiply_tcq(const LinearSegment& segment, const ActivationGroup* groups, i
 
 const LinearKernels& linear_kernels() {
   static const LinearKernels kKernels = [] {
-    LinearKernels kernels = {8, round_row<true>, widen_row, multiply_float16, store_linear, {}, {}};
+    LinearKernels kernels = {.quad_bytes = 8,
+                             .round = round_row<true>,
+                             .widen = widen_row,
+                             .float16 = multiply_float16,
+                             .store = store_linear,
+                             .products = {},
+                             .packed = {}};
     auto& [nuq, vq, tcq, tcx] = kernels.packed;
     nuq[4] = multiply_packed<TableDecoder<1, 1>>;
     nuq[8] = multiply_packed<TableDecoder<1, 2>>;
@@ -56,16 +61,31 @@ const LinearKernels& linear_kernels() {
 }
 
 #if HWY_TARGET == HWY_AVX3
-LinearKernels byte_kernels() { return {4, round_row<false>, widen_row, multiply_float16, store_linear, {}, {}}; }
+LinearKernels byte_kernels() {
+  return {.quad_bytes = 4,
+          .round = round_row<false>,
+          .widen = widen_row,
+          .float16 = multiply_float16,
+          .store = store_linear,
+          .products = {},
+          .packed = {}};
+}
 #endif
 
 }  // namespace kvq::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE && (HWY_TARGETS & HWY_AVX3) != 0
+#if HWY_ONCE
 namespace kvq::cpu {
 
+std::span<const TargetTable<LinearKernels>> highway_linear_kernels() {
+  static const TargetTable<LinearKernels> kTables[] = KVQ_TARGET_TABLES(linear_kernels);
+  return kTables;
+}
+
+#if (HWY_TARGETS & HWY_AVX3) != 0
 LinearKernels avx512_byte_kernels() { return N_AVX3::byte_kernels(); }
+#endif
 
 }  // namespace kvq::cpu
 #endif

@@ -1,5 +1,5 @@
 // Non-uniform scalar codes: a byte permutation is a table of up to 64 levels.
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 #include "backend/cpu/linear/windows_avx512vnni.h"
 

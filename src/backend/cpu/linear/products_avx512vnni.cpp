@@ -1,5 +1,5 @@
 // Products of decoded levels with many rows, by byte products of vectors.
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")

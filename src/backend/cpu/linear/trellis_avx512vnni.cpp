@@ -1,5 +1,5 @@
 // Trellis codes: a window of 16 bits is hashed to an index and a sign, whose levels byte permutations look up.
-#include "backend/cpu/dispatch/tables_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 #include "backend/cpu/linear/windows_avx512vnni.h"
 

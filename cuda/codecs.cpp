@@ -1,29 +1,29 @@
-#include "page_order.h"
+#include "codecs.h"
 
+#include "core/error.h"
+
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 
 namespace kvq::cuda {
 namespace {
 
 constexpr int32_t kChunk = 16;
 
-Kind kind_of(const SideFormat& format) {
-  if (format.codec == Codec::kFloat16) return Kind::kFloat16;
-  switch (format.bits) {
-    case 8:
-      return Kind::kInt8;
-    case 4:
-      return Kind::kInt4;
-    case 3:
-      return Kind::kInt3;
-    default:
-      return Kind::kInt2;
-  }
+// The kinds of sides that the append kernels encode and the attention kernels read. Whatever is not here is refused.
+constexpr Kind kKnown[] = {Kind::kFloat16, Kind::kInt8, Kind::kInt4, Kind::kInt3, Kind::kInt2};
+static_assert(std::all_of(std::begin(kKnown), std::end(kKnown), [](Kind kind) { return index_of(kind) < 8; }),
+              "a FormatCode has three bits for a kind");
+
+bool is_known(const SideFormat& format) {
+  return std::find(std::begin(kKnown), std::end(kKnown), format.kind) != std::end(kKnown);
 }
 
 uint32_t side_code(const SideFormat& format) {
-  return static_cast<uint32_t>(kind_of(format)) | (format.hadamard ? 8U : 0U);
+  if (!is_known(format)) fail(KVQ_E_INTERNAL, "kernels know no pages of kind %d", static_cast<int>(format.kind));
+  return static_cast<uint32_t>(format.kind) | (format.hadamard ? 8U : 0U);
 }
 
 /// `place_of` gives a chunk's place.
@@ -42,6 +42,8 @@ void swap_side(const SideBytes& bytes, const std::byte* from, std::byte* to, con
 }
 
 }  // namespace
+
+bool knows(const PageFormat& format) { return is_known(format.keys) && is_known(format.values); }
 
 FormatCode format_code(const PageFormat& format) {
   const uint32_t shift = format.values.group == 128 ? 2U : (format.values.group == 64 ? 1U : 0U);

@@ -1,15 +1,15 @@
+// What files with the suffix avx512vnni provide: each function replaces some of the portable AVX-512 kernels.
 #pragma once
 
-#include "backend/cpu/dispatch/tables.h"
+#include "backend/cpu/dispatch/kernels.h"
 
 namespace kvq::cpu {
 
-// Each replaces some of the portable AVX-512 kernels.
 void set_avx512vnni_keys(KernelTable& table);
 void set_avx512vnni_values(KernelTable& table);
-void set_avx512vnni_coded_keys(KernelTable& table);
-void set_avx512vnni_coded_values(KernelTable& table);
 void set_avx512vnni_softmax(KernelTable& table);
+void set_avx512vnni_commvq_keys(CommvqKernels& kernels);
+void set_avx512vnni_commvq_values(CommvqKernels& kernels);
 
 // The kernels of packed matrices, by family.
 void set_avx512vnni_nuq(LinearKernels& kernels);
@@ -17,6 +17,10 @@ void set_avx512vnni_vq(LinearKernels& kernels);
 void set_avx512vnni_trellis(LinearKernels& kernels);
 
 DecodedProducts avx512vnni_products();
+
+// Tiles, for linear layers on many rows.
 DecodedProducts amx_products();
+/// Whether the processor has tiles and the system lets this process use them, which it must be asked for once.
+bool can_use_amx();
 
 }  // namespace kvq::cpu

@@ -1,5 +1,4 @@
-#include "scalar_encoder.h"
-
+// Integer pages one number at a time: the arithmetic and the bytes that every backend's encoder must repeat.
 #include "core/float16.h"
 #include "core/hadamard.h"
 #include "formats/float16/float16.h"
@@ -9,14 +8,7 @@
 #include <array>
 #include <cstring>
 
-using kvq::from_float16;
-using kvq::kMaxFloat16;
-using kvq::kMaxHeadDim;
-using kvq::kPageSlots;
-using kvq::Side;
-using kvq::to_float16;
-using kvq::integer::Layout;
-
+namespace kvq::integer {
 namespace {
 
 /// One group's affine map, with scale and minimum as the page stores them.
@@ -113,18 +105,24 @@ void encode_values(const Layout& layout, const float* rows, std::byte* out) {
 
 }  // namespace
 
-void scalar_encode(Side side, const kvq::SideFormat& format, int32_t head_dim, const std::byte* float16,
-                   std::byte* out) {
+void encode(const SideToEncode& side) {
+  const int32_t head_dim = side.format.head_dim;
+  const SideFormat& format = side.format.side(side.side);
   std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;  // [slots, head_dim]
-  const kvq::PageFormat plain(kvq::SideFormat{}, kvq::SideFormat{}, head_dim);
-  kvq::float16::decode({side, plain, 0, &float16, nullptr, nullptr, nullptr}, 0, kPageSlots, rows.data());
-  if (format.hadamard) {
-    for (int32_t slot = 0; slot < kPageSlots; ++slot) kvq::hadamard(rows.data() + slot * head_dim, head_dim);
+  const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
+  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+    float* row = rows.data() + static_cast<ptrdiff_t>(slot) * head_dim;
+    for (int32_t channel = 0; channel < head_dim; ++channel) {
+      row[channel] = from_float16(halves[float16::index(side.side, head_dim, slot, channel)]);
+    }
+    if (format.hadamard) hadamard(row, head_dim);
   }
-  const Layout where = kvq::integer::layout(side, format, head_dim);
-  if (side == Side::kKeys) {
-    encode_keys(where, rows.data(), out);
+  const Layout where = layout(side.side, format, head_dim);
+  if (side.side == Side::kKeys) {
+    encode_keys(where, rows.data(), side.out.front());
   } else {
-    encode_values(where, rows.data(), out);
+    encode_values(where, rows.data(), side.out.front());
   }
 }
+
+}  // namespace kvq::integer

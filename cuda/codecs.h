@@ -1,3 +1,4 @@
+// What this backend knows of page formats.
 #pragma once
 
 #include "formats/page_format.h"
@@ -5,7 +6,10 @@
 
 namespace kvq::cuda {
 
-/// A page's format as kernels know it.
+/// Whether kernels encode and attend to pages of this format.
+bool knows(const PageFormat& format);
+
+/// A page's format as kernels know it. It is one that they know.
 FormatCode format_code(const PageFormat& format);
 
 /// Copy a page from the order of bytes that its format defines to the one on the device, or back: it is the same

@@ -1,0 +1,66 @@
+// Attention over pages, and how much of it each token gets.
+#pragma once
+
+#include "backend/pages.h"
+#include "eviction/eviction.h"
+
+#include <span>
+
+namespace kvq {
+
+/// Queries of one sequence, in a batch.
+struct AttendSequence {
+  LayerMirror* mirror;              // null if the backend keeps none
+  const Page* const* const* pages;  // [kv_heads] lists
+  const int32_t* page_counts;       // [kv_heads]
+  int32_t query_begin;              // row of the batch's q
+  int32_t query_count;
+};
+
+/// One call of attention over one layer.
+struct AttendBatch {
+  std::span<const AttendSequence> sequences;
+  std::span<const int32_t> query_positions;  // [total queries]; empty if recorded
+  bool newest_queries;                       // every query is one of its sequence's last tokens, in order
+  bool recorded;                             // replayed while sequences grow: only the device knows lengths
+  const void* q;                             // [total queries, q_heads, head_dim]
+  kvq_dtype q_dtype;
+  void* out;
+  kvq_dtype out_dtype;
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  const Rope* rope;
+  float scale;
+  float softcap;           // 0: none
+  int32_t window;          // 0: none
+  bool any_hadamard_keys;  // some page format of the layer stores rotated keys
+  bool any_hadamard_values;
+  bool routed;                  // neighbouring pages differ in format
+  const LayerContext* context;  // of the layer; null if its formats need none
+};
+
+/// Memory that attend reuses from call to call.
+class Workspace {
+ public:
+  virtual ~Workspace() = default;
+};
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
+  virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
+};
+
+/// For eviction: who was attended to.
+class Weighing {
+ public:
+  virtual ~Weighing() = default;
+  /// Add to masses[kv head][slot] the attention that the slot gets from the queries of the batch's only sequence: a
+  /// query's mean or largest softmax weight over the query heads of the KV head. Writes nothing else. `workspace`: of
+  /// the same backend's attention.
+  virtual void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) = 0;
+};
+
+}  // namespace kvq

@@ -1,0 +1,53 @@
+#include "backend/cpu/append/filled_pages.h"
+
+namespace kvq::cpu {
+
+FilledPages::FilledPages(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels,
+                         size_t page_bytes, Allocator& scratch)
+    : tokens_(tokens),
+      writes_(writes),
+      kernels_(kernels),
+      codec_(kernels.codec(tokens.context)),
+      page_bytes_(page_bytes),
+      memory_(scratch),
+      staging_(StlAllocator<std::byte*>(scratch)),
+      float16_(StlAllocator<const std::byte*>(scratch)),
+      groups_(StlAllocator<FilledGroup>(scratch)) {}
+
+bool FilledPages::needs_context(const PageWrite& write) const {
+  return kernels_.needs_context(write.format->keys.kind) || kernels_.needs_context(write.format->values.kind);
+}
+
+void FilledPages::begin(std::span<const size_t> slice) {
+  if (codec_ == nullptr) return;
+  const size_t members = writes_.group_size();
+  staging_.assign(slice.size() * members, nullptr);
+  float16_.clear();
+  float16_.reserve(staging_.size());  // groups point into it
+  groups_.clear();
+  size_t filled = 0;
+  for (size_t i = 0; i < staging_.size(); ++i) {
+    const PageWrite& write = writes_.of_group(slice[i / members], i % members);
+    if (needs_context(write) && write.token_count > 0) ++filled;
+  }
+  memory_.resize(filled * page_bytes_);
+  std::byte* next = memory_.data();
+  for (size_t i = 0; i < staging_.size(); ++i) {
+    const PageWrite& write = writes_.of_group(slice[i / members], i % members);
+    if (!needs_context(write)) continue;
+    if (i % members == 0) groups_.push_back({&writes_, slice[i / members], float16_.data() + float16_.size()});
+    // A page that is only sealed lies in FP16 already.
+    const std::byte* page = write.source;
+    if (write.token_count > 0) {
+      page = staging_[i] = next;
+      next += page_bytes_;
+    }
+    float16_.push_back(page);
+  }
+}
+
+void FilledPages::encode(Parallel& parallel, Allocator& scratch) const {
+  if (!groups_.empty()) codec_->encode(tokens_, groups_, parallel, scratch);
+}
+
+}  // namespace kvq::cpu

@@ -1,0 +1,26 @@
+// What each room compiles from its portable source, an entry a Highway target, best first; the last one runs
+// everywhere. All rooms have the same targets.
+#pragma once
+
+#include "backend/cpu/append/kernels.h"
+#include "backend/cpu/attend/kernels.h"
+#include "backend/cpu/commvq/kernels.h"
+#include "backend/cpu/linear/kernels.h"
+#include "core/target_tables.h"
+
+#include <span>
+
+namespace kvq::cpu {
+
+std::span<const TargetTable<AppendKernels>> highway_append_kernels();
+std::span<const TargetTable<AttendKernels>> highway_attend_kernels();
+std::span<const TargetTable<CommvqKernels>> highway_commvq_kernels();
+std::span<const TargetTable<LinearKernels>> highway_linear_kernels();
+
+/// The portable AVX-512 kernel.
+SoftmaxKernel avx512_softmax();
+
+/// The portable AVX-512 kernels of packed matrices that need no more than that, for activations in bytes.
+LinearKernels avx512_byte_kernels();
+
+}  // namespace kvq::cpu

@@ -1,0 +1,50 @@
+// Products with packed matrices.
+#pragma once
+
+#include "core/memory.h"
+#include "core/resident.h"
+#include "kvq.h"
+#include "weights/matrix.h"
+
+#include <memory>
+#include <optional>
+#include <span>
+
+namespace kvq {
+
+/// Matrices of one call.
+inline constexpr size_t kMostSharedMatrices = 1024;
+
+/// Products of the same activations with one or more matrices: y[i] = x · Wᵢᵀ + biasᵢ.
+struct LinearBatch {
+  std::span<const Resident* const> matrices;  // of the same `in`; packed ones have the same signs
+  const void* x;                              // [batch, in]
+  kvq_dtype x_dtype;
+  int32_t batch;
+  void* const* y;  // [matrices] of [batch, out]
+  kvq_dtype y_dtype;
+};
+
+/// A packed matrix in host memory, in the order of bytes that files have: where one is that no backend has taken over,
+/// and what a CPU multiplies by.
+class HostMatrix final : public Resident {
+ public:
+  explicit HostMatrix(weights::Matrix&& matrix_) : matrix(std::move(matrix_)) {}
+  uint64_t bytes() const noexcept override { return sizeof(HostMatrix) + matrix.bytes(); }
+
+  weights::Matrix matrix;
+};
+
+class Linear {
+ public:
+  virtual ~Linear() = default;
+  /// Take a matrix over: a device copies it, and may reorder it.
+  virtual Owned<Resident> make_resident(Allocator& allocator, weights::Matrix&& matrix) = 0;
+  /// The matrix as it was taken over: in host memory, or read back into `copy`.
+  virtual const weights::Matrix& read(const Resident& matrix, std::optional<weights::Matrix>& copy) = 0;
+  /// Rows of x with NaN or infinity give rows of NaN (FP16 matrices: what FP32 arithmetic gives). May be called by
+  /// several threads at once.
+  virtual void multiply(const LinearBatch& batch) = 0;
+};
+
+}  // namespace kvq

@@ -1,0 +1,144 @@
+// Where pages live, and how tokens become pages.
+#pragma once
+
+#include "core/rope.h"
+#include "formats/codec.h"
+#include "formats/page.h"
+#include "kvq.h"
+
+#include <cassert>
+#include <memory>
+#include <span>
+
+namespace kvq {
+
+/// Produce one page of one head from slots that exist and tokens that arrive: append, seal and copy are all this.
+struct PageWrite {
+  const std::byte* source;  // FP16 page whose first `kept` slots are kept; may equal `target`; null when kept is 0
+  int32_t kept;
+  int32_t head;
+  int32_t token_begin;  // tokens [token_begin, token_begin + token_count) of the appended tensors follow
+  int32_t token_count;
+  std::byte* target;
+  const PageFormat* format;  // of the target; FP16 writes only the new slots when source equals target
+  // What the head's list holds at `index` afterwards, with kept + token_count slots.
+  int32_t index;
+  int32_t first_position;
+  const int32_t* positions;  // as Page::positions
+
+  int32_t count() const { return kept + token_count; }
+  SlotPositions slot_positions() const { return {positions, first_position}; }
+};
+
+/// Pages to write, head by head, and which of them are written together: a group. Where a layer has a format that spans
+/// heads, all heads have the same pages, and a group is the page of each; otherwise every page is one by itself.
+class PageWrites {
+ public:
+  PageWrites(std::span<const PageWrite> list, int32_t heads_together)
+      : list_(list), heads_(static_cast<size_t>(heads_together)) {
+    assert(list.size() % heads_ == 0);
+  }
+
+  std::span<const PageWrite> list() const { return list_; }
+  size_t size() const { return list_.size(); }
+  bool empty() const { return list_.empty(); }
+
+  size_t group_size() const { return heads_; }
+  size_t groups() const { return list_.size() / heads_; }
+  /// Page `member` of a group; members are in the order of their heads.
+  const PageWrite& of_group(size_t group, size_t member) const { return list_[member * groups() + group]; }
+
+ private:
+  std::span<const PageWrite> list_;
+  size_t heads_;
+};
+
+/// How far a layer of a sequence has come.
+struct LayerState {
+  int32_t length = 0;         // tokens
+  int32_t next_position = 0;  // that follows the newest token's
+  int32_t room = 0;           // tokens for which pages have been made ahead
+};
+
+/// Tokens to append to one layer.
+struct TokenBatch {
+  const void* k;  // [n, kv_heads, head_dim]
+  const void* v;
+  kvq_dtype dtype;
+  int32_t n;
+  int32_t kv_heads;
+  int32_t head_dim;
+  const Rope* rope;
+  std::span<const int32_t> positions;  // [n]
+  bool hadamard_keys;                  // pages of the layer are sealed after a Hadamard rotation
+  bool hadamard_values;
+  const LayerContext* context;  // of the layer; null if its formats need none
+  LayerState after;             // of the layer that the tokens go to
+};
+
+/// Pages made ahead for the lists of one layer.
+struct ReservedPages {
+  const Page* const* const* finals;  // [kv_heads][final_counts] by place in the list, in their final format, or null
+  const int32_t* final_counts;       // [kv_heads]
+  const Page* const* const* open;    // [kv_heads][ring] FP16 pages: page i is open in open[i % ring]
+  int32_t ring;
+  int32_t sink;
+  int32_t recent;
+  const PageFormat* sealed;
+};
+
+/// What a backend keeps about one layer of one sequence beside the host's page lists: a GPU's page table.
+class LayerMirror {
+ public:
+  virtual ~LayerMirror() = default;
+  /// The pages of a head from `first_page` on are no longer what the backend was told, or gone.
+  virtual void invalidate(int32_t head, int32_t first_page) noexcept = 0;
+  /// Take the memory that lists of up to `pages` pages and rings of `ring` need; what publish() is told then fits.
+  virtual void make_room(int32_t pages, int32_t ring) = 0;
+  /// Tell the backend everything about the layer, so that it can append by itself. `pages`: [kv_heads] lists of
+  /// `counts` pages; null `reserve`: no pages have been made ahead.
+  virtual void publish(const Page* const* const* pages, const int32_t* counts, const LayerState& state,
+                       const ReservedPages* reserve) = 0;
+  /// The backend appended by itself; the host's lists say the same as its own now.
+  virtual void agreed(const int32_t* counts) noexcept = 0;
+  /// Record that `tokens` follow the layer's newest one, whichever that is when the record is replayed.
+  virtual void record_append(const TokenBatch& tokens) = 0;
+  /// Memory of this object, on the host and on the device.
+  virtual uint64_t bytes() const noexcept = 0;
+};
+
+/// The memory of pages and the ways into and out of it.
+class Pages {
+ public:
+  virtual ~Pages() = default;
+
+  /// Whether the backend's table of codecs has the formats of both sides.
+  virtual bool knows(const PageFormat& format) const = 0;
+  /// What all caches on this backend share of what was trained for a codec that it knows.
+  virtual std::shared_ptr<const Resident> make_resident(Allocator& allocator, const Codec& codec,
+                                                        std::shared_ptr<const Trained> trained) = 0;
+  /// What pages of one layer need beside their bytes, from such a resident.
+  virtual Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
+                                           int32_t layer, const PageFormat& format, const OptionValues& options,
+                                           const PositionTurns& turns) = 0;
+
+  /// Page memory. Slots that append never wrote read as zeros once it has written the page: they must not hold NaN.
+  virtual std::byte* allocate(Allocator& allocator, size_t bytes) = 0;
+  virtual void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept = 0;
+  /// A whole page, in the order of bytes that its format defines, from and to host memory.
+  virtual void read(const PageFormat& format, const std::byte* data, std::byte* host) = 0;
+  virtual void write(const PageFormat& format, const std::byte* host, std::byte* data) = 0;
+
+  /// Null if the backend needs nothing beside the host's lists.
+  virtual Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) = 0;
+  /// Tokens of the layers of some mirrors, replayed appends included; waits for the device.
+  virtual void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) = 0;
+
+  /// Rotate keys and write pages. `mirror`: of the layer whose lists will hold them, null for none. `scratch` serves
+  /// memory that lives as long as the call. Throws KVQ_E_ARGUMENT if a value cannot be stored in FP16: slots that were
+  /// in use are then as before, the others nobody's. A backend that cannot look at the values now reports them on a
+  /// later call.
+  virtual void append(const TokenBatch& tokens, const PageWrites& writes, LayerMirror* mirror, Allocator& scratch) = 0;
+};
+
+}  // namespace kvq

@@ -1,0 +1,36 @@
+// A backend that appends by itself: what it is told, and how the host's lists follow it.
+#include "cache/reserve.h"
+#include "cache/sequence.h"
+
+namespace kvq {
+
+void follow_replays(const Sequence& sequence) {
+  if (!sequence.recorded || sequence.cache.backend.recording()) return;
+  // The lists as the device has them are the sequence's state: nothing that a caller can see changes.
+  auto& behind = const_cast<Sequence&>(sequence);
+  const std::lock_guard lock(behind.replayed_mutex);
+  Cache& cache = behind.cache;
+  Vector<int32_t> lengths(behind.layers.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  cache.backend.pages().read_lengths(behind.mirrors, lengths);
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    const int32_t replayed = lengths[static_cast<size_t>(layer)] - behind.length(layer);
+    if (replayed <= 0) continue;
+    repeat_append(behind, layer, replayed);
+    behind.mirror(layer)->agreed(behind.counts(layer));
+  }
+}
+
+void publish(Sequence& sequence) {
+  for (int32_t layer = 0; layer < static_cast<int32_t>(sequence.mirrors.size()); ++layer) {
+    const Reserve* reserve = sequence.reserve(layer);
+    for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+      sequence.published_lists[static_cast<size_t>(head)] = sequence.list(layer, head).data();
+    }
+    const ReservedPages pages = reserve != nullptr ? reserve->view() : ReservedPages{};
+    sequence.mirror(layer)->publish(sequence.published_lists.data(), sequence.counts(layer),
+                                    sequence.state(layer, 0, sequence.last_position(layer)),
+                                    reserve != nullptr ? &pages : nullptr);
+  }
+}
+
+}  // namespace kvq

@@ -1,0 +1,105 @@
+// Work space: of loops, of calls, and what is cut off it.
+#pragma once
+
+#include "core/aligned_bytes.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+
+namespace kvq {
+
+/// Cuts arrays off a block of memory, each aligned for vectors; without a block it only counts.
+class MemoryCutter {
+ public:
+  /// `block` is aligned to kDataAlignment, or null.
+  explicit MemoryCutter(std::byte* block) : block_(block) {}
+
+  template <typename T>
+  T* take(size_t n) {
+    std::byte* array = block_ != nullptr ? block_ + used_ : nullptr;
+    used_ += (n * sizeof(T) + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
+    return reinterpret_cast<T*>(array);
+  }
+
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* block_;
+  size_t used_ = 0;
+};
+
+/// Pieces of work space that are kept from use to use: for the bodies of a parallel loop, too large for the stacks of
+/// some hosts' threads and for one piece an iteration, and for calls that may come at once.
+class ScratchPool {
+  struct Node {
+    explicit Node(Allocator& allocator) : bytes(allocator), next(nullptr, Deleter<Node>(allocator, 0, 0)) {}
+
+    AlignedBytes bytes;
+    size_t size = 0;
+    Owned<Node> next;
+  };
+
+ public:
+  /// Its memory comes from `allocator`, which must outlive it.
+  explicit ScratchPool(Allocator& allocator) : free_(nullptr, Deleter<Node>(allocator, 0, 0)), allocator_(allocator) {}
+
+  /// Before a loop, whose bodies cannot fail: that many pieces of at least that many bytes, which may be 0. None may be
+  /// in use.
+  void prepare(size_t pieces, size_t bytes);
+
+  class Piece {
+   public:
+    /// One of those prepared, as long as this lives. More bodies than pieces wait for each other.
+    explicit Piece(ScratchPool& pool) noexcept : pool_(pool), node_(pool.wait()) {}
+    /// One of at least that many bytes, made if none is free.
+    Piece(ScratchPool& pool, size_t bytes) : pool_(pool), node_(pool.take(bytes)) {}
+    ~Piece() { pool_.put_back(std::move(node_)); }
+    Piece(const Piece&) = delete;
+    Piece& operator=(const Piece&) = delete;
+
+    std::byte* data() const { return node_ != nullptr ? node_->bytes.data() : nullptr; }  // null if it has no bytes
+
+   private:
+    ScratchPool& pool_;
+    Owned<Node> node_;
+  };
+
+ private:
+  Owned<Node> none() const { return {nullptr, Deleter<Node>(allocator_, 0, 0)}; }
+  Owned<Node> pop() noexcept;
+  Owned<Node> wait() noexcept;
+  Owned<Node> take(size_t bytes);
+  void put_back(Owned<Node> node) noexcept;
+
+  Owned<Node> free_;  // the first of a list
+  Allocator& allocator_;
+  bool empty_ = true;  // prepared pieces have no bytes
+  std::mutex mutex_;
+  std::condition_variable returned_;
+};
+
+/// Run body(block, workspace) for every block in [0, blocks), each with `count` numbers of its own while it runs.
+/// Blocks that share a work space run one after the other.
+template <typename Number = float, typename Body>
+void for_each_block(Parallel& parallel, Allocator& allocator, size_t blocks, size_t count, const Body& body) {
+  constexpr size_t kSharesOfThread = 4;  // so that a thread that is late leaves some of its share to others
+  const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : 16;
+  const size_t shares = std::min(blocks, threads == 1 ? 1 : threads * kSharesOfThread);
+  ScratchPool pool(allocator);
+  pool.prepare(parallel.n_threads() > 0 ? std::min(shares, threads) : shares,
+               std::max(count, size_t{1}) * sizeof(Number));
+  const auto run_share = [&](int32_t index) noexcept {
+    const ScratchPool::Piece workspace(pool);
+    const auto share = static_cast<size_t>(index);
+    for (size_t block = blocks * share / shares; block < blocks * (share + 1) / shares; ++block) {
+      body(block, reinterpret_cast<Number*>(workspace.data()));
+    }
+  };
+  parallel.run(static_cast<int32_t>(shares), run_share);
+}
+
+}  // namespace kvq

@@ -1,0 +1,29 @@
+// What CommVQ's pages of one layer need beside their bytes, on the host.
+#pragma once
+
+#include "core/position_turns.h"
+#include "formats/codec.h"
+#include "formats/commvq/attention_way.h"
+#include "formats/commvq/coding_effort.h"
+#include "formats/commvq/model_coder.h"
+
+namespace kvq::commvq {
+
+/// The options of a policy, in their order.
+enum Option : uint8_t { kBeam, kFlips, kAttention };
+
+struct Context final : LayerContext {
+  Context(const LayerCoder& coder_, const PageFormat& format, const OptionValues& options, const PositionTurns& turns_);
+
+  const CodebookShape& shape() const { return coder.shape; }
+
+  const LayerCoder& coder;
+  const PositionTurns& turns;
+  CodingEffort effort;
+  AttentionWay way;
+  bool values;  // pages have codes for values
+};
+
+inline const Context& context_of(const LayerContext& context) { return static_cast<const Context&>(context); }
+
+}  // namespace kvq::commvq

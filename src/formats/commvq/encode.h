@@ -1,0 +1,44 @@
+// From numbers to the bytes of CommVQ pages: of one head, or of all heads together where they share codes or norms.
+#pragma once
+
+#include "formats/commvq/context.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvq::commvq {
+
+/// One side of pages of the same tokens as floats, keys before RoPE: [32][heads][head_dim].
+struct GroupSide {
+  const float* numbers;
+  int32_t heads;
+  int32_t first_head;
+
+  const float* slot(int32_t slot, int32_t dim) const { return numbers + static_cast<ptrdiff_t>(slot) * heads * dim; }
+};
+
+/// Put a side in FP16 into the column of head `head` of a GroupSide's numbers; keys have their rotation undone.
+void read_side(const Context& context, Side side, const std::byte* float16, int32_t heads, int32_t head, int32_t used,
+               const SlotPositions& positions, float* numbers) noexcept;
+
+/// Work space of one call.
+size_t key_work_floats(const Context& context);
+size_t value_work_floats(const Context& context);
+
+/// The key side of head `head` of the group; `out` holds zeros.
+void encode_keys(const Context& context, const GroupSide& keys, int32_t head, std::byte* out, float* work) noexcept;
+
+/// The code of a group's values, of all its heads if they share it or of head `head` alone: [slots] words of bits, in
+/// the work space, and scales.
+struct ValueCodes {
+  const uint32_t* bits;
+  size_t words;  // of a slot
+  std::array<uint16_t, kPageSlots> scales;
+};
+ValueCodes encode_values(const Context& context, const GroupSide& values, int32_t head, float* work) noexcept;
+/// What the page of one head holds of it; `out` holds zeros. `part`: its place among heads that share the code, 0 for a
+/// code of its own.
+void write_values(const Context& context, const ValueCodes& codes, int32_t part, std::byte* out) noexcept;
+
+}  // namespace kvq::commvq
