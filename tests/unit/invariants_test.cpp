@@ -53,7 +53,7 @@ template <typename Object, typename Place, typename Value>
 std::string complaint_with(const Object& object, Place& place, Value value) {
   const Value kept = place;
   place = value;
-  const std::string said = complaint(object);
+  std::string said = complaint(object);
   place = kept;
   return said;
 }
@@ -74,8 +74,8 @@ struct Bench {
   kvq_test::Sequence filled(int32_t step) const {
     kvq_test::Sequence made = kvq_test::make_sequence(handle.get());
     const std::vector<float> x = kvq_test::normal_tensor(size_t{kTokens} * kHeads * kHeadDim, 1);
-    std::vector<int32_t> positions;
-    for (int32_t i = 0; i < kTokens; ++i) positions.push_back(step * i);
+    std::vector<int32_t> positions(kTokens);
+    for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = step * i;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       kvq_test::append(handle.get(), made.get(), layer, kTokens, x.data(), x.data(), KVQ_F32, positions);
     }
@@ -341,13 +341,13 @@ TEST_CASE("a sequence has one of everything for each layer, list and run, and no
   const auto without_last = [&bench](auto& vector) {
     auto last = std::move(vector.back());
     vector.pop_back();
-    const std::string said = complaint(bench.sequence());
+    std::string said = complaint(bench.sequence());
     vector.push_back(std::move(last));
     return said;
   };
   const auto with_one_more = [&bench](auto& vector) {
     vector.emplace_back();
-    const std::string said = complaint(bench.sequence());
+    std::string said = complaint(bench.sequence());
     vector.pop_back();
     return said;
   };
@@ -398,6 +398,11 @@ TEST_CASE("a cache's numbers fit each other and the memory that was taken") {
         "cache: number of shared pages is 21, must be at most 20");
   CHECK(complaint_with(bench.cache(), account.slots, int64_t{641}) ==
         "cache: number of slots is 641, must be at most 640");
+  kvq::Allocator& allocator = bench.cache().allocator;
+  const uint64_t beside_pages = allocator.bytes() - bench.cache().page_allocator.bytes();
+  allocator.unreserve(beside_pages + 1);
+  CHECK(complaint(bench.cache()).find("cache: bytes for pages and work space is ") == 0);
+  allocator.reserve(beside_pages + 1);
   CHECK(complaint_with(bench.cache(), account.slots, int64_t{-1}) ==
         "cache: number of slots too many given back is 1, must be at most 0");
 }
