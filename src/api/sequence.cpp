@@ -2,6 +2,7 @@
 #include "api/handles.h"
 #include "cache/compress.h"
 #include "cache/decode.h"
+#include "cache/invariants.h"
 #include "cache/reserve.h"
 #include "io/snapshot.h"
 
@@ -23,7 +24,7 @@ kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** out, kvq_error* 
   return guarded(error, [&] {
     require(cache, "cache");
     require(out, "out");
-    *out = make_owned<kvq_sequence>(cache->allocator, *cache).release();
+    *out = checked_new(*cache, nullptr, [&] { return make_owned<kvq_sequence>(cache->allocator, *cache); }).release();
   });
 }
 
@@ -33,7 +34,8 @@ kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_s
     require_owner(cache, parent, "parent");
     follow_replays(*parent);
     require(out, "out");
-    *out = make_owned<kvq_sequence>(cache->allocator, *cache, *parent).release();
+    const auto fork = [&] { return make_owned<kvq_sequence>(cache->allocator, *cache, *parent); };
+    *out = checked_new(*cache, parent, fork).release();
   });
 }
 
@@ -42,7 +44,7 @@ kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32
     require_owner(cache, sequence, "sequence");
     follow_replays(*sequence);
     if (length < 0) fail(KVQ_E_ARGUMENT, "length is %d, must not be negative", length);
-    truncate(*sequence, length);
+    checked(*sequence, [&] { truncate(*sequence, length); });
   });
 }
 
@@ -65,7 +67,7 @@ kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_
     require_owner(cache, sequence, "sequence");
     follow_replays(*sequence);
     if (tokens < 0) fail(KVQ_E_ARGUMENT, "tokens is %d, must not be negative", tokens);
-    reserve(*sequence, tokens);
+    checked(*sequence, [&] { reserve(*sequence, tokens); });
   });
 }
 
@@ -98,9 +100,12 @@ kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, 
     require(cache, "cache");
     require(buffer, "buffer");
     require(out, "out");
-    auto sequence = make_owned<kvq_sequence>(cache->allocator, *cache);
-    io::read_snapshot({static_cast<const std::byte*>(buffer), size}, *sequence);
-    *out = sequence.release();
+    const auto load = [&] {
+      auto sequence = make_owned<kvq_sequence>(cache->allocator, *cache);
+      io::read_snapshot({static_cast<const std::byte*>(buffer), size}, *sequence);
+      return sequence;
+    };
+    *out = checked_new(*cache, nullptr, load).release();
   });
 }
 
@@ -114,7 +119,7 @@ kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, i
     require(k, "k");
     require(v, "v");
     require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
-    append(*sequence, layer, k, v, dtype, n, positions);
+    checked(*sequence, [&] { append(*sequence, layer, k, v, dtype, n, positions); });
   });
 }
 
@@ -137,7 +142,8 @@ kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_comp
     }
     if (chosen.budget < 0) fail(KVQ_E_ARGUMENT, "options->budget is %d, must not be negative", chosen.budget);
     const uint64_t before = usage(*sequence).total_bytes;
-    compress(*sequence, chosen.budget, {chosen.kept, chosen.kept != nullptr ? sequence->lists.size() : size_t{0}});
+    const std::span kept{chosen.kept, chosen.kept != nullptr ? sequence->lists.size() : size_t{0}};
+    checked(*sequence, [&] { compress(*sequence, chosen.budget, kept); });
     const uint64_t after = usage(*sequence).total_bytes;
     if (chosen.bytes_freed != nullptr) *chosen.bytes_freed = before > after ? before - after : 0;
   });

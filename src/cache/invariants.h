@@ -1,0 +1,67 @@
+// What must hold of sequences and caches between operations, for tests.
+#pragma once
+
+#include "cache/sequence.h"
+
+#include <chrono>
+
+namespace kvq {
+
+/// Whether the library is built to look at what every operation leaves (CMake's KVQ_CHECK_INVARIANTS).
+#ifdef KVQ_CHECK_INVARIANTS
+constexpr bool kChecksInvariants = true;
+#else
+constexpr bool kChecksInvariants = false;
+#endif
+
+/// Which pages of a sequence are sealed.
+enum class Sealing : uint8_t {
+  kByPolicy,
+  kAny,  // a snapshot may come from a policy with other `sink` and `recent` pages
+};
+Sealing sealing_of(const Sequence& sequence);
+
+/// Throw KVQ_E_INTERNAL, with layer, head, page and the two values that disagree, if something about a sequence is not
+/// as every operation must leave it. Memory is the C++ runtime's, so that limits and hooks do not notice.
+///
+/// \param patience  how long accounts may disagree. Other threads change them one by one, with other sequences.
+void check_invariants(const Sequence& sequence, Sealing sealing = Sealing::kByPolicy,
+                      std::chrono::milliseconds patience = std::chrono::seconds(5));
+/// The same for what a cache says of all its pages together.
+void check_invariants(const Cache& cache, std::chrono::milliseconds patience = std::chrono::seconds(5));
+
+/// Change a sequence. In builds that look, all must hold afterwards, even if `change` fails.
+template <typename Change>
+void checked(const Sequence& sequence, const Change& change) {
+  // While a backend records, lists do not change.
+  if (!kChecksInvariants || sequence.cache.backend.recording()) return change();
+  const Sealing sealing = sealing_of(sequence);
+  try {
+    change();
+  } catch (...) {
+    check_invariants(sequence, sealing);
+    throw;
+  }
+  check_invariants(sequence, sealing);
+}
+
+/// Make a sequence, if it is a fork of `parent`. In builds that look, all must hold of both, or of what a failure left.
+template <typename Make>
+auto checked_new(const Cache& cache, const Sequence* parent, const Make& make) {
+  if constexpr (!kChecksInvariants) return make();
+  const auto check_others = [&] {
+    check_invariants(cache);
+    if (parent != nullptr) check_invariants(*parent, Sealing::kAny);
+  };
+  try {
+    auto made = make();
+    check_invariants(*made, Sealing::kAny);
+    check_others();
+    return made;
+  } catch (...) {
+    check_others();
+    throw;
+  }
+}
+
+}  // namespace kvq
