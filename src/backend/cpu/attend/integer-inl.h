@@ -95,14 +95,15 @@ HWY_INLINE float fold_scales(const float* x, const uint16_t* scales, const uint1
     hn::StoreU(hn::Mul(values, hn::PromoteTo(d, hn::LoadU(dh, scale + i))), d, factors + i);
     sum = hn::MulAdd(values, hn::PromoteTo(d, hn::LoadU(dh, minimum + i)), sum);
   }
-  float total = hn::GetLane(hn::SumOfLanes(d, sum));
   const hn::CappedTag<float, 1> d1;
   const hn::Rebind<hwy::float16_t, decltype(d1)> dh1;
+  auto total = hn::Set(d1, hn::GetLane(hn::SumOfLanes(d, sum)));
   for (; i < n; ++i) {
-    factors[i] = x[i] * hn::GetLane(hn::PromoteTo(d1, hn::LoadU(dh1, scale + i)));
-    total += x[i] * hn::GetLane(hn::PromoteTo(d1, hn::LoadU(dh1, minimum + i)));
+    const auto value = hn::Set(d1, x[i]);
+    hn::StoreU(hn::Mul(value, hn::PromoteTo(d1, hn::LoadU(dh1, scale + i))), d1, factors + i);
+    total = hn::MulAdd(value, hn::PromoteTo(d1, hn::LoadU(dh1, minimum + i)), total);
   }
-  return total;
+  return hn::GetLane(total);
 }
 
 template <int kBits, int kRows>

@@ -101,9 +101,9 @@ inline void fold_queries(const float* q, int32_t head_dim, const uint16_t* scale
       sums[r] = _mm512_add_ps(sums[r], sum);
     }
   }
-  const __m128 correction = _mm_mul_ps(_mm_mul_ps(step, _mm_set1_ps(kMiddle<kBits>)), reduce_rows<Sum, kRows>(sums));
+  const __m128 middle = _mm_mul_ps(step, _mm_set1_ps(kMiddle<kBits>));
   _mm_store_ps(out.step, step);
-  _mm_store_ps(out.bias, _mm_sub_ps(reduce_rows<Sum, kRows>(bias), correction));
+  _mm_store_ps(out.bias, _mm_fnmadd_ps(middle, reduce_rows<Sum, kRows>(sums), reduce_rows<Sum, kRows>(bias)));
 }
 
 template <int kBits, int kRows>

@@ -70,7 +70,7 @@ inline float softmax(float* scores, int32_t n, float softcap, SoftmaxState* stat
   }
   const float factor = state->maximum == updated ? 1.0F : std::exp2(state->maximum - updated);
   state->maximum = updated;
-  state->sum = state->sum * factor + hn::GetLane(hn::SumOfLanes(d, sum));
+  state->sum = hn::GetLane(hn::MulAdd(hn::Set(d, state->sum), hn::Set(d, factor), hn::SumOfLanes(d, sum)));
   return factor;
 }
 

@@ -51,7 +51,7 @@ float softmax_plain(float* scores, int32_t n, SoftmaxState* state) {
     factor = _mm512_cvtss_f32(exp2_vector(_mm512_set1_ps(state->maximum - updated)));
   }
   state->maximum = updated;
-  state->sum = state->sum * factor + _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
+  state->sum = __builtin_fmaf(state->sum, factor, _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1])));
   return factor;
 }
 
