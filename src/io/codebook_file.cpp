@@ -10,21 +10,20 @@ namespace {
 constexpr std::string_view kType = "kvq.codebook";
 constexpr const char* kValueProposal = "value_proposal";
 constexpr const char* kValueHidden = "value_hidden";
-constexpr std::array<const char*, 2> kScopeNames = {"layer", "head"};           // by Scope
-constexpr std::array<const char*, 2> kProposalNames = {"linear", "network"};    // by ValueProposal
-constexpr std::array<const char*, 3> kRopeNames = {"", "half", "interleaved"};  // by kvq_rope
+constexpr std::array<const char*, 2> kScopeNames = {"layer", "head"};         // by Scope
+constexpr std::array<const char*, 2> kProposalNames = {"linear", "network"};  // by ValueProposal
 
 /// "layers.<index>.<field>".
 struct LayerKey : ItemKey {
   LayerKey(int32_t index, const char* field) : ItemKey("layers", index, field) {}
 };
 
-CodebookShape read_shape(const MetadataFields& fields) {
+CodebookShape read_shape(const MetadataFields& fields, const TrainedHeader& header) {
   CodebookShape shape;
-  shape.n_layers = fields.number<int32_t>("n_layers");
-  shape.kv_heads = fields.number<int32_t>("kv_heads");
-  shape.head_dim = fields.number<int32_t>("head_dim");
-  shape.pairing = fields.choice("rope", kRopeNames, "half or interleaved");
+  shape.n_layers = header.n_layers;
+  shape.kv_heads = header.kv_heads;
+  shape.head_dim = header.head_dim;
+  shape.pairing = header.rope;
   shape.keys.stages = fields.number<int32_t>("key_stages");
   shape.keys.codes = fields.number<int32_t>("key_codes");
   shape.keys.group = fields.number<int32_t>("key_group");
@@ -65,11 +64,11 @@ ModelCodebook::Layer read_layer(Allocator& allocator, const MetadataFields& fiel
 ModelCodebook read_codebook(Allocator& allocator, std::span<const std::byte> bytes) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "codebook");
-  fields.check_type(kType, kCodebookFileVersion);
-  ModelCodebook codebook(allocator, read_shape(fields));
-  codebook.model_id = fields.number<uint64_t>("model_id", kHexadecimal);
-  codebook.seed = fields.number<uint64_t>("seed");
-  codebook.note = fields.note("note", kMaxCodebookNote);
+  const TrainedHeader header = read_header(fields, kType, kCodebookFileVersion, KVQ_ROPE_HALF, kMaxCodebookNote);
+  ModelCodebook codebook(allocator, read_shape(fields, header));
+  codebook.model_id = header.model_id;
+  codebook.seed = header.seed;
+  codebook.note = header.note;
   size_t arrays = 0;
   for_each_array(codebook.shape, [&](const CodebookArray& /*array*/) { ++arrays; });
   for (int32_t i = 0; i < codebook.shape.n_layers; ++i) {
@@ -83,12 +82,14 @@ ModelCodebook read_codebook(Allocator& allocator, std::span<const std::byte> byt
 SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codebook) {
   SafetensorsWriter file(allocator);
   const CodebookShape& shape = codebook.shape;
-  file.add_metadata("type", kType);
-  file.add_metadata("version", NumberText(kCodebookFileVersion));
-  file.add_metadata("n_layers", NumberText(shape.n_layers));
-  file.add_metadata("kv_heads", NumberText(shape.kv_heads));
-  file.add_metadata("head_dim", NumberText(shape.head_dim));
-  file.add_metadata("rope", kRopeNames[static_cast<size_t>(shape.pairing)]);
+  add_header(file, kType, kCodebookFileVersion,
+             {.n_layers = shape.n_layers,
+              .kv_heads = shape.kv_heads,
+              .head_dim = shape.head_dim,
+              .rope = shape.pairing,
+              .model_id = codebook.model_id,
+              .seed = codebook.seed,
+              .note = codebook.note});
   file.add_metadata("key_stages", NumberText(shape.keys.stages));
   file.add_metadata("key_codes", NumberText(shape.keys.codes));
   file.add_metadata("key_group", NumberText(shape.keys.group));
@@ -99,9 +100,6 @@ SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codeb
     file.add_metadata(kValueProposal, kProposalNames[static_cast<size_t>(shape.values.proposal)]);
     file.add_metadata(kValueHidden, NumberText(shape.values.hidden));
   }
-  file.add_metadata("model_id", NumberText(codebook.model_id, kHexadecimal));
-  file.add_metadata("seed", NumberText(codebook.seed));
-  file.add_metadata("note", codebook.note);
   for (int32_t i = 0; i < shape.n_layers; ++i) {
     const ModelCodebook::Layer& layer = codebook.layers[static_cast<size_t>(i)];
     if (layer.numbers == nullptr) continue;

@@ -13,8 +13,7 @@ namespace {
 
 constexpr std::string_view kType = "kvq.router";
 constexpr std::string_view kSeparator = ", ";
-constexpr std::array<const char*, 3> kRopeNames = {"none", "half", "interleaved"};  // by kvq_rope
-constexpr std::array<const char*, 2> kMethodNames = {"label", "paper"};             // by RouterMethod
+constexpr std::array<const char*, 2> kMethodNames = {"label", "paper"};  // by RouterMethod
 
 /// "groups.<index>.<field>".
 struct GroupKey : ItemKey {
@@ -42,12 +41,12 @@ void read_experts(const MetadataFields& fields, Vector<FormatPair>& experts) {
   }
 }
 
-RouterShape read_shape(const MetadataFields& fields, size_t n_experts) {
+RouterShape read_shape(const MetadataFields& fields, const TrainedHeader& header, size_t n_experts) {
   RouterShape shape;
-  shape.n_layers = fields.number<int32_t>("n_layers");
-  shape.kv_heads = fields.number<int32_t>("kv_heads");
-  shape.head_dim = fields.number<int32_t>("head_dim");
-  shape.pairing = fields.choice("rope", kRopeNames, "none, half or interleaved");
+  shape.n_layers = header.n_layers;
+  shape.kv_heads = header.kv_heads;
+  shape.head_dim = header.head_dim;
+  shape.pairing = header.rope;
   shape.sharing = fields.number<int32_t>("sharing");
   shape.n_experts = static_cast<int32_t>(n_experts);
   check_router_shape(shape, KVQ_E_FORMAT, "router: metadata ");
@@ -62,9 +61,6 @@ void read_training(const MetadataFields& fields, ModelRouter& router) {
   router.accuracy = read_amount(fields, "accuracy", 1.0, "in [0, 1]");
   router.tokens = fields.number<int64_t>("tokens");
   if (router.tokens < 0) fields.refuse("tokens", "not negative");
-  router.seed = fields.number<uint64_t>("seed");
-  router.model_id = fields.number<uint64_t>("model_id", kHexadecimal);
-  router.note = fields.note("note", kMaxRouterNote);
 }
 
 GroupRouter read_group(Allocator& allocator, const MetadataFields& fields, const RouterShape& shape, int32_t index) {
@@ -87,10 +83,13 @@ GroupRouter read_group(Allocator& allocator, const MetadataFields& fields, const
 ModelRouter read_router(Allocator& allocator, std::span<const std::byte> bytes) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "router");
-  fields.check_type(kType, kRouterFileVersion);
+  const TrainedHeader header = read_header(fields, kType, kRouterFileVersion, KVQ_ROPE_NONE, kMaxRouterNote);
   ModelRouter router(allocator);
+  router.model_id = header.model_id;
+  router.seed = header.seed;
+  router.note = header.note;
   read_experts(fields, router.experts);
-  router.shape = read_shape(fields, router.experts.size());
+  router.shape = read_shape(fields, header, router.experts.size());
   router.expert_bits.resize(router.experts.size());
   fields.amounts("expert_bits", router.expert_bits, "one number for each expert, finite and not negative");
   check_router_experts(router, KVQ_E_FORMAT, "router: metadata ");
@@ -108,12 +107,14 @@ ModelRouter read_router(Allocator& allocator, std::span<const std::byte> bytes) 
 SafetensorsWriter router_file(Allocator& allocator, const ModelRouter& router) {
   SafetensorsWriter file(allocator);
   const RouterShape& shape = router.shape;
-  file.add_metadata("type", kType);
-  file.add_metadata("version", NumberText(kRouterFileVersion));
-  file.add_metadata("n_layers", NumberText(shape.n_layers));
-  file.add_metadata("kv_heads", NumberText(shape.kv_heads));
-  file.add_metadata("head_dim", NumberText(shape.head_dim));
-  file.add_metadata("rope", kRopeNames[static_cast<size_t>(shape.pairing)]);
+  add_header(file, kType, kRouterFileVersion,
+             {.n_layers = shape.n_layers,
+              .kv_heads = shape.kv_heads,
+              .head_dim = shape.head_dim,
+              .rope = shape.pairing,
+              .model_id = router.model_id,
+              .seed = router.seed,
+              .note = router.note});
   file.add_metadata("sharing", NumberText(shape.sharing));
   file.add_metadata("experts", experts_text(allocator, router.experts));
   file.add_metadata("expert_bits", list_text(allocator, router.expert_bits));
@@ -123,9 +124,6 @@ SafetensorsWriter router_file(Allocator& allocator, const ModelRouter& router) {
   file.add_metadata("tolerance", NumberText(router.tolerance));
   file.add_metadata("accuracy", NumberText(router.accuracy));
   file.add_metadata("tokens", NumberText(router.tokens));
-  file.add_metadata("seed", NumberText(router.seed));
-  file.add_metadata("model_id", NumberText(router.model_id, kHexadecimal));
-  file.add_metadata("note", router.note);
   for (int32_t i = 0; i < shape.groups(); ++i) {
     const GroupRouter& group = router.groups[static_cast<size_t>(i)];
     file.add_metadata(GroupKey(i, "shares").c_str(), list_text(allocator, group.shares));
