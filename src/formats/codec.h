@@ -68,19 +68,21 @@ struct SideToEncode {
   const LayerContext* context;  // of the host; null if the codec makes none
 };
 
+constexpr bool spans_no_heads(Side /*side*/, const PageFormat& /*format*/) { return false; }
+
 /// What a page format is, apart from the kernels of a backend: one constant in each folder of formats/.
 struct Codec {
   uint8_t number;    // in snapshots, and its place among codecs
   const char* name;  // of its options in policies
   std::span<const CodecKind> kinds;
-  bool takes_hadamard;  // +hadamard after a name
-  bool takes_groups;    // of channels of values
-  std::span<const CodecOption> options;
-  size_t alignment;  // of a side
+  bool takes_hadamard = false;  // +hadamard after a name
+  bool takes_groups = false;    // of channels of values
+  std::span<const CodecOption> options = {};
+  size_t alignment = kDataAlignment;  // of a side
 
   size_t (*bytes)(Side, const PageFormat&);
   /// Whether a side holds something of other heads' tokens.
-  bool (*spans_heads)(Side, const PageFormat&);
+  bool (*spans_heads)(Side, const PageFormat&) = spans_no_heads;
   /// The reference, one number at a time where that is possible: what every backend's encoder must repeat.
   void (*encode)(const SideToEncode&);
   /// To floats as stored: the caller undoes a Hadamard rotation.
@@ -88,13 +90,13 @@ struct Codec {
   bool (*valid)(Side, const PageFormat&, const std::byte* data);
 
   // Of codecs whose pages mean nothing without training; null otherwise.
-  const char* trained_as;  // the option of a cache that gives it
+  const char* trained_as = nullptr;  // the option of a cache that gives it
   /// Throws, naming options, unless it serves such a cache and has what the format stores so.
-  void (*check)(const Trained&, const CacheShape&, const PageFormat&);
-  /// What the host needs to encode and decode with it.
-  std::shared_ptr<const Resident> (*make_resident)(Allocator&, Parallel&, std::shared_ptr<const Trained>);
+  void (*check)(const Trained&, const CacheShape&, const PageFormat&) = nullptr;
+  /// What the host needs to encode and attend with it.
+  std::shared_ptr<const Resident> (*make_resident)(Allocator&, Parallel&, std::shared_ptr<const Trained>) = nullptr;
   Owned<LayerContext> (*make_context)(Allocator&, const Resident&, int32_t layer, const PageFormat&,
-                                      const OptionValues&, const PositionTurns&);
+                                      const OptionValues&, const PositionTurns&) = nullptr;
 
   bool needs_training() const { return trained_as != nullptr; }
 };
@@ -115,7 +117,5 @@ class CodecOptions {
  private:
   std::array<OptionValues, kCodecs> values_{};
 };
-
-constexpr bool spans_no_heads(Side /*side*/, const PageFormat& /*format*/) { return false; }
 
 }  // namespace kvq

@@ -75,8 +75,6 @@ inline constexpr CodecOption kOptions[] = {
 inline constexpr Codec kCodec = {.number = 2,
                                  .name = "commvq",
                                  .kinds = kKindsOfCodec,
-                                 .takes_hadamard = false,
-                                 .takes_groups = false,
                                  .options = kOptions,
                                  // Vector loads of planes need no more; a page of 1 bit would grow by 7 % if it were a
                                  // cache line.

@@ -18,18 +18,9 @@ inline constexpr CodecKind kKindsOfCodec[] = {{Kind::kFloat16, "fp16", 16}};
 inline constexpr Codec kCodec = {.number = 0,
                                  .name = "fp16",
                                  .kinds = kKindsOfCodec,
-                                 .takes_hadamard = false,
-                                 .takes_groups = false,
-                                 .options = {},
-                                 .alignment = kDataAlignment,
                                  .bytes = bytes,
-                                 .spans_heads = spans_no_heads,
                                  .encode = encode,
                                  .decode = decode,
-                                 .valid = valid,
-                                 .trained_as = nullptr,
-                                 .check = nullptr,
-                                 .make_resident = nullptr,
-                                 .make_context = nullptr};
+                                 .valid = valid};
 
 }  // namespace kvq::float16

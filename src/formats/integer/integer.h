@@ -20,16 +20,9 @@ inline constexpr Codec kCodec = {.number = 1,
                                  .kinds = kKindsOfCodec,
                                  .takes_hadamard = true,
                                  .takes_groups = true,
-                                 .options = {},
-                                 .alignment = kDataAlignment,
                                  .bytes = bytes,
-                                 .spans_heads = spans_no_heads,
                                  .encode = encode,
                                  .decode = decode,
-                                 .valid = valid,
-                                 .trained_as = nullptr,
-                                 .check = nullptr,
-                                 .make_resident = nullptr,
-                                 .make_context = nullptr};
+                                 .valid = valid};
 
 }  // namespace kvq::integer
