@@ -1,7 +1,7 @@
 /** \file kvq.h
  *  \brief kvq: a compressed key/value cache for language models, attended to in compressed form.
  *
- *  An inference engine computes queries, keys and values; this library keeps the keys and values in 2 to 16 bits per
+ *  An inference engine computes queries, keys and values; this library keeps the keys and values in 1 to 16 bits per
  *  scalar and computes attention directly on them.
  *
  *      context   memory, threads, limits and the device          kvq_context_create
@@ -999,7 +999,7 @@ KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* s
 
 /* --------------------------------------------------------------------------------------------------- linear layers */
 
-/** A linear layer y = x·Wᵀ + b on weights of 1.5 to 5 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
+/** A linear layer y = x·Wᵀ + b on weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
  *  weights. Immutable; may be used by several threads at once. The context must outlive it.
  *
  *  Inputs are rotated before a matrix sees them: random signs, then a Hadamard matrix. Matrices whose options have the

@@ -8,7 +8,7 @@
 
 namespace kvq::cuda {
 
-/// One page to write; what PageWrite (backend/backend.h) says, for a kernel.
+/// One page to write; what PageWrite (backend/pages.h) says, for a kernel.
 struct alignas(16) DeviceWrite {
   uint64_t source;  // FP16 page whose first `kept` slots are kept, or 0
   uint64_t target;

@@ -7,8 +7,8 @@
 
 namespace kvq::io {
 
-/// A sequence as bytes, little-endian (docs/architecture.md has the layout). The same content gives the same bytes on
-/// every backend.
+/// A sequence as bytes, little-endian (docs/architecture/files.md has the layout). The same content gives the same
+/// bytes on every backend.
 size_t snapshot_size(const Sequence& sequence);
 void write_snapshot(const Sequence& sequence, std::span<std::byte> out);
 

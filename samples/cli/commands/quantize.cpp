@@ -79,7 +79,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_quantize(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("quantize", "Write the linear layers of a model in few bits");
+  CLI::App* command = app.add_subcommand("quantize", "Write the linear layers of a model in 1 to 8 bits");
   auto options = std::make_shared<Options>();
   command->add_option("--model", options->model, "Model directory")->required();
   command
