@@ -25,9 +25,9 @@ build() {
     grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so' | xargs -I{} cp -L {} "$dir/lib"
   find "$dir/lib" -size "$large" -exec gzip -9 {} +
   cp -r models/demo "$dir/share/kvq/models"
-  rm -f "$dir"/share/kvq/models/demo/commvq-*.safetensors # a GPU knows no codes yet
   cp -r tests/data "$dir/share/tests"
   cp "$script" scripts/gpu_bench.py "$dir"
+  du -sh "$dir"
 }
 
 # The folder of cuBLAS in Python's packages, if there is one.
@@ -73,16 +73,24 @@ check() {
   done
 }
 
+# attempt COMMAND...: what fails is told at the end, so that all else is seen.
+failures=()
+attempt() { "$@" || failures+=("$*"); }
+
 run() {
   enter
   bin/kvq info
-  bin/kvq_conformance
-  bin/kvq_conformance --no-skip --test-case='a device that stops working*' # it takes the device with it
-  bin/kvq_samples_tests
+  attempt bin/kvq_conformance
+  # It takes the device with it.
+  attempt bin/kvq_conformance --no-skip --test-case='a device that stops working*'
+  attempt bin/kvq_samples_tests
   for format in fp16 int8 int4 int2; do
-    for device in cpu cuda; do perplexity $device $format; done
+    for device in cpu cuda; do attempt perplexity $device $format; done
   done
-  python3 gpu_bench.py bin/kvq
+  attempt python3 gpu_bench.py bin/kvq
+  [ ${#failures[@]} -eq 0 ] && echo "all passed" && return
+  printf 'failed: %s\n' "${failures[@]}"
+  return 1
 }
 
 case ${1:-} in

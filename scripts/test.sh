@@ -1,6 +1,14 @@
 #!/usr/bin/env bash
-# Builds and tests everything: optimized with the default compiler, with the CUDA plug-in if nvcc is here, with Clang
-# under the sanitizers, and the style checks. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
+# Builds and tests. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
+#   test.sh                       everything: optimized with the default compiler, with the CUDA plug-in if nvcc is here,
+#                                 with Clang under the sanitizers, and the style checks
+#   test.sh LEVEL [FILTER]        a part of it:
+#     quick     unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
+#     cpu       the optimized build without CUDA and all its tests
+#     cuda      the same with the CUDA plug-in; tests on a GPU say that they skip if there is none
+#     sanitize  a build with Clang's address and undefined behaviour sanitizers, and all its tests
+#     style     formatting, clang-tidy, includes between rooms
+#   FILTER: only test cases whose names contain it, suites of the C API tests and ctest entries of that name
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -62,22 +70,71 @@ count_tests() {
     }' "$1"
 }
 
-# build_and_test PRESET OPTIONS...
-build_and_test() {
-  local preset=$1 before=$failed
-  shift
+# build PRESET TARGETS OPTIONS...: TARGETS is "all", or some with spaces between them.
+build() {
+  local preset=$1 targets=$2 before=$failed
+  shift 2
   check "$preset: configure" cmake --preset "$preset" -DKVQ_BUILD_TESTS=ON -DKVQ_BUILD_SAMPLES=ON "$@"
-  check "$preset: build" cmake --build --preset "$preset" --parallel "$jobs"
-  [ "$failed" -eq "$before" ] || return
-  step "$preset: test" ctest --preset "$preset" --parallel "$jobs" --verbose --timeout 1200 --no-tests=error ||
+  # shellcheck disable=SC2086
+  check "$preset: build" cmake --build --preset "$preset" --parallel "$jobs" --target $targets
+  [ "$failed" -eq "$before" ]
+}
+
+# run_tests PRESET PROGRAMS...: all tests of a build, or with no more than these programs.
+run_tests() {
+  local preset=$1 only=()
+  shift
+  [ $# -eq 0 ] || only=(--tests-regex "^($(IFS='|' && echo "$*"))\$")
+  step "$preset: test" ctest --preset "$preset" --parallel "$jobs" --verbose --timeout 1200 --no-tests=error "${only[@]}" ||
     failures+=("$preset: test")
   # shellcheck disable=SC2046
   count $(count_tests "$logs/$preset--test.log")
 }
 
+# run_filtered PRESET PROGRAMS...: of these programs and of ctest's other entries, what FILTER names.
+run_filtered() {
+  local preset=$1 program found before=$passed
+  shift
+  for program in "$@"; do
+    [ "$program" = kvq_capi_tests ] && continue
+    found=$("build/$preset/bin/$program" --count --test-case="*$filter*" | sed -n 's/.*unskipped test cases.*: *//p')
+    [ "${found:-0}" -gt 0 ] && check "$preset: $program" "build/$preset/bin/$program" --test-case="*$filter*"
+  done
+  if grep -q "{\"$filter\"," tests/capi/main.c; then
+    check "$preset: kvq_capi_tests" "build/$preset/bin/kvq_capi_tests" "$filter"
+  fi
+  if ctest --preset "$preset" --show-only --tests-regex "$filter" | grep -q 'Test *#'; then
+    check "$preset: ctest" ctest --preset "$preset" --timeout 1200 --tests-regex "$filter"
+  fi
+  [ "$passed" -gt "$before" ] && return
+  failures+=("no test's name contains \"$filter\"")
+  count 0 1
+}
+
+# build_and_test PRESET OPTIONS...
+build_and_test() {
+  local preset=$1
+  shift
+  build "$preset" all "$@" || return
+  if [ -n "$filter" ]; then
+    run_filtered "$preset" kvq_unit_tests kvq_conformance kvq_samples_tests
+  else
+    run_tests "$preset"
+  fi
+}
+
+quick() {
+  build release "kvq_unit_tests kvq_capi_tests" || return
+  if [ -n "$filter" ]; then
+    run_filtered release kvq_unit_tests
+  else
+    run_tests release kvq_unit_tests kvq_capi_tests
+  fi
+}
+
 format() {
   local file status=0
-  for file in $(find include src cuda samples tests -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | sort); do
+  for file in $(find include src cuda samples tests tools -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | sort); do
     clang-format "$file" | cmp -s - "$file" && continue
     echo "clang-format -i $file"
     status=1
@@ -90,21 +147,44 @@ tidy() {
     xargs -d '\n' -n 1 -P "$jobs" clang-tidy -quiet -p build/sanitize
 }
 
+has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+
+style() {
+  check "format" format
+  # clang-tidy reads how the sanitized build compiles.
+  [ -f build/sanitize/compile_commands.json ] ||
+    check "sanitize: configure" cmake --preset sanitize -DKVQ_BUILD_TESTS=ON -DKVQ_BUILD_SAMPLES=ON
+  check "tidy" tidy
+}
+
+# The build with CUDA has everything that the one without has.
+everything() {
+  if has_nvcc; then
+    build_and_test cuda -DKVQ_BUILD_BENCHMARKS=ON
+  else
+    echo "cuda: skipped, no nvcc"
+    build_and_test release -DKVQ_BUILD_BENCHMARKS=ON
+  fi
+  build_and_test sanitize
+  style
+}
+
+level=${1:-everything}
+filter=${2:-}
+case $level in
+  everything | quick | style) run=$level ;;
+  cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
+  cuda | sanitize) run="build_and_test $level" ;;
+  *) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+
 mkdir -p "$logs"
 if ! scripts/setup.sh --test; then
   echo "0 passed, 1 failed"
   exit 1
 fi
 
-build_and_test release -DKVQ_BUILD_BENCHMARKS=ON
-if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-  build_and_test cuda
-else
-  echo "cuda: skipped, no nvcc"
-fi
-build_and_test sanitize
-check "format" format
-check "tidy" tidy
+$run
 
 [ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed"
