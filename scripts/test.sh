@@ -151,6 +151,7 @@ has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
 
 style() {
   check "format" format
+  check "includes" tests/style/includes.sh
   # clang-tidy reads how the sanitized build compiles.
   [ -f build/sanitize/compile_commands.json ] ||
     check "sanitize: configure" cmake --preset sanitize -DKVQ_BUILD_TESTS=ON -DKVQ_BUILD_SAMPLES=ON
