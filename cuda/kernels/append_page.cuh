@@ -1,5 +1,5 @@
 // One page from FP16 slots that exist and tokens that arrive: rotation, conversion, encoding. Arithmetic follows the
-// host's encoder operation by operation (tests/unit/scalar_encoder.cpp), so that pages are the same bytes wherever they
+// host's encoder operation by operation (formats/integer/encode.cpp), so that pages are the same bytes wherever they
 // were made: files that include this are compiled without contraction of products and sums.
 #pragma once
 
