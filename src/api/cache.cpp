@@ -111,7 +111,8 @@ void check_router_fits(const ModelRouter& router, const kvq_cache_options& optio
 /// Experts go from the most bits to the fewest: where votes are equal, the first one wins.
 void check_experts(const kvq_cache_options& options, const Policy& policy) {
   size_t previous = SIZE_MAX;
-  int32_t trained = 0;
+  const Codec* trained = nullptr;
+  int32_t n_trained = 0;
   for (const FormatPair& expert : policy.experts) {
     const PageFormat format(expert.keys, expert.values, options.head_dim, trained_of(options));
     if (format.bytes() > previous) {
@@ -119,16 +120,19 @@ void check_experts(const kvq_cache_options& options, const Policy& policy) {
            format_pair_name(expert).c_str());
     }
     previous = format.bytes();
-    const Codec* codec = trained_codec(expert);
-    if (codec != nullptr && ++trained > 1) {
-      fail(KVQ_E_ARGUMENT, "policy has %d experts with %s, at most one is possible", trained, codec->name);
+    if (const Codec* codec = trained_codec(expert)) {
+      trained = codec;
+      ++n_trained;
     }
     if (format.spans_heads() && policy.votes == Votes::kHead) {
       fail(KVQ_E_ARGUMENT,
            "policy lets each head vote, but options->%s codes all heads together: train it with scope head, or use "
            "votes: layer",
-           codec->trained_as);
+           trained->trained_as);
     }
+  }
+  if (n_trained > 1) {
+    fail(KVQ_E_ARGUMENT, "policy has %d experts with %s, at most one is possible", n_trained, trained->name);
   }
 }
 

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstring>
 #include <optional>
-#include <vector>
 
 using namespace kvq;
 using namespace kvq::api;
@@ -214,7 +213,8 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
     }
     io::SafetensorsWriter file(matrices[0]->context.allocator);
     io::begin_matrix_file(file);
-    std::vector<std::optional<weights::Matrix>> copies(static_cast<size_t>(n));  // until the file has been written
+    Vector<std::optional<weights::Matrix>> copies(  // until the file has been written
+        static_cast<size_t>(n), StlAllocator<std::optional<weights::Matrix>>(matrices[0]->context.allocator));
     for (int32_t i = 0; i < n; ++i) {
       io::add_matrix(file, names[i], read(*matrices[i], copies[static_cast<size_t>(i)]));
     }

@@ -119,12 +119,13 @@ class AppendPlan {
     // Pages older than the newest `recent` have been sealed already.
     for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
       const Page* page = list[static_cast<size_t>(full)];
-      if (page->is_float16() && !stays_float16(full, pages)) use(Step{full, page, 0, 0, pages});
+      if (page->is_float16() && !stays_float16(full, pages))
+        use(Step{.index = full, .old = page, .token = 0, .take = 0, .pages = pages});
     }
     for (int32_t token = 0; token < n(); ++index) {
       const Page* old = index < existing ? list[static_cast<size_t>(index)] : nullptr;
       const int32_t take = std::min(n() - token, kPageSlots - (old != nullptr ? old->count : 0));
-      use(Step{index, old, token, take, pages});
+      use(Step{.index = index, .old = old, .token = token, .take = take, .pages = pages});
       token += take;
     }
   }

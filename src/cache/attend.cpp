@@ -40,8 +40,11 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
     cache_.attend_lists.push_back(list.data());
     cache_.attend_counts.push_back(static_cast<int32_t>(list.size()));
   }
-  cache_.attend_sequences.push_back({sequence.mirror(layer_), cache_.attend_lists.data() + first_list,
-                                     cache_.attend_counts.data() + first_list, queries_, count});
+  cache_.attend_sequences.push_back({.mirror = sequence.mirror(layer_),
+                                     .pages = cache_.attend_lists.data() + first_list,
+                                     .page_counts = cache_.attend_counts.data() + first_list,
+                                     .query_begin = queries_,
+                                     .query_count = count});
   for (int32_t i = 0; i < count && !recorded_; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[queries_ + i]
                                                                : sequence.position_from_end(layer_, count - i);

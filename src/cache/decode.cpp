@@ -53,7 +53,13 @@ class PageReader {
     for (size_t head = 0; head < sides_.size(); ++head) {
       sides_[head] = pages_[head] != nullptr ? pages_[head] + format.offset(side) : nullptr;
     }
-    return {side, format, layer_, head_, sides_.data(), &sequence_.cache.rope, positions_.data()};
+    return {.side = side,
+            .format = format,
+            .layer = layer_,
+            .head = head_,
+            .sides = sides_.data(),
+            .rope = &sequence_.cache.rope,
+            .positions = positions_.data()};
   }
 
   const Sequence& sequence_;

@@ -2,7 +2,8 @@
 
 #include "cache/decode.h"
 #include "core/aligned_bytes.h"
-#include "formats/float16/float16.h"
+#include "core/float16.h"
+#include "formats/float16/layout.h"
 
 #include <algorithm>
 #include <array>

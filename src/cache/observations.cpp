@@ -31,7 +31,11 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
     lists.push_back(sequence.list(layer, head).data());
     counts.push_back(static_cast<int32_t>(sequence.list(layer, head).size()));
   }
-  const AttendSequence entry{nullptr, lists.data(), counts.data(), 0, window.size()};
+  const AttendSequence entry{.mirror = nullptr,
+                             .pages = lists.data(),
+                             .page_counts = counts.data(),
+                             .query_begin = 0,
+                             .query_count = window.size()};
   AttendBatch batch = cache.attend_batch(layer);
   batch.sequences = {&entry, 1};
   batch.query_positions = window.positions();

@@ -197,7 +197,13 @@ int32_t Reserve::room() const {
 }
 
 ReservedPages Reserve::view() const {
-  return {final_lists_.data(), final_counts_.data(), open_lists_.data(), ring_, cache_.sink, cache_.recent, sealed()};
+  return {.finals = final_lists_.data(),
+          .final_counts = final_counts_.data(),
+          .open = open_lists_.data(),
+          .ring = ring_,
+          .sink = cache_.sink,
+          .recent = cache_.recent,
+          .sealed = sealed()};
 }
 
 size_t Reserve::record_bytes() const {

@@ -13,7 +13,10 @@ class AlignedBytes {
   explicit AlignedBytes(Allocator& allocator) : bytes_(StlAllocator<std::byte>(allocator)) {}
 
   /// What is new is zeros. Invalidates data().
-  void resize(size_t bytes) { bytes_.resize(bytes + kDataAlignment); }
+  void resize(size_t bytes) {
+    bytes_.reserve(bytes + kDataAlignment);  // no more than that: it is counted
+    bytes_.resize(bytes + kDataAlignment);
+  }
   bool empty() const { return bytes_.empty(); }
   std::byte* data() { return bytes_.data() + offset(); }
   const std::byte* data() const { return bytes_.data() + offset(); }

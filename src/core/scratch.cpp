@@ -4,19 +4,20 @@
 
 namespace kvq {
 
+void ScratchPool::Node::grow(size_t wanted) {
+  if (wanted <= size) return;
+  bytes.resize(wanted);
+  size = wanted;
+}
+
 void ScratchPool::prepare(size_t pieces, size_t bytes) {
   empty_ = bytes == 0;
   if (empty_) return;
   size_t ready = 0;
-  for (Node* node = free_.get(); node != nullptr && ready < pieces; node = node->next.get(), ++ready) {
-    if (node->size >= bytes) continue;
-    node->bytes.resize(bytes);
-    node->size = bytes;
-  }
+  for (Node* node = free_.get(); node != nullptr && ready < pieces; node = node->next.get(), ++ready) node->grow(bytes);
   for (; ready < pieces; ++ready) {
     Owned<Node> node = make_owned<Node>(allocator_, allocator_);
-    node->bytes.resize(bytes);
-    node->size = bytes;
+    node->grow(bytes);
     node->next = std::move(free_);
     free_ = std::move(node);
   }
@@ -42,14 +43,11 @@ Owned<ScratchPool::Node> ScratchPool::take(size_t bytes) {
     if (free_ != nullptr) node = pop();
   }
   if (node == nullptr) node = make_owned<Node>(allocator_, allocator_);
-  if (node->size < bytes) {
-    try {
-      node->bytes.resize(bytes);
-    } catch (...) {
-      put_back(std::move(node));
-      throw;
-    }
-    node->size = bytes;
+  try {
+    node->grow(bytes);
+  } catch (...) {
+    put_back(std::move(node));
+    throw;
   }
   return node;
 }

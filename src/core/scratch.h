@@ -37,6 +37,7 @@ class MemoryCutter {
 class ScratchPool {
   struct Node {
     explicit Node(Allocator& allocator) : bytes(allocator), next(nullptr, Deleter<Node>(allocator, 0, 0)) {}
+    void grow(size_t wanted);
 
     AlignedBytes bytes;
     size_t size = 0;
@@ -90,8 +91,7 @@ void for_each_block(Parallel& parallel, Allocator& allocator, size_t blocks, siz
   const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : 16;
   const size_t shares = std::min(blocks, threads == 1 ? 1 : threads * kSharesOfThread);
   ScratchPool pool(allocator);
-  pool.prepare(parallel.n_threads() > 0 ? std::min(shares, threads) : shares,
-               std::max(count, size_t{1}) * sizeof(Number));
+  pool.prepare(parallel.n_threads() > 0 ? std::min(shares, threads) : shares, count * sizeof(Number));
   const auto run_share = [&](int32_t index) noexcept {
     const ScratchPool::Piece workspace(pool);
     const auto share = static_cast<size_t>(index);

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 

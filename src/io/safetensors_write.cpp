@@ -25,12 +25,12 @@ void SafetensorsWriter::add_metadata(std::string_view key, std::string_view valu
 
 void SafetensorsWriter::add_tensor(std::string_view name, kvq_dtype dtype, const TensorShape& shape,
                                    std::span<const float> values) {
-  tensors_.push_back({String(name, text_), dtype, shape, values, {}});
+  tensors_.push_back({.name = String(name, text_), .dtype = dtype, .shape = shape, .values = values, .raw = {}});
 }
 
 void SafetensorsWriter::add_raw(std::string_view name, kvq_dtype dtype, const TensorShape& shape,
                                 std::span<const std::byte> data) {
-  tensors_.push_back({String(name, text_), dtype, shape, {}, data});
+  tensors_.push_back({.name = String(name, text_), .dtype = dtype, .shape = shape, .values = {}, .raw = data});
 }
 
 void SafetensorsWriter::finish() {

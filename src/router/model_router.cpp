@@ -2,7 +2,6 @@
 
 #include "core/checks.h"
 #include "core/error.h"
-#include "core/limits.h"
 
 #include <algorithm>
 

@@ -77,7 +77,15 @@ void check_encoder(const KernelTable& table, Side side, const kvq::SideFormat& f
   std::vector<std::byte> encoded(bytes, std::byte{0xA5});
   const std::byte* source = plane.data();
   std::byte* target = expected.data();
-  kvq::codec_of(format.kind).encode({side, page, 0, {&source, 1}, {&target, 1}, kPageSlots, {nullptr, 0}, nullptr});
+  kvq::codec_of(format.kind)
+      .encode({.side = side,
+               .format = page,
+               .first_head = 0,
+               .float16 = {&source, 1},
+               .out = {&target, 1},
+               .used = kPageSlots,
+               .positions = {nullptr, 0},
+               .context = nullptr});
   table.side(format.kind).encode(side, format, head_dim, plane.data(), encoded.data());
   CAPTURE(head_dim);
   CAPTURE(kvq::format_name(format));
@@ -112,7 +120,12 @@ struct Tokens {
   size_t row_bytes() const { return static_cast<size_t>(head_dim) * kvq::dtype_bytes(dtype); }
   kvq::cpu::HeadRows rows() const {
     const std::byte* first = bytes.data() + 1 + kHead * row_bytes();
-    return {first, first, kHeads * row_bytes(), dtype, count, head_dim};
+    return {.first = first,
+            .later = first,
+            .stride = kHeads * row_bytes(),
+            .dtype = dtype,
+            .count = count,
+            .head_dim = head_dim};
   }
   std::vector<float> row(int32_t token) const {
     std::vector<float> head(static_cast<size_t>(head_dim));

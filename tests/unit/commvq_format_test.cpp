@@ -30,11 +30,11 @@ CodebookShape shape_of(int32_t kv_heads, int32_t head_dim, Scope scope, int32_t 
 }
 
 /// A format and the codebook that it refers to.
-struct CodedFormat {
-  explicit CodedFormat(const CodebookShape& shape)
-      : codebook(kvq_test::test_allocator(), shape), format(kCoded, kCoded, shape.head_dim, &codebook) {}
+struct CommvqFormat {
+  explicit CommvqFormat(const CodebookShape& shape)
+      : codebook(kvq_test::test_allocator(), shape), format(kCommvq, kCommvq, shape.head_dim, &codebook) {}
 
-  static constexpr kvq::SideFormat kCoded{.kind = kvq::Kind::kCommvq};
+  static constexpr kvq::SideFormat kCommvq{.kind = kvq::Kind::kCommvq};
   kvq::ModelCodebook codebook;
   PageFormat format;
 };
@@ -86,29 +86,29 @@ TEST_CASE("indices of keys are fields of a little-endian stream, 64 a stage, for
 // 11 stages of 64 indices of 6 bits are 528 bytes; 128 channels of 32 bits are 512. Norms and scales are 32 halves a
 // head, or 32 for all four heads.
 TEST_CASE("sides of a page take the bytes that the format says") {
-  const CodedFormat made_of_layer(shape_of(4, 128, Scope::kLayer, 11, 64, 64));
+  const CommvqFormat made_of_layer(shape_of(4, 128, Scope::kLayer, 11, 64, 64));
   const PageFormat& of_layer = made_of_layer.format;
   CHECK(kvq::side_bytes(Side::kKeys, of_layer) == 528 + 16);
   CHECK(kvq::side_bytes(Side::kValues, of_layer) == 512 + 16);
   CHECK(of_layer.bytes() == 544 + 528);
   CHECK(of_layer.spans_heads());
-  const CodedFormat made_of_head(shape_of(4, 128, Scope::kHead, 11, 64, 64));
+  const CommvqFormat made_of_head(shape_of(4, 128, Scope::kHead, 11, 64, 64));
   const PageFormat& of_head = made_of_head.format;
   CHECK(kvq::side_bytes(Side::kKeys, of_head) == 528 + 64);
   CHECK(kvq::side_bytes(Side::kValues, of_head) == 512 + 64);
   CHECK(!of_head.spans_heads());
-  const CodedFormat made_two_bits(shape_of(4, 128, Scope::kLayer, 21, 64, 64, 2));
+  const CommvqFormat made_two_bits(shape_of(4, 128, Scope::kLayer, 21, 64, 64, 2));
   const PageFormat& two_bits = made_two_bits.format;
   CHECK(two_bits.bytes() == 21 * 48 + 16 + 1024 + 16);
-  const CodedFormat made_groups(shape_of(4, 128, Scope::kLayer, 2, 16, 16));
+  const CommvqFormat made_groups(shape_of(4, 128, Scope::kLayer, 2, 16, 16));
   const PageFormat& groups = made_groups.format;
   CHECK(groups.key_bytes() == 4 * 2 * 32 + 16);
-  const CodedFormat made_one_head(shape_of(1, 128, Scope::kLayer, 11, 64, 64));
+  const CommvqFormat made_one_head(shape_of(1, 128, Scope::kLayer, 11, 64, 64));
   const PageFormat& one_head = made_one_head.format;
   CHECK(one_head.key_bytes() == 528 + 64);
   CHECK(!one_head.spans_heads());
   // Five heads hold 7 numbers each, the last one 4 of them: both sides end at a multiple of 8 bytes.
-  const CodedFormat made_padded(shape_of(5, 128, Scope::kLayer, 11, 64, 64));
+  const CommvqFormat made_padded(shape_of(5, 128, Scope::kLayer, 11, 64, 64));
   const PageFormat& padded = made_padded.format;
   CHECK(kvq::side_bytes(Side::kKeys, padded) == 528 + 14);
   CHECK(padded.key_bytes() == 544);
@@ -145,7 +145,7 @@ TEST_CASE("every slot's number has a place of its own, whatever the number of he
 
 TEST_CASE("a side with a number that is not finite is not valid") {
   for (const Scope scope : {Scope::kLayer, Scope::kHead}) {
-    const CodedFormat made_format(shape_of(3, 16, scope, 2, 16, 8));
+    const CommvqFormat made_format(shape_of(3, 16, scope, 2, 16, 8));
     const PageFormat& format = made_format.format;
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const size_t bytes = kvq::side_bytes(side, format);

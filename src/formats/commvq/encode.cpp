@@ -1,7 +1,6 @@
 #include "formats/commvq/encode.h"
 
 #include "core/float16.h"
-#include "core/scratch.h"
 #include "formats/commvq/commvq.h"
 #include "formats/float16/layout.h"
 

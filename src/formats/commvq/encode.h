@@ -14,8 +14,6 @@ struct GroupSide {
   const float* numbers;
   int32_t heads;
   int32_t first_head;
-
-  const float* slot(int32_t slot, int32_t dim) const { return numbers + static_cast<ptrdiff_t>(slot) * heads * dim; }
 };
 
 /// Put a side in FP16 into the column of head `head` of a GroupSide's numbers; keys have their rotation undone.

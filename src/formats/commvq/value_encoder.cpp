@@ -174,7 +174,12 @@ ValueEncoder::Search ValueEncoder::start_search(size_t stage, const Workspace& w
     product += static_cast<double>(wanted[n]);
     norm += static_cast<double>(decoded[n]) + offset_product[n];  // ⟨offset + Σ c, w⟩, row by row
   }
-  return {{padded(stage_end(stage)), wanted, half_norm_.data(), decoded, step}, product, norm};
+  const FlipSearch bits{.bits = padded(stage_end(stage)),
+                        .wanted = wanted,
+                        .half_norm = half_norm_.data(),
+                        .decoded = decoded,
+                        .step = step};
+  return {bits, product, norm};
 }
 
 int64_t ValueEncoder::flip(Search& search, int32_t max_flips) const noexcept {

@@ -1,7 +1,7 @@
 // Integer pages one number at a time: the arithmetic and the bytes that every backend's encoder must repeat.
 #include "core/float16.h"
 #include "core/hadamard.h"
-#include "formats/float16/float16.h"
+#include "formats/float16/layout.h"
 #include "formats/integer/integer.h"
 
 #include <algorithm>

@@ -124,12 +124,12 @@ class AppendCall {
 
   /// Rows of one side of a page, and where the next ones are.
   HeadRows rows(const PageWrite& write, const void* tensor, const PageWrite& next, const void* next_tensor) const {
-    return {first_row(tensor, write),
-            first_row(next_tensor, next),
-            row_bytes() * static_cast<size_t>(tokens_.kv_heads),
-            tokens_.dtype,
-            write.token_count,
-            tokens_.head_dim};
+    return {.first = first_row(tensor, write),
+            .later = first_row(next_tensor, next),
+            .stride = row_bytes() * static_cast<size_t>(tokens_.kv_heads),
+            .dtype = tokens_.dtype,
+            .count = write.token_count,
+            .head_dim = tokens_.head_dim};
   }
 
   const std::byte* first_row(const void* tensor, const PageWrite& write) const {

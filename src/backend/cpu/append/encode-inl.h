@@ -10,8 +10,9 @@
 
 #include "backend/cpu/append/hadamard-inl.h"
 #include "backend/cpu/append/half-inl.h"
-#include "formats/float16/float16.h"
-#include "formats/integer/integer.h"
+#include "core/float16.h"
+#include "formats/float16/layout.h"
+#include "formats/integer/layout.h"
 
 #include <hwy/highway.h>
 

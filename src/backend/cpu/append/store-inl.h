@@ -9,8 +9,9 @@
 #include "backend/cpu/append/half-inl.h"
 #include "backend/cpu/append/kernels.h"
 #include "backend/cpu/dispatch/kernels.h"
+#include "core/float16.h"
 #include "core/memory.h"
-#include "formats/float16/float16.h"
+#include "formats/float16/layout.h"
 
 #include <hwy/highway.h>
 

@@ -1,7 +1,7 @@
 #include "backend/cpu/append/vote.h"
 
 #include "core/float16.h"
-#include "formats/float16/float16.h"
+#include "formats/float16/layout.h"
 
 #include <array>
 

@@ -149,7 +149,14 @@ class AttendCall {
       int32_t page = 0;
       do {
         const int32_t length = std::min(split, pages - page);
-        workspace_.items.push_back({static_cast<int32_t>(s), head, row, count, page, length, plan.way, partials});
+        workspace_.items.push_back({.sequence = static_cast<int32_t>(s),
+                                    .head = head,
+                                    .row_begin = row,
+                                    .row_count = count,
+                                    .page_begin = page,
+                                    .page_count = length,
+                                    .way = plan.way,
+                                    .partial = partials});
         partials += layout_.item_floats(count);
         ++merge.items;
         page += length;
@@ -203,9 +210,11 @@ class AttendCall {
     const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
     const size_t first =
         (first_query(sequence, item.head) + static_cast<size_t>(item.row_begin)) * static_cast<size_t>(batch_.head_dim);
-    return {workspace_.queries.data() + first,
-            batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
-            batch_.query_positions.data() + sequence.query_begin, item.row_begin, group_};
+    return {.plain = workspace_.queries.data() + first,
+            .rotated = batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
+            .positions = batch_.query_positions.data() + sequence.query_begin,
+            .first_row = item.row_begin,
+            .group = group_};
   }
 
   void run(size_t index) noexcept {

@@ -43,15 +43,15 @@ class ItemRun {
         plain_(layout_.plain_output(partial, item.row_count)),
         rotated_(layout_.rotated_output(partial, item.row_count)),
         sums_(layout_.sums_of(partial, item.row_count)),
-        context_item_{batch,
-                      kernels,
-                      batch.sequences[static_cast<size_t>(item.sequence)].pages,
-                      item.head,
-                      batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
-                      queries.plain,
-                      item.row_count,
-                      sums_,
-                      plain_} {
+        context_item_{.batch = batch,
+                      .kernels = kernels,
+                      .lists = batch.sequences[static_cast<size_t>(item.sequence)].pages,
+                      .head = item.head,
+                      .end = batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
+                      .queries = queries.plain,
+                      .rows = item.row_count,
+                      .sums = sums_,
+                      .plain = plain_} {
     if (const ContextCodec* codec = kernels.codec(batch.context)) {
       context_ = codec->attend(context_item_, item.way, work);
     }

@@ -8,7 +8,7 @@
 
 #include "backend/cpu/attend/kernels.h"
 #include "core/memory.h"
-#include "formats/integer/integer.h"
+#include "formats/integer/layout.h"
 
 #include <hwy/highway.h>
 

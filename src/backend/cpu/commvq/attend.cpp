@@ -60,7 +60,12 @@ void CommvqItem::add_bit_sums(ptrdiff_t first, int32_t count, int32_t row, int32
   std::array<uint16_t, static_cast<size_t>(kTileSlots)> scales;
   for (ptrdiff_t i = 0; i < count; ++i) read_scales(first + i, scales.data() + i * kPageSlots);
   const bool of_head = shape().values.scope == Scope::kHead;
-  const BitPlanes planes{values, of_head ? head : 0, of_head ? 1 : shape().kv_heads, count, where.lanes, scales.data()};
+  const BitPlanes planes{.sides = values,
+                         .first_head = of_head ? head : 0,
+                         .parts = of_head ? 1 : shape().kv_heads,
+                         .pages = count,
+                         .lanes = where.lanes,
+                         .scales = scales.data()};
   commvq().sum_bits(planes, n_rows, p, sums + static_cast<size_t>(row) * bit_sums.width(), bit_sums.width(),
                     bit_sums.total());
 }

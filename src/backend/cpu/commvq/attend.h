@@ -51,7 +51,7 @@ struct CommvqItem : ContextItem {
   void add_bit_sums(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) const;
 };
 
-inline bool has_coded_keys(const Page& page) { return page.format()->keys.kind == Kind::kCommvq; }
-inline bool has_coded_values(const Page& page) { return page.format()->values.kind == Kind::kCommvq; }
+inline bool has_commvq_keys(const Page& page) { return page.format()->keys.kind == Kind::kCommvq; }
+inline bool has_commvq_values(const Page& page) { return page.format()->values.kind == Kind::kCommvq; }
 
 }  // namespace kvq::cpu

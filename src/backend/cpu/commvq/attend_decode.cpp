@@ -31,7 +31,7 @@ DecodeAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
 void DecodeAttention::prepare(ptrdiff_t first, int32_t count) {
   prepared_ = first;
   for (ptrdiff_t place = first; place < first + count; ++place) {
-    if (has_coded_keys(item_.page(place))) decode_keys(place);
+    if (has_commvq_keys(item_.page(place))) decode_keys(place);
   }
   if (item_.context.values) decode_values(first, count);
 }
@@ -82,7 +82,7 @@ void DecodeAttention::decode_values(ptrdiff_t first, int32_t count) {
     const int32_t rows = std::min(kRowsAtOnce, code.bits - bit);
     const float* codes = code.codes.data() + static_cast<size_t>(bit) * static_cast<size_t>(code.width) + channel;
     for (ptrdiff_t place = first; place < first + count; ++place) {
-      if (!has_coded_values(item_.page(place))) continue;
+      if (!has_commvq_values(item_.page(place))) continue;
       for (int32_t slot = 0; slot < kPageSlots; slot += kBlockRows) {
         spread_bits(place, slot, bit, rows);
         item_.commvq().multiply(codes, static_cast<size_t>(code.width), rows, dim, kBlockRows, work_.bits, kRowsAtOnce,
@@ -92,7 +92,7 @@ void DecodeAttention::decode_values(ptrdiff_t first, int32_t count) {
   }
   const float* channel_scale = code.channel_scale.data() + channel;
   for (ptrdiff_t place = first; place < first + count; ++place) {
-    if (!has_coded_values(item_.page(place))) continue;
+    if (!has_commvq_values(item_.page(place))) continue;
     item_.read_scales(place, work_.numbers);
     float* value = values(place);
     for (int32_t slot = 0; slot < kPageSlots; ++slot, value += kMaxHeadDim) {

@@ -39,7 +39,7 @@ void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
   for (ptrdiff_t place = first; place < end;) {
     ptrdiff_t next = place + 1;
     const PageFormat* format = item_.page(place).format();
-    if (has_coded_keys(item_.page(place))) {
+    if (has_commvq_keys(item_.page(place))) {
       if (lookup() == nullptr) {
         rebuild(place);
       } else {

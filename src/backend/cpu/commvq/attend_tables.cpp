@@ -103,7 +103,7 @@ void TableAttention::prepare(ptrdiff_t first, int32_t count) {
   const auto page_indices = static_cast<size_t>(groups_ * item_.shape().keys.stages) * 2 * kPageSlots;
   for (ptrdiff_t i = 0; i < count; ++i) {
     const Page& page = item_.page(first + i);
-    if (!has_coded_keys(page)) continue;
+    if (!has_commvq_keys(page)) continue;
     if (!has_tables_) make_tables();
     const PageSides keys = item_.sides(first + i, Side::kKeys);
     const std::byte* later = keys.later(item_.head, 0);

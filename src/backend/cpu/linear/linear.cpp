@@ -191,7 +191,7 @@ void linear(const HostLinearBatch& batch, const LinearKernels& kernels, Codebook
       space.groups[row / kGroupRows].rows = space.float_groups[row / kGroupRows].rows =
           std::min(kGroupRows, rows - row);
     }
-    const LinearPass pass = {batch, kernels, space, first, rows};
+    const LinearPass pass = {.batch = batch, .kernels = kernels, .space = space, .first_row = first, .rows = rows};
     parallel.run(rows, inputs * rows / kInputsPerMicrosecond,
                  [&](int32_t row) noexcept { pass.place_row(row, packed, floats); });
     parallel.run(pieces, bytes / kBytesPerMicrosecond + weights * rows / kProductsPerMicrosecond,

@@ -1,0 +1,200 @@
+// What every codec's reference encodes is decoded by its reference, and is as far from the original as the format says.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "sealed_pages.h"
+#include "support/reference.h"
+
+namespace {
+
+using kvq::Codec;
+using kvq::kPageSlots;
+using kvq::Side;
+using kvq::SideFormat;
+using kvq_test::Codes;
+using kvq_test::SealedPages;
+using kvq_test::TestCodebook;
+
+constexpr int32_t kHeadDims[] = {8, 40, 64, 128, 256};
+
+/// One stage of few codes, of which the nearest can be found by trying all.
+constexpr Codes kCodes[] = {
+    {.stages = 1, .codes = 4, .bits = 1},
+    {.stages = 1, .codes = 4, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD},
+};
+
+/// Largest error over what an integer code of this many bits may have, of numbers that share a scale: half a step, and
+/// what rounding the scale and the smallest number to FP16 does.
+double excess_of_group(const std::vector<double>& numbers, const std::vector<double>& decoded, int32_t bits) {
+  const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
+  const double levels = std::exp2(bits) - 1.0;
+  const double step = (*high - *low) / levels;
+  const double limit = step / 2.0 + levels * kvq_test::half_spacing(step) / 2.0 + kvq_test::half_spacing(*low) +
+                       1e-5 * std::max(std::fabs(*low), std::fabs(*high));
+  double excess = 0.0;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    excess = std::max(excess, std::fabs(numbers[i] - decoded[i]) / limit);
+  }
+  return excess;
+}
+
+std::vector<double> rotated(const std::vector<double>& rows, int32_t head_dim) {
+  std::vector<double> result;
+  for (auto row = rows.begin(); row != rows.end(); row += head_dim) {
+    const std::vector<double> turned = kvq_test::hadamard({row, row + head_dim});
+    result.insert(result.end(), turned.begin(), turned.end());
+  }
+  return result;
+}
+
+double excess_of_integers(const SealedPages& pages, Side side, std::vector<double> numbers,
+                          std::vector<double> decoded) {
+  const SideFormat& format = pages.format().side(side);
+  const int32_t dim = pages.cache().head_dim;
+  if (format.hadamard) {
+    numbers = rotated(numbers, dim);
+    decoded = rotated(decoded, dim);
+  }
+  const int32_t bits = kvq::describe(format.kind).file_bits;
+  const bool keys = side == Side::kKeys;
+  double excess = 0.0;
+  for (int32_t slot = 0; slot < (keys ? 1 : kPageSlots); ++slot) {
+    for (int32_t channel = 0; channel < dim; channel += keys ? 1 : format.group) {
+      std::vector<double> group;
+      std::vector<double> of_codes;
+      for (int32_t i = 0; i < (keys ? kPageSlots : std::min<int32_t>(format.group, dim - channel)); ++i) {
+        const auto at = static_cast<size_t>(keys ? i * dim + channel : slot * dim + channel + i);
+        group.push_back(numbers[at]);
+        of_codes.push_back(decoded[at]);
+      }
+      excess = std::max(excess, excess_of_group(group, of_codes, bits));
+    }
+  }
+  return excess;
+}
+
+double square(const std::vector<double>& numbers) {
+  double sum = 0.0;
+  for (const double x : numbers) sum += x * x;
+  return sum;
+}
+
+/// The sides of all heads.
+using Heads = std::vector<std::vector<double>>;
+
+double norm_of_token(const Heads& heads, size_t head, bool of_layer, ptrdiff_t slot, ptrdiff_t dim) {
+  double sum = 0.0;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    const auto row = heads[h].begin() + slot * dim;
+    if (of_layer || h == head) sum += square({row, row + dim});
+  }
+  return std::sqrt(sum);
+}
+
+/// Distance of keys to what they decode to over that to the nearest of all centres of the only stage.
+double excess_of_centres(const TestCodebook& book, const SealedPages& pages, const Heads& keys, const Heads& decoded) {
+  const kvq_test::Rotation rotation =
+      kvq_test::Rotation::from(kvq_test::cache_options(pages.heads(), pages.heads(), book.head_dim));
+  const ptrdiff_t dim = book.head_dim;
+  const bool of_layer = book.codes.norms == KVQ_SCOPE_LAYER;
+  const size_t n_codes = static_cast<size_t>(book.codes.codes);
+  double excess = 0.0;
+  for (size_t head = 0; head < keys.size(); ++head) {
+    const float* codes =
+        book.layers[0].key_codes.data() + head * n_codes * static_cast<size_t>(dim);  // [codes][pair]{}
+    for (ptrdiff_t slot = 0; slot < kPageSlots; ++slot) {
+      const double norm = norm_of_token(keys, head, of_layer, slot, dim);
+      const auto key = keys[head].begin() + slot * dim;
+      double nearest = std::numeric_limits<double>::infinity();
+      for (size_t centre = 0; centre < n_codes * n_codes; ++centre) {
+        const float* a = codes + centre / n_codes * static_cast<size_t>(dim);
+        const float* b = codes + centre % n_codes * static_cast<size_t>(dim);
+        std::vector<double> row(static_cast<size_t>(dim));
+        for (size_t pair = 0; pair < row.size() / 2; ++pair) {  // a + ib
+          row[rotation.first_channel(pair)] = norm * (double{a[2 * pair]} - double{b[2 * pair + 1]});
+          row[rotation.second_channel(pair)] = norm * (double{a[2 * pair + 1]} + double{b[2 * pair]});
+        }
+        rotation.apply(row, pages.page(0, 0).position(static_cast<int32_t>(slot)));
+        for (size_t c = 0; c < row.size(); ++c) row[c] -= key[static_cast<ptrdiff_t>(c)];
+        nearest = std::min(nearest, square(row));
+      }
+      std::vector<double> error(decoded[head].begin() + slot * dim, decoded[head].begin() + (slot + 1) * dim);
+      for (size_t c = 0; c < error.size(); ++c) error[c] -= key[static_cast<ptrdiff_t>(c)];
+      excess = std::max(excess, std::sqrt(square(error)) / (std::sqrt(nearest) + 1e-3 * norm));
+    }
+  }
+  return excess;
+}
+
+/// Distance of values to what they decode to over that to zero, both over the channels' scales: a token's own scale is
+/// the best for its code, and FP16.
+double excess_of_values(const TestCodebook& book, const Heads& values, const Heads& decoded) {
+  const ptrdiff_t dim = book.head_dim;
+  Heads scaled = values;
+  Heads errors = decoded;
+  for (size_t head = 0; head < values.size(); ++head) {
+    for (size_t i = 0; i < values[head].size(); ++i) {
+      const double scale =
+          double{book.layers[0].channel_scale[head * static_cast<size_t>(dim) + i % static_cast<size_t>(dim)]};
+      scaled[head][i] /= scale;
+      errors[head][i] = errors[head][i] / scale - scaled[head][i];
+    }
+  }
+  const bool of_layer = book.codes.scope == KVQ_SCOPE_LAYER;
+  double excess = 0.0;
+  for (size_t head = 0; head < values.size(); ++head) {
+    for (ptrdiff_t slot = 0; slot < kPageSlots; ++slot) {
+      excess = std::max(excess, norm_of_token(errors, head, of_layer, slot, dim) /
+                                    (norm_of_token(scaled, head, of_layer, slot, dim) * (1.0 + 1e-3)));
+    }
+  }
+  return excess;
+}
+
+/// How far a side is from what was encoded over how far it may be.
+double excess(const Codec& codec, const SealedPages& pages, Side side, const TestCodebook* book) {
+  Heads numbers;
+  Heads decoded;
+  const auto sides = pages.encode(side, 0);
+  for (int32_t head = 0; head < pages.heads(); ++head) {
+    numbers.push_back(pages.original(side, head, 0));
+    decoded.push_back(pages.decode(side, head, 0, sides));
+  }
+  const std::string name = codec.name;
+  if (name == "fp16") return decoded == numbers ? 0.0 : std::numeric_limits<double>::infinity();
+  if (name == "int") return excess_of_integers(pages, side, numbers[1], decoded[1]);
+  REQUIRE(name == "commvq");  // of another codec, what may it be?
+  return side == Side::kKeys ? excess_of_centres(*book, pages, numbers, decoded)
+                             : excess_of_values(*book, numbers, decoded);
+}
+
+}  // namespace
+
+TEST_CASE("what a codec's reference encodes, its reference decodes to what the format can say of it") {
+  const kvq_test::Context context = kvq_test::make_context();
+  kvq_test::for_each_name([&](const Codec& codec, const std::string& name) {
+    for (const int32_t head_dim : kHeadDims) {
+      for (const int32_t group : {32, 64, 128}) {
+        if (group != 32 && !codec.takes_groups) continue;
+        for (const Codes* codes : kvq_test::codes_for(codec, kCodes)) {
+          const std::string which = codes != nullptr ? codes->name() : "";
+          CAPTURE(name);
+          CAPTURE(which);
+          CAPTURE(head_dim);
+          CAPTURE(group);
+          const kvq_cache_options options = kvq_test::cache_options(2, 2, head_dim);
+          const TestCodebook* book = codes != nullptr ? &kvq_test::test_codebook(options, *codes) : nullptr;
+          const SealedPages pages(context.get(), options, kvq_test::policy_of(codec, name, group), codes,
+                                  kPageSlots + 1);
+          CHECK(excess(codec, pages, Side::kKeys, book) <= 1.0);
+          CHECK(excess(codec, pages, Side::kValues, book) <= 1.0);
+        }
+      }
+    }
+  });
+}

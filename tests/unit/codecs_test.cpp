@@ -1,0 +1,157 @@
+// Every codec and kind that there is, by every name, instruction set and reference: a new one is walked by its entry in
+// all_codecs() alone, and says what is missing.
+#include "formats/codec.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/dispatch/isa.h"
+#include "formats/format_name.h"
+#include "io/snapshot_layout.h"
+#include "sealed_pages.h"
+#include "support/allocator.h"
+
+namespace {
+
+using kvq::Codec;
+using kvq::CodecKind;
+using kvq::PageFormat;
+using kvq::Side;
+using kvq::SideFormat;
+using kvq_test::Codes;
+using kvq_test::codes_for;
+using kvq_test::for_each_kind;
+using kvq_test::for_each_name;
+using kvq_test::SealedPages;
+
+/// Codes and numbers of a layer, of each head, and both.
+constexpr Codes kCodes[] = {
+    {.stages = 3, .codes = 16, .group = 4, .bits = 1},
+    {.stages = 2, .codes = 64, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD},
+    {.stages = 2, .codes = 8, .bits = 1, .scope = KVQ_SCOPE_HEAD},
+    {.stages = 2, .codes = 8, .bits = 1, .norms = KVQ_SCOPE_HEAD},
+};
+
+}  // namespace
+
+TEST_CASE("the name of every kind is read back, with +hadamard where its codec takes it and nowhere else") {
+  std::set<std::string_view> names;
+  for_each_kind([&](const Codec& codec, const CodecKind& kind) {
+    const std::string name(kind.name);
+    CAPTURE(name);
+    CHECK(names.insert(kind.name).second);
+    CHECK(&kvq::codec_of(kind.kind) == &codec);
+    CHECK(kvq::describe(kind.kind).name == kind.name);
+    const SideFormat plain{.kind = kind.kind};
+    REQUIRE(kvq::parse_format(name).has_value());
+    CHECK(*kvq::parse_format(name) == plain);
+    CHECK(kvq::format_name(plain) == name);
+    const SideFormat turned{.kind = kind.kind, .hadamard = true};
+    const auto found = kvq::parse_format(name + "+hadamard");
+    REQUIRE(found.has_value() == codec.takes_hadamard);
+    if (found.has_value()) {
+      CHECK(*found == turned);
+      CHECK(kvq::format_name(turned) == name + "+hadamard");
+    }
+    CHECK(!kvq::parse_format(name + "+hadamard+hadamard").has_value());
+    CHECK(!kvq::parse_format(name + "+").has_value());
+    CHECK(!kvq::parse_format(name.substr(0, name.size() - 1)).has_value());
+  });
+  CHECK(names.size() == kvq::kKinds);
+  CHECK(!kvq::parse_format("").has_value());
+  CHECK(!kvq::parse_format("+hadamard").has_value());
+}
+
+// These are in snapshots that exist. A new kind gets a line; no line ever changes.
+TEST_CASE("snapshots number codecs and widths as they always have") {
+  struct Line {
+    const char* name;
+    int codec;
+    int bits;
+  };
+  constexpr Line kLines[] = {{"fp16", 0, 16}, {"int8", 1, 8}, {"int4", 1, 4},
+                             {"int3", 1, 3},  {"int2", 1, 2}, {"commvq", 2, 0}};
+  CHECK(std::size(kLines) == kvq::kKinds);
+  for (const Line& line : kLines) {
+    CAPTURE(line.name);
+    const auto format = kvq::parse_format(line.name);
+    REQUIRE(format.has_value());
+    const kvq::io::SideRecord record = kvq::io::side_record(*format);
+    CHECK(int{record.codec} == line.codec);
+    CHECK(int{record.bits} == line.bits);
+    CHECK(int{kvq::codec_of(format->kind).number} == line.codec);
+  }
+}
+
+TEST_CASE("every instruction set has all kernels of a kind, or its codec's context, and a backend knows no half") {
+  kvq::Parallel parallel(1, nullptr, nullptr);
+  const auto knows = [&](const kvq::cpu::KernelTable& table, kvq::Kind keys, kvq::Kind values) {
+    kvq::cpu::CpuBackend backend(kvq_test::test_allocator(), table, parallel);
+    return static_cast<kvq::Backend&>(backend).pages().knows(PageFormat({.kind = keys}, {.kind = values}, 64));
+  };
+  for (const kvq::cpu::KernelTable* table : kvq::cpu::available_tables()) {
+    CAPTURE(std::string(table->name));
+    for_each_kind([&](const Codec& codec, const CodecKind& kind) {
+      const std::string name(kind.name);
+      CAPTURE(name);
+      const kvq::cpu::SideKernels& side = table->side(kind.kind);
+      const bool with_context = table->contexts[codec.number] != nullptr;
+      for (const bool there : {side.encode != nullptr, side.keys != nullptr, side.values != nullptr}) {
+        CHECK(there == !with_context);
+      }
+      CHECK(table->needs_context(kind.kind) == with_context);
+      CHECK((codec.make_context != nullptr) == with_context);
+      CHECK((codec.make_resident != nullptr) == codec.needs_training());
+      CHECK((codec.check != nullptr) == codec.needs_training());
+      for_each_kind(
+          [&](const Codec& /*codec*/, const CodecKind& other) { CHECK(knows(*table, kind.kind, other.kind)); });
+
+      // Without one of what it has, which is the kernels or the context.
+      for (int missing = 0; missing < 4; ++missing) {
+        kvq::cpu::KernelTable damaged = *table;
+        if (missing == 0) damaged.side(kind.kind).encode = nullptr;
+        if (missing == 1) damaged.side(kind.kind).keys = nullptr;
+        if (missing == 2) damaged.side(kind.kind).values = nullptr;
+        if (missing == 3) damaged.contexts[codec.number] = nullptr;
+        const bool had_it = with_context == (missing == 3);
+        for_each_kind([&](const Codec& /*codec*/, const CodecKind& other) {
+          if (&kvq::codec_of(other.kind) == &codec) return;
+          CHECK(knows(damaged, kind.kind, other.kind) != had_it);
+          CHECK(knows(damaged, other.kind, kind.kind) != had_it);
+        });
+      }
+    });
+  }
+}
+
+TEST_CASE("pages that a CPU seals have the bytes that the codec's reference encodes") {
+  for (const std::string& isa : kvq_test::instruction_sets()) {
+    CAPTURE(isa);
+    const kvq_test::Context context = kvq_test::make_context(isa.c_str());
+    for_each_name([&](const Codec& codec, const std::string& name) {
+      CAPTURE(name);
+      for (const Codes* codes : codes_for(codec, kCodes)) {
+        const std::string which = codes != nullptr ? codes->name() : "";
+        CAPTURE(which);
+        for (const int32_t position_step : {1, 3}) {
+          const SealedPages pages(context.get(), kvq_test::cache_options(3, 3, 40),
+                                  kvq_test::policy_of(codec, name, 32), codes, 100, position_step);
+          for (const Side side : kvq_test::kSides) {
+            CHECK(pages.format().side(side) == *kvq::parse_format(name));
+            for (int32_t index = 0; index < pages.count(); ++index) {
+              const auto sides = pages.encode(side, index);
+              for (int32_t head = 0; head < pages.heads(); ++head) {
+                const SealedPages::Bytes& expected = sides[static_cast<size_t>(head)];
+                CHECK(std::equal(expected.begin(), expected.end(), pages.sealed(side, head, index)));
+              }
+            }
+          }
+        }
+      }
+    });
+  }
+}
