@@ -5,36 +5,33 @@ usage: plot_attention.py MEASUREMENTS.json PLOT.svg
 
 The measurements: gpu_bench.py KVQ_PROGRAM --json MEASUREMENTS.json --lengths
 """
-import json
 import math
-import sys
+
+from svg_plot import INK, fail, open_plot, read_measurements, run, save_plot
 
 BASELINE = "FlashAttention"
-INK, FAINT = "#24292f", "#d8dee4"
 # Colours that stay apart for colour-blind readers; a format and its Hadamard variant share one.
 COLORS = {"fp16": "#0072b2", "int8": "#009e73", "int4": "#c98200", "int3": "#b5619a", "int2": "#d55e00"}
 OTHER_COLOR = "#6e7781"
 LABEL_GAP = 0.052  # between neighbouring labels, in heights of the plot
 
 
-def read_lines(path):
+def take_lines(document):
     """By name the points (tokens, microseconds) that were measured with batch 1, ascending; and the subtitle."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-        lines = {}
-        for measurement in sorted(document["measurements"], key=lambda one: one["tokens"]):
-            if measurement["batch"] == 1:
-                for name, microseconds in measurement["microseconds"].items():
-                    lines.setdefault(name, []).append((measurement["tokens"], microseconds))
-        subtitle = ("%(device)s, %(date)s; one layer, %(heads)d query and %(kv_heads)d KV heads of %(head_dim)d, batch 1"
-                    % document)
-    except OSError as error:
-        sys.exit(f"plot_attention.py: {path}: {error.strerror}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        sys.exit(f"plot_attention.py: {path} is not what gpu_bench.py --json writes: {error!r}")
+    lines = {}
+    for measurement in sorted(document["measurements"], key=lambda one: one["tokens"]):
+        if measurement["batch"] == 1:
+            for name, microseconds in measurement["microseconds"].items():
+                lines.setdefault(name, []).append((measurement["tokens"], microseconds))
+    subtitle = ("%(device)s, %(date)s; one layer, %(heads)d query and %(kv_heads)d KV heads of %(head_dim)d, batch 1"
+                % document)
+    return lines, subtitle
+
+
+def read_lines(path):
+    lines, subtitle = read_measurements(path, "gpu_bench.py --json", take_lines)
     if max((len(points) for points in lines.values()), default=0) < 2:
-        sys.exit(f"plot_attention.py: {path} has fewer than two lengths with batch 1: measure with --lengths")
+        fail(f"{path} has fewer than two lengths with batch 1: measure with --lengths")
     return lines, subtitle
 
 
@@ -73,55 +70,24 @@ def label_lines(axes, lines):
 
 
 def draw(lines, subtitle, path):
-    try:
-        import matplotlib
-        matplotlib.use("svg")
-        from matplotlib import pyplot
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-    except ImportError as error:
-        sys.exit(f"plot_attention.py: drawing needs matplotlib, on Debian the package python3-matplotlib ({error})")
-    # Text stays text; nothing in the file depends on when it was drawn.
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "kvq", "font.size": 10,
-                                "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"], "text.color": INK,
-                                "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK})
-    # 576 points wide, shown at 800 pixels.
-    figure, axes = pyplot.subplots(figsize=(8, 5.2))
-    figure.subplots_adjust(left=0.075, right=0.735, top=0.845, bottom=0.115)
+    figure, axes, ticker = open_plot(left=0.075, right=0.735)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     for name, points in lines.items():
         axes.plot(*zip(*points), zorder=2 if name == BASELINE else 3, **style(name))
 
-    thousands = FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
+    thousands = ticker.FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
     lengths = sorted({tokens for points in lines.values() for tokens, _ in points})
     axes.set_xticks(lengths)
     axes.xaxis.set_major_formatter(thousands)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(thousands)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.set_xlim(lengths[0] / 1.08, lengths[-1] * 1.04)
     axes.set_xlabel("tokens in the cache")
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(length=0)
     label_lines(axes, lines)
-    figure.text(0.012, 0.945, "Time of one decoding step's attention, microseconds", fontsize=14, fontweight="bold")
-    figure.text(0.012, 0.895, subtitle, fontsize=10)
-    try:
-        figure.savefig(path, metadata={"Date": None})
-    except OSError as error:
-        sys.exit(f"plot_attention.py: {path}: {error.strerror}")
-
-
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    lines, subtitle = read_lines(sys.argv[1])
-    draw(lines, subtitle, sys.argv[2])
+    save_plot(figure, "Time of one decoding step's attention, microseconds", subtitle, path)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, read_lines, draw)

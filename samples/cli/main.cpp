@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "commands/commands.h"
-#include "commands/usage_error.h"
 #include "kvq.h"
+#include "options/usage_error.h"
 
 namespace {
 

@@ -44,33 +44,49 @@ void checked(Call&& call) {
   throw Error(error.message[0] != '\0' ? std::string(error.message) : std::string(kvq_status_name(status)));
 }
 
+/// What `create(arguments..., &handle, error)` makes.
+template <class Handle, class Create, class... Arguments>
+Handle made(Create create, Arguments... arguments) {
+  typename Handle::pointer handle = nullptr;
+  checked([&](kvq_error* error) { return create(arguments..., &handle, error); });
+  return Handle(handle);
+}
+
+/// What `describe(arguments..., &info, error)` says.
+template <class Info, class Describe, class... Arguments>
+Info described(Describe describe, Arguments... arguments) {
+  Info info{};
+  info.struct_size = sizeof(info);
+  checked([&](kvq_error* error) { return describe(arguments..., &info, error); });
+  return info;
+}
+
+/// What `save(arguments..., buffer, capacity, &size, error)` writes.
+template <class Save, class... Arguments>
+std::vector<std::byte> saved(Save save, Arguments... arguments) {
+  size_t size = 0;
+  checked([&](kvq_error* error) { return save(arguments..., nullptr, 0, &size, error); });
+  std::vector<std::byte> bytes(size);
+  checked([&](kvq_error* error) { return save(arguments..., bytes.data(), bytes.size(), &size, error); });
+  return bytes;
+}
+
 inline ContextHandle make_context(const kvq_context_options& options) {
-  kvq_context* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_context_create(&options, &handle, error); });
-  return ContextHandle(handle);
+  return made<ContextHandle>(kvq_context_create, &options);
 }
 
 inline PolicyHandle load_policy(kvq_context* context, const std::string& text) {
-  kvq_policy* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_policy_load(context, text.data(), text.size(), &handle, error); });
-  return PolicyHandle(handle);
+  return made<PolicyHandle>(kvq_policy_load, context, text.data(), text.size());
 }
 
 /// `policy` with a method of eviction.
 inline PolicyHandle with_eviction(kvq_context* context, const kvq_policy* policy, const std::string& method,
                                   int32_t budget) {
-  kvq_policy* handle = nullptr;
-  checked([&](kvq_error* error) {
-    return kvq_policy_with_eviction(context, policy, method.c_str(), budget, &handle, error);
-  });
-  return PolicyHandle(handle);
+  return made<PolicyHandle>(kvq_policy_with_eviction, context, policy, method.c_str(), budget);
 }
 
 inline kvq_policy_info describe_policy(const kvq_policy* policy) {
-  kvq_policy_info info{};
-  info.struct_size = sizeof(info);
-  checked([&](kvq_error* error) { return kvq_policy_describe(policy, &info, error); });
-  return info;
+  return described<kvq_policy_info>(kvq_policy_describe, policy);
 }
 
 /// How a cache stores pages. All may be null, and are only needed while a cache is made.
@@ -87,161 +103,92 @@ struct CacheFormat {
 inline CacheHandle make_cache(kvq_context* context, kvq_cache_options options, const CacheFormat& format) {
   options.codebook = format.codebook;
   options.router = format.router;
-  kvq_cache* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_cache_create(context, &options, format.policy, &handle, error); });
-  return CacheHandle(handle);
+  return made<CacheHandle>(kvq_cache_create, context, &options, format.policy);
 }
 
-inline SequenceHandle make_sequence(kvq_cache* cache) {
-  kvq_sequence* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_sequence_create(cache, &handle, error); });
-  return SequenceHandle(handle);
-}
+inline SequenceHandle make_sequence(kvq_cache* cache) { return made<SequenceHandle>(kvq_sequence_create, cache); }
 
 inline SequenceHandle fork_sequence(kvq_cache* cache, const kvq_sequence* parent) {
-  kvq_sequence* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_sequence_fork(cache, parent, &handle, error); });
-  return SequenceHandle(handle);
+  return made<SequenceHandle>(kvq_sequence_fork, cache, parent);
 }
 
 inline std::vector<std::byte> save_sequence(kvq_cache* cache, const kvq_sequence* sequence) {
-  size_t size = 0;
-  checked([&](kvq_error* error) { return kvq_sequence_save(cache, sequence, nullptr, 0, &size, error); });
-  std::vector<std::byte> snapshot(size);
-  checked([&](kvq_error* error) {
-    return kvq_sequence_save(cache, sequence, snapshot.data(), snapshot.size(), &size, error);
-  });
-  return snapshot;
+  return saved(kvq_sequence_save, cache, sequence);
 }
 
 inline SequenceHandle load_sequence(kvq_cache* cache, std::span<const std::byte> snapshot) {
-  kvq_sequence* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_sequence_load(cache, snapshot.data(), snapshot.size(), &handle, error); });
-  return SequenceHandle(handle);
+  return made<SequenceHandle>(kvq_sequence_load, cache, snapshot.data(), snapshot.size());
 }
 
 inline CodebookHandle load_codebook(kvq_context* context, std::span<const std::byte> file) {
-  kvq_codebook* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_codebook_load(context, file.data(), file.size(), &handle, error); });
-  return CodebookHandle(handle);
+  return made<CodebookHandle>(kvq_codebook_load, context, file.data(), file.size());
 }
 
-inline std::vector<std::byte> save_codebook(const kvq_codebook* codebook) {
-  size_t size = 0;
-  checked([&](kvq_error* error) { return kvq_codebook_save(codebook, nullptr, 0, &size, error); });
-  std::vector<std::byte> file(size);
-  checked([&](kvq_error* error) { return kvq_codebook_save(codebook, file.data(), file.size(), &size, error); });
-  return file;
-}
+inline std::vector<std::byte> save_codebook(const kvq_codebook* codebook) { return saved(kvq_codebook_save, codebook); }
 
 inline kvq_codebook_info describe_codebook(const kvq_codebook* codebook) {
-  kvq_codebook_info info{};
-  info.struct_size = sizeof(info);
-  checked([&](kvq_error* error) { return kvq_codebook_describe(codebook, &info, error); });
-  return info;
+  return described<kvq_codebook_info>(kvq_codebook_describe, codebook);
 }
 
 inline kvq_codebook_layer_info describe_codebook_layer(const kvq_codebook* codebook, int32_t layer) {
-  kvq_codebook_layer_info info{};
-  info.struct_size = sizeof(info);
-  checked([&](kvq_error* error) { return kvq_codebook_describe_layer(codebook, layer, &info, error); });
-  return info;
+  return described<kvq_codebook_layer_info>(kvq_codebook_describe_layer, codebook, layer);
 }
 
 inline CodebookTrainerHandle make_codebook_trainer(kvq_context* context, const kvq_codebook_trainer_options& options) {
-  kvq_codebook_trainer* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_codebook_trainer_create(context, &options, &handle, error); });
-  return CodebookTrainerHandle(handle);
+  return made<CodebookTrainerHandle>(kvq_codebook_trainer_create, context, &options);
 }
 
 /// The layers finished so far.
 inline CodebookHandle trainer_result(const kvq_codebook_trainer* trainer) {
-  kvq_codebook* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_codebook_trainer_result(trainer, &handle, error); });
-  return CodebookHandle(handle);
+  return made<CodebookHandle>(kvq_codebook_trainer_result, trainer);
 }
 
 inline RouterHandle load_router(kvq_context* context, std::span<const std::byte> file) {
-  kvq_router* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_router_load(context, file.data(), file.size(), &handle, error); });
-  return RouterHandle(handle);
+  return made<RouterHandle>(kvq_router_load, context, file.data(), file.size());
 }
 
-inline std::vector<std::byte> save_router(const kvq_router* router) {
-  size_t size = 0;
-  checked([&](kvq_error* error) { return kvq_router_save(router, nullptr, 0, &size, error); });
-  std::vector<std::byte> file(size);
-  checked([&](kvq_error* error) { return kvq_router_save(router, file.data(), file.size(), &size, error); });
-  return file;
-}
+inline std::vector<std::byte> save_router(const kvq_router* router) { return saved(kvq_router_save, router); }
 
 inline kvq_router_info describe_router(const kvq_router* router) {
-  kvq_router_info info{};
-  info.struct_size = sizeof(info);
-  checked([&](kvq_error* error) { return kvq_router_describe(router, &info, error); });
-  return info;
+  return described<kvq_router_info>(kvq_router_describe, router);
 }
 
 inline kvq_router_group_info describe_router_group(const kvq_router* router, int32_t group) {
-  kvq_router_group_info info{};
-  info.struct_size = sizeof(info);
-  checked([&](kvq_error* error) { return kvq_router_describe_group(router, group, &info, error); });
-  return info;
+  return described<kvq_router_group_info>(kvq_router_describe_group, router, group);
 }
 
 inline RouterTrainerHandle make_router_trainer(kvq_context* context, const kvq_cache_options& cache,
                                                const kvq_policy* policy, const kvq_router_trainer_options& options) {
-  kvq_router_trainer* handle = nullptr;
-  checked(
-      [&](kvq_error* error) { return kvq_router_trainer_create(context, &cache, policy, &options, &handle, error); });
-  return RouterTrainerHandle(handle);
+  return made<RouterTrainerHandle>(kvq_router_trainer_create, context, &cache, policy, &options);
 }
 
 inline RouterHandle trainer_result(const kvq_router_trainer* trainer) {
-  kvq_router* handle = nullptr;
-  checked([&](kvq_error* error) { return kvq_router_trainer_result(trainer, &handle, error); });
-  return RouterHandle(handle);
+  return made<RouterHandle>(kvq_router_trainer_result, trainer);
 }
 
 /// `w`: `[out, in]` floats.
 inline MatrixHandle quantize_matrix(kvq_context* context, const qp_quantize_options& options, std::span<const float> w,
                                     int64_t out, int64_t in) {
-  qp_matrix* handle = nullptr;
-  checked([&](kvq_error* error) { return qp_quantize(context, &options, w.data(), out, in, &handle, error); });
-  return MatrixHandle(handle);
+  return made<MatrixHandle>(qp_quantize, context, &options, w.data(), out, in);
 }
 
 /// A file of one matrix.
 inline std::vector<std::byte> save_matrix(const qp_matrix* matrix, const std::string& name) {
   const char* const names = name.c_str();
-  size_t size = 0;
-  checked([&](kvq_error* error) { return qp_matrix_save(&matrix, &names, 1, nullptr, 0, &size, error); });
-  std::vector<std::byte> file(size);
-  checked([&](kvq_error* error) { return qp_matrix_save(&matrix, &names, 1, file.data(), file.size(), &size, error); });
-  return file;
+  return saved(qp_matrix_save, &matrix, &names, 1);
 }
 
 inline MatrixHandle load_matrix(kvq_context* context, std::span<const std::byte> file, const std::string& name) {
-  qp_matrix* handle = nullptr;
-  checked([&](kvq_error* error) {
-    return qp_matrix_load(context, file.data(), file.size(), name.c_str(), &handle, error);
-  });
-  return MatrixHandle(handle);
+  return made<MatrixHandle>(qp_matrix_load, context, file.data(), file.size(), name.c_str());
 }
 
 inline qp_matrix_info describe_matrix(const qp_matrix* matrix) {
-  qp_matrix_info info{};
-  info.struct_size = sizeof(info);
-  checked([&](kvq_error* error) { return qp_matrix_describe(matrix, &info, error); });
-  return info;
+  return described<qp_matrix_info>(qp_matrix_describe, matrix);
 }
 
 /// Bytes of one sequence, or of the whole cache when `sequence` is NULL.
 inline kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
-  kvq_usage usage{};
-  usage.struct_size = sizeof(usage);
-  checked([&](kvq_error* error) { return kvq_cache_usage(cache, sequence, &usage, error); });
-  return usage;
+  return described<kvq_usage>(kvq_cache_usage, cache, sequence);
 }
 
 }  // namespace llama

@@ -105,28 +105,25 @@ static void values_that_fp16_cannot_hold(void) {
   free(v);
 }
 
-static void halves_that_are_not_finite(void) {
-  const uint16_t bad_f16[] = {0x7C00, 0xFC00, 0x7E00, 0x7C01};          /* inf, -inf, quiet and signalling NaN */
-  const uint16_t bad_bf16[] = {0x7F80, 0xFF80, 0x7FC0, 0x4780, 0x7F7F}; /* inf, -inf, NaN, 65536, 3.4e38 */
+static void bad_halves(kvq_dtype dtype, const uint16_t* bad, size_t n) {
   uint16_t k[kTokenScalars] = {0};
   uint16_t v[kTokenScalars] = {0};
   size_t i;
-  for (i = 0; i < sizeof bad_f16 / sizeof bad_f16[0]; ++i) {
-    v[7] = bad_f16[i];
-    UNCHANGED(KVQ_E_ARGUMENT, "v", kvq_append(f.cache, sequence, 0, 1, k, v, KVQ_F16, NULL, err));
+  for (i = 0; i < n; ++i) {
+    v[7] = bad[i];
+    UNCHANGED(KVQ_E_ARGUMENT, "v", kvq_append(f.cache, sequence, 0, 1, k, v, dtype, NULL, err));
     v[7] = 0;
-    k[7] = bad_f16[i];
-    UNCHANGED(KVQ_E_ARGUMENT, "k", kvq_append(f.cache, sequence, 0, 1, k, v, KVQ_F16, NULL, err));
+    k[7] = bad[i];
+    UNCHANGED(KVQ_E_ARGUMENT, "k", kvq_append(f.cache, sequence, 0, 1, k, v, dtype, NULL, err));
     k[7] = 0;
   }
-  for (i = 0; i < sizeof bad_bf16 / sizeof bad_bf16[0]; ++i) {
-    v[7] = bad_bf16[i];
-    UNCHANGED(KVQ_E_ARGUMENT, "v", kvq_append(f.cache, sequence, 0, 1, k, v, KVQ_BF16, NULL, err));
-    v[7] = 0;
-    k[7] = bad_bf16[i];
-    UNCHANGED(KVQ_E_ARGUMENT, "k", kvq_append(f.cache, sequence, 0, 1, k, v, KVQ_BF16, NULL, err));
-    k[7] = 0;
-  }
+}
+
+static void halves_that_are_not_finite(void) {
+  const uint16_t bad_f16[] = {0x7C00, 0xFC00, 0x7E00, 0x7C01};          /* inf, -inf, quiet and signalling NaN */
+  const uint16_t bad_bf16[] = {0x7F80, 0xFF80, 0x7FC0, 0x4780, 0x7F7F}; /* inf, -inf, NaN, 65536, 3.4e38 */
+  bad_halves(KVQ_F16, bad_f16, sizeof bad_f16 / sizeof bad_f16[0]);
+  bad_halves(KVQ_BF16, bad_bf16, sizeof bad_bf16 / sizeof bad_bf16[0]);
 }
 
 /* The limit holds after rotation: (x, x) turned by one radian has a component of 1.38 x. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kMostAllocations = 100000, kHeaderBytes = 4096, kCodes = 4, kStages = 2, kGroup = 8 };
+enum { kHeaderBytes = 4096, kCodes = 4, kStages = 2, kGroup = 8 };
 
 static int unused_place;
 
@@ -73,16 +73,6 @@ static kvq_codebook* load_codebook(kvq_context* context, const blob* file) {
   return codebook;
 }
 
-static blob save_codebook(const kvq_codebook* codebook) {
-  blob file = {NULL, 0};
-  size_t size = 0;
-  ACCEPTED(kvq_codebook_save(codebook, NULL, 0, &file.size, err));
-  file.data = (unsigned char*)malloc(file.size);
-  ACCEPTED(kvq_codebook_save(codebook, file.data, file.size, &size, err));
-  CHECK(size == file.size);
-  return file;
-}
-
 static void described(void) {
   blob file = codebook_file();
   fixture f;
@@ -135,9 +125,9 @@ static void saved(void) {
   size_t size = 0;
   fixture_open(&f, NULL, 0, 0);
   codebook = load_codebook(f.context, &file);
-  first = save_codebook(codebook);
+  SAVE(&first, kvq_codebook_save, codebook);
   again = load_codebook(f.context, &first);
-  second = save_codebook(again);
+  SAVE(&second, kvq_codebook_save, again);
   CHECK(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
   /* Too small a buffer says how large it must be and is left alone. */
   memset(second.data, 0x77, second.size);
@@ -201,40 +191,29 @@ static void limited(void) {
   blob_free(&file);
 }
 
+/* A codebook, or NULL. */
+static kvq_status load(kvq_context* context, const blob* file, kvq_codebook** codebook) {
+  kvq_status status;
+  *codebook = (kvq_codebook*)&unused_place;
+  status = kvq_codebook_load(context, file->data, file->size, codebook, err);
+  CHECK(status == KVQ_OK || *codebook == NULL);
+  return status;
+}
+
 static void failing_allocations(void) {
   blob file = codebook_file();
   fixture f;
   kvq_codebook* codebook = NULL;
   blob saved_once;
   blob target;
-  kvq_status status = KVQ_E_MEMORY;
-  size_t live;
-  long n;
+  size_t size = 0;
   fixture_open(&f, NULL, 0, 0);
-  live = f.memory.live_bytes;
-  for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {
-    codebook = (kvq_codebook*)&unused_place;
-    f.memory.fail_at = n;
-    status = kvq_codebook_load(f.context, file.data, file.size, &codebook, err);
-    CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && codebook == NULL && f.memory.live_bytes == live));
-  }
-  CHECK(status == KVQ_OK && n > 6 * kLayers);
-  f.memory.fail_at = 0;
-  live = f.memory.live_bytes;
-  saved_once = save_codebook(codebook);
-  target = save_codebook(codebook);
-  status = KVQ_E_MEMORY;
-  for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {
-    size_t size = 0;
-    memset(target.data, 0, target.size);
-    f.memory.fail_at = n;
-    status = kvq_codebook_save(codebook, target.data, target.size, &size, err);
-    CHECK(status == KVQ_OK || status == KVQ_E_MEMORY);
-    CHECK(f.memory.live_bytes == live);
-  }
-  CHECK(status == KVQ_OK && n > 2);
+  FAIL_ALLOCATIONS(&f.memory, 1, 6 * kLayers, load(f.context, &file, &codebook));
+  SAVE(&saved_once, kvq_codebook_save, codebook);
+  SAVE(&target, kvq_codebook_save, codebook);
+  FAIL_EACH_ALLOCATION(&f.memory, (memset(target.data, 0, target.size),
+                                   kvq_codebook_save(codebook, target.data, target.size, &size, err)));
   CHECK(memcmp(saved_once.data, target.data, target.size) == 0);
-  f.memory.fail_at = 0;
   blob_free(&target);
   blob_free(&saved_once);
   kvq_codebook_destroy(codebook);

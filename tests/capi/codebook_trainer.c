@@ -1,41 +1,22 @@
 /* kvq_codebook_trainer_*: what goes in is checked, layers are independent, training can be stopped and taken up again.
  */
 #include "check.h"
-#include "fixture.h"
 #include "suites.h"
+#include "trainer_fixture.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { kTokens = 160, kScalars = kTokens * kTokenScalars };
 
 static int unused_place;
 
-static kvq_codebook_trainer_options small_options(void) {
-  kvq_codebook_trainer_options options = small_trainer_options();
-  options.value_scope = KVQ_SCOPE_HEAD;
-  options.value_rounds = 2;
-  options.seed = 5;
-  options.note = "small";
-  return options;
-}
-
-static kvq_codebook_trainer* new_trainer(kvq_context* context, const kvq_codebook_trainer_options* options) {
-  kvq_codebook_trainer* trainer = NULL;
-  ACCEPTED(kvq_codebook_trainer_create(context, options, &trainer, err));
-  return trainer;
-}
-
 /* Tokens of a layer, in two calls. */
 static void add_tokens(kvq_codebook_trainer* trainer, int32_t layer) {
-  static float k[kScalars];
-  static float v[kScalars];
+  static float k[kCodebookScalars];
+  static float v[kCodebookScalars];
   const int32_t first = 37;
-  fill_tensor(k, kScalars, 10 + (uint32_t)layer);
-  fill_tensor(v, kScalars, 20 + (uint32_t)layer);
+  fill_tensor(k, kCodebookScalars, 10 + (uint32_t)layer);
+  fill_tensor(v, kCodebookScalars, 20 + (uint32_t)layer);
   ACCEPTED(kvq_codebook_trainer_add(trainer, layer, first, k, v, KVQ_F32, err));
-  ACCEPTED(kvq_codebook_trainer_add(trainer, layer, kTokens - first, k + first * kTokenScalars,
+  ACCEPTED(kvq_codebook_trainer_add(trainer, layer, kCodebookTokens - first, k + first * kTokenScalars,
                                     v + first * kTokenScalars, KVQ_F32, err));
 }
 
@@ -52,31 +33,18 @@ static int32_t layers_present(const kvq_codebook* codebook) {
   return info.layers_present;
 }
 
-static blob file_of(const kvq_codebook* codebook) {
-  blob file = {NULL, 0};
-  ACCEPTED(kvq_codebook_save(codebook, NULL, 0, &file.size, err));
-  file.data = (unsigned char*)malloc(file.size);
-  ACCEPTED(kvq_codebook_save(codebook, file.data, file.size, &file.size, err));
-  return file;
-}
-
 /* The file of a whole training on a context of its own. */
 static blob trained_file(int32_t n_threads, const kvq_codebook_trainer_options* options) {
-  kvq_context_options context_options;
-  kvq_context* context = NULL;
-  kvq_codebook_trainer* trainer;
+  kvq_context* context = threaded_context(n_threads);
+  kvq_codebook_trainer* trainer = new_codebook_trainer(context, options);
   kvq_codebook* codebook;
   blob file;
   int32_t i;
-  kvq_context_options_init(&context_options);
-  context_options.n_threads = n_threads;
-  ACCEPTED(kvq_context_create(&context_options, &context, err));
-  trainer = new_trainer(context, options);
   for (i = 0; i < kLayers; ++i) add_tokens(trainer, i);
   for (i = 0; i < kLayers; ++i) ACCEPTED(kvq_codebook_trainer_run(trainer, i, NULL, NULL, err));
   codebook = result_of(trainer);
   kvq_codebook_trainer_destroy(trainer);
-  file = file_of(codebook);
+  SAVE(&file, kvq_codebook_save, codebook);
   kvq_codebook_destroy(codebook);
   kvq_context_destroy(context);
   return file;
@@ -85,7 +53,7 @@ static blob trained_file(int32_t n_threads, const kvq_codebook_trainer_options* 
 static void refused_options(void) {
   fixture f;
   kvq_codebook_trainer* trainer = (kvq_codebook_trainer*)&unused_place;
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   char long_note[5000];
   fixture_open(&f, NULL, 0, 0);
   REFUSED(KVQ_E_ARGUMENT, "context", kvq_codebook_trainer_create(NULL, &options, &trainer, err));
@@ -94,7 +62,7 @@ static void refused_options(void) {
   REFUSED(KVQ_E_ARGUMENT, "out", kvq_codebook_trainer_create(f.context, &options, NULL, err));
 #define BAD(field, value, mention)                                                                     \
   do {                                                                                                 \
-    options = small_options();                                                                         \
+    options = small_codebook_options();                                                                \
     options.field = (value);                                                                           \
     REFUSED(KVQ_E_ARGUMENT, mention, kvq_codebook_trainer_create(f.context, &options, &trainer, err)); \
   } while (0)
@@ -129,7 +97,7 @@ static void refused_options(void) {
   long_note[sizeof long_note - 1] = '\0';
   BAD(note, long_note, "note");
 #undef BAD
-  options = small_options();
+  options = small_codebook_options();
   options.key_stages = 0;
   options.value_bits = 0;
   REFUSED(KVQ_E_ARGUMENT, "key_stages", kvq_codebook_trainer_create(f.context, &options, &trainer, err));
@@ -140,13 +108,13 @@ static void refused_options(void) {
 
 static void refused_calls(void) {
   fixture f;
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   kvq_codebook_trainer* trainer;
   kvq_codebook* codebook;
   float k[kTokenScalars] = {0};
   float v[kTokenScalars] = {0};
   fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
+  trainer = new_codebook_trainer(f.context, &options);
   REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_codebook_trainer_add(NULL, 0, 1, k, v, KVQ_F32, err));
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_trainer_add(trainer, -1, 1, k, v, KVQ_F32, err));
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_trainer_add(trainer, kLayers, 1, k, v, KVQ_F32, err));
@@ -178,21 +146,22 @@ static void one_side(void) {
   int side;
   fixture_open(&f, NULL, 0, 0);
   for (side = 0; side < 2; ++side) {
-    kvq_codebook_trainer_options options = small_options();
+    kvq_codebook_trainer_options options = small_codebook_options();
     kvq_codebook_trainer* trainer;
     kvq_codebook* codebook;
-    static float x[kScalars];
+    static float x[kCodebookScalars];
     kvq_codebook_info info;
-    fill_tensor(x, kScalars, 3);
+    fill_tensor(x, kCodebookScalars, 3);
     if (side == 0) options.value_bits = 0;
     if (side == 1) options.key_stages = 0;
-    trainer = new_trainer(f.context, &options);
-    ACCEPTED(kvq_codebook_trainer_add(trainer, 1, kTokens, side == 0 ? x : NULL, side == 1 ? x : NULL, KVQ_F32, err));
+    trainer = new_codebook_trainer(f.context, &options);
+    ACCEPTED(kvq_codebook_trainer_add(trainer, 1, kCodebookTokens, side == 0 ? x : NULL, side == 1 ? x : NULL, KVQ_F32,
+                                      err));
     ACCEPTED(kvq_codebook_trainer_run(trainer, 1, NULL, NULL, err));
     codebook = result_of(trainer);
     info.struct_size = sizeof info;
     ACCEPTED(kvq_codebook_describe(codebook, &info, err));
-    CHECK(info.layers_present == 1 && info.tokens == kTokens);
+    CHECK(info.layers_present == 1 && info.tokens == kCodebookTokens);
     CHECK((info.key_error > 0.0) == (side == 0) && (info.value_error > 0.0) == (side == 1));
     CHECK((info.key_true_bits > 0.0) == (side == 0) && (info.value_true_bits > 0.0) == (side == 1));
     kvq_codebook_destroy(codebook);
@@ -203,7 +172,7 @@ static void one_side(void) {
 
 /* Without codes for values it does not matter how they would be trained. */
 static void without_values(void) {
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   blob one;
   blob other;
   options.value_bits = 0;
@@ -217,7 +186,7 @@ static void without_values(void) {
 
 /* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
 static void repeatable(kvq_value_method value_method) {
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   blob one;
   blob three;
   blob other;
@@ -237,13 +206,13 @@ static void repeatable(kvq_value_method value_method) {
   ACCEPTED(kvq_codebook_load(f.context, one.data, one.size, &codebook, err));
   info.struct_size = sizeof info;
   ACCEPTED(kvq_codebook_describe(codebook, &info, err));
-  CHECK(info.layers_present == kLayers && info.n_layers == kLayers && info.tokens == kTokens);
+  CHECK(info.layers_present == kLayers && info.n_layers == kLayers && info.tokens == kCodebookTokens);
   CHECK(info.kv_heads == kKvHeads && info.head_dim == kHeadDim && info.rope == KVQ_ROPE_HALF);
   CHECK(info.key_stages == 2 && info.key_codes == 8 && info.key_group == kHeadDim / 2);
   CHECK(info.key_norms == KVQ_SCOPE_HEAD && info.value_bits == 1 && info.value_scope == KVQ_SCOPE_HEAD);
   CHECK(info.seed == 5 && info.model_id == 7 && strcmp(info.note, "small") == 0);
   CHECK(info.key_error > 0.0 && info.key_error < 1.0 && info.value_error > 0.0 && info.value_error < 1.0);
-  again = file_of(codebook);
+  SAVE(&again, kvq_codebook_save, codebook);
   CHECK(same_blobs(&one, &again));
   kvq_codebook_destroy(codebook);
   fixture_close(&f);
@@ -255,7 +224,7 @@ static void repeatable(kvq_value_method value_method) {
 
 /* Wherever training is stopped, the layer keeps its tokens, and what was finished can be taken elsewhere. */
 static void stopped_and_resumed(kvq_value_method value_method) {
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   blob reference;
   fixture f;
   kvq_codebook_trainer* trainer;
@@ -263,34 +232,22 @@ static void stopped_and_resumed(kvq_value_method value_method) {
   kvq_codebook* partial;
   kvq_codebook* whole;
   blob file;
-  progress_reports r = {0, 0, 0.0, 0};
-  int stop_at;
+  progress_reports r;
   options.value_method = value_method;
   reference = trained_file(1, &options);
   fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
+  trainer = new_codebook_trainer(f.context, &options);
   partial = result_of(trainer);
   CHECK(layers_present(partial) == 0);
   kvq_codebook_destroy(partial);
   add_tokens(trainer, 1);
-  for (stop_at = 1; stop_at < 1000; stop_at += stop_at / 2 + 1) {
-    size_t live = f.memory.live_bytes;
-    kvq_status status;
-    memset(&r, 0, sizeof r);
-    r.stop_at = stop_at;
-    status = kvq_codebook_trainer_run(trainer, 1, on_progress, &r, err);
-    CHECK(r.n_wrong == 0);
-    if (status == KVQ_OK) break;
-    CHECK(status == KVQ_E_CANCELLED && r.n == stop_at);
-    CHECK(f.memory.live_bytes == live);
-  }
-  CHECK(stop_at > 3 && r.n < stop_at);
+  STOP_AT_REPORTS(&f.memory, &r, n_ / 2 + 1, kvq_codebook_trainer_run(trainer, 1, on_progress, &r, err));
   partial = result_of(trainer);
   CHECK(layers_present(partial) == 1);
   REFUSED(KVQ_E_STATE, "finished", kvq_codebook_trainer_run(trainer, 1, NULL, NULL, err));
   kvq_codebook_trainer_destroy(trainer);
 
-  second = new_trainer(f.context, &options);
+  second = new_codebook_trainer(f.context, &options);
   add_tokens(second, 1); /* dropped */
   ACCEPTED(kvq_codebook_trainer_resume(second, partial, err));
   kvq_codebook_destroy(partial);
@@ -302,15 +259,15 @@ static void stopped_and_resumed(kvq_value_method value_method) {
   ACCEPTED(kvq_codebook_trainer_run(second, 0, NULL, NULL, err));
   whole = result_of(second);
   kvq_codebook_trainer_destroy(second);
-  file = file_of(whole);
+  SAVE(&file, kvq_codebook_save, whole);
   CHECK(same_blobs(&file, &reference));
 
 #define OTHER(field, value, mention)                                                    \
   do {                                                                                  \
-    options = small_options();                                                          \
+    options = small_codebook_options();                                                 \
     options.value_method = value_method;                                                \
     options.field = (value);                                                            \
-    trainer = new_trainer(f.context, &options);                                         \
+    trainer = new_codebook_trainer(f.context, &options);                                \
     REFUSED(KVQ_E_MISMATCH, mention, kvq_codebook_trainer_resume(trainer, whole, err)); \
     kvq_codebook_trainer_destroy(trainer);                                              \
   } while (0)

@@ -1,53 +1,39 @@
 /* kvq_codebook_trainer_*: limits on memory, and allocations that fail. */
 #include "check.h"
-#include "fixture.h"
 #include "suites.h"
-
-enum { kMostAllocations = 100000, kTokens = 160, kScalars = kTokens * kTokenScalars };
-
-static kvq_codebook_trainer_options small_options(void) {
-  kvq_codebook_trainer_options options = small_trainer_options();
-  options.value_scope = KVQ_SCOPE_HEAD;
-  options.value_rounds = 2;
-  return options;
-}
-
-static kvq_codebook_trainer* new_trainer(kvq_context* context, const kvq_codebook_trainer_options* options) {
-  kvq_codebook_trainer* trainer = NULL;
-  ACCEPTED(kvq_codebook_trainer_create(context, options, &trainer, err));
-  return trainer;
-}
+#include "trainer_fixture.h"
 
 /* Tokens beyond the limit are refused, and those before it stay. */
 static void limited(void) {
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   fixture f;
   kvq_codebook_trainer* trainer;
-  static float x[kScalars];
+  static float x[kCodebookScalars];
   int n = 0;
   kvq_status status = KVQ_OK;
-  fill_tensor(x, kScalars, 3);
+  fill_tensor(x, kCodebookScalars, 3);
   options.max_bytes = 200000;
   fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
-  for (; status == KVQ_OK && n < 1000; ++n) status = kvq_codebook_trainer_add(trainer, 0, kTokens, x, x, KVQ_F32, err);
+  trainer = new_codebook_trainer(f.context, &options);
+  for (; status == KVQ_OK && n < 1000; ++n)
+    status = kvq_codebook_trainer_add(trainer, 0, kCodebookTokens, x, x, KVQ_F32, err);
   CHECK(status == KVQ_E_LIMIT && n > 5);
-  REFUSED(KVQ_E_LIMIT, "trainer", kvq_codebook_trainer_add(trainer, 0, kTokens, x, x, KVQ_F32, err));
+  REFUSED(KVQ_E_LIMIT, "trainer", kvq_codebook_trainer_add(trainer, 0, kCodebookTokens, x, x, KVQ_F32, err));
   REFUSED(KVQ_E_LIMIT, "200000", kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err)); /* its work space is more */
   kvq_codebook_trainer_destroy(trainer);
   fixture_close(&f);
 }
 
 static void failing_allocations(void) {
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   fixture f;
   kvq_codebook_trainer* trainer = NULL;
   kvq_codebook* codebook = NULL;
   kvq_codebook_info info;
-  static float x[kScalars];
+  static float x[kCodebookScalars];
   options.key_stages = 1; /* as small as training can be, because it is repeated for each allocation */
   options.key_codes = 2;
-  fill_tensor(x, kScalars, 3);
+  fill_tensor(x, kCodebookScalars, 3);
   fixture_open(&f, NULL, 0, 0);
   FAIL_EACH_ALLOCATION(&f.memory, kvq_codebook_trainer_create(f.context, &options, &trainer, err));
   FAIL_EACH_ALLOCATION(&f.memory, kvq_codebook_trainer_add(trainer, 0, 20, x, x, KVQ_F32, err));
@@ -63,27 +49,18 @@ static void failing_allocations(void) {
 
 /* Training of a network takes too long to fail at every allocation: at each of the first, then at ever fewer. */
 static void failing_allocations_of_networks(void) {
-  kvq_codebook_trainer_options options = small_options();
+  kvq_codebook_trainer_options options = small_codebook_options();
   fixture f;
   kvq_codebook_trainer* trainer;
-  static float x[kScalars];
-  kvq_status status = KVQ_E_MEMORY;
-  long n;
+  static float x[kCodebookScalars];
   options.key_stages = 0;
   options.value_rounds = 1;
   options.value_method = KVQ_VALUES_NETWORK;
-  fill_tensor(x, kScalars, 3);
+  fill_tensor(x, kCodebookScalars, 3);
   fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
+  trainer = new_codebook_trainer(f.context, &options);
   ACCEPTED(kvq_codebook_trainer_add(trainer, 0, 20, NULL, x, KVQ_F32, err));
-  for (n = 1; status != KVQ_OK && n < kMostAllocations; n += n / 8 + 1) {
-    const size_t live = f.memory.live_bytes;
-    f.memory.fail_at = n;
-    status = kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err);
-    CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && f.memory.live_bytes == live));
-  }
-  f.memory.fail_at = 0;
-  CHECK(status == KVQ_OK && n > 100);
+  FAIL_ALLOCATIONS(&f.memory, n_ / 8 + 1, 100, kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err));
   kvq_codebook_trainer_destroy(trainer);
   fixture_close(&f);
 }

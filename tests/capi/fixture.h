@@ -5,6 +5,8 @@
 #include "check.h"
 #include "kvq.h"
 
+#include <stdlib.h>
+
 enum { kLayers = 2, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kTokenScalars = kKvHeads * kHeadDim };
 
 /* Counts what the allocator hooks are asked for, and fails the allocation number `fail_at` (1 is the next one). */
@@ -58,6 +60,16 @@ blob save_sequence(kvq_cache* cache, const kvq_sequence* sequence);
 void blob_free(blob* b);
 int same_blobs(const blob* a, const blob* b);
 
+/* Put the file of a handle, by its kvq_*_save, into a blob. */
+#define SAVE(file, save, handle)                                          \
+  do {                                                                    \
+    size_t written_ = 0;                                                  \
+    ACCEPTED(save((handle), NULL, 0, &(file)->size, err));                \
+    (file)->data = (unsigned char*)malloc((file)->size);                  \
+    ACCEPTED(save((handle), (file)->data, (file)->size, &written_, err)); \
+    CHECK(written_ == (file)->size);                                      \
+  } while (0)
+
 /* What a kvq_progress_hook was told. */
 typedef struct progress_reports {
   int n;
@@ -69,20 +81,22 @@ typedef struct progress_reports {
 /* `user` is a `progress_reports`. */
 int32_t on_progress(void* user, double done);
 
-/* Make a call that fails at its first allocation, at its second, …, until it succeeds; what failed leaves no memory. */
-#define FAIL_EACH_ALLOCATION(memory, call)                                                    \
+/* Make a call that fails at its first allocation, at a later one, …, until it succeeds, which it must not before there
+ * were `least`; what failed leaves no memory. `step`, of `n_`: to the next one. */
+#define FAIL_ALLOCATIONS(memory, step, least, call)                                           \
   do {                                                                                        \
     kvq_status status_ = KVQ_E_MEMORY;                                                        \
     long n_;                                                                                  \
-    for (n_ = 1; status_ != KVQ_OK && n_ < 100000; ++n_) {                                    \
+    for (n_ = 1; status_ != KVQ_OK && n_ < 100000; n_ += (step)) {                            \
       const size_t live_ = (memory)->live_bytes;                                              \
       (memory)->fail_at = n_;                                                                 \
       status_ = (call);                                                                       \
       CHECK(status_ == KVQ_OK || (status_ == KVQ_E_MEMORY && (memory)->live_bytes == live_)); \
     }                                                                                         \
     (memory)->fail_at = 0;                                                                    \
-    CHECK(status_ == KVQ_OK && n_ > 2);                                                       \
+    CHECK(status_ == KVQ_OK && n_ > (least));                                                 \
   } while (0)
+#define FAIL_EACH_ALLOCATION(memory, call) FAIL_ALLOCATIONS((memory), 1, 2, call)
 
 /* What a failed call must leave alone: lengths, usage, and the snapshot byte for byte. */
 typedef struct saved_state {

@@ -1,61 +1,18 @@
 /* kvq_router_trainer_*: what goes in is checked, training can be stopped and tried again; kvq_router_*: its result. */
 #include "check.h"
-#include "fixture.h"
 #include "suites.h"
+#include "trainer_fixture.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { kTokens = 200, kScalars = kTokens * kTokenScalars, kQScalars = kTokens * kQHeads * kHeadDim };
-
-static const char kExperts[] = "{version: 1, router: {experts: [fp16, int4, int2]}}";
 static int unused_place;
-
-static kvq_router_trainer_options small_options(void) {
-  kvq_router_trainer_options options;
-  kvq_router_trainer_options_init(&options);
-  options.sharing = 2;
-  options.epochs = 2;
-  options.mean_bits = 8.0;
-  options.seed = 5;
-  options.note = "small";
-  return options;
-}
-
-static kvq_router_trainer* new_trainer(kvq_context* context, const kvq_router_trainer_options* options) {
-  const kvq_cache_options cache = small_cache_options();
-  kvq_policy* policy = load_policy(context, kExperts);
-  kvq_router_trainer* trainer = NULL;
-  ACCEPTED(kvq_router_trainer_create(context, &cache, policy, options, &trainer, err));
-  kvq_policy_destroy(policy);
-  return trainer;
-}
-
-typedef struct tensors {
-  float q[kQScalars];
-  float k[kScalars];
-  float v[kScalars];
-} tensors;
-
-static void fill(tensors* t, uint32_t seed) {
-  fill_tensor(t->q, kQScalars, seed);
-  fill_tensor(t->k, kScalars, seed + 1);
-  fill_tensor(t->v, kScalars, seed + 2);
-}
-
-static kvq_status add_text(kvq_router_trainer* trainer, int32_t layer, uint32_t text, int32_t n) {
-  static tensors t;
-  fill(&t, 100 * text + 10 * (uint32_t)layer);
-  return kvq_router_trainer_add(trainer, layer, n, t.q, t.k, t.v, KVQ_F32, err);
-}
 
 /* Two texts of every layer. */
 static void add_texts(kvq_router_trainer* trainer) {
   int32_t layer;
   for (layer = 0; layer < kLayers; ++layer) {
-    ACCEPTED(add_text(trainer, layer, 0, kTokens));
-    ACCEPTED(add_text(trainer, layer, 1, kTokens - 37));
+    ACCEPTED(add_text(trainer, layer, 0, kTextTokens));
+    ACCEPTED(add_text(trainer, layer, 1, kTextTokens - 37));
   }
 }
 
@@ -65,30 +22,17 @@ static kvq_router* result_of(const kvq_router_trainer* trainer) {
   return router;
 }
 
-static blob file_of(const kvq_router* router) {
-  blob file = {NULL, 0};
-  ACCEPTED(kvq_router_save(router, NULL, 0, &file.size, err));
-  file.data = (unsigned char*)malloc(file.size);
-  ACCEPTED(kvq_router_save(router, file.data, file.size, &file.size, err));
-  return file;
-}
-
 /* The file of a whole training on a context of its own. */
 static blob trained_file(int32_t n_threads, const kvq_router_trainer_options* options) {
-  kvq_context_options context_options;
-  kvq_context* context = NULL;
-  kvq_router_trainer* trainer;
+  kvq_context* context = threaded_context(n_threads);
+  kvq_router_trainer* trainer = new_router_trainer(context, options);
   kvq_router* router;
   blob file;
-  kvq_context_options_init(&context_options);
-  context_options.n_threads = n_threads;
-  ACCEPTED(kvq_context_create(&context_options, &context, err));
-  trainer = new_trainer(context, options);
   add_texts(trainer);
   ACCEPTED(kvq_router_trainer_run(trainer, 2.0, NULL, NULL, err));
   router = result_of(trainer);
   kvq_router_trainer_destroy(trainer);
-  file = file_of(router);
+  SAVE(&file, kvq_router_save, router);
   kvq_router_destroy(router);
   kvq_context_destroy(context);
   return file;
@@ -97,7 +41,7 @@ static blob trained_file(int32_t n_threads, const kvq_router_trainer_options* op
 static void refused_options(void) {
   fixture f;
   kvq_router_trainer* trainer = (kvq_router_trainer*)&unused_place;
-  kvq_router_trainer_options options = small_options();
+  kvq_router_trainer_options options = small_router_options();
   kvq_cache_options cache = small_cache_options();
   kvq_policy* policy;
   kvq_policy* plain;
@@ -125,7 +69,7 @@ static void refused_options(void) {
   kvq_policy_destroy(other);
 #define BAD(field, value, mention)                                                           \
   do {                                                                                       \
-    options = small_options();                                                               \
+    options = small_router_options();                                                        \
     options.field = (value);                                                                 \
     REFUSED(KVQ_E_ARGUMENT, mention, CREATE(f.context, &cache, policy, &options, &trainer)); \
   } while (0)
@@ -152,7 +96,7 @@ static void refused_options(void) {
   long_note[sizeof long_note - 1] = '\0';
   BAD(note, long_note, "note");
 #undef BAD
-  options = small_options();
+  options = small_router_options();
   cache.struct_size = 4;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", CREATE(f.context, &cache, policy, &options, &trainer));
   cache = small_cache_options();
@@ -168,41 +112,41 @@ static void refused_options(void) {
 }
 
 static void refused_calls(void) {
-  static tensors t;
+  static text_tensors t;
   fixture f;
-  kvq_router_trainer_options options = small_options();
+  kvq_router_trainer_options options = small_router_options();
   kvq_router_trainer* trainer;
   kvq_router* router = (kvq_router*)&unused_place;
   size_t live;
   fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
-  fill(&t, 1);
+  trainer = new_router_trainer(f.context, &options);
+  fill_text(&t, 1);
 #define ADD(trainer, layer, n, q, k, v, dtype) \
   kvq_router_trainer_add((trainer), (layer), (n), (q), (k), (v), (dtype), err)
   live = f.memory.live_bytes;
-  REFUSED(KVQ_E_ARGUMENT, "trainer", ADD(NULL, 0, kTokens, t.q, t.k, t.v, KVQ_F32));
-  REFUSED(KVQ_E_ARGUMENT, "layer", ADD(trainer, -1, kTokens, t.q, t.k, t.v, KVQ_F32));
-  REFUSED(KVQ_E_ARGUMENT, "layer", ADD(trainer, kLayers, kTokens, t.q, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "trainer", ADD(NULL, 0, kTextTokens, t.q, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "layer", ADD(trainer, -1, kTextTokens, t.q, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "layer", ADD(trainer, kLayers, kTextTokens, t.q, t.k, t.v, KVQ_F32));
   REFUSED(KVQ_E_ARGUMENT, "n", ADD(trainer, 0, 0, t.q, t.k, t.v, KVQ_F32));
-  REFUSED(KVQ_E_ARGUMENT, "q", ADD(trainer, 0, kTokens, NULL, t.k, t.v, KVQ_F32));
-  REFUSED(KVQ_E_ARGUMENT, "k", ADD(trainer, 0, kTokens, t.q, NULL, t.v, KVQ_F32));
-  REFUSED(KVQ_E_ARGUMENT, "v", ADD(trainer, 0, kTokens, t.q, t.k, NULL, KVQ_F32));
-  REFUSED(KVQ_E_ARGUMENT, "dtype", ADD(trainer, 0, kTokens, t.q, t.k, t.v, 3));
+  REFUSED(KVQ_E_ARGUMENT, "q", ADD(trainer, 0, kTextTokens, NULL, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "k", ADD(trainer, 0, kTextTokens, t.q, NULL, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "v", ADD(trainer, 0, kTextTokens, t.q, t.k, NULL, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "dtype", ADD(trainer, 0, kTextTokens, t.q, t.k, t.v, 3));
   t.q[7] = (float)NAN;
-  REFUSED(KVQ_E_ARGUMENT, "q[7]", ADD(trainer, 0, kTokens, t.q, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "q[7]", ADD(trainer, 0, kTextTokens, t.q, t.k, t.v, KVQ_F32));
   t.q[7] = 0.0f;
   t.k[5] = (float)NAN;
-  REFUSED(KVQ_E_ARGUMENT, "k[5]", ADD(trainer, 0, kTokens, t.q, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "k[5]", ADD(trainer, 0, kTextTokens, t.q, t.k, t.v, KVQ_F32));
   REFUSED(KVQ_E_ARGUMENT, "k[5]", ADD(trainer, 1, 1, t.q, t.k, t.v, KVQ_F32));
   t.k[5] = 0.0f;
   t.v[3] = 65520.0f; /* rounds to infinity */
-  REFUSED(KVQ_E_ARGUMENT, "v[3]", ADD(trainer, 0, kTokens, t.q, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "v[3]", ADD(trainer, 0, kTextTokens, t.q, t.k, t.v, KVQ_F32));
   t.v[3] = 0.0f;
   CHECK(f.memory.live_bytes == live);
   REFUSED(KVQ_E_STATE, "no text", kvq_router_trainer_run(trainer, 2.0, NULL, NULL, err));
-  ACCEPTED(ADD(trainer, 0, kTokens, t.q, t.k, t.v, KVQ_F32));
+  ACCEPTED(ADD(trainer, 0, kTextTokens, t.q, t.k, t.v, KVQ_F32));
   REFUSED(KVQ_E_STATE, "layer 1", kvq_router_trainer_run(trainer, 2.0, NULL, NULL, err));
-  REFUSED(KVQ_E_ARGUMENT, "n is 199", ADD(trainer, 1, kTokens - 1, t.q, t.k, t.v, KVQ_F32));
+  REFUSED(KVQ_E_ARGUMENT, "n is 199", ADD(trainer, 1, kTextTokens - 1, t.q, t.k, t.v, KVQ_F32));
   ALSO_MENTIONS("200");
 #undef ADD
   REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_router_trainer_run(NULL, 2.0, NULL, NULL, err));
@@ -213,7 +157,7 @@ static void refused_calls(void) {
   kvq_router_trainer_destroy(trainer);
 
   /* Texts that are too short teach nothing. */
-  trainer = new_trainer(f.context, &options);
+  trainer = new_router_trainer(f.context, &options);
   ACCEPTED(add_text(trainer, 0, 0, 84));
   ACCEPTED(add_text(trainer, 1, 0, 84));
   REFUSED(KVQ_E_STATE, "no text", kvq_router_trainer_run(trainer, 2.0, NULL, NULL, err));
@@ -222,9 +166,9 @@ static void refused_calls(void) {
   /* The paper's method needs keys and the model's loss. */
   options.method = KVQ_ROUTER_PAPER;
   options.mean_bits = 0.0;
-  trainer = new_trainer(f.context, &options);
-  ACCEPTED(kvq_router_trainer_add(trainer, 0, kTokens, NULL, t.k, NULL, KVQ_F32, err));
-  ACCEPTED(kvq_router_trainer_add(trainer, 1, kTokens, NULL, t.k, NULL, KVQ_F32, err));
+  trainer = new_router_trainer(f.context, &options);
+  ACCEPTED(kvq_router_trainer_add(trainer, 0, kTextTokens, NULL, t.k, NULL, KVQ_F32, err));
+  ACCEPTED(kvq_router_trainer_add(trainer, 1, kTextTokens, NULL, t.k, NULL, KVQ_F32, err));
   REFUSED(KVQ_E_ARGUMENT, "loss", kvq_router_trainer_run(trainer, 0.0, NULL, NULL, err));
   REFUSED(KVQ_E_ARGUMENT, "loss", kvq_router_trainer_run(trainer, (double)NAN, NULL, NULL, err));
   ACCEPTED(kvq_router_trainer_run(trainer, 2.0, NULL, NULL, err));
@@ -233,7 +177,7 @@ static void refused_calls(void) {
 }
 
 static void described(void) {
-  kvq_router_trainer_options options = small_options();
+  kvq_router_trainer_options options = small_router_options();
   const blob file = trained_file(1, &options);
   fixture f;
   kvq_router* router = (kvq_router*)&unused_place;
@@ -249,7 +193,7 @@ static void described(void) {
   REFUSED(KVQ_E_FORMAT, "bytes", kvq_router_load(f.context, file.data, file.size - 1, &router, err));
   REFUSED(KVQ_E_FORMAT, NULL, kvq_router_load(f.context, file.data, 0, &router, err));
   ACCEPTED(kvq_router_load(f.context, file.data, file.size, &router, err));
-  again = file_of(router);
+  SAVE(&again, kvq_router_save, router);
   CHECK(same_blobs(&file, &again));
   memset(again.data, 0x77, again.size);
   REFUSED(KVQ_E_ARGUMENT, "capacity", kvq_router_save(router, again.data, again.size - 1, &size, err));
@@ -263,7 +207,7 @@ static void described(void) {
   CHECK(info.n_layers == kLayers && info.kv_heads == kKvHeads && info.head_dim == kHeadDim);
   CHECK(info.rope == KVQ_ROPE_HALF && info.sharing == 2 && info.groups == 1 && info.n_experts == 3);
   CHECK(info.method == KVQ_ROUTER_LABEL && info.reserved == 0 && info.lambda == 0.0);
-  CHECK(info.tokens == 2 * kTokens - 37 && info.seed == 5 && info.model_id == 7);
+  CHECK(info.tokens == 2 * kTextTokens - 37 && info.seed == 5 && info.model_id == 7);
   CHECK(info.bytes == 2 * (2 * 3 * kHeadDim + 3 * 3));
   CHECK(info.tolerance > 0.0 && info.accuracy >= 0.0 && info.accuracy <= 1.0);
   CHECK(strcmp(info.experts, "fp16, int4, int2") == 0 && strcmp(info.note, "small") == 0);
@@ -293,7 +237,7 @@ static void described(void) {
 
 /* The same texts give the same routers, on any number of threads; another seed others. */
 static void repeatable(kvq_router_method method) {
-  kvq_router_trainer_options options = small_options();
+  kvq_router_trainer_options options = small_router_options();
   blob one;
   blob three;
   blob other;
@@ -312,7 +256,7 @@ static void repeatable(kvq_router_method method) {
 
 /* Wherever training is stopped, or memory ends, the texts are there still. */
 static void stopped(void) {
-  const kvq_router_trainer_options options = small_options();
+  const kvq_router_trainer_options options = small_router_options();
   blob expected = trained_file(1, &options);
   fixture f;
   kvq_router_trainer* trainer;
@@ -320,10 +264,9 @@ static void stopped(void) {
   blob file;
   progress_reports r;
   kvq_status status = KVQ_E_MEMORY;
-  int stop_at;
   long n;
   fixture_open(&f, NULL, 0, 0);
-  trainer = new_trainer(f.context, &options);
+  trainer = new_router_trainer(f.context, &options);
   add_texts(trainer);
   for (n = 1; status != KVQ_OK && n < 30; ++n) {
     const size_t live = f.memory.live_bytes;
@@ -332,22 +275,12 @@ static void stopped(void) {
     CHECK(status == KVQ_E_MEMORY && f.memory.live_bytes == live);
   }
   f.memory.fail_at = 0;
-  for (stop_at = 1; stop_at < 1000; ++stop_at) {
-    const size_t live = f.memory.live_bytes;
-    memset(&r, 0, sizeof r);
-    r.stop_at = stop_at;
-    status = kvq_router_trainer_run(trainer, 0.0, on_progress, &r, err);
-    CHECK(r.n_wrong == 0);
-    if (status == KVQ_OK) break;
-    CHECK(status == KVQ_E_CANCELLED && r.n == stop_at);
-    CHECK(f.memory.live_bytes == live);
-  }
-  CHECK(stop_at > 2 && r.n < stop_at);
+  STOP_AT_REPORTS(&f.memory, &r, 1, kvq_router_trainer_run(trainer, 0.0, on_progress, &r, err));
   router = result_of(trainer);
-  file = file_of(router);
+  SAVE(&file, kvq_router_save, router);
   CHECK(same_blobs(&file, &expected));
   REFUSED(KVQ_E_STATE, "finished", kvq_router_trainer_run(trainer, 0.0, NULL, NULL, err));
-  REFUSED(KVQ_E_STATE, "finished", add_text(trainer, 0, 2, kTokens));
+  REFUSED(KVQ_E_STATE, "finished", add_text(trainer, 0, 2, kTextTokens));
   kvq_router_trainer_destroy(trainer);
   kvq_router_destroy(router);
   fixture_close(&f);

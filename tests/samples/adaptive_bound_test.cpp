@@ -13,6 +13,7 @@
 #include "places.h"
 #include "program_run.h"
 #include "prompt_attention.h"
+#include "runs.h"
 #include "support/float_formats.h"
 
 namespace {
@@ -129,9 +130,7 @@ double best(Doubles numbers, int64_t count) {
 }  // namespace
 
 TEST_CASE("on a real prompt no layer's bound is larger with the adaptive split than with the uniform one") {
-  kvq_context_options options;
-  kvq_context_options_init(&options);
-  const llama::ContextHandle context = llama::make_context(options);
+  const llama::ContextHandle context = make_context();
   llama::Model model(demo_model(), 1);
   const llama::ModelConfig& config = model.config();
   const llama::Tokenizer tokenizer(demo_model() + "/tokenizer.json");

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,17 @@
 namespace {
 
 using nlohmann::json;
+
+/// What a benchmark says of one subject and of FP16.
+void check_beside_fp16(const json& row) {
+  check_numbers(row, {"microseconds", "min", "max", "bytes", "gigabytes_per_second", "fp16_microseconds", "fp16_min",
+                      "fp16_max", "fp16_bytes", "fp16_gigabytes_per_second", "ratio",
+                      "read_bandwidth_gigabytes_per_second", "bandwidth_fraction"});
+  CHECK(row["min"] <= row["microseconds"]);
+  CHECK(row["microseconds"] <= row["max"]);
+  CHECK(row["ratio"].get<double>() ==
+        doctest::Approx(row["fp16_microseconds"].get<double>() / row["microseconds"].get<double>()));
+}
 
 }  // namespace
 
@@ -34,16 +44,9 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"quantize"},
                                                          {"train"},
                                                          {"train", "codebook"}}) {
-    Arguments arguments = command;
-    arguments.emplace_back("--help");
-    const Outcome outcome = run(arguments);
-    CHECK(outcome.exit_code == 0);
-    CHECK(outcome.out.find("Usage: kvq") != std::string::npos);
-    CHECK(outcome.err == "");
+    CHECK(run_text(with(command, {"--help"})).find("Usage: kvq") != std::string::npos);
   }
-  const Outcome version = run({"--version"});
-  CHECK(version.exit_code == 0);
-  CHECK(version.out.starts_with("kvq "));
+  CHECK(run_text({"--version"}).starts_with("kvq "));
 }
 
 TEST_CASE("wrong usage exits with 2") {
@@ -144,22 +147,16 @@ TEST_CASE("attention and appending are timed on the GPU, or the reason why they 
 
 TEST_CASE("a kind of device that does not exist exits with 2") {
   const Arguments generate{"generate", "--model", kModel, "--prompt", "x"};
-  for (Arguments arguments : {generate, perplexity({}), needle({}), Arguments{"demo"}, Arguments{"bench", "attend"}}) {
-    arguments.insert(arguments.end(), {"--device", "tpu"});
-    check_failure(arguments, 2, "--device: tpu");
-    arguments.insert(arguments.end() - 2, {"--device-index", "-1"});
-    arguments.back() = "cuda";
-    check_failure(arguments, 2, "--device-index");
+  for (const Arguments& arguments :
+       {generate, perplexity({}), needle({}), Arguments{"demo"}, Arguments{"bench", "attend"}}) {
+    check_failure(with(arguments, {"--device", "tpu"}), 2, "--device: tpu");
+    check_failure(with(arguments, {"--device-index", "-1", "--device", "cuda"}), 2, "--device-index");
   }
 }
 
 TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not exits with 1") {
   const json reference = json::parse(contents(kModel + "/reference.json"));
   const Arguments on_gpu{"--device", "cuda"};
-  const auto with = [](Arguments arguments, const Arguments& more) {
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  };
   const Arguments generate{"generate", "--model", kModel, "--prompt", reference["greedy_prompt"], "--max-tokens", "5"};
   const Arguments find_needle = needle({"--context", "256", "--samples", "2"});
 
@@ -225,33 +222,23 @@ TEST_CASE("generate continues a text, the same way for the same seed") {
   const auto begin = expected.begin() + greedy["prompt_tokens"].get<int>();
   CHECK(greedy["tokens"].get<std::vector<int32_t>>() == std::vector<int32_t>(begin, begin + 5));
 
-  const Outcome plain = run(common);
-  CHECK(plain.exit_code == 0);
-  CHECK(plain.out == prompt + greedy["text"].get<std::string>() + "\n");
+  CHECK(run_text(common) == prompt + greedy["text"].get<std::string>() + "\n");
 
-  Arguments random = common;
-  random.insert(random.end(), {"--temperature", "1.5", "--top-p", "1", "--seed", "3"});
-  const json first = run_json(random);
-  CHECK(first["tokens"] == run_json(random)["tokens"]);
-  random.back() = "4";
-  CHECK(first["tokens"] != run_json(random)["tokens"]);
+  const auto random = [&common](const char* seed) {
+    return run_json(with(common, {"--temperature", "1.5", "--top-p", "1", "--seed", seed}))["tokens"];
+  };
+  const json first = random("3");
+  CHECK(random("3") == first);
+  CHECK(random("4") != first);
 }
 
 TEST_CASE("bench attend measures a format and FP16 in the same run") {
   const Arguments common{"bench", "attend", "--length", "100", "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
   const json one = run_json(common);
-  check_numbers(one, {"microseconds", "min", "max", "bytes", "gigabytes_per_second", "fp16_microseconds", "fp16_min",
-                      "fp16_max", "fp16_bytes", "fp16_gigabytes_per_second", "ratio",
-                      "read_bandwidth_gigabytes_per_second", "bandwidth_fraction"});
-  CHECK(one["min"] <= one["microseconds"]);
-  CHECK(one["microseconds"] <= one["max"]);
+  check_beside_fp16(one);
   CHECK(one["bytes"] < one["fp16_bytes"]);
-  CHECK(one["ratio"].get<double>() ==
-        doctest::Approx(one["fp16_microseconds"].get<double>() / one["microseconds"].get<double>()));
 
-  Arguments several = common;
-  several.insert(several.end(), {"--kv", "int8", "--kv", "int2+hadamard", "--batch", "3"});
-  const json rows = run_json(several)["rows"];
+  const json rows = run_json(with(common, {"--kv", "int8", "--kv", "int2+hadamard", "--batch", "3"}))["rows"];
   REQUIRE(rows.size() == 2);
   CHECK(rows[0]["kv"] == "int8");
   CHECK(rows[1]["kv"] == "int2+hadamard");
@@ -259,10 +246,8 @@ TEST_CASE("bench attend measures a format and FP16 in the same run") {
 }
 
 TEST_CASE("bench append measures decoding in cycles that seal a page, and prompts on sequences of their own") {
-  const Arguments common{"bench", "append", "--length", "100", "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
-  Arguments decoding = common;
-  decoding.insert(decoding.end(), {"--kv", "int4"});
-  const json one = run_json(decoding);
+  const Arguments common{"bench", "append", "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
+  const json one = run_json(with(common, {"--length", "100", "--kv", "int4"}));
   check_numbers(one, {"microseconds", "mean_microseconds", "min", "max", "host_microseconds", "bytes",
                       "gigabytes_per_second", "tokens_per_second", "fp16_microseconds", "fp16_mean_microseconds",
                       "fp16_bytes", "ratio", "read_bandwidth_gigabytes_per_second", "bandwidth_fraction"});
@@ -275,10 +260,8 @@ TEST_CASE("bench append measures decoding in cycles that seal a page, and prompt
   CHECK(one["bytes"] > one["fp16_bytes"]);
   CHECK(one["tokens_per_second"].get<double>() == doctest::Approx(1e6 / one["mean_microseconds"].get<double>()));
 
-  Arguments prompt = common;
-  prompt.insert(prompt.end(), {"--kv", "int8", "--kv", "int2", "--tokens", "320", "--dtype", "bf16"});
-  prompt[3] = "0";
-  const json rows = run_json(prompt)["rows"];
+  const Arguments prompt{"--length", "0", "--kv", "int8", "--kv", "int2", "--tokens", "320", "--dtype", "bf16"};
+  const json rows = run_json(with(common, prompt))["rows"];
   REQUIRE(rows.size() == 2);
   CHECK(rows[0]["kv"] == "int8");
   CHECK(rows[0]["fp16_bytes"] == 320 * 2 * 2 * 64 * (2 + 2));
@@ -289,22 +272,15 @@ TEST_CASE("bench append measures decoding in cycles that seal a page, and prompt
 TEST_CASE("bench linear measures schemes and FP16 in the same run") {
   const Arguments common{"bench", "linear", "--shape", "250x128"};
   const json one = run_json(common);
-  check_numbers(one, {"microseconds", "min", "max", "bytes", "gigabytes_per_second", "bits", "fp16_microseconds",
-                      "fp16_min", "fp16_max", "fp16_bytes", "fp16_gigabytes_per_second", "ratio",
-                      "read_bandwidth_gigabytes_per_second", "bandwidth_fraction"});
+  check_beside_fp16(one);
+  check_numbers(one, {"bits"});
   CHECK(one["scheme"] == "nuq-4");
   CHECK(one["out"] == 250);
   CHECK(one["in"] == 128);
-  CHECK(one["min"] <= one["microseconds"]);
-  CHECK(one["microseconds"] <= one["max"]);
-  CHECK(one["ratio"].get<double>() ==
-        doctest::Approx(one["fp16_microseconds"].get<double>() / one["microseconds"].get<double>()));
   CHECK(one["bytes"].get<double>() == doctest::Approx(one["bits"].get<double>() * 250 * 128 / 8));
   CHECK(one["fp16_bytes"].get<double>() >= 250 * 128 * 2);
 
-  Arguments several = common;
-  several.insert(several.end(), {"--scheme", "vq-2.5", "--scheme", "tcq-3", "--batch", "3"});
-  const json rows = run_json(several)["rows"];
+  const json rows = run_json(with(common, {"--scheme", "vq-2.5", "--scheme", "tcq-3", "--batch", "3"}))["rows"];
   REQUIRE(rows.size() == 2);
   CHECK(rows[0]["scheme"] == "vq-2.5");
   CHECK(rows[1]["scheme"] == "tcq-3");
@@ -337,9 +313,5 @@ TEST_CASE("the demo shows every format and fits a page") {
   CHECK(demo["weights"][1]["kv"] == "int4");
   CHECK(demo["generated"]["fp16"] != "");
 
-  const Outcome plain = run({"demo", "--quick"});
-  CHECK(plain.exit_code == 0);
-  CHECK(plain.err == "");
-  std::istringstream lines(plain.out);
-  for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 100, line);
+  check_fits_page(run_text({"demo", "--quick"}));
 }

@@ -26,13 +26,6 @@ bool has_gpu() {
   return reason.empty();
 }
 
-llama::ContextHandle make_context(kvq_device device) {
-  kvq_context_options options;
-  kvq_context_options_init(&options);
-  options.device = device;
-  return llama::make_context(options);
-}
-
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
   double largest = 0.0;
@@ -54,7 +47,7 @@ double perplexity(const std::vector<float>& logits, const std::vector<int32_t>& 
 // Attention on the GPU rounds queries and probabilities to FP16, the rest is float32.
 TEST_CASE("every layout computes on the GPU what it computes on the CPU, in chunks of any size") {
   if (!has_gpu()) return;
-  const llama::ContextHandle cpu = make_context(KVQ_DEVICE_CPU);
+  const llama::ContextHandle cpu = make_context();
   const llama::ContextHandle gpu = make_context(KVQ_DEVICE_CUDA);
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
   for (const TinyLayout& layout : tiny_layouts()) {

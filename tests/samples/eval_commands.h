@@ -10,19 +10,11 @@ inline const std::string kModel = demo_model();
 inline const std::string kText = kModel + "/sample.txt";
 
 inline Arguments perplexity(const Arguments& more) {
-  Arguments arguments{"eval", "perplexity", "--model", kModel, "--text", kText};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return with({"eval", "perplexity", "--model", kModel, "--text", kText}, more);
 }
 
-inline Arguments needle(const Arguments& more) {
-  Arguments arguments{"eval", "needle", "--model", kModel};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
+inline Arguments needle(const Arguments& more) { return with({"eval", "needle", "--model", kModel}, more); }
 
 inline Arguments eviction(const Arguments& more) {
-  Arguments arguments{"eval", "eviction", "--model", kModel, "--text", kText};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return with({"eval", "eviction", "--model", kModel, "--text", kText}, more);
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "llama/tokenizer.h"
 #include "program_run.h"
 #include "prompt_attention.h"
+#include "runs.h"
 #include "scratch_directory.h"
 
 namespace {
@@ -85,9 +85,7 @@ TEST_CASE("budgets that share a prefill get the figures that each has by itself"
   CHECK(texts["windows"] == 2);
   const Arguments common{"--context", "256", "--windows", "2", "--kv"};
   const auto alone = [&common](const std::string& kv) {
-    Arguments arguments = common;
-    arguments.insert(arguments.end(), {kv, "--second-half"});
-    return run_json(perplexity(arguments))["perplexity"].get<double>();
+    return run_json(perplexity(with(common, {kv, "--second-half"})))["perplexity"].get<double>();
   };
   const double full = alone("fp16");
   CHECK(rows_of(texts, "full").at(0)["perplexity"] == full);
@@ -170,9 +168,7 @@ TEST_CASE("the error of attention is what float64 finds without the tokens that 
   constexpr int32_t kBudget = 48;
   const json result = run_json(eviction({"--context", "256", "--windows", "1", "--needles", "0", "--methods",
                                          "streaming", "--budgets", std::to_string(kBudget)}));
-  kvq_context_options options;
-  kvq_context_options_init(&options);
-  const llama::ContextHandle context = llama::make_context(options);
+  const llama::ContextHandle context = make_context();
   llama::Model model(kModel, 1);
   const llama::ModelConfig& config = model.config();
   std::vector<int32_t> tokens = llama::Tokenizer(kModel + "/tokenizer.json").encode(contents(kText).substr(0, 4000));
@@ -209,15 +205,13 @@ TEST_CASE("methods are added to a policy file as to a short form") {
 }
 
 TEST_CASE("the report is two tables that fit a page") {
-  const Outcome outcome = run(eviction({"--context", "128", "--windows", "1", "--needles", "1", "--budgets", "50%"}));
-  CHECK(outcome.exit_code == 0);
-  CHECK(outcome.err == "");
-  std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 100, line);
+  const std::string report =
+      run_text(eviction({"--context", "128", "--windows", "1", "--needles", "1", "--budgets", "50%"}));
+  check_fits_page(report);
   for (const char* method : {"\nfull cache ", "\nstreaming ", "\nadapyramid "}) {
-    const size_t first = outcome.out.find(method);
+    const size_t first = report.find(method);
     REQUIRE(first != std::string::npos);
-    CHECK(outcome.out.find(method, first + 1) != std::string::npos);
+    CHECK(report.find(method, first + 1) != std::string::npos);
   }
 }
 

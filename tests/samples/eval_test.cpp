@@ -19,9 +19,7 @@ using nlohmann::json;
 TEST_CASE("perplexity reports true sizes, and int4 costs little") {
   const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
   const json fp16 = run_json(perplexity(common));
-  Arguments with_int4 = common;
-  with_int4.insert(with_int4.end(), {"--kv", "int4", "--threads", "1"});
-  const json int4 = run_json(perplexity(with_int4));
+  const json int4 = run_json(perplexity(with(common, {"--kv", "int4", "--threads", "1"})));
   for (const json* result : {&fp16, &int4}) {
     check_numbers(*result,
                   {"perplexity", "tokens", "kv_bits", "kv_bytes", "fp16_kv_bytes", "weight_bits", "tokens_per_second"});
@@ -46,15 +44,11 @@ TEST_CASE("perplexity reports true sizes, and int4 costs little") {
 
 TEST_CASE("a format that evicts does so once, after the prompt, and what follows is scored") {
   const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
-  const auto with = [&common](const Arguments& more) {
-    Arguments arguments = common;
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return run_json(perplexity(arguments));
-  };
-  const json whole = with({});
-  const json half = with({"--second-half"});
-  const json same = with({"--second-half", "--kv", "fp16+adasnap:128"});  // all that the first half has
-  const json less = with({"--kv", "fp16+snapkv:48"});
+  const auto measure = [&common](const Arguments& more) { return run_json(perplexity(with(common, more))); };
+  const json whole = measure({});
+  const json half = measure({"--second-half"});
+  const json same = measure({"--second-half", "--kv", "fp16+adasnap:128"});  // all that the first half has
+  const json less = measure({"--kv", "fp16+snapkv:48"});
   CHECK(half["tokens"] == 2 * 127);
   CHECK(less["tokens"] == half["tokens"]);
   CHECK(half["perplexity"] != whole["perplexity"]);
@@ -65,9 +59,7 @@ TEST_CASE("a format that evicts does so once, after the prompt, and what follows
 
   const Arguments common_needle{"--context", "384", "--samples", "3", "--kv"};
   const auto accuracy = [&common_needle](const Arguments& more) {
-    Arguments arguments = common_needle;
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return run_json(needle(arguments))["accuracy"].get<double>();
+    return run_json(needle(with(common_needle, more)))["accuracy"].get<double>();
   };
   CHECK(accuracy({"int4+adasnap:192"}) > accuracy({"int4+streaming:64"}));
   CHECK(accuracy({"fp16+snapkv:384", "--compress-before-question"}) == 1.0);
@@ -95,12 +87,8 @@ TEST_CASE("a policy file means what its short form means") {
   const ScratchDirectory scratch;
   const std::string file = scratch.write("policy.yaml", "version: 1\nkeys: int3\nvalues: int3\n").string();
   const Arguments common{"--context", "128", "--windows", "1", "--kv"};
-  Arguments by_file = common;
-  by_file.push_back(file);
-  Arguments by_name = common;
-  by_name.emplace_back("int3");
-  const json from_file = run_json(perplexity(by_file));
-  const json from_name = run_json(perplexity(by_name));
+  const json from_file = run_json(perplexity(with(common, {file})));
+  const json from_name = run_json(perplexity(with(common, {"int3"})));
   CHECK(from_file["perplexity"] == from_name["perplexity"]);
   CHECK(from_file["kv_bytes"] == from_name["kv_bytes"]);
 }

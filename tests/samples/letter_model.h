@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "llama/handles.h"
 #include "runs.h"
 #include "scratch_directory.h"
 #include "tiny_model.h"
@@ -34,10 +33,3 @@ class LetterModel {
  private:
   ScratchDirectory directory_;
 };
-
-/// A context with defaults.
-inline llama::ContextHandle make_context() {
-  kvq_context_options options;
-  kvq_context_options_init(&options);
-  return llama::make_context(options);
-}

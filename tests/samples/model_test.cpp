@@ -21,12 +21,6 @@ namespace {
 
 using doctest::Contains;
 
-llama::ContextHandle make_context() {
-  kvq_context_options options;
-  kvq_context_options_init(&options);
-  return llama::make_context(options);
-}
-
 double largest_difference(const std::vector<float>& a, const std::vector<std::vector<double>>& b) {
   double largest = 0.0;
   size_t i = 0;

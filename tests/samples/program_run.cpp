@@ -16,6 +16,11 @@
 #include "places.h"
 #include "scratch_directory.h"
 
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
 std::string contents(const std::filesystem::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
@@ -74,15 +79,23 @@ Outcome run_until(const Arguments& arguments, const std::function<bool()>& condi
   return {exit_code(status), contents(out_path), contents(err_path)};
 }
 
-nlohmann::json run_json(Arguments arguments) {
-  arguments.emplace_back("--json");
+std::string run_text(const Arguments& arguments) {
   const Outcome outcome = run(arguments);
   CAPTURE(outcome.err);
   REQUIRE(outcome.exit_code == 0);
   CHECK(outcome.err == "");
-  nlohmann::json object = nlohmann::json::parse(outcome.out);  // throws when anything else is there
+  return outcome.out;
+}
+
+nlohmann::json run_json(const Arguments& arguments) {
+  nlohmann::json object = nlohmann::json::parse(run_text(with(arguments, {"--json"})));  // throws on anything else
   REQUIRE(object.is_object());
   return object;
+}
+
+void check_fits_page(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 100, line);
 }
 
 void check_numbers(const nlohmann::json& object, const std::vector<std::string>& names) {

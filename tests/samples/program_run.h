@@ -14,6 +14,9 @@ struct Outcome {
   std::string err;
 };
 
+/// `arguments` and more of them.
+Arguments with(Arguments arguments, const Arguments& more);
+
 /// The bytes of a file.
 std::string contents(const std::filesystem::path& path);
 
@@ -23,8 +26,14 @@ Outcome run(const Arguments& arguments, const std::string& out = "");
 /// Run the program and interrupt it, as Ctrl-C does, once `condition` holds; it may end before.
 Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition);
 
-/// The one JSON object on standard output of a successful run.
-nlohmann::json run_json(Arguments arguments);
+/// Standard output of a successful run, which says nothing else.
+std::string run_text(const Arguments& arguments);
+
+/// The one JSON object on it.
+nlohmann::json run_json(const Arguments& arguments);
+
+/// No line is longer than 100 characters.
+void check_fits_page(const std::string& text);
 
 void check_numbers(const nlohmann::json& object, const std::vector<std::string>& names);
 

@@ -33,9 +33,7 @@ class Workplace : public LetterModel {
   explicit Workplace(bool biases = false) : LetterModel(packable_layout(biases)) {}
 
   Arguments quantize(const std::string& scheme, const std::string& out, const Arguments& more = {}) const {
-    Arguments arguments{"quantize", "--model", model(), "--scheme", scheme, "--out", out};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
+    return with({"quantize", "--model", model(), "--scheme", scheme, "--out", out}, more);
   }
 
   /// The file of a scheme.
@@ -46,9 +44,7 @@ class Workplace : public LetterModel {
   }
 
   Arguments perplexity(const Arguments& more = {}) const {
-    Arguments arguments{"eval", "perplexity", "--model", model(), "--text", path("text.txt"), "--context", "128"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
+    return with({"eval", "perplexity", "--model", model(), "--text", path("text.txt"), "--context", "128"}, more);
   }
 
   double perplexity_with(const std::string& weights) const {
@@ -129,9 +125,7 @@ TEST_CASE("a model in FP16 and in 8 bits has the perplexity that it had, and one
   const auto change = [&](const std::string& scheme) {
     const std::string out = (scratch.path() / scheme).string();
     run_json({"quantize", "--model", kModel, "--scheme", scheme, "--out", out});
-    Arguments arguments = measure;
-    arguments.insert(arguments.end(), {"--weights", out});
-    return run_json(arguments)["perplexity"].get<double>() / plain - 1.0;
+    return run_json(with(measure, {"--weights", out}))["perplexity"].get<double>() / plain - 1.0;
   };
   CHECK(std::abs(change("fp16")) < 1e-4);
   CHECK(std::abs(change("nuq-8")) < 5e-3);
@@ -209,11 +203,9 @@ TEST_CASE("quantizing twice gives the same file, on any number of threads, and a
   const Workplace place;
   const std::string one = place.quantized("nuq-3", {"--threads", "1"});
   const std::string again = place.path("again.safetensors");
-  const Outcome table = run(place.quantize("nuq-3", again, {"--threads", "3"}));
-  CHECK(table.exit_code == 0);
-  CHECK(table.err == "");
-  CHECK(table.out.find("model.layers.1.mlp.down_proj") != std::string::npos);
-  CHECK(table.out.find("written to " + again) != std::string::npos);
+  const std::string table = run_text(place.quantize("nuq-3", again, {"--threads", "3"}));
+  CHECK(table.find("model.layers.1.mlp.down_proj") != std::string::npos);
+  CHECK(table.find("written to " + again) != std::string::npos);
   CHECK(contents(again) == contents(one));
   CHECK(contents(place.quantized("nuq-3", {"--seed", "2"})) != contents(again));
 }
@@ -309,24 +301,23 @@ TEST_CASE("packed weights compose with caches in few bits, in every command that
   const ScratchDirectory scratch;
   const std::string weights = (scratch.path() / "nuq-5.safetensors").string();
   run_json({"quantize", "--model", kModel, "--scheme", "nuq-5", "--out", weights});
-  const auto with = [&weights](Arguments arguments, const std::string& kv) {
-    arguments.insert(arguments.end(), {"--weights", weights, "--kv", kv});
-    return run_json(arguments);
+  const auto packed = [&weights](const Arguments& arguments, const std::string& kv) {
+    return run_json(with(arguments, {"--weights", weights, "--kv", kv}));
   };
   const Arguments measure = perplexity({"--context", "256", "--windows", "2"});
   const double plain = run_json(measure)["perplexity"];
-  const json fp16 = with(measure, "fp16");
-  const json int4 = with(measure, "int4");
+  const json fp16 = packed(measure, "fp16");
+  const json int4 = packed(measure, "int4");
   CHECK(fp16["perplexity"].get<double>() == doctest::Approx(plain).epsilon(0.05));
   CHECK(int4["perplexity"].get<double>() == doctest::Approx(plain).epsilon(0.05));
   CHECK(int4["perplexity"] != fp16["perplexity"]);
   CHECK(int4["linear_weight_bits"] == fp16["linear_weight_bits"]);
   CHECK(int4["kv_bits"] < fp16["kv_bits"]);
   // Codebooks belong to the model, however its weights are written.
-  CHECK(with(measure, "commvq:" + kModel + "/commvq-2bit.safetensors")["perplexity"].get<double>() ==
+  CHECK(packed(measure, "commvq:" + kModel + "/commvq-2bit.safetensors")["perplexity"].get<double>() ==
         doctest::Approx(plain).epsilon(0.08));
-  CHECK(with(needle({"--context", "256", "--samples", "2"}), "int4")["accuracy"] == 1.0);
-  const json text = with({"generate", "--model", kModel, "--prompt", "He", "--max-tokens", "3"}, "int4");
+  CHECK(packed(needle({"--context", "256", "--samples", "2"}), "int4")["accuracy"] == 1.0);
+  const json text = packed({"generate", "--model", kModel, "--prompt", "He", "--max-tokens", "3"}, "int4");
   CHECK(text["linear_weight_bits"] == fp16["linear_weight_bits"]);
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "llama/handles.h"
 #include "llama/model.h"
 
 constexpr size_t kTokens = 75;  // three pages
@@ -16,6 +17,14 @@ inline std::vector<int32_t> random_tokens(size_t n, int32_t vocabulary) {
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
   return tokens;
+}
+
+/// A context with defaults.
+inline llama::ContextHandle make_context(kvq_device device = KVQ_DEVICE_CPU) {
+  kvq_context_options options;
+  kvq_context_options_init(&options);
+  options.device = device;
+  return llama::make_context(options);
 }
 
 /// Logits of all tokens, which enter in chunks.

@@ -1,7 +1,8 @@
 #include "bench/append_timing.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "bench/stopwatch.h"
 
 namespace cli {
 namespace {
@@ -66,11 +67,10 @@ uint64_t TimedAppend::bytes_written_in_cycle() {
 }
 
 void TimedAppend::time_append(kvq_sequence* sequence, Cycle& cycle) {
-  using Clock = std::chrono::steady_clock;
   const double microseconds = device_->time([&] {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch watch;
     append(sequence, next_);
-    cycle.host += std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+    cycle.host += watch.microseconds();
   });
   cycle.device += microseconds;
   calls_.push_back(microseconds);

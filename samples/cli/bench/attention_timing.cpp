@@ -32,7 +32,7 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
   for (const llama::SequenceHandle& sequence : batches_.front()) {
     const kvq_usage usage = llama::usage_of(cache_.get(), sequence.get());
     bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
-    bits_per_scalar_ = usage.bits_per_scalar;
+    bits_ = usage.bits_per_scalar;
   }
   copy_first(std::clamp<uint64_t>((device.bytes_to_rotate() + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
 }
@@ -96,10 +96,6 @@ double TimedAttention::run() {
   ++runs_;
   return device_->time(
       [&] { llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); }); });
-}
-
-std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress) {
-  return time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
 }
 
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {

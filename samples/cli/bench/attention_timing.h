@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "bench/random_layer.h"
-#include "bench/timing.h"
-#include "commands/spec.h"
+#include "options/spec.h"
 
 namespace cli {
 
@@ -26,9 +24,9 @@ class TimedAttention {
   /// One call on the next of the caches with the next of the queries, in microseconds.
   double run();
 
-  /// Bytes of keys and values that one call reads, everything counted.
+  /// Of the keys and values that one call reads, everything counted, and for each scalar.
   uint64_t bytes() const { return bytes_; }
-  double bits_per_scalar() const { return bits_per_scalar_; }
+  double bits() const { return bits_; }
 
  private:
   using SequenceBatch = std::vector<llama::SequenceHandle>;
@@ -44,11 +42,8 @@ class TimedAttention {
   DeviceBuffer out_;
   size_t runs_ = 0;
   uint64_t bytes_ = 0;
-  double bits_per_scalar_ = 0.0;
+  double bits_ = 0.0;
 };
-
-/// Time all subjects in turn. `progress` advances by up to kTimingSteps.
-std::vector<Timing> time_interleaved(std::span<TimedAttention> subjects, Progress& progress);
 
 /// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);

@@ -1,15 +1,26 @@
 #include "bench/bench.h"
 
-#include "commands/spec.h"
-#include "commands/usage_error.h"
+#include "options/spec.h"
+#include "options/usage_error.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 
 namespace cli {
+namespace {
 
-std::vector<std::string> BenchOptions::specs() const {
+void add_figures(nlohmann::ordered_json& object, const std::string& prefix, const BenchRow& row) {
+  object[prefix + "microseconds"] = row.timing.median;
+  object[prefix + "min"] = row.timing.min;
+  object[prefix + "max"] = row.timing.max;
+  object[prefix + "bytes"] = row.bytes;
+  object[prefix + "gigabytes_per_second"] = row.gigabytes_per_second();
+}
+
+}  // namespace
+
+std::vector<std::string> with_baseline(const std::vector<std::string>& names) {
   std::vector<std::string> result{"fp16"};
-  result.insert(result.end(), kv.begin(), kv.end());
+  result.insert(result.end(), names.begin(), names.end());
   return result;
 }
 
@@ -40,7 +51,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->capture_default_str();
   add_compute_options(command, options.compute);
   add_device_options(command, options.compute);
-  command.add_flag("--json", options.json, "Print one JSON object");
+  add_json_flag(command, options.json);
 }
 
 std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
@@ -50,17 +61,9 @@ std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>&
   for (const BenchRow& row : std::span(rows).subspan(1)) {
     nlohmann::ordered_json object;
     object[labels.name_field] = row.name;
-    object["microseconds"] = row.timing.median;
-    object["min"] = row.timing.min;
-    object["max"] = row.timing.max;
-    object["bytes"] = row.bytes;
-    object["gigabytes_per_second"] = row.gigabytes_per_second();
+    add_figures(object, "", row);
     object[labels.bits_field] = row.bits;
-    object["fp16_microseconds"] = fp16.timing.median;
-    object["fp16_min"] = fp16.timing.min;
-    object["fp16_max"] = fp16.timing.max;
-    object["fp16_bytes"] = fp16.bytes;
-    object["fp16_gigabytes_per_second"] = fp16.gigabytes_per_second();
+    add_figures(object, "fp16_", fp16);
     object["ratio"] = fp16.timing.median / row.timing.median;
     object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
     object["bandwidth_fraction"] = row.gigabytes_per_second() / machine.bandwidth;

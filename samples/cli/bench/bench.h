@@ -8,9 +8,12 @@
 
 #include "bench/random_layer.h"
 #include "bench/timing.h"
-#include "commands/compute.h"
+#include "options/compute.h"
 
 namespace cli {
+
+/// What is measured: the FP16 baseline first.
+std::vector<std::string> with_baseline(const std::vector<std::string>& names);
 
 /// What every `bench` of cache formats can be told.
 struct BenchOptions {
@@ -19,8 +22,7 @@ struct BenchOptions {
   ComputeOptions compute;
   bool json = false;
 
-  /// What is measured: the FP16 baseline first, then every --kv.
-  std::vector<std::string> specs() const;
+  std::vector<std::string> specs() const { return with_baseline(kv); }
   /// `parameters` and those of the layer.
   nlohmann::ordered_json with_layer(nlohmann::ordered_json parameters) const;
 };
@@ -32,7 +34,7 @@ struct BenchMachine {
   double bandwidth = 0.0;  // GB/s of memory
 };
 
-/// One call of something that reads `bytes`.
+/// One call of something that reads `bytes`, at so many bits for each of what they hold.
 struct BenchRow {
   std::string name;
   Timing timing;
@@ -41,6 +43,24 @@ struct BenchRow {
 
   double gigabytes_per_second() const { return static_cast<double>(bytes) / timing.median * 1e-3; }
 };
+
+/// Time subjects, which `make` makes from their names, in turn. \param label  of the progress bar.
+template <class Make>
+std::vector<BenchRow> measure_rows(const std::string& label, const std::vector<std::string>& names, Make&& make) {
+  Progress progress(label, kTimingSteps * static_cast<int64_t>(names.size() + 1));
+  std::vector<decltype(make(names.front()))> subjects;
+  for (const std::string& name : names) {
+    subjects.push_back(make(name));
+    progress.advance(kTimingSteps);
+  }
+  const std::vector<Timing> timings =
+      time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
+  std::vector<BenchRow> rows;
+  for (size_t i = 0; i < names.size(); ++i) {
+    rows.push_back({names[i], timings[i], subjects[i].bytes(), subjects[i].bits()});
+  }
+  return rows;
+}
 
 /// What names and bits of rows are called in objects and tables.
 struct BenchLabels {

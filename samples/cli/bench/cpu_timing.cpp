@@ -1,10 +1,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 
 #include "bench/read_bandwidth.h"
+#include "bench/stopwatch.h"
 #include "bench/timed_device.h"
 
 namespace cli {
@@ -40,9 +40,9 @@ class Cpu final : public TimedDevice {
   }
 
   double time(const std::function<void()>& issue) override {
-    const auto begin = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     issue();
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    return watch.microseconds();
   }
 
   uint64_t bytes_to_rotate() const override { return 2 * last_level_cache_bytes(); }

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <vector>
+
+#include "bench/stopwatch.h"
 
 namespace cli {
 namespace {
@@ -42,12 +43,11 @@ double read_bandwidth(llama::ThreadPool& threads) {
   std::atomic<uint64_t> total{0};  // keeps the reads from being removed
   double best = 0.0;
   for (int pass = 0; pass < kPasses; ++pass) {
-    const auto begin = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     threads.run(threads.size(), [&](int32_t thread) {
       total += read_streams(lines.data() + static_cast<size_t>(thread) * lines_per_thread, lines_per_stream);
     });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, static_cast<double>(lines.size() * sizeof(Line)) / seconds.count());
+    best = std::max(best, static_cast<double>(lines.size() * sizeof(Line)) / watch.seconds());
   }
   return best;
 }

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "commands/compute.h"
+#include "options/compute.h"
 
 namespace cli {
 

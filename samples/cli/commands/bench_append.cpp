@@ -2,8 +2,8 @@
 
 #include "bench/append_timing.h"
 #include "bench/bench.h"
+#include "bench/layer_spec.h"
 #include "commands/commands.h"
-#include "commands/layer_spec.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 

@@ -2,8 +2,8 @@
 
 #include "bench/attention_timing.h"
 #include "bench/bench.h"
+#include "bench/layer_spec.h"
 #include "commands/commands.h"
-#include "commands/layer_spec.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -18,46 +18,26 @@ struct Options : BenchOptions {
   AttentionShape shape() const { return {.layer = layer, .length = length, .batch = batch}; }
 };
 
-struct Measurement {
-  std::vector<BenchRow> rows;  // in the order of BenchOptions::specs
-  BenchMachine machine;
-};
-
-Measurement measure(TimedDevice& device, const Options& options) {
-  const llama::ContextHandle context = make_context(options.compute);
-  const std::vector<std::string> specs = options.specs();
-  Progress progress("attention", kTimingSteps * static_cast<int64_t>(specs.size() + 1));
-  std::vector<TimedAttention> subjects;
-  for (const std::string& spec : specs) {
-    const Spec format = load_layer_spec(context.get(), spec, options.layer);
-    subjects.emplace_back(device, context.get(), format, options.shape());
-    progress.advance(kTimingSteps);
-  }
-  const std::vector<Timing> timings = time_interleaved(subjects, progress);
-  Measurement result;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    result.rows.push_back({specs[i], timings[i], subjects[i].bytes(), subjects[i].bits_per_scalar()});
-  }
-  result.machine = measure_machine(device, context.get());
-  return result;
-}
-
-void print_result(const Options& options, const Measurement& result) {
+void print_result(const Options& options, const std::vector<BenchRow>& rows, const BenchMachine& machine) {
   if (options.json) {
-    return print_bench_json(bench_rows_json(result.rows, kLabels, result.machine),
+    return print_bench_json(bench_rows_json(rows, kLabels, machine),
                             options.with_layer({{"length", options.length}, {"batch", options.batch}}), options.compute,
-                            result.machine);
+                            machine);
   }
   print_text("One layer of " + std::to_string(options.layer.q_heads) + " query and " +
              std::to_string(options.layer.kv_heads) + " KV heads of " + std::to_string(options.layer.head_dim) + ", " +
              std::to_string(options.length) + " tokens, batch " + std::to_string(options.batch) + ";\n" +
-             bench_rows_text(result.rows, kLabels, result.machine));
+             bench_rows_text(rows, kLabels, machine));
 }
 
 void run(const Options& options) {
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
   require_memory(*device, timing_memory(*device, options.shape(), options.specs().size()));
-  print_result(options, measure(*device, options));
+  const llama::ContextHandle context = make_context(options.compute);
+  const std::vector<BenchRow> rows = measure_rows("attention", options.specs(), [&](const std::string& spec) {
+    return TimedAttention(*device, context.get(), load_layer_spec(context.get(), spec, options.layer), options.shape());
+  });
+  print_result(options, rows, measure_machine(*device, context.get()));
 }
 
 }  // namespace

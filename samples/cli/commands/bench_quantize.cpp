@@ -1,17 +1,16 @@
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "bench/random_layer.h"
+#include "bench/stopwatch.h"
 #include "commands/commands.h"
-#include "commands/compute.h"
-#include "commands/matrix_shape.h"
 #include "llama/handles.h"
+#include "options/compute.h"
+#include "options/matrix_options.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
 #include "terminal/table.h"
-#include "train/quantization.h"
 
 namespace cli {
 namespace {
@@ -51,11 +50,11 @@ Row measure(kvq_context* context, const std::string& scheme, const std::vector<f
   qp_quantize_options options;
   qp_quantize_options_init(&options);
   options.scheme = scheme.c_str();
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const llama::MatrixHandle matrix = llama::quantize_matrix(context, options, weights, shape.out, shape.in);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const double seconds = watch.seconds();
   const qp_matrix_info info = llama::describe_matrix(matrix.get());
-  return {scheme, qp_scheme_bits(scheme.c_str()), info.bits, info.error, seconds.count()};
+  return {scheme, qp_scheme_bits(scheme.c_str()), info.bits, info.error, seconds};
 }
 
 void print_rows(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows, const char* isa) {
@@ -109,13 +108,11 @@ void add_bench_quantize(CLI::App& bench) {
   CLI::App* command =
       bench.add_subcommand("quantize", "Errors of the schemes on normally distributed weights, and the time they take");
   auto options = std::make_shared<Options>();
-  command->add_option("--scheme", options->schemes, "As of `kvq quantize`; may be repeated (default: all)")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--shape", options->shape, "Outputs and inputs of the layer")->capture_default_str();
+  add_schemes_option(*command, options->schemes, "As of `kvq quantize`; may be repeated (default: all)");
+  add_shape_option(*command, options->shape);
   command->add_option("--seed", options->seed, "Start of the random numbers")->capture_default_str();
   add_compute_options(*command, options->compute);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

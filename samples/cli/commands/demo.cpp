@@ -1,20 +1,21 @@
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 
 #include "bench/attention_timing.h"
+#include "bench/bench.h"
+#include "bench/layer_spec.h"
+#include "bench/stopwatch.h"
 #include "commands/commands.h"
-#include "commands/compute.h"
 #include "commands/demo_model.h"
 #include "commands/demo_weights.h"
-#include "commands/layer_spec.h"
 #include "measure/generation.h"
 #include "measure/needle.h"
 #include "measure/perplexity.h"
-#include "measure/text_file.h"
+#include "options/compute.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
+#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
@@ -101,39 +102,32 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
   Progress progress("quality", steps * static_cast<int64_t>(formats.size() + 1));
   const auto perplexity = [&](const Spec& format, bool second_half) {
     PerplexityOptions options = extent.perplexity;
-    options.compress = format.evicts();
     options.second_half = second_half;
-    llama::Session session(engine.model, engine.context.get(), format);
-    return measure_perplexity(engine.model, session, tokens, options, progress);
+    return measure_perplexity(engine, format, tokens, options, progress);
   };
   const Spec fp16 = load_spec(engine.context.get(), "fp16");
   for (const Format& each : formats) {
     const Spec format = load_spec(engine.context.get(), each.quality);
     Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
-    row.perplexity = perplexity(format, format.evicts());
+    row.perplexity = perplexity(format, false);
     row.baseline = format.evicts() ? perplexity(fp16, true).perplexity
                    : rows.empty()  ? row.perplexity.perplexity
                                    : rows.front().perplexity.perplexity;
-    NeedleOptions needle = extent.needle;
-    if (format.evicts()) needle.compress = NeedleOptions::Compress::kAfterPrompt;
-    llama::Session session(engine.model, engine.context.get(), format);
-    row.needle = measure_needle(engine.model, engine.tokenizer, session, tokens, needle, progress);
+    row.needle = measure_needle(engine, format, tokens, extent.needle, progress);
     rows.push_back(std::move(row));
   }
 }
 
 void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<Row>& rows) {
-  Progress progress("speed", kTimingSteps * static_cast<int64_t>(rows.size() + 1));
   const llama::ContextHandle context = make_context(compute);
   const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
-  std::vector<TimedAttention> subjects;
-  for (const Row& row : rows) {
-    const Spec format = load_layer_spec(context.get(), row.format.speed, extent.attention.layer);
-    subjects.emplace_back(*device, context.get(), format, extent.attention);
-    progress.advance(kTimingSteps);
-  }
-  const std::vector<Timing> timings = time_interleaved(subjects, progress);
-  for (size_t i = 0; i < rows.size(); ++i) rows[i].attention = timings[i];
+  const AttentionShape& shape = extent.attention;
+  std::vector<std::string> specs;
+  for (const Row& row : rows) specs.push_back(row.format.speed);
+  const std::vector<BenchRow> timed = measure_rows("speed", specs, [&](const std::string& spec) {
+    return TimedAttention(*device, context.get(), load_layer_spec(context.get(), spec, shape.layer), shape);
+  });
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].attention = timed[i].timing;
 }
 
 std::vector<Sample> generate_samples(Engine& engine) {
@@ -246,7 +240,7 @@ void print_report_json(const Options& options, const Extent& extent, const Repor
 }
 
 void run(const Options& options) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const Extent& extent = options.quick ? kQuick : kFull;
   const std::filesystem::path directory = demo_model_directory();
   Engine engine(directory, options.compute);
@@ -264,7 +258,7 @@ void run(const Options& options) {
                             .schemes = weight_schemes(options),
                             .compute = options.compute};
   report.weights = weights.measure(tokens, kWithWeights);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.seconds = watch.seconds();
   if (options.json) return print_report_json(options, extent, report);
   print_report(extent, report);
 }
@@ -279,7 +273,7 @@ void add_demo(CLI::App& app) {
   add_device_options(*command, options->compute);
   command->add_flag("--quick", options->quick, "Measure less: a few seconds instead of up to a minute");
   command->add_flag("--trellis", options->trellis, "Weights in trellis codes too, which take minutes to find");
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

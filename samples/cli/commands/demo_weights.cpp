@@ -1,11 +1,11 @@
 #include "commands/demo_weights.h"
 
-#include "commands/spec.h"
-#include "measure/text_file.h"
+#include "options/spec.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
 #include "terminal/table.h"
 #include "terminal/temporary_directory.h"
+#include "terminal/text_file.h"
 #include "train/quantization.h"
 
 namespace cli {
@@ -24,8 +24,7 @@ PerplexityResult measure_with(Engine& engine, const std::string& kv, std::span<c
                               const PerplexityOptions& options) {
   Progress progress("quality", int64_t{options.windows} * options.context);
   const Spec format = load_spec(engine.context.get(), kv);
-  llama::Session session(engine.model, engine.context.get(), format);
-  return measure_perplexity(engine.model, session, tokens, options, progress);
+  return measure_perplexity(engine, format, tokens, options, progress);
 }
 
 double rise_percent(const WeightsRow& row, const WeightsRow& plain) {

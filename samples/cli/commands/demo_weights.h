@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "commands/compute.h"
 #include "measure/perplexity.h"
+#include "options/compute.h"
 
 namespace cli {
 

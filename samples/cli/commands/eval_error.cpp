@@ -1,27 +1,20 @@
 #include <memory>
 
 #include "commands/commands.h"
-#include "commands/compute.h"
-#include "commands/spec.h"
-#include "commands/usage_error.h"
 #include "measure/perplexity.h"
 #include "measure/storage_error.h"
-#include "measure/text_file.h"
+#include "options/model_options.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
+#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
 
-struct Options {
-  std::string model;
-  std::string weights;
+struct Options : ModelOptions {
   std::string text;
-  std::string kv;
   int32_t context = 2048;
   int32_t windows = 4;
-  ComputeOptions compute;
-  bool json = false;
 };
 
 void print_result(const Options& options, const std::vector<LayerError>& errors, size_t windows) {
@@ -50,23 +43,13 @@ void print_result(const Options& options, const std::vector<LayerError>& errors,
 }
 
 void run(const Options& options) {
-  Engine engine(options.model, options.compute, options.weights);
-  const int32_t positions = engine.model.config().max_positions;
-  if (options.context > positions) {
-    throw UsageError("--context " + std::to_string(options.context) + " exceeds the model's " +
-                     std::to_string(positions) + " positions");
-  }
+  Engine engine = options.load();
+  const llama::ModelConfig& config = engine.model.config();
+  check_context(options.context, config);
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
-  const auto context = static_cast<size_t>(options.context);
-  const int32_t count =
-      window_count(static_cast<int64_t>(tokens.size()), {.context = options.context, .windows = options.windows});
-  std::vector<std::span<const int32_t>> windows;
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-    windows.push_back(std::span(tokens).subspan(i * context, context));
-  }
+  const std::vector<std::span<const int32_t>> windows = first_windows(tokens, options.context, options.windows);
   const Spec format = load_spec(engine.context.get(), options.kv);
-  Progress progress("error",
-                    static_cast<int64_t>(windows.size() * context) * (1 + int64_t{engine.model.config().n_layers}));
+  Progress progress("error", static_cast<int64_t>(windows.size()) * options.context * (1 + config.n_layers));
   print_result(options, measure_storage_error(engine, format, windows, progress), windows.size());
 }
 
@@ -75,18 +58,15 @@ void run(const Options& options) {
 void add_eval_error(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("error", "Error of stored keys and values of a text, layer by layer");
   auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "Model directory")->required();
-  add_weights_option(*command, options->weights);
-  command->add_option("--text", options->text, "Text file; its tokens are used without BOS")->required();
+  add_model_options(*command, *options);
+  add_text_option(*command, options->text);
   command->add_option("--kv", options->kv, kSpecHelp)->required();
-  command->add_option("--context", options->context, "Tokens of a window")
-      ->check(CLI::Range(2, 1 << 24))
-      ->capture_default_str();
+  add_context_option(*command, options->context, 2, "Tokens of a window");
   command->add_option("--windows", options->windows, "At most the first N windows")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   add_compute_options(*command, options->compute);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

@@ -1,14 +1,13 @@
 #include <memory>
 
 #include "commands/commands.h"
-#include "commands/compute.h"
-#include "commands/spec.h"
-#include "commands/usage_error.h"
+#include "commands/eviction_report.h"
 #include "measure/eviction_quality.h"
-#include "measure/eviction_report.h"
 #include "measure/filler.h"
 #include "measure/perplexity.h"
-#include "measure/text_file.h"
+#include "options/model_options.h"
+#include "options/usage_error.h"
+#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
@@ -21,23 +20,15 @@ const std::vector<std::string>& all_methods() {
   return methods;
 }
 
-struct Options {
-  std::string model;
-  std::string weights;
+struct Options : ModelOptions {
   std::string text;
   std::vector<std::string> methods = all_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
-  std::string kv = "fp16";
   EvictionOptions measured;
-  ComputeOptions compute;
-  bool json = false;
 };
 
 void check(const Options& options, const llama::ModelConfig& config) {
-  if (options.measured.context > config.max_positions) {
-    throw UsageError("--context " + std::to_string(options.measured.context) + " exceeds the model's " +
-                     std::to_string(config.max_positions) + " positions");
-  }
+  check_context(options.measured.context, config);
   if (options.measured.windows == 0 && options.measured.needles == 0) {
     throw UsageError("--windows 0 and --needles 0 leave nothing to measure");
   }
@@ -57,19 +48,18 @@ std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
 }
 
 /// Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike.
-void measure(Engine& engine, const Options& options, std::span<const int32_t> tokens,
+void measure(const Engine& engine, const Options& options, const std::vector<std::span<const int32_t>>& windows,
              std::vector<EvictionQuality>& subjects) {
   const EvictionOptions& measured = options.measured;
   int64_t steps = 0;
   for (const EvictionQuality& subject : subjects) {
-    steps += measured.windows * subject.window_steps() + measured.needles * subject.needle_steps();
+    steps += static_cast<int64_t>(windows.size()) * subject.window_steps() + measured.needles * subject.needle_steps();
   }
   Progress progress("eviction", steps);
-  const auto context = static_cast<size_t>(measured.context);
-  for (size_t i = 0; i < static_cast<size_t>(measured.windows); ++i) {
+  for (size_t i = 0; i < windows.size(); ++i) {
     for (size_t turn = 0; turn < subjects.size(); ++turn) {
       const size_t subject = i % 2 == 0 ? turn : subjects.size() - 1 - turn;  // nobody is always the first
-      subjects[subject].add_window(tokens.subspan(i * context, context), progress);
+      subjects[subject].add_window(windows[i], progress);
     }
   }
   if (measured.needles == 0) return;
@@ -77,7 +67,7 @@ void measure(Engine& engine, const Options& options, std::span<const int32_t> to
       filler_tokens(engine, options.model, options.text, measured.context, measured.seed);
   const NeedleOptions needles{
       .context = measured.context, .samples = measured.needles, .seed = measured.seed, .chunk = measured.chunk};
-  NeedlePrompts prompts(engine.model.config(), engine.tokenizer, filler, needles);
+  NeedlePrompts prompts(engine, filler, needles);
   for (int32_t i = 0; i < measured.needles; ++i) {
     const NeedlePrompt prompt = prompts.next();
     for (EvictionQuality& subject : subjects) subject.add_needle(prompt, progress);
@@ -85,7 +75,7 @@ void measure(Engine& engine, const Options& options, std::span<const int32_t> to
 }
 
 void run(Options options) {
-  Engine engine(options.model, options.compute, options.weights);
+  Engine engine = options.load();
   check(options, engine.model.config());
   const std::vector<Spec> formats = load_formats(engine, options);
   EvictionReport report;
@@ -95,16 +85,17 @@ void run(Options options) {
   for (const std::string& text : options.budgets) report.budgets.push_back(parse_budget(text, report.window));
 
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
+  std::vector<std::span<const int32_t>> windows;
   if (options.measured.windows > 0) {
-    options.measured.windows = window_count(static_cast<int64_t>(tokens.size()),
-                                            {.context = options.measured.context, .windows = options.measured.windows});
+    windows = first_windows(tokens, options.measured.context, options.measured.windows);
+    options.measured.windows = static_cast<int32_t>(windows.size());
   }
   std::vector<EvictionQuality> subjects;
   for (size_t i = 0; i < formats.size(); ++i) {
     report.methods.push_back(i == 0 ? "full cache" : options.methods[i - 1]);
     subjects.emplace_back(engine, formats[i], i == 0 ? std::vector<Budget>{} : report.budgets, options.measured);
   }
-  measure(engine, options, tokens, subjects);
+  measure(engine, options, windows, subjects);
   report.measured = options.measured;
   if (options.json) return print_report_json(report, subjects);
   print_report(report, subjects);
@@ -115,8 +106,7 @@ void run(Options options) {
 void add_eval_eviction(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("eviction", "Methods of eviction beside the full cache, at several budgets");
   auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "Model directory")->required();
-  add_weights_option(*command, options->weights);
+  add_model_options(*command, *options);
   command->add_option("--text", options->text, "Text file, without BOS; needles hide in it too")->required();
   command->add_option("--methods", options->methods, "What to compare, separated by commas")
       ->delimiter(',')
@@ -127,13 +117,10 @@ void add_eval_eviction(CLI::App& eval) {
                    "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--kv", options->kv, std::string("Without eviction: ") + kSpecHelp)->capture_default_str();
+  add_kv_option(*command, options->kv, std::string("Without eviction: ") + kSpecHelp);
   EvictionOptions& measured = options->measured;
-  command
-      ->add_option("--context", measured.context,
-                   "Tokens of a window, whose first half is compressed and second half is scored, and of a needle")
-      ->check(CLI::Range(kMinContext, 1 << 24))
-      ->capture_default_str();
+  add_context_option(*command, measured.context, kMinContext,
+                     "Tokens of a window, whose first half is compressed and second half is scored, and of a needle");
   command->add_option("--windows", measured.windows, "At most the first N windows; 0: no perplexity")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
@@ -141,11 +128,9 @@ void add_eval_eviction(CLI::App& eval) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--seed", measured.seed, "Start of the random numbers")->capture_default_str();
-  command->add_option("--chunk", measured.chunk, "Tokens that enter the cache at once")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
+  add_chunk_option(*command, measured.chunk);
   add_compute_options(*command, options->compute);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

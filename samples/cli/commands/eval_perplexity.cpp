@@ -1,25 +1,18 @@
 #include <memory>
 
 #include "commands/commands.h"
-#include "commands/compute.h"
-#include "commands/spec.h"
-#include "commands/usage_error.h"
 #include "measure/perplexity.h"
-#include "measure/text_file.h"
+#include "options/model_options.h"
 #include "terminal/output.h"
+#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
 
-struct Options {
-  std::string model;
-  std::string weights;
+struct Options : ModelOptions {
   std::string text;
-  std::string kv = "fp16";
   PerplexityOptions perplexity;
-  ComputeOptions compute;
   bool per_window = false;
-  bool json = false;
 };
 
 void print_result(const Options& options, const PerplexityResult& result, const llama::Weights& weights) {
@@ -27,8 +20,7 @@ void print_result(const Options& options, const PerplexityResult& result, const 
     nlohmann::ordered_json object;
     object["perplexity"] = result.perplexity;
     object["tokens"] = result.tokens;
-    add_usage(object, result.usage);
-    add_weight_bits(object, weights);
+    add_sizes(object, result.usage, weights);
     object["tokens_per_second"] = result.tokens_per_second;
     object["windows"] = result.window_mean_nll.size();
     object["context"] = options.perplexity.context;
@@ -53,23 +45,17 @@ void print_result(const Options& options, const PerplexityResult& result, const 
 }
 
 PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
+  const PerplexityOptions& measured = options.perplexity;
   const Spec format = load_spec(engine.context.get(), options.kv);
-  llama::Session session(engine.model, engine.context.get(), format);
-  const int64_t windows = window_count(static_cast<int64_t>(tokens.size()), options.perplexity);
-  Progress progress("perplexity", windows * options.perplexity.context);
-  PerplexityOptions chosen = options.perplexity;
-  chosen.compress = format.evicts();
-  chosen.second_half = chosen.second_half || chosen.compress;
-  return measure_perplexity(engine.model, session, tokens, chosen, progress);
+  const size_t windows = first_windows(tokens, measured.context, measured.windows).size();
+  Progress progress("perplexity", static_cast<int64_t>(windows) * measured.context);
+  return measure_perplexity(engine, format, tokens, measured, progress);
 }
 
 void run(const Options& options) {
-  Engine engine(options.model, options.compute, options.weights);
+  Engine engine = options.load();
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
-  if (options.perplexity.context > engine.model.config().max_positions) {
-    throw UsageError("--context " + std::to_string(options.perplexity.context) + " exceeds the model's " +
-                     std::to_string(engine.model.config().max_positions) + " positions");
-  }
+  check_context(options.perplexity.context, engine.model.config());
   print_result(options, measure(engine, tokens, options), engine.model.weights());
 }
 
@@ -78,25 +64,20 @@ void run(const Options& options) {
 void add_eval_perplexity(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("perplexity", "Perplexity of a text, tokens seeing compressed pages");
   auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "Model directory")->required();
-  add_weights_option(*command, options->weights);
-  command->add_option("--text", options->text, "Text file; its tokens are used without BOS")->required();
-  command->add_option("--kv", options->kv, kSpecHelp)->capture_default_str();
-  command->add_option("--context", options->perplexity.context, "Tokens of a window")
-      ->check(CLI::Range(2, 1 << 24))
-      ->capture_default_str();
+  add_model_options(*command, *options);
+  add_text_option(*command, options->text);
+  add_kv_option(*command, options->kv);
+  add_context_option(*command, options->perplexity.context, 2, "Tokens of a window");
   command->add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
       ->check(CLI::Range(1, 1 << 30));
-  command->add_option("--chunk", options->perplexity.chunk, "Tokens that enter the cache at once")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
+  add_chunk_option(*command, options->perplexity.chunk);
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   command->add_flag(
       "--second-half", options->perplexity.second_half,
       "Score only the second half of each window; always so if --kv evicts, which happens between the halves");
   command->add_flag("--per-window", options->per_window, "Report every window too");
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

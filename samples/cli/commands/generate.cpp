@@ -1,29 +1,23 @@
-#include <chrono>
 #include <memory>
 #include <optional>
 
+#include "bench/stopwatch.h"
 #include "commands/commands.h"
-#include "commands/compute.h"
-#include "commands/spec.h"
-#include "commands/usage_error.h"
 #include "measure/generation.h"
+#include "options/model_options.h"
+#include "options/usage_error.h"
 #include "terminal/output.h"
 
 namespace cli {
 namespace {
 
-struct Options {
-  std::string model;
-  std::string weights;
+struct Options : ModelOptions {
   std::string prompt;
-  std::string kv = "fp16";
   int32_t max_tokens = 128;
   int32_t chunk = 32;
   double temperature = 0.0;
   double top_p = 0.95;
   uint64_t seed = 1;
-  ComputeOptions compute;
-  bool json = false;
 };
 
 std::vector<int32_t> prompt_tokens(const Engine& engine, const Options& options) {
@@ -45,7 +39,7 @@ std::span<const float> read_prompt(llama::Session& session, std::span<const int3
 }
 
 void run(const Options& options) {
-  Engine engine(options.model, options.compute, options.weights);
+  Engine engine = options.load();
   const Spec format = load_spec(engine.context.get(), options.kv);
   const std::vector<int32_t> prompt = prompt_tokens(engine, options);
   llama::Session session(engine.model, engine.context.get(), format);
@@ -56,7 +50,7 @@ void run(const Options& options) {
   if (!options.json) print_text(options.prompt);
   std::optional<Progress> progress;
   if (options.json) progress.emplace("text", options.max_tokens);
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const std::vector<int32_t> tokens =
       generate_tokens(engine.model.config(), session, logits, options.max_tokens, sampler, [&](int32_t token) {
         if (progress) {
@@ -66,7 +60,7 @@ void run(const Options& options) {
         }
         return true;
       });
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const double seconds = watch.seconds();
   if (!options.json) return print_text("\n");
 
   std::string text;
@@ -76,9 +70,8 @@ void run(const Options& options) {
   object["tokens"] = tokens;
   object["prompt_tokens"] = prompt.size();
   object["generated_tokens"] = tokens.size();
-  object["tokens_per_second"] = static_cast<double>(tokens.size()) / seconds.count();
-  add_usage(object, session.usage());
-  add_weight_bits(object, engine.model.weights());
+  object["tokens_per_second"] = static_cast<double>(tokens.size()) / seconds;
+  add_sizes(object, session.usage(), engine.model.weights());
   object["device"] = options.compute.device;
   print_json(object);
 }
@@ -88,13 +81,12 @@ void run(const Options& options) {
 void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Continue a text");
   auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "Model directory")->required();
-  add_weights_option(*command, options->weights);
+  add_model_options(*command, *options);
   command->add_option("--prompt", options->prompt, "Text to continue")->required();
   command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  command->add_option("--kv", options->kv, kSpecHelp)->capture_default_str();
+  add_kv_option(*command, options->kv);
   command->add_option("--temperature", options->temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
@@ -103,12 +95,10 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "With a temperature: start of the random numbers")
       ->capture_default_str();
-  command->add_option("--chunk", options->chunk, "Tokens of the prompt that enter the cache at once")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
+  add_chunk_option(*command, options->chunk, "Tokens of the prompt that enter the cache at once");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

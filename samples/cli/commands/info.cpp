@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "commands/commands.h"
-#include "commands/compute.h"
+#include "options/compute.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -100,7 +100,7 @@ void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "Version, backends and instruction sets");
   auto options = std::make_shared<Options>();
   add_compute_options(*command, options->compute);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

@@ -1,7 +1,8 @@
 #include <memory>
 
 #include "commands/commands.h"
-#include "commands/usage_error.h"
+#include "options/matrix_options.h"
+#include "options/model_options.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
@@ -81,7 +82,7 @@ void run(const Options& options) {
 void add_quantize(CLI::App& app) {
   CLI::App* command = app.add_subcommand("quantize", "Write the linear layers of a model in 1 to 8 bits");
   auto options = std::make_shared<Options>();
-  command->add_option("--model", options->model, "Model directory")->required();
+  add_model_option(*command, options->model);
   command
       ->add_option("--scheme", options->scheme,
                    "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75")
@@ -108,7 +109,7 @@ void add_quantize(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the rotation's signs")->capture_default_str();
   add_compute_options(*command, options->compute);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }
 

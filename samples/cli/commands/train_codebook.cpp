@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "commands/commands.h"
+#include "options/key_stages.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
 #include "terminal/table.h"
-#include "train/calibration.h"
 #include "train/codebook_training.h"
 #include "train/training.h"
 
@@ -81,9 +80,8 @@ void print_result(const Options& options, const TrainedCodebook& result, uint64_
   print_json(object);
 }
 
-CodebookTraining plan_training(const Engine& engine, const Options& options,
-                               const std::vector<std::vector<int32_t>>& texts) {
-  const llama::ModelConfig& config = engine.model.config();
+CodebookTraining plan_training(const TrainingInputs& inputs, const Options& options) {
+  const llama::ModelConfig& config = inputs.engine.model.config();
   CodebookTraining training;
   kvq_codebook_trainer_options_init(&training.options);
   training.options.key_stages = options.key_stages > 0 ? options.key_stages : key_stages(options.bits, config.head_dim);
@@ -95,9 +93,8 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
   training.options.value_rounds = options.value_rounds;
   training.options.key_norms = training.options.value_scope;
   training.options.seed = options.seed;
-  const int32_t window = calibration_window(config.max_positions, options.tokens);
-  training.windows = calibration_windows(texts, options.tokens, window);
-  training.note = describe_windows(options.texts, training.windows, window);
+  training.windows = inputs.texts.windows;
+  training.note = inputs.texts.note;
   training.partial = options.out + ".partial";
   return training;
 }
@@ -105,7 +102,7 @@ CodebookTraining plan_training(const Engine& engine, const Options& options,
 void run(const Options& options) {
   check_training(options, "train codebook");
   TrainingInputs inputs(options);
-  const CodebookTraining training = plan_training(inputs.engine, options, inputs.tokens);
+  const CodebookTraining training = plan_training(inputs, options);
   const TrainedCodebook result = train_codebook(inputs.engine, training);
 
   const std::vector<std::byte> file = llama::save_codebook(result.codebook.get());

@@ -3,12 +3,11 @@
 #include <sstream>
 
 #include "commands/commands.h"
-#include "commands/usage_error.h"
 #include "llama/mapped_file.h"
+#include "options/usage_error.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
 #include "terminal/table.h"
-#include "train/calibration.h"
 #include "train/router_training.h"
 #include "train/training.h"
 
@@ -117,8 +116,7 @@ void print_object(const Options& options, const TrainedRouter& result, uint64_t 
   print_json(object);
 }
 
-RouterTraining plan_training(const Engine& engine, const Options& options, const kvq_codebook* codebook,
-                             const std::vector<std::vector<int32_t>>& texts) {
+RouterTraining plan_training(const CalibrationTexts& texts, const Options& options, const kvq_codebook* codebook) {
   RouterTraining training;
   kvq_router_trainer_options_init(&training.options);
   training.options.method = find_method(options);
@@ -129,9 +127,8 @@ RouterTraining plan_training(const Engine& engine, const Options& options, const
   training.options.seed = options.seed;
   training.policy = policy_text(options);
   training.codebook = codebook;
-  const int32_t window = calibration_window(engine.model.config().max_positions, options.tokens);
-  training.windows = calibration_windows(texts, options.tokens, window);
-  training.note = describe_windows(options.texts, training.windows, window);
+  training.windows = texts.windows;
+  training.note = texts.note;
   return training;
 }
 
@@ -144,8 +141,7 @@ void run(const Options& options) {
   if (!options.codebook.empty()) {
     codebook = llama::load_codebook(inputs.engine.context.get(), llama::MappedFile(options.codebook).bytes());
   }
-  const TrainedRouter result =
-      train_router(inputs.engine, plan_training(inputs.engine, options, codebook.get(), inputs.tokens));
+  const TrainedRouter result = train_router(inputs.engine, plan_training(inputs.texts, options, codebook.get()));
   const std::vector<std::byte> file = llama::save_router(result.router.get());
   write_file(options.out, file);
   options.json ? print_object(options, result, file.size()) : print_table(options, result, file.size());

@@ -1,9 +1,9 @@
 #include "measure/eviction_quality.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "bench/stopwatch.h"
 #include "bench/timing.h"
 #include "measure/attention_error.h"
 #include "measure/generation.h"
@@ -16,9 +16,9 @@ constexpr size_t kComparedTokens = 32;  // after the prompt, whose attention is 
 
 template <typename Work>
 double seconds_of(Work&& work) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return watch.seconds();
 }
 
 void compress(llama::Session& session, int32_t budget) {
@@ -67,7 +67,7 @@ void EvictionQuality::add_needle(const NeedlePrompt& prompt, Progress& progress)
     llama::Session session = session_.fork();
     compress(session, row.needle_budget);
     if (options_.windows == 0) row.usage = session.usage();
-    row.found += finds_key(engine_.model.config(), engine_.tokenizer, session, logits, prompt.key) ? 1 : 0;
+    row.found += finds_key(engine_, session, logits, prompt.key) ? 1 : 0;
   }
   session_.clear();
 }

@@ -5,10 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "commands/budget.h"
-#include "commands/compute.h"
-#include "commands/spec.h"
 #include "measure/needle.h"
+#include "options/budget.h"
 #include "terminal/progress.h"
 
 namespace cli {

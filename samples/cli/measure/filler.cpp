@@ -5,7 +5,7 @@
 #include <random>
 #include <string_view>
 
-#include "measure/text_file.h"
+#include "terminal/text_file.h"
 
 namespace cli {
 namespace {

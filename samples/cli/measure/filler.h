@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "commands/compute.h"
+#include "options/engine.h"
 
 namespace cli {
 

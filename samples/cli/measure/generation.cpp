@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "terminal/interrupt.h"
+
 namespace cli {
 
 std::vector<int32_t> with_bos(const llama::ModelConfig& config, std::vector<int32_t> tokens) {
@@ -13,6 +15,7 @@ std::span<const float> prefill(llama::Session& session, std::span<const int32_t>
                                Progress& progress) {
   std::span<const float> logits;
   while (!tokens.empty()) {
+    Interrupt::check();
     const size_t n = std::min(static_cast<size_t>(chunk), tokens.size());
     logits = session.forward(tokens.first(n), false);
     tokens = tokens.subspan(n);

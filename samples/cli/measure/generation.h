@@ -14,7 +14,8 @@ namespace cli {
 /// BOS, if the model has one, and the tokens.
 std::vector<int32_t> with_bos(const llama::ModelConfig& config, std::vector<int32_t> tokens);
 
-/// Feed `tokens` in chunks of `chunk`, advancing `progress` by each; the logits of the last token.
+/// Feed `tokens` in chunks of `chunk`, advancing `progress` by each; the logits of the last token. Ends with an Error
+/// on an interruption.
 std::span<const float> prefill(llama::Session& session, std::span<const int32_t> tokens, int32_t chunk,
                                Progress& progress);
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "commands/usage_error.h"
 #include "measure/generation.h"
+#include "options/usage_error.h"
 
 namespace cli {
 namespace {
@@ -42,11 +42,11 @@ Fact make_fact(std::mt19937_64& random) {
 
 // BOS, filler with the fact at `depth` (0: first, 1: last), and the question: `size` tokens. Fact and question are
 // encoded by themselves, the space that this tokenizer puts in front of a text included, as in the models' training.
-std::vector<int32_t> make_prompt(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, const Fact& fact,
-                                 double depth, size_t size, std::span<const int32_t> filler, size_t filler_begin) {
-  const std::vector<int32_t> statement = tokenizer.encode(fact.statement());
-  const std::vector<int32_t> question = tokenizer.encode(fact.question());
-  std::vector<int32_t> prompt = with_bos(config, {});
+std::vector<int32_t> make_prompt(const Engine& engine, const Fact& fact, double depth, size_t size,
+                                 std::span<const int32_t> filler, size_t filler_begin) {
+  const std::vector<int32_t> statement = engine.tokenizer.encode(fact.statement());
+  const std::vector<int32_t> question = engine.tokenizer.encode(fact.question());
+  std::vector<int32_t> prompt = with_bos(engine.model.config(), {});
   const size_t needed = prompt.size() + statement.size() + question.size();
   if (size < needed) {
     throw UsageError("--context leaves " + std::to_string(size) + " tokens for the prompt, but the fact and the " +
@@ -65,9 +65,8 @@ std::vector<int32_t> make_prompt(const llama::ModelConfig& config, const llama::
 
 }  // namespace
 
-NeedlePrompts::NeedlePrompts(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer,
-                             std::span<const int32_t> filler, const NeedleOptions& options)
-    : config_(config), tokenizer_(tokenizer), filler_(filler), options_(options), random_(options.seed) {
+NeedlePrompts::NeedlePrompts(const Engine& engine, std::span<const int32_t> filler, const NeedleOptions& options)
+    : engine_(engine), filler_(filler), options_(options), random_(options.seed) {
   if (filler.empty()) throw llama::Error("the filler text has no tokens");
 }
 
@@ -76,35 +75,36 @@ NeedlePrompt NeedlePrompts::next() {
   const double depth = options_.samples > 1 ? static_cast<double>(index_) / (options_.samples - 1) : 0.5;
   ++index_;
   const auto size = static_cast<size_t>(options_.context - kAnswerTokens);
-  return {make_prompt(config_, tokenizer_, fact, depth, size, filler_, random_() % filler_.size()),
-          tokenizer_.encode(fact.question()).size(), fact.key};
+  return {make_prompt(engine_, fact, depth, size, filler_, random_() % filler_.size()),
+          engine_.tokenizer.encode(fact.question()).size(), fact.key};
 }
 
-bool finds_key(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, llama::Session& session,
-               std::span<const float> logits, const std::string& key) {
+bool finds_key(const Engine& engine, llama::Session& session, std::span<const float> logits, const std::string& key) {
   llama::Sampler greedy(0.0, 1.0, 0);
   std::string answer;
-  generate_tokens(config, session, logits, kAnswerTokens, greedy, [&](int32_t token) {
-    answer += tokenizer.decode_piece(token);
+  generate_tokens(engine.model.config(), session, logits, kAnswerTokens, greedy, [&](int32_t token) {
+    answer += engine.tokenizer.decode_piece(token);
     answer.erase(0, answer.find_first_not_of(' '));
     return answer.size() < kKeyDigits;
   });
   return answer.starts_with(key);
 }
 
-NeedleResult measure_needle(llama::Model& model, const llama::Tokenizer& tokenizer, llama::Session& session,
-                            std::span<const int32_t> filler, const NeedleOptions& options, Progress& progress) {
-  NeedlePrompts prompts(model.config(), tokenizer, filler, options);
+NeedleResult measure_needle(Engine& engine, const Spec& format, std::span<const int32_t> filler,
+                            const NeedleOptions& options, Progress& progress) {
+  const bool evicts = format.evicts();
+  llama::Session session(engine.model, engine.context.get(), format);
+  NeedlePrompts prompts(engine, filler, options);
   NeedleResult result;
   for (int32_t i = 0; i < options.samples; ++i) {
     const NeedlePrompt prompt = prompts.next();
     session.clear();
-    const size_t question = options.compress == NeedleOptions::Compress::kBeforeQuestion ? prompt.question : 0;
+    const size_t question = evicts && options.compress_before_question ? prompt.question : 0;
     const std::span<const int32_t> all = prompt.tokens;
     std::span<const float> logits = prefill(session, all.first(all.size() - question), options.chunk, progress);
-    if (options.compress != NeedleOptions::Compress::kNever) session.compress();
+    if (evicts) session.compress();
     if (question > 0) logits = prefill(session, all.last(question), options.chunk, progress);
-    const bool found = finds_key(model.config(), tokenizer, session, logits, prompt.key);
+    const bool found = finds_key(engine, session, logits, prompt.key);
     result.found_at.push_back(found);
     result.found += found ? 1 : 0;
   }

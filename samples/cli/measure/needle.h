@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "llama/model.h"
-#include "llama/tokenizer.h"
+#include "options/engine.h"
+#include "options/spec.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -18,8 +18,7 @@ struct NeedleOptions {
   int32_t samples = 20;
   uint64_t seed = 1;
   int32_t chunk = 32;
-  enum class Compress { kNever, kBeforeQuestion, kAfterPrompt };
-  Compress compress = Compress::kNever;  // when tokens are evicted, once a sample
+  bool compress_before_question = false;  // where tokens are evicted, once a sample; else after the whole prompt
 };
 
 struct NeedleResult {
@@ -40,15 +39,13 @@ struct NeedlePrompt {
 /// \param filler  tokens of prose, repeated as often as needed; each prompt begins elsewhere in it.
 class NeedlePrompts {
  public:
-  NeedlePrompts(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, std::span<const int32_t> filler,
-                const NeedleOptions& options);
+  NeedlePrompts(const Engine& engine, std::span<const int32_t> filler, const NeedleOptions& options);
 
   /// At most `options.samples` times.
   NeedlePrompt next();
 
  private:
-  const llama::ModelConfig& config_;
-  const llama::Tokenizer& tokenizer_;
+  const Engine& engine_;
   std::span<const int32_t> filler_;
   const NeedleOptions& options_;
   std::mt19937_64 random_;
@@ -56,14 +53,13 @@ class NeedlePrompts {
 };
 
 /// Whether greedy decoding from `logits`, those of a prompt's last token, gives all digits of the key.
-bool finds_key(const llama::ModelConfig& config, const llama::Tokenizer& tokenizer, llama::Session& session,
-               std::span<const float> logits, const std::string& key);
+bool finds_key(const Engine& engine, llama::Session& session, std::span<const float> logits, const std::string& key);
 
-/// Retrieval of a five-digit key from filler text, with the prompts of NeedlePrompts.
+/// Retrieval of a five-digit key from filler text on a cache of that format, with the prompts of NeedlePrompts.
 ///
 /// \param filler   as there.
 /// \param progress advances by the tokens of every prompt.
-NeedleResult measure_needle(llama::Model& model, const llama::Tokenizer& tokenizer, llama::Session& session,
-                            std::span<const int32_t> filler, const NeedleOptions& options, Progress& progress);
+NeedleResult measure_needle(Engine& engine, const Spec& format, std::span<const int32_t> filler,
+                            const NeedleOptions& options, Progress& progress);
 
 }  // namespace cli

@@ -1,10 +1,10 @@
 #include "measure/perplexity.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <string>
 
+#include "bench/stopwatch.h"
 #include "llama/model_math.h"
 #include "measure/generation.h"
 
@@ -35,13 +35,18 @@ double window_nll(llama::Model& model, llama::Session& session, std::span<const 
 
 }  // namespace
 
-int32_t window_count(int64_t tokens, const PerplexityOptions& options) {
-  const int64_t available = tokens / options.context;
-  if (available == 0) {
-    throw llama::Error("the text has " + std::to_string(tokens) + " tokens, fewer than one window of --context " +
-                       std::to_string(options.context));
+std::vector<std::span<const int32_t>> first_windows(std::span<const int32_t> tokens, int32_t context, int32_t most) {
+  const auto length = static_cast<size_t>(context);
+  if (tokens.size() < length) {
+    throw llama::Error("the text has " + std::to_string(tokens.size()) +
+                       " tokens, fewer than one window of --context " + std::to_string(context));
   }
-  return static_cast<int32_t>(options.windows > 0 ? std::min<int64_t>(options.windows, available) : available);
+  std::vector<std::span<const int32_t>> windows;
+  for (; tokens.size() >= length; tokens = tokens.subspan(length)) {
+    if (most > 0 && windows.size() == static_cast<size_t>(most)) break;
+    windows.push_back(tokens.first(length));
+  }
+  return windows;
 }
 
 double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
@@ -61,24 +66,30 @@ double score_rest(llama::Model& model, llama::Session& session, std::span<const 
 
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
                                     const PerplexityOptions& options, Progress& progress) {
-  const int32_t windows = window_count(static_cast<int64_t>(tokens.size()), options);
   const auto context = static_cast<size_t>(options.context);
-  const int64_t tokens_run = int64_t{windows} * options.context;
   const size_t scored = context - 1 - (options.second_half ? half_of(context) : 0);  // of a window
   PerplexityResult result;
   double sum = 0.0;
-  const auto begin = std::chrono::steady_clock::now();
-  for (size_t i = 0; i < static_cast<size_t>(windows); ++i) {
-    const double nll = window_nll(model, session, tokens.subspan(i * context, context), options, progress);
+  const Stopwatch watch;
+  for (const auto window : first_windows(tokens, options.context, options.windows)) {
+    const double nll = window_nll(model, session, window, options, progress);
     result.window_mean_nll.push_back(nll / static_cast<double>(scored));
     sum += nll;
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  result.tokens = static_cast<int64_t>(windows) * static_cast<int64_t>(scored);
+  const size_t windows = result.window_mean_nll.size();
+  result.tokens_per_second = static_cast<double>(windows * context) / watch.seconds();
+  result.tokens = static_cast<int64_t>(windows * scored);
   result.perplexity = std::exp(sum / static_cast<double>(result.tokens));
-  result.tokens_per_second = static_cast<double>(tokens_run) / seconds.count();
   result.usage = session.usage();
   return result;
+}
+
+PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,
+                                    PerplexityOptions options, Progress& progress) {
+  options.compress = format.evicts();
+  options.second_half = options.second_half || options.compress;
+  llama::Session session(engine.model, engine.context.get(), format);
+  return measure_perplexity(engine.model, session, tokens, options, progress);
 }
 
 }  // namespace cli

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "llama/model.h"
+#include "options/engine.h"
+#include "options/spec.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -15,7 +17,7 @@ struct PerplexityOptions {
   int32_t windows = 0;  // 0: all
   int32_t chunk = 32;
   bool second_half = false;  // score only tokens of each window's second half
-  bool compress = false;     // evict tokens once between the halves
+  bool compress = false;     // evict tokens once between the halves, which asks for second_half
 };
 
 struct PerplexityResult {
@@ -26,8 +28,9 @@ struct PerplexityResult {
   kvq_usage usage{};                    // of the last window, at its end
 };
 
-/// Number of windows that `options` takes from a text of `tokens` tokens; an Error if there is not even one.
-int32_t window_count(int64_t tokens, const PerplexityOptions& options);
+/// The windows of `context` tokens that a text begins with, at most `most` unless that is 0; an Error if there is not
+/// even one.
+std::vector<std::span<const int32_t>> first_windows(std::span<const int32_t> tokens, int32_t context, int32_t most);
 
 /// Where the half of a window that is scored begins.
 inline size_t half_of(size_t window) { return window / 2; }
@@ -42,5 +45,10 @@ double score_rest(llama::Model& model, llama::Session& session, std::span<const 
 /// by every token run.
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
                                     const PerplexityOptions& options, Progress& progress);
+
+/// The same on a cache of that format. One that evicts does so between the halves of each window, and only second
+/// halves are scored.
+PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,
+                                    PerplexityOptions options, Progress& progress);
 
 }  // namespace cli

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "measure/generation.h"
 #include "terminal/interrupt.h"
 
 namespace cli {
 namespace {
 
-constexpr size_t kChunk = 256;  // tokens that the model takes at once
+constexpr int32_t kChunk = 256;  // tokens that the model takes at once
 
 /// A sequence that is only stored and decoded.
 class Store {
@@ -89,11 +90,7 @@ std::vector<LayerError> measure_storage_error(Engine& engine, const Spec& format
     session.clear();
     exact.clear();
     stored.clear();
-    for (size_t begin = 0; begin < window.size(); begin += kChunk) {
-      const auto chunk = window.subspan(begin, std::min(kChunk, window.size() - begin));
-      session.forward(chunk, false);
-      progress.advance(static_cast<int64_t>(chunk.size()));
-    }
+    prefill(session, window, kChunk, progress);
     for (int32_t layer = 0; layer < config.n_layers; ++layer) {
       for (int32_t head = 0; head < config.kv_heads; ++head) {
         Interrupt::check();

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "commands/compute.h"
-#include "commands/spec.h"
+#include "options/engine.h"
+#include "options/spec.h"
 #include "terminal/progress.h"
 
 namespace cli {

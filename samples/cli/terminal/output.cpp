@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "llama/error.h"
+#include "llama/weights.h"
 
 namespace cli {
 
@@ -24,6 +25,12 @@ void add_usage(nlohmann::ordered_json& object, const kvq_usage& usage) {
   object["kv_bits"] = usage.bits_per_scalar;
   object["kv_bytes"] = kv_bytes(usage);
   object["fp16_kv_bytes"] = usage.plain_fp16_bytes;
+}
+
+void add_sizes(nlohmann::ordered_json& object, const kvq_usage& usage, const llama::Weights& weights) {
+  add_usage(object, usage);
+  object["weight_bits"] = weights.bits;
+  if (weights.linear_bits > 0.0) object["linear_weight_bits"] = weights.linear_bits;
 }
 
 std::string number_text(double value, int digits) {
@@ -56,6 +63,12 @@ std::string bytes_text(uint64_t bytes) {
 std::string usage_text(const kvq_usage& usage) {
   return bytes_text(kv_bytes(usage)) + " at " + number_text(usage.bits_per_scalar, 2) +
          " bits per scalar (plain FP16: " + bytes_text(usage.plain_fp16_bytes) + ")";
+}
+
+std::string weight_bits_text(const llama::Weights& weights) {
+  const std::string packed =
+      weights.linear_bits > 0.0 ? number_text(weights.linear_bits, 2) + " bits per weight in packed layers, " : "";
+  return packed + number_text(weights.bits, 2) + (packed.empty() ? " bits per weight" : " in all");
 }
 
 }  // namespace cli

@@ -5,6 +5,10 @@
 
 #include "kvq.h"
 
+namespace llama {
+struct Weights;
+}
+
 namespace cli {
 
 /// One JSON object on standard output. Bytes that are not UTF-8 become U+FFFD.
@@ -18,6 +22,9 @@ uint64_t kv_bytes(const kvq_usage& usage);
 
 /// Add `kv_bits`, `kv_bytes` and `fp16_kv_bytes`.
 void add_usage(nlohmann::ordered_json& object, const kvq_usage& usage);
+
+/// Add what add_usage does, `weight_bits` and, if layers are packed, `linear_weight_bits`.
+void add_sizes(nlohmann::ordered_json& object, const kvq_usage& usage, const llama::Weights& weights);
 
 /// For example "12.5 MiB".
 std::string bytes_text(uint64_t bytes);
@@ -33,5 +40,8 @@ std::string signed_percent(double percent);
 
 /// For example "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)".
 std::string usage_text(const kvq_usage& usage);
+
+/// For example "4.06 bits per weight in packed layers, 7.31 in all".
+std::string weight_bits_text(const llama::Weights& weights);
 
 }  // namespace cli

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "terminal/interrupt.h"
+#include "measure/generation.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
 
@@ -25,8 +25,7 @@ std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) 
   return taken;
 }
 
-}  // namespace
-
+/// The length of windows: 2048, or what a model or few tokens allow.
 int32_t calibration_window(int32_t max_positions, int64_t tokens) {
   constexpr int64_t kWindow = 2048;
   return static_cast<int32_t>(std::min<int64_t>({kWindow, max_positions, tokens}));
@@ -51,6 +50,7 @@ std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std:
   return windows;
 }
 
+/// A number that changes with any token.
 uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows) {
   uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001B3u; };
@@ -59,23 +59,6 @@ uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows) {
     for (const int32_t token : window) add(static_cast<uint32_t>(token));
   }
   return hash ^ hash >> 32;
-}
-
-void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label) {
-  constexpr size_t kChunk = 256;  // tokens that the model takes at once
-  int64_t tokens = 0;
-  for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
-  Progress progress(label, tokens);
-  for (std::span<const int32_t> window : windows) {
-    session.clear();
-    while (!window.empty()) {
-      Interrupt::check();
-      const auto chunk = window.first(std::min(kChunk, window.size()));
-      session.forward(chunk, false);
-      progress.advance(static_cast<int64_t>(chunk.size()));
-      window = window.subspan(chunk.size());
-    }
-  }
 }
 
 std::string describe_windows(const std::vector<std::string>& files,
@@ -88,6 +71,28 @@ std::string describe_windows(const std::vector<std::string>& files,
   }
   return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
          hexadecimal(fingerprint(windows)) + ")";
+}
+
+}  // namespace
+
+CalibrationTexts::CalibrationTexts(const std::vector<std::string>& files, const std::vector<std::string>& texts,
+                                   const llama::Tokenizer& tokenizer, const llama::ModelConfig& config,
+                                   int64_t wanted) {
+  for (const std::string& text : texts) tokens.push_back(tokenizer.encode(text));
+  const int32_t window = calibration_window(config.max_positions, wanted);
+  windows = calibration_windows(tokens, wanted, window);
+  note = describe_windows(files, windows, window);
+}
+
+void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label) {
+  constexpr int32_t kChunk = 256;  // tokens that the model takes at once
+  int64_t tokens = 0;
+  for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
+  Progress progress(label, tokens);
+  for (const std::span<const int32_t> window : windows) {
+    session.clear();
+    prefill(session, window, kChunk, progress);
+  }
 }
 
 }  // namespace cli

@@ -6,27 +6,28 @@
 #include <vector>
 
 #include "llama/model.h"
+#include "llama/tokenizer.h"
 
 namespace cli {
 
-/// The length of windows to train on: 2048, or what a model or a few tokens allow.
-int32_t calibration_window(int32_t max_positions, int64_t tokens);
+/// Texts to train on, in a model's tokens and in windows of 2048, or of what the model or few tokens allow.
+struct CalibrationTexts {
+  /// None.
+  CalibrationTexts() = default;
 
-/// Tokens to train on: about `tokens` in windows of `window`, as many from each text and spread evenly over it. Where a
-/// text is too short for its share, the others give more; one shorter than a window gives what it has. Windows of
-/// different texts alternate. Refer to `texts`.
-std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std::vector<int32_t>>& texts,
-                                                          int64_t tokens, int32_t window);
+  /// Takes about `wanted` tokens, as many from each text and spread evenly over it. Where a text is too short for its
+  /// share, the others give more; one shorter than a window gives what it has. Windows of different texts alternate.
+  /// \param files  names of the texts.
+  CalibrationTexts(const std::vector<std::string>& files, const std::vector<std::string>& texts,
+                   const llama::Tokenizer& tokenizer, const llama::ModelConfig& config, int64_t wanted);
+
+  std::vector<std::vector<int32_t>> tokens;  // of each text
+  std::vector<std::span<const int32_t>> windows;
+  std::string note;  // in words; the same only for the same tokens in the same windows
+};
 
 /// Run a model over windows, each from an empty session, for what the session's observers see. Ends with an Error on an
 /// interruption. \param label  of the progress bar.
 void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label);
-
-/// A number that changes with any token.
-uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows);
-
-/// What was trained on, in words: the same only for the same tokens in the same windows. `files`: the texts' names.
-std::string describe_windows(const std::vector<std::string>& files,
-                             const std::vector<std::span<const int32_t>>& windows, int32_t window);
 
 }  // namespace cli

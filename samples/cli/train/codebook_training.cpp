@@ -1,15 +1,13 @@
 #include "train/codebook_training.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-
+#include "bench/stopwatch.h"
 #include "llama/mapped_file.h"
 #include "terminal/interrupt.h"
 #include "terminal/output_file.h"
 #include "terminal/progress.h"
 #include "train/calibration.h"
-#include "train/training.h"
+#include "train/training_bar.h"
 
 namespace cli {
 namespace {
@@ -69,7 +67,6 @@ void train_layer(kvq_codebook_trainer* trainer, int32_t layer, Progress& bar) {
 }
 
 TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {
-  using Clock = std::chrono::steady_clock;
   const int32_t n_layers = engine.model.config().n_layers;
   const llama::CodebookTrainerHandle trainer = make_trainer(engine, training);
   resume(engine.context.get(), trainer.get(), training.partial);
@@ -84,9 +81,9 @@ TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {
       bar.advance(kLayerSteps);
       continue;
     }
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch watch;
     train_layer(trainer.get(), i, bar);
-    result.layer_seconds[layer] = std::chrono::duration<double>(Clock::now() - begin).count();
+    result.layer_seconds[layer] = watch.seconds();
     write_file(training.partial, llama::save_codebook(llama::trainer_result(trainer.get()).get()));
   }
   result.codebook = llama::trainer_result(trainer.get());
@@ -94,11 +91,6 @@ TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {
 }
 
 }  // namespace
-
-int32_t key_stages(int32_t bits, int32_t head_dim) {
-  constexpr double kIndexBits = 6.0;
-  return std::max(static_cast<int32_t>(std::lround(bits * (head_dim / 2) / kIndexBits)), 1);
-}
 
 TrainedCodebook train_codebook(Engine& engine, const CodebookTraining& training) {
   const Interrupt interrupt;

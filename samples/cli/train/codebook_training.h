@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "commands/compute.h"
 #include "llama/handles.h"
+#include "options/engine.h"
 
 namespace cli {
 
@@ -17,9 +17,6 @@ struct CodebookTraining {
   std::string note;
   std::filesystem::path partial;  // where finished layers are kept until all are
 };
-
-/// Stages of 64 codes for `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128.
-int32_t key_stages(int32_t bits, int32_t head_dim);
 
 struct TrainedCodebook {
   llama::CodebookHandle codebook;

@@ -1,6 +1,6 @@
 #include "train/hessian_collection.h"
 
-#include "measure/text_file.h"
+#include "options/engine.h"
 #include "terminal/output.h"
 #include "train/calibration.h"
 
@@ -15,17 +15,6 @@ void require_memory(uint64_t needed, size_t layers) {
 }
 
 }  // namespace
-
-CalibrationTexts::CalibrationTexts(const std::filesystem::path& model, const std::vector<std::string>& files,
-                                   int64_t tokens_wanted, const llama::ModelConfig& config) {
-  if (files.empty()) return;
-  const std::vector<std::string> contents = read_corpora(files);
-  const llama::Tokenizer tokenizer(model / "tokenizer.json");
-  for (const std::string& text : contents) tokens.push_back(tokenizer.encode(text));
-  const int32_t window = calibration_window(config.max_positions, tokens_wanted);
-  windows = calibration_windows(tokens, tokens_wanted, window);
-  note = describe_windows(files, windows, window);
-}
 
 llama::Hessians collect_hessians(const std::filesystem::path& model, const ComputeOptions& compute,
                                  std::span<const llama::LinearLayer> layers,

@@ -1,17 +1,18 @@
 #include "train/quantization.h"
 
 #include <algorithm>
-#include <chrono>
 
-#include "commands/usage_error.h"
+#include "bench/stopwatch.h"
 #include "llama/mapped_file.h"
 #include "llama/safetensors.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
+#include "terminal/text_file.h"
+#include "train/calibration.h"
 #include "train/hessian_collection.h"
 #include "train/partial_matrices.h"
-#include "train/training.h"
+#include "train/training_bar.h"
 
 namespace cli {
 namespace {
@@ -64,7 +65,6 @@ class Quantizer {
         context_(make_context(quantization.compute)) {}
 
   QuantizedLayer run(const llama::LinearLayer& layer, Progress& progress) const {
-    using Clock = std::chrono::steady_clock;
     const std::vector<float> weights = read_tensor(checkpoint_, layer.name + ".weight", {layer.out, layer.in});
     TrainingBar bar(progress, layer.out * layer.in);
     QuantizedLayer result{.layer = layer, .squares = sum_of_squares(weights)};
@@ -72,10 +72,10 @@ class Quantizer {
     if (partial_.holds(layer.name)) {
       matrix = load(layer.name);
     } else {
-      const Clock::time_point begin = Clock::now();
+      const Stopwatch watch;
       const std::vector<float> hessian = hessians_ != nullptr ? hessians_->of(layer) : std::vector<float>();
       matrix = quantize_layer(context_.get(), checkpoint_, layer, weights, options(hessian), bar);
-      result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      result.seconds = watch.seconds();
       partial_.keep(layer.name, llama::save_matrix(matrix.get(), layer.name));
     }
     const qp_matrix_info info = llama::describe_matrix(matrix.get());
@@ -172,6 +172,13 @@ QuantizedModel quantize(const Quantization& quantization, const PartialMatrices&
   return result;
 }
 
+CalibrationTexts hessian_texts(const Quantization& quantization, const llama::ModelConfig& config) {
+  if (quantization.hessian_texts.empty()) return {};
+  const std::vector<std::string> contents = read_corpora(quantization.hessian_texts);
+  const llama::Tokenizer tokenizer(std::filesystem::path(quantization.model) / "tokenizer.json");
+  return {quantization.hessian_texts, contents, tokenizer, config, quantization.hessian_tokens};
+}
+
 double weighted_mean(const std::vector<QuantizedLayer>& layers, double QuantizedLayer::*value) {
   double sum = 0.0;
   double weights = 0.0;
@@ -204,18 +211,11 @@ double QuantizedModel::seconds() const {
   return sum;
 }
 
-void check_scheme(const std::string& scheme) {
-  if (qp_scheme_bits(scheme.c_str()) > 0.0) return;
-  std::string names;
-  for (int32_t i = 0; i < qp_scheme_count(); ++i) names += (i == 0 ? "" : ", ") + std::string(qp_scheme_name(i));
-  throw UsageError("--scheme " + scheme + ": not one of " + names);
-}
-
 QuantizedModel quantize_model(const Quantization& quantization) {
   const llama::ModelConfig config = llama::load_config(quantization.model);
   const llama::Checkpoint checkpoint(quantization.model);
   const std::vector<llama::LinearLayer> layers = all_linear_layers(config);
-  const CalibrationTexts texts(quantization.model, quantization.hessian_texts, quantization.hessian_tokens, config);
+  const CalibrationTexts texts = hessian_texts(quantization, config);
   const PartialMatrices partial(quantization.partial(), made_with(quantization, checkpoint.fingerprint(), texts.note));
   const Interrupt interrupt;
   try {

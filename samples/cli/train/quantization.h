@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "commands/compute.h"
 #include "llama/linear_layers.h"
+#include "options/compute.h"
 
 namespace cli {
 
@@ -47,9 +47,6 @@ struct QuantizedModel {
   double proxy_error() const;  // mean over the weights
   double seconds() const;
 };
-
-/// A UsageError that lists all schemes if `scheme` is none.
-void check_scheme(const std::string& scheme);
 
 /// Quantize the linear layers of a model and write them with its other tensors to `quantization.out`. Finished matrices
 /// are kept in `partial()` meanwhile, which stays after an interruption and every other failure, and is taken up.

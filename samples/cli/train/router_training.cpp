@@ -1,11 +1,10 @@
 #include "train/router_training.h"
 
-#include <chrono>
-
+#include "bench/stopwatch.h"
 #include "measure/perplexity.h"
 #include "terminal/interrupt.h"
 #include "terminal/progress.h"
-#include "train/training.h"
+#include "train/training_bar.h"
 
 namespace cli {
 namespace {
@@ -68,22 +67,21 @@ void collect(Engine& engine, kvq_router_trainer* trainer, const RouterTraining& 
 }  // namespace
 
 TrainedRouter train_router(Engine& engine, const RouterTraining& training) {
-  using Clock = std::chrono::steady_clock;
   const Interrupt interrupt;
   const llama::RouterTrainerHandle trainer = make_trainer(engine, training);
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch collecting;
   const double loss = training.options.method == KVQ_ROUTER_PAPER ? measure_loss(engine, training) : 0.0;
   collect(engine, trainer.get(), training);
-  const Clock::time_point collected = Clock::now();
+  const double label_seconds = collecting.seconds();
+  const Stopwatch running;
   Progress bar("training", kTrainSteps);
   TrainingBar progress(bar, kTrainSteps);
   llama::checked([&](kvq_error* error) {
     return kvq_router_trainer_run(trainer.get(), loss, TrainingBar::hook, &progress, error);
   });
-  TrainedRouter result{.router = llama::trainer_result(trainer.get())};
-  result.label_seconds = std::chrono::duration<double>(collected - begin).count();
-  result.training_seconds = std::chrono::duration<double>(Clock::now() - collected).count();
-  return result;
+  return {.router = llama::trainer_result(trainer.get()),
+          .label_seconds = label_seconds,
+          .training_seconds = running.seconds()};
 }
 
 }  // namespace cli

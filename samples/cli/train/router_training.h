@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "commands/compute.h"
 #include "llama/handles.h"
+#include "options/engine.h"
 
 namespace cli {
 

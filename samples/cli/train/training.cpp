@@ -1,15 +1,14 @@
 #include "train/training.h"
 
-#include <algorithm>
-
-#include "commands/usage_error.h"
-#include "measure/text_file.h"
-#include "terminal/interrupt.h"
+#include "options/model_options.h"
+#include "options/usage_error.h"
 #include "terminal/output_file.h"
+#include "terminal/text_file.h"
 
 namespace cli {
+
 void add_training_inputs(CLI::App& command, TrainingOptions& options) {
-  command.add_option("--model", options.model, "Model directory")->required();
+  add_model_option(command, options.model);
   command.add_option("--text", options.texts, "Text file; give several to mix them evenly")
       ->required()
       ->take_all()
@@ -26,7 +25,7 @@ void add_training_options(CLI::App& command, TrainingOptions& options, const std
   command.add_option("--device", options.compute.device, "Only cpu")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  command.add_flag("--json", options.json, "Print one JSON object");
+  add_json_flag(command, options.json);
 }
 
 void check_training(const TrainingOptions& options, const std::string& name) {
@@ -37,21 +36,8 @@ void check_training(const TrainingOptions& options, const std::string& name) {
 }
 
 TrainingInputs::TrainingInputs(const TrainingOptions& options)
-    : contents(read_corpora(options.texts)), engine(options.model, options.compute) {
-  for (const std::string& text : contents) tokens.push_back(engine.tokenizer.encode(text));
-}
-
-int32_t TrainingBar::hook(void* user, double done) {
-  auto& self = *static_cast<TrainingBar*>(user);
-  self.advance_to(std::min(static_cast<int64_t>(done * static_cast<double>(self.total_)), self.total_));
-  return Interrupt::requested() ? 1 : 0;
-}
-
-void TrainingBar::finish() { advance_to(total_); }
-
-void TrainingBar::advance_to(int64_t steps) {
-  bar_->advance(steps - steps_);
-  steps_ = steps;
-}
+    : contents(read_corpora(options.texts)),
+      engine(options.model, options.compute),
+      texts(options.texts, contents, engine.tokenizer, engine.model.config(), options.tokens) {}
 
 }  // namespace cli

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "commands/compute.h"
-#include "terminal/progress.h"
+#include "options/compute.h"
+#include "options/engine.h"
+#include "train/calibration.h"
 
 namespace cli {
 
@@ -30,31 +31,13 @@ void add_training_options(CLI::App& command, TrainingOptions& options, const std
 /// A UsageError unless the device is the CPU, an Error unless --out can be written. `name`: of the command.
 void check_training(const TrainingOptions& options, const std::string& name);
 
-/// The model, and the tokens of every text; texts are read first, which takes less time.
+/// The model and the texts, which are read first because that takes less time.
 struct TrainingInputs {
   explicit TrainingInputs(const TrainingOptions& options);
 
-  std::vector<std::string> contents;
+  std::vector<std::string> contents;  // of the files
   Engine engine;
-  std::vector<std::vector<int32_t>> tokens;
-};
-
-/// Moves a bar by `total` steps while the library trains something, and ends that on an interruption.
-class TrainingBar {
- public:
-  TrainingBar(Progress& bar, int64_t total) : bar_(&bar), total_(total) {}
-
-  /// A kvq_progress_hook; `user` is a TrainingBar.
-  static int32_t hook(void* user, double done);
-  /// The steps that are left.
-  void finish();
-
- private:
-  void advance_to(int64_t steps);
-
-  Progress* bar_;
-  int64_t total_;
-  int64_t steps_ = 0;
+  CalibrationTexts texts;
 };
 
 }  // namespace cli

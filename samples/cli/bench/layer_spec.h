@@ -3,7 +3,7 @@
 #include <string>
 
 #include "bench/random_layer.h"
-#include "commands/spec.h"
+#include "options/spec.h"
 
 namespace cli {
 

@@ -1,10 +1,28 @@
-#include "commands/matrix_shape.h"
+#include "options/matrix_options.h"
 
 #include <charconv>
 
-#include "commands/usage_error.h"
+#include "kvq.h"
+#include "options/usage_error.h"
 
 namespace cli {
+
+CLI::Option* add_schemes_option(CLI::App& command, std::vector<std::string>& schemes, const std::string& help) {
+  return command.add_option("--scheme", schemes, help)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void check_scheme(const std::string& scheme) {
+  if (qp_scheme_bits(scheme.c_str()) > 0.0) return;
+  std::string names;
+  for (int32_t i = 0; i < qp_scheme_count(); ++i) names += (i == 0 ? "" : ", ") + std::string(qp_scheme_name(i));
+  throw UsageError("--scheme " + scheme + ": not one of " + names);
+}
+
+void add_shape_option(CLI::App& command, std::string& shape) {
+  command.add_option("--shape", shape, "Outputs and inputs of the layer")->capture_default_str();
+}
 
 MatrixShape parse_matrix_shape(const std::string& text) {
   constexpr int64_t kMostRows = int64_t{1} << 24;

@@ -1,11 +1,11 @@
-#include "commands/layer_spec.h"
+#include "bench/layer_spec.h"
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
-#include "commands/usage_error.h"
-#include "train/codebook_training.h"
+#include "options/key_stages.h"
+#include "options/usage_error.h"
 
 namespace cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "measure/eviction_report.h"
+#include "commands/eviction_report.h"
 
 #include <cmath>
 #include <optional>

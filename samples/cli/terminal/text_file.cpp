@@ -1,4 +1,4 @@
-#include "measure/text_file.h"
+#include "terminal/text_file.h"
 
 #include <cerrno>
 #include <cstdio>

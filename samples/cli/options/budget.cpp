@@ -1,10 +1,10 @@
-#include "commands/budget.h"
+#include "options/budget.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
-#include "commands/usage_error.h"
+#include "options/usage_error.h"
 
 namespace cli {
 namespace {

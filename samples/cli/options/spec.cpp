@@ -1,4 +1,4 @@
-#include "commands/spec.h"
+#include "options/spec.h"
 
 #include <charconv>
 #include <filesystem>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "commands/usage_error.h"
-#include "measure/text_file.h"
+#include "options/usage_error.h"
+#include "terminal/text_file.h"
 
 namespace cli {
 namespace {

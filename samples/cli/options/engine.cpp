@@ -1,0 +1,39 @@
+#include "options/engine.h"
+
+#include "llama/cuda_module.h"
+#include "options/usage_error.h"
+
+namespace cli {
+namespace {
+
+// nullptr: the model's own threads.
+std::unique_ptr<llama::Device> make_device(const ComputeOptions& options) {
+  return options.device == "cuda" ? llama::make_cuda_device(options.device_index) : nullptr;
+}
+
+llama::ContextHandle make_model_context(const ComputeOptions& options, llama::ThreadPool& threads) {
+  kvq_context_options context = context_options(options);
+  context.parallel_for = llama::ThreadPool::parallel_for_hook;
+  context.parallel_for_user = &threads;
+  return llama::make_context(context);
+}
+
+std::optional<llama::WeightsFile> weights_file(const ComputeOptions& options, const std::string& path,
+                                               kvq_context* context) {
+  if (path.empty()) return {};
+  if (options.device != "cpu") {
+    throw UsageError("--weights " + path + ": packed weights run on the CPU only so far, not with --device " +
+                     options.device);
+  }
+  return llama::WeightsFile{path, context};
+}
+
+}  // namespace
+
+Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options, const std::string& weights)
+    : threads(std::make_shared<llama::ThreadPool>(options.threads)),
+      context(make_model_context(options, *threads)),
+      model(directory, threads, make_device(options), weights_file(options, weights, context.get())),
+      tokenizer(directory / "tokenizer.json") {}
+
+}  // namespace cli

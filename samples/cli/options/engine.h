@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "llama/handles.h"
+#include "llama/model.h"
+#include "llama/tokenizer.h"
+#include "options/compute.h"
+
+namespace cli {
+
+/// A model with its tokenizer and a context that computes where the model does: on its threads, or on its GPU.
+struct Engine {
+  /// \param weights  a file of `kvq quantize` to take the weights from; empty: those in the directory.
+  Engine(const std::filesystem::path& directory, const ComputeOptions& options, const std::string& weights = {});
+
+  std::shared_ptr<llama::ThreadPool> threads;
+  llama::ContextHandle context;
+  llama::Model model;
+  llama::Tokenizer tokenizer;
+};
+
+}  // namespace cli

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "options/engine.h"
+#include "options/spec.h"
+
+namespace cli {
+
+/// What every command that runs a model on a cache can be told.
+struct ModelOptions {
+  std::string model;    // directory
+  std::string weights;  // a file of `kvq quantize` to take the weights from; empty: those in the directory
+  std::string kv = "fp16";
+  ComputeOptions compute;
+  bool json = false;
+
+  Engine load() const { return Engine(model, compute, weights); }
+};
+
+/// Add `--model`.
+void add_model_option(CLI::App& command, std::string& model);
+
+/// Add `--model` and `--weights`.
+void add_model_options(CLI::App& command, ModelOptions& options);
+
+/// Add `--text`, the file to evaluate a model on.
+void add_text_option(CLI::App& command, std::string& text);
+
+/// Add `--kv`, whose value is the default.
+void add_kv_option(CLI::App& command, std::string& kv, const std::string& help = kSpecHelp);
+
+/// Add `--context`, whose value is the default.
+void add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help);
+
+/// Add `--chunk`, whose value is the default.
+void add_chunk_option(CLI::App& command, int32_t& chunk,
+                      const std::string& help = "Tokens that enter the cache at once");
+
+/// A UsageError if the model has fewer positions.
+void check_context(int32_t context, const llama::ModelConfig& config);
+
+}  // namespace cli

@@ -1,0 +1,59 @@
+#include "trainer_fixture.h"
+
+const char kExperts[] = "{version: 1, router: {experts: [fp16, int4, int2]}}";
+
+kvq_codebook_trainer_options small_codebook_options(void) {
+  kvq_codebook_trainer_options options = small_trainer_options();
+  options.value_scope = KVQ_SCOPE_HEAD;
+  options.value_rounds = 2;
+  options.seed = 5;
+  options.note = "small";
+  return options;
+}
+
+kvq_codebook_trainer* new_codebook_trainer(kvq_context* context, const kvq_codebook_trainer_options* options) {
+  kvq_codebook_trainer* trainer = NULL;
+  ACCEPTED(kvq_codebook_trainer_create(context, options, &trainer, err));
+  return trainer;
+}
+
+kvq_router_trainer_options small_router_options(void) {
+  kvq_router_trainer_options options;
+  kvq_router_trainer_options_init(&options);
+  options.sharing = 2;
+  options.epochs = 2;
+  options.mean_bits = 8.0;
+  options.seed = 5;
+  options.note = "small";
+  return options;
+}
+
+kvq_router_trainer* new_router_trainer(kvq_context* context, const kvq_router_trainer_options* options) {
+  const kvq_cache_options cache = small_cache_options();
+  kvq_policy* policy = load_policy(context, kExperts);
+  kvq_router_trainer* trainer = NULL;
+  ACCEPTED(kvq_router_trainer_create(context, &cache, policy, options, &trainer, err));
+  kvq_policy_destroy(policy);
+  return trainer;
+}
+
+void fill_text(text_tensors* t, uint32_t seed) {
+  fill_tensor(t->q, kTextQueryScalars, seed);
+  fill_tensor(t->k, kTextScalars, seed + 1);
+  fill_tensor(t->v, kTextScalars, seed + 2);
+}
+
+kvq_status add_text(kvq_router_trainer* trainer, int32_t layer, uint32_t text, int32_t n) {
+  static text_tensors t;
+  fill_text(&t, 100 * text + 10 * (uint32_t)layer);
+  return kvq_router_trainer_add(trainer, layer, n, t.q, t.k, t.v, KVQ_F32, err);
+}
+
+kvq_context* threaded_context(int32_t n_threads) {
+  kvq_context_options options;
+  kvq_context* context = NULL;
+  kvq_context_options_init(&options);
+  options.n_threads = n_threads;
+  ACCEPTED(kvq_context_create(&options, &context, err));
+  return context;
+}
