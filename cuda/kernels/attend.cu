@@ -1,8 +1,3 @@
-#include "kernels/attend_outputs.cuh"
-#include "kernels/attend_queries.cuh"
-#include "kernels/attend_scores.cuh"
-#include "kernels/attend_units.cuh"
-#include "kernels/attend_values.cuh"
 #include "kernels/attend_walk.cuh"
 
 #include <algorithm>
@@ -17,7 +12,8 @@ template <int DP, bool kFull, int NT>
 __global__ void __launch_bounds__(32 * kMaxWarps, 1) attend_kernel(const __grid_constant__ AttendArguments arguments) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared<DP, NT>*>(memory);
-  Block<DP, kFull, NT>(arguments, shared, memory + kSharedHeader<DP, NT>).run();
+  const Rings rings{memory + kSharedHeader<DP, NT>, arguments.ring_bytes};
+  run_block(Block<Geometry<DP, kFull, NT>>{arguments, shared, rings, {arguments.head_dim}, this_lane()});
 }
 
 /// One instantiation.

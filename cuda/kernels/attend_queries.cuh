@@ -1,111 +1,62 @@
 // Queries: rotated, scaled and rounded to halves in shared memory.
 #pragma once
 
-#include "kernels/attend_block.cuh"
+#include "kernels/attend_units.cuh"
+#include "kernels/attend_visibility.cuh"
+#include "kernels/copies.cuh"
+#include "kernels/rope.cuh"
 
 namespace kvq::cuda {
 
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::rows_of(const Unit& unit) const {
-  return min(kRows, sequence_of(unit).query_count * static_cast<int32_t>(a_.group.number) - unit.first_row);
+/// A query row on its way to shared memory: pairs of channels lane + 32 · i as they are stored, their frequencies
+/// and the query's position.
+template <typename G>
+struct QueryRow {
+  static constexpr int32_t kPairs = G::kWidth / 64;
+
+  uint32_t bits[kPairs][2];
+  float inv_freq[kPairs];
+  int32_t position;
+};
+
+/// Channel `which` of pair `pair`: rotated pairs first, then neighbours.
+__device__ __forceinline__ int32_t pair_channel(const AttendArguments& arguments, int32_t pair, int32_t which) {
+  const bool half = arguments.rope_pairing == 1 && 2 * pair < arguments.rotary_dim;
+  return half ? pair + which * (arguments.rotary_dim / 2) : 2 * pair + which;
 }
 
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::position_in_page(const Unit& unit, const DevicePage& page,
-                                                                          int32_t index, int32_t slot) const {
-  if (page.has_positions == 0) return page.first_position + slot;
-  const SequenceView& view = sequence_of(unit).view;
-  return view.positions[(static_cast<int64_t>(unit.head) * view.capacity + index) * kSlots + slot];
-}
-
-/// Position of query `query` of the unit's sequence.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::query_position(const Unit& unit, int32_t query) const {
-  if (a_.query_positions != nullptr) return a_.query_positions[sequence_of(unit).query_begin + query];
-  if (sequence_of(unit).last_position >= 0) {
-    return sequence_of(unit).last_position - (sequence_of(unit).query_count - 1 - query);
-  }
-  const SequenceView& view = sequence_of(unit).view;
-  if (sequence_of(unit).query_count == 1) return view.heads[unit.head].next_position - 1;
-  const DevicePage* pages = view.pages + static_cast<int64_t>(unit.head) * view.capacity;
-  int32_t back = sequence_of(unit).query_count - query;
-  for (int32_t i = page_count(unit) - 1; i >= 0; --i) {
-    const DevicePage page = pages[i];
-    if (back <= page.count) return position_in_page(unit, page, i, page.count - back);
-    back -= page.count;
-  }
-  return 0;
-}
-
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::load_row(const Unit& unit, int32_t row, QueryRow& to) const {
-  const bool exists = row < rows_;
-  const int32_t shift = element_shift(a_.q_dtype);
-  const auto* elements = static_cast<const uint8_t*>(a_.q) + (row_offset(unit, exists ? row : 0) << shift);
+/// Ask for row `row` of the unit's `rows`; zeros if there is no such row.
+template <typename G>
+__device__ __forceinline__ void load_row(const Block<G>& block, const Unit& unit, int32_t rows, int32_t row,
+                                         QueryRow<G>& to) {
+  const AttendArguments& arguments = block.arguments;
+  const bool exists = row < rows;
+  const int32_t shift = element_shift(arguments.q_dtype);
+  const int64_t at = row_offset(arguments, unit, exists ? row : 0);
+  const auto* elements = static_cast<const uint8_t*>(arguments.q) + (at << shift);
 #pragma unroll
-  for (int32_t i = 0; i < kPairs; ++i) {
-    const int32_t pair = lane_ + 32 * i;
-    const bool inside = exists && (kFull || 2 * pair < a_.head_dim);
+  for (int32_t i = 0; i < QueryRow<G>::kPairs; ++i) {
+    const int32_t pair = block.lane.index + 32 * i;
+    const bool inside = exists && block.geometry.has_channel(2 * pair);
 #pragma unroll
     for (int32_t c = 0; c < 2; ++c) {
-      to.bits[i][c] = read_bits(elements + (pair_channel(pair, c) << shift), a_.q_dtype, inside);
+      to.bits[i][c] = read_bits(elements + (pair_channel(arguments, pair, c) << shift), arguments.q_dtype, inside);
     }
-    to.inv_freq[i] = 2 * pair < a_.rotary_dim ? __ldg(a_.inv_freq + pair) : 0.0F;
+    to.inv_freq[i] = 2 * pair < arguments.rotary_dim ? __ldg(arguments.inv_freq + pair) : 0.0F;
   }
-  const auto query = static_cast<int32_t>(divide(static_cast<uint32_t>(unit.first_row + row), a_.group));
-  to.position = exists ? query_position(unit, query) : 0;
-}
-
-/// Rotate, scale and round the unit's queries, a row a warp; the first has been loaded.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::load_queries(const Unit& unit, QueryRow& loaded) {
-#pragma unroll 1
-  for (int32_t row = warp_; row < kRows; row += warps_) {
-    if (row != warp_) load_row(unit, row, loaded);
-    float2 x[kPairs];
-    float largest = 0.0F;
-#pragma unroll
-    for (int32_t i = 0; i < kPairs; ++i) {
-      const float2 pair{to_float(loaded.bits[i][0], a_.q_dtype), to_float(loaded.bits[i][1], a_.q_dtype)};
-      const float2 turn = cos_sin_fast(static_cast<double>(loaded.position) * static_cast<double>(loaded.inv_freq[i]));
-      x[i] = {pair.x * turn.x - pair.y * turn.y, pair.x * turn.y + pair.y * turn.x};
-      largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
-    }
-    largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));
-    // A power of two above the largest magnitude, so that queries times a page's scales stay within FP16.
-    const int32_t exponent = min(max(static_cast<int32_t>(__float_as_uint(largest) >> 23U), 64), 250) - 126;
-    const float up = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23U);
-    const float down = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23U);
-    if (lane_ == 0) {
-      s_.row_scale[row] = row < rows_ ? up * a_.scale : 0.0F;
-      s_.row_position[row] = loaded.position;
-    }
-    // The end of the ring holds no page yet.
-    auto* scratch = reinterpret_cast<float*>(rings_ + (warp_ + 1) * a_.ring_bytes) - DP;
-#pragma unroll
-    for (int32_t i = 0; i < kPairs; ++i) {
-      const int32_t first = pair_channel(lane_ + 32 * i, 0);
-      const int32_t second = pair_channel(lane_ + 32 * i, 1);
-      s_.plain[row][first] = __float2half_rn(x[i].x * down);
-      s_.plain[row][second] = __float2half_rn(x[i].y * down);
-      if (a_.hadamard_keys != 0) {
-        scratch[first] = x[i].x * down;
-        scratch[second] = x[i].y * down;
-      }
-    }
-    if (a_.hadamard_keys != 0) store_rotated(scratch, s_.rotated[row]);
-  }
-  order_before_copies();
+  const auto query = static_cast<int32_t>(divide(static_cast<uint32_t>(unit.first_row + row), arguments.group));
+  to.position = exists ? query_position(arguments, unit, query) : 0;
 }
 
 /// The Hadamard rotation of a row of floats, as halves.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ void Block<DP, kFull, NT>::store_rotated(const float* row, __half* to) const {
+template <typename G>
+__device__ __forceinline__ void store_rotated(const G& geometry, const Lane& lane, const float* row, __half* to) {
+  constexpr int32_t kNeighbours = G::kWidth / 32;  // channels, a lane
   __syncwarp();
-  const int32_t block = hadamard_block();
+  const int32_t block = geometry.hadamard_block();
   float x[kNeighbours];
 #pragma unroll
-  for (int32_t i = 0; i < kNeighbours; ++i) x[i] = row[kNeighbours * lane_ + i];
+  for (int32_t i = 0; i < kNeighbours; ++i) x[i] = row[kNeighbours * lane.index + i];
 #pragma unroll
   for (int32_t d = 1; d < kNeighbours; d *= 2) {
 #pragma unroll
@@ -117,19 +68,66 @@ __device__ __forceinline__ void Block<DP, kFull, NT>::store_rotated(const float*
   for (int32_t d = 1; d < 32; d *= 2) {
     if (d * kNeighbours >= block) break;
 #pragma unroll
-    for (float& each : x) butterfly(each, lane_, d);
+    for (float& each : x) butterfly(each, lane.index, d);
   }
   const float norm = rsqrtf(static_cast<float>(block));
 #pragma unroll
-  for (int32_t i = 0; i < kNeighbours; ++i) to[kNeighbours * lane_ + i] = __float2half_rn(x[i] * norm);
+  for (int32_t i = 0; i < kNeighbours; ++i) to[kNeighbours * lane.index + i] = __float2half_rn(x[i] * norm);
   __syncwarp();
 }
 
-/// Channel `which` of pair `pair`: rotated pairs first, then neighbours.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::pair_channel(int32_t pair, int32_t which) const {
-  const bool half = a_.rope_pairing == 1 && 2 * pair < a_.rotary_dim;
-  return half ? pair + which * (a_.rotary_dim / 2) : 2 * pair + which;
+/// Rotate, scale and round the unit's queries, a row a warp; the first has been loaded.
+template <typename G>
+__device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& unit, int32_t rows,
+                                             QueryRow<G>& loaded) {
+  constexpr int32_t kPairs = QueryRow<G>::kPairs;
+  const AttendArguments& arguments = block.arguments;
+  const Lane& lane = block.lane;
+  auto& queries = block.shared.queries;
+#pragma unroll 1
+  for (int32_t row = lane.warp; row < G::kRows; row += lane.warps) {
+    if (row != lane.warp) load_row(block, unit, rows, row, loaded);
+    float2 x[kPairs];
+    float largest = 0.0F;
+#pragma unroll
+    for (int32_t i = 0; i < kPairs; ++i) {
+      const float2 pair{to_float(loaded.bits[i][0], arguments.q_dtype), to_float(loaded.bits[i][1], arguments.q_dtype)};
+      const float2 turn = cos_sin_fast(static_cast<double>(loaded.position) * static_cast<double>(loaded.inv_freq[i]));
+      x[i] = {pair.x * turn.x - pair.y * turn.y, pair.x * turn.y + pair.y * turn.x};
+      largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
+    }
+    largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));
+    // A power of two above the largest magnitude, so that queries times a page's scales stay within FP16.
+    const int32_t exponent = min(max(static_cast<int32_t>(__float_as_uint(largest) >> 23U), 64), 250) - 126;
+    const float up = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23U);
+    const float down = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23U);
+    if (lane.index == 0) {
+      queries.row_scale[row] = row < rows ? up * arguments.scale : 0.0F;
+      queries.row_position[row] = loaded.position;
+    }
+    // The end of the ring holds no page yet.
+    auto* scratch = reinterpret_cast<float*>(block.rings.of(lane.warp + 1)) - G::kWidth;
+#pragma unroll
+    for (int32_t i = 0; i < kPairs; ++i) {
+      const int32_t first = pair_channel(arguments, lane.index + 32 * i, 0);
+      const int32_t second = pair_channel(arguments, lane.index + 32 * i, 1);
+      queries.plain[row][first] = __float2half_rn(x[i].x * down);
+      queries.plain[row][second] = __float2half_rn(x[i].y * down);
+      if (arguments.hadamard_keys != 0) {
+        scratch[first] = x[i].x * down;
+        scratch[second] = x[i].y * down;
+      }
+    }
+    if (arguments.hadamard_keys != 0) store_rotated(block.geometry, lane, scratch, queries.rotated[row]);
+  }
+  order_before_copies();
+}
+
+/// Positions of the unit's queries, once they are in shared memory.
+template <int DP, int NT>
+__device__ __forceinline__ QueryRange range_of(const SharedQueries<DP, NT>& queries, int32_t rows, const Lane& lane) {
+  const int32_t position = queries.row_position[min(lane.index, rows - 1)];
+  return {__reduce_min_sync(kAll, position), __reduce_max_sync(kAll, position)};
 }
 
 }  // namespace kvq::cuda

@@ -1,24 +1,34 @@
-// Units of work, and which block walks which pages.
+// Units of work: their rows, their pages, and the positions of both.
 #pragma once
 
-#include "kernels/attend_block.cuh"
+#include "kernels/attend_geometry.cuh"
+#include "kernels/attend_math.cuh"
+#include "kernels/tensor.cuh"
 
 namespace kvq::cuda {
 
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::row_blocks(const AttendSequenceArguments& sequence) const {
-  return static_cast<int32_t>((static_cast<uint32_t>(sequence.query_count) * a_.group.number + kRows - 1) / kRows);
+/// Rows of one KV head of one sequence that walk its pages together.
+struct Unit {
+  int32_t sequence;  // an index, not an address: arguments are read much faster from where they are passed
+  int32_t head;
+  int32_t first_row;  // row r is query r / group of the sequence, query head head · group + r % group
+};
+
+__device__ __forceinline__ const AttendSequenceArguments& sequence_of(const AttendArguments& arguments,
+                                                                      const Unit& unit) {
+  return arguments.sequences[unit.sequence];
 }
 
-/// Of all sequences in a row, the unit of block `row_block` of rows.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ Unit Block<DP, kFull, NT>::unit_of(int32_t row_block, int32_t head) const {
+/// Of all sequences in a row, the unit of block `row_block` of kRows rows.
+template <int kRows>
+__device__ __forceinline__ Unit unit_of(const AttendArguments& arguments, int32_t row_block, int32_t head) {
   int32_t i = row_block;
   int32_t of_sequence = 0;
-  if (a_.one_row_block == 0) {
+  if (arguments.one_row_block == 0) {
     of_sequence = row_block;
     for (i = 0;; ++i) {
-      const int32_t blocks = row_blocks(a_.sequences[i]);
+      const uint32_t rows = static_cast<uint32_t>(arguments.sequences[i].query_count) * arguments.group.number;
+      const auto blocks = static_cast<int32_t>((rows + kRows - 1) / kRows);
       if (of_sequence < blocks) break;
       of_sequence -= blocks;
     }
@@ -26,139 +36,72 @@ __device__ __forceinline__ Unit Block<DP, kFull, NT>::unit_of(int32_t row_block,
   return {i, head, of_sequence * kRows};
 }
 
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ Unit Block<DP, kFull, NT>::find_unit(int32_t unit) const {
-  return unit_of(unit / a_.kv_heads, unit % a_.kv_heads);
+template <int kRows>
+__device__ __forceinline__ Unit find_unit(const AttendArguments& arguments, int32_t index) {
+  return unit_of<kRows>(arguments, index / arguments.kv_heads, index % arguments.kv_heads);
 }
 
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::page_count(const Unit& unit) const {
-  return a_.uniform_pages >= 0 ? a_.uniform_pages : sequence_of(unit).view.heads[unit.head].pages;
+/// Rows of the unit, up to kRows.
+template <int kRows>
+__device__ __forceinline__ int32_t row_count(const AttendArguments& arguments, const Unit& unit) {
+  const int32_t of_head =
+      sequence_of(arguments, unit).query_count * static_cast<int32_t>(arguments.group.number) - unit.first_row;
+  return min(kRows, of_head);
 }
 
-/// The block's place in a grid of units and parts says which pages it walks, if any.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ bool Block<DP, kFull, NT>::take_part(Segment& to) const {
-  const auto row_block = static_cast<int32_t>(blockIdx.x);
-  const auto head = static_cast<int32_t>(blockIdx.y);
-  to.unit = unit_of(row_block, head);
-  to.index = row_block * a_.kv_heads + head;
-  to.part = static_cast<int32_t>(blockIdx.z);
-  to.parts = a_.parts;
-  to.first_partial = to.index * a_.parts;
-  const int32_t pages = page_count(to.unit);
-  int32_t part_pages = a_.part_pages;
-  if (part_pages == 0) {
-    const auto even = static_cast<uint32_t>(pages + a_.parts - 1) / static_cast<uint32_t>(a_.parts);
-    part_pages = max(static_cast<int32_t>(even), warps_);
-    to.parts = static_cast<int32_t>(static_cast<uint32_t>(pages + part_pages - 1) / static_cast<uint32_t>(part_pages));
-  }
-  to.begin = to.part * part_pages;
-  to.end = to.begin + min(pages - to.begin, part_pages);
-  if (to.begin < to.end) return true;
-  if (pages == 0 && to.part == 0) write_zeros(to.unit);
-  return false;
+/// Where a row's first channel is in q and in out.
+__device__ __forceinline__ int64_t row_offset(const AttendArguments& arguments, const Unit& unit, int32_t row) {
+  const auto of_unit = static_cast<uint32_t>(unit.first_row + row);
+  const uint32_t query = divide(of_unit, arguments.group);
+  const auto head = static_cast<int32_t>(static_cast<uint32_t>(unit.head) * arguments.group.number + of_unit -
+                                         query * arguments.group.number);
+  const int32_t of_batch = sequence_of(arguments, unit).query_begin + static_cast<int32_t>(query);
+  return (static_cast<int64_t>(of_batch) * arguments.q_heads + head) * arguments.head_dim;
 }
 
-/// All units' pages in a row are cut into equal shares, one a block. Units are padded to whole shares where that costs
-/// fewer pages than it saves. Fills page_ends; false if there is nothing for this block.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ bool Block<DP, kFull, NT>::take_share(Share& to) {
-  int32_t total = 0;
-  int32_t most = 0;
-  int32_t least = INT32_MAX;
-  // Every warp counts, so that none has to wait.
-#pragma unroll 1
-  for (int32_t base = 0; base < a_.units; base += 32) {
-    const bool exists = base + lane_ < a_.units;
-    const int32_t count = exists ? page_count(find_unit(base + lane_)) : 0;
-    total += __reduce_add_sync(kAll, count);
-    most = max(most, __reduce_max_sync(kAll, count));
-    least = min(least, __reduce_min_sync(kAll, exists ? count : INT32_MAX));
+/// The outputs of a unit without pages. All threads of a block.
+template <int kRows>
+__device__ __forceinline__ void write_zeros(const AttendArguments& arguments, const Unit& unit) {
+  const int32_t head_dim = arguments.head_dim;
+  const int32_t rows = row_count<kRows>(arguments, unit);
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < rows * head_dim; i += static_cast<int32_t>(blockDim.x)) {
+    write_float(arguments.out, arguments.out_dtype, row_offset(arguments, unit, i / head_dim) + i % head_dim, 0.0F);
   }
-  const bool padded = choose_share(total, most, least, to.pages);
-  int32_t before = 0;
-#pragma unroll 1
-  for (int32_t base = 0; base < a_.units; base += 32) {
-    const int32_t u = base + lane_;
-    int32_t sum = u < a_.units ? page_count(find_unit(u)) : 0;
-    if (padded) sum = (sum + to.pages - 1) / to.pages * to.pages;
-#pragma unroll 1
-    for (int32_t d = 1; d < 32; d *= 2) {
-      const int32_t other = __shfl_up_sync(kAll, sum, d);
-      if (lane_ >= d) sum += other;
-    }
-    if (warp_ == 0 && u < a_.units) s_.page_ends[u] = before + sum;
-    before += __shfl_sync(kAll, sum, 31);
-  }
-  if (least == 0) {
-    for (auto u = static_cast<int32_t>(blockIdx.x); u < a_.units; u += static_cast<int32_t>(gridDim.x)) {
-      if (page_count(find_unit(u)) == 0) write_zeros(find_unit(u));
-    }
-  }
-  __syncthreads();
-  to.begin = static_cast<int32_t>(blockIdx.x) * to.pages;
-  if (to.begin >= before) return false;
-  to.next_unit = first_unit(to.begin);
-  to.last_unit = first_unit(min(to.begin + to.pages, before) - 1);
-  return true;
 }
 
-/// Pages of a block's share. True if units are padded to whole shares.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ bool Block<DP, kFull, NT>::choose_share(int32_t total, int32_t most, int32_t least,
-                                                                   int32_t& share) const {
-  const auto blocks = static_cast<int32_t>(gridDim.x);
-  share = max((total + blocks - 1) / blocks, warps_);
-  int32_t padded_share = INT32_MAX;
-  if (most == least && a_.units <= blocks) {
-    const int32_t parts = blocks / a_.units;
-    padded_share = (most + parts - 1) / parts;
-  } else if (a_.units < blocks) {
-    padded_share = (total + blocks - a_.units - 1) / (blocks - a_.units);
-  }
-  padded_share = max(padded_share, warps_);
-  if (padded_share > share + kCrossing) return false;
-  share = padded_share;
-  return true;
+__device__ __forceinline__ int32_t page_count(const AttendArguments& arguments, const Unit& unit) {
+  if (arguments.uniform_pages >= 0) return arguments.uniform_pages;
+  return sequence_of(arguments, unit).view.heads[unit.head].pages;
 }
 
-/// The unit that holds page `page` of all units in a row.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ int32_t Block<DP, kFull, NT>::first_unit(int32_t page) const {
-  int32_t low = 0;
-  int32_t high = a_.units - 1;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (s_.page_ends[middle] > page) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
+/// The unit's page records.
+__device__ __forceinline__ const DevicePage* pages_of(const AttendArguments& arguments, const Unit& unit) {
+  const SequenceView& view = sequence_of(arguments, unit).view;
+  return view.pages + static_cast<int64_t>(unit.head) * view.capacity;
 }
 
-/// The next unit's pages of the block's share, if there are more.
-template <int DP, bool kFull, int NT>
-__device__ __forceinline__ bool Block<DP, kFull, NT>::next_segment(Share& share, Segment& to) const {
-#pragma unroll 1
-  while (share.next_unit <= share.last_unit) {
-    to.index = share.next_unit++;
-    to.unit = find_unit(to.index);
-    const int32_t from = to.index == 0 ? 0 : s_.page_ends[to.index - 1];
-    const int32_t pages = page_count(to.unit);
-    to.begin = max(share.begin - from, 0);
-    to.end = min(share.begin + share.pages - from, pages);
-    if (to.begin >= to.end) continue;  // an empty unit, or the share ends in its padding
-    const int32_t first_block = from / share.pages;
-    to.part = static_cast<int32_t>(blockIdx.x) - first_block;
-    to.parts = (from + pages - 1) / share.pages - first_block + 1;
-    // Blocks and units only ever rise along the line of pages, so no two segments share a number.
-    to.first_partial = first_block + to.index;
-    return true;
+/// Position of a slot of page `index`.
+__device__ __forceinline__ int32_t position_in_page(const AttendArguments& arguments, const Unit& unit,
+                                                    const DevicePage& page, int32_t index, int32_t slot) {
+  if (page.has_positions == 0) return page.first_position + slot;
+  const SequenceView& view = sequence_of(arguments, unit).view;
+  return view.positions[(static_cast<int64_t>(unit.head) * view.capacity + index) * kSlots + slot];
+}
+
+/// Position of query `query` of the unit's sequence.
+__device__ __forceinline__ int32_t query_position(const AttendArguments& arguments, const Unit& unit, int32_t query) {
+  const AttendSequenceArguments& sequence = sequence_of(arguments, unit);
+  if (arguments.query_positions != nullptr) return arguments.query_positions[sequence.query_begin + query];
+  if (sequence.last_position >= 0) return sequence.last_position - (sequence.query_count - 1 - query);
+  if (sequence.query_count == 1) return sequence.view.heads[unit.head].next_position - 1;
+  const DevicePage* pages = pages_of(arguments, unit);
+  int32_t back = sequence.query_count - query;
+  for (int32_t i = page_count(arguments, unit) - 1; i >= 0; --i) {
+    const DevicePage page = pages[i];
+    if (back <= page.count) return position_in_page(arguments, unit, page, i, page.count - back);
+    back -= page.count;
   }
-  return false;
+  return 0;
 }
 
 }  // namespace kvq::cuda

@@ -1,0 +1,83 @@
+// Softmax of scores as pages come (Milakov & Gimelshein, "Online normalizer calculation for softmax").
+#pragma once
+
+#include "kernels/attend_outputs.cuh"
+#include "kernels/attend_scores.cuh"
+
+namespace kvq::cuda {
+
+/// Of queries 8n + 2t + c.
+template <int NT>
+struct SoftmaxState {
+  float maximum[NT][2];
+  float sum[NT][2];  // of this lane's tokens
+};
+
+template <int NT>
+__device__ __forceinline__ void clear(SoftmaxState<NT>& state) {
+#pragma unroll
+  for (int32_t n = 0; n < NT; ++n) {
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) {
+      state.maximum[n][c] = minus_infinity();
+      state.sum[n][c] = 0.0F;
+    }
+  }
+}
+
+/// Rarely needed: most pages of a long list hold no new maximum.
+template <typename G, int NT>
+__device__ __forceinline__ void raise_maxima(const Scores<NT>& s, SoftmaxState<NT>& state, Outputs<G>& outputs) {
+#pragma unroll
+  for (int32_t n = 0; n < NT; ++n) {
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) {
+      float highest = highest_score(s, n, c);
+      highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 4));
+      highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 8));
+      highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 16));
+      const float raised = fmaxf(state.maximum[n][c], highest);
+      const float factor = raised == minus_infinity() ? 1.0F : exp2_fast(state.maximum[n][c] - raised);
+      state.maximum[n][c] = raised;
+      state.sum[n][c] *= factor;
+      rescale(outputs, n, c, factor);
+    }
+  }
+}
+
+/// Weights of a page's tokens, relative to the maxima so far. Outputs follow when maxima rise.
+template <typename G, int NT>
+__device__ __forceinline__ void softmax(const Scores<NT>& s, SoftmaxState<NT>& state, Outputs<G>& outputs,
+                                        Weights<NT>& p) {
+  bool rises = false;
+#pragma unroll
+  for (int32_t n = 0; n < NT; ++n) {
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) {
+      const float highest = highest_score(s, n, c);
+      rises = rises || highest > state.maximum[n][c];
+    }
+  }
+  if (__any_sync(kAll, rises)) raise_maxima(s, state, outputs);
+#pragma unroll
+  for (int32_t n = 0; n < NT; ++n) {
+    float reference[2];
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) {
+      reference[c] = state.maximum[n][c] == minus_infinity() ? 0.0F : state.maximum[n][c];
+    }
+#pragma unroll
+    for (int32_t m = 0; m < 2; ++m) {
+      float e[4];
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        e[i] = exp2_fast(s[n][m][i] - reference[i & 1]);
+        state.sum[n][i & 1] += e[i];
+      }
+      p[n][2 * m] = transpose8x8(pack(e[0], e[1]));
+      p[n][2 * m + 1] = transpose8x8(pack(e[2], e[3]));
+    }
+  }
+}
+
+}  // namespace kvq::cuda
