@@ -143,7 +143,7 @@ __device__ inline void add_and_subtract(float& a, float& b) {
   a = sum;
 }
 
-/// A token's threads are neighbours, `units` of them. Near channels meet first, as on the host (formats/hadamard.h).
+/// A token's threads are neighbours, `units` of them. Near channels meet first, as on the host (core/hadamard.h).
 __device__ inline void rotate_hadamard(int32_t units, float (&x)[2][8]) {
 #pragma unroll
   for (int32_t d = 1; d < 8; d *= 2) {

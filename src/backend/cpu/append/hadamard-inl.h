@@ -1,4 +1,4 @@
-// The Hadamard rotation of 32 heads at once, with the sums of hadamard() in formats/hadamard.h.
+// The Hadamard rotation of 32 heads at once, with the sums of hadamard() in core/hadamard.h.
 #if defined(KVQ_APPEND_HADAMARD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_HADAMARD_INL_H
 #undef KVQ_APPEND_HADAMARD_INL_H
@@ -6,7 +6,7 @@
 #define KVQ_APPEND_HADAMARD_INL_H
 #endif
 
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/vectors.h"
 #include "core/hadamard.h"
 
 #include <hwy/highway.h>
