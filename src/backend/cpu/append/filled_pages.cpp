@@ -19,21 +19,26 @@ bool FilledPages::needs_context(const PageWrite& write) const {
 }
 
 void FilledPages::begin(std::span<const size_t> slice) {
-  if (codec_ == nullptr) return;
   const size_t members = writes_.group_size();
-  staging_.assign(slice.size() * members, nullptr);
-  float16_.clear();
-  float16_.reserve(staging_.size());  // groups point into it
+  const size_t pages = codec_ != nullptr ? slice.size() * members : 0;
+  const auto write_of = [&](size_t i) -> const PageWrite& { return writes_.of_group(slice[i / members], i % members); };
+  staging_.clear();
   groups_.clear();
+  size_t needed = 0;
   size_t filled = 0;
-  for (size_t i = 0; i < staging_.size(); ++i) {
-    const PageWrite& write = writes_.of_group(slice[i / members], i % members);
-    if (needs_context(write) && write.token_count > 0) ++filled;
+  for (size_t i = 0; i < pages; ++i) {
+    if (!needs_context(write_of(i))) continue;
+    ++needed;
+    if (write_of(i).token_count > 0) ++filled;
   }
+  if (needed == 0) return;
+  staging_.assign(pages, nullptr);
+  float16_.clear();
+  float16_.reserve(needed);  // groups point into it
   memory_.resize(filled * page_bytes_);
   std::byte* next = memory_.data();
-  for (size_t i = 0; i < staging_.size(); ++i) {
-    const PageWrite& write = writes_.of_group(slice[i / members], i % members);
+  for (size_t i = 0; i < pages; ++i) {
+    const PageWrite& write = write_of(i);
     if (!needs_context(write)) continue;
     if (i % members == 0) groups_.push_back({&writes_, slice[i / members], float16_.data() + float16_.size()});
     // A page that is only sealed lies in FP16 already.

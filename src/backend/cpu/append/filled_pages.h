@@ -30,7 +30,7 @@ class FilledPages {
   const ContextCodec* codec_;  // null: no page needs the context
   size_t page_bytes_;          // in FP16
   AlignedBytes memory_;
-  Vector<std::byte*> staging_;        // [slice, members], or empty
+  Vector<std::byte*> staging_;        // [slice, members]; empty if no page needs the context
   Vector<const std::byte*> float16_;  // [groups_, members]
   Vector<FilledGroup> groups_;
 };

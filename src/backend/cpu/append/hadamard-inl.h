@@ -6,7 +6,7 @@
 #define KVQ_APPEND_HADAMARD_INL_H
 #endif
 
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/vectors.h"
 #include "core/hadamard.h"
 
 #include <hwy/highway.h>

@@ -8,7 +8,7 @@
 
 #include "backend/cpu/append/half-inl.h"
 #include "backend/cpu/append/kernels.h"
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/vectors.h"
 #include "core/float16.h"
 #include "core/memory.h"
 #include "formats/float16/layout.h"

@@ -1,6 +1,7 @@
 // What an instruction set provides for attending to pages.
 #pragma once
 
+#include "backend/cpu/vectors.h"
 #include "core/limits.h"
 
 #include <cstddef>
@@ -15,8 +16,6 @@ inline constexpr int32_t kTileSlots = kTilePages * kPageSlots;
 /// Query rows that share one pass over a page. Kernels exist for 1, 2 and 4; 3 runs as 4 with a row of padding.
 inline constexpr int32_t kBlockRows = 4;
 
-constexpr int32_t padded_dim(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
-
 /// What kernels need to know about one side of a page.
 struct SideShape {
   int32_t head_dim;
@@ -29,10 +28,6 @@ struct SideData {
   const std::byte* data;
   const std::byte* later;
 };
-
-/// Into the second-level cache. Always inlined: GCC takes a call of a function that only prefetches for one without
-/// effect and removes it.
-[[gnu::always_inline]] inline void prefetch(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 /// scores[r][t] = q[r] · key[t] for the 32 slots of a page.
 /// q: [rows, head_dim], scores: [rows, kTileSlots] from the page's first slot.

@@ -7,7 +7,7 @@
 #define KVQ_LINEAR_DECODE_INL_H
 #endif
 
-#include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/linear/kernels.h"
 #include "weights/codebook.h"
 
 #include <hwy/highway.h>

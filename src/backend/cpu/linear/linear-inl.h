@@ -8,6 +8,7 @@
 
 #include "backend/cpu/linear/decode-inl.h"
 #include "backend/cpu/linear/kernels.h"
+#include "backend/cpu/vectors.h"
 
 #include <hwy/highway.h>
 

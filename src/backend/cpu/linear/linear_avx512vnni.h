@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cpu/linear/kernels.h"
+#include "backend/cpu/vectors.h"
 
 #include <hwy/base.h>
 #include <immintrin.h>
