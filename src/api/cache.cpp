@@ -120,18 +120,18 @@ void check_experts(const kvq_cache_options& options, const Policy& policy) {
            format_pair_name(expert).c_str());
     }
     previous = format.bytes();
-    if (const Codec* codec = trained_codec(expert)) {
-      trained = codec;
-      ++n_trained;
-    }
+    const Codec* codec = trained_codec(expert);
+    if (codec == nullptr) continue;
+    trained = codec;
+    ++n_trained;
     if (format.spans_heads() && policy.votes == Votes::kHead) {
       fail(KVQ_E_ARGUMENT,
            "policy lets each head vote, but options->%s codes all heads together: train it with scope head, or use "
            "votes: layer",
-           trained->trained_as);
+           codec->trained_as);
     }
   }
-  if (n_trained > 1) {
+  if (trained != nullptr && n_trained > 1) {
     fail(KVQ_E_ARGUMENT, "policy has %d experts with %s, at most one is possible", n_trained, trained->name);
   }
 }

@@ -72,6 +72,8 @@ using ContextAttentionPointer = std::unique_ptr<ContextAttention, DestroyInPlace
 /// One constant a codec.
 class ContextCodec {
  public:
+  virtual ~ContextCodec() = default;
+
   /// Write the sides that need the context; their bytes are zeros.
   virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
                       Allocator& scratch) const = 0;
@@ -88,9 +90,6 @@ class ContextCodec {
   /// out[r][head_dim] += what the sums of up to four queries of KV head `head` come to; out: rows of kMaxHeadDim.
   virtual void add_sums(const LayerContext& context, const KernelTable& kernels, int32_t head, int32_t rows,
                         const float* sums, float* out) const = 0;
-
- protected:
-  ~ContextCodec() = default;
 };
 
 }  // namespace kvq::cpu

@@ -114,7 +114,7 @@ void CommvqCodec::add_sums(const LayerContext& layer, const KernelTable& kernels
 }  // namespace
 
 const ContextCodec& commvq_codec() {
-  static constexpr CommvqCodec kCodec;
+  static const CommvqCodec kCodec;
   return kCodec;
 }
 
