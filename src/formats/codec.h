@@ -26,8 +26,8 @@ class LayerContext {
 
 /// A width that a codec has: what policies call it, and how files number it.
 struct CodecKind {
-  Kind kind;
   std::string_view name;
+  Kind kind;
   uint8_t file_bits;
 };
 

@@ -65,7 +65,7 @@ std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& pa
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
                                  const PageFormat& format, const OptionValues& options, const PositionTurns& turns);
 
-inline constexpr CodecKind kKindsOfCodec[] = {{Kind::kCommvq, "commvq", 0}};          // the codebook says how many bits
+inline constexpr CodecKind kKindsOfCodec[] = {{"commvq", Kind::kCommvq, 0}};          // the codebook says how many bits
 inline constexpr std::string_view kWays[] = {"auto", "tables", "rebuild", "decode"};  // AttentionWay
 inline constexpr CodecOption kOptions[] = {
     {.name = "beam", .initial = CodingEffort{}.beam, .low = 1, .high = KeyEncoder::kMaxBeam, .choices = {}},

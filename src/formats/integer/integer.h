@@ -14,7 +14,7 @@ void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
 bool valid(Side side, const PageFormat& format, const std::byte* data);
 
 inline constexpr CodecKind kKindsOfCodec[] = {
-    {Kind::kInt8, "int8", 8}, {Kind::kInt4, "int4", 4}, {Kind::kInt3, "int3", 3}, {Kind::kInt2, "int2", 2}};
+    {"int8", Kind::kInt8, 8}, {"int4", Kind::kInt4, 4}, {"int3", Kind::kInt3, 3}, {"int2", Kind::kInt2, 2}};
 inline constexpr Codec kCodec = {.number = 1,
                                  .name = "int",
                                  .kinds = kKindsOfCodec,
