@@ -1,3 +1,4 @@
+#include <CLI/CLI.hpp>
 #include <csignal>
 #include <exception>
 #include <iostream>

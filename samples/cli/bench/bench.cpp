@@ -1,5 +1,8 @@
 #include "bench/bench.h"
 
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
 #include "options/spec.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"

@@ -1,14 +1,17 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "bench/random_layer.h"
 #include "bench/timing.h"
 #include "options/compute.h"
+
+namespace CLI {
+class App;
+}
 
 namespace cli {
 

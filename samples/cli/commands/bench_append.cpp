@@ -1,4 +1,6 @@
+#include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "bench/append_timing.h"
 #include "bench/bench.h"

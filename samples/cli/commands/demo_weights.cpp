@@ -1,5 +1,7 @@
 #include "commands/demo_weights.h"
 
+#include <nlohmann/json.hpp>
+
 #include "options/spec.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"

@@ -1,6 +1,7 @@
 #include "commands/eviction_report.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "measure/perplexity.h"

@@ -1,6 +1,7 @@
 #include "options/compute.h"
 
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <thread>

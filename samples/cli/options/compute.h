@@ -1,10 +1,13 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "llama/handles.h"
+
+namespace CLI {
+class App;
+}
 
 namespace cli {
 

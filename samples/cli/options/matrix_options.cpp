@@ -1,5 +1,6 @@
 #include "options/matrix_options.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 
 #include "kvq.h"

@@ -1,5 +1,7 @@
 #include "options/model_options.h"
 
+#include <CLI/CLI.hpp>
+
 #include "options/usage_error.h"
 
 namespace cli {

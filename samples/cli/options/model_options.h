@@ -1,11 +1,14 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "options/engine.h"
 #include "options/spec.h"
+
+namespace CLI {
+class App;
+}
 
 namespace cli {
 

@@ -1,5 +1,6 @@
 #include "train/partial_matrices.h"
 
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "llama/error.h"

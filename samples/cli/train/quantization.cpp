@@ -1,6 +1,7 @@
 #include "train/quantization.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "bench/stopwatch.h"
 #include "llama/mapped_file.h"

@@ -1,5 +1,7 @@
 #include "train/training.h"
 
+#include <CLI/CLI.hpp>
+
 #include "options/model_options.h"
 #include "options/usage_error.h"
 #include "terminal/output_file.h"

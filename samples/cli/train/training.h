@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +7,10 @@
 #include "options/compute.h"
 #include "options/engine.h"
 #include "train/calibration.h"
+
+namespace CLI {
+class App;
+}
 
 namespace cli {
 
