@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Times of decode attention on a GPU: kvq's formats beside PyTorch's FlashAttention in FP16, in one table.
+"""Times of attention on a GPU: kvq's formats beside PyTorch's FlashAttention in FP16, in one table.
 
-One layer, 32 query and 8 KV heads of 128; medians of at least 30 calls, the L2 cache flushed before each. A ratio is
-PyTorch's time over ours in the same run. Without PyTorch, ratios are against kvq's own FP16.
+One layer, 32 query and 8 KV heads of 128; one query a sequence, as in decoding, and a prompt, whose tokens all ask.
+Medians of at least 30 calls, the L2 cache flushed before each. A ratio is PyTorch's time over ours in the same run.
+Without PyTorch, ratios are against kvq's own FP16.
 """
 import argparse
 import datetime
@@ -10,7 +11,7 @@ import json
 import statistics
 import subprocess
 
-SHAPES = [(8192, 1), (32768, 1), (131072, 1), (8192, 16)]  # tokens, batch
+SHAPES = [(8192, 1, 1), (32768, 1, 1), (131072, 1, 1), (8192, 16, 1), (4096, 1, 4096)]  # tokens, batch, queries
 LENGTHS = [1024 << i for i in range(8)]
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 FORMATS = ["int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard"]
@@ -26,9 +27,10 @@ def flash_attention(shapes):
         return None
     times = {}
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    for tokens, batch in shapes:
-        # The query heads of a KV head as rows of one head: nothing is read twice.
-        q = torch.randn(batch, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM, device="cuda", dtype=torch.float16)
+    for tokens, batch, queries in shapes:
+        # One query: the query heads of a KV head as rows of one head, so that nothing is read twice.
+        rows = (KV_HEADS, HEADS // KV_HEADS) if queries == 1 else (HEADS, queries)
+        q = torch.randn(batch, *rows, HEAD_DIM, device="cuda", dtype=torch.float16)
         k = torch.randn(batch, KV_HEADS, tokens, HEAD_DIM, device="cuda", dtype=torch.float16)
         v = torch.randn_like(k)
         samples = []
@@ -37,17 +39,19 @@ def flash_attention(shapes):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 begin.record()
-                torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                prompt = queries > 1
+                torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=prompt, enable_gqa=prompt)
                 end.record()
             torch.cuda.synchronize()
             samples.append(begin.elapsed_time(end) * 1e3)
-        times[tokens, batch] = statistics.median(samples[5:])
+        times[tokens, batch, queries] = statistics.median(samples[5:])
     return times
 
 
-def kvq(program, tokens, batch):
+def kvq(program, tokens, batch, queries):
     """What `kvq bench attend` reports, and microseconds by format, FP16 included."""
     command = [program, "bench", "attend", "--device", "cuda", "--json", "--length", str(tokens), "--batch", str(batch)]
+    command += ["--queries", str(queries)]
     command += ["--heads", str(HEADS), "--kv-heads", str(KV_HEADS), "--head-dim", str(HEAD_DIM)]
     for name in FORMATS:
         command += ["--kv", name]
@@ -58,7 +62,8 @@ def kvq(program, tokens, batch):
 
 
 def print_table(shapes, columns):
-    print("%-16s" % "tokens x batch" + "".join("%18s" % f"{t} x {b}" for t, b in shapes))
+    titles = [f"{tokens} x {batch}" if queries == 1 else f"prompt of {tokens}" for tokens, batch, queries in shapes]
+    print("%-16s" % "tokens x batch" + "".join("%18s" % title for title in titles))
     if BASELINE in columns[0]:
         print("%-16s" % BASELINE + "".join("%15.1f us" % times[BASELINE] for times in columns))
     for name in ["fp16"] + FORMATS:
@@ -78,8 +83,8 @@ def main():
                         % (LENGTHS[0], LENGTHS[1], LENGTHS[-1]))
     arguments = parser.parse_args()
     lengths = LENGTHS if arguments.lengths == [] else arguments.lengths or []
-    shapes = SHAPES + [(tokens, 1) for tokens in lengths if (tokens, 1) not in SHAPES]
-    shapes.sort(key=lambda shape: (shape[1], shape[0]))
+    shapes = SHAPES + [(tokens, 1, 1) for tokens in lengths if (tokens, 1, 1) not in SHAPES]
+    shapes.sort(key=lambda shape: (shape[2], shape[1], shape[0]))
 
     baseline = flash_attention(shapes)
     results, columns = zip(*(kvq(arguments.program, *shape) for shape in shapes))
@@ -91,8 +96,8 @@ def main():
     print_table(shapes, columns)
     print("device copy: %.0f GB/s, read and written" % bandwidth)
     if arguments.json:
-        measurements = [{"tokens": tokens, "batch": batch, "microseconds": times}
-                        for (tokens, batch), times in zip(shapes, columns)]
+        measurements = [{"tokens": tokens, "batch": batch, "queries": queries, "microseconds": times}
+                        for (tokens, batch, queries), times in zip(shapes, columns)]
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump({"device": results[0]["device_name"], "date": datetime.date.today().isoformat(),
                        "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM,

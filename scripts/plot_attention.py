@@ -20,7 +20,7 @@ def take_lines(document):
     """By name the points (tokens, microseconds) that were measured with batch 1, ascending; and the subtitle."""
     lines = {}
     for measurement in sorted(document["measurements"], key=lambda one: one["tokens"]):
-        if measurement["batch"] == 1:
+        if measurement["batch"] == measurement["queries"] == 1:
             for name, microseconds in measurement["microseconds"].items():
                 lines.setdefault(name, []).append((measurement["tokens"], microseconds))
     subtitle = ("%(device)s, %(date)s; one layer, %(heads)d query and %(kv_heads)d KV heads of %(head_dim)d, batch 1"

@@ -27,7 +27,11 @@ struct Kernel {
 
 template <int DP, bool kFull, int NT>
 Kernel kernel() {
-  return {reinterpret_cast<const void*>(attend_kernel<DP, kFull, NT>), DP, 8 * NT, kSharedHeader<DP, NT>, kMaxWarps};
+  return {.function = reinterpret_cast<const void*>(attend_kernel<DP, kFull, NT>),
+          .width = DP,
+          .rows = 8 * NT,
+          .header = kSharedHeader<DP, NT>,
+          .warps = kMaxWarps};
 }
 
 Kernel choose(int32_t head_dim, int32_t rows) {

@@ -76,10 +76,10 @@ __device__ __forceinline__ void for_each_row(const Lane& lane, int32_t rows, con
 
 /// Add four channels.
 __device__ __forceinline__ void add_weighted(float (&to)[4], float weight, const float4& x) {
-  to[0] += weight * x.x;
-  to[1] += weight * x.y;
-  to[2] += weight * x.z;
-  to[3] += weight * x.w;
+  to[0] = fmaf(weight, x.x, to[0]);
+  to[1] = fmaf(weight, x.y, to[1]);
+  to[2] = fmaf(weight, x.z, to[2]);
+  to[3] = fmaf(weight, x.w, to[3]);
 }
 
 /// Weighted sum of the warps' outputs.
@@ -100,7 +100,7 @@ __device__ __forceinline__ void merge_warps(const Block<G>& block, Merged<G>& to
   for (int32_t w = 0; w < kMaxWarps; ++w) {
     if (w >= warps) break;
     const float weight = exp2_fast(shared.maxima[w][to.row] - reference);
-    to.sum += weight * shared.sums[w][to.row];
+    to.sum = fmaf(weight, shared.sums[w][to.row], to.sum);
     const float* from = warp_outputs(block.rings, w) + to.row * G::kWidth + to.column;
 #pragma unroll
     for (int32_t v = 0; v < kVectors; ++v) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void merge_partials(const AttendArguments& arguments,
 #pragma unroll
     for (int32_t k = 0; k < kAtOnce; ++k) {
       const float weight = exp2_fast(maxima[k] - reference);
-      to.sum += weight * sums[k];
+      to.sum = fmaf(weight, sums[k], to.sum);
 #pragma unroll
       for (int32_t v = 0; v < kVectors; ++v) add_weighted(to.x[v], weight, x[k][v]);
     }

@@ -30,7 +30,6 @@ struct LinearBatch {
 class HostMatrix final : public Resident {
  public:
   explicit HostMatrix(weights::Matrix&& matrix_) : matrix(std::move(matrix_)) {}
-  uint64_t bytes() const noexcept override { return sizeof(HostMatrix) + matrix.bytes(); }
 
   weights::Matrix matrix;
 };

@@ -1,7 +1,7 @@
 // What pages stored with codebooks hold, read from snapshots bit by bit and decoded in double from the codebook's
 // numbers.
 #include "accuracy.h"
-#include "coded_pages.h"
+#include "commvq_pages.h"
 #include "support/codebook.h"
 #include "support/handles.h"
 #include "support/random.h"
@@ -50,7 +50,7 @@ struct Bench {
     kvq_test::append(cache.get(), sequence.get(), 0, kTokens, k.data(), v.data());
     snapshot = kvq_test::save(cache.get(), sequence.get());
   }
-  CodedPages pages() const { return {snapshot, book, kPages}; }
+  CommvqPages pages() const { return {snapshot, book, kPages}; }
   Decoded decode(int32_t head) const {
     return kvq_test::decode(cache.get(), sequence.get(), 0, head, 0, kPages * kSlots, options.head_dim);
   }
@@ -78,7 +78,7 @@ Complex centre(const TestCodebook& book, int32_t head, int32_t stage, int32_t a,
 }
 
 // offset + the rows of C whose bit is set: [width]. `vector` is a head, or 0.
-std::vector<double> unit_value(const TestCodebook& book, const CodedPages& pages, int32_t vector, int32_t token) {
+std::vector<double> unit_value(const TestCodebook& book, const CommvqPages& pages, int32_t vector, int32_t token) {
   const auto width = at(book.width());
   const TestCodebook::Layer& layer = book.layers[0];
   std::vector<double> sum(width);
@@ -124,7 +124,7 @@ TEST_CASE("codes decode to what the papers' equations say") {
     for (const int32_t kv_heads : {1, 2, 3, 5}) {
       for (const Codes& codes : all_codes()) {
         const Bench bench(options_of(kv_heads, 16, rope), codes);
-        const CodedPages pages = bench.pages();
+        const CommvqPages pages = bench.pages();
         const kvq_test::Rotation rotation = kvq_test::Rotation::from(bench.options);
         double key_error = 0.0;
         double value_error = 0.0;
@@ -168,7 +168,7 @@ TEST_CASE("norms and scales stored with codes are those of the tokens") {
     const std::vector<float> no_turns(8, 0.0F);  // pages keep the keys as they were appended
     options.inv_freq = no_turns.data();
     const Bench bench(options, codes);
-    const CodedPages pages = bench.pages();
+    const CommvqPages pages = bench.pages();
     const auto width = at(bench.book.width());
     for (int32_t token = 0; token < kPages * kSlots; ++token) {
       const bool of_layer = codes.norms == KVQ_SCOPE_LAYER;
@@ -198,7 +198,7 @@ TEST_CASE("no other centre of a stage is nearer to the key") {
     const std::vector<float> no_turns(8, 0.0F);
     options.inv_freq = no_turns.data();
     const Bench bench(options, codes, "commvq: {beam: 1}\n");
-    const CodedPages pages = bench.pages();
+    const CommvqPages pages = bench.pages();
     const int32_t group = bench.book.codes.group;
     double worst = -1.0;  // how much nearer another one is, in parts of the unit key's square
     for (int32_t token = 0; token < kPages * kSlots; token += 5) {
@@ -234,7 +234,7 @@ TEST_CASE("no other centre of a stage is nearer to the key") {
 TEST_CASE("no single bit of a value's code could be flipped to bring it nearer") {
   for (const Codes& codes : all_codes()) {
     const Bench bench(options_of(2, 16, KVQ_ROPE_HALF), codes);
-    const CodedPages pages = bench.pages();
+    const CommvqPages pages = bench.pages();
     const auto width = at(bench.book.width());
     double worst = -1.0;
     for (int32_t token = 0; token < kPages * kSlots; ++token) {

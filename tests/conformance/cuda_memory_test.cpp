@@ -116,9 +116,10 @@ TEST_CASE("every allocation of device memory may fail: nothing has changed, noth
   Shape one_layer;
   one_layer.n_layers = 1;
   for (const char* policy : {"int4", "version: 1\nkeys: fp16\nvalues: fp16\nrecent: 2\n"}) {
-    for (const auto& [name, call] : calls) {
+    for (const auto& each : calls) {
+      const auto& [name, call] = each;
       CAPTURE(std::string(policy));
-      CAPTURE(name);
+      CAPTURE(each.first);
       DeviceHooks hooks;
       {
         const kvq_test::Context context = make_context(&hooks);

@@ -243,6 +243,11 @@ TEST_CASE("bench attend measures a format and FP16 in the same run") {
   CHECK(rows[0]["kv"] == "int8");
   CHECK(rows[1]["kv"] == "int2+hadamard");
   CHECK(rows[1]["bytes"] < rows[0]["bytes"]);
+
+  const json prompt = run_json(with(common, {"--queries", "100"}));
+  CHECK(prompt["queries"] == 100);
+  CHECK(prompt["microseconds"] > one["microseconds"]);
+  check_failure(with(common, {"--queries", "101"}), 2, "--queries 101: there are only 100 tokens");
 }
 
 TEST_CASE("bench append measures decoding in cycles that seal a page, and prompts on sequences of their own") {

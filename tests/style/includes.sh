@@ -1,36 +1,46 @@
 #!/usr/bin/env bash
-# A room of src/ includes itself and the rooms to its left, and none that stands between the same signs. cuda/ is a
-# backend of its own: it includes what backend may, and backend.
+# A room includes itself and the rooms to its left, and none that stands between the same signs. cuda/ is a backend of
+# its own: it includes what backend may, and backend.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-order="core < formats < eviction, router, weights < backend < cache < training, io < api"
+library="core < formats < eviction, router, weights < backend < cache < training, io < api"
+program="terminal < options < bench < measure < train < commands"
 
-find src/*/ cuda -type f | LC_ALL=C sort | xargs awk -v order="$order" '
-  function fail(what) {
-    print "FAILED: " FILENAME ":" FNR ": " what > "/dev/stderr"
-    failed = 1
-  }
-  BEGIN {
-    n = split(order, steps, " < ")
-    for (i = 1; i <= n; ++i) {
-      m = split(steps[i], rooms, ", ")
-      for (j = 1; j <= m; ++j) place[rooms[j]] = i
+# check ROOT ORDER FOLDERS...: of the rooms in ROOT.
+check() {
+  local root=$1 order=$2
+  shift 2
+  find "$@" -type f | LC_ALL=C sort | xargs awk -v root="$root" -v order="$order" '
+    function fail(what) {
+      print "FAILED: " FILENAME ":" FNR ": " what > "/dev/stderr"
+      failed = 1
     }
-    place["cuda"] = place["backend"] + 0.5
-  }
-  FNR == 1 {
-    ++files
-    split(FILENAME, path, "/")
-    room = path[1] == "src" ? path[2] : path[1]
-    if (!(room in place)) fail(room " has no place in " order)
-  }
-  match($0, /^ *# *include *["<][a-z0-9_]+\//) {
-    included = substr($0, RSTART, RLENGTH - 1)
-    sub(/.*["<]/, "", included)
-    if (included in place && included != room && place[included] >= place[room]) fail(room " includes " included)
-  }
-  END {
-    if (!failed) print "ok: " files " files, " order
-    exit failed
-  }'
+    BEGIN {
+      n = split(order, steps, " < ")
+      for (i = 1; i <= n; ++i) {
+        m = split(steps[i], rooms, ", ")
+        for (j = 1; j <= m; ++j) place[rooms[j]] = i
+      }
+      if ("backend" in place) place["cuda"] = place["backend"] + 0.5
+    }
+    FNR == 1 {
+      ++files
+      room = FILENAME
+      sub("^" root "/", "", room)
+      sub("/.*", "", room)
+      if (!(room in place)) fail(room " has no place in " order)
+    }
+    match($0, /^ *# *include *["<][a-z0-9_]+\//) {
+      included = substr($0, RSTART, RLENGTH - 1)
+      sub(/.*["<]/, "", included)
+      if (included in place && included != room && place[included] >= place[room]) fail(room " includes " included)
+    }
+    END {
+      if (!failed) print "ok: " files " files, " order
+      exit failed
+    }'
+}
+
+check src "$library" src/*/ cuda
+check samples/cli "$program" samples/cli/*/

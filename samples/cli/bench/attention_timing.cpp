@@ -12,8 +12,8 @@ constexpr size_t kMostQueries = 8;  // to be used in turn, as long as they are s
 constexpr size_t kQueryScalars = size_t{1} << 20;
 
 size_t query_scalars(const AttentionShape& shape) {
-  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.layer.q_heads) *
-         static_cast<size_t>(shape.layer.head_dim);
+  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.queries) *
+         static_cast<size_t>(shape.layer.q_heads) * static_cast<size_t>(shape.layer.head_dim);
 }
 
 }  // namespace
@@ -22,7 +22,8 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
                                const AttentionShape& shape)
     : device_(&device),
       cache_(one_layer_cache(context, format, shape.layer)),
-      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))) {
+      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))),
+      n_queries_(shape.queries) {
   const size_t scalars = query_scalars(shape);
   for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
     queries_.push_back(random_scalars(device, scalars, kQuerySeed + i));
@@ -47,7 +48,7 @@ void TimedAttention::fill_first(const AttentionShape& shape) {
 // As after a prompt of random tokens, whose last queries are random too.
 void TimedAttention::compress_first(const Spec& format, const AttentionShape& shape) {
   const int32_t window = std::min(llama::describe_policy(format.policy.get()).eviction_window, shape.length);
-  const size_t scalars = query_scalars(shape) / static_cast<size_t>(shape.batch) * static_cast<size_t>(window);
+  const size_t scalars = query_scalars({.layer = shape.layer, .length = shape.length, .batch = 1, .queries = window});
   const DeviceBuffer queries = random_scalars(*device_, scalars, kWindowSeed);
   const DeviceBuffer out = device_->upload(std::vector<std::byte>(scalars * sizeof(float)));
   for (const llama::SequenceHandle& sequence : batches_.front()) {
@@ -85,10 +86,12 @@ double TimedAttention::run() {
   std::vector<const kvq_sequence*> sequences;
   for (const llama::SequenceHandle& sequence : batches_[runs_ % batches_.size()]) sequences.push_back(sequence.get());
 
+  const std::vector<int32_t> counts(sequences.size(), n_queries_);
   kvq_attend_batch batch;
   kvq_attend_batch_init(&batch);
   batch.n_sequences = static_cast<int32_t>(sequences.size());
   batch.sequences = sequences.data();
+  batch.query_counts = counts.data();
   batch.q = queries_[runs_ % queries_.size()].get();
   batch.q_dtype = KVQ_F32;
   batch.out_dtype = KVQ_F32;

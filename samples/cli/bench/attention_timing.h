@@ -12,10 +12,11 @@ struct AttentionShape {
   LayerShape layer{};
   int32_t length = 32768;
   int32_t batch = 1;
+  int32_t queries = 1;  // of a sequence: its newest tokens'
 };
 
-/// Decoding attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes
-/// that successive calls read theirs from memory and not from the processor's own cache.
+/// Attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes that
+/// successive calls read theirs from memory and not from the processor's own cache.
 class TimedAttention {
  public:
   /// `context` computes on `device`.
@@ -38,8 +39,9 @@ class TimedAttention {
   TimedDevice* device_;
   llama::CacheHandle cache_;
   std::vector<SequenceBatch> batches_;  // equal ones, used in turn
-  std::vector<DeviceBuffer> queries_;   // [batch, q_heads, head_dim] each, used in turn
+  std::vector<DeviceBuffer> queries_;   // [batch, queries, q_heads, head_dim] each, used in turn
   DeviceBuffer out_;
+  int32_t n_queries_;  // of a sequence
   size_t runs_ = 0;
   uint64_t bytes_ = 0;
   double bits_ = 0.0;

@@ -15,7 +15,6 @@ namespace {
 /// The networks are used where they lie.
 struct HostRouter final : Resident {
   explicit HostRouter(std::shared_ptr<const ModelRouter> router_) : router(std::move(router_)) {}
-  uint64_t bytes() const noexcept override { return sizeof(HostRouter); }
 
   std::shared_ptr<const ModelRouter> router;
 };

@@ -31,11 +31,11 @@ LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookS
 }
 
 ModelCoder::ModelCoder(Allocator& allocator, Parallel& parallel, std::shared_ptr<const ModelCodebook> codebook)
-    : codebook_(std::move(codebook)), memory_(allocator, 0, "codebook"), layers_(StlAllocator<LayerCoder>(memory_)) {
+    : codebook_(std::move(codebook)), layers_(StlAllocator<LayerCoder>(allocator)) {
   const CodebookShape& shape = codebook_->shape;
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (const ModelCodebook::Layer& layer : codebook_->layers) {
-    layers_.emplace_back(memory_, parallel, shape, *layer.numbers);
+    layers_.emplace_back(allocator, parallel, shape, *layer.numbers);
   }
 }
 

@@ -32,11 +32,9 @@ class ModelCoder final : public Resident {
   ModelCoder(Allocator& allocator, Parallel& parallel, std::shared_ptr<const ModelCodebook> codebook);
 
   const LayerCoder& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
-  uint64_t bytes() const noexcept override { return sizeof(ModelCoder) + memory_.bytes(); }
 
  private:
   std::shared_ptr<const ModelCodebook> codebook_;
-  Allocator memory_;
   Vector<LayerCoder> layers_;
 };
 

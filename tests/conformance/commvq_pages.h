@@ -19,9 +19,9 @@ inline size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 // The first pages of each head in a snapshot of one layer with codes on both sides and positions without gaps, and an
 // open page after them.
-class CodedPages {
+class CommvqPages {
  public:
-  CodedPages(const kvq_test::Snapshot& snapshot, const kvq_test::TestCodebook& book, int32_t pages)
+  CommvqPages(const kvq_test::Snapshot& snapshot, const kvq_test::TestCodebook& book, int32_t pages)
       : snapshot_(snapshot), book_(book), pages_(pages) {
     size_t place = 64 + 8;
     const size_t key_bytes = (at(stages()) * 8 * at(index_bits()) + 2 * at(share(book.codes.norms)) + 7) / 8 * 8;
