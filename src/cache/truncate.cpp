@@ -55,16 +55,12 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
   }
 }
 
-bool needs_copy(const Sequence::PageList& list, const Cut& cut) {
-  return cut.slots > 0 && list[cut.whole_pages]->is_shared();
-}
-
 void apply_cut(Sequence& sequence, int32_t layer, int32_t head, int32_t length, PageCopies& copies) noexcept {
   Cache& cache = sequence.cache;
   Sequence::PageList& list = sequence.list(layer, head);
   Reserve* reserve = sequence.reserve(layer);
   const Cut cut = find_cut(list, kept_slots(sequence, layer, head, length));
-  if (needs_copy(list, cut)) {
+  if (cut.slots > 0 && copies.is_next(*list[cut.whole_pages])) {
     cache.release(list[cut.whole_pages]);
     list[cut.whole_pages] = copies.take();
   }
@@ -85,7 +81,9 @@ void truncate(Sequence& sequence, int32_t length) {
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& list = sequence.lists[i];
     const Cut cut = find_cut(list, kept_slots(sequence, sequence.layer_of(i), sequence.head_of(i), length));
-    if (needs_copy(list, cut)) copies.add(*list[cut.whole_pages], cut.slots);
+    // Asked here alone: other holders may let go of the page any time.
+    const bool needs_copy = cut.slots > 0 && list[cut.whole_pages]->is_shared();
+    if (needs_copy) copies.add(*list[cut.whole_pages], cut.slots);
   }
   copies.run();
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
