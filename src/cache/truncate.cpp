@@ -15,6 +15,7 @@ struct Cut {
 
 /// How many of a head's slots are among the first `length` tokens of the layer.
 int32_t kept_slots(const Sequence& sequence, int32_t layer, int32_t head, int32_t length) {
+  if (length == sequence.length(layer)) return sequence.slots(layer, head);
   if (!sequence.evicted(layer, head)) return length;
   // check_cut() made sure that tokens lie at their numbers.
   int32_t slots = 0;
@@ -38,6 +39,7 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
   if (length > sequence.length(layer)) {
     fail(KVQ_E_ARGUMENT, "length is %d, but layer %d holds %d tokens", length, layer, sequence.length(layer));
   }
+  if (length == sequence.length(layer)) return;
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer, head);
     const bool evicted = sequence.evicted(layer, head);
