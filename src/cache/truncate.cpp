@@ -1,3 +1,4 @@
+#include "cache/observations.h"
 #include "cache/page_copies.h"
 #include "cache/reserve.h"
 #include "core/error.h"
@@ -101,6 +102,7 @@ void truncate(Sequence& sequence, int32_t length) {
     }
     sequence.layers[static_cast<size_t>(layer)] = {length, last};
   }
+  if (sequence.observations != nullptr) sequence.observations->truncate(sequence);
   if (!sequence.reserves.empty()) publish(sequence);
 }
 
