@@ -920,7 +920,8 @@ KVQ_API void kvq_compress_options_init(kvq_compress_options* options);
  *
  *  \param options  NULL: defaults.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction, a
- *           layer is empty, no query has been observed, pages have been made ahead); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *           layer is empty, no query has been observed or more than `window` tokens have come since, pages have been
+ *           made ahead); KVQ_E_MEMORY; KVQ_E_LIMIT.
  *  \threads exclusive use of `cache`.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_compress_options* options,

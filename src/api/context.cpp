@@ -50,7 +50,7 @@ Owned<Backend> make_backend(const kvq_context_options& options, Allocator& alloc
 }  // namespace
 
 kvq_context::kvq_context(const kvq_context_options& options, const AllocatorHooks& hooks)
-    : allocator(hooks, options.max_bytes),
+    : allocator(hooks, options.max_bytes, sizeof(kvq_context)),
       parallel(options.parallel_for != nullptr ? 1 : options.n_threads, options.parallel_for,
                options.parallel_for_user),
       backend(make_backend(options, allocator, parallel)),
@@ -108,8 +108,8 @@ kvq_status kvq_context_describe(const kvq_context* context, kvq_context_info* in
     info->n_threads = context->parallel.n_threads();
     info->backend = context->backend->name();
     info->isa = context->backend->isa();
-    info->bytes = context->allocator.bytes() + sizeof(kvq_context);
-    info->peak_bytes = context->allocator.peak_bytes() + sizeof(kvq_context);
+    info->bytes = context->allocator.bytes();
+    info->peak_bytes = context->allocator.peak_bytes();
     info->max_bytes = context->allocator.limit();
   });
 }

@@ -31,10 +31,23 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   const AttendBatch attended = request.run();
   if (cache.eviction.budget == 0) return;
-  for (int32_t i = 0; i < batch.n_sequences; ++i) {
-    const Sequence& sequence = sequence_at(i);
-    sequence.observations->add(sequence, layer, attended, attended.sequences[static_cast<size_t>(i)]);
+  const auto for_each = [&](const auto& use) {
+    for (int32_t i = 0; i < batch.n_sequences; ++i) {
+      const Sequence& sequence = sequence_at(i);
+      use(*sequence.observations, sequence, attended.sequences[static_cast<size_t>(i)]);
+    }
+  };
+  try {
+    for_each([&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
+      of.stage(sequence, layer, attended, entry);
+    });
+  } catch (...) {
+    for_each([&](Observations& of, const Sequence&, const AttendSequence&) { of.discard(layer); });
+    throw;
   }
+  for_each([&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
+    of.commit(sequence, layer, attended, entry);
+  });
 }
 
 }  // namespace kvq

@@ -38,7 +38,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       votes(policy != nullptr ? policy->votes : Votes::kLayer),
       training(std::move(training_)),
       backend(backend_),
-      allocator(context, options.max_bytes, "cache"),
+      allocator(context, options.max_bytes, "cache", sizeof(Cache)),
       page_allocator(allocator, 0, "cache"),
       work_allocator(allocator, 0, "cache"),
       rope(allocator),

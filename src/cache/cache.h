@@ -71,9 +71,9 @@ class Cache {
   void set_count(Page* page, int32_t count) noexcept;
 
   /// Bytes that do not grow with the tokens held: this object, its tables, the work space of attend.
-  uint64_t fixed_bytes() const noexcept { return sizeof(Cache) + table_bytes_ + work_allocator.bytes(); }
+  uint64_t fixed_bytes() const noexcept { return table_bytes_ + work_allocator.bytes(); }
   /// Everything, this object included.
-  uint64_t total_bytes() const noexcept { return sizeof(Cache) + allocator.bytes(); }
+  uint64_t total_bytes() const noexcept { return allocator.bytes(); }
 
   int32_t n_layers;
   int32_t q_heads;
@@ -115,7 +115,7 @@ class Cache {
   Account account;
 
  private:
-  uint64_t table_bytes_ = 0;
+  uint64_t table_bytes_ = 0;  // of this object and its tables
   PageRun* make_run(const PageFormat* format, int32_t capacity);
   const PageFormat* intern(const PageFormat& format);
   void add_layers(const Policy& policy);

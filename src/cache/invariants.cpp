@@ -30,6 +30,11 @@ struct Place {
   void at_most(const char* what, int64_t found, int64_t most) const {
     if (found > most) broken(what, found, "must be at most", most);
   }
+  void within(const char* what, int64_t found, int64_t least, int64_t most) const {
+    if (least == most) return equal(what, found, least);
+    at_least(what, found, least);
+    at_most(what, found, most);
+  }
 
   [[noreturn]] void broken(const char* what, int64_t found, const char* relation, int64_t other) const {
     fail(KVQ_E_INTERNAL, "layer %d, head %d, %s %lld: %s is %lld, %s %lld", layer, head, kind,
@@ -197,12 +202,9 @@ class SequenceCheck {
     place.at_least("length of the layer", length, 0);
     place.at_least("last position of the layer", last_position, int64_t{length} - 1);
     if (length == 0) place.equal("last position of the empty layer", last_position, -1);
-    if (cache_.eviction.budget == 0) place.equal("slots up to here", slots, length);
-    place.at_most("slots up to here", slots, length);
-    // A cut among evicted tokens leaves lists that end before it. It needs positions that count the tokens.
-    const bool may_end_before = slots < length && last_position == length - 1;
-    if (!may_end_before) place.equal("last position", last, last_position);
-    place.at_most("last position", last, last_position);
+    const auto [least_slots, least_last] = sequence_.least_of_list(place.layer, slots);
+    place.within("slots up to here", slots, least_slots, length);
+    place.within("last position", last, least_last, last_position);
   }
 
   /// Pages that hold parts of other heads' tokens are looked for at the same place of the other lists.

@@ -10,6 +10,11 @@
 namespace kvq {
 namespace {
 
+template <typename T>
+void release(Vector<T>& vector) noexcept {
+  Vector<T>(vector.get_allocator()).swap(vector);
+}
+
 /// Add the attention that slots get from the queries of a batch's only sequence, each query's shares adding up to 1 for
 /// each head.
 void weigh(Cache& cache, const AttendBatch& batch, std::span<Vector<float>> masses) {
@@ -21,10 +26,6 @@ void weigh(Cache& cache, const AttendBatch& batch, std::span<Vector<float>> mass
 /// The same for queries that were kept.
 void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& window, std::span<Vector<float>> masses) {
   Cache& cache = sequence.cache;
-  if (window.size() == 0) {
-    fail(KVQ_E_STATE, "no query of layer %d has attended since the sequence was made, loaded or last compressed",
-         layer);
-  }
   Vector<const Page* const*> lists{StlAllocator<const Page* const*>(cache.allocator)};
   Vector<int32_t> counts{StlAllocator<int32_t>(cache.allocator)};
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
@@ -48,47 +49,73 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
 
 }  // namespace
 
+void QueryWindow::stage(size_t queries, size_t width, int32_t window) {
+  staged_ += queries;
+  // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
+  const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_);
+  if (wanted <= std::max(held_.positions.capacity(), grown_.positions.capacity())) return;
+  grown_.positions.reserve(wanted);
+  grown_.rows.reserve(wanted * width);
+}
+
 void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std::span<const int32_t> positions,
-                      int32_t window) {
+                      int32_t window) noexcept {
+  if (grown_.positions.capacity() > held_.positions.capacity()) {
+    grown_.positions.assign(held_.positions.begin(), held_.positions.end());
+    grown_.rows.assign(held_.rows.begin(), held_.rows.end());
+    std::swap(held_, grown_);
+    release_grown();
+  }
+  staged_ -= positions.size();
   softcap_ = batch.softcap;
   sliding_window_ = batch.window;
   const auto kept = static_cast<size_t>(window);
-  // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
-  positions_.reserve(std::min(kept, std::max(positions_.capacity(), positions_.size() + positions.size())));
-  rows_.reserve(positions_.capacity() * width);
   std::array<float, kMaxHeadDim> stretch;
   for (size_t i = positions.size() > kept ? positions.size() - kept : 0; i < positions.size(); ++i) {
-    const bool full = positions_.size() == kept;
-    const size_t row = full ? oldest_ : positions_.size();
+    const bool full = held_.positions.size() == kept;
+    const size_t row = full ? oldest_ : held_.positions.size();
     if (full) {
       oldest_ = (oldest_ + 1) % kept;
     } else {
-      positions_.push_back(0);
-      rows_.resize(rows_.size() + width);
+      held_.positions.push_back(0);
+      held_.rows.resize(held_.rows.size() + width);
     }
-    positions_[row] = positions[i];
+    held_.positions[row] = positions[i];
     for (size_t begin = 0; begin < width; begin += stretch.size()) {
       const size_t count = std::min(stretch.size(), width - begin);
       read_floats(batch.q, batch.q_dtype, (first + i) * width + begin, static_cast<int32_t>(count), stretch.data());
       for (size_t c = 0; c < count; ++c) {
-        rows_[row * width + begin + c] = to_float16(std::clamp(stretch[c], -kMaxFloat16, kMaxFloat16));
+        held_.rows[row * width + begin + c] = to_float16(std::clamp(stretch[c], -kMaxFloat16, kMaxFloat16));
       }
     }
   }
 }
 
+void QueryWindow::discard() noexcept {
+  release_grown();
+  staged_ = 0;
+}
+
+void QueryWindow::release_grown() noexcept {
+  release(grown_.rows);
+  release(grown_.positions);
+}
+
 void QueryWindow::clear() noexcept {
-  Vector<uint16_t>(rows_.get_allocator()).swap(rows_);
-  Vector<int32_t>(positions_.get_allocator()).swap(positions_);
+  release(held_.rows);
+  release(held_.positions);
   oldest_ = 0;
 }
 
 uint64_t QueryWindow::bytes() const noexcept {
-  return rows_.capacity() * sizeof(uint16_t) + positions_.capacity() * sizeof(int32_t);
+  return held_.rows.capacity() * sizeof(uint16_t) + held_.positions.capacity() * sizeof(int32_t);
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
-    : windows_(StlAllocator<QueryWindow>(allocator)), masses_(StlAllocator<Vector<float>>(allocator)) {
+    : seen_(static_cast<size_t>(cache.n_layers), 0, StlAllocator<int32_t>(allocator)),
+      windows_(StlAllocator<QueryWindow>(allocator)),
+      masses_(StlAllocator<Vector<float>>(allocator)),
+      staged_(StlAllocator<Vector<float>>(allocator)) {
   const auto layers = static_cast<size_t>(cache.n_layers);
   if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(allocator));
   if (cache.eviction.score == TokenScore::kMass) {
@@ -96,7 +123,22 @@ Observations::Observations(const Cache& cache, Allocator& allocator)
   }
 }
 
+void Observations::check_seen(const Sequence& sequence, int32_t layer) const {
+  if (windows_.empty() && masses_.empty()) return;  // nothing is judged by queries
+  const int32_t seen = seen_[static_cast<size_t>(layer)];
+  if (seen == 0) {
+    fail(KVQ_E_STATE, "no query of layer %d has attended since the sequence was made, loaded or last compressed",
+         layer);
+  }
+  const int32_t window = sequence.cache.eviction.window;
+  const int32_t unseen = sequence.length(layer) - seen;
+  if (unseen <= window) return;
+  fail(KVQ_E_STATE, "layer %d has got %d tokens since a query last attended, more than the window of %d: attend first",
+       layer, unseen, window);
+}
+
 Vector<Vector<float>> Observations::masses(const Sequence& sequence, int32_t layer) const {
+  check_seen(sequence, layer);
   Cache& cache = sequence.cache;
   Vector<Vector<float>> masses{StlAllocator<Vector<float>>(cache.allocator)};
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
@@ -111,41 +153,77 @@ Vector<Vector<float>> Observations::masses(const Sequence& sequence, int32_t lay
   return masses;
 }
 
-void Observations::add(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry) {
-  const Cache& cache = sequence.cache;
-  const auto first = static_cast<size_t>(entry.query_begin);
-  const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
+void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
+                         const AttendSequence& entry) {
+  Cache& cache = sequence.cache;
   if (!windows_.empty()) {
     const size_t width = static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
-    windows_[static_cast<size_t>(layer)].add(batch, first, width, positions, cache.eviction.window);
+    windows_[static_cast<size_t>(layer)].stage(static_cast<size_t>(entry.query_count), width, cache.eviction.window);
   }
   if (masses_.empty()) return;
-  const auto heads = static_cast<size_t>(cache.kv_heads);
-  const auto of_layer = std::span(masses_).subspan(static_cast<size_t>(layer) * heads, heads);
-  for (int32_t head = 0; head < cache.kv_heads; ++head) {
-    of_layer[static_cast<size_t>(head)].resize(static_cast<size_t>(sequence.slots(layer, head)), 0.0F);
+  if (staged_.empty()) {
+    staged_.reserve(static_cast<size_t>(cache.kv_heads));
+    for (int32_t head = 0; head < cache.kv_heads; ++head) {
+      const Vector<float>& mass = masses_[sequence.list_index(layer, head)];
+      staged_.emplace_back(static_cast<size_t>(sequence.slots(layer, head)), 0.0F, mass.get_allocator());
+      std::copy(mass.begin(), mass.end(), staged_.back().begin());
+    }
   }
   AttendBatch alone = batch;
   alone.sequences = {&entry, 1};
-  weigh(sequence.cache, alone, of_layer);
+  weigh(cache, alone, staged_);
+}
+
+void Observations::commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
+                          const AttendSequence& entry) noexcept {
+  const Cache& cache = sequence.cache;
+  if (!windows_.empty()) {
+    const size_t width = static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
+    const auto first = static_cast<size_t>(entry.query_begin);
+    const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
+    windows_[static_cast<size_t>(layer)].add(batch, first, width, positions, cache.eviction.window);
+  }
+  std::swap_ranges(staged_.begin(), staged_.end(),
+                   masses_.begin() + static_cast<ptrdiff_t>(sequence.list_index(layer, 0)));
+  release(staged_);
+  seen_[static_cast<size_t>(layer)] = sequence.length(layer);
+}
+
+void Observations::discard(int32_t layer) noexcept {
+  if (!windows_.empty()) windows_[static_cast<size_t>(layer)].discard();
+  release(staged_);
 }
 
 void Observations::keep(std::span<const Vector<int32_t>> slots) noexcept {
   for (QueryWindow& window : windows_) window.clear();
+  if (!windows_.empty()) std::fill(seen_.begin(), seen_.end(), 0);
   for (size_t list = 0; list < masses_.size(); ++list) {
     if (slots[list].empty()) continue;
     Vector<float>& mass = masses_[list];
-    for (size_t i = 0; i < slots[list].size(); ++i) {
-      const auto slot = static_cast<size_t>(slots[list][i]);
-      mass[i] = slot < mass.size() ? mass[slot] : 0.0F;
+    size_t kept = 0;
+    // What no query has seen yet comes last and has no mass.
+    for (const int32_t slot : slots[list]) {
+      if (static_cast<size_t>(slot) < mass.size()) mass[kept++] = mass[static_cast<size_t>(slot)];
     }
-    mass.resize(slots[list].size());
+    mass.resize(kept);
+  }
+}
+
+void Observations::truncate(const Sequence& sequence) noexcept {
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    const auto l = static_cast<size_t>(layer);
+    seen_[l] = std::min(seen_[l], sequence.length(layer));
+    if (seen_[l] == 0 && !windows_.empty()) windows_[l].clear();
+    for (int32_t head = 0; head < sequence.cache.kv_heads && !masses_.empty(); ++head) {
+      Vector<float>& mass = masses_[sequence.list_index(layer, head)];
+      mass.resize(std::min(mass.size(), static_cast<size_t>(sequence.slots(layer, head))));
+    }
   }
 }
 
 uint64_t Observations::bytes() const noexcept {
-  uint64_t sum =
-      sizeof(Observations) + windows_.capacity() * sizeof(QueryWindow) + masses_.capacity() * sizeof(Vector<float>);
+  uint64_t sum = sizeof(Observations) + seen_.capacity() * sizeof(int32_t) + windows_.capacity() * sizeof(QueryWindow) +
+                 masses_.capacity() * sizeof(Vector<float>);
   for (const QueryWindow& window : windows_) sum += window.bytes();
   for (const Vector<float>& mass : masses_) sum += mass.capacity() * sizeof(float);
   return sum;

@@ -5,7 +5,10 @@
 namespace kvq {
 
 PageCopies::PageCopies(Cache& cache)
-    : cache_(cache), pages_(StlAllocator<Page*>(cache.allocator)), writes_(StlAllocator<PageWrite>(cache.allocator)) {}
+    : cache_(cache),
+      originals_(StlAllocator<const Page*>(cache.allocator)),
+      pages_(StlAllocator<Page*>(cache.allocator)),
+      writes_(StlAllocator<PageWrite>(cache.allocator)) {}
 
 PageCopies::~PageCopies() {
   for (size_t i = taken_; i < pages_.size(); ++i) cache_.release(pages_[i]);
@@ -13,8 +16,10 @@ PageCopies::~PageCopies() {
 
 void PageCopies::add(const Page& original, int32_t slots) {
   if (pages_.size() == pages_.capacity()) pages_.reserve(2 * pages_.size() + 1);  // nothing may fail once it is made
+  originals_.reserve(pages_.capacity());
   Page* copy = cache_.make_page(original.format(), original.positions != nullptr);
   pages_.push_back(copy);
+  originals_.push_back(&original);
   copy->first_position = original.first_position;
   if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
   writes_.push_back({.source = original.data,

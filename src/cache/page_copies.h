@@ -17,13 +17,18 @@ class PageCopies {
   void add(const Page& original, int32_t slots);
   void run();
 
-  size_t record_bytes() const { return pages_.capacity() * sizeof(Page*) + writes_.capacity() * sizeof(PageWrite); }
+  size_t record_bytes() const {
+    return (originals_.capacity() + pages_.capacity()) * sizeof(Page*) + writes_.capacity() * sizeof(PageWrite);
+  }
 
+  /// Whether the copy that take() returns next is of `page`.
+  bool is_next(const Page& page) const noexcept { return taken_ < pages_.size() && originals_[taken_] == &page; }
   /// The copies in the order they were added in, each with no slots in use yet.
   Page* take() noexcept { return pages_[taken_++]; }
 
  private:
   Cache& cache_;
+  Vector<const Page*> originals_;
   Vector<Page*> pages_;
   Vector<PageWrite> writes_;
   size_t taken_ = 0;

@@ -117,9 +117,9 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
     copies_.add(*page, page->count);
     shared_.push_back({head, i});
   }
+  // All other places, also those of pages that the list has: cut off, they may be opened again.
   size_t next = 0;
-  const int32_t first = std::max(existing, cache_.sink);
-  for (int32_t i = first; i < pages && i - first < ring_; ++i) {
+  for (int32_t i = std::max(pages - ring_, cache_.sink); i < pages; ++i) {
     const auto slot = static_cast<size_t>(i % ring_);
     if (ends_float16(i) || taken[slot]) continue;
     taken[slot] = true;
@@ -151,7 +151,8 @@ Page** Reserve::place(int32_t head, int32_t index, const PageFormat* format) {
     Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
     return static_cast<size_t>(index) < finals.size() ? &finals[static_cast<size_t>(index)] : nullptr;
   }
-  if (!format->is_float16()) return nullptr;
+  const bool is_beyond = ring_ <= cache_.recent && index >= ring_;
+  if (!format->is_float16() || is_beyond) return nullptr;
   return &open_[static_cast<size_t>(head)][static_cast<size_t>(index % ring_)];
 }
 

@@ -10,7 +10,8 @@ namespace kvq {
 ///
 /// Every page has its place: `finals` holds the page that a list will have at an index in its final format. Pages that
 /// are sealed later are open in FP16 first, page i in `open[i % ring]`; a ring of one page more than stay FP16 never
-/// opens a page in the memory of one that is being sealed.
+/// opens a page in the memory of one that is being sealed. A shorter ring, for lists that stay shorter, has no place
+/// for what comes after it.
 class Reserve {
  public:
   /// For `tokens` more tokens. Pages of `old`, which may be null, are used again, but stay its own until commit().

@@ -80,6 +80,19 @@ class Sequence {
     int32_t last_position = -1;  // of the newest token
   };
 
+  /// What a list that holds `slots` must hold at least; at most, it holds as many slots as its layer has tokens and
+  /// ends where the layer does.
+  struct ListMinimum {
+    int32_t slots;
+    int32_t last_position;  // −1: it may be empty
+  };
+  ListMinimum least_of_list(int32_t layer, int64_t slots) const {
+    const auto [tokens, last] = layers[static_cast<size_t>(layer)];
+    if (cache.eviction.budget == 0 || slots == tokens) return {tokens, last};
+    // A cut among evicted tokens leaves lists that end before it. It needs positions that count the tokens.
+    return {0, last == tokens - 1 ? -1 : last};
+  }
+
   Cache& cache;
   Vector<PageList> lists;  // [n_layers, kv_heads]
   /// [n_layers, kv_heads, cache.runs_of_list()] what each list takes its next page of a format from, or null.

@@ -1,3 +1,4 @@
+#include "cache/observations.h"
 #include "cache/page_copies.h"
 #include "cache/reserve.h"
 #include "core/error.h"
@@ -15,6 +16,7 @@ struct Cut {
 
 /// How many of a head's slots are among the first `length` tokens of the layer.
 int32_t kept_slots(const Sequence& sequence, int32_t layer, int32_t head, int32_t length) {
+  if (length == sequence.length(layer)) return sequence.slots(layer, head);
   if (!sequence.evicted(layer, head)) return length;
   // check_cut() made sure that tokens lie at their numbers.
   int32_t slots = 0;
@@ -38,6 +40,7 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
   if (length > sequence.length(layer)) {
     fail(KVQ_E_ARGUMENT, "length is %d, but layer %d holds %d tokens", length, layer, sequence.length(layer));
   }
+  if (length == sequence.length(layer)) return;
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer, head);
     const bool evicted = sequence.evicted(layer, head);
@@ -55,16 +58,12 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
   }
 }
 
-bool needs_copy(const Sequence::PageList& list, const Cut& cut) {
-  return cut.slots > 0 && list[cut.whole_pages]->is_shared();
-}
-
 void apply_cut(Sequence& sequence, int32_t layer, int32_t head, int32_t length, PageCopies& copies) noexcept {
   Cache& cache = sequence.cache;
   Sequence::PageList& list = sequence.list(layer, head);
   Reserve* reserve = sequence.reserve(layer);
   const Cut cut = find_cut(list, kept_slots(sequence, layer, head, length));
-  if (needs_copy(list, cut)) {
+  if (cut.slots > 0 && copies.is_next(*list[cut.whole_pages])) {
     cache.release(list[cut.whole_pages]);
     list[cut.whole_pages] = copies.take();
   }
@@ -85,7 +84,9 @@ void truncate(Sequence& sequence, int32_t length) {
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& list = sequence.lists[i];
     const Cut cut = find_cut(list, kept_slots(sequence, sequence.layer_of(i), sequence.head_of(i), length));
-    if (needs_copy(list, cut)) copies.add(*list[cut.whole_pages], cut.slots);
+    // Asked here alone: other holders may let go of the page any time.
+    const bool needs_copy = cut.slots > 0 && list[cut.whole_pages]->is_shared();
+    if (needs_copy) copies.add(*list[cut.whole_pages], cut.slots);
   }
   copies.run();
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
@@ -101,6 +102,7 @@ void truncate(Sequence& sequence, int32_t length) {
     }
     sequence.layers[static_cast<size_t>(layer)] = {length, last};
   }
+  if (sequence.observations != nullptr) sequence.observations->truncate(sequence);
   if (!sequence.reserves.empty()) publish(sequence);
 }
 

@@ -27,9 +27,12 @@ struct AllocatorHooks {
 /// bytes count in all their ancestors as well.
 class Allocator {
  public:
-  Allocator(const AllocatorHooks& hooks, uint64_t limit) noexcept : hooks_(hooks), limit_(limit) {}
-  Allocator(Allocator& parent, uint64_t limit, const char* owner) noexcept
-      : parent_(&parent), limit_(limit), owner_(owner) {}
+  /// `own_bytes`: of the object that the allocator is part of and that therefore comes from elsewhere. They count here,
+  /// not in ancestors.
+  Allocator(const AllocatorHooks& hooks, uint64_t limit, uint64_t own_bytes = 0) noexcept
+      : hooks_(hooks), limit_(limit), bytes_(own_bytes), peak_(own_bytes) {}
+  Allocator(Allocator& parent, uint64_t limit, const char* owner, uint64_t own_bytes = 0) noexcept
+      : parent_(&parent), limit_(limit), owner_(owner), bytes_(own_bytes), peak_(own_bytes) {}
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
@@ -52,8 +55,8 @@ class Allocator {
   AllocatorHooks hooks_;
   uint64_t limit_;
   const char* owner_ = "context";
-  std::atomic<uint64_t> bytes_{0};
-  std::atomic<uint64_t> peak_{0};
+  std::atomic<uint64_t> bytes_;
+  std::atomic<uint64_t> peak_;
 };
 
 /// Adapter for standard containers.

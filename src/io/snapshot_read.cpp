@@ -119,8 +119,8 @@ class SequenceReader {
       slots += page->count;
     }
     const Sequence::Layer& expected = sequence_.layers[layer];
-    const bool evicted = cache_.eviction.budget > 0 && slots > 0 && slots < expected.length;
-    if ((slots != expected.length && !evicted) || previous != expected.last_position) {
+    const auto [least_slots, least_last] = sequence_.least_of_list(static_cast<int32_t>(layer), slots);
+    if (slots < least_slots || slots > expected.length || previous < least_last || previous > expected.last_position) {
       fail(KVQ_E_FORMAT, "snapshot has a list of %lld slots that ends at position %d in a layer of %d tokens",
            static_cast<long long>(slots), previous, expected.length);
     }

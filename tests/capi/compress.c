@@ -110,6 +110,176 @@ static void nothing_observed(void) {
   fixture_close(&f);
 }
 
+/* Tokens that no query has seen cannot be judged; the window is kept unseen. */
+static void too_few_observed(const char* policy, int keeps_mass) {
+  fixture f;
+  kvq_sequence* sequence;
+  kvq_sequence* longer = NULL;
+  kvq_compress_options options;
+  saved_state before;
+  fixture_open(&f, policy, 0, 0);
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 3000);
+  before = take_state(f.cache, sequence);
+  REFUSED(KVQ_E_STATE, "no query of layer 0", kvq_compress(f.cache, sequence, NULL, err));
+  CHECK(state_is(f.cache, sequence, &before));
+  state_free(&before);
+  kvq_sequence_destroy(sequence);
+
+  sequence = observed_sequence(f.cache, 10);
+  grow(f.cache, sequence, 3000);
+  before = take_state(f.cache, sequence);
+  REFUSED(KVQ_E_STATE, "layer 0 has got 3000 tokens", kvq_compress(f.cache, sequence, NULL, err));
+  CHECK(state_is(f.cache, sequence, &before));
+  state_free(&before);
+  ACCEPTED(attend_all(f.cache, sequence, 1));
+  ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
+  kvq_sequence_destroy(sequence);
+
+  sequence = observed_sequence(f.cache, 100);
+  grow(f.cache, sequence, 32);
+  ACCEPTED(kvq_sequence_fork(f.cache, sequence, &longer, err));
+  grow(f.cache, longer, 1);
+  REFUSED(KVQ_E_STATE, "33 tokens", kvq_compress(f.cache, longer, NULL, err));
+  kvq_sequence_destroy(longer);
+  ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
+  /* What came unseen is unseen after it. */
+  kvq_compress_options_init(&options);
+  options.budget = 35;
+  grow(f.cache, sequence, 1);
+  REFUSED(KVQ_E_STATE, keeps_mass ? "33 tokens" : "no query", kvq_compress(f.cache, sequence, &options, err));
+  kvq_sequence_destroy(sequence);
+
+  /* What was seen before a cut does not count for what comes after it. */
+  sequence = observed_sequence(f.cache, 200);
+  ACCEPTED(kvq_sequence_truncate(f.cache, sequence, 64, err));
+  grow(f.cache, sequence, 33);
+  REFUSED(KVQ_E_STATE, "33 tokens", kvq_compress(f.cache, sequence, NULL, err));
+  ACCEPTED(kvq_sequence_truncate(f.cache, sequence, 0, err));
+  grow(f.cache, sequence, 100);
+  REFUSED(KVQ_E_STATE, "no query", kvq_compress(f.cache, sequence, NULL, err));
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
+/* Tokens of every layer whose keys are large from `first` to `end`. */
+static void grow_with_hot(kvq_cache* cache, kvq_sequence* sequence, int32_t n, int32_t first, int32_t end) {
+  static float k[200 * kTokenScalars];
+  static float v[200 * kTokenScalars];
+  int32_t i;
+  int32_t layer;
+  for (i = 0; i < n * kTokenScalars; ++i) k[i] = i / kTokenScalars >= first && i / kTokenScalars < end ? 4.0f : 0.0f;
+  for (layer = 0; layer < kLayers; ++layer) {
+    ACCEPTED(kvq_append(cache, sequence, layer, n, k, v, KVQ_F32, NULL, err));
+  }
+}
+
+/* Queries of the newest n tokens that point to large keys. */
+static void attend_to_hot(kvq_cache* cache, const kvq_sequence* sequence, int32_t n) {
+  static float q[kMostQueries * kQHeads * kHeadDim];
+  static float out[kMostQueries * kQHeads * kHeadDim];
+  kvq_attend_batch batch;
+  int32_t layer;
+  size_t i;
+  for (i = 0; i < sizeof q / sizeof q[0]; ++i) q[i] = 4.0f;
+  kvq_attend_batch_init(&batch);
+  batch.n_sequences = 1;
+  batch.sequences = &sequence;
+  batch.query_counts = &n;
+  batch.q = q;
+  batch.out = out;
+  for (layer = 0; layer < kLayers; ++layer) ACCEPTED(kvq_attend(cache, layer, &batch, err));
+}
+
+/* Tokens that came after a cut do not inherit the attention that those before it got in their places. */
+static void attention_to_what_was_cut(void) {
+  fixture f;
+  kvq_sequence* sequence;
+  int32_t positions[40];
+  int32_t i;
+  fixture_open(&f, "fp16+h2o:40", 0, 0);
+  sequence = new_sequence(f.cache);
+  grow_with_hot(f.cache, sequence, 100, 20, 28);
+  attend_to_hot(f.cache, sequence, 40);
+  ACCEPTED(kvq_sequence_truncate(f.cache, sequence, 10, err));
+  grow_with_hot(f.cache, sequence, 90, 50, 58);
+  attend_to_hot(f.cache, sequence, 1);
+  ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
+  ACCEPTED(kvq_sequence_decode(f.cache, sequence, 0, 0, 0, 40, NULL, NULL, positions, err));
+  for (i = 0; i < 8; ++i) CHECK(positions[i] == 60 + i);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
+/* Two sequences, one of them twice; 20 queries each. */
+static kvq_status attend_batch_of_three(kvq_cache* cache, const kvq_sequence* a, const kvq_sequence* b) {
+  static float q[3 * 20 * kQHeads * kHeadDim];
+  static float out[3 * 20 * kQHeads * kHeadDim];
+  const kvq_sequence* sequences[3];
+  const int32_t counts[3] = {20, 20, 20};
+  kvq_attend_batch batch;
+  sequences[0] = sequences[2] = a;
+  sequences[1] = b;
+  fill_tensor(q, sizeof q / sizeof q[0], 7);
+  kvq_attend_batch_init(&batch);
+  batch.n_sequences = 3;
+  batch.sequences = sequences;
+  batch.query_counts = counts;
+  batch.q = q;
+  batch.out = out;
+  return kvq_attend(cache, 0, &batch, err);
+}
+
+/* The queries of a batch count for all its sequences, or if it fails for none: what stays is as if it had not been. */
+static void failed_attention_does_not_count(const char* policy) {
+  fixture f;
+  kvq_sequence* prompts[2];
+  blob expected[2];
+  kvq_status status = KVQ_E_MEMORY;
+  long n;
+  int i;
+  fixture_open(&f, policy, 0, 0);
+  for (i = 0; i < 2; ++i) {
+    kvq_sequence* fork = NULL;
+    prompts[i] = new_sequence(f.cache);
+    grow(f.cache, prompts[i], 100 + 20 * i);
+    ACCEPTED(attend_all(f.cache, prompts[i], 3));
+    ACCEPTED(kvq_sequence_fork(f.cache, prompts[i], &fork, err));
+    ACCEPTED(kvq_compress(f.cache, fork, NULL, err));
+    expected[i] = save_sequence(f.cache, fork);
+    kvq_sequence_destroy(fork);
+  }
+  for (n = 1; n < kMostAllocations; ++n) {
+    kvq_sequence* forks[2] = {NULL, NULL};
+    saved_state before[2];
+    for (i = 0; i < 2; ++i) {
+      ACCEPTED(kvq_sequence_fork(f.cache, prompts[i], &forks[i], err));
+      before[i] = take_state(f.cache, forks[i]);
+    }
+    f.memory.fail_at = n;
+    status = attend_batch_of_three(f.cache, forks[0], forks[1]);
+    f.memory.fail_at = 0;
+    CHECK(status == KVQ_OK || status == KVQ_E_MEMORY);
+    for (i = 0; i < 2; ++i) {
+      blob after;
+      CHECK(status == KVQ_OK || state_is(f.cache, forks[i], &before[i]));
+      ACCEPTED(kvq_compress(f.cache, forks[i], NULL, err));
+      after = save_sequence(f.cache, forks[i]);
+      CHECK(same_blobs(&after, &expected[i]) == (status != KVQ_OK));
+      blob_free(&after);
+      state_free(&before[i]);
+      kvq_sequence_destroy(forks[i]);
+    }
+    if (status == KVQ_OK) break;
+  }
+  CHECK(n > 3 && n < kMostAllocations);
+  for (i = 0; i < 2; ++i) {
+    blob_free(&expected[i]);
+    kvq_sequence_destroy(prompts[i]);
+  }
+  fixture_close(&f);
+}
+
 static void pages_made_ahead(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -218,6 +388,12 @@ void test_compress(void) {
   size_t i;
   arguments();
   nothing_observed();
+  too_few_observed("fp16+h2o:40", 1);
+  too_few_observed("int4+h2o:40", 1);
+  too_few_observed("int4+snapkv:40", 0);
+  attention_to_what_was_cut();
+  failed_attention_does_not_count("fp16+h2o:40");
+  failed_attention_does_not_count("int4+snapkv:40");
   pages_made_ahead();
   short_prompts();
   for (i = 0; i < sizeof policies / sizeof policies[0]; ++i) {

@@ -47,6 +47,64 @@ static void append_until_limit(const char* policy, int of_context, int32_t step)
   fixture_close(&f);
 }
 
+/* A sequence and attention in a context with such limits; `failed` receives the status of what did not succeed. */
+static kvq_context_info run_within(uint64_t context_bytes, uint64_t cache_bytes, kvq_usage* usage, kvq_status* failed) {
+  kvq_context_options context_options;
+  kvq_cache_options options = small_cache_options();
+  kvq_context* context = NULL;
+  kvq_cache* cache = NULL;
+  kvq_sequence* sequence = NULL;
+  kvq_context_info info;
+  tracker memory;
+  float out[kQHeads * kHeadDim];
+  memset(&info, 0, sizeof info);
+  memset(&memory, 0, sizeof memory);
+  memset(usage, 0, sizeof *usage);
+  info.struct_size = sizeof info;
+  usage->struct_size = sizeof *usage;
+  kvq_context_options_init(&context_options);
+  context_options.allocate = tracker_allocate;
+  context_options.free = tracker_free;
+  context_options.allocator_user = &memory;
+  context_options.max_bytes = context_bytes;
+  options.max_bytes = cache_bytes;
+  *failed = kvq_context_create(&context_options, &context, err);
+  if (*failed == KVQ_OK) *failed = kvq_cache_create(context, &options, NULL, &cache, err);
+  if (*failed == KVQ_OK) *failed = kvq_sequence_create(cache, &sequence, err);
+  if (*failed == KVQ_OK) *failed = append_tokens(cache, sequence, 0, 100);
+  if (*failed == KVQ_OK) *failed = attend_last(cache, sequence, out);
+  if (cache != NULL) CHECK(kvq_cache_usage(cache, NULL, usage, NULL) == KVQ_OK);
+  if (context != NULL) CHECK(kvq_context_describe(context, &info, NULL) == KVQ_OK);
+  CHECK(context == NULL || info.bytes == memory.live_bytes);
+  kvq_sequence_destroy(sequence);
+  kvq_cache_destroy(cache);
+  kvq_context_destroy(context);
+  CHECK(memory.live_blocks == 0);
+  return info;
+}
+
+/* The objects themselves count: what is used at most is enough as a limit, and not one byte less. */
+static void limits_to_the_byte(void) {
+  kvq_usage usage;
+  kvq_usage whole;
+  kvq_status status;
+  const kvq_context_info all = run_within(0, 0, &whole, &status);
+  uint64_t limit;
+  CHECK(status == KVQ_OK);
+  run_within(all.peak_bytes, 0, &usage, &status);
+  CHECK(status == KVQ_OK && usage.total_bytes == whole.total_bytes);
+  for (limit = all.peak_bytes - 1; limit > 0; limit -= limit / 50 + 1) {
+    const kvq_context_info info = run_within(limit, 0, &usage, &status);
+    CHECK(status == KVQ_E_LIMIT);
+    CHECK(info.peak_bytes <= limit);
+  }
+  for (limit = whole.total_bytes - 1; limit > 0; limit -= limit / 50 + 1) {
+    run_within(0, limit, &usage, &status);
+    CHECK(status == KVQ_E_LIMIT);
+    CHECK(usage.total_bytes <= limit);
+  }
+}
+
 /* A call that would need several pages, of which only some fit, takes none. */
 static void append_of_many_pages(void) {
   fixture f;
@@ -200,6 +258,7 @@ void test_limits(void) {
   append_until_limit("int4", 0, 32);
   append_until_limit("int2+hadamard", 1, 50);
   append_until_limit("version: 1\nkeys: int2\nvalues: int2\nrecent: 3\nsink: 2\n", 0, 1);
+  limits_to_the_byte();
   append_of_many_pages();
   create_and_load_at_the_limit();
   attend_at_the_limit();

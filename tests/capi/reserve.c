@@ -3,6 +3,8 @@
 #include "fixture.h"
 #include "suites.h"
 
+#include <stdio.h>
+
 static int32_t room_of(const kvq_sequence* sequence, int32_t layer) {
   int32_t room = -1;
   ACCEPTED(kvq_sequence_room(sequence, layer, &room, err));
@@ -79,8 +81,74 @@ static void uneven_layers(void) {
   fixture_close(&f);
 }
 
+/* Fewer pages made ahead than stay FP16, and more tokens than these hold: the bytes are those of a sequence without. */
+static void fewer_pages_than_stay_fp16(int32_t recent) {
+  const int32_t reserved[] = {1, 10, 33, 70};
+  const int32_t appended[] = {1, 33, 62, 100, 250};
+  char policy[80];
+  fixture f;
+  size_t i;
+  size_t j;
+  snprintf(policy, sizeof policy, "version: 1\nkeys: int4\nvalues: int4\nrecent: %d\n", (int)recent);
+  fixture_open(&f, policy, 0, 0);
+  for (i = 0; i < sizeof reserved / sizeof reserved[0]; ++i) {
+    for (j = 0; j < sizeof appended / sizeof appended[0]; ++j) {
+      kvq_sequence* sequence = new_sequence(f.cache);
+      kvq_sequence* plain = new_sequence(f.cache);
+      int round;
+      ACCEPTED(kvq_sequence_reserve(f.cache, sequence, reserved[i], err));
+      for (round = 0; round < 3; ++round) {
+        blob a;
+        blob b;
+        grow(f.cache, sequence, appended[j]);
+        grow(f.cache, plain, appended[j]);
+        a = save_sequence(f.cache, sequence);
+        b = save_sequence(f.cache, plain);
+        CHECK(same_blobs(&a, &b));
+        blob_free(&a);
+        blob_free(&b);
+        ACCEPTED(kvq_sequence_truncate(f.cache, sequence, length_of(sequence, 0) / 64 * 32, err));
+        ACCEPTED(kvq_sequence_truncate(f.cache, plain, length_of(plain, 0) / 64 * 32, err));
+      }
+      kvq_sequence_destroy(sequence);
+      kvq_sequence_destroy(plain);
+    }
+  }
+  fixture_close(&f);
+}
+
+/* However much is truncated: while there is room, appending takes no memory. */
+static void room_after_a_cut(const char* policy, int32_t tokens, int32_t reserved) {
+  fixture f;
+  int32_t cut;
+  fixture_open(&f, policy, 0, 0);
+  for (cut = 0; cut <= tokens; cut += KVQ_PAGE_SLOTS) {
+    kvq_sequence* sequence = new_sequence(f.cache);
+    size_t live_bytes;
+    grow(f.cache, sequence, tokens);
+    ACCEPTED(kvq_sequence_reserve(f.cache, sequence, reserved, err));
+    ACCEPTED(kvq_sequence_truncate(f.cache, sequence, cut, err));
+    CHECK(room_of(sequence, 0) >= tokens - cut + reserved && room_of(sequence, 1) == room_of(sequence, 0));
+    live_bytes = f.memory.live_bytes;
+    while (room_of(sequence, 1) > 0) {
+      const int32_t room = room_of(sequence, 1);
+      grow(f.cache, sequence, room < KVQ_PAGE_SLOTS ? room : KVQ_PAGE_SLOTS);
+    }
+    CHECK(f.memory.live_bytes == live_bytes);
+    kvq_sequence_destroy(sequence);
+  }
+  fixture_close(&f);
+}
+
 void test_reserve(void) {
   arguments();
   limits();
   uneven_layers();
+  fewer_pages_than_stay_fp16(1);
+  fewer_pages_than_stay_fp16(2);
+  fewer_pages_than_stay_fp16(5);
+  room_after_a_cut("int4", 100, 1);
+  room_after_a_cut("fp16", 100, 1);
+  room_after_a_cut("version: 1\nkeys: int2\nvalues: int8\nrecent: 3\nsink: 1\n", 100, 1);
+  room_after_a_cut("version: 1\nkeys: int4\nvalues: int4\nrecent: 2\n", 300, 40);
 }

@@ -143,6 +143,36 @@ static void gaps_are_forgotten(void) {
   fixture_close(&f);
 }
 
+/* Whatever was evicted and whatever positions the tokens have: a layer that is cut to its own length stays as it is. */
+static void own_length_after_eviction(const char* policy, int32_t step) {
+  enum { kTokens = 200 };
+  static float kv[kTokens * kTokenScalars];
+  int32_t positions[kTokens];
+  fixture f;
+  kvq_sequence* sequence;
+  saved_state before;
+  int32_t layer;
+  int32_t i;
+  for (i = 0; i < kTokens; ++i) positions[i] = step * i;
+  fill_tensor(kv, sizeof kv / sizeof kv[0], 1);
+  fixture_open(&f, policy, 0, 0);
+  sequence = new_sequence(f.cache);
+  for (layer = 0; layer < kLayers; ++layer) {
+    ACCEPTED(kvq_append(f.cache, sequence, layer, kTokens, kv, kv, KVQ_F32, positions, err));
+  }
+  ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
+  before = take_state(f.cache, sequence);
+  ACCEPTED(kvq_sequence_truncate(f.cache, sequence, kTokens, err));
+  CHECK(state_is(f.cache, sequence, &before));
+  if (step > 1) {
+    REFUSED(KVQ_E_STATE, "gaps", kvq_sequence_truncate(f.cache, sequence, kTokens - 1, err));
+    CHECK(state_is(f.cache, sequence, &before));
+  }
+  state_free(&before);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
 void test_truncate(void) {
   arguments();
   every_cut("fp16", 100, 0);
@@ -154,4 +184,7 @@ void test_truncate(void) {
   refused_by_one_layer_cuts_none();
   positions_follow_the_cut();
   gaps_are_forgotten();
+  own_length_after_eviction("int4+streaming:50", 1);
+  own_length_after_eviction("int4+streaming:50", 3);
+  own_length_after_eviction("fp16+streaming:50", 3);
 }

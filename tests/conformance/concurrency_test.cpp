@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -89,6 +90,51 @@ TEST_CASE("one sequence is forked, saved and decoded by several threads at once"
   });
   CHECK_EQ(n_different.load(), 0);
   CHECK(kvq_test::save(cache.get(), parent.get()) == before);
+}
+
+TEST_CASE("a fork is truncated inside pages that its parent lets go of at the same time") {
+  const Shape shape{.q_heads = 8, .kv_heads = 8, .head_dim = 8, .n_layers = 64};  // many pages to copy
+  const Text text(shape, 20, 1);
+  const Context context = kvq_test::make_context();
+  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "fp16");
+  const auto saved = [&](int32_t n) {
+    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    text.append(cache.get(), sequence.get(), 0, n);
+    return kvq_test::save(cache.get(), sequence.get());
+  };
+  const Snapshot whole = saved(20);
+  const Snapshot expected = saved(13);
+  for (const bool is_destroyed : {false, true}) {
+    CAPTURE(is_destroyed);
+    int n_different = 0;
+    for (int round = 0; round < kvq_test::full_or_small(400, 40); ++round) {
+      Sequence parent = kvq_test::load(cache.get(), whole);
+      const Sequence child = kvq_test::fork(cache.get(), parent.get());
+      std::atomic<int> n_ready{0};
+      const auto meet = [&n_ready] {
+        for (++n_ready; n_ready < 2;) {
+        }
+      };
+      std::thread other([&] {
+        meet();
+        if (is_destroyed) {
+          // At another moment of the truncation each time.
+          const auto moment = std::chrono::steady_clock::now() + std::chrono::microseconds(2 * (round % 200));
+          while (std::chrono::steady_clock::now() < moment) {
+          }
+          parent.reset();
+        } else {
+          kvq_sequence_truncate(cache.get(), parent.get(), 13, nullptr);
+        }
+      });
+      meet();
+      kvq_sequence_truncate(cache.get(), child.get(), 13, nullptr);
+      other.join();
+      if (kvq_test::save(cache.get(), child.get()) != expected) ++n_different;
+      if (!is_destroyed && kvq_test::save(cache.get(), parent.get()) != expected) ++n_different;
+    }
+    CHECK_EQ(n_different, 0);
+  }
 }
 
 TEST_CASE("caches of one context attend concurrently") {
