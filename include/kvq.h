@@ -21,6 +21,7 @@
  *    them in the opposite order of creation.
  *  - The library never prints, aborts, reads environment variables, installs signal handlers, or starts threads that
  *    were not asked for.
+ *  - After fork() between calls, a CPU context works in the child on the calling thread alone and can be destroyed.
  *  - Tensors are dense and row-major. "Host memory" is memory that the CPU can read.
  *  - A CUDA context works asynchronously: calls issue work to its stream and return. Appending and attending
  *    synchronise with nothing; saving, loading and decoding wait for the stream. An error that the device reports later
