@@ -685,8 +685,8 @@ KVQ_API kvq_status kvq_router_trainer_add(kvq_router_trainer* trainer, int32_t l
  *  \param progress  called now and then from the calling thread; it may not use `trainer`. NULL: not called.
  *  \param user      passed to `progress`.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done, or diverged; a layer lacks texts that another
- *           one has; no text is long enough); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the texts are there
- *           still.
+ *           one has; no text is long enough); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the texts
+ *           are there still.
  *  \threads exclusive use of `trainer`.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_router_trainer_run(kvq_router_trainer* trainer, double loss, kvq_progress_hook progress,

@@ -131,10 +131,8 @@ void train_codebook(kvq_context* context, const Input& input, const kvq_codebook
   kvq_codebook_info info{};
   info.struct_size = sizeof(info);
   kvq_test::require([&](kvq_error* error) { return kvq_codebook_describe(codebook.get(), &info, error); });
-  CHECK_GE(info.key_error, 0.0);
-  CHECK_LE(info.key_error, 1.0);
-  CHECK_GE(info.value_error, 0.0);
-  CHECK_LE(info.value_error, 1.0);
+  CHECK(std::isfinite(info.key_error));
+  CHECK(std::isfinite(info.value_error));
   kvq_cache_options cache = kvq_test::cache_options(kQueryHeads, kHeads, kDim);
   cache.codebook = codebook.get();
   use(context, cache, "commvq", tensor(input, kHeads, kRoomToRotate));
