@@ -21,6 +21,7 @@
  *    them in the opposite order of creation.
  *  - The library never prints, aborts, reads environment variables, installs signal handlers, or starts threads that
  *    were not asked for.
+ *  - After fork() between calls, a CPU context works in the child on the calling thread alone and can be destroyed.
  *  - Tensors are dense and row-major. "Host memory" is memory that the CPU can read.
  *  - A CUDA context works asynchronously: calls issue work to its stream and return. Appending and attending
  *    synchronise with nothing; saving, loading and decoding wait for the stream. An error that the device reports later
@@ -478,7 +479,7 @@ KVQ_API kvq_status kvq_codebook_trainer_create(kvq_context* context, const kvq_c
 
 /** Take over finished layers of an earlier, unfinished result. Tokens already added to these layers are dropped.
  *
- *  \param codebook  of the same shape, seed, model and note.
+ *  \param codebook  of the same context, shape, seed, model and note.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (with the difference).
  *  \threads exclusive use of `trainer`.
  *  \since 0.1 */
@@ -683,9 +684,9 @@ KVQ_API kvq_status kvq_router_trainer_add(kvq_router_trainer* trainer, int32_t l
  *                   logarithm), above 0. Ignored for labels.
  *  \param progress  called now and then from the calling thread; it may not use `trainer`. NULL: not called.
  *  \param user      passed to `progress`.
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done; a layer lacks texts that another one has; no
- *           text is long enough); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the texts are there
- *           still.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done, or diverged; a layer lacks texts that another
+ *           one has; no text is long enough); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the texts
+ *           are there still.
  *  \threads exclusive use of `trainer`.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_router_trainer_run(kvq_router_trainer* trainer, double loss, kvq_progress_hook progress,
@@ -715,7 +716,7 @@ typedef struct kvq_cache_options {
   int32_t head_dim;      /**< A multiple of 8, 8 … 256. */
   kvq_rope rope;         /**< ::KVQ_ROPE_HALF by default. */
   int32_t rotary_dim;    /**< Leading channels that are rotated, even; 0 (default): `head_dim`. */
-  float rope_base;       /**< 10000 by default. Unused when `inv_freq` is given. */
+  float rope_base;       /**< 10000 by default; frequencies must be finite. Unused when `inv_freq` is given. */
   const float* inv_freq; /**< `[rotary_dim / 2]` radians per position, copied; NULL (default):
                               rope_base^(-2j / rotary_dim). */
   float scale;           /**< Factor on q·k; 0 (default): 1 / sqrt(head_dim). */

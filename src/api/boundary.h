@@ -9,7 +9,8 @@
 
 namespace kvq::api {
 
-/// Fill the caller's error; respects the size the caller was built with.
+/// Fill the caller's error, with a message that is readable whatever the caller's texts are; respects the size the
+/// caller was built with.
 void report(kvq_error* error, kvq_status status, int32_t backend_code, const char* message) noexcept;
 
 /// Turn whatever is being handled into a status. Call inside a catch block.

@@ -1,6 +1,7 @@
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "core/checks.h"
+#include "core/rope.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,10 +24,15 @@ void check_rope(const kvq_cache_options& options) {
     fail(KVQ_E_ARGUMENT, "options->rope_base is %g, must be positive and finite",
          static_cast<double>(options.rope_base));
   }
-  const int32_t pairs = (options.rotary_dim != 0 ? options.rotary_dim : options.head_dim) / 2;
-  for (int32_t i = 0; options.inv_freq != nullptr && i < pairs; ++i) {
-    if (std::isfinite(options.inv_freq[i])) continue;
-    fail(KVQ_E_ARGUMENT, "options->inv_freq[%d] is %g, must be finite", i, static_cast<double>(options.inv_freq[i]));
+  const int32_t rotary_dim = options.rotary_dim != 0 ? options.rotary_dim : options.head_dim;
+  for (int32_t i = 0; i < rotary_dim / 2; ++i) {
+    if (options.inv_freq != nullptr) {
+      if (std::isfinite(options.inv_freq[i])) continue;
+      fail(KVQ_E_ARGUMENT, "options->inv_freq[%d] is %g, must be finite", i, static_cast<double>(options.inv_freq[i]));
+    }
+    if (std::isfinite(Rope::frequency(options.rope_base, rotary_dim, i))) continue;
+    fail(KVQ_E_ARGUMENT, "options->rope_base is %g, too small: the frequency of pair %d would be infinite",
+         static_cast<double>(options.rope_base), i);
   }
 }
 

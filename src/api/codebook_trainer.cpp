@@ -81,6 +81,7 @@ kvq_status kvq_codebook_trainer_resume(kvq_codebook_trainer* trainer, const kvq_
   return guarded(error, [&] {
     require(trainer, "trainer");
     require(codebook, "codebook");
+    if (&codebook->allocator != &trainer->allocator) fail(KVQ_E_ARGUMENT, "codebook belongs to another context");
     trainer->resume(*codebook->shared);
   });
 }

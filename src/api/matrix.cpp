@@ -1,6 +1,7 @@
 #include "api/trained_handle.h"
 #include "core/checks.h"
 #include "core/tensor.h"
+#include "core/text.h"
 #include "io/matrix_file.h"
 #include "weights/quantize.h"
 
@@ -23,9 +24,9 @@ weights::Scheme require_scheme(const char* name) {
   const std::optional<weights::Scheme> scheme = weights::parse_scheme(name);
   if (scheme.has_value()) return *scheme;
   fail(KVQ_E_ARGUMENT,
-       "options->scheme is \"%.40s\", must be fp16 or a family and bits: nuq-1, 2, 3, 4, 5, 6 or 8; vq- or tcx-1.5, 2, "
+       "options->scheme is \"%s\", must be fp16 or a family and bits: nuq-1, 2, 3, 4, 5, 6 or 8; vq- or tcx-1.5, 2, "
        "2.5, ... 5; tcq-1.5, 1.75, 2, ... 5",
-       name);
+       Quoted(name).c_str());
 }
 
 weights::QuantizeOptions checked(const qp_quantize_options& options) {
@@ -208,7 +209,8 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
       require(matrices[i], "matrices[i]");
       require(names[i], "names[i]");
       for (int32_t j = 0; j < i; ++j) {
-        if (std::strcmp(names[i], names[j]) == 0) fail(KVQ_E_ARGUMENT, "the name '%.60s' occurs twice", names[i]);
+        if (std::strcmp(names[i], names[j]) == 0)
+          fail(KVQ_E_ARGUMENT, "the name '%s' occurs twice", Quoted(names[i]).c_str());
       }
     }
     io::SafetensorsWriter file(matrices[0]->context.allocator);

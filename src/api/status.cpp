@@ -1,8 +1,9 @@
 #include "api/boundary.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
+#include <span>
 
 namespace kvq::api {
 
@@ -12,7 +13,7 @@ void report(kvq_error* error, kvq_status status, int32_t backend_code, const cha
   error->code = status;
   error->backend_code = backend_code;
   const size_t room = std::min<size_t>(error->struct_size - kTextOffset, sizeof(error->message));
-  std::snprintf(error->message, room, "%s", message);
+  write_readable(message, std::span(error->message).first(room));
 }
 
 kvq_status translate(kvq_error* error) noexcept {

@@ -41,8 +41,7 @@ class Linear {
   virtual Owned<Resident> make_resident(Allocator& allocator, weights::Matrix&& matrix) = 0;
   /// The matrix as it was taken over: in host memory, or read back into `copy`.
   virtual const weights::Matrix& read(const Resident& matrix, std::optional<weights::Matrix>& copy) = 0;
-  /// Rows of x with NaN or infinity give rows of NaN (FP16 matrices: what FP32 arithmetic gives). May be called by
-  /// several threads at once.
+  /// Rows of x with NaN or infinity give rows of NaN. May be called by several threads at once.
   virtual void multiply(const LinearBatch& batch) = 0;
 };
 

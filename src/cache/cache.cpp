@@ -15,10 +15,9 @@ void set_rope(const kvq_cache_options& options, Rope& rope) {
   rope.rotary_dim = options.rotary_dim != 0 ? options.rotary_dim : options.head_dim;
   rope.inv_freq.resize(static_cast<size_t>(rope.pairs()));
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
-    const double exponent = -2.0 * pair / rope.rotary_dim;
-    rope.inv_freq[static_cast<size_t>(pair)] =
-        options.inv_freq != nullptr ? options.inv_freq[pair]
-                                    : static_cast<float>(std::pow(static_cast<double>(options.rope_base), exponent));
+    rope.inv_freq[static_cast<size_t>(pair)] = options.inv_freq != nullptr
+                                                   ? options.inv_freq[pair]
+                                                   : Rope::frequency(options.rope_base, rope.rotary_dim, pair);
   }
 }
 

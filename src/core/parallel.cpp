@@ -2,7 +2,15 @@
 
 #include "core/error.h"
 
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <new>
 #include <system_error>
+#include <thread>
+#include <vector>
 
 namespace kvq {
 namespace {
@@ -18,24 +26,72 @@ void pause_briefly() {
 #endif
 }
 
-}  // namespace
+/// How many forks lie between this process and the first one of its line that had a pool.
+std::atomic<uint32_t> n_forks{0};
 
-Parallel::Parallel(int32_t n_threads, kvq_parallel_for_hook hook, void* user) : hook_(hook), user_(user) {
-  if (hook_ != nullptr) return;
-  try {
-    const auto participants = static_cast<size_t>(n_threads);
-    shares_ = std::make_unique<Share[]>(participants);
-    workers_.reserve(participants - 1);
-    for (size_t i = 1; i < participants; ++i) workers_.emplace_back([this, i] { work(i); });
-  } catch (const std::system_error& error) {
-    stop();
-    fail(KVQ_E_BACKEND, "n_threads is %d, but a thread could not be started: %s", n_threads, error.what());
-  }
+uint32_t count_forks() {
+  static const bool counting = [] {
+    if (pthread_atfork(nullptr, nullptr, [] { ++n_forks; }) != 0) throw std::bad_alloc();
+    return true;
+  }();
+  return counting ? n_forks.load() : 0;
 }
 
-Parallel::~Parallel() { stop(); }
+}  // namespace
 
-void Parallel::stop() {
+class Parallel::Pool {
+ public:
+  explicit Pool(size_t participants) : participants_(participants), shares_(std::make_unique<Share[]>(participants)) {
+    workers_.reserve(participants - 1);
+    try {
+      for (size_t i = 1; i < participants; ++i) workers_.emplace_back([this, i] { work(i); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+  ~Pool() { stop(); }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  /// Threads live in the process that started them alone.
+  bool lives_here() const { return forks_ == n_forks.load(std::memory_order_relaxed); }
+  size_t participants() const { return participants_; }
+  void run(int32_t n, kvq_parallel_body body, void* argument);
+
+ private:
+  void stop();
+  void work(size_t participant);
+  /// Returns whether the loop's last index was among those done here.
+  bool take_indices(size_t participant);
+
+  /// What is left of one participant's indices, apart from the others' in memory: `end` in the upper half, `next` in
+  /// the lower, so that taking an index tells of itself whether there was one.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> range{0};
+  };
+
+  // One loop at a time: `caller_` admits it, `generation_` announces it. Every participant first takes its own share,
+  // neighbouring indices, which often touch neighbouring memory, and then helps the others with theirs. A loop ends
+  // when all its indices are done, not when every worker has woken: one that comes late finds the shares empty, or
+  // those of a later loop, and joins that. So a worker looks at `body_` only while it holds an index that is not done,
+  // which keeps the loop from ending.
+  std::mutex caller_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable finished_;
+  std::atomic<uint64_t> generation_{0};
+  const uint32_t forks_ = count_forks();
+  const size_t participants_;
+  std::unique_ptr<Share[]> shares_;
+  std::atomic<int32_t> undone_{0};
+  kvq_parallel_body body_ = nullptr;
+  void* argument_ = nullptr;
+  bool stopping_ = false;
+  std::vector<std::thread> workers_;
+};
+
+void Parallel::Pool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -43,14 +99,12 @@ void Parallel::stop() {
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
-  workers_.clear();
 }
 
-bool Parallel::take_indices(size_t participant) {
-  const size_t participants = workers_.size() + 1;
+bool Parallel::Pool::take_indices(size_t participant) {
   int32_t done = 0;
-  for (size_t offset = 0; offset < participants; ++offset) {
-    std::atomic<uint64_t>& range = shares_[(participant + offset) % participants].range;
+  for (size_t offset = 0; offset < participants_; ++offset) {
+    std::atomic<uint64_t>& range = shares_[(participant + offset) % participants_].range;
     for (;;) {
       const uint64_t taken = range.fetch_add(1, std::memory_order_acquire);
       const auto index = static_cast<uint32_t>(taken);
@@ -62,7 +116,7 @@ bool Parallel::take_indices(size_t participant) {
   return done > 0 && undone_.fetch_sub(done, std::memory_order_acq_rel) == done;
 }
 
-void Parallel::work(size_t participant) {
+void Parallel::Pool::work(size_t participant) {
   uint64_t seen = 0;
   for (;;) {
     for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) pause_briefly();
@@ -79,20 +133,12 @@ void Parallel::work(size_t participant) {
   }
 }
 
-void Parallel::run_raw(int32_t n, kvq_parallel_body body, void* argument) {
-  if (hook_ != nullptr && n > 0) {
-    hook_(user_, n, body, argument);
-    return;
-  }
-  if (workers_.empty() || n <= 1) {
-    for (int32_t i = 0; i < n; ++i) body(argument, i);
-    return;
-  }
+void Parallel::Pool::run(int32_t n, kvq_parallel_body body, void* argument) {
   const std::lock_guard one_loop(caller_);
   body_ = body;
   argument_ = argument;
   undone_.store(n, std::memory_order_relaxed);
-  const auto participants = static_cast<int64_t>(workers_.size()) + 1;
+  const auto participants = static_cast<int64_t>(participants_);
   for (int64_t i = 0; i < participants; ++i) {
     const auto next = static_cast<uint64_t>(n * i / participants);
     const auto end = static_cast<uint64_t>(n * (i + 1) / participants);
@@ -107,6 +153,38 @@ void Parallel::run_raw(int32_t n, kvq_parallel_body body, void* argument) {
   for (int spin = 0; spin < kSpins && undone_.load(std::memory_order_acquire) != 0; ++spin) pause_briefly();
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return undone_.load(std::memory_order_acquire) == 0; });
+}
+
+Parallel::Parallel(int32_t n_threads, kvq_parallel_for_hook hook, void* user) : hook_(hook), user_(user) {
+  if (hook_ != nullptr || n_threads <= 1) return;
+  try {
+    pool_ = std::make_unique<Pool>(static_cast<size_t>(n_threads));
+  } catch (const std::system_error& error) {
+    fail(KVQ_E_BACKEND, "n_threads is %d, but a thread could not be started: %s", n_threads, error.what());
+  }
+}
+
+Parallel::~Parallel() {
+  // Threads that this process never had can neither be joined nor leave what they sleep on: given up as it is.
+  if (pool() == nullptr) static_cast<void>(pool_.release());
+}
+
+Parallel::Pool* Parallel::pool() const { return pool_ != nullptr && pool_->lives_here() ? pool_.get() : nullptr; }
+
+int32_t Parallel::n_threads() const {
+  if (hook_ != nullptr) return 0;
+  const Pool* threads = pool();
+  return threads != nullptr ? static_cast<int32_t>(threads->participants()) : 1;
+}
+
+void Parallel::run_raw(int32_t n, kvq_parallel_body body, void* argument) {
+  if (hook_ != nullptr && n > 0) {
+    hook_(user_, n, body, argument);
+    return;
+  }
+  Pool* threads = n > 1 ? pool() : nullptr;
+  if (threads != nullptr) return threads->run(n, body, argument);
+  for (int32_t i = 0; i < n; ++i) body(argument, i);
 }
 
 }  // namespace kvq

@@ -4,6 +4,10 @@
 
 namespace kvq {
 
+float Rope::frequency(float base, int32_t rotary_dim, int32_t pair) {
+  return static_cast<float>(std::pow(static_cast<double>(base), -2.0 * pair / rotary_dim));
+}
+
 void Rope::fill_table(std::span<const int32_t> positions, float* table) const {
   for (const int32_t position : positions) {
     for (int32_t pair = 0; pair < pairs(); ++pair) {

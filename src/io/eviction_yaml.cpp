@@ -1,6 +1,7 @@
 #include "io/eviction_yaml.h"
 
 #include "core/error.h"
+#include "core/text.h"
 #include "io/yaml_scalars.h"
 
 #include <array>
@@ -58,7 +59,7 @@ void read_choice(const YamlNode& node, const char* key, const std::array<const c
   }
   std::string known;
   for (const char* name : names) known += (known.empty() ? "" : ", ") + std::string(name);
-  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be one of %s", node.line, key, node.scalar.c_str(),
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be one of %s", node.line, key, Quoted(node.scalar).c_str(),
        known.c_str());
 }
 
@@ -112,7 +113,7 @@ Eviction read_eviction(const YamlNode& node) {
     if (name != "method") continue;
     const Method* method = value.kind == Kind::kScalar ? find_method(value.scalar) : nullptr;
     if (method == nullptr) {
-      fail(KVQ_E_FORMAT, "yaml line %d: method is \"%.40s\", must be one of %s", value.line, value.scalar.c_str(),
+      fail(KVQ_E_FORMAT, "yaml line %d: method is \"%s\", must be one of %s", value.line, Quoted(value.scalar).c_str(),
            kMethodNames);
     }
     apply(*method, eviction);
@@ -130,13 +131,13 @@ Eviction take_eviction(const YamlNode& node, std::string_view& name) {
   const std::string_view digits = name.substr(colon + 1);
   const Method* method = find_method(name.substr(plus + 1, colon - plus - 1));
   if (method == nullptr) {
-    fail(KVQ_E_FORMAT, "yaml line %d: \"%.60s\" ends in an unknown method of eviction, known are %s", node.line,
-         node.scalar.c_str(), kMethodNames);
+    fail(KVQ_E_FORMAT, "yaml line %d: \"%s\" ends in an unknown method of eviction, known are %s", node.line,
+         Quoted(node.scalar).c_str(), kMethodNames);
   }
   const auto [stop, code] = std::from_chars(digits.data(), digits.data() + digits.size(), eviction.budget);
   if (digits.empty() || code != std::errc() || stop != digits.data() + digits.size() || eviction.budget < 1) {
-    fail(KVQ_E_FORMAT, "yaml line %d: \"%.60s\" must end in a budget, a number of tokens", node.line,
-         node.scalar.c_str());
+    fail(KVQ_E_FORMAT, "yaml line %d: \"%s\" must end in a budget, a number of tokens", node.line,
+         Quoted(node.scalar).c_str());
   }
   apply(*method, eviction);
   check(eviction, node.line);
@@ -147,7 +148,7 @@ Eviction take_eviction(const YamlNode& node, std::string_view& name) {
 Eviction with_method(Eviction eviction, std::string_view method, int32_t budget) {
   const Method* found = find_method(method);
   if (found == nullptr) {
-    fail(KVQ_E_ARGUMENT, "method is \"%.40s\", must be one of %s", std::string(method).c_str(), kMethodNames);
+    fail(KVQ_E_ARGUMENT, "method is \"%s\", must be one of %s", Quoted(method).c_str(), kMethodNames);
   }
   apply(*found, eviction);
   if (budget < eviction.window) {

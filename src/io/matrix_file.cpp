@@ -3,8 +3,8 @@
 #include "core/checks.h"
 #include "core/error.h"
 #include "core/float16.h"
+#include "core/text.h"
 #include "io/metadata_fields.h"
-#include "io/quoted.h"
 
 #include <algorithm>
 #include <array>

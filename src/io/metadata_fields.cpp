@@ -1,11 +1,10 @@
 #include "io/metadata_fields.h"
 
 #include "core/error.h"
-#include "io/quoted.h"
+#include "core/text.h"
 
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 namespace kvq::io {
 
@@ -128,11 +127,7 @@ void check_note(std::string_view note, size_t most, const char* argument) {
   if (note.size() > most) {
     fail(KVQ_E_ARGUMENT, "%s is %zu bytes long, at most %zu are kept", argument, note.size(), most);
   }
-  try {
-    static_cast<void>(nlohmann::json(note).dump());
-  } catch (const nlohmann::json::exception&) {
-    fail(KVQ_E_ARGUMENT, "%s is not UTF-8: '%s'", argument, Quoted(note).c_str());
-  }
+  if (!is_utf8(note)) fail(KVQ_E_ARGUMENT, "%s is not UTF-8: '%s'", argument, Quoted(note).c_str());
 }
 
 }  // namespace kvq::io

@@ -1,6 +1,7 @@
 #include "io/policy_yaml.h"
 
 #include "core/error.h"
+#include "core/text.h"
 #include "formats/codec.h"
 #include "formats/format_name.h"
 #include "io/eviction_yaml.h"
@@ -23,7 +24,7 @@ using Kind = YamlNode::Kind;
 
 bool read_bool(const YamlNode& node, const char* key) {
   if (node.kind == Kind::kScalar && (node.scalar == "true" || node.scalar == "false")) return node.scalar == "true";
-  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be true or false", node.line, key, node.scalar.c_str());
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be true or false", node.line, key, Quoted(node.scalar).c_str());
 }
 
 SideFormat read_format_name(const YamlNode& node, const char* key, std::string_view name) {
@@ -31,8 +32,8 @@ SideFormat read_format_name(const YamlNode& node, const char* key, std::string_v
   if (format.has_value()) return *format;
   if (name == "fp16+hadamard")
     fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
-  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.60s\", must be one of %s, with +hadamard after an int format", node.line,
-       key, node.scalar.c_str(), format_names().c_str());
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be one of %s, with +hadamard after an int format", node.line,
+       key, Quoted(node.scalar).c_str(), format_names().c_str());
 }
 
 void read_group(const YamlNode& node, SideFormat& format) {
@@ -120,8 +121,8 @@ int32_t read_choice(const YamlNode& node, const CodecOption& option) {
   for (size_t i = 0; node.kind == Kind::kScalar && i < option.choices.size(); ++i) {
     if (node.scalar == option.choices[i]) return static_cast<int32_t>(i);
   }
-  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be %s", node.line, std::string(option.name).c_str(),
-       node.scalar.c_str(), list_of(option.choices, " or ").c_str());
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be %s", node.line, std::string(option.name).c_str(),
+       Quoted(node.scalar).c_str(), list_of(option.choices, " or ").c_str());
 }
 
 /// What a policy says of how a codec works.
@@ -167,14 +168,13 @@ void read_experts(const YamlNode& node, Policy& policy) {
   for (const YamlNode& item : node.items) {
     const auto pair = item.kind == Kind::kScalar ? parse_format_pair(item.scalar) : std::nullopt;
     if (!pair.has_value()) {
-      fail(
-          KVQ_E_FORMAT,
-          "yaml line %d: an expert is \"%.60s\", must be one of %s, with +hadamard after an int format, or two of them "
-          "with a slash, for keys and values",
-          item.line, item.scalar.c_str(), format_names().c_str());
+      fail(KVQ_E_FORMAT,
+           "yaml line %d: an expert is \"%s\", must be one of %s, with +hadamard after an int format, or two of them "
+           "with a slash, for keys and values",
+           item.line, Quoted(item.scalar).c_str(), format_names().c_str());
     }
     if (std::find(policy.experts.begin(), policy.experts.end(), *pair) != policy.experts.end()) {
-      fail(KVQ_E_FORMAT, "yaml line %d: the expert \"%.60s\" is there twice", item.line, item.scalar.c_str());
+      fail(KVQ_E_FORMAT, "yaml line %d: the expert \"%s\" is there twice", item.line, Quoted(item.scalar).c_str());
     }
     policy.experts.push_back(*pair);
   }
@@ -187,7 +187,8 @@ void read_router(const YamlNode& node, Policy& policy) {
       read_experts(value, policy);
     } else if (name == "votes") {
       if (value.scalar != "layer" && value.scalar != "head") {
-        fail(KVQ_E_FORMAT, "yaml line %d: votes is \"%.40s\", must be layer or head", value.line, value.scalar.c_str());
+        fail(KVQ_E_FORMAT, "yaml line %d: votes is \"%s\", must be layer or head", value.line,
+             Quoted(value.scalar).c_str());
       }
       policy.votes = value.scalar == "layer" ? Votes::kLayer : Votes::kHead;
     } else {

@@ -1,8 +1,8 @@
 #include "io/router_file.h"
 
 #include "core/error.h"
+#include "core/text.h"
 #include "io/metadata_fields.h"
-#include "io/quoted.h"
 #include "router/model_router.h"
 
 #include <array>

@@ -86,9 +86,14 @@ class SafetensorsWriter {
     TensorShape shape;
     std::span<const float> values;
     std::span<const std::byte> raw;  // instead of values
+    size_t begin = 0;                // in the data of the file
 
     size_t bytes() const { return raw.size() + values.size() * element_bytes(dtype); }
   };
+
+  void write_header();
+  void begin_entry(std::string_view name);
+  void add_entry(const Tensor& tensor);
 
   StlAllocator<char> text_;
   Vector<std::pair<String, String>> metadata_;

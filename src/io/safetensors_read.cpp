@@ -1,6 +1,6 @@
 #include "core/error.h"
 #include "core/tensor.h"
-#include "io/quoted.h"
+#include "core/text.h"
 #include "io/safetensors.h"
 
 #include <algorithm>

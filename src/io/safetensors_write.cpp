@@ -1,15 +1,49 @@
 #include "core/error.h"
 #include "core/tensor.h"
+#include "core/text.h"
+#include "io/metadata_fields.h"
 #include "io/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 namespace kvq::io {
 namespace {
 
 constexpr size_t kAlignment = 8;  // of the data, and so of every tensor, wide elements coming first
+
+void append_string(std::string_view text, String& json) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t";
+  constexpr std::string_view kLetters = "\"\\bfnrt";
+  if (!is_utf8(text)) fail(KVQ_E_FORMAT, "safetensors: '%s' is not UTF-8", Quoted(text).c_str());
+  json += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (const size_t i = kEscaped.find(c); i != std::string_view::npos) {
+      json += '\\';
+      json += kLetters[i];
+    } else if (byte < 0x20) {
+      json += "\\u00";
+      json += kDigits[byte >> 4U];
+      json += kDigits[byte & 15U];
+    } else {
+      json += c;
+    }
+  }
+  json += '"';
+}
+
+void append_list(const auto& numbers, String& json) {
+  char separator = '[';
+  for (const auto number : numbers) {
+    json += std::exchange(separator, ',');
+    json += std::string_view(NumberText(number));
+  }
+  json += separator == '[' ? "[]" : "]";
+}
 
 }  // namespace
 
@@ -39,24 +73,59 @@ void SafetensorsWriter::finish() {
     const size_t b_bytes = element_bytes(b.dtype);
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
   });
-  nlohmann::json document = nlohmann::json::object();
-  for (const auto& [key, value] : metadata_) document["__metadata__"][std::string(key)] = std::string_view(value);
   size_t end = 0;
-  for (const Tensor& tensor : tensors_) {
-    const size_t begin = end;
+  for (Tensor& tensor : tensors_) {
+    tensor.begin = end;
     end += tensor.bytes();
-    nlohmann::json shape = nlohmann::json::array();
-    for (const int64_t size : tensor.shape.sizes()) shape.push_back(size);
-    document[std::string(tensor.name)] = {
-        {"dtype", dtype_name(tensor.dtype)}, {"shape", std::move(shape)}, {"data_offsets", {begin, end}}};
   }
-  try {
-    header_ = document.dump();
-  } catch (const nlohmann::json::exception& error) {
-    fail(KVQ_E_FORMAT, "safetensors: %.160s", error.what());
-  }
+  write_header();
   header_.append((kAlignment - header_.size() % kAlignment) % kAlignment, ' ');
   size_ = sizeof(uint64_t) + header_.size() + end;
+}
+
+/// Everything in ascending order of its name.
+void SafetensorsWriter::write_header() {
+  constexpr std::string_view kMetadata = "__metadata__";
+  std::sort(metadata_.begin(), metadata_.end());
+  Vector<const Tensor*> by_name{StlAllocator<const Tensor*>(text_)};
+  for (const Tensor& tensor : tensors_) by_name.push_back(&tensor);
+  std::sort(by_name.begin(), by_name.end(), [](const Tensor* a, const Tensor* b) { return a->name < b->name; });
+  const auto after =
+      std::find_if(by_name.begin(), by_name.end(), [&](const Tensor* each) { return each->name > kMetadata; });
+
+  header_ = "{";
+  std::for_each(by_name.begin(), after, [this](const Tensor* each) { add_entry(*each); });
+  if (!metadata_.empty()) {
+    begin_entry(kMetadata);
+    char separator = '{';
+    for (const auto& [key, value] : metadata_) {
+      header_ += std::exchange(separator, ',');
+      append_string(key, header_);
+      header_ += ':';
+      append_string(value, header_);
+    }
+    header_ += '}';
+  }
+  std::for_each(after, by_name.end(), [this](const Tensor* each) { add_entry(*each); });
+  header_ += '}';
+}
+
+void SafetensorsWriter::begin_entry(std::string_view name) {
+  if (header_.size() > 1) header_ += ',';
+  append_string(name, header_);
+  header_ += ':';
+}
+
+void SafetensorsWriter::add_entry(const Tensor& tensor) {
+  begin_entry(tensor.name);
+  const std::array<size_t, 2> range = {tensor.begin, tensor.begin + tensor.bytes()};
+  header_ += "{\"data_offsets\":";
+  append_list(range, header_);
+  header_ += ",\"dtype\":";
+  append_string(dtype_name(tensor.dtype), header_);
+  header_ += ",\"shape\":";
+  append_list(tensor.shape.sizes(), header_);
+  header_ += '}';
 }
 
 void SafetensorsWriter::write(std::span<std::byte> out) const {

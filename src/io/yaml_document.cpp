@@ -1,12 +1,12 @@
 #include "io/yaml_document.h"
 
 #include "core/error.h"
+#include "core/text.h"
 
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
-#include <algorithm>
-#include <memory>
+#include <set>
 #include <sstream>
 
 namespace kvq::io {
@@ -50,6 +50,7 @@ class TreeBuilder final : public YAML::EventHandler {
     YamlNode node;
     bool has_key = false;
     std::string key;
+    std::set<std::string> keys{};  // all so far
   };
 
   static int line_of(const YAML::Mark& mark) { return mark.line + 1; }
@@ -88,9 +89,8 @@ class TreeBuilder final : public YAML::EventHandler {
 
   static void set_key(Level& level, const YamlNode& node) {
     if (node.kind != YamlNode::Kind::kScalar) fail(KVQ_E_FORMAT, "yaml line %d: a key must be a plain word", node.line);
-    const auto same = [&](const auto& member) { return member.first == node.scalar; };
-    if (std::any_of(level.node.members.begin(), level.node.members.end(), same)) {
-      fail(KVQ_E_FORMAT, "yaml line %d: key \"%.40s\" occurs twice", node.line, node.scalar.c_str());
+    if (!level.keys.insert(node.scalar).second) {
+      fail(KVQ_E_FORMAT, "yaml line %d: key \"%s\" occurs twice", node.line, Quoted(node.scalar).c_str());
     }
     level.key = node.scalar;
     level.has_key = true;

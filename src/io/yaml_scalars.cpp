@@ -1,6 +1,7 @@
 #include "io/yaml_scalars.h"
 
 #include "core/error.h"
+#include "core/text.h"
 
 #include <charconv>
 
@@ -12,8 +13,8 @@ int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t hig
   const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
   if (node.kind != YamlNode::Kind::kScalar || node.scalar.empty() || code != std::errc() || stop != end ||
       value < low || value > high) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be an integer in [%d, %d]", node.line, key,
-         node.scalar.c_str(), low, high);
+    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be an integer in [%d, %d]", node.line, key,
+         Quoted(node.scalar).c_str(), low, high);
   }
   return value;
 }
@@ -23,14 +24,14 @@ float read_float(const YamlNode& node, const char* key, float low, float high) {
   const char* end = node.scalar.data() + node.scalar.size();
   const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
   if (node.kind != YamlNode::Kind::kScalar || code != std::errc() || stop != end || !(value >= low && value <= high)) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%.40s\", must be a number in [%g, %g]", node.line, key,
-         node.scalar.c_str(), static_cast<double>(low), static_cast<double>(high));
+    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be a number in [%g, %g]", node.line, key,
+         Quoted(node.scalar).c_str(), static_cast<double>(low), static_cast<double>(high));
   }
   return value;
 }
 
 void fail_unknown(const YamlNode& node, const std::string& key, const char* known) {
-  fail(KVQ_E_FORMAT, "yaml line %d: unknown key \"%.40s\", known are %s", node.line, key.c_str(), known);
+  fail(KVQ_E_FORMAT, "yaml line %d: unknown key \"%s\", known are %s", node.line, Quoted(key).c_str(), known);
 }
 
 }  // namespace kvq::io

@@ -132,6 +132,10 @@ static void bad_rotary_options(void) {
   options.rope_base = -1.0f, refuse(&options, "rope_base");
   options.rope_base = (float)NAN, refuse(&options, "rope_base");
   options.rope_base = (float)INFINITY, refuse(&options, "rope_base");
+  options.rope_base = 1e-45f, refuse(&options, "rope_base");
+  ALSO_MENTIONS("1.4013e-45");
+  ALSO_MENTIONS("pair");
+  options.rope_base = 1e-38f, accept(&options); /* the fastest of 8 pairs turns by 1e38^(7/8) */
   options = small_cache_options();
   options.inv_freq = inv_freq, accept(&options);
   inv_freq[3] = (float)NAN, refuse(&options, "inv_freq");

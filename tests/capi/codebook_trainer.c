@@ -283,6 +283,27 @@ static void stopped_and_resumed(kvq_value_method value_method) {
   blob_free(&reference);
 }
 
+/* Numbers of a codebook lie in the memory of its context, which may end before the trainer's. */
+static void codebooks_of_other_contexts(void) {
+  const kvq_codebook_trainer_options options = small_codebook_options();
+  fixture f;
+  fixture other;
+  kvq_codebook_trainer* trainer;
+  kvq_codebook_trainer* elsewhere;
+  kvq_codebook* codebook;
+  fixture_open(&f, NULL, 0, 0);
+  fixture_open(&other, NULL, 0, 0);
+  trainer = new_codebook_trainer(f.context, &options);
+  elsewhere = new_codebook_trainer(other.context, &options);
+  codebook = result_of(elsewhere);
+  REFUSED(KVQ_E_ARGUMENT, "codebook belongs to another context", kvq_codebook_trainer_resume(trainer, codebook, err));
+  kvq_codebook_destroy(codebook);
+  kvq_codebook_trainer_destroy(elsewhere);
+  kvq_codebook_trainer_destroy(trainer);
+  fixture_close(&other);
+  fixture_close(&f);
+}
+
 void test_codebook_trainer(void) {
   kvq_value_method value_method;
   refused_options();
@@ -293,4 +314,5 @@ void test_codebook_trainer(void) {
     stopped_and_resumed(value_method);
   }
   without_values();
+  codebooks_of_other_contexts();
 }

@@ -100,10 +100,34 @@ static void long_values_fit(void) {
   CHECK(context == NULL);
 }
 
+/* Control characters and broken characters of names come as numbers, so that a message can be printed. */
+static void names_are_readable(void) {
+  const char* const yaml = "version: 1\n\"k\\x1b[31m\\a\": fp16\n";
+  const float weights[64] = {1.0f};
+  kvq_context_options options;
+  qp_quantize_options quantizing;
+  kvq_context* context = NULL;
+  kvq_policy* policy = NULL;
+  qp_matrix* matrix = NULL;
+  kvq_context_options_init(&options);
+  options.cpu_isa = "\x1b]0;caf\xc3\xa9\x07";
+  REFUSED(KVQ_E_UNSUPPORTED, "cpu_isa", kvq_context_create(&options, &context, err));
+  CHECK(strstr(last_error.message, "\"\\x1b]0;caf\xc3\xa9\\x07\"") != NULL);
+  ACCEPTED(kvq_context_create(NULL, &context, err));
+  REFUSED(KVQ_E_FORMAT, "unknown", kvq_policy_load(context, yaml, strlen(yaml), &policy, err));
+  CHECK(strstr(last_error.message, "\"k\\x1b[31m\\x07\"") != NULL);
+  qp_quantize_options_init(&quantizing);
+  quantizing.scheme = "nuq\xff\n\xe2\x82";
+  REFUSED(KVQ_E_ARGUMENT, "scheme", qp_quantize(context, &quantizing, weights, 1, 64, &matrix, err));
+  CHECK(strstr(last_error.message, "\"nuq\\xff\\x0a\"") != NULL);
+  kvq_context_destroy(context);
+}
+
 void test_errors(void) {
   status_names();
   versions();
   error_init();
   errors_of_other_sizes();
   long_values_fit();
+  names_are_readable();
 }

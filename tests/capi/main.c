@@ -36,6 +36,7 @@ static const suite kSuites[] = {
     {"limits", test_limits},
     {"allocation_failures", test_allocation_failures},
     {"hooks", test_hooks},
+    {"fork", test_fork},
     {"walkthrough", test_walkthrough},
 };
 

@@ -288,7 +288,27 @@ static void stopped(void) {
   blob_free(&expected);
 }
 
+/* A network that has become NaN is no result: the call says so, and the texts are there still. */
+static void diverging(void) {
+  kvq_router_trainer_options options = small_router_options();
+  fixture f;
+  kvq_router_trainer* trainer;
+  kvq_router* router = (kvq_router*)&unused_place;
+  options.method = KVQ_ROUTER_PAPER;
+  fixture_open(&f, NULL, 0, 0);
+  trainer = new_router_trainer(f.context, &options);
+  add_texts(trainer);
+  REFUSED(KVQ_E_STATE, "diverged", kvq_router_trainer_run(trainer, 1e300, NULL, NULL, err));
+  ALSO_MENTIONS("1e+300");
+  REFUSED(KVQ_E_STATE, "run", kvq_router_trainer_result(trainer, &router, err));
+  CHECK(router == NULL);
+  ACCEPTED(kvq_router_trainer_run(trainer, 2.0, NULL, NULL, err));
+  kvq_router_trainer_destroy(trainer);
+  fixture_close(&f);
+}
+
 void test_router_trainer(void) {
+  diverging();
   refused_options();
   refused_calls();
   described();

@@ -26,6 +26,7 @@ void test_snapshot(void);
 void test_limits(void);
 void test_allocation_failures(void);
 void test_hooks(void);
+void test_fork(void);
 void test_walkthrough(void);
 
 #endif

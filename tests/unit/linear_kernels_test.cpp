@@ -253,17 +253,19 @@ TEST_CASE("matrices that share their inputs are multiplied at once, in any type"
 
 TEST_CASE("a row with a number that is not finite gives NaN and leaves other rows alone") {
   Runner runner;
-  const AnyMatrix any(runner.allocator, *kvq::weights::parse_scheme("nuq-2"), {32, 576}, 1);
-  for (const KernelTable* table : kvq::cpu::available_tables()) {
-    for (const float strange : {HUGE_VALF, -HUGE_VALF, std::numeric_limits<float>::quiet_NaN()}) {
-      std::vector<float> x = normal_rows(3, 576);
-      const std::vector<float> before = runner.run(*table, any.matrix, x.data(), 3);
-      x[576 + 570] = strange;
-      const std::vector<float> y = runner.run(*table, any.matrix, x.data(), 3);
-      for (size_t i = 0; i < 32; ++i) {
-        CHECK_EQ(y[i], before[i]);
-        CHECK(std::isnan(y[32 + i]));
-        CHECK_EQ(y[64 + i], before[64 + i]);
+  for (const char* scheme : {"nuq-2", "fp16"}) {
+    const AnyMatrix any(runner.allocator, *kvq::weights::parse_scheme(scheme), {32, 576}, 1);
+    for (const KernelTable* table : kvq::cpu::available_tables()) {
+      for (const float strange : {HUGE_VALF, -HUGE_VALF, std::numeric_limits<float>::quiet_NaN()}) {
+        std::vector<float> x = normal_rows(3, 576);
+        const std::vector<float> before = runner.run(*table, any.matrix, x.data(), 3);
+        x[576 + 570] = strange;
+        const std::vector<float> y = runner.run(*table, any.matrix, x.data(), 3);
+        for (size_t i = 0; i < 32; ++i) {
+          CHECK_EQ(y[i], before[i]);
+          CHECK(std::isnan(y[32 + i]));
+          CHECK_EQ(y[64 + i], before[64 + i]);
+        }
       }
     }
   }

@@ -1,7 +1,10 @@
 #include "core/parallel.h"
+#include "failing_new.h"
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -50,6 +53,21 @@ TEST_CASE("threads that never found any work end with the pool") {
     kvq::Parallel parallel(4, nullptr, nullptr);
     CHECK(every_index_once(parallel, 2));
   }
+}
+
+TEST_CASE("memory that runs out while a thread starts ends those that run already") {
+  int64_t allocations = 1;
+  for (bool made = false; !made; ++allocations) {
+    REQUIRE_LT(allocations, 100);
+    const kvq_test::FailingNew failing(allocations);
+    try {
+      kvq::Parallel parallel(4, nullptr, nullptr);
+      made = !failing.failed();
+    } catch (const std::bad_alloc&) {
+      made = false;
+    }
+  }
+  CHECK_GT(allocations, 4);  // each thread takes memory
 }
 
 TEST_CASE("too little work stays on the calling thread") {

@@ -151,6 +151,26 @@ TEST_CASE("a header needs memory in proportion to its length, however deep or lo
   }
 }
 
+TEST_CASE("a header is JSON in ascending order of names, with all control characters escaped") {
+  const std::vector<std::byte> bytes(6);
+  SafetensorsWriter writer(test_allocator());
+  writer.add_raw("a", kvq::io::kU8, {2}, std::span(bytes).first(2));
+  writer.add_raw("A", KVQ_F16, {1, 2}, std::span(bytes).first(4));
+  writer.add_raw("none", KVQ_F16, {}, {});
+  writer.add_metadata("z", "\"\\/\b\f\n\r\t");
+  writer.add_metadata("k", "\x01\x1f\x7f\xc3\xa9");
+  writer.finish();
+  std::vector<std::byte> file(writer.size());
+  writer.write(file);
+  const std::string expected =
+      "{\"A\":{\"data_offsets\":[0,4],\"dtype\":\"F16\",\"shape\":[1,2]},"
+      "\"__metadata__\":{\"k\":\"\\u0001\\u001f\x7f\xc3\xa9\",\"z\":\"\\\"\\\\/\\b\\f\\n\\r\\t\"},"
+      "\"a\":{\"data_offsets\":[4,6],\"dtype\":\"U8\",\"shape\":[2]},"
+      "\"none\":{\"data_offsets\":[4,4],\"dtype\":\"F16\",\"shape\":[]}}";
+  REQUIRE_GT(file.size(), 8 + expected.size());
+  CHECK(std::string(reinterpret_cast<const char*>(file.data()) + 8, expected.size()) == expected);
+}
+
 TEST_CASE("what is written is read back, aligned, and the same whatever the order of adding") {
   const std::vector<float> wide{1.0F, 1e-30F, -3.25F};
   const std::vector<float> narrow{0.5F, 65504.0F, 1.0F / 3.0F, 0.0F};

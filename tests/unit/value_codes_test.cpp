@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "core/float16.h"
+#include "io/codebook_file.h"
+#include "support/codebook.h"
+#include "support/handles.h"
 #include "value_codes.h"
 
 namespace {
@@ -112,6 +115,40 @@ TEST_CASE("no single flip improves a finished code at its scale") {
       }
     }
   }
+}
+
+TEST_CASE("a search for bits ends where rounding errors let two bits flip back and forth") {
+  const std::vector<float> codes = {-0.026001F, 0,           0,          0,
+                                    1400,       0,           -0.669922F, -0.0010004F,
+                                    0.026001F,  0,           0,          0,
+                                    -1403,      0,           0.669922F,  0.00100231F,
+                                    0,          0,           0,          0.0149994F,
+                                    -1800,      0,           0,          0,
+                                    0,          0,           0,          -0.0149994F,
+                                    1804,       0,           0,          0,
+                                    1.09961F,   -0.189941F,  -160,       0.00056982F,
+                                    -2.09961F,  0.0149994F,  35,         0.799805F,
+                                    -1.10254F,  0.189941F,   160.375F,   -0.000571251F,
+                                    2.10352F,   -0.0150299F, -35.0625F,  -0.801758F,
+                                    0,          -0.026001F,  0.180054F,  0,
+                                    0,          0,           0,          0.859863F,
+                                    0,          0.026001F,   -0.180054F, 0,
+                                    0,          0,           0,          -0.859863F};
+  kvq_test::TestCodebook written(kvq_test::cache_options(1, 1, 8), {.stages = 0, .codes = 2, .bits = 1});
+  kvq_test::TestCodebook::Layer& layer = written.layers.front();
+  layer.value_codes = codes;
+  layer.channel_scale.assign(8, 1.0F);
+  layer.offset = {0.0011F, 0, -0.159996F, 5.69999e-7F, -0.402124F, 1.49999e-5F, 0.0349998F, 0.000798984F};
+
+  constexpr int32_t kForEver = 100000;
+  Machine machine;
+  const ModelCodebook read = io::read_codebook(machine.allocator, written.file());
+  const ValueCode code = value_code(read.shape, *read.layers.front().numbers, 0);
+  const std::vector<float> vector = {0, 0, 0.00556182861F, 0.0134811401F, 0, 0.054901123F, 0, 0.939453125F};
+  const ValueEncoder encoder(machine.allocator, machine.parallel, code);
+  uint32_t packed = 0;
+  uint16_t scale = 0;
+  CHECK_LT(encoder.encode(machine.allocator, machine.parallel, vector.data(), 8, 1, &packed, &scale, kForEver), 1000);
 }
 
 TEST_CASE("correlations kept up through a search are those of the final code") {

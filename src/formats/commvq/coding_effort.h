@@ -5,7 +5,7 @@
 
 namespace kvq {
 
-/// Until no single flip helps.
+/// Until no single flip helps, or rounding errors alone are left to gain.
 inline constexpr int32_t kFlipsUnlimited = std::numeric_limits<int32_t>::max();
 
 /// How long to look for good codes. Pages decode the same whatever it was.

@@ -14,6 +14,10 @@ namespace {
 /// Gains below this are rounding errors of numbers around 1, which could go back and forth for ever.
 constexpr float kLeastGain = 1e-6F;
 
+/// Flips of a stage for each of its bits, at most. A search flips about every second bit, and once; only where a code's
+/// numbers are far from 1, as in no trained one, rounding errors outweigh the least gain.
+constexpr int64_t kMostFlipsOfBit = 8;
+
 size_t padded(size_t bits) { return (bits + kValueBitPadding - 1) / kValueBitPadding * kValueBitPadding; }
 
 /// Scale column `i` to unit length and return the length that it had.
@@ -183,10 +187,11 @@ ValueEncoder::Search ValueEncoder::start_search(size_t stage, const Workspace& w
 }
 
 int64_t ValueEncoder::flip(Search& search, int32_t max_flips) const noexcept {
-  int32_t flips = 0;
+  int64_t flips = 0;
   const FlipSearch& arrays = search.arrays;
+  const int64_t most = std::min<int64_t>(max_flips, kMostFlipsOfBit * static_cast<int64_t>(arrays.bits));
   Flip best = kernels_.best_flip(arrays, gram_.data(), 0.0F, search.inverse_scale());
-  for (; flips < max_flips && best.gain > kLeastGain; ++flips) {
+  for (; flips < most && best.gain > kLeastGain; ++flips) {
     const auto bit = static_cast<size_t>(best.bit);
     const float step = arrays.step[bit];
     search.product += static_cast<double>(step) * arrays.wanted[bit];

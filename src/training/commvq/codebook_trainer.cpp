@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/splitmix.h"
 #include "core/tensor.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <array>
@@ -32,8 +33,8 @@ void CodebookTrainer::resume(const ModelCodebook& earlier) {
          static_cast<unsigned long long>(result_.seed));
   }
   if (earlier.note != result_.note) {
-    fail(KVQ_E_MISMATCH, "codebook->note is \"%.80s\", the trainer's is \"%.80s\"", earlier.note.c_str(),
-         result_.note.c_str());
+    fail(KVQ_E_MISMATCH, "codebook->note is \"%s\", the trainer's is \"%s\"", Quoted(earlier.note).c_str(),
+         Quoted(result_.note).c_str());
   }
   for (size_t i = 0; i < result_.layers.size(); ++i) {
     if (result_.layers[i].numbers != nullptr || earlier.layers[i].numbers == nullptr) continue;

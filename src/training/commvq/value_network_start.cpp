@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kFourLevelStep = 0.9957;  // of the best four equidistant levels of a normal distribution
 constexpr double kLeastDeviation = 1e-3;   // of the largest one: components below are noise
+constexpr double kNoDeviation = 1e-4;  // of a channel of a unit vector: what rounding leaves of targets all the same
 
 // Hidden unit q sees component q, in deviations, as kGain · component + kShift, where GELU rises steadily.
 constexpr double kGain = 0.8;
@@ -33,7 +34,7 @@ struct Components {
       deviations[q] = std::sqrt(sum) / kSignStep;
     }
     const double largest = *std::max_element(deviations.begin(), deviations.end());
-    least = largest > 0 ? kLeastDeviation * largest : 1.0;
+    least = std::max(kLeastDeviation * largest, kNoDeviation / std::sqrt(static_cast<double>(width)));
   }
 
   const float* direction(size_t q) const { return signs.proposal.data() + q * signs.width(); }

@@ -126,8 +126,24 @@ void RouterTrainer::run(double loss, const TrainingProgress& progress) {
   } else {
     train_on_paper_loss(work_, parallel_, samples, loss, how, progress, *trained);
   }
+  require_finite(*trained, loss);
   result_ = trained;
   for (Vector<Text>& texts : texts_) texts = Vector<Text>(texts.get_allocator());
+}
+
+/// That steps did not grow beyond all numbers, which leaves NaN in a network for good.
+void RouterTrainer::require_finite(const ModelRouter& router, double loss) const {
+  for (int32_t i = 0; i < router.shape.groups(); ++i) {
+    for_each_router_array(router.shape, [&](const RouterArray& array) {
+      const Vector<float>& numbers = router.groups[static_cast<size_t>(i)].network.*array.numbers;
+      if (std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); })) return;
+      if (options_.method == RouterMethod::kLabel) {
+        fail(KVQ_E_STATE, "the training of group %d diverged at options->learning_rate %g", i, options_.learning_rate);
+      }
+      fail(KVQ_E_STATE, "the training of group %d diverged at loss %g and options->learning_rate %g", i, loss,
+           options_.learning_rate);
+    });
+  }
 }
 
 RouterPages RouterTrainer::pages_of(int32_t group) {

@@ -45,7 +45,7 @@ class RouterTrainer {
   void add(int32_t layer, const RouterText& text);
 
   /// Train on what was added, which is then dropped. `loss`: of the model, for the paper's method. Throws
-  /// KVQ_E_CANCELLED, and KVQ_E_STATE if layers have different texts, or no text is long enough.
+  /// KVQ_E_CANCELLED, and KVQ_E_STATE if layers have different texts, no text is long enough, or the training diverges.
   void run(double loss, const TrainingProgress& progress);
 
   /// Throws KVQ_E_STATE before run().
@@ -63,6 +63,7 @@ class RouterTrainer {
   void check_length(int32_t layer, int32_t n) const;
   Vector<uint16_t> copy_keys(const RouterText& text);
   int64_t check_texts() const;
+  void require_finite(const ModelRouter& router, double loss) const;
   RouterPages pages_of(int32_t group);
   GroupErrors errors_of(int32_t group);
 

@@ -5,6 +5,7 @@
 #include "backend/cpu/dispatch/highway.h"
 #include "core/error.h"
 #include "core/isa_name.h"
+#include "core/text.h"
 
 #include <hwy/targets.h>
 
@@ -126,7 +127,7 @@ const KernelTable& find_table(const char* name) {
     const size_t used = std::strlen(names);
     std::snprintf(names + used, sizeof(names) - used, "%s%s", used == 0 ? "" : ", ", table->name);
   }
-  fail(KVQ_E_UNSUPPORTED, "cpu_isa is \"%.40s\", this machine and build have: %s", name, names);
+  fail(KVQ_E_UNSUPPORTED, "cpu_isa is \"%s\", this machine and build have: %s", Quoted(name).c_str(), names);
 }
 
 }  // namespace kvq::cpu

@@ -139,15 +139,24 @@ void round_row(const ActivationRow& row, const uint8_t* signs, float* work, cons
   }
 }
 
+/// A row with a number that is not finite becomes one of NaN: infinity times a weight would be infinite.
 inline void widen_row(const ActivationRow& row, const FloatGroup& group, int32_t index) {
   const RowTag d;
+  const hn::RebindToSigned<RowTag> di;
   const size_t lanes = hn::Lanes(d);
+  const auto inputs = static_cast<size_t>(row.in);
   const auto rows = static_cast<size_t>(group.rows);
+  float* x = group.x + index;
   HWY_ALIGN float values[hn::MaxLanes(RowTag())];
-  for (size_t i = 0; i < static_cast<size_t>(row.in); i += lanes) {
-    hn::Store(load_activations(row, i), d, values);
-    for (size_t lane = 0; lane < lanes; ++lane) group.x[(i + lane) * rows + static_cast<size_t>(index)] = values[lane];
+  auto largest = hn::Zero(di);  // bits of magnitudes, as in largest_bits()
+  for (size_t i = 0; i < inputs; i += lanes) {
+    const auto loaded = load_activations(row, i);
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(loaded)));
+    hn::Store(loaded, d, values);
+    for (size_t lane = 0; lane < lanes; ++lane) x[(i + lane) * rows] = values[lane];
   }
+  if (hn::GetLane(hn::MaxOfLanes(di, largest)) < 0x7F800000) return;
+  for (size_t i = 0; i < inputs; ++i) x[i * rows] = std::numeric_limits<float>::quiet_NaN();
 }
 
 inline void store_linear(const float* sums, int32_t n, const LinearOutput& output) {

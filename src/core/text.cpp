@@ -1,0 +1,98 @@
+#include "core/text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace kvq {
+namespace {
+
+/// Bytes of a character by its first one, and the range of the second one that rules out longer spellings of a
+/// character, surrogates and what lies beyond U+10FFFF (The Unicode Standard, table 3-7).
+struct Lead {
+  size_t bytes;  // 0: no character begins so
+  uint8_t low;
+  uint8_t high;
+};
+
+Lead lead_of(uint8_t first) {
+  if (first < 0x80) return {1, 0x80, 0xBF};
+  if (first < 0xC2 || first > 0xF4) return {0, 0x80, 0xBF};
+  if (first < 0xE0) return {2, 0x80, 0xBF};
+  if (first < 0xF0)
+    return {3, static_cast<uint8_t>(first == 0xE0 ? 0xA0 : 0x80), static_cast<uint8_t>(first == 0xED ? 0x9F : 0xBF)};
+  return {4, static_cast<uint8_t>(first == 0xF0 ? 0x90 : 0x80), static_cast<uint8_t>(first == 0xF4 ? 0x8F : 0xBF)};
+}
+
+/// Bytes that `text` has of the character it begins with, and how many that character has; 0: it begins with none.
+struct Found {
+  size_t bytes;
+  size_t of;
+};
+
+Found first_character(std::string_view text) {
+  if (text.empty()) return {0, 0};
+  const Lead lead = lead_of(static_cast<uint8_t>(text[0]));
+  size_t n = 1;
+  for (; n < std::min(lead.bytes, text.size()); ++n) {
+    const auto next = static_cast<uint8_t>(text[n]);
+    if (next < (n == 1 ? lead.low : 0x80) || next > (n == 1 ? lead.high : 0xBF)) return {0, 0};
+  }
+  return lead.bytes == 0 ? Found{0, 0} : Found{n, lead.bytes};
+}
+
+/// C0, DEL and C1, which is U+0080 to U+009F.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<uint8_t>(character[0]);
+  return first < 0x20 || first == 0x7F || (first == 0xC2 && static_cast<uint8_t>(character[1]) < 0xA0);
+}
+
+}  // namespace
+
+size_t character_bytes(std::string_view text) {
+  const auto [bytes, of] = first_character(text);
+  return bytes == of ? bytes : 0;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = character_bytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+size_t write_readable(std::string_view text, std::span<char> out) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  constexpr size_t kEscape = 4;
+  size_t used = 0;
+  size_t done = 0;
+  while (done < text.size()) {
+    const auto [bytes, of] = first_character(text.substr(done));
+    if (bytes < of) break;  // cut off
+    const size_t n = std::max<size_t>(bytes, 1);
+    const bool as_it_is = bytes > 0 && !is_control(text.substr(done, n));
+    if (used + (as_it_is ? n : n * kEscape) >= out.size()) return out[used] = '\0', done;
+    for (size_t i = 0; i < n; ++i) {
+      const auto byte = static_cast<uint8_t>(text[done + i]);
+      if (as_it_is) {
+        out[used++] = text[done + i];
+      } else {
+        for (const char c : {'\\', 'x', kDigits[byte >> 4U], kDigits[byte & 15U]}) out[used++] = c;
+      }
+    }
+    done += n;
+  }
+  out[used] = '\0';
+  return text.size();
+}
+
+Quoted::Quoted(std::string_view text) {
+  constexpr std::string_view kRest = "...";
+  if (write_readable(text, text_) == text.size()) return;
+  write_readable(text, std::span(text_).first(text_.size() - kRest.size()));
+  std::strcat(text_.data(), kRest.data());
+}
+
+}  // namespace kvq

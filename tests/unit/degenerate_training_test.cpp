@@ -1,0 +1,206 @@
+// Every training with numbers that no model has: what comes out can be saved, loaded and used.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/handles.h"
+#include "support/random.h"
+
+namespace {
+
+constexpr int32_t kHeads = 2;
+constexpr int32_t kDim = 8;
+constexpr int32_t kQueryHeads = 4;
+constexpr int32_t kTokens = 192;
+constexpr float kLargest = 65504.0F;
+constexpr float kRoomToRotate = 0.5F;  // in caches
+
+struct Input {
+  const char* name;
+  float (*number)(int32_t token, int32_t channel);
+};
+
+float noise(int32_t token, int32_t channel) {
+  kvq_test::Random random(static_cast<uint64_t>(token) * 64 + static_cast<uint64_t>(channel) + 1);
+  return static_cast<float>(random.normal());
+}
+
+const Input kInputs[] = {
+    {"zeros", [](int32_t, int32_t) { return 0.0F; }},
+    {"ones", [](int32_t, int32_t) { return 1.0F; }},
+    {"the largest numbers", [](int32_t, int32_t) { return kLargest; }},
+    {"the largest numbers of random signs", [](int32_t t, int32_t c) { return std::copysign(kLargest, noise(t, c)); }},
+    {"denormal numbers", [](int32_t t, int32_t c) { return 6e-8F * std::round(2 * noise(t, c)); }},
+    {"numbers that are zero in FP16", [](int32_t t, int32_t c) { return 1e-30F * noise(t, c); }},
+    {"one token repeated", [](int32_t, int32_t c) { return noise(0, c); }},
+    {"two tokens in turn", [](int32_t t, int32_t c) { return noise(t % 2, c); }},
+    {"a single channel", [](int32_t t, int32_t c) { return c == 3 ? noise(t, c) : 0.0F; }},
+    {"a single channel, constant", [](int32_t, int32_t c) { return c == 3 ? 1.0F : 0.0F; }},
+    {"a single token", [](int32_t t, int32_t c) { return t == 7 ? noise(t, c) : 0.0F; }},
+    {"huge beside tiny channels", [](int32_t, int32_t c) { return c == 0 ? kLargest : 1e-7F; }},
+    {"huge beside tiny channels, random",
+     [](int32_t t, int32_t c) { return (c == 0 ? 3e4F : 1e-6F) * std::clamp(noise(t, c), -2.0F, 2.0F); }},
+    {"huge after tiny tokens", [](int32_t t, int32_t c) { return (t < 150 ? 1e-6F : 2e4F) * std::sin(noise(t, c)); }},
+    {"a constant with the least noise", [](int32_t t, int32_t c) { return 1.0F + 0x1p-10F * std::round(noise(t, c)); }},
+};
+
+std::vector<float> tensor(const Input& input, int32_t heads, float factor) {
+  std::vector<float> numbers;
+  for (int32_t t = 0; t < kTokens; ++t) {
+    for (int32_t c = 0; c < heads * kDim; ++c) numbers.push_back(factor * input.number(t, c % (kHeads * kDim)));
+  }
+  return numbers;
+}
+
+bool all_finite(std::span<const float> numbers) {
+  return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
+}
+
+template <typename Handle, typename Saving>
+std::vector<std::byte> saved(const Handle* handle, const Saving& save) {
+  size_t size = 0;
+  kvq_test::require([&](kvq_error* error) { return save(handle, nullptr, 0, &size, error); });
+  std::vector<std::byte> file(size);
+  kvq_test::require([&](kvq_error* error) { return save(handle, file.data(), size, &size, error); });
+  return file;
+}
+
+struct CodebookTrainer {
+  CodebookTrainer(kvq_context* context, const kvq_codebook_trainer_options& options) {
+    kvq_test::require([&](kvq_error* error) { return kvq_codebook_trainer_create(context, &options, &handle, error); });
+  }
+  ~CodebookTrainer() { kvq_codebook_trainer_destroy(handle); }
+  CodebookTrainer(const CodebookTrainer&) = delete;
+  CodebookTrainer& operator=(const CodebookTrainer&) = delete;
+
+  kvq_codebook_trainer* handle = nullptr;
+};
+
+struct RouterTrainer {
+  RouterTrainer(kvq_context* context, const kvq_cache_options& cache, const kvq_router_trainer_options& options) {
+    const kvq_test::Policy policy =
+        kvq_test::make_policy(context, "{version: 1, router: {experts: [fp16, int4, int2]}}");
+    kvq_test::require([&](kvq_error* error) {
+      return kvq_router_trainer_create(context, &cache, policy.get(), &options, &handle, error);
+    });
+  }
+  ~RouterTrainer() { kvq_router_trainer_destroy(handle); }
+  RouterTrainer(const RouterTrainer&) = delete;
+  RouterTrainer& operator=(const RouterTrainer&) = delete;
+
+  kvq_router_trainer* handle = nullptr;
+};
+
+/// A cache with what was trained stores the tokens and gives finite ones back.
+void use(kvq_context* context, const kvq_cache_options& options, const char* policy,
+         const std::vector<float>& numbers) {
+  const kvq_test::Cache cache = kvq_test::make_cache(context, options, policy);
+  const kvq_test::Sequence sequence = kvq_test::make_sequence(cache.get());
+  kvq_test::require([&](kvq_error* error) {
+    return kvq_append(cache.get(), sequence.get(), 0, kTokens, numbers.data(), numbers.data(), KVQ_F32, nullptr, error);
+  });
+  std::vector<float> k(static_cast<size_t>(kTokens * kDim));
+  std::vector<float> v(k.size());
+  for (int32_t head = 0; head < kHeads; ++head) {
+    kvq_test::require([&](kvq_error* error) {
+      return kvq_sequence_decode(cache.get(), sequence.get(), 0, head, 0, kTokens, k.data(), v.data(), nullptr, error);
+    });
+    CHECK(all_finite(k));
+    CHECK(all_finite(v));
+  }
+}
+
+void train_codebook(kvq_context* context, const Input& input, const kvq_codebook_trainer_options& options) {
+  const std::vector<float> numbers = tensor(input, kHeads, 1.0F);
+  const CodebookTrainer trainer(context, options);
+  kvq_test::require([&](kvq_error* error) {
+    return kvq_codebook_trainer_add(trainer.handle, 0, kTokens, numbers.data(), numbers.data(), KVQ_F32, error);
+  });
+  kvq_test::require(
+      [&](kvq_error* error) { return kvq_codebook_trainer_run(trainer.handle, 0, nullptr, nullptr, error); });
+  kvq_codebook* result = nullptr;
+  kvq_test::require([&](kvq_error* error) { return kvq_codebook_trainer_result(trainer.handle, &result, error); });
+  const kvq_test::Codebook made(result);
+  const kvq_test::Codebook codebook = kvq_test::load_codebook(context, saved(result, kvq_codebook_save));
+  kvq_codebook_info info{};
+  info.struct_size = sizeof(info);
+  kvq_test::require([&](kvq_error* error) { return kvq_codebook_describe(codebook.get(), &info, error); });
+  CHECK(std::isfinite(info.key_error));
+  CHECK(std::isfinite(info.value_error));
+  kvq_cache_options cache = kvq_test::cache_options(kQueryHeads, kHeads, kDim);
+  cache.codebook = codebook.get();
+  use(context, cache, "commvq", tensor(input, kHeads, kRoomToRotate));
+}
+
+void train_router(kvq_context* context, const Input& input, kvq_router_method method) {
+  const std::vector<float> numbers = tensor(input, kHeads, kRoomToRotate);
+  const std::vector<float> queries = tensor(input, kQueryHeads, kRoomToRotate);
+  kvq_cache_options cache = kvq_test::cache_options(kQueryHeads, kHeads, kDim);
+  kvq_router_trainer_options options;
+  kvq_router_trainer_options_init(&options);
+  options.method = method;
+  options.epochs = 3;
+  options.mean_bits = 12.0;
+  const RouterTrainer trainer(context, cache, options);
+  kvq_test::require([&](kvq_error* error) {
+    return kvq_router_trainer_add(trainer.handle, 0, kTokens, queries.data(), numbers.data(), numbers.data(), KVQ_F32,
+                                  error);
+  });
+  kvq_test::require(
+      [&](kvq_error* error) { return kvq_router_trainer_run(trainer.handle, 2.0, nullptr, nullptr, error); });
+  kvq_router* result = nullptr;
+  kvq_test::require([&](kvq_error* error) { return kvq_router_trainer_result(trainer.handle, &result, error); });
+  const kvq_test::Router made(result);
+  const kvq_test::Router router = kvq_test::load_router(context, saved(result, kvq_router_save));
+  cache.router = router.get();
+  use(context, cache, "{version: 1, router: {experts: [fp16, int4, int2]}}", numbers);
+}
+
+}  // namespace
+
+TEST_CASE("codebooks are trained from any numbers, and code them") {
+  const kvq_test::Context context = kvq_test::make_context();
+  for (const Input& input : kInputs) {
+    for (const kvq_value_method method : {KVQ_VALUES_LEAST_SQUARES, KVQ_VALUES_NETWORK}) {
+      for (const int32_t bits : {1, 2}) {
+        for (const kvq_scope scope : {KVQ_SCOPE_LAYER, KVQ_SCOPE_HEAD}) {
+          CAPTURE(std::string(input.name));
+          CAPTURE(method);
+          CAPTURE(bits);
+          CAPTURE(scope);
+          kvq_codebook_trainer_options options;
+          kvq_codebook_trainer_options_init(&options);
+          options.n_layers = 1;
+          options.kv_heads = kHeads;
+          options.head_dim = kDim;
+          options.key_stages = 3;
+          options.key_codes = 16;
+          options.key_rounds = 2;
+          options.key_norms = scope;
+          options.value_bits = bits;
+          options.value_scope = scope;
+          options.value_rounds = 4;
+          options.value_method = method;
+          CHECK_NOTHROW(train_codebook(context.get(), input, options));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("routers are trained from any numbers, and choose formats") {
+  const kvq_test::Context context = kvq_test::make_context();
+  for (const Input& input : kInputs) {
+    for (const kvq_router_method method : {KVQ_ROUTER_LABEL, KVQ_ROUTER_PAPER}) {
+      CAPTURE(std::string(input.name));
+      CAPTURE(method);
+      CHECK_NOTHROW(train_router(context.get(), input, method));
+    }
+  }
+}

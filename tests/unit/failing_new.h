@@ -1,0 +1,20 @@
+// Lets an allocation of the C++ runtime fail: this program replaces operator new.
+#pragma once
+
+#include <cstdint>
+
+namespace kvq_test {
+
+/// While it lives, allocation number `n` of this thread (1 is the next one) throws std::bad_alloc.
+class FailingNew {
+ public:
+  explicit FailingNew(int64_t n) noexcept;
+  ~FailingNew();
+  FailingNew(const FailingNew&) = delete;
+  FailingNew& operator=(const FailingNew&) = delete;
+
+  /// Whether so many allocations were made.
+  bool failed() const noexcept;
+};
+
+}  // namespace kvq_test

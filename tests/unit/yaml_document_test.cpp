@@ -1,0 +1,54 @@
+#include "io/yaml_document.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <ctime>
+#include <string>
+
+#include "core/error.h"
+
+namespace {
+
+using kvq::io::parse_yaml;
+
+std::string map_of(int keys) {
+  std::string text;
+  for (int i = 0; i < keys; ++i) text += "k" + std::to_string(i) + ": 1\n";
+  return text;
+}
+
+/// The least of three runs, of this thread's processor.
+double seconds_of(const std::string& text) {
+  double least = 1e9;
+  for (int run = 0; run < 3; ++run) {
+    const std::clock_t begin = std::clock();
+    parse_yaml(text);
+    least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+std::string complaint(const std::string& text) {
+  try {
+    parse_yaml(text);
+    return "";
+  } catch (const kvq::Error& error) {
+    CHECK_EQ(error.status(), KVQ_E_FORMAT);
+    return error.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a key that occurs twice is found wherever it is, and only within its own map") {
+  CHECK_EQ(complaint(map_of(500) + "k0: 2\n"), "yaml line 501: key \"k0\" occurs twice");
+  CHECK_EQ(complaint(map_of(500) + "k499: 2\n"), "yaml line 501: key \"k499\" occurs twice");
+  CHECK_EQ(complaint("a:\n  b: {c: 1, d: 2, \"c\": 3}\n"), "yaml line 2: key \"c\" occurs twice");
+  CHECK_EQ(complaint("a: {a: {a: 1}}\nb: [{a: 1}, {a: 1}]\n"), "");
+}
+
+TEST_CASE("eight times as many keys take no more than about eight times as long") {
+  // With comparisons of all pairs it would be nearer to 64.
+  CHECK_LT(seconds_of(map_of(80000)), 24 * seconds_of(map_of(10000)));
+}
