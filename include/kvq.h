@@ -805,7 +805,7 @@ KVQ_API void kvq_sequence_destroy(kvq_sequence* sequence);
  *
  *  \param tokens  ≥ 0, per layer; 0 gives back the pages that are left.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
- *           KVQ_E_STATE (a stream is captured); KVQ_E_UNSUPPORTED (`tokens` above 0 where a router chooses the formats);
+ *           KVQ_E_STATE (a stream is captured); KVQ_E_UNSUPPORTED (above 0 where a router chooses the formats);
  *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
  *  \threads exclusive use of `sequence`.
  *  \since 0.1 */
