@@ -188,7 +188,7 @@ KVQ_API void kvq_context_options_init(kvq_context_options* options);
  *  \param options  NULL: defaults.
  *  \param out      receives the handle; set to NULL on failure.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (device or instruction set not available here, with the
- *           reason); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *           reason); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (a thread could not be started, or the device failed).
  *  \threads any.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_context_create(const kvq_context_options* options, kvq_context** out, kvq_error* error);
@@ -805,7 +805,9 @@ KVQ_API void kvq_sequence_destroy(kvq_sequence* sequence);
  * made ahead copy its open pages.
  *
  *  \param tokens  ≥ 0, per layer; 0 gives back the pages that are left.
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a stream is captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
+ *           KVQ_E_STATE (a stream is captured); KVQ_E_UNSUPPORTED (above 0 where a router chooses the formats);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
  *  \threads exclusive use of `sequence`.
  *  \since 0.1 */
 KVQ_API kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens, kvq_error* error);

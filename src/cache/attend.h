@@ -31,6 +31,7 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   const AttendBatch attended = request.run();
   if (cache.eviction.budget == 0) return;
+  // Queries count for the whole batch, or if that fails not at all.
   const auto for_each = [&](const auto& use) {
     for (int32_t i = 0; i < batch.n_sequences; ++i) {
       const Sequence& sequence = sequence_at(i);

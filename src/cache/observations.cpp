@@ -183,8 +183,10 @@ void Observations::commit(const Sequence& sequence, int32_t layer, const AttendB
     const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
     windows_[static_cast<size_t>(layer)].add(batch, first, width, positions, cache.eviction.window);
   }
-  std::swap_ranges(staged_.begin(), staged_.end(),
-                   masses_.begin() + static_cast<ptrdiff_t>(sequence.list_index(layer, 0)));
+  // Of all entries of this sequence: where it comes again, nothing is left.
+  for (int32_t head = 0; head < std::ssize(staged_); ++head) {
+    masses_[sequence.list_index(layer, head)].swap(staged_[static_cast<size_t>(head)]);
+  }
   release(staged_);
   seen_[static_cast<size_t>(layer)] = sequence.length(layer);
 }

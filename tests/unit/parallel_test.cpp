@@ -1,9 +1,17 @@
 #include "core/parallel.h"
 #include "failing_new.h"
 
+#include "kvq.h"
+#include "support/build.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cstring>
 #include <new>
 #include <thread>
 #include <vector>
@@ -78,4 +86,25 @@ TEST_CASE("too little work stays on the calling thread") {
     parallel.run(50, 1.0, [&](int32_t) noexcept { elsewhere += std::this_thread::get_id() == caller ? 0 : 1; });
     CHECK_EQ(elsewhere.load(), 0);
   }
+}
+
+TEST_CASE("threads that cannot be started are the context's failure, and the host lives on") {
+  if (kvq_test::kSmallRun) return;  // sanitizers need the address space
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{rlim_t{1} << 30U, rlim_t{1} << 30U};  // no room for the stacks of so many
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
+    kvq_context_options options;
+    kvq_context_options_init(&options);
+    options.n_threads = 1024;
+    kvq_context* context = nullptr;
+    kvq_error error;
+    kvq_error_init(&error);
+    const bool refused = kvq_context_create(&options, &context, &error) == KVQ_E_BACKEND && context == nullptr;
+    _exit(refused && std::strstr(error.message, "n_threads is 1024") != nullptr ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(child > 0);
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
