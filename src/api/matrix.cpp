@@ -209,8 +209,8 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
       require(matrices[i], "matrices[i]");
       require(names[i], "names[i]");
       for (int32_t j = 0; j < i; ++j) {
-        if (std::strcmp(names[i], names[j]) == 0)
-          fail(KVQ_E_ARGUMENT, "the name '%s' occurs twice", Quoted(names[i]).c_str());
+        if (std::strcmp(names[i], names[j]) != 0) continue;
+        fail(KVQ_E_ARGUMENT, "the name '%s' occurs twice", Quoted(names[i]).c_str());
       }
     }
     io::SafetensorsWriter file(matrices[0]->context.allocator);

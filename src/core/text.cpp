@@ -19,9 +19,11 @@ Lead lead_of(uint8_t first) {
   if (first < 0x80) return {1, 0x80, 0xBF};
   if (first < 0xC2 || first > 0xF4) return {0, 0x80, 0xBF};
   if (first < 0xE0) return {2, 0x80, 0xBF};
-  if (first < 0xF0)
-    return {3, static_cast<uint8_t>(first == 0xE0 ? 0xA0 : 0x80), static_cast<uint8_t>(first == 0xED ? 0x9F : 0xBF)};
-  return {4, static_cast<uint8_t>(first == 0xF0 ? 0x90 : 0x80), static_cast<uint8_t>(first == 0xF4 ? 0x8F : 0xBF)};
+  if (first == 0xE0) return {3, 0xA0, 0xBF};
+  if (first == 0xED) return {3, 0x80, 0x9F};
+  if (first < 0xF0) return {3, 0x80, 0xBF};
+  if (first == 0xF0) return {4, 0x90, 0xBF};
+  return {4, 0x80, static_cast<uint8_t>(first == 0xF4 ? 0x8F : 0xBF)};
 }
 
 /// Bytes that `text` has of the character it begins with, and how many that character has; 0: it begins with none.
@@ -49,15 +51,10 @@ bool is_control(std::string_view character) {
 
 }  // namespace
 
-size_t character_bytes(std::string_view text) {
-  const auto [bytes, of] = first_character(text);
-  return bytes == of ? bytes : 0;
-}
-
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    const size_t bytes = character_bytes(text);
-    if (bytes == 0) return false;
+    const auto [bytes, of] = first_character(text);
+    if (bytes == 0 || bytes < of) return false;
     text.remove_prefix(bytes);
   }
   return true;
@@ -65,34 +62,37 @@ bool is_utf8(std::string_view text) {
 
 size_t write_readable(std::string_view text, std::span<char> out) {
   constexpr char kDigits[] = "0123456789abcdef";
-  constexpr size_t kEscape = 4;
   size_t used = 0;
   size_t done = 0;
+  const auto put = [&](char c) { out[used++] = c; };
   while (done < text.size()) {
     const auto [bytes, of] = first_character(text.substr(done));
-    if (bytes < of) break;  // cut off
-    const size_t n = std::max<size_t>(bytes, 1);
-    const bool as_it_is = bytes > 0 && !is_control(text.substr(done, n));
-    if (used + (as_it_is ? n : n * kEscape) >= out.size()) return out[used] = '\0', done;
-    for (size_t i = 0; i < n; ++i) {
-      const auto byte = static_cast<uint8_t>(text[done + i]);
+    if (bytes < of) {  // cut off
+      done = text.size();
+      break;
+    }
+    const std::string_view piece = text.substr(done, std::max<size_t>(bytes, 1));
+    const bool as_it_is = bytes > 0 && !is_control(piece);
+    if (used + piece.size() * (as_it_is ? 1 : 4) >= out.size()) break;
+    for (const char c : piece) {
+      const auto byte = static_cast<uint8_t>(c);
       if (as_it_is) {
-        out[used++] = text[done + i];
+        put(c);
       } else {
-        for (const char c : {'\\', 'x', kDigits[byte >> 4U], kDigits[byte & 15U]}) out[used++] = c;
+        for (const char each : {'\\', 'x', kDigits[byte >> 4U], kDigits[byte & 15U]}) put(each);
       }
     }
-    done += n;
+    done += piece.size();
   }
   out[used] = '\0';
-  return text.size();
+  return done;
 }
 
 Quoted::Quoted(std::string_view text) {
   constexpr std::string_view kRest = "...";
   if (write_readable(text, text_) == text.size()) return;
   write_readable(text, std::span(text_).first(text_.size() - kRest.size()));
-  std::strcat(text_.data(), kRest.data());
+  std::copy_n(kRest.data(), kRest.size() + 1, text_.data() + std::strlen(text_.data()));
 }
 
 }  // namespace kvq

@@ -8,14 +8,11 @@
 
 namespace kvq {
 
-/// Bytes of the UTF-8 character at the beginning of `text`; 0 if there is none, or only a part of it.
-size_t character_bytes(std::string_view text);
-
 bool is_utf8(std::string_view text);
 
-/// Write as much of `text` to `out` as fits, with a NUL behind it: as UTF-8, control characters and whatever is no
-/// UTF-8 in the form \x1b. A character that `text` has only the beginning of, because it was cut off there, is left
-/// out. Returns the bytes of `text` that were dealt with.
+/// Write as much of `text` to `out` as fits, with a NUL behind it, for which there must be room: as UTF-8, control
+/// characters and whatever is no UTF-8 in the form \x1b. A character that `text` has only the beginning of, because it
+/// was cut off there, is left out. Returns the bytes of `text` that were dealt with.
 size_t write_readable(std::string_view text, std::span<char> out);
 
 /// A text as a message may show it: readable and short.

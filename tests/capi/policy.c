@@ -348,6 +348,30 @@ static void layer_ranges_meet_the_cache(void) {
   kvq_cache_destroy(cache);
 }
 
+/* A cache keeps nothing of its policy, which may come from a context that ends before. */
+static void policies_of_other_contexts(void) {
+  const char* const text = "version: 1\nkeys: int4\nvalues: int2\nlayers:\n  - {range: [1, 1], keys: fp16}\n";
+  const kvq_cache_options options = small_cache_options();
+  float out[kQHeads * kHeadDim];
+  fixture f;
+  fixture other;
+  kvq_policy* policy;
+  kvq_cache* cache = NULL;
+  kvq_sequence* sequence;
+  fixture_open(&f, NULL, 0, 0);
+  fixture_open(&other, NULL, 0, 0);
+  policy = load_policy(other.context, text);
+  ACCEPTED(kvq_cache_create(f.context, &options, policy, &cache, err));
+  kvq_policy_destroy(policy);
+  fixture_close(&other);
+  sequence = new_sequence(cache);
+  grow(cache, sequence, 100);
+  ACCEPTED(attend_last(cache, sequence, out));
+  kvq_sequence_destroy(sequence);
+  kvq_cache_destroy(cache);
+  fixture_close(&f);
+}
+
 void test_policy(void) {
   ACCEPTED(kvq_context_create(NULL, &context, err));
   short_forms();
@@ -365,4 +389,5 @@ void test_policy(void) {
   bad_arguments();
   layer_ranges_meet_the_cache();
   kvq_context_destroy(context);
+  policies_of_other_contexts();
 }

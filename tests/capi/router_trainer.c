@@ -288,6 +288,29 @@ static void stopped(void) {
   blob_free(&expected);
 }
 
+/* A trainer keeps nothing of its policy, which may come from a context that ends before. */
+static void policies_of_other_contexts(void) {
+  const kvq_router_trainer_options options = small_router_options();
+  const kvq_cache_options cache = small_cache_options();
+  fixture f;
+  fixture other;
+  kvq_policy* policy;
+  kvq_router_trainer* trainer = NULL;
+  kvq_router* router;
+  fixture_open(&f, NULL, 0, 0);
+  fixture_open(&other, NULL, 0, 0);
+  policy = load_policy(other.context, kExperts);
+  ACCEPTED(kvq_router_trainer_create(f.context, &cache, policy, &options, &trainer, err));
+  kvq_policy_destroy(policy);
+  fixture_close(&other);
+  add_texts(trainer);
+  ACCEPTED(kvq_router_trainer_run(trainer, 2.0, NULL, NULL, err));
+  router = result_of(trainer);
+  kvq_router_trainer_destroy(trainer);
+  kvq_router_destroy(router);
+  fixture_close(&f);
+}
+
 /* A network that has become NaN is no result: the call says so, and the texts are there still. */
 static void diverging(void) {
   kvq_router_trainer_options options = small_router_options();
@@ -308,11 +331,12 @@ static void diverging(void) {
 }
 
 void test_router_trainer(void) {
-  diverging();
   refused_options();
   refused_calls();
   described();
   repeatable(KVQ_ROUTER_LABEL);
   repeatable(KVQ_ROUTER_PAPER);
   stopped();
+  diverging();
+  policies_of_other_contexts();
 }

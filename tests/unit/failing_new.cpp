@@ -1,5 +1,7 @@
 #include "failing_new.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -8,10 +10,14 @@ namespace {
 thread_local int64_t left = 0;  // until one fails; 0: none will
 thread_local bool has_failed = false;
 
-void count_allocation() {
-  if (left == 0 || --left > 0) return;
-  has_failed = true;
-  throw std::bad_alloc();
+/// Null when it is this one's turn to fail, or there is no memory.
+void* allocate(std::size_t size, std::size_t alignment = alignof(std::max_align_t)) noexcept {
+  if (left > 0 && --left == 0) {
+    has_failed = true;
+    return nullptr;
+  }
+  if (size > PTRDIFF_MAX - alignment) return nullptr;
+  return std::aligned_alloc(alignment, (size + alignment) / alignment * alignment);
 }
 
 void* require(void* memory) {
@@ -19,23 +25,35 @@ void* require(void* memory) {
   return memory;
 }
 
+std::size_t number(std::align_val_t alignment) { return static_cast<std::size_t>(alignment); }
+
 }  // namespace
 
-void* operator new(std::size_t size) {
-  count_allocation();
-  return require(std::malloc(size > 0 ? size : 1));
+// All forms: a sanitizer replaces those that are left out, and finds that they do not belong together.
+void* operator new(std::size_t size) { return require(allocate(size)); }
+void* operator new[](std::size_t size) { return require(allocate(size)); }
+void* operator new(std::size_t size, std::align_val_t to) { return require(allocate(size, number(to))); }
+void* operator new[](std::size_t size, std::align_val_t to) { return require(allocate(size, number(to))); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
+void* operator new(std::size_t size, std::align_val_t to, const std::nothrow_t&) noexcept {
+  return allocate(size, number(to));
 }
-
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  count_allocation();
-  const auto to = static_cast<std::size_t>(alignment);
-  return require(std::aligned_alloc(to, (size + to - 1) / to * to));
+void* operator new[](std::size_t size, std::align_val_t to, const std::nothrow_t&) noexcept {
+  return allocate(size, number(to));
 }
-
 void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*size*/, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept { std::free(memory); }
 
 namespace kvq_test {
 
