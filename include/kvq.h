@@ -941,9 +941,28 @@ typedef struct kvq_attend_batch {
                                              `out`. */
   kvq_dtype q_dtype;
   kvq_dtype out_dtype;
-  void* out;              /**< `[total queries, q_heads, head_dim]`; may not overlap `q`. */
+  void* out;              /**< `[total queries, q_heads, head_dim]`; from the first row to the last, its memory may
+                               not overlap that of `q`. */
   int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): all. */
   float logit_softcap;    /**< cap·tanh(logit / cap); 0 (default): none. */
+
+  /* Where the heads of a tensor begin, in elements: head h of query t at t · token stride + h · head stride. Not
+     negative; 0 (default): dense, a head stride of head_dim, a token stride of q_heads · head_dim. Rows need no more
+     alignment than their elements. No two rows of `out` may overlap: all heads of a query lie before the next query's
+     (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Bytes
+     between rows are left alone. */
+  int64_t q_token_stride;
+  int64_t q_head_stride;
+  int64_t out_token_stride;
+  int64_t out_head_stride;
+  float* lse;         /**< `[total queries, q_heads]`, in the same memory as `out`, receives the natural logarithm of
+                           the sum of exp(logit) over the tokens that a query sees, and of exp(sink): what it takes to
+                           join attention over parts of a context. −infinity where there is nothing to sum. May not
+                           overlap `q`, `out` or `sinks`. NULL (default): skip. */
+  const float* sinks; /**< `[q_heads]`, in the same memory as `q`: a logit of each query head that no token has. It
+                           adds exp(sink) to the denominator of the softmax and nothing to its numerator; it is neither
+                           scaled nor capped. −infinity: no sink; NaN and +infinity are refused on a CPU. NULL
+                           (default): none. */
 } kvq_attend_batch;
 
 /** Fill with defaults (one F32 query per sequence). NULL is ignored. \since 0.1 */
@@ -952,9 +971,10 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch);
 /** Attention of a batch of queries over one layer.
  *
  *  `out = softmax(scale · q·kᵀ) v` for every query head, where query head h reads KV head h / (q_heads / kv_heads) and
- *  a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros. Accumulation is in
- *  FP32. On a CPU the result is the same, bit for bit, for any number of threads and any composition of the batch; on
- *  a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any before it.
+ *  a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, with a sink too.
+ *  Accumulation is in FP32. On a CPU the result is the same, bit for bit, for any number of threads and any composition
+ *  of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any
+ *  before it.
  *
  *  Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
  *  sets with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)

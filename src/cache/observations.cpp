@@ -41,6 +41,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
   batch.query_positions = window.positions();
   batch.q = window.rows();
   batch.q_dtype = KVQ_F16;
+  batch.sinks = window.sinks();
   batch.softcap = window.softcap();
   batch.window = window.sliding_window();
   weigh(cache, batch, masses);
@@ -48,15 +49,19 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
 
 }  // namespace
 
-void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std::span<const int32_t> positions,
-                      int32_t window) {
-  softcap_ = batch.softcap;
-  sliding_window_ = batch.window;
+void QueryWindow::add(const AttendBatch& batch, size_t first, std::span<const int32_t> positions, int32_t window) {
+  const auto heads = static_cast<size_t>(batch.q_heads);
+  const auto head_dim = static_cast<size_t>(batch.head_dim);
+  const size_t width = heads * head_dim;
   const auto kept = static_cast<size_t>(window);
   // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
   positions_.reserve(std::min(kept, std::max(positions_.capacity(), positions_.size() + positions.size())));
   rows_.reserve(positions_.capacity() * width);
-  std::array<float, kMaxHeadDim> stretch;
+  if (batch.sinks != nullptr) sinks_.reserve(heads);
+  softcap_ = batch.softcap;
+  sliding_window_ = batch.window;
+  sinks_.assign(batch.sinks, batch.sinks + (batch.sinks != nullptr ? heads : 0));
+  std::array<float, kMaxHeadDim> numbers;
   for (size_t i = positions.size() > kept ? positions.size() - kept : 0; i < positions.size(); ++i) {
     const bool full = positions_.size() == kept;
     const size_t row = full ? oldest_ : positions_.size();
@@ -67,11 +72,10 @@ void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std:
       rows_.resize(rows_.size() + width);
     }
     positions_[row] = positions[i];
-    for (size_t begin = 0; begin < width; begin += stretch.size()) {
-      const size_t count = std::min(stretch.size(), width - begin);
-      read_floats(batch.q, batch.q_dtype, (first + i) * width + begin, static_cast<int32_t>(count), stretch.data());
-      for (size_t c = 0; c < count; ++c) {
-        rows_[row * width + begin + c] = to_float16(std::clamp(stretch[c], -kMaxFloat16, kMaxFloat16));
+    for (size_t head = 0; head < heads; ++head) {
+      read_floats(batch.q, batch.q_dtype, batch.q_strides.at(first + i, head), batch.head_dim, numbers.data());
+      for (size_t c = 0; c < head_dim; ++c) {
+        rows_[row * width + head * head_dim + c] = to_float16(std::clamp(numbers[c], -kMaxFloat16, kMaxFloat16));
       }
     }
   }
@@ -80,11 +84,13 @@ void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std:
 void QueryWindow::clear() noexcept {
   Vector<uint16_t>(rows_.get_allocator()).swap(rows_);
   Vector<int32_t>(positions_.get_allocator()).swap(positions_);
+  Vector<float>(sinks_.get_allocator()).swap(sinks_);
   oldest_ = 0;
 }
 
 uint64_t QueryWindow::bytes() const noexcept {
-  return rows_.capacity() * sizeof(uint16_t) + positions_.capacity() * sizeof(int32_t);
+  return rows_.capacity() * sizeof(uint16_t) + positions_.capacity() * sizeof(int32_t) +
+         sinks_.capacity() * sizeof(float);
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
@@ -116,8 +122,7 @@ void Observations::add(const Sequence& sequence, int32_t layer, const AttendBatc
   const auto first = static_cast<size_t>(entry.query_begin);
   const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
   if (!windows_.empty()) {
-    const size_t width = static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
-    windows_[static_cast<size_t>(layer)].add(batch, first, width, positions, cache.eviction.window);
+    windows_[static_cast<size_t>(layer)].add(batch, first, positions, cache.eviction.window);
   }
   if (masses_.empty()) return;
   const auto heads = static_cast<size_t>(cache.kv_heads);

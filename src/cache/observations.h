@@ -12,24 +12,28 @@ namespace kvq {
 class QueryWindow {
  public:
   explicit QueryWindow(Allocator& allocator)
-      : rows_(StlAllocator<uint16_t>(allocator)), positions_(StlAllocator<int32_t>(allocator)) {}
+      : rows_(StlAllocator<uint16_t>(allocator)),
+        positions_(StlAllocator<int32_t>(allocator)),
+        sinks_(StlAllocator<float>(allocator)) {}
 
-  /// Take over queries [first, first + positions.size()) of [queries][width] numbers, oldest first; the last `window`
-  /// ever added are kept, in FP16.
-  void add(const AttendBatch& batch, size_t first, size_t width, std::span<const int32_t> positions, int32_t window);
+  /// Take over queries [first, first + positions.size()) of a batch, oldest first; the last `window` ever added are
+  /// kept, in FP16.
+  void add(const AttendBatch& batch, size_t first, std::span<const int32_t> positions, int32_t window);
   void clear() noexcept;
 
   int32_t size() const { return static_cast<int32_t>(positions_.size()); }
-  const uint16_t* rows() const { return rows_.data(); }              // [size][width], in no order
+  const uint16_t* rows() const { return rows_.data(); }              // [size, q_heads, head_dim], in no order
   std::span<const int32_t> positions() const { return positions_; }  // of the rows
   /// As the newest queries attended.
   float softcap() const { return softcap_; }
   int32_t sliding_window() const { return sliding_window_; }
+  const float* sinks() const { return sinks_.empty() ? nullptr : sinks_.data(); }
   uint64_t bytes() const noexcept;
 
  private:
   Vector<uint16_t> rows_;
   Vector<int32_t> positions_;
+  Vector<float> sinks_;  // [q_heads], or empty
   float softcap_ = 0.0F;
   int32_t sliding_window_ = 0;
   size_t oldest_ = 0;  // row that the next one replaces, once there are `window`
