@@ -841,7 +841,7 @@ KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* seque
 KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** out,
                                      kvq_error* error);
 
-/** Append tokens to one layer of a sequence.
+/** Append tokens to one layer of a sequence: short for ::kvq_append_sequences with one sequence and dense tensors.
  *
  *  Fills the layer's open page; a full page is sealed (encoded in its final format) when it leaves the newest `recent`
  *  pages, that is when the next token arrives. Either all `n` tokens are appended or none.
@@ -863,6 +863,41 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
  *  \since 0.1 */
 KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k,
                               const void* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error);
+
+/** Tokens for one layer of one or several sequences. */
+typedef struct kvq_append_batch {
+  uint32_t struct_size;
+  int32_t n_sequences;            /**< ≥ 1. */
+  kvq_sequence* const* sequences; /**< `[n_sequences]`, all of this cache, each once. */
+  const int32_t* token_counts;    /**< `[n_sequences]`, each ≥ 1; NULL (default): one token each. */
+  const int32_t* positions;       /**< `[total tokens]` as for kvq_append, sequence after sequence; NULL (default):
+                                       consecutive. */
+  const void* k;                  /**< `[total tokens, kv_heads, head_dim]`, the tokens of one sequence after those of
+                                       the other; otherwise as for kvq_append. */
+  const void* v;                  /**< Same shape and rules. */
+  kvq_dtype dtype;                /**< Element type of `k` and `v`. */
+  int32_t reserved;               /**< 0. */
+
+  /* Where the heads of a tensor begin, as in ::kvq_attend_batch: in elements, not negative; 0 (default): dense, a head
+     stride of head_dim, a token stride of kv_heads · head_dim. Rows need no more alignment than their elements. */
+  int64_t k_token_stride;
+  int64_t k_head_stride;
+  int64_t v_token_stride;
+  int64_t v_head_stride;
+} kvq_append_batch;
+
+/** Fill with defaults (one F32 token per sequence). NULL is ignored. \since 0.1 */
+KVQ_API void kvq_append_batch_init(kvq_append_batch* batch);
+
+/** Append tokens to one layer of several sequences: to all or to none. What is stored is what kvq_append stores; a
+ * batch shares the work on all sequences among threads, and on a GPU takes one launch.
+ *
+ *  \returns what kvq_append returns; KVQ_E_ARGUMENT also if a sequence occurs twice, or an offset by the strides is too
+ *           large. Messages count tokens over all sequences.
+ *  \threads exclusive use of the batch's sequences; other sequences of the cache may be appended to concurrently.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch* batch,
+                                        kvq_error* error);
 
 /** Decode stored keys and values, for inspection and tests. Not fast.
  *
