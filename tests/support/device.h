@@ -76,13 +76,15 @@ inline const Shape* device_shape(const kvq_cache* cache) {
 
 inline size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
 
-// Device memory with a copy of a host tensor; none for no bytes.
+// Device memory with a copy of a host tensor, no better aligned than that; none for no bytes.
 class DeviceCopy {
  public:
   DeviceCopy(const void* host, size_t bytes) : bytes_(bytes) {
 #if defined(KVQ_TEST_CUDA)
     if (bytes == 0) return;
-    check(cudaMalloc(&data_, bytes));
+    const size_t shift = reinterpret_cast<uintptr_t>(host) % 16;
+    check(cudaMalloc(&memory_, bytes + shift));
+    data_ = static_cast<std::byte*>(memory_) + shift;
     check(cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice));
 #else
     (void)host;
@@ -91,7 +93,7 @@ class DeviceCopy {
   }
   ~DeviceCopy() {
 #if defined(KVQ_TEST_CUDA)
-    cudaFree(data_);
+    cudaFree(memory_);
 #endif
   }
   DeviceCopy(const DeviceCopy&) = delete;
@@ -112,6 +114,7 @@ class DeviceCopy {
     if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
   }
 #endif
+  [[maybe_unused]] void* memory_ = nullptr;
   void* data_ = nullptr;
   [[maybe_unused]] size_t bytes_;
 };

@@ -177,6 +177,25 @@ inline void append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int3
   require([&](kvq_error* error) { return kvq_append(cache, sequence, layer, n, k, v, dtype, given, error); });
 }
 
+inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch& batch) {
+  if (const Shape* shape = device_shape(cache)) {
+    size_t tokens = 0;
+    for (int32_t i = 0; i < batch.n_sequences; ++i) {
+      tokens += batch.token_counts != nullptr ? static_cast<size_t>(batch.token_counts[i]) : 1;
+    }
+    const Rows k{tokens, shape->kv_heads, shape->head_dim, batch.k_token_stride, batch.k_head_stride};
+    const Rows v{tokens, shape->kv_heads, shape->head_dim, batch.v_token_stride, batch.v_head_stride};
+    const DeviceCopy keys(batch.k, k.extent() * dtype_bytes(batch.dtype));
+    const DeviceCopy values(batch.v, v.extent() * dtype_bytes(batch.dtype));
+    kvq_append_batch on_device = batch;
+    on_device.k = keys.data();
+    on_device.v = values.data();
+    require([&](kvq_error* error) { return kvq_append_sequences(cache, layer, &on_device, error); });
+    return;
+  }
+  require([&](kvq_error* error) { return kvq_append_sequences(cache, layer, &batch, error); });
+}
+
 inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batch) {
   if (const Shape* shape = device_shape(cache)) {
     size_t queries = 0;
