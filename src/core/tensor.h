@@ -1,28 +1,16 @@
 #pragma once
 
 #include "core/float16.h"
+#include "core/head_strides.h"
 #include "kvq.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 
 namespace kvq {
 
 constexpr bool is_dtype(kvq_dtype dtype) { return dtype == KVQ_F32 || dtype == KVQ_F16 || dtype == KVQ_BF16; }
 constexpr size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
-
-/// Where the heads of a caller's tokens lie, in elements.
-struct HeadStrides {
-  int64_t token;
-  int64_t head;
-
-  static constexpr HeadStrides dense(int32_t heads, int32_t head_dim) { return {int64_t{heads} * head_dim, head_dim}; }
-  /// First element of a head.
-  constexpr size_t at(size_t of_token, size_t of_head) const {
-    return of_token * static_cast<size_t>(token) + of_head * static_cast<size_t>(head);
-  }
-};
 
 /// Read n elements of a caller's tensor, starting at element `offset`, as floats. Tensors need no alignment.
 inline void read_floats(const void* tensor, kvq_dtype dtype, size_t offset, int32_t n, float* out) {
