@@ -17,40 +17,9 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
 
-RopeArguments rope_arguments(const Rope& rope) {
-  RopeArguments result{};
-  result.pairing = rope.pairing;
-  result.rotary_dim = rope.rotary_dim;
-  std::copy(rope.inv_freq.begin(), rope.inv_freq.end(), result.inv_freq);
-  return result;
-}
-
 bool consecutive(std::span<const int32_t> positions) {
   return positions.empty() ||
          positions.back() - positions.front() == static_cast<int64_t>(positions.size()) - 1;  // they ascend
-}
-
-bool has_gaps(const PageWrite& write) {
-  const int32_t count = write.kept + write.token_count;
-  return write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
-}
-
-/// Nothing but new tokens: quick to write.
-bool is_whole(const PageWrite& write) { return write.token_count == kSlots; }
-
-DeviceWrite device_write(const PageWrite& write, bool ends_list) {
-  return {.source = reinterpret_cast<uint64_t>(write.kept > 0 ? write.source : nullptr),
-          .target = reinterpret_cast<uint64_t>(write.target),
-          .kept = write.kept,
-          .head = write.head,
-          .token_begin = write.token_begin,
-          .token_count = write.token_count,
-          .index = write.index,
-          .first_position = write.first_position,
-          .format = static_cast<uint16_t>(format_code(*write.format).bits),
-          .has_positions = static_cast<uint8_t>(has_gaps(write) ? 1 : 0),
-          .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
-          .reserved = 0};
 }
 
 /// Position of a sequence's last query if its queries are at consecutive positions, otherwise −1.
@@ -239,96 +208,6 @@ void CudaBackend::read_lengths(std::span<const Owned<LayerMirror>> mirrors, std:
   std::copy_n(staged, lengths.size(), lengths.begin());
 }
 
-AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
-  AppendArguments arguments{};
-  arguments.k = tokens.k;
-  arguments.v = tokens.v;
-  arguments.dtype = tokens.dtype;
-  const auto addresses = reinterpret_cast<uintptr_t>(tokens.k) | reinterpret_cast<uintptr_t>(tokens.v);
-  arguments.vectors = addresses % 16 == 0 ? 1 : 0;
-  arguments.kv_heads = tokens.kv_heads;
-  arguments.head_dim = tokens.head_dim;
-  arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
-  arguments.first_position = tokens.positions.empty() ? 0 : tokens.positions.front();
-  arguments.after = {0, tokens.after.length, tokens.after.next_position, tokens.after.room};
-  arguments.status = status_;
-  arguments.rope = rope_arguments(*tokens.rope);
-  return arguments;
-}
-
-// Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
-void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, LayerMirror* mirror,
-                         Allocator& /*scratch*/) {
-  const std::span<const PageWrite> writes = grouped.list();
-  if (writes.empty()) return;
-  const Call call(*this);
-  auto* table = static_cast<PageTable*>(mirror);
-  int32_t longest = 0;
-  for (const PageWrite& write : writes) longest = std::max(longest, write.index + 1);
-  if (table != nullptr) table->reserve(longest);
-
-  AppendArguments arguments = append_arguments(tokens);
-  if (table != nullptr) arguments.view = table->view();
-  arguments.n_writes = static_cast<int32_t>(writes.size());
-
-  const bool is_inline = writes.size() <= kInlineWrites;
-  const bool gaps = !consecutive(tokens.positions);
-  const size_t write_bytes = is_inline ? 0 : writes.size() * sizeof(DeviceWrite);
-  DeviceWrite* device_writes = arguments.inline_writes;
-  const bool staged = !is_inline || gaps;
-  if (staged) {
-    auto* memory = static_cast<std::byte*>(staging_->take(write_bytes + (gaps ? tokens.positions.size_bytes() : 0)));
-    if (!is_inline) arguments.writes = device_writes = reinterpret_cast<DeviceWrite*>(memory);
-    if (gaps) {
-      std::memcpy(memory + write_bytes, tokens.positions.data(), tokens.positions.size_bytes());
-      arguments.positions = reinterpret_cast<const int32_t*>(memory + write_bytes);
-    }
-  }
-  // Slow ones first. The others come head by head; where heads have equally many, those of the same tokens go side by
-  // side.
-  const auto ends_list = [writes](size_t i) { return i + 1 == writes.size() || writes[i + 1].head != writes[i].head; };
-  const auto whole = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), is_whole));
-  const size_t slow = writes.size() - whole;
-  const auto heads = static_cast<size_t>(tokens.kv_heads);
-  const size_t pages = whole % heads == 0 ? whole / heads : 0;
-  size_t next_slow = 0;
-  size_t next_whole = 0;
-  bool any_positions = false;
-  for (size_t i = 0; i < writes.size(); ++i) {
-    size_t place = next_slow;
-    if (is_whole(writes[i])) {
-      place = slow + (pages == 0 ? next_whole : next_whole % pages * heads + next_whole / pages);
-      ++next_whole;
-    } else {
-      ++next_slow;
-    }
-    device_writes[place] = device_write(writes[i], ends_list(i));
-    any_positions = any_positions || device_writes[place].has_positions != 0;
-  }
-  arguments.n_slow = static_cast<int32_t>(slow);
-  if (table != nullptr && any_positions) table->make_positions();
-  call.require(launch_append(arguments, stream_), "append kernel");
-  if (staged) staging_->done(stream_);
-  if (table == nullptr) return;
-  table->set_state(tokens.after);
-  for (size_t i = 0; i < writes.size(); ++i) {
-    // Positions with gaps are uploaded before the next attention.
-    if (has_gaps(writes[i])) {
-      table->invalidate(writes[i].head, writes[i].index);
-    } else {
-      table->entered(writes[i].head, writes[i].index, ends_list(i));
-    }
-  }
-}
-
-void CudaBackend::record_append(const TokenBatch& tokens, PageTable& table) {
-  const Call call(*this);
-  table.require_published();
-  AppendArguments arguments = append_arguments(tokens);
-  arguments.view = table.view();
-  call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, stream_), "append kernel");
-}
-
 Owned<Workspace> CudaBackend::make_workspace(Allocator& allocator) {
   return make_owned<AttendWorkspace>(allocator, *this, allocator);
 }
@@ -355,7 +234,11 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   arguments.kv_heads = batch.kv_heads;
   arguments.head_dim = batch.head_dim;
   arguments.q = batch.q;
+  arguments.q_strides = batch.q_strides;
   arguments.out = batch.out;
+  arguments.out_strides = batch.out_strides;
+  arguments.lse = batch.lse;
+  arguments.sinks = batch.sinks;
   arguments.q_dtype = batch.q_dtype;
   arguments.out_dtype = batch.out_dtype;
   arguments.scale = batch.scale * kLog2E;

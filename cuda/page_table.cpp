@@ -196,11 +196,14 @@ void PageTable::agreed(const int32_t* counts) noexcept {
 
 void PageTable::record_append(const TokenBatch& tokens) { backend_.record_append(tokens, *this); }
 
+void PageTable::require_recordable() {
+  if (published_) return;
+  fail(KVQ_E_STATE,
+       "the device does not know the pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph");
+}
+
 void PageTable::require_published() {
-  if (!published_) {
-    fail(KVQ_E_STATE,
-         "the device does not know the pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph");
-  }
+  require_recordable();
   recorded_ = true;
 }
 

@@ -21,6 +21,7 @@ class PageTable final : public LayerMirror {
   void publish(const Page* const* const* pages, const int32_t* counts, const LayerState& state,
                const ReservedPages* reserve) override;
   void agreed(const int32_t* counts) noexcept override;
+  void require_recordable() override;
   void record_append(const TokenBatch& tokens) override;
   uint64_t bytes() const noexcept override;
 

@@ -844,7 +844,7 @@ KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* seque
 KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** out,
                                      kvq_error* error);
 
-/** Append tokens to one layer of a sequence.
+/** Append tokens to one layer of a sequence: short for ::kvq_append_sequences with one sequence and dense tensors.
  *
  *  Fills the layer's open page; a full page is sealed (encoded in its final format) when it leaves the newest `recent`
  *  pages, that is when the next token arrives. Either all `n` tokens are appended or none.
@@ -866,6 +866,41 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
  *  \since 0.1 */
 KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k,
                               const void* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error);
+
+/** Tokens for one layer of one or several sequences. */
+typedef struct kvq_append_batch {
+  uint32_t struct_size;
+  int32_t n_sequences;            /**< ≥ 1. */
+  kvq_sequence* const* sequences; /**< `[n_sequences]`, all of this cache, each once. */
+  const int32_t* token_counts;    /**< `[n_sequences]`, each ≥ 1; NULL (default): one token each. */
+  const int32_t* positions;       /**< `[total tokens]` as for kvq_append, sequence after sequence; NULL (default):
+                                       consecutive. */
+  const void* k;                  /**< `[total tokens, kv_heads, head_dim]`, the tokens of one sequence after those of
+                                       the other; otherwise as for kvq_append. */
+  const void* v;                  /**< Same shape and rules. */
+  kvq_dtype dtype;                /**< Element type of `k` and `v`. */
+  int32_t reserved;               /**< 0. */
+
+  /* Where the heads of a tensor begin, as in ::kvq_attend_batch: in elements, not negative; 0 (default): dense, a head
+     stride of head_dim, a token stride of kv_heads · head_dim. Rows need no more alignment than their elements. */
+  int64_t k_token_stride;
+  int64_t k_head_stride;
+  int64_t v_token_stride;
+  int64_t v_head_stride;
+} kvq_append_batch;
+
+/** Fill with defaults (one F32 token per sequence). NULL is ignored. \since 0.1 */
+KVQ_API void kvq_append_batch_init(kvq_append_batch* batch);
+
+/** Append tokens to one layer of several sequences: to all or to none. What is stored is what kvq_append stores; a
+ * batch shares the work on all sequences among threads, and on a GPU takes one launch.
+ *
+ *  \returns what kvq_append returns; KVQ_E_ARGUMENT also if a sequence occurs twice, or an offset by the strides is too
+ *           large. Messages count tokens over all sequences.
+ *  \threads exclusive use of the batch's sequences; other sequences of the cache may be appended to concurrently.
+ *  \since 0.1 */
+KVQ_API kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch* batch,
+                                        kvq_error* error);
 
 /** Decode stored keys and values, for inspection and tests. Not fast.
  *
@@ -945,9 +980,28 @@ typedef struct kvq_attend_batch {
                                              `out`. */
   kvq_dtype q_dtype;
   kvq_dtype out_dtype;
-  void* out;              /**< `[total queries, q_heads, head_dim]`; may not overlap `q`. */
+  void* out;              /**< `[total queries, q_heads, head_dim]`; from the first row to the last, its memory may
+                               not overlap that of `q`. */
   int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): all. */
   float logit_softcap;    /**< cap·tanh(logit / cap); 0 (default): none. */
+
+  /* Where the heads of a tensor begin, in elements: head h of query t at t · token stride + h · head stride. Not
+     negative; 0 (default): dense, a head stride of head_dim, a token stride of q_heads · head_dim. Rows need no more
+     alignment than their elements. No two rows of `out` may overlap: all heads of a query lie before the next query's
+     (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Bytes
+     between rows are left alone. */
+  int64_t q_token_stride;
+  int64_t q_head_stride;
+  int64_t out_token_stride;
+  int64_t out_head_stride;
+  float* lse;         /**< `[total queries, q_heads]`, in the same memory as `out`, receives the natural logarithm of
+                           the sum of exp(logit) over the tokens that a query sees, and of exp(sink): what it takes to
+                           join attention over parts of a context. −infinity where there is nothing to sum. May not
+                           overlap `q`, `out` or `sinks`. NULL (default): skip. */
+  const float* sinks; /**< `[q_heads]`, in the same memory as `q`: a logit of each query head that no token has. It
+                           adds exp(sink) to the denominator of the softmax and nothing to its numerator; it is neither
+                           scaled nor capped. −infinity: no sink; NaN and +infinity are refused on a CPU. NULL
+                           (default): none. */
 } kvq_attend_batch;
 
 /** Fill with defaults (one F32 query per sequence). NULL is ignored. \since 0.1 */
@@ -956,9 +1010,10 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch);
 /** Attention of a batch of queries over one layer.
  *
  *  `out = softmax(scale · q·kᵀ) v` for every query head, where query head h reads KV head h / (q_heads / kv_heads) and
- *  a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros. Accumulation is in
- *  FP32. On a CPU the result is the same, bit for bit, for any number of threads and any composition of the batch; on
- *  a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any before it.
+ *  a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, with a sink too.
+ *  Accumulation is in FP32. On a CPU the result is the same, bit for bit, for any number of threads and any composition
+ *  of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any
+ *  before it.
  *
  *  Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
  *  sets with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)

@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   extern __shared__ __align__(16) uint32_t shared[];
   const DeviceWrite write =
       arguments.writes != nullptr ? arguments.writes[blockIdx.x] : arguments.inline_writes[blockIdx.x];
-  PageWriter(arguments, write, arguments.first_position, shared).run();
+  PageWriter(arguments, write, shared).run();
 }
 
 /// Mostly whole pages: every block writes its share of them, after those that write a slow one.

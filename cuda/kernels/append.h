@@ -1,6 +1,7 @@
 // Writing pages: rotation, conversion, encoding and page-table entries in one launch.
 #pragma once
 
+#include "core/head_strides.h"
 #include "kernels/device_page.h"
 #include "kernels/rope.h"
 
@@ -12,40 +13,53 @@ namespace kvq::cuda {
 struct alignas(16) DeviceWrite {
   uint64_t source;  // FP16 page whose first `kept` slots are kept, or 0
   uint64_t target;
-  int32_t kept;
+  int16_t kept;
+  int16_t token_count;
   int32_t head;
   int32_t token_begin;
-  int32_t token_count;
-  int32_t index;  // in the head's page table
+  int32_t token_position;  // of the first token, which the others' follow; −1: see AppendArguments::positions
+  int32_t index;           // in the head's page table
   int32_t first_position;
   uint16_t format;
   uint8_t has_positions;
   uint8_t ends_list;  // the head's list ends with this page
-  uint32_t reserved;
+  int32_t sequence;   // whose page it is
 };
 static_assert(sizeof(DeviceWrite) == 48);
 
 /// Writes that travel as kernel arguments; more are read from memory that the device can read.
 inline constexpr int32_t kInlineWrites = 32;
 
+/// A layer of a sequence whose table takes pages.
+struct AppendTarget {
+  SequenceView view;  // pages null: no table
+  HeadState after;    // what the table's heads become; pages apart
+};
+
 struct AppendArguments {
   const void* k;  // [n, kv_heads, head_dim]
   const void* v;
+  HeadStrides k_strides;
+  HeadStrides v_strides;
   int32_t dtype;
-  int32_t vectors;  // k and v are aligned to 16 bytes
+  int32_t vectors;  // all rows of k and v are aligned to 16 bytes
   int32_t kv_heads;
   int32_t head_dim;
-  int32_t hadamard;           // pages may be stored so (otherwise they are written slowly)
-  int32_t first_position;     // of the first token, when positions are consecutive
-  const int32_t* positions;   // [n], or null
-  SequenceView view;          // whose table takes the pages; pages null: none
-  HeadState after;            // what the table's heads become; pages apart
-  int32_t* status;            // [0] set to 1 when a value had to be changed to fit FP16; [1]: see kNoRoom
-  const DeviceWrite* writes;  // null: inline_writes; the heads of a page of tokens side by side share work
+  int32_t hadamard;             // pages may be stored so (otherwise they are written slowly)
+  const int32_t* positions;     // [n], or null if those of every page's tokens follow each other
+  AppendTarget target;          // of the only sequence
+  const AppendTarget* targets;  // of several, or null
+  int32_t* status;              // [0] set to 1 when a value had to be changed to fit FP16; [1]: see kNoRoom
+  const DeviceWrite* writes;    // null: inline_writes; the heads of a page of tokens side by side share work
   int32_t n_writes;
   int32_t n_slow;  // of them, the first: a block each
   RopeArguments rope;
   DeviceWrite inline_writes[kInlineWrites];
+
+  KVQ_HOST_DEVICE bool enters_pages() const { return targets != nullptr || target.view.pages != nullptr; }
+  KVQ_HOST_DEVICE const AppendTarget& target_of(const DeviceWrite& write) const {
+    return targets != nullptr ? targets[write.sequence] : target;
+  }
 };
 
 cudaError_t prepare_append();

@@ -7,7 +7,7 @@ namespace {
 class NextWrites {
  public:
   __device__ NextWrites(const AppendArguments& arguments, const ReserveView& reserve, int32_t head, int32_t n)
-      : a_(arguments), reserve_(reserve), head_(head), n_(n), state_(arguments.view.heads[head]) {
+      : a_(arguments), reserve_(reserve), head_(head), n_(n), state_(arguments.target.view.heads[head]) {
     const DevicePage* list = pages();
     if (state_.pages > 0) {
       const DevicePage& last = list[state_.pages - 1];
@@ -43,7 +43,9 @@ class NextWrites {
   }
 
  private:
-  __device__ const DevicePage* pages() const { return a_.view.pages + static_cast<int64_t>(head_) * a_.view.capacity; }
+  __device__ const DevicePage* pages() const {
+    return a_.target.view.pages + static_cast<int64_t>(head_) * a_.target.view.capacity;
+  }
   __device__ static bool is_float16(const DevicePage& page) {
     const FormatCode format{page.format};
     return format.keys() == Kind::kFloat16 && format.values() == Kind::kFloat16;
@@ -60,7 +62,7 @@ class NextWrites {
     const bool in_place = old != nullptr && float16;
     DeviceWrite write{};
     write.source = old != nullptr ? old->data : 0;
-    write.kept = old != nullptr ? old->count : 0;
+    write.kept = static_cast<int16_t>(old != nullptr ? old->count : 0);
     if (in_place) {
       write.target = old->data;
     } else if (float16 && !ends_float16(index)) {
@@ -70,7 +72,8 @@ class NextWrites {
     }
     write.head = head_;
     write.token_begin = token;
-    write.token_count = count;
+    write.token_count = static_cast<int16_t>(count);
+    write.token_position = state_.next_position + token;
     write.index = index;
     write.first_position = old != nullptr ? old->first_position : state_.next_position + token;
     write.format = static_cast<uint16_t>(float16 ? 0 : reserve_.sealed);
@@ -110,18 +113,18 @@ __global__ void __launch_bounds__(kAppendThreads)
 #pragma unroll 1
   for (int32_t i = 0; i < n_writes; ++i) {
     const DeviceWrite& write = writes[i];
-    PageWriter(arguments, write, state.next_position, shared).run();
+    PageWriter(arguments, write, shared).run();
     // Pages with gaps keep the positions of all their slots.
     if (write.has_positions != 0 && static_cast<int32_t>(threadIdx.x) < write.token_count) {
-      const int64_t page = static_cast<int64_t>(head) * arguments.view.capacity + write.index;
+      const int64_t page = static_cast<int64_t>(head) * arguments.target.view.capacity + write.index;
       const int32_t token = write.token_begin + static_cast<int32_t>(threadIdx.x);
-      arguments.view.positions[page * kSlots + write.kept + static_cast<int32_t>(threadIdx.x)] =
+      arguments.target.view.positions[page * kSlots + write.kept + static_cast<int32_t>(threadIdx.x)] =
           state.next_position + token;
     }
     __syncthreads();
   }
   if (threadIdx.x == 0) {
-    arguments.view.heads[head] = {next.pages_after(), state.length + n, state.next_position + n, state.room - n};
+    arguments.target.view.heads[head] = {next.pages_after(), state.length + n, state.next_position + n, state.room - n};
   }
 }
 

@@ -57,12 +57,9 @@ struct Quantizer {
 
 class PageWriter {
  public:
-  /// `first_position`: of token 0 of the arguments' tensors, when positions are consecutive.
-  __device__ PageWriter(const AppendArguments& arguments, const DeviceWrite& write, int32_t first_position,
-                        uint32_t* shared)
+  __device__ PageWriter(const AppendArguments& arguments, const DeviceWrite& write, uint32_t* shared)
       : a_(arguments),
         w_(write),
-        first_position_(first_position),
         layout_{arguments.head_dim},
         thread_(static_cast<int32_t>(threadIdx.x)),
         threads_(static_cast<int32_t>(blockDim.x)),
@@ -90,16 +87,17 @@ class PageWriter {
       write_side<false>(format.values(), format.hadamard_values(), format.group_shift(),
                         value_bytes(format.values(), format.group_shift(), a_.head_dim), target + keys.bytes());
     }
-    if (thread_ == 0 && a_.view.pages != nullptr) enter();
+    if (thread_ == 0 && a_.enters_pages()) enter();
   }
 
   /// The page's entry in the table.
   __device__ void enter() const {
-    const int64_t at = static_cast<int64_t>(w_.head) * a_.view.capacity + w_.index;
-    a_.view.pages[at] = {w_.target, w_.first_position, w_.format, static_cast<uint8_t>(w_.kept + w_.token_count),
+    const AppendTarget& to = a_.target_of(w_);
+    const int64_t at = static_cast<int64_t>(w_.head) * to.view.capacity + w_.index;
+    to.view.pages[at] = {w_.target, w_.first_position, w_.format, static_cast<uint8_t>(w_.kept + w_.token_count),
                          w_.has_positions};
     if (w_.ends_list == 0) return;
-    a_.view.heads[w_.head] = {w_.index + 1, a_.after.length, a_.after.next_position, a_.after.room};
+    to.view.heads[w_.head] = {w_.index + 1, to.after.length, to.after.next_position, to.after.room};
   }
 
  private:
@@ -122,9 +120,12 @@ class PageWriter {
     return 2 * (slot / 2 * layout_.lanes() + channel) + slot % 2;
   }
 
+  /// First element of the page's new token `i`.
+  __device__ int64_t row_of(const HeadStrides& strides, int32_t i) const {
+    return (w_.token_begin + i) * strides.token + w_.head * strides.head;
+  }
   __device__ int32_t token_position(int32_t i) const {
-    const int32_t token = w_.token_begin + i;
-    return a_.positions != nullptr ? a_.positions[token] : first_position_ + token;
+    return w_.token_position >= 0 ? w_.token_position + i : a_.positions[w_.token_begin + i];
   }
 
   __device__ void fill_angles() {
@@ -175,12 +176,12 @@ class PageWriter {
       const int32_t token = i / eighths;
       const int32_t channel = i % eighths * 8;
       const int32_t slot = w_.kept + token;
-      const int64_t row = (static_cast<int64_t>(w_.token_begin + token) * a_.kv_heads + w_.head) * a_.head_dim;
+      const int64_t key_row = row_of(a_.k_strides, token);
       float key[8];
       float value[8];
-      read_eight(a_.k, a_.dtype, a_.vectors != 0, row + channel, key);
-      read_eight(a_.v, a_.dtype, a_.vectors != 0, row + channel, value);
-      if (channel < a_.rope.rotary_dim) rotate_eight(row, token, channel, key);
+      read_eight(a_.k, a_.dtype, a_.vectors != 0, key_row + channel, key);
+      read_eight(a_.v, a_.dtype, a_.vectors != 0, row_of(a_.v_strides, token) + channel, value);
+      if (channel < a_.rope.rotary_dim) rotate_eight(key_row, token, channel, key);
 #pragma unroll
       for (int32_t e = 0; e < 8; e += 2) {
         const __half2 pair{convert(key[e]), convert(key[e + 1])};
@@ -358,7 +359,6 @@ class PageWriter {
 
   const AppendArguments& a_;
   const DeviceWrite w_;
-  const int32_t first_position_;
   const Layout layout_;
   const int32_t thread_;
   const int32_t threads_;

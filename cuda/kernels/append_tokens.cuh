@@ -28,9 +28,9 @@ class Angles {
     steps_[thread] = cos_sin_double(inv_freq_[thread]);
   }
 
-  /// For the tokens from `token_begin`; a barrier follows. Where positions follow each other, eight of them take one
+  /// For the tokens of a page; a barrier follows. Where positions follow each other, eight of them take one
   /// cosine and sine and then a product each, in double precision.
-  __device__ void find(int32_t token_begin, int32_t thread, int32_t threads) const {
+  __device__ void find(const DeviceWrite& page, int32_t thread, int32_t threads) const {
     const int32_t pairs = a_.rope.rotary_dim / 2;
     constexpr int32_t kRun = 8;
     for (int32_t i = thread; i < pairs * (kSlots / kRun); i += threads) {
@@ -38,16 +38,16 @@ class Angles {
       const int32_t slot = i / pairs * kRun;
       float2* place = reinterpret_cast<float2*>(table_) + place_of(slot, pair);
       const double inv_freq = inv_freq_[pair];
-      if (a_.positions == nullptr) {
+      if (page.token_position >= 0) {
         const double2 step = steps_[pair];
-        double2 at = cos_sin_double(static_cast<double>(a_.first_position + token_begin + slot) * inv_freq);
+        double2 at = cos_sin_double(static_cast<double>(page.token_position + slot) * inv_freq);
         for (int32_t j = 0; j < kRun; ++j) {
           place[j * 8 * units_] = make_float2(static_cast<float>(at.x), static_cast<float>(at.y));
           at = make_double2(fma(at.x, step.x, -at.y * step.y), fma(at.x, step.y, at.y * step.x));
         }
       } else {
         for (int32_t j = 0; j < kRun; ++j) {
-          place[j * 8 * units_] = cos_sin(static_cast<double>(a_.positions[token_begin + slot + j]) * inv_freq);
+          place[j * 8 * units_] = cos_sin(static_cast<double>(a_.positions[page.token_begin + slot + j]) * inv_freq);
         }
       }
     }

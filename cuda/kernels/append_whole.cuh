@@ -59,7 +59,7 @@ class WholePageWriter {
       token_begin = writes_[0].token_begin;
       fetch<true>(writes_[0]);
       fetch<false>(writes_[0]);
-      angles_.find(token_begin, thread_, threads(head_dim()));
+      angles_.find(writes_[0], thread_, threads(head_dim()));
     }
     if (piece < n * kPieces) pieces[piece] = others;
     __syncthreads();
@@ -67,8 +67,8 @@ class WholePageWriter {
     const int32_t lane = thread_ % 32;
     uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // a bit a write
     uint32_t rest = ~whole & ((1U << n) - 1U);
-    if (a_.view.pages != nullptr && thread_ < 32 && (whole >> lane & 1U) != 0) {
-      PageWriter(a_, writes_[lane], 0, nullptr).enter();
+    if (a_.enters_pages() && thread_ < 32 && (whole >> lane & 1U) != 0) {
+      PageWriter(a_, writes_[lane], nullptr).enter();
     }
     if (!begins_whole && whole != 0) {
       fetch<true>(first_of(whole));
@@ -79,7 +79,7 @@ class WholePageWriter {
       whole &= whole - 1;
       if (write.token_begin != token_begin) {
         token_begin = write.token_begin;
-        angles_.find(token_begin, thread_, threads(head_dim()));
+        angles_.find(write, thread_, threads(head_dim()));
         __syncthreads();
       }
       write_whole(write, whole);
@@ -87,7 +87,7 @@ class WholePageWriter {
     // Last, so that registers of one are not those of the other.
     for (; rest != 0; rest &= rest - 1) {
       __syncthreads();
-      PageWriter(a_, first_of(rest), a_.first_position, reinterpret_cast<uint32_t*>(rest_)).run();
+      PageWriter(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
     }
   }
 
@@ -137,7 +137,8 @@ class WholePageWriter {
 
   template <bool kKeys>
   __device__ void fetch(const DeviceWrite& write) const {
-    const int64_t row = (static_cast<int64_t>(write.token_begin + slot_) * a_.kv_heads + write.head) * head_dim();
+    const HeadStrides& strides = kKeys ? a_.k_strides : a_.v_strides;
+    const int64_t row = (write.token_begin + slot_) * strides.token + write.head * strides.head;
     const auto* tensor = static_cast<const uint8_t*>(kKeys ? a_.k : a_.v);
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {

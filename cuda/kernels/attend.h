@@ -1,6 +1,7 @@
 // Attention over the pages of a batch of sequences.
 #pragma once
 
+#include "core/head_strides.h"
 #include "kernels/device_page.h"
 
 #include <cuda_runtime_api.h>
@@ -44,6 +45,7 @@ struct AttendArguments {
   int32_t window;
   int32_t uniform_pages;  // of every list; −1: lengths differ, or only the device knows them
   const void* q;
+  HeadStrides q_strides;
   void* out;
   int32_t q_dtype;  // kvq_dtype
   int32_t out_dtype;
@@ -57,6 +59,9 @@ struct AttendArguments {
   const float* inv_freq;  // [rotary_dim / 2], device memory
   float* partials;
   int32_t* tickets;
+  HeadStrides out_strides;
+  float* lse;          // [total queries, q_heads], or null
+  const float* sinks;  // [q_heads], or null
   AttendSequenceArguments sequences[kMaxLaunchSequences];
 };
 

@@ -230,9 +230,13 @@ template <typename G>
 __device__ __forceinline__ void write_row(const Block<G>& block, const Unit& unit, Merged<G>& row) {
   const AttendArguments& arguments = block.arguments;
   if (arguments.hadamard_values != 0) rotate(block.geometry, block.lane, row);
+  const RowPlace place = row_place(arguments, unit, row.row);
+  const RowSum whole = with_sink(arguments, place, {row.maximum, row.sum});
+  if (row.column == 0) write_lse(arguments, place, whole);
   // A query that sees no token gives zeros.
-  const float factor = row.sum > 0.0F ? 1.0F / row.sum : 0.0F;
-  const int64_t at = row_offset(arguments, unit, row.row) + row.column;
+  float factor = whole.sum > 0.0F ? 1.0F / whole.sum : 0.0F;
+  if (arguments.sinks != nullptr) factor = row.sum > 0.0F ? exp2_fast(row.maximum - whole.maximum) * factor : 0.0F;
+  const int64_t at = row_offset(arguments.out_strides, place) + row.column;
 #pragma unroll
   for (int32_t v = 0; v < Merged<G>::kVectors; ++v) {
     float(&x)[4] = row.x[v];

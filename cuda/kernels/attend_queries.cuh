@@ -32,7 +32,7 @@ __device__ __forceinline__ void load_row(const Block<G>& block, const Unit& unit
   const AttendArguments& arguments = block.arguments;
   const bool exists = row < rows;
   const int32_t shift = element_shift(arguments.q_dtype);
-  const int64_t at = row_offset(arguments, unit, exists ? row : 0);
+  const int64_t at = row_offset(arguments.q_strides, row_place(arguments, unit, exists ? row : 0));
   const auto* elements = static_cast<const uint8_t*>(arguments.q) + (at << shift);
 #pragma unroll
   for (int32_t i = 0; i < QueryRow<G>::kPairs; ++i) {

@@ -49,14 +49,47 @@ __device__ __forceinline__ int32_t row_count(const AttendArguments& arguments, c
   return min(kRows, of_head);
 }
 
-/// Where a row's first channel is in q and in out.
-__device__ __forceinline__ int64_t row_offset(const AttendArguments& arguments, const Unit& unit, int32_t row) {
+/// A row among those of the batch.
+struct RowPlace {
+  int32_t query;
+  int32_t head;
+};
+
+__device__ __forceinline__ RowPlace row_place(const AttendArguments& arguments, const Unit& unit, int32_t row) {
   const auto of_unit = static_cast<uint32_t>(unit.first_row + row);
   const uint32_t query = divide(of_unit, arguments.group);
   const auto head = static_cast<int32_t>(static_cast<uint32_t>(unit.head) * arguments.group.number + of_unit -
                                          query * arguments.group.number);
-  const int32_t of_batch = sequence_of(arguments, unit).query_begin + static_cast<int32_t>(query);
-  return (static_cast<int64_t>(of_batch) * arguments.q_heads + head) * arguments.head_dim;
+  return {sequence_of(arguments, unit).query_begin + static_cast<int32_t>(query), head};
+}
+
+/// Where a row's first channel is in q or out.
+__device__ __forceinline__ int64_t row_offset(const HeadStrides& strides, const RowPlace& row) {
+  return row.query * strides.token + row.head * strides.head;
+}
+
+/// Of a row, Σ 2^logit = sum · 2^maximum.
+struct RowSum {
+  float maximum;
+  float sum;
+};
+
+__device__ __forceinline__ RowSum with_sink(const AttendArguments& arguments, const RowPlace& row, RowSum sum) {
+  if (arguments.sinks == nullptr) return sum;
+  const float sink = arguments.sinks[row.head];
+  if (!(sink > minus_infinity())) return sum;
+  constexpr float kLog2E = 1.4426950408889634F;
+  constexpr float kLargest = 3.402823466e38F;
+  const float logit = fminf(fmaxf(sink * kLog2E, -kLargest), kLargest);
+  const float maximum = fmaxf(sum.maximum, logit);
+  return {maximum, sum.sum * exp2_fast(sum.maximum - maximum) + exp2_fast(logit - maximum)};
+}
+
+__device__ __forceinline__ void write_lse(const AttendArguments& arguments, const RowPlace& row, const RowSum& sum) {
+  if (arguments.lse == nullptr) return;
+  constexpr float kLn2 = 0.69314718055994531F;
+  arguments.lse[static_cast<int64_t>(row.query) * arguments.q_heads + row.head] =
+      sum.sum > 0.0F ? kLn2 * (sum.maximum + log2f(sum.sum)) : minus_infinity();
 }
 
 /// The outputs of a unit without pages. All threads of a block.
@@ -65,7 +98,10 @@ __device__ __forceinline__ void write_zeros(const AttendArguments& arguments, co
   const int32_t head_dim = arguments.head_dim;
   const int32_t rows = row_count<kRows>(arguments, unit);
   for (auto i = static_cast<int32_t>(threadIdx.x); i < rows * head_dim; i += static_cast<int32_t>(blockDim.x)) {
-    write_float(arguments.out, arguments.out_dtype, row_offset(arguments, unit, i / head_dim) + i % head_dim, 0.0F);
+    const RowPlace row = row_place(arguments, unit, i / head_dim);
+    const int32_t channel = i % head_dim;
+    write_float(arguments.out, arguments.out_dtype, row_offset(arguments.out_strides, row) + channel, 0.0F);
+    if (channel == 0) write_lse(arguments, row, with_sink(arguments, row, {minus_infinity(), 0.0F}));
   }
 }
 

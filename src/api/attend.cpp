@@ -1,7 +1,7 @@
 #include "cache/attend.h"
 #include "api/boundary.h"
 #include "api/handles.h"
-#include "core/tensor.h"
+#include "api/strides.h"
 
 #include <algorithm>
 
@@ -10,18 +10,48 @@ using namespace kvq::api;
 
 namespace {
 
-/// Refuse output that would be written while queries are still read.
-void check_overlap(const kvq_cache& cache, const kvq_attend_batch& batch) {
-  size_t queries = 0;
+/// Memory of an argument, named as in messages.
+struct Extent {
+  const char* name;
+  const void* begin;
+  size_t bytes;
+};
+
+/// Refuse output that would be written while something else is still read or written.
+void require_apart(const Extent& out, const Extent& other) {
+  if (out.begin == nullptr || other.begin == nullptr) return;
+  const auto a = reinterpret_cast<uintptr_t>(out.begin);
+  const auto b = reinterpret_cast<uintptr_t>(other.begin);
+  if (a - b < other.bytes || b - a < out.bytes) {
+    fail(KVQ_E_ARGUMENT, "%s at %p overlaps %s at %p", out.name, out.begin, other.name, other.begin);
+  }
+}
+
+/// The batch with all strides filled in, once its tensors are known to be usable.
+kvq_attend_batch with_strides(const kvq_cache& cache, const kvq_attend_batch& given) {
+  kvq_attend_batch batch = given;
+  int64_t queries = 0;
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
-    queries += batch.query_counts != nullptr ? static_cast<size_t>(std::max(batch.query_counts[i], 0)) : 1;
+    queries += batch.query_counts != nullptr ? std::max(batch.query_counts[i], 0) : 1;
   }
-  const size_t scalars = queries * static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
-  const auto q = reinterpret_cast<uintptr_t>(batch.q);
-  const auto out = reinterpret_cast<uintptr_t>(batch.out);
-  if (q < out + scalars * dtype_bytes(batch.out_dtype) && out < q + scalars * dtype_bytes(batch.q_dtype)) {
-    fail(KVQ_E_ARGUMENT, "batch->out at %p overlaps batch->q at %p", batch.out, batch.q);
-  }
+  const CallerTensor q{"batch->q", queries, cache.q_heads, cache.head_dim, batch.q_dtype};
+  const CallerTensor out{"batch->out", queries, cache.q_heads, cache.head_dim, batch.out_dtype};
+  const HeadStrides q_strides = checked_strides(q, batch.q_token_stride, batch.q_head_stride);
+  const HeadStrides out_strides = checked_strides(out, batch.out_token_stride, batch.out_head_stride);
+  require_rows_apart(out, out_strides);
+  const auto heads = static_cast<size_t>(cache.q_heads);
+  const Extent of_q{"batch->q", batch.q, extent_bytes(q, q_strides)};
+  const Extent of_out{"batch->out", batch.out, extent_bytes(out, out_strides)};
+  const Extent of_lse{"batch->lse", batch.lse, static_cast<size_t>(queries) * heads * sizeof(float)};
+  const Extent of_sinks{"batch->sinks", batch.sinks, heads * sizeof(float)};
+  require_apart(of_out, of_q);
+  require_apart(of_out, of_sinks);
+  for (const Extent& other : {of_q, of_out, of_sinks}) require_apart(of_lse, other);
+  batch.q_token_stride = q_strides.token;
+  batch.q_head_stride = q_strides.head;
+  batch.out_token_stride = out_strides.token;
+  batch.out_head_stride = out_strides.head;
+  return batch;
 }
 
 }  // namespace
@@ -54,7 +84,7 @@ kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* b
         fail(KVQ_E_ARGUMENT, "batch->sequences[%d] belongs to another cache", i);
       }
     }
-    check_overlap(*cache, *batch);
-    attend(*cache, layer, *batch, [batch](int32_t i) -> const Sequence& { return *batch->sequences[i]; });
+    attend(*cache, layer, with_strides(*cache, *batch),
+           [batch](int32_t i) -> const Sequence& { return *batch->sequences[i]; });
   });
 }

@@ -64,6 +64,9 @@ struct TrainedHandle {
   mutable std::weak_ptr<const Resident> last;
 };
 
+/// A sequence is one of its cache's.
+void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument);
+
 /// Destroy a handle that lies in `allocator`.
 template <typename Handle>
 void destroy(Handle* handle, Allocator& allocator) {

@@ -9,15 +9,11 @@
 using namespace kvq;
 using namespace kvq::api;
 
-namespace {
-
-void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument) {
+void kvq::api::require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument) {
   require(cache, "cache");
   require(sequence, argument);
   if (&sequence->cache != cache) fail(KVQ_E_ARGUMENT, "%s belongs to another cache", argument);
 }
-
-}  // namespace
 
 kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** out, kvq_error* error) {
   if (out != nullptr) *out = nullptr;
@@ -106,20 +102,6 @@ kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, 
       return sequence;
     };
     *out = checked_new(*cache, nullptr, load).release();
-  });
-}
-
-kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k, const void* v,
-                      kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
-  return guarded(error, [&] {
-    require_owner(cache, sequence, "sequence");
-    follow_replays(*sequence);
-    require_range(layer, 0, cache->n_layers - 1, "layer");
-    require_range(n, 1, INT32_MAX, "n");
-    require(k, "k");
-    require(v, "v");
-    require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
-    checked(*sequence, [&] { append(*sequence, layer, k, v, dtype, n, positions); });
   });
 }
 

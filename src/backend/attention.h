@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/pages.h"
+#include "core/tensor.h"
 #include "eviction/eviction.h"
 
 #include <span>
@@ -25,8 +26,12 @@ struct AttendBatch {
   bool recorded;                             // replayed while sequences grow: only the device knows lengths
   const void* q;                             // [total queries, q_heads, head_dim]
   kvq_dtype q_dtype;
+  HeadStrides q_strides;
   void* out;
   kvq_dtype out_dtype;
+  HeadStrides out_strides;
+  float* lse;          // [total queries, q_heads]; null: not wanted
+  const float* sinks;  // [q_heads]; null: none
   int32_t q_heads;
   int32_t kv_heads;
   int32_t head_dim;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include "core/rope.h"
+#include "core/tensor.h"
 #include "formats/codec.h"
 #include "formats/page.h"
 #include "kvq.h"
 
 #include <cassert>
+#include <cstddef>
 #include <memory>
 #include <span>
 
@@ -25,6 +27,7 @@ struct PageWrite {
   int32_t index;
   int32_t first_position;
   const int32_t* positions;  // as Page::positions
+  int32_t sequence = 0;      // of those that are appended to
 
   int32_t count() const { return kept + token_count; }
   SlotPositions slot_positions() const { return {positions, first_position}; }
@@ -60,11 +63,14 @@ struct LayerState {
   int32_t room = 0;           // tokens for which pages have been made ahead
 };
 
-/// Tokens to append to one layer.
+/// Tokens to append to one layer of some sequences, one sequence's after the other's.
 struct TokenBatch {
   const void* k;  // [n, kv_heads, head_dim]
   const void* v;
+  HeadStrides k_strides;
+  HeadStrides v_strides;
   kvq_dtype dtype;
+  int32_t first;  // token's number in the caller's tensors
   int32_t n;
   int32_t kv_heads;
   int32_t head_dim;
@@ -73,7 +79,22 @@ struct TokenBatch {
   bool hadamard_keys;                  // pages of the layer are sealed after a Hadamard rotation
   bool hadamard_values;
   const LayerContext* context;  // of the layer; null if its formats need none
-  LayerState after;             // of the layer that the tokens go to
+
+  /// Tokens [begin, begin + count).
+  TokenBatch part(int32_t begin, int32_t count) const {
+    const auto from = [this, begin](const void* tensor, const HeadStrides& strides) {
+      return static_cast<const std::byte*>(tensor) + strides.at(static_cast<size_t>(begin), 0) * dtype_bytes(dtype);
+    };
+    TokenBatch tokens = *this;
+    tokens.k = from(k, k_strides);
+    tokens.v = from(v, v_strides);
+    tokens.first = first + begin;
+    tokens.n = count;
+    if (!positions.empty()) {
+      tokens.positions = positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+    }
+    return tokens;
+  }
 };
 
 /// Pages made ahead for the lists of one layer.
@@ -101,10 +122,18 @@ class LayerMirror {
                        const ReservedPages* reserve) = 0;
   /// The backend appended by itself; the host's lists say the same as its own now.
   virtual void agreed(const int32_t* counts) noexcept = 0;
+  /// Throws unless the backend knows all that it needs to append by itself.
+  virtual void require_recordable() = 0;
   /// Record that `tokens` follow the layer's newest one, whichever that is when the record is replayed.
   virtual void record_append(const TokenBatch& tokens) = 0;
   /// Memory of this object, on the host and on the device.
   virtual uint64_t bytes() const noexcept = 0;
+};
+
+/// A layer of a sequence that is appended to.
+struct AppendedLayer {
+  LayerMirror* mirror;  // null if the backend keeps none
+  LayerState after;
 };
 
 /// The memory of pages and the ways into and out of it.
@@ -134,11 +163,12 @@ class Pages {
   /// Tokens of the layers of some mirrors, replayed appends included; waits for the device.
   virtual void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) = 0;
 
-  /// Rotate keys and write pages. `mirror`: of the layer whose lists will hold them, null for none. `scratch` serves
-  /// memory that lives as long as the call. Throws KVQ_E_ARGUMENT if a value cannot be stored in FP16: slots that were
-  /// in use are then as before, the others nobody's. A backend that cannot look at the values now reports them on a
-  /// later call.
-  virtual void append(const TokenBatch& tokens, const PageWrites& writes, LayerMirror* mirror, Allocator& scratch) = 0;
+  /// Rotate keys and write pages. `layers`: of the writes' sequences, whose lists will hold the pages; empty if no list
+  /// will. `scratch` serves memory that lives as long as the call. Throws KVQ_E_ARGUMENT if a value cannot be stored in
+  /// FP16: slots that were in use are then as before, the others nobody's. A backend that cannot look at the values now
+  /// reports them on a later call.
+  virtual void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
+                      Allocator& scratch) = 0;
 };
 
 }  // namespace kvq

@@ -1,326 +1,196 @@
-#include "cache/reserve.h"
-#include "cache/routing.h"
-#include "cache/sequence.h"
+#include "cache/append.h"
+
+#include "cache/append_plan.h"
 #include "core/error.h"
 
-#include <algorithm>
 #include <climits>
 
 namespace kvq {
 namespace {
 
-/// Everything an append changes, prepared so that committing it cannot fail.
-class AppendPlan {
- public:
-  /// Null `positions`: those that follow the newest token.
-  AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions)
-      : sequence_(sequence),
-        cache_(sequence.cache),
-        layer_(layer),
-        reserve_(sequence.reserve(layer)),
-        kept_(n <= kPageSlots ? &sequence.append_memory : nullptr),
-        own_(cache_.allocator),
-        memory_(kept_ != nullptr ? *kept_ : own_),
-        routed_(sequence, layer),
-        grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {
-    if (kept_ == nullptr) {
-      memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), n / kPageSlots + kPagesOfOneAppend,
-                      positions == nullptr ? n : 0);
-    }
-    if (positions == nullptr) {
-      memory_.positions.resize(static_cast<size_t>(n));
-      // Not iota, which counts one further than it stores: that may be too far.
-      for (int32_t i = 0; i < n; ++i) {
-        memory_.positions[static_cast<size_t>(i)] = sequence.last_position(layer) + 1 + i;
-      }
-      positions = memory_.positions.data();
-    }
-    positions_ = {positions, static_cast<size_t>(n)};
+/// Where a sequence's tokens are in a request, and what a caller calls them.
+struct Arrival {
+  const SequenceTokens& of;
+  int32_t index;  // of the sequence
+  int32_t first;  // of its tokens
+  bool is_batch;
+
+  const char* prefix() const { return is_batch ? "batch->" : ""; }
+  /// Of the argument that counts the tokens; ends the call.
+  template <typename... Arguments>
+  [[noreturn]] void refuse_count(const char* why, Arguments... arguments) const {
+    char reason[sizeof(kvq_error::message)];
+    std::snprintf(reason, sizeof(reason), why, arguments...);
+    if (is_batch) fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d: %s", index, of.count, reason);
+    fail(KVQ_E_ARGUMENT, "n is %d: %s", of.count, reason);
   }
-  AppendPlan(const AppendPlan&) = delete;
-  AppendPlan& operator=(const AppendPlan&) = delete;
-
-  ~AppendPlan() {
-    for (const PageChange& change : memory_.changes) {
-      if (change.page != nullptr && !change.from_reserve) cache_.release(change.page);
-      release_positions(change.added_positions);
-    }
-    for (StagedRun& run : memory_.runs) {
-      cache_.release(run.staged);
-      if (!committed_ && run.original != nullptr) run.original->used = run.original_used;
-    }
-    memory_.clear();
-  }
-
-  /// Where a router chooses formats: those of the pages that are sealed. Comes first. `tokens`: with positions, if they
-  /// are known.
-  void route(const TokenBatch& tokens) {
-    if (!cache_.layers[static_cast<size_t>(layer_)].is_routed()) return;
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      for_each_page(head, [this, head](const Step& step) {
-        if (stays_float16(step.index, step.pages)) return;
-        routed_.add(head, step.index, step.old, step.token,
-                    positions_.subspan(static_cast<size_t>(step.token), static_cast<size_t>(step.take)));
-      });
-    }
-    routed_.choose(tokens, sequence_.length(layer_) + n());
-  }
-
-  /// Make every page, run and list.
-  void prepare() {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      for (PageRun* run : sequence_.runs_of(sequence_.list_index(layer_, head))) {
-        if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
-        memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
-      }
-      heads_pages_ = std::max(heads_pages_, Sequence::pages_after(sequence_.list(layer_, head), n()));
-      for_each_page(head, [this, head](const Step& step) { write_page(head, step); });
-    }
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
-  }
-
-  std::span<const int32_t> positions() const { return positions_; }
-  PageWrites writes() const { return cache_.page_writes(layer_, memory_.writes); }
-
-  void commit() noexcept {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
-    }
-    for (PageChange& change : memory_.changes) apply(change);
-    const size_t first_run = sequence_.list_index(layer_, 0) * cache_.runs_of_list();
-    for (size_t i = 0; i < memory_.runs.size(); ++i) std::swap(sequence_.runs[first_run + i], memory_.runs[i].staged);
-    committed_ = true;
-    Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
-    layer.length += static_cast<int32_t>(positions_.size());
-    layer.last_position = positions_.back();
-  }
-
- private:
-  int32_t n() const { return static_cast<int32_t>(positions_.size()); }
-
-  /// Make or change page `index` of a list: `old`, if it is there, and `take` tokens from `token` on.
-  struct Step {
-    int32_t index;
-    const Page* old;
-    int32_t token;
-    int32_t take;
-    int32_t pages;  // of the list afterwards
-
-    int32_t kept() const { return old != nullptr ? old->count : 0; }
-  };
-
-  /// Calls `use` with every step of one list, in the order of the list.
-  template <typename Use>
-  void for_each_page(int32_t head, const Use& use) {
-    const Sequence::PageList& list = sequence_.list(layer_, head);
-    const auto existing = static_cast<int32_t>(list.size());
-    const int32_t pages = Sequence::pages_after(list, n());
-    int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
-    // Pages older than the newest `recent` have been sealed already.
-    for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
-      const Page* page = list[static_cast<size_t>(full)];
-      if (page->is_float16() && !stays_float16(full, pages))
-        use(Step{.index = full, .old = page, .token = 0, .take = 0, .pages = pages});
-    }
-    for (int32_t token = 0; token < n(); ++index) {
-      const Page* old = index < existing ? list[static_cast<size_t>(index)] : nullptr;
-      const int32_t take = std::min(n() - token, kPageSlots - (old != nullptr ? old->count : 0));
-      use(Step{.index = index, .old = old, .token = token, .take = take, .pages = pages});
-      token += take;
-    }
-  }
-
-  bool stays_float16(int32_t index, int32_t pages) const {
-    return sequence_.ends_float16(layer_, index) || index >= pages - cache_.recent;
-  }
-
-  /// What becomes of a page: sealed in one of several formats, or left in FP16.
-  RoutedPages::Choice choose(const Step& step) {
-    const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
-    const bool stays = stays_float16(step.index, step.pages);
-    if (!stays && layer.is_routed()) return routed_.next();
-    // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
-    return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - cache_.recent - step.index};
-  }
-
-  void write_page(int32_t head, const Step& step) {
-    const auto [index, old, token, take, pages] = step;
-    const auto [format, staged, alike] = choose(step);
-    const int32_t kept = step.kept();
-    const int32_t count = kept + take;
-    const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
-    const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
-    const bool consecutive = last - first == count - 1;
-    memory_.changes.push_back({head, index, count});
-    PageChange& change = memory_.changes.back();
-    const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
-    int32_t* stored = nullptr;
-    Page* reserved = !in_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
-    if (reserved != nullptr) {
-      change.page = reserved;
-      change.from_reserve = true;
-      reserved->first_position = first;
-      if (!consecutive) stored = change.added_positions = allocate_positions();
-    } else if (!in_place) {
-      PageRun** run =
-          sequence_.is_final(format, layer_, !stays_float16(index, pages)) ? &staged_run(head, format) : nullptr;
-      change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, alike));
-      change.page->first_position = first;
-      stored = change.page->positions;
-    } else if (!consecutive && old->positions == nullptr) {
-      stored = change.added_positions = allocate_positions();
-    } else if (old->positions != nullptr) {
-      // Slots beyond the page's count are nobody's yet.
-      std::copy_n(positions_.begin() + token, take, old->positions + kept);
-    }
-    if (stored != nullptr) {
-      std::fill(stored, stored + kPageSlots, 0);
-      for (int32_t i = 0; !consecutive && i < kept; ++i) stored[i] = old->position(i);
-      if (!consecutive) std::copy_n(positions_.begin() + token, take, stored + kept);
-    }
-    const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
-    // A page that a router has seen lies in FP16 already, its tokens included.
-    const bool is_staged = staged != nullptr && !in_place;
-    const std::byte* source = old != nullptr ? old->data : nullptr;
-    memory_.writes.push_back({.source = is_staged ? staged : source,
-                              .kept = is_staged ? count : kept,
-                              .head = head,
-                              .token_begin = is_staged ? 0 : token,
-                              .token_count = is_staged ? 0 : take,
-                              .target = in_place ? old->data : change.page->data,
-                              .format = format,
-                              .index = index,
-                              .first_position = first,
-                              .positions = positions});
-  }
-
-  PageRun*& staged_run(int32_t head, const PageFormat* format) {
-    const size_t first = static_cast<size_t>(head) * cache_.runs_of_list();
-    return memory_.runs[first + cache_.run_number(layer_, format)].staged;
-  }
-
-  /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.
-  void grow_list(int32_t head) {
-    const Sequence::PageList& list = sequence_.list(layer_, head);
-    if (grown_.empty() && static_cast<size_t>(heads_pages_) <= list.capacity()) return;
-    if (grown_.empty()) {
-      grown_.reserve(static_cast<size_t>(cache_.kv_heads));
-      for (int32_t i = 0; i < head; ++i) grown_.push_back(copy_with_room(sequence_.list(layer_, i)));
-    }
-    grown_.push_back(copy_with_room(list));
-  }
-
-  Sequence::PageList copy_with_room(const Sequence::PageList& list) const {
-    Sequence::PageList copy(list.get_allocator());
-    // A quarter more than needed keeps growth amortised and the slack of long lists small.
-    copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
-    copy.assign(list.begin(), list.end());
-    return copy;
-  }
-
-  void apply(PageChange& change) noexcept {
-    Sequence::PageList& list = sequence_.list(layer_, change.head);
-    const auto index = static_cast<size_t>(change.index);
-    if (change.page == nullptr) {
-      Page* page = list[index];
-      if (change.added_positions != nullptr) page->positions = std::exchange(change.added_positions, nullptr);
-      cache_.set_count(page, change.count);
-      return;
-    }
-    if (change.added_positions != nullptr) change.page->positions = std::exchange(change.added_positions, nullptr);
-    cache_.set_count(change.page, change.count);
-    if (change.from_reserve) reserve_->took(change.head, change.index, change.page->format());
-    if (index < list.size()) {
-      if (reserve_ == nullptr || !reserve_->keep(change.head, change.index, list[index])) cache_.release(list[index]);
-      list[index] = change.page;
-    } else {
-      list.push_back(change.page);
-    }
-    change.page = nullptr;
-  }
-
-  int32_t* allocate_positions() {
-    return static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
-  }
-  void release_positions(int32_t* positions) noexcept {
-    cache_.allocator.release(positions, kPositionBytes, alignof(int32_t));
-  }
-
-  static constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
-
-  Sequence& sequence_;
-  Cache& cache_;
-  int32_t layer_;
-  Reserve* reserve_;  // or null
-  std::span<const int32_t> positions_;
-  int32_t heads_pages_ = 0;  // longest list afterwards
-  AppendMemory* kept_;       // the sequence's, or null
-  AppendMemory own_;
-  AppendMemory& memory_;
-  RoutedPages routed_;
-  bool committed_ = false;
-  Vector<Sequence::PageList> grown_;  // [kv_heads], or empty when every list has room
 };
 
-void check_positions(const Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions) {
-  int32_t previous = sequence.last_position(layer);
-  if (n > INT32_MAX - sequence.length(layer)) {
-    fail(KVQ_E_ARGUMENT, "n is %d: the layer holds %d tokens and can hold at most %d", n, sequence.length(layer),
-         INT32_MAX);
-  }
-  if (positions == nullptr) {
-    if (n > int64_t{INT32_MAX} - previous)
-      fail(KVQ_E_ARGUMENT, "n is %d: positions after %d would overflow", n, previous);
-    return;
-  }
-  for (int32_t i = 0; i < n; ++i) {
-    if (positions[i] < 0) fail(KVQ_E_ARGUMENT, "positions[%d] is %d, must not be negative", i, positions[i]);
-    if (positions[i] <= previous) {
-      fail(KVQ_E_ARGUMENT, "positions[%d] is %d, must be beyond the one before it, %d", i, positions[i], previous);
-    }
-    previous = positions[i];
+/// Calls use(arrival) for every sequence.
+template <typename Use>
+void for_each_arrival(const AppendRequest& request, const Use& use) {
+  int32_t first = 0;
+  for (size_t i = 0; i < request.sequences.size(); ++i) {
+    use(Arrival{request.sequences[i], static_cast<int32_t>(i), first, request.is_batch});
+    first += request.sequences[i].count;
   }
 }
 
-TokenBatch token_batch(const Cache& cache, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n) {
-  TokenBatch tokens = cache.no_tokens(layer);
+void check_positions(const Arrival& arrival, int32_t layer, const int32_t* all) {
+  const Sequence& sequence = *arrival.of.sequence;
+  const int32_t n = arrival.of.count;
+  int32_t previous = sequence.last_position(layer);
+  if (n > INT32_MAX - sequence.length(layer)) {
+    arrival.refuse_count("the layer holds %d tokens and can hold at most %d", sequence.length(layer), INT32_MAX);
+  }
+  if (all == nullptr) {
+    if (n > int64_t{INT32_MAX} - previous) arrival.refuse_count("positions after %d would overflow", previous);
+    return;
+  }
+  for (int32_t i = arrival.first; i < arrival.first + n; ++i) {
+    if (all[i] < 0) {
+      fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must not be negative", arrival.prefix(), i, all[i]);
+    }
+    if (all[i] <= previous) {
+      fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must be beyond the one before it, %d", arrival.prefix(), i, all[i],
+           previous);
+    }
+    previous = all[i];
+  }
+}
+
+void record(int32_t layer, const AppendRequest& request) {
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    if (request.positions != nullptr) {
+      fail(KVQ_E_ARGUMENT, "%spositions must be NULL while a CUDA graph is captured", arrival.prefix());
+    }
+    if (arrival.of.count > kPageSlots) {
+      arrival.refuse_count("one append in a CUDA graph takes at most %d tokens", kPageSlots);
+    }
+    if (arrival.of.sequence->reserve(layer) == nullptr) {
+      fail(KVQ_E_STATE, "sequence %d has no pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph",
+           arrival.index);
+    }
+    arrival.of.sequence->mirror(layer)->require_recordable();
+  });
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    Sequence& sequence = *arrival.of.sequence;
+    sequence.mirror(layer)->record_append(request.tokens.part(arrival.first, arrival.of.count));
+    sequence.recorded = true;
+  });
+}
+
+/// To one sequence, without memory other than what it keeps.
+void append_to_one(Cache& cache, int32_t layer, const AppendRequest& request) {
+  const SequenceTokens& only = request.sequences.front();
+  AppendPlan plan(*only.sequence, layer, only.count, request.positions);
+  const AppendedLayer after = plan.appended();
+  TokenBatch tokens = request.tokens;
+  tokens.positions = plan.positions();
+  plan.route(tokens);
+  plan.prepare();
+  cache.backend.pages().append(tokens, cache.page_writes(layer, plan.writes()), {&after, 1}, cache.allocator);
+  plan.commit();
+}
+
+/// Plans for all sequences of a request, which are carried out together.
+class BatchPlan {
+ public:
+  BatchPlan(Cache& cache, int32_t layer, const AppendRequest& request)
+      : cache_(cache),
+        layer_(layer),
+        tokens_(request.tokens),
+        following_(StlAllocator<int32_t>(cache.allocator)),
+        plans_(StlAllocator<Part>(cache.allocator)),
+        layers_(StlAllocator<AppendedLayer>(cache.allocator)),
+        writes_(StlAllocator<PageWrite>(cache.allocator)) {
+    const int32_t* positions = request.positions;
+    if (positions == nullptr) {
+      find_positions(request);
+      positions = following_.data();
+    }
+    tokens_.positions = {positions, static_cast<size_t>(tokens_.n)};
+    plans_.reserve(request.sequences.size());
+    layers_.reserve(request.sequences.size());
+    for_each_arrival(request, [&](const Arrival& arrival) {
+      const int32_t n = arrival.of.count;
+      plans_.push_back(
+          {make_owned<AppendPlan>(cache_.allocator, *arrival.of.sequence, layer_, n, positions + arrival.first),
+           arrival.first, n});
+      layers_.push_back(plans_.back().plan->appended());
+    });
+  }
+
+  void run() {
+    for (const Part& part : plans_) {
+      part.plan->route(tokens_.part(part.first, part.count));
+      part.plan->prepare();
+    }
+    join_writes();
+    cache_.backend.pages().append(tokens_, cache_.page_writes(layer_, writes_), layers_, cache_.allocator);
+    for (const Part& part : plans_) part.plan->commit();
+  }
+
+ private:
+  struct Part {
+    Owned<AppendPlan> plan;
+    int32_t first;  // token
+    int32_t count;
+  };
+
+  void find_positions(const AppendRequest& request) {
+    following_.reserve(static_cast<size_t>(tokens_.n));
+    for_each_arrival(request, [this](const Arrival& arrival) {
+      const int32_t last = arrival.of.sequence->last_position(layer_);
+      for (int32_t i = 1; i <= arrival.of.count; ++i) following_.push_back(last + i);
+    });
+  }
+
+  /// Head by head, as those of one sequence are, so that pages which are written together stay groups.
+  void join_writes() {
+    size_t total = 0;
+    for (const Part& part : plans_) total += part.plan->writes().size();
+    writes_.reserve(total);
+    Vector<size_t> next(plans_.size(), 0, StlAllocator<size_t>(cache_.allocator));
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      for (size_t i = 0; i < plans_.size(); ++i) {
+        const std::span<const PageWrite> own = plans_[i].plan->writes();
+        for (; next[i] < own.size() && own[next[i]].head == head; ++next[i]) {
+          writes_.push_back(own[next[i]]);
+          writes_.back().token_begin += plans_[i].first;
+          writes_.back().sequence = static_cast<int32_t>(i);
+        }
+      }
+    }
+  }
+
+  Cache& cache_;
+  int32_t layer_;
+  TokenBatch tokens_;
+  Vector<int32_t> following_;  // positions, where the caller gives none
+  Vector<Part> plans_;
+  Vector<AppendedLayer> layers_;
+  Vector<PageWrite> writes_;
+};
+
+}  // namespace
+
+void append(Cache& cache, int32_t layer, const AppendRequest& request) {
+  if (cache.backend.recording()) return record(layer, request);
+  for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
+  if (request.sequences.size() == 1) return append_to_one(cache, layer, request);
+  BatchPlan(cache, layer, request).run();
+}
+
+void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
+            const int32_t* positions) {
+  const SequenceTokens only{&sequence, n};
+  TokenBatch tokens = sequence.cache.no_tokens(layer);
   tokens.k = k;
   tokens.v = v;
   tokens.dtype = dtype;
   tokens.n = n;
-  return tokens;
-}
-
-void record_append(Sequence& sequence, int32_t layer, const TokenBatch& tokens, const int32_t* positions) {
-  if (positions != nullptr) fail(KVQ_E_ARGUMENT, "positions must be NULL while a CUDA graph is captured");
-  if (tokens.n > kPageSlots) {
-    fail(KVQ_E_ARGUMENT, "n is %d: one append in a CUDA graph takes at most %d tokens", tokens.n, kPageSlots);
-  }
-  if (sequence.reserve(layer) == nullptr) {
-    fail(KVQ_E_STATE, "the sequence has no pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph");
-  }
-  sequence.mirror(layer)->record_append(tokens);
-  sequence.recorded = true;
-}
-
-}  // namespace
-
-void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
-            const int32_t* positions) {
-  Cache& cache = sequence.cache;
-  TokenBatch tokens = token_batch(cache, layer, k, v, dtype, n);
-  if (cache.backend.recording()) {
-    record_append(sequence, layer, tokens, positions);
-    return;
-  }
-  check_positions(sequence, layer, n, positions);
-  AppendPlan plan(sequence, layer, n, positions);
-  tokens.positions = plan.positions();
-  tokens.after = sequence.state(layer, n, tokens.positions.back());
-  plan.route(tokens);
-  plan.prepare();
-  cache.backend.pages().append(tokens, plan.writes(), sequence.mirror(layer), cache.allocator);
-  plan.commit();
+  append(sequence.cache, layer, {{&only, 1}, tokens, positions, false});
 }
 
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {

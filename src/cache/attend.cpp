@@ -63,8 +63,12 @@ AttendBatch AttendRequest::run() {
   batch.recorded = recorded_;
   batch.q = batch_.q;
   batch.q_dtype = batch_.q_dtype;
+  batch.q_strides = {batch_.q_token_stride, batch_.q_head_stride};
   batch.out = batch_.out;
   batch.out_dtype = batch_.out_dtype;
+  batch.out_strides = {batch_.out_token_stride, batch_.out_head_stride};
+  batch.lse = batch_.lse;
+  batch.sinks = batch_.sinks;
   batch.softcap = batch_.logit_softcap;
   batch.window = batch_.sliding_window;
   cache_.backend.attention().attend(batch, *cache_.workspace);

@@ -24,7 +24,8 @@ class AttendRequest {
   int32_t queries_ = 0;
 };
 
-/// `sequence_at(i)` is sequence i of the batch; the other arguments of `batch` have been checked.
+/// `sequence_at(i)` is sequence i of the batch; the other arguments of `batch` have been checked, and all strides are
+/// given.
 template <typename SequenceAt>
 void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const SequenceAt& sequence_at) {
   AttendRequest request(cache, layer, batch);

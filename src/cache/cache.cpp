@@ -121,7 +121,10 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
   const Layer& formats_of = layers[static_cast<size_t>(layer)];
   return {.k = nullptr,
           .v = nullptr,
+          .k_strides = HeadStrides::dense(kv_heads, head_dim),
+          .v_strides = HeadStrides::dense(kv_heads, head_dim),
           .dtype = KVQ_F32,
+          .first = 0,
           .n = 0,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
@@ -129,8 +132,7 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
           .positions = {},
           .hadamard_keys = formats_of.hadamard_keys,
           .hadamard_values = formats_of.hadamard_values,
-          .context = context(layer),
-          .after = {}};
+          .context = context(layer)};
 }
 
 AttendBatch Cache::attend_batch(int32_t layer) const {
@@ -141,8 +143,12 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
           .recorded = false,
           .q = nullptr,
           .q_dtype = KVQ_F32,
+          .q_strides = HeadStrides::dense(q_heads, head_dim),
           .out = nullptr,
           .out_dtype = KVQ_F32,
+          .out_strides = HeadStrides::dense(q_heads, head_dim),
+          .lse = nullptr,
+          .sinks = nullptr,
           .q_heads = q_heads,
           .kv_heads = kv_heads,
           .head_dim = head_dim,

@@ -102,7 +102,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
     first = last;
   }
   if (writes.empty()) return;
-  cache_.backend.pages().append(cache_.no_tokens(layer), cache_.page_writes(layer, writes), nullptr, cache_.allocator);
+  cache_.backend.pages().append(cache_.no_tokens(layer), cache_.page_writes(layer, writes), {}, cache_.allocator);
 }
 
 /// Pages of a head, in FP16 from `staging` on.

@@ -4,6 +4,7 @@
 #include "cache/sequence.h"
 
 #include <chrono>
+#include <vector>
 
 namespace kvq {
 
@@ -43,6 +44,24 @@ void checked(const Sequence& sequence, const Change& change) {
     throw;
   }
   check_invariants(sequence, sealing);
+}
+
+/// The same for several, as members `sequence` of the entries of a list.
+template <typename Entries, typename Change>
+auto checked(const Entries& entries, const Change& change) -> decltype(*entries.front().sequence, void()) {
+  if (!kChecksInvariants || entries.front().sequence->cache.backend.recording()) return change();
+  std::vector<Sealing> sealings;
+  for (const auto& each : entries) sealings.push_back(sealing_of(*each.sequence));
+  const auto check_all = [&] {
+    for (size_t i = 0; i < entries.size(); ++i) check_invariants(*entries[i].sequence, sealings[i]);
+  };
+  try {
+    change();
+  } catch (...) {
+    check_all();
+    throw;
+  }
+  check_all();
 }
 
 /// Make a sequence, if it is a fork of `parent`. In builds that look, all must hold of both, or of what a failure left.

@@ -42,6 +42,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
   batch.query_positions = window.positions();
   batch.q = window.rows();
   batch.q_dtype = KVQ_F16;
+  batch.sinks = window.sinks();
   batch.softcap = window.softcap();
   batch.window = window.sliding_window();
   weigh(cache, batch, masses);
@@ -49,16 +50,17 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
 
 }  // namespace
 
-void QueryWindow::stage(size_t queries, size_t width, int32_t window) {
+void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window) {
+  if (batch.sinks != nullptr) sinks_.reserve(static_cast<size_t>(batch.q_heads));
   staged_ += queries;
   // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
   const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_);
   if (wanted <= std::max(held_.positions.capacity(), grown_.positions.capacity())) return;
   grown_.positions.reserve(wanted);
-  grown_.rows.reserve(wanted * width);
+  grown_.rows.reserve(wanted * static_cast<size_t>(batch.q_heads) * static_cast<size_t>(batch.head_dim));
 }
 
-void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std::span<const int32_t> positions,
+void QueryWindow::add(const AttendBatch& batch, size_t first, std::span<const int32_t> positions,
                       int32_t window) noexcept {
   if (grown_.positions.capacity() > held_.positions.capacity()) {
     grown_.positions.assign(held_.positions.begin(), held_.positions.end());
@@ -69,8 +71,12 @@ void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std:
   staged_ -= positions.size();
   softcap_ = batch.softcap;
   sliding_window_ = batch.window;
+  const auto heads = static_cast<size_t>(batch.q_heads);
+  const auto head_dim = static_cast<size_t>(batch.head_dim);
+  const size_t width = heads * head_dim;
+  sinks_.assign(batch.sinks, batch.sinks + (batch.sinks != nullptr ? heads : 0));
   const auto kept = static_cast<size_t>(window);
-  std::array<float, kMaxHeadDim> stretch;
+  std::array<float, kMaxHeadDim> numbers;
   for (size_t i = positions.size() > kept ? positions.size() - kept : 0; i < positions.size(); ++i) {
     const bool full = held_.positions.size() == kept;
     const size_t row = full ? oldest_ : held_.positions.size();
@@ -81,11 +87,10 @@ void QueryWindow::add(const AttendBatch& batch, size_t first, size_t width, std:
       held_.rows.resize(held_.rows.size() + width);
     }
     held_.positions[row] = positions[i];
-    for (size_t begin = 0; begin < width; begin += stretch.size()) {
-      const size_t count = std::min(stretch.size(), width - begin);
-      read_floats(batch.q, batch.q_dtype, (first + i) * width + begin, static_cast<int32_t>(count), stretch.data());
-      for (size_t c = 0; c < count; ++c) {
-        held_.rows[row * width + begin + c] = to_float16(std::clamp(stretch[c], -kMaxFloat16, kMaxFloat16));
+    for (size_t head = 0; head < heads; ++head) {
+      read_floats(batch.q, batch.q_dtype, batch.q_strides.at(first + i, head), batch.head_dim, numbers.data());
+      for (size_t c = 0; c < head_dim; ++c) {
+        held_.rows[row * width + head * head_dim + c] = to_float16(std::clamp(numbers[c], -kMaxFloat16, kMaxFloat16));
       }
     }
   }
@@ -104,11 +109,13 @@ void QueryWindow::release_grown() noexcept {
 void QueryWindow::clear() noexcept {
   release(held_.rows);
   release(held_.positions);
+  release(sinks_);
   oldest_ = 0;
 }
 
 uint64_t QueryWindow::bytes() const noexcept {
-  return held_.rows.capacity() * sizeof(uint16_t) + held_.positions.capacity() * sizeof(int32_t);
+  return held_.rows.capacity() * sizeof(uint16_t) + held_.positions.capacity() * sizeof(int32_t) +
+         sinks_.capacity() * sizeof(float);
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
@@ -157,8 +164,7 @@ void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBa
                          const AttendSequence& entry) {
   Cache& cache = sequence.cache;
   if (!windows_.empty()) {
-    const size_t width = static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
-    windows_[static_cast<size_t>(layer)].stage(static_cast<size_t>(entry.query_count), width, cache.eviction.window);
+    windows_[static_cast<size_t>(layer)].stage(batch, static_cast<size_t>(entry.query_count), cache.eviction.window);
   }
   if (masses_.empty()) return;
   if (staged_.empty()) {
@@ -178,10 +184,9 @@ void Observations::commit(const Sequence& sequence, int32_t layer, const AttendB
                           const AttendSequence& entry) noexcept {
   const Cache& cache = sequence.cache;
   if (!windows_.empty()) {
-    const size_t width = static_cast<size_t>(cache.q_heads) * static_cast<size_t>(cache.head_dim);
     const auto first = static_cast<size_t>(entry.query_begin);
     const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
-    windows_[static_cast<size_t>(layer)].add(batch, first, width, positions, cache.eviction.window);
+    windows_[static_cast<size_t>(layer)].add(batch, first, positions, cache.eviction.window);
   }
   // Of all entries of this sequence: where it comes again, nothing is left.
   for (int32_t head = 0; head < std::ssize(staged_); ++head) {

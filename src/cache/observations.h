@@ -11,23 +11,24 @@ namespace kvq {
 /// The newest queries of one layer.
 class QueryWindow {
  public:
-  explicit QueryWindow(Allocator& allocator) : held_(allocator), grown_(allocator) {}
+  explicit QueryWindow(Allocator& allocator)
+      : held_(allocator), grown_(allocator), sinks_(StlAllocator<float>(allocator)) {}
 
-  /// Have memory for `queries` more of `width` numbers, the last `window` of which are kept.
-  void stage(size_t queries, size_t width, int32_t window);
-  /// Take over queries [first, first + positions.size()) of [queries][width] numbers, oldest first, in FP16.
-  void add(const AttendBatch& batch, size_t first, size_t width, std::span<const int32_t> positions,
-           int32_t window) noexcept;
+  /// Have memory for `queries` more of a batch, the last `window` of which are kept.
+  void stage(const AttendBatch& batch, size_t queries, int32_t window);
+  /// Take over queries [first, first + positions.size()) of the batch, oldest first, in FP16.
+  void add(const AttendBatch& batch, size_t first, std::span<const int32_t> positions, int32_t window) noexcept;
   /// Forget what was staged and not added.
   void discard() noexcept;
   void clear() noexcept;
 
   int32_t size() const { return static_cast<int32_t>(held_.positions.size()); }
-  const uint16_t* rows() const { return held_.rows.data(); }              // [size][width], in no order
+  const uint16_t* rows() const { return held_.rows.data(); }              // [size, q_heads, head_dim], in no order
   std::span<const int32_t> positions() const { return held_.positions; }  // of the rows
   /// As the newest queries attended.
   float softcap() const { return softcap_; }
   int32_t sliding_window() const { return sliding_window_; }
+  const float* sinks() const { return sinks_.empty() ? nullptr : sinks_.data(); }
   uint64_t bytes() const noexcept;
 
  private:
@@ -42,6 +43,7 @@ class QueryWindow {
   Queries held_;
   Queries grown_;  // takes the place of the one above when staged queries are added; has memory only
   size_t staged_ = 0;
+  Vector<float> sinks_;  // [q_heads], or empty
   float softcap_ = 0.0F;
   int32_t sliding_window_ = 0;
   size_t oldest_ = 0;  // row that the next one replaces, once there are `window`

@@ -38,7 +38,10 @@ void PageCopies::run() {
   if (writes_.empty()) return;
   const TokenBatch none{.k = nullptr,
                         .v = nullptr,
+                        .k_strides = {},
+                        .v_strides = {},
                         .dtype = KVQ_F32,
+                        .first = 0,
                         .n = 0,
                         .kv_heads = cache_.kv_heads,
                         .head_dim = cache_.head_dim,
@@ -46,9 +49,8 @@ void PageCopies::run() {
                         .positions = {},
                         .hadamard_keys = false,
                         .hadamard_values = false,
-                        .context = nullptr,
-                        .after = {}};
-  cache_.backend.pages().append(none, {writes_, 1}, nullptr, cache_.allocator);
+                        .context = nullptr};
+  cache_.backend.pages().append(none, {writes_, 1}, {}, cache_.allocator);
   writes_.clear();
 }
 

@@ -126,7 +126,7 @@ void RoutedPages::stage(const TokenBatch& tokens) {
     page.data = next;
     next += page_bytes;
   }
-  if (!staged_.empty()) cache_.backend.pages().append(tokens, {staged_, 1}, nullptr, cache_.allocator);
+  if (!staged_.empty()) cache_.backend.pages().append(tokens, {staged_, 1}, {}, cache_.allocator);
 }
 
 RoutedPages::Choice RoutedPages::next() {

@@ -136,10 +136,6 @@ void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens);
 /// Tell the backend all that it has to know to append by itself.
 void publish(Sequence& sequence);
 
-/// Append tokens to a layer: all or none. While the backend records, that is only recorded.
-void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
-            const int32_t* positions);
-
 /// Keep the first `length` tokens of every layer; throws KVQ_E_STATE for a cut inside a sealed page.
 void truncate(Sequence& sequence, int32_t length);
 

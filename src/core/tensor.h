@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/float16.h"
+#include "core/head_strides.h"
 #include "kvq.h"
 
 #include <cstddef>

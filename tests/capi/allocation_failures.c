@@ -95,6 +95,24 @@ static kvq_status truncate_shared(scene* s) { return kvq_sequence_truncate(s->f.
 static kvq_status truncate_to_border(scene* s) { return kvq_sequence_truncate(s->f.cache, s->child, 32, err); }
 static kvq_status reserve_pages(scene* s) { return kvq_sequence_reserve(s->f.cache, s->plain, 300, err); }
 static kvq_status reserve_for_shared(scene* s) { return kvq_sequence_reserve(s->f.cache, s->child, 300, err); }
+static kvq_status append_to_all(scene* s) {
+  enum { kTokens = 140 };
+  static float kv[kTokens * kTokenScalars];
+  const int32_t counts[3] = {70, 3, 67};
+  kvq_sequence* sequences[3];
+  kvq_append_batch batch;
+  fill_tensor(kv, kTokens * kTokenScalars, 4);
+  sequences[0] = s->plain;
+  sequences[1] = s->parent;
+  sequences[2] = s->child;
+  kvq_append_batch_init(&batch);
+  batch.n_sequences = 3;
+  batch.sequences = sequences;
+  batch.token_counts = counts;
+  batch.k = kv;
+  batch.v = kv;
+  return kvq_append_sequences(s->f.cache, 0, &batch, err);
+}
 static kvq_status attend_many(scene* s) {
   enum { kQueries = 60 };
   static float q[2 * kQueries * kQHeads * kHeadDim];
@@ -199,6 +217,7 @@ static void changing_calls(const char* policy) {
   fail_each("kvq_append of one token", policy, append_one, 0, 1);
   fail_each("kvq_append of ten pages", policy, append_pages, 0, 0);
   fail_each("kvq_append to a shared page", policy, append_to_shared, 0, 0);
+  fail_each("kvq_append_sequences", policy, append_to_all, 0, 0);
   fail_each("kvq_sequence_truncate to a border", policy, truncate_to_border, 0, 1);
   fail_each("kvq_attend", policy, attend_many, 0, 0);
 }

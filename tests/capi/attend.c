@@ -33,6 +33,9 @@ static void defaults(void) {
   CHECK(batch.q == NULL && batch.out == NULL);
   CHECK(batch.q_dtype == KVQ_F32 && batch.out_dtype == KVQ_F32);
   CHECK(batch.sliding_window == 0 && batch.logit_softcap == 0.0f);
+  CHECK(batch.q_token_stride == 0 && batch.q_head_stride == 0);
+  CHECK(batch.out_token_stride == 0 && batch.out_head_stride == 0);
+  CHECK(batch.lse == NULL && batch.sinks == NULL);
   kvq_attend_batch_init(NULL);
 }
 
@@ -84,6 +87,107 @@ static void bad_batches(void) {
   REFUSED(KVQ_E_ARGUMENT, "out", kvq_attend(f.cache, 0, &batch, err)); /* overlaps q */
   batch.out = q + 1;
   REFUSED(KVQ_E_ARGUMENT, "out", kvq_attend(f.cache, 0, &batch, err));
+}
+
+static void bad_strides(void) {
+  const int32_t counts[1] = {3};
+  const kvq_sequence* sequences[1];
+  kvq_attend_batch batch;
+  sequences[0] = sequence;
+#define STRIDES(member, stride, mention) \
+  batch = one_query(sequences), batch.query_counts = counts, batch.member = (stride), refuse(&batch, 0, mention)
+  STRIDES(q_token_stride, -1, "q_token_stride");
+  ALSO_MENTIONS("-1");
+  STRIDES(q_head_stride, -kHeadDim, "q_head_stride");
+  STRIDES(out_token_stride, INT64_MIN, "out_token_stride");
+  STRIDES(out_head_stride, -3, "out_head_stride");
+  /* Offsets of the last row, in bytes. */
+  STRIDES(q_token_stride, INT64_MAX, "q_token_stride");
+  STRIDES(q_token_stride, INT64_MAX / 8, "q_token_stride");
+  STRIDES(q_head_stride, INT64_MAX / 8, "q_head_stride");
+  STRIDES(out_token_stride, INT64_MAX / 8, "out_token_stride");
+  STRIDES(out_head_stride, INT64_MAX / 8, "out_head_stride");
+  /* Rows that overlap, of one query's heads, of neighbouring queries, and of both. */
+  STRIDES(out_head_stride, kHeadDim - 1, "out_head_stride");
+  STRIDES(out_token_stride, kQueryScalars - 1, "out_token_stride");
+  STRIDES(out_token_stride, kHeadDim, "out_token_stride");
+  STRIDES(out_head_stride, kHeadDim + 1, "out_head_stride");
+#undef STRIDES
+  batch = one_query(sequences), batch.query_counts = counts;
+  batch.out_token_stride = kHeadDim;
+  batch.out_head_stride = 3 * kHeadDim - 1;
+  refuse(&batch, 0, "out_head_stride");
+  /* q reaches further than a dense one would. */
+  batch = one_query(sequences), batch.query_counts = counts;
+  batch.q_token_stride = 2 * kQueryScalars;
+  batch.out = q + 4 * kQueryScalars;
+  REFUSED(KVQ_E_ARGUMENT, "out", kvq_attend(f.cache, 0, &batch, err));
+  batch.out = q + 5 * kQueryScalars;
+  ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
+}
+
+/* [heads, queries, head_dim], odd strides, and strides of a single query, which mean nothing. */
+static void good_strides(void) {
+  const int32_t counts[1] = {3};
+  const kvq_sequence* sequences[1];
+  float dense[3 * kQueryScalars];
+  kvq_attend_batch batch;
+  int32_t query;
+  int32_t head;
+  int32_t c;
+  int same = 1;
+  size_t i;
+  sequences[0] = sequence;
+  batch = one_query(sequences), batch.query_counts = counts;
+  ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
+  memcpy(dense, out, sizeof dense);
+  batch.out_token_stride = kHeadDim + 3;
+  batch.out_head_stride = 3 * (kHeadDim + 3) + 5;
+  for (i = 0; i < kRows * kQueryScalars; ++i) out[i] = 77.0f;
+  ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
+  for (query = 0; query < 3; ++query) {
+    for (head = 0; head < kQHeads; ++head) {
+      float* row = out + query * batch.out_token_stride + head * batch.out_head_stride;
+      if (memcmp(row, dense + (query * kQHeads + head) * kHeadDim, kHeadDim * sizeof *out) != 0) same = 0;
+      for (c = 0; c < kHeadDim; ++c) row[c] = 77.0f;
+    }
+  }
+  CHECK(same);
+  for (i = 0; i < kRows * kQueryScalars; ++i) {
+    if (out[i] != 77.0f) break;
+  }
+  CHECK(i == kRows * kQueryScalars); /* nothing between the rows */
+  batch = one_query(sequences);
+  batch.q_token_stride = batch.out_token_stride = 1;
+  ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
+}
+
+static void sums_and_sinks(void) {
+  const kvq_sequence* sequences[1];
+  float lse[kQHeads];
+  float sinks[kQHeads] = {0.0f, 1.0f, 2.0f, 3.0f};
+  kvq_attend_batch batch;
+  int32_t head;
+  sequences[0] = empty;
+  batch = one_query(sequences);
+  batch.query_positions = &(const int32_t){7};
+  batch.lse = lse;
+  ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
+  for (head = 0; head < kQHeads; ++head) CHECK(lse[head] == -(float)INFINITY);
+  batch.sinks = sinks;
+  ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
+  for (head = 0; head < kQHeads; ++head) CHECK(fabs(lse[head] - sinks[head]) < 1e-6);
+  for (head = 0; head < kQHeads * kHeadDim; ++head) CHECK(out[head] == 0.0f);
+  sinks[2] = (float)NAN, refuse(&batch, 0, "sinks[2]");
+  sinks[2] = (float)INFINITY, refuse(&batch, 0, "sinks[2]");
+  sinks[2] = -(float)INFINITY;
+  ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
+  CHECK(lse[2] == -(float)INFINITY);
+  batch.lse = sinks, refuse(&batch, 0, "lse");
+  batch.lse = q, refuse(&batch, 0, "lse");
+  batch.lse = out, refuse(&batch, 0, "lse");
+  batch.lse = lse;
+  batch.sinks = out, refuse(&batch, 0, "sinks");
 }
 
 static void bad_counts_and_positions(void) {
@@ -204,6 +308,9 @@ void test_attend(void) {
   fill_tensor(q, 3 * kQueryScalars, 5);
   defaults();
   bad_batches();
+  bad_strides();
+  good_strides();
+  sums_and_sinks();
   bad_counts_and_positions();
   sequence_of_another_cache();
   queries_that_see_nothing();

@@ -201,7 +201,22 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, codebook, 64);
   OFFSET(kvq_cache_options, router, 72);
 
-  CHECK(sizeof(kvq_attend_batch) == 64);
+  CHECK(sizeof(kvq_append_batch) == 88);
+  OFFSET(kvq_append_batch, struct_size, 0);
+  OFFSET(kvq_append_batch, n_sequences, 4);
+  OFFSET(kvq_append_batch, sequences, 8);
+  OFFSET(kvq_append_batch, token_counts, 16);
+  OFFSET(kvq_append_batch, positions, 24);
+  OFFSET(kvq_append_batch, k, 32);
+  OFFSET(kvq_append_batch, v, 40);
+  OFFSET(kvq_append_batch, dtype, 48);
+  OFFSET(kvq_append_batch, reserved, 52);
+  OFFSET(kvq_append_batch, k_token_stride, 56);
+  OFFSET(kvq_append_batch, k_head_stride, 64);
+  OFFSET(kvq_append_batch, v_token_stride, 72);
+  OFFSET(kvq_append_batch, v_head_stride, 80);
+
+  CHECK(sizeof(kvq_attend_batch) == 112);
   OFFSET(kvq_attend_batch, struct_size, 0);
   OFFSET(kvq_attend_batch, n_sequences, 4);
   OFFSET(kvq_attend_batch, sequences, 8);
@@ -213,6 +228,12 @@ static void lp64_offsets(void) {
   OFFSET(kvq_attend_batch, out, 48);
   OFFSET(kvq_attend_batch, sliding_window, 56);
   OFFSET(kvq_attend_batch, logit_softcap, 60);
+  OFFSET(kvq_attend_batch, q_token_stride, 64);
+  OFFSET(kvq_attend_batch, q_head_stride, 72);
+  OFFSET(kvq_attend_batch, out_token_stride, 80);
+  OFFSET(kvq_attend_batch, out_head_stride, 88);
+  OFFSET(kvq_attend_batch, lse, 96);
+  OFFSET(kvq_attend_batch, sinks, 104);
 
   CHECK(sizeof(kvq_usage) == 96);
   OFFSET(kvq_usage, struct_size, 0);

@@ -30,6 +30,7 @@ static const suite kSuites[] = {
     {"compress", test_compress},
     {"reserve", test_reserve},
     {"append", test_append},
+    {"append_batch", test_append_batch},
     {"attend", test_attend},
     {"usage", test_usage},
     {"snapshot", test_snapshot},

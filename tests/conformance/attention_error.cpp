@@ -67,12 +67,26 @@ double rounding_of(kvq_dtype dtype) {
 
 }  // namespace
 
-double attention_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
+namespace {
+
+/// Of a logit, or of a weight relative to its size.
+double logit_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
   const double products = std::max(storage_limit(storage.keys, true, storage.attention, isa),
                                    storage_limit(storage.values, false, storage.attention, isa));
   // The estimates hold for logits of about 1; the error of a logit grows with it.
-  const double logit_size = std::max(1.0, rule_of(s).scale * std::sqrt(double{1} * s.head_dim));
-  return products * logit_size + rounding_of(s.out_dtype);
+  const double logit_size = std::max(1.0, std::fabs(rule_of(s).scale) * std::sqrt(double{1} * s.head_dim));
+  return products * logit_size;
+}
+
+}  // namespace
+
+double lse_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
+  // Over a single token it is a logit by itself, whose error nothing averages.
+  return 2.0 * logit_limit(s, storage, isa);
+}
+
+double attention_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
+  return logit_limit(s, storage, isa) + rounding_of(s.out_dtype);
 }
 
 void check_attention(const Scenario& scenario, const std::vector<Storage>& storages) {
@@ -80,20 +94,24 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
   const Inputs inputs = make_inputs(scenario);
   const double size = largest_value(inputs);
   for (const Storage& storage : storages) {
-    std::vector<double> expected;  // of the first instruction set; the others store the same
+    Expected expected;  // of the first instruction set; the others store the same
     std::vector<kvq_test::Snapshot> snapshots;
     for (const std::string& isa : kvq_test::backends()) {
       CAPTURE(isa);
       if (storage.coded() && isa == kvq_test::kCuda) continue;  // refused there
       const Run run(scenario, inputs, storage, isa);
-      if (expected.empty()) expected = attention_over_decoded(scenario, inputs, run);
+      if (expected.out.empty()) expected = attention_over_decoded(scenario, inputs, run);
       for (size_t i = 0; i < run.sequences().size(); ++i) {
         const kvq_test::Snapshot snapshot = kvq_test::save(run.cache(), run.sequences()[i].get());
         if (snapshots.size() == i) snapshots.push_back(snapshot);
         CHECK_MESSAGE(snapshot == snapshots[i], storage.name() << ": stored differently than on the first");
       }
-      const double error = largest_difference(run.attend(), expected) / size;
+      const Attended attended = run.attend_with_lse();
+      const double error = largest_difference(attended.out, expected.out) / size;
       measure({operation(scenario.out_dtype), storage.name(), isa, error, attention_limit(scenario, storage, isa)},
+              scenario.name);
+      measure({"log-sum-exp", storage.name(), isa, largest_difference(attended.lse, expected.lse),
+               lse_limit(scenario, storage, isa)},
               scenario.name);
     }
   }

@@ -33,6 +33,7 @@ kvq_cache_options small_options() { return kvq_test::cache_options(kQueryHeads, 
 struct Prompt {
   std::vector<std::vector<float>> k, v, q;  // [layers][tokens * width]
   int32_t tokens;
+  std::vector<float> sinks = {};  // [kQueryHeads], or empty
 
   explicit Prompt(int32_t n, uint64_t seed = 1) : tokens(n) {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -70,12 +71,20 @@ class Run {
         const size_t at = static_cast<size_t>(begin) * kDim;
         kvq_test::append(cache(), sequence(), layer, n, prompt.k[l].data() + at * kKvHeads,
                          prompt.v[l].data() + at * kKvHeads);
-        attend(layer, n, prompt.q[l].data() + at * kQueryHeads);
+        attend(layer, n, prompt.q[l].data() + at * kQueryHeads, prompt.sinks);
       }
     }
   }
 
-  std::vector<float> attend(int32_t layer, int32_t queries, const float* q) const {
+  /// Queries [queries, kQueryHeads, kDim] reach the cache head by head, apart from each other.
+  std::vector<float> attend(int32_t layer, int32_t queries, const float* q,
+                            const std::vector<float>& sinks = {}) const {
+    constexpr int32_t kRow = kDim + 5;
+    std::vector<float> by_heads(static_cast<size_t>(queries * kQueryHeads * kRow), NAN);
+    for (int32_t row = 0; row < queries * kQueryHeads; ++row) {
+      const int32_t place = row % kQueryHeads * queries + row / kQueryHeads;
+      std::copy_n(q + row * kDim, kDim, by_heads.data() + place * kRow);
+    }
     std::vector<float> out(static_cast<size_t>(queries * kQueryHeads * kDim));
     const kvq_sequence* sequences[] = {sequence()};
     kvq_attend_batch batch;
@@ -83,8 +92,11 @@ class Run {
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.query_counts = &queries;
-    batch.q = q;
+    batch.q = by_heads.data();
+    batch.q_token_stride = kRow;
+    batch.q_head_stride = int64_t{queries} * kRow;
     batch.out = out.data();
+    batch.sinks = sinks.empty() ? nullptr : sinks.data();
     kvq_test::attend(cache(), layer, batch);
     return out;
   }
@@ -135,7 +147,9 @@ Doubles brute_force_mass(const Prompt& prompt, const Decoded& stored, int32_t la
             std::inner_product(q.begin(), q.end(), stored.k.begin() + static_cast<ptrdiff_t>(t * kDim), 0.0);
         weights[t] = std::exp(dot / std::sqrt(double{kDim}));
       }
-      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      const double sink =
+          prompt.sinks.empty() ? 0.0 : std::exp(double{prompt.sinks[static_cast<size_t>(head * kGroup + g)]});
+      const double sum = std::accumulate(weights.begin(), weights.end(), sink);
       for (size_t t = 0; t < n; ++t) {
         const double weight = weights[t] / sum;
         of_query[t] = largest ? std::max(of_query[t], weight) : of_query[t] + weight / kGroup;
@@ -169,8 +183,8 @@ std::string policy(const std::string& format, const std::string& eviction, int32
 
 }  // namespace
 
-TEST_CASE("what stays are the newest tokens and the best of the others") {
-  const Prompt prompt(300);
+TEST_CASE("what stays are the newest tokens and the best of the others, of what sinks leave them") {
+  Prompt prompt(300);
   struct Method {
     const char* eviction;
     bool all_queries;
@@ -178,11 +192,15 @@ TEST_CASE("what stays are the newest tokens and the best of the others") {
     bool largest;
     bool pyramid;
     bool uniform;
+    bool sinks = false;
   };
   const Method methods[] = {
       {"method: snapkv, budget: 80", false, true, false, false, true},
       {"method: snapkv, budget: 80, group: max, kernel: 1", false, false, true, false, true},
       {"method: h2o, budget: 64", true, false, false, false, true},
+      {"method: snapkv, budget: 80", false, true, false, false, true, true},
+      {"method: snapkv, budget: 80, group: max, kernel: 1", false, false, true, false, true, true},
+      {"method: h2o, budget: 64", true, false, false, false, true, true},
       {"method: pyramid, budget: 80, beta: 4", false, true, false, true, true},
       {"method: adasnap, budget: 80", false, true, false, false, false},
       {"method: adasnap, budget: 80, alpha: 0", false, true, false, false, false},
@@ -192,6 +210,9 @@ TEST_CASE("what stays are the newest tokens and the best of the others") {
   for (const std::string& isa : kvq_test::instruction_sets()) {
     for (const char* format : {"fp16", "int4"}) {
       for (const Method& method : methods) {
+        const bool has_sinks = method.sinks;
+        prompt.sinks = has_sinks ? std::vector<float>{9.0F, -INFINITY, 0.0F, -3.0F, 5.0F, 12.0F} : std::vector<float>{};
+        CAPTURE(has_sinks);
         CAPTURE(isa);
         CAPTURE(format);
         CAPTURE(method.eviction);

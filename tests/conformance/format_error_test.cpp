@@ -48,7 +48,7 @@ TEST_CASE("the error of fixed-point products is well below that of the format") 
       for (const std::string& isa : kvq_test::backends()) {
         if (!has_fixed_point_products(isa) && isa != kvq_test::kCuda) continue;
         const Run run(scenario, inputs, storage, isa);
-        const std::vector<double> decoded = attention_over_decoded(scenario, inputs, run);
+        const std::vector<double> decoded = attention_over_decoded(scenario, inputs, run).out;
         const double kernel = rms_difference(values_of(run.attend()), decoded);
         const double format = rms_difference(decoded, exact);
         measure({"kernel error / format error", storage.name(), isa, kernel / format, 0.5}, scenario.name);
@@ -65,7 +65,7 @@ TEST_CASE("a format with more bits is closer to what was appended") {
     double previous = 0.0;
     for (const char* bits : {"int8", "int4", "int3", "int2"}) {
       const Run run(scenario, inputs, Storage::uniform(bits + rotation), kvq_cpu_isa_name(0));
-      const double error = rms_difference(attention_over_decoded(scenario, inputs, run), exact);
+      const double error = rms_difference(attention_over_decoded(scenario, inputs, run).out, exact);
       CAPTURE(bits);
       CHECK(error > 1.5 * previous);
       previous = error;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace conformance {
@@ -105,30 +106,45 @@ Run::Run(const Scenario& s, const Inputs& inputs, const Storage& storage, const 
     kvq_test::append(cache_.get(), sequences_.back().get(), 0, n, tokens.k.data(), tokens.v.data(), s.kv_dtype,
                      consecutive ? std::span<const int32_t>{} : std::span<const int32_t>(tokens.positions));
   }
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    pointers_.push_back(sequences_[i].get());
+    const std::vector<int32_t>& own = inputs.sequences[i].query_positions;
+    query_positions_.insert(query_positions_.end(), own.begin(), own.end());
+  }
 }
 
-Tensor Run::attend() const {
-  std::vector<const kvq_sequence*> sequences;
-  std::vector<int32_t> positions;
-  for (size_t i = 0; i < sequences_.size(); ++i) {
-    sequences.push_back(sequences_[i].get());
-    const std::vector<int32_t>& own = inputs_.sequences[i].query_positions;
-    positions.insert(positions.end(), own.begin(), own.end());
-  }
-  Tensor out(inputs_.q.size(), scenario_.out_dtype);
+kvq_attend_batch Run::batch() const {
   kvq_attend_batch batch;
   kvq_attend_batch_init(&batch);
-  batch.n_sequences = static_cast<int32_t>(sequences.size());
-  batch.sequences = sequences.data();
+  batch.n_sequences = static_cast<int32_t>(pointers_.size());
+  batch.sequences = pointers_.data();
   batch.query_counts = scenario_.query_counts.data();
-  batch.query_positions = scenario_.positions == Positions::kAnyQueries ? positions.data() : nullptr;
-  batch.q = inputs_.q.data();
+  batch.query_positions = scenario_.positions == Positions::kAnyQueries ? query_positions_.data() : nullptr;
   batch.q_dtype = scenario_.q_dtype;
-  batch.out = out.data();
   batch.out_dtype = scenario_.out_dtype;
   batch.sliding_window = scenario_.sliding_window;
   batch.logit_softcap = scenario_.logit_softcap;
-  kvq_test::attend(cache_.get(), 0, batch);
+  batch.sinks = scenario_.sinks.empty() ? nullptr : scenario_.sinks.data();
+  return batch;
+}
+
+Attended Run::attend_with_lse() const {
+  Attended attended{Tensor(inputs_.q.size(), scenario_.out_dtype),
+                    std::vector<float>(inputs_.q.size() / head_scalars(scenario_))};
+  kvq_attend_batch all = batch();
+  all.q = inputs_.q.data();
+  all.out = attended.out.data();
+  all.lse = attended.lse.data();
+  kvq_test::attend(cache_.get(), 0, all);
+  return attended;
+}
+
+Tensor Run::attend() const {
+  Tensor out(inputs_.q.size(), scenario_.out_dtype);
+  kvq_attend_batch all = batch();
+  all.q = inputs_.q.data();
+  all.out = out.data();
+  kvq_test::attend(cache_.get(), 0, all);
   return out;
 }
 
@@ -158,35 +174,37 @@ std::vector<double> one_head(const Scenario& s, const Tensor& tensor, int32_t he
 
 // Calls head_of(sequence, kv_head) for the keys and values of one head, and attends with all queries that read it.
 template <typename HeadOf>
-std::vector<double> attention_by_head(const Scenario& s, const Inputs& inputs, HeadOf&& head_of) {
+Expected attention_by_head(const Scenario& s, const Inputs& inputs, HeadOf&& head_of) {
   const Rotation rotation = Rotation::from(options_of(s));
-  const kvq_test::AttentionRule rule = rule_of(s);
+  kvq_test::AttentionRule rule = rule_of(s);
   const int32_t heads_per_kv_head = s.q_heads / s.kv_heads;
-  std::vector<double> out(inputs.q.size());
+  Expected expected{std::vector<double>(inputs.q.size()), std::vector<double>(inputs.q.size() / head_scalars(s))};
   size_t first_query = 0;
   for (size_t i = 0; i < inputs.sequences.size(); ++i) {
     const Inputs::Tokens& tokens = inputs.sequences[i];
     for (int32_t h = 0; h < s.q_heads; ++h) {
       const auto head = head_of(i, h / heads_per_kv_head);
+      if (!s.sinks.empty()) rule.sink = double{s.sinks[static_cast<size_t>(h)]};
       for (size_t query = 0; query < tokens.query_positions.size(); ++query) {
         const size_t at = (first_query + query) * query_scalars(s) + static_cast<size_t>(h) * head_scalars(s);
         std::vector<double> q(head_scalars(s));
         for (size_t c = 0; c < q.size(); ++c) q[c] = inputs.q[at + c];
         rotation.apply(q, tokens.query_positions[query]);
         using Scalar = typename std::decay_t<decltype(head.k)>::value_type;
-        const std::vector<double> result =
-            kvq_test::attention<Scalar>(rule, q, tokens.query_positions[query], head.k, head.v, tokens.positions);
-        std::copy(result.begin(), result.end(), out.begin() + static_cast<std::ptrdiff_t>(at));
+        const kvq_test::Attended result =
+            kvq_test::attend_to<Scalar>(rule, q, tokens.query_positions[query], head.k, head.v, tokens.positions);
+        std::copy(result.out.begin(), result.out.end(), expected.out.begin() + static_cast<std::ptrdiff_t>(at));
+        expected.lse[at / head_scalars(s)] = result.lse;
       }
     }
     first_query += tokens.query_positions.size();
   }
-  return out;
+  return expected;
 }
 
 }  // namespace
 
-std::vector<double> attention_over_decoded(const Scenario& s, const Inputs& inputs, const Run& run) {
+Expected attention_over_decoded(const Scenario& s, const Inputs& inputs, const Run& run) {
   std::vector<std::vector<Decoded>> decoded;
   for (size_t i = 0; i < inputs.sequences.size(); ++i) decoded.push_back(run.decode(i));
   return attention_by_head(
@@ -199,17 +217,30 @@ std::vector<double> attention_over_inputs(const Scenario& s, const Inputs& input
     std::vector<double> v;
   };
   const Rotation rotation = Rotation::from(options_of(s));
-  return attention_by_head(s, inputs, [&](size_t sequence, int32_t kv_head) {
-    const Inputs::Tokens& tokens = inputs.sequences[sequence];
-    return Head{one_head(s, tokens.k, kv_head, rotation, tokens.positions),
-                one_head(s, tokens.v, kv_head, Rotation{}, tokens.positions)};
-  });
+  return attention_by_head(s, inputs,
+                           [&](size_t sequence, int32_t kv_head) {
+                             const Inputs::Tokens& tokens = inputs.sequences[sequence];
+                             return Head{one_head(s, tokens.k, kv_head, rotation, tokens.positions),
+                                         one_head(s, tokens.v, kv_head, Rotation{}, tokens.positions)};
+                           })
+      .out;
 }
 
 double largest_value(const Inputs& inputs) {
   double largest = 1e-30;
   for (const Inputs::Tokens& tokens : inputs.sequences) {
     for (size_t i = 0; i < tokens.v.size(); ++i) largest = std::max(largest, std::fabs(tokens.v[i]));
+  }
+  return largest;
+}
+
+double largest_difference(const std::vector<float>& lse, const std::vector<double>& expected) {
+  double largest = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (double{lse[i]} == expected[i]) continue;
+    const double difference = std::fabs(lse[i] - expected[i]);
+    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, difference);
   }
   return largest;
 }

@@ -36,6 +36,7 @@ struct Scenario {
   kvq_dtype q_dtype = KVQ_F32;
   kvq_dtype out_dtype = KVQ_F32;
   bool outlier_channels = false;  // a few key channels eight times as large as the others
+  std::vector<float> sinks = {};  // [q_heads], or empty
 };
 
 // The inputs of a scenario, already rounded to the element types.
@@ -58,14 +59,27 @@ kvq_cache_options options_of(const Scenario& scenario);
 kvq_test::AttentionRule rule_of(const Scenario& scenario);
 int32_t total_queries(const Scenario& scenario);
 
+// What comes out of attention, in either precision.
+template <typename Out, typename Sums>
+struct Outputs {
+  Out out;   // [total queries, q_heads, head_dim]
+  Sums lse;  // [total queries, q_heads]
+};
+using Attended = Outputs<kvq_test::Tensor, std::vector<float>>;
+using Expected = Outputs<std::vector<double>, std::vector<double>>;
+
 // A scenario's sequences in a cache of their own.
 class Run {
  public:
   Run(const Scenario& scenario, const Inputs& inputs, const Storage& storage, const std::string& isa,
       int32_t n_threads = 1);
 
-  // The whole batch: [total queries, q_heads, head_dim].
+  // The whole batch.
+  Attended attend_with_lse() const;
+  // The same without sums: [total queries, q_heads, head_dim].
   kvq_test::Tensor attend() const;
+  // The batch but for what it reads and writes: q, out and lse.
+  kvq_attend_batch batch() const;
   // The stored tokens of a sequence, one entry per KV head.
   std::vector<kvq_test::Decoded> decode(size_t sequence) const;
 
@@ -78,15 +92,19 @@ class Run {
   kvq_test::Context context_;
   kvq_test::Cache cache_;
   std::vector<kvq_test::Sequence> sequences_;
+  std::vector<const kvq_sequence*> pointers_;
+  std::vector<int32_t> query_positions_;
 };
 
-// Float64 attention over what the run has stored: [total queries, q_heads, head_dim].
-std::vector<double> attention_over_decoded(const Scenario& scenario, const Inputs& inputs, const Run& run);
+// Float64 attention over what the run has stored.
+Expected attention_over_decoded(const Scenario& scenario, const Inputs& inputs, const Run& run);
 // Float64 attention over the keys and values as they were appended.
 std::vector<double> attention_over_inputs(const Scenario& scenario, const Inputs& inputs);
 
 // Largest |v| appended: errors of attention are relative to it.
 double largest_value(const Inputs& inputs);
 double largest_difference(const kvq_test::Tensor& out, const std::vector<double>& expected);
+// Infinite ones must be equal.
+double largest_difference(const std::vector<float>& lse, const std::vector<double>& expected);
 
 }  // namespace conformance

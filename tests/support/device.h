@@ -21,8 +21,27 @@ namespace kvq_test {
 inline constexpr const char* kCuda = "cuda";
 
 struct Shape {
-  size_t kv_scalars;  // of one token's keys
-  size_t q_scalars;   // of one query token
+  size_t q_heads;
+  size_t kv_heads;
+  size_t head_dim;
+};
+
+// A tensor [tokens, heads, head_dim] with strides as the API takes them: 0 for those of a dense one.
+struct Rows {
+  size_t tokens;
+  size_t heads;
+  size_t head_dim;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+
+  // First element of a row.
+  size_t at(size_t token, size_t head) const {
+    const size_t of_head = head_stride != 0 ? static_cast<size_t>(head_stride) : head_dim;
+    const size_t of_token = token_stride != 0 ? static_cast<size_t>(token_stride) : heads * head_dim;
+    return token * of_token + head * of_head;
+  }
+  // Elements from the first row to the last one's end.
+  size_t extent() const { return at(tokens - 1, heads - 1) + head_dim; }
 };
 
 // Caches of CUDA contexts that exist, or did: a new cache replaces an old one at its address.
@@ -44,8 +63,8 @@ inline void note_cache(const kvq_context* context, const kvq_cache* cache, const
   const std::lock_guard lock(caches.mutex);
   caches.shapes.erase(cache);
   if (info.device != KVQ_DEVICE_CUDA) return;
-  const auto dim = static_cast<size_t>(options.head_dim);
-  caches.shapes[cache] = {static_cast<size_t>(options.kv_heads) * dim, static_cast<size_t>(options.q_heads) * dim};
+  caches.shapes[cache] = {static_cast<size_t>(options.q_heads), static_cast<size_t>(options.kv_heads),
+                          static_cast<size_t>(options.head_dim)};
 }
 
 inline const Shape* device_shape(const kvq_cache* cache) {
@@ -57,12 +76,15 @@ inline const Shape* device_shape(const kvq_cache* cache) {
 
 inline size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
 
-// Device memory with a copy of a host tensor.
+// Device memory with a copy of a host tensor, no better aligned than that; none for no bytes.
 class DeviceCopy {
  public:
   DeviceCopy(const void* host, size_t bytes) : bytes_(bytes) {
 #if defined(KVQ_TEST_CUDA)
-    check(cudaMalloc(&data_, bytes));
+    if (bytes == 0) return;
+    const size_t shift = reinterpret_cast<uintptr_t>(host) % 16;
+    check(cudaMalloc(&memory_, bytes + shift));
+    data_ = static_cast<std::byte*>(memory_) + shift;
     check(cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice));
 #else
     (void)host;
@@ -71,7 +93,7 @@ class DeviceCopy {
   }
   ~DeviceCopy() {
 #if defined(KVQ_TEST_CUDA)
-    cudaFree(data_);
+    cudaFree(memory_);
 #endif
   }
   DeviceCopy(const DeviceCopy&) = delete;
@@ -80,7 +102,7 @@ class DeviceCopy {
   void* data() const { return data_; }
   void read(void* host) const {
 #if defined(KVQ_TEST_CUDA)
-    check(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost));
+    if (bytes_ > 0) check(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost));
 #else
     (void)host;
 #endif
@@ -92,6 +114,7 @@ class DeviceCopy {
     if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
   }
 #endif
+  [[maybe_unused]] void* memory_ = nullptr;
   void* data_ = nullptr;
   [[maybe_unused]] size_t bytes_;
 };

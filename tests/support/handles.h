@@ -166,7 +166,7 @@ inline void append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int3
                    kvq_dtype dtype = KVQ_F32, std::span<const int32_t> positions = {}) {
   const int32_t* const given = positions.empty() ? nullptr : positions.data();
   if (const Shape* shape = device_shape(cache)) {
-    const size_t bytes = static_cast<size_t>(n) * shape->kv_scalars * dtype_bytes(dtype);
+    const size_t bytes = static_cast<size_t>(n) * shape->kv_heads * shape->head_dim * dtype_bytes(dtype);
     const DeviceCopy keys(k, bytes);
     const DeviceCopy values(v, bytes);
     require([&](kvq_error* error) {
@@ -177,19 +177,46 @@ inline void append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int3
   require([&](kvq_error* error) { return kvq_append(cache, sequence, layer, n, k, v, dtype, given, error); });
 }
 
+inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch& batch) {
+  if (const Shape* shape = device_shape(cache)) {
+    size_t tokens = 0;
+    for (int32_t i = 0; i < batch.n_sequences; ++i) {
+      tokens += batch.token_counts != nullptr ? static_cast<size_t>(batch.token_counts[i]) : 1;
+    }
+    const Rows k{tokens, shape->kv_heads, shape->head_dim, batch.k_token_stride, batch.k_head_stride};
+    const Rows v{tokens, shape->kv_heads, shape->head_dim, batch.v_token_stride, batch.v_head_stride};
+    const DeviceCopy keys(batch.k, k.extent() * dtype_bytes(batch.dtype));
+    const DeviceCopy values(batch.v, v.extent() * dtype_bytes(batch.dtype));
+    kvq_append_batch on_device = batch;
+    on_device.k = keys.data();
+    on_device.v = values.data();
+    require([&](kvq_error* error) { return kvq_append_sequences(cache, layer, &on_device, error); });
+    return;
+  }
+  require([&](kvq_error* error) { return kvq_append_sequences(cache, layer, &batch, error); });
+}
+
 inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batch) {
   if (const Shape* shape = device_shape(cache)) {
     size_t queries = 0;
     for (int32_t i = 0; i < batch.n_sequences; ++i) {
       queries += batch.query_counts != nullptr ? static_cast<size_t>(batch.query_counts[i]) : 1;
     }
-    const DeviceCopy q(batch.q, queries * shape->q_scalars * dtype_bytes(batch.q_dtype));
-    const DeviceCopy out(batch.out, queries * shape->q_scalars * dtype_bytes(batch.out_dtype));
+    const Rows q{queries, shape->q_heads, shape->head_dim, batch.q_token_stride, batch.q_head_stride};
+    const Rows out{queries, shape->q_heads, shape->head_dim, batch.out_token_stride, batch.out_head_stride};
+    const size_t sums = queries * shape->q_heads;
+    const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
+    const DeviceCopy device_out(batch.out, out.extent() * dtype_bytes(batch.out_dtype));
+    const DeviceCopy lse(batch.lse, batch.lse != nullptr ? sums * sizeof(float) : 0);
+    const DeviceCopy sinks(batch.sinks, batch.sinks != nullptr ? shape->q_heads * sizeof(float) : 0);
     kvq_attend_batch on_device = batch;
-    on_device.q = q.data();
-    on_device.out = out.data();
+    on_device.q = device_q.data();
+    on_device.out = device_out.data();
+    on_device.lse = static_cast<float*>(lse.data());
+    on_device.sinks = static_cast<const float*>(sinks.data());
     require([&](kvq_error* error) { return kvq_attend(cache, layer, &on_device, error); });
-    out.read(batch.out);
+    device_out.read(batch.out);
+    lse.read(batch.lse);
     return;
   }
   require([&](kvq_error* error) { return kvq_attend(cache, layer, &batch, error); });

@@ -66,8 +66,9 @@ inline std::vector<double> hadamard(std::span<const double> head) {
 
 struct AttentionRule {
   double scale = 1.0;
-  int32_t sliding_window = 0;  // 0: all
-  double logit_softcap = 0.0;  // 0: none
+  int32_t sliding_window = 0;                              // 0: all
+  double logit_softcap = 0.0;                              // 0: none
+  double sink = -std::numeric_limits<double>::infinity();  // a logit in the denominator alone
 };
 
 inline bool sees(const AttentionRule& rule, int32_t query_position, int32_t token_position) {
@@ -75,14 +76,19 @@ inline bool sees(const AttentionRule& rule, int32_t query_position, int32_t toke
   return rule.sliding_window == 0 || int64_t{token_position} > int64_t{query_position} - rule.sliding_window;
 }
 
+struct Attended {
+  std::vector<double> out;  // [head_dim]
+  double lse;               // log Σ exp(logit), the sink's included
+};
+
 // softmax(scale · q·kᵀ) v for one query head; k and v are [n, head_dim], q is rotated already. Zeros if it sees
 // nothing.
 template <typename T>
-std::vector<double> attention(const AttentionRule& rule, std::span<const double> q, int32_t position,
-                              std::span<const T> k, std::span<const T> v, std::span<const int32_t> positions) {
+Attended attend_to(const AttentionRule& rule, std::span<const double> q, int32_t position, std::span<const T> k,
+                   std::span<const T> v, std::span<const int32_t> positions) {
   const size_t dim = q.size();
   std::vector<double> logits(positions.size(), -std::numeric_limits<double>::infinity());
-  double largest = -std::numeric_limits<double>::infinity();
+  double largest = rule.sink;
   for (size_t t = 0; t < positions.size(); ++t) {
     if (!sees(rule, position, positions[t])) continue;
     double dot = 0.0;
@@ -92,8 +98,8 @@ std::vector<double> attention(const AttentionRule& rule, std::span<const double>
     largest = std::max(largest, logits[t]);
   }
   std::vector<double> out(dim, 0.0);
-  if (std::isinf(largest)) return out;
-  double sum = 0.0;
+  if (std::isinf(largest)) return {out, largest};
+  double sum = std::exp(rule.sink - largest);
   for (size_t t = 0; t < positions.size(); ++t) {
     const double weight = std::exp(logits[t] - largest);
     if (weight == 0.0) continue;
@@ -101,7 +107,14 @@ std::vector<double> attention(const AttentionRule& rule, std::span<const double>
     for (size_t c = 0; c < dim; ++c) out[c] += weight * static_cast<double>(v[t * dim + c]);
   }
   for (double& x : out) x /= sum;
-  return out;
+  return {out, largest + std::log(sum)};
+}
+
+// The same without the sum of exponentials.
+template <typename T>
+std::vector<double> attention(const AttentionRule& rule, std::span<const double> q, int32_t position,
+                              std::span<const T> k, std::span<const T> v, std::span<const int32_t> positions) {
+  return attend_to(rule, q, position, k, v, positions).out;
 }
 
 }  // namespace kvq_test

@@ -123,6 +123,7 @@ struct Tokens {
     return {.first = first,
             .later = first,
             .stride = kHeads * row_bytes(),
+            .later_stride = kHeads * row_bytes(),
             .dtype = dtype,
             .count = count,
             .head_dim = head_dim};
@@ -243,6 +244,12 @@ TEST_CASE("angles of many tokens are cos and sin in double, rounded once") {
   add_run(200000, 100, 100);
   add_run((1 << 29) - 60, 100, 2);
   add_run(INT32_MAX - 50, 50, 1);
+  // Other sequences.
+  add_run(3000, 40, 1);
+  add_run(2990, 40, 1);
+  for (int32_t i = 40; i > 0; --i) add_run(50 * i, 1, 1);
+  add_run((1 << 29) - 10, 20, 1);
+  add_run(0, 5, 1);
   const auto n = static_cast<int32_t>(positions.size());
   for (const int32_t rotary_dim : {2, 6, 80, 128, 256}) {
     const kvq::Rope rope = make_rope(allocator, KVQ_ROPE_HALF, rotary_dim);

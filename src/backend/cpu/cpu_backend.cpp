@@ -68,7 +68,7 @@ Owned<LayerMirror> CpuBackend::make_mirror(Allocator& allocator, int32_t /*kv_he
 // There are no mirrors: only the host appends.
 void CpuBackend::read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) {}
 
-void CpuBackend::append(const TokenBatch& tokens, const PageWrites& writes, LayerMirror* /*mirror*/,
+void CpuBackend::append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> /*layers*/,
                         Allocator& scratch) {
   cpu::append(tokens, writes, kernels_, parallel_, scratch);
 }

@@ -43,7 +43,8 @@ class CpuBackend final : public Backend,
   void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
-  void append(const TokenBatch& tokens, const PageWrites& writes, LayerMirror* mirror, Allocator& scratch) override;
+  void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
+              Allocator& scratch) override;
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;

@@ -1,5 +1,6 @@
 #include "training/router/page_errors.h"
 
+#include "cache/append.h"
 #include "cache/decode.h"
 #include "core/scratch.h"
 #include "core/tensor.h"

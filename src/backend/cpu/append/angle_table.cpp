@@ -54,7 +54,8 @@ void AngleTable::fill_span(std::span<const int32_t> positions, float* rows) cons
   int64_t first = -kSpan;
   for (size_t i = 0; i < positions.size(); ++i, rows += rope_.table_stride()) {
     const int32_t position = positions[i];
-    if (position - first >= kSpan && position < kExactPositions) {
+    // Another sequence's positions may begin anywhere.
+    if ((position < first || position - first >= kSpan) && position < kExactPositions) {
       fill_exact(position, base.data());
       first = position;
     }

@@ -115,29 +115,32 @@ class AppendCall {
     if (write.token_count == 0) return;  // there may be no tensors
     auto* keys = reinterpret_cast<uint16_t*>(page);
     auto* values = reinterpret_cast<uint16_t*>(page + plain_.key_bytes());
-    const HeadRows key_rows = rows(write, tokens_.k, write, tokens_.v);
-    const HeadRows value_rows = rows(write, tokens_.v, next, tokens_.k);
+    const HeadRows key_rows = rows(Side::kKeys, write, write);
+    const HeadRows value_rows = rows(Side::kValues, write, next);
     if (!kernels_.append->store_keys(key_rows, *tokens_.rope, angles, write.kept, keys))
       check_.inspect(Side::kKeys, write);
     if (!kernels_.append->store_values(value_rows, write.kept, values)) check_.inspect(Side::kValues, write);
   }
 
-  /// Rows of one side of a page, and where the next ones are.
-  HeadRows rows(const PageWrite& write, const void* tensor, const PageWrite& next, const void* next_tensor) const {
-    return {.first = first_row(tensor, write),
-            .later = first_row(next_tensor, next),
-            .stride = row_bytes() * static_cast<size_t>(tokens_.kv_heads),
+  /// Rows of one side of a page, and where those of the other side are that come next.
+  HeadRows rows(Side side, const PageWrite& write, const PageWrite& next) const {
+    const bool keys = side == Side::kKeys;
+    return {.first = first_row(side, write),
+            .later = first_row(keys ? Side::kValues : Side::kKeys, next),
+            .stride = row_stride(side),
+            .later_stride = row_stride(keys ? Side::kValues : Side::kKeys),
             .dtype = tokens_.dtype,
             .count = write.token_count,
             .head_dim = tokens_.head_dim};
   }
 
-  const std::byte* first_row(const void* tensor, const PageWrite& write) const {
-    const size_t row = static_cast<size_t>(write.token_begin) * static_cast<size_t>(tokens_.kv_heads) +
-                       static_cast<size_t>(write.head);
-    return static_cast<const std::byte*>(tensor) + row * row_bytes();
+  const HeadStrides& strides(Side side) const { return side == Side::kKeys ? tokens_.k_strides : tokens_.v_strides; }
+  const std::byte* first_row(Side side, const PageWrite& write) const {
+    const size_t row = strides(side).at(static_cast<size_t>(write.token_begin), static_cast<size_t>(write.head));
+    const void* tensor = side == Side::kKeys ? tokens_.k : tokens_.v;
+    return static_cast<const std::byte*>(tensor) + row * dtype_bytes(tokens_.dtype);
   }
-  size_t row_bytes() const { return static_cast<size_t>(tokens_.head_dim) * dtype_bytes(tokens_.dtype); }
+  size_t row_stride(Side side) const { return static_cast<size_t>(strides(side).token) * dtype_bytes(tokens_.dtype); }
 
   /// `out`: the side's part of the page, of which the codec may need less. Zeros, if the side is encoded later.
   void seal_side(Side side, const PageFormat& format, const std::byte* float16, std::span<std::byte> out) noexcept {

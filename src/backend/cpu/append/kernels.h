@@ -13,6 +13,7 @@ struct HeadRows {
   const std::byte* first;  // needs no alignment
   const std::byte* later;  // first of the rows that will be read next, which are prefetched
   size_t stride;           // bytes from one token's row to the next
+  size_t later_stride;     // the same of those that will be read next
   kvq_dtype dtype;
   int32_t count;
   int32_t head_dim;

@@ -42,12 +42,15 @@ void RangeCheck::inspect(Side side, const PageWrite& write) noexcept {
 bool RangeCheck::head_fits(Side side, size_t index, Head& storage) const noexcept {
   const bool keys = side == Side::kKeys;
   const std::span<float> head(storage.data(), static_cast<size_t>(tokens_.head_dim));
-  read_floats(keys ? tokens_.k : tokens_.v, tokens_.dtype, index * head.size(), tokens_.head_dim, head.data());
+  const auto heads_of_token = static_cast<size_t>(tokens_.kv_heads);
+  const HeadStrides& strides = keys ? tokens_.k_strides : tokens_.v_strides;
+  read_floats(keys ? tokens_.k : tokens_.v, tokens_.dtype, strides.at(index / heads_of_token, index % heads_of_token),
+              tokens_.head_dim, head.data());
   if (norm_fits_float16(head)) return true;
   if (!fits_float16(head)) return false;
   if (keys) {
     Head table;
-    tokens_.rope->fill_table(tokens_.positions.subspan(index / static_cast<size_t>(tokens_.kv_heads), 1), table.data());
+    tokens_.rope->fill_table(tokens_.positions.subspan(index / heads_of_token, 1), table.data());
     tokens_.rope->rotate(table.data(), head.data());
     if (!fits_float16(head)) return false;
   }
@@ -65,7 +68,8 @@ void RangeCheck::report() const {
   while (std::fabs(head[channel]) <= kMaxFloat16) ++channel;
   fail(KVQ_E_ARGUMENT,
        "%s of token %zu, head %zu, channel %zu is %g when it is stored, but pages hold finite numbers up to %g",
-       side == Side::kKeys ? "k" : "v", index / static_cast<size_t>(tokens_.kv_heads),
+       side == Side::kKeys ? "k" : "v",
+       static_cast<size_t>(tokens_.first) + index / static_cast<size_t>(tokens_.kv_heads),
        index % static_cast<size_t>(tokens_.kv_heads), channel, static_cast<double>(head[channel]),
        static_cast<double>(kMaxFloat16));
 }

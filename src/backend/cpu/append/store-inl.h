@@ -30,7 +30,7 @@ using RowVector = hn::Vec<RowTag>;
 /// Into the second-level cache, the row that will be read a whole side of a page later: rows of a head are far apart,
 /// so that the processor foresees few of them.
 HWY_INLINE void prefetch_later(const HeadRows& rows, int32_t i) {
-  const std::byte* row = rows.later + static_cast<size_t>(i) * rows.stride;
+  const std::byte* row = rows.later + static_cast<size_t>(i) * rows.later_stride;
   const size_t bytes = static_cast<size_t>(rows.head_dim) * (rows.dtype == KVQ_F32 ? 4 : 2);
   for (size_t at = 0; at < bytes; at += kDataAlignment) prefetch(row + at);
 }

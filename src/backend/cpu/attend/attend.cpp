@@ -1,6 +1,7 @@
 #include "backend/cpu/attend/attend.h"
 
 #include "backend/cpu/attend/attend_item.h"
+#include "core/error.h"
 #include "core/hadamard.h"
 #include "core/tensor.h"
 
@@ -16,6 +17,27 @@ namespace kvq::cpu {
 namespace {
 
 constexpr float kLog2E = 1.44269504F;
+constexpr double kLn2 = 0.69314718055994530942;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+/// Sinks are read before anything is written.
+void check_sinks(const AttendBatch& batch) {
+  for (int32_t head = 0; batch.sinks != nullptr && head < batch.q_heads; ++head) {
+    const float sink = batch.sinks[head];
+    if (sink < std::numeric_limits<float>::infinity()) continue;  // false for NaN
+    fail(KVQ_E_ARGUMENT, "batch->sinks[%d] is %g, must be finite, or -inf for none", head, static_cast<double>(sink));
+  }
+}
+
+/// Add a sink to a sum of exponentials in base 2.
+void add_sink(SoftmaxState& state, float sink) {
+  if (sink == kMinusInfinity) return;
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const float logit = std::clamp(sink * kLog2E, -kLargest, kLargest);
+  const float maximum = std::max(state.maximum, logit);
+  state.sum = state.sum * std::exp2(state.maximum - maximum) + std::exp2(logit - maximum);
+  state.maximum = maximum;
+}
 
 /// One call of attend: prepare queries, run items, merge their partials.
 class AttendCall {
@@ -105,16 +127,34 @@ class AttendCall {
   void share_states(const AttendMerge& merge) noexcept {
     const AttendItem* items = workspace_.items.data() + merge.first_item;
     for (int32_t row = 0; row < items[0].row_count; ++row) {
-      SoftmaxState whole{-std::numeric_limits<float>::infinity(), 0.0F};
+      SoftmaxState whole{kMinusInfinity, 0.0F};
       for (int32_t i = 0; i < merge.items; ++i) whole.maximum = std::max(whole.maximum, state(items[i], row).maximum);
       for (int32_t i = 0; i < merge.items; ++i) {
         const SoftmaxState each = state(items[i], row);
         if (each.sum != 0.0F) whole.sum += each.sum * std::exp2(each.maximum - whole.maximum);
       }
+      whole = with_sink(whole, items[0], row);
       for (int32_t i = 0; i < merge.items; ++i) {
         layout_.states(workspace_.partials.data() + items[i].partial)[row] = whole;
       }
     }
+  }
+
+  /// Query token and head of a row of an item.
+  struct QueryHead {
+    size_t query;
+    size_t head;
+  };
+  QueryHead query_head(const AttendItem& item, int32_t row) const {
+    const int32_t of_head = item.row_begin + row;
+    const int32_t query_begin = batch_.sequences[static_cast<size_t>(item.sequence)].query_begin;
+    return {static_cast<size_t>(query_begin + of_head / group_),
+            static_cast<size_t>(item.head * group_ + of_head % group_)};
+  }
+
+  SoftmaxState with_sink(SoftmaxState state, const AttendItem& item, int32_t row) const noexcept {
+    if (batch_.sinks != nullptr) add_sink(state, batch_.sinks[query_head(item, row).head]);
+    return state;
   }
 
   void prepare_queries(Parallel& parallel) {
@@ -194,8 +234,8 @@ class AttendCall {
       const auto query = static_cast<size_t>(sequence.query_begin + token);
       for (int32_t g = 0; g < group_; ++g, row += static_cast<size_t>(dim)) {
         float* q = workspace_.queries.data() + row;
-        const size_t source = query * static_cast<size_t>(batch_.q_heads) + static_cast<size_t>(head * group_ + g);
-        read_floats(batch_.q, batch_.q_dtype, source * static_cast<size_t>(dim), dim, q);
+        const size_t source = batch_.q_strides.at(query, static_cast<size_t>(head * group_ + g));
+        read_floats(batch_.q, batch_.q_dtype, source, dim, q);
         batch_.rope->rotate(workspace_.rope_table.data() + query * batch_.rope->table_stride(), q);
         for (int32_t i = 0; i < dim; ++i) q[i] *= factor;
         if (!batch_.any_hadamard_keys) continue;
@@ -234,9 +274,9 @@ class AttendCall {
   void merge_block(const AttendMerge& merge, int32_t row, int32_t rows) noexcept {
     const AttendItem& first = workspace_.items[merge.first_item];
     alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows * kMaxHeadDim)> outputs{};
-    std::array<float, kBlockRows> sums{};
+    std::array<SoftmaxState, kBlockRows> states{};
     for (int32_t i = 0; i < rows; ++i) {
-      sums[static_cast<size_t>(i)] =
+      states[static_cast<size_t>(i)] =
           merge_row(merge, row + i, outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim);
     }
     if (layout_.sums > 0) {
@@ -244,27 +284,27 @@ class AttendCall {
     }
     for (int32_t i = 0; i < rows; ++i) {
       // A query that sees no token gives zeros.
-      const float sum = sums[static_cast<size_t>(i)];
-      const float normaliser = sum > 0.0F ? 1.0F / sum : 0.0F;
+      const SoftmaxState& state = states[static_cast<size_t>(i)];
+      const SoftmaxState whole = with_sink(state, first, row + i);
+      const float normaliser = whole.sum > 0.0F ? std::exp2(state.maximum - whole.maximum) / whole.sum : 0.0F;
       float* output = outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim;
       for (int32_t channel = 0; channel < batch_.head_dim; ++channel) output[channel] *= normaliser;
-      write_row(first, row + i, output);
+      write_row(first, row + i, whole, output);
     }
   }
 
-  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, still to be divided by l, which is returned.
-  float merge_row(const AttendMerge& merge, int32_t row, float* output) noexcept {
+  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, still to be divided by l.
+  SoftmaxState merge_row(const AttendMerge& merge, int32_t row, float* output) noexcept {
     const AttendItem* items = workspace_.items.data() + merge.first_item;
     const auto width = static_cast<int32_t>(layout_.width);
-    float maximum = -std::numeric_limits<float>::infinity();
-    for (int32_t i = 0; i < merge.items; ++i) maximum = std::max(maximum, state(items[i], row).maximum);
+    SoftmaxState whole{kMinusInfinity, 0.0F};
+    for (int32_t i = 0; i < merge.items; ++i) whole.maximum = std::max(whole.maximum, state(items[i], row).maximum);
     alignas(kDataAlignment) std::array<float, kMaxHeadDim> rotated{};
-    float sum = 0.0F;
     for (int32_t i = 0; i < merge.items; ++i) {
       const SoftmaxState each = state(items[i], row);
       if (each.sum == 0.0F) continue;
-      const float weight = std::exp2(each.maximum - maximum);
-      sum += each.sum * weight;
+      const float weight = std::exp2(each.maximum - whole.maximum);
+      whole.sum += each.sum * weight;
       float* partial = workspace_.partials.data() + items[i].partial;
       const int32_t rows = items[i].row_count;
       kernels_.blend(output, 1.0F, layout_.plain_output(partial, rows) + row * width, weight, width);
@@ -276,7 +316,7 @@ class AttendCall {
       hadamard(rotated.data(), batch_.head_dim);
       kernels_.blend(output, 1.0F, rotated.data(), 1.0F, width);
     }
-    return sum;
+    return whole;
   }
 
   float* sums_of(const AttendItem& item, int32_t row) const {
@@ -291,13 +331,12 @@ class AttendCall {
     kernels_.blend(to, from == to ? 0.0F : 1.0F, from, weight, static_cast<int32_t>(layout_.sums));
   }
 
-  void write_row(const AttendItem& item, int32_t row, const float* output) noexcept {
-    const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
-    const int32_t of_head = item.row_begin + row;
-    const auto query = static_cast<size_t>(sequence.query_begin + of_head / group_);
-    const size_t target =
-        query * static_cast<size_t>(batch_.q_heads) + static_cast<size_t>(item.head * group_ + of_head % group_);
-    write_floats(output, batch_.head_dim, batch_.out, batch_.out_dtype, target * static_cast<size_t>(batch_.head_dim));
+  void write_row(const AttendItem& item, int32_t row, const SoftmaxState& state, const float* output) noexcept {
+    const auto [query, head] = query_head(item, row);
+    write_floats(output, batch_.head_dim, batch_.out, batch_.out_dtype, batch_.out_strides.at(query, head));
+    if (batch_.lse == nullptr) return;
+    const double log2_sum = state.sum > 0.0F ? state.maximum + std::log2(double{state.sum}) : kMinusInfinity;
+    batch_.lse[query * static_cast<size_t>(batch_.q_heads) + head] = static_cast<float>(kLn2 * log2_sum);
   }
 
   const SoftmaxState& state(const AttendItem& item, int32_t row) const {
@@ -316,6 +355,7 @@ class AttendCall {
 }  // namespace
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace) {
+  check_sinks(batch);
   AttendCall call(batch, kernels, workspace);
   call.plan(parallel.n_threads());
   call.run(parallel);

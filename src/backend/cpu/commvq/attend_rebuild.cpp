@@ -100,7 +100,8 @@ void RebuildAttention::rebuild(ptrdiff_t place) {
     turns = work_.slot_turns;
   }
   const auto* first_row = reinterpret_cast<const std::byte*>(work_.rows);
-  item_.kernels.append->store_keys({first_row, first_row, dim * sizeof(float), KVQ_F32, kPageSlots, shape.head_dim},
+  const size_t stride = dim * sizeof(float);
+  item_.kernels.append->store_keys({first_row, first_row, stride, stride, KVQ_F32, kPageSlots, shape.head_dim},
                                    *item_.batch.rope, turns, 0, reinterpret_cast<uint16_t*>(plane(place)));
 }
 

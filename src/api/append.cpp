@@ -1,0 +1,96 @@
+#include "cache/append.h"
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "api/strides.h"
+#include "cache/invariants.h"
+
+#include <algorithm>
+
+using namespace kvq;
+using namespace kvq::api;
+
+namespace {
+
+/// The sequences of a batch with their tokens; all are this cache's and occur once.
+Vector<SequenceTokens> sequences_of(kvq_cache& cache, const kvq_append_batch& batch) {
+  Vector<SequenceTokens> sequences{StlAllocator<SequenceTokens>(cache.allocator)};
+  sequences.reserve(static_cast<size_t>(batch.n_sequences));
+  for (int32_t i = 0; i < batch.n_sequences; ++i) {
+    kvq_sequence* sequence = batch.sequences[i];
+    if (sequence == nullptr) fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is NULL", i);
+    if (&sequence->cache != &cache) fail(KVQ_E_ARGUMENT, "batch->sequences[%d] belongs to another cache", i);
+    const int32_t count = batch.token_counts != nullptr ? batch.token_counts[i] : 1;
+    if (count < 1) fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d, must be at least 1", i, count);
+    sequences.push_back({sequence, count});
+  }
+  Vector<const kvq_sequence*> sorted(batch.sequences, batch.sequences + batch.n_sequences,
+                                     StlAllocator<const kvq_sequence*>(cache.allocator));
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    const auto* end = batch.sequences + batch.n_sequences;
+    const auto* first = std::find(batch.sequences, end, *twice);
+    fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is batch->sequences[%d] again",
+         static_cast<int32_t>(std::find(first + 1, end, *twice) - batch.sequences),
+         static_cast<int32_t>(first - batch.sequences));
+  }
+  return sequences;
+}
+
+TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch, int64_t n) {
+  if (n > INT32_MAX) {
+    fail(KVQ_E_ARGUMENT, "batch->token_counts add up to %lld, more than %d", static_cast<long long>(n), INT32_MAX);
+  }
+  const CallerTensor k{"batch->k", n, cache.kv_heads, cache.head_dim, batch.dtype};
+  const CallerTensor v{"batch->v", n, cache.kv_heads, cache.head_dim, batch.dtype};
+  TokenBatch tokens = cache.no_tokens(layer);
+  tokens.k = batch.k;
+  tokens.v = batch.v;
+  tokens.k_strides = checked_strides(k, batch.k_token_stride, batch.k_head_stride);
+  tokens.v_strides = checked_strides(v, batch.v_token_stride, batch.v_head_stride);
+  tokens.dtype = batch.dtype;
+  tokens.n = static_cast<int32_t>(n);
+  return tokens;
+}
+
+}  // namespace
+
+kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k, const void* v,
+                      kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
+  return guarded(error, [&] {
+    require_owner(cache, sequence, "sequence");
+    follow_replays(*sequence);
+    require_range(layer, 0, cache->n_layers - 1, "layer");
+    require_range(n, 1, INT32_MAX, "n");
+    require(k, "k");
+    require(v, "v");
+    require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
+    checked(*sequence, [&] { append(*sequence, layer, k, v, dtype, n, positions); });
+  });
+}
+
+void kvq_append_batch_init(kvq_append_batch* batch) {
+  if (batch == nullptr) return;
+  *batch = kvq_append_batch{};
+  batch->struct_size = sizeof(kvq_append_batch);
+}
+
+kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch* batch, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require_struct(batch, "batch");
+    require_range(layer, 0, cache->n_layers - 1, "layer");
+    require_range(batch->n_sequences, 1, INT32_MAX, "batch->n_sequences");
+    require(batch->sequences, "batch->sequences");
+    require(batch->k, "batch->k");
+    require(batch->v, "batch->v");
+    require_range(batch->dtype, KVQ_F32, KVQ_BF16, "batch->dtype");
+    require_range(batch->reserved, 0, 0, "batch->reserved");
+    const Vector<SequenceTokens> sequences = sequences_of(*cache, *batch);
+    int64_t n = 0;
+    for (const SequenceTokens& each : sequences) n += each.count;
+    const TokenBatch tokens = tokens_of(*cache, layer, *batch, n);
+    for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
+    checked(sequences, [&] { append(*cache, layer, {sequences, tokens, batch->positions, true}); });
+  });
+}

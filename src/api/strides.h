@@ -1,0 +1,27 @@
+// Tensors of a caller whose rows need not follow each other.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace kvq::api {
+
+/// A tensor [tokens, heads, head_dim]; its name as in messages, like "batch->q".
+struct CallerTensor {
+  const char* name;
+  int64_t tokens;
+  int32_t heads;
+  int32_t head_dim;
+  kvq_dtype dtype;
+};
+
+/// Strides as a caller gives them, 0 for those of a dense tensor. Throws KVQ_E_ARGUMENT if one is negative, or an
+/// offset would be too large for a number of bytes.
+HeadStrides checked_strides(const CallerTensor& tensor, int64_t token_stride, int64_t head_stride);
+
+/// Throws KVQ_E_ARGUMENT if rows might overlap each other.
+void require_rows_apart(const CallerTensor& tensor, const HeadStrides& strides);
+
+/// From the first row's first byte to the last row's last one.
+size_t extent_bytes(const CallerTensor& tensor, const HeadStrides& strides);
+
+}  // namespace kvq::api

@@ -1,0 +1,89 @@
+// A CUDA graph that appends to several sequences in one call.
+#if defined(KVQ_TEST_CUDA)
+
+#include "conversation.h"
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+
+namespace conformance {
+namespace {
+
+void check_cuda(cudaError_t status) {
+  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+}
+
+constexpr size_t kSequences = 3;
+constexpr int32_t kPrompts[kSequences] = {5, 40, 95};
+constexpr int32_t kSteps = 70;
+
+}  // namespace
+
+TEST_CASE("a CUDA graph that appends to several sequences stores what appends one by one store") {
+  if (!kvq_test::why_no_cuda().empty()) return;
+  const Shape shape{.n_layers = 1};
+  const Text prompts(shape, 100, 4);
+  const size_t step_scalars = kSequences * shape.token_scalars();
+  const std::vector<float> k = kvq_test::normal_tensor(kSteps * step_scalars, 1);
+  const std::vector<float> v = kvq_test::normal_tensor(kSteps * step_scalars, 2);
+  for (const std::string& policy : sequence_policies()) {
+    CAPTURE(policy);
+    cudaStream_t stream = nullptr;
+    check_cuda(cudaStreamCreate(&stream));
+    {
+      const kvq_test::Context context = kvq_test::make_context(kvq_test::kCuda);
+      kvq_test::require([&](kvq_error* error) { return kvq_context_set_stream(context.get(), stream, error); });
+      const kvq_test::Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+      std::vector<kvq_test::Sequence> together;
+      std::vector<kvq_test::Sequence> apart;
+      std::vector<kvq_sequence*> pointers;
+      for (const int32_t n : kPrompts) {
+        for (auto* sequences : {&together, &apart}) {
+          sequences->push_back(kvq_test::make_sequence(cache.get()));
+          prompts.append(cache.get(), sequences->back().get(), 0, n);
+        }
+        pointers.push_back(together.back().get());
+        kvq_test::require(
+            [&](kvq_error* error) { return kvq_sequence_reserve(cache.get(), pointers.back(), kSteps, error); });
+      }
+      const kvq_test::DeviceCopy keys(k.data(), step_scalars * sizeof(float));
+      const kvq_test::DeviceCopy values(v.data(), step_scalars * sizeof(float));
+      kvq_append_batch batch;
+      kvq_append_batch_init(&batch);
+      batch.n_sequences = kSequences;
+      batch.sequences = pointers.data();
+      batch.k = keys.data();
+      batch.v = values.data();
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t launchable = nullptr;
+      check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      kvq_test::require([&](kvq_error* error) { return kvq_append_sequences(cache.get(), 0, &batch, error); });
+      check_cuda(cudaStreamEndCapture(stream, &graph));
+      check_cuda(cudaGraphInstantiate(&launchable, graph, 0));
+      cudaGraphDestroy(graph);
+      for (size_t step = 0; step < kSteps; ++step) {
+        const float* step_k = k.data() + step * step_scalars;
+        const float* step_v = v.data() + step * step_scalars;
+        check_cuda(cudaMemcpyAsync(keys.data(), step_k, step_scalars * sizeof(float), cudaMemcpyDefault, stream));
+        check_cuda(cudaMemcpyAsync(values.data(), step_v, step_scalars * sizeof(float), cudaMemcpyDefault, stream));
+        check_cuda(cudaGraphLaunch(launchable, stream));
+        for (size_t i = 0; i < kSequences; ++i) {
+          const size_t at = i * shape.token_scalars();
+          kvq_test::append(cache.get(), apart[i].get(), 0, 1, step_k + at, step_v + at);
+        }
+      }
+      for (size_t i = 0; i < kSequences; ++i) {
+        CHECK(kvq_test::length(together[i].get()) == kPrompts[i] + kSteps);
+        CHECK((kvq_test::save(cache.get(), together[i].get()) == kvq_test::save(cache.get(), apart[i].get())));
+      }
+      cudaGraphExecDestroy(launchable);
+    }
+    cudaStreamDestroy(stream);
+  }
+}
+
+}  // namespace conformance
+
+#endif
