@@ -892,8 +892,10 @@ typedef struct kvq_append_batch {
 /** Fill with defaults (one F32 token per sequence). NULL is ignored. \since 0.1 */
 KVQ_API void kvq_append_batch_init(kvq_append_batch* batch);
 
-/** Append tokens to one layer of several sequences: to all or to none. What is stored is what kvq_append stores; a
- * batch shares the work on all sequences among threads, and on a GPU takes one launch.
+/** Append tokens to one layer of several sequences: to all or to none.
+ *
+ *  What is stored is what kvq_append stores. A batch shares the work on all sequences among threads, and on a GPU takes
+ *  one launch (in a CUDA graph one for each sequence).
  *
  *  \returns what kvq_append returns; KVQ_E_ARGUMENT also if a sequence occurs twice, or an offset by the strides is too
  *           large. Messages count tokens over all sequences.

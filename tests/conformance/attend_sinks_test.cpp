@@ -132,6 +132,22 @@ TEST_CASE("asking for sums of exponentials changes no output") {
   }
 }
 
+TEST_CASE("sums of exponentials and sinks are the same on any number of threads") {
+  const Scenario scenario =
+      with_sinks({.name = "threads", .q_heads = 8, .lengths = {5000, 70}, .query_counts = {1, 40}});
+  const Inputs inputs = make_inputs(scenario);
+  for (const std::string& isa : kvq_test::instruction_sets()) {
+    for (const char* format : {"fp16", "int4+hadamard"}) {
+      const Attended alone = Run(scenario, inputs, Storage::uniform(format), isa).attend_with_lse();
+      for (const int32_t threads : {2, 5}) {
+        const Attended shared = Run(scenario, inputs, Storage::uniform(format), isa, threads).attend_with_lse();
+        CHECK(shared.out.bytes() == alone.out.bytes());
+        CHECK(shared.lse == alone.lse);
+      }
+    }
+  }
+}
+
 // Each part sees tokens that the others do not; together they are the whole, sink included once.
 TEST_CASE("parts of a context are joined by their sums of exponentials") {
   const Shape shape{.q_heads = 8, .kv_heads = 2, .head_dim = 64, .n_layers = 1};
