@@ -33,6 +33,7 @@ file(RELATIVE_PATH kvq_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_L
 
 # Link to these from every target of this project, PRIVATE.
 add_library(kvq_compile_options INTERFACE)
+target_compile_definitions(kvq_compile_options INTERFACE KVQ_EXPERIMENTAL)
 set(kvq_warnings -Wall -Wextra -Wconversion -Wshadow -Wpedantic)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND kvq_warnings -Wreserved-identifier)

@@ -24,14 +24,14 @@ static void fill(float* x, int n, unsigned* state) {
 int main(void) {
   static const char policy_text[] = "int4+hadamard"; /* or a YAML policy: formats per layer, pages that stay FP16 */
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   kvq_context* context = NULL;
   kvq_policy* policy = NULL;
   kvq_cache* cache = NULL;
   kvq_sequence* sequence = NULL;
 
   kvq_cache_options options;
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = LAYERS;
   options.q_heads = Q_HEADS;
   options.kv_heads = KV_HEADS;
@@ -52,11 +52,11 @@ int main(void) {
 
     const kvq_sequence* sequences[1] = {sequence};
     kvq_attend_batch batch; /* one query of one sequence, the default */
-    kvq_attend_batch_init(&batch);
+    kvq_attend_batch_init(&batch, sizeof(batch));
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.q = q;
-    batch.out = out;
+    batch.output = out;
     if (status == KVQ_OK) status = kvq_attend(cache, 0, &batch, &error);
   }
 

@@ -37,7 +37,7 @@ static void append(kvq_cache* cache, kvq_sequence* sequence, int n) {
 int main(void) {
   /* Two newest pages stay FP16, so that at least 32 tokens can be taken back exactly. */
   static const char policy_text[] = "{version: 1, keys: int4+hadamard, values: int4+hadamard, recent: 2}";
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   kvq_context* context = NULL;
   kvq_policy* policy = NULL;
   kvq_cache* cache = NULL;
@@ -45,7 +45,7 @@ int main(void) {
   kvq_sequence* answers[ANSWERS];
 
   kvq_cache_options options;
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = 1;
   options.q_heads = KV_HEADS;
   options.kv_heads = KV_HEADS;

@@ -38,7 +38,7 @@ using MatrixHandle = std::unique_ptr<qp_matrix, HandleDeleter>;
 template <class Call>
 void checked(Call&& call) {
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   const kvq_status status = std::forward<Call>(call)(&error);
   if (status == KVQ_OK) return;
   throw Error(error.message[0] != '\0' ? std::string(error.message) : std::string(kvq_status_name(status)));

@@ -41,7 +41,7 @@ std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
 kvq_cache_options cache_options(const Model& model) {
   const ModelConfig& config = model.config();
   kvq_cache_options options;
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = config.n_layers;
   options.q_heads = config.q_heads;
   options.kv_heads = config.kv_heads;
@@ -86,7 +86,7 @@ void Session::truncate(int32_t length) {
 
 void Session::compress(int32_t budget) {
   kvq_compress_options options;
-  kvq_compress_options_init(&options);
+  kvq_compress_options_init(&options, sizeof(options));
   options.budget = budget;
   checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence_.get(), &options, error); });
 }
@@ -201,14 +201,14 @@ void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, c
   });
   const kvq_sequence* sequence = sequence_.get();
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.query_counts = &n;
   batch.q = q;
   batch.q_dtype = KVQ_F32;
-  batch.out_dtype = KVQ_F32;
-  batch.out = out;
+  batch.output_dtype = KVQ_F32;
+  batch.output = out;
   batch.sliding_window = model_->config().sliding_window;
   checked([&](kvq_error* error) { return kvq_attend(cache_.get(), layer, &batch, error); });
 }

@@ -73,8 +73,9 @@ void ThreadPool::run(int32_t n, kvq_parallel_body body, void* argument) {
   }
 }
 
-void ThreadPool::parallel_for_hook(void* user, int32_t n, kvq_parallel_body body, void* argument) {
+int32_t ThreadPool::parallel_for_hook(void* user, int32_t n, kvq_parallel_body body, void* argument) {
   static_cast<ThreadPool*>(user)->run(n, body, argument);
+  return 0;
 }
 
 // A worker that wakes late finds no share left and touches nothing: a loop never waits for a thread without work. The

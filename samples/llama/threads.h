@@ -34,7 +34,7 @@ class ThreadPool {
   }
 
   /// A kvq_parallel_for_hook whose `user` is a ThreadPool.
-  static void parallel_for_hook(void* user, int32_t n, kvq_parallel_body body, void* argument);
+  static int32_t parallel_for_hook(void* user, int32_t n, kvq_parallel_body body, void* argument);
 
  private:
   struct Loop {

@@ -56,9 +56,9 @@ class Reader {
     }
     const std::shared_ptr<const qp_matrix> matrix = load_matrix(context_, file, layer.name);
     const qp_matrix_info info = describe_matrix(matrix.get());
-    if (info.out != layer.out || info.in != layer.in) {
-      throw Error("matrix " + layer.name + " has shape " + shape_text({info.out, info.in}) + ", config.json asks for " +
-                  shape_text({layer.out, layer.in}));
+    if (info.rows != layer.out || info.columns != layer.in) {
+      throw Error("matrix " + layer.name + " has shape " + shape_text({info.rows, info.columns}) +
+                  ", config.json asks for " + shape_text({layer.out, layer.in}));
     }
     if ((info.has_bias != 0) != layer.bias) {
       throw Error("matrix " + layer.name + (layer.bias ? " has no bias" : " has a bias") +

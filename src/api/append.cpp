@@ -69,28 +69,24 @@ kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, i
   });
 }
 
-void kvq_append_batch_init(kvq_append_batch* batch) {
-  if (batch == nullptr) return;
-  *batch = kvq_append_batch{};
-  batch->struct_size = sizeof(kvq_append_batch);
-}
+void kvq_append_batch_init(kvq_append_batch* batch, size_t size) { init_struct(batch, size, kvq_append_batch{}); }
 
 kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch* batch, kvq_error* error) {
   return guarded(error, [&] {
     require(cache, "cache");
-    require_struct(batch, "batch");
+    const kvq_append_batch chosen = read_struct(batch, kvq_append_batch{}, "batch");
     require_range(layer, 0, cache->n_layers - 1, "layer");
-    require_range(batch->n_sequences, 1, INT32_MAX, "batch->n_sequences");
-    require(batch->sequences, "batch->sequences");
-    require(batch->k, "batch->k");
-    require(batch->v, "batch->v");
-    require_range(batch->dtype, KVQ_F32, KVQ_BF16, "batch->dtype");
-    require_range(batch->reserved, 0, 0, "batch->reserved");
-    const Vector<SequenceTokens> sequences = sequences_of(*cache, *batch);
+    require_range(chosen.n_sequences, 1, INT32_MAX, "batch->n_sequences");
+    require(chosen.sequences, "batch->sequences");
+    require(chosen.k, "batch->k");
+    require(chosen.v, "batch->v");
+    require_range(chosen.dtype, KVQ_F32, KVQ_BF16, "batch->dtype");
+    require_range(chosen.reserved, 0, 0, "batch->reserved");
+    const Vector<SequenceTokens> sequences = sequences_of(*cache, chosen);
     int64_t n = 0;
     for (const SequenceTokens& each : sequences) n += each.count;
-    const TokenBatch tokens = tokens_of(*cache, layer, *batch, n);
+    const TokenBatch tokens = tokens_of(*cache, layer, chosen, n);
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
-    checked(sequences, [&] { append(*cache, layer, {sequences, tokens, batch->positions, true}); });
+    checked(sequences, [&] { append(*cache, layer, {sequences, tokens, chosen.positions, true}); });
   });
 }

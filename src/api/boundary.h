@@ -3,14 +3,15 @@
 #include "core/error.h"
 #include "core/memory.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <span>
 
 namespace kvq::api {
 
-/// Fill the caller's error, with a message that is readable whatever the caller's texts are; respects the size the
-/// caller was built with.
+/// Fill the caller's error; respects the size the caller was built with.
 void report(kvq_error* error, kvq_status status, int32_t backend_code, const char* message) noexcept;
 
 /// Turn whatever is being handled into a status. Call inside a catch block.
@@ -32,17 +33,6 @@ inline void require(const void* pointer, const char* argument) {
   if (pointer == nullptr) fail(KVQ_E_ARGUMENT, "%s is NULL", argument);
 }
 
-/// Version 1 knows one size of each struct; later versions will accept the smaller, older ones too.
-template <typename T>
-void require_struct(const T* options, const char* argument) {
-  require(options, argument);
-  uint32_t size = 0;
-  std::memcpy(&size, options, sizeof(size));
-  if (size == sizeof(T)) return;
-  fail(KVQ_E_ARGUMENT, "%s->struct_size is %u, this library knows %zu: call the struct's init function", argument, size,
-       sizeof(T));
-}
-
 inline void require_range(int64_t value, int64_t low, int64_t high, const char* argument) {
   if (value >= low && value <= high) return;
   if (low == high)
@@ -50,6 +40,75 @@ inline void require_range(int64_t value, int64_t low, int64_t high, const char* 
          static_cast<long long>(low));
   fail(KVQ_E_ARGUMENT, "%s is %lld, must be in [%lld, %lld]", argument, static_cast<long long>(value),
        static_cast<long long>(low), static_cast<long long>(high));
+}
+
+/// Write what the caller's buffer takes, or only tell the size if there is none.
+template <typename Write>
+void hand_over(size_t needed, void* buffer, size_t capacity, size_t& size, const Write& write) {
+  size = needed;
+  if (buffer == nullptr) return;
+  if (capacity < needed) fail(KVQ_E_BUFFER_SIZE, "capacity is %zu, needed are %zu bytes", capacity, needed);
+  write(std::span<std::byte>{static_cast<std::byte*>(buffer), needed});
+}
+
+// Structs of callers that were built with another header. A struct only grows at its end, so what both sides know is
+// the shorter one's bytes.
+
+/// Bytes that a struct had in the first release that declared it. One that has grown needs a specialization.
+template <typename T>
+inline constexpr size_t kFirstSize = sizeof(T);
+
+/// No struct of a later release will be larger; what claims to be has no size at all.
+inline constexpr size_t kMostStructBytes = 4096;
+
+/// What the caller says that its struct is large.
+template <typename T>
+size_t require_struct(const T* given, size_t least, const char* argument) {
+  require(given, argument);
+  uint32_t size = 0;
+  std::memcpy(&size, given, sizeof(size));
+  if (size >= least && size <= kMostStructBytes) return size;
+  fail(KVQ_E_ARGUMENT, "%s->struct_size is %u, this library knows %zu to %zu: call the struct's init function",
+       argument, size, least, sizeof(T));
+}
+
+/// The body of an init function: write no more than the caller's struct has room for.
+template <typename T>
+void init_struct(T* target, size_t size, T defaults) noexcept {
+  if (target == nullptr || size < sizeof(uint32_t)) return;
+  defaults.struct_size = static_cast<uint32_t>(std::min<size_t>(size, UINT32_MAX));
+  std::memcpy(target, &defaults, std::min(size, sizeof(T)));
+  if (size > sizeof(T)) std::memset(reinterpret_cast<std::byte*>(target) + sizeof(T), 0, size - sizeof(T));
+}
+
+/// The caller's options: what an older caller does not have keeps its default, what a newer one sets beyond this
+/// library's knowledge is refused.
+template <typename T>
+T read_struct(const T* given, T defaults, const char* argument) {
+  const size_t size = require_struct(given, kFirstSize<T>, argument);
+  const auto* bytes = reinterpret_cast<const std::byte*>(given);
+  for (size_t i = sizeof(T); i < size; ++i) {
+    if (bytes[i] == std::byte{0}) continue;
+    fail(KVQ_E_UNSUPPORTED,
+         "%s has %zu bytes, of which this library knows %zu, but byte %zu is not 0: it is too old for "
+         "this option",
+         argument, size, sizeof(T), i);
+  }
+  std::memcpy(&defaults, given, std::min(size, sizeof(T)));
+  return defaults;
+}
+
+/// Options that may be left out altogether.
+template <typename T>
+T read_optional_struct(const T* given, const T& defaults, const char* argument) {
+  return given != nullptr ? read_struct(given, defaults, argument) : defaults;
+}
+
+/// The body of a describe function: as much of `found` as the caller's struct has room for, whose size stays.
+template <typename T>
+void write_struct(T* target, T found, const char* argument) {
+  const size_t size = require_struct(target, sizeof(uint32_t), argument);
+  init_struct(target, size, found);
 }
 
 }  // namespace kvq::api

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <vector>
 
 using namespace kvq;
 using namespace kvq::api;
@@ -142,7 +143,7 @@ void check_experts(const kvq_cache_options& options, const Policy& policy) {
   }
 }
 
-void add_router(const kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
+void add_router(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
                 CacheTraining& training) {
   if (policy == nullptr || policy->experts.empty()) return;
   const auto voting = context.backend->voting();
@@ -152,12 +153,12 @@ void add_router(const kvq_context& context, const kvq_cache_options& options, co
   }
   check_experts(options, *policy);
   check_router_fits(*options.router->shared, options, *policy);
-  if (&options.router->allocator != &context.allocator) {
+  if (&*options.router->context != &context) {
     fail(KVQ_E_ARGUMENT, "options->router belongs to another context");
   }
   training.router = options.router->shared;
-  training.resident_router = options.router->resident(
-      [&](const auto& router) { return voting->make_resident(options.router->allocator, router); });
+  training.resident_router =
+      options.router->resident([&](const auto& router) { return voting->make_resident(context.allocator, router); });
 }
 
 /// Formats that the backend knows, and what they need trained.
@@ -188,7 +189,7 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
     }
   });
   if (needed == nullptr) return;
-  if (&options.codebook->allocator != &context.allocator) {
+  if (&*options.codebook->context != &context) {
     fail(KVQ_E_ARGUMENT, "options->%s belongs to another context", needed->trained_as);
   }
   training.pages = options.codebook->shared;
@@ -198,44 +199,90 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
 
 }  // namespace
 
-void kvq_cache_options_init(kvq_cache_options* options) {
-  if (options == nullptr) return;
-  *options = kvq_cache_options{};
-  options->struct_size = sizeof(kvq_cache_options);
-  options->rope = KVQ_ROPE_HALF;
-  options->rope_base = 10000.0F;
+kvq_cache_options kvq::api::default_cache_options() {
+  kvq_cache_options options{};
+  options.rope = KVQ_ROPE_HALF;
+  options.rope_base = 10000.0F;
+  return options;
+}
+
+void kvq::api::release(kvq_cache* cache) noexcept {
+  if (cache->holders.drop()) destroy(cache);
+}
+
+void kvq_cache_options_init(kvq_cache_options* options, size_t size) {
+  init_struct(options, size, default_cache_options());
 }
 
 kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* options, const kvq_policy* policy,
-                            kvq_cache** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+                            kvq_cache** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
-    require_struct(options, "options");
-    require(out, "out");
-    check_options(*options);
-    check_policy(policy, options->n_layers);
+    const kvq_cache_options chosen = read_struct(options, default_cache_options(), "options");
+    require(result, "result");
+    check_options(chosen);
+    check_policy(policy, chosen.n_layers);
     CacheTraining training;
-    add_formats(*context, *options, policy, training);
-    add_router(*context, *options, policy, training);
-    check_eviction(*context, *options, policy);
-    *out = make_owned<kvq_cache>(context->allocator, *context, *options, policy, std::move(training)).release();
+    add_formats(*context, chosen, policy, training);
+    add_router(*context, chosen, policy, training);
+    check_eviction(*context, chosen, policy);
+    *result = make_owned<kvq_cache>(context->allocator, *context, chosen, policy, std::move(training)).release();
   });
 }
 
 void kvq_cache_destroy(kvq_cache* cache) {
-  if (cache != nullptr) destroy(cache, cache->allocator.parent());
+  if (cache != nullptr) release(cache);
 }
+
+kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    kvq_cache_info found{};
+    found.n_layers = cache->n_layers;
+    found.q_heads = cache->q_heads;
+    found.kv_heads = cache->kv_heads;
+    found.head_dim = cache->head_dim;
+    found.rope = cache->rope.pairing;
+    found.rotary_dim = cache->rope.rotary_dim;
+    found.scale = cache->scale;
+    found.sink = cache->sink;
+    found.recent = cache->recent;
+    found.eviction_budget = cache->eviction.budget;
+    found.eviction_window = cache->eviction.budget > 0 ? cache->eviction.window : 0;
+    found.max_bytes = cache->allocator.limit();
+    found.model_id = cache->model_id;
+    write_struct(info, found, "info");
+  });
+}
+
+kvq_status kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_layer_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require_range(layer, 0, cache->n_layers - 1, "layer");
+    std::vector<FormatPair> pairs;
+    for (const PageFormat* format : cache->layers[static_cast<size_t>(layer)].formats) {
+      pairs.push_back({format->side(Side::kKeys), format->side(Side::kValues)});
+    }
+    kvq_layer_info found{};
+    found.n_formats = static_cast<int32_t>(pairs.size());
+    const std::string names = names_of(pairs);
+    std::copy_n(names.begin(), std::min(names.size(), sizeof(found.formats) - 1), found.formats);
+    write_struct(info, found, "info");
+  });
+}
+
+kvq_context* kvq_cache_context(const kvq_cache* cache) { return cache != nullptr ? &*cache->context : nullptr; }
 
 kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* sequence, kvq_usage* usage, kvq_error* error) {
   return guarded(error, [&] {
     require(cache, "cache");
-    require_struct(usage, "usage");
+    require_struct(usage, sizeof(uint32_t), "usage");
     if (sequence != nullptr && &sequence->cache != cache) {
       fail(KVQ_E_ARGUMENT, "sequence belongs to another cache");
     }
     if (sequence != nullptr) follow_replays(*sequence);
-    *usage = sequence != nullptr ? kvq::usage(*sequence) : kvq::usage(static_cast<const Cache&>(*cache));
-    usage->struct_size = sizeof(kvq_usage);
+    write_struct(usage, sequence != nullptr ? kvq::usage(*sequence) : kvq::usage(static_cast<const Cache&>(*cache)),
+                 "usage");
   });
 }

@@ -25,7 +25,6 @@ void add_figures(const ModelCodebook& codebook, kvq_codebook_info& info) {
 kvq_codebook_info describe(const ModelCodebook& codebook) {
   const CodebookShape& shape = codebook.shape;
   kvq_codebook_info info{};
-  info.struct_size = sizeof(info);
   info.n_layers = shape.n_layers;
   info.kv_heads = shape.kv_heads;
   info.head_dim = shape.head_dim;
@@ -46,11 +45,22 @@ kvq_codebook_info describe(const ModelCodebook& codebook) {
   return info;
 }
 
+kvq_codebook_layer_info describe_layer(const ModelCodebook& codebook, int32_t index) {
+  const ModelCodebook::Layer& layer = codebook.layers[static_cast<size_t>(index)];
+  kvq_codebook_layer_info info{};
+  info.present = layer.numbers != nullptr ? 1 : 0;
+  info.tokens = layer.tokens;
+  info.key_error = codebook.key_error(layer);
+  info.value_error = layer.value_error;
+  std::copy(layer.key_errors.begin(), layer.key_errors.end(), info.key_stage_errors);
+  return info;
+}
+
 }  // namespace
 
-kvq_status kvq_codebook_load(kvq_context* context, const void* buffer, size_t size, kvq_codebook** out,
+kvq_status kvq_codebook_load(kvq_context* context, const void* buffer, size_t size, kvq_codebook** result,
                              kvq_error* error) {
-  return load_trained(context, buffer, size, out, error, io::read_codebook);
+  return load_trained(context, buffer, size, result, error, io::read_codebook);
 }
 
 kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t capacity, size_t* size,
@@ -61,8 +71,7 @@ kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t 
 kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codebook_info* info, kvq_error* error) {
   return guarded(error, [&] {
     require(codebook, "codebook");
-    require_struct(info, "info");
-    *info = describe(*codebook->shared);
+    write_struct(info, describe(*codebook->shared), "info");
   });
 }
 
@@ -71,16 +80,8 @@ kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int32_t lay
   return guarded(error, [&] {
     require(codebook, "codebook");
     require_range(layer, 0, codebook->shared->shape.n_layers - 1, "layer");
-    require_struct(info, "info");
-    const ModelCodebook::Layer& found = codebook->shared->layers[static_cast<size_t>(layer)];
-    info->present = found.numbers != nullptr ? 1 : 0;
-    info->tokens = found.tokens;
-    info->key_error = codebook->shared->key_error(found);
-    info->value_error = found.value_error;
-    std::copy(found.key_errors.begin(), found.key_errors.end(), info->key_stage_errors);
+    write_struct(info, describe_layer(*codebook->shared, layer), "info");
   });
 }
 
-void kvq_codebook_destroy(kvq_codebook* codebook) {
-  if (codebook != nullptr) destroy(codebook, codebook->allocator);
-}
+void kvq_codebook_destroy(kvq_codebook* codebook) { destroy(codebook); }

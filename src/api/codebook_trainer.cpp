@@ -7,15 +7,27 @@ using namespace kvq;
 using namespace kvq::api;
 
 struct kvq_codebook_trainer : CodebookTrainer {
-  kvq_codebook_trainer(kvq_context& context, const CodebookTrainerOptions& options)
-      : CodebookTrainer(context.allocator, context.parallel, options), allocator(context.allocator) {}
+  kvq_codebook_trainer(kvq_context& owner, const CodebookTrainerOptions& options)
+      : CodebookTrainer(owner.allocator, owner.parallel, options), context(owner) {}
 
-  Allocator& allocator;
+  Kept<kvq_context> context;
 };
 
 namespace {
 
 constexpr int32_t kMaxRounds = 1000;
+
+kvq_codebook_trainer_options default_options() {
+  kvq_codebook_trainer_options options{};
+  options.rope = KVQ_ROPE_HALF;
+  options.key_stages = 11;
+  options.key_codes = 64;
+  options.key_norms = KVQ_SCOPE_HEAD;
+  options.value_bits = 1;
+  options.value_scope = KVQ_SCOPE_LAYER;
+  options.seed = 1;
+  return options;
+}
 
 CodebookTrainerOptions checked(const kvq_codebook_trainer_options& options) {
   CodebookTrainerOptions result;
@@ -53,27 +65,18 @@ void require_layer(const kvq_codebook_trainer& trainer, int32_t layer) {
 
 }  // namespace
 
-void kvq_codebook_trainer_options_init(kvq_codebook_trainer_options* options) {
-  if (options == nullptr) return;
-  *options = kvq_codebook_trainer_options{};
-  options->struct_size = sizeof(kvq_codebook_trainer_options);
-  options->rope = KVQ_ROPE_HALF;
-  options->key_stages = 11;
-  options->key_codes = 64;
-  options->key_norms = KVQ_SCOPE_HEAD;
-  options->value_bits = 1;
-  options->value_scope = KVQ_SCOPE_LAYER;
-  options->seed = 1;
+void kvq_codebook_trainer_options_init(kvq_codebook_trainer_options* options, size_t size) {
+  init_struct(options, size, default_options());
 }
 
 kvq_status kvq_codebook_trainer_create(kvq_context* context, const kvq_codebook_trainer_options* options,
-                                       kvq_codebook_trainer** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+                                       kvq_codebook_trainer** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
-    require_struct(options, "options");
-    require(out, "out");
-    *out = make_owned<kvq_codebook_trainer>(context->allocator, *context, checked(*options)).release();
+    const kvq_codebook_trainer_options chosen = read_struct(options, default_options(), "options");
+    require(result, "result");
+    *result = make_owned<kvq_codebook_trainer>(context->allocator, *context, checked(chosen)).release();
   });
 }
 
@@ -81,7 +84,7 @@ kvq_status kvq_codebook_trainer_resume(kvq_codebook_trainer* trainer, const kvq_
   return guarded(error, [&] {
     require(trainer, "trainer");
     require(codebook, "codebook");
-    if (&codebook->allocator != &trainer->allocator) fail(KVQ_E_ARGUMENT, "codebook belongs to another context");
+    if (&*codebook->context != &*trainer->context) fail(KVQ_E_ARGUMENT, "codebook belongs to another context");
     trainer->resume(*codebook->shared);
   });
 }
@@ -108,18 +111,16 @@ kvq_status kvq_codebook_trainer_run(kvq_codebook_trainer* trainer, int32_t layer
   });
 }
 
-kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* trainer, kvq_codebook** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* trainer, kvq_codebook** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(trainer, "trainer");
-    require(out, "out");
-    Allocator& allocator = trainer->allocator;
+    require(result, "result");
+    Allocator& allocator = trainer->context->allocator;
     auto codebook =
         std::allocate_shared<const ModelCodebook>(StlAllocator<ModelCodebook>(allocator), trainer->result());
-    *out = make_owned<kvq_codebook>(allocator, allocator, std::move(codebook)).release();
+    *result = make_owned<kvq_codebook>(allocator, *trainer->context, std::move(codebook)).release();
   });
 }
 
-void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer) {
-  if (trainer != nullptr) destroy(trainer, trainer->allocator);
-}
+void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer) { destroy(trainer); }

@@ -21,6 +21,12 @@ void require_both_or_none(Allocate allocate, const char* allocate_name, Free fre
        allocate == nullptr ? allocate_name : free_name, allocate == nullptr ? free_name : allocate_name);
 }
 
+kvq_context_options default_options() {
+  kvq_context_options options{};
+  options.n_threads = 1;
+  return options;
+}
+
 void check_options(const kvq_context_options& options) {
   require_range(options.device, KVQ_DEVICE_CPU, KVQ_DEVICE_CUDA, "options->device");
   if (options.parallel_for == nullptr) require_range(options.n_threads, 1, kMaxThreads, "options->n_threads");
@@ -51,66 +57,79 @@ Owned<Backend> make_backend(const kvq_context_options& options, Allocator& alloc
 
 kvq_context::kvq_context(const kvq_context_options& options, const AllocatorHooks& hooks)
     : allocator(hooks, options.max_bytes, sizeof(kvq_context)),
-      parallel(options.parallel_for != nullptr ? 1 : options.n_threads, options.parallel_for,
-               options.parallel_for_user),
-      backend(make_backend(options, allocator, parallel)),
       device(options.device),
       log_hook(options.log),
-      log_user(options.log_user) {}
+      log_user(options.log_user),
+      released(options.released),
+      released_user(options.released_user),
+      parallel(options.parallel_for != nullptr ? 1 : options.n_threads, options.parallel_for,
+               options.parallel_for_user),
+      backend(make_backend(options, allocator, parallel)) {}
 
-void kvq_context_options_init(kvq_context_options* options) {
-  if (options == nullptr) return;
-  *options = kvq_context_options{};
-  options->struct_size = sizeof(kvq_context_options);
-  options->n_threads = 1;
+void kvq_context::log(kvq_log_level level, const char* message) const noexcept {
+  if (log_hook == nullptr) return;
+  try {
+    log_hook(log_user, level, message);
+  } catch (...) {  // what cannot be told changes nothing
+  }
 }
 
-kvq_status kvq_context_create(const kvq_context_options* options, kvq_context** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+void kvq::api::release(kvq_context* context) noexcept {
+  if (!context->holders.drop()) return;
+  Allocator last(context->allocator.hooks(), 0);
+  const kvq_released_hook released = context->released;
+  void* const user = context->released_user;
+  context->~kvq_context();
+  last.release(context, sizeof(kvq_context), alignof(kvq_context));
+  try {
+    if (released != nullptr) released(user);
+  } catch (...) {  // nobody is left to tell
+  }
+}
+
+void kvq_context_options_init(kvq_context_options* options, size_t size) {
+  init_struct(options, size, default_options());
+}
+
+kvq_status kvq_context_create(const kvq_context_options* options, kvq_context** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
-    require(out, "out");
-    kvq_context_options chosen;
-    kvq_context_options_init(&chosen);
-    if (options != nullptr) {
-      require_struct(options, "options");
-      chosen = *options;
-    }
+    require(result, "result");
+    const kvq_context_options chosen = read_optional_struct(options, default_options(), "options");
     check_options(chosen);
     // The context holds its own allocator, so its own memory is asked for before that exists.
     const AllocatorHooks hooks = hooks_of(chosen);
     Allocator first(hooks, chosen.max_bytes);
     void* memory = first.allocate(sizeof(kvq_context), alignof(kvq_context));
     try {
-      *out = new (memory) kvq_context(chosen, hooks);
+      *result = new (memory) kvq_context(chosen, hooks);
     } catch (...) {
       first.release(memory, sizeof(kvq_context), alignof(kvq_context));
       throw;
     }
     char message[96];
     std::snprintf(message, sizeof(message), "kvq %s: backend %s, instruction set %s, %d threads", KVQ_VERSION_STRING,
-                  (*out)->backend->name(), (*out)->backend->isa(), (*out)->parallel.n_threads());
-    (*out)->log(KVQ_LOG_INFO, message);
+                  (*result)->backend->name(), (*result)->backend->isa(), (*result)->parallel.n_threads());
+    (*result)->log(KVQ_LOG_INFO, message);
   });
 }
 
 void kvq_context_destroy(kvq_context* context) {
-  if (context == nullptr) return;
-  Allocator last(context->allocator.hooks(), 0);
-  context->~kvq_context();
-  last.release(context, sizeof(kvq_context), alignof(kvq_context));
+  if (context != nullptr) release(context);
 }
 
 kvq_status kvq_context_describe(const kvq_context* context, kvq_context_info* info, kvq_error* error) {
   return guarded(error, [&] {
     require(context, "context");
-    require_struct(info, "info");
-    info->device = context->device;
-    info->n_threads = context->parallel.n_threads();
-    info->backend = context->backend->name();
-    info->isa = context->backend->isa();
-    info->bytes = context->allocator.bytes();
-    info->peak_bytes = context->allocator.peak_bytes();
-    info->max_bytes = context->allocator.limit();
+    kvq_context_info found{};
+    found.device = context->device;
+    found.n_threads = context->parallel.n_threads();
+    found.backend = context->backend->name();
+    found.isa = context->backend->isa();
+    found.bytes = context->allocator.bytes();
+    found.peak_bytes = context->allocator.peak_bytes();
+    found.max_bytes = context->allocator.limit();
+    write_struct(info, found, "info");
   });
 }
 

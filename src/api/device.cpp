@@ -9,10 +9,9 @@ kvq_status kvq_device_describe(kvq_device device, int32_t index, const char* plu
   return guarded(error, [&] {
     require_range(device, KVQ_DEVICE_CUDA, KVQ_DEVICE_CUDA, "device");
     require_range(index, 0, INT32_MAX, "index");
-    require_struct(info, "info");
+    require_struct(info, sizeof(uint32_t), "info");
     kvq_device_info found{};
     load_cuda_plugin(plugin).describe_device(index, found);
-    found.struct_size = info->struct_size;
-    *info = found;
+    write_struct(info, found, "info");
   });
 }

@@ -8,38 +8,97 @@
 #include "router/router.h"
 #include "weights/matrix.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 
 // The C handles are the internal objects themselves, under the names that kvq.h declares.
 
+namespace kvq::api {
+
+/// How many need an object: the caller until it destroys the handle, and everything that was made from it.
+class Holders {
+ public:
+  void add() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
+  /// Whether there is none any more.
+  bool drop() noexcept { return count_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
+ private:
+  std::atomic<uint32_t> count_{1};
+};
+
+/// One holder less; without any the object goes.
+void release(kvq_context* context) noexcept;
+void release(kvq_cache* cache) noexcept;
+
+/// What is not said about a cache.
+kvq_cache_options default_cache_options();
+
+/// Keeps what an object was made from alive.
+template <typename Handle>
+class Kept {
+ public:
+  explicit Kept(Handle& handle) noexcept : handle_(&handle) { handle_->holders.add(); }
+  Kept(const Kept& other) noexcept : Kept(*other.handle_) {}
+  Kept& operator=(const Kept&) = delete;
+  ~Kept() { release(handle_); }
+
+  Handle& operator*() const noexcept { return *handle_; }
+  Handle* operator->() const noexcept { return handle_; }
+
+ private:
+  Handle* handle_;
+};
+
+/// Destroy an object that lies in its context's memory, and the context if that was kept for it alone.
+template <typename Handle>
+void destroy(Handle* handle) noexcept {
+  if (handle == nullptr) return;
+  const auto context = handle->context;
+  Deleter<Handle>(context->allocator, sizeof(Handle), alignof(Handle))(handle);
+}
+
+}  // namespace kvq::api
+
 struct kvq_context {
   kvq_context(const kvq_context_options& options, const kvq::AllocatorHooks& hooks);
-  void log(kvq_log_level level, const char* message) const {
-    if (log_hook != nullptr) log_hook(log_user, level, message);
-  }
+  void log(kvq_log_level level, const char* message) const noexcept;
 
+  kvq::api::Holders holders;
   kvq::Allocator allocator;
-  kvq::Parallel parallel;
-  kvq::Owned<kvq::Backend> backend;
   kvq_device device;
   kvq_log_hook log_hook;
   void* log_user;
+  kvq_released_hook released;
+  void* released_user;
+  kvq::Parallel parallel;
+  kvq::Owned<kvq::Backend> backend;
 };
 
 struct kvq_policy : kvq::Policy {
-  kvq_policy(kvq::Allocator& source, kvq::Policy&& policy) : kvq::Policy(std::move(policy)), allocator(source) {}
-  kvq::Allocator& allocator;
+  kvq_policy(kvq_context& owner, kvq::Policy&& policy) : kvq::Policy(std::move(policy)), context(owner) {}
+
+  kvq::api::Kept<kvq_context> context;
 };
 
 struct kvq_cache : kvq::Cache {
-  kvq_cache(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
-            kvq::CacheTraining trained)
-      : kvq::Cache(context.allocator, *context.backend, options, policy, std::move(trained)) {}
+  kvq_cache(kvq_context& owner, const kvq_cache_options& options, const kvq_policy* policy, kvq::CacheTraining trained)
+      : kvq::Cache(owner.allocator, *owner.backend, options, policy, std::move(trained), sizeof(kvq_cache)),
+        context(owner) {}
+
+  kvq::api::Holders holders;
+  kvq::api::Kept<kvq_context> context;
 };
 
 struct kvq_sequence : kvq::Sequence {
-  using kvq::Sequence::Sequence;
+  template <typename... Arguments>
+  explicit kvq_sequence(kvq_cache& owner, const Arguments&... arguments) : kvq::Sequence(owner, arguments...) {
+    owner.holders.add();
+  }
+  /// Its memory is the cache's, which whoever destroys it keeps until that is given back.
+  ~kvq_sequence() { kvq::api::release(&owner()); }
+
+  kvq_cache& owner() const { return static_cast<kvq_cache&>(cache); }
 };
 
 namespace kvq::api {
@@ -47,7 +106,7 @@ namespace kvq::api {
 /// What was trained. Caches hold `shared` and what the backend made of it, which outlive the handle.
 template <typename Data>
 struct TrainedHandle {
-  TrainedHandle(Allocator& source, std::shared_ptr<const Data> data) : allocator(source), shared(std::move(data)) {}
+  TrainedHandle(kvq_context& owner, std::shared_ptr<const Data> data) : context(owner), shared(std::move(data)) {}
 
   /// One for all caches that exist at the same time; `make` makes it.
   template <typename Make>
@@ -58,7 +117,7 @@ struct TrainedHandle {
     return made;
   }
 
-  Allocator& allocator;
+  Kept<kvq_context> context;
   std::shared_ptr<const Data> shared;
   mutable std::mutex mutex;
   mutable std::weak_ptr<const Resident> last;
@@ -67,12 +126,6 @@ struct TrainedHandle {
 /// A sequence is one of its cache's.
 void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument);
 
-/// Destroy a handle that lies in `allocator`.
-template <typename Handle>
-void destroy(Handle* handle, Allocator& allocator) {
-  Deleter<Handle>(allocator, sizeof(Handle), alignof(Handle))(handle);
-}
-
 }  // namespace kvq::api
 
 struct kvq_codebook : kvq::api::TrainedHandle<kvq::ModelCodebook> {
@@ -80,7 +133,7 @@ struct kvq_codebook : kvq::api::TrainedHandle<kvq::ModelCodebook> {
 };
 
 struct kvq_router : kvq::api::TrainedHandle<kvq::ModelRouter> {
-  kvq_router(kvq::Allocator& source, std::shared_ptr<const kvq::ModelRouter> router);
+  kvq_router(kvq_context& owner, std::shared_ptr<const kvq::ModelRouter> router);
   kvq::String experts;  // their names
 };
 
@@ -88,11 +141,10 @@ struct kvq_router : kvq::api::TrainedHandle<kvq::ModelRouter> {
 struct qp_matrix {
   qp_matrix(kvq_context& owner, kvq::weights::Matrix&& matrix);
 
-  kvq_context& context;
+  kvq::api::Kept<kvq_context> context;
   kvq::weights::MatrixInfo info;
   kvq::Owned<kvq::Resident> resident;
 };
 
-// Usage counts these objects by the size of their base.
-static_assert(sizeof(kvq_cache) == sizeof(kvq::Cache));
+// Usage counts it by the size of its base.
 static_assert(sizeof(kvq_sequence) == sizeof(kvq::Sequence));

@@ -29,6 +29,16 @@ weights::Scheme require_scheme(const char* name) {
        Quoted(name).c_str());
 }
 
+qp_quantize_options default_options() {
+  qp_quantize_options options{};
+  options.dtype = KVQ_F32;
+  options.scheme = "nuq-4";
+  options.seed = 1;
+  options.rounding = QP_ROUNDING_LDLQ;
+  options.damping = 0.01;
+  return options;
+}
+
 weights::QuantizeOptions checked(const qp_quantize_options& options) {
   require_dtype(options.dtype, "options->dtype");
   require_range(options.rounding, QP_ROUNDING_LDLQ, QP_ROUNDING_NEAREST, "options->rounding");
@@ -49,7 +59,7 @@ qp_matrix* hand_out(kvq_context& context, weights::Matrix&& matrix) {
 
 /// The matrix in host memory; one that has to be read back goes to `copy`.
 const weights::Matrix& read(const qp_matrix& matrix, std::optional<weights::Matrix>& copy) {
-  const auto linear = matrix.context.backend->linear();
+  const auto linear = matrix.context->backend->linear();
   if (linear) return linear->read(*matrix.resident, copy);
   return static_cast<const HostMatrix&>(*matrix.resident).matrix;
 }
@@ -60,7 +70,7 @@ void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
   const qp_matrix* rotated = nullptr;
   for (int32_t i = 0; i < n; ++i) {
     const qp_matrix& each = *matrices[i];
-    if (&each.context != &first.context) fail(KVQ_E_MISMATCH, "matrices[%d] and matrices[0] are of two contexts", i);
+    if (&*each.context != &*first.context) fail(KVQ_E_MISMATCH, "matrices[%d] and matrices[0] are of two contexts", i);
     if (each.info.in != first.info.in) {
       fail(KVQ_E_MISMATCH, "matrices[%d] has %d inputs, matrices[0] has %d", i, each.info.in, first.info.in);
     }
@@ -103,34 +113,28 @@ double qp_scheme_bits(const char* name) {
   return scheme.has_value() ? scheme->bits() : 0.0;
 }
 
-void qp_quantize_options_init(qp_quantize_options* options) {
-  if (options == nullptr) return;
-  *options = {};
-  options->struct_size = sizeof(*options);
-  options->dtype = KVQ_F32;
-  options->scheme = "nuq-4";
-  options->seed = 1;
-  options->rounding = QP_ROUNDING_LDLQ;
-  options->damping = 0.01;
+void qp_quantize_options_init(qp_quantize_options* options, size_t size) {
+  init_struct(options, size, default_options());
 }
 
-kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options, const void* w, int64_t out, int64_t in,
-                       qp_matrix** matrix, kvq_error* error) {
-  if (matrix != nullptr) *matrix = nullptr;
+kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options, const void* w, int64_t rows,
+                       int64_t columns, qp_matrix** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
-    require_struct(options, "options");
+    const qp_quantize_options chosen = read_struct(options, default_options(), "options");
     require(w, "w");
-    require(matrix, "matrix");
-    const weights::QuantizeOptions quantizing = checked(*options);
-    require_range(out, 1, weights::kMostRows, "out");
-    require_range(in, weights::kInputMultiple, weights::kMostColumns, "in");
-    if (in % weights::kInputMultiple != 0) {
-      fail(KVQ_E_ARGUMENT, "in is %lld, must be a multiple of %d", static_cast<long long>(in), weights::kInputMultiple);
+    require(result, "result");
+    const weights::QuantizeOptions quantizing = checked(chosen);
+    require_range(rows, 1, weights::kMostRows, "rows");
+    require_range(columns, weights::kInputMultiple, weights::kMostColumns, "columns");
+    if (columns % weights::kInputMultiple != 0) {
+      fail(KVQ_E_ARGUMENT, "columns is %lld, must be a multiple of %d", static_cast<long long>(columns),
+           weights::kInputMultiple);
     }
-    *matrix = hand_out(*context, weights::quantize(context->allocator, context->parallel, quantizing, w, options->dtype,
-                                                   static_cast<int32_t>(out), static_cast<int32_t>(in),
-                                                   {options->progress, options->progress_user}));
+    *result = hand_out(*context, weights::quantize(context->allocator, context->parallel, quantizing, w, chosen.dtype,
+                                                   static_cast<int32_t>(rows), static_cast<int32_t>(columns),
+                                                   {chosen.progress, chosen.progress_user}));
   });
 }
 
@@ -168,7 +172,7 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
       require(y[i], "y");
     }
     require_shared_inputs(matrices, n);
-    kvq_context& context = matrices[0]->context;
+    kvq_context& context = *matrices[0]->context;
     Linear& linear = context.backend->linear().require();
     std::array<const Resident*, kMostSharedMatrices> residents;
     std::transform(matrices, matrices + n, residents.begin(),
@@ -185,16 +189,17 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
 kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq_error* error) {
   return guarded(error, [&] {
     require(matrix, "matrix");
-    require_struct(info, "info");
-    const weights::MatrixInfo& found = matrix->info;
-    info->has_bias = found.has_bias ? 1 : 0;
-    info->out = found.out;
-    info->in = found.in;
-    info->bytes = found.bytes;
-    info->bits = found.bits;
-    info->error = found.error;
-    info->proxy_error = found.proxy_error;
-    info->scheme = qp_scheme_name(weights::index_of(found.scheme));
+    const weights::MatrixInfo& of = matrix->info;
+    qp_matrix_info found{};
+    found.has_bias = of.has_bias ? 1 : 0;
+    found.rows = of.out;
+    found.columns = of.in;
+    found.bytes = of.bytes;
+    found.bits = of.bits;
+    found.error = of.error;
+    found.proxy_error = of.proxy_error;
+    found.scheme = qp_scheme_name(weights::index_of(of.scheme));
+    write_struct(info, found, "info");
   });
 }
 
@@ -213,10 +218,10 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
         fail(KVQ_E_ARGUMENT, "the name '%s' occurs twice", Quoted(names[i]).c_str());
       }
     }
-    io::SafetensorsWriter file(matrices[0]->context.allocator);
+    io::SafetensorsWriter file(matrices[0]->context->allocator);
     io::begin_matrix_file(file);
     Vector<std::optional<weights::Matrix>> copies(  // until the file has been written
-        static_cast<size_t>(n), StlAllocator<std::optional<weights::Matrix>>(matrices[0]->context.allocator));
+        static_cast<size_t>(n), StlAllocator<std::optional<weights::Matrix>>(matrices[0]->context->allocator));
     for (int32_t i = 0; i < n; ++i) {
       io::add_matrix(file, names[i], read(*matrices[i], copies[static_cast<size_t>(i)]));
     }
@@ -225,19 +230,17 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
   });
 }
 
-kvq_status qp_matrix_load(kvq_context* context, const void* buffer, size_t size, const char* name, qp_matrix** matrix,
+kvq_status qp_matrix_load(kvq_context* context, const void* buffer, size_t size, const char* name, qp_matrix** result,
                           kvq_error* error) {
-  if (matrix != nullptr) *matrix = nullptr;
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
     require(buffer, "buffer");
     require(name, "name");
-    require(matrix, "matrix");
-    *matrix =
+    require(result, "result");
+    *result =
         hand_out(*context, io::read_matrix(context->allocator, {static_cast<const std::byte*>(buffer), size}, name));
   });
 }
 
-void qp_matrix_destroy(qp_matrix* matrix) {
-  if (matrix != nullptr) destroy(matrix, matrix->context.allocator);
-}
+void qp_matrix_destroy(qp_matrix* matrix) { destroy(matrix); }

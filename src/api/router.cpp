@@ -12,7 +12,6 @@ namespace {
 kvq_router_info describe(const kvq_router& handle) {
   const ModelRouter& router = *handle.shared;
   kvq_router_info info{};
-  info.struct_size = sizeof(info);
   info.n_layers = router.shape.n_layers;
   info.kv_heads = router.shape.kv_heads;
   info.head_dim = router.shape.head_dim;
@@ -21,7 +20,7 @@ kvq_router_info describe(const kvq_router& handle) {
   info.groups = router.shape.groups();
   info.n_experts = router.shape.n_experts;
   info.method = static_cast<kvq_router_method>(router.method);
-  info.lambda = router.lambda;
+  info.loss_weight = router.lambda;
   info.mean_bits = router.mean_bits;
   info.tolerance = router.tolerance;
   info.accuracy = router.accuracy;
@@ -37,7 +36,6 @@ kvq_router_info describe(const kvq_router& handle) {
 kvq_router_group_info describe_group(const ModelRouter& router, int32_t index) {
   const GroupRouter& group = router.groups[static_cast<size_t>(index)];
   kvq_router_group_info info{};
-  info.struct_size = sizeof(info);
   info.first_layer = index * router.shape.sharing;
   info.last_layer = info.first_layer + layers_of_group(router.shape, index) - 1;
   info.mean_bits = mean_bits(router, group);
@@ -48,11 +46,12 @@ kvq_router_group_info describe_group(const ModelRouter& router, int32_t index) {
 
 }  // namespace
 
-kvq_router::kvq_router(Allocator& source, std::shared_ptr<const ModelRouter> router)
-    : TrainedHandle(source, std::move(router)), experts(io::experts_text(source, shared->experts)) {}
+kvq_router::kvq_router(kvq_context& owner, std::shared_ptr<const ModelRouter> router)
+    : TrainedHandle(owner, std::move(router)), experts(io::experts_text(owner.allocator, shared->experts)) {}
 
-kvq_status kvq_router_load(kvq_context* context, const void* buffer, size_t size, kvq_router** out, kvq_error* error) {
-  return load_trained(context, buffer, size, out, error, io::read_router);
+kvq_status kvq_router_load(kvq_context* context, const void* buffer, size_t size, kvq_router** result,
+                           kvq_error* error) {
+  return load_trained(context, buffer, size, result, error, io::read_router);
 }
 
 kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capacity, size_t* size, kvq_error* error) {
@@ -62,8 +61,7 @@ kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capaci
 kvq_status kvq_router_describe(const kvq_router* router, kvq_router_info* info, kvq_error* error) {
   return guarded(error, [&] {
     require(router, "router");
-    require_struct(info, "info");
-    *info = describe(*router);
+    write_struct(info, describe(*router), "info");
   });
 }
 
@@ -72,11 +70,8 @@ kvq_status kvq_router_describe_group(const kvq_router* router, int32_t group, kv
   return guarded(error, [&] {
     require(router, "router");
     require_range(group, 0, router->shared->shape.groups() - 1, "group");
-    require_struct(info, "info");
-    *info = describe_group(*router->shared, group);
+    write_struct(info, describe_group(*router->shared, group), "info");
   });
 }
 
-void kvq_router_destroy(kvq_router* router) {
-  if (router != nullptr) destroy(router, router->allocator);
-}
+void kvq_router_destroy(kvq_router* router) { destroy(router); }

@@ -9,18 +9,28 @@ using namespace kvq;
 using namespace kvq::api;
 
 struct kvq_router_trainer : RouterTrainer {
-  kvq_router_trainer(kvq_context& context, const kvq_cache_options& cache, const Policy& policy,
+  kvq_router_trainer(kvq_context& owner, const kvq_cache_options& cache, const Policy& policy,
                      const CacheTraining& training, const RouterTrainerOptions& options)
-      : RouterTrainer(context.allocator, context.parallel, *context.backend, cache, policy, training, options),
-        allocator(context.allocator) {}
+      : RouterTrainer(owner.allocator, owner.parallel, *owner.backend, cache, policy, training, options),
+        context(owner) {}
 
-  Allocator& allocator;
+  Kept<kvq_context> context;
 };
 
 namespace {
 
 constexpr int32_t kMaxSharing = 65536;
 constexpr int32_t kMaxEpochs = 10000;
+
+kvq_router_trainer_options default_options() {
+  kvq_router_trainer_options options{};
+  options.method = KVQ_ROUTER_LABEL;
+  options.sharing = 3;
+  options.loss_weight = 0.5;
+  options.learning_rate = 3e-4;
+  options.seed = 1;
+  return options;
+}
 
 void require_within(double value, double low, double high, const char* argument) {
   if (value >= low && value <= high) return;
@@ -31,7 +41,7 @@ RouterTrainerOptions checked(const kvq_router_trainer_options& options) {
   require_range(options.method, KVQ_ROUTER_LABEL, KVQ_ROUTER_PAPER, "options->method");
   require_range(options.sharing, 1, kMaxSharing, "options->sharing");
   require_range(options.epochs, 0, kMaxEpochs, "options->epochs");
-  require_within(options.lambda, 0.0, 1.0, "options->lambda");
+  require_within(options.loss_weight, 0.0, 1.0, "options->loss_weight");
   if (!(options.learning_rate > 0.0 && options.learning_rate <= 1.0)) {
     fail(KVQ_E_ARGUMENT, "options->learning_rate is %g, must be above 0 and at most 1", options.learning_rate);
   }
@@ -40,7 +50,7 @@ RouterTrainerOptions checked(const kvq_router_trainer_options& options) {
   result.sharing = options.sharing;
   result.epochs = options.epochs;
   result.mean_bits = options.mean_bits;
-  result.lambda = options.lambda;
+  result.lambda = options.loss_weight;
   result.learning_rate = options.learning_rate;
   result.seed = options.seed;
   result.max_bytes = options.max_bytes;
@@ -53,12 +63,12 @@ RouterTrainerOptions checked(const kvq_router_trainer_options& options) {
 CacheTraining check_experts(kvq_context& context, const kvq_cache_options& cache, const kvq_policy& policy) {
   CacheTraining training;
   for (const FormatPair& expert : policy.experts) {
-    kvq_policy stored(context.allocator, Policy(context.allocator));
+    kvq_policy stored(context, Policy(context.allocator));
     stored.keys = expert.keys;
     stored.values = expert.values;
     kvq_cache* made = nullptr;
     kvq_error error;
-    kvq_error_init(&error);
+    kvq_error_init(&error, sizeof(error));
     const kvq_status status = kvq_cache_create(&context, &cache, &stored, &made, &error);
     if (status != KVQ_OK) fail(status, "cache with expert %s: %s", format_pair_name(expert).c_str(), error.message);
     if (made->training.pages != nullptr) training = made->training;
@@ -69,34 +79,26 @@ CacheTraining check_experts(kvq_context& context, const kvq_cache_options& cache
 
 }  // namespace
 
-void kvq_router_trainer_options_init(kvq_router_trainer_options* options) {
-  if (options == nullptr) return;
-  *options = kvq_router_trainer_options{};
-  options->struct_size = sizeof(kvq_router_trainer_options);
-  options->method = KVQ_ROUTER_LABEL;
-  options->sharing = 3;
-  options->lambda = 0.5;
-  options->learning_rate = 3e-4;
-  options->seed = 1;
+void kvq_router_trainer_options_init(kvq_router_trainer_options* options, size_t size) {
+  init_struct(options, size, default_options());
 }
 
 kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cache_options* cache, const kvq_policy* policy,
-                                     const kvq_router_trainer_options* options, kvq_router_trainer** out,
+                                     const kvq_router_trainer_options* options, kvq_router_trainer** result,
                                      kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
-    require_struct(cache, "cache");
+    const kvq_cache_options shape = read_struct(cache, default_cache_options(), "cache");
     require(policy, "policy");
-    require_struct(options, "options");
-    require(out, "out");
+    const RouterTrainerOptions how = checked(read_struct(options, default_options(), "options"));
+    require(result, "result");
     if (context->device != KVQ_DEVICE_CPU) {
       fail(KVQ_E_UNSUPPORTED, "context computes on %s: routers are trained on the CPU", context->backend->name());
     }
     if (policy->experts.empty()) fail(KVQ_E_ARGUMENT, "policy has no router with experts");
-    const RouterTrainerOptions how = checked(*options);
-    const CacheTraining training = check_experts(*context, *cache, *policy);
-    *out = make_owned<kvq_router_trainer>(context->allocator, *context, *cache, *policy, training, how).release();
+    const CacheTraining training = check_experts(*context, shape, *policy);
+    *result = make_owned<kvq_router_trainer>(context->allocator, *context, shape, *policy, training, how).release();
   });
 }
 
@@ -125,15 +127,14 @@ kvq_status kvq_router_trainer_run(kvq_router_trainer* trainer, double loss, kvq_
   });
 }
 
-kvq_status kvq_router_trainer_result(const kvq_router_trainer* trainer, kvq_router** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+kvq_status kvq_router_trainer_result(const kvq_router_trainer* trainer, kvq_router** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(trainer, "trainer");
-    require(out, "out");
-    *out = make_owned<kvq_router>(trainer->allocator, trainer->allocator, trainer->result()).release();
+    require(result, "result");
+    kvq_context& context = *trainer->context;
+    *result = make_owned<kvq_router>(context.allocator, context, trainer->result()).release();
   });
 }
 
-void kvq_router_trainer_destroy(kvq_router_trainer* trainer) {
-  if (trainer != nullptr) destroy(trainer, trainer->allocator);
-}
+void kvq_router_trainer_destroy(kvq_router_trainer* trainer) { destroy(trainer); }

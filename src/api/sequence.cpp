@@ -15,23 +15,24 @@ void kvq::api::require_owner(const kvq_cache* cache, const kvq_sequence* sequenc
   if (&sequence->cache != cache) fail(KVQ_E_ARGUMENT, "%s belongs to another cache", argument);
 }
 
-kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(cache, "cache");
-    require(out, "out");
-    *out = checked_new(*cache, nullptr, [&] { return make_owned<kvq_sequence>(cache->allocator, *cache); }).release();
+    require(result, "result");
+    *result =
+        checked_new(*cache, nullptr, [&] { return make_owned<kvq_sequence>(cache->allocator, *cache); }).release();
   });
 }
 
-kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_sequence** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_sequence** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require_owner(cache, parent, "parent");
     follow_replays(*parent);
-    require(out, "out");
+    require(result, "result");
     const auto fork = [&] { return make_owned<kvq_sequence>(cache->allocator, *cache, *parent); };
-    *out = checked_new(*cache, parent, fork).release();
+    *result = checked_new(*cache, parent, fork).release();
   });
 }
 
@@ -45,16 +46,22 @@ kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32
 }
 
 void kvq_sequence_destroy(kvq_sequence* sequence) {
-  if (sequence != nullptr) destroy(sequence, sequence->cache.allocator);
+  if (sequence == nullptr) return;
+  const Kept<kvq_cache> cache(sequence->owner());
+  Deleter<kvq_sequence>(cache->allocator, sizeof(kvq_sequence), alignof(kvq_sequence))(sequence);
 }
 
-kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int32_t* out, kvq_error* error) {
+kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence) {
+  return sequence != nullptr ? &sequence->owner() : nullptr;
+}
+
+kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int32_t* length, kvq_error* error) {
   return guarded(error, [&] {
     require(sequence, "sequence");
-    require(out, "out");
+    require(length, "length");
     require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
     follow_replays(*sequence);
-    *out = sequence->length(layer);
+    *length = sequence->length(layer);
   });
 }
 
@@ -67,13 +74,25 @@ kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_
   });
 }
 
-kvq_status kvq_sequence_room(const kvq_sequence* sequence, int32_t layer, int32_t* out, kvq_error* error) {
+kvq_status kvq_sequence_room(const kvq_sequence* sequence, int32_t layer, int32_t* room, kvq_error* error) {
   return guarded(error, [&] {
     require(sequence, "sequence");
-    require(out, "out");
+    require(room, "room");
     require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
     follow_replays(*sequence);
-    *out = sequence->state(layer, 0, 0).room;
+    *room = sequence->state(layer, 0, 0).room;
+  });
+}
+
+kvq_status kvq_sequence_slots(const kvq_sequence* sequence, int32_t layer, int32_t kv_head, int32_t* slots,
+                              kvq_error* error) {
+  return guarded(error, [&] {
+    require(sequence, "sequence");
+    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
+    require_range(kv_head, 0, sequence->cache.kv_heads - 1, "kv_head");
+    require(slots, "slots");
+    follow_replays(*sequence);
+    *slots = sequence->slots(layer, kv_head);
   });
 }
 
@@ -83,32 +102,29 @@ kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, voi
     require_owner(cache, sequence, "sequence");
     follow_replays(*sequence);
     require(size, "size");
-    *size = io::snapshot_size(*sequence);
-    if (buffer == nullptr) return;
-    if (capacity < *size) fail(KVQ_E_ARGUMENT, "capacity is %zu, the snapshot needs %zu bytes", capacity, *size);
-    io::write_snapshot(*sequence, {static_cast<std::byte*>(buffer), *size});
+    hand_over(io::snapshot_size(*sequence), buffer, capacity, *size,
+              [&](std::span<std::byte> bytes) { io::write_snapshot(*sequence, bytes); });
   });
 }
 
-kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** out, kvq_error* error) {
-  if (out != nullptr) *out = nullptr;
+kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** result,
+                             kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(cache, "cache");
     require(buffer, "buffer");
-    require(out, "out");
+    require(result, "result");
     const auto load = [&] {
       auto sequence = make_owned<kvq_sequence>(cache->allocator, *cache);
       io::read_snapshot({static_cast<const std::byte*>(buffer), size}, *sequence);
       return sequence;
     };
-    *out = checked_new(*cache, nullptr, load).release();
+    *result = checked_new(*cache, nullptr, load).release();
   });
 }
 
-void kvq_compress_options_init(kvq_compress_options* options) {
-  if (options == nullptr) return;
-  *options = kvq_compress_options{};
-  options->struct_size = sizeof(kvq_compress_options);
+void kvq_compress_options_init(kvq_compress_options* options, size_t size) {
+  init_struct(options, size, kvq_compress_options{});
 }
 
 kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_compress_options* options,
@@ -116,12 +132,7 @@ kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_comp
   return guarded(error, [&] {
     require_owner(cache, sequence, "sequence");
     follow_replays(*sequence);
-    kvq_compress_options chosen;
-    kvq_compress_options_init(&chosen);
-    if (options != nullptr) {
-      require_struct(options, "options");
-      chosen = *options;
-    }
+    const kvq_compress_options chosen = read_optional_struct(options, kvq_compress_options{}, "options");
     if (chosen.budget < 0) fail(KVQ_E_ARGUMENT, "options->budget is %d, must not be negative", chosen.budget);
     const uint64_t before = usage(*sequence).total_bytes;
     const std::span kept{chosen.kept, chosen.kept != nullptr ? sequence->lists.size() : size_t{0}};

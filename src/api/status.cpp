@@ -36,11 +36,7 @@ kvq_status translate(kvq_error* error) noexcept {
 
 }  // namespace kvq::api
 
-void kvq_error_init(kvq_error* error) {
-  if (error == nullptr) return;
-  *error = kvq_error{};
-  error->struct_size = sizeof(kvq_error);
-}
+void kvq_error_init(kvq_error* error, size_t size) { kvq::api::init_struct(error, size, kvq_error{}); }
 
 const char* kvq_status_name(kvq_status status) {
   switch (status) {
@@ -66,6 +62,8 @@ const char* kvq_status_name(kvq_status status) {
       return "KVQ_E_INTERNAL";
     case KVQ_E_CANCELLED:
       return "KVQ_E_CANCELLED";
+    case KVQ_E_BUFFER_SIZE:
+      return "KVQ_E_BUFFER_SIZE";
     default:
       return "unknown status";
   }

@@ -64,9 +64,9 @@ AttendBatch AttendRequest::run() {
   batch.q = batch_.q;
   batch.q_dtype = batch_.q_dtype;
   batch.q_strides = {batch_.q_token_stride, batch_.q_head_stride};
-  batch.out = batch_.out;
-  batch.out_dtype = batch_.out_dtype;
-  batch.out_strides = {batch_.out_token_stride, batch_.out_head_stride};
+  batch.out = batch_.output;
+  batch.out_dtype = batch_.output_dtype;
+  batch.out_strides = {batch_.output_token_stride, batch_.output_head_stride};
   batch.lse = batch_.lse;
   batch.sinks = batch_.sinks;
   batch.softcap = batch_.logit_softcap;

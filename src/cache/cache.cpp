@@ -24,7 +24,7 @@ void set_rope(const kvq_cache_options& options, Rope& rope) {
 }  // namespace
 
 Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
-             CacheTraining training_)
+             CacheTraining training_, size_t object_bytes)
     : n_layers(options.n_layers),
       q_heads(options.q_heads),
       kv_heads(options.kv_heads),
@@ -37,7 +37,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       votes(policy != nullptr ? policy->votes : Votes::kLayer),
       training(std::move(training_)),
       backend(backend_),
-      allocator(context, options.max_bytes, "cache", sizeof(Cache)),
+      allocator(context, options.max_bytes, "cache", object_bytes),
       page_allocator(allocator, 0, "cache"),
       work_allocator(allocator, 0, "cache"),
       rope(allocator),

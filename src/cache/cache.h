@@ -26,8 +26,9 @@ struct CacheTraining {
 /// What every sequence of a cache shares: shapes, page formats, memory accounts and work space.
 class Cache {
  public:
+  /// `object_bytes`: of this, or of the object that it is a part of.
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
-        CacheTraining training);
+        CacheTraining training, size_t object_bytes = sizeof(Cache));
 
   struct Layer {
     std::span<const PageFormat* const> formats;  // of sealed pages: one, or those that a router chooses among

@@ -177,11 +177,50 @@ int32_t Parallel::n_threads() const {
   return threads != nullptr ? static_cast<int32_t>(threads->participants()) : 1;
 }
 
-void Parallel::run_raw(int32_t n, kvq_parallel_body body, void* argument) {
-  if (hook_ != nullptr && n > 0) {
-    hook_(user_, n, body, argument);
-    return;
+namespace {
+
+/// A loop that the host runs. Each call of its body takes the next index, whichever it is called for, so that nothing
+/// is done twice and what the host leaves out can be done afterwards.
+struct HookedLoop {
+  int32_t n;
+  kvq_parallel_body body;
+  void* argument;
+  std::atomic<int32_t> next{0};
+  std::atomic<int32_t> undone{n};
+
+  /// Returns whether there was an index left.
+  bool step() {
+    // Bounded: a host that calls on and on does not wrap it around.
+    int32_t index = next.load(std::memory_order_relaxed);
+    do {
+      if (index >= n) return false;
+    } while (!next.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
+    body(argument, index);
+    if (undone.fetch_sub(1, std::memory_order_acq_rel) == 1) undone.notify_all();
+    return true;
   }
+};
+
+}  // namespace
+
+void Parallel::run_hooked(int32_t n, kvq_parallel_body body, void* argument) {
+  HookedLoop loop{.n = n, .body = body, .argument = argument};
+  try {
+    // Whatever it answers: what counts is what has been done.
+    hook_(
+        user_, n, [](void* of, int32_t) { static_cast<HookedLoop*>(of)->step(); }, &loop);
+  } catch (...) {  // has left out what is left now
+  }
+  while (loop.step()) {
+  }
+  for (int32_t left = loop.undone.load(std::memory_order_acquire); left != 0;
+       left = loop.undone.load(std::memory_order_acquire)) {
+    loop.undone.wait(left, std::memory_order_acquire);
+  }
+}
+
+void Parallel::run_raw(int32_t n, kvq_parallel_body body, void* argument) {
+  if (hook_ != nullptr && n > 0) return run_hooked(n, body, argument);
   Pool* threads = n > 1 ? pool() : nullptr;
   if (threads != nullptr) return threads->run(n, body, argument);
   for (int32_t i = 0; i < n; ++i) body(argument, i);

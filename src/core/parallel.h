@@ -42,6 +42,7 @@ class Parallel {
   class Pool;
 
   void run_raw(int32_t n, kvq_parallel_body body, void* argument);
+  void run_hooked(int32_t n, kvq_parallel_body body, void* argument);
   /// Null where there is none: with a hook, with a single thread, and in a process forked from the pool's.
   Pool* pool() const;
 

@@ -33,7 +33,7 @@ std::string_view header_of(std::span<const std::byte> bytes) {
 }
 
 kvq_dtype read_dtype(std::string_view spelling, const Quoted& tensor) {
-  for (const kvq_dtype known : {KVQ_F32, KVQ_F16, KVQ_BF16, kU8}) {
+  for (const kvq_dtype known : {kvq_dtype{KVQ_F32}, kvq_dtype{KVQ_F16}, kvq_dtype{KVQ_BF16}, kU8}) {
     if (spelling == dtype_name(known)) return known;
   }
   fail(KVQ_E_FORMAT, "safetensors: tensor '%s': dtype is '%s', must be F32, F16, BF16 or U8", tensor.c_str(),

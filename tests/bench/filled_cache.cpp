@@ -27,11 +27,11 @@ void FilledCache::append(int32_t n, const std::vector<float>& tokens) {
 void FilledCache::attend() {
   const kvq_sequence* const sequence = sequence_.get();
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.q = random_tensor(kQueryScalars).data();
-  batch.out = out_.data();
+  batch.output = out_.data();
   kvq_test::attend(cache_.get(), 0, batch);
 }
 

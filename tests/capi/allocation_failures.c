@@ -19,7 +19,7 @@ static void context_create(void) {
     kvq_context* context = (kvq_context*)&unused_place;
     kvq_status status;
     memset(&memory, 0, sizeof memory);
-    kvq_context_options_init(&options);
+    kvq_context_options_init(&options, sizeof(options));
     options.n_threads = 3;
     options.allocate = tracker_allocate;
     options.free = tracker_free;
@@ -105,7 +105,7 @@ static kvq_status append_to_all(scene* s) {
   sequences[0] = s->plain;
   sequences[1] = s->parent;
   sequences[2] = s->child;
-  kvq_append_batch_init(&batch);
+  kvq_append_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 3;
   batch.sequences = sequences;
   batch.token_counts = counts;
@@ -122,12 +122,12 @@ static kvq_status attend_many(scene* s) {
   kvq_attend_batch batch;
   sequences[0] = s->plain;
   sequences[1] = s->child;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 2;
   batch.sequences = sequences;
   batch.query_counts = counts;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   return kvq_attend(s->f.cache, 0, &batch, err);
 }
 

@@ -16,7 +16,7 @@ static float v[kMostTokens * kTokenScalars];
 
 static kvq_append_batch all_sequences(void) {
   kvq_append_batch batch;
-  kvq_append_batch_init(&batch);
+  kvq_append_batch_init(&batch, sizeof(batch));
   batch.n_sequences = kSequences;
   batch.sequences = sequences;
   batch.k = k;
@@ -37,12 +37,12 @@ static void refuse(const kvq_append_batch* batch, int32_t layer, const char* men
 static void defaults(void) {
   kvq_append_batch batch;
   memset(&batch, 0x77, sizeof batch);
-  kvq_append_batch_init(&batch);
+  kvq_append_batch_init(&batch, sizeof(batch));
   CHECK(batch.struct_size == sizeof batch);
   CHECK(batch.n_sequences == 0 && batch.sequences == NULL && batch.token_counts == NULL && batch.positions == NULL);
   CHECK(batch.k == NULL && batch.v == NULL && batch.dtype == KVQ_F32 && batch.reserved == 0);
   CHECK(batch.k_token_stride == 0 && batch.k_head_stride == 0 && batch.v_token_stride == 0 && batch.v_head_stride == 0);
-  kvq_append_batch_init(NULL);
+  kvq_append_batch_init(NULL, 0);
 }
 
 static void bad_batches(void) {
@@ -58,7 +58,7 @@ static void bad_batches(void) {
   refuse(&batch, kLayers, "layer");
 #define BAD(change, mention) batch = all_sequences(), change, refuse(&batch, 0, mention)
   BAD(batch.struct_size = 0, "struct_size");
-  BAD(batch.struct_size = sizeof batch + 8, "struct_size");
+  BAD(batch.struct_size = sizeof batch - 8, "struct_size");
   BAD(batch.n_sequences = 0, "n_sequences");
   BAD(batch.n_sequences = -2, "n_sequences");
   BAD(batch.sequences = NULL, "sequences");

@@ -16,27 +16,27 @@ static float out[kRows * kQueryScalars];
 
 static kvq_attend_batch one_query(const kvq_sequence* const* sequences) {
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 1;
   batch.sequences = sequences;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   return batch;
 }
 
 static void defaults(void) {
   kvq_attend_batch batch;
   memset(&batch, 0x77, sizeof batch);
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   CHECK(batch.struct_size == sizeof batch);
   CHECK(batch.sequences == NULL && batch.query_counts == NULL && batch.query_positions == NULL);
-  CHECK(batch.q == NULL && batch.out == NULL);
-  CHECK(batch.q_dtype == KVQ_F32 && batch.out_dtype == KVQ_F32);
+  CHECK(batch.q == NULL && batch.output == NULL);
+  CHECK(batch.q_dtype == KVQ_F32 && batch.output_dtype == KVQ_F32);
   CHECK(batch.sliding_window == 0 && batch.logit_softcap == 0.0f);
   CHECK(batch.q_token_stride == 0 && batch.q_head_stride == 0);
-  CHECK(batch.out_token_stride == 0 && batch.out_head_stride == 0);
+  CHECK(batch.output_token_stride == 0 && batch.output_head_stride == 0);
   CHECK(batch.lse == NULL && batch.sinks == NULL);
-  kvq_attend_batch_init(NULL);
+  kvq_attend_batch_init(NULL, 0);
 }
 
 /* Refused, and the output is untouched. */
@@ -74,19 +74,19 @@ static void bad_batches(void) {
   sequences[1] = NULL;
   batch = one_query(sequences), batch.n_sequences = 2, refuse(&batch, 0, "sequences");
   batch = one_query(sequences), batch.q = NULL, refuse(&batch, 0, "q");
-  batch = one_query(sequences), batch.out = NULL, refuse(&batch, 0, "out");
+  batch = one_query(sequences), batch.output = NULL, refuse(&batch, 0, "output");
   batch = one_query(sequences), batch.q_dtype = 3, refuse(&batch, 0, "q_dtype");
   batch = one_query(sequences), batch.q_dtype = -1, refuse(&batch, 0, "q_dtype");
-  batch = one_query(sequences), batch.out_dtype = 99, refuse(&batch, 0, "out_dtype");
+  batch = one_query(sequences), batch.output_dtype = 99, refuse(&batch, 0, "output_dtype");
   ALSO_MENTIONS("99");
   batch = one_query(sequences), batch.sliding_window = -1, refuse(&batch, 0, "sliding_window");
   batch = one_query(sequences), batch.logit_softcap = -30.0f, refuse(&batch, 0, "logit_softcap");
   batch = one_query(sequences), batch.logit_softcap = (float)NAN, refuse(&batch, 0, "logit_softcap");
   batch = one_query(sequences), batch.logit_softcap = (float)INFINITY, refuse(&batch, 0, "logit_softcap");
-  batch = one_query(sequences), batch.out = q;
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_attend(f.cache, 0, &batch, err)); /* overlaps q */
-  batch.out = q + 1;
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_attend(f.cache, 0, &batch, err));
+  batch = one_query(sequences), batch.output = q;
+  REFUSED(KVQ_E_ARGUMENT, "output", kvq_attend(f.cache, 0, &batch, err)); /* overlaps q */
+  batch.output = q + 1;
+  REFUSED(KVQ_E_ARGUMENT, "output", kvq_attend(f.cache, 0, &batch, err));
 }
 
 static void bad_strides(void) {
@@ -99,30 +99,30 @@ static void bad_strides(void) {
   STRIDES(q_token_stride, -1, "q_token_stride");
   ALSO_MENTIONS("-1");
   STRIDES(q_head_stride, -kHeadDim, "q_head_stride");
-  STRIDES(out_token_stride, INT64_MIN, "out_token_stride");
-  STRIDES(out_head_stride, -3, "out_head_stride");
+  STRIDES(output_token_stride, INT64_MIN, "output_token_stride");
+  STRIDES(output_head_stride, -3, "output_head_stride");
   /* Offsets of the last row, in bytes. */
   STRIDES(q_token_stride, INT64_MAX, "q_token_stride");
   STRIDES(q_token_stride, INT64_MAX / 8, "q_token_stride");
   STRIDES(q_head_stride, INT64_MAX / 8, "q_head_stride");
-  STRIDES(out_token_stride, INT64_MAX / 8, "out_token_stride");
-  STRIDES(out_head_stride, INT64_MAX / 8, "out_head_stride");
+  STRIDES(output_token_stride, INT64_MAX / 8, "output_token_stride");
+  STRIDES(output_head_stride, INT64_MAX / 8, "output_head_stride");
   /* Rows that overlap, of one query's heads, of neighbouring queries, and of both. */
-  STRIDES(out_head_stride, kHeadDim - 1, "out_head_stride");
-  STRIDES(out_token_stride, kQueryScalars - 1, "out_token_stride");
-  STRIDES(out_token_stride, kHeadDim, "out_token_stride");
-  STRIDES(out_head_stride, kHeadDim + 1, "out_head_stride");
+  STRIDES(output_head_stride, kHeadDim - 1, "output_head_stride");
+  STRIDES(output_token_stride, kQueryScalars - 1, "output_token_stride");
+  STRIDES(output_token_stride, kHeadDim, "output_token_stride");
+  STRIDES(output_head_stride, kHeadDim + 1, "output_head_stride");
 #undef STRIDES
   batch = one_query(sequences), batch.query_counts = counts;
-  batch.out_token_stride = kHeadDim;
-  batch.out_head_stride = 3 * kHeadDim - 1;
-  refuse(&batch, 0, "out_head_stride");
+  batch.output_token_stride = kHeadDim;
+  batch.output_head_stride = 3 * kHeadDim - 1;
+  refuse(&batch, 0, "output_head_stride");
   /* q reaches further than a dense one would. */
   batch = one_query(sequences), batch.query_counts = counts;
   batch.q_token_stride = 2 * kQueryScalars;
-  batch.out = q + 4 * kQueryScalars;
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_attend(f.cache, 0, &batch, err));
-  batch.out = q + 5 * kQueryScalars;
+  batch.output = q + 4 * kQueryScalars;
+  REFUSED(KVQ_E_ARGUMENT, "output", kvq_attend(f.cache, 0, &batch, err));
+  batch.output = q + 5 * kQueryScalars;
   ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
 }
 
@@ -141,13 +141,13 @@ static void good_strides(void) {
   batch = one_query(sequences), batch.query_counts = counts;
   ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
   memcpy(dense, out, sizeof dense);
-  batch.out_token_stride = kHeadDim + 3;
-  batch.out_head_stride = 3 * (kHeadDim + 3) + 5;
+  batch.output_token_stride = kHeadDim + 3;
+  batch.output_head_stride = 3 * (kHeadDim + 3) + 5;
   for (i = 0; i < kRows * kQueryScalars; ++i) out[i] = 77.0f;
   ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
   for (query = 0; query < 3; ++query) {
     for (head = 0; head < kQHeads; ++head) {
-      float* row = out + query * batch.out_token_stride + head * batch.out_head_stride;
+      float* row = out + query * batch.output_token_stride + head * batch.output_head_stride;
       if (memcmp(row, dense + (query * kQHeads + head) * kHeadDim, kHeadDim * sizeof *out) != 0) same = 0;
       for (c = 0; c < kHeadDim; ++c) row[c] = 77.0f;
     }
@@ -158,7 +158,7 @@ static void good_strides(void) {
   }
   CHECK(i == kRows * kQueryScalars); /* nothing between the rows */
   batch = one_query(sequences);
-  batch.q_token_stride = batch.out_token_stride = 1;
+  batch.q_token_stride = batch.output_token_stride = 1;
   ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
 }
 

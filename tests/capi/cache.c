@@ -25,7 +25,7 @@ static void accept(const kvq_cache_options* options) {
 static void defaults(void) {
   kvq_cache_options options;
   memset(&options, 0x77, sizeof options);
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   CHECK(options.struct_size == sizeof options);
   CHECK(options.n_layers == 0 && options.q_heads == 0 && options.kv_heads == 0 && options.head_dim == 0);
   CHECK(options.rope == KVQ_ROPE_HALF);
@@ -37,7 +37,7 @@ static void defaults(void) {
   CHECK(options.max_bytes == 0);
   CHECK(options.model_id == 0);
   refuse(&options, NULL); /* the four sizes must be set */
-  kvq_cache_options_init(NULL);
+  kvq_cache_options_init(NULL, 0);
   kvq_cache_destroy(NULL);
 }
 
@@ -47,7 +47,7 @@ static void bad_pointers_and_sizes_of_structs(void) {
   REFUSED(KVQ_E_ARGUMENT, "context", kvq_cache_create(NULL, &options, NULL, &cache, err));
   CHECK(cache == NULL);
   refuse(NULL, "options");
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_cache_create(context, &options, NULL, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_cache_create(context, &options, NULL, NULL, err));
   options.struct_size = 0;
   refuse(&options, "struct_size");
   options.struct_size = sizeof options - 8;
@@ -153,7 +153,7 @@ static void enormous_shapes_meet_the_limit(void) {
   kvq_context* limited = NULL;
   kvq_cache* cache = (kvq_cache*)&unused_place;
   kvq_status status;
-  kvq_context_options_init(&context_options);
+  kvq_context_options_init(&context_options, sizeof(context_options));
   context_options.max_bytes = (uint64_t)1 << 20;
   ACCEPTED(kvq_context_create(&context_options, &limited, err));
   options.n_layers = 65536;

@@ -20,7 +20,7 @@ void check(int condition, const char* file, int line, const char* what) {
 }
 
 void spoil_last_error(void) {
-  kvq_error_init(&last_error);
+  kvq_error_init(&last_error, sizeof(last_error));
   last_error.code = 12345;
   last_error.backend_code = 12345;
   strcpy(last_error.message, "left over from an earlier call");

@@ -107,7 +107,7 @@ static void described(void) {
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_codebook_describe_layer(codebook, 0, &layer, err));
   REFUSED(KVQ_E_ARGUMENT, "codebook", kvq_codebook_describe(NULL, &info, err));
   REFUSED(KVQ_E_ARGUMENT, "info", kvq_codebook_describe(codebook, NULL, err));
-  info.struct_size = sizeof info + 1;
+  info.struct_size = 3;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_codebook_describe(codebook, &info, err));
   kvq_codebook_destroy(codebook);
   kvq_codebook_destroy(NULL);
@@ -131,7 +131,7 @@ static void saved(void) {
   CHECK(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
   /* Too small a buffer says how large it must be and is left alone. */
   memset(second.data, 0x77, second.size);
-  REFUSED(KVQ_E_ARGUMENT, "capacity", kvq_codebook_save(codebook, second.data, second.size - 1, &size, err));
+  REFUSED(KVQ_E_BUFFER_SIZE, "capacity", kvq_codebook_save(codebook, second.data, second.size - 1, &size, err));
   CHECK(size == second.size && second.data[0] == 0x77 && second.data[second.size - 1] == 0x77);
   REFUSED(KVQ_E_ARGUMENT, "codebook", kvq_codebook_save(NULL, second.data, second.size, &size, err));
   REFUSED(KVQ_E_ARGUMENT, "size", kvq_codebook_save(codebook, second.data, second.size, NULL, err));
@@ -153,7 +153,7 @@ static void refused_files(void) {
   REFUSED(KVQ_E_ARGUMENT, "context", kvq_codebook_load(NULL, file.data, file.size, &codebook, err));
   CHECK(codebook == NULL);
   REFUSED(KVQ_E_ARGUMENT, "buffer", kvq_codebook_load(f.context, NULL, file.size, &codebook, err));
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_codebook_load(f.context, file.data, file.size, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_codebook_load(f.context, file.data, file.size, NULL, err));
   codebook = (kvq_codebook*)&unused_place;
   REFUSED(KVQ_E_FORMAT, "bytes", kvq_codebook_load(f.context, file.data, file.size - 1, &codebook, err));
   CHECK(codebook == NULL);

@@ -59,7 +59,7 @@ static void refused_options(void) {
   REFUSED(KVQ_E_ARGUMENT, "context", kvq_codebook_trainer_create(NULL, &options, &trainer, err));
   CHECK(trainer == NULL);
   REFUSED(KVQ_E_ARGUMENT, "options", kvq_codebook_trainer_create(f.context, NULL, &trainer, err));
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_codebook_trainer_create(f.context, &options, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_codebook_trainer_create(f.context, &options, NULL, err));
 #define BAD(field, value, mention)                                                                     \
   do {                                                                                                 \
     options = small_codebook_options();                                                                \
@@ -102,7 +102,7 @@ static void refused_options(void) {
   options.value_bits = 0;
   REFUSED(KVQ_E_ARGUMENT, "key_stages", kvq_codebook_trainer_create(f.context, &options, &trainer, err));
   kvq_codebook_trainer_destroy(NULL);
-  kvq_codebook_trainer_options_init(NULL);
+  kvq_codebook_trainer_options_init(NULL, 0);
   fixture_close(&f);
 }
 
@@ -131,7 +131,7 @@ static void refused_calls(void) {
   REFUSED(KVQ_E_STATE, "layer", kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err)); /* nothing has been added */
   REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_codebook_trainer_run(NULL, 0, NULL, NULL, err));
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_codebook_trainer_run(trainer, kLayers, NULL, NULL, err));
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_codebook_trainer_result(trainer, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_codebook_trainer_result(trainer, NULL, err));
   REFUSED(KVQ_E_ARGUMENT, "codebook", kvq_codebook_trainer_resume(trainer, NULL, err));
   codebook = (kvq_codebook*)&unused_place;
   REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_codebook_trainer_result(NULL, &codebook, err));

@@ -16,12 +16,12 @@ static kvq_status attend_all(kvq_cache* cache, const kvq_sequence* sequence, int
   kvq_attend_batch batch;
   int32_t layer;
   fill_tensor(q, sizeof q / sizeof q[0], 99);
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.query_counts = &n;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   for (layer = 0; layer < kLayers; ++layer) {
     const kvq_status status = kvq_attend(cache, layer, &batch, err);
     if (status != KVQ_OK) return status;
@@ -43,7 +43,7 @@ static void arguments(void) {
   kvq_sequence* sequence;
   kvq_sequence* empty;
   saved_state before;
-  kvq_compress_options_init(NULL);
+  kvq_compress_options_init(NULL, 0);
   fixture_open(&f, kSnap, 0, 0);
   fixture_open(&other, "int4", 0, 0);
   sequence = observed_sequence(f.cache, 100);
@@ -51,10 +51,10 @@ static void arguments(void) {
   REFUSED(KVQ_E_ARGUMENT, "cache", kvq_compress(NULL, sequence, NULL, err));
   REFUSED(KVQ_E_ARGUMENT, "sequence", kvq_compress(f.cache, NULL, NULL, err));
   REFUSED(KVQ_E_ARGUMENT, "sequence", kvq_compress(other.cache, sequence, NULL, err));
-  kvq_compress_options_init(&options);
+  kvq_compress_options_init(&options, sizeof(options));
   options.struct_size = 7;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_compress(f.cache, sequence, &options, err));
-  kvq_compress_options_init(&options);
+  kvq_compress_options_init(&options, sizeof(options));
   options.budget = -1;
   REFUSED(KVQ_E_ARGUMENT, "options->budget", kvq_compress(f.cache, sequence, &options, err));
   ALSO_MENTIONS("-1");
@@ -96,7 +96,7 @@ static void nothing_observed(void) {
 
   ACCEPTED(attend_all(f.cache, sequence, 5));
   ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
-  kvq_compress_options_init(&options);
+  kvq_compress_options_init(&options, sizeof(options));
   options.budget = 33;
   REFUSED(KVQ_E_STATE, "no query", kvq_compress(f.cache, sequence, &options, err));
   snapshot = save_sequence(f.cache, sequence);
@@ -144,7 +144,7 @@ static void too_few_observed(const char* policy, int keeps_mass) {
   kvq_sequence_destroy(longer);
   ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
   /* What came unseen is unseen after it. */
-  kvq_compress_options_init(&options);
+  kvq_compress_options_init(&options, sizeof(options));
   options.budget = 35;
   grow(f.cache, sequence, 1);
   REFUSED(KVQ_E_STATE, keeps_mass ? "33 tokens" : "no query", kvq_compress(f.cache, sequence, &options, err));
@@ -182,12 +182,12 @@ static void attend_to_hot(kvq_cache* cache, const kvq_sequence* sequence, int32_
   int32_t layer;
   size_t i;
   for (i = 0; i < sizeof q / sizeof q[0]; ++i) q[i] = 4.0f;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.query_counts = &n;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   for (layer = 0; layer < kLayers; ++layer) ACCEPTED(kvq_attend(cache, layer, &batch, err));
 }
 
@@ -221,12 +221,12 @@ static kvq_status attend_batch_of_three(kvq_cache* cache, const kvq_sequence* a,
   sequences[0] = sequences[2] = a;
   sequences[1] = b;
   fill_tensor(q, sizeof q / sizeof q[0], 7);
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 3;
   batch.sequences = sequences;
   batch.query_counts = counts;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   return kvq_attend(cache, 0, &batch, err);
 }
 
@@ -306,7 +306,7 @@ static void short_prompts(void) {
     size_t list;
     grow(f.cache, sequence, lengths[i]);
     before = take_state(f.cache, sequence);
-    kvq_compress_options_init(&options);
+    kvq_compress_options_init(&options, sizeof(options));
     options.kept = kept;
     options.bytes_freed = &freed;
     ACCEPTED(kvq_compress(f.cache, sequence, &options, err));
@@ -335,7 +335,7 @@ static void reports(const char* policy) {
   fixture_open(&f, policy, 0, 0);
   sequence = observed_sequence(f.cache, 400);
   live = f.memory.live_bytes;
-  kvq_compress_options_init(&options);
+  kvq_compress_options_init(&options, sizeof(options));
   options.kept = kept;
   options.bytes_freed = &freed;
   ACCEPTED(kvq_compress(f.cache, sequence, &options, err));

@@ -16,7 +16,7 @@ static void instruction_sets(void) {
     kvq_context_info info;
     CHECK(kvq_cpu_isa_name(i) != NULL && kvq_cpu_isa_name(i)[0] != '\0');
     for (j = 0; j < i; ++j) CHECK(strcmp(kvq_cpu_isa_name(i), kvq_cpu_isa_name(j)) != 0);
-    kvq_context_options_init(&options);
+    kvq_context_options_init(&options, sizeof(options));
     options.cpu_isa = kvq_cpu_isa_name(i);
     ACCEPTED(kvq_context_create(&options, &context, err));
     memset(&info, 0, sizeof info);
@@ -37,7 +37,7 @@ static void defaults(void) {
   kvq_context* context = NULL;
   kvq_context_info info;
   memset(&options, 0x77, sizeof options);
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   CHECK(options.struct_size == sizeof options);
   CHECK(options.device == KVQ_DEVICE_CPU);
   CHECK(options.n_threads == 1);
@@ -50,7 +50,7 @@ static void defaults(void) {
   CHECK(options.device_index == 0 && options.reserved2 == 0);
   CHECK(options.plugin == NULL && options.stream == NULL);
   CHECK(options.device_allocate == NULL && options.device_free == NULL && options.device_allocator_user == NULL);
-  kvq_context_options_init(NULL);
+  kvq_context_options_init(NULL, 0);
 
   ACCEPTED(kvq_context_create(NULL, &context, err));
   memset(&info, 0x77, sizeof info);
@@ -68,7 +68,7 @@ static void defaults(void) {
   REFUSED(KVQ_E_ARGUMENT, "info", kvq_context_describe(context, NULL, err));
   info.struct_size = 0;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_context_describe(context, &info, err));
-  info.struct_size = sizeof info - 1;
+  info.struct_size = 3;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_context_describe(context, &info, err));
   info.struct_size = UINT32_MAX;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_context_describe(context, &info, err));
@@ -88,7 +88,7 @@ static void refuse(const kvq_context_options* options, kvq_status status, const 
 
 static kvq_context_options good_options(void) {
   kvq_context_options options;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   return options;
 }
 
@@ -96,7 +96,7 @@ static void bad_options(void) {
   kvq_context_options options;
   tracker memory;
   memset(&memory, 0, sizeof memory);
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_context_create(NULL, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_context_create(NULL, NULL, err));
 
   options = good_options(), options.struct_size = 0;
   refuse(&options, KVQ_E_ARGUMENT, "struct_size");

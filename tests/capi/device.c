@@ -19,7 +19,7 @@ static kvq_device_info empty_info(void) {
 
 static kvq_context_options cuda_options(const char* plugin) {
   kvq_context_options options;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.device = KVQ_DEVICE_CUDA;
   options.plugin = plugin;
   return options;
@@ -88,7 +88,7 @@ static void describe_arguments(void) {
   REFUSED(KVQ_E_ARGUMENT, "info", kvq_device_describe(KVQ_DEVICE_CUDA, 0, kPretend, NULL, err));
   info.struct_size = 0;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_device_describe(KVQ_DEVICE_CUDA, 0, kPretend, &info, err));
-  info.struct_size = sizeof info + 8;
+  info.struct_size = 2;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_device_describe(KVQ_DEVICE_CUDA, 0, kPretend, &info, err));
 }
 
@@ -198,7 +198,7 @@ static void out_of_memory(void) {
 static void fields_of_cpu_contexts(void) {
   kvq_context_options options;
   kvq_context* context = NULL;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.device_index = -5;
   options.plugin = "/nowhere/libkvq_cuda.so";
   options.stream = &options;

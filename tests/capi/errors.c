@@ -19,7 +19,8 @@ static void status_names(void) {
   CHECK(strcmp(kvq_status_name(KVQ_E_INTERNAL), "KVQ_E_INTERNAL") == 0);
   CHECK(strcmp(kvq_status_name(KVQ_E_CANCELLED), "KVQ_E_CANCELLED") == 0);
   CHECK(strcmp(kvq_status_name(1), "unknown status") == 0);
-  CHECK(strcmp(kvq_status_name(-11), "unknown status") == 0);
+  CHECK(strcmp(kvq_status_name(KVQ_E_BUFFER_SIZE), "KVQ_E_BUFFER_SIZE") == 0);
+  CHECK(strcmp(kvq_status_name(-12), "unknown status") == 0);
   CHECK(strcmp(kvq_status_name(INT32_MIN), "unknown status") == 0);
   CHECK(strcmp(kvq_status_name(INT32_MAX), "unknown status") == 0);
 }
@@ -37,12 +38,12 @@ static void versions(void) {
 static void error_init(void) {
   kvq_error error;
   memset(&error, 0x77, sizeof error);
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   CHECK(error.struct_size == sizeof error);
   CHECK(error.code == KVQ_OK);
   CHECK(error.backend_code == 0);
   CHECK(error.message[0] == '\0');
-  kvq_error_init(NULL);
+  kvq_error_init(NULL, 0);
 }
 
 /* An error object of another size, with bytes behind it that do not belong to it. */
@@ -93,7 +94,7 @@ static void long_values_fit(void) {
   kvq_context* context = NULL;
   memset(name, 'x', sizeof name);
   name[sizeof name - 1] = '\0';
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.cpu_isa = name;
   REFUSED(KVQ_E_UNSUPPORTED, "cpu_isa", kvq_context_create(&options, &context, err));
   CHECK(strstr(last_error.message, "xxxxxxxx") != NULL);
@@ -109,14 +110,14 @@ static void names_are_readable(void) {
   kvq_context* context = NULL;
   kvq_policy* policy = NULL;
   qp_matrix* matrix = NULL;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.cpu_isa = "\x1b]0;caf\xc3\xa9\x07";
   REFUSED(KVQ_E_UNSUPPORTED, "cpu_isa", kvq_context_create(&options, &context, err));
   CHECK(strstr(last_error.message, "\"\\x1b]0;caf\xc3\xa9\\x07\"") != NULL);
   ACCEPTED(kvq_context_create(NULL, &context, err));
   REFUSED(KVQ_E_FORMAT, "unknown", kvq_policy_load(context, yaml, strlen(yaml), &policy, err));
   CHECK(strstr(last_error.message, "\"k\\x1b[31m\\x07\"") != NULL);
-  qp_quantize_options_init(&quantizing);
+  qp_quantize_options_init(&quantizing, sizeof(quantizing));
   quantizing.scheme = "nuq\xff\n\xe2\x82";
   REFUSED(KVQ_E_ARGUMENT, "scheme", qp_quantize(context, &quantizing, weights, 1, 64, &matrix, err));
   CHECK(strstr(last_error.message, "\"nuq\\xff\\x0a\"") != NULL);

@@ -50,7 +50,7 @@ void tracker_free(void* user, void* pointer, size_t bytes, size_t alignment) {
 
 kvq_cache_options small_cache_options(void) {
   kvq_cache_options options;
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = kLayers;
   options.q_heads = kQHeads;
   options.kv_heads = kKvHeads;
@@ -61,7 +61,7 @@ kvq_cache_options small_cache_options(void) {
 
 kvq_codebook_trainer_options small_trainer_options(void) {
   kvq_codebook_trainer_options options;
-  kvq_codebook_trainer_options_init(&options);
+  kvq_codebook_trainer_options_init(&options, sizeof(options));
   options.n_layers = kLayers;
   options.kv_heads = kKvHeads;
   options.head_dim = kHeadDim;
@@ -85,7 +85,7 @@ void fixture_open(fixture* f, const char* policy_text, uint64_t context_bytes, u
   kvq_cache_options cache_options = small_cache_options();
   kvq_policy* policy = NULL;
   memset(f, 0, sizeof *f);
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.allocate = tracker_allocate;
   options.free = tracker_free;
   options.allocator_user = &f->memory;
@@ -157,12 +157,12 @@ void grow(kvq_cache* cache, kvq_sequence* sequence, int32_t n) {
 kvq_status attend_last(kvq_cache* cache, const kvq_sequence* sequence, float out[kQHeads * kHeadDim]) {
   float q[kQHeads * kHeadDim];
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   fill_tensor(q, kQHeads * kHeadDim, 99);
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   return kvq_attend(cache, 0, &batch, err);
 }
 

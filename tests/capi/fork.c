@@ -21,7 +21,7 @@ typedef struct model {
 static int model_open(model* m) {
   kvq_context_options options;
   const kvq_cache_options cache = small_cache_options();
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.n_threads = 3;
   return kvq_context_create(&options, &m->context, NULL) == KVQ_OK &&
          kvq_cache_create(m->context, &cache, NULL, &m->cache, NULL) == KVQ_OK &&

@@ -8,7 +8,8 @@
 
 enum { kCalls = 3, kQueries = 5, kOut = 2 * kQueries * kQHeads * kHeadDim };
 
-typedef enum order { kForwards, kBackwards, kOddFirst } order;
+/* kHalf and kNone leave the rest to the library; kTwice calls the body more often than asked. */
+typedef enum order { kForwards, kBackwards, kOddFirst, kHalf, kNone, kTwice } order;
 
 typedef struct loop_log {
   order how;
@@ -16,7 +17,7 @@ typedef struct loop_log {
   int n_iterations;
 } loop_log;
 
-static void run_loop(void* user, int32_t n, kvq_parallel_body body, void* argument) {
+static int32_t run_loop(void* user, int32_t n, kvq_parallel_body body, void* argument) {
   loop_log* log = (loop_log*)user;
   int32_t i;
   ++log->n_loops;
@@ -33,7 +34,16 @@ static void run_loop(void* user, int32_t n, kvq_parallel_body body, void* argume
       for (i = 1; i < n; i += 2) body(argument, i);
       for (i = 0; i < n; i += 2) body(argument, i);
       break;
+    case kHalf:
+      for (i = 0; i < n / 2; ++i) body(argument, i);
+      return 7;
+    case kNone:
+      return -1;
+    case kTwice:
+      for (i = 0; i < 2 * n; ++i) body(argument, i % n);
+      break;
   }
+  return 0;
 }
 
 /* Two long sequences, then attention over both; results and snapshot go to the caller. */
@@ -55,12 +65,12 @@ static blob run_model(kvq_context* context, float out[kOut]) {
   list[0] = sequences[0];
   list[1] = sequences[1];
   fill_tensor(q, kOut, 11);
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 2;
   batch.sequences = list;
   batch.query_counts = counts;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   ACCEPTED(kvq_attend(cache, 0, &batch, err));
   snapshot = save_sequence(cache, sequences[0]);
   kvq_sequence_destroy(sequences[1]);
@@ -73,7 +83,7 @@ static blob run_model(kvq_context* context, float out[kOut]) {
 static void parallel_loop(void) {
   static float expected[kOut];
   static float out[kOut];
-  const order orders[] = {kForwards, kBackwards, kOddFirst};
+  const order orders[] = {kForwards, kBackwards, kOddFirst, kHalf, kNone, kTwice};
   kvq_context* context = NULL;
   blob snapshot;
   size_t i;
@@ -86,7 +96,7 @@ static void parallel_loop(void) {
     loop_log log = {kForwards, 0, 0};
     blob again;
     log.how = orders[i];
-    kvq_context_options_init(&options);
+    kvq_context_options_init(&options, sizeof(options));
     options.n_threads = 0; /* ignored */
     options.parallel_for = run_loop;
     options.parallel_for_user = &log;
@@ -123,7 +133,7 @@ static void log_messages(void) {
   snapshot = run_model(context, expected);
   blob_free(&snapshot);
   kvq_context_destroy(context);
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.log = check_message_of_log;
   options.log_user = &n_messages;
   ACCEPTED(kvq_context_create(&options, &context, err));

@@ -13,7 +13,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_error, backend_code, 8);
   OFFSET(kvq_error, message, 12);
 
-  CHECK(sizeof(kvq_context_options) == 136);
+  CHECK(sizeof(kvq_context_options) == 152);
   OFFSET(kvq_context_options, struct_size, 0);
   OFFSET(kvq_context_options, device, 4);
   OFFSET(kvq_context_options, n_threads, 8);
@@ -34,6 +34,8 @@ static void lp64_offsets(void) {
   OFFSET(kvq_context_options, device_allocate, 112);
   OFFSET(kvq_context_options, device_free, 120);
   OFFSET(kvq_context_options, device_allocator_user, 128);
+  OFFSET(kvq_context_options, released, 136);
+  OFFSET(kvq_context_options, released_user, 144);
 
   CHECK(sizeof(kvq_context_info) == 56);
   OFFSET(kvq_context_info, struct_size, 0);
@@ -59,12 +61,6 @@ static void lp64_offsets(void) {
   OFFSET(kvq_policy_info, eviction_budget, 4);
   OFFSET(kvq_policy_info, eviction_window, 8);
   OFFSET(kvq_policy_info, reserved, 12);
-
-  CHECK(sizeof(kvq_compress_options) == 24);
-  OFFSET(kvq_compress_options, struct_size, 0);
-  OFFSET(kvq_compress_options, budget, 4);
-  OFFSET(kvq_compress_options, kept, 8);
-  OFFSET(kvq_compress_options, bytes_freed, 16);
 
   CHECK(sizeof(kvq_codebook_info) == 120);
   OFFSET(kvq_codebook_info, struct_size, 0);
@@ -97,6 +93,154 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_layer_info, value_error, 24);
   OFFSET(kvq_codebook_layer_info, key_stage_errors, 32);
 
+  CHECK(sizeof(kvq_router_info) == 120);
+  OFFSET(kvq_router_info, struct_size, 0);
+  OFFSET(kvq_router_info, n_layers, 4);
+  OFFSET(kvq_router_info, kv_heads, 8);
+  OFFSET(kvq_router_info, head_dim, 12);
+  OFFSET(kvq_router_info, rope, 16);
+  OFFSET(kvq_router_info, sharing, 20);
+  OFFSET(kvq_router_info, groups, 24);
+  OFFSET(kvq_router_info, n_experts, 28);
+  OFFSET(kvq_router_info, method, 32);
+  OFFSET(kvq_router_info, reserved, 36);
+  OFFSET(kvq_router_info, loss_weight, 40);
+  OFFSET(kvq_router_info, mean_bits, 48);
+  OFFSET(kvq_router_info, tolerance, 56);
+  OFFSET(kvq_router_info, accuracy, 64);
+  OFFSET(kvq_router_info, tokens, 72);
+  OFFSET(kvq_router_info, seed, 80);
+  OFFSET(kvq_router_info, model_id, 88);
+  OFFSET(kvq_router_info, bytes, 96);
+  OFFSET(kvq_router_info, experts, 104);
+  OFFSET(kvq_router_info, note, 112);
+
+  CHECK(sizeof(kvq_router_group_info) == 96);
+  OFFSET(kvq_router_group_info, struct_size, 0);
+  OFFSET(kvq_router_group_info, first_layer, 4);
+  OFFSET(kvq_router_group_info, last_layer, 8);
+  OFFSET(kvq_router_group_info, reserved, 12);
+  OFFSET(kvq_router_group_info, mean_bits, 16);
+  OFFSET(kvq_router_group_info, accuracy, 24);
+  OFFSET(kvq_router_group_info, shares, 32);
+
+  CHECK(sizeof(kvq_cache_options) == 80);
+  OFFSET(kvq_cache_options, struct_size, 0);
+  OFFSET(kvq_cache_options, n_layers, 4);
+  OFFSET(kvq_cache_options, q_heads, 8);
+  OFFSET(kvq_cache_options, kv_heads, 12);
+  OFFSET(kvq_cache_options, head_dim, 16);
+  OFFSET(kvq_cache_options, rope, 20);
+  OFFSET(kvq_cache_options, rotary_dim, 24);
+  OFFSET(kvq_cache_options, rope_base, 28);
+  OFFSET(kvq_cache_options, inv_freq, 32);
+  OFFSET(kvq_cache_options, scale, 40);
+  OFFSET(kvq_cache_options, reserved, 44);
+  OFFSET(kvq_cache_options, max_bytes, 48);
+  OFFSET(kvq_cache_options, model_id, 56);
+  OFFSET(kvq_cache_options, codebook, 64);
+  OFFSET(kvq_cache_options, router, 72);
+
+  CHECK(sizeof(kvq_cache_info) == 64);
+  OFFSET(kvq_cache_info, struct_size, 0);
+  OFFSET(kvq_cache_info, n_layers, 4);
+  OFFSET(kvq_cache_info, q_heads, 8);
+  OFFSET(kvq_cache_info, kv_heads, 12);
+  OFFSET(kvq_cache_info, head_dim, 16);
+  OFFSET(kvq_cache_info, rope, 20);
+  OFFSET(kvq_cache_info, rotary_dim, 24);
+  OFFSET(kvq_cache_info, scale, 28);
+  OFFSET(kvq_cache_info, sink, 32);
+  OFFSET(kvq_cache_info, recent, 36);
+  OFFSET(kvq_cache_info, eviction_budget, 40);
+  OFFSET(kvq_cache_info, eviction_window, 44);
+  OFFSET(kvq_cache_info, max_bytes, 48);
+  OFFSET(kvq_cache_info, model_id, 56);
+
+  CHECK(sizeof(kvq_layer_info) == 264);
+  OFFSET(kvq_layer_info, struct_size, 0);
+  OFFSET(kvq_layer_info, n_formats, 4);
+  OFFSET(kvq_layer_info, formats, 8);
+
+  CHECK(sizeof(kvq_append_batch) == 88);
+  OFFSET(kvq_append_batch, struct_size, 0);
+  OFFSET(kvq_append_batch, n_sequences, 4);
+  OFFSET(kvq_append_batch, sequences, 8);
+  OFFSET(kvq_append_batch, token_counts, 16);
+  OFFSET(kvq_append_batch, positions, 24);
+  OFFSET(kvq_append_batch, k, 32);
+  OFFSET(kvq_append_batch, v, 40);
+  OFFSET(kvq_append_batch, dtype, 48);
+  OFFSET(kvq_append_batch, reserved, 52);
+  OFFSET(kvq_append_batch, k_token_stride, 56);
+  OFFSET(kvq_append_batch, k_head_stride, 64);
+  OFFSET(kvq_append_batch, v_token_stride, 72);
+  OFFSET(kvq_append_batch, v_head_stride, 80);
+
+  CHECK(sizeof(kvq_compress_options) == 24);
+  OFFSET(kvq_compress_options, struct_size, 0);
+  OFFSET(kvq_compress_options, budget, 4);
+  OFFSET(kvq_compress_options, kept, 8);
+  OFFSET(kvq_compress_options, bytes_freed, 16);
+
+  CHECK(sizeof(kvq_attend_batch) == 112);
+  OFFSET(kvq_attend_batch, struct_size, 0);
+  OFFSET(kvq_attend_batch, n_sequences, 4);
+  OFFSET(kvq_attend_batch, sequences, 8);
+  OFFSET(kvq_attend_batch, query_counts, 16);
+  OFFSET(kvq_attend_batch, query_positions, 24);
+  OFFSET(kvq_attend_batch, q, 32);
+  OFFSET(kvq_attend_batch, q_dtype, 40);
+  OFFSET(kvq_attend_batch, output_dtype, 44);
+  OFFSET(kvq_attend_batch, output, 48);
+  OFFSET(kvq_attend_batch, sliding_window, 56);
+  OFFSET(kvq_attend_batch, logit_softcap, 60);
+  OFFSET(kvq_attend_batch, q_token_stride, 64);
+  OFFSET(kvq_attend_batch, q_head_stride, 72);
+  OFFSET(kvq_attend_batch, output_token_stride, 80);
+  OFFSET(kvq_attend_batch, output_head_stride, 88);
+  OFFSET(kvq_attend_batch, lse, 96);
+  OFFSET(kvq_attend_batch, sinks, 104);
+
+  CHECK(sizeof(kvq_usage) == 96);
+  OFFSET(kvq_usage, struct_size, 0);
+  OFFSET(kvq_usage, reserved, 4);
+  OFFSET(kvq_usage, scalars, 8);
+  OFFSET(kvq_usage, sealed_bytes, 16);
+  OFFSET(kvq_usage, fp16_bytes, 24);
+  OFFSET(kvq_usage, metadata_bytes, 32);
+  OFFSET(kvq_usage, workspace_bytes, 40);
+  OFFSET(kvq_usage, total_bytes, 48);
+  OFFSET(kvq_usage, plain_fp16_bytes, 56);
+  OFFSET(kvq_usage, sealed_pages, 64);
+  OFFSET(kvq_usage, fp16_pages, 72);
+  OFFSET(kvq_usage, shared_pages, 80);
+  OFFSET(kvq_usage, bits_per_scalar, 88);
+
+  CHECK(sizeof(qp_quantize_options) == 72);
+  OFFSET(qp_quantize_options, struct_size, 0);
+  OFFSET(qp_quantize_options, dtype, 4);
+  OFFSET(qp_quantize_options, scheme, 8);
+  OFFSET(qp_quantize_options, seed, 16);
+  OFFSET(qp_quantize_options, hessian, 24);
+  OFFSET(qp_quantize_options, rounding, 32);
+  OFFSET(qp_quantize_options, reserved, 36);
+  OFFSET(qp_quantize_options, damping, 40);
+  OFFSET(qp_quantize_options, bias, 48);
+  OFFSET(qp_quantize_options, progress, 56);
+  OFFSET(qp_quantize_options, progress_user, 64);
+
+  CHECK(sizeof(qp_matrix_info) == 64);
+  OFFSET(qp_matrix_info, struct_size, 0);
+  OFFSET(qp_matrix_info, has_bias, 4);
+  OFFSET(qp_matrix_info, rows, 8);
+  OFFSET(qp_matrix_info, columns, 16);
+  OFFSET(qp_matrix_info, bytes, 24);
+  OFFSET(qp_matrix_info, bits, 32);
+  OFFSET(qp_matrix_info, error, 40);
+  OFFSET(qp_matrix_info, proxy_error, 48);
+  OFFSET(qp_matrix_info, scheme, 56);
+
   CHECK(sizeof(kvq_codebook_trainer_options) == 88);
   OFFSET(kvq_codebook_trainer_options, struct_size, 0);
   OFFSET(kvq_codebook_trainer_options, n_layers, 4);
@@ -117,138 +261,17 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);
   OFFSET(kvq_codebook_trainer_options, note, 80);
 
-  CHECK(sizeof(kvq_router_info) == 120);
-  OFFSET(kvq_router_info, struct_size, 0);
-  OFFSET(kvq_router_info, n_layers, 4);
-  OFFSET(kvq_router_info, kv_heads, 8);
-  OFFSET(kvq_router_info, head_dim, 12);
-  OFFSET(kvq_router_info, rope, 16);
-  OFFSET(kvq_router_info, sharing, 20);
-  OFFSET(kvq_router_info, groups, 24);
-  OFFSET(kvq_router_info, n_experts, 28);
-  OFFSET(kvq_router_info, method, 32);
-  OFFSET(kvq_router_info, reserved, 36);
-  OFFSET(kvq_router_info, lambda, 40);
-  OFFSET(kvq_router_info, mean_bits, 48);
-  OFFSET(kvq_router_info, tolerance, 56);
-  OFFSET(kvq_router_info, accuracy, 64);
-  OFFSET(kvq_router_info, tokens, 72);
-  OFFSET(kvq_router_info, seed, 80);
-  OFFSET(kvq_router_info, model_id, 88);
-  OFFSET(kvq_router_info, bytes, 96);
-  OFFSET(kvq_router_info, experts, 104);
-  OFFSET(kvq_router_info, note, 112);
-
-  CHECK(sizeof(kvq_router_group_info) == 96);
-  OFFSET(kvq_router_group_info, struct_size, 0);
-  OFFSET(kvq_router_group_info, first_layer, 4);
-  OFFSET(kvq_router_group_info, last_layer, 8);
-  OFFSET(kvq_router_group_info, reserved, 12);
-  OFFSET(kvq_router_group_info, mean_bits, 16);
-  OFFSET(kvq_router_group_info, accuracy, 24);
-  OFFSET(kvq_router_group_info, shares, 32);
-
-  CHECK(sizeof(qp_quantize_options) == 72);
-  OFFSET(qp_quantize_options, struct_size, 0);
-  OFFSET(qp_quantize_options, dtype, 4);
-  OFFSET(qp_quantize_options, scheme, 8);
-  OFFSET(qp_quantize_options, seed, 16);
-  OFFSET(qp_quantize_options, hessian, 24);
-  OFFSET(qp_quantize_options, rounding, 32);
-  OFFSET(qp_quantize_options, reserved, 36);
-  OFFSET(qp_quantize_options, damping, 40);
-  OFFSET(qp_quantize_options, bias, 48);
-  OFFSET(qp_quantize_options, progress, 56);
-  OFFSET(qp_quantize_options, progress_user, 64);
-
-  CHECK(sizeof(qp_matrix_info) == 64);
-  OFFSET(qp_matrix_info, struct_size, 0);
-  OFFSET(qp_matrix_info, has_bias, 4);
-  OFFSET(qp_matrix_info, out, 8);
-  OFFSET(qp_matrix_info, in, 16);
-  OFFSET(qp_matrix_info, bytes, 24);
-  OFFSET(qp_matrix_info, bits, 32);
-  OFFSET(qp_matrix_info, error, 40);
-  OFFSET(qp_matrix_info, proxy_error, 48);
-  OFFSET(qp_matrix_info, scheme, 56);
-
   CHECK(sizeof(kvq_router_trainer_options) == 64);
   OFFSET(kvq_router_trainer_options, struct_size, 0);
   OFFSET(kvq_router_trainer_options, method, 4);
   OFFSET(kvq_router_trainer_options, sharing, 8);
   OFFSET(kvq_router_trainer_options, epochs, 12);
   OFFSET(kvq_router_trainer_options, mean_bits, 16);
-  OFFSET(kvq_router_trainer_options, lambda, 24);
+  OFFSET(kvq_router_trainer_options, loss_weight, 24);
   OFFSET(kvq_router_trainer_options, learning_rate, 32);
   OFFSET(kvq_router_trainer_options, seed, 40);
   OFFSET(kvq_router_trainer_options, max_bytes, 48);
   OFFSET(kvq_router_trainer_options, note, 56);
-
-  CHECK(sizeof(kvq_cache_options) == 80);
-  OFFSET(kvq_cache_options, struct_size, 0);
-  OFFSET(kvq_cache_options, n_layers, 4);
-  OFFSET(kvq_cache_options, q_heads, 8);
-  OFFSET(kvq_cache_options, kv_heads, 12);
-  OFFSET(kvq_cache_options, head_dim, 16);
-  OFFSET(kvq_cache_options, rope, 20);
-  OFFSET(kvq_cache_options, rotary_dim, 24);
-  OFFSET(kvq_cache_options, rope_base, 28);
-  OFFSET(kvq_cache_options, inv_freq, 32);
-  OFFSET(kvq_cache_options, scale, 40);
-  OFFSET(kvq_cache_options, reserved, 44);
-  OFFSET(kvq_cache_options, max_bytes, 48);
-  OFFSET(kvq_cache_options, model_id, 56);
-  OFFSET(kvq_cache_options, codebook, 64);
-  OFFSET(kvq_cache_options, router, 72);
-
-  CHECK(sizeof(kvq_append_batch) == 88);
-  OFFSET(kvq_append_batch, struct_size, 0);
-  OFFSET(kvq_append_batch, n_sequences, 4);
-  OFFSET(kvq_append_batch, sequences, 8);
-  OFFSET(kvq_append_batch, token_counts, 16);
-  OFFSET(kvq_append_batch, positions, 24);
-  OFFSET(kvq_append_batch, k, 32);
-  OFFSET(kvq_append_batch, v, 40);
-  OFFSET(kvq_append_batch, dtype, 48);
-  OFFSET(kvq_append_batch, reserved, 52);
-  OFFSET(kvq_append_batch, k_token_stride, 56);
-  OFFSET(kvq_append_batch, k_head_stride, 64);
-  OFFSET(kvq_append_batch, v_token_stride, 72);
-  OFFSET(kvq_append_batch, v_head_stride, 80);
-
-  CHECK(sizeof(kvq_attend_batch) == 112);
-  OFFSET(kvq_attend_batch, struct_size, 0);
-  OFFSET(kvq_attend_batch, n_sequences, 4);
-  OFFSET(kvq_attend_batch, sequences, 8);
-  OFFSET(kvq_attend_batch, query_counts, 16);
-  OFFSET(kvq_attend_batch, query_positions, 24);
-  OFFSET(kvq_attend_batch, q, 32);
-  OFFSET(kvq_attend_batch, q_dtype, 40);
-  OFFSET(kvq_attend_batch, out_dtype, 44);
-  OFFSET(kvq_attend_batch, out, 48);
-  OFFSET(kvq_attend_batch, sliding_window, 56);
-  OFFSET(kvq_attend_batch, logit_softcap, 60);
-  OFFSET(kvq_attend_batch, q_token_stride, 64);
-  OFFSET(kvq_attend_batch, q_head_stride, 72);
-  OFFSET(kvq_attend_batch, out_token_stride, 80);
-  OFFSET(kvq_attend_batch, out_head_stride, 88);
-  OFFSET(kvq_attend_batch, lse, 96);
-  OFFSET(kvq_attend_batch, sinks, 104);
-
-  CHECK(sizeof(kvq_usage) == 96);
-  OFFSET(kvq_usage, struct_size, 0);
-  OFFSET(kvq_usage, reserved, 4);
-  OFFSET(kvq_usage, scalars, 8);
-  OFFSET(kvq_usage, sealed_bytes, 16);
-  OFFSET(kvq_usage, fp16_bytes, 24);
-  OFFSET(kvq_usage, metadata_bytes, 32);
-  OFFSET(kvq_usage, workspace_bytes, 40);
-  OFFSET(kvq_usage, total_bytes, 48);
-  OFFSET(kvq_usage, plain_fp16_bytes, 56);
-  OFFSET(kvq_usage, sealed_pages, 64);
-  OFFSET(kvq_usage, fp16_pages, 72);
-  OFFSET(kvq_usage, shared_pages, 80);
-  OFFSET(kvq_usage, bits_per_scalar, 88);
 }
 
 static void numbers(void) {
@@ -263,6 +286,7 @@ static void numbers(void) {
   CHECK(KVQ_E_BACKEND == -8);
   CHECK(KVQ_E_INTERNAL == -9);
   CHECK(KVQ_E_CANCELLED == -10);
+  CHECK(KVQ_E_BUFFER_SIZE == -11);
   CHECK(KVQ_F32 == 0 && KVQ_F16 == 1 && KVQ_BF16 == 2);
   CHECK(KVQ_DEVICE_CPU == 0 && KVQ_DEVICE_CUDA == 1);
   CHECK(KVQ_ROPE_NONE == 0 && KVQ_ROPE_HALF == 1 && KVQ_ROPE_INTERLEAVED == 2);

@@ -62,7 +62,7 @@ static kvq_context_info run_within(uint64_t context_bytes, uint64_t cache_bytes,
   memset(usage, 0, sizeof *usage);
   info.struct_size = sizeof info;
   usage->struct_size = sizeof *usage;
-  kvq_context_options_init(&context_options);
+  kvq_context_options_init(&context_options, sizeof(context_options));
   context_options.allocate = tracker_allocate;
   context_options.free = tracker_free;
   context_options.allocator_user = &memory;
@@ -193,12 +193,12 @@ static void attend_at_the_limit(void) {
     positions[i] = i % 100;
   }
   fill_tensor(q, kQueries * kQHeads * kHeadDim, 1);
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = kQueries;
   batch.sequences = sequences;
   batch.query_positions = positions;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
   memset(&before, 0, sizeof before);
   memset(&after, 0, sizeof after);
   before.struct_size = after.struct_size = sizeof before;
@@ -228,7 +228,7 @@ static void tiny_limits(void) {
     kvq_cache* cache = (kvq_cache*)&unused_place;
     kvq_sequence* sequence = (kvq_sequence*)&unused_place;
     kvq_status status;
-    kvq_context_options_init(&context_options);
+    kvq_context_options_init(&context_options, sizeof(context_options));
     context_options.max_bytes = limit;
     status = kvq_context_create(&context_options, &context, err);
     CHECK(status == KVQ_E_LIMIT ? context == NULL : status == KVQ_OK);

@@ -13,7 +13,7 @@ static int unused_place;
 
 static qp_quantize_options options_for(const char* scheme) {
   qp_quantize_options options;
-  qp_quantize_options_init(&options);
+  qp_quantize_options_init(&options, sizeof(options));
   options.scheme = scheme;
   return options;
 }
@@ -150,7 +150,7 @@ static void files(void) {
     ACCEPTED(qp_matrix_describe(matrix, &before, err));
     ACCEPTED(qp_matrix_describe(loaded, &after, err));
     CHECK(strcmp(before.scheme, names[s]) == 0 && before.scheme == after.scheme);
-    CHECK(before.out == kOut && after.out == kOut && before.in == kIn && after.in == kIn);
+    CHECK(before.rows == kOut && after.rows == kOut && before.columns == kIn && after.columns == kIn);
     CHECK(before.bytes == after.bytes && before.error == after.error && before.bits == after.bits);
     CHECK(before.has_bias == (s % 2 == 0) && after.has_bias == before.has_bias);
     CHECK(before.bits >= qp_scheme_bits(names[s]));
@@ -158,7 +158,7 @@ static void files(void) {
     REFUSED(KVQ_E_ARGUMENT, "layer.k", qp_matrix_load(f.context, file.data, file.size, "layer.k", &loaded, err));
     CHECK(loaded == NULL);
     REFUSED(KVQ_E_FORMAT, NULL, qp_matrix_load(f.context, file.data, file.size - 1, "layer.q", &loaded, err));
-    REFUSED(KVQ_E_ARGUMENT, "capacity",
+    REFUSED(KVQ_E_BUFFER_SIZE, "capacity",
             qp_matrix_save((const qp_matrix* const*)&matrix, &names[0], 1, again.data, 10, &again.size, err));
     blob_free(&again);
     qp_matrix_destroy(matrix);
@@ -215,12 +215,12 @@ static void refused_arguments(void) {
   REFUSED(KVQ_E_ARGUMENT, "context", qp_quantize(NULL, &options, w, kOut, kIn, &matrix, err));
   REFUSED(KVQ_E_ARGUMENT, "options", qp_quantize(f.context, NULL, w, kOut, kIn, &matrix, err));
   REFUSED(KVQ_E_ARGUMENT, "w", qp_quantize(f.context, &options, NULL, kOut, kIn, &matrix, err));
-  REFUSED(KVQ_E_ARGUMENT, "matrix", qp_quantize(f.context, &options, w, kOut, kIn, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", qp_quantize(f.context, &options, w, kOut, kIn, NULL, err));
   matrix = (qp_matrix*)(void*)&unused_place;
-  REFUSED(KVQ_E_ARGUMENT, "out", qp_quantize(f.context, &options, w, 0, kIn, &matrix, err));
+  REFUSED(KVQ_E_ARGUMENT, "rows is 0", qp_quantize(f.context, &options, w, 0, kIn, &matrix, err));
   CHECK(matrix == NULL);
-  REFUSED(KVQ_E_ARGUMENT, "in is 100", qp_quantize(f.context, &options, w, kOut, 100, &matrix, err));
-  REFUSED(KVQ_E_ARGUMENT, "in is 0", qp_quantize(f.context, &options, w, kOut, 0, &matrix, err));
+  REFUSED(KVQ_E_ARGUMENT, "columns is 100", qp_quantize(f.context, &options, w, kOut, 100, &matrix, err));
+  REFUSED(KVQ_E_ARGUMENT, "columns is 0", qp_quantize(f.context, &options, w, kOut, 0, &matrix, err));
   options.struct_size = 8;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", qp_quantize(f.context, &options, w, kOut, kIn, &matrix, err));
   options = options_for("tcq-7");

@@ -151,7 +151,7 @@ static void added_eviction(void) {
     REFUSED(KVQ_E_ARGUMENT, "method", kvq_policy_with_eviction(context, base, NULL, 64, &policy, err));
     REFUSED(KVQ_E_ARGUMENT, "policy", kvq_policy_with_eviction(context, NULL, "h2o", 64, &policy, err));
     REFUSED(KVQ_E_ARGUMENT, "context", kvq_policy_with_eviction(NULL, base, "h2o", 64, &policy, err));
-    REFUSED(KVQ_E_ARGUMENT, "out", kvq_policy_with_eviction(context, base, "h2o", 64, NULL, err));
+    REFUSED(KVQ_E_ARGUMENT, "result", kvq_policy_with_eviction(context, base, "h2o", 64, NULL, err));
     kvq_policy_destroy(base);
   }
 }
@@ -318,7 +318,7 @@ static void bad_arguments(void) {
   policy = (kvq_policy*)&unused_place;
   REFUSED(KVQ_E_ARGUMENT, "yaml", kvq_policy_load(context, NULL, 4, &policy, err));
   CHECK(policy == NULL);
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_policy_load(context, "int4", 4, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_policy_load(context, "int4", 4, NULL, err));
   policy = (kvq_policy*)&unused_place;
   status = kvq_policy_load(context, "int4", 0, &policy, err); /* no text at all */
   CHECK(status == KVQ_E_ARGUMENT || status == KVQ_E_FORMAT);

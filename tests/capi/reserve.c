@@ -30,7 +30,7 @@ static void arguments(void) {
   REFUSED(KVQ_E_ARGUMENT, "tokens", kvq_sequence_reserve(f.cache, sequence, INT32_MAX, err));
   ALSO_MENTIONS("40");
   REFUSED(KVQ_E_ARGUMENT, "sequence", kvq_sequence_room(NULL, 0, &room, err));
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_sequence_room(sequence, 0, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "room", kvq_sequence_room(sequence, 0, NULL, err));
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_sequence_room(sequence, kLayers, &room, err));
   CHECK(room == 5);
   CHECK(state_is(f.cache, sequence, &before));

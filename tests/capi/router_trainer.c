@@ -57,7 +57,7 @@ static void refused_options(void) {
   REFUSED(KVQ_E_ARGUMENT, "cache", CREATE(f.context, NULL, policy, &options, &trainer));
   REFUSED(KVQ_E_ARGUMENT, "policy", CREATE(f.context, &cache, NULL, &options, &trainer));
   REFUSED(KVQ_E_ARGUMENT, "options", CREATE(f.context, &cache, policy, NULL, &trainer));
-  REFUSED(KVQ_E_ARGUMENT, "out", CREATE(f.context, &cache, policy, &options, NULL));
+  REFUSED(KVQ_E_ARGUMENT, "result", CREATE(f.context, &cache, policy, &options, NULL));
   REFUSED(KVQ_E_ARGUMENT, "experts", CREATE(f.context, &cache, plain, &options, &trainer));
   other = load_policy(f.context, "{version: 1, router: {experts: [int4, int8]}}");
   REFUSED(KVQ_E_ARGUMENT, "int8", CREATE(f.context, &cache, other, &options, &trainer));
@@ -85,9 +85,9 @@ static void refused_options(void) {
   ALSO_MENTIONS("int2");
   BAD(mean_bits, 16.5, "mean_bits");
   BAD(mean_bits, (double)NAN, "mean_bits");
-  BAD(lambda, -0.1, "lambda");
-  BAD(lambda, 1.1, "lambda");
-  BAD(lambda, (double)NAN, "lambda");
+  BAD(loss_weight, -0.1, "loss_weight");
+  BAD(loss_weight, 1.1, "loss_weight");
+  BAD(loss_weight, (double)NAN, "loss_weight");
   BAD(learning_rate, 0.0, "learning_rate");
   BAD(learning_rate, 1.5, "learning_rate");
   BAD(learning_rate, (double)NAN, "learning_rate");
@@ -105,7 +105,7 @@ static void refused_options(void) {
   ALSO_MENTIONS("cache");
 #undef CREATE
   kvq_router_trainer_destroy(NULL);
-  kvq_router_trainer_options_init(NULL);
+  kvq_router_trainer_options_init(NULL, 0);
   kvq_policy_destroy(plain);
   kvq_policy_destroy(policy);
   fixture_close(&f);
@@ -153,7 +153,7 @@ static void refused_calls(void) {
   REFUSED(KVQ_E_STATE, "trainer", kvq_router_trainer_result(trainer, &router, err));
   CHECK(router == NULL);
   REFUSED(KVQ_E_ARGUMENT, "trainer", kvq_router_trainer_result(NULL, &router, err));
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_router_trainer_result(trainer, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_router_trainer_result(trainer, NULL, err));
   kvq_router_trainer_destroy(trainer);
 
   /* Texts that are too short teach nothing. */
@@ -189,14 +189,14 @@ static void described(void) {
   REFUSED(KVQ_E_ARGUMENT, "context", kvq_router_load(NULL, file.data, file.size, &router, err));
   CHECK(router == NULL);
   REFUSED(KVQ_E_ARGUMENT, "buffer", kvq_router_load(f.context, NULL, file.size, &router, err));
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_router_load(f.context, file.data, file.size, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_router_load(f.context, file.data, file.size, NULL, err));
   REFUSED(KVQ_E_FORMAT, "bytes", kvq_router_load(f.context, file.data, file.size - 1, &router, err));
   REFUSED(KVQ_E_FORMAT, NULL, kvq_router_load(f.context, file.data, 0, &router, err));
   ACCEPTED(kvq_router_load(f.context, file.data, file.size, &router, err));
   SAVE(&again, kvq_router_save, router);
   CHECK(same_blobs(&file, &again));
   memset(again.data, 0x77, again.size);
-  REFUSED(KVQ_E_ARGUMENT, "capacity", kvq_router_save(router, again.data, again.size - 1, &size, err));
+  REFUSED(KVQ_E_BUFFER_SIZE, "capacity", kvq_router_save(router, again.data, again.size - 1, &size, err));
   CHECK(size == again.size && again.data[0] == 0x77 && again.data[again.size - 1] == 0x77);
   REFUSED(KVQ_E_ARGUMENT, "router", kvq_router_save(NULL, again.data, again.size, &size, err));
   REFUSED(KVQ_E_ARGUMENT, "size", kvq_router_save(router, again.data, again.size, NULL, err));
@@ -206,7 +206,7 @@ static void described(void) {
   ACCEPTED(kvq_router_describe(router, &info, err));
   CHECK(info.n_layers == kLayers && info.kv_heads == kKvHeads && info.head_dim == kHeadDim);
   CHECK(info.rope == KVQ_ROPE_HALF && info.sharing == 2 && info.groups == 1 && info.n_experts == 3);
-  CHECK(info.method == KVQ_ROUTER_LABEL && info.reserved == 0 && info.lambda == 0.0);
+  CHECK(info.method == KVQ_ROUTER_LABEL && info.reserved == 0 && info.loss_weight == 0.0);
   CHECK(info.tokens == 2 * kTextTokens - 37 && info.seed == 5 && info.model_id == 7);
   CHECK(info.bytes == 2 * (2 * 3 * kHeadDim + 3 * 3));
   CHECK(info.tolerance > 0.0 && info.accuracy >= 0.0 && info.accuracy <= 1.0);
@@ -224,9 +224,9 @@ static void described(void) {
   REFUSED(KVQ_E_ARGUMENT, "group", kvq_router_describe_group(router, 1, &group, err));
   REFUSED(KVQ_E_ARGUMENT, "group", kvq_router_describe_group(router, -1, &group, err));
   REFUSED(KVQ_E_ARGUMENT, "info", kvq_router_describe_group(router, 0, NULL, err));
-  info.struct_size = 8;
+  info.struct_size = 3;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_router_describe(router, &info, err));
-  group.struct_size = 8;
+  group.struct_size = 3;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_router_describe_group(router, 0, &group, err));
   kvq_router_destroy(router);
   kvq_router_destroy(NULL);
@@ -242,7 +242,7 @@ static void repeatable(kvq_router_method method) {
   blob three;
   blob other;
   options.method = method;
-  options.lambda = 0.9;
+  options.loss_weight = 0.9;
   one = trained_file(1, &options);
   three = trained_file(3, &options);
   CHECK(same_blobs(&one, &three));

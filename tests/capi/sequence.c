@@ -14,7 +14,7 @@ static void create(void) {
   kvq_sequence* sequence = (kvq_sequence*)&unused_place;
   REFUSED(KVQ_E_ARGUMENT, "cache", kvq_sequence_create(NULL, &sequence, err));
   CHECK(sequence == NULL);
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_sequence_create(f.cache, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_sequence_create(f.cache, NULL, err));
   kvq_sequence_destroy(NULL);
   sequence = new_sequence(f.cache);
   CHECK(length_of(sequence, 0) == 0 && length_of(sequence, kLayers - 1) == 0);
@@ -26,7 +26,7 @@ static void length(void) {
   int32_t value = 77;
   ACCEPTED(append_tokens(f.cache, sequence, 1, 5));
   REFUSED(KVQ_E_ARGUMENT, "sequence", kvq_sequence_length(NULL, 0, &value, err));
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_sequence_length(sequence, 0, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "length", kvq_sequence_length(sequence, 0, NULL, err));
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_sequence_length(sequence, -1, &value, err));
   ALSO_MENTIONS("-1");
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_sequence_length(sequence, kLayers, &value, err));
@@ -48,7 +48,7 @@ static void fork_arguments(void) {
   child = (kvq_sequence*)&unused_place;
   REFUSED(KVQ_E_ARGUMENT, "parent", kvq_sequence_fork(f.cache, NULL, &child, err));
   CHECK(child == NULL);
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_sequence_fork(f.cache, parent, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_sequence_fork(f.cache, parent, NULL, err));
   child = (kvq_sequence*)&unused_place;
   REFUSED(KVQ_E_ARGUMENT, "parent", kvq_sequence_fork(other.cache, parent, &child, err));
   CHECK(child == NULL);
@@ -157,14 +157,14 @@ static void save_arguments(void) {
   CHECK(needed > sizeof small);
 
   memset(small, 0x77, sizeof small);
-  REFUSED(KVQ_E_ARGUMENT, "capacity", kvq_sequence_save(f.cache, sequence, small, sizeof small, &size, err));
+  REFUSED(KVQ_E_BUFFER_SIZE, "capacity", kvq_sequence_save(f.cache, sequence, small, sizeof small, &size, err));
   ALSO_MENTIONS("16");
   CHECK(size == needed);
   for (i = 0; i < sizeof small; ++i) CHECK(small[i] == 0x77);
   buffer = (unsigned char*)malloc(needed + 8);
   memset(buffer, 0x77, needed + 8);
   size = 0;
-  REFUSED(KVQ_E_ARGUMENT, "capacity", kvq_sequence_save(f.cache, sequence, buffer, needed - 1, &size, err));
+  REFUSED(KVQ_E_BUFFER_SIZE, "capacity", kvq_sequence_save(f.cache, sequence, buffer, needed - 1, &size, err));
   CHECK(size == needed);
   for (i = 0; i < needed; ++i) {
     if (buffer[i] != 0x77) break;

@@ -66,7 +66,7 @@ static void arguments(void) {
   loaded = (kvq_sequence*)&unused_place;
   REFUSED(KVQ_E_ARGUMENT, "buffer", kvq_sequence_load(f.cache, NULL, saved.size, &loaded, err));
   CHECK(loaded == NULL);
-  REFUSED(KVQ_E_ARGUMENT, "out", kvq_sequence_load(f.cache, saved.data, saved.size, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "result", kvq_sequence_load(f.cache, saved.data, saved.size, NULL, err));
   loaded = (kvq_sequence*)&unused_place;
   status = kvq_sequence_load(f.cache, saved.data, 0, &loaded, err);
   CHECK(status == KVQ_E_FORMAT || status == KVQ_E_ARGUMENT);

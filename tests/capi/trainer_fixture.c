@@ -19,7 +19,7 @@ kvq_codebook_trainer* new_codebook_trainer(kvq_context* context, const kvq_codeb
 
 kvq_router_trainer_options small_router_options(void) {
   kvq_router_trainer_options options;
-  kvq_router_trainer_options_init(&options);
+  kvq_router_trainer_options_init(&options, sizeof(options));
   options.sharing = 2;
   options.epochs = 2;
   options.mean_bits = 8.0;
@@ -52,7 +52,7 @@ kvq_status add_text(kvq_router_trainer* trainer, int32_t layer, uint32_t text, i
 kvq_context* threaded_context(int32_t n_threads) {
   kvq_context_options options;
   kvq_context* context = NULL;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.n_threads = n_threads;
   ACCEPTED(kvq_context_create(&options, &context, err));
   return context;

@@ -29,7 +29,7 @@ static void arguments(void) {
   REFUSED(KVQ_E_ARGUMENT, "sequence", kvq_cache_usage(f.cache, foreign, &usage, err));
   usage.struct_size = 0;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_cache_usage(f.cache, NULL, &usage, err));
-  usage.struct_size = sizeof usage - 8;
+  usage.struct_size = 3;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_cache_usage(f.cache, NULL, &usage, err));
   usage.struct_size = UINT32_MAX;
   REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_cache_usage(f.cache, NULL, &usage, err));
@@ -65,7 +65,7 @@ static void usage_is_what_was_allocated(const char* policy_text) {
   size_t base;
   int step;
   memset(&memory, 0, sizeof memory);
-  kvq_context_options_init(&context_options);
+  kvq_context_options_init(&context_options, sizeof(context_options));
   context_options.allocate = tracker_allocate;
   context_options.free = tracker_free;
   context_options.allocator_user = &memory;

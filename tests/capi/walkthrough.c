@@ -32,11 +32,11 @@ static void decode_step(kvq_cache* cache, kvq_sequence* sequence, uint32_t seed,
     kvq_attend_batch batch;
     ACCEPTED(kvq_append(cache, sequence, layer, 1, t.k, t.v, KVQ_F32, NULL, err));
     sequences[0] = sequence;
-    kvq_attend_batch_init(&batch);
+    kvq_attend_batch_init(&batch, sizeof(batch));
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.q = t.q;
-    batch.out = out;
+    batch.output = out;
     ACCEPTED(kvq_attend(cache, layer, &batch, err));
   }
 }
@@ -53,7 +53,7 @@ static kvq_cache* open_cache(kvq_context* context) {
   kvq_policy* policy = NULL;
   kvq_cache* cache = NULL;
   ACCEPTED(kvq_policy_load(context, text, sizeof text - 1, &policy, err));
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = kLayers;
   options.q_heads = kQHeads;
   options.kv_heads = kKvHeads;
@@ -115,7 +115,7 @@ void test_walkthrough(void) {
   kvq_usage usage;
   float out[kQHeads * kHeadDim];
   uint32_t step;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.n_threads = 2;
   ACCEPTED(kvq_context_create(&options, &context, err));
   cache = open_cache(context);

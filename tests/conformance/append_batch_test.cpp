@@ -162,7 +162,7 @@ void check_batches(const How& how) {
       std::vector<kvq_sequence*> pointers;
       for (const Sequence& each : together.sequences) pointers.push_back(each.get());
       kvq_append_batch batch;
-      kvq_append_batch_init(&batch);
+      kvq_append_batch_init(&batch, sizeof(batch));
       batch.n_sequences = 4;
       batch.sequences = pointers.data();
       batch.token_counts = tokens == 4 ? nullptr : round.counts.data();
@@ -223,7 +223,7 @@ TEST_CASE("a batch of appends to a parent and its forks leaves each with its own
         const std::vector<float> k = kvq_test::normal_tensor(41 * kShape.token_scalars(), 8);
         const std::vector<float> v = kvq_test::normal_tensor(41 * kShape.token_scalars(), 9);
         kvq_append_batch batch;
-        kvq_append_batch_init(&batch);
+        kvq_append_batch_init(&batch, sizeof(batch));
         batch.n_sequences = 3;
         batch.sequences = pointers;
         batch.token_counts = counts;
@@ -270,7 +270,7 @@ TEST_CASE("keys and values with strides are stored as dense ones") {
               const Sequence strided = kvq_test::make_sequence(cache.get());
               kvq_sequence* pointer = strided.get();
               kvq_append_batch batch;
-              kvq_append_batch_init(&batch);
+              kvq_append_batch_init(&batch, sizeof(batch));
               batch.n_sequences = 1;
               batch.sequences = &pointer;
               batch.token_counts = &tokens;

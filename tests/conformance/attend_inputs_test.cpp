@@ -63,7 +63,7 @@ TEST_CASE("every element type going in and coming out") {
                          .query_counts = {3, 1},
                          .kv_dtype = kv,
                          .q_dtype = q,
-                         .out_dtype = out},
+                         .output_dtype = out},
                         few_storages());
       }
     }

@@ -179,12 +179,12 @@ TEST_CASE("parts of a context are joined by their sums of exponentials") {
       const int32_t last = kTokens - 1;
       Part part{std::vector<float>(rows * dim), std::vector<float>(rows)};
       kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch);
+      kvq_attend_batch_init(&batch, sizeof(batch));
       batch.n_sequences = 1;
       batch.sequences = &pointer;
       batch.query_positions = &last;
       batch.q = q.data();
-      batch.out = part.out.data();
+      batch.output = part.out.data();
       batch.lse = part.lse.data();
       batch.sinks = has_sink ? sink.data() : nullptr;
       kvq_test::attend(cache.get(), 0, batch);

@@ -90,7 +90,7 @@ TEST_CASE("queries and outputs with strides: the numbers of dense ones, and byte
                               .lengths = {70, 130},
                               .query_counts = {2, 3},
                               .q_dtype = dtype,
-                              .out_dtype = dtype};
+                              .output_dtype = dtype};
       const Inputs inputs = make_inputs(scenario);
       for (const char* format : {"fp16", "int4+hadamard"}) {
         for (const std::string& isa : kvq_test::backends()) {
@@ -111,9 +111,9 @@ TEST_CASE("queries and outputs with strides: the numbers of dense ones, and byte
               batch.q = q.data();
               batch.q_token_stride = of_q.token_stride;
               batch.q_head_stride = of_q.head_stride;
-              batch.out = out.data();
-              batch.out_token_stride = of_out.token_stride;
-              batch.out_head_stride = of_out.head_stride;
+              batch.output = out.data();
+              batch.output_token_stride = of_out.token_stride;
+              batch.output_head_stride = of_out.head_stride;
               kvq_test::attend(run.cache(), 0, batch);
               CHECK(out.take() == expected);
               CHECK(out.is_untouched());

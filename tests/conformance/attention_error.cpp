@@ -86,7 +86,7 @@ double lse_limit(const Scenario& s, const Storage& storage, const std::string& i
 }
 
 double attention_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
-  return logit_limit(s, storage, isa) + rounding_of(s.out_dtype);
+  return logit_limit(s, storage, isa) + rounding_of(s.output_dtype);
 }
 
 void check_attention(const Scenario& scenario, const std::vector<Storage>& storages) {
@@ -108,7 +108,7 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
       }
       const Attended attended = run.attend_with_lse();
       const double error = largest_difference(attended.out, expected.out) / size;
-      measure({operation(scenario.out_dtype), storage.name(), isa, error, attention_limit(scenario, storage, isa)},
+      measure({operation(scenario.output_dtype), storage.name(), isa, error, attention_limit(scenario, storage, isa)},
               scenario.name);
       measure({"log-sum-exp", storage.name(), isa, largest_difference(attended.lse, expected.lse),
                lse_limit(scenario, storage, isa)},

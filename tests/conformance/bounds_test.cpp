@@ -44,12 +44,12 @@ std::vector<float> attend_guarded(const Shape& shape, kvq_cache* cache, const kv
   GuardedArray<float> out(std::vector<float>(q.values().size()));
   GuardedArray<int32_t> counts(std::vector<int32_t>{count});
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.query_counts = counts.data();
   batch.q = q.data();
-  batch.out = out.data();
+  batch.output = out.data();
   kvq_test::attend(cache, 0, batch);
   return {out.values().begin(), out.values().end()};
 }
@@ -72,7 +72,7 @@ TEST_CASE("nothing is read or written beyond its end") {
           CAPTURE(storage.name());
           GuardedHeap heap;
           kvq_context_options options;
-          kvq_context_options_init(&options);
+          kvq_context_options_init(&options, sizeof(options));
           options.cpu_isa = isa.c_str();
           options.allocate = GuardedHeap::allocate;
           options.free = GuardedHeap::release;

@@ -118,7 +118,7 @@ TEST_CASE("codes: window, soft-cap and scale") {
 TEST_CASE("codes: every element type") {
   for (const kvq_dtype dtype : {KVQ_F16, KVQ_BF16}) {
     check_attention(
-        {.name = "16-bit tensors", .lengths = {100}, .kv_dtype = dtype, .q_dtype = dtype, .out_dtype = dtype},
+        {.name = "16-bit tensors", .lengths = {100}, .kv_dtype = dtype, .q_dtype = dtype, .output_dtype = dtype},
         few_storages());
   }
 }

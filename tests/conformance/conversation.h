@@ -63,12 +63,12 @@ inline std::vector<float> attend_last(const Shape& shape, kvq_cache* cache,
   const std::vector<int32_t> counts(sequences.size(), count);
   std::vector<float> out(sequences.size() * static_cast<size_t>(count) * shape.query_scalars());
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = static_cast<int32_t>(sequences.size());
   batch.sequences = sequences.data();
   batch.query_counts = counts.data();
   batch.q = q.data();
-  batch.out = out.data();
+  batch.output = out.data();
   kvq_test::attend(cache, layer, batch);
   return out;
 }

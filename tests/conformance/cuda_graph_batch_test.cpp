@@ -51,7 +51,7 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
       const kvq_test::DeviceCopy keys(k.data(), step_scalars * sizeof(float));
       const kvq_test::DeviceCopy values(v.data(), step_scalars * sizeof(float));
       kvq_append_batch batch;
-      kvq_append_batch_init(&batch);
+      kvq_append_batch_init(&batch, sizeof(batch));
       batch.n_sequences = kSequences;
       batch.sequences = pointers.data();
       batch.k = keys.data();

@@ -138,12 +138,12 @@ class Decoder {
   void issue_attend(int32_t layer) const {
     const kvq_sequence* sequences[] = {sequence.get()};
     kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch);
+    kvq_attend_batch_init(&batch, sizeof(batch));
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.query_counts = &step_;
     batch.q = q_;
-    batch.out = static_cast<char*>(out_) + tensor(layer, query_bytes());
+    batch.output = static_cast<char*>(out_) + tensor(layer, query_bytes());
     kvq_test::require([&](kvq_error* error) { return kvq_attend(cache.get(), layer, &batch, error); });
   }
 
@@ -296,7 +296,7 @@ TEST_CASE("a graph that runs out of room appends nothing more, and the next call
   decoder.capture();
   for (int32_t at = 1; at < room + 10; ++at) decoder.replay(at);
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   int32_t length = 0;
   const kvq_status status = kvq_sequence_length(decoder.sequence.get(), 0, &length, &error);
   CHECK(failure(status, KVQ_E_LIMIT, error).find("kvq_sequence_reserve") != std::string::npos);
@@ -318,7 +318,7 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   const int32_t positions[] = {60};
   const auto captured = [&](auto&& call) {
     kvq_error error;
-    kvq_error_init(&error);
+    kvq_error_init(&error, sizeof(error));
     check_cuda(cudaStreamBeginCapture(decoder.stream(), cudaStreamCaptureModeGlobal));
     const kvq_status status = call(&error);
     cudaGraph_t graph = nullptr;
@@ -336,11 +336,11 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
     return captured([&](kvq_error* error) {
       const kvq_sequence* sequences[] = {decoder.sequence.get()};
       kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch);
+      kvq_attend_batch_init(&batch, sizeof(batch));
       batch.n_sequences = 1;
       batch.sequences = sequences;
       batch.q = decoder.key(0);
-      batch.out = decoder.value(0);
+      batch.output = decoder.value(0);
       return kvq_attend(decoder.cache.get(), 0, &batch, error);
     });
   };
@@ -360,7 +360,7 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   CHECK(decoder.save() == before);
   // What the graph knows may not move.
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   const std::vector<float> tokens(2000 * shape.token_scalars());
   const kvq_test::DeviceCopy device(tokens.data(), tokens.size() * sizeof(float));
   CHECK(kvq_append(decoder.cache.get(), decoder.sequence.get(), 0, 2000, device.data(), device.data(), KVQ_F32, nullptr,

@@ -53,7 +53,7 @@ struct DeviceHooks {
 
 kvq_test::Context make_context(DeviceHooks* hooks, int32_t device = 0) {
   kvq_context_options options;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.device = KVQ_DEVICE_CUDA;
   options.device_index = device;
   if (hooks != nullptr) {
@@ -223,7 +223,7 @@ TEST_CASE("a device that stops working breaks its context, and nothing aborts" *
   const kvq_test::Context context = make_context(nullptr);
   Scene scene(context.get(), "int4");
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   void* const nowhere = reinterpret_cast<void*>(uintptr_t{4096});
   // The kernel reads what is not there: this call or a later one says so.
   kvq_status status =

@@ -107,7 +107,7 @@ TEST_CASE("a number that FP16 cannot hold is stored as the nearest one, and the 
 TEST_CASE("device memory counts towards the limit, and a refused append changes nothing") {
   if (skips()) return;
   kvq_context_options options;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.device = KVQ_DEVICE_CUDA;
   options.max_bytes = 1 << 20;
   const kvq_test::Context context = kvq_test::make_context(options);

@@ -45,9 +45,10 @@ std::vector<T> part(const std::vector<T>& all, size_t index, size_t width) {
 }
 
 // A caller's loop that runs everything backwards.
-void run_backwards(void* user, int32_t n, kvq_parallel_body body, void* argument) {
+int32_t run_backwards(void* user, int32_t n, kvq_parallel_body body, void* argument) {
   ++*static_cast<int*>(user);
   for (int32_t i = n - 1; i >= 0; --i) body(argument, i);
+  return 0;
 }
 
 }  // namespace
@@ -68,7 +69,7 @@ TEST_CASE("any number of threads and any order gives the same bits") {
       }
       int n_loops = 0;
       kvq_context_options options;
-      kvq_context_options_init(&options);
+      kvq_context_options_init(&options, sizeof(options));
       options.cpu_isa = isa.c_str();
       options.parallel_for = run_backwards;
       options.parallel_for_user = &n_loops;
@@ -130,12 +131,12 @@ TEST_CASE("many queries at once give what they give one by one, up to rounding")
         const int32_t position = 700 - kQueries + i;
         std::vector<float> alone(width);
         kvq_attend_batch one;
-        kvq_attend_batch_init(&one);
+        kvq_attend_batch_init(&one, sizeof(one));
         one.n_sequences = 1;
         one.sequences = &batch.list[2];
         one.query_positions = &position;
         one.q = q.data() + static_cast<size_t>(i) * width;
-        one.out = alone.data();
+        one.output = alone.data();
         kvq_test::attend(batch.cache.get(), 0, one);
         for (size_t c = 0; c < width; ++c) {
           const double difference = std::fabs(double{alone[c]} - double{together[static_cast<size_t>(i) * width + c]});

@@ -88,14 +88,14 @@ class Run {
     std::vector<float> out(static_cast<size_t>(queries * kQueryHeads * kDim));
     const kvq_sequence* sequences[] = {sequence()};
     kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch);
+    kvq_attend_batch_init(&batch, sizeof(batch));
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.query_counts = &queries;
     batch.q = by_heads.data();
     batch.q_token_stride = kRow;
     batch.q_head_stride = int64_t{queries} * kRow;
-    batch.out = out.data();
+    batch.output = out.data();
     batch.sinks = sinks.empty() ? nullptr : sinks.data();
     kvq_test::attend(cache(), layer, batch);
     return out;
@@ -104,7 +104,7 @@ class Run {
   std::vector<int32_t> compress(int32_t budget = 0, uint64_t* freed = nullptr) {
     std::vector<int32_t> kept(kLayers * kKvHeads);
     kvq_compress_options options;
-    kvq_compress_options_init(&options);
+    kvq_compress_options_init(&options, sizeof(options));
     options.budget = budget;
     options.kept = kept.data();
     options.bytes_freed = freed;

@@ -35,7 +35,7 @@ Matrix quantize(kvq_context* context, const char* scheme, const Shape& shape) {
   const std::vector<float> w = kvq_test::normal_tensor(static_cast<size_t>(shape.out * shape.in), 32, 0.05);
   const std::vector<float> bias = bias_of(shape);
   qp_quantize_options options;
-  qp_quantize_options_init(&options);
+  qp_quantize_options_init(&options, sizeof(options));
   options.scheme = scheme;
   options.bias = bias.data();
   qp_matrix* matrix = nullptr;

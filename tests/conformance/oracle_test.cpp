@@ -55,7 +55,7 @@ TEST_CASE("the reference's Hadamard matrix is symmetric, orthonormal and Sylvest
 
 TEST_CASE("the reference's rotation turns each pair by its own angle") {
   kvq_cache_options options;
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.head_dim = 8;
   options.rotary_dim = 4;
   const float quarter_turns[] = {static_cast<float>(std::numbers::pi / 2), 0.0F};

@@ -151,11 +151,11 @@ TEST_CASE("pages of mixed formats are attended to as float64 does over what they
       std::vector<float> out(q.size());
       const kvq_sequence* sequences[] = {routed.sequence()};
       kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch);
+      kvq_attend_batch_init(&batch, sizeof(batch));
       batch.n_sequences = 1;
       batch.sequences = sequences;
       batch.q = q.data();
-      batch.out = out.data();
+      batch.output = out.data();
       kvq_test::attend(routed.cache(), layer, batch);
       for (int32_t head = 0; head < kKvHeads; ++head) {
         const Decoded all = kvq_test::decode(routed.cache(), routed.sequence(), layer, head, 0, kTokens, kDim);
@@ -276,7 +276,7 @@ void check_refused(const Refusal& expected, kvq_context* context, const kvq_cach
   CAPTURE(expected.mention);
   const kvq_test::Policy policy = kvq_test::make_policy(context, text);
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   kvq_cache* cache = nullptr;
   CHECK(kvq_cache_create(context, &options, policy.get(), &cache, &error) == expected.status);
   CHECK(cache == nullptr);
@@ -347,7 +347,7 @@ TEST_CASE("pages whose formats are not known yet cannot be made ahead") {
   const TestRouter router(options, {"int8", "int2"});
   const Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 10, &error) == KVQ_E_UNSUPPORTED);
   CHECK(std::string(error.message).find("tokens is 10") != std::string::npos);
   CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 0, &error) == KVQ_OK);

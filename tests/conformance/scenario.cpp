@@ -115,13 +115,13 @@ Run::Run(const Scenario& s, const Inputs& inputs, const Storage& storage, const 
 
 kvq_attend_batch Run::batch() const {
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = static_cast<int32_t>(pointers_.size());
   batch.sequences = pointers_.data();
   batch.query_counts = scenario_.query_counts.data();
   batch.query_positions = scenario_.positions == Positions::kAnyQueries ? query_positions_.data() : nullptr;
   batch.q_dtype = scenario_.q_dtype;
-  batch.out_dtype = scenario_.out_dtype;
+  batch.output_dtype = scenario_.output_dtype;
   batch.sliding_window = scenario_.sliding_window;
   batch.logit_softcap = scenario_.logit_softcap;
   batch.sinks = scenario_.sinks.empty() ? nullptr : scenario_.sinks.data();
@@ -129,21 +129,21 @@ kvq_attend_batch Run::batch() const {
 }
 
 Attended Run::attend_with_lse() const {
-  Attended attended{Tensor(inputs_.q.size(), scenario_.out_dtype),
+  Attended attended{Tensor(inputs_.q.size(), scenario_.output_dtype),
                     std::vector<float>(inputs_.q.size() / head_scalars(scenario_))};
   kvq_attend_batch all = batch();
   all.q = inputs_.q.data();
-  all.out = attended.out.data();
+  all.output = attended.out.data();
   all.lse = attended.lse.data();
   kvq_test::attend(cache_.get(), 0, all);
   return attended;
 }
 
 Tensor Run::attend() const {
-  Tensor out(inputs_.q.size(), scenario_.out_dtype);
+  Tensor out(inputs_.q.size(), scenario_.output_dtype);
   kvq_attend_batch all = batch();
   all.q = inputs_.q.data();
-  all.out = out.data();
+  all.output = out.data();
   kvq_test::attend(cache_.get(), 0, all);
   return out;
 }

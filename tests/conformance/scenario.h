@@ -34,7 +34,7 @@ struct Scenario {
   float logit_softcap = 0.0F;
   kvq_dtype kv_dtype = KVQ_F32;
   kvq_dtype q_dtype = KVQ_F32;
-  kvq_dtype out_dtype = KVQ_F32;
+  kvq_dtype output_dtype = KVQ_F32;
   bool outlier_channels = false;  // a few key channels eight times as large as the others
   std::vector<float> sinks = {};  // [q_heads], or empty
 };

@@ -177,7 +177,7 @@ TEST_CASE("a sequence of 131072 tokens is not copied while it grows") {
   const Shape shape{.q_heads = 1, .kv_heads = 1, .head_dim = 64, .n_layers = 1};
   Counters counters;
   kvq_context_options options;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.allocate = count_allocation;
   options.free = count_free;
   options.allocator_user = &counters;

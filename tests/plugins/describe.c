@@ -7,7 +7,7 @@
 int main(void) {
   kvq_error error;
   kvq_device_info info;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   info.struct_size = sizeof info;
   if (chdir("/") != 0) return 1;
   if (kvq_device_describe(KVQ_DEVICE_CUDA, 0, NULL, &info, &error) != KVQ_OK) {

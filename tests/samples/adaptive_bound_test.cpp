@@ -41,14 +41,14 @@ class PromptCache {
                           nullptr, error);
       });
       kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch);
+      kvq_attend_batch_init(&batch, sizeof(batch));
       batch.n_sequences = 1;
       batch.sequences = &sequence;
       batch.query_counts = &queries;
       batch.q = of_layer.q.data() + (kPrompt - kWindow) * width;
       batch.q_dtype = KVQ_F32;
-      batch.out_dtype = KVQ_F32;
-      batch.out = out.data();
+      batch.output_dtype = KVQ_F32;
+      batch.output = out.data();
       llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), layer, &batch, error); });
     }
   }
@@ -68,7 +68,7 @@ class PromptCache {
     const llama::SequenceHandle fork = llama::fork_sequence(cache_.get(), sequence_.get());
     std::vector<int32_t> counts(static_cast<size_t>(config_.n_layers * config_.kv_heads));
     kvq_compress_options options;
-    kvq_compress_options_init(&options);
+    kvq_compress_options_init(&options, sizeof(options));
     options.budget = budget;
     options.kept = counts.data();
     llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), fork.get(), &options, error); });

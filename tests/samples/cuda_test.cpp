@@ -85,7 +85,7 @@ TEST_CASE("a context on another device than the model's is refused") {
 
 TEST_CASE("a GPU that is not here is refused with the reason that the library gives") {
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   kvq_device_info info{};
   info.struct_size = sizeof(info);
   constexpr int32_t kNone = 60000;

@@ -85,7 +85,7 @@ TEST_CASE("the number of threads changes no bit of the logits") {
   for (const int32_t threads : {1, 2, 5}) {
     llama::Model model(directory.path(), threads);
     kvq_context_options options;
-    kvq_context_options_init(&options);
+    kvq_context_options_init(&options, sizeof(options));
     options.parallel_for = llama::ThreadPool::parallel_for_hook;
     options.parallel_for_user = &model.threads();
     const llama::ContextHandle context = llama::make_context(options);

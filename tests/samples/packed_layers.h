@@ -18,7 +18,7 @@ inline std::vector<llama::LinearLayer> all_layers(const llama::ModelConfig& conf
 /// All rows, in the order of the original.
 inline std::vector<float> dequantize(const qp_matrix* matrix) {
   const qp_matrix_info info = llama::describe_matrix(matrix);
-  std::vector<float> weights(static_cast<size_t>(info.out * info.in));
-  llama::checked([&](kvq_error* error) { return qp_matrix_dequantize(matrix, 0, info.out, weights.data(), error); });
+  std::vector<float> weights(static_cast<size_t>(info.rows * info.columns));
+  llama::checked([&](kvq_error* error) { return qp_matrix_dequantize(matrix, 0, info.rows, weights.data(), error); });
   return weights;
 }

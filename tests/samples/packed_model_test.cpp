@@ -29,7 +29,7 @@ llama::MatrixHandle quantize(kvq_context* context, const llama::Checkpoint& chec
   const std::vector<float> bias =
       layer.bias ? llama::to_float(checkpoint.at(layer.name + ".bias")) : std::vector<float>();
   qp_quantize_options options;
-  qp_quantize_options_init(&options);
+  qp_quantize_options_init(&options, sizeof(options));
   options.scheme = scheme.c_str();
   options.bias = layer.bias ? bias.data() : nullptr;
   return llama::quantize_matrix(context, options, llama::to_float(checkpoint.at(layer.name + ".weight")), layer.out,

@@ -22,7 +22,7 @@ inline std::vector<int32_t> random_tokens(size_t n, int32_t vocabulary) {
 /// A context with defaults.
 inline llama::ContextHandle make_context(kvq_device device = KVQ_DEVICE_CPU) {
   kvq_context_options options;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   options.device = device;
   return llama::make_context(options);
 }

@@ -123,7 +123,7 @@ class DeviceCopy {
 inline std::string why_no_cuda() {
 #if defined(KVQ_TEST_CUDA)
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   kvq_device_info info{};
   info.struct_size = sizeof info;
   const kvq_status status = kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &info, &error);

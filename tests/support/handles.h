@@ -32,7 +32,7 @@ class Failure : public std::runtime_error {
 template <typename Call>
 void require(Call&& call) {
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   const kvq_status status = call(&error);
   if (status != KVQ_OK) throw Failure(status, error);
 }
@@ -63,7 +63,7 @@ inline Context make_context(const kvq_context_options& options) {
 // On a CPU with an instruction set, or on the GPU.
 inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
   kvq_context_options options;
-  kvq_context_options_init(&options);
+  kvq_context_options_init(&options, sizeof(options));
   if (isa != nullptr && std::string_view(isa) == kCuda) {
     options.device = KVQ_DEVICE_CUDA;
   } else {
@@ -109,7 +109,7 @@ inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::st
 
 inline kvq_cache_options cache_options(int32_t q_heads, int32_t kv_heads, int32_t head_dim, int32_t n_layers = 1) {
   kvq_cache_options options;
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = n_layers;
   options.q_heads = q_heads;
   options.kv_heads = kv_heads;
@@ -203,19 +203,19 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
       queries += batch.query_counts != nullptr ? static_cast<size_t>(batch.query_counts[i]) : 1;
     }
     const Rows q{queries, shape->q_heads, shape->head_dim, batch.q_token_stride, batch.q_head_stride};
-    const Rows out{queries, shape->q_heads, shape->head_dim, batch.out_token_stride, batch.out_head_stride};
+    const Rows out{queries, shape->q_heads, shape->head_dim, batch.output_token_stride, batch.output_head_stride};
     const size_t sums = queries * shape->q_heads;
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
-    const DeviceCopy device_out(batch.out, out.extent() * dtype_bytes(batch.out_dtype));
+    const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
     const DeviceCopy lse(batch.lse, batch.lse != nullptr ? sums * sizeof(float) : 0);
     const DeviceCopy sinks(batch.sinks, batch.sinks != nullptr ? shape->q_heads * sizeof(float) : 0);
     kvq_attend_batch on_device = batch;
     on_device.q = device_q.data();
-    on_device.out = device_out.data();
+    on_device.output = device_out.data();
     on_device.lse = static_cast<float*>(lse.data());
     on_device.sinks = static_cast<const float*>(sinks.data());
     require([&](kvq_error* error) { return kvq_attend(cache, layer, &on_device, error); });
-    device_out.read(batch.out);
+    device_out.read(batch.output);
     lse.read(batch.lse);
     return;
   }

@@ -143,7 +143,7 @@ void train_router(kvq_context* context, const Input& input, kvq_router_method me
   const std::vector<float> queries = tensor(input, kQueryHeads, kRoomToRotate);
   kvq_cache_options cache = kvq_test::cache_options(kQueryHeads, kHeads, kDim);
   kvq_router_trainer_options options;
-  kvq_router_trainer_options_init(&options);
+  kvq_router_trainer_options_init(&options, sizeof(options));
   options.method = method;
   options.epochs = 3;
   options.mean_bits = 12.0;
@@ -175,7 +175,7 @@ TEST_CASE("codebooks are trained from any numbers, and code them") {
           CAPTURE(bits);
           CAPTURE(scope);
           kvq_codebook_trainer_options options;
-          kvq_codebook_trainer_options_init(&options);
+          kvq_codebook_trainer_options_init(&options, sizeof(options));
           options.n_layers = 1;
           options.kv_heads = kHeads;
           options.head_dim = kDim;

@@ -95,11 +95,11 @@ TEST_CASE("threads that cannot be started are the context's failure, and the hos
     const rlimit limit{rlim_t{1} << 30U, rlim_t{1} << 30U};  // no room for the stacks of so many
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
     kvq_context_options options;
-    kvq_context_options_init(&options);
+    kvq_context_options_init(&options, sizeof(options));
     options.n_threads = 1024;
     kvq_context* context = nullptr;
     kvq_error error;
-    kvq_error_init(&error);
+    kvq_error_init(&error, sizeof(error));
     const bool refused = kvq_context_create(&options, &context, &error) == KVQ_E_BACKEND && context == nullptr;
     _exit(refused && std::strstr(error.message, "n_threads is 1024") != nullptr ? 0 : 1);
   }

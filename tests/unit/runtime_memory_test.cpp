@@ -21,7 +21,7 @@ void fail_each(const Call& call) {
   for (int64_t n = 1;; ++n) {
     REQUIRE_LT(n, 100000);
     kvq_error error;
-    kvq_error_init(&error);
+    kvq_error_init(&error, sizeof(error));
     kvq_status status = KVQ_OK;
     bool failed = false;
     {
@@ -53,7 +53,7 @@ struct Matrix {
     kvq_test::Random random(3);
     for (float& each : weights) each = static_cast<float>(random.normal());
     qp_quantize_options options;
-    qp_quantize_options_init(&options);
+    qp_quantize_options_init(&options, sizeof(options));
     kvq_test::require(
         [&](kvq_error* error) { return qp_quantize(context, &options, weights.data(), 32, 64, &handle, error); });
   }

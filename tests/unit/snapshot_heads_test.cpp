@@ -131,11 +131,11 @@ TEST_CASE("any word of a snapshot with codes may be replaced: it is refused or g
       const kvq_sequence* list[] = {sequence.get()};
       std::vector<float> out(q.size());
       kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch);
+      kvq_attend_batch_init(&batch, sizeof(batch));
       batch.n_sequences = 1;
       batch.sequences = list;
       batch.q = q.data();
-      batch.out = out.data();
+      batch.output = out.data();
       kvq_test::attend(bench.cache.get(), 0, batch);
       CHECK(kvq_test::save(bench.cache.get(), sequence.get()) == changed);
     }

@@ -22,7 +22,7 @@ struct Bench {
     REQUIRE(kvq_context_create(nullptr, &context, nullptr) == KVQ_OK);
     REQUIRE(kvq_policy_load(context, "int4", 4, &policy, nullptr) == KVQ_OK);
     kvq_cache_options options;
-    kvq_cache_options_init(&options);
+    kvq_cache_options_init(&options, sizeof(options));
     options.n_layers = options.kv_heads = 1;
     options.q_heads = 2;
     options.head_dim = kHeadDim;
@@ -66,11 +66,11 @@ struct Bench {
     const std::vector<float> q(size_t{2} * kHeadDim, 0.5F);
     std::vector<float> out(q.size());
     kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch);
+    kvq_attend_batch_init(&batch, sizeof(batch));
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.q = q.data();
-    batch.out = out.data();
+    batch.output = out.data();
     CHECK(kvq_attend(cache, 0, &batch, nullptr) == KVQ_OK);
     size_t size = 0;
     CHECK(kvq_sequence_save(cache, sequence, nullptr, 0, &size, nullptr) == KVQ_OK);

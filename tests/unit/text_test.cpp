@@ -36,7 +36,7 @@ std::string encoded(uint32_t code) {
 /// The message that a caller gets.
 std::string message_of(const char* text) {
   kvq_error error;
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   kvq::api::guarded(&error, [&] { kvq::fail(KVQ_E_FORMAT, "name '%s'", text); });
   return error.message;
 }

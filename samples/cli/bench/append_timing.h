@@ -21,7 +21,7 @@ struct AppendShape {
   bool is_decoding() const { return tokens < KVQ_PAGE_SLOTS; }
 
   /// Calls after which the open page is as full as before, so that all the work a token causes is among them.
-  int32_t cycle() const { return is_decoding() ? KVQ_PAGE_SLOTS / std::gcd(KVQ_PAGE_SLOTS, tokens) : 1; }
+  int32_t cycle() const { return is_decoding() ? KVQ_PAGE_SLOTS / std::gcd(int32_t{KVQ_PAGE_SLOTS}, tokens) : 1; }
   uint64_t cycle_tokens() const { return static_cast<uint64_t>(cycle()) * static_cast<uint64_t>(tokens); }
 };
 

@@ -54,13 +54,13 @@ void TimedAttention::compress_first(const Spec& format, const AttentionShape& sh
   for (const llama::SequenceHandle& sequence : batches_.front()) {
     const kvq_sequence* const only = sequence.get();
     kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch);
+    kvq_attend_batch_init(&batch, sizeof(batch));
     batch.n_sequences = 1;
     batch.sequences = &only;
     batch.query_counts = &window;
     batch.q = queries.get();
-    batch.out = out.get();
-    batch.q_dtype = batch.out_dtype = KVQ_F32;
+    batch.output = out.get();
+    batch.q_dtype = batch.output_dtype = KVQ_F32;
     llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); });
     llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence.get(), nullptr, error); });
   }
@@ -88,14 +88,14 @@ double TimedAttention::run() {
 
   const std::vector<int32_t> counts(sequences.size(), n_queries_);
   kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = static_cast<int32_t>(sequences.size());
   batch.sequences = sequences.data();
   batch.query_counts = counts.data();
   batch.q = queries_[runs_ % queries_.size()].get();
   batch.q_dtype = KVQ_F32;
-  batch.out_dtype = KVQ_F32;
-  batch.out = out_.get();
+  batch.output_dtype = KVQ_F32;
+  batch.output = out_.get();
   ++runs_;
   return device_->time(
       [&] { llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); }); });

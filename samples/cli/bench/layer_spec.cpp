@@ -20,7 +20,7 @@ constexpr uint64_t kValueSeed = 12;
 
 llama::CodebookHandle train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
   kvq_codebook_trainer_options options;
-  kvq_codebook_trainer_options_init(&options);
+  kvq_codebook_trainer_options_init(&options, sizeof(options));
   options.n_layers = 1;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;
@@ -46,13 +46,13 @@ Spec random_router(kvq_context* context, const LayerShape& shape) {
   Spec spec{llama::load_policy(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}"), nullptr,
             nullptr};
   kvq_cache_options layer;
-  kvq_cache_options_init(&layer);
+  kvq_cache_options_init(&layer, sizeof(layer));
   layer.n_layers = 1;
   layer.q_heads = shape.q_heads;
   layer.kv_heads = shape.kv_heads;
   layer.head_dim = shape.head_dim;
   kvq_router_trainer_options options;
-  kvq_router_trainer_options_init(&options);
+  kvq_router_trainer_options_init(&options, sizeof(options));
   options.mean_bits = kRouterBits;
   options.epochs = 1;
   const llama::RouterTrainerHandle trainer = llama::make_router_trainer(context, layer, spec.policy.get(), options);

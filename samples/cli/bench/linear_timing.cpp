@@ -38,7 +38,7 @@ class Repeated {
 /// to multiply by them takes as long.
 std::vector<std::byte> matrix_file(kvq_context* context, const std::string& scheme, const LinearShape& shape) {
   qp_quantize_options options;
-  qp_quantize_options_init(&options);
+  qp_quantize_options_init(&options, sizeof(options));
   options.scheme = scheme.c_str();
   const std::vector<float> weights = normal_numbers(static_cast<size_t>(kPanelRows * shape.in), kWeightSeed);
   const llama::MatrixHandle panel = llama::quantize_matrix(context, options, weights, kPanelRows, shape.in);

@@ -34,7 +34,7 @@ std::vector<float> normal_numbers(size_t n, uint64_t seed) {
 
 llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape) {
   kvq_cache_options options;
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = format.codebook != nullptr ? llama::describe_codebook(format.codebook).n_layers : 1;
   options.q_heads = shape.q_heads;
   options.kv_heads = shape.kv_heads;

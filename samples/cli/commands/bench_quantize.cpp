@@ -49,7 +49,7 @@ std::vector<std::string> all_schemes() {
 Row measure(kvq_context* context, const std::string& scheme, const std::vector<float>& weights,
             const MatrixShape& shape) {
   qp_quantize_options options;
-  qp_quantize_options_init(&options);
+  qp_quantize_options_init(&options, sizeof(options));
   options.scheme = scheme.c_str();
   const Stopwatch watch;
   const llama::MatrixHandle matrix = llama::quantize_matrix(context, options, weights, shape.out, shape.in);

@@ -85,7 +85,7 @@ void print_result(const Options& options, const TrainedCodebook& result, uint64_
 CodebookTraining plan_training(const TrainingInputs& inputs, const Options& options) {
   const llama::ModelConfig& config = inputs.engine.model.config();
   CodebookTraining training;
-  kvq_codebook_trainer_options_init(&training.options);
+  kvq_codebook_trainer_options_init(&training.options, sizeof(training.options));
   training.options.key_stages = options.key_stages > 0 ? options.key_stages : key_stages(options.bits, config.head_dim);
   training.options.key_codes = options.key_codes;
   training.options.key_group = options.key_group;

@@ -85,7 +85,7 @@ void print_table(const Options& options, const TrainedRouter& result, uint64_t f
   add("all", means.data(), info.mean_bits, info.accuracy);
   print_text(table.text() + "\n" +
              (labels ? "tolerated error of attention " + number_text(info.tolerance, 6)
-                     : "lambda " + number_text(info.lambda, 3)) +
+                     : "lambda " + number_text(info.loss_weight, 3)) +
              "; trained on " + info.note + "\npages " + number_text(result.label_seconds, 1) + " s, training " +
              number_text(result.training_seconds, 1) + " s; written to " + options.out + " (" + bytes_text(file_bytes) +
              ")\n");
@@ -108,7 +108,7 @@ void print_object(const Options& options, const TrainedRouter& result, uint64_t 
   object["method"] = info.method == KVQ_ROUTER_LABEL ? "label" : "paper";
   object["experts"] = expert_names(info);
   object["mean_bits"] = info.mean_bits;
-  object["lambda"] = info.lambda;
+  object["lambda"] = info.loss_weight;
   object["tolerance"] = info.tolerance;
   object["accuracy"] = info.accuracy;
   object["tokens"] = info.tokens;
@@ -120,12 +120,12 @@ void print_object(const Options& options, const TrainedRouter& result, uint64_t 
 
 RouterTraining plan_training(const CalibrationTexts& texts, const Options& options, const kvq_codebook* codebook) {
   RouterTraining training;
-  kvq_router_trainer_options_init(&training.options);
+  kvq_router_trainer_options_init(&training.options, sizeof(training.options));
   training.options.method = find_method(options);
   training.options.sharing = options.sharing;
   training.options.epochs = options.epochs;
   training.options.mean_bits = options.mean_bits > 0.0 ? options.mean_bits : kMeanBits;
-  if (options.lambda >= 0.0) training.options.lambda = options.lambda;
+  if (options.lambda >= 0.0) training.options.loss_weight = options.lambda;
   training.options.seed = options.seed;
   training.policy = policy_text(options);
   training.codebook = codebook;

@@ -34,7 +34,7 @@ void add_json_flag(CLI::App& command, bool& json) { command.add_flag("--json", j
 
 kvq_context_options context_options(const ComputeOptions& options) {
   kvq_context_options result;
-  kvq_context_options_init(&result);
+  kvq_context_options_init(&result, sizeof(result));
   result.n_threads = options.threads;
   if (!options.isa.empty()) result.cpu_isa = options.isa.c_str();
   result.device = options.device == "cuda" ? KVQ_DEVICE_CUDA : KVQ_DEVICE_CPU;

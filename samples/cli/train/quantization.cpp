@@ -90,7 +90,7 @@ class Quantizer {
  private:
   qp_quantize_options options(const std::vector<float>& hessian) const {
     qp_quantize_options options;
-    qp_quantize_options_init(&options);
+    qp_quantize_options_init(&options, sizeof(options));
     options.scheme = quantization_.scheme.c_str();
     options.seed = quantization_.seed;
     options.damping = quantization_.damping;

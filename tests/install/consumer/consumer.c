@@ -40,12 +40,12 @@ int main(void) {
     fprintf(stderr, "the library implements API version %d, not %d\n", (int)kvq_api_version(), KVQ_API_VERSION);
     return 1;
   }
-  kvq_error_init(&error);
+  kvq_error_init(&error, sizeof(error));
   if (kvq_context_create(NULL, &context, &error) != KVQ_OK) return failed("kvq_context_create", &error);
   if (kvq_policy_load(context, kPolicy, strlen(kPolicy), &policy, &error) != KVQ_OK) {
     return failed("kvq_policy_load", &error);
   }
-  kvq_cache_options_init(&options);
+  kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = 1;
   options.q_heads = kQueryHeads;
   options.kv_heads = kKvHeads;
@@ -54,11 +54,11 @@ int main(void) {
   kvq_policy_destroy(policy);
   if (kvq_sequence_create(cache, &sequence, &error) != KVQ_OK) return failed("kvq_sequence_create", &error);
   sequences[0] = sequence;
-  kvq_attend_batch_init(&batch);
+  kvq_attend_batch_init(&batch, sizeof(batch));
   batch.n_sequences = 1;
   batch.sequences = sequences;
   batch.q = q;
-  batch.out = out;
+  batch.output = out;
 
   for (int i = 0; i < kKvHeads * kHeadDim; ++i) k[i] = (float)(i % 7) - 3.0f;
   for (int i = 0; i < kQueryHeads * kHeadDim; ++i) q[i] = (float)(i % 5) - 2.0f;
