@@ -3,15 +3,15 @@
 namespace kvq {
 
 AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch)
-    : cache_(cache), layer_(layer), batch_(batch), recorded_(cache.backend.recording()) {
+    : cache_(cache), layer_(layer), batch_(batch), recorded_(cache.backend.recording()), space_(cache.attend_spaces) {
   const size_t lists = static_cast<size_t>(batch.n_sequences) * static_cast<size_t>(cache.kv_heads);
-  cache.attend_sequences.clear();
-  cache.attend_lists.clear();
-  cache.attend_counts.clear();
-  cache.attend_positions.clear();
-  // Entries of `attend_sequences` point into these two, which therefore may not grow later.
-  cache.attend_lists.reserve(lists);
-  cache.attend_counts.reserve(lists);
+  space_->sequences.clear();
+  space_->lists.clear();
+  space_->counts.clear();
+  space_->positions.clear();
+  // Entries of `sequences` point into these two, which therefore may not grow later.
+  space_->lists.reserve(lists);
+  space_->counts.reserve(lists);
 }
 
 void AttendRequest::add(int32_t index, const Sequence& sequence) {
@@ -34,31 +34,31 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
          index, count, layer_, length);
   }
   if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);
-  const size_t first_list = cache_.attend_lists.size();
+  const size_t first_list = space_->lists.size();
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer_, head);
-    cache_.attend_lists.push_back(list.data());
-    cache_.attend_counts.push_back(static_cast<int32_t>(list.size()));
+    space_->lists.push_back(list.data());
+    space_->counts.push_back(static_cast<int32_t>(list.size()));
   }
-  cache_.attend_sequences.push_back({.mirror = sequence.mirror(layer_),
-                                     .pages = cache_.attend_lists.data() + first_list,
-                                     .page_counts = cache_.attend_counts.data() + first_list,
-                                     .query_begin = queries_,
-                                     .query_count = count});
+  space_->sequences.push_back({.mirror = sequence.mirror(layer_),
+                               .pages = space_->lists.data() + first_list,
+                               .page_counts = space_->counts.data() + first_list,
+                               .query_begin = queries_,
+                               .query_count = count});
   for (int32_t i = 0; i < count && !recorded_; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[queries_ + i]
                                                                : sequence.position_from_end(layer_, count - i);
     if (position < 0)
       fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", queries_ + i, position);
-    cache_.attend_positions.push_back(position);
+    space_->positions.push_back(position);
   }
   queries_ += count;
 }
 
 AttendBatch AttendRequest::run() {
   AttendBatch batch = cache_.attend_batch(layer_);
-  batch.sequences = cache_.attend_sequences;
-  batch.query_positions = cache_.attend_positions;
+  batch.sequences = space_->sequences;
+  batch.query_positions = space_->positions;
   batch.newest_queries = batch_.query_positions == nullptr;
   batch.recorded = recorded_;
   batch.q = batch_.q;
@@ -71,7 +71,7 @@ AttendBatch AttendRequest::run() {
   batch.sinks = batch_.sinks;
   batch.softcap = batch_.logit_softcap;
   batch.window = batch_.sliding_window;
-  cache_.backend.attention().attend(batch, *cache_.workspace);
+  cache_.backend.attention().attend(batch, *space_->workspace);
   return batch;
 }
 

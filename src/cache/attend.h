@@ -8,19 +8,22 @@
 
 namespace kvq {
 
-/// Collects the page lists of a batch and hands it to the backend. One at a time per cache.
+/// Collects the page lists of a batch and hands it to the backend.
 class AttendRequest {
  public:
   AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch);
   void add(int32_t index, const Sequence& sequence);
-  /// What the backend was handed; valid until the next request.
+  /// What the backend was handed; valid as long as this lives.
   AttendBatch run();
+  /// For more work on the same batch.
+  Workspace& workspace() { return *space_->workspace; }
 
  private:
   Cache& cache_;
   int32_t layer_;
   const kvq_attend_batch& batch_;
   bool recorded_;
+  AttendSpaces::Lease space_;
   int32_t queries_ = 0;
 };
 
@@ -41,7 +44,7 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
   };
   try {
     for_each([&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
-      of.stage(sequence, layer, attended, entry);
+      of.stage(sequence, layer, attended, entry, request.workspace());
     });
   } catch (...) {
     for_each([&](Observations& of, const Sequence&, const AttendSequence&) { of.discard(layer); });

@@ -46,11 +46,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       sealed(StlAllocator<const PageFormat*>(allocator)),
       layers(StlAllocator<Layer>(allocator)),
       contexts(StlAllocator<Owned<LayerContext>>(allocator)),
-      workspace(backend.attention().make_workspace(work_allocator)),
-      attend_sequences(StlAllocator<AttendSequence>(work_allocator)),
-      attend_lists(StlAllocator<const Page* const*>(work_allocator)),
-      attend_counts(StlAllocator<int32_t>(work_allocator)),
-      attend_positions(StlAllocator<int32_t>(work_allocator)) {
+      attend_spaces(work_allocator, backend.attention()) {
   set_rope(options, rope);
   if (training.pages != nullptr || training.router != nullptr) turns.emplace(allocator, rope);
   const Policy plain(allocator);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "cache/attend_space.h"
 #include "cache/policy.h"
 #include "core/position_turns.h"
 #include "core/rope.h"
@@ -99,11 +100,7 @@ class Cache {
   Vector<const PageFormat*> sealed;    // [n_layers], or the formats that a router chooses among
   Vector<Layer> layers;
   Vector<Owned<LayerContext>> contexts;  // [n_layers], or empty if no format needs any
-  Owned<Workspace> workspace;
-  Vector<AttendSequence> attend_sequences;  // reused by attend
-  Vector<const Page* const*> attend_lists;
-  Vector<int32_t> attend_counts;
-  Vector<int32_t> attend_positions;
+  AttendSpaces attend_spaces;
 
   struct Account {
     std::atomic<uint64_t> sealed_bytes{0};

@@ -17,10 +17,10 @@ void release(Vector<T>& vector) noexcept {
 
 /// Add the attention that slots get from the queries of a batch's only sequence, each query's shares adding up to 1 for
 /// each head.
-void weigh(Cache& cache, const AttendBatch& batch, std::span<Vector<float>> masses) {
+void weigh(Cache& cache, const AttendBatch& batch, Workspace& workspace, std::span<Vector<float>> masses) {
   Vector<float*> targets{StlAllocator<float*>(cache.allocator)};
   for (Vector<float>& mass : masses) targets.push_back(mass.data());
-  cache.backend.weighing().require().weigh(batch, cache.eviction.group, *cache.workspace, targets);
+  cache.backend.weighing().require().weigh(batch, cache.eviction.group, workspace, targets);
 }
 
 /// The same for queries that were kept.
@@ -45,7 +45,8 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
   batch.sinks = window.sinks();
   batch.softcap = window.softcap();
   batch.window = window.sliding_window();
-  weigh(cache, batch, masses);
+  const AttendSpaces::Lease space(cache.attend_spaces);
+  weigh(cache, batch, *space->workspace, masses);
 }
 
 }  // namespace
@@ -160,8 +161,8 @@ Vector<Vector<float>> Observations::masses(const Sequence& sequence, int32_t lay
   return masses;
 }
 
-void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
-                         const AttendSequence& entry) {
+void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
+                         Workspace& workspace) {
   Cache& cache = sequence.cache;
   if (!windows_.empty()) {
     windows_[static_cast<size_t>(layer)].stage(batch, static_cast<size_t>(entry.query_count), cache.eviction.window);
@@ -177,7 +178,7 @@ void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBa
   }
   AttendBatch alone = batch;
   alone.sequences = {&entry, 1};
-  weigh(cache, alone, staged_);
+  weigh(cache, alone, workspace, staged_);
 }
 
 void Observations::commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch,

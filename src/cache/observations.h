@@ -61,7 +61,8 @@ class Observations {
   Vector<Vector<float>> masses(const Sequence& sequence, int32_t layer) const;
   /// The queries of an entry of the batch have attended to `sequence`: everything about that that can fail. They count
   /// from commit() on.
-  void stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry);
+  void stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
+             Workspace& workspace);
   void commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry) noexcept;
   void discard(int32_t layer) noexcept;
   /// Only these slots are left, [n_layers, kv_heads]; an empty list: all.

@@ -159,6 +159,39 @@ TEST_CASE("caches of one context attend concurrently") {
   CHECK_EQ(n_different.load(), 0);
 }
 
+TEST_CASE("sequences of one cache are attended to by several threads at once") {
+  const Shape shape{.n_layers = 1};
+  const Text text(shape, 500, 1);
+  const Context context = kvq_test::make_context(nullptr, 2);
+  for (const std::string policy : {"int4", "fp16+snapkv:32"}) {
+    CAPTURE(policy);
+    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy.c_str());
+    // A thread's own one; unless queries are counted for eviction, all threads attend to the last one too.
+    const bool evicts = policy.find('+') != std::string::npos;
+    std::vector<Sequence> sequences;
+    std::vector<std::vector<float>> expected;
+    const std::vector<float> q = queries(shape, 3);
+    for (int32_t i = 0; i <= kThreads; ++i) {
+      sequences.push_back(kvq_test::make_sequence(cache.get()));
+      text.append(cache.get(), sequences.back().get(), 0, 90 + 100 * i);
+      expected.push_back(attend_last(shape, cache.get(), {sequences.back().get()}, 3, q));
+    }
+    std::atomic<int> n_different{0};
+    on_threads([&](int thread) {
+      const auto own = static_cast<size_t>(thread);
+      for (int round = 0; round < kvq_test::full_or_small(500, 50); ++round) {
+        const size_t i = !evicts && round % 2 == 1 ? size_t{kThreads} : own;
+        if (attend_last(shape, cache.get(), {sequences[i].get()}, 3, q) != expected[i]) ++n_different;
+      }
+      if (!evicts) return;
+      const Sequence fork = kvq_test::fork(cache.get(), sequences[own].get());
+      attend_last(shape, cache.get(), {fork.get()}, 3, q);
+      kvq_test::require([&](kvq_error* error) { return kvq_compress(cache.get(), fork.get(), nullptr, error); });
+    });
+    CHECK_EQ(n_different.load(), 0);
+  }
+}
+
 TEST_CASE("appending to one sequence does not disturb attention to another") {
   const Shape shape;
   const Text text(shape, 700, 1);
