@@ -231,11 +231,11 @@ __device__ __forceinline__ void write_row(const Block<G>& block, const Unit& uni
   const AttendArguments& arguments = block.arguments;
   if (arguments.hadamard_values != 0) rotate(block.geometry, block.lane, row);
   const RowPlace place = row_place(arguments, unit, row.row);
-  const RowSum whole = with_sink(arguments, place, {row.maximum, row.sum});
-  if (row.column == 0) write_lse(arguments, place, whole);
   // A query that sees no token gives zeros.
-  float factor = whole.sum > 0.0F ? 1.0F / whole.sum : 0.0F;
-  if (arguments.sinks != nullptr) factor = row.sum > 0.0F ? exp2_fast(row.maximum - whole.maximum) * factor : 0.0F;
+  float factor = row.sum > 0.0F ? 1.0F / row.sum : 0.0F;
+  if (__builtin_expect(arguments.lse != nullptr || arguments.sinks != nullptr, 0)) {
+    factor = finish_row(arguments, place, {row.maximum, row.sum}, row.column == 0);
+  }
   const int64_t at = row_offset(arguments.out_strides, place) + row.column;
 #pragma unroll
   for (int32_t v = 0; v < Merged<G>::kVectors; ++v) {

@@ -68,28 +68,32 @@ __device__ __forceinline__ int64_t row_offset(const HeadStrides& strides, const 
   return row.query * strides.token + row.head * strides.head;
 }
 
-/// Of a row, Σ 2^logit = sum · 2^maximum.
+/// Of a row, Σ 2^logit = sum · 2^maximum over what it sees.
 struct RowSum {
   float maximum;
   float sum;
 };
 
-__device__ __forceinline__ RowSum with_sink(const AttendArguments& arguments, const RowPlace& row, RowSum sum) {
-  if (arguments.sinks == nullptr) return sum;
-  const float sink = arguments.sinks[row.head];
-  if (!(sink > minus_infinity())) return sum;
+/// Add a row's sink and write its log-sum-exp. Returns the factor on the sum of values, which is relative to the
+/// maximum; a query that sees no token gives zeros. Rarely needed: not inlined, so that short lists do not wait for its
+/// instructions.
+__device__ __noinline__ float finish_row(const AttendArguments& arguments, const RowPlace& row, const RowSum& seen,
+                                         bool writes) {
   constexpr float kLog2E = 1.4426950408889634F;
-  constexpr float kLargest = 3.402823466e38F;
-  const float logit = fminf(fmaxf(sink * kLog2E, -kLargest), kLargest);
-  const float maximum = fmaxf(sum.maximum, logit);
-  return {maximum, sum.sum * exp2_fast(sum.maximum - maximum) + exp2_fast(logit - maximum)};
-}
-
-__device__ __forceinline__ void write_lse(const AttendArguments& arguments, const RowPlace& row, const RowSum& sum) {
-  if (arguments.lse == nullptr) return;
   constexpr float kLn2 = 0.69314718055994531F;
-  arguments.lse[static_cast<int64_t>(row.query) * arguments.q_heads + row.head] =
-      sum.sum > 0.0F ? kLn2 * (sum.maximum + log2f(sum.sum)) : minus_infinity();
+  constexpr float kLargest = 3.402823466e38F;
+  RowSum whole = seen;
+  const float sink = arguments.sinks != nullptr ? arguments.sinks[row.head] : minus_infinity();
+  if (sink > minus_infinity()) {
+    const float logit = fminf(fmaxf(sink * kLog2E, -kLargest), kLargest);
+    whole.maximum = fmaxf(seen.maximum, logit);
+    whole.sum = fmaf(seen.sum, exp2_fast(seen.maximum - whole.maximum), exp2_fast(logit - whole.maximum));
+  }
+  if (writes && arguments.lse != nullptr) {
+    arguments.lse[static_cast<int64_t>(row.query) * arguments.q_heads + row.head] =
+        whole.sum > 0.0F ? kLn2 * (whole.maximum + log2f(whole.sum)) : minus_infinity();
+  }
+  return seen.sum > 0.0F ? exp2_fast(seen.maximum - whole.maximum) / whole.sum : 0.0F;
 }
 
 /// The outputs of a unit without pages. All threads of a block.
@@ -101,7 +105,7 @@ __device__ __forceinline__ void write_zeros(const AttendArguments& arguments, co
     const RowPlace row = row_place(arguments, unit, i / head_dim);
     const int32_t channel = i % head_dim;
     write_float(arguments.out, arguments.out_dtype, row_offset(arguments.out_strides, row) + channel, 0.0F);
-    if (channel == 0) write_lse(arguments, row, with_sink(arguments, row, {minus_infinity(), 0.0F}));
+    if (channel == 0 && arguments.lse != nullptr) finish_row(arguments, row, {minus_infinity(), 0.0F}, true);
   }
 }
 

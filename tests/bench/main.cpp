@@ -65,7 +65,7 @@ double append_page_seconds(FilledCache& cache) {
     for (int32_t i = 0; i < KVQ_PAGE_SLOTS; ++i) cache.append(1, tokens);
   });
   cache.truncate(kLongSequence);
-  return seconds / KVQ_PAGE_SLOTS;
+  return seconds / int32_t{KVQ_PAGE_SLOTS};
 }
 
 void append(benchmark::State& state, const std::string& format) {

@@ -23,7 +23,7 @@ constexpr int32_t kSteps = 70;
 
 TEST_CASE("a CUDA graph that appends to several sequences stores what appends one by one store") {
   if (!kvq_test::why_no_cuda().empty()) return;
-  const Shape shape{.n_layers = 1};
+  const Shape shape{.n_layers = 2};
   const Text prompts(shape, 100, 4);
   const size_t step_scalars = kSequences * shape.token_scalars();
   const std::vector<float> k = kvq_test::normal_tensor(kSteps * step_scalars, 1);
@@ -59,7 +59,9 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
       cudaGraph_t graph = nullptr;
       cudaGraphExec_t launchable = nullptr;
       check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      kvq_test::require([&](kvq_error* error) { return kvq_append_sequences(cache.get(), 0, &batch, error); });
+      for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+        kvq_test::require([&](kvq_error* error) { return kvq_append_sequences(cache.get(), layer, &batch, error); });
+      }
       check_cuda(cudaStreamEndCapture(stream, &graph));
       check_cuda(cudaGraphInstantiate(&launchable, graph, 0));
       cudaGraphDestroy(graph);
@@ -71,7 +73,9 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
         check_cuda(cudaGraphLaunch(launchable, stream));
         for (size_t i = 0; i < kSequences; ++i) {
           const size_t at = i * shape.token_scalars();
-          kvq_test::append(cache.get(), apart[i].get(), 0, 1, step_k + at, step_v + at);
+          for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+            kvq_test::append(cache.get(), apart[i].get(), layer, 1, step_k + at, step_v + at);
+          }
         }
       }
       for (size_t i = 0; i < kSequences; ++i) {
