@@ -14,6 +14,7 @@ typedef struct suite {
 static const suite kSuites[] = {
     {"layout", test_layout},
     {"errors", test_errors},
+    {"sizes", test_sizes},
     {"context", test_context},
     {"device", test_device},
     {"policy", test_policy},
