@@ -95,6 +95,7 @@ T read_struct(const T* given, T defaults, const char* argument) {
          argument, size, sizeof(T), i);
   }
   std::memcpy(&defaults, given, std::min(size, sizeof(T)));
+  defaults.struct_size = sizeof(T);  // it may be handed on
   return defaults;
 }
 

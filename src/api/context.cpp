@@ -41,15 +41,35 @@ AllocatorHooks hooks_of(const kvq_context_options& options) {
   return {options.allocate, options.free, options.allocator_user};
 }
 
-Owned<Backend> make_backend(const kvq_context_options& options, Allocator& allocator, Parallel& parallel) {
+void* device_allocate(void* user, size_t bytes, void* stream) {
+  const auto& hooks = *static_cast<const DeviceHooks*>(user);
+  try {
+    return hooks.allocate(hooks.user, bytes, stream);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void device_free(void* user, void* pointer, size_t bytes, void* stream) {
+  const auto& hooks = *static_cast<const DeviceHooks*>(user);
+  try {
+    hooks.free(hooks.user, pointer, bytes, stream);
+  } catch (...) {  // given back is given back
+  }
+}
+
+/// `hooks` live as long as the backend.
+Owned<Backend> make_backend(const kvq_context_options& options, Allocator& allocator, Parallel& parallel,
+                            DeviceHooks& hooks) {
   if (options.device == KVQ_DEVICE_CPU) {
     return make_owned<cpu::CpuBackend>(allocator, allocator, cpu::find_table(options.cpu_isa), parallel);
   }
+  const bool hooked = hooks.allocate != nullptr;
   const DeviceOptions device{.index = options.device_index,
                              .stream = options.stream,
-                             .allocate = options.device_allocate,
-                             .free = options.device_free,
-                             .user = options.device_allocator_user};
+                             .allocate = hooked ? device_allocate : nullptr,
+                             .free = hooked ? device_free : nullptr,
+                             .user = &hooks};
   return load_cuda_plugin(options.plugin).make_backend(allocator, device);
 }
 
@@ -64,7 +84,8 @@ kvq_context::kvq_context(const kvq_context_options& options, const AllocatorHook
       released_user(options.released_user),
       parallel(options.parallel_for != nullptr ? 1 : options.n_threads, options.parallel_for,
                options.parallel_for_user),
-      backend(make_backend(options, allocator, parallel)) {}
+      device_hooks{options.device_allocate, options.device_free, options.device_allocator_user},
+      backend(make_backend(options, allocator, parallel, device_hooks)) {}
 
 void kvq_context::log(kvq_log_level level, const char* message) const noexcept {
   if (log_hook == nullptr) return;

@@ -31,6 +31,13 @@ class Holders {
 void release(kvq_context* context) noexcept;
 void release(kvq_cache* cache) noexcept;
 
+/// The caller's hooks for device memory, called so that nothing they throw reaches a plug-in.
+struct DeviceHooks {
+  kvq_device_allocate_hook allocate;
+  kvq_device_free_hook free;
+  void* user;
+};
+
 /// What is not said about a cache.
 kvq_cache_options default_cache_options();
 
@@ -72,6 +79,7 @@ struct kvq_context {
   kvq_released_hook released;
   void* released_user;
   kvq::Parallel parallel;
+  kvq::api::DeviceHooks device_hooks;
   kvq::Owned<kvq::Backend> backend;
 };
 

@@ -4,6 +4,23 @@
 
 namespace kvq {
 
+void* AllocatorHooks::call_allocate(size_t bytes, size_t alignment) const noexcept {
+  if (allocate == nullptr) return ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
+  try {
+    return allocate(user, bytes, alignment);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void AllocatorHooks::call_free(void* pointer, size_t bytes, size_t alignment) const noexcept {
+  if (free == nullptr) return ::operator delete(pointer, std::align_val_t(alignment));
+  try {
+    free(user, pointer, bytes, alignment);
+  } catch (...) {  // given back is given back
+  }
+}
+
 void Allocator::reserve(uint64_t bytes) {
   const uint64_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
   if (limit_ != 0 && (before + bytes > limit_ || before + bytes < before)) {
@@ -35,8 +52,7 @@ void* Allocator::allocate(size_t bytes, size_t alignment) {
   reserve(bytes);
   const Allocator* root = this;
   while (root->parent_ != nullptr) root = root->parent_;
-  void* pointer = root->hooks_.allocate != nullptr ? root->hooks_.allocate(root->hooks_.user, bytes, alignment)
-                                                   : ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
+  void* pointer = root->hooks_.call_allocate(bytes, alignment);
   if (pointer == nullptr) {
     unreserve(bytes);
     fail(KVQ_E_MEMORY, "the allocator returned NULL for %zu bytes", bytes);
@@ -48,11 +64,7 @@ void Allocator::release(void* pointer, size_t bytes, size_t alignment) noexcept 
   if (pointer == nullptr) return;
   const Allocator* root = this;
   while (root->parent_ != nullptr) root = root->parent_;
-  if (root->hooks_.free != nullptr) {
-    root->hooks_.free(root->hooks_.user, pointer, bytes, alignment);
-  } else {
-    ::operator delete(pointer, std::align_val_t(alignment));
-  }
+  root->hooks_.call_free(pointer, bytes, alignment);
   unreserve(bytes);
 }
 

@@ -16,11 +16,14 @@ namespace kvq {
 /// Page data and work space are aligned for the widest vector registers, which are also cache lines.
 inline constexpr size_t kDataAlignment = 64;
 
-/// Where the caller wants memory to come from; both null for the C++ runtime.
+/// Where the caller wants memory to come from; both null for the C++ runtime. What a hook throws ends here.
 struct AllocatorHooks {
   kvq_allocate_hook allocate = nullptr;
   kvq_free_hook free = nullptr;
   void* user = nullptr;
+
+  void* call_allocate(size_t bytes, size_t alignment) const noexcept;
+  void call_free(void* pointer, size_t bytes, size_t alignment) const noexcept;
 };
 
 /// Counts every byte and enforces a limit. A context has a root allocator; caches and work spaces have children, whose

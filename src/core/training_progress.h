@@ -16,8 +16,15 @@ class TrainingProgress {
     result.end_ = begin_ + end * (end_ - begin_);
     return result;
   }
-  /// False when the hook asks to stop.
-  bool report(double done) const { return hook_ == nullptr || hook_(user_, begin_ + done * (end_ - begin_)) == 0; }
+  /// False when the hook asks to stop, or throws.
+  bool report(double done) const noexcept {
+    if (hook_ == nullptr) return true;
+    try {
+      return hook_(user_, begin_ + done * (end_ - begin_)) == 0;
+    } catch (...) {
+      return false;
+    }
+  }
 
  private:
   kvq_progress_hook hook_;

@@ -14,6 +14,8 @@ typedef struct suite {
 static const suite kSuites[] = {
     {"layout", test_layout},
     {"errors", test_errors},
+    {"sizes", test_sizes},
+    {"lifetimes", test_lifetimes},
     {"context", test_context},
     {"device", test_device},
     {"policy", test_policy},

@@ -4,6 +4,8 @@
 
 void test_layout(void);
 void test_errors(void);
+void test_sizes(void);
+void test_lifetimes(void);
 void test_context(void);
 void test_device(void);
 void test_policy(void);

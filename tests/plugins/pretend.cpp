@@ -22,7 +22,13 @@ class PretendBackend final : public Backend, private Pages, private Attention {
  public:
   PretendBackend(Allocator& allocator, const DeviceOptions& options) : allocator_(allocator), options_(options) {
     allocator_.reserve(kDeviceBytes);
-    if (options_.allocate != nullptr) memory_ = options_.allocate(options_.user, kDeviceBytes, options_.stream);
+    if (options_.allocate != nullptr) {
+      memory_ = options_.allocate(options_.user, kDeviceBytes, options_.stream);
+      if (memory_ == nullptr) {
+        allocator_.unreserve(kDeviceBytes);
+        fail(KVQ_E_MEMORY, "device_allocate returned NULL for %zu bytes", kDeviceBytes);
+      }
+    }
     std::snprintf(isa_, sizeof(isa_), "pretend_%d", options_.index);
   }
   ~PretendBackend() override {
