@@ -42,6 +42,7 @@ qp_quantize_options default_options() {
 weights::QuantizeOptions checked(const qp_quantize_options& options) {
   require_dtype(options.dtype, "options->dtype");
   require_range(options.rounding, QP_ROUNDING_LDLQ, QP_ROUNDING_NEAREST, "options->rounding");
+  require_range(options.reserved, 0, 0, "options->reserved");
   if (!(options.damping >= 0.0 && options.damping <= 1.0)) {
     fail(KVQ_E_ARGUMENT, "options->damping is %g, must be in [0, 1]", options.damping);
   }

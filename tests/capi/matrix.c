@@ -237,6 +237,9 @@ static void refused_arguments(void) {
   options.rounding = 2;
   REFUSED(KVQ_E_ARGUMENT, "rounding is 2", qp_quantize(f.context, &options, w, kOut, kIn, &matrix, err));
   options = options_for("nuq-4");
+  options.reserved = 3;
+  REFUSED(KVQ_E_ARGUMENT, "reserved is 3", qp_quantize(f.context, &options, w, kOut, kIn, &matrix, err));
+  options = options_for("nuq-4");
   w[kIn + 1] = NAN;
   REFUSED(KVQ_E_ARGUMENT, "w[1, 1]", qp_quantize(f.context, &options, w, kOut, kIn, &matrix, err));
   w[kIn + 1] = 0.0F;

@@ -8,13 +8,14 @@ compilers=0
 
 for compiler in gcc clang; do
   command -v $compiler >/dev/null || continue
-  $compiler -x c -std=c99 "${strict[@]}" - <<<"#include \"$header\""
+  # Padding that is not a field could not be used later.
+  $compiler -x c -std=c99 -Wpadded "${strict[@]}" - <<<"#include \"$header\""
   compilers=$((compilers + 1))
 done
 for compiler in g++ clang++; do
   command -v $compiler >/dev/null || continue
   for standard in c++11 c++20; do
-    $compiler -x c++ -std=$standard "${strict[@]}" - <<<"#include \"$header\""
+    $compiler -x c++ -std=$standard -DKVQ_EXPERIMENTAL "${strict[@]}" - <<<"#include \"$header\""
   done
   compilers=$((compilers + 1))
 done
