@@ -3,9 +3,14 @@
 they need is missing.
 
 usage: header.py HEADER              check; one line, or what is missing
-       header.py HEADER --constants  the name and value of every constant, for comparison with a baseline
+       header.py HEADER --constants  the name and value of every constant that is not experimental, for comparison with a
+                                     baseline; versions are left out
+       header.py HEADER --fields     the place and type of every field of a struct that is not experimental, likewise
        header.py HEADER --symbols    the name of every function, those that are experimental marked so
+       header.py HEADER --source     a library in C that does nothing: every function that is not experimental
+       header.py HEADER --cut FILE   the header with no more fields at the end of structs than FILE has, a list of fields
 """
+import collections
 import re
 import sys
 
@@ -48,6 +53,10 @@ def split_type(text):
     return kind, match[2], match[3]
 
 
+def fields_in(body):
+    return re.finditer(r"([^;/]+);\s*(/\*\*<.*?\*/)?", re.sub(r"/\*[^*].*?\*/", "", body), re.S)
+
+
 def parse(text):
     """The declarations of the header in their order."""
     found = []
@@ -73,7 +82,7 @@ def parse(text):
 
         if match["struct"]:
             one = add("struct", match["struct"])
-            for field in re.finditer(r"([^;/]+);\s*(/\*\*<.*?\*/)?", re.sub(r"/\*[^*].*?\*/", "", match["fields"]), re.S):
+            for field in fields_in(match["fields"]):
                 kind, name, size = split_type(field[1])
                 one.members.append((name, kind + ("[%s]" % size if size else ""), clean(field[2] or "")))
         elif match["handle"]:
@@ -223,14 +232,52 @@ class Checker:
                 self.check_pointer(one, name, kind, doc, names, False)
 
 
+def constants(declarations):
+    for one in declarations:
+        if one.kind in ("enumeration", "constant") and not one.experimental:
+            if one.name.startswith(("KVQ_VERSION_", "KVQ_API_VERSION")):  # what releases change
+                continue
+            for name, value, _ in one.members:
+                yield "%s %d" % (name, value)
+
+
+def fields(declarations):
+    for one in declarations:
+        for index, (name, kind, _) in enumerate(one.members):
+            if one.kind == "struct" and not one.experimental:
+                yield "%s %d %s %s" % (one.name, index, name, kind)
+
+
+def cut(text, path):
+    with open(path, encoding="utf-8") as file:
+        known = collections.Counter(line.split()[0] for line in file)
+
+    def shorter(match):
+        kept = list(fields_in(match[2]))[: known[match[1]] or None]
+        return "typedef struct %s {%s\n} %s;" % (match[1], "".join(field[0] for field in kept), match[1])
+
+    return re.sub(r"typedef struct (\w+) \{(.*?)\} \w+;", shorter, text, flags=re.S)
+
+
+def source(declarations):
+    yield '#include "kvq.h"'
+    for one in declarations:
+        if one.kind == "function" and not one.experimental:
+            parameters = ", ".join("%s %s" % (kind, name) for name, kind, _ in one.members) or "void"
+            body = "" if one.returns == "void" else " return 0; "
+            yield "%s %s(%s) {%s}" % (one.returns, one.name, parameters, body)
+
+
 def main(path, *options):
     with open(path, encoding="utf-8") as file:
         text = file.read()
     declarations = parse(text)
-    if "--constants" in options:
-        for one in declarations:
-            for name, value, _ in one.members if one.kind in ("enumeration", "constant") else []:
-                print(name, value)
+    for option, lines in ("--constants", constants), ("--fields", fields), ("--source", source):
+        if option in options:
+            print("\n".join(lines(declarations)))
+            return 0
+    if "--cut" in options:
+        print(cut(text, options[1]))
         return 0
     if "--symbols" in options:
         for one in sorted((one for one in declarations if one.kind == "function"), key=lambda one: one.name):

@@ -5,10 +5,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace conformance {
 
@@ -210,6 +213,53 @@ TEST_CASE("appending to one sequence does not disturb attention to another") {
   appending.join();
   CHECK_EQ(n_different.load(), 0);
   CHECK_EQ(kvq_test::length(writer.get()), 700);
+}
+
+TEST_CASE("threads append to sequences of their own and attend to them as one thread does") {
+  constexpr int32_t kTokens = 200;
+  constexpr int32_t kChunk = 37;  // pages fill and are sealed at other moments than calls end
+  const Shape shape;
+  const std::vector<float> q = queries(shape, 1);
+  std::vector<Text> texts;
+  for (int thread = 0; thread < kThreads; ++thread)
+    texts.emplace_back(shape, kTokens, 10 + static_cast<uint64_t>(thread));
+  for (const std::string& policy : {std::string("int4+hadamard"), kCodesOfHeads, routed_policies()[0]}) {
+    CAPTURE(policy);
+    const Context context = kvq_test::make_context(nullptr, 2);
+    const Cache cache = make_cache(context.get(), shape.options(), policy);
+    std::mutex attending;
+    struct Conversation {
+      std::vector<std::vector<float>> outputs;  // of each layer after each chunk
+      Snapshot snapshot;
+    };
+    const auto converse = [&](int thread) {
+      Conversation result;
+      const Sequence sequence = kvq_test::make_sequence(cache.get());
+      for (int32_t begin = 0; begin < kTokens; begin += kChunk) {
+        texts[static_cast<size_t>(thread)].append(cache.get(), sequence.get(), begin,
+                                                  std::min(begin + kChunk, kTokens));
+        for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+          const std::lock_guard one_call(attending);
+          result.outputs.push_back(attend_last(shape, cache.get(), {sequence.get()}, 1, q, layer));
+        }
+      }
+      result.snapshot = kvq_test::save(cache.get(), sequence.get());
+      return result;
+    };
+    std::vector<Conversation> expected;
+    for (int thread = 0; thread < kThreads; ++thread) expected.push_back(converse(thread));
+    CHECK(expected[0].snapshot != expected[1].snapshot);
+    std::atomic<int> n_different{0};
+    on_threads([&](int thread) {
+      const Conversation& alone = expected[static_cast<size_t>(thread)];
+      for (int round = 0; round < kvq_test::full_or_small(20, 3); ++round) {
+        const Conversation found = converse(thread);
+        if (found.outputs != alone.outputs || found.snapshot != alone.snapshot) ++n_different;
+      }
+    });
+    CHECK_EQ(n_different.load(), 0);
+    CHECK_EQ(kvq_test::usage(cache.get()).scalars, 0);
+  }
 }
 
 }  // namespace conformance
