@@ -12,7 +12,7 @@
 /* The largest struct that is believed, room behind it that is the caller's own, and what lies there. */
 enum { kMost = 4096, kGuard = 64, kCanary = 0x77, kBlock = kMost + kGuard };
 
-/* Memory of any struct. */
+/* Memory for any struct. */
 typedef union memory {
   unsigned char bytes[kBlock];
   uint64_t aligns;
