@@ -19,14 +19,19 @@
  *  - Structs begin with `struct_size`. Call the struct's `*_init(&it, sizeof(it))` first, or set `struct_size` of one
  *    that the library fills. A struct only ever grows at its end: an older program's shorter one gets the defaults of
  *    what it lacks, of a newer program's longer one the rest must be zero. Reserved fields must be 0 and are filled
- *    with 0.
+ *    with 0. No struct has more than 4096 bytes.
  *  - Handles come out through the parameter `result`, which is NULL after a failure. Objects may be destroyed in any
  *    order: what others still need goes with the last of them. Destroying NULL does nothing.
- *  - Handles are independent. `const` handles may be used from several threads at once, others need exclusive use,
- *    except where a function's \threads line says otherwise. Destroying needs exclusive use of the handle.
+ *  - Any number of threads may use a context, and a cache, at once, but for what a function's \threads line says. Of
+ *    other handles, `const` ones may be used from several threads at once, others need exclusive use. Destroying needs
+ *    exclusive use of the handle.
+ *  - Beside the statuses that a function names, any may return ::KVQ_E_INTERNAL; one that is given a newer header's
+ *    struct with something in it that this library does not know, ::KVQ_E_UNSUPPORTED; one on a CUDA context,
+ *    ::KVQ_E_BACKEND; and one of a sequence that a CUDA graph appends to, which first learns how far the graph has
+ *    come, ::KVQ_E_MEMORY or ::KVQ_E_LIMIT.
  *  - The library never prints, aborts, reads environment variables, installs signal handlers, or starts threads that
- *    were not asked for. In a child process after `fork()`, contexts of a CPU compute on the calling thread alone and
- *    may be destroyed; contexts of a GPU may not be used.
+ *    were not asked for. In a child process after a `fork()` at which no other thread was inside a call, contexts of a
+ * CPU compute on the calling thread alone and may be destroyed; contexts of a GPU may not be used.
  *  - Hooks return, they do not unwind: an exception that a C++ hook throws nevertheless is caught and taken for the
  *    hook's failure; unwinding by other means (longjmp, a foreign runtime's panic) is undefined.
  *  - Tensors are row-major. "Host memory" is memory that the CPU can read.
@@ -39,16 +44,20 @@
  *  What is declared if KVQ_EXPERIMENTAL is defined before this file is included may change in a minor version;
  *  everything else only grows until version 2.
  *
- *  Marks in the comments, from which bindings are generated. Every pointer has those that fit:
+ *  Marks in the comments, from which bindings are generated. Every pointer has those that fit. Without marks, a pointer
+ *  to a struct is to one of them in host memory and used until the call returns, a handle likewise, and neither may be
+ *  NULL but the `error` of every call. Handles that a function returns are borrowed: they are not to be destroyed.
  *
  *      \nullable         may be NULL; pointers without it may not
  *      \length EXPR      elements behind the pointer, of `void` counted in the tensor's elements or in bytes: numbers
- *                        and names of parameters and fields (`cache.q_heads` is a field of what describes `cache`);
- *                        sum(a) adds an array up or, where it is NULL, its length; strided(tokens, heads, channels)
- *                        reaches as far as the strides say; `string`: UTF-8 up to a NUL
+ *                        and names of fields of the struct or parameters of the call; `cache.q_heads` is a field of
+ *                        what describes `cache`, `trainer.head_dim` of what it was created with; sum(a) adds an array
+ *                        up or, where it is NULL, its length; strided(tokens, heads, channels) reaches as far as the
+ *                        strides say; `string`: UTF-8 up to a NUL
  *      \memory M         `host`; `context`: host memory, or of a CUDA context device memory; `device`
  *      \keeps K          how long the library uses what is pointed at, or what is returned lives: `call`: until it
- *                        returns; `handle`: as long as the handle that it made or belongs to; `static`: for ever
+ *                        returns; `handle`: as long as the handle that it belongs to; `released`: until the context's
+ *                        `released` hook has been called; `static`: for ever
  *      \parent P         the new handle keeps P alive
  *      \destroy F        what ends a handle
  *      \values           the enumerators that follow are an integer's values
@@ -174,11 +183,13 @@ enum {
 typedef struct kvq_context kvq_context;
 
 /** Allocate `bytes` (> 0) aligned to `alignment` (a power of two), or return NULL. Called from any thread, also from
- *  several at once; may not use the context. */
+ *  several at once. Like all hooks it may not use the context or what was made from it. */
 typedef void* (*kvq_allocate_hook)(void* user, size_t bytes, size_t alignment);
-/** Free what ::kvq_allocate_hook returned, with the same `bytes` and `alignment`. Called from any thread. */
+/** Free what ::kvq_allocate_hook returned, with the same `bytes` and `alignment`. Called from any thread, also
+ *  from several at once. */
 typedef void (*kvq_free_hook)(void* user, void* pointer, size_t bytes, size_t alignment);
-/** One message, NUL-terminated, without newline, valid until the hook returns. Called from any thread. */
+/** One message, NUL-terminated, without newline, valid until the hook returns. Called from any thread, also from
+ *  several at once. */
 typedef void (*kvq_log_hook)(void* user, kvq_log_level level, const char* message);
 /** Body of a parallel loop. */
 typedef void (*kvq_parallel_body)(void* argument, int32_t index);
@@ -188,7 +199,9 @@ typedef void (*kvq_parallel_body)(void* argument, int32_t index);
  *  \returns 0; anything else, or fewer calls of `body` than n, says that the hook could not do it all: the calling
  *           thread then does what is left. */
 typedef int32_t (*kvq_parallel_for_hook)(void* user, int32_t n, kvq_parallel_body body, void* argument);
-/** The last call of a context's hooks: none is used any more, and their `user` may go. */
+/** The last call of a context's hooks: none is used any more, and their `user` may go. Called by the thread that
+ *  destroys the context or the last object made from it; may use other contexts. Not called where a context could not
+ *  be created. */
 typedef void (*kvq_released_hook)(void* user);
 
 /** Allocate `bytes` (> 0) of device memory aligned to 256 bytes, or return NULL. The memory is used in the order of
@@ -208,13 +221,13 @@ typedef struct kvq_context_options {
                                    together, the context included; 0 (default): none. */
   const char* cpu_isa;        /**< Name from ::kvq_cpu_isa_name; NULL (default): the best of this machine.
                                    \nullable \length string \memory host \keeps call */
-  kvq_allocate_hook allocate; /**< NULL (default): the C++ runtime's aligned operator new. \nullable \keeps handle */
-  kvq_free_hook free;         /**< NULL exactly when `allocate` is NULL. \nullable \keeps handle */
-  void* allocator_user;       /**< Passed to `allocate` and `free`. \nullable \keeps handle */
-  kvq_log_hook log;           /**< NULL (default): no messages. \nullable \keeps handle */
-  void* log_user;             /**< Passed to `log`. \nullable \keeps handle */
-  kvq_parallel_for_hook parallel_for; /**< NULL (default): the library's own `n_threads`. \nullable \keeps handle */
-  void* parallel_for_user;            /**< Passed to `parallel_for`. \nullable \keeps handle */
+  kvq_allocate_hook allocate; /**< NULL (default): the C++ runtime's aligned operator new. \nullable \keeps released */
+  kvq_free_hook free;         /**< NULL exactly when `allocate` is NULL. \nullable \keeps released */
+  void* allocator_user;       /**< Passed to `allocate` and `free`. \nullable \keeps released */
+  kvq_log_hook log;           /**< NULL (default): no messages. \nullable \keeps released */
+  void* log_user;             /**< Passed to `log`. \nullable \keeps released */
+  kvq_parallel_for_hook parallel_for; /**< NULL (default): the library's own `n_threads`. \nullable \keeps released */
+  void* parallel_for_user;            /**< Passed to `parallel_for`. \nullable \keeps released */
 
   /* For ::KVQ_DEVICE_CUDA. */
   int32_t device_index; /**< Ordinal of the GPU; 0 by default. */
@@ -222,16 +235,16 @@ typedef struct kvq_context_options {
   const char* plugin;   /**< Path of libkvq_cuda.so; NULL (default): beside the library that holds this function, then
                              where the loader searches. \nullable \length string \memory host \keeps call */
   void* stream;         /**< cudaStream_t that everything is issued to; NULL (default): the legacy default stream. See
-                             ::kvq_context_set_stream. \nullable \keeps handle */
+                             ::kvq_context_set_stream. \nullable \keeps released */
   kvq_device_allocate_hook device_allocate; /**< NULL (default): a memory pool of the context's own.
-                                                 \nullable \keeps handle */
-  kvq_device_free_hook device_free;         /**< NULL exactly when `device_allocate` is NULL. \nullable \keeps handle */
-  void* device_allocator_user;              /**< Passed to both. \nullable \keeps handle */
+                                                 \nullable \keeps released */
+  kvq_device_free_hook device_free; /**< NULL exactly when `device_allocate` is NULL. \nullable \keeps released */
+  void* device_allocator_user;      /**< Passed to both. \nullable \keeps released */
 
   kvq_released_hook released; /**< Called when the context is gone, which objects made from it may put off: hooks and
                                    what they need live until then. NULL (default): nobody is told.
-                                   \nullable \keeps handle */
-  void* released_user;        /**< Passed to `released`. \nullable \keeps handle */
+                                   \nullable \keeps released */
+  void* released_user;        /**< Passed to `released`. \nullable \keeps released */
 } kvq_context_options;
 
 /** Fill with defaults.
@@ -325,8 +338,8 @@ typedef struct kvq_policy kvq_policy;
 /** Read a policy from YAML, or from the short form of one format.
  *
  *  The short form is the name of a format for keys and values of all layers:
- *  `fp16`, `int8`, `int4`, `int3`, `int2`, each but fp16 optionally with `+hadamard`, and optionally `+METHOD:BUDGET`
- *  of eviction at the end, like `int4+adasnap:128`. The long form:
+ *  `fp16`, `int8`, `int4`, `int3`, `int2`, each but fp16 optionally with `+hadamard`, or `commvq`, and optionally
+ *  `+METHOD:BUDGET` of eviction at the end, like `int4+adasnap:128`. The long form:
  *
  *      version: 1
  *      keys: int4+hadamard            # a format name, or a map:
@@ -594,13 +607,14 @@ typedef struct kvq_cache kvq_cache;
 typedef struct kvq_cache_options {
   uint32_t struct_size;
   int32_t n_layers;      /**< 1 … 65536. */
-  int32_t q_heads;       /**< Query heads; a multiple of `kv_heads`. */
+  int32_t q_heads;       /**< Query heads, 1 … 65536; a multiple of `kv_heads`. */
   int32_t kv_heads;      /**< Key/value heads, 1 … 4096. */
   int32_t head_dim;      /**< A multiple of 8, 8 … 256. */
   kvq_rope rope;         /**< ::KVQ_ROPE_HALF by default. */
   int32_t rotary_dim;    /**< Leading channels that are rotated, even; 0 (default): `head_dim`. */
   float rope_base;       /**< 10000 by default; frequencies must be finite. Unused when `inv_freq` is given. */
-  const float* inv_freq; /**< Radians per position; NULL (default): rope_base^(-2j / rotary_dim).
+  const float* inv_freq; /**< Radians per position, head_dim / 2 where `rotary_dim` is 0; NULL (default):
+                              rope_base^(-2j / rotary_dim).
                               \nullable \length rotary_dim / 2 \memory host \keeps call */
   float scale;           /**< Factor on q·k; 0 (default): 1 / sqrt(head_dim). */
   int32_t reserved;      /**< 0. */
@@ -624,11 +638,11 @@ KVQ_API void kvq_cache_options_init(kvq_cache_options* options, size_t size);
 
 /** Create a cache.
  *
- *  \param policy  NULL: fp16. \nullable
+ *  \param policy  of this or another context; NULL: fp16. \nullable
  *  \param result  receives the handle. \parent context
- *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook and there is none); KVQ_E_MISMATCH (a codebook
- *           for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's device does not
- *           compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none);
+ *           KVQ_E_MISMATCH (a codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a
+ *           format that the context's device does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
  *  \threads any.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* options, const kvq_policy* policy,
@@ -639,7 +653,7 @@ KVQ_API kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_option
  *  \threads exclusive use of the handle.  \since 1.0 */
 KVQ_API void kvq_cache_destroy(kvq_cache* cache);
 
-/** What a cache was made with, as it is used: nothing is left to a default. */
+/** What a cache was made with, defaults filled in. */
 typedef struct kvq_cache_info {
   uint32_t struct_size;
   int32_t n_layers;
@@ -666,7 +680,7 @@ KVQ_API kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* in
 typedef struct kvq_layer_info {
   uint32_t struct_size;
   int32_t n_formats;              /**< 1, or those that a router chooses among. */
-  char formats[KVQ_FORMATS_SIZE]; /**< Their names as in a policy, keys/values where these differ, separated by
+  char formats[KVQ_FORMATS_SIZE]; /**< Their names, keys/values where these differ, separated by
                                        ", ". */
 } kvq_layer_info;
 
@@ -839,9 +853,9 @@ typedef struct kvq_append_batch {
                                        \memory context \keeps call */
   kvq_dtype dtype;                /**< Of `k` and `v`; ::KVQ_F32 by default. */
   int32_t reserved;               /**< 0. */
-  int64_t k_token_stride;         /**< Elements from a token's keys to the next one's, not negative; 0 (default): dense,
-                                     kv_heads         · head_dim. The channels of a head are always neighbours, and rows need no
-                                     more         alignment         than their elements. */
+  int64_t k_token_stride; /**< Elements from a token's keys to the next one's, not negative; 0 (default): dense, as many
+                               as its heads take. The channels of a head are always neighbours, and rows need no more
+                               alignment than their elements. */
   int64_t k_head_stride;  /**< Elements from a head to the next one, not negative; 0 (default): dense, head_dim. */
   int64_t v_token_stride; /**< As for keys. */
   int64_t v_head_stride;  /**< As for keys. */
@@ -951,37 +965,35 @@ typedef struct kvq_attend_batch {
   const int32_t* query_positions; /**< ≥ 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so
                                        append before attending.
                                        \nullable \length sum(query_counts) \memory host \keeps call */
-  const void* q;                  /**< `[total queries, q_heads, head_dim]`, before RoPE unless the cache was made
-                                       with ::KVQ_ROPE_NONE.
-                                       \length strided(sum(query_counts), cache.q_heads, cache.head_dim)
-                                       \memory context \keeps call */
-  kvq_dtype q_dtype;              /**< ::KVQ_F32 by default. */
-  kvq_dtype output_dtype;         /**< ::KVQ_F32 by default. */
-  void* output;                   /**< `[total queries, q_heads, head_dim]`; from the first row to the last, its
-                                       memory may not overlap that of `q`.
-                                       \length strided(sum(query_counts), cache.q_heads, cache.head_dim)
-                                       \memory context \keeps call */
-  int32_t sliding_window;         /**< A query at position p sees positions > p − window; 0 (default): all. */
-  float logit_softcap;            /**< cap·tanh(logit / cap); 0 (default): none. */
-  int64_t q_token_stride;         /**< Elements from a query's row to the next one's, not negative; 0 (default):
-                                       dense, q_heads · head_dim. The channels of a head are always neighbours, and
-                                       rows need no more alignment than their elements. */
-  int64_t q_head_stride;          /**< Elements from a head to the next one, not negative; 0 (default): dense,
-                                       head_dim. */
-  int64_t output_token_stride;    /**< As for queries. No two rows may overlap: all heads of a query lie before the
-                                       next query's (token stride ≥ (q_heads − 1) · head stride + head_dim), or all
-                                       queries of a head before the next head's. What is between is left alone. */
-  int64_t output_head_stride;     /**< As for queries. */
-  float* lse;                     /**< `[total queries, q_heads]` receives the natural logarithm of the sum of exp
-                                       of the logits, after scale and cap, sinks included; -infinity for a query
-                                       that sees nothing. Results over parts of a context merge by it:
-                                       Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. May not overlap `q`,
-                                       `output` or `sinks`. NULL (default): skip. \nullable \length sum(query_counts) * cache.q_heads
-                                     \memory context                     \keeps call */
-  const float* sinks;             /**< `[q_heads]` learned logits: each adds exp(sink) to the softmax denominator
-                                       of its head and nothing to the sum of values; neither scaled nor capped;
-                                       -infinity is none; NaN and +infinity are refused on a CPU. NULL (default): none.
-                                       \nullable \length cache.q_heads \memory context \keeps call */
+  const void* q; /**< `[total queries, q_heads, head_dim]`, before RoPE unless the cache was made with ::KVQ_ROPE_NONE.
+                    Finite, as its logits are: what comes of others means nothing. \length strided(sum(query_counts),
+                    cache.q_heads, cache.head_dim) \memory context \keeps call */
+  kvq_dtype q_dtype;      /**< ::KVQ_F32 by default. */
+  kvq_dtype output_dtype; /**< ::KVQ_F32 by default. */
+  void* output; /**< `[total queries, q_heads, head_dim]`; from the first row to the last, its memory may not overlap
+                   that of `q` or `sinks`. \length strided(sum(query_counts), cache.q_heads, cache.head_dim) \memory
+                   context \keeps call */
+  int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): all. */
+  float logit_softcap;    /**< cap·tanh(logit / cap); 0 (default): none. */
+  int64_t q_token_stride; /**< Elements from a query's row to the next one's, not negative; 0 (default): dense, as many
+                               as its heads take. The channels of a head are always neighbours, and rows need no more
+                               alignment than their elements. */
+  int64_t q_head_stride;  /**< Elements from a head to the next one, not negative; 0 (default): dense,
+                               head_dim. */
+  int64_t output_token_stride; /**< As for queries. No two rows may overlap: all heads of a query lie before the
+                                    next query's (token stride ≥ (q_heads − 1) · head stride + head_dim), or all
+                                    queries of a head before the next head's. What is between is left alone. */
+  int64_t output_head_stride;  /**< As for queries. */
+  float* lse;         /**< `[total queries, q_heads]` receives the natural logarithm of the sum of exp of the logits,
+                           after scale and cap, sinks included; -infinity for a query that sees nothing and has no sink.
+                           Results over parts of a context merge by it, where one part alone has the sinks:
+                           Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output` or
+                           `sinks`. NULL (default): skip.
+                           \nullable \length sum(query_counts) * cache.q_heads \memory context \keeps call */
+  const float* sinks; /**< `[q_heads]` learned logits: each adds exp(sink) to the softmax denominator of its head and
+                           nothing to the sum of values; neither scaled nor capped; -infinity is none; NaN and
+                           +infinity are refused on a CPU. NULL (default): none.
+                           \nullable \length cache.q_heads \memory context \keeps call */
 } kvq_attend_batch;
 
 /** Fill with defaults (one dense F32 query a sequence).
@@ -995,8 +1007,8 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *  `output = softmax(scale · q·kᵀ) v` for every query head, where query head h reads KV head h / (q_heads / kv_heads)
  *  and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, with a sink
  *  too. Accumulation is in FP32. On a CPU the result is the same, bit for bit, for any number of threads and any
- * composition of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs more work
- * space than any before it, more calls come at once than ever before, or the policy evicts.
+ *  composition of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs
+ *  more work space than any before it, more calls come at once than ever before, or the policy evicts.
  *
  *  Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
  *  sets with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)
@@ -1152,8 +1164,8 @@ KVQ_API kvq_status qp_linear(const qp_matrix* matrix, const void* x, int32_t bat
  *                   \memory host \keeps call
  *  \param n         matrices, 1 … 1024.
  *  \param x         as for ::qp_linear. \length batch * matrices.columns \memory context \keeps call
- *  \param y         outputs, `[batch, rows of matrix i]` each, in the context's memory. \length n \memory host
- *                   \keeps call
+ *  \param y         outputs, `[batch, rows of matrix i]` each, in the context's memory, apart from each other
+ *                   and from `x`. \length n \memory host \keeps call
  *  \returns as ::qp_linear; KVQ_E_MISMATCH (matrices that do not share their inputs).
  *  \threads any, on the same matrices too.
  *  \since 1.0 */
@@ -1180,8 +1192,8 @@ KVQ_API kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* i
 
 /** Write matrices as a safetensors file; docs/weights.md has its layout. The same matrices give the same bytes.
  *
- *  \param matrices  of one context. \length n \memory host \keeps call
- *  \param names     different names of up to 200 bytes. \length n \memory host \keeps call
+ *  \param matrices  \length n \memory host \keeps call
+ *  \param names     different names, each a string of up to 200 bytes. \length n \memory host \keeps call
  *  \param n         matrices, at least 1.
  *  \param buffer    NULL: only the size is asked for. \nullable \length capacity \memory host \keeps call
  *  \param capacity  bytes available at `buffer`.

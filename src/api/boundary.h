@@ -68,8 +68,8 @@ size_t require_struct(const T* given, size_t least, const char* argument) {
   uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
   if (size >= least && size <= kMostStructBytes) return size;
-  fail(KVQ_E_ARGUMENT, "%s->struct_size is %u, this library knows %zu to %zu: call the struct's init function",
-       argument, size, least, sizeof(T));
+  fail(KVQ_E_ARGUMENT, "%s->struct_size is %u, must be in [%zu, %zu]: set it to the size of the caller's struct",
+       argument, size, least, kMostStructBytes);
 }
 
 /// The body of an init function: write no more than the caller's struct has room for.

@@ -65,6 +65,19 @@ const weights::Matrix& read(const qp_matrix& matrix, std::optional<weights::Matr
   return static_cast<const HostMatrix&>(*matrix.resident).matrix;
 }
 
+/// An entry of a list.
+template <typename T>
+void require_entry(T* const* list, int32_t i, const char* name) {
+  if (list[i] == nullptr) fail(KVQ_E_ARGUMENT, "%s[%d] is NULL", name, i);
+}
+
+/// Refuse outputs that would be written while inputs are still read.
+void require_apart(const void* x, size_t x_bytes, const void* y, size_t y_bytes, int32_t i) {
+  const auto a = reinterpret_cast<uintptr_t>(x);
+  const auto b = reinterpret_cast<uintptr_t>(y);
+  if (a - b < y_bytes || b - a < x_bytes) fail(KVQ_E_ARGUMENT, "y[%d] at %p overlaps x at %p", i, y, x);
+}
+
 /// That the matrices can be multiplied by in one call.
 void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
   const qp_matrix& first = *matrices[0];
@@ -169,10 +182,15 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
     require_range(batch, 1, INT32_MAX, "batch");
     require_dtype(dtype, "dtype");
     for (int32_t i = 0; i < n; ++i) {
-      require(matrices[i], "matrices[i]");
-      require(y[i], "y");
+      require_entry(matrices, i, "matrices");
+      require_entry(y, i, "y");
     }
     require_shared_inputs(matrices, n);
+    const size_t row_bytes = static_cast<size_t>(batch) * dtype_bytes(dtype);
+    for (int32_t i = 0; i < n; ++i) {
+      require_apart(x, row_bytes * static_cast<size_t>(matrices[i]->info.in), y[i],
+                    row_bytes * static_cast<size_t>(matrices[i]->info.out), i);
+    }
     kvq_context& context = *matrices[0]->context;
     Linear& linear = context.backend->linear().require();
     std::array<const Resident*, kMostSharedMatrices> residents;
@@ -212,8 +230,8 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
     require_range(n, 1, INT32_MAX, "n");
     require(size, "size");
     for (int32_t i = 0; i < n; ++i) {
-      require(matrices[i], "matrices[i]");
-      require(names[i], "names[i]");
+      require_entry(matrices, i, "matrices");
+      require_entry(names, i, "names");
       for (int32_t j = 0; j < i; ++j) {
         if (std::strcmp(names[i], names[j]) != 0) continue;
         fail(KVQ_E_ARGUMENT, "the name '%s' occurs twice", Quoted(names[i]).c_str());

@@ -15,7 +15,7 @@ import re
 import sys
 
 MARKS = ("nullable", "length", "memory", "keeps", "parent", "destroy", "values")
-ALLOWED = {"memory": {"host", "context", "device"}, "keeps": {"call", "handle", "static"}}
+ALLOWED = {"memory": {"host", "context", "device"}, "keeps": {"call", "handle", "released", "static"}}
 # Of Python, Rust, Go and C#.
 KEYWORDS = set("""
     and as assert async await break class continue def del elif else except finally for from global if import in is lambda

@@ -281,6 +281,8 @@ static void half_precision_products(void) {
     x_half[i] = (uint16_t)(bits >> 16);
   }
   ACCEPTED(qp_linear(matrix, x, 1, y, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "y[0]", qp_linear(matrix, x, 1, x, KVQ_F32, err));
+  REFUSED(KVQ_E_ARGUMENT, "overlaps x", qp_linear(matrix, x, 1, x + kIn - 1, KVQ_F32, err));
   ACCEPTED(qp_linear(matrix, x_half, 1, y_half, KVQ_BF16, err));
   for (i = 0; i < kOut; ++i) {
     const uint32_t bits = (uint32_t)y_half[i] << 16;
