@@ -51,6 +51,7 @@ template <typename Entries, typename Change>
 auto checked(const Entries& entries, const Change& change) -> decltype(*entries.front().sequence, void()) {
   if (!kChecksInvariants || entries.front().sequence->cache.backend.recording()) return change();
   std::vector<Sealing> sealings;
+  sealings.reserve(entries.size());
   for (const auto& each : entries) sealings.push_back(sealing_of(*each.sequence));
   const auto check_all = [&] {
     for (size_t i = 0; i < entries.size(); ++i) check_invariants(*entries[i].sequence, sealings[i]);

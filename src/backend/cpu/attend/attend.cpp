@@ -335,7 +335,8 @@ class AttendCall {
     const auto [query, head] = query_head(item, row);
     write_floats(output, batch_.head_dim, batch_.out, batch_.out_dtype, batch_.out_strides.at(query, head));
     if (batch_.lse == nullptr) return;
-    const double log2_sum = state.sum > 0.0F ? state.maximum + std::log2(double{state.sum}) : kMinusInfinity;
+    const double log2_sum = state.sum > 0.0F ? double{state.maximum} + std::log2(double{state.sum})
+                                             : -std::numeric_limits<double>::infinity();
     batch_.lse[query * static_cast<size_t>(batch_.q_heads) + head] = static_cast<float>(kLn2 * log2_sum);
   }
 
