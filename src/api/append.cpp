@@ -17,8 +17,7 @@ Vector<SequenceTokens> sequences_of(kvq_cache& cache, const kvq_append_batch& ba
   sequences.reserve(static_cast<size_t>(batch.n_sequences));
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     kvq_sequence* sequence = batch.sequences[i];
-    if (sequence == nullptr) fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is NULL", i);
-    if (&sequence->cache != &cache) fail(KVQ_E_ARGUMENT, "batch->sequences[%d] belongs to another cache", i);
+    require_owner_of_entry(cache, sequence, i);
     const int32_t count = batch.token_counts != nullptr ? batch.token_counts[i] : 1;
     if (count < 1) fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d, must be at least 1", i, count);
     sequences.push_back({sequence, count});

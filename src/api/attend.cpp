@@ -10,23 +10,6 @@ using namespace kvq::api;
 
 namespace {
 
-/// Memory of an argument, named as in messages.
-struct Extent {
-  const char* name;
-  const void* begin;
-  size_t bytes;
-};
-
-/// Refuse output that would be written while something else is still read or written.
-void require_apart(const Extent& out, const Extent& other) {
-  if (out.begin == nullptr || other.begin == nullptr) return;
-  const auto a = reinterpret_cast<uintptr_t>(out.begin);
-  const auto b = reinterpret_cast<uintptr_t>(other.begin);
-  if (a - b < other.bytes || b - a < out.bytes) {
-    fail(KVQ_E_ARGUMENT, "%s at %p overlaps %s at %p", out.name, out.begin, other.name, other.begin);
-  }
-}
-
 /// The batch with all strides filled in, once its tensors are known to be usable.
 kvq_attend_batch with_strides(const kvq_cache& cache, const kvq_attend_batch& given) {
   kvq_attend_batch batch = given;
@@ -74,12 +57,7 @@ kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* b
       fail(KVQ_E_ARGUMENT, "batch->logit_softcap is %g, must be 0 or positive and finite",
            static_cast<double>(chosen.logit_softcap));
     }
-    for (int32_t i = 0; i < chosen.n_sequences; ++i) {
-      if (chosen.sequences[i] == nullptr) fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is NULL", i);
-      if (&chosen.sequences[i]->cache != cache) {
-        fail(KVQ_E_ARGUMENT, "batch->sequences[%d] belongs to another cache", i);
-      }
-    }
+    for (int32_t i = 0; i < chosen.n_sequences; ++i) require_owner_of_entry(*cache, chosen.sequences[i], i);
     attend(*cache, layer, with_strides(*cache, chosen),
            [&chosen](int32_t i) -> const Sequence& { return *chosen.sequences[i]; });
   });

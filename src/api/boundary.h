@@ -33,6 +33,11 @@ inline void require(const void* pointer, const char* argument) {
   if (pointer == nullptr) fail(KVQ_E_ARGUMENT, "%s is NULL", argument);
 }
 
+/// An entry of a list.
+inline void require_entry(const void* pointer, const char* list, int32_t index) {
+  if (pointer == nullptr) fail(KVQ_E_ARGUMENT, "%s[%d] is NULL", list, index);
+}
+
 inline void require_range(int64_t value, int64_t low, int64_t high, const char* argument) {
   if (value >= low && value <= high) return;
   if (low == high)

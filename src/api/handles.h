@@ -133,6 +133,8 @@ struct TrainedHandle {
 
 /// A sequence is one of its cache's.
 void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument);
+/// So is entry `index` of batch->sequences.
+void require_owner_of_entry(const kvq_cache& cache, const kvq_sequence* sequence, int32_t index);
 
 }  // namespace kvq::api
 

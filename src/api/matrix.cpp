@@ -1,3 +1,4 @@
+#include "api/strides.h"
 #include "api/trained_handle.h"
 #include "core/checks.h"
 #include "core/tensor.h"
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 
@@ -63,19 +65,6 @@ const weights::Matrix& read(const qp_matrix& matrix, std::optional<weights::Matr
   const auto linear = matrix.context->backend->linear();
   if (linear) return linear->read(*matrix.resident, copy);
   return static_cast<const HostMatrix&>(*matrix.resident).matrix;
-}
-
-/// An entry of a list.
-template <typename T>
-void require_entry(T* const* list, int32_t i, const char* name) {
-  if (list[i] == nullptr) fail(KVQ_E_ARGUMENT, "%s[%d] is NULL", name, i);
-}
-
-/// Refuse outputs that would be written while inputs are still read.
-void require_apart(const void* x, size_t x_bytes, const void* y, size_t y_bytes, int32_t i) {
-  const auto a = reinterpret_cast<uintptr_t>(x);
-  const auto b = reinterpret_cast<uintptr_t>(y);
-  if (a - b < y_bytes || b - a < x_bytes) fail(KVQ_E_ARGUMENT, "y[%d] at %p overlaps x at %p", i, y, x);
 }
 
 /// That the matrices can be multiplied by in one call.
@@ -182,14 +171,16 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
     require_range(batch, 1, INT32_MAX, "batch");
     require_dtype(dtype, "dtype");
     for (int32_t i = 0; i < n; ++i) {
-      require_entry(matrices, i, "matrices");
-      require_entry(y, i, "y");
+      require_entry(matrices[i], "matrices", i);
+      require_entry(y[i], "y", i);
     }
     require_shared_inputs(matrices, n);
-    const size_t row_bytes = static_cast<size_t>(batch) * dtype_bytes(dtype);
+    const size_t column_bytes = static_cast<size_t>(batch) * dtype_bytes(dtype);
+    const Extent of_x{"x", x, column_bytes * static_cast<size_t>(matrices[0]->info.in)};
     for (int32_t i = 0; i < n; ++i) {
-      require_apart(x, row_bytes * static_cast<size_t>(matrices[i]->info.in), y[i],
-                    row_bytes * static_cast<size_t>(matrices[i]->info.out), i);
+      char name[16];
+      std::snprintf(name, sizeof(name), "y[%d]", i);
+      require_apart({name, y[i], column_bytes * static_cast<size_t>(matrices[i]->info.out)}, of_x);
     }
     kvq_context& context = *matrices[0]->context;
     Linear& linear = context.backend->linear().require();
@@ -230,8 +221,8 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
     require_range(n, 1, INT32_MAX, "n");
     require(size, "size");
     for (int32_t i = 0; i < n; ++i) {
-      require_entry(matrices, i, "matrices");
-      require_entry(names, i, "names");
+      require_entry(matrices[i], "matrices", i);
+      require_entry(names[i], "names", i);
       for (int32_t j = 0; j < i; ++j) {
         if (std::strcmp(names[i], names[j]) != 0) continue;
         fail(KVQ_E_ARGUMENT, "the name '%s' occurs twice", Quoted(names[i]).c_str());

@@ -15,6 +15,11 @@ void kvq::api::require_owner(const kvq_cache* cache, const kvq_sequence* sequenc
   if (&sequence->cache != cache) fail(KVQ_E_ARGUMENT, "%s belongs to another cache", argument);
 }
 
+void kvq::api::require_owner_of_entry(const kvq_cache& cache, const kvq_sequence* sequence, int32_t index) {
+  require_entry(sequence, "batch->sequences", index);
+  if (&sequence->cache != &cache) fail(KVQ_E_ARGUMENT, "batch->sequences[%d] belongs to another cache", index);
+}
+
 kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** result, kvq_error* error) {
   if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {

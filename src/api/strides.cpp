@@ -58,4 +58,13 @@ size_t extent_bytes(const CallerTensor& tensor, const HeadStrides& strides) {
          dtype_bytes(tensor.dtype);
 }
 
+void require_apart(const Extent& out, const Extent& other) {
+  if (out.begin == nullptr || other.begin == nullptr) return;
+  const auto a = reinterpret_cast<uintptr_t>(out.begin);
+  const auto b = reinterpret_cast<uintptr_t>(other.begin);
+  if (a - b < other.bytes || b - a < out.bytes) {
+    fail(KVQ_E_ARGUMENT, "%s at %p overlaps %s at %p", out.name, out.begin, other.name, other.begin);
+  }
+}
+
 }  // namespace kvq::api

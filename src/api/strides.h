@@ -1,4 +1,4 @@
-// Tensors of a caller whose rows need not follow each other.
+// Where the tensors of a caller lie: rows need not follow each other, but may not lie in each other's way.
 #pragma once
 
 #include "core/tensor.h"
@@ -23,5 +23,15 @@ void require_rows_apart(const CallerTensor& tensor, const HeadStrides& strides);
 
 /// From the first row's first byte to the last row's last one.
 size_t extent_bytes(const CallerTensor& tensor, const HeadStrides& strides);
+
+/// Memory of an argument, named as in messages.
+struct Extent {
+  const char* name;
+  const void* begin;
+  size_t bytes;
+};
+
+/// Refuse output that would be written while something else is still read or written.
+void require_apart(const Extent& out, const Extent& other);
 
 }  // namespace kvq::api

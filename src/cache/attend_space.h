@@ -2,9 +2,7 @@
 #pragma once
 
 #include "backend/attention.h"
-#include "core/memory.h"
-
-#include <mutex>
+#include "core/scratch.h"
 
 namespace kvq {
 
@@ -26,36 +24,38 @@ struct AttendSpace {
   Owned<AttendSpace> next;  // while nobody has it
 };
 
-/// As many as calls have ever come at once. The one given back last is the next to be taken: calls of one thread always
-/// have the same, which a CUDA graph that records one relies on.
+/// As many as calls have ever come at once. Calls of one thread always have the same one, which a CUDA graph that
+/// records them relies on: it was put back last.
 class AttendSpaces {
  public:
   /// The first one is made at once. Memory comes from `allocator`.
   AttendSpaces(Allocator& allocator, Attention& attention)
-      : allocator_(allocator), attention_(attention), free_(make_owned<AttendSpace>(allocator, allocator, attention)) {}
+      : allocator_(allocator), attention_(attention), spaces_(allocator) {
+    spaces_.put_back(make());
+  }
 
   /// One of them, for as long as this lives.
   class Lease {
    public:
-    explicit Lease(AttendSpaces& spaces) : spaces_(spaces), space_(spaces.take()) {}
-    ~Lease() { spaces_.give_back(std::move(space_)); }
+    explicit Lease(AttendSpaces& owner) : owner_(owner), space_(owner.spaces_.take()) {
+      if (space_ == nullptr) space_ = owner.make();
+    }
+    ~Lease() { owner_.spaces_.put_back(std::move(space_)); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     AttendSpace* operator->() const { return space_.get(); }
 
    private:
-    AttendSpaces& spaces_;
+    AttendSpaces& owner_;
     Owned<AttendSpace> space_;
   };
 
  private:
-  Owned<AttendSpace> take();
-  void give_back(Owned<AttendSpace> space) noexcept;
+  Owned<AttendSpace> make() { return make_owned<AttendSpace>(allocator_, allocator_, attention_); }
 
   Allocator& allocator_;
   Attention& attention_;
-  std::mutex mutex_;
-  Owned<AttendSpace> free_;  // the first of a list, or null
+  Pool<AttendSpace> spaces_;
 };
 
 }  // namespace kvq

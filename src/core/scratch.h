@@ -32,6 +32,46 @@ class MemoryCutter {
   size_t used_ = 0;
 };
 
+/// Objects that are kept from use to use, for users that may come at once. The one put back last is the next to be
+/// taken. T has a member `Owned<T> next`, for those that nobody has.
+template <typename T>
+class Pool {
+ public:
+  explicit Pool(Allocator& allocator) : free_(nullptr, Deleter<T>(allocator, 0, 0)) {}
+
+  /// Null if there is none.
+  Owned<T> take() noexcept {
+    const std::lock_guard lock(mutex_);
+    return free_ != nullptr ? pop() : Owned<T>(nullptr, free_.get_deleter());
+  }
+  Owned<T> wait() noexcept {
+    std::unique_lock lock(mutex_);
+    returned_.wait(lock, [this] { return free_ != nullptr; });
+    return pop();
+  }
+  void put_back(Owned<T> object) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      object->next = std::move(free_);
+      free_ = std::move(object);
+    }
+    returned_.notify_one();
+  }
+  /// Of the list of those that nobody has. While nobody takes or puts back.
+  T* first() const { return free_.get(); }
+
+ private:
+  Owned<T> pop() noexcept {
+    Owned<T> object = std::move(free_);
+    free_ = std::move(object->next);
+    return object;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable returned_;
+  Owned<T> free_;
+};
+
 /// Pieces of work space that are kept from use to use: for the bodies of a parallel loop, too large for the stacks of
 /// some hosts' threads and for one piece an iteration, and for calls that may come at once.
 class ScratchPool {
@@ -46,7 +86,7 @@ class ScratchPool {
 
  public:
   /// Its memory comes from `allocator`, which must outlive it.
-  explicit ScratchPool(Allocator& allocator) : free_(nullptr, Deleter<Node>(allocator, 0, 0)), allocator_(allocator) {}
+  explicit ScratchPool(Allocator& allocator) : allocator_(allocator), nodes_(allocator) {}
 
   /// Before a loop, whose bodies cannot fail: that many pieces of at least that many bytes, which may be 0. None may be
   /// in use.
@@ -70,17 +110,13 @@ class ScratchPool {
   };
 
  private:
-  Owned<Node> none() const { return {nullptr, Deleter<Node>(allocator_, 0, 0)}; }
-  Owned<Node> pop() noexcept;
   Owned<Node> wait() noexcept;
   Owned<Node> take(size_t bytes);
   void put_back(Owned<Node> node) noexcept;
 
-  Owned<Node> free_;  // the first of a list
   Allocator& allocator_;
+  Pool<Node> nodes_;
   bool empty_ = true;  // prepared pieces have no bytes
-  std::mutex mutex_;
-  std::condition_variable returned_;
 };
 
 /// Run body(block, workspace) for every block in [0, blocks), each with `count` numbers of its own while it runs.

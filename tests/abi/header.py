@@ -132,7 +132,7 @@ class Checker:
         if "length" in marks and marks["length"] != "string":
             for word in re.findall(r"[a-z]\w*(?:\.\w+)?", marks["length"]):
                 first, _, field = word.partition(".")
-                known = names if not field else names | {one[4:] for one in self.handles} | {"trainer", "matrix"}
+                known = names if not field else names | {handle.partition("_")[2] for handle in self.handles}
                 if word in ("sum", "strided"):
                     continue
                 if first not in known and first.rstrip("s") not in known or field and field not in self.fields:
@@ -197,7 +197,9 @@ class Checker:
     def check_struct(self, one, names):
         if one.members[0][:2] != ("struct_size", "uint32_t"):
             self.fail(one, "does not begin with struct_size")
-        names = names | {"rows", "columns"} if one.name == "qp_quantize_options" else names
+        for function in self.functions.values():  # lengths may name parameters of the call that takes the struct
+            if any(kind.strip() == "const %s*" % one.name for _, kind, _ in function.members):
+                names = names | {name for name, _, _ in function.members}
         is_output = one.name.endswith(("_info", "_error", "_usage"))
         for name, kind, doc in one.members:
             if name.startswith("reserved") and doc != "0.":
