@@ -4,79 +4,24 @@
 #include "cache/routing.h"
 #include "cache/sequence.h"
 
-#include <algorithm>
-
 namespace kvq {
 
 /// Everything an append changes in one sequence, prepared so that committing it cannot fail.
 class AppendPlan {
  public:
   /// Null `positions`: those that follow the newest token.
-  AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions)
-      : sequence_(sequence),
-        cache_(sequence.cache),
-        layer_(layer),
-        reserve_(sequence.reserve(layer)),
-        kept_(n <= kPageSlots ? &sequence.append_memory : nullptr),
-        own_(cache_.allocator),
-        memory_(kept_ != nullptr ? *kept_ : own_),
-        routed_(sequence, layer),
-        grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {
-    if (kept_ == nullptr) {
-      memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), n / kPageSlots + kPagesOfOneAppend,
-                      positions == nullptr ? n : 0);
-    }
-    if (positions == nullptr) {
-      memory_.positions.resize(static_cast<size_t>(n));
-      // Not iota, which counts one further than it stores: that may be too far.
-      for (int32_t i = 0; i < n; ++i) {
-        memory_.positions[static_cast<size_t>(i)] = sequence.last_position(layer) + 1 + i;
-      }
-      positions = memory_.positions.data();
-    }
-    positions_ = {positions, static_cast<size_t>(n)};
-  }
+  AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions);
   AppendPlan(const AppendPlan&) = delete;
   AppendPlan& operator=(const AppendPlan&) = delete;
 
-  ~AppendPlan() {
-    for (const PageChange& change : memory_.changes) {
-      if (change.page != nullptr && !change.from_reserve) cache_.release(change.page);
-      release_positions(change.added_positions);
-    }
-    for (StagedRun& run : memory_.runs) {
-      cache_.release(run.staged);
-      if (!committed_ && run.original != nullptr) run.original->used = run.original_used;
-    }
-    memory_.clear();
-  }
+  ~AppendPlan();
 
   /// Where a router chooses formats: those of the pages that are sealed. Comes first. `tokens`: those that the plan is
   /// for.
-  void route(const TokenBatch& tokens) {
-    if (!cache_.layers[static_cast<size_t>(layer_)].is_routed()) return;
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      for_each_page(head, [this, head](const Step& step) {
-        if (stays_float16(step.index, step.pages)) return;
-        routed_.add(head, step.index, step.old, step.token,
-                    positions_.subspan(static_cast<size_t>(step.token), static_cast<size_t>(step.take)));
-      });
-    }
-    routed_.choose(tokens, sequence_.length(layer_) + n());
-  }
+  void route(const TokenBatch& tokens);
 
   /// Make every page, run and list.
-  void prepare() {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      for (PageRun* run : sequence_.runs_of(sequence_.list_index(layer_, head))) {
-        if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
-        memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
-      }
-      heads_pages_ = std::max(heads_pages_, Sequence::pages_after(sequence_.list(layer_, head), n()));
-      for_each_page(head, [this, head](const Step& step) { write_page(head, step); });
-    }
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
-  }
+  void prepare();
 
   std::span<const int32_t> positions() const { return positions_; }
   /// Head by head. Their tokens are counted from the first that the plan is for.
@@ -84,18 +29,7 @@ class AppendPlan {
   /// The layer once the plan is committed.
   AppendedLayer appended() const { return {sequence_.mirror(layer_), sequence_.state(layer_, n(), positions_.back())}; }
 
-  void commit() noexcept {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
-    }
-    for (PageChange& change : memory_.changes) apply(change);
-    const size_t first_run = sequence_.list_index(layer_, 0) * cache_.runs_of_list();
-    for (size_t i = 0; i < memory_.runs.size(); ++i) std::swap(sequence_.runs[first_run + i], memory_.runs[i].staged);
-    committed_ = true;
-    Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
-    layer.length += static_cast<int32_t>(positions_.size());
-    layer.last_position = positions_.back();
-  }
+  void commit() noexcept;
 
  private:
   int32_t n() const { return static_cast<int32_t>(positions_.size()); }
@@ -113,140 +47,26 @@ class AppendPlan {
 
   /// Calls `use` with every step of one list, in the order of the list.
   template <typename Use>
-  void for_each_page(int32_t head, const Use& use) {
-    const Sequence::PageList& list = sequence_.list(layer_, head);
-    const auto existing = static_cast<int32_t>(list.size());
-    const int32_t pages = Sequence::pages_after(list, n());
-    int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
-    // Pages older than the newest `recent` have been sealed already.
-    for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
-      const Page* page = list[static_cast<size_t>(full)];
-      if (page->is_float16() && !stays_float16(full, pages))
-        use(Step{.index = full, .old = page, .token = 0, .take = 0, .pages = pages});
-    }
-    for (int32_t token = 0; token < n(); ++index) {
-      const Page* old = index < existing ? list[static_cast<size_t>(index)] : nullptr;
-      const int32_t take = std::min(n() - token, kPageSlots - (old != nullptr ? old->count : 0));
-      use(Step{.index = index, .old = old, .token = token, .take = take, .pages = pages});
-      token += take;
-    }
-  }
+  void for_each_page(int32_t head, const Use& use);
 
-  bool stays_float16(int32_t index, int32_t pages) const {
-    return sequence_.ends_float16(layer_, index) || index >= pages - cache_.recent;
-  }
+  bool stays_float16(int32_t index, int32_t pages) const;
 
   /// What becomes of a page: sealed in one of several formats, or left in FP16.
-  RoutedPages::Choice choose(const Step& step) {
-    const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
-    const bool stays = stays_float16(step.index, step.pages);
-    if (!stays && layer.is_routed()) return routed_.next();
-    // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
-    return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - cache_.recent - step.index};
-  }
+  RoutedPages::Choice choose(const Step& step);
 
-  void write_page(int32_t head, const Step& step) {
-    const auto [index, old, token, take, pages] = step;
-    const auto [format, staged, alike] = choose(step);
-    const int32_t kept = step.kept();
-    const int32_t count = kept + take;
-    const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
-    const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
-    const bool consecutive = last - first == count - 1;
-    memory_.changes.push_back({head, index, count});
-    PageChange& change = memory_.changes.back();
-    const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
-    int32_t* stored = nullptr;
-    Page* reserved = !in_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
-    if (reserved != nullptr) {
-      change.page = reserved;
-      change.from_reserve = true;
-      reserved->first_position = first;
-      if (!consecutive) stored = change.added_positions = allocate_positions();
-    } else if (!in_place) {
-      PageRun** run =
-          sequence_.is_final(format, layer_, !stays_float16(index, pages)) ? &staged_run(head, format) : nullptr;
-      change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, alike));
-      change.page->first_position = first;
-      stored = change.page->positions;
-    } else if (!consecutive && old->positions == nullptr) {
-      stored = change.added_positions = allocate_positions();
-    } else if (old->positions != nullptr) {
-      // Slots beyond the page's count are nobody's yet.
-      std::copy_n(positions_.begin() + token, take, old->positions + kept);
-    }
-    if (stored != nullptr) {
-      std::fill(stored, stored + kPageSlots, 0);
-      for (int32_t i = 0; !consecutive && i < kept; ++i) stored[i] = old->position(i);
-      if (!consecutive) std::copy_n(positions_.begin() + token, take, stored + kept);
-    }
-    const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
-    // A page that a router has seen lies in FP16 already, its tokens included.
-    const bool is_staged = staged != nullptr && !in_place;
-    const std::byte* source = old != nullptr ? old->data : nullptr;
-    memory_.writes.push_back({.source = is_staged ? staged : source,
-                              .kept = is_staged ? count : kept,
-                              .head = head,
-                              .token_begin = is_staged ? 0 : token,
-                              .token_count = is_staged ? 0 : take,
-                              .target = in_place ? old->data : change.page->data,
-                              .format = format,
-                              .index = index,
-                              .first_position = first,
-                              .positions = positions});
-  }
+  void write_page(int32_t head, const Step& step);
 
-  PageRun*& staged_run(int32_t head, const PageFormat* format) {
-    const size_t first = static_cast<size_t>(head) * cache_.runs_of_list();
-    return memory_.runs[first + cache_.run_number(layer_, format)].staged;
-  }
+  PageRun*& staged_run(int32_t head, const PageFormat* format);
 
   /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.
-  void grow_list(int32_t head) {
-    const Sequence::PageList& list = sequence_.list(layer_, head);
-    if (grown_.empty() && static_cast<size_t>(heads_pages_) <= list.capacity()) return;
-    if (grown_.empty()) {
-      grown_.reserve(static_cast<size_t>(cache_.kv_heads));
-      for (int32_t i = 0; i < head; ++i) grown_.push_back(copy_with_room(sequence_.list(layer_, i)));
-    }
-    grown_.push_back(copy_with_room(list));
-  }
+  void grow_list(int32_t head);
 
-  Sequence::PageList copy_with_room(const Sequence::PageList& list) const {
-    Sequence::PageList copy(list.get_allocator());
-    // A quarter more than needed keeps growth amortised and the slack of long lists small.
-    copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
-    copy.assign(list.begin(), list.end());
-    return copy;
-  }
+  Sequence::PageList copy_with_room(const Sequence::PageList& list) const;
 
-  void apply(PageChange& change) noexcept {
-    Sequence::PageList& list = sequence_.list(layer_, change.head);
-    const auto index = static_cast<size_t>(change.index);
-    if (change.page == nullptr) {
-      Page* page = list[index];
-      if (change.added_positions != nullptr) page->positions = std::exchange(change.added_positions, nullptr);
-      cache_.set_count(page, change.count);
-      return;
-    }
-    if (change.added_positions != nullptr) change.page->positions = std::exchange(change.added_positions, nullptr);
-    cache_.set_count(change.page, change.count);
-    if (change.from_reserve) reserve_->took(change.head, change.index, change.page->format());
-    if (index < list.size()) {
-      if (reserve_ == nullptr || !reserve_->keep(change.head, change.index, list[index])) cache_.release(list[index]);
-      list[index] = change.page;
-    } else {
-      list.push_back(change.page);
-    }
-    change.page = nullptr;
-  }
+  void apply(PageChange& change) noexcept;
 
-  int32_t* allocate_positions() {
-    return static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
-  }
-  void release_positions(int32_t* positions) noexcept {
-    cache_.allocator.release(positions, kPositionBytes, alignof(int32_t));
-  }
+  int32_t* allocate_positions();
+  void release_positions(int32_t* positions) noexcept;
 
   static constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
 
