@@ -211,6 +211,7 @@ typedef void* (*kvq_device_allocate_hook)(void* user, size_t bytes, void* stream
  *  give it to another stream before. */
 typedef void (*kvq_device_free_hook)(void* user, void* pointer, size_t bytes, void* stream);
 
+/** What a context runs on, and the hooks that it calls. */
 typedef struct kvq_context_options {
   uint32_t struct_size;
   kvq_device device;          /**< ::KVQ_DEVICE_CPU by default. */
@@ -604,6 +605,7 @@ KVQ_API void kvq_router_destroy(kvq_router* router);
  *  \destroy kvq_cache_destroy */
 typedef struct kvq_cache kvq_cache;
 
+/** The shape of a model's attention layers, and what their pages need. */
 typedef struct kvq_cache_options {
   uint32_t struct_size;
   int32_t n_layers;      /**< 1 … 65536. */
@@ -1096,6 +1098,7 @@ enum {
                                qp_matrix_info::proxy_error. */
 };
 
+/** How a matrix is written in few bits. */
 typedef struct qp_quantize_options {
   uint32_t struct_size;
   kvq_dtype dtype;      /**< Of the weights; ::KVQ_F32 by default. */
@@ -1248,6 +1251,7 @@ enum {
                                      together with the codes by gradient descent. */
 };
 
+/** What codebooks are trained for, and how many codes they have. */
 typedef struct kvq_codebook_trainer_options {
   uint32_t struct_size;
   int32_t n_layers;    /**< 1 … 65536. */
@@ -1348,6 +1352,7 @@ KVQ_API void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer);
  *  together: how much a page matters depends on what comes after it. \destroy kvq_router_trainer_destroy */
 typedef struct kvq_router_trainer kvq_router_trainer;
 
+/** How routers are trained, and for how many bits. */
 typedef struct kvq_router_trainer_options {
   uint32_t struct_size;
   kvq_router_method method; /**< ::KVQ_ROUTER_LABEL by default. */

@@ -2,6 +2,7 @@
  *
  *   cc embed.c $(pkg-config --cflags --libs kvq) -o embed && ./embed
  */
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,16 @@ static void fill(float* x, int n, unsigned* state) {
     *state = *state * 1664525u + 1013904223u;
     x[i] = (float)(*state >> 8) / 8388608.0f - 1.0f;
   }
+}
+
+/* Of the bits of what attention gives, so that the same program in another language can be compared. */
+static uint32_t checksum(uint32_t sum, const float* x, int n) {
+  for (int i = 0; i < n; ++i) {
+    uint32_t bits;
+    memcpy(&bits, &x[i], sizeof bits);
+    sum = (sum ^ bits) * 16777619u;
+  }
+  return sum;
 }
 
 int main(void) {
@@ -43,6 +54,7 @@ int main(void) {
   if (status == KVQ_OK) status = kvq_sequence_create(cache, &sequence, &error);
 
   unsigned state = 1;
+  uint32_t sum = 2166136261u;
   float q[Q_HEADS * HEAD_DIM], k[KV_HEADS * HEAD_DIM], v[KV_HEADS * HEAD_DIM], out[Q_HEADS * HEAD_DIM];
   for (int token = 0; status == KVQ_OK && token < TOKENS; ++token) {
     fill(q, Q_HEADS * HEAD_DIM, &state); /* before RoPE: the library rotates queries and keys */
@@ -58,14 +70,16 @@ int main(void) {
     batch.q = q;
     batch.output = out;
     if (status == KVQ_OK) status = kvq_attend(cache, 0, &batch, &error);
+    if (status == KVQ_OK) sum = checksum(sum, out, Q_HEADS * HEAD_DIM);
   }
 
   kvq_usage usage;
   usage.struct_size = sizeof usage;
   if (status == KVQ_OK) status = kvq_cache_usage(cache, sequence, &usage, &error);
   if (status == KVQ_OK) {
-    printf("%d tokens at %.2f bits per scalar: %llu bytes instead of %llu\n", TOKENS, usage.bits_per_scalar,
-           (unsigned long long)usage.total_bytes, (unsigned long long)usage.plain_fp16_bytes);
+    printf("%d tokens at %.2f bits per scalar: %llu bytes instead of %llu, checksum %08lx\n", TOKENS,
+           usage.bits_per_scalar, (unsigned long long)usage.total_bytes, (unsigned long long)usage.plain_fp16_bytes,
+           (unsigned long)sum);
   } else {
     fprintf(stderr, "%s: %s\n", kvq_status_name(status), error.message);
   }

@@ -1,3 +1,4 @@
+/* Made by bindings/generate/generate.py from include/kvq.h; edit that instead. */
 /* The binary layout of every public struct on LP64 and every number of the API: neither may ever change. */
 #include "check.h"
 #include "suites.h"
@@ -287,18 +288,51 @@ static void numbers(void) {
   CHECK(KVQ_E_INTERNAL == -9);
   CHECK(KVQ_E_CANCELLED == -10);
   CHECK(KVQ_E_BUFFER_SIZE == -11);
-  CHECK(KVQ_F32 == 0 && KVQ_F16 == 1 && KVQ_BF16 == 2);
-  CHECK(KVQ_DEVICE_CPU == 0 && KVQ_DEVICE_CUDA == 1);
-  CHECK(KVQ_ROPE_NONE == 0 && KVQ_ROPE_HALF == 1 && KVQ_ROPE_INTERLEAVED == 2);
-  CHECK(KVQ_LOG_ERROR == 0 && KVQ_LOG_WARNING == 1 && KVQ_LOG_INFO == 2);
-  CHECK(KVQ_SCOPE_LAYER == 0 && KVQ_SCOPE_HEAD == 1);
+  CHECK(sizeof(kvq_status) == 4);
+
+  CHECK(KVQ_F32 == 0);
+  CHECK(KVQ_F16 == 1);
+  CHECK(KVQ_BF16 == 2);
+  CHECK(sizeof(kvq_dtype) == 4);
+
+  CHECK(KVQ_DEVICE_CPU == 0);
+  CHECK(KVQ_DEVICE_CUDA == 1);
+  CHECK(sizeof(kvq_device) == 4);
+
+  CHECK(KVQ_ROPE_NONE == 0);
+  CHECK(KVQ_ROPE_HALF == 1);
+  CHECK(KVQ_ROPE_INTERLEAVED == 2);
+  CHECK(sizeof(kvq_rope) == 4);
+
+  CHECK(KVQ_LOG_ERROR == 0);
+  CHECK(KVQ_LOG_WARNING == 1);
+  CHECK(KVQ_LOG_INFO == 2);
+  CHECK(sizeof(kvq_log_level) == 4);
+
   CHECK(KVQ_PAGE_SLOTS == 32);
-  CHECK(KVQ_MAX_EXPERTS == 8 && KVQ_ROUTER_LABEL == 0 && KVQ_ROUTER_PAPER == 1);
-  CHECK(sizeof(kvq_status) == 4 && sizeof(kvq_dtype) == 4 && sizeof(kvq_device) == 4 && sizeof(kvq_rope) == 4 &&
-        sizeof(kvq_log_level) == 4 && sizeof(kvq_scope) == 4 && sizeof(kvq_router_method) == 4);
+
+  CHECK(KVQ_SCOPE_LAYER == 0);
+  CHECK(KVQ_SCOPE_HEAD == 1);
+  CHECK(sizeof(kvq_scope) == 4);
+
+  CHECK(KVQ_MAX_KEY_STAGES == 64);
+  CHECK(KVQ_MAX_EXPERTS == 8);
+  CHECK(KVQ_FORMATS_SIZE == 256);
+
+  CHECK(KVQ_ROUTER_LABEL == 0);
+  CHECK(KVQ_ROUTER_PAPER == 1);
+  CHECK(sizeof(kvq_router_method) == 4);
+
+  CHECK(QP_ROUNDING_LDLQ == 0);
+  CHECK(QP_ROUNDING_NEAREST == 1);
+  CHECK(sizeof(qp_rounding) == 4);
+
+  CHECK(KVQ_VALUES_LEAST_SQUARES == 0);
+  CHECK(KVQ_VALUES_NETWORK == 1);
+  CHECK(sizeof(kvq_value_method) == 4);
 }
 
 void test_layout(void) {
-  if (sizeof(void*) == 8 && sizeof(size_t) == 8) lp64_offsets();
+  if (sizeof(void*) == 8) lp64_offsets();
   numbers();
 }
