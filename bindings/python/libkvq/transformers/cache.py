@@ -77,7 +77,7 @@ class KvqCache(Cache):
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         if self._seen and self._seen[0] != self._seen[-1]:
             self._undo_part_of_a_pass()
-        return self.get_seq_length(layer_idx) + query_length, CacheOffset(self)
+        return self.get_seq_length() + query_length, CacheOffset(self)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
@@ -115,6 +115,8 @@ class KvqCache(Cache):
         left = min(tokens_to_remove, columns) if tokens_to_remove > 0 else columns + tokens_to_remove
         if left == columns:
             return
+        if len(set(self._seen)) > 1:
+            self._undo_part_of_a_pass()
         if left < 0:
             raise ValueError(f"cannot remove {-tokens_to_remove} tokens: the cache holds {columns}")
         present = self.present_columns(len(self._rows), left)
@@ -282,6 +284,7 @@ class KvqCache(Cache):
         """Drop what a forward pass that ended in the middle (an error, an interrupt) left in the first layers."""
         shortest = min(self._seen)
         layer = self._seen.index(shortest)
-        self._truncate([row.length(layer) for row in self._rows])
+        for row in self._rows:
+            row.truncate(row.length(layer))
         self._seen = [shortest] * len(self._seen)
         self._begun = -1
