@@ -117,7 +117,8 @@ def _buffer_view(x: Any) -> View:
     view = memoryview(x)
     if not view.shape or not view.strides:
         raise KvqArgumentError("a buffer without shape and strides, must have both")
-    dtype = _FORMATS.get(view.format, view.format)
+    native = "@=<" if sys.byteorder == "little" else "@=>!"
+    dtype = _FORMATS.get(view.format.lstrip(native), view.format)
     strides = _in_elements(view.strides, view.itemsize)
     return View(_address_of(view), view.shape, strides, dtype, HOST, not view.readonly, view)
 
@@ -241,7 +242,7 @@ def rows_of(
 def check_place(name: str, view: View, device: int, output: bool = False) -> None:
     if view.device != device:
         raise KvqArgumentError(
-            "%s is in %s, but the context computes on %s" % (name, place(view.device), place(device))
+            "%s is in %s, must be in %s, where the context computes" % (name, place(view.device), place(device))
         )
     if output and not view.writable:
         raise KvqArgumentError("%s is read-only" % name)
@@ -292,7 +293,7 @@ def empty_like(x: Any, shape: Tuple[int, ...], dtype: Optional[str] = None) -> A
     module = type(x).__module__.partition(".")[0]
     if module == "cupy":
         return sys.modules["cupy"].empty(shape, "f4" if dtype else x.dtype)
-    if reader is _buffer_view and (dtype == "f32" or memoryview(x).format == "f"):
+    if reader is _buffer_view and "f32" in (dtype, reader(x).dtype):
         return _memory(shape, "f")
     raise TypeError("pass output=: libkvq does not know how to make a %s" % type(x).__name__)
 

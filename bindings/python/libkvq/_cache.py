@@ -154,12 +154,15 @@ class Cache(Handle):
         """Bytes used by the whole cache, shared pages counted once."""
         usage = _native.kvq_usage(struct_size=sizeof(_native.kvq_usage))
         with self._sequences_lock:
-            living = [one for one in self._sequences if not one.closed]
-        entered = enter_alone(living)
+            living = sorted(self._sequences, key=id)
+        stopped: List[Sequence] = []
         try:
+            for one in living:
+                one._stop_others()
+                stopped.append(one)
             self._read(_native.kvq_cache_usage, None, byref(usage))
         finally:
-            leave_alone(entered)
+            leave_alone(stopped)
         return Usage._of(usage)
 
     def append(

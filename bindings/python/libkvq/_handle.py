@@ -59,11 +59,12 @@ class Handle:
 
     def close(self) -> None:
         """End the object; a second time does nothing. What was made from it lives on."""
-        with self._lock:
-            self._wait_for_readers()
+        self._stop_others()
+        try:
             self._pointer = None
-            self._exclusive = False
             self._finalizer()
+        finally:
+            self._leave_exclusive()
         if self._hooks is not None:
             self._hooks.finish()
 
@@ -98,8 +99,7 @@ class Handle:
 
     def _enter_exclusive(self) -> int:
         """Begin to use alone; ``_leave_exclusive`` ends it."""
-        self._lock.acquire()
-        self._wait_for_readers()
+        self._stop_others()
         pointer = self._pointer
         if pointer is None:
             self._leave_exclusive()
@@ -110,7 +110,9 @@ class Handle:
         self._exclusive = False
         self._lock.release()
 
-    def _wait_for_readers(self) -> None:
+    def _stop_others(self) -> None:
+        """Wait until no other call uses the object, which may be closed then."""
+        self._lock.acquire()
         self._exclusive = True
         while self._readers:
             time.sleep(2e-5)

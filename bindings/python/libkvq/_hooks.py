@@ -16,8 +16,8 @@ ProgressHook = Callable[[float], Any]
 class Hooks:
     """The hooks of one context, alive until the library says that it has released them.
 
-    An exception in a hook becomes the hook's failure and is raised by the call that the hook was called in. One in a
-    thread of the library is raised by the next call that returns.
+    An exception in a hook becomes the hook's failure, and the first one is raised by the call that the hook was called
+    in. One in a thread of the library is raised by the next call that returns.
     """
 
     _alive: ClassVar[Set["Hooks"]] = set()
@@ -101,10 +101,10 @@ class Hooks:
             function, pointer = self._deferred.pop()
             function(pointer)
         if self._raised:
-            mine = [one for one in self._raised if one[0] == get_ident()]
-            found = (mine or self._raised)[0]
-            self._raised.remove(found)
-            raise found[1]
+            mine = [one for one in self._raised if one[0] == get_ident()] or self._raised[:1]
+            for one in mine:
+                self._raised.remove(one)
+            raise mine[0][1]
 
 
 def _loop(parallel_for: ParallelForHook) -> Callable[..., int]:
