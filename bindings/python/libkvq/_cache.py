@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from ctypes import byref, sizeof
 from threading import Lock
 from typing import Any, List, Optional, Union
@@ -179,32 +180,48 @@ class Cache(Handle):
 
         :param k: keys ``[tokens, kv_heads, head_dim]``, sequence by sequence, before RoPE unless the cache was made
             with rope "none". Tokens and heads may lie any distance apart, as in a view of fused queries, keys and
-            values; the channels of a head are neighbours. Of a CUDA context in device memory, read in the order of its stream.
+            values; the channels of a head are neighbours. Of a CUDA context in device memory, and read in the order of
+            its stream.
         :param v: values, same shape and element type.
         :param token_counts: tokens of each sequence; None: one each.
         :param positions: original positions, increasing; None: consecutive.
         :param dtype: "bf16" where arrays of uint16 hold bfloat16.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
-        counts = None if token_counts is None else integers("token_counts", token_counts, len(many))
-        tokens = len(many) if counts is None else sum(counts)
-        places = None if positions is None else integers("positions", positions, tokens)
+        counts = integers("token_counts", token_counts, len(many))
+        self._append(layer, many, counts, len(many) if counts is None else sum(counts), k, v, positions, dtype)
+
+    def _append(
+        self,
+        layer: int,
+        sequences: Many[Sequence],
+        counts: Optional["array[int]"],
+        tokens: Optional[int],
+        k: Any,
+        v: Any,
+        positions: Any,
+        dtype: Optional[str],
+    ) -> None:
+        """As ``append``; None as the number of tokens gives all of them to one sequence."""
         keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
-        values = rows_of("v", v, dtype, self._device, tokens, self._kv_heads, self._head_dim)
+        values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
         if keys.dtype != values.dtype:
             raise KvqArgumentError("k and v have different element types")
+        if tokens is None:
+            counts = array("i", (keys.tokens,))
+        places = integers("positions", positions, keys.tokens)
         try:
             prepared = self._appending.pop()
         except IndexError:
             prepared = Appending()
         batch = prepared.batch
-        entered = enter_alone(many)
+        entered = enter_alone(sequences)
         try:
-            prepared.set_sequences(many)
+            prepared.set_sequences(sequences)
             batch.token_counts = address_of(counts)
             batch.positions = address_of(places)
-            batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _ = keys
-            batch.v, batch.v_token_stride, batch.v_head_stride, _, _ = values
+            batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _, _ = keys
+            batch.v, batch.v_token_stride, batch.v_head_stride, _, _, _ = values
             pointer = self._enter()
             try:
                 status = _native.kvq_append_sequences(
@@ -250,9 +267,9 @@ class Cache(Handle):
         :returns: the output, or (output, lse) if `lse` was asked for.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
-        counts = None if query_counts is None else integers("query_counts", query_counts, len(many))
+        counts = integers("query_counts", query_counts, len(many))
         queries = len(many) if counts is None else sum(counts)
-        places = None if query_positions is None else integers("query_positions", query_positions, queries)
+        places = integers("query_positions", query_positions, queries)
         heads, device = self._q_heads, self._device
         rows = rows_of("q", q, dtype, device, queries, heads, self._head_dim)
         if output is None:
@@ -275,8 +292,8 @@ class Cache(Handle):
             prepared.set_sequences(many)
             batch.query_counts = address_of(counts)
             batch.query_positions = address_of(places)
-            batch.q, batch.q_token_stride, batch.q_head_stride, batch.q_dtype, _ = rows
-            batch.output, batch.output_token_stride, batch.output_head_stride, batch.output_dtype, _ = out
+            batch.q, batch.q_token_stride, batch.q_head_stride, batch.q_dtype, _, _ = rows
+            batch.output, batch.output_token_stride, batch.output_head_stride, batch.output_dtype, _, _ = out
             batch.sliding_window = sliding_window
             batch.logit_softcap = logit_softcap
             batch.lse = None if lse_view is None else lse_view.address

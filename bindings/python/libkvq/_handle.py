@@ -7,7 +7,7 @@ import weakref
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, create_string_buffer
 from threading import Lock
-from typing import Any, Callable, ClassVar, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, TypeVar
 
 from ._errors import call
 from ._hooks import Hooks
@@ -157,11 +157,11 @@ class Handle:
         return buffer.raw[: size.value]
 
 
-def enter_alone(handles: Iterable[Handle]) -> List[Handle]:
+def enter_alone(handles: Collection[Handle]) -> List[Handle]:
     """Begin to use several objects alone, each once, in an order that is the same for all threads."""
     entered: List[Handle] = []
     try:
-        for one in sorted(set(handles), key=id):
+        for one in handles if len(handles) == 1 else sorted(set(handles), key=id):
             one._enter_exclusive()
             entered.append(one)
     except BaseException:
@@ -170,7 +170,7 @@ def enter_alone(handles: Iterable[Handle]) -> List[Handle]:
     return entered
 
 
-def leave_alone(handles: List[Handle]) -> None:
+def leave_alone(handles: Iterable[Handle]) -> None:
     for one in handles:
         one._leave_exclusive()
 
@@ -188,6 +188,6 @@ def enter_shared(handles: Iterable[Handle]) -> List[Handle]:
     return entered
 
 
-def leave_shared(handles: List[Handle]) -> None:
+def leave_shared(handles: Iterable[Handle]) -> None:
     for one in handles:
         one._leave()

@@ -1303,8 +1303,8 @@ Create a context.
 - options: NULL: defaults.
 - result: receives the handle.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (device or instruction set not available here, with the reason);
-KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (a thread could not be started, or the device failed).
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (device or instruction set not available here, with the
+reason); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (a thread could not be started, or the device failed).
 
 Threads: any.
 """,
@@ -1343,8 +1343,8 @@ kvq_context_set_stream = library.function(
 
 Issue later calls of a CUDA context to another stream, ordered after everything issued before.
 
-- stream: cudaStream_t, NULL for the legacy default stream. It must live until another one is set or the context is
-  gone.
+- stream: cudaStream_t, NULL for the legacy default stream. It must live until another one is set or the context
+  is gone.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (a CPU context); KVQ_E_BACKEND.
 
@@ -1389,9 +1389,9 @@ kvq_cpu_isa_name = library.function(
     """kvq_cpu_isa_name(index: int32_t) -> const char*
 
 Name of instruction set ``index``, best first ("amx", "avx512vnni", "avx512", "avx2", "baseline"). "amx" is
-"avx512vnni" with products of tiles for linear layers on five rows and more. Where a processor has tiles, the first
-call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that are set up
-later must then have room for them (AT_MINSIGSTKSZ).
+"avx512vnni" with products of tiles for linear layers on five rows and more. Where a processor has tiles, the
+first call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that
+are set up later must then have room for them (AT_MINSIGSTKSZ).
 
 Returns NULL if ``index`` is out of range.
 
@@ -1402,14 +1402,14 @@ kvq_policy_load = library.function(
     "kvq_policy_load",
     c_int32,
     [kvq_context, c_char_p, c_size_t, POINTER(kvq_policy), POINTER(kvq_error)],
-    """kvq_policy_load(context: kvq_context*, yaml: const char*, length: size_t, result: kvq_policy**, error: kvq_error*) ->
-kvq_status
+    """kvq_policy_load(context: kvq_context*, yaml: const char*, length: size_t, result: kvq_policy**, error:
+kvq_error*) -> kvq_status
 
 Read a policy from YAML, or from the short form of one format.
 
 The short form is the name of a format for keys and values of all layers: ``fp16``, ``int8``, ``int4``, ``int3``,
-``int2``, each but fp16 optionally with ``+hadamard``, or ``commvq``, and optionally ``+METHOD:BUDGET`` of eviction
-at the end, like ``int4+adasnap:128``. The long form:
+``int2``, each but fp16 optionally with ``+hadamard``, or ``commvq``, and optionally ``+METHOD:BUDGET`` of
+eviction at the end, like ``int4+adasnap:128``. The long form:
 
     version: 1
     keys: int4+hadamard            # a format name, or a map:
@@ -1435,9 +1435,9 @@ and instead of ``keys``, ``values`` and ``layers``, for pages that each get a fo
 recent 1, beam 1, as many flips as help, attention auto.
 
 ``attention`` says how the CPU attends to keys with codes; results are the same but for rounding. ``tables``:
-products of each query with all codes, which are then summed for each token; ``rebuild``: keys summed up from their
-codes once for all queries of a KV head; ``decode``: keys and values decoded one by one, tens of times slower, for
-comparison; ``auto`` takes the faster of the first two.
+products of each query with all codes, which are then summed for each token; ``rebuild``: keys summed up from
+their codes once for all queries of a KV head; ``decode``: keys and values decoded one by one, tens of times
+slower, for comparison; ``auto`` takes the faster of the first two.
 
 - yaml: text, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 deep.
 - length: bytes of ``yaml``.
@@ -1517,8 +1517,8 @@ kvq_codebook_save = library.function(
     "kvq_codebook_save",
     c_int32,
     [kvq_codebook, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
-    """kvq_codebook_save(codebook: const kvq_codebook*, buffer: void*, capacity: size_t, size: size_t*, error: kvq_error*)
--> kvq_status
+    """kvq_codebook_save(codebook: const kvq_codebook*, buffer: void*, capacity: size_t, size: size_t*, error:
+kvq_error*) -> kvq_status
 
 Write codebooks as a file. The same codebooks give the same bytes.
 
@@ -1577,8 +1577,8 @@ kvq_router_load = library.function(
     "kvq_router_load",
     c_int32,
     [kvq_context, c_void_p, c_size_t, POINTER(kvq_router), POINTER(kvq_error)],
-    """kvq_router_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_router**, error: kvq_error*) ->
-kvq_status
+    """kvq_router_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_router**, error:
+kvq_error*) -> kvq_status
 
 Read routers from a file in memory. Every byte is checked; saving the result again gives the same bytes.
 
@@ -1629,8 +1629,8 @@ kvq_router_describe_group = library.function(
     "kvq_router_describe_group",
     c_int32,
     [kvq_router, c_int32, POINTER(kvq_router_group_info), POINTER(kvq_error)],
-    """kvq_router_describe_group(router: const kvq_router*, group: int32_t, info: kvq_router_group_info*, error: kvq_error*)
--> kvq_status
+    """kvq_router_describe_group(router: const kvq_router*, group: int32_t, info: kvq_router_group_info*, error:
+kvq_error*) -> kvq_status
 
 Describe one group of layers.
 
@@ -1678,9 +1678,9 @@ Create a cache.
 - policy: of this or another context; NULL: fp16.
 - result: receives the handle.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none); KVQ_E_MISMATCH (a
-codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's device
-does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none); KVQ_E_MISMATCH
+(a codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's
+device does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: any.
 """,
@@ -1775,7 +1775,8 @@ kvq_sequence_truncate = library.function(
     "kvq_sequence_truncate",
     c_int32,
     [kvq_cache, kvq_sequence, c_int32, POINTER(kvq_error)],
-    """kvq_sequence_truncate(cache: kvq_cache*, sequence: kvq_sequence*, length: int32_t, error: kvq_error*) -> kvq_status
+    """kvq_sequence_truncate(cache: kvq_cache*, sequence: kvq_sequence*, length: int32_t, error: kvq_error*) ->
+kvq_status
 
 Drop tokens from the end of every layer, so that each layer keeps the first ``length`` tokens.
 
@@ -1785,9 +1786,9 @@ border, a page that had been sealed stays sealed.
 
 - length: 0 … the shortest layer's length.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page; the message gives
-the nearest lengths that work; or evicted tokens had gaps in their positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared
-page had to be copied).
+Returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page; the message
+gives the nearest lengths that work; or evicted tokens had gaps in their positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a
+shared page had to be copied).
 
 Threads: exclusive use of ``sequence``.
 """,
@@ -1820,13 +1821,14 @@ kvq_sequence_reserve = library.function(
     "kvq_sequence_reserve",
     c_int32,
     [kvq_cache, kvq_sequence, c_int32, POINTER(kvq_error)],
-    """kvq_sequence_reserve(cache: kvq_cache*, sequence: kvq_sequence*, tokens: int32_t, error: kvq_error*) -> kvq_status
+    """kvq_sequence_reserve(cache: kvq_cache*, sequence: kvq_sequence*, tokens: int32_t, error: kvq_error*) ->
+kvq_status
 
 Make pages ahead, so that every layer has room for ``tokens`` more tokens.
 
 Appends then take these pages: while there is room, no append of up to ``KVQ_PAGE_SLOTS`` tokens allocates page
-memory, and on a CPU the pages of a head lie next to each other from the start. On a GPU this is what a CUDA graph
-needs:
+memory, and on a CPU the pages of a head lie next to each other from the start. On a GPU this is what a CUDA
+graph needs:
 
     kvq_context_set_stream(context, stream);
     kvq_attend(…)                                  // once with the graph's batch: it allocates its work space
@@ -1835,13 +1837,13 @@ needs:
     kvq_append(…, 1, k, v, …); kvq_attend(…);      // of every layer
     cudaStreamEndCapture(stream, &graph);
 
-Every launch of the graph appends one token more and attends to all: lengths, positions and page tables live on the
-device. While a stream is captured, kvq_append takes at most ``KVQ_PAGE_SLOTS`` tokens and no positions, kvq_attend
-takes no query positions, and other functions of the sequence may not be called. Afterwards they may: each first
-waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it wait for them.
-A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid until
-kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a sequence with pages made
-ahead copy its open pages.
+Every launch of the graph appends one token more and attends to all: lengths, positions and page tables live on
+the device. While a stream is captured, kvq_append takes at most ``KVQ_PAGE_SLOTS`` tokens and no positions,
+kvq_attend takes no query positions, and other functions of the sequence may not be called. Afterwards they may:
+each first waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it
+wait for them. A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A
+graph stays valid until kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a
+sequence with pages made ahead copy its open pages.
 
 - tokens: ≥ 0, per layer; 0 gives back the pages that are left.
 
@@ -1858,8 +1860,8 @@ kvq_sequence_room = library.function(
     [kvq_sequence, c_int32, c_void_p, POINTER(kvq_error)],
     """kvq_sequence_room(sequence: const kvq_sequence*, layer: int32_t, room: int32_t*, error: kvq_error*) -> kvq_status
 
-Number of tokens that ``layer`` has pages for, made by ``kvq_sequence_reserve``. Truncating makes room again, except
-for pages that a fork still holds.
+Number of tokens that ``layer`` has pages for, made by ``kvq_sequence_reserve``. Truncating makes room again,
+except for pages that a fork still holds.
 
 - room: receives the number; unchanged on failure.
 
@@ -1872,7 +1874,8 @@ kvq_sequence_length = library.function(
     "kvq_sequence_length",
     c_int32,
     [kvq_sequence, c_int32, c_void_p, POINTER(kvq_error)],
-    """kvq_sequence_length(sequence: const kvq_sequence*, layer: int32_t, length: int32_t*, error: kvq_error*) -> kvq_status
+    """kvq_sequence_length(sequence: const kvq_sequence*, layer: int32_t, length: int32_t*, error: kvq_error*) ->
+kvq_status
 
 Number of tokens appended to ``layer``, evicted ones included.
 
@@ -1905,8 +1908,8 @@ kvq_sequence_save = library.function(
     "kvq_sequence_save",
     c_int32,
     [kvq_cache, kvq_sequence, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
-    """kvq_sequence_save(cache: kvq_cache*, sequence: const kvq_sequence*, buffer: void*, capacity: size_t, size: size_t*,
-error: kvq_error*) -> kvq_status
+    """kvq_sequence_save(cache: kvq_cache*, sequence: const kvq_sequence*, buffer: void*, capacity: size_t, size:
+size_t*, error: kvq_error*) -> kvq_status
 
 Write a snapshot of a sequence.
 
@@ -1923,8 +1926,8 @@ kvq_sequence_load = library.function(
     "kvq_sequence_load",
     c_int32,
     [kvq_cache, c_void_p, c_size_t, POINTER(kvq_sequence), POINTER(kvq_error)],
-    """kvq_sequence_load(cache: kvq_cache*, buffer: const void*, size: size_t, result: kvq_sequence**, error: kvq_error*) ->
-kvq_status
+    """kvq_sequence_load(cache: kvq_cache*, buffer: const void*, size: size_t, result: kvq_sequence**, error:
+kvq_error*) -> kvq_status
 
 Make a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
 
@@ -1942,13 +1945,13 @@ kvq_append = library.function(
     "kvq_append",
     c_int32,
     [kvq_cache, kvq_sequence, c_int32, c_int32, c_void_p, c_void_p, c_int32, c_void_p, POINTER(kvq_error)],
-    """kvq_append(cache: kvq_cache*, sequence: kvq_sequence*, layer: int32_t, n: int32_t, k: const void*, v: const void*,
-dtype: kvq_dtype, positions: const int32_t*, error: kvq_error*) -> kvq_status
+    """kvq_append(cache: kvq_cache*, sequence: kvq_sequence*, layer: int32_t, n: int32_t, k: const void*, v: const
+void*, dtype: kvq_dtype, positions: const int32_t*, error: kvq_error*) -> kvq_status
 
 Append tokens to one layer of a sequence, from dense tensors.
 
-Fills the layer's open page; a full page is sealed (encoded in its final format) when it leaves the newest ``recent``
-pages, that is when the next token arrives. Either all ``n`` tokens are appended or none.
+Fills the layer's open page; a full page is sealed (encoded in its final format) when it leaves the newest
+``recent`` pages, that is when the next token arrives. Either all ``n`` tokens are appended or none.
 
 - n: number of tokens, ≥ 1.
 - k: keys ``[n, kv_heads, head_dim]``, before RoPE unless the cache was made with ``KVQ_ROPE_NONE``; of a CUDA
@@ -1963,8 +1966,8 @@ nearest representable number, 0 for NaN, and a later call reports it); KVQ_E_STA
 lives, see ``kvq_sequence_reserve``; the layer takes the formats of its pages from another one, which would hold
 fewer tokens: append to layers in their order); KVQ_E_LIMIT; KVQ_E_MEMORY; KVQ_E_BACKEND.
 
-Threads: exclusive use of ``sequence``; other sequences of the cache may be appended to, attended to, saved and so on
-concurrently.
+Threads: exclusive use of ``sequence``; other sequences of the cache may be appended to, attended to, saved and
+so on concurrently.
 """,
 )
 kvq_append_batch_init = library.function(
@@ -1989,13 +1992,13 @@ kvq_status
 
 Append tokens to one layer of several sequences: to all of them, or to none.
 
-Strides reach tokens and heads in tensors of any layout, such as queries, keys and values in one: ``k`` then points
-to the first key, and ``k_token_stride`` is (q_heads + 2 · kv_heads) · head_dim. What is stored is what
-``kvq_append`` stores. A batch shares the work on all sequences among threads, and on a GPU takes one launch (in a
-CUDA graph one for each sequence).
+Strides reach tokens and heads in tensors of any layout, such as queries, keys and values in one: ``k`` then
+points to the first key, and ``k_token_stride`` is (q_heads + 2 · kv_heads) · head_dim. What is stored is what
+``kvq_append`` stores. A batch shares the work on all sequences among threads, and on a GPU takes one launch (in
+a CUDA graph one for each sequence).
 
-Returns as ``kvq_append``; KVQ_E_ARGUMENT also if a sequence occurs twice, or an offset by the strides is too large.
-Messages count tokens over all sequences.
+Returns as ``kvq_append``; KVQ_E_ARGUMENT also if a sequence occurs twice, or an offset by the strides is too
+large. Messages count tokens over all sequences.
 
 Threads: exclusive use of these sequences; others of the cache may be used concurrently.
 """,
@@ -2004,8 +2007,8 @@ kvq_sequence_decode = library.function(
     "kvq_sequence_decode",
     c_int32,
     [kvq_cache, kvq_sequence, c_int32, c_int32, c_int32, c_int32, c_void_p, c_void_p, c_void_p, POINTER(kvq_error)],
-    """kvq_sequence_decode(cache: const kvq_cache*, sequence: const kvq_sequence*, layer: int32_t, kv_head: int32_t, begin:
-int32_t, n: int32_t, k: float*, v: float*, positions: int32_t*, error: kvq_error*) -> kvq_status
+    """kvq_sequence_decode(cache: const kvq_cache*, sequence: const kvq_sequence*, layer: int32_t, kv_head: int32_t,
+begin: int32_t, n: int32_t, k: float*, v: float*, positions: int32_t*, error: kvq_error*) -> kvq_status
 
 Decode stored keys and values, for inspection and tests. Not fast.
 
@@ -2038,15 +2041,15 @@ kvq_compress = library.function(
     "kvq_compress",
     c_int32,
     [kvq_cache, kvq_sequence, POINTER(kvq_compress_options), POINTER(kvq_error)],
-    """kvq_compress(cache: kvq_cache*, sequence: kvq_sequence*, options: const kvq_compress_options*, error: kvq_error*) ->
-kvq_status
+    """kvq_compress(cache: kvq_cache*, sequence: kvq_sequence*, options: const kvq_compress_options*, error: kvq_error*)
+-> kvq_status
 
-Evict tokens as the ``eviction`` of the cache's policy says, at a moment of the caller's choice: after a prompt, and
-again when a conversation has grown.
+Evict tokens as the ``eviction`` of the cache's policy says, at a moment of the caller's choice: after a prompt,
+and again when a conversation has grown.
 
 Tokens are judged by the queries that kvq_attend has seen: by the last ``window`` of them (of a prompt, if this
-follows it), or by all. A policy names one of the papers' methods and a budget, the tokens that a KV head keeps on
-average:
+follows it), or by all. A policy names one of the papers' methods and a budget, the tokens that a KV head keeps
+on average:
 
     eviction:
       method: adasnap  # streaming: the first and the newest tokens (StreamingLLM)
@@ -2056,22 +2059,22 @@ average:
                        # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
       budget: 128      # the window included
 
-or the parts of a method: ``score`` (window, streaming, mass), ``layers`` (uniform, pyramid) and ``heads`` (uniform,
-adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need). Further:
-``window`` (32) newest tokens that are always kept; ``kernel`` (7, odd) and ``pooling`` (max, mean) of scores along
-positions; ``group`` (mean, max) of the query heads of a KV head; ``first`` (4) tokens for streaming; ``alpha``
-(0.5), from 0, which splits freely, to 1, uniformly; with ``reserved`` the part of the budget that every head has for
-itself; ``beta`` (20): the last layer of a pyramid keeps budget / beta.
+or the parts of a method: ``score`` (window, streaming, mass), ``layers`` (uniform, pyramid) and ``heads``
+(uniform, adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need).
+Further: ``window`` (32) newest tokens that are always kept; ``kernel`` (7, odd) and ``pooling`` (max, mean) of
+scores along positions; ``group`` (mean, max) of the query heads of a KV head; ``first`` (4) tokens for
+streaming; ``alpha`` (0.5), from 0, which splits freely, to 1, uniformly; with ``reserved`` the part of the
+budget that every head has for itself; ``beta`` (20): the last layer of a pyramid keeps budget / beta.
 
 What stays keeps its positions and moves to new, dense pages in the policy's formats; forks keep what they have.
-Nothing happens to layers that hold no more than their budget. Lengths of sequences still count the evicted tokens,
-and kvq_sequence_truncate drops what lies beyond the position. What has been observed is not part of a snapshot:
-after kvq_sequence_load, attend before compressing.
+Nothing happens to layers that hold no more than their budget. Lengths of sequences still count the evicted
+tokens, and kvq_sequence_truncate drops what lies beyond the position. What has been observed is not part of a
+snapshot: after kvq_sequence_load, attend before compressing.
 
 - options: NULL: defaults.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction, a
-layer is empty, no query has been observed or more than ``window`` tokens have come since, pages have been made
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction,
+a layer is empty, no query has been observed or more than ``window`` tokens have come since, pages have been made
 ahead); KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: exclusive use of ``sequence``.
@@ -2098,23 +2101,23 @@ kvq_attend = library.function(
 
 Attention of a batch of queries over one layer.
 
-``output = softmax(scale · q·kᵀ) v`` for every query head, where query head h reads KV head h / (q_heads / kv_heads)
-and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, with a sink too.
-Accumulation is in FP32. On a CPU the result is the same, bit for bit, for any number of threads and any composition
-of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any
-before it, more calls come at once than ever before, or the policy evicts.
+``output = softmax(scale · q·kᵀ) v`` for every query head, where query head h reads KV head h / (q_heads /
+kv_heads) and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros,
+with a sink too. Accumulation is in FP32. On a CPU the result is the same, bit for bit, for any number of threads
+and any composition of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs
+more work space than any before it, more calls come at once than ever before, or the policy evicts.
 
-Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction sets
-with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)
-fixed-point queries and probabilities, whose error stays well below that of the format itself; select "avx512" or
-"avx2" in ``kvq_context_options`` for FP32 products. On a GPU queries, probabilities and their products with a page's
-scales are rounded to FP16.
+Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
+sets with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3,
+INT2) fixed-point queries and probabilities, whose error stays well below that of the format itself; select
+"avx512" or "avx2" in ``kvq_context_options`` for FP32 products. On a GPU queries, probabilities and their
+products with a page's scales are rounded to FP16.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``); KVQ_E_MEMORY;
-KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``);
+KVQ_E_MEMORY; KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
 
-Threads: any number of calls on a cache at once; the sequences are only read, but for what kvq_compress judges by: if
-the policy evicts, exclusive use of the sequences.
+Threads: any number of calls on a cache at once; the sequences are only read, but for what kvq_compress judges
+by: if the policy evicts, exclusive use of the sequences.
 """,
 )
 kvq_cache_usage = library.function(
@@ -2214,8 +2217,8 @@ qp_matrix_dequantize = library.function(
     "qp_matrix_dequantize",
     c_int32,
     [qp_matrix, c_int64, c_int64, c_void_p, POINTER(kvq_error)],
-    """qp_matrix_dequantize(matrix: const qp_matrix*, first_row: int64_t, rows: int64_t, w: float*, error: kvq_error*) ->
-kvq_status
+    """qp_matrix_dequantize(matrix: const qp_matrix*, first_row: int64_t, rows: int64_t, w: float*, error: kvq_error*)
+-> kvq_status
 
 Rows of the matrix that ``qp_linear`` multiplies by, in the order of the original.
 
@@ -2230,14 +2233,14 @@ qp_linear = library.function(
     "qp_linear",
     c_int32,
     [qp_matrix, c_void_p, c_int32, c_void_p, c_int32, POINTER(kvq_error)],
-    """qp_linear(matrix: const qp_matrix*, x: const void*, batch: int32_t, y: void*, dtype: kvq_dtype, error: kvq_error*) ->
-kvq_status
+    """qp_linear(matrix: const qp_matrix*, x: const void*, batch: int32_t, y: void*, dtype: kvq_dtype, error:
+kvq_error*) -> kvq_status
 
 y = x·Wᵀ + b.
 
-Inputs are rotated in FP32 and, but for ``fp16``, rounded to integers of 8 bits with a scale for every 256 of them;
-products are summed exactly within these and in FP32 beyond, in the same order on every processor: a row of ``y``
-depends on its row of ``x`` alone. Allocates nothing once a batch of this size has been seen.
+Inputs are rotated in FP32 and, but for ``fp16``, rounded to integers of 8 bits with a scale for every 256 of
+them; products are summed exactly within these and in FP32 beyond, in the same order on every processor: a row of
+``y`` depends on its row of ``x`` alone. Allocates nothing once a batch of this size has been seen.
 
 - x: ``[batch, columns]`` of ``dtype``.
 - batch: rows of ``x`` and ``y``, at least 1.
@@ -2318,9 +2321,9 @@ Read one matrix from a safetensors file in memory, which may hold other tensors 
 - name: as given to ``qp_matrix_save``.
 - result: receives the handle.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, no matrix of that name); KVQ_E_FORMAT (damaged, truncated, sizes that do not
-fit together; the message names the tensor or field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY;
-KVQ_E_LIMIT.
+Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, no matrix of that name); KVQ_E_FORMAT (damaged, truncated, sizes that do
+not fit together; the message names the tensor or field); KVQ_E_MISMATCH (a file of another version);
+KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: any.
 """,
@@ -2394,16 +2397,16 @@ kvq_codebook_trainer_add = library.function(
     "kvq_codebook_trainer_add",
     c_int32,
     [kvq_codebook_trainer, c_int32, c_int32, c_void_p, c_void_p, c_int32, POINTER(kvq_error)],
-    """kvq_codebook_trainer_add(trainer: kvq_codebook_trainer*, layer: int32_t, n: int32_t, k: const void*, v: const void*,
-dtype: kvq_dtype, error: kvq_error*) -> kvq_status
+    """kvq_codebook_trainer_add(trainer: kvq_codebook_trainer*, layer: int32_t, n: int32_t, k: const void*, v: const
+void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
 Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
 
 - n: number of tokens, ≥ 1.
-- k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. NULL is allowed without codes
-  for keys.
+- k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. NULL is allowed without
+  codes for keys.
 - v: values, same shape and rules.
 - dtype: element type of ``k`` and ``v``.
 
@@ -2417,13 +2420,13 @@ kvq_codebook_trainer_run = library.function(
     "kvq_codebook_trainer_run",
     c_int32,
     [kvq_codebook_trainer, c_int32, kvq_progress_hook, c_void_p, POINTER(kvq_error)],
-    """kvq_codebook_trainer_run(trainer: kvq_codebook_trainer*, layer: int32_t, progress: kvq_progress_hook, user: void*,
-error: kvq_error*) -> kvq_status
+    """kvq_codebook_trainer_run(trainer: kvq_codebook_trainer*, layer: int32_t, progress: kvq_progress_hook, user:
+void*, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
-Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of the
-context. The result depends on the options and the tokens alone.
+Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of
+the context. The result depends on the options and the tokens alone.
 
 - progress: it may not use ``trainer``. NULL: not called.
 - user: passed to ``progress``.
@@ -2495,16 +2498,16 @@ kvq_router_trainer_create = library.function(
         POINTER(kvq_router_trainer),
         POINTER(kvq_error),
     ],
-    """kvq_router_trainer_create(context: kvq_context*, cache: const kvq_cache_options*, policy: const kvq_policy*, options:
-const kvq_router_trainer_options*, result: kvq_router_trainer**, error: kvq_error*) -> kvq_status
+    """kvq_router_trainer_create(context: kvq_context*, cache: const kvq_cache_options*, policy: const kvq_policy*,
+options: const kvq_router_trainer_options*, result: kvq_router_trainer**, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
 Create a trainer.
 
 - context: computes on the CPU.
-- cache: what a cache of the model would be made with: its shape, RoPE, scale and ``model_id``, and a codebook if an
-  expert is commvq.
+- cache: what a cache of the model would be made with: its shape, RoPE, scale and ``model_id``, and a codebook if
+  an expert is commvq.
 - policy: with a router's experts, those with more bits first; ``votes`` and the effort for commvq are used too.
 - result: receives the handle.
 
@@ -2519,18 +2522,18 @@ kvq_router_trainer_add = library.function(
     "kvq_router_trainer_add",
     c_int32,
     [kvq_router_trainer, c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(kvq_error)],
-    """kvq_router_trainer_add(trainer: kvq_router_trainer*, layer: int32_t, n: int32_t, q: const void*, k: const void*, v:
-const void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
+    """kvq_router_trainer_add(trainer: kvq_router_trainer*, layer: int32_t, n: int32_t, q: const void*, k: const void*,
+v: const void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
-Add one text to a layer. Every layer needs the same texts in the same order; layers may come in any order. For labels
-this stores the text in every format and compares the attention of some of its queries, which takes most of the time
-of training. Only keys of the first layer of each group are kept, as FP16.
+Add one text to a layer. Every layer needs the same texts in the same order; layers may come in any order. For
+labels this stores the text in every format and compares the attention of some of its queries, which takes most
+of the time of training. Only keys of the first layer of each group are kept, as FP16.
 
-- n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens that follows
-  them, so the first page and those in the last quarter are not learned from: a text of fewer than 85 tokens teaches
-  nothing.
+- n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens that
+  follows them, so the first page and those in the last quarter are not learned from: a text of fewer than 85
+  tokens teaches nothing.
 - q: queries before RoPE, ``[n, q_heads, head_dim]``; finite. NULL is allowed for ``KVQ_ROUTER_PAPER``.
 - k: keys before RoPE, ``[n, kv_heads, head_dim]``, as for kvq_append.
 - v: values, same shape and rules; NULL is allowed for ``KVQ_ROUTER_PAPER``.
@@ -2547,8 +2550,8 @@ kvq_router_trainer_run = library.function(
     "kvq_router_trainer_run",
     c_int32,
     [kvq_router_trainer, c_double, kvq_progress_hook, c_void_p, POINTER(kvq_error)],
-    """kvq_router_trainer_run(trainer: kvq_router_trainer*, loss: double, progress: kvq_progress_hook, user: void*, error:
-kvq_error*) -> kvq_status
+    """kvq_router_trainer_run(trainer: kvq_router_trainer*, loss: double, progress: kvq_progress_hook, user: void*,
+error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
@@ -2560,9 +2563,9 @@ depends on the options and the texts alone.
 - progress: it may not use ``trainer``. NULL: not called.
 - user: passed to ``progress``.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done; a layer lacks texts that another one has; no text
-is long enough; the training diverged); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the texts are
-there still.
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done; a layer lacks texts that another one has; no
+text is long enough; the training diverged); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the
+texts are there still.
 
 Threads: exclusive use of ``trainer``.
 """,
@@ -2572,7 +2575,8 @@ kvq_router_trainer_result = library.function(
     "kvq_router_trainer_result",
     c_int32,
     [kvq_router_trainer, POINTER(kvq_router), POINTER(kvq_error)],
-    """kvq_router_trainer_result(trainer: const kvq_router_trainer*, result: kvq_router**, error: kvq_error*) -> kvq_status
+    """kvq_router_trainer_result(trainer: const kvq_router_trainer*, result: kvq_router**, error: kvq_error*) ->
+kvq_status
 
 Experimental: may change in a minor version.
 

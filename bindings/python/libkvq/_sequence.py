@@ -59,8 +59,7 @@ class Sequence(Handle):
 
     def append(self, layer: int, k: Any, v: Any, positions: Any = None, dtype: Optional[str] = None) -> None:
         """Append tokens to one layer: all of them, or none. See ``Cache.append``."""
-        shape = view_of(k).shape
-        self.cache.append(layer, (self,), k, v, (shape[0] if len(shape) else 0,), positions, dtype)
+        self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
 
     def length(self, layer: int) -> int:
         """Number of tokens appended to a layer, evicted ones included."""

@@ -125,7 +125,7 @@ def test_wrong_arrays_are_refused_by_name(cache, filled, random):
     k = random.standard_normal((4, 2, 32), dtype="f4")
     q = random.standard_normal((1, 4, 32), dtype="f4")
     refused = [
-        (lambda: filled.append(0, k[:, :1], k), r"k has the shape \[4, 1, 32\], must be \[4, 2, 32\]"),
+        (lambda: filled.append(0, k[:, :1], k), r"k has the shape \[4, 1, 32\], must be \[n, 2, 32\]"),
         (lambda: filled.append(0, k, k[:3]), r"v has the shape \[3, 2, 32\], must be \[4, 2, 32\]"),
         (lambda: filled.append(0, k[0], k), r"k has the shape \[2, 32\]"),
         (lambda: filled.append(0, k, k.astype("f2")), "k and v have different element types"),

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy
 import pytest
@@ -140,22 +141,17 @@ def test_a_parallel_for_that_raises_still_gets_its_work_done():
         raise RuntimeError("enough")
 
     with libkvq.Context(parallel_for=parallel_for) as context, libkvq.Context() as plain:
+        k, v = numpy.random.default_rng(1).standard_normal((2, 3000, 1, 32), "f4")
+        q = numpy.ones((8, 8, 32), "f4")
         outputs = []
         for one in (context, plain):
             cache = libkvq.Cache(one, 1, 8, 1, 32, policy="int4")
             sequence = cache.sequence()
-            output = numpy.empty((8, 8, 32), "f4")
-            for step in (
-                lambda: sequence.append(0, *numpy.random.default_rng(1).standard_normal((2, 3000, 1, 32), "f4")),
-                lambda: cache.attend(0, sequence, numpy.ones((8, 8, 32), "f4"), query_counts=[8], output=output),
-            ):
-                if one is plain:
-                    step()
-                else:
-                    try:
-                        step()
-                    except RuntimeError as error:
-                        assert str(error) == "enough"
+            with nullcontext() if one is plain else pytest.raises(RuntimeError, match="enough"):
+                sequence.append(0, k, v)
+            output = numpy.empty_like(q)
+            with nullcontext() if one is plain else pytest.raises(RuntimeError, match="enough"):
+                cache.attend(0, sequence, q, query_counts=[8], output=output)
             outputs.append(output)
         numpy.testing.assert_array_equal(*outputs)
     assert bodies
