@@ -7,7 +7,17 @@ from scikit_build_core import build as _build
 from scikit_build_core.build import *  # noqa: F403
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_SOURCES = ("CMakeLists.txt", "LICENSE", "THIRD_PARTY_NOTICES", "cmake", "include", "src", "cuda", "samples")
+_SOURCES = (
+    "CMakeLists.txt",
+    "LICENSE",
+    "THIRD_PARTY_NOTICES",
+    "cmake",
+    "cuda",
+    "include",
+    "samples",
+    "src",
+    "third_party",
+)
 
 
 def build_sdist(sdist_directory, config_settings=None):

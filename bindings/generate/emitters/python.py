@@ -133,10 +133,10 @@ def callable_doc(one, heading, indent):
 def function_lines(one):
     returns = one["returns"]["type"]
     result = "None" if returns["kind"] == "void" else ctype(returns)
-    types = [ctype(parameter["type"]) for parameter in one["parameters"]]
-    arguments = ["    [%s]," % ", ".join(types)]
+    types = ['"%s": %s' % (parameter["name"], ctype(parameter["type"])) for parameter in one["parameters"]]
+    arguments = ["    {%s}," % ", ".join(types)]
     if len(arguments[0]) > WIDTH:
-        arguments = ["    ["] + ["        %s," % name for name in types] + ["    ],"]
+        arguments = ["    {"] + ["        %s," % name for name in types] + ["    },"]
     doc = docstring(callable_doc(one, "", 4), 4)
     # Its text is dedented by nobody, so it has no indentation but that of its first line.
     doc = [doc[0]] + [line[4:] for line in doc[1:]]

@@ -13,7 +13,7 @@ from . import _native
 from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, rows_of
 from ._batches import Appending, Attending
 from ._context import Context
-from ._errors import KvqArgumentError, failure
+from ._errors import KvqArgumentError, assign, failure, require_fit
 from ._handle import Handle, enter_alone, enter_shared, leave_alone, leave_shared
 from ._infos import CacheInfo, LayerInfo, Usage
 from ._policy import Codebook, Data, Policy, Router
@@ -39,10 +39,10 @@ def cache_options(
     """Options without handles; they keep `inv_freq` alive."""
     options = _native.kvq_cache_options()
     _native.kvq_cache_options_init(byref(options), sizeof(options))
-    options.n_layers, options.q_heads, options.kv_heads, options.head_dim = n_layers, q_heads, kv_heads, head_dim
+    assign(options, n_layers=n_layers, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
+    assign(options, max_bytes=max_bytes, model_id=model_id)
     options.rope = value_of(_native.kvq_rope, "rope", rope)
-    options.rotary_dim, options.rope_base, options.scale = rotary_dim, rope_base, scale
-    options.max_bytes, options.model_id = max_bytes, model_id
+    options.rope_base, options.scale = rope_base, scale
     if inv_freq is not None:
         view = dense_of("inv_freq", inv_freq, [(rotary_dim or head_dim) // 2], "f32", HOST)
         options.inv_freq = view.address
@@ -203,6 +203,7 @@ class Cache(Handle):
         dtype: Optional[str],
     ) -> None:
         """As ``append``; None as the number of tokens gives all of them to one sequence."""
+        require_fit("layer", layer)
         keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
         values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
         if keys.dtype != values.dtype:
@@ -270,6 +271,8 @@ class Cache(Handle):
         counts = integers("query_counts", query_counts, len(many))
         queries = len(many) if counts is None else sum(counts)
         places = integers("query_positions", query_positions, queries)
+        require_fit("layer", layer)
+        require_fit("sliding_window", sliding_window)
         heads, device = self._q_heads, self._device
         rows = rows_of("q", q, dtype, device, queries, heads, self._head_dim)
         if output is None:

@@ -10,17 +10,10 @@ from threading import Lock
 from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, TypeVar
 
 from ._errors import call
-from ._hooks import Hooks
+from ._hooks import Hooks, destroy
+from ._library import Function
 
 Self = TypeVar("Self", bound="Handle")
-
-
-def _destroy(function: Callable[[int], None], pointer: int, hooks: Optional[Hooks]) -> None:
-    """End an object; if a garbage collection inside one of its context's hooks asks for it, later."""
-    if hooks is None:
-        function(pointer)
-    else:
-        hooks.destroy(function, pointer)
 
 
 class Handle:
@@ -38,10 +31,10 @@ class Handle:
         self._lock = Lock()  # held by the call that has the object for itself
         self._exclusive = False
         self._readers: List[None] = []  # one for each call that reads; list operations are atomic
-        self._finalizer = weakref.finalize(self, _destroy, type(self)._destroy, pointer, hooks)
+        self._finalizer = weakref.finalize(self, destroy, type(self)._destroy, pointer)
         self._finalizer.atexit = False  # the process ends with all its memory
 
-    def _create(self, hooks: Optional[Hooks], function: Callable[..., int], *arguments: Any) -> None:
+    def _create(self, hooks: Optional[Hooks], function: Function, *arguments: Any) -> None:
         """Become what a function creates, whose last argument but the error is the result."""
         result = type(self)._new()
         try:
@@ -135,7 +128,7 @@ class Handle:
         finally:
             self._leave_exclusive()
 
-    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
+    def _call(self, function: Function, *arguments: Any) -> None:
         """Call a function of the library; what a hook raised in it is raised here."""
         try:
             call(function, *arguments)
@@ -143,12 +136,12 @@ class Handle:
             if self._hooks is not None:
                 self._hooks.finish()
 
-    def _read(self, function: Callable[..., int], *arguments: Any) -> None:
+    def _read(self, function: Function, *arguments: Any) -> None:
         """Call a function that takes the object first and only reads it."""
         with self._shared() as pointer:
             self._call(function, pointer, *arguments)
 
-    def _saved(self, function: Callable[..., int], *arguments: Any) -> bytes:
+    def _saved(self, function: Function, *arguments: Any) -> bytes:
         """The bytes that a function writes: asked for their number first."""
         size = c_size_t()
         self._call(function, *arguments, None, 0, byref(size))

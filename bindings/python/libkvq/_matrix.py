@@ -9,7 +9,7 @@ from typing import Sequence as Many
 from . import _native
 from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
 from ._context import Context
-from ._errors import KvqArgumentError
+from ._errors import KvqArgumentError, assign
 from ._handle import Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
 from ._infos import MatrixInfo
@@ -74,7 +74,8 @@ class Matrix(Handle):
         _native.qp_quantize_options_init(byref(options), sizeof(options))
         options.dtype = dtype_code("w", weights, dtype)
         options.scheme = encoded("scheme", scheme)
-        options.seed, options.damping = seed, damping
+        assign(options, seed=seed)
+        options.damping = damping
         options.rounding = value_of(_native.qp_rounding, "rounding", rounding)
         kept = []
         if hessian is not None:

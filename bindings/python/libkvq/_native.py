@@ -1235,7 +1235,7 @@ library = Library(KVQ_API_VERSION)
 kvq_error_init = library.function(
     "kvq_error_init",
     None,
-    [POINTER(kvq_error), c_size_t],
+    {"error": POINTER(kvq_error), "size": c_size_t},
     """kvq_error_init(error: kvq_error*, size: size_t) -> void
 
 Clear an error.
@@ -1248,7 +1248,7 @@ Threads: any.
 kvq_status_name = library.function(
     "kvq_status_name",
     c_char_p,
-    [c_int32],
+    {"status": c_int32},
     """kvq_status_name(status: kvq_status) -> const char*
 
 Name of a status code, for example "KVQ_E_LIMIT"; "unknown status" for other numbers.
@@ -1259,7 +1259,7 @@ Threads: any.
 kvq_api_version = library.function(
     "kvq_api_version",
     c_int32,
-    [],
+    {},
     """kvq_api_version() -> int32_t
 
 The ``KVQ_API_VERSION`` that the loaded library implements: it has everything that a header of this or a smaller
@@ -1271,7 +1271,7 @@ Threads: any.
 kvq_version_string = library.function(
     "kvq_version_string",
     c_char_p,
-    [],
+    {},
     """kvq_version_string() -> const char*
 
 Version of the loaded library, "major.minor.patch".
@@ -1282,7 +1282,7 @@ Threads: any.
 kvq_context_options_init = library.function(
     "kvq_context_options_init",
     None,
-    [POINTER(kvq_context_options), c_size_t],
+    {"options": POINTER(kvq_context_options), "size": c_size_t},
     """kvq_context_options_init(options: kvq_context_options*, size: size_t) -> void
 
 Fill with defaults.
@@ -1295,7 +1295,7 @@ Threads: any.
 kvq_context_create = library.function(
     "kvq_context_create",
     c_int32,
-    [POINTER(kvq_context_options), POINTER(kvq_context), POINTER(kvq_error)],
+    {"options": POINTER(kvq_context_options), "result": POINTER(kvq_context), "error": POINTER(kvq_error)},
     """kvq_context_create(options: const kvq_context_options*, result: kvq_context**, error: kvq_error*) -> kvq_status
 
 Create a context.
@@ -1312,7 +1312,7 @@ Threads: any.
 kvq_context_destroy = library.function(
     "kvq_context_destroy",
     None,
-    [kvq_context],
+    {"context": kvq_context},
     """kvq_context_destroy(context: kvq_context*) -> void
 
 Destroy a handle. What was made from the context keeps it alive.
@@ -1323,7 +1323,7 @@ Threads: exclusive use of the handle.
 kvq_context_describe = library.function(
     "kvq_context_describe",
     c_int32,
-    [kvq_context, POINTER(kvq_context_info), POINTER(kvq_error)],
+    {"context": kvq_context, "info": POINTER(kvq_context_info), "error": POINTER(kvq_error)},
     """kvq_context_describe(context: const kvq_context*, info: kvq_context_info*, error: kvq_error*) -> kvq_status
 
 Describe a context.
@@ -1338,7 +1338,7 @@ Threads: any.
 kvq_context_set_stream = library.function(
     "kvq_context_set_stream",
     c_int32,
-    [kvq_context, c_void_p, POINTER(kvq_error)],
+    {"context": kvq_context, "stream": c_void_p, "error": POINTER(kvq_error)},
     """kvq_context_set_stream(context: kvq_context*, stream: void*, error: kvq_error*) -> kvq_status
 
 Issue later calls of a CUDA context to another stream, ordered after everything issued before.
@@ -1354,7 +1354,13 @@ Threads: exclusive use of ``context``.
 kvq_device_describe = library.function(
     "kvq_device_describe",
     c_int32,
-    [c_int32, c_int32, c_char_p, POINTER(kvq_device_info), POINTER(kvq_error)],
+    {
+        "device": c_int32,
+        "index": c_int32,
+        "plugin": c_char_p,
+        "info": POINTER(kvq_device_info),
+        "error": POINTER(kvq_error),
+    },
     """kvq_device_describe(device: kvq_device, index: int32_t, plugin: const char*, info: kvq_device_info*, error:
 kvq_error*) -> kvq_status
 
@@ -1374,7 +1380,7 @@ Threads: any.
 kvq_cpu_isa_count = library.function(
     "kvq_cpu_isa_count",
     c_int32,
-    [],
+    {},
     """kvq_cpu_isa_count() -> int32_t
 
 Number of CPU instruction sets that this build has kernels for and this machine can run.
@@ -1385,7 +1391,7 @@ Threads: any.
 kvq_cpu_isa_name = library.function(
     "kvq_cpu_isa_name",
     c_char_p,
-    [c_int32],
+    {"index": c_int32},
     """kvq_cpu_isa_name(index: int32_t) -> const char*
 
 Name of instruction set ``index``, best first ("amx", "avx512vnni", "avx512", "avx2", "baseline"). "amx" is
@@ -1401,7 +1407,13 @@ Threads: any.
 kvq_policy_load = library.function(
     "kvq_policy_load",
     c_int32,
-    [kvq_context, c_char_p, c_size_t, POINTER(kvq_policy), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "yaml": c_char_p,
+        "length": c_size_t,
+        "result": POINTER(kvq_policy),
+        "error": POINTER(kvq_error),
+    },
     """kvq_policy_load(context: kvq_context*, yaml: const char*, length: size_t, result: kvq_policy**, error:
 kvq_error*) -> kvq_status
 
@@ -1451,7 +1463,14 @@ Threads: any.
 kvq_policy_with_eviction = library.function(
     "kvq_policy_with_eviction",
     c_int32,
-    [kvq_context, kvq_policy, c_char_p, c_int32, POINTER(kvq_policy), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "policy": kvq_policy,
+        "method": c_char_p,
+        "budget": c_int32,
+        "result": POINTER(kvq_policy),
+        "error": POINTER(kvq_error),
+    },
     """kvq_policy_with_eviction(context: kvq_context*, policy: const kvq_policy*, method: const char*, budget: int32_t,
 result: kvq_policy**, error: kvq_error*) -> kvq_status
 
@@ -1471,7 +1490,7 @@ Threads: any.
 kvq_policy_describe = library.function(
     "kvq_policy_describe",
     c_int32,
-    [kvq_policy, POINTER(kvq_policy_info), POINTER(kvq_error)],
+    {"policy": kvq_policy, "info": POINTER(kvq_policy_info), "error": POINTER(kvq_error)},
     """kvq_policy_describe(policy: const kvq_policy*, info: kvq_policy_info*, error: kvq_error*) -> kvq_status
 
 Describe a policy.
@@ -1486,7 +1505,7 @@ Threads: read-only.
 kvq_policy_destroy = library.function(
     "kvq_policy_destroy",
     None,
-    [kvq_policy],
+    {"policy": kvq_policy},
     """kvq_policy_destroy(policy: kvq_policy*) -> void
 
 Destroy a policy. Caches made with it keep what they need.
@@ -1497,7 +1516,13 @@ Threads: exclusive use of the handle.
 kvq_codebook_load = library.function(
     "kvq_codebook_load",
     c_int32,
-    [kvq_context, c_void_p, c_size_t, POINTER(kvq_codebook), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "result": POINTER(kvq_codebook),
+        "error": POINTER(kvq_error),
+    },
     """kvq_codebook_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_codebook**, error:
 kvq_error*) -> kvq_status
 
@@ -1516,7 +1541,7 @@ Threads: any.
 kvq_codebook_save = library.function(
     "kvq_codebook_save",
     c_int32,
-    [kvq_codebook, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
+    {"codebook": kvq_codebook, "buffer": c_void_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
     """kvq_codebook_save(codebook: const kvq_codebook*, buffer: void*, capacity: size_t, size: size_t*, error:
 kvq_error*) -> kvq_status
 
@@ -1534,7 +1559,7 @@ Threads: read-only.
 kvq_codebook_describe = library.function(
     "kvq_codebook_describe",
     c_int32,
-    [kvq_codebook, POINTER(kvq_codebook_info), POINTER(kvq_error)],
+    {"codebook": kvq_codebook, "info": POINTER(kvq_codebook_info), "error": POINTER(kvq_error)},
     """kvq_codebook_describe(codebook: const kvq_codebook*, info: kvq_codebook_info*, error: kvq_error*) -> kvq_status
 
 Describe codebooks.
@@ -1549,7 +1574,7 @@ Threads: read-only.
 kvq_codebook_describe_layer = library.function(
     "kvq_codebook_describe_layer",
     c_int32,
-    [kvq_codebook, c_int32, POINTER(kvq_codebook_layer_info), POINTER(kvq_error)],
+    {"codebook": kvq_codebook, "layer": c_int32, "info": POINTER(kvq_codebook_layer_info), "error": POINTER(kvq_error)},
     """kvq_codebook_describe_layer(codebook: const kvq_codebook*, layer: int32_t, info: kvq_codebook_layer_info*, error:
 kvq_error*) -> kvq_status
 
@@ -1565,7 +1590,7 @@ Threads: read-only.
 kvq_codebook_destroy = library.function(
     "kvq_codebook_destroy",
     None,
-    [kvq_codebook],
+    {"codebook": kvq_codebook},
     """kvq_codebook_destroy(codebook: kvq_codebook*) -> void
 
 Destroy a handle.
@@ -1576,7 +1601,13 @@ Threads: exclusive use of the handle.
 kvq_router_load = library.function(
     "kvq_router_load",
     c_int32,
-    [kvq_context, c_void_p, c_size_t, POINTER(kvq_router), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "result": POINTER(kvq_router),
+        "error": POINTER(kvq_error),
+    },
     """kvq_router_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_router**, error:
 kvq_error*) -> kvq_status
 
@@ -1595,7 +1626,7 @@ Threads: any.
 kvq_router_save = library.function(
     "kvq_router_save",
     c_int32,
-    [kvq_router, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
+    {"router": kvq_router, "buffer": c_void_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
     """kvq_router_save(router: const kvq_router*, buffer: void*, capacity: size_t, size: size_t*, error: kvq_error*) ->
 kvq_status
 
@@ -1613,7 +1644,7 @@ Threads: read-only.
 kvq_router_describe = library.function(
     "kvq_router_describe",
     c_int32,
-    [kvq_router, POINTER(kvq_router_info), POINTER(kvq_error)],
+    {"router": kvq_router, "info": POINTER(kvq_router_info), "error": POINTER(kvq_error)},
     """kvq_router_describe(router: const kvq_router*, info: kvq_router_info*, error: kvq_error*) -> kvq_status
 
 Describe routers.
@@ -1628,7 +1659,7 @@ Threads: read-only.
 kvq_router_describe_group = library.function(
     "kvq_router_describe_group",
     c_int32,
-    [kvq_router, c_int32, POINTER(kvq_router_group_info), POINTER(kvq_error)],
+    {"router": kvq_router, "group": c_int32, "info": POINTER(kvq_router_group_info), "error": POINTER(kvq_error)},
     """kvq_router_describe_group(router: const kvq_router*, group: int32_t, info: kvq_router_group_info*, error:
 kvq_error*) -> kvq_status
 
@@ -1645,7 +1676,7 @@ Threads: read-only.
 kvq_router_destroy = library.function(
     "kvq_router_destroy",
     None,
-    [kvq_router],
+    {"router": kvq_router},
     """kvq_router_destroy(router: kvq_router*) -> void
 
 Destroy a handle.
@@ -1656,7 +1687,7 @@ Threads: exclusive use of the handle.
 kvq_cache_options_init = library.function(
     "kvq_cache_options_init",
     None,
-    [POINTER(kvq_cache_options), c_size_t],
+    {"options": POINTER(kvq_cache_options), "size": c_size_t},
     """kvq_cache_options_init(options: kvq_cache_options*, size: size_t) -> void
 
 Fill with defaults; the four sizes are left 0 and must be set.
@@ -1669,7 +1700,13 @@ Threads: any.
 kvq_cache_create = library.function(
     "kvq_cache_create",
     c_int32,
-    [kvq_context, POINTER(kvq_cache_options), kvq_policy, POINTER(kvq_cache), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "options": POINTER(kvq_cache_options),
+        "policy": kvq_policy,
+        "result": POINTER(kvq_cache),
+        "error": POINTER(kvq_error),
+    },
     """kvq_cache_create(context: kvq_context*, options: const kvq_cache_options*, policy: const kvq_policy*, result:
 kvq_cache**, error: kvq_error*) -> kvq_status
 
@@ -1688,7 +1725,7 @@ Threads: any.
 kvq_cache_destroy = library.function(
     "kvq_cache_destroy",
     None,
-    [kvq_cache],
+    {"cache": kvq_cache},
     """kvq_cache_destroy(cache: kvq_cache*) -> void
 
 Destroy a handle. Sequences of the cache keep it alive.
@@ -1699,7 +1736,7 @@ Threads: exclusive use of the handle.
 kvq_cache_describe = library.function(
     "kvq_cache_describe",
     c_int32,
-    [kvq_cache, POINTER(kvq_cache_info), POINTER(kvq_error)],
+    {"cache": kvq_cache, "info": POINTER(kvq_cache_info), "error": POINTER(kvq_error)},
     """kvq_cache_describe(cache: const kvq_cache*, info: kvq_cache_info*, error: kvq_error*) -> kvq_status
 
 Describe a cache.
@@ -1714,7 +1751,7 @@ Threads: any.
 kvq_cache_describe_layer = library.function(
     "kvq_cache_describe_layer",
     c_int32,
-    [kvq_cache, c_int32, POINTER(kvq_layer_info), POINTER(kvq_error)],
+    {"cache": kvq_cache, "layer": c_int32, "info": POINTER(kvq_layer_info), "error": POINTER(kvq_error)},
     """kvq_cache_describe_layer(cache: const kvq_cache*, layer: int32_t, info: kvq_layer_info*, error: kvq_error*) ->
 kvq_status
 
@@ -1730,7 +1767,7 @@ Threads: any.
 kvq_cache_context = library.function(
     "kvq_cache_context",
     kvq_context,
-    [kvq_cache],
+    {"cache": kvq_cache},
     """kvq_cache_context(cache: const kvq_cache*) -> kvq_context*
 
 The context that a cache was created from, which lives as long as the cache does.
@@ -1743,7 +1780,7 @@ Threads: any.
 kvq_sequence_create = library.function(
     "kvq_sequence_create",
     c_int32,
-    [kvq_cache, POINTER(kvq_sequence), POINTER(kvq_error)],
+    {"cache": kvq_cache, "result": POINTER(kvq_sequence), "error": POINTER(kvq_error)},
     """kvq_sequence_create(cache: kvq_cache*, result: kvq_sequence**, error: kvq_error*) -> kvq_status
 
 Create an empty sequence.
@@ -1758,7 +1795,7 @@ Threads: any number of sequences of one cache may be created, used and destroyed
 kvq_sequence_fork = library.function(
     "kvq_sequence_fork",
     c_int32,
-    [kvq_cache, kvq_sequence, POINTER(kvq_sequence), POINTER(kvq_error)],
+    {"cache": kvq_cache, "parent": kvq_sequence, "result": POINTER(kvq_sequence), "error": POINTER(kvq_error)},
     """kvq_sequence_fork(cache: kvq_cache*, parent: const kvq_sequence*, result: kvq_sequence**, error: kvq_error*) ->
 kvq_status
 
@@ -1774,7 +1811,7 @@ Threads: ``parent`` may be read concurrently.
 kvq_sequence_truncate = library.function(
     "kvq_sequence_truncate",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, POINTER(kvq_error)],
+    {"cache": kvq_cache, "sequence": kvq_sequence, "length": c_int32, "error": POINTER(kvq_error)},
     """kvq_sequence_truncate(cache: kvq_cache*, sequence: kvq_sequence*, length: int32_t, error: kvq_error*) ->
 kvq_status
 
@@ -1796,7 +1833,7 @@ Threads: exclusive use of ``sequence``.
 kvq_sequence_destroy = library.function(
     "kvq_sequence_destroy",
     None,
-    [kvq_sequence],
+    {"sequence": kvq_sequence},
     """kvq_sequence_destroy(sequence: kvq_sequence*) -> void
 
 Destroy a sequence; pages shared with a fork live on.
@@ -1807,7 +1844,7 @@ Threads: exclusive use of the handle.
 kvq_sequence_cache = library.function(
     "kvq_sequence_cache",
     kvq_cache,
-    [kvq_sequence],
+    {"sequence": kvq_sequence},
     """kvq_sequence_cache(sequence: const kvq_sequence*) -> kvq_cache*
 
 The cache that a sequence belongs to, which lives as long as the sequence does.
@@ -1820,7 +1857,7 @@ Threads: any.
 kvq_sequence_reserve = library.function(
     "kvq_sequence_reserve",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, POINTER(kvq_error)],
+    {"cache": kvq_cache, "sequence": kvq_sequence, "tokens": c_int32, "error": POINTER(kvq_error)},
     """kvq_sequence_reserve(cache: kvq_cache*, sequence: kvq_sequence*, tokens: int32_t, error: kvq_error*) ->
 kvq_status
 
@@ -1857,7 +1894,7 @@ Threads: exclusive use of ``sequence``.
 kvq_sequence_room = library.function(
     "kvq_sequence_room",
     c_int32,
-    [kvq_sequence, c_int32, c_void_p, POINTER(kvq_error)],
+    {"sequence": kvq_sequence, "layer": c_int32, "room": c_void_p, "error": POINTER(kvq_error)},
     """kvq_sequence_room(sequence: const kvq_sequence*, layer: int32_t, room: int32_t*, error: kvq_error*) -> kvq_status
 
 Number of tokens that ``layer`` has pages for, made by ``kvq_sequence_reserve``. Truncating makes room again,
@@ -1873,7 +1910,7 @@ Threads: read-only.
 kvq_sequence_length = library.function(
     "kvq_sequence_length",
     c_int32,
-    [kvq_sequence, c_int32, c_void_p, POINTER(kvq_error)],
+    {"sequence": kvq_sequence, "layer": c_int32, "length": c_void_p, "error": POINTER(kvq_error)},
     """kvq_sequence_length(sequence: const kvq_sequence*, layer: int32_t, length: int32_t*, error: kvq_error*) ->
 kvq_status
 
@@ -1889,7 +1926,7 @@ Threads: read-only.
 kvq_sequence_slots = library.function(
     "kvq_sequence_slots",
     c_int32,
-    [kvq_sequence, c_int32, c_int32, c_void_p, POINTER(kvq_error)],
+    {"sequence": kvq_sequence, "layer": c_int32, "kv_head": c_int32, "slots": c_void_p, "error": POINTER(kvq_error)},
     """kvq_sequence_slots(sequence: const kvq_sequence*, layer: int32_t, kv_head: int32_t, slots: int32_t*, error:
 kvq_error*) -> kvq_status
 
@@ -1907,7 +1944,14 @@ Threads: read-only.
 kvq_sequence_save = library.function(
     "kvq_sequence_save",
     c_int32,
-    [kvq_cache, kvq_sequence, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "buffer": c_void_p,
+        "capacity": c_size_t,
+        "size": c_void_p,
+        "error": POINTER(kvq_error),
+    },
     """kvq_sequence_save(cache: kvq_cache*, sequence: const kvq_sequence*, buffer: void*, capacity: size_t, size:
 size_t*, error: kvq_error*) -> kvq_status
 
@@ -1925,7 +1969,13 @@ Threads: ``sequence`` may be read concurrently.
 kvq_sequence_load = library.function(
     "kvq_sequence_load",
     c_int32,
-    [kvq_cache, c_void_p, c_size_t, POINTER(kvq_sequence), POINTER(kvq_error)],
+    {
+        "cache": kvq_cache,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "result": POINTER(kvq_sequence),
+        "error": POINTER(kvq_error),
+    },
     """kvq_sequence_load(cache: kvq_cache*, buffer: const void*, size: size_t, result: kvq_sequence**, error:
 kvq_error*) -> kvq_status
 
@@ -1944,7 +1994,17 @@ Threads: see ``kvq_sequence_create``.
 kvq_append = library.function(
     "kvq_append",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, c_int32, c_void_p, c_void_p, c_int32, c_void_p, POINTER(kvq_error)],
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "layer": c_int32,
+        "n": c_int32,
+        "k": c_void_p,
+        "v": c_void_p,
+        "dtype": c_int32,
+        "positions": c_void_p,
+        "error": POINTER(kvq_error),
+    },
     """kvq_append(cache: kvq_cache*, sequence: kvq_sequence*, layer: int32_t, n: int32_t, k: const void*, v: const
 void*, dtype: kvq_dtype, positions: const int32_t*, error: kvq_error*) -> kvq_status
 
@@ -1973,7 +2033,7 @@ so on concurrently.
 kvq_append_batch_init = library.function(
     "kvq_append_batch_init",
     None,
-    [POINTER(kvq_append_batch), c_size_t],
+    {"batch": POINTER(kvq_append_batch), "size": c_size_t},
     """kvq_append_batch_init(batch: kvq_append_batch*, size: size_t) -> void
 
 Fill with defaults (one dense F32 token a sequence).
@@ -1986,7 +2046,7 @@ Threads: any.
 kvq_append_sequences = library.function(
     "kvq_append_sequences",
     c_int32,
-    [kvq_cache, c_int32, POINTER(kvq_append_batch), POINTER(kvq_error)],
+    {"cache": kvq_cache, "layer": c_int32, "batch": POINTER(kvq_append_batch), "error": POINTER(kvq_error)},
     """kvq_append_sequences(cache: kvq_cache*, layer: int32_t, batch: const kvq_append_batch*, error: kvq_error*) ->
 kvq_status
 
@@ -2006,7 +2066,18 @@ Threads: exclusive use of these sequences; others of the cache may be used concu
 kvq_sequence_decode = library.function(
     "kvq_sequence_decode",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, c_int32, c_int32, c_int32, c_void_p, c_void_p, c_void_p, POINTER(kvq_error)],
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "layer": c_int32,
+        "kv_head": c_int32,
+        "begin": c_int32,
+        "n": c_int32,
+        "k": c_void_p,
+        "v": c_void_p,
+        "positions": c_void_p,
+        "error": POINTER(kvq_error),
+    },
     """kvq_sequence_decode(cache: const kvq_cache*, sequence: const kvq_sequence*, layer: int32_t, kv_head: int32_t,
 begin: int32_t, n: int32_t, k: float*, v: float*, positions: int32_t*, error: kvq_error*) -> kvq_status
 
@@ -2027,7 +2098,7 @@ Threads: ``sequence`` may be read concurrently.
 kvq_compress_options_init = library.function(
     "kvq_compress_options_init",
     None,
-    [POINTER(kvq_compress_options), c_size_t],
+    {"options": POINTER(kvq_compress_options), "size": c_size_t},
     """kvq_compress_options_init(options: kvq_compress_options*, size: size_t) -> void
 
 Fill with defaults.
@@ -2040,7 +2111,12 @@ Threads: any.
 kvq_compress = library.function(
     "kvq_compress",
     c_int32,
-    [kvq_cache, kvq_sequence, POINTER(kvq_compress_options), POINTER(kvq_error)],
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "options": POINTER(kvq_compress_options),
+        "error": POINTER(kvq_error),
+    },
     """kvq_compress(cache: kvq_cache*, sequence: kvq_sequence*, options: const kvq_compress_options*, error: kvq_error*)
 -> kvq_status
 
@@ -2083,7 +2159,7 @@ Threads: exclusive use of ``sequence``.
 kvq_attend_batch_init = library.function(
     "kvq_attend_batch_init",
     None,
-    [POINTER(kvq_attend_batch), c_size_t],
+    {"batch": POINTER(kvq_attend_batch), "size": c_size_t},
     """kvq_attend_batch_init(batch: kvq_attend_batch*, size: size_t) -> void
 
 Fill with defaults (one dense F32 query a sequence).
@@ -2096,7 +2172,7 @@ Threads: any.
 kvq_attend = library.function(
     "kvq_attend",
     c_int32,
-    [kvq_cache, c_int32, POINTER(kvq_attend_batch), POINTER(kvq_error)],
+    {"cache": kvq_cache, "layer": c_int32, "batch": POINTER(kvq_attend_batch), "error": POINTER(kvq_error)},
     """kvq_attend(cache: kvq_cache*, layer: int32_t, batch: const kvq_attend_batch*, error: kvq_error*) -> kvq_status
 
 Attention of a batch of queries over one layer.
@@ -2123,7 +2199,7 @@ by: if the policy evicts, exclusive use of the sequences.
 kvq_cache_usage = library.function(
     "kvq_cache_usage",
     c_int32,
-    [kvq_cache, kvq_sequence, POINTER(kvq_usage), POINTER(kvq_error)],
+    {"cache": kvq_cache, "sequence": kvq_sequence, "usage": POINTER(kvq_usage), "error": POINTER(kvq_error)},
     """kvq_cache_usage(cache: const kvq_cache*, sequence: const kvq_sequence*, usage: kvq_usage*, error: kvq_error*) ->
 kvq_status
 
@@ -2140,7 +2216,7 @@ Threads: read-only for one sequence; exclusive use of all sequences when ``seque
 qp_scheme_count = library.function(
     "qp_scheme_count",
     c_int32,
-    [],
+    {},
     """qp_scheme_count() -> int32_t
 
 Number of schemes that qp_quantize_options``scheme`` may name.
@@ -2151,7 +2227,7 @@ Threads: any.
 qp_scheme_name = library.function(
     "qp_scheme_name",
     c_char_p,
-    [c_int32],
+    {"index": c_int32},
     """qp_scheme_name(index: int32_t) -> const char*
 
 "nuq-4", "vq-2.5", "tcq-2.75", "tcx-3", "fp16", …: a family and the bits of a weight.
@@ -2171,7 +2247,7 @@ Threads: any.
 qp_scheme_bits = library.function(
     "qp_scheme_bits",
     c_double,
-    [c_char_p],
+    {"name": c_char_p},
     """qp_scheme_bits(name: const char*) -> double
 
 Bits of a weight in a scheme, without scales and signs; 0 for a name that is no scheme.
@@ -2182,7 +2258,7 @@ Threads: any.
 qp_quantize_options_init = library.function(
     "qp_quantize_options_init",
     None,
-    [POINTER(qp_quantize_options), c_size_t],
+    {"options": POINTER(qp_quantize_options), "size": c_size_t},
     """qp_quantize_options_init(options: qp_quantize_options*, size: size_t) -> void
 
 Fill with defaults.
@@ -2195,7 +2271,15 @@ Threads: any.
 qp_quantize = library.function(
     "qp_quantize",
     c_int32,
-    [kvq_context, POINTER(qp_quantize_options), c_void_p, c_int64, c_int64, POINTER(qp_matrix), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "options": POINTER(qp_quantize_options),
+        "w": c_void_p,
+        "rows": c_int64,
+        "columns": c_int64,
+        "result": POINTER(qp_matrix),
+        "error": POINTER(kvq_error),
+    },
     """qp_quantize(context: kvq_context*, options: const qp_quantize_options*, w: const void*, rows: int64_t, columns:
 int64_t, result: qp_matrix**, error: kvq_error*) -> kvq_status
 
@@ -2216,7 +2300,7 @@ Threads: any.
 qp_matrix_dequantize = library.function(
     "qp_matrix_dequantize",
     c_int32,
-    [qp_matrix, c_int64, c_int64, c_void_p, POINTER(kvq_error)],
+    {"matrix": qp_matrix, "first_row": c_int64, "rows": c_int64, "w": c_void_p, "error": POINTER(kvq_error)},
     """qp_matrix_dequantize(matrix: const qp_matrix*, first_row: int64_t, rows: int64_t, w: float*, error: kvq_error*)
 -> kvq_status
 
@@ -2232,7 +2316,14 @@ Threads: read-only.
 qp_linear = library.function(
     "qp_linear",
     c_int32,
-    [qp_matrix, c_void_p, c_int32, c_void_p, c_int32, POINTER(kvq_error)],
+    {
+        "matrix": qp_matrix,
+        "x": c_void_p,
+        "batch": c_int32,
+        "y": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
     """qp_linear(matrix: const qp_matrix*, x: const void*, batch: int32_t, y: void*, dtype: kvq_dtype, error:
 kvq_error*) -> kvq_status
 
@@ -2255,7 +2346,15 @@ Threads: any, on the same matrix too.
 qp_linear_shared = library.function(
     "qp_linear_shared",
     c_int32,
-    [POINTER(qp_matrix), c_int32, c_void_p, c_int32, c_void_p, c_int32, POINTER(kvq_error)],
+    {
+        "matrices": POINTER(qp_matrix),
+        "n": c_int32,
+        "x": c_void_p,
+        "batch": c_int32,
+        "y": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
     """qp_linear_shared(matrices: const qp_matrix* const*, n: int32_t, x: const void*, batch: int32_t, y: void* const*,
 dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
@@ -2275,7 +2374,7 @@ Threads: any, on the same matrices too.
 qp_matrix_describe = library.function(
     "qp_matrix_describe",
     c_int32,
-    [qp_matrix, POINTER(qp_matrix_info), POINTER(kvq_error)],
+    {"matrix": qp_matrix, "info": POINTER(qp_matrix_info), "error": POINTER(kvq_error)},
     """qp_matrix_describe(matrix: const qp_matrix*, info: qp_matrix_info*, error: kvq_error*) -> kvq_status
 
 Describe a matrix.
@@ -2290,7 +2389,15 @@ Threads: read-only.
 qp_matrix_save = library.function(
     "qp_matrix_save",
     c_int32,
-    [POINTER(qp_matrix), POINTER(c_char_p), c_int32, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
+    {
+        "matrices": POINTER(qp_matrix),
+        "names": POINTER(c_char_p),
+        "n": c_int32,
+        "buffer": c_void_p,
+        "capacity": c_size_t,
+        "size": c_void_p,
+        "error": POINTER(kvq_error),
+    },
     """qp_matrix_save(matrices: const qp_matrix* const*, names: const char* const*, n: int32_t, buffer: void*, capacity:
 size_t, size: size_t*, error: kvq_error*) -> kvq_status
 
@@ -2310,7 +2417,14 @@ Threads: read-only.
 qp_matrix_load = library.function(
     "qp_matrix_load",
     c_int32,
-    [kvq_context, c_void_p, c_size_t, c_char_p, POINTER(qp_matrix), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "name": c_char_p,
+        "result": POINTER(qp_matrix),
+        "error": POINTER(kvq_error),
+    },
     """qp_matrix_load(context: kvq_context*, buffer: const void*, size: size_t, name: const char*, result: qp_matrix**,
 error: kvq_error*) -> kvq_status
 
@@ -2331,7 +2445,7 @@ Threads: any.
 qp_matrix_destroy = library.function(
     "qp_matrix_destroy",
     None,
-    [qp_matrix],
+    {"matrix": qp_matrix},
     """qp_matrix_destroy(matrix: qp_matrix*) -> void
 
 Destroy a matrix.
@@ -2342,7 +2456,7 @@ Threads: exclusive use of the handle.
 kvq_codebook_trainer_options_init = library.function(
     "kvq_codebook_trainer_options_init",
     None,
-    [POINTER(kvq_codebook_trainer_options), c_size_t],
+    {"options": POINTER(kvq_codebook_trainer_options), "size": c_size_t},
     """kvq_codebook_trainer_options_init(options: kvq_codebook_trainer_options*, size: size_t) -> void
 
 Experimental: may change in a minor version.
@@ -2358,7 +2472,12 @@ Threads: any.
 kvq_codebook_trainer_create = library.function(
     "kvq_codebook_trainer_create",
     c_int32,
-    [kvq_context, POINTER(kvq_codebook_trainer_options), POINTER(kvq_codebook_trainer), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "options": POINTER(kvq_codebook_trainer_options),
+        "result": POINTER(kvq_codebook_trainer),
+        "error": POINTER(kvq_error),
+    },
     """kvq_codebook_trainer_create(context: kvq_context*, options: const kvq_codebook_trainer_options*, result:
 kvq_codebook_trainer**, error: kvq_error*) -> kvq_status
 
@@ -2377,7 +2496,7 @@ Threads: any.
 kvq_codebook_trainer_resume = library.function(
     "kvq_codebook_trainer_resume",
     c_int32,
-    [kvq_codebook_trainer, kvq_codebook, POINTER(kvq_error)],
+    {"trainer": kvq_codebook_trainer, "codebook": kvq_codebook, "error": POINTER(kvq_error)},
     """kvq_codebook_trainer_resume(trainer: kvq_codebook_trainer*, codebook: const kvq_codebook*, error: kvq_error*) ->
 kvq_status
 
@@ -2396,7 +2515,15 @@ Threads: exclusive use of ``trainer``.
 kvq_codebook_trainer_add = library.function(
     "kvq_codebook_trainer_add",
     c_int32,
-    [kvq_codebook_trainer, c_int32, c_int32, c_void_p, c_void_p, c_int32, POINTER(kvq_error)],
+    {
+        "trainer": kvq_codebook_trainer,
+        "layer": c_int32,
+        "n": c_int32,
+        "k": c_void_p,
+        "v": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
     """kvq_codebook_trainer_add(trainer: kvq_codebook_trainer*, layer: int32_t, n: int32_t, k: const void*, v: const
 void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
@@ -2419,7 +2546,13 @@ Threads: exclusive use of ``trainer``.
 kvq_codebook_trainer_run = library.function(
     "kvq_codebook_trainer_run",
     c_int32,
-    [kvq_codebook_trainer, c_int32, kvq_progress_hook, c_void_p, POINTER(kvq_error)],
+    {
+        "trainer": kvq_codebook_trainer,
+        "layer": c_int32,
+        "progress": kvq_progress_hook,
+        "user": c_void_p,
+        "error": POINTER(kvq_error),
+    },
     """kvq_codebook_trainer_run(trainer: kvq_codebook_trainer*, layer: int32_t, progress: kvq_progress_hook, user:
 void*, error: kvq_error*) -> kvq_status
 
@@ -2441,7 +2574,7 @@ Threads: exclusive use of ``trainer``.
 kvq_codebook_trainer_result = library.function(
     "kvq_codebook_trainer_result",
     c_int32,
-    [kvq_codebook_trainer, POINTER(kvq_codebook), POINTER(kvq_error)],
+    {"trainer": kvq_codebook_trainer, "result": POINTER(kvq_codebook), "error": POINTER(kvq_error)},
     """kvq_codebook_trainer_result(trainer: const kvq_codebook_trainer*, result: kvq_codebook**, error: kvq_error*) ->
 kvq_status
 
@@ -2460,7 +2593,7 @@ Threads: read-only.
 kvq_codebook_trainer_destroy = library.function(
     "kvq_codebook_trainer_destroy",
     None,
-    [kvq_codebook_trainer],
+    {"trainer": kvq_codebook_trainer},
     """kvq_codebook_trainer_destroy(trainer: kvq_codebook_trainer*) -> void
 
 Experimental: may change in a minor version.
@@ -2474,7 +2607,7 @@ Threads: exclusive use of the handle.
 kvq_router_trainer_options_init = library.function(
     "kvq_router_trainer_options_init",
     None,
-    [POINTER(kvq_router_trainer_options), c_size_t],
+    {"options": POINTER(kvq_router_trainer_options), "size": c_size_t},
     """kvq_router_trainer_options_init(options: kvq_router_trainer_options*, size: size_t) -> void
 
 Experimental: may change in a minor version.
@@ -2490,14 +2623,14 @@ Threads: any.
 kvq_router_trainer_create = library.function(
     "kvq_router_trainer_create",
     c_int32,
-    [
-        kvq_context,
-        POINTER(kvq_cache_options),
-        kvq_policy,
-        POINTER(kvq_router_trainer_options),
-        POINTER(kvq_router_trainer),
-        POINTER(kvq_error),
-    ],
+    {
+        "context": kvq_context,
+        "cache": POINTER(kvq_cache_options),
+        "policy": kvq_policy,
+        "options": POINTER(kvq_router_trainer_options),
+        "result": POINTER(kvq_router_trainer),
+        "error": POINTER(kvq_error),
+    },
     """kvq_router_trainer_create(context: kvq_context*, cache: const kvq_cache_options*, policy: const kvq_policy*,
 options: const kvq_router_trainer_options*, result: kvq_router_trainer**, error: kvq_error*) -> kvq_status
 
@@ -2521,7 +2654,16 @@ Threads: any.
 kvq_router_trainer_add = library.function(
     "kvq_router_trainer_add",
     c_int32,
-    [kvq_router_trainer, c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(kvq_error)],
+    {
+        "trainer": kvq_router_trainer,
+        "layer": c_int32,
+        "n": c_int32,
+        "q": c_void_p,
+        "k": c_void_p,
+        "v": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
     """kvq_router_trainer_add(trainer: kvq_router_trainer*, layer: int32_t, n: int32_t, q: const void*, k: const void*,
 v: const void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
@@ -2549,7 +2691,13 @@ Threads: exclusive use of ``trainer``.
 kvq_router_trainer_run = library.function(
     "kvq_router_trainer_run",
     c_int32,
-    [kvq_router_trainer, c_double, kvq_progress_hook, c_void_p, POINTER(kvq_error)],
+    {
+        "trainer": kvq_router_trainer,
+        "loss": c_double,
+        "progress": kvq_progress_hook,
+        "user": c_void_p,
+        "error": POINTER(kvq_error),
+    },
     """kvq_router_trainer_run(trainer: kvq_router_trainer*, loss: double, progress: kvq_progress_hook, user: void*,
 error: kvq_error*) -> kvq_status
 
@@ -2574,7 +2722,7 @@ Threads: exclusive use of ``trainer``.
 kvq_router_trainer_result = library.function(
     "kvq_router_trainer_result",
     c_int32,
-    [kvq_router_trainer, POINTER(kvq_router), POINTER(kvq_error)],
+    {"trainer": kvq_router_trainer, "result": POINTER(kvq_router), "error": POINTER(kvq_error)},
     """kvq_router_trainer_result(trainer: const kvq_router_trainer*, result: kvq_router**, error: kvq_error*) ->
 kvq_status
 
@@ -2593,7 +2741,7 @@ Threads: read-only.
 kvq_router_trainer_destroy = library.function(
     "kvq_router_trainer_destroy",
     None,
-    [kvq_router_trainer],
+    {"trainer": kvq_router_trainer},
     """kvq_router_trainer_destroy(trainer: kvq_router_trainer*) -> void
 
 Experimental: may change in a minor version.

@@ -146,3 +146,27 @@ def test_a_failed_call_leaves_objects_as_they_were(cache, filled):
     with pytest.raises(libkvq.KvqArgumentError):
         cache.attend(0, [], numpy.zeros((0, 4, 32), "f4"))
     assert filled.save() == before
+
+
+def test_numbers_that_c_would_cut_off_are_refused_by_name(cache, filled):
+    big = (1 << 32) + 1
+    k, q = numpy.zeros((1, 2, 32), "f4"), numpy.zeros((1, 4, 32), "f4")
+    refused = [
+        (lambda: filled.truncate(big), "length is 4294967297, must fit into 32 bits"),
+        (lambda: filled.length(big), "layer is 4294967297"),
+        (lambda: filled.append(big, k, k), "layer is 4294967297"),
+        (lambda: filled.slots(0, -big), "kv_head is -4294967297"),
+        (lambda: filled.compress(big), "budget is 4294967297"),
+        (lambda: cache.attend(big, filled, q), "layer is 4294967297"),
+        (lambda: cache.attend(0, filled, q, sliding_window=big), "sliding_window is 4294967297"),
+        (lambda: libkvq.Context(n_threads=big), "n_threads is 4294967297"),
+        (lambda: libkvq.Context(max_bytes=-1), "max_bytes is -1, must fit into 64 bits"),
+        (lambda: libkvq.Cache(cache.context, big, 1, 1, 8), "n_layers is 4294967297"),
+        (lambda: libkvq.Policy(cache.context, "int4").with_eviction("h2o", big), "budget is 4294967297"),
+        (lambda: libkvq.device_info(index=big), "index is 4294967297"),
+    ]
+    before = filled.save()
+    for function, message in refused:
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            function()
+    assert filled.save() == before

@@ -224,3 +224,22 @@ def test_an_exception_on_another_thread_is_raised_by_the_next_call():
     with pytest.raises(ZeroDivisionError):
         hooks.finish()
     hooks.finish()
+
+
+def test_objects_that_end_inside_a_progress_hook_wait_too(random):
+    allocator = Allocator()
+    with libkvq.Context(allocator=allocator) as context:
+        cache = libkvq.Cache(context, 1, 1, 1, 32)
+        held = [fill(cache)]
+
+        def progress(done):
+            if held:
+                before = allocator.bytes
+                held.clear()
+                assert allocator.bytes == before
+
+        before = context.describe().bytes
+        libkvq.Matrix.quantize(
+            context, random.standard_normal((64, 128), dtype="f4"), "tcq-2", progress=progress
+        ).close()
+        assert not held and context.describe().bytes < before

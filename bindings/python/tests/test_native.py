@@ -45,6 +45,8 @@ def test_every_function_is_declared_with_its_documentation():
     for function in API["functions"]:
         declared = getattr(raw, function["name"])
         assert len(declared.argtypes) == len(function["parameters"])
+        parameters = [one["name"] for one in function["parameters"]]
+        assert [parameters[i] for i, _, _ in declared.limits] == [name for _, name, _ in declared.limits]
         assert declared.__doc__.startswith(function["name"] + "(")
         words = [re.sub("[`:]", "", text).split() for text in (function["documentation"], declared.__doc__)]
         assert " ".join(words[0][:4]) in " ".join(words[1])
@@ -141,8 +143,8 @@ def test_a_library_that_is_not_there_is_named():
 
 
 def test_a_missing_experimental_function_fails_when_it_is_called():
-    missing = raw.library.function("kvq_not_there", None, [], "", experimental=True)
+    missing = raw.library.function("kvq_not_there", None, {}, "", experimental=True)
     with pytest.raises(NotImplementedError, match="kvq_not_there"):
         missing()
     with pytest.raises(ImportError, match="kvq_not_there"):
-        raw.library.function("kvq_not_there", None, [], "")
+        raw.library.function("kvq_not_there", None, {}, "")
