@@ -13,8 +13,8 @@ ENUMERATION = "c_int32"
 
 def prose(text):
     """Documentation without Doxygen's marks: names as Python code."""
-    text = re.sub(r"(?<!`)::(\w+(?:::\w+)*)(?!`)", lambda match: "``%s``" % match[1].replace("::", "."), text)
-    text = re.sub(r"(?<!`)\b(kvq_\w+|qp_\w+)::(\w+)", r"``\1.\2``", text)
+    text = re.sub(r"(?<!`)(?:::)?\b((?:kvq|qp)_\w+)::(\w+)(?!`)", r"``\1.\2``", text)
+    text = re.sub(r"(?<!`)::(\w+)(?!`)", r"``\1``", text)
     return re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 

@@ -14,7 +14,6 @@ from ._errors import KvqArgumentError
 
 HOST = -1
 CODES = {"f32": int(_native.KVQ_F32), "f16": int(_native.KVQ_F16), "bf16": int(_native.KVQ_BF16)}
-_SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
 _NATIVE = "<" if sys.byteorder == "little" else ">"
 _TYPESTRS = {
     _NATIVE + "f4": ("f32", 4),
@@ -327,9 +326,9 @@ def empty_host(shape: Tuple[int, ...], dtype: str) -> Any:
     return numpy.empty(shape, "f4" if dtype == "f32" else "i4")
 
 
-def bytes_of(name: str, data: Union[bytes, bytearray, memoryview]) -> "ctypes.Array[ctypes.c_char]":
-    """A file's bytes for C."""
+def bytes_of(name: str, data: Union[bytes, bytearray, memoryview]) -> Tuple[int, int, memoryview]:
+    """Address and size of a file's bytes, and what keeps them alive."""
     view = memoryview(data)
     if not view.contiguous:
         raise ValueError("%s is not contiguous" % name)
-    return (ctypes.c_char * view.nbytes).from_buffer_copy(view)
+    return _address_of(view), view.nbytes, view

@@ -147,9 +147,9 @@ class Cache(Handle):
 
     def load(self, data: Data) -> Sequence:
         """A sequence from a snapshot, of ``Sequence.save``."""
-        buffer = bytes_of("data", data)
+        address, size, _view = bytes_of("data", data)
         with self._shared() as pointer:
-            return Sequence._made(self, _native.kvq_sequence_load, pointer, buffer, len(buffer))
+            return Sequence._made(self, _native.kvq_sequence_load, pointer, address, size)
 
     def usage(self) -> Usage:
         """Bytes used by the whole cache, shared pages counted once."""

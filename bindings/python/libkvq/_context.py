@@ -88,7 +88,8 @@ class Context(Handle):
             return ContextInfo._of(info)
 
     def set_stream(self, stream: Any) -> None:
-        """Issue later calls to another CUDA stream, ordered after everything issued before.
+        """Issue later calls to another CUDA stream, ordered after everything issued before. Meanwhile no other thread
+        may use the context or what was made from it.
 
         :param stream: a cudaStream_t as an int, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or
             ``__cuda_stream__``; None: the legacy default stream. It must live until another one is set or the context

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, TypeVar
 
 from ._errors import call
-from ._hooks import Hooks, destroy
+from ._hooks import Hooks, destroy, inside_hook
 from ._library import Function
 
 Self = TypeVar("Self", bound="Handle")
@@ -78,6 +78,7 @@ class Handle:
         self._readers.append(None)
         while self._exclusive:
             self._readers.pop()
+            self._require_no_hook()
             with self._lock:
                 pass
             self._readers.append(None)
@@ -105,10 +106,22 @@ class Handle:
 
     def _stop_others(self) -> None:
         """Wait until no other call uses the object, which may be closed then."""
-        self._lock.acquire()
+        if not self._lock.acquire(False):
+            self._require_no_hook()
+            self._lock.acquire()
         self._exclusive = True
         while self._readers:
-            time.sleep(2e-5)
+            try:
+                self._require_no_hook()
+                time.sleep(2e-5)
+            except BaseException:
+                self._leave_exclusive()
+                raise
+
+    def _require_no_hook(self) -> None:
+        """Before waiting: in a hook, that may be for the hook itself."""
+        if inside_hook.depth:
+            raise RuntimeError("a hook may not use this %s, which is in use" % type(self).__name__)
 
     @contextmanager
     def _shared(self) -> Iterator[int]:

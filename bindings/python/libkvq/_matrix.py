@@ -93,13 +93,14 @@ class Matrix(Handle):
     @classmethod
     def load(cls, context: Context, data: Data, name: str) -> Matrix:
         """Read one matrix from a safetensors file's bytes, as ``save_matrices`` made them."""
-        buffer = bytes_of("data", data)
+        address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
-            result._create(context._hooks, _native.qp_matrix_load, pointer, buffer, len(buffer), encoded("name", name))
+            result._create(context._hooks, _native.qp_matrix_load, pointer, address, size, encoded("name", name))
         return result._of(context)
 
     def _of(self, context: Context) -> Matrix:
+        self._context = context
         self._device = context._device
         info = self.describe()
         self.rows, self.columns = info.rows, info.columns

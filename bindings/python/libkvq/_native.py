@@ -210,7 +210,7 @@ KVQ_MAX_KEY_STAGES = 64
 KVQ_MAX_EXPERTS = 8
 """The most formats that a router can choose among."""
 KVQ_FORMATS_SIZE = 256
-"""Bytes of kvq_layer_info``formats``."""
+"""Bytes of ``kvq_layer_info.formats``."""
 
 
 class kvq_router_method(IntEnum):
@@ -233,7 +233,7 @@ class qp_rounding(IntEnum):
     """Columns are coded from the last one to the first, each corrected for the errors of those behind it (block LDLQ).
     """
     QP_ROUNDING_NEAREST = 1
-    """Every weight, pair or tile is rounded to what is nearest; the Hessian only tells qp_matrix_info``proxy_error``.
+    """Every weight, pair or tile is rounded to what is nearest; the Hessian only tells ``qp_matrix_info.proxy_error``.
     """
 
 
@@ -266,7 +266,7 @@ class kvq_policy(c_void_p):
 
 class kvq_codebook(c_void_p):
     """CommVQ codebooks for the layers of one model. Immutable; caches that use it share it. Files are in the
-    safetensors format and hold about half of kvq_codebook_info``bytes``.
+    safetensors format and hold about half of ``kvq_codebook_info.bytes``.
     """
 
 
@@ -1367,8 +1367,8 @@ kvq_error*) -> kvq_status
 Ask whether contexts can be created on a device, and on what.
 
 - device: ``KVQ_DEVICE_CUDA``.
-- index: as kvq_context_options``device_index``.
-- plugin: as kvq_context_options``plugin``.
+- index: as ``kvq_context_options.device_index``.
+- plugin: as ``kvq_context_options.plugin``.
 - info: its ``struct_size`` must be set.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED with the reason: no plug-in library, one of another version, a
@@ -2219,7 +2219,7 @@ qp_scheme_count = library.function(
     {},
     """qp_scheme_count() -> int32_t
 
-Number of schemes that qp_quantize_options``scheme`` may name.
+Number of schemes that ``qp_quantize_options.scheme`` may name.
 
 Threads: any.
 """,

@@ -243,3 +243,33 @@ def test_objects_that_end_inside_a_progress_hook_wait_too(random):
             context, random.standard_normal((64, 128), dtype="f4"), "tcq-2", progress=progress
         ).close()
         assert not held and context.describe().bytes < before
+
+
+@pytest.mark.parametrize("use", ["append", "length", "close", "usage"])
+def test_a_hook_that_uses_what_is_in_use_fails_and_does_not_wait_for_itself(use):
+    inside, used = [], []
+
+    class Using(Allocator):
+        def allocate(self, size, alignment):
+            for function in inside:
+                used.append(function)
+                function()
+            return super().allocate(size, alignment)
+
+    k = numpy.ones((100, 1, 32), "f4")
+    with libkvq.Context(allocator=Using()) as context:
+        cache = libkvq.Cache(context, 1, 1, 1, 32)
+        sequence = cache.sequence()
+        calls = {
+            "append": lambda: sequence.append(0, k, k),
+            "length": lambda: sequence.length(0),
+            "close": sequence.close,
+            "usage": cache.usage,
+        }
+        inside.append(calls[use])
+        with pytest.raises(RuntimeError, match="a hook may not use this Sequence, which is in use"):
+            sequence.append(0, k, k)
+        assert used
+        inside.clear()
+        sequence.append(0, k, k)
+        assert sequence.length(0) == 100
