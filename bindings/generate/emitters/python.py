@@ -13,8 +13,8 @@ ENUMERATION = "c_int32"
 
 def prose(text):
     """Documentation without Doxygen's marks: names as Python code."""
-    text = re.sub(r"(?<!`)::(\w+(?:::\w+)*)(?!`)", lambda match: "``%s``" % match[1].replace("::", "."), text)
-    text = re.sub(r"(?<!`)\b(kvq_\w+|qp_\w+)::(\w+)", r"``\1.\2``", text)
+    text = re.sub(r"(?<!`)(?:::)?\b((?:kvq|qp)_\w+)::(\w+)(?!`)", r"``\1.\2``", text)
+    text = re.sub(r"(?<!`)::(\w+)(?!`)", r"``\1``", text)
     return re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
@@ -116,27 +116,28 @@ def signature(one):
                                                for parameter in one["parameters"]))
 
 
-def function_doc(one):
-    """Blocks of a function's docstring."""
-    yield wrapped(prose(signature(one) + " -> " + one["returns"]["c"]), 0)
+def callable_doc(one, heading, indent):
+    """Blocks of the docstring of a function or a hook."""
+    yield wrapped(prose("%s%s -> %s" % (heading, signature(one), one["returns"]["c"])), indent)
     if one["experimental"]:
         yield ["Experimental: may change in a minor version."]
-    yield from body_of(one["documentation"], 0)
+    yield from body_of(one["documentation"], indent)
     yield [line for parameter in one["parameters"] if parameter["documentation"]
-           for line in wrapped(prose("%s: %s" % (parameter["name"], parameter["documentation"])), 0, "- ", "  ")]
+           for line in wrapped(prose("%s: %s" % (parameter["name"], parameter["documentation"])), indent, "- ", "  ")]
     if one["returns"]["documentation"]:
-        yield wrapped(prose("Returns " + one["returns"]["documentation"]), 0)
-    yield wrapped(prose("Threads: " + one["threads"]), 0)
+        yield wrapped(prose("Returns " + one["returns"]["documentation"]), indent)
+    if one.get("threads"):
+        yield wrapped(prose("Threads: " + one["threads"]), indent)
 
 
 def function_lines(one):
     returns = one["returns"]["type"]
     result = "None" if returns["kind"] == "void" else ctype(returns)
-    types = [ctype(parameter["type"]) for parameter in one["parameters"]]
-    arguments = ["    [%s]," % ", ".join(types)]
+    types = ['"%s": %s' % (parameter["name"], ctype(parameter["type"])) for parameter in one["parameters"]]
+    arguments = ["    {%s}," % ", ".join(types)]
     if len(arguments[0]) > WIDTH:
-        arguments = ["    ["] + ["        %s," % name for name in types] + ["    ],"]
-    doc = docstring(function_doc(one), 4)
+        arguments = ["    {"] + ["        %s," % name for name in types] + ["    },"]
+    doc = docstring(callable_doc(one, "", 4), 4)
     # Its text is dedented by nobody, so it has no indentation but that of its first line.
     doc = [doc[0]] + [line[4:] for line in doc[1:]]
     lines = ["%s = library.function(" % one["name"], '    "%s",' % one["name"], "    %s," % result] + arguments
@@ -148,12 +149,7 @@ def hook_lines(one):
     returns = one["returns"]["type"]
     result = "None" if returns["kind"] == "void" else ctype(returns)
     arguments = ", ".join([result] + [ctype(parameter["type"]) for parameter in one["parameters"]])
-    blocks = [wrapped("A hook: %s -> %s" % (signature(one), one["returns"]["c"]), 0), *body_of(one["documentation"], 0)]
-    blocks.append([line for parameter in one["parameters"] if parameter["documentation"]
-                   for line in wrapped(prose("%s: %s" % (parameter["name"], parameter["documentation"])), 0, "- ", "  ")])
-    if one["returns"]["documentation"]:
-        blocks.append(wrapped(prose("Returns " + one["returns"]["documentation"]), 0))
-    return ["%s = CFUNCTYPE(%s)" % (one["name"], arguments)] + docstring(blocks, 0) + [""]
+    return ["%s = CFUNCTYPE(%s)" % (one["name"], arguments)] + docstring(callable_doc(one, "A hook: ", 0), 0) + [""]
 
 
 def native(api):

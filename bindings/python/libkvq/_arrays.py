@@ -14,8 +14,13 @@ from ._errors import KvqArgumentError
 
 HOST = -1
 CODES = {"f32": int(_native.KVQ_F32), "f16": int(_native.KVQ_F16), "bf16": int(_native.KVQ_BF16)}
-_SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
-_TYPESTRS = {"f4": "f32", "f2": "f16", "i4": "i32", "u2": "u16"}
+_NATIVE = "<" if sys.byteorder == "little" else ">"
+_TYPESTRS = {
+    _NATIVE + "f4": ("f32", 4),
+    _NATIVE + "f2": ("f16", 2),
+    _NATIVE + "i4": ("i32", 4),
+    _NATIVE + "u2": ("u16", 2),
+}
 _FORMATS = {"f": "f32", "e": "f16", "i": "i32", "H": "u16"}
 
 
@@ -79,11 +84,8 @@ def _torch_view(x: Any) -> View:
 def _interface_view(x: Any, interface: Dict[str, Any], device: int) -> View:
     """Of `__array_interface__` or `__cuda_array_interface__`."""
     typestr = interface["typestr"]
-    size = int(typestr[2:])
-    dtype = _TYPESTRS.get(typestr[1:], typestr)
-    if typestr[0] == ("<" if sys.byteorder == "big" else ">"):
-        dtype = typestr
-    if dtype == "<V2" and getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":
+    dtype, size = _TYPESTRS.get(typestr) or (typestr, int(typestr[2:]))
+    if typestr == "<V2" and getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":
         dtype = "bf16"  # of ml_dtypes
     shape = interface["shape"]
     strides = interface.get("strides")
@@ -117,7 +119,7 @@ def _buffer_view(x: Any) -> View:
     view = memoryview(x)
     if not view.shape or not view.strides:
         raise KvqArgumentError("a buffer without shape and strides, must have both")
-    dtype = _FORMATS.get(view.format, view.format)
+    dtype = _FORMATS.get(view.format.lstrip("@=" + _NATIVE), view.format)
     strides = _in_elements(view.strides, view.itemsize)
     return View(_address_of(view), view.shape, strides, dtype, HOST, not view.readonly, view)
 
@@ -193,9 +195,12 @@ def shown(shape: Sequence[Any]) -> str:
 
 def dtype_code(name: str, view: View, dtype: Optional[str]) -> int:
     """The number of an array's element type; `dtype` says what NumPy's 16-bit integers hold."""
+    code = CODES.get(view.dtype)
+    if code is not None and dtype is None:
+        return code
     own = "bf16" if view.dtype == "u16" and dtype == "bf16" else view.dtype
     code = CODES.get(own)
-    if code is None or dtype is not None and own != dtype:
+    if code is None or own != (dtype or own):
         raise KvqArgumentError(
             "%s has elements of %s, must be %s"
             % (name, view.dtype, dtype or "f32, f16 or bf16 (or uint16 and dtype='bf16')")
@@ -210,24 +215,34 @@ class Rows(NamedTuple):
     token_stride: int
     head_stride: int
     dtype: int
+    tokens: int
     owner: Any
 
 
 def rows_of(
-    name: str, x: Any, dtype: Optional[str], device: int, tokens: int, heads: int, dim: int, output: bool = False
+    name: str,
+    x: Any,
+    dtype: Optional[str],
+    device: int,
+    tokens: Optional[int],
+    heads: int,
+    dim: int,
+    output: bool = False,
 ) -> Rows:
-    """Check an array `[tokens, heads, dim]`."""
+    """Check an array `[tokens, heads, dim]`; None is any number of tokens."""
     view = view_of(x)
     shape = view.shape
-    if len(shape) != 3 or shape[0] != tokens or shape[1] != heads or shape[2] != dim:
-        raise KvqArgumentError("%s has the shape %s, must be %s" % (name, shown(shape), shown((tokens, heads, dim))))
-    check_place(name, view, device, output)
+    if len(shape) != 3 or shape[1] != heads or shape[2] != dim or tokens is not None and shape[0] != tokens:
+        expected = shown(("n" if tokens is None else tokens, heads, dim))
+        raise KvqArgumentError("%s has the shape %s, must be %s" % (name, shown(shape), expected))
+    if view.device != device or output and not view.writable:
+        check_place(name, view, device, output)
     token_stride, head_stride, channel_stride = view.strides
     if channel_stride != 1:
         raise KvqArgumentError(
             "%s has channels %d elements apart, must be contiguous along its last axis" % (name, channel_stride)
         )
-    if tokens == 1:
+    if shape[0] <= 1:
         token_stride = 0
     elif token_stride <= 0:
         raise KvqArgumentError("%s has tokens %d elements apart, must be at least 1" % (name, token_stride))
@@ -235,13 +250,13 @@ def rows_of(
         head_stride = 0
     elif head_stride <= 0:
         raise KvqArgumentError("%s has heads %d elements apart, must be at least 1" % (name, head_stride))
-    return Rows(view.address, token_stride, head_stride, dtype_code(name, view, dtype), view)
+    return Rows(view.address, token_stride, head_stride, dtype_code(name, view, dtype), shape[0], view)
 
 
 def check_place(name: str, view: View, device: int, output: bool = False) -> None:
     if view.device != device:
         raise KvqArgumentError(
-            "%s is in %s, but the context computes on %s" % (name, place(view.device), place(device))
+            "%s is in %s, must be in %s, where the context computes" % (name, place(view.device), place(device))
         )
     if output and not view.writable:
         raise KvqArgumentError("%s is read-only" % name)
@@ -292,7 +307,7 @@ def empty_like(x: Any, shape: Tuple[int, ...], dtype: Optional[str] = None) -> A
     module = type(x).__module__.partition(".")[0]
     if module == "cupy":
         return sys.modules["cupy"].empty(shape, "f4" if dtype else x.dtype)
-    if reader is _buffer_view and (dtype == "f32" or memoryview(x).format == "f"):
+    if reader is _buffer_view and "f32" in (dtype, reader(x).dtype):
         return _memory(shape, "f")
     raise TypeError("pass output=: libkvq does not know how to make a %s" % type(x).__name__)
 
@@ -311,9 +326,9 @@ def empty_host(shape: Tuple[int, ...], dtype: str) -> Any:
     return numpy.empty(shape, "f4" if dtype == "f32" else "i4")
 
 
-def bytes_of(name: str, data: Union[bytes, bytearray, memoryview]) -> "ctypes.Array[ctypes.c_char]":
-    """A file's bytes for C."""
+def bytes_of(name: str, data: Union[bytes, bytearray, memoryview]) -> Tuple[int, int, memoryview]:
+    """Address and size of a file's bytes, and what keeps them alive."""
     view = memoryview(data)
     if not view.contiguous:
         raise ValueError("%s is not contiguous" % name)
-    return (ctypes.c_char * view.nbytes).from_buffer_copy(view)
+    return _address_of(view), view.nbytes, view

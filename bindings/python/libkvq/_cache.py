@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from ctypes import byref, sizeof
 from threading import Lock
 from typing import Any, List, Optional, Union
@@ -12,7 +13,7 @@ from . import _native
 from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, rows_of
 from ._batches import Appending, Attending
 from ._context import Context
-from ._errors import KvqArgumentError, failure
+from ._errors import KvqArgumentError, assign, failure, require_fit
 from ._handle import Handle, enter_alone, enter_shared, leave_alone, leave_shared
 from ._infos import CacheInfo, LayerInfo, Usage
 from ._policy import Codebook, Data, Policy, Router
@@ -38,10 +39,10 @@ def cache_options(
     """Options without handles; they keep `inv_freq` alive."""
     options = _native.kvq_cache_options()
     _native.kvq_cache_options_init(byref(options), sizeof(options))
-    options.n_layers, options.q_heads, options.kv_heads, options.head_dim = n_layers, q_heads, kv_heads, head_dim
+    assign(options, n_layers=n_layers, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
+    assign(options, max_bytes=max_bytes, model_id=model_id)
     options.rope = value_of(_native.kvq_rope, "rope", rope)
-    options.rotary_dim, options.rope_base, options.scale = rotary_dim, rope_base, scale
-    options.max_bytes, options.model_id = max_bytes, model_id
+    options.rope_base, options.scale = rope_base, scale
     if inv_freq is not None:
         view = dense_of("inv_freq", inv_freq, [(rotary_dim or head_dim) // 2], "f32", HOST)
         options.inv_freq = view.address
@@ -146,20 +147,23 @@ class Cache(Handle):
 
     def load(self, data: Data) -> Sequence:
         """A sequence from a snapshot, of ``Sequence.save``."""
-        buffer = bytes_of("data", data)
+        address, size, _view = bytes_of("data", data)
         with self._shared() as pointer:
-            return Sequence._made(self, _native.kvq_sequence_load, pointer, buffer, len(buffer))
+            return Sequence._made(self, _native.kvq_sequence_load, pointer, address, size)
 
     def usage(self) -> Usage:
         """Bytes used by the whole cache, shared pages counted once."""
         usage = _native.kvq_usage(struct_size=sizeof(_native.kvq_usage))
         with self._sequences_lock:
-            living = [one for one in self._sequences if not one.closed]
-        entered = enter_alone(living)
+            living = sorted(self._sequences, key=id)
+        stopped: List[Sequence] = []
         try:
+            for one in living:
+                one._stop_others()
+                stopped.append(one)
             self._read(_native.kvq_cache_usage, None, byref(usage))
         finally:
-            leave_alone(entered)
+            leave_alone(stopped)
         return Usage._of(usage)
 
     def append(
@@ -176,32 +180,49 @@ class Cache(Handle):
 
         :param k: keys ``[tokens, kv_heads, head_dim]``, sequence by sequence, before RoPE unless the cache was made
             with rope "none". Tokens and heads may lie any distance apart, as in a view of fused queries, keys and
-            values; the channels of a head are neighbours. Of a CUDA context in device memory, read in the order of its stream.
+            values; the channels of a head are neighbours. Of a CUDA context in device memory, and read in the order of
+            its stream.
         :param v: values, same shape and element type.
         :param token_counts: tokens of each sequence; None: one each.
         :param positions: original positions, increasing; None: consecutive.
         :param dtype: "bf16" where arrays of uint16 hold bfloat16.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
-        counts = None if token_counts is None else integers("token_counts", token_counts, len(many))
-        tokens = len(many) if counts is None else sum(counts)
-        places = None if positions is None else integers("positions", positions, tokens)
+        counts = integers("token_counts", token_counts, len(many))
+        self._append(layer, many, counts, len(many) if counts is None else sum(counts), k, v, positions, dtype)
+
+    def _append(
+        self,
+        layer: int,
+        sequences: Many[Sequence],
+        counts: Optional["array[int]"],
+        tokens: Optional[int],
+        k: Any,
+        v: Any,
+        positions: Any,
+        dtype: Optional[str],
+    ) -> None:
+        """As ``append``; None as the number of tokens gives all of them to one sequence."""
+        require_fit("layer", layer)
         keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
-        values = rows_of("v", v, dtype, self._device, tokens, self._kv_heads, self._head_dim)
+        values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
         if keys.dtype != values.dtype:
             raise KvqArgumentError("k and v have different element types")
+        if tokens is None:
+            counts = array("i", (keys.tokens,))
+        places = integers("positions", positions, keys.tokens)
         try:
             prepared = self._appending.pop()
         except IndexError:
             prepared = Appending()
         batch = prepared.batch
-        entered = enter_alone(many)
+        entered = enter_alone(sequences)
         try:
-            prepared.set_sequences(many)
+            prepared.set_sequences(sequences)
             batch.token_counts = address_of(counts)
             batch.positions = address_of(places)
-            batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _ = keys
-            batch.v, batch.v_token_stride, batch.v_head_stride, _, _ = values
+            batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _, _ = keys
+            batch.v, batch.v_token_stride, batch.v_head_stride, _, _, _ = values
             pointer = self._enter()
             try:
                 status = _native.kvq_append_sequences(
@@ -247,9 +268,11 @@ class Cache(Handle):
         :returns: the output, or (output, lse) if `lse` was asked for.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
-        counts = None if query_counts is None else integers("query_counts", query_counts, len(many))
+        counts = integers("query_counts", query_counts, len(many))
         queries = len(many) if counts is None else sum(counts)
-        places = None if query_positions is None else integers("query_positions", query_positions, queries)
+        places = integers("query_positions", query_positions, queries)
+        require_fit("layer", layer)
+        require_fit("sliding_window", sliding_window)
         heads, device = self._q_heads, self._device
         rows = rows_of("q", q, dtype, device, queries, heads, self._head_dim)
         if output is None:
@@ -272,8 +295,8 @@ class Cache(Handle):
             prepared.set_sequences(many)
             batch.query_counts = address_of(counts)
             batch.query_positions = address_of(places)
-            batch.q, batch.q_token_stride, batch.q_head_stride, batch.q_dtype, _ = rows
-            batch.output, batch.output_token_stride, batch.output_head_stride, batch.output_dtype, _ = out
+            batch.q, batch.q_token_stride, batch.q_head_stride, batch.q_dtype, _, _ = rows
+            batch.output, batch.output_token_stride, batch.output_head_stride, batch.output_dtype, _, _ = out
             batch.sliding_window = sliding_window
             batch.logit_softcap = logit_softcap
             batch.lse = None if lse_view is None else lse_view.address

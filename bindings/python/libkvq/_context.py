@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional
 
 from . import _native
 from ._arrays import HOST
-from ._errors import call
+from ._errors import assign, call
 from ._handle import Handle
 from ._hooks import Hooks, LogHook, ParallelForHook
 from ._infos import ContextInfo, DeviceInfo
@@ -58,10 +58,8 @@ class Context(Handle):
         options = _native.kvq_context_options()
         _native.kvq_context_options_init(byref(options), sizeof(options))
         options.device = value_of(_native.kvq_device, "device", device)
-        options.n_threads = n_threads
-        options.max_bytes = max_bytes
+        assign(options, n_threads=n_threads, max_bytes=max_bytes, device_index=device_index)
         options.cpu_isa = None if cpu_isa is None else encoded("cpu_isa", cpu_isa)
-        options.device_index = device_index
         options.plugin = None if plugin is None else encoded("plugin", plugin)
         options.stream = stream_address(stream)
         hooks = None
@@ -74,6 +72,7 @@ class Context(Handle):
             if hooks is not None and not hasattr(self, "_pointer"):
                 hooks.dismiss()
             raise
+        self._stream = stream  # alive as long as it is used
         self._device = device_index if options.device == _native.KVQ_DEVICE_CUDA else HOST
 
     @property
@@ -89,7 +88,8 @@ class Context(Handle):
             return ContextInfo._of(info)
 
     def set_stream(self, stream: Any) -> None:
-        """Issue later calls to another CUDA stream, ordered after everything issued before.
+        """Issue later calls to another CUDA stream, ordered after everything issued before. Meanwhile no other thread
+        may use the context or what was made from it.
 
         :param stream: a cudaStream_t as an int, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or
             ``__cuda_stream__``; None: the legacy default stream. It must live until another one is set or the context
@@ -97,6 +97,7 @@ class Context(Handle):
         """
         with self._alone() as pointer:
             self._call(_native.kvq_context_set_stream, pointer, stream_address(stream))
+            self._stream = stream
 
 
 def stream_address(stream: Any) -> Optional[int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ctypes import byref, sizeof
-from typing import Any, Callable, Dict, Optional, Type
+from typing import Any, Dict, Optional, Type
 
 from . import _native
+from ._library import Function
 from ._text import text
 
 
@@ -100,9 +101,26 @@ def new_error() -> _native.kvq_error:
     return _native.kvq_error(struct_size=sizeof(_native.kvq_error))
 
 
-def call(function: Callable[..., int], *arguments: Any) -> None:
+def call(function: Function, *arguments: Any) -> None:
     """Call a function of the library that takes an error last."""
+    for i, name, limit in function.limits:
+        require_fit(name, arguments[i], limit)
     error = new_error()
     status = function(*arguments, byref(error))
     if status != 0:
         raise failure(status, error)
+
+
+def require_fit(name: str, value: int, limit: int = 1 << 31) -> None:
+    """Refuse a number that ctypes would cut off."""
+    if not -limit <= value < limit:
+        raise KvqArgumentError("%s is %d, must fit into %d bits" % (name, value, limit.bit_length()))
+
+
+def assign(struct: Any, **values: Any) -> None:
+    """Set fields of a struct; refuse integers that do not fit."""
+    for name, value in values.items():
+        setattr(struct, name, value)
+        if isinstance(value, int) and getattr(struct, name) != value:
+            bits = 8 * getattr(type(struct), name).size
+            raise KvqArgumentError("%s is %d, must fit into %d bits" % (name, value, bits))

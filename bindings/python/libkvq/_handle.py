@@ -7,20 +7,13 @@ import weakref
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, create_string_buffer
 from threading import Lock
-from typing import Any, Callable, ClassVar, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, TypeVar
 
 from ._errors import call
-from ._hooks import Hooks
+from ._hooks import Hooks, destroy, inside_hook
+from ._library import Function
 
 Self = TypeVar("Self", bound="Handle")
-
-
-def _destroy(function: Callable[[int], None], pointer: int, hooks: Optional[Hooks]) -> None:
-    """End an object; if a garbage collection inside one of its context's hooks asks for it, later."""
-    if hooks is None:
-        function(pointer)
-    else:
-        hooks.destroy(function, pointer)
 
 
 class Handle:
@@ -38,10 +31,10 @@ class Handle:
         self._lock = Lock()  # held by the call that has the object for itself
         self._exclusive = False
         self._readers: List[None] = []  # one for each call that reads; list operations are atomic
-        self._finalizer = weakref.finalize(self, _destroy, type(self)._destroy, pointer, hooks)
+        self._finalizer = weakref.finalize(self, destroy, type(self)._destroy, pointer)
         self._finalizer.atexit = False  # the process ends with all its memory
 
-    def _create(self, hooks: Optional[Hooks], function: Callable[..., int], *arguments: Any) -> None:
+    def _create(self, hooks: Optional[Hooks], function: Function, *arguments: Any) -> None:
         """Become what a function creates, whose last argument but the error is the result."""
         result = type(self)._new()
         try:
@@ -59,11 +52,12 @@ class Handle:
 
     def close(self) -> None:
         """End the object; a second time does nothing. What was made from it lives on."""
-        with self._lock:
-            self._wait_for_readers()
+        self._stop_others()
+        try:
             self._pointer = None
-            self._exclusive = False
             self._finalizer()
+        finally:
+            self._leave_exclusive()
         if self._hooks is not None:
             self._hooks.finish()
 
@@ -84,6 +78,7 @@ class Handle:
         self._readers.append(None)
         while self._exclusive:
             self._readers.pop()
+            self._require_no_hook()
             with self._lock:
                 pass
             self._readers.append(None)
@@ -98,8 +93,7 @@ class Handle:
 
     def _enter_exclusive(self) -> int:
         """Begin to use alone; ``_leave_exclusive`` ends it."""
-        self._lock.acquire()
-        self._wait_for_readers()
+        self._stop_others()
         pointer = self._pointer
         if pointer is None:
             self._leave_exclusive()
@@ -110,10 +104,24 @@ class Handle:
         self._exclusive = False
         self._lock.release()
 
-    def _wait_for_readers(self) -> None:
+    def _stop_others(self) -> None:
+        """Wait until no other call uses the object, which may be closed then."""
+        if not self._lock.acquire(False):
+            self._require_no_hook()
+            self._lock.acquire()
         self._exclusive = True
         while self._readers:
-            time.sleep(2e-5)
+            try:
+                self._require_no_hook()
+                time.sleep(2e-5)
+            except BaseException:
+                self._leave_exclusive()
+                raise
+
+    def _require_no_hook(self) -> None:
+        """Before waiting: in a hook, that may be for the hook itself."""
+        if inside_hook.depth:
+            raise RuntimeError("a hook may not use this %s, which is in use" % type(self).__name__)
 
     @contextmanager
     def _shared(self) -> Iterator[int]:
@@ -133,7 +141,7 @@ class Handle:
         finally:
             self._leave_exclusive()
 
-    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
+    def _call(self, function: Function, *arguments: Any) -> None:
         """Call a function of the library; what a hook raised in it is raised here."""
         try:
             call(function, *arguments)
@@ -141,12 +149,12 @@ class Handle:
             if self._hooks is not None:
                 self._hooks.finish()
 
-    def _read(self, function: Callable[..., int], *arguments: Any) -> None:
+    def _read(self, function: Function, *arguments: Any) -> None:
         """Call a function that takes the object first and only reads it."""
         with self._shared() as pointer:
             self._call(function, pointer, *arguments)
 
-    def _saved(self, function: Callable[..., int], *arguments: Any) -> bytes:
+    def _saved(self, function: Function, *arguments: Any) -> bytes:
         """The bytes that a function writes: asked for their number first."""
         size = c_size_t()
         self._call(function, *arguments, None, 0, byref(size))
@@ -155,11 +163,11 @@ class Handle:
         return buffer.raw[: size.value]
 
 
-def enter_alone(handles: Iterable[Handle]) -> List[Handle]:
+def enter_alone(handles: Collection[Handle]) -> List[Handle]:
     """Begin to use several objects alone, each once, in an order that is the same for all threads."""
     entered: List[Handle] = []
     try:
-        for one in sorted(set(handles), key=id):
+        for one in handles if len(handles) == 1 else sorted(set(handles), key=id):
             one._enter_exclusive()
             entered.append(one)
     except BaseException:
@@ -168,7 +176,7 @@ def enter_alone(handles: Iterable[Handle]) -> List[Handle]:
     return entered
 
 
-def leave_alone(handles: List[Handle]) -> None:
+def leave_alone(handles: Iterable[Handle]) -> None:
     for one in handles:
         one._leave_exclusive()
 
@@ -186,6 +194,6 @@ def enter_shared(handles: Iterable[Handle]) -> List[Handle]:
     return entered
 
 
-def leave_shared(handles: List[Handle]) -> None:
+def leave_shared(handles: Iterable[Handle]) -> None:
     for one in handles:
         one._leave()

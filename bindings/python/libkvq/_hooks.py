@@ -13,34 +13,62 @@ ParallelForHook = Callable[[int, Callable[[int], None]], Any]
 ProgressHook = Callable[[float], Any]
 
 
+class _InsideHook(local):
+    """Whether this thread is in a hook, where it may not use the library's objects."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+inside_hook = _InsideHook()
+_deferred: List[Tuple[Callable[[int], None], int]] = []
+
+
+def destroy(function: Callable[[int], None], pointer: int) -> None:
+    """End an object; where a garbage collection in a hook asks for it, once the hook's call is done."""
+    if inside_hook.depth:
+        _deferred.append((function, pointer))
+    else:
+        function(pointer)
+
+
+def destroy_deferred() -> None:
+    while _deferred:
+        try:
+            function, pointer = _deferred.pop()
+        except IndexError:  # another thread was faster
+            return
+        function(pointer)
+
+
 class Hooks:
     """The hooks of one context, alive until the library says that it has released them.
 
-    An exception in a hook becomes the hook's failure and is raised by the call that the hook was called in. One in a
-    thread of the library is raised by the next call that returns.
+    An exception in a hook becomes the hook's failure, and the first one is raised by the call that the hook was called
+    in. One in a thread of the library is raised by the next call that returns.
     """
 
     _alive: ClassVar[Set["Hooks"]] = set()
 
     def __init__(self) -> None:
         self._raised: List[Tuple[int, BaseException]] = []
-        self._deferred: List[Tuple[Callable[[int], None], int]] = []
-        self._depth = local()
         self._kept: List[Any] = []
 
     def _guarded(self, kind: Any, failure: Any, body: Callable[..., Any]) -> Any:
         """A C function pointer that calls `body` with all arguments but `user`."""
 
         def hook(_: Any, *arguments: Any) -> Any:
-            depth = getattr(self._depth, "value", 0)
-            self._depth.value = depth + 1
             try:
-                return body(*arguments)
+                with inside_hook:
+                    return body(*arguments)
             except BaseException as error:
                 self._raised.append((get_ident(), error))
                 return failure
-            finally:
-                self._depth.value = depth
 
         pointer = kind(hook)
         self._kept.append(pointer)
@@ -86,25 +114,16 @@ class Hooks:
         """Of a context that could not be created."""
         Hooks._alive.discard(self)
 
-    def destroy(self, function: Callable[[int], None], pointer: int) -> None:
-        """End an object, but not inside a hook, which may not use the context's objects."""
-        if getattr(self._depth, "value", 0):
-            self._deferred.append((function, pointer))
-        else:
-            function(pointer)
-
     def finish(self) -> None:
         """After a call: do what was put off, and raise what a hook raised."""
-        if getattr(self._depth, "value", 0):
+        if inside_hook.depth:
             return
-        while self._deferred:
-            function, pointer = self._deferred.pop()
-            function(pointer)
+        destroy_deferred()
         if self._raised:
-            mine = [one for one in self._raised if one[0] == get_ident()]
-            found = (mine or self._raised)[0]
-            self._raised.remove(found)
-            raise found[1]
+            mine = [one for one in self._raised if one[0] == get_ident()] or self._raised[:1]
+            for one in mine:
+                self._raised.remove(one)
+            raise mine[0][1]
 
 
 def _loop(parallel_for: ParallelForHook) -> Callable[..., int]:
@@ -140,7 +159,8 @@ class Progress:
     def _hook(self, _: Any, done: float) -> int:
         assert self._progress is not None
         try:
-            return 1 if self._progress(done) is False else 0
+            with inside_hook:
+                return 1 if self._progress(done) is False else 0
         except BaseException as error:
             self._raised = error
             return 1
@@ -149,5 +169,6 @@ class Progress:
         return self.pointer
 
     def __exit__(self, *_: object) -> None:
+        destroy_deferred()
         if self._raised is not None:
             raise self._raised

@@ -6,7 +6,7 @@ import ctypes
 import ctypes.util
 import os
 import subprocess
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Protocol, Tuple
 
 _NAME = "libkvq.so.1"
 
@@ -30,6 +30,15 @@ def candidates() -> Iterator[str]:
         yield os.path.join(os.fsdecode(folder).strip(), _NAME)
     except (OSError, subprocess.CalledProcessError):
         pass
+
+
+class Function(Protocol):
+    """A function of the library."""
+
+    limits: List[Tuple[int, str, int]]
+    """Signed parameters: number, name, and the first magnitude that does not fit, which ctypes would cut off."""
+
+    def __call__(self, *arguments: Any) -> Any: ...
 
 
 class Library:
@@ -62,20 +71,25 @@ class Library:
             )
 
     def function(
-        self, name: str, result: Any, arguments: Sequence[Any], documentation: str, experimental: bool = False
-    ) -> Callable[..., Any]:
+        self, name: str, result: Any, parameters: Dict[str, Any], documentation: str, experimental: bool = False
+    ) -> Function:
         """A function of the library. Experimental ones may be missing; those fail when they are called."""
         try:
             pointer: Any = getattr(self._library, name)
         except AttributeError:
             if not experimental:
                 raise ImportError("%s has no %s" % (self.path, name)) from None
-            return _missing(name)
+            pointer = _missing(name)
         pointer.restype = result
-        pointer.argtypes = arguments
+        pointer.argtypes = list(parameters.values())
+        pointer.limits = [
+            (i, parameter, 1 << 8 * ctypes.sizeof(kind) - 1)
+            for i, (parameter, kind) in enumerate(parameters.items())
+            if kind in (ctypes.c_int32, ctypes.c_int64)
+        ]
         pointer.__doc__ = documentation
-        called: Callable[..., Any] = pointer
-        return called
+        function: Function = pointer
+        return function
 
 
 def _missing(name: str) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Sequence as Many
 from . import _native
 from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
 from ._context import Context
-from ._errors import KvqArgumentError
+from ._errors import KvqArgumentError, assign
 from ._handle import Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
 from ._infos import MatrixInfo
@@ -74,7 +74,8 @@ class Matrix(Handle):
         _native.qp_quantize_options_init(byref(options), sizeof(options))
         options.dtype = dtype_code("w", weights, dtype)
         options.scheme = encoded("scheme", scheme)
-        options.seed, options.damping = seed, damping
+        assign(options, seed=seed)
+        options.damping = damping
         options.rounding = value_of(_native.qp_rounding, "rounding", rounding)
         kept = []
         if hessian is not None:
@@ -92,13 +93,14 @@ class Matrix(Handle):
     @classmethod
     def load(cls, context: Context, data: Data, name: str) -> Matrix:
         """Read one matrix from a safetensors file's bytes, as ``save_matrices`` made them."""
-        buffer = bytes_of("data", data)
+        address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
-            result._create(context._hooks, _native.qp_matrix_load, pointer, buffer, len(buffer), encoded("name", name))
+            result._create(context._hooks, _native.qp_matrix_load, pointer, address, size, encoded("name", name))
         return result._of(context)
 
     def _of(self, context: Context) -> Matrix:
+        self._context = context
         self._device = context._device
         info = self.describe()
         self.rows, self.columns = info.rows, info.columns

@@ -210,7 +210,7 @@ KVQ_MAX_KEY_STAGES = 64
 KVQ_MAX_EXPERTS = 8
 """The most formats that a router can choose among."""
 KVQ_FORMATS_SIZE = 256
-"""Bytes of kvq_layer_info``formats``."""
+"""Bytes of ``kvq_layer_info.formats``."""
 
 
 class kvq_router_method(IntEnum):
@@ -233,7 +233,7 @@ class qp_rounding(IntEnum):
     """Columns are coded from the last one to the first, each corrected for the errors of those behind it (block LDLQ).
     """
     QP_ROUNDING_NEAREST = 1
-    """Every weight, pair or tile is rounded to what is nearest; the Hessian only tells qp_matrix_info``proxy_error``.
+    """Every weight, pair or tile is rounded to what is nearest; the Hessian only tells ``qp_matrix_info.proxy_error``.
     """
 
 
@@ -266,7 +266,7 @@ class kvq_policy(c_void_p):
 
 class kvq_codebook(c_void_p):
     """CommVQ codebooks for the layers of one model. Immutable; caches that use it share it. Files are in the
-    safetensors format and hold about half of kvq_codebook_info``bytes``.
+    safetensors format and hold about half of ``kvq_codebook_info.bytes``.
     """
 
 
@@ -1235,7 +1235,7 @@ library = Library(KVQ_API_VERSION)
 kvq_error_init = library.function(
     "kvq_error_init",
     None,
-    [POINTER(kvq_error), c_size_t],
+    {"error": POINTER(kvq_error), "size": c_size_t},
     """kvq_error_init(error: kvq_error*, size: size_t) -> void
 
 Clear an error.
@@ -1248,7 +1248,7 @@ Threads: any.
 kvq_status_name = library.function(
     "kvq_status_name",
     c_char_p,
-    [c_int32],
+    {"status": c_int32},
     """kvq_status_name(status: kvq_status) -> const char*
 
 Name of a status code, for example "KVQ_E_LIMIT"; "unknown status" for other numbers.
@@ -1259,7 +1259,7 @@ Threads: any.
 kvq_api_version = library.function(
     "kvq_api_version",
     c_int32,
-    [],
+    {},
     """kvq_api_version() -> int32_t
 
 The ``KVQ_API_VERSION`` that the loaded library implements: it has everything that a header of this or a smaller
@@ -1271,7 +1271,7 @@ Threads: any.
 kvq_version_string = library.function(
     "kvq_version_string",
     c_char_p,
-    [],
+    {},
     """kvq_version_string() -> const char*
 
 Version of the loaded library, "major.minor.patch".
@@ -1282,7 +1282,7 @@ Threads: any.
 kvq_context_options_init = library.function(
     "kvq_context_options_init",
     None,
-    [POINTER(kvq_context_options), c_size_t],
+    {"options": POINTER(kvq_context_options), "size": c_size_t},
     """kvq_context_options_init(options: kvq_context_options*, size: size_t) -> void
 
 Fill with defaults.
@@ -1295,7 +1295,7 @@ Threads: any.
 kvq_context_create = library.function(
     "kvq_context_create",
     c_int32,
-    [POINTER(kvq_context_options), POINTER(kvq_context), POINTER(kvq_error)],
+    {"options": POINTER(kvq_context_options), "result": POINTER(kvq_context), "error": POINTER(kvq_error)},
     """kvq_context_create(options: const kvq_context_options*, result: kvq_context**, error: kvq_error*) -> kvq_status
 
 Create a context.
@@ -1303,8 +1303,8 @@ Create a context.
 - options: NULL: defaults.
 - result: receives the handle.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (device or instruction set not available here, with the reason);
-KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (a thread could not be started, or the device failed).
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (device or instruction set not available here, with the
+reason); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (a thread could not be started, or the device failed).
 
 Threads: any.
 """,
@@ -1312,7 +1312,7 @@ Threads: any.
 kvq_context_destroy = library.function(
     "kvq_context_destroy",
     None,
-    [kvq_context],
+    {"context": kvq_context},
     """kvq_context_destroy(context: kvq_context*) -> void
 
 Destroy a handle. What was made from the context keeps it alive.
@@ -1323,7 +1323,7 @@ Threads: exclusive use of the handle.
 kvq_context_describe = library.function(
     "kvq_context_describe",
     c_int32,
-    [kvq_context, POINTER(kvq_context_info), POINTER(kvq_error)],
+    {"context": kvq_context, "info": POINTER(kvq_context_info), "error": POINTER(kvq_error)},
     """kvq_context_describe(context: const kvq_context*, info: kvq_context_info*, error: kvq_error*) -> kvq_status
 
 Describe a context.
@@ -1338,13 +1338,13 @@ Threads: any.
 kvq_context_set_stream = library.function(
     "kvq_context_set_stream",
     c_int32,
-    [kvq_context, c_void_p, POINTER(kvq_error)],
+    {"context": kvq_context, "stream": c_void_p, "error": POINTER(kvq_error)},
     """kvq_context_set_stream(context: kvq_context*, stream: void*, error: kvq_error*) -> kvq_status
 
 Issue later calls of a CUDA context to another stream, ordered after everything issued before.
 
-- stream: cudaStream_t, NULL for the legacy default stream. It must live until another one is set or the context is
-  gone.
+- stream: cudaStream_t, NULL for the legacy default stream. It must live until another one is set or the context
+  is gone.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (a CPU context); KVQ_E_BACKEND.
 
@@ -1354,15 +1354,21 @@ Threads: exclusive use of ``context``.
 kvq_device_describe = library.function(
     "kvq_device_describe",
     c_int32,
-    [c_int32, c_int32, c_char_p, POINTER(kvq_device_info), POINTER(kvq_error)],
+    {
+        "device": c_int32,
+        "index": c_int32,
+        "plugin": c_char_p,
+        "info": POINTER(kvq_device_info),
+        "error": POINTER(kvq_error),
+    },
     """kvq_device_describe(device: kvq_device, index: int32_t, plugin: const char*, info: kvq_device_info*, error:
 kvq_error*) -> kvq_status
 
 Ask whether contexts can be created on a device, and on what.
 
 - device: ``KVQ_DEVICE_CUDA``.
-- index: as kvq_context_options``device_index``.
-- plugin: as kvq_context_options``plugin``.
+- index: as ``kvq_context_options.device_index``.
+- plugin: as ``kvq_context_options.plugin``.
 - info: its ``struct_size`` must be set.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED with the reason: no plug-in library, one of another version, a
@@ -1374,7 +1380,7 @@ Threads: any.
 kvq_cpu_isa_count = library.function(
     "kvq_cpu_isa_count",
     c_int32,
-    [],
+    {},
     """kvq_cpu_isa_count() -> int32_t
 
 Number of CPU instruction sets that this build has kernels for and this machine can run.
@@ -1385,13 +1391,13 @@ Threads: any.
 kvq_cpu_isa_name = library.function(
     "kvq_cpu_isa_name",
     c_char_p,
-    [c_int32],
+    {"index": c_int32},
     """kvq_cpu_isa_name(index: int32_t) -> const char*
 
 Name of instruction set ``index``, best first ("amx", "avx512vnni", "avx512", "avx2", "baseline"). "amx" is
-"avx512vnni" with products of tiles for linear layers on five rows and more. Where a processor has tiles, the first
-call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that are set up
-later must then have room for them (AT_MINSIGSTKSZ).
+"avx512vnni" with products of tiles for linear layers on five rows and more. Where a processor has tiles, the
+first call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that
+are set up later must then have room for them (AT_MINSIGSTKSZ).
 
 Returns NULL if ``index`` is out of range.
 
@@ -1401,15 +1407,21 @@ Threads: any.
 kvq_policy_load = library.function(
     "kvq_policy_load",
     c_int32,
-    [kvq_context, c_char_p, c_size_t, POINTER(kvq_policy), POINTER(kvq_error)],
-    """kvq_policy_load(context: kvq_context*, yaml: const char*, length: size_t, result: kvq_policy**, error: kvq_error*) ->
-kvq_status
+    {
+        "context": kvq_context,
+        "yaml": c_char_p,
+        "length": c_size_t,
+        "result": POINTER(kvq_policy),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_policy_load(context: kvq_context*, yaml: const char*, length: size_t, result: kvq_policy**, error:
+kvq_error*) -> kvq_status
 
 Read a policy from YAML, or from the short form of one format.
 
 The short form is the name of a format for keys and values of all layers: ``fp16``, ``int8``, ``int4``, ``int3``,
-``int2``, each but fp16 optionally with ``+hadamard``, or ``commvq``, and optionally ``+METHOD:BUDGET`` of eviction
-at the end, like ``int4+adasnap:128``. The long form:
+``int2``, each but fp16 optionally with ``+hadamard``, or ``commvq``, and optionally ``+METHOD:BUDGET`` of
+eviction at the end, like ``int4+adasnap:128``. The long form:
 
     version: 1
     keys: int4+hadamard            # a format name, or a map:
@@ -1435,9 +1447,9 @@ and instead of ``keys``, ``values`` and ``layers``, for pages that each get a fo
 recent 1, beam 1, as many flips as help, attention auto.
 
 ``attention`` says how the CPU attends to keys with codes; results are the same but for rounding. ``tables``:
-products of each query with all codes, which are then summed for each token; ``rebuild``: keys summed up from their
-codes once for all queries of a KV head; ``decode``: keys and values decoded one by one, tens of times slower, for
-comparison; ``auto`` takes the faster of the first two.
+products of each query with all codes, which are then summed for each token; ``rebuild``: keys summed up from
+their codes once for all queries of a KV head; ``decode``: keys and values decoded one by one, tens of times
+slower, for comparison; ``auto`` takes the faster of the first two.
 
 - yaml: text, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 deep.
 - length: bytes of ``yaml``.
@@ -1451,7 +1463,14 @@ Threads: any.
 kvq_policy_with_eviction = library.function(
     "kvq_policy_with_eviction",
     c_int32,
-    [kvq_context, kvq_policy, c_char_p, c_int32, POINTER(kvq_policy), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "policy": kvq_policy,
+        "method": c_char_p,
+        "budget": c_int32,
+        "result": POINTER(kvq_policy),
+        "error": POINTER(kvq_error),
+    },
     """kvq_policy_with_eviction(context: kvq_context*, policy: const kvq_policy*, method: const char*, budget: int32_t,
 result: kvq_policy**, error: kvq_error*) -> kvq_status
 
@@ -1471,7 +1490,7 @@ Threads: any.
 kvq_policy_describe = library.function(
     "kvq_policy_describe",
     c_int32,
-    [kvq_policy, POINTER(kvq_policy_info), POINTER(kvq_error)],
+    {"policy": kvq_policy, "info": POINTER(kvq_policy_info), "error": POINTER(kvq_error)},
     """kvq_policy_describe(policy: const kvq_policy*, info: kvq_policy_info*, error: kvq_error*) -> kvq_status
 
 Describe a policy.
@@ -1486,7 +1505,7 @@ Threads: read-only.
 kvq_policy_destroy = library.function(
     "kvq_policy_destroy",
     None,
-    [kvq_policy],
+    {"policy": kvq_policy},
     """kvq_policy_destroy(policy: kvq_policy*) -> void
 
 Destroy a policy. Caches made with it keep what they need.
@@ -1497,7 +1516,13 @@ Threads: exclusive use of the handle.
 kvq_codebook_load = library.function(
     "kvq_codebook_load",
     c_int32,
-    [kvq_context, c_void_p, c_size_t, POINTER(kvq_codebook), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "result": POINTER(kvq_codebook),
+        "error": POINTER(kvq_error),
+    },
     """kvq_codebook_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_codebook**, error:
 kvq_error*) -> kvq_status
 
@@ -1516,9 +1541,9 @@ Threads: any.
 kvq_codebook_save = library.function(
     "kvq_codebook_save",
     c_int32,
-    [kvq_codebook, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
-    """kvq_codebook_save(codebook: const kvq_codebook*, buffer: void*, capacity: size_t, size: size_t*, error: kvq_error*)
--> kvq_status
+    {"codebook": kvq_codebook, "buffer": c_void_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_codebook_save(codebook: const kvq_codebook*, buffer: void*, capacity: size_t, size: size_t*, error:
+kvq_error*) -> kvq_status
 
 Write codebooks as a file. The same codebooks give the same bytes.
 
@@ -1534,7 +1559,7 @@ Threads: read-only.
 kvq_codebook_describe = library.function(
     "kvq_codebook_describe",
     c_int32,
-    [kvq_codebook, POINTER(kvq_codebook_info), POINTER(kvq_error)],
+    {"codebook": kvq_codebook, "info": POINTER(kvq_codebook_info), "error": POINTER(kvq_error)},
     """kvq_codebook_describe(codebook: const kvq_codebook*, info: kvq_codebook_info*, error: kvq_error*) -> kvq_status
 
 Describe codebooks.
@@ -1549,7 +1574,7 @@ Threads: read-only.
 kvq_codebook_describe_layer = library.function(
     "kvq_codebook_describe_layer",
     c_int32,
-    [kvq_codebook, c_int32, POINTER(kvq_codebook_layer_info), POINTER(kvq_error)],
+    {"codebook": kvq_codebook, "layer": c_int32, "info": POINTER(kvq_codebook_layer_info), "error": POINTER(kvq_error)},
     """kvq_codebook_describe_layer(codebook: const kvq_codebook*, layer: int32_t, info: kvq_codebook_layer_info*, error:
 kvq_error*) -> kvq_status
 
@@ -1565,7 +1590,7 @@ Threads: read-only.
 kvq_codebook_destroy = library.function(
     "kvq_codebook_destroy",
     None,
-    [kvq_codebook],
+    {"codebook": kvq_codebook},
     """kvq_codebook_destroy(codebook: kvq_codebook*) -> void
 
 Destroy a handle.
@@ -1576,9 +1601,15 @@ Threads: exclusive use of the handle.
 kvq_router_load = library.function(
     "kvq_router_load",
     c_int32,
-    [kvq_context, c_void_p, c_size_t, POINTER(kvq_router), POINTER(kvq_error)],
-    """kvq_router_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_router**, error: kvq_error*) ->
-kvq_status
+    {
+        "context": kvq_context,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "result": POINTER(kvq_router),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_router_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_router**, error:
+kvq_error*) -> kvq_status
 
 Read routers from a file in memory. Every byte is checked; saving the result again gives the same bytes.
 
@@ -1595,7 +1626,7 @@ Threads: any.
 kvq_router_save = library.function(
     "kvq_router_save",
     c_int32,
-    [kvq_router, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
+    {"router": kvq_router, "buffer": c_void_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
     """kvq_router_save(router: const kvq_router*, buffer: void*, capacity: size_t, size: size_t*, error: kvq_error*) ->
 kvq_status
 
@@ -1613,7 +1644,7 @@ Threads: read-only.
 kvq_router_describe = library.function(
     "kvq_router_describe",
     c_int32,
-    [kvq_router, POINTER(kvq_router_info), POINTER(kvq_error)],
+    {"router": kvq_router, "info": POINTER(kvq_router_info), "error": POINTER(kvq_error)},
     """kvq_router_describe(router: const kvq_router*, info: kvq_router_info*, error: kvq_error*) -> kvq_status
 
 Describe routers.
@@ -1628,9 +1659,9 @@ Threads: read-only.
 kvq_router_describe_group = library.function(
     "kvq_router_describe_group",
     c_int32,
-    [kvq_router, c_int32, POINTER(kvq_router_group_info), POINTER(kvq_error)],
-    """kvq_router_describe_group(router: const kvq_router*, group: int32_t, info: kvq_router_group_info*, error: kvq_error*)
--> kvq_status
+    {"router": kvq_router, "group": c_int32, "info": POINTER(kvq_router_group_info), "error": POINTER(kvq_error)},
+    """kvq_router_describe_group(router: const kvq_router*, group: int32_t, info: kvq_router_group_info*, error:
+kvq_error*) -> kvq_status
 
 Describe one group of layers.
 
@@ -1645,7 +1676,7 @@ Threads: read-only.
 kvq_router_destroy = library.function(
     "kvq_router_destroy",
     None,
-    [kvq_router],
+    {"router": kvq_router},
     """kvq_router_destroy(router: kvq_router*) -> void
 
 Destroy a handle.
@@ -1656,7 +1687,7 @@ Threads: exclusive use of the handle.
 kvq_cache_options_init = library.function(
     "kvq_cache_options_init",
     None,
-    [POINTER(kvq_cache_options), c_size_t],
+    {"options": POINTER(kvq_cache_options), "size": c_size_t},
     """kvq_cache_options_init(options: kvq_cache_options*, size: size_t) -> void
 
 Fill with defaults; the four sizes are left 0 and must be set.
@@ -1669,7 +1700,13 @@ Threads: any.
 kvq_cache_create = library.function(
     "kvq_cache_create",
     c_int32,
-    [kvq_context, POINTER(kvq_cache_options), kvq_policy, POINTER(kvq_cache), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "options": POINTER(kvq_cache_options),
+        "policy": kvq_policy,
+        "result": POINTER(kvq_cache),
+        "error": POINTER(kvq_error),
+    },
     """kvq_cache_create(context: kvq_context*, options: const kvq_cache_options*, policy: const kvq_policy*, result:
 kvq_cache**, error: kvq_error*) -> kvq_status
 
@@ -1678,9 +1715,9 @@ Create a cache.
 - policy: of this or another context; NULL: fp16.
 - result: receives the handle.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none); KVQ_E_MISMATCH (a
-codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's device
-does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none); KVQ_E_MISMATCH
+(a codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's
+device does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: any.
 """,
@@ -1688,7 +1725,7 @@ Threads: any.
 kvq_cache_destroy = library.function(
     "kvq_cache_destroy",
     None,
-    [kvq_cache],
+    {"cache": kvq_cache},
     """kvq_cache_destroy(cache: kvq_cache*) -> void
 
 Destroy a handle. Sequences of the cache keep it alive.
@@ -1699,7 +1736,7 @@ Threads: exclusive use of the handle.
 kvq_cache_describe = library.function(
     "kvq_cache_describe",
     c_int32,
-    [kvq_cache, POINTER(kvq_cache_info), POINTER(kvq_error)],
+    {"cache": kvq_cache, "info": POINTER(kvq_cache_info), "error": POINTER(kvq_error)},
     """kvq_cache_describe(cache: const kvq_cache*, info: kvq_cache_info*, error: kvq_error*) -> kvq_status
 
 Describe a cache.
@@ -1714,7 +1751,7 @@ Threads: any.
 kvq_cache_describe_layer = library.function(
     "kvq_cache_describe_layer",
     c_int32,
-    [kvq_cache, c_int32, POINTER(kvq_layer_info), POINTER(kvq_error)],
+    {"cache": kvq_cache, "layer": c_int32, "info": POINTER(kvq_layer_info), "error": POINTER(kvq_error)},
     """kvq_cache_describe_layer(cache: const kvq_cache*, layer: int32_t, info: kvq_layer_info*, error: kvq_error*) ->
 kvq_status
 
@@ -1730,7 +1767,7 @@ Threads: any.
 kvq_cache_context = library.function(
     "kvq_cache_context",
     kvq_context,
-    [kvq_cache],
+    {"cache": kvq_cache},
     """kvq_cache_context(cache: const kvq_cache*) -> kvq_context*
 
 The context that a cache was created from, which lives as long as the cache does.
@@ -1743,7 +1780,7 @@ Threads: any.
 kvq_sequence_create = library.function(
     "kvq_sequence_create",
     c_int32,
-    [kvq_cache, POINTER(kvq_sequence), POINTER(kvq_error)],
+    {"cache": kvq_cache, "result": POINTER(kvq_sequence), "error": POINTER(kvq_error)},
     """kvq_sequence_create(cache: kvq_cache*, result: kvq_sequence**, error: kvq_error*) -> kvq_status
 
 Create an empty sequence.
@@ -1758,7 +1795,7 @@ Threads: any number of sequences of one cache may be created, used and destroyed
 kvq_sequence_fork = library.function(
     "kvq_sequence_fork",
     c_int32,
-    [kvq_cache, kvq_sequence, POINTER(kvq_sequence), POINTER(kvq_error)],
+    {"cache": kvq_cache, "parent": kvq_sequence, "result": POINTER(kvq_sequence), "error": POINTER(kvq_error)},
     """kvq_sequence_fork(cache: kvq_cache*, parent: const kvq_sequence*, result: kvq_sequence**, error: kvq_error*) ->
 kvq_status
 
@@ -1774,8 +1811,9 @@ Threads: ``parent`` may be read concurrently.
 kvq_sequence_truncate = library.function(
     "kvq_sequence_truncate",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, POINTER(kvq_error)],
-    """kvq_sequence_truncate(cache: kvq_cache*, sequence: kvq_sequence*, length: int32_t, error: kvq_error*) -> kvq_status
+    {"cache": kvq_cache, "sequence": kvq_sequence, "length": c_int32, "error": POINTER(kvq_error)},
+    """kvq_sequence_truncate(cache: kvq_cache*, sequence: kvq_sequence*, length: int32_t, error: kvq_error*) ->
+kvq_status
 
 Drop tokens from the end of every layer, so that each layer keeps the first ``length`` tokens.
 
@@ -1785,9 +1823,9 @@ border, a page that had been sealed stays sealed.
 
 - length: 0 … the shortest layer's length.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page; the message gives
-the nearest lengths that work; or evicted tokens had gaps in their positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared
-page had to be copied).
+Returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page; the message
+gives the nearest lengths that work; or evicted tokens had gaps in their positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a
+shared page had to be copied).
 
 Threads: exclusive use of ``sequence``.
 """,
@@ -1795,7 +1833,7 @@ Threads: exclusive use of ``sequence``.
 kvq_sequence_destroy = library.function(
     "kvq_sequence_destroy",
     None,
-    [kvq_sequence],
+    {"sequence": kvq_sequence},
     """kvq_sequence_destroy(sequence: kvq_sequence*) -> void
 
 Destroy a sequence; pages shared with a fork live on.
@@ -1806,7 +1844,7 @@ Threads: exclusive use of the handle.
 kvq_sequence_cache = library.function(
     "kvq_sequence_cache",
     kvq_cache,
-    [kvq_sequence],
+    {"sequence": kvq_sequence},
     """kvq_sequence_cache(sequence: const kvq_sequence*) -> kvq_cache*
 
 The cache that a sequence belongs to, which lives as long as the sequence does.
@@ -1819,14 +1857,15 @@ Threads: any.
 kvq_sequence_reserve = library.function(
     "kvq_sequence_reserve",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, POINTER(kvq_error)],
-    """kvq_sequence_reserve(cache: kvq_cache*, sequence: kvq_sequence*, tokens: int32_t, error: kvq_error*) -> kvq_status
+    {"cache": kvq_cache, "sequence": kvq_sequence, "tokens": c_int32, "error": POINTER(kvq_error)},
+    """kvq_sequence_reserve(cache: kvq_cache*, sequence: kvq_sequence*, tokens: int32_t, error: kvq_error*) ->
+kvq_status
 
 Make pages ahead, so that every layer has room for ``tokens`` more tokens.
 
 Appends then take these pages: while there is room, no append of up to ``KVQ_PAGE_SLOTS`` tokens allocates page
-memory, and on a CPU the pages of a head lie next to each other from the start. On a GPU this is what a CUDA graph
-needs:
+memory, and on a CPU the pages of a head lie next to each other from the start. On a GPU this is what a CUDA
+graph needs:
 
     kvq_context_set_stream(context, stream);
     kvq_attend(…)                                  // once with the graph's batch: it allocates its work space
@@ -1835,13 +1874,13 @@ needs:
     kvq_append(…, 1, k, v, …); kvq_attend(…);      // of every layer
     cudaStreamEndCapture(stream, &graph);
 
-Every launch of the graph appends one token more and attends to all: lengths, positions and page tables live on the
-device. While a stream is captured, kvq_append takes at most ``KVQ_PAGE_SLOTS`` tokens and no positions, kvq_attend
-takes no query positions, and other functions of the sequence may not be called. Afterwards they may: each first
-waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it wait for them.
-A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid until
-kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a sequence with pages made
-ahead copy its open pages.
+Every launch of the graph appends one token more and attends to all: lengths, positions and page tables live on
+the device. While a stream is captured, kvq_append takes at most ``KVQ_PAGE_SLOTS`` tokens and no positions,
+kvq_attend takes no query positions, and other functions of the sequence may not be called. Afterwards they may:
+each first waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it
+wait for them. A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A
+graph stays valid until kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a
+sequence with pages made ahead copy its open pages.
 
 - tokens: ≥ 0, per layer; 0 gives back the pages that are left.
 
@@ -1855,11 +1894,11 @@ Threads: exclusive use of ``sequence``.
 kvq_sequence_room = library.function(
     "kvq_sequence_room",
     c_int32,
-    [kvq_sequence, c_int32, c_void_p, POINTER(kvq_error)],
+    {"sequence": kvq_sequence, "layer": c_int32, "room": c_void_p, "error": POINTER(kvq_error)},
     """kvq_sequence_room(sequence: const kvq_sequence*, layer: int32_t, room: int32_t*, error: kvq_error*) -> kvq_status
 
-Number of tokens that ``layer`` has pages for, made by ``kvq_sequence_reserve``. Truncating makes room again, except
-for pages that a fork still holds.
+Number of tokens that ``layer`` has pages for, made by ``kvq_sequence_reserve``. Truncating makes room again,
+except for pages that a fork still holds.
 
 - room: receives the number; unchanged on failure.
 
@@ -1871,8 +1910,9 @@ Threads: read-only.
 kvq_sequence_length = library.function(
     "kvq_sequence_length",
     c_int32,
-    [kvq_sequence, c_int32, c_void_p, POINTER(kvq_error)],
-    """kvq_sequence_length(sequence: const kvq_sequence*, layer: int32_t, length: int32_t*, error: kvq_error*) -> kvq_status
+    {"sequence": kvq_sequence, "layer": c_int32, "length": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_sequence_length(sequence: const kvq_sequence*, layer: int32_t, length: int32_t*, error: kvq_error*) ->
+kvq_status
 
 Number of tokens appended to ``layer``, evicted ones included.
 
@@ -1886,7 +1926,7 @@ Threads: read-only.
 kvq_sequence_slots = library.function(
     "kvq_sequence_slots",
     c_int32,
-    [kvq_sequence, c_int32, c_int32, c_void_p, POINTER(kvq_error)],
+    {"sequence": kvq_sequence, "layer": c_int32, "kv_head": c_int32, "slots": c_void_p, "error": POINTER(kvq_error)},
     """kvq_sequence_slots(sequence: const kvq_sequence*, layer: int32_t, kv_head: int32_t, slots: int32_t*, error:
 kvq_error*) -> kvq_status
 
@@ -1904,9 +1944,16 @@ Threads: read-only.
 kvq_sequence_save = library.function(
     "kvq_sequence_save",
     c_int32,
-    [kvq_cache, kvq_sequence, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
-    """kvq_sequence_save(cache: kvq_cache*, sequence: const kvq_sequence*, buffer: void*, capacity: size_t, size: size_t*,
-error: kvq_error*) -> kvq_status
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "buffer": c_void_p,
+        "capacity": c_size_t,
+        "size": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_sequence_save(cache: kvq_cache*, sequence: const kvq_sequence*, buffer: void*, capacity: size_t, size:
+size_t*, error: kvq_error*) -> kvq_status
 
 Write a snapshot of a sequence.
 
@@ -1922,9 +1969,15 @@ Threads: ``sequence`` may be read concurrently.
 kvq_sequence_load = library.function(
     "kvq_sequence_load",
     c_int32,
-    [kvq_cache, c_void_p, c_size_t, POINTER(kvq_sequence), POINTER(kvq_error)],
-    """kvq_sequence_load(cache: kvq_cache*, buffer: const void*, size: size_t, result: kvq_sequence**, error: kvq_error*) ->
-kvq_status
+    {
+        "cache": kvq_cache,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "result": POINTER(kvq_sequence),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_sequence_load(cache: kvq_cache*, buffer: const void*, size: size_t, result: kvq_sequence**, error:
+kvq_error*) -> kvq_status
 
 Make a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
 
@@ -1941,14 +1994,24 @@ Threads: see ``kvq_sequence_create``.
 kvq_append = library.function(
     "kvq_append",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, c_int32, c_void_p, c_void_p, c_int32, c_void_p, POINTER(kvq_error)],
-    """kvq_append(cache: kvq_cache*, sequence: kvq_sequence*, layer: int32_t, n: int32_t, k: const void*, v: const void*,
-dtype: kvq_dtype, positions: const int32_t*, error: kvq_error*) -> kvq_status
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "layer": c_int32,
+        "n": c_int32,
+        "k": c_void_p,
+        "v": c_void_p,
+        "dtype": c_int32,
+        "positions": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_append(cache: kvq_cache*, sequence: kvq_sequence*, layer: int32_t, n: int32_t, k: const void*, v: const
+void*, dtype: kvq_dtype, positions: const int32_t*, error: kvq_error*) -> kvq_status
 
 Append tokens to one layer of a sequence, from dense tensors.
 
-Fills the layer's open page; a full page is sealed (encoded in its final format) when it leaves the newest ``recent``
-pages, that is when the next token arrives. Either all ``n`` tokens are appended or none.
+Fills the layer's open page; a full page is sealed (encoded in its final format) when it leaves the newest
+``recent`` pages, that is when the next token arrives. Either all ``n`` tokens are appended or none.
 
 - n: number of tokens, ≥ 1.
 - k: keys ``[n, kv_heads, head_dim]``, before RoPE unless the cache was made with ``KVQ_ROPE_NONE``; of a CUDA
@@ -1963,14 +2026,14 @@ nearest representable number, 0 for NaN, and a later call reports it); KVQ_E_STA
 lives, see ``kvq_sequence_reserve``; the layer takes the formats of its pages from another one, which would hold
 fewer tokens: append to layers in their order); KVQ_E_LIMIT; KVQ_E_MEMORY; KVQ_E_BACKEND.
 
-Threads: exclusive use of ``sequence``; other sequences of the cache may be appended to, attended to, saved and so on
-concurrently.
+Threads: exclusive use of ``sequence``; other sequences of the cache may be appended to, attended to, saved and
+so on concurrently.
 """,
 )
 kvq_append_batch_init = library.function(
     "kvq_append_batch_init",
     None,
-    [POINTER(kvq_append_batch), c_size_t],
+    {"batch": POINTER(kvq_append_batch), "size": c_size_t},
     """kvq_append_batch_init(batch: kvq_append_batch*, size: size_t) -> void
 
 Fill with defaults (one dense F32 token a sequence).
@@ -1983,19 +2046,19 @@ Threads: any.
 kvq_append_sequences = library.function(
     "kvq_append_sequences",
     c_int32,
-    [kvq_cache, c_int32, POINTER(kvq_append_batch), POINTER(kvq_error)],
+    {"cache": kvq_cache, "layer": c_int32, "batch": POINTER(kvq_append_batch), "error": POINTER(kvq_error)},
     """kvq_append_sequences(cache: kvq_cache*, layer: int32_t, batch: const kvq_append_batch*, error: kvq_error*) ->
 kvq_status
 
 Append tokens to one layer of several sequences: to all of them, or to none.
 
-Strides reach tokens and heads in tensors of any layout, such as queries, keys and values in one: ``k`` then points
-to the first key, and ``k_token_stride`` is (q_heads + 2 · kv_heads) · head_dim. What is stored is what
-``kvq_append`` stores. A batch shares the work on all sequences among threads, and on a GPU takes one launch (in a
-CUDA graph one for each sequence).
+Strides reach tokens and heads in tensors of any layout, such as queries, keys and values in one: ``k`` then
+points to the first key, and ``k_token_stride`` is (q_heads + 2 · kv_heads) · head_dim. What is stored is what
+``kvq_append`` stores. A batch shares the work on all sequences among threads, and on a GPU takes one launch (in
+a CUDA graph one for each sequence).
 
-Returns as ``kvq_append``; KVQ_E_ARGUMENT also if a sequence occurs twice, or an offset by the strides is too large.
-Messages count tokens over all sequences.
+Returns as ``kvq_append``; KVQ_E_ARGUMENT also if a sequence occurs twice, or an offset by the strides is too
+large. Messages count tokens over all sequences.
 
 Threads: exclusive use of these sequences; others of the cache may be used concurrently.
 """,
@@ -2003,9 +2066,20 @@ Threads: exclusive use of these sequences; others of the cache may be used concu
 kvq_sequence_decode = library.function(
     "kvq_sequence_decode",
     c_int32,
-    [kvq_cache, kvq_sequence, c_int32, c_int32, c_int32, c_int32, c_void_p, c_void_p, c_void_p, POINTER(kvq_error)],
-    """kvq_sequence_decode(cache: const kvq_cache*, sequence: const kvq_sequence*, layer: int32_t, kv_head: int32_t, begin:
-int32_t, n: int32_t, k: float*, v: float*, positions: int32_t*, error: kvq_error*) -> kvq_status
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "layer": c_int32,
+        "kv_head": c_int32,
+        "begin": c_int32,
+        "n": c_int32,
+        "k": c_void_p,
+        "v": c_void_p,
+        "positions": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_sequence_decode(cache: const kvq_cache*, sequence: const kvq_sequence*, layer: int32_t, kv_head: int32_t,
+begin: int32_t, n: int32_t, k: float*, v: float*, positions: int32_t*, error: kvq_error*) -> kvq_status
 
 Decode stored keys and values, for inspection and tests. Not fast.
 
@@ -2024,7 +2098,7 @@ Threads: ``sequence`` may be read concurrently.
 kvq_compress_options_init = library.function(
     "kvq_compress_options_init",
     None,
-    [POINTER(kvq_compress_options), c_size_t],
+    {"options": POINTER(kvq_compress_options), "size": c_size_t},
     """kvq_compress_options_init(options: kvq_compress_options*, size: size_t) -> void
 
 Fill with defaults.
@@ -2037,16 +2111,21 @@ Threads: any.
 kvq_compress = library.function(
     "kvq_compress",
     c_int32,
-    [kvq_cache, kvq_sequence, POINTER(kvq_compress_options), POINTER(kvq_error)],
-    """kvq_compress(cache: kvq_cache*, sequence: kvq_sequence*, options: const kvq_compress_options*, error: kvq_error*) ->
-kvq_status
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "options": POINTER(kvq_compress_options),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_compress(cache: kvq_cache*, sequence: kvq_sequence*, options: const kvq_compress_options*, error: kvq_error*)
+-> kvq_status
 
-Evict tokens as the ``eviction`` of the cache's policy says, at a moment of the caller's choice: after a prompt, and
-again when a conversation has grown.
+Evict tokens as the ``eviction`` of the cache's policy says, at a moment of the caller's choice: after a prompt,
+and again when a conversation has grown.
 
 Tokens are judged by the queries that kvq_attend has seen: by the last ``window`` of them (of a prompt, if this
-follows it), or by all. A policy names one of the papers' methods and a budget, the tokens that a KV head keeps on
-average:
+follows it), or by all. A policy names one of the papers' methods and a budget, the tokens that a KV head keeps
+on average:
 
     eviction:
       method: adasnap  # streaming: the first and the newest tokens (StreamingLLM)
@@ -2056,22 +2135,22 @@ average:
                        # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
       budget: 128      # the window included
 
-or the parts of a method: ``score`` (window, streaming, mass), ``layers`` (uniform, pyramid) and ``heads`` (uniform,
-adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need). Further:
-``window`` (32) newest tokens that are always kept; ``kernel`` (7, odd) and ``pooling`` (max, mean) of scores along
-positions; ``group`` (mean, max) of the query heads of a KV head; ``first`` (4) tokens for streaming; ``alpha``
-(0.5), from 0, which splits freely, to 1, uniformly; with ``reserved`` the part of the budget that every head has for
-itself; ``beta`` (20): the last layer of a pyramid keeps budget / beta.
+or the parts of a method: ``score`` (window, streaming, mass), ``layers`` (uniform, pyramid) and ``heads``
+(uniform, adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need).
+Further: ``window`` (32) newest tokens that are always kept; ``kernel`` (7, odd) and ``pooling`` (max, mean) of
+scores along positions; ``group`` (mean, max) of the query heads of a KV head; ``first`` (4) tokens for
+streaming; ``alpha`` (0.5), from 0, which splits freely, to 1, uniformly; with ``reserved`` the part of the
+budget that every head has for itself; ``beta`` (20): the last layer of a pyramid keeps budget / beta.
 
 What stays keeps its positions and moves to new, dense pages in the policy's formats; forks keep what they have.
-Nothing happens to layers that hold no more than their budget. Lengths of sequences still count the evicted tokens,
-and kvq_sequence_truncate drops what lies beyond the position. What has been observed is not part of a snapshot:
-after kvq_sequence_load, attend before compressing.
+Nothing happens to layers that hold no more than their budget. Lengths of sequences still count the evicted
+tokens, and kvq_sequence_truncate drops what lies beyond the position. What has been observed is not part of a
+snapshot: after kvq_sequence_load, attend before compressing.
 
 - options: NULL: defaults.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction, a
-layer is empty, no query has been observed or more than ``window`` tokens have come since, pages have been made
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction,
+a layer is empty, no query has been observed or more than ``window`` tokens have come since, pages have been made
 ahead); KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: exclusive use of ``sequence``.
@@ -2080,7 +2159,7 @@ Threads: exclusive use of ``sequence``.
 kvq_attend_batch_init = library.function(
     "kvq_attend_batch_init",
     None,
-    [POINTER(kvq_attend_batch), c_size_t],
+    {"batch": POINTER(kvq_attend_batch), "size": c_size_t},
     """kvq_attend_batch_init(batch: kvq_attend_batch*, size: size_t) -> void
 
 Fill with defaults (one dense F32 query a sequence).
@@ -2093,34 +2172,34 @@ Threads: any.
 kvq_attend = library.function(
     "kvq_attend",
     c_int32,
-    [kvq_cache, c_int32, POINTER(kvq_attend_batch), POINTER(kvq_error)],
+    {"cache": kvq_cache, "layer": c_int32, "batch": POINTER(kvq_attend_batch), "error": POINTER(kvq_error)},
     """kvq_attend(cache: kvq_cache*, layer: int32_t, batch: const kvq_attend_batch*, error: kvq_error*) -> kvq_status
 
 Attention of a batch of queries over one layer.
 
-``output = softmax(scale · q·kᵀ) v`` for every query head, where query head h reads KV head h / (q_heads / kv_heads)
-and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, with a sink too.
-Accumulation is in FP32. On a CPU the result is the same, bit for bit, for any number of threads and any composition
-of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs more work space than any
-before it, more calls come at once than ever before, or the policy evicts.
+``output = softmax(scale · q·kᵀ) v`` for every query head, where query head h reads KV head h / (q_heads /
+kv_heads) and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros,
+with a sink too. Accumulation is in FP32. On a CPU the result is the same, bit for bit, for any number of threads
+and any composition of the batch; on a GPU it is the same for the same batch. Allocates only when a batch needs
+more work space than any before it, more calls come at once than ever before, or the policy evicts.
 
-Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction sets
-with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3, INT2)
-fixed-point queries and probabilities, whose error stays well below that of the format itself; select "avx512" or
-"avx2" in ``kvq_context_options`` for FP32 products. On a GPU queries, probabilities and their products with a page's
-scales are rounded to FP16.
+Relative to exact attention over the decoded pages, the error is rounding of FP32 for FP16 pages. On instruction
+sets with int8 dot products ("avx512vnni", "amx") integer pages multiply 16-bit (INT8) or 8-bit (INT4, INT3,
+INT2) fixed-point queries and probabilities, whose error stays well below that of the format itself; select
+"avx512" or "avx2" in ``kvq_context_options`` for FP32 products. On a GPU queries, probabilities and their
+products with a page's scales are rounded to FP16.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``); KVQ_E_MEMORY;
-KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``);
+KVQ_E_MEMORY; KVQ_E_LIMIT (work space); KVQ_E_BACKEND.
 
-Threads: any number of calls on a cache at once; the sequences are only read, but for what kvq_compress judges by: if
-the policy evicts, exclusive use of the sequences.
+Threads: any number of calls on a cache at once; the sequences are only read, but for what kvq_compress judges
+by: if the policy evicts, exclusive use of the sequences.
 """,
 )
 kvq_cache_usage = library.function(
     "kvq_cache_usage",
     c_int32,
-    [kvq_cache, kvq_sequence, POINTER(kvq_usage), POINTER(kvq_error)],
+    {"cache": kvq_cache, "sequence": kvq_sequence, "usage": POINTER(kvq_usage), "error": POINTER(kvq_error)},
     """kvq_cache_usage(cache: const kvq_cache*, sequence: const kvq_sequence*, usage: kvq_usage*, error: kvq_error*) ->
 kvq_status
 
@@ -2137,10 +2216,10 @@ Threads: read-only for one sequence; exclusive use of all sequences when ``seque
 qp_scheme_count = library.function(
     "qp_scheme_count",
     c_int32,
-    [],
+    {},
     """qp_scheme_count() -> int32_t
 
-Number of schemes that qp_quantize_options``scheme`` may name.
+Number of schemes that ``qp_quantize_options.scheme`` may name.
 
 Threads: any.
 """,
@@ -2148,7 +2227,7 @@ Threads: any.
 qp_scheme_name = library.function(
     "qp_scheme_name",
     c_char_p,
-    [c_int32],
+    {"index": c_int32},
     """qp_scheme_name(index: int32_t) -> const char*
 
 "nuq-4", "vq-2.5", "tcq-2.75", "tcx-3", "fp16", …: a family and the bits of a weight.
@@ -2168,7 +2247,7 @@ Threads: any.
 qp_scheme_bits = library.function(
     "qp_scheme_bits",
     c_double,
-    [c_char_p],
+    {"name": c_char_p},
     """qp_scheme_bits(name: const char*) -> double
 
 Bits of a weight in a scheme, without scales and signs; 0 for a name that is no scheme.
@@ -2179,7 +2258,7 @@ Threads: any.
 qp_quantize_options_init = library.function(
     "qp_quantize_options_init",
     None,
-    [POINTER(qp_quantize_options), c_size_t],
+    {"options": POINTER(qp_quantize_options), "size": c_size_t},
     """qp_quantize_options_init(options: qp_quantize_options*, size: size_t) -> void
 
 Fill with defaults.
@@ -2192,7 +2271,15 @@ Threads: any.
 qp_quantize = library.function(
     "qp_quantize",
     c_int32,
-    [kvq_context, POINTER(qp_quantize_options), c_void_p, c_int64, c_int64, POINTER(qp_matrix), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "options": POINTER(qp_quantize_options),
+        "w": c_void_p,
+        "rows": c_int64,
+        "columns": c_int64,
+        "result": POINTER(qp_matrix),
+        "error": POINTER(kvq_error),
+    },
     """qp_quantize(context: kvq_context*, options: const qp_quantize_options*, w: const void*, rows: int64_t, columns:
 int64_t, result: qp_matrix**, error: kvq_error*) -> kvq_status
 
@@ -2213,9 +2300,9 @@ Threads: any.
 qp_matrix_dequantize = library.function(
     "qp_matrix_dequantize",
     c_int32,
-    [qp_matrix, c_int64, c_int64, c_void_p, POINTER(kvq_error)],
-    """qp_matrix_dequantize(matrix: const qp_matrix*, first_row: int64_t, rows: int64_t, w: float*, error: kvq_error*) ->
-kvq_status
+    {"matrix": qp_matrix, "first_row": c_int64, "rows": c_int64, "w": c_void_p, "error": POINTER(kvq_error)},
+    """qp_matrix_dequantize(matrix: const qp_matrix*, first_row: int64_t, rows: int64_t, w: float*, error: kvq_error*)
+-> kvq_status
 
 Rows of the matrix that ``qp_linear`` multiplies by, in the order of the original.
 
@@ -2229,15 +2316,22 @@ Threads: read-only.
 qp_linear = library.function(
     "qp_linear",
     c_int32,
-    [qp_matrix, c_void_p, c_int32, c_void_p, c_int32, POINTER(kvq_error)],
-    """qp_linear(matrix: const qp_matrix*, x: const void*, batch: int32_t, y: void*, dtype: kvq_dtype, error: kvq_error*) ->
-kvq_status
+    {
+        "matrix": qp_matrix,
+        "x": c_void_p,
+        "batch": c_int32,
+        "y": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
+    """qp_linear(matrix: const qp_matrix*, x: const void*, batch: int32_t, y: void*, dtype: kvq_dtype, error:
+kvq_error*) -> kvq_status
 
 y = x·Wᵀ + b.
 
-Inputs are rotated in FP32 and, but for ``fp16``, rounded to integers of 8 bits with a scale for every 256 of them;
-products are summed exactly within these and in FP32 beyond, in the same order on every processor: a row of ``y``
-depends on its row of ``x`` alone. Allocates nothing once a batch of this size has been seen.
+Inputs are rotated in FP32 and, but for ``fp16``, rounded to integers of 8 bits with a scale for every 256 of
+them; products are summed exactly within these and in FP32 beyond, in the same order on every processor: a row of
+``y`` depends on its row of ``x`` alone. Allocates nothing once a batch of this size has been seen.
 
 - x: ``[batch, columns]`` of ``dtype``.
 - batch: rows of ``x`` and ``y``, at least 1.
@@ -2252,7 +2346,15 @@ Threads: any, on the same matrix too.
 qp_linear_shared = library.function(
     "qp_linear_shared",
     c_int32,
-    [POINTER(qp_matrix), c_int32, c_void_p, c_int32, c_void_p, c_int32, POINTER(kvq_error)],
+    {
+        "matrices": POINTER(qp_matrix),
+        "n": c_int32,
+        "x": c_void_p,
+        "batch": c_int32,
+        "y": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
     """qp_linear_shared(matrices: const qp_matrix* const*, n: int32_t, x: const void*, batch: int32_t, y: void* const*,
 dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
@@ -2272,7 +2374,7 @@ Threads: any, on the same matrices too.
 qp_matrix_describe = library.function(
     "qp_matrix_describe",
     c_int32,
-    [qp_matrix, POINTER(qp_matrix_info), POINTER(kvq_error)],
+    {"matrix": qp_matrix, "info": POINTER(qp_matrix_info), "error": POINTER(kvq_error)},
     """qp_matrix_describe(matrix: const qp_matrix*, info: qp_matrix_info*, error: kvq_error*) -> kvq_status
 
 Describe a matrix.
@@ -2287,7 +2389,15 @@ Threads: read-only.
 qp_matrix_save = library.function(
     "qp_matrix_save",
     c_int32,
-    [POINTER(qp_matrix), POINTER(c_char_p), c_int32, c_void_p, c_size_t, c_void_p, POINTER(kvq_error)],
+    {
+        "matrices": POINTER(qp_matrix),
+        "names": POINTER(c_char_p),
+        "n": c_int32,
+        "buffer": c_void_p,
+        "capacity": c_size_t,
+        "size": c_void_p,
+        "error": POINTER(kvq_error),
+    },
     """qp_matrix_save(matrices: const qp_matrix* const*, names: const char* const*, n: int32_t, buffer: void*, capacity:
 size_t, size: size_t*, error: kvq_error*) -> kvq_status
 
@@ -2307,7 +2417,14 @@ Threads: read-only.
 qp_matrix_load = library.function(
     "qp_matrix_load",
     c_int32,
-    [kvq_context, c_void_p, c_size_t, c_char_p, POINTER(qp_matrix), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "name": c_char_p,
+        "result": POINTER(qp_matrix),
+        "error": POINTER(kvq_error),
+    },
     """qp_matrix_load(context: kvq_context*, buffer: const void*, size: size_t, name: const char*, result: qp_matrix**,
 error: kvq_error*) -> kvq_status
 
@@ -2318,9 +2435,9 @@ Read one matrix from a safetensors file in memory, which may hold other tensors 
 - name: as given to ``qp_matrix_save``.
 - result: receives the handle.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, no matrix of that name); KVQ_E_FORMAT (damaged, truncated, sizes that do not
-fit together; the message names the tensor or field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY;
-KVQ_E_LIMIT.
+Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, no matrix of that name); KVQ_E_FORMAT (damaged, truncated, sizes that do
+not fit together; the message names the tensor or field); KVQ_E_MISMATCH (a file of another version);
+KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: any.
 """,
@@ -2328,7 +2445,7 @@ Threads: any.
 qp_matrix_destroy = library.function(
     "qp_matrix_destroy",
     None,
-    [qp_matrix],
+    {"matrix": qp_matrix},
     """qp_matrix_destroy(matrix: qp_matrix*) -> void
 
 Destroy a matrix.
@@ -2339,7 +2456,7 @@ Threads: exclusive use of the handle.
 kvq_codebook_trainer_options_init = library.function(
     "kvq_codebook_trainer_options_init",
     None,
-    [POINTER(kvq_codebook_trainer_options), c_size_t],
+    {"options": POINTER(kvq_codebook_trainer_options), "size": c_size_t},
     """kvq_codebook_trainer_options_init(options: kvq_codebook_trainer_options*, size: size_t) -> void
 
 Experimental: may change in a minor version.
@@ -2355,7 +2472,12 @@ Threads: any.
 kvq_codebook_trainer_create = library.function(
     "kvq_codebook_trainer_create",
     c_int32,
-    [kvq_context, POINTER(kvq_codebook_trainer_options), POINTER(kvq_codebook_trainer), POINTER(kvq_error)],
+    {
+        "context": kvq_context,
+        "options": POINTER(kvq_codebook_trainer_options),
+        "result": POINTER(kvq_codebook_trainer),
+        "error": POINTER(kvq_error),
+    },
     """kvq_codebook_trainer_create(context: kvq_context*, options: const kvq_codebook_trainer_options*, result:
 kvq_codebook_trainer**, error: kvq_error*) -> kvq_status
 
@@ -2374,7 +2496,7 @@ Threads: any.
 kvq_codebook_trainer_resume = library.function(
     "kvq_codebook_trainer_resume",
     c_int32,
-    [kvq_codebook_trainer, kvq_codebook, POINTER(kvq_error)],
+    {"trainer": kvq_codebook_trainer, "codebook": kvq_codebook, "error": POINTER(kvq_error)},
     """kvq_codebook_trainer_resume(trainer: kvq_codebook_trainer*, codebook: const kvq_codebook*, error: kvq_error*) ->
 kvq_status
 
@@ -2393,17 +2515,25 @@ Threads: exclusive use of ``trainer``.
 kvq_codebook_trainer_add = library.function(
     "kvq_codebook_trainer_add",
     c_int32,
-    [kvq_codebook_trainer, c_int32, c_int32, c_void_p, c_void_p, c_int32, POINTER(kvq_error)],
-    """kvq_codebook_trainer_add(trainer: kvq_codebook_trainer*, layer: int32_t, n: int32_t, k: const void*, v: const void*,
-dtype: kvq_dtype, error: kvq_error*) -> kvq_status
+    {
+        "trainer": kvq_codebook_trainer,
+        "layer": c_int32,
+        "n": c_int32,
+        "k": c_void_p,
+        "v": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_codebook_trainer_add(trainer: kvq_codebook_trainer*, layer: int32_t, n: int32_t, k: const void*, v: const
+void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
 Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
 
 - n: number of tokens, ≥ 1.
-- k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. NULL is allowed without codes
-  for keys.
+- k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. NULL is allowed without
+  codes for keys.
 - v: values, same shape and rules.
 - dtype: element type of ``k`` and ``v``.
 
@@ -2416,14 +2546,20 @@ Threads: exclusive use of ``trainer``.
 kvq_codebook_trainer_run = library.function(
     "kvq_codebook_trainer_run",
     c_int32,
-    [kvq_codebook_trainer, c_int32, kvq_progress_hook, c_void_p, POINTER(kvq_error)],
-    """kvq_codebook_trainer_run(trainer: kvq_codebook_trainer*, layer: int32_t, progress: kvq_progress_hook, user: void*,
-error: kvq_error*) -> kvq_status
+    {
+        "trainer": kvq_codebook_trainer,
+        "layer": c_int32,
+        "progress": kvq_progress_hook,
+        "user": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_codebook_trainer_run(trainer: kvq_codebook_trainer*, layer: int32_t, progress: kvq_progress_hook, user:
+void*, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
-Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of the
-context. The result depends on the options and the tokens alone.
+Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of
+the context. The result depends on the options and the tokens alone.
 
 - progress: it may not use ``trainer``. NULL: not called.
 - user: passed to ``progress``.
@@ -2438,7 +2574,7 @@ Threads: exclusive use of ``trainer``.
 kvq_codebook_trainer_result = library.function(
     "kvq_codebook_trainer_result",
     c_int32,
-    [kvq_codebook_trainer, POINTER(kvq_codebook), POINTER(kvq_error)],
+    {"trainer": kvq_codebook_trainer, "result": POINTER(kvq_codebook), "error": POINTER(kvq_error)},
     """kvq_codebook_trainer_result(trainer: const kvq_codebook_trainer*, result: kvq_codebook**, error: kvq_error*) ->
 kvq_status
 
@@ -2457,7 +2593,7 @@ Threads: read-only.
 kvq_codebook_trainer_destroy = library.function(
     "kvq_codebook_trainer_destroy",
     None,
-    [kvq_codebook_trainer],
+    {"trainer": kvq_codebook_trainer},
     """kvq_codebook_trainer_destroy(trainer: kvq_codebook_trainer*) -> void
 
 Experimental: may change in a minor version.
@@ -2471,7 +2607,7 @@ Threads: exclusive use of the handle.
 kvq_router_trainer_options_init = library.function(
     "kvq_router_trainer_options_init",
     None,
-    [POINTER(kvq_router_trainer_options), c_size_t],
+    {"options": POINTER(kvq_router_trainer_options), "size": c_size_t},
     """kvq_router_trainer_options_init(options: kvq_router_trainer_options*, size: size_t) -> void
 
 Experimental: may change in a minor version.
@@ -2487,24 +2623,24 @@ Threads: any.
 kvq_router_trainer_create = library.function(
     "kvq_router_trainer_create",
     c_int32,
-    [
-        kvq_context,
-        POINTER(kvq_cache_options),
-        kvq_policy,
-        POINTER(kvq_router_trainer_options),
-        POINTER(kvq_router_trainer),
-        POINTER(kvq_error),
-    ],
-    """kvq_router_trainer_create(context: kvq_context*, cache: const kvq_cache_options*, policy: const kvq_policy*, options:
-const kvq_router_trainer_options*, result: kvq_router_trainer**, error: kvq_error*) -> kvq_status
+    {
+        "context": kvq_context,
+        "cache": POINTER(kvq_cache_options),
+        "policy": kvq_policy,
+        "options": POINTER(kvq_router_trainer_options),
+        "result": POINTER(kvq_router_trainer),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_router_trainer_create(context: kvq_context*, cache: const kvq_cache_options*, policy: const kvq_policy*,
+options: const kvq_router_trainer_options*, result: kvq_router_trainer**, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
 Create a trainer.
 
 - context: computes on the CPU.
-- cache: what a cache of the model would be made with: its shape, RoPE, scale and ``model_id``, and a codebook if an
-  expert is commvq.
+- cache: what a cache of the model would be made with: its shape, RoPE, scale and ``model_id``, and a codebook if
+  an expert is commvq.
 - policy: with a router's experts, those with more bits first; ``votes`` and the effort for commvq are used too.
 - result: receives the handle.
 
@@ -2518,19 +2654,28 @@ Threads: any.
 kvq_router_trainer_add = library.function(
     "kvq_router_trainer_add",
     c_int32,
-    [kvq_router_trainer, c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(kvq_error)],
-    """kvq_router_trainer_add(trainer: kvq_router_trainer*, layer: int32_t, n: int32_t, q: const void*, k: const void*, v:
-const void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
+    {
+        "trainer": kvq_router_trainer,
+        "layer": c_int32,
+        "n": c_int32,
+        "q": c_void_p,
+        "k": c_void_p,
+        "v": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_router_trainer_add(trainer: kvq_router_trainer*, layer: int32_t, n: int32_t, q: const void*, k: const void*,
+v: const void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
-Add one text to a layer. Every layer needs the same texts in the same order; layers may come in any order. For labels
-this stores the text in every format and compares the attention of some of its queries, which takes most of the time
-of training. Only keys of the first layer of each group are kept, as FP16.
+Add one text to a layer. Every layer needs the same texts in the same order; layers may come in any order. For
+labels this stores the text in every format and compares the attention of some of its queries, which takes most
+of the time of training. Only keys of the first layer of each group are kept, as FP16.
 
-- n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens that follows
-  them, so the first page and those in the last quarter are not learned from: a text of fewer than 85 tokens teaches
-  nothing.
+- n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens that
+  follows them, so the first page and those in the last quarter are not learned from: a text of fewer than 85
+  tokens teaches nothing.
 - q: queries before RoPE, ``[n, q_heads, head_dim]``; finite. NULL is allowed for ``KVQ_ROUTER_PAPER``.
 - k: keys before RoPE, ``[n, kv_heads, head_dim]``, as for kvq_append.
 - v: values, same shape and rules; NULL is allowed for ``KVQ_ROUTER_PAPER``.
@@ -2546,9 +2691,15 @@ Threads: exclusive use of ``trainer``.
 kvq_router_trainer_run = library.function(
     "kvq_router_trainer_run",
     c_int32,
-    [kvq_router_trainer, c_double, kvq_progress_hook, c_void_p, POINTER(kvq_error)],
-    """kvq_router_trainer_run(trainer: kvq_router_trainer*, loss: double, progress: kvq_progress_hook, user: void*, error:
-kvq_error*) -> kvq_status
+    {
+        "trainer": kvq_router_trainer,
+        "loss": c_double,
+        "progress": kvq_progress_hook,
+        "user": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_router_trainer_run(trainer: kvq_router_trainer*, loss: double, progress: kvq_progress_hook, user: void*,
+error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
@@ -2560,9 +2711,9 @@ depends on the options and the texts alone.
 - progress: it may not use ``trainer``. NULL: not called.
 - user: passed to ``progress``.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done; a layer lacks texts that another one has; no text
-is long enough; the training diverged); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the texts are
-there still.
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the training is done; a layer lacks texts that another one has; no
+text is long enough; the training diverged); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the
+texts are there still.
 
 Threads: exclusive use of ``trainer``.
 """,
@@ -2571,8 +2722,9 @@ Threads: exclusive use of ``trainer``.
 kvq_router_trainer_result = library.function(
     "kvq_router_trainer_result",
     c_int32,
-    [kvq_router_trainer, POINTER(kvq_router), POINTER(kvq_error)],
-    """kvq_router_trainer_result(trainer: const kvq_router_trainer*, result: kvq_router**, error: kvq_error*) -> kvq_status
+    {"trainer": kvq_router_trainer, "result": POINTER(kvq_router), "error": POINTER(kvq_error)},
+    """kvq_router_trainer_result(trainer: const kvq_router_trainer*, result: kvq_router**, error: kvq_error*) ->
+kvq_status
 
 Experimental: may change in a minor version.
 
@@ -2589,7 +2741,7 @@ Threads: read-only.
 kvq_router_trainer_destroy = library.function(
     "kvq_router_trainer_destroy",
     None,
-    [kvq_router_trainer],
+    {"trainer": kvq_router_trainer},
     """kvq_router_trainer_destroy(trainer: kvq_router_trainer*) -> void
 
 Experimental: may change in a minor version.

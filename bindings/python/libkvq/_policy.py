@@ -59,10 +59,10 @@ class Codebook(Handle):
     @classmethod
     def load(cls, context: Context, data: Data) -> Codebook:
         """Read codebooks from a file's bytes."""
-        buffer = bytes_of("data", data)
+        address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
-            result._create(context._hooks, _native.kvq_codebook_load, pointer, buffer, len(buffer))
+            result._create(context._hooks, _native.kvq_codebook_load, pointer, address, size)
         return result
 
     def save(self) -> bytes:
@@ -93,10 +93,10 @@ class Router(Handle):
     @classmethod
     def load(cls, context: Context, data: Data) -> Router:
         """Read routers from a file's bytes."""
-        buffer = bytes_of("data", data)
+        address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
-            result._create(context._hooks, _native.kvq_router_load, pointer, buffer, len(buffer))
+            result._create(context._hooks, _native.kvq_router_load, pointer, address, size)
         return result
 
     def save(self) -> bytes:

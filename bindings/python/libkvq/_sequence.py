@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ctypes import addressof, byref, c_int32, c_uint64, sizeof
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import _native
 from ._arrays import empty_host, view_of
+from ._errors import assign
 from ._handle import Handle
 from ._infos import Usage
+from ._library import Function
 
 if TYPE_CHECKING:
     from ._cache import Cache
@@ -48,7 +50,7 @@ class Sequence(Handle):
     """The cache that the sequence belongs to."""
 
     @classmethod
-    def _made(cls, cache: Cache, function: Callable[..., int], *arguments: Any) -> Sequence:
+    def _made(cls, cache: Cache, function: Function, *arguments: Any) -> Sequence:
         """Of a function that creates one. The cache is in use."""
         result = cls.__new__(cls)
         result.cache = cache
@@ -59,8 +61,7 @@ class Sequence(Handle):
 
     def append(self, layer: int, k: Any, v: Any, positions: Any = None, dtype: Optional[str] = None) -> None:
         """Append tokens to one layer: all of them, or none. See ``Cache.append``."""
-        shape = view_of(k).shape
-        self.cache.append(layer, (self,), k, v, (shape[0] if len(shape) else 0,), positions, dtype)
+        self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
 
     def length(self, layer: int) -> int:
         """Number of tokens appended to a layer, evicted ones included."""
@@ -74,7 +75,7 @@ class Sequence(Handle):
         """Number of tokens that a KV head holds: what eviction has left."""
         return self._number(_native.kvq_sequence_slots, layer, kv_head)
 
-    def _number(self, function: Callable[..., int], *arguments: int) -> int:
+    def _number(self, function: Function, *arguments: int) -> int:
         number = c_int32()
         self._read(function, *arguments, byref(number))
         return number.value
@@ -122,7 +123,7 @@ class Sequence(Handle):
         _native.kvq_compress_options_init(byref(options), sizeof(options))
         kept = empty_host((info.n_layers, info.kv_heads), "i32")
         freed = c_uint64()
-        options.budget = 0 if budget is None else budget
+        assign(options, budget=0 if budget is None else budget)
         options.kept = view_of(kept).address
         options.bytes_freed = addressof(freed)
         with self.cache._shared() as cache, self._alone() as sequence:

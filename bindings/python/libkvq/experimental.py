@@ -9,7 +9,7 @@ from . import _native
 from ._arrays import HOST, dense_of, dtype_code
 from ._cache import cache_options
 from ._context import Context
-from ._errors import KvqArgumentError
+from ._errors import KvqArgumentError, assign
 from ._handle import Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
 from ._policy import Codebook, Policy, Router
@@ -84,15 +84,14 @@ class CodebookTrainer(Handle):
     ) -> None:
         options = _native.kvq_codebook_trainer_options()
         _native.kvq_codebook_trainer_options_init(byref(options), sizeof(options))
-        options.n_layers, options.kv_heads, options.head_dim = n_layers, kv_heads, head_dim
+        assign(options, n_layers=n_layers, kv_heads=kv_heads, head_dim=head_dim, value_bits=value_bits)
+        assign(options, key_stages=key_stages, key_codes=key_codes, key_group=key_group)
+        assign(options, key_rounds=key_rounds, value_rounds=value_rounds)
+        assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes)
         options.rope = value_of(_native.kvq_rope, "rope", rope)
-        options.key_stages, options.key_codes, options.key_group = key_stages, key_codes, key_group
         options.key_norms = value_of(_native.kvq_scope, "key_norms", key_norms)
-        options.value_bits = value_bits
         options.value_scope = value_of(_native.kvq_scope, "value_scope", value_scope)
-        options.key_rounds, options.value_rounds = key_rounds, value_rounds
         options.value_method = value_of(_native.kvq_value_method, "value_method", value_method)
-        options.seed, options.model_id, options.max_bytes = seed, model_id, max_bytes
         options.note = encoded("note", note)
         self._kv_heads, self._head_dim = kv_heads, head_dim
         with context._shared() as pointer:
@@ -178,9 +177,8 @@ class RouterTrainer(Handle):
         options = _native.kvq_router_trainer_options()
         _native.kvq_router_trainer_options_init(byref(options), sizeof(options))
         options.method = value_of(_native.kvq_router_method, "method", method)
-        options.sharing, options.epochs = sharing, epochs
+        assign(options, sharing=sharing, epochs=epochs, seed=seed, max_bytes=max_bytes)
         options.mean_bits, options.loss_weight, options.learning_rate = mean_bits, loss_weight, learning_rate
-        options.seed, options.max_bytes = seed, max_bytes
         options.note = encoded("note", note)
         self._q_heads, self._kv_heads, self._head_dim = q_heads, kv_heads, head_dim
         used = Policy(context, policy) if isinstance(policy, str) else policy
