@@ -9,13 +9,14 @@ each process holds. The number of KV heads has to be a multiple of that of proce
 """
 
 import argparse
+import gc
 import json
 import os
 import time
 
 import torch
 import torch.distributed
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.distributed import DistributedConfig
 
 from libkvq.transformers import KvqCache
@@ -29,25 +30,15 @@ def load(options: argparse.Namespace, processes: int) -> torch.nn.Module:
     return model if processes > 1 else model.to(options.device)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="folder of a model")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--policy", default="int4+hadamard")
-    parser.add_argument("--prompt", type=int, default=500, help="tokens")
-    parser.add_argument("--generate", type=int, default=100, help="tokens")
-    options = parser.parse_args()
-
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if options.device == "cuda":
-        torch.cuda.set_device(rank)
-    if processes > 1:
-        torch.distributed.init_process_group("nccl" if options.device == "cuda" else "gloo")
+def run(options: argparse.Namespace, rank: int, processes: int) -> None:
     model = load(options, processes)
-    generator = torch.Generator().manual_seed(1)
-    prompt = torch.randint(3, model.config.vocab_size, (1, options.prompt), generator=generator).to(model.device)
+    if options.text:
+        text = AutoTokenizer.from_pretrained(options.model)(open(options.text, encoding="utf-8").read(100 * options.prompt))
+        prompt = torch.tensor([text.input_ids[: options.prompt]])
+    else:
+        generator = torch.Generator().manual_seed(1)
+        prompt = torch.randint(3, model.config.vocab_size, (1, options.prompt), generator=generator)
+    prompt = prompt.to(model.device)
     cache = KvqCache(options.policy)
     begin = time.perf_counter()
     output = model.generate(
@@ -64,11 +55,33 @@ def main() -> None:
     held = {"kv_heads": cache.sequences[0].cache.describe().kv_heads, "bytes": cache.usage().total_bytes}
     ranks = [held]
     if processes > 1:
-        ranks = [None] * processes
+        ranks = [{} for _ in range(processes)]
         torch.distributed.all_gather_object(ranks, held)
     if rank == 0:
         print(json.dumps({"processes": processes, "tokens": tokens, "seconds": round(seconds, 3), "ranks": ranks}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, help="folder of a model")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--policy", default="int4+hadamard")
+    parser.add_argument("--text", help="file that the prompt is the beginning of; without it, random tokens")
+    parser.add_argument("--prompt", type=int, default=500, help="tokens")
+    parser.add_argument("--generate", type=int, default=100, help="tokens")
+    options = parser.parse_args()
+
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if options.device == "cuda":
+        torch.cuda.set_device(rank)
     if processes > 1:
+        torch.distributed.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    run(options, rank, processes)
+    if processes > 1:
+        # What the model holds of the group has to go first: a thread of gloo that outlives Python aborts the process.
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 

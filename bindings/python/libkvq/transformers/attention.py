@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable
 
 import torch
 from transformers import AttentionInterface
@@ -28,12 +28,12 @@ def mask(
     q_offset: int = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
-    attention_mask: Optional[torch.Tensor] = None,
-    local_size: Optional[int] = None,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
     allow_is_causal_skip: bool = True,
     config: Any = None,
     **kwargs: Any,
-) -> Union[Step, Optional[torch.Tensor]]:
+) -> Step | torch.Tensor | None:
     """A Step where a KvqCache is in use, else the mask of torch's scaled_dot_product_attention."""
     if not isinstance(kv_offset, CacheOffset):
         if kv_length > q_length:
@@ -41,7 +41,7 @@ def mask(
                 'attn_implementation="kvq" is in use with a cache that is no KvqCache: attention is computed by '
                 "torch's scaled_dot_product_attention and nothing is compressed"
             )
-        return sdpa_mask(
+        plain_mask: torch.Tensor | None = sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
             kv_length=kv_length,
@@ -54,6 +54,7 @@ def mask(
             config=config,
             **kwargs,
         )
+        return plain_mask
     plain = mask_function is causal_mask_function
     # transformers allows the causal mask to be skipped exactly where nothing was added to it; a mask of chunks has a
     # local size too.
@@ -73,13 +74,13 @@ def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Union[Step, Optional[torch.Tensor]],
+    attention_mask: Step | torch.Tensor | None,
     dropout: float = 0.0,
-    scaling: Optional[float] = None,
-    is_causal: Optional[bool] = None,
-    position_bias: Optional[torch.Tensor] = None,
-    softcap: Optional[float] = None,
-    s_aux: Optional[torch.Tensor] = None,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention over a KvqCache, or by torch where there is none.
@@ -113,13 +114,13 @@ def _without_cache(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Union[Step, Optional[torch.Tensor]],
+    attention_mask: Step | torch.Tensor | None,
     dropout: float,
-    scaling: Optional[float],
-    is_causal: Optional[bool],
-    position_bias: Optional[torch.Tensor],
-    softcap: Optional[float],
-    s_aux: Optional[torch.Tensor],
+    scaling: float | None,
+    is_causal: bool | None,
+    position_bias: torch.Tensor | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
 ) -> tuple[torch.Tensor, None]:
     if isinstance(attention_mask, Step):
         raise ValueError(

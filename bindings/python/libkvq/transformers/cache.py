@@ -164,7 +164,7 @@ class KvqCache(Cache):
         return self._rows[row].usage()
 
     def compress(self, budget: int | None = None) -> list[libkvq.Compressed]:
-        """Evict tokens of every row as the policy says. In what order rows failed, the others are compressed."""
+        """Evict tokens of every row as the policy says, or as many as leave `budget` tokens of a KV head on average."""
         results = [row.compress(budget) for row in self._rows]
         self._prompt_waits = False
         return results
@@ -275,16 +275,20 @@ class KvqCache(Cache):
             for fork, length in zip(forks, lengths):
                 fork.truncate(length)
             self._rows = forks
-        except libkvq.KvqError as error:
-            if error.status_name != "KVQ_E_STATE":
-                raise
+        except libkvq.KvqStateError as error:
             raise RuntimeError(f"{error}; a policy with `recent: 2` keeps the newest 32 tokens removable") from error
 
     def _undo_part_of_a_pass(self) -> None:
         """Drop what a forward pass that ended in the middle (an error, an interrupt) left in the first layers."""
         shortest = min(self._seen)
         layer = self._seen.index(shortest)
-        for row in self._rows:
-            row.truncate(row.length(layer))
+        try:
+            for row in self._rows:
+                row.truncate(row.length(layer))
+        except libkvq.KvqStateError as error:
+            raise RuntimeError(
+                f"a forward pass ended before layer {layer}, and what it left in the cache cannot be removed ({error}): "
+                "reset the cache"
+            ) from error
         self._seen = [shortest] * len(self._seen)
         self._begun = -1

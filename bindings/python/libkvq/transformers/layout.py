@@ -54,7 +54,6 @@ class Layout:
         self._threads = threads
         self._max_bytes = max_bytes
         self._model_id = model_id
-        self._context: libkvq.Context | None = None
         self._cache: libkvq.Cache | None = None
         self._device: torch.device | None = None
         self._stream = 0
@@ -100,7 +99,7 @@ class Layout:
         if key.device.type == "cuda":
             stream = torch.cuda.current_stream(key.device).cuda_stream
             if stream != self._stream:
-                self._context.set_stream(stream)
+                self.cache().context.set_stream(stream)
                 self._stream = stream
 
     def create(self, shape: dict[str, Any], device: torch.device) -> None:
@@ -127,7 +126,7 @@ class Layout:
             codebook=None if self._codebook is None else libkvq.Codebook.load(context, self._codebook),
             router=None if self._router is None else libkvq.Router.load(context, self._router),
         )
-        self._context, self._device, self._stream = context, device, stream
+        self._device, self._stream = device, stream
         self.n_layers, self.shape = shape["n_layers"], shape
 
     def append(
@@ -150,7 +149,7 @@ class Layout:
         """:param q: `[tokens, q_heads, head_dim]`, as the result."""
         if scaling is not None and scaling != self.shape["scale"]:
             q = q * (scaling / self.shape["scale"])
-        return self.cache().attend(
+        output: torch.Tensor = self.cache().attend(
             layer,
             rows,
             q,
@@ -159,3 +158,4 @@ class Layout:
             logit_softcap=softcap or 0.0,
             sinks=None if sinks is None else sinks.detach().float(),
         )
+        return output

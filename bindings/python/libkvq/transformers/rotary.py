@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -29,10 +29,11 @@ class Rotary:
             for kind in vars(source).values()
             if isinstance(kind, type) and kind.__module__ == source.__name__ and kind.__name__.endswith("RotaryEmbedding")
         ]
-        self._rotate = getattr(source, "apply_rotary_pos_emb", None)
-        if self._rotate is None or len(kinds) != 1:
+        rotate = getattr(source, "apply_rotary_pos_emb", None)
+        if rotate is None or len(kinds) != 1:
             raise ValueError(f"codebooks and routers need keys before RoPE, and the RoPE of {name} is not known to kvq")
-        self._embedding = kinds[0](config=module.config).to(key.device)
+        self._rotate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = rotate
+        self._embedding: Any = kinds[0](config=module.config).to(key.device)
         inv_freq = getattr(self._embedding, "inv_freq", None)
         kind = getattr(self._embedding, "rope_type", "default")
         if inv_freq is None or kind in ("dynamic", "longrope") or self._embedding.attention_scaling != 1.0:
@@ -88,13 +89,13 @@ class Rotary:
         """kvq counts the tokens of a row from 0, so transformers has to have rotated them by these positions."""
         if not torch.is_tensor(positions):
             raise ValueError("codebooks and routers need position_ids, which this model does not hand to its attention")
-        positions = positions.expand(key.shape[0], -1)
+        given: torch.Tensor = positions.expand(key.shape[0], -1)
         starts = torch.tensor([row.length(layer) for row in rows]).unsqueeze(1)
-        present = torch.ones(positions.shape, dtype=torch.bool) if step.present is None else step.present
+        present = torch.ones(given.shape, dtype=torch.bool) if step.present is None else step.present
         expected = starts + present.cumsum(dim=1) - 1
-        if not torch.equal(positions.cpu()[present], expected[present]):
+        if not torch.equal(given.cpu()[present], expected[present]):
             raise ValueError(
                 "codebooks and routers need position_ids that count the tokens of each row from 0, without padding: "
                 "pass attention_mask.cumsum(-1) - 1"
             )
-        return positions
+        return given

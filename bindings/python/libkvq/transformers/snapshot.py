@@ -35,7 +35,7 @@ def save(layout: Layout, rows: Many[libkvq.Sequence], seen: list[int], present: 
 
 def _header(data: bytes) -> dict[str, Any]:
     size = int.from_bytes(data[:8], "little")
-    header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["kvq_cache"])
+    header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["kvq_cache"])
     if header["version"] != _VERSION:
         raise ValueError(f"its version is {header['version']!r}, not {_VERSION}")
     if not _SHAPE >= set(header["shape"]):

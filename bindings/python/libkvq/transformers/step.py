@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,17 +28,17 @@ class Step:
     padding, which never enters the cache; what is left of a row is one kvq sequence without gaps.
     """
 
-    def __init__(self, cache: KvqCache, columns: int, mask: Optional[torch.Tensor], window: Optional[int]) -> None:
+    def __init__(self, cache: KvqCache, columns: int, mask: torch.Tensor | None, window: int | None) -> None:
         self.cache = cache
         self.start = cache.get_seq_length()
         self.columns = columns
         self.window = window or 0
         # Host and device copies of the new columns of the mask; None where all of them hold tokens.
-        self.present: Optional[torch.Tensor] = None
-        self.device_present: Optional[torch.Tensor] = None
+        self.present: torch.Tensor | None = None
+        self.device_present: torch.Tensor | None = None
         # Tokens of each row, and rotations of these tokens where kvq applies RoPE itself.
-        self.counts: Optional[list[int]] = None
-        self.rotation: Optional[tuple[torch.Tensor, torch.Tensor]] = None
+        self.counts: list[int] | None = None
+        self.rotation: tuple[torch.Tensor, torch.Tensor] | None = None
         if mask is not None:
             self._read(mask)
 
