@@ -69,7 +69,7 @@ def test_positions_with_padding_counted_are_refused_for_codebooks():
 
 
 def test_four_dimensional_and_other_masks_are_refused(model, tokens):
-    with pytest.raises(ValueError, match=r"tensor of shape \[2, 1, 100, 100\]"):
+    with pytest.raises(ValueError, match="four-dimensional"):
         model(tokens, attention_mask=torch.ones((2, 1, 100, 100)), past_key_values=KvqCache("fp16"))
     cache = filled(model, tokens)
     with pytest.raises(ValueError, match="has 1 columns; it needs 101"):
@@ -80,6 +80,19 @@ def test_four_dimensional_and_other_masks_are_refused(model, tokens):
         model(tokens[:, :1], attention_mask=mask, past_key_values=cache)
     assert cache.get_seq_length() == 100
     model(tokens[:, :1], attention_mask=torch.ones((2, 101)), past_key_values=cache)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_model_with_another_attention_is_refused(model, tokens, attention):
+    other = small("llama", attention)
+    with pytest.raises(ValueError, match='attn_implementation="kvq"'):
+        other(tokens, past_key_values=KvqCache("fp16"))
+    cache = filled(model, tokens)
+    with pytest.raises(ValueError, match='attn_implementation="kvq"'):
+        other(tokens[:, :1], past_key_values=cache)
+    cache.crop(-100)
+    with pytest.raises(ValueError, match='attn_implementation="kvq"'):
+        other(tokens, past_key_values=cache)
 
 
 def test_attention_that_is_not_causal_is_refused(tokens):

@@ -97,11 +97,7 @@ def attention(
         )
     cache, layer = origin
     if not isinstance(attention_mask, Step) or attention_mask.cache is not cache:
-        given = f"a tensor of shape {list(attention_mask.shape)}" if torch.is_tensor(attention_mask) else "none of it"
-        raise ValueError(
-            f"kvq needs the mask that it made for this cache; layer {layer} was given {given}. Pass a mask of tokens "
-            "and padding, [rows, columns], or none; four-dimensional masks cannot be expressed"
-        )
+        raise ValueError(f"layer {layer} was not given the mask that kvq made for this cache")
     if dropout or (query.requires_grad and torch.is_grad_enabled()):
         raise RuntimeError("a KvqCache has no gradients: call the model in eval mode under torch.no_grad()")
     if position_bias is not None or is_causal is False:

@@ -58,7 +58,8 @@ class KvqCache(Cache):
         self._rows: list[libkvq.Sequence] = []
         self._seen: list[int] = []  # Columns that each layer has seen, padding included.
         self._present: torch.Tensor | None = None  # [rows, columns], on the host; None: all of them hold tokens.
-        self._begun = -1  # Columns before the forward pass that is under way.
+        self._announced = -1  # Columns before the forward pass for which kvq has made masks,
+        self._begun = -1  # and before the one that has begun.
         self._prompt_waits = False  # Several tokens have come since tokens were last evicted.
 
     # ------------------------------------------------------------------------------------- what transformers asks for
@@ -67,6 +68,11 @@ class KvqCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mark the keys for the attention function, which stores them: only it knows padding and queries."""
+        if self._announced != (self._seen[layer_idx] if self._seen else 0):
+            raise ValueError(
+                'a KvqCache needs kvq as attention and its masks: load the model with attn_implementation="kvq", and '
+                "pass masks of tokens and padding, [rows, columns], or none; four-dimensional ones cannot be expressed"
+            )
         key_states.kvq_origin = (self, layer_idx)  # type: ignore[attr-defined]
         return key_states, value_states
 
@@ -78,6 +84,10 @@ class KvqCache(Cache):
         if self._seen and self._seen[0] != self._seen[-1]:
             self._undo_part_of_a_pass()
         return self.get_seq_length() + query_length, CacheOffset(self)
+
+    def announce(self, start: int) -> None:
+        """Expect a forward pass that begins after `start` columns, for which kvq has made masks."""
+        self._announced = start
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
@@ -124,7 +134,7 @@ class KvqCache(Cache):
         self._truncate(lengths)
         self._seen = [left] * len(self._seen)
         self._present = present
-        self._begun = -1
+        self._announced = self._begun = -1
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Row i becomes a fork of row `beam_idx[i]`; pages are shared until one side changes them."""
@@ -291,4 +301,4 @@ class KvqCache(Cache):
                 "reset the cache"
             ) from error
         self._seen = [shortest] * len(self._seen)
-        self._begun = -1
+        self._announced = self._begun = -1

@@ -41,6 +41,7 @@ class Step:
         self.rotation: tuple[torch.Tensor, torch.Tensor] | None = None
         if mask is not None:
             self._read(mask)
+        cache.announce(self.start)
 
     def _read(self, mask: torch.Tensor) -> None:
         end = self.start + self.columns
