@@ -62,8 +62,10 @@ def test_streams_and_device_memory_reach_the_hooks(plugin):
         assert context.device == "cuda:1" and context.describe().isa == "pretend_1"
         assert context.describe().backend == "pretend" and context.describe().device == "cuda"
         assert allocator.calls == [("allocate", 512, 0x1000)]
-        for stream in (CuPy(), None, 0x4000, Protocol()):
+        for stream in (CuPy(), 0x4000, Protocol()):
             context.set_stream(stream)
+        with pytest.raises(libkvq.KvqBackendError):  # this device has no default stream
+            context.set_stream(None)
     assert allocator.calls[1:] == [("free", 1 << 20, 512, 0x3000)]
 
 
