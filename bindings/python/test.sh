@@ -3,7 +3,8 @@
 #
 # usage: test.sh PREFIX [BUILD_DIR]
 #
-# PYTHON (python3) needs NumPy and pytest; PyTorch, scikit-build-core, auditwheel, mypy and ruff are used where they are.
+# PYTHON, or else BUILD_DIR/venv/bin/python, or else python3 needs NumPy and pytest; PyTorch, scikit-build-core, auditwheel,
+# mypy and ruff are used where they are.
 # The tests of libkvq.transformers are not among these.
 set -uo pipefail
 [ $# -ge 1 ] || { sed -n '4p' "$0"; exit 2; }
@@ -13,7 +14,9 @@ prefix=$(cd "$1" && pwd) || exit 2
 build=${2:-$root/build/bindings/python}
 mkdir -p "$build"
 build=$(cd "$build" && pwd)
-python=${PYTHON:-python3}
+python=python3
+[ ! -x "$build/venv/bin/python" ] || python=$build/venv/bin/python
+python=${PYTHON:-$python}
 for module in numpy pytest; do
   if ! "$python" -c "import $module" 2>/dev/null; then
     echo "skipped: $python has no $module"

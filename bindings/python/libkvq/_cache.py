@@ -85,12 +85,12 @@ class Cache(Handle):
         model_id: int = 0,
         codebook: Optional[Codebook] = None,
         router: Optional[Router] = None,
-        policy: Union[str, Policy, None] = None,
+        policy: Union[str, bytes, Policy, None] = None,
     ) -> None:
         options = cache_options(
             n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, max_bytes, model_id
         )
-        if isinstance(policy, str):
+        if isinstance(policy, (str, bytes)):
             with Policy(context, policy) as made:
                 self._create_with(context, options, codebook, router, made)
         else:

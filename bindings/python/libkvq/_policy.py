@@ -25,7 +25,7 @@ class Policy(Handle):
     _destroy = _native.kvq_policy_destroy
 
     def __init__(self, context: Context, yaml: Union[str, bytes]) -> None:
-        text = yaml.encode("utf-8") if isinstance(yaml, str) else bytes(yaml)
+        text = encoded("yaml", yaml)
         with context._shared() as pointer:
             self._create(context._hooks, _native.kvq_policy_load, pointer, text, len(text))
         self._context = context

@@ -59,8 +59,10 @@ def test_names_are_checked(context):
         libkvq.Context(cpu_isa="avx2\0")
     with pytest.raises(TypeError, match="method is int, must be str"):
         libkvq.Policy(context, "int4").with_eviction(4, 4)
-    with pytest.raises(libkvq.KvqError):
+    with pytest.raises(ValueError, match="yaml contains a NUL"):
         libkvq.Policy(context, "int4\0")
+    with pytest.raises(TypeError, match="yaml is int, must be str"):
+        libkvq.Policy(context, 4)
     with pytest.raises(TypeError, match="stream is str"):
         libkvq.Context(stream="0")
 
