@@ -119,7 +119,7 @@ def main() -> None:
             sizes[name] = cache_bytes(cache)
             del cache
     where = torch.cuda.get_device_name() if "cuda" in options.device else f"CPU, {options.threads} threads"
-    print(f"{where}; {options.dtype}; batch {options.batch}, prompt {options.prompt}, {options.generate} tokens decoded")
+    print(f"{where}; {options.dtype}; batch {options.batch}, prompt {options.prompt}, {options.generate} tokens")
     print(f"torch {torch.__version__}, medians of {options.rounds} rounds\n")
     own = statistics.median(tokens["DynamicCache"])
     print("| cache | prompt, s | ms a token | tokens/s | against DynamicCache | cache, MB | bits a scalar |")

@@ -33,7 +33,8 @@ def load(options: argparse.Namespace, processes: int) -> torch.nn.Module:
 def run(options: argparse.Namespace, rank: int, processes: int) -> None:
     model = load(options, processes)
     if options.text:
-        text = AutoTokenizer.from_pretrained(options.model)(open(options.text, encoding="utf-8").read(100 * options.prompt))
+        with open(options.text, encoding="utf-8") as file:
+            text = AutoTokenizer.from_pretrained(options.model)(file.read(20 * options.prompt))
         prompt = torch.tensor([text.input_ids[: options.prompt]])
     else:
         generator = torch.Generator().manual_seed(1)

@@ -73,12 +73,16 @@ def test_the_demo_model_generates_what_the_librarys_own_runner_generates(demo_mo
         assert torch.equal(generated(demo_model, tokens, 100, KvqCache("fp16")), expected)
 
 
-@pytest.mark.parametrize("kv, options", [
-    ("int4+hadamard", {"policy": "int4+hadamard"}),
-    ("int2", {"policy": "int2"}),
-    (f"commvq:{CODEBOOK}", {"policy": "commvq", "codebook": CODEBOOK}),
-    (f"moqae:{ROUTER}", {"policy": MOQAE, "router": ROUTER}),
-], ids=["int4+hadamard", "int2", "commvq", "moqae"])
+@pytest.mark.parametrize(
+    "kv, options",
+    [
+        ("int4+hadamard", {"policy": "int4+hadamard"}),
+        ("int2", {"policy": "int2"}),
+        (f"commvq:{CODEBOOK}", {"policy": "commvq", "codebook": CODEBOOK}),
+        (f"moqae:{ROUTER}", {"policy": MOQAE, "router": ROUTER}),
+    ],
+    ids=["int4+hadamard", "int2", "commvq", "moqae"],
+)
 def test_compressed_caches_hold_what_those_of_the_runner_hold(demo_model, kv, options):
     """Rounding can turn a code over, and then a token; given the same text, hardly any differ, and those by little."""
     tokens, reply = runner_tokens("In the year 1850 a ship", kv)
@@ -109,6 +113,16 @@ def test_logits_are_those_of_eager_attention_over_rounded_keys_and_values(kind):
     assert float((ours - expected).abs().max()) < 2e-4 * scale
     plain = logits_in_pieces(reference, tokens, DynamicCache(), pieces)
     assert float((ours - plain).abs().max()) < 2e-2 * scale
+
+
+def test_layers_may_have_scales_of_their_own():
+    model, reference = small("llama"), small("llama", "eager")
+    for one in (model, reference):
+        one.model.layers[1].self_attn.scaling *= 3
+    tokens = small_tokens(1, 60)
+    ours = logits_in_pieces(model, tokens, KvqCache("fp16"), [40] + [1] * 20)
+    expected = logits_in_pieces(reference, tokens, HalfCache(), [40] + [1] * 20)
+    assert torch.allclose(ours, expected, atol=2e-4 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("policy", ["fp16", {"keys": "int4+hadamard", "values": "int4", "recent": 2}])
@@ -316,6 +330,22 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
         KvqCache.load(data, policy="int2", model_id=5)
 
 
+@torch.no_grad()
+def test_what_a_failed_first_pass_left_is_forgotten():
+    model = small("llama")
+    cache = KvqCache("fp16")
+    tokens, mask = small_tokens(3, 40), torch.ones((3, 40))
+    mask[0, :9] = 0
+    weight = model.model.layers[0].self_attn.v_proj.weight
+    kept = weight.clone()
+    weight *= 1e9  # FP16 cannot hold such values.
+    with pytest.raises(libkvq.KvqArgumentError, match="65504"):
+        model(tokens, attention_mask=mask, past_key_values=cache)
+    weight.copy_(kept)
+    expected = logits_in_pieces(model, tokens[:2], KvqCache("fp16"), [30, 10])
+    assert torch.equal(logits_in_pieces(model, tokens[:2], cache, [30, 10]), expected)
+
+
 def test_rows_are_chosen_and_repeated_as_transformers_does_it():
     model, reference = small("llama"), small("llama", "eager")
     tokens = small_tokens(3, 80)
@@ -326,7 +356,7 @@ def test_rows_are_chosen_and_repeated_as_transformers_does_it():
         cache.batch_select_indices(torch.tensor([0, 5, 2, 2]))
         cache.reorder_cache(torch.tensor([3, 3, 0, 1]))
     more = small_tokens(4, 40, seed=2)
-    ours, expected = (logits_in_pieces(*pair, [1] * 40) for pair in zip((model, reference), (more, more), caches))
+    ours, expected = (logits_in_pieces(one, more, cache, [1] * 40) for one, cache in zip((model, reference), caches))
     assert torch.allclose(ours, expected, atol=1e-4 * float(expected.abs().max()))
 
 
@@ -368,7 +398,7 @@ def test_a_pass_that_fails_in_the_middle_leaves_what_was_there_before():
     assert torch.allclose(ours, expected, atol=1e-4 * float(expected.abs().max()))
 
 
-# ------------------------------------------------------------------------------------------------------- without a cache
+# ------------------------------------------------------------------------------------------------------ without a cache
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ class KvqCache(Cache):
     """Keys and values of a batch, compressed, for models loaded with `attn_implementation="kvq"`.
 
     Pass it as `past_key_values` to `model(...)` or `model.generate(...)`. Every row of the batch is one kvq sequence,
-    without padding. Its shape comes with the first tokens: the heads that this process computes, in the device's memory.
+    without padding. Its shape comes with the first tokens: the heads that this process computes, on their device.
 
     :param policy: a kvq policy: its short form ("int4+hadamard"), YAML text, a mapping with the same keys, the path of
         a `.yaml` file, or a `libkvq.Policy`.
@@ -88,6 +88,7 @@ class KvqCache(Cache):
     def announce(self, start: int) -> None:
         """Expect a forward pass that begins after `start` columns, for which kvq has made masks."""
         self._announced = start
+        self._begun = -1
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
@@ -105,11 +106,6 @@ class KvqCache(Cache):
     @property
     def is_initialized(self) -> bool:
         return bool(self._rows)
-
-    @property
-    def is_croppable(self) -> bool:
-        """Whether the newest 32 tokens can be removed again without a trace."""
-        return not self._evicts and self._layout.recent_pages >= 2
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -174,7 +170,7 @@ class KvqCache(Cache):
         return self._rows[row].usage()
 
     def compress(self, budget: int | None = None) -> list[libkvq.Compressed]:
-        """Evict tokens of every row as the policy says, or as many as leave `budget` tokens of a KV head on average."""
+        """Evict tokens of each row as the policy says, or so that `budget` tokens of a KV head stay on average."""
         results = [row.compress(budget) for row in self._rows]
         self._prompt_waits = False
         return results
@@ -241,7 +237,7 @@ class KvqCache(Cache):
         """What a forward pass does once, before its first layer."""
         self._layout.prepare(module, query, key, scaling)
         batch = key.shape[0]
-        if not self._rows:
+        if step.start == 0:
             self._rows = [self._layout.cache().sequence() for _ in range(batch)]
             self._seen = [0] * self._layout.n_layers
         elif len(self._rows) != batch:
@@ -254,12 +250,13 @@ class KvqCache(Cache):
         if past is not None or step.present is not None:
             past = torch.ones((batch, step.start), dtype=torch.bool) if past is None else past
             new = torch.ones((batch, step.columns), dtype=torch.bool) if step.present is None else step.present
-            self._present = torch.cat([past, new], dim=1)
+            past = torch.cat([past, new], dim=1)
+        self._present = past
         self._begun = step.start
 
     def present_columns(self, rows: int, end: int) -> torch.Tensor | None:
         """Which of the columns before `end` hold tokens, `[rows, end]`; None: all."""
-        if self._present is None:
+        if self._present is None or end == 0:
             return None
         if self._present.shape[0] != rows:
             raise ValueError(f"the cache holds {self._present.shape[0]} rows, the input has {rows}")
@@ -297,8 +294,8 @@ class KvqCache(Cache):
                 row.truncate(row.length(layer))
         except libkvq.KvqStateError as error:
             raise RuntimeError(
-                f"a forward pass ended before layer {layer}, and what it left in the cache cannot be removed ({error}): "
-                "reset the cache"
+                f"a forward pass ended before layer {layer}, and what it left in the cache cannot be removed: reset it "
+                f"({error})"
             ) from error
         self._seen = [shortest] * len(self._seen)
         self._announced = self._begun = -1

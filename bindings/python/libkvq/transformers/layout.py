@@ -15,7 +15,7 @@ from .rotary import Rotary
 
 
 def read_policy(policy: str | os.PathLike[str] | Mapping[str, Any] | libkvq.Policy) -> libkvq.Policy:
-    """A policy from any of the forms that KvqCache takes, with errors where it is written and not at the first token."""
+    """A policy from any of the forms that KvqCache takes; its errors appear here and not at the first token."""
     if isinstance(policy, libkvq.Policy):
         return policy
     if isinstance(policy, Mapping):
@@ -62,10 +62,6 @@ class Layout:
     def created(self) -> bool:
         return self._cache is not None
 
-    @property
-    def recent_pages(self) -> int:
-        return self._cache.describe().recent if self._cache is not None else 0
-
     def cache(self) -> libkvq.Cache:
         if self._cache is None:
             raise RuntimeError("the cache is empty: its shape comes with the first tokens")
@@ -79,7 +75,7 @@ class Layout:
         if self._cache is None:
             layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
             if not isinstance(layers, int):
-                raise ValueError(f"{type(module).__name__}.config.num_hidden_layers does not say how many layers there are")
+                raise ValueError(f"the config of {type(module).__name__} has no num_hidden_layers")
             if self._codebook is not None or self._router is not None:
                 self.rotary = Rotary(module, key)
             scale = scaling if scaling is not None else key.shape[3] ** -0.5

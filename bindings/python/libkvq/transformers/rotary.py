@@ -27,7 +27,9 @@ class Rotary:
         kinds = [
             kind
             for kind in vars(source).values()
-            if isinstance(kind, type) and kind.__module__ == source.__name__ and kind.__name__.endswith("RotaryEmbedding")
+            if isinstance(kind, type)
+            and kind.__module__ == source.__name__
+            and kind.__name__.endswith("RotaryEmbedding")
         ]
         rotate = getattr(source, "apply_rotary_pos_emb", None)
         if rotate is None or len(kinds) != 1:
@@ -58,8 +60,8 @@ class Rotary:
         device = self._embedding.inv_freq.device
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(head_dim, generator=generator)
-        cos, sin = self._angles(torch.tensor([[position]], device=device))
-        rotated = self._rotate(x.to(device).view(1, 1, 1, -1), x.to(device).view(1, 1, 1, -1), cos, sin)[0].flatten().cpu()
+        one = x.to(device).view(1, 1, 1, -1)
+        rotated = self._rotate(one, one, *self._angles(torch.tensor([[position]], device=device)))[0].flatten().cpu()
         angle = position * torch.tensor(self._inv_freq)
         pairs = len(self._inv_freq)
         channels = torch.arange(pairs)
@@ -75,7 +77,13 @@ class Rotary:
         raise ValueError(f"codebooks and routers need a RoPE that kvq can apply, which that of {name} is not")
 
     def undo(
-        self, step: Step, rows: list[libkvq.Sequence], layer: int, query: torch.Tensor, key: torch.Tensor, positions: Any
+        self,
+        step: Step,
+        rows: list[libkvq.Sequence],
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        positions: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries and keys before RoPE, in FP32."""
         if step.rotation is None:

@@ -51,6 +51,8 @@ def load(
         tensors = load_tensors(data)
         header = _header(data)
         n, columns, shape = header["rows"], header["columns"], header["shape"]
+        if not (isinstance(n, int) and isinstance(columns, int)) or n < 0 or columns < 0 or (n == 0 < columns):
+            raise ValueError(f"it has {n!r} rows of {columns!r} columns")
         snapshots = [tensors[f"row.{i}"] for i in range(n)]
         present = tensors["present"].bool() if "present" in tensors else None
         if present is not None and list(present.shape) != [n, columns]:
