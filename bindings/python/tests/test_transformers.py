@@ -277,6 +277,22 @@ def test_a_policy_that_evicts_does_so_when_the_prompt_is_over(demo_model):
     assert generated(demo_model, torch.cat([tokens, tokens[:, :1]], dim=1), 20, cache).shape == (1, 20)
 
 
+@pytest.mark.parametrize("policy", ["int4+adasnap:64", "fp16+h2o:64"])
+def test_tokens_of_each_row_are_evicted_as_if_it_were_alone(demo_model, policy):
+    tokens = torch.cat([demo_tokens(160), demo_tokens(160, 300), demo_tokens(160, 600)])
+    mask = torch.ones_like(tokens)
+    mask[1, :60] = 0
+    mask[2, :159] = 0
+    cache = KvqCache(policy)
+    together = generated(demo_model, tokens, 16, cache, attention_mask=mask)
+    assert [row.length(0) for row in cache.sequences] == [175, 115, 16]
+    for row, begin in enumerate((0, 60, 159)):
+        held = sum(cache.sequences[row].slots(layer, head) for layer in range(6) for head in range(2))
+        assert held == 12 * (min(160 - begin, 64) + 15)
+        alone = generated(demo_model, tokens[row : row + 1, begin:], 16, KvqCache(policy))
+        assert torch.equal(together[row : row + 1], alone)
+
+
 def test_eviction_by_hand_waits_for_the_call(demo_model):
     tokens = demo_tokens(300)
     cache = KvqCache("fp16+streaming:64", compress="manual")
