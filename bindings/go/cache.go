@@ -43,16 +43,10 @@ func NewCacheOptions(layers, qHeads, kvHeads, headDim int) *CacheOptions {
 // fill sets what C takes, but for the codebook and the router, which have to be locked.
 func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	raw.CacheOptionsInit(to)
-	for _, it := range []struct {
-		name string
-		from int
-		to   *int32
-	}{{"Layers", o.Layers, &to.NLayers}, {"QHeads", o.QHeads, &to.QHeads}, {"KVHeads", o.KVHeads, &to.KVHeads},
-		{"HeadDim", o.HeadDim, &to.HeadDim}, {"RotaryDim", o.RotaryDim, &to.RotaryDim}} {
-		var err error
-		if *it.to, err = narrow(it.name, it.from); err != nil {
-			return err
-		}
+	if err := narrowAll([]number{{"Layers", o.Layers, &to.NLayers}, {"QHeads", o.QHeads, &to.QHeads},
+		{"KVHeads", o.KVHeads, &to.KVHeads}, {"HeadDim", o.HeadDim, &to.HeadDim},
+		{"RotaryDim", o.RotaryDim, &to.RotaryDim}}); err != nil {
+		return err
 	}
 	if o.InvFreq != nil {
 		pairs := o.RotaryDim / 2

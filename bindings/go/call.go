@@ -167,6 +167,22 @@ func narrow(name string, value int) (int32, error) {
 	return int32(value), nil
 }
 
+// number is an int on its way to a field of C.
+type number struct {
+	name string
+	from int
+	to   *int32
+}
+
+func narrowAll(numbers []number) (err error) {
+	for _, it := range numbers {
+		if *it.to, err = narrow(it.name, it.from); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // bytesOf is the first byte of a slice, nil of an empty one.
 func bytesOf(s []byte) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&s)) }
 

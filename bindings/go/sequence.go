@@ -182,10 +182,11 @@ func (s *Sequence) number(layer int, ask func(layer int32, to *int32, err *raw.E
 		return 0, err
 	}
 	defer s.done(shared)
-	var number int32
 	c := acquire()
-	err = c.end(ask(index, &number, &c.err), s.fail)
-	return int(number), err
+	c.count = 0
+	status := ask(index, &c.count, &c.err)
+	answer := int(c.count)
+	return answer, c.end(status, s.fail)
 }
 
 // Length is the number of tokens appended to a layer, evicted ones included.
