@@ -40,10 +40,11 @@ class Names:
             raise SystemExit("FAILED: more than one thing would be called %s in Go" % ", ".join(sorted(twice)))
 
     def has_pointers(self, kind):
-        """Whether cgo forbids C to be handed a Go pointer to one that holds Go pointers."""
+        """Whether one may hold pointers as far as cgo knows, which then looks into Go's memory behind a pointer to one at
+        every call, and for opaque handles even allocates: such pointers go to C as those of bytes."""
         if kind["kind"] == "struct":
             return any(self.has_pointers(field["type"]) for field in self.known[kind["name"]]["fields"])
-        return kind["kind"] in ("pointer", "hook", "void")
+        return kind["kind"] in ("pointer", "hook", "void", "handle")
 
     def type(self, kind, name=""):
         """A type in Go; a `user` or a stream is a number, so that it never is a Go pointer."""

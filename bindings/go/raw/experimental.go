@@ -228,7 +228,7 @@ func CodebookTrainerCreate(context *Context, options *CodebookTrainerOptions, re
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_codebook_trainer_create((*C.kvq_context)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyStages), C.int32_t(options.KeyCodes), C.int32_t(options.KeyGroup), C.kvq_scope(options.KeyNorms), C.int32_t(options.ValueBits), C.kvq_scope(options.ValueScope), C.int32_t(options.KeyRounds), C.int32_t(options.ValueRounds), C.kvq_value_method(options.ValueMethod), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyStages), C.int32_t(options.KeyCodes), C.int32_t(options.KeyGroup), C.kvq_scope(options.KeyNorms), C.int32_t(options.ValueBits), C.kvq_scope(options.ValueScope), C.int32_t(options.KeyRounds), C.int32_t(options.ValueRounds), C.kvq_value_method(options.ValueMethod), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookTrainerResume: take over finished layers of an earlier, unfinished result. Tokens already added to
@@ -242,7 +242,7 @@ func CodebookTrainerCreate(context *Context, options *CodebookTrainerOptions, re
 //
 // Experimental: may change in a minor version.
 func CodebookTrainerResume(trainer *CodebookTrainer, codebook *Codebook, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_trainer_resume((*C.kvq_codebook_trainer)(unsafe.Pointer(trainer)), (*C.kvq_codebook)(unsafe.Pointer(codebook)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_trainer_resume((*C.uint8_t)(unsafe.Pointer(trainer)), (*C.uint8_t)(unsafe.Pointer(codebook)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
@@ -259,7 +259,7 @@ func CodebookTrainerResume(trainer *CodebookTrainer, codebook *Codebook, err *Er
 //
 // Experimental: may change in a minor version.
 func CodebookTrainerAdd(trainer *CodebookTrainer, layer int32, n int32, k unsafe.Pointer, v unsafe.Pointer, dtype Dtype, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_trainer_add((*C.kvq_codebook_trainer)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_trainer_add((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookTrainerRun: train one layer on the tokens added to it, and drop them. Takes minutes for a large
@@ -275,7 +275,7 @@ func CodebookTrainerAdd(trainer *CodebookTrainer, layer int32, n int32, k unsafe
 //
 // Experimental: may change in a minor version.
 func CodebookTrainerRun(trainer *CodebookTrainer, layer int32, progress ProgressHook, user uintptr, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_trainer_run((*C.kvq_codebook_trainer)(unsafe.Pointer(trainer)), C.int32_t(layer), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_trainer_run((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookTrainerResult: the codebooks of the layers finished so far. They share memory with the trainer and
@@ -289,7 +289,7 @@ func CodebookTrainerRun(trainer *CodebookTrainer, layer int32, progress Progress
 //
 // Experimental: may change in a minor version.
 func CodebookTrainerResult(trainer *CodebookTrainer, result **Codebook, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_trainer_result((*C.kvq_codebook_trainer)(unsafe.Pointer(trainer)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_trainer_result((*C.uint8_t)(unsafe.Pointer(trainer)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookTrainerDestroy: destroy a trainer.
@@ -298,7 +298,7 @@ func CodebookTrainerResult(trainer *CodebookTrainer, result **Codebook, err *Err
 //
 // Experimental: may change in a minor version.
 func CodebookTrainerDestroy(trainer *CodebookTrainer) {
-	C.kvq_go_kvq_codebook_trainer_destroy((*C.kvq_codebook_trainer)(unsafe.Pointer(trainer)))
+	C.kvq_go_kvq_codebook_trainer_destroy((*C.uint8_t)(unsafe.Pointer(trainer)))
 }
 
 // RouterTrainerOptionsInit: fill with defaults; MeanBits is left 0 and must be set for labels.
@@ -342,7 +342,7 @@ func RouterTrainerCreate(context *Context, cache *CacheOptions, policy *Policy, 
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_router_trainer_create((*C.kvq_context)(unsafe.Pointer(context)), cacheGiven, C.int32_t(cache.NLayers), C.int32_t(cache.QHeads), C.int32_t(cache.KVHeads), C.int32_t(cache.HeadDim), C.kvq_rope(cache.Rope), C.int32_t(cache.RotaryDim), C.float(cache.RopeBase), (*C.float)(unsafe.Pointer(cache.InvFreq)), C.float(cache.Scale), C.int32_t(cache.Reserved), C.uint64_t(cache.MaxBytes), C.uint64_t(cache.ModelID), (*C.kvq_codebook)(unsafe.Pointer(cache.Codebook)), (*C.kvq_router)(unsafe.Pointer(cache.Router)), (*C.kvq_policy)(unsafe.Pointer(policy)), optionsGiven, C.kvq_router_method(options.Method), C.int32_t(options.Sharing), C.int32_t(options.Epochs), C.double(options.MeanBits), C.double(options.LossWeight), C.double(options.LearningRate), C.uint64_t(options.Seed), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), cacheGiven, C.int32_t(cache.NLayers), C.int32_t(cache.QHeads), C.int32_t(cache.KVHeads), C.int32_t(cache.HeadDim), C.kvq_rope(cache.Rope), C.int32_t(cache.RotaryDim), C.float(cache.RopeBase), (*C.float)(unsafe.Pointer(cache.InvFreq)), C.float(cache.Scale), C.int32_t(cache.Reserved), C.uint64_t(cache.MaxBytes), C.uint64_t(cache.ModelID), (*C.uint8_t)(unsafe.Pointer(cache.Codebook)), (*C.uint8_t)(unsafe.Pointer(cache.Router)), (*C.uint8_t)(unsafe.Pointer(policy)), optionsGiven, C.kvq_router_method(options.Method), C.int32_t(options.Sharing), C.int32_t(options.Epochs), C.double(options.MeanBits), C.double(options.LossWeight), C.double(options.LearningRate), C.uint64_t(options.Seed), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterTrainerAdd: add one text to a layer. Every layer needs the same texts in the same order; layers may
@@ -365,7 +365,7 @@ func RouterTrainerCreate(context *Context, cache *CacheOptions, policy *Policy, 
 //
 // Experimental: may change in a minor version.
 func RouterTrainerAdd(trainer *RouterTrainer, layer int32, n int32, q unsafe.Pointer, k unsafe.Pointer, v unsafe.Pointer, dtype Dtype, err *Error) Status {
-	return Status(C.kvq_go_kvq_router_trainer_add((*C.kvq_router_trainer)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(q)), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_trainer_add((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(q)), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterTrainerRun: train the routers of all layers on the texts added, and drop them. Uses the threads of the
@@ -384,7 +384,7 @@ func RouterTrainerAdd(trainer *RouterTrainer, layer int32, n int32, q unsafe.Poi
 //
 // Experimental: may change in a minor version.
 func RouterTrainerRun(trainer *RouterTrainer, loss float64, progress ProgressHook, user uintptr, err *Error) Status {
-	return Status(C.kvq_go_kvq_router_trainer_run((*C.kvq_router_trainer)(unsafe.Pointer(trainer)), C.double(loss), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_trainer_run((*C.uint8_t)(unsafe.Pointer(trainer)), C.double(loss), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterTrainerResult: the routers, after [RouterTrainerRun]. They outlive the trainer.
@@ -397,7 +397,7 @@ func RouterTrainerRun(trainer *RouterTrainer, loss float64, progress ProgressHoo
 //
 // Experimental: may change in a minor version.
 func RouterTrainerResult(trainer *RouterTrainer, result **Router, err *Error) Status {
-	return Status(C.kvq_go_kvq_router_trainer_result((*C.kvq_router_trainer)(unsafe.Pointer(trainer)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_trainer_result((*C.uint8_t)(unsafe.Pointer(trainer)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterTrainerDestroy: destroy a trainer.
@@ -406,5 +406,5 @@ func RouterTrainerResult(trainer *RouterTrainer, result **Router, err *Error) St
 //
 // Experimental: may change in a minor version.
 func RouterTrainerDestroy(trainer *RouterTrainer) {
-	C.kvq_go_kvq_router_trainer_destroy((*C.kvq_router_trainer)(unsafe.Pointer(trainer)))
+	C.kvq_go_kvq_router_trainer_destroy((*C.uint8_t)(unsafe.Pointer(trainer)))
 }

@@ -1291,7 +1291,7 @@ func ContextCreate(options *ContextOptions, result **Context, err *Error) Status
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_context_destroy.
 func ContextDestroy(context *Context) {
-	C.kvq_go_kvq_context_destroy((*C.kvq_context)(unsafe.Pointer(context)))
+	C.kvq_go_kvq_context_destroy((*C.uint8_t)(unsafe.Pointer(context)))
 }
 
 // ContextDescribe: describe a context.
@@ -1302,7 +1302,7 @@ func ContextDestroy(context *Context) {
 //
 // Threads: any. Since 1.0. In C: kvq_context_describe.
 func ContextDescribe(context *Context, info *ContextInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_context_describe((*C.kvq_context)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_context_describe((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // ContextSetStream: issue later calls of a CUDA context to another stream, ordered after everything issued
@@ -1315,7 +1315,7 @@ func ContextDescribe(context *Context, info *ContextInfo, err *Error) Status {
 //
 // Threads: exclusive use of context. Since 1.0. In C: kvq_context_set_stream.
 func ContextSetStream(context *Context, stream uintptr, err *Error) Status {
-	return Status(C.kvq_go_kvq_context_set_stream((*C.kvq_context)(unsafe.Pointer(context)), C.uintptr_t(stream), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_context_set_stream((*C.uint8_t)(unsafe.Pointer(context)), C.uintptr_t(stream), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // DeviceDescribe: ask whether contexts can be created on a device, and on what.
@@ -1394,7 +1394,7 @@ func CPUISAName(index int32) *byte {
 //
 // Threads: any. Since 1.0. In C: kvq_policy_load.
 func PolicyLoad(context *Context, yaml *byte, length uintptr, result **Policy, err *Error) Status {
-	return Status(C.kvq_go_kvq_policy_load((*C.kvq_context)(unsafe.Pointer(context)), (*C.char)(unsafe.Pointer(yaml)), C.size_t(length), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_policy_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.char)(unsafe.Pointer(yaml)), C.size_t(length), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // PolicyWithEviction: A policy that evicts tokens and otherwise says what another one says.
@@ -1408,7 +1408,7 @@ func PolicyLoad(context *Context, yaml *byte, length uintptr, result **Policy, e
 //
 // Threads: any. Since 1.0. In C: kvq_policy_with_eviction.
 func PolicyWithEviction(context *Context, policy *Policy, method *byte, budget int32, result **Policy, err *Error) Status {
-	return Status(C.kvq_go_kvq_policy_with_eviction((*C.kvq_context)(unsafe.Pointer(context)), (*C.kvq_policy)(unsafe.Pointer(policy)), (*C.char)(unsafe.Pointer(method)), C.int32_t(budget), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_policy_with_eviction((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.char)(unsafe.Pointer(method)), C.int32_t(budget), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // PolicyDescribe: describe a policy.
@@ -1419,14 +1419,14 @@ func PolicyWithEviction(context *Context, policy *Policy, method *byte, budget i
 //
 // Threads: read-only. Since 1.0. In C: kvq_policy_describe.
 func PolicyDescribe(policy *Policy, info *PolicyInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_policy_describe((*C.kvq_policy)(unsafe.Pointer(policy)), (*C.kvq_policy_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_policy_describe((*C.uint8_t)(unsafe.Pointer(policy)), (*C.kvq_policy_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // PolicyDestroy: destroy a policy. Caches made with it keep what they need.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_policy_destroy.
 func PolicyDestroy(policy *Policy) {
-	C.kvq_go_kvq_policy_destroy((*C.kvq_policy)(unsafe.Pointer(policy)))
+	C.kvq_go_kvq_policy_destroy((*C.uint8_t)(unsafe.Pointer(policy)))
 }
 
 // CodebookLoad: read codebooks from a file in memory. Every byte is checked; saving the result again gives the
@@ -1441,7 +1441,7 @@ func PolicyDestroy(policy *Policy) {
 //
 // Threads: any. Since 1.0. In C: kvq_codebook_load.
 func CodebookLoad(context *Context, buffer unsafe.Pointer, size uintptr, result **Codebook, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_load((*C.kvq_context)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookSave: write codebooks as a file. The same codebooks give the same bytes.
@@ -1454,7 +1454,7 @@ func CodebookLoad(context *Context, buffer unsafe.Pointer, size uintptr, result 
 //
 // Threads: read-only. Since 1.0. In C: kvq_codebook_save.
 func CodebookSave(codebook *Codebook, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_save((*C.kvq_codebook)(unsafe.Pointer(codebook)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_save((*C.uint8_t)(unsafe.Pointer(codebook)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookDescribe: describe codebooks.
@@ -1465,7 +1465,7 @@ func CodebookSave(codebook *Codebook, buffer unsafe.Pointer, capacity uintptr, s
 //
 // Threads: read-only. Since 1.0. In C: kvq_codebook_describe.
 func CodebookDescribe(codebook *Codebook, info *CodebookInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_describe((*C.kvq_codebook)(unsafe.Pointer(codebook)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_describe((*C.uint8_t)(unsafe.Pointer(codebook)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookDescribeLayer: describe one layer of codebooks.
@@ -1476,14 +1476,14 @@ func CodebookDescribe(codebook *Codebook, info *CodebookInfo, err *Error) Status
 //
 // Threads: read-only. Since 1.0. In C: kvq_codebook_describe_layer.
 func CodebookDescribeLayer(codebook *Codebook, layer int32, info *CodebookLayerInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_codebook_describe_layer((*C.kvq_codebook)(unsafe.Pointer(codebook)), C.int32_t(layer), (*C.kvq_codebook_layer_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_describe_layer((*C.uint8_t)(unsafe.Pointer(codebook)), C.int32_t(layer), (*C.kvq_codebook_layer_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookDestroy: destroy a handle.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_codebook_destroy.
 func CodebookDestroy(codebook *Codebook) {
-	C.kvq_go_kvq_codebook_destroy((*C.kvq_codebook)(unsafe.Pointer(codebook)))
+	C.kvq_go_kvq_codebook_destroy((*C.uint8_t)(unsafe.Pointer(codebook)))
 }
 
 // RouterLoad: read routers from a file in memory. Every byte is checked; saving the result again gives the same
@@ -1498,7 +1498,7 @@ func CodebookDestroy(codebook *Codebook) {
 //
 // Threads: any. Since 1.0. In C: kvq_router_load.
 func RouterLoad(context *Context, buffer unsafe.Pointer, size uintptr, result **Router, err *Error) Status {
-	return Status(C.kvq_go_kvq_router_load((*C.kvq_context)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterSave: write routers as a file. The same routers give the same bytes.
@@ -1511,7 +1511,7 @@ func RouterLoad(context *Context, buffer unsafe.Pointer, size uintptr, result **
 //
 // Threads: read-only. Since 1.0. In C: kvq_router_save.
 func RouterSave(router *Router, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
-	return Status(C.kvq_go_kvq_router_save((*C.kvq_router)(unsafe.Pointer(router)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_save((*C.uint8_t)(unsafe.Pointer(router)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterDescribe: describe routers.
@@ -1522,7 +1522,7 @@ func RouterSave(router *Router, buffer unsafe.Pointer, capacity uintptr, size *u
 //
 // Threads: read-only. Since 1.0. In C: kvq_router_describe.
 func RouterDescribe(router *Router, info *RouterInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_router_describe((*C.kvq_router)(unsafe.Pointer(router)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_describe((*C.uint8_t)(unsafe.Pointer(router)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterDescribeGroup: describe one group of layers.
@@ -1534,14 +1534,14 @@ func RouterDescribe(router *Router, info *RouterInfo, err *Error) Status {
 //
 // Threads: read-only. Since 1.0. In C: kvq_router_describe_group.
 func RouterDescribeGroup(router *Router, group int32, info *RouterGroupInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_router_describe_group((*C.kvq_router)(unsafe.Pointer(router)), C.int32_t(group), (*C.kvq_router_group_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_describe_group((*C.uint8_t)(unsafe.Pointer(router)), C.int32_t(group), (*C.kvq_router_group_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterDestroy: destroy a handle.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_router_destroy.
 func RouterDestroy(router *Router) {
-	C.kvq_go_kvq_router_destroy((*C.kvq_router)(unsafe.Pointer(router)))
+	C.kvq_go_kvq_router_destroy((*C.uint8_t)(unsafe.Pointer(router)))
 }
 
 // CacheOptionsInit: fill with defaults; the four sizes are left 0 and must be set.
@@ -1572,14 +1572,14 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_cache_create((*C.kvq_context)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.kvq_codebook)(unsafe.Pointer(options.Codebook)), (*C.kvq_router)(unsafe.Pointer(options.Router)), (*C.kvq_policy)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDestroy: destroy a handle. Sequences of the cache keep it alive.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_cache_destroy.
 func CacheDestroy(cache *Cache) {
-	C.kvq_go_kvq_cache_destroy((*C.kvq_cache)(unsafe.Pointer(cache)))
+	C.kvq_go_kvq_cache_destroy((*C.uint8_t)(unsafe.Pointer(cache)))
 }
 
 // CacheDescribe: describe a cache.
@@ -1590,7 +1590,7 @@ func CacheDestroy(cache *Cache) {
 //
 // Threads: any. Since 1.0. In C: kvq_cache_describe.
 func CacheDescribe(cache *Cache, info *CacheInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_cache_describe((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_cache_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_describe((*C.uint8_t)(unsafe.Pointer(cache)), (*C.kvq_cache_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDescribeLayer: describe a layer of a cache.
@@ -1601,7 +1601,7 @@ func CacheDescribe(cache *Cache, info *CacheInfo, err *Error) Status {
 //
 // Threads: any. Since 1.0. In C: kvq_cache_describe_layer.
 func CacheDescribeLayer(cache *Cache, layer int32, info *LayerInfo, err *Error) Status {
-	return Status(C.kvq_go_kvq_cache_describe_layer((*C.kvq_cache)(unsafe.Pointer(cache)), C.int32_t(layer), (*C.kvq_layer_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_describe_layer((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), (*C.kvq_layer_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheContext: the context that a cache was created from, which lives as long as the cache does.
@@ -1610,7 +1610,7 @@ func CacheDescribeLayer(cache *Cache, layer int32, info *LayerInfo, err *Error) 
 //
 // Threads: any. Since 1.0. In C: kvq_cache_context.
 func CacheContext(cache *Cache) *Context {
-	return (*Context)(unsafe.Pointer(C.kvq_go_kvq_cache_context((*C.kvq_cache)(unsafe.Pointer(cache)))))
+	return (*Context)(unsafe.Pointer(C.kvq_go_kvq_cache_context((*C.uint8_t)(unsafe.Pointer(cache)))))
 }
 
 // SequenceCreate: create an empty sequence.
@@ -1622,7 +1622,7 @@ func CacheContext(cache *Cache) *Context {
 // Threads: any number of sequences of one cache may be created, used and destroyed concurrently. Since 1.0. In
 // C: kvq_sequence_create.
 func SequenceCreate(cache *Cache, result **Sequence, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_create((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_create((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceFork: create a sequence that starts with everything parent holds. Pages are shared until one side
@@ -1634,7 +1634,7 @@ func SequenceCreate(cache *Cache, result **Sequence, err *Error) Status {
 //
 // Threads: parent may be read concurrently. Since 1.0. In C: kvq_sequence_fork.
 func SequenceFork(cache *Cache, parent *Sequence, result **Sequence, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_fork((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(parent)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_fork((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(parent)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceTruncate: drop tokens from the end of every layer, so that each layer keeps the first length tokens.
@@ -1651,14 +1651,14 @@ func SequenceFork(cache *Cache, parent *Sequence, result **Sequence, err *Error)
 //
 // Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_truncate.
 func SequenceTruncate(cache *Cache, sequence *Sequence, length int32, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_truncate((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(sequence)), C.int32_t(length), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_truncate((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(length), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceDestroy: destroy a sequence; pages shared with a fork live on.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_sequence_destroy.
 func SequenceDestroy(sequence *Sequence) {
-	C.kvq_go_kvq_sequence_destroy((*C.kvq_sequence)(unsafe.Pointer(sequence)))
+	C.kvq_go_kvq_sequence_destroy((*C.uint8_t)(unsafe.Pointer(sequence)))
 }
 
 // SequenceCache: the cache that a sequence belongs to, which lives as long as the sequence does.
@@ -1667,7 +1667,7 @@ func SequenceDestroy(sequence *Sequence) {
 //
 // Threads: any. Since 1.0. In C: kvq_sequence_cache.
 func SequenceCache(sequence *Sequence) *Cache {
-	return (*Cache)(unsafe.Pointer(C.kvq_go_kvq_sequence_cache((*C.kvq_sequence)(unsafe.Pointer(sequence)))))
+	return (*Cache)(unsafe.Pointer(C.kvq_go_kvq_sequence_cache((*C.uint8_t)(unsafe.Pointer(sequence)))))
 }
 
 // SequenceReserve: make pages ahead, so that every layer has room for tokens more tokens.
@@ -1699,7 +1699,7 @@ func SequenceCache(sequence *Sequence) *Cache {
 //
 // Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_reserve.
 func SequenceReserve(cache *Cache, sequence *Sequence, tokens int32, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_reserve((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(sequence)), C.int32_t(tokens), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_reserve((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(tokens), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceRoom: number of tokens that layer has pages for, made by [SequenceReserve]. Truncating makes room
@@ -1711,7 +1711,7 @@ func SequenceReserve(cache *Cache, sequence *Sequence, tokens int32, err *Error)
 //
 // Threads: read-only. Since 1.0. In C: kvq_sequence_room.
 func SequenceRoom(sequence *Sequence, layer int32, room *int32, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_room((*C.kvq_sequence)(unsafe.Pointer(sequence)), C.int32_t(layer), (*C.int32_t)(unsafe.Pointer(room)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_room((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), (*C.int32_t)(unsafe.Pointer(room)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceLength: number of tokens appended to layer, evicted ones included.
@@ -1722,7 +1722,7 @@ func SequenceRoom(sequence *Sequence, layer int32, room *int32, err *Error) Stat
 //
 // Threads: read-only. Since 1.0. In C: kvq_sequence_length.
 func SequenceLength(sequence *Sequence, layer int32, length *int32, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_length((*C.kvq_sequence)(unsafe.Pointer(sequence)), C.int32_t(layer), (*C.int32_t)(unsafe.Pointer(length)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_length((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), (*C.int32_t)(unsafe.Pointer(length)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceSlots: number of tokens that a KV head of layer holds: what eviction has left. [SequenceDecode] tells
@@ -1735,7 +1735,7 @@ func SequenceLength(sequence *Sequence, layer int32, length *int32, err *Error) 
 //
 // Threads: read-only. Since 1.0. In C: kvq_sequence_slots.
 func SequenceSlots(sequence *Sequence, layer int32, kvHead int32, slots *int32, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_slots((*C.kvq_sequence)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(kvHead), (*C.int32_t)(unsafe.Pointer(slots)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_slots((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(kvHead), (*C.int32_t)(unsafe.Pointer(slots)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceSave: write a snapshot of a sequence.
@@ -1748,7 +1748,7 @@ func SequenceSlots(sequence *Sequence, layer int32, kvHead int32, slots *int32, 
 //
 // Threads: sequence may be read concurrently. Since 1.0. In C: kvq_sequence_save.
 func SequenceSave(cache *Cache, sequence *Sequence, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_save((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(sequence)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_save((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceLoad: make a sequence from a snapshot. Every byte is checked; saving the result again gives the same
@@ -1763,7 +1763,7 @@ func SequenceSave(cache *Cache, sequence *Sequence, buffer unsafe.Pointer, capac
 //
 // Threads: see [SequenceCreate]. Since 1.0. In C: kvq_sequence_load.
 func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Sequence, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_load((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_load((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // Append: append tokens to one layer of a sequence, from dense tensors.
@@ -1788,7 +1788,7 @@ func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Se
 // Threads: exclusive use of sequence; other sequences of the cache may be appended to, attended to, saved and
 // so on concurrently. Since 1.0. In C: kvq_append.
 func Append(cache *Cache, sequence *Sequence, layer int32, n int32, k unsafe.Pointer, v unsafe.Pointer, dtype Dtype, positions *int32, err *Error) Status {
-	return Status(C.kvq_go_kvq_append((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.int32_t)(unsafe.Pointer(positions)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_append((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.int32_t)(unsafe.Pointer(positions)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // AppendBatchInit: fill with defaults (one dense F32 token a sequence).
@@ -1820,7 +1820,7 @@ func AppendSequences(cache *Cache, layer int32, batch *AppendBatch, err *Error) 
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_append_sequences((*C.kvq_cache)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), C.kvq_dtype(batch.Dtype), C.int32_t(batch.Reserved), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_append_sequences((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), C.kvq_dtype(batch.Dtype), C.int32_t(batch.Reserved), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceDecode: decode stored keys and values, for inspection and tests. Not fast.
@@ -1836,7 +1836,7 @@ func AppendSequences(cache *Cache, layer int32, batch *AppendBatch, err *Error) 
 //
 // Threads: sequence may be read concurrently. Since 1.0. In C: kvq_sequence_decode.
 func SequenceDecode(cache *Cache, sequence *Sequence, layer int32, kvHead int32, begin int32, n int32, k *float32, v *float32, positions *int32, err *Error) Status {
-	return Status(C.kvq_go_kvq_sequence_decode((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(kvHead), C.int32_t(begin), C.int32_t(n), (*C.float)(unsafe.Pointer(k)), (*C.float)(unsafe.Pointer(v)), (*C.int32_t)(unsafe.Pointer(positions)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_sequence_decode((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(kvHead), C.int32_t(begin), C.int32_t(n), (*C.float)(unsafe.Pointer(k)), (*C.float)(unsafe.Pointer(v)), (*C.int32_t)(unsafe.Pointer(positions)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CompressOptionsInit: fill with defaults.
@@ -1891,7 +1891,7 @@ func Compress(cache *Cache, sequence *Sequence, options *CompressOptions, err *E
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_compress((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(sequence)), optionsGiven, C.int32_t(options.Budget), (*C.int32_t)(unsafe.Pointer(options.Kept)), (*C.uint64_t)(unsafe.Pointer(options.BytesFreed)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_compress((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), optionsGiven, C.int32_t(options.Budget), (*C.int32_t)(unsafe.Pointer(options.Kept)), (*C.uint64_t)(unsafe.Pointer(options.BytesFreed)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // AttendBatchInit: fill with defaults (one dense F32 query a sequence).
@@ -1932,7 +1932,7 @@ func Attend(cache *Cache, layer int32, batch *AttendBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_attend((*C.kvq_cache)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.QueryCounts)), (*C.int32_t)(unsafe.Pointer(batch.QueryPositions)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_attend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.QueryCounts)), (*C.int32_t)(unsafe.Pointer(batch.QueryPositions)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheUsage: bytes used by one sequence, or by the whole cache with shared pages counted once.
@@ -1945,7 +1945,7 @@ func Attend(cache *Cache, layer int32, batch *AttendBatch, err *Error) Status {
 // Threads: read-only for one sequence; exclusive use of all sequences when sequence is nil. Since 1.0. In C:
 // kvq_cache_usage.
 func CacheUsage(cache *Cache, sequence *Sequence, usage *Usage, err *Error) Status {
-	return Status(C.kvq_go_kvq_cache_usage((*C.kvq_cache)(unsafe.Pointer(cache)), (*C.kvq_sequence)(unsafe.Pointer(sequence)), (*C.kvq_usage)(unsafe.Pointer(usage)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_usage((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), (*C.kvq_usage)(unsafe.Pointer(usage)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SchemeCount: number of schemes that [QuantizeOptions.Scheme] may name.
@@ -2010,7 +2010,7 @@ func Quantize(context *Context, options *QuantizeOptions, w unsafe.Pointer, rows
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_qp_quantize((*C.kvq_context)(unsafe.Pointer(context)), optionsGiven, C.kvq_dtype(options.Dtype), (*C.char)(unsafe.Pointer(options.Scheme)), C.uint64_t(options.Seed), (*C.float)(unsafe.Pointer(options.Hessian)), C.qp_rounding(options.Rounding), C.int32_t(options.Reserved), C.double(options.Damping), (*C.float)(unsafe.Pointer(options.Bias)), C.kvq_progress_hook(unsafe.Pointer(options.Progress)), C.uintptr_t(options.ProgressUser), (*C.uint8_t)(unsafe.Pointer(w)), C.int64_t(rows), C.int64_t(columns), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_qp_quantize((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.kvq_dtype(options.Dtype), (*C.char)(unsafe.Pointer(options.Scheme)), C.uint64_t(options.Seed), (*C.float)(unsafe.Pointer(options.Hessian)), C.qp_rounding(options.Rounding), C.int32_t(options.Reserved), C.double(options.Damping), (*C.float)(unsafe.Pointer(options.Bias)), C.kvq_progress_hook(unsafe.Pointer(options.Progress)), C.uintptr_t(options.ProgressUser), (*C.uint8_t)(unsafe.Pointer(w)), C.int64_t(rows), C.int64_t(columns), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // MatrixDequantize: rows of the matrix that [Linear] multiplies by, in the order of the original.
@@ -2021,7 +2021,7 @@ func Quantize(context *Context, options *QuantizeOptions, w unsafe.Pointer, rows
 //
 // Threads: read-only. Since 1.0. In C: qp_matrix_dequantize.
 func MatrixDequantize(matrix *Matrix, firstRow int64, rows int64, w *float32, err *Error) Status {
-	return Status(C.kvq_go_qp_matrix_dequantize((*C.qp_matrix)(unsafe.Pointer(matrix)), C.int64_t(firstRow), C.int64_t(rows), (*C.float)(unsafe.Pointer(w)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_qp_matrix_dequantize((*C.uint8_t)(unsafe.Pointer(matrix)), C.int64_t(firstRow), C.int64_t(rows), (*C.float)(unsafe.Pointer(w)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // Linear: y = x·Wᵀ + b.
@@ -2039,7 +2039,7 @@ func MatrixDequantize(matrix *Matrix, firstRow int64, rows int64, w *float32, er
 //
 // Threads: any, on the same matrix too. Since 1.0. In C: qp_linear.
 func Linear(matrix *Matrix, x unsafe.Pointer, batch int32, y unsafe.Pointer, dtype Dtype, err *Error) Status {
-	return Status(C.kvq_go_qp_linear((*C.qp_matrix)(unsafe.Pointer(matrix)), (*C.uint8_t)(unsafe.Pointer(x)), C.int32_t(batch), (*C.uint8_t)(unsafe.Pointer(y)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_qp_linear((*C.uint8_t)(unsafe.Pointer(matrix)), (*C.uint8_t)(unsafe.Pointer(x)), C.int32_t(batch), (*C.uint8_t)(unsafe.Pointer(y)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // LinearShared: several matrices on the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ, the same numbers as one by
@@ -2066,7 +2066,7 @@ func LinearShared(matrices **Matrix, n int32, x unsafe.Pointer, batch int32, y u
 //
 // Threads: read-only. Since 1.0. In C: qp_matrix_describe.
 func MatrixDescribe(matrix *Matrix, info *MatrixInfo, err *Error) Status {
-	return Status(C.kvq_go_qp_matrix_describe((*C.qp_matrix)(unsafe.Pointer(matrix)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_qp_matrix_describe((*C.uint8_t)(unsafe.Pointer(matrix)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // MatrixSave: write matrices as a safetensors file; docs/weights.md has its layout. The same matrices give the
@@ -2099,12 +2099,12 @@ func MatrixSave(matrices **Matrix, names unsafe.Pointer, namesOffsets *int64, n 
 //
 // Threads: any. Since 1.0. In C: qp_matrix_load.
 func MatrixLoad(context *Context, buffer unsafe.Pointer, size uintptr, name *byte, result **Matrix, err *Error) Status {
-	return Status(C.kvq_go_qp_matrix_load((*C.kvq_context)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.char)(unsafe.Pointer(name)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_qp_matrix_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.char)(unsafe.Pointer(name)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // MatrixDestroy: destroy a matrix.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: qp_matrix_destroy.
 func MatrixDestroy(matrix *Matrix) {
-	C.kvq_go_qp_matrix_destroy((*C.qp_matrix)(unsafe.Pointer(matrix)))
+	C.kvq_go_qp_matrix_destroy((*C.uint8_t)(unsafe.Pointer(matrix)))
 }

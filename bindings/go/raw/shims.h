@@ -303,16 +303,16 @@ static inline kvq_status kvq_go_kvq_context_create(int32_t options_given, kvq_de
   return kvq_context_create(options_given ? &options : NULL, (kvq_context**)result, error);
 }
 
-static inline void kvq_go_kvq_context_destroy(kvq_context* context) {
-  kvq_context_destroy(context);
+static inline void kvq_go_kvq_context_destroy(uint8_t* context) {
+  kvq_context_destroy((kvq_context*)context);
 }
 
-static inline kvq_status kvq_go_kvq_context_describe(const kvq_context* context, uint8_t* info, kvq_error* error) {
-  return kvq_context_describe(context, (kvq_context_info*)info, error);
+static inline kvq_status kvq_go_kvq_context_describe(uint8_t* context, uint8_t* info, kvq_error* error) {
+  return kvq_context_describe((const kvq_context*)context, (kvq_context_info*)info, error);
 }
 
-static inline kvq_status kvq_go_kvq_context_set_stream(kvq_context* context, uintptr_t stream, kvq_error* error) {
-  return kvq_context_set_stream(context, (void*)stream, error);
+static inline kvq_status kvq_go_kvq_context_set_stream(uint8_t* context, uintptr_t stream, kvq_error* error) {
+  return kvq_context_set_stream((kvq_context*)context, (void*)stream, error);
 }
 
 static inline kvq_status kvq_go_kvq_device_describe(kvq_device device, int32_t index, const char* plugin, kvq_device_info* info, kvq_error* error) {
@@ -327,67 +327,67 @@ static inline const char* kvq_go_kvq_cpu_isa_name(int32_t index) {
   return kvq_cpu_isa_name(index);
 }
 
-static inline kvq_status kvq_go_kvq_policy_load(kvq_context* context, const char* yaml, size_t length, uint8_t* result, kvq_error* error) {
-  return kvq_policy_load(context, yaml, length, (kvq_policy**)result, error);
+static inline kvq_status kvq_go_kvq_policy_load(uint8_t* context, const char* yaml, size_t length, uint8_t* result, kvq_error* error) {
+  return kvq_policy_load((kvq_context*)context, yaml, length, (kvq_policy**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_policy_with_eviction(kvq_context* context, const kvq_policy* policy, const char* method, int32_t budget, uint8_t* result, kvq_error* error) {
-  return kvq_policy_with_eviction(context, policy, method, budget, (kvq_policy**)result, error);
+static inline kvq_status kvq_go_kvq_policy_with_eviction(uint8_t* context, uint8_t* policy, const char* method, int32_t budget, uint8_t* result, kvq_error* error) {
+  return kvq_policy_with_eviction((kvq_context*)context, (const kvq_policy*)policy, method, budget, (kvq_policy**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, kvq_error* error) {
-  return kvq_policy_describe(policy, info, error);
+static inline kvq_status kvq_go_kvq_policy_describe(uint8_t* policy, kvq_policy_info* info, kvq_error* error) {
+  return kvq_policy_describe((const kvq_policy*)policy, info, error);
 }
 
-static inline void kvq_go_kvq_policy_destroy(kvq_policy* policy) {
-  kvq_policy_destroy(policy);
+static inline void kvq_go_kvq_policy_destroy(uint8_t* policy) {
+  kvq_policy_destroy((kvq_policy*)policy);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_load(kvq_context* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
-  return kvq_codebook_load(context, (const void*)buffer, size, (kvq_codebook**)result, error);
+static inline kvq_status kvq_go_kvq_codebook_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
+  return kvq_codebook_load((kvq_context*)context, (const void*)buffer, size, (kvq_codebook**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_save(const kvq_codebook* codebook, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
-  return kvq_codebook_save(codebook, (void*)buffer, capacity, size, error);
+static inline kvq_status kvq_go_kvq_codebook_save(uint8_t* codebook, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_codebook_save((const kvq_codebook*)codebook, (void*)buffer, capacity, size, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_describe(const kvq_codebook* codebook, uint8_t* info, kvq_error* error) {
-  return kvq_codebook_describe(codebook, (kvq_codebook_info*)info, error);
+static inline kvq_status kvq_go_kvq_codebook_describe(uint8_t* codebook, uint8_t* info, kvq_error* error) {
+  return kvq_codebook_describe((const kvq_codebook*)codebook, (kvq_codebook_info*)info, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_describe_layer(const kvq_codebook* codebook, int32_t layer, kvq_codebook_layer_info* info, kvq_error* error) {
-  return kvq_codebook_describe_layer(codebook, layer, info, error);
+static inline kvq_status kvq_go_kvq_codebook_describe_layer(uint8_t* codebook, int32_t layer, kvq_codebook_layer_info* info, kvq_error* error) {
+  return kvq_codebook_describe_layer((const kvq_codebook*)codebook, layer, info, error);
 }
 
-static inline void kvq_go_kvq_codebook_destroy(kvq_codebook* codebook) {
-  kvq_codebook_destroy(codebook);
+static inline void kvq_go_kvq_codebook_destroy(uint8_t* codebook) {
+  kvq_codebook_destroy((kvq_codebook*)codebook);
 }
 
-static inline kvq_status kvq_go_kvq_router_load(kvq_context* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
-  return kvq_router_load(context, (const void*)buffer, size, (kvq_router**)result, error);
+static inline kvq_status kvq_go_kvq_router_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
+  return kvq_router_load((kvq_context*)context, (const void*)buffer, size, (kvq_router**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_save(const kvq_router* router, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
-  return kvq_router_save(router, (void*)buffer, capacity, size, error);
+static inline kvq_status kvq_go_kvq_router_save(uint8_t* router, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_router_save((const kvq_router*)router, (void*)buffer, capacity, size, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_describe(const kvq_router* router, uint8_t* info, kvq_error* error) {
-  return kvq_router_describe(router, (kvq_router_info*)info, error);
+static inline kvq_status kvq_go_kvq_router_describe(uint8_t* router, uint8_t* info, kvq_error* error) {
+  return kvq_router_describe((const kvq_router*)router, (kvq_router_info*)info, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_describe_group(const kvq_router* router, int32_t group, kvq_router_group_info* info, kvq_error* error) {
-  return kvq_router_describe_group(router, group, info, error);
+static inline kvq_status kvq_go_kvq_router_describe_group(uint8_t* router, int32_t group, kvq_router_group_info* info, kvq_error* error) {
+  return kvq_router_describe_group((const kvq_router*)router, group, info, error);
 }
 
-static inline void kvq_go_kvq_router_destroy(kvq_router* router) {
-  kvq_router_destroy(router);
+static inline void kvq_go_kvq_router_destroy(uint8_t* router) {
+  kvq_router_destroy((kvq_router*)router);
 }
 
 static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(kvq_context* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, const kvq_codebook* options_codebook, const kvq_router* options_router, const kvq_policy* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -402,80 +402,80 @@ static inline kvq_status kvq_go_kvq_cache_create(kvq_context* context, int32_t o
   options.reserved = options_reserved;
   options.max_bytes = options_max_bytes;
   options.model_id = options_model_id;
-  options.codebook = options_codebook;
-  options.router = options_router;
-  return kvq_cache_create(context, options_given ? &options : NULL, policy, (kvq_cache**)result, error);
+  options.codebook = (const kvq_codebook*)options_codebook;
+  options.router = (const kvq_router*)options_router;
+  return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 
-static inline void kvq_go_kvq_cache_destroy(kvq_cache* cache) {
-  kvq_cache_destroy(cache);
+static inline void kvq_go_kvq_cache_destroy(uint8_t* cache) {
+  kvq_cache_destroy((kvq_cache*)cache);
 }
 
-static inline kvq_status kvq_go_kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_error* error) {
-  return kvq_cache_describe(cache, info, error);
+static inline kvq_status kvq_go_kvq_cache_describe(uint8_t* cache, kvq_cache_info* info, kvq_error* error) {
+  return kvq_cache_describe((const kvq_cache*)cache, info, error);
 }
 
-static inline kvq_status kvq_go_kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_layer_info* info, kvq_error* error) {
-  return kvq_cache_describe_layer(cache, layer, info, error);
+static inline kvq_status kvq_go_kvq_cache_describe_layer(uint8_t* cache, int32_t layer, kvq_layer_info* info, kvq_error* error) {
+  return kvq_cache_describe_layer((const kvq_cache*)cache, layer, info, error);
 }
 
-static inline kvq_context* kvq_go_kvq_cache_context(const kvq_cache* cache) {
-  return kvq_cache_context(cache);
+static inline kvq_context* kvq_go_kvq_cache_context(uint8_t* cache) {
+  return kvq_cache_context((const kvq_cache*)cache);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_create(kvq_cache* cache, uint8_t* result, kvq_error* error) {
-  return kvq_sequence_create(cache, (kvq_sequence**)result, error);
+static inline kvq_status kvq_go_kvq_sequence_create(uint8_t* cache, uint8_t* result, kvq_error* error) {
+  return kvq_sequence_create((kvq_cache*)cache, (kvq_sequence**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, uint8_t* result, kvq_error* error) {
-  return kvq_sequence_fork(cache, parent, (kvq_sequence**)result, error);
+static inline kvq_status kvq_go_kvq_sequence_fork(uint8_t* cache, uint8_t* parent, uint8_t* result, kvq_error* error) {
+  return kvq_sequence_fork((kvq_cache*)cache, (const kvq_sequence*)parent, (kvq_sequence**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32_t length, kvq_error* error) {
-  return kvq_sequence_truncate(cache, sequence, length, error);
+static inline kvq_status kvq_go_kvq_sequence_truncate(uint8_t* cache, uint8_t* sequence, int32_t length, kvq_error* error) {
+  return kvq_sequence_truncate((kvq_cache*)cache, (kvq_sequence*)sequence, length, error);
 }
 
-static inline void kvq_go_kvq_sequence_destroy(kvq_sequence* sequence) {
-  kvq_sequence_destroy(sequence);
+static inline void kvq_go_kvq_sequence_destroy(uint8_t* sequence) {
+  kvq_sequence_destroy((kvq_sequence*)sequence);
 }
 
-static inline kvq_cache* kvq_go_kvq_sequence_cache(const kvq_sequence* sequence) {
-  return kvq_sequence_cache(sequence);
+static inline kvq_cache* kvq_go_kvq_sequence_cache(uint8_t* sequence) {
+  return kvq_sequence_cache((const kvq_sequence*)sequence);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens, kvq_error* error) {
-  return kvq_sequence_reserve(cache, sequence, tokens, error);
+static inline kvq_status kvq_go_kvq_sequence_reserve(uint8_t* cache, uint8_t* sequence, int32_t tokens, kvq_error* error) {
+  return kvq_sequence_reserve((kvq_cache*)cache, (kvq_sequence*)sequence, tokens, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_room(const kvq_sequence* sequence, int32_t layer, int32_t* room, kvq_error* error) {
-  return kvq_sequence_room(sequence, layer, room, error);
+static inline kvq_status kvq_go_kvq_sequence_room(uint8_t* sequence, int32_t layer, int32_t* room, kvq_error* error) {
+  return kvq_sequence_room((const kvq_sequence*)sequence, layer, room, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int32_t* length, kvq_error* error) {
-  return kvq_sequence_length(sequence, layer, length, error);
+static inline kvq_status kvq_go_kvq_sequence_length(uint8_t* sequence, int32_t layer, int32_t* length, kvq_error* error) {
+  return kvq_sequence_length((const kvq_sequence*)sequence, layer, length, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_slots(const kvq_sequence* sequence, int32_t layer, int32_t kv_head, int32_t* slots, kvq_error* error) {
-  return kvq_sequence_slots(sequence, layer, kv_head, slots, error);
+static inline kvq_status kvq_go_kvq_sequence_slots(uint8_t* sequence, int32_t layer, int32_t kv_head, int32_t* slots, kvq_error* error) {
+  return kvq_sequence_slots((const kvq_sequence*)sequence, layer, kv_head, slots, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
-  return kvq_sequence_save(cache, sequence, (void*)buffer, capacity, size, error);
+static inline kvq_status kvq_go_kvq_sequence_save(uint8_t* cache, uint8_t* sequence, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_sequence_save((kvq_cache*)cache, (const kvq_sequence*)sequence, (void*)buffer, capacity, size, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_load(kvq_cache* cache, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
-  return kvq_sequence_load(cache, (const void*)buffer, size, (kvq_sequence**)result, error);
+static inline kvq_status kvq_go_kvq_sequence_load(uint8_t* cache, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
+  return kvq_sequence_load((kvq_cache*)cache, (const void*)buffer, size, (kvq_sequence**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
-  return kvq_append(cache, sequence, layer, n, (const void*)k, (const void*)v, dtype, positions, error);
+static inline kvq_status kvq_go_kvq_append(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
+  return kvq_append((kvq_cache*)cache, (kvq_sequence*)sequence, layer, n, (const void*)k, (const void*)v, dtype, positions, error);
 }
 
 static inline void kvq_go_kvq_append_batch_init(uint8_t* it) {
   kvq_append_batch_init((kvq_append_batch*)it, sizeof(kvq_append_batch));
 }
 
-static inline kvq_status kvq_go_kvq_append_sequences(kvq_cache* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, kvq_dtype batch_dtype, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_append_sequences(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, kvq_dtype batch_dtype, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, kvq_error* error) {
   kvq_append_batch batch = {0};
   batch.struct_size = sizeof(kvq_append_batch);
   batch.n_sequences = batch_n_sequences;
@@ -490,31 +490,31 @@ static inline kvq_status kvq_go_kvq_append_sequences(kvq_cache* cache, int32_t l
   batch.k_head_stride = batch_k_head_stride;
   batch.v_token_stride = batch_v_token_stride;
   batch.v_head_stride = batch_v_head_stride;
-  return kvq_append_sequences(cache, layer, batch_given ? &batch : NULL, error);
+  return kvq_append_sequences((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* sequence, int32_t layer, int32_t kv_head, int32_t begin, int32_t n, float* k, float* v, int32_t* positions, kvq_error* error) {
-  return kvq_sequence_decode(cache, sequence, layer, kv_head, begin, n, k, v, positions, error);
+static inline kvq_status kvq_go_kvq_sequence_decode(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t kv_head, int32_t begin, int32_t n, float* k, float* v, int32_t* positions, kvq_error* error) {
+  return kvq_sequence_decode((const kvq_cache*)cache, (const kvq_sequence*)sequence, layer, kv_head, begin, n, k, v, positions, error);
 }
 
 static inline void kvq_go_kvq_compress_options_init(uint8_t* it) {
   kvq_compress_options_init((kvq_compress_options*)it, sizeof(kvq_compress_options));
 }
 
-static inline kvq_status kvq_go_kvq_compress(kvq_cache* cache, kvq_sequence* sequence, int32_t options_given, int32_t options_budget, int32_t* options_kept, uint64_t* options_bytes_freed, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_compress(uint8_t* cache, uint8_t* sequence, int32_t options_given, int32_t options_budget, int32_t* options_kept, uint64_t* options_bytes_freed, kvq_error* error) {
   kvq_compress_options options = {0};
   options.struct_size = sizeof(kvq_compress_options);
   options.budget = options_budget;
   options.kept = options_kept;
   options.bytes_freed = options_bytes_freed;
-  return kvq_compress(cache, sequence, options_given ? &options : NULL, error);
+  return kvq_compress((kvq_cache*)cache, (kvq_sequence*)sequence, options_given ? &options : NULL, error);
 }
 
 static inline void kvq_go_kvq_attend_batch_init(uint8_t* it) {
   kvq_attend_batch_init((kvq_attend_batch*)it, sizeof(kvq_attend_batch));
 }
 
-static inline kvq_status kvq_go_kvq_attend(kvq_cache* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
   kvq_attend_batch batch = {0};
   batch.struct_size = sizeof(kvq_attend_batch);
   batch.n_sequences = batch_n_sequences;
@@ -533,11 +533,11 @@ static inline kvq_status kvq_go_kvq_attend(kvq_cache* cache, int32_t layer, int3
   batch.output_head_stride = batch_output_head_stride;
   batch.lse = batch_lse;
   batch.sinks = batch_sinks;
-  return kvq_attend(cache, layer, batch_given ? &batch : NULL, error);
+  return kvq_attend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* sequence, kvq_usage* usage, kvq_error* error) {
-  return kvq_cache_usage(cache, sequence, usage, error);
+static inline kvq_status kvq_go_kvq_cache_usage(uint8_t* cache, uint8_t* sequence, kvq_usage* usage, kvq_error* error) {
+  return kvq_cache_usage((const kvq_cache*)cache, (const kvq_sequence*)sequence, usage, error);
 }
 
 static inline int32_t kvq_go_qp_scheme_count(void) {
@@ -556,7 +556,7 @@ static inline void kvq_go_qp_quantize_options_init(uint8_t* it) {
   qp_quantize_options_init((qp_quantize_options*)it, sizeof(qp_quantize_options));
 }
 
-static inline kvq_status kvq_go_qp_quantize(kvq_context* context, int32_t options_given, kvq_dtype options_dtype, const char* options_scheme, uint64_t options_seed, const float* options_hessian, qp_rounding options_rounding, int32_t options_reserved, double options_damping, const float* options_bias, kvq_progress_hook options_progress, uintptr_t options_progress_user, uint8_t* w, int64_t rows, int64_t columns, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_qp_quantize(uint8_t* context, int32_t options_given, kvq_dtype options_dtype, const char* options_scheme, uint64_t options_seed, const float* options_hessian, qp_rounding options_rounding, int32_t options_reserved, double options_damping, const float* options_bias, kvq_progress_hook options_progress, uintptr_t options_progress_user, uint8_t* w, int64_t rows, int64_t columns, uint8_t* result, kvq_error* error) {
   qp_quantize_options options = {0};
   options.struct_size = sizeof(qp_quantize_options);
   options.dtype = options_dtype;
@@ -569,15 +569,15 @@ static inline kvq_status kvq_go_qp_quantize(kvq_context* context, int32_t option
   options.bias = options_bias;
   options.progress = options_progress;
   options.progress_user = (void*)options_progress_user;
-  return qp_quantize(context, options_given ? &options : NULL, (const void*)w, rows, columns, (qp_matrix**)result, error);
+  return qp_quantize((kvq_context*)context, options_given ? &options : NULL, (const void*)w, rows, columns, (qp_matrix**)result, error);
 }
 
-static inline kvq_status kvq_go_qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_row, int64_t rows, float* w, kvq_error* error) {
-  return qp_matrix_dequantize(matrix, first_row, rows, w, error);
+static inline kvq_status kvq_go_qp_matrix_dequantize(uint8_t* matrix, int64_t first_row, int64_t rows, float* w, kvq_error* error) {
+  return qp_matrix_dequantize((const qp_matrix*)matrix, first_row, rows, w, error);
 }
 
-static inline kvq_status kvq_go_qp_linear(const qp_matrix* matrix, uint8_t* x, int32_t batch, uint8_t* y, kvq_dtype dtype, kvq_error* error) {
-  return qp_linear(matrix, (const void*)x, batch, (void*)y, dtype, error);
+static inline kvq_status kvq_go_qp_linear(uint8_t* matrix, uint8_t* x, int32_t batch, uint8_t* y, kvq_dtype dtype, kvq_error* error) {
+  return qp_linear((const qp_matrix*)matrix, (const void*)x, batch, (void*)y, dtype, error);
 }
 
 static inline kvq_status kvq_go_qp_linear_shared(uint8_t* matrices, int32_t n, uint8_t* x, int32_t batch, uint8_t* y, const int64_t* y_offsets, kvq_dtype dtype, kvq_error* error) {
@@ -592,8 +592,8 @@ static inline kvq_status kvq_go_qp_linear_shared(uint8_t* matrices, int32_t n, u
   return answer;
 }
 
-static inline kvq_status kvq_go_qp_matrix_describe(const qp_matrix* matrix, uint8_t* info, kvq_error* error) {
-  return qp_matrix_describe(matrix, (qp_matrix_info*)info, error);
+static inline kvq_status kvq_go_qp_matrix_describe(uint8_t* matrix, uint8_t* info, kvq_error* error) {
+  return qp_matrix_describe((const qp_matrix*)matrix, (qp_matrix_info*)info, error);
 }
 
 static inline kvq_status kvq_go_qp_matrix_save(uint8_t* matrices, uint8_t* names, const int64_t* names_offsets, int32_t n, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
@@ -608,12 +608,12 @@ static inline kvq_status kvq_go_qp_matrix_save(uint8_t* matrices, uint8_t* names
   return answer;
 }
 
-static inline kvq_status kvq_go_qp_matrix_load(kvq_context* context, uint8_t* buffer, size_t size, const char* name, uint8_t* result, kvq_error* error) {
-  return qp_matrix_load(context, (const void*)buffer, size, name, (qp_matrix**)result, error);
+static inline kvq_status kvq_go_qp_matrix_load(uint8_t* context, uint8_t* buffer, size_t size, const char* name, uint8_t* result, kvq_error* error) {
+  return qp_matrix_load((kvq_context*)context, (const void*)buffer, size, name, (qp_matrix**)result, error);
 }
 
-static inline void kvq_go_qp_matrix_destroy(qp_matrix* matrix) {
-  qp_matrix_destroy(matrix);
+static inline void kvq_go_qp_matrix_destroy(uint8_t* matrix) {
+  qp_matrix_destroy((qp_matrix*)matrix);
 }
 
 static inline void* kvq_go_call_kvq_allocate_hook(kvq_allocate_hook hook, uintptr_t user, size_t bytes, size_t alignment) {

@@ -44,7 +44,7 @@ static inline void kvq_go_kvq_codebook_trainer_options_init(uint8_t* it) {
   kvq_codebook_trainer_options_init((kvq_codebook_trainer_options*)it, sizeof(kvq_codebook_trainer_options));
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_create(kvq_context* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_stages, int32_t options_key_codes, int32_t options_key_group, kvq_scope options_key_norms, int32_t options_value_bits, kvq_scope options_value_scope, int32_t options_key_rounds, int32_t options_value_rounds, kvq_value_method options_value_method, uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_codebook_trainer_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_stages, int32_t options_key_codes, int32_t options_key_group, kvq_scope options_key_norms, int32_t options_value_bits, kvq_scope options_value_scope, int32_t options_key_rounds, int32_t options_value_rounds, kvq_value_method options_value_method, uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
   kvq_codebook_trainer_options options = {0};
   options.struct_size = sizeof(kvq_codebook_trainer_options);
   options.n_layers = options_n_layers;
@@ -64,34 +64,34 @@ static inline kvq_status kvq_go_kvq_codebook_trainer_create(kvq_context* context
   options.model_id = options_model_id;
   options.max_bytes = options_max_bytes;
   options.note = options_note;
-  return kvq_codebook_trainer_create(context, options_given ? &options : NULL, (kvq_codebook_trainer**)result, error);
+  return kvq_codebook_trainer_create((kvq_context*)context, options_given ? &options : NULL, (kvq_codebook_trainer**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_resume(kvq_codebook_trainer* trainer, const kvq_codebook* codebook, kvq_error* error) {
-  return kvq_codebook_trainer_resume(trainer, codebook, error);
+static inline kvq_status kvq_go_kvq_codebook_trainer_resume(uint8_t* trainer, uint8_t* codebook, kvq_error* error) {
+  return kvq_codebook_trainer_resume((kvq_codebook_trainer*)trainer, (const kvq_codebook*)codebook, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_add(kvq_codebook_trainer* trainer, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
-  return kvq_codebook_trainer_add(trainer, layer, n, (const void*)k, (const void*)v, dtype, error);
+static inline kvq_status kvq_go_kvq_codebook_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+  return kvq_codebook_trainer_add((kvq_codebook_trainer*)trainer, layer, n, (const void*)k, (const void*)v, dtype, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_run(kvq_codebook_trainer* trainer, int32_t layer, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
-  return kvq_codebook_trainer_run(trainer, layer, progress, (void*)user, error);
+static inline kvq_status kvq_go_kvq_codebook_trainer_run(uint8_t* trainer, int32_t layer, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
+  return kvq_codebook_trainer_run((kvq_codebook_trainer*)trainer, layer, progress, (void*)user, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_result(const kvq_codebook_trainer* trainer, uint8_t* result, kvq_error* error) {
-  return kvq_codebook_trainer_result(trainer, (kvq_codebook**)result, error);
+static inline kvq_status kvq_go_kvq_codebook_trainer_result(uint8_t* trainer, uint8_t* result, kvq_error* error) {
+  return kvq_codebook_trainer_result((const kvq_codebook_trainer*)trainer, (kvq_codebook**)result, error);
 }
 
-static inline void kvq_go_kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer) {
-  kvq_codebook_trainer_destroy(trainer);
+static inline void kvq_go_kvq_codebook_trainer_destroy(uint8_t* trainer) {
+  kvq_codebook_trainer_destroy((kvq_codebook_trainer*)trainer);
 }
 
 static inline void kvq_go_kvq_router_trainer_options_init(uint8_t* it) {
   kvq_router_trainer_options_init((kvq_router_trainer_options*)it, sizeof(kvq_router_trainer_options));
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_create(kvq_context* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, const kvq_codebook* cache_codebook, const kvq_router* cache_router, const kvq_policy* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
   kvq_cache_options cache = {0};
   cache.struct_size = sizeof(kvq_cache_options);
   cache.n_layers = cache_n_layers;
@@ -106,8 +106,8 @@ static inline kvq_status kvq_go_kvq_router_trainer_create(kvq_context* context, 
   cache.reserved = cache_reserved;
   cache.max_bytes = cache_max_bytes;
   cache.model_id = cache_model_id;
-  cache.codebook = cache_codebook;
-  cache.router = cache_router;
+  cache.codebook = (const kvq_codebook*)cache_codebook;
+  cache.router = (const kvq_router*)cache_router;
   kvq_router_trainer_options options = {0};
   options.struct_size = sizeof(kvq_router_trainer_options);
   options.method = options_method;
@@ -119,23 +119,23 @@ static inline kvq_status kvq_go_kvq_router_trainer_create(kvq_context* context, 
   options.seed = options_seed;
   options.max_bytes = options_max_bytes;
   options.note = options_note;
-  return kvq_router_trainer_create(context, cache_given ? &cache : NULL, policy, options_given ? &options : NULL, (kvq_router_trainer**)result, error);
+  return kvq_router_trainer_create((kvq_context*)context, cache_given ? &cache : NULL, (const kvq_policy*)policy, options_given ? &options : NULL, (kvq_router_trainer**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_add(kvq_router_trainer* trainer, int32_t layer, int32_t n, uint8_t* q, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
-  return kvq_router_trainer_add(trainer, layer, n, (const void*)q, (const void*)k, (const void*)v, dtype, error);
+static inline kvq_status kvq_go_kvq_router_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* q, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+  return kvq_router_trainer_add((kvq_router_trainer*)trainer, layer, n, (const void*)q, (const void*)k, (const void*)v, dtype, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_run(kvq_router_trainer* trainer, double loss, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
-  return kvq_router_trainer_run(trainer, loss, progress, (void*)user, error);
+static inline kvq_status kvq_go_kvq_router_trainer_run(uint8_t* trainer, double loss, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
+  return kvq_router_trainer_run((kvq_router_trainer*)trainer, loss, progress, (void*)user, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_result(const kvq_router_trainer* trainer, uint8_t* result, kvq_error* error) {
-  return kvq_router_trainer_result(trainer, (kvq_router**)result, error);
+static inline kvq_status kvq_go_kvq_router_trainer_result(uint8_t* trainer, uint8_t* result, kvq_error* error) {
+  return kvq_router_trainer_result((const kvq_router_trainer*)trainer, (kvq_router**)result, error);
 }
 
-static inline void kvq_go_kvq_router_trainer_destroy(kvq_router_trainer* trainer) {
-  kvq_router_trainer_destroy(trainer);
+static inline void kvq_go_kvq_router_trainer_destroy(uint8_t* trainer) {
+  kvq_router_trainer_destroy((kvq_router_trainer*)trainer);
 }
 
 #endif
