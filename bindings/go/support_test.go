@@ -1,6 +1,7 @@
 package kvq_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"strings"
@@ -73,6 +74,8 @@ func floatISA() string {
 	}
 	return ""
 }
+
+var background = context.Background()
 
 type model struct {
 	context  *kvq.Context

@@ -1,0 +1,56 @@
+package kvq_test
+
+import (
+	"testing"
+	"unsafe"
+
+	"kvq"
+)
+
+// needsGPU skips a test where there is no GPU, with the library's reason.
+func needsGPU(t *testing.T) {
+	t.Helper()
+	if info, err := kvq.DescribeDevice(kvq.DeviceCUDA, 0, ""); err != nil {
+		t.Skip(err)
+	} else if info.Devices < 1 || info.Name == "" || info.ComputeCapability < 10 {
+		t.Fatalf("the device says %+v", info)
+	}
+}
+
+// Memory that the GPU reads as its own comes from the device allocator's hook: without one, host memory is refused and
+// no device memory is at hand, so this is as far as a test without CUDA's own headers gets.
+func TestHostMemoryIsRefusedOnAGPU(t *testing.T) {
+	needsGPU(t)
+	m := newModel(t, "int4", &kvq.ContextOptions{Device: kvq.DeviceCUDA}, kvq.NewCacheOptions(1, 1, 1, 64))
+	k := kvq.Of(make([]float32, 64))
+	one := []*kvq.Sequence{m.sequence}
+	requireError(t, m.sequence.Append(0, k, k), kvq.ErrArgument, "host memory", "AppendDevice")
+	requireError(t, m.sequence.Attend(0, k, k), kvq.ErrArgument, "AttendDevice")
+	requireError(t, m.cache.Append(0, &kvq.AppendBatch{Sequences: one, K: k, V: k}), kvq.ErrArgument, "AppendDevice")
+	requireError(t, m.cache.Attend(0, &kvq.AttendBatch{Sequences: one, Q: k, Output: k}), kvq.ErrArgument, "AttendDevice")
+	require(t, m.context.SetStream(0))
+	if n := must(m.sequence.Length(0))(t); n != 0 {
+		t.Fatalf("refused calls appended %d tokens", n)
+	}
+}
+
+func TestDeviceMemoryIsRefusedOnACPU(t *testing.T) {
+	m := newModel(t, "int4", nil, kvq.NewCacheOptions(1, 1, 1, 64))
+	numbers := make([]float32, 64)
+	p := kvq.DevicePointer(unsafe.Pointer(&numbers[0]))
+	one, tensor := []*kvq.Sequence{m.sequence}, kvq.DeviceTensor{Pointer: p}
+	requireError(t, m.sequence.AppendDevice(0, 1, p, p, kvq.F32, nil), kvq.ErrArgument, "device memory", "use Append")
+	requireError(t, m.sequence.AttendDevice(0, 1, p, p, kvq.F32, kvq.F32), kvq.ErrArgument, "use Attend")
+	requireError(t, m.cache.AppendDevice(0, &kvq.DeviceAppendBatch{Sequences: one, K: tensor, V: tensor}), kvq.ErrArgument, "use Append")
+	requireError(t, m.cache.AttendDevice(0, &kvq.DeviceAttendBatch{Sequences: one, Q: tensor, Output: tensor}), kvq.ErrArgument, "use Attend")
+	matrix := must(m.context.Quantize(background, kvq.Of(numbers), 1, 64, nil))(t)
+	defer matrix.Close()
+	requireError(t, matrix.LinearDevice(p, 1, p, kvq.F32), kvq.ErrArgument, "use Linear")
+	requireError(t, kvq.LinearSharedDevice([]*kvq.Matrix{matrix}, p, 1, []kvq.DevicePointer{p}, kvq.F32), kvq.ErrArgument, "use LinearShared")
+	_, err := kvq.DescribeDevice(kvq.DeviceCPU, 0, "")
+	requireError(t, err, kvq.ErrArgument, "device is 0")
+	_, err = kvq.DescribeDevice(kvq.DeviceCUDA, 0, "/nowhere/libkvq_cuda.so")
+	requireError(t, err, kvq.ErrUnsupported, "/nowhere/libkvq_cuda.so")
+	_, err = kvq.NewContext(&kvq.ContextOptions{Device: kvq.DeviceCUDA, DeviceFree: func(kvq.DevicePointer, uintptr, uintptr) {}})
+	requireError(t, err, kvq.ErrArgument, "DeviceAllocate and DeviceFree")
+}
