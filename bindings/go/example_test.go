@@ -60,8 +60,8 @@ func ExampleSequence_Fork() {
 		}
 	}
 	usage, _ := cache.Usage()
-	fmt.Println(usage.SharedPages, "pages are shared")
 	// Of 32 pages a head, one left the two newest when the draft began, and each answer sealed its own.
+	fmt.Println(usage.SharedPages, "pages are shared")
 	// Output: 62 pages are shared
 }
 
