@@ -1,6 +1,7 @@
 package kvq_test
 
 import (
+	"bytes"
 	"math"
 	"testing"
 
@@ -59,8 +60,28 @@ func TestStridesReachTensorsOfAnyLayout(t *testing.T) {
 		v = append(v, qkv[i*token+(heads+kvHeads)*dim:][:kvHeads*dim]...)
 	}
 	require(t, dense.Append(0, kvq.Of(k), kvq.Of(v)))
-	require(t, m.cache.Append(0, &kvq.AppendBatch{Sequences: []*kvq.Sequence{m.sequence}, TokenCounts: []int32{n},
-		K: kvq.Of(qkv[heads*dim:]).Strided(token, 0), V: kvq.Of(qkv[(heads+kvHeads)*dim:]).Strided(token, dim)}))
+	keys, values := kvq.Of(qkv[heads*dim:]).Strided(token, 0), kvq.Of(qkv[(heads+kvHeads)*dim:]).Strided(token, dim)
+	appendOne := func(s *kvq.Sequence, k, v kvq.Tensor) {
+		require(t, m.cache.Append(0, &kvq.AppendBatch{Sequences: []*kvq.Sequence{s}, TokenCounts: []int32{n}, K: k, V: v}))
+	}
+	appendOne(m.sequence, keys, values)
+	// The same with keys, then values, [kvHeads, n, dim].
+	for i := 0; i < 2; i++ {
+		from, outside := [][]float32{k, v}[i], make([]float32, len(k))
+		for j := 0; j < n; j++ {
+			for head := 0; head < kvHeads; head++ {
+				copy(outside[(head*n+j)*dim:][:dim], from[(j*kvHeads+head)*dim:])
+			}
+		}
+		s := must(m.cache.NewSequence())(t)
+		defer s.Close()
+		tensors := [2]kvq.Tensor{keys, values}
+		tensors[i] = kvq.Of(outside).Strided(dim, n*dim)
+		appendOne(s, tensors[0], tensors[1])
+		if !bytes.Equal(must(s.Save())(t), must(dense.Save())(t)) {
+			t.Fatal("heads outside and tokens inside differ from dense")
+		}
+	}
 	for head := 0; head < kvHeads; head++ {
 		got, expected := must(m.sequence.Decode(0, head, 0, n))(t), must(dense.Decode(0, head, 0, n))(t)
 		for i := range got.Keys {
@@ -69,10 +90,15 @@ func TestStridesReachTensorsOfAnyLayout(t *testing.T) {
 			}
 		}
 	}
-	// Outputs [heads, n, dim]: heads outside, tokens inside.
-	output := make([]float32, heads*n*dim)
+	// Queries and outputs [heads, n, dim]: heads outside, tokens inside.
+	queries, output := make([]float32, heads*n*dim), make([]float32, heads*n*dim)
+	for i := 0; i < n; i++ {
+		for head := 0; head < heads; head++ {
+			copy(queries[(head*n+i)*dim:][:dim], qkv[i*token+head*dim:])
+		}
+	}
 	require(t, m.cache.Attend(0, &kvq.AttendBatch{Sequences: []*kvq.Sequence{m.sequence}, QueryCounts: []int32{n},
-		Q: kvq.Of(qkv).Strided(token, dim), Output: kvq.Of(output).Strided(dim, n*dim)}))
+		Q: kvq.Of(queries).Strided(dim, n*dim), Output: kvq.Of(output).Strided(dim, n*dim)}))
 	var q []float32
 	for i := 0; i < n; i++ {
 		q = append(q, qkv[i*token:][:heads*dim]...)

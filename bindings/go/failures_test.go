@@ -43,6 +43,7 @@ func TestWrongShapesAreRefusedByName(t *testing.T) {
 		{m.cache.Append(0, &kvq.AppendBatch{Sequences: []*kvq.Sequence{s, nil}, K: f(64), V: f(64)}), "Sequences[1] is nil"},
 		{m.cache.Append(0, &kvq.AppendBatch{Sequences: []*kvq.Sequence{other.sequence}, K: f(32), V: f(32)}), "Sequences[0] belongs to another cache"},
 		{m.cache.Append(0, &kvq.AppendBatch{Sequences: one, TokenCounts: []int32{3}, K: f(127).Strided(48, 0), V: f(96)}), "K has 127 elements, too few for 3 rows"},
+		{m.cache.Append(0, &kvq.AppendBatch{Sequences: one, TokenCounts: []int32{3}, K: f(128).Strided(math.MaxInt, 0), V: f(96)}), "K has 128 elements, too few for 3 rows"},
 		{m.cache.Append(0, &kvq.AppendBatch{Sequences: one, K: f(32).Strided(-1, 0), V: f(32)}), "K has strides (-1, 0)"},
 		{m.cache.Attend(0, &kvq.AttendBatch{Sequences: one, Q: f(64), Output: f(64), LSE: make([]float32, 3)}), "LSE has 3 elements, must have 4"},
 		{m.cache.Attend(0, &kvq.AttendBatch{Sequences: one, Q: f(64), Output: f(64), Sinks: make([]float32, 5)}), "Sinks has 5 elements, must have 4"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,4 +226,26 @@ func TestLongCallsCanBeStopped(t *testing.T) {
 	defer stop()
 	<-timed.Done()
 	requireError(t, quantize(timed, nil), context.DeadlineExceeded)
+}
+
+func TestHooksAreForgottenOnceReleased(t *testing.T) {
+	forgotten := make(chan bool, 1)
+	func() {
+		lines := new([64]string)
+		runtime.SetFinalizer(lines, func(*[64]string) { forgotten <- true })
+		x := must(kvq.NewContext(&kvq.ContextOptions{Log: func(_ kvq.LogLevel, message string) { lines[0] = message }}))(t)
+		runtime.GC()
+		require(t, x.Close())
+		_, err := kvq.NewContext(&kvq.ContextOptions{MaxBytes: 1, Log: func(_ kvq.LogLevel, message string) { lines[1] = message }})
+		requireError(t, err, kvq.ErrLimit)
+	}()
+	for i := 0; i < 1000; i++ {
+		runtime.GC()
+		select {
+		case <-forgotten:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	t.Fatal("the hooks are still there")
 }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvq"
 )
@@ -50,6 +52,45 @@ func TestAttendsRunBesideEachOther(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestAttendsToWhatEvictsTakeTurns(t *testing.T) {
+	var inside, most atomic.Int32
+	x := must(kvq.NewContext(&kvq.ContextOptions{ParallelFor: func(n int, body func(int)) {
+		if now := inside.Add(1); now > most.Load() {
+			most.Store(now)
+		}
+		time.Sleep(time.Millisecond)
+		for i := 0; i < n; i++ {
+			body(i)
+		}
+		inside.Add(-1)
+	}}))(t)
+	defer x.Close()
+	policy := must(x.LoadPolicy("fp16+h2o:64"))(t)
+	defer policy.Close()
+	m := model{context: x, cache: must(x.NewCache(kvq.NewCacheOptions(1, 8, 8, 64), policy))(t)}
+	defer m.cache.Close()
+	m.info, m.sequence = must(m.cache.Describe())(t), must(m.cache.NewSequence())(t)
+	defer m.sequence.Close()
+	r := random(4)
+	m.append(t, m.sequence, 0, 2048, &r)
+	q := kvq.Of(r.floats(8 * 64))
+	together(4, func(i int) {
+		output := kvq.Of(make([]float32, 8*64))
+		for round := 0; round < 5; round++ {
+			err := m.cache.Attend(0, &kvq.AttendBatch{Sequences: []*kvq.Sequence{m.sequence}, Q: q, Output: output})
+			if i%2 == 0 {
+				err = m.sequence.Attend(0, q, output)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if most.Load() != 1 {
+		t.Fatalf("%d attends were inside at once", most.Load())
+	}
 }
 
 func TestSequencesAreAppendedToAtOnce(t *testing.T) {
