@@ -39,6 +39,7 @@ func (h *handle[T]) destroy() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.raw != nil {
+		runtime.SetFinalizer(h, nil)
 		h.end(h.raw)
 		h.raw = nil
 	}
@@ -46,7 +47,6 @@ func (h *handle[T]) destroy() {
 
 // Close ends the object; closing it again does nothing. The error is nil.
 func (h *handle[T]) Close() error {
-	runtime.SetFinalizer(h, nil)
 	h.destroy()
 	h.fail.raise()
 	return nil
