@@ -104,6 +104,20 @@ class Names:
                             if text else go_name + ".", parameters, prefix=prefix)
 
 
+def described(it):
+    """What is said of a parameter or field, with those of the header's marks that matter in Go too."""
+    text, kind = it["documentation"], it["type"]
+    notes = [text] if text else []
+    is_pointer = kind["kind"] == "pointer" and not is_token(kind, it["name"])
+    if is_pointer and it.get("nullable") and "NULL" not in text:
+        notes.append("May be nil.")
+    if is_pointer and it.get("length", "string") not in ("string", "1"):
+        notes.append("Elements: %s." % it["length"])
+    if it.get("keeps") == "released":
+        notes.append("Used until the context is released.")
+    return " ".join(notes)
+
+
 def is_token(kind, name):
     """A void* that is only handed around: never memory of Go."""
     return kind["kind"] == "pointer" and kind["to"]["kind"] == "void" and (name.endswith("user") or name == "stream")

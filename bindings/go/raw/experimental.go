@@ -201,6 +201,8 @@ var _ [56]byte = [unsafe.Offsetof(RouterTrainerOptions{}.Note)]byte{}
 
 // CodebookTrainerOptionsInit: fill with defaults; the three sizes are left 0 and must be set.
 //
+//   - options: May be nil.
+//
 // Threads: any. Since 1.0. In C: kvq_codebook_trainer_options_init.
 //
 // Experimental: may change in a minor version.
@@ -249,8 +251,8 @@ func CodebookTrainerResume(trainer *CodebookTrainer, codebook *Codebook, err *Er
 //
 //   - n: number of tokens, ≥ 1.
 //   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. nil is allowed without
-//     codes for keys.
-//   - v: values, same shape and rules.
+//     codes for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - v: values, same shape and rules. May be nil. Elements: n * trainer.kv_heads * trainer.head_dim.
 //   - dtype: element type of k and v.
 //
 // Returns [OK]; [EArgument]; [EState] (the layer is finished); [EMemory]; [ELimit].
@@ -294,6 +296,8 @@ func CodebookTrainerResult(trainer *CodebookTrainer, result **Codebook, err *Err
 
 // CodebookTrainerDestroy: destroy a trainer.
 //
+//   - trainer: May be nil.
+//
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_codebook_trainer_destroy.
 //
 // Experimental: may change in a minor version.
@@ -302,6 +306,8 @@ func CodebookTrainerDestroy(trainer *CodebookTrainer) {
 }
 
 // RouterTrainerOptionsInit: fill with defaults; MeanBits is left 0 and must be set for labels.
+//
+//   - options: May be nil.
 //
 // Threads: any. Since 1.0. In C: kvq_router_trainer_options_init.
 //
@@ -353,9 +359,12 @@ func RouterTrainerCreate(context *Context, cache *CacheOptions, policy *Policy, 
 //   - n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens
 //     that follows them, so the first page and those in the last quarter are not learned from: a text of fewer
 //     than 85 tokens teaches nothing.
-//   - q: queries before RoPE, `[n, q_heads, head_dim]`; finite. nil is allowed for [RouterPaper].
-//   - k: keys before RoPE, `[n, kv_heads, head_dim]`, as for [Append].
-//   - v: values, same shape and rules; nil is allowed for [RouterPaper].
+//   - q: queries before RoPE, `[n, q_heads, head_dim]`; finite. nil is allowed for [RouterPaper]. Elements: n *
+//     trainer.q_heads * trainer.head_dim.
+//   - k: keys before RoPE, `[n, kv_heads, head_dim]`, as for [Append]. Elements: n * trainer.kv_heads *
+//     trainer.head_dim.
+//   - v: values, same shape and rules; nil is allowed for [RouterPaper]. Elements: n * trainer.kv_heads *
+//     trainer.head_dim.
 //   - dtype: element type of the three.
 //
 // Returns [OK]; [EArgument] (also: another length than in other layers); [EState] (the training is done);
@@ -401,6 +410,8 @@ func RouterTrainerResult(trainer *RouterTrainer, result **Router, err *Error) St
 }
 
 // RouterTrainerDestroy: destroy a trainer.
+//
+//   - trainer: May be nil.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_router_trainer_destroy.
 //

@@ -396,25 +396,25 @@ type ContextOptions struct {
 	// Name from [CPUISAName]; nil (default): the best of this machine.
 	CPUISA *byte
 
-	// nil (default): the C++ runtime's aligned operator new.
+	// nil (default): the C++ runtime's aligned operator new. Used until the context is released.
 	Allocate AllocateHook
 
-	// nil exactly when Allocate is nil.
+	// nil exactly when Allocate is nil. Used until the context is released.
 	Free FreeHook
 
-	// Passed to Allocate and Free.
+	// Passed to Allocate and Free. Used until the context is released.
 	AllocatorUser uintptr
 
-	// nil (default): no messages.
+	// nil (default): no messages. Used until the context is released.
 	Log LogHook
 
-	// Passed to Log.
+	// Passed to Log. Used until the context is released.
 	LogUser uintptr
 
-	// nil (default): the library's own NThreads.
+	// nil (default): the library's own NThreads. Used until the context is released.
 	ParallelFor ParallelForHook
 
-	// Passed to ParallelFor.
+	// Passed to ParallelFor. Used until the context is released.
 	ParallelForUser uintptr
 
 	// Ordinal of the GPU; 0 by default.
@@ -428,23 +428,23 @@ type ContextOptions struct {
 	Plugin *byte
 
 	// cudaStream_t that everything is issued to; nil (default): the legacy default stream. See
-	// [ContextSetStream].
+	// [ContextSetStream]. Used until the context is released.
 	Stream uintptr
 
-	// nil (default): a memory pool of the context's own.
+	// nil (default): a memory pool of the context's own. Used until the context is released.
 	DeviceAllocate DeviceAllocateHook
 
-	// nil exactly when DeviceAllocate is nil.
+	// nil exactly when DeviceAllocate is nil. Used until the context is released.
 	DeviceFree DeviceFreeHook
 
-	// Passed to both.
+	// Passed to both. Used until the context is released.
 	DeviceAllocatorUser uintptr
 
 	// Called when the context is gone, which objects made from it may put off: hooks and what they need live
-	// until then. nil (default): nobody is told.
+	// until then. nil (default): nobody is told. Used until the context is released.
 	Released ReleasedHook
 
-	// Passed to Released.
+	// Passed to Released. Used until the context is released.
 	ReleasedUser uintptr
 }
 
@@ -696,6 +696,7 @@ type CacheOptions struct {
 	RopeBase float32
 
 	// Radians per position, head_dim / 2 where RotaryDim is 0; nil (default): rope_base^(-2j / rotary_dim).
+	// Elements: rotary_dim / 2.
 	InvFreq *float32
 
 	// Factor on q·k; 0 (default): 1 / sqrt(head_dim).
@@ -775,19 +776,19 @@ type AppendBatch struct {
 	// ≥ 1.
 	NSequences int32
 
-	// All of this cache, none twice.
+	// All of this cache, none twice. Elements: n_sequences.
 	Sequences **Sequence
 
-	// Each ≥ 1; nil (default): one token each.
+	// Each ≥ 1; nil (default): one token each. Elements: n_sequences.
 	TokenCounts *int32
 
-	// As for [Append]; nil (default): consecutive in each sequence.
+	// As for [Append]; nil (default): consecutive in each sequence. Elements: sum(token_counts).
 	Positions *int32
 
-	// As for [Append].
+	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
 	K unsafe.Pointer
 
-	// As for [Append].
+	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
 	V unsafe.Pointer
 
 	// Of K and V; [F32] by default.
@@ -817,7 +818,8 @@ type CompressOptions struct {
 	// Tokens of a KV head that are kept on average; 0 (default): the policy's.
 	Budget int32
 
-	// `[n_layers, kv_heads]` receives the tokens that each head holds afterwards; nil: skip.
+	// `[n_layers, kv_heads]` receives the tokens that each head holds afterwards; nil: skip. Elements:
+	// cache.n_layers * cache.kv_heads.
 	Kept *int32
 
 	// Receives by how much the bytes of the sequence fell; nil: skip.
@@ -831,17 +833,19 @@ type AttendBatch struct {
 	// ≥ 1.
 	NSequences int32
 
-	// All of this cache; the same one may occur repeatedly.
+	// All of this cache; the same one may occur repeatedly. Elements: n_sequences.
 	Sequences **Sequence
 
-	// Each ≥ 1; nil (default): one query each.
+	// Each ≥ 1; nil (default): one query each. Elements: n_sequences.
 	QueryCounts *int32
 
 	// ≥ 0; nil (default): the last `query_counts[i]` tokens of each sequence, so append before attending.
+	// Elements: sum(query_counts).
 	QueryPositions *int32
 
 	// `[total queries, q_heads, head_dim]`, before RoPE unless the cache was made with [RopeNone]. Finite, as
-	// its logits are: what comes of others means nothing.
+	// its logits are: what comes of others means nothing. Elements: strided(sum(query_counts), cache.q_heads,
+	// cache.head_dim).
 	Q unsafe.Pointer
 
 	// [F32] by default.
@@ -851,7 +855,7 @@ type AttendBatch struct {
 	OutputDtype Dtype
 
 	// `[total queries, q_heads, head_dim]`; from the first row to the last, its memory may not overlap that of
-	// Q or Sinks.
+	// Q or Sinks. Elements: strided(sum(query_counts), cache.q_heads, cache.head_dim).
 	Output unsafe.Pointer
 
 	// A query at position p sees positions > p − window; 0 (default): all.
@@ -878,12 +882,13 @@ type AttendBatch struct {
 	// `[total queries, q_heads]` receives the natural logarithm of the sum of exp of the logits, after scale
 	// and cap, sinks included; -infinity for a query that sees nothing and has no sink. Results over parts of a
 	// context merge by it, where one part alone has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ
-	// exp lseᵢ. It may not overlap Q, Output or Sinks. nil (default): skip.
+	// exp lseᵢ. It may not overlap Q, Output or Sinks. nil (default): skip. Elements: sum(query_counts) *
+	// cache.q_heads.
 	LSE *float32
 
 	// `[q_heads]` learned logits: each adds exp(sink) to the softmax denominator of its head and nothing to the
 	// sum of values; neither scaled nor capped; -infinity is none; NaN and +infinity are refused on a CPU. nil
-	// (default): none.
+	// (default): none. Elements: cache.q_heads.
 	Sinks *float32
 }
 
@@ -939,7 +944,8 @@ type QuantizeOptions struct {
 	// Of the signs; 1 by default.
 	Seed uint64
 
-	// `[columns, columns]`, the mean of x·xᵀ over inputs x; nil (default): weights are rounded alone.
+	// `[columns, columns]`, the mean of x·xᵀ over inputs x; nil (default): weights are rounded alone. Elements:
+	// columns * columns.
 	Hessian *float32
 
 	// What the Hessian is for; [RoundingLDLQ] by default.
@@ -951,7 +957,7 @@ type QuantizeOptions struct {
 	// Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by default.
 	Damping float64
 
-	// Kept as it is; nil (default): none.
+	// Kept as it is; nil (default): none. Elements: rows.
 	Bias *float32
 
 	// nil (default): not called.
@@ -1226,6 +1232,8 @@ var _ [56]byte = [unsafe.Offsetof(MatrixInfo{}.Scheme)]byte{}
 
 // ErrorInit: clear an error.
 //
+//   - err: May be nil.
+//
 // Threads: any. Since 1.0. In C: kvq_error_init.
 func ErrorInit(err *Error) {
 	if err != nil {
@@ -1259,6 +1267,8 @@ func VersionString() *byte {
 
 // ContextOptionsInit: fill with defaults.
 //
+//   - options: May be nil.
+//
 // Threads: any. Since 1.0. In C: kvq_context_options_init.
 func ContextOptionsInit(options *ContextOptions) {
 	if options != nil {
@@ -1288,6 +1298,8 @@ func ContextCreate(options *ContextOptions, result **Context, err *Error) Status
 }
 
 // ContextDestroy: destroy a handle. What was made from the context keeps it alive.
+//
+//   - context: May be nil.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_context_destroy.
 func ContextDestroy(context *Context) {
@@ -1322,7 +1334,7 @@ func ContextSetStream(context *Context, stream uintptr, err *Error) Status {
 //
 //   - device: [DeviceCUDA].
 //   - index: as [ContextOptions.DeviceIndex].
-//   - plugin: as [ContextOptions.Plugin].
+//   - plugin: as [ContextOptions.Plugin]. May be nil.
 //   - info: its StructSize must be set.
 //
 // Returns [OK]; [EArgument]; [EUnsupported] with the reason: no plug-in library, one of another version, a
@@ -1386,7 +1398,7 @@ func CPUISAName(index int32) *byte {
 // their codes once for all queries of a KV head; `decode`: keys and values decoded one by one, tens of times
 // slower, for comparison; `auto` takes the faster of the first two.
 //
-//   - yaml: text, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 deep.
+//   - yaml: text, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 deep. Elements: length.
 //   - length: bytes of yaml.
 //   - result: receives the handle.
 //
@@ -1424,6 +1436,8 @@ func PolicyDescribe(policy *Policy, info *PolicyInfo, err *Error) Status {
 
 // PolicyDestroy: destroy a policy. Caches made with it keep what they need.
 //
+//   - policy: May be nil.
+//
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_policy_destroy.
 func PolicyDestroy(policy *Policy) {
 	C.kvq_go_kvq_policy_destroy((*C.uint8_t)(unsafe.Pointer(policy)))
@@ -1432,7 +1446,7 @@ func PolicyDestroy(policy *Policy) {
 // CodebookLoad: read codebooks from a file in memory. Every byte is checked; saving the result again gives the
 // same bytes.
 //
-//   - buffer: bytes of a file written by [CodebookSave].
+//   - buffer: bytes of a file written by [CodebookSave]. Elements: size.
 //   - size: bytes at buffer.
 //   - result: receives the handle.
 //
@@ -1446,7 +1460,7 @@ func CodebookLoad(context *Context, buffer unsafe.Pointer, size uintptr, result 
 
 // CodebookSave: write codebooks as a file. The same codebooks give the same bytes.
 //
-//   - buffer: nil: only the size is asked for.
+//   - buffer: nil: only the size is asked for. Elements: capacity.
 //   - capacity: bytes available at buffer.
 //   - size: receives the size of the file in bytes; also when capacity is too small.
 //
@@ -1481,6 +1495,8 @@ func CodebookDescribeLayer(codebook *Codebook, layer int32, info *CodebookLayerI
 
 // CodebookDestroy: destroy a handle.
 //
+//   - codebook: May be nil.
+//
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_codebook_destroy.
 func CodebookDestroy(codebook *Codebook) {
 	C.kvq_go_kvq_codebook_destroy((*C.uint8_t)(unsafe.Pointer(codebook)))
@@ -1489,7 +1505,7 @@ func CodebookDestroy(codebook *Codebook) {
 // RouterLoad: read routers from a file in memory. Every byte is checked; saving the result again gives the same
 // bytes.
 //
-//   - buffer: bytes of a file written by [RouterSave].
+//   - buffer: bytes of a file written by [RouterSave]. Elements: size.
 //   - size: bytes at buffer.
 //   - result: receives the handle.
 //
@@ -1503,7 +1519,7 @@ func RouterLoad(context *Context, buffer unsafe.Pointer, size uintptr, result **
 
 // RouterSave: write routers as a file. The same routers give the same bytes.
 //
-//   - buffer: nil: only the size is asked for.
+//   - buffer: nil: only the size is asked for. Elements: capacity.
 //   - capacity: bytes available at buffer.
 //   - size: receives the size of the file in bytes; also when capacity is too small.
 //
@@ -1539,12 +1555,16 @@ func RouterDescribeGroup(router *Router, group int32, info *RouterGroupInfo, err
 
 // RouterDestroy: destroy a handle.
 //
+//   - router: May be nil.
+//
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_router_destroy.
 func RouterDestroy(router *Router) {
 	C.kvq_go_kvq_router_destroy((*C.uint8_t)(unsafe.Pointer(router)))
 }
 
 // CacheOptionsInit: fill with defaults; the four sizes are left 0 and must be set.
+//
+//   - options: May be nil.
 //
 // Threads: any. Since 1.0. In C: kvq_cache_options_init.
 func CacheOptionsInit(options *CacheOptions) {
@@ -1576,6 +1596,8 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 }
 
 // CacheDestroy: destroy a handle. Sequences of the cache keep it alive.
+//
+//   - cache: May be nil.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_cache_destroy.
 func CacheDestroy(cache *Cache) {
@@ -1655,6 +1677,8 @@ func SequenceTruncate(cache *Cache, sequence *Sequence, length int32, err *Error
 }
 
 // SequenceDestroy: destroy a sequence; pages shared with a fork live on.
+//
+//   - sequence: May be nil.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: kvq_sequence_destroy.
 func SequenceDestroy(sequence *Sequence) {
@@ -1740,7 +1764,7 @@ func SequenceSlots(sequence *Sequence, layer int32, kvHead int32, slots *int32, 
 
 // SequenceSave: write a snapshot of a sequence.
 //
-//   - buffer: nil: only the size is asked for.
+//   - buffer: nil: only the size is asked for. Elements: capacity.
 //   - capacity: bytes available at buffer.
 //   - size: receives the size of the snapshot in bytes; also when capacity is too small.
 //
@@ -1754,7 +1778,7 @@ func SequenceSave(cache *Cache, sequence *Sequence, buffer unsafe.Pointer, capac
 // SequenceLoad: make a sequence from a snapshot. Every byte is checked; saving the result again gives the same
 // bytes.
 //
-//   - buffer: what [SequenceSave] wrote.
+//   - buffer: what [SequenceSave] wrote. Elements: size.
 //   - size: bytes at buffer.
 //   - result: receives the handle.
 //
@@ -1774,11 +1798,11 @@ func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Se
 //   - n: number of tokens, ≥ 1.
 //   - k: keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was made with [RopeNone]; of a CUDA
 //     context read in stream order. Finite, magnitude at most 65504 (FP16) after rotation, in layers stored
-//     with `+hadamard` after that rotation too.
-//   - v: values, same shape and rules.
+//     with `+hadamard` after that rotation too. Elements: n * cache.kv_heads * cache.head_dim.
+//   - v: values, same shape and rules. Elements: n * cache.kv_heads * cache.head_dim.
 //   - dtype: element type of k and v.
 //   - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; nil:
-//     consecutive.
+//     consecutive. Elements: n.
 //
 // Returns [OK]; [EArgument] (nil, shape, dtype, position, value not representable: a CUDA context stores the
 // nearest representable number, 0 for NaN, and a later call reports it); [EState] (a CUDA graph is captured or
@@ -1792,6 +1816,8 @@ func Append(cache *Cache, sequence *Sequence, layer int32, n int32, k unsafe.Poi
 }
 
 // AppendBatchInit: fill with defaults (one dense F32 token a sequence).
+//
+//   - batch: May be nil.
 //
 // Threads: any. Since 1.0. In C: kvq_append_batch_init.
 func AppendBatchInit(batch *AppendBatch) {
@@ -1828,9 +1854,10 @@ func AppendSequences(cache *Cache, layer int32, batch *AppendBatch, err *Error) 
 //   - kvHead: 0 … kv_heads − 1.
 //   - begin: first slot of the head's list.
 //   - n: slots from there on, ≥ 1.
-//   - k: receives `[n, head_dim]` keys as attention sees them (after RoPE); nil: skip.
-//   - v: receives `[n, head_dim]` values; nil: skip.
-//   - positions: receives original positions; nil: skip.
+//   - k: receives `[n, head_dim]` keys as attention sees them (after RoPE); nil: skip. Elements: n *
+//     cache.head_dim.
+//   - v: receives `[n, head_dim]` values; nil: skip. Elements: n * cache.head_dim.
+//   - positions: receives original positions; nil: skip. Elements: n.
 //
 // Returns [OK]; [EArgument]; [EMemory]; [ELimit]; [EBackend].
 //
@@ -1840,6 +1867,8 @@ func SequenceDecode(cache *Cache, sequence *Sequence, layer int32, kvHead int32,
 }
 
 // CompressOptionsInit: fill with defaults.
+//
+//   - options: May be nil.
 //
 // Threads: any. Since 1.0. In C: kvq_compress_options_init.
 func CompressOptionsInit(options *CompressOptions) {
@@ -1895,6 +1924,8 @@ func Compress(cache *Cache, sequence *Sequence, options *CompressOptions, err *E
 }
 
 // AttendBatchInit: fill with defaults (one dense F32 query a sequence).
+//
+//   - batch: May be nil.
 //
 // Threads: any. Since 1.0. In C: kvq_attend_batch_init.
 func AttendBatchInit(batch *AttendBatch) {
@@ -1974,12 +2005,16 @@ func SchemeName(index int32) *byte {
 
 // SchemeBits: bits of a weight in a scheme, without scales and signs; 0 for a name that is no scheme.
 //
+//   - name: May be nil.
+//
 // Threads: any. Since 1.0. In C: qp_scheme_bits.
 func SchemeBits(name *byte) float64 {
 	return float64(C.kvq_go_qp_scheme_bits((*C.char)(unsafe.Pointer(name))))
 }
 
 // QuantizeOptionsInit: fill with defaults.
+//
+//   - options: May be nil.
 //
 // Threads: any. Since 1.0. In C: qp_quantize_options_init.
 func QuantizeOptionsInit(options *QuantizeOptions) {
@@ -1993,7 +2028,7 @@ func QuantizeOptionsInit(options *QuantizeOptions) {
 // Quantize: write a matrix in few bits. The result depends on the arguments alone, not on threads or
 // instruction sets.
 //
-//   - w: weights `[rows, columns]` of `options->dtype`.
+//   - w: weights `[rows, columns]` of `options->dtype`. Elements: rows * columns.
 //   - rows: outputs of the layer, from 1 to 2^24.
 //   - columns: its inputs, a multiple of 64 from 64 to 2^20.
 //   - result: receives the handle.
@@ -2015,7 +2050,7 @@ func Quantize(context *Context, options *QuantizeOptions, w unsafe.Pointer, rows
 
 // MatrixDequantize: rows of the matrix that [Linear] multiplies by, in the order of the original.
 //
-//   - w: receives `[rows, columns]` floats.
+//   - w: receives `[rows, columns]` floats. Elements: rows * matrix.columns.
 //
 // Returns [OK]; [EArgument] (nil, rows beyond the last one); [EMemory]; [ELimit].
 //
@@ -2030,9 +2065,9 @@ func MatrixDequantize(matrix *Matrix, firstRow int64, rows int64, w *float32, er
 // them; products are summed exactly within these and in FP32 beyond, in the same order on every processor: a
 // row of y depends on its row of x alone. Allocates nothing once a batch of this size has been seen.
 //
-//   - x: `[batch, columns]` of dtype.
+//   - x: `[batch, columns]` of dtype. Elements: batch * matrix.columns.
 //   - batch: rows of x and y, at least 1.
-//   - y: receives `[batch, rows]` of dtype; may not overlap x.
+//   - y: receives `[batch, rows]` of dtype; may not overlap x. Elements: batch * matrix.rows.
 //
 // Returns [OK]; [EArgument]; [EUnsupported] (the context's device does not multiply by packed matrices);
 // [EMemory]; [ELimit]. NaN or infinity in a row of x makes its row of y NaN.
@@ -2045,10 +2080,11 @@ func Linear(matrix *Matrix, x unsafe.Pointer, batch int32, y unsafe.Pointer, dty
 // LinearShared: several matrices on the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ, the same numbers as one by
 // one. Schemes and numbers of rows may differ.
 //
-//   - matrices: of one context, with the same columns and, those that rotate, the same signs.
+//   - matrices: of one context, with the same columns and, those that rotate, the same signs. Elements: n.
 //   - n: matrices, 1 … 1024.
-//   - x: as for [Linear].
+//   - x: as for [Linear]. Elements: batch * matrices.columns.
 //   - y: outputs, `[batch, rows of matrix i]` each, in the context's memory, apart from each other and from x.
+//     Elements: n.
 //   - yOffsets: bytes from y to each of them; nil: no list.
 //
 // Returns as [Linear]; [EMismatch] (matrices that do not share their inputs).
@@ -2072,9 +2108,10 @@ func MatrixDescribe(matrix *Matrix, info *MatrixInfo, err *Error) Status {
 // MatrixSave: write matrices as a safetensors file; docs/weights.md has its layout. The same matrices give the
 // same bytes.
 //
-//   - names: different names, each a string of up to 200 bytes.
+//   - matrices: Elements: n.
+//   - names: different names, each a string of up to 200 bytes. Elements: n.
 //   - n: matrices, at least 1.
-//   - buffer: nil: only the size is asked for.
+//   - buffer: nil: only the size is asked for. Elements: capacity.
 //   - capacity: bytes available at buffer.
 //   - size: receives the size of the file in bytes; also when capacity is too small.
 //   - namesOffsets: bytes from names to each of them; nil: no list.
@@ -2088,7 +2125,7 @@ func MatrixSave(matrices **Matrix, names unsafe.Pointer, namesOffsets *int64, n 
 
 // MatrixLoad: read one matrix from a safetensors file in memory, which may hold other tensors and matrices too.
 //
-//   - buffer: bytes of the file.
+//   - buffer: bytes of the file. Elements: size.
 //   - size: bytes at buffer.
 //   - name: as given to [MatrixSave].
 //   - result: receives the handle.
@@ -2103,6 +2140,8 @@ func MatrixLoad(context *Context, buffer unsafe.Pointer, size uintptr, name *byt
 }
 
 // MatrixDestroy: destroy a matrix.
+//
+//   - matrix: May be nil.
 //
 // Threads: exclusive use of the handle. Since 1.0. In C: qp_matrix_destroy.
 func MatrixDestroy(matrix *Matrix) {
