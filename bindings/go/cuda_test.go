@@ -1,6 +1,8 @@
 package kvq_test
 
 import (
+	"fmt"
+	"os"
 	"testing"
 	"unsafe"
 
@@ -53,4 +55,69 @@ func TestDeviceMemoryIsRefusedOnACPU(t *testing.T) {
 	requireError(t, err, kvq.ErrUnsupported, "/nowhere/libkvq_cuda.so")
 	_, err = kvq.NewContext(&kvq.ContextOptions{Device: kvq.DeviceCUDA, DeviceFree: func(kvq.DevicePointer, uintptr, uintptr) {}})
 	requireError(t, err, kvq.ErrArgument, "DeviceAllocate and DeviceFree")
+}
+
+// pretended is the plug-in of tests/plugins/pretend.cpp: a device that computes nothing but calls hooks, for machines
+// without a GPU.
+func pretended(t *testing.T, o kvq.ContextOptions) *kvq.ContextOptions {
+	t.Helper()
+	if o.Plugin = os.Getenv("KVQ_TEST_PRETENDED_DEVICE"); o.Plugin == "" {
+		t.Skip("KVQ_TEST_PRETENDED_DEVICE names no plug-in")
+	}
+	o.Device = kvq.DeviceCUDA
+	return &o
+}
+
+func TestAPretendedDeviceIsDescribedAndAllocatedFor(t *testing.T) {
+	var calls []string
+	options := pretended(t, kvq.ContextOptions{DeviceIndex: 1, Stream: 0xabc0, Released: func() { calls = append(calls, "released") },
+		DeviceAllocate: func(bytes, stream uintptr) kvq.DevicePointer {
+			calls = append(calls, fmt.Sprintf("allocate %d %#x", bytes, stream))
+			return 0xd0d0
+		},
+		DeviceFree: func(memory kvq.DevicePointer, bytes, stream uintptr) {
+			calls = append(calls, fmt.Sprintf("free %#x %d %#x", uintptr(memory), bytes, stream))
+		}})
+	if info := must(kvq.DescribeDevice(kvq.DeviceCUDA, 1, options.Plugin))(t); info.Name != "Pretend 1" ||
+		info.Devices != 2 || info.ComputeCapability != 12 || info.DriverVersion != 3040 || info.MemoryBytes != 5<<30 {
+		t.Fatalf("the device says %+v", info)
+	}
+	x := must(kvq.NewContext(options))(t)
+	if info := must(x.Describe())(t); info.Device != kvq.DeviceCUDA || info.Backend != "pretend" || info.ISA != "pretend_1" {
+		t.Fatalf("the context says %+v", info)
+	}
+	require(t, x.SetStream(0xdef0))
+	err := x.SetStream(0)
+	requireError(t, err, kvq.ErrBackend, "computes nothing")
+	if code := err.(*kvq.Error).BackendCode; code != 77 {
+		t.Fatalf("the backend's code is %d", code)
+	}
+	require(t, x.Close())
+	if got, expected := fmt.Sprint(calls), "[allocate 512 0xabc0 free 0xd0d0 512 0xdef0 released]"; got != expected {
+		t.Fatalf("the hooks were called as %s, expected %s", got, expected)
+	}
+	options.DeviceAllocate = func(bytes, stream uintptr) kvq.DevicePointer { panic("no device memory") }
+	requirePanic(t, "DeviceAllocate", "no device memory", func() { kvq.NewContext(options) })
+	options.DeviceAllocate = func(bytes, stream uintptr) kvq.DevicePointer { return 0 }
+	_, err = kvq.NewContext(options)
+	requireError(t, err, kvq.ErrMemory, "512 bytes")
+	options.DeviceAllocate = func(bytes, stream uintptr) kvq.DevicePointer { return 0xd0d0 }
+	options.DeviceFree = func(kvq.DevicePointer, uintptr, uintptr) { panic("not mine") }
+	requirePanic(t, "DeviceFree", "not mine", func() { must(kvq.NewContext(options))(t).Close() })
+	options.DeviceIndex = 2
+	_, err = kvq.NewContext(options)
+	requireError(t, err, kvq.ErrUnsupported, "no pretend device 2")
+}
+
+func TestAPretendedDeviceIsGivenDeviceMemoryOnly(t *testing.T) {
+	x := must(kvq.NewContext(pretended(t, kvq.ContextOptions{})))(t)
+	defer x.Close()
+	_, err := x.NewCache(kvq.NewCacheOptions(1, 1, 1, 64), nil)
+	requireError(t, err, kvq.ErrBackend, "computes nothing")
+	matrix := must(x.Quantize(background, kvq.Of(make([]float32, 64)), 1, 64, nil))(t)
+	defer matrix.Close()
+	tensor, p := kvq.Of(make([]float32, 64)), kvq.DevicePointer(0xd0d0)
+	requireError(t, matrix.Linear(tensor, tensor), kvq.ErrArgument, "host memory", "LinearDevice")
+	requireError(t, matrix.LinearDevice(p, 1, p, kvq.F32), kvq.ErrUnsupported)
+	requireError(t, kvq.LinearSharedDevice([]*kvq.Matrix{matrix}, p, 1, []kvq.DevicePointer{p}, kvq.F32), kvq.ErrUnsupported)
 }

@@ -74,6 +74,16 @@ package() {
     (cd "$build/package/bindings/go" && test -f LICENSE && go vet ./...)
 }
 
+# A device for tests of hooks and of what is refused on a GPU, where the repository is at hand.
+pretended_device() {
+  local version
+  version=$(pkg-config --modversion kvq)
+  c++ -std=c++20 -O1 -shared -fPIC -fvisibility=hidden -I"$root/include" -I"$root/src" -I"$root/samples" \
+    "-DKVQ_VERSION_STRING=\"$version\"" "$root/tests/plugins/pretend.cpp" "$prefix/lib/libkvq.a" -o "$build/pretend.so"
+}
+
+check "a pretended device" pretended_device
+export KVQ_TEST_PRETENDED_DEVICE="$build/pretend.so"
 check "formatting" formatted
 check "go vet" go vet ./...
 check "go vet with experimental parts" go vet -tags kvq_experimental ./...
