@@ -118,6 +118,10 @@ func TestAPretendedDeviceIsGivenDeviceMemoryOnly(t *testing.T) {
 	defer matrix.Close()
 	tensor, p := kvq.Of(make([]float32, 64)), kvq.DevicePointer(0xd0d0)
 	requireError(t, matrix.Linear(tensor, tensor), kvq.ErrArgument, "host memory", "LinearDevice")
-	requireError(t, matrix.LinearDevice(p, 1, p, kvq.F32), kvq.ErrUnsupported)
-	requireError(t, kvq.LinearSharedDevice([]*kvq.Matrix{matrix}, p, 1, []kvq.DevicePointer{p}, kvq.F32), kvq.ErrUnsupported)
+	requireError(t, matrix.LinearDevice(p, 1, p+4096, kvq.F32), kvq.ErrUnsupported)
+	shared := func(y kvq.DevicePointer) error {
+		return kvq.LinearSharedDevice([]*kvq.Matrix{matrix}, p, 1, []kvq.DevicePointer{y}, kvq.F32)
+	}
+	requireError(t, shared(p), kvq.ErrArgument, "y[0] at 0xd0d0 overlaps x at 0xd0d0")
+	requireError(t, shared(p+4096), kvq.ErrUnsupported)
 }

@@ -36,7 +36,8 @@ go_tests() {
   grep -E '^ *(--- |[a-z]\w*_test\.go|panic|#|ok|FAIL|fatal)' "$build/tests.log"
   passed=$((passed + $(grep -c '^--- PASS' "$build/tests.log")))
   failed=$((failed + $(grep -c '^--- FAIL' "$build/tests.log")))
-  ((status == 0)) || { failed=$((failed + 1)); tail -50 "$build/tests.log"; }
+  ((status == 0)) || grep -q '^--- FAIL' "$build/tests.log" || failed=$((failed + 1)) # a crash, or no build
+  ((status == 0)) || tail -50 "$build/tests.log"
 }
 
 cgo_checks() {
