@@ -31,7 +31,8 @@ type ContextOptions struct {
 	// Threads is ignored then.
 	ParallelFor func(n int, body func(i int))
 
-	// Released is the last call of the context's hooks, made by the Close that ends the last object made from it.
+	// Released is the last call of the context's hooks, made by the Close that ends the last object made from it, or
+	// when that is collected.
 	Released func()
 
 	// For DeviceCUDA: the GPU, the path of libkvq_cuda.so where it is not beside the library, the cudaStream_t that
