@@ -1,4 +1,6 @@
 """Go: the raw package (cgo), and the enumerations and descriptions of the package above it."""
+import re
+
 from emitters import _go_hooks as hooks
 from emitters import _go_infos as infos
 from emitters._go import Names, camel, described, is_list_of_pointers, is_token, pascal
