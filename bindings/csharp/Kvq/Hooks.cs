@@ -173,8 +173,7 @@ namespace Kvq
             try
             {
                 // One function of the library or a few, for ever: their delegates are made once.
-                var call = Bodies.GetOrAdd(body, it =>
-                    (kvq_parallel_body)Marshal.GetDelegateForFunctionPointer(it, typeof(kvq_parallel_body)));
+                var call = Bodies.GetOrAdd(body, it => Marshal.GetDelegateForFunctionPointer<kvq_parallel_body>(it));
                 var loop = new Loop(call, argument, n);
                 try
                 {

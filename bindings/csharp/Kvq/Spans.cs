@@ -1,5 +1,6 @@
 #if NET8_0_OR_GREATER
 using System;
+using System.Runtime.InteropServices;
 
 namespace Kvq
 {
@@ -11,8 +12,8 @@ namespace Kvq
         /// <param name="v">Values, of the same shape.</param>
         public void Append(int layer, ReadOnlySpan<float> k, ReadOnlySpan<float> v)
         {
-            fixed (float* keys = k, values = v)
-                Append(layer, Tensor.At(keys, k.Length, Dtype.F32), Tensor.At(values, v.Length, Dtype.F32));
+            fixed (float* keys = &MemoryMarshal.GetReference(k), values = &MemoryMarshal.GetReference(v))
+                Append(layer, Tensor.Pinned(keys, k.Length), Tensor.Pinned(values, v.Length));
         }
     }
 
@@ -25,8 +26,8 @@ namespace Kvq
         /// <param name="output">Receives as many numbers.</param>
         public void Attend(int layer, Sequence sequence, ReadOnlySpan<float> q, Span<float> output)
         {
-            fixed (float* queries = q, to = output)
-                Attend(layer, sequence, Tensor.At(queries, q.Length, Dtype.F32), Tensor.At(to, output.Length, Dtype.F32));
+            fixed (float* queries = &MemoryMarshal.GetReference(q), to = &MemoryMarshal.GetReference(output))
+                Attend(layer, sequence, Tensor.Pinned(queries, q.Length), Tensor.Pinned(to, output.Length));
         }
     }
 
@@ -37,8 +38,8 @@ namespace Kvq
         /// <param name="y">Receives [batch, rows]; may not overlap <paramref name="x"/>.</param>
         public void Linear(ReadOnlySpan<float> x, Span<float> y)
         {
-            fixed (float* from = x, to = y)
-                Linear(Tensor.At(from, x.Length, Dtype.F32), Tensor.At(to, y.Length, Dtype.F32));
+            fixed (float* from = &MemoryMarshal.GetReference(x), to = &MemoryMarshal.GetReference(y))
+                Linear(Tensor.Pinned(from, x.Length), Tensor.Pinned(to, y.Length));
         }
     }
 }

@@ -83,6 +83,10 @@ namespace Kvq
             return new Tensor(null, null, (IntPtr)pointer, 0, length, dtype);
         }
 
+        /// A span, which starts at NULL where it is empty.
+        internal static unsafe Tensor Pinned(float* pointer, int length) =>
+            new Tensor(null, null, (IntPtr)pointer, 0, length, Dtype.F32);
+
         internal float[] Floats => floats;
 
         internal ushort[] Bits => halves;

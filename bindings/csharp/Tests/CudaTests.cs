@@ -32,16 +32,16 @@ namespace Kvq.Tests
             Test.Refused(Status.Argument, "device", () => Library.DescribeDevice(Device.Cpu));
         }
 
-        [DllImport("cuda", EntryPoint = "cuMemAlloc_v2")]
+        [DllImport("libcuda.so.1", EntryPoint = "cuMemAlloc_v2")]
         static extern int Allocate(out IntPtr pointer, UIntPtr bytes);
 
-        [DllImport("cuda", EntryPoint = "cuMemFree_v2")]
+        [DllImport("libcuda.so.1", EntryPoint = "cuMemFree_v2")]
         static extern int Free(IntPtr pointer);
 
-        [DllImport("cuda", EntryPoint = "cuMemcpyHtoD_v2")]
+        [DllImport("libcuda.so.1", EntryPoint = "cuMemcpyHtoD_v2")]
         static extern int Upload(IntPtr to, float[] from, UIntPtr bytes);
 
-        [DllImport("cuda", EntryPoint = "cuMemcpyDtoH_v2")]
+        [DllImport("libcuda.so.1", EntryPoint = "cuMemcpyDtoH_v2")]
         static extern int Download(float[] to, IntPtr from, UIntPtr bytes);
 
         static IntPtr OnDevice(float[] x)

@@ -96,21 +96,23 @@ namespace Kvq.Tests
 
         public static void Calls_that_want_a_sequence_for_themselves_wait_for_each_other()
         {
-            using (var model = new Model("int4"))
-            using (var other = new Sequence(model.Cache))
+            using (var model = new Model())
             {
-                float[] k = Model.Numbers(2 * Model.Row, 1);
+                var sequences = new Sequence[64];
+                for (int i = 0; i < sequences.Length; ++i) sequences[i] = new Sequence(model.Cache);
+                var backwards = (Sequence[])sequences.Clone();
+                Array.Reverse(backwards);
+                float[] k = new float[sequences.Length * Model.Row];
                 AtOnce(4, t =>
                 {
-                    var batch = new AppendBatch
-                    {
-                        Sequences = t % 2 == 0 ? new[] { model.Sequence, other } : new[] { other, model.Sequence },
-                        K = k, V = k,
-                    };
+                    var batch = new AppendBatch { Sequences = t % 2 == 0 ? sequences : backwards, K = k, V = k };
                     for (int i = 0; i < 200; ++i) model.Cache.Append(0, batch);
                 });
-                Test.Equal(800, model.Sequence.Length(0), "length");
-                Test.Equal(800, other.Length(0), "length of the other");
+                foreach (Sequence sequence in sequences)
+                {
+                    Test.Equal(800, sequence.Length(0), "length");
+                    sequence.Dispose();
+                }
             }
         }
 

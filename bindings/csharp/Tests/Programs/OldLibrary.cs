@@ -13,7 +13,9 @@ static class OldLibrary
         }
         catch (LibraryVersionException exception)
         {
-            Console.WriteLine("{0} ({1}, {2}, {3})", exception.Message, exception.Found, exception.Needed, exception.LibraryVersion);
+            string line = string.Format("{0} ({1}, {2}, {3})", exception.Message, exception.Found, exception.Needed,
+                                        exception.LibraryVersion);
+            Console.WriteLine(line.Replace('\ufffd', '?')); // what stands for bytes that are no UTF-8
         }
     }
 
