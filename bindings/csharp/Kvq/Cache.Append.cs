@@ -28,8 +28,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>As <see cref="Append(int, AppendBatch)"/>, of device memory, which is read in the order of the context's stream: it
-        /// must live until the stream has come there.</summary>
+        /// <summary>As <see cref="Append(int, AppendBatch)"/>, of device memory, which is read in the order of the
+        /// context's stream: it must live until the stream has come there.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="batch">The tokens.</param>
         public void AppendDevice(int layer, DeviceAppendBatch batch)

@@ -67,15 +67,16 @@ namespace Kvq
             Shape.Host(Context.Device, nameof(Attend));
             long queries = batch.CheckQueries();
             Shape.Strided(batch.Q, queries, info.QHeads, info.HeadDim, batch.QTokenStride, batch.QHeadStride, "Q");
-            Shape.Strided(batch.Output, queries, info.QHeads, info.HeadDim, batch.OutputTokenStride, batch.OutputHeadStride,
-                          "Output");
+            Shape.Strided(batch.Output, queries, info.QHeads, info.HeadDim, batch.OutputTokenStride,
+                batch.OutputHeadStride, "Output");
             if (batch.Lse != null)
                 Shape.Exactly(batch.Lse, queries * info.QHeads, "Lse", "[queries, q_heads]");
             if (batch.Sinks != null) Shape.Exactly(batch.Sinks, info.QHeads, "Sinks", "[q_heads]");
             kvq_attend_batch raw = batch.raw;
             raw.q_dtype = batch.Q.Dtype;
             raw.output_dtype = batch.Output.Dtype;
-            fixed (float* qFloats = batch.Q.Floats, outputFloats = batch.Output.Floats, lse = batch.Lse, sinks = batch.Sinks)
+            fixed (float* qFloats = batch.Q.Floats, outputFloats = batch.Output.Floats, lse = batch.Lse,
+                sinks = batch.Sinks)
             fixed (ushort* qBits = batch.Q.Bits, outputBits = batch.Output.Bits)
             {
                 raw.q = batch.Q.Start(qFloats, qBits);

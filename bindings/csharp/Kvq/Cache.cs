@@ -39,8 +39,8 @@ namespace Kvq
             {
                 kvq_cache_options raw = options.With(frequencies);
                 IntPtr it = policy == null ? IntPtr.Zero : policy.Handle.DangerousGetHandle();
-                Call.Check(Native.kvq_cache_create(context.Handle.DangerousGetHandle(), &raw, it, &result, &error), &error,
-                           context.Hooks, handle, result);
+                Call.Check(Native.kvq_cache_create(context.Handle.DangerousGetHandle(), &raw, it, &result, &error),
+                    &error, context.Hooks, handle, result);
             }
             return context.Hooks;
         }
@@ -48,7 +48,8 @@ namespace Kvq
         /// <summary>The context that it was made from, which may have been disposed of.</summary>
         public Context Context { get; }
 
-        /// <summary>What the cache was made with, defaults filled in; see <see cref="Native.kvq_cache_describe"/>.</summary>
+        /// <summary>What the cache was made with, defaults filled in; see
+        /// <see cref="Native.kvq_cache_describe"/>.</summary>
         /// <returns>The same object every time.</returns>
         public CacheInfo Describe() => info;
 
@@ -102,8 +103,8 @@ namespace Kvq
             try
             {
                 fixed (byte* buffer = bytes)
-                    Call.Check(Native.kvq_sequence_load(it, buffer, (UIntPtr)snapshot.Length, &result, &error), &error, Hooks,
-                               handle, result);
+                    Call.Check(Native.kvq_sequence_load(it, buffer, (UIntPtr)snapshot.Length, &result, &error), &error,
+                        Hooks, handle, result);
             }
             finally
             {

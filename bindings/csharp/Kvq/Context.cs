@@ -3,13 +3,13 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <remarks>Hooks are called from any thread, may come several at once, and may not use the context or what was made
-    /// from it. What a hook throws ends in that hook's failure, and is thrown again by the next call on the context, or
-    /// on an object made from it, that returns.</remarks>
+    /// <remarks>Hooks are called from any thread, may come several at once, and may not use the context or what was
+    /// made from it. What a hook throws ends in that hook's failure, and is thrown again by the next call on the
+    /// context, or on an object made from it, that returns.</remarks>
     public sealed partial class ContextOptions
     {
-        /// <summary>Allocate so many bytes with this alignment, or return <see cref="IntPtr.Zero"/>; null (default): the
-        /// library's own allocator. See <see cref="kvq_allocate_hook"/>.</summary>
+        /// <summary>Allocate so many bytes with this alignment, or return <see cref="IntPtr.Zero"/>; null (default):
+        /// the library's own allocator. See <see cref="kvq_allocate_hook"/>.</summary>
         public Func<long, long, IntPtr> Allocate { get; set; }
 
         /// <summary>Free what <see cref="Allocate"/> returned, of these bytes and this alignment. See

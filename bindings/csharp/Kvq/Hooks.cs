@@ -14,9 +14,9 @@ namespace Kvq
         public MonoPInvokeCallbackAttribute(Type type) { }
     }
 
-    /// A context's hooks. The library calls the static methods below, with a GCHandle of this object as `user`: it keeps
-    /// everything alive until `released` was called. What a hook throws stops here and is thrown again by the next call
-    /// on the context, or on an object made from it, that returns.
+    /// A context's hooks. The library calls the static methods below, with a GCHandle of this object as `user`: it
+    /// keeps everything alive until `released` was called. What a hook throws stops here and is thrown again by the
+    /// next call on the context, or on an object made from it, that returns.
     sealed unsafe class Hooks
     {
         static readonly kvq_allocate_hook AllocateHook = OnAllocate;
@@ -40,8 +40,8 @@ namespace Kvq
         {
             Together(options.Allocate, options.Free, "Allocate", "Free");
             Together(options.DeviceAllocate, options.DeviceFree, "DeviceAllocate", "DeviceFree");
-            if (options.Allocate == null && options.Log == null && options.ParallelFor == null && options.Released == null &&
-                options.DeviceAllocate == null) return null;
+            if (options.Allocate == null && options.Log == null && options.ParallelFor == null &&
+                options.Released == null && options.DeviceAllocate == null) return null;
             var hooks = new Hooks(options.Copy());
             hooks.self = GCHandle.Alloc(hooks);
             IntPtr user = GCHandle.ToIntPtr(hooks.self);

@@ -50,7 +50,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>Several matrices on the same inputs in one call; see <see cref="Native.qp_linear_shared"/>.</summary>
+        /// <summary>Several matrices on the same inputs in one call; see
+        /// <see cref="Native.qp_linear_shared"/>.</summary>
         /// <param name="matrices">Of one context, with the same columns and signs.</param>
         /// <param name="x">[batch, columns].</param>
         /// <param name="y">Each receives [batch, rows of that matrix], all of x's type.</param>
@@ -64,7 +65,8 @@ namespace Kvq
             {
                 if (matrices[i].info.Columns != matrices[0].info.Columns)
                     throw new ArgumentException("matrices[" + i + "] has " + matrices[i].info.Columns +
-                                                " columns, matrices[0] has " + matrices[0].info.Columns, nameof(matrices));
+                                                " columns, matrices[0] has " + matrices[0].info.Columns,
+                                                nameof(matrices));
                 Shape.Exactly(y[i], batch * matrices[i].info.Rows, "y[" + i + "]", "[batch, rows]");
                 Shape.Same(x.Dtype, y[i].Dtype, "y[" + i + "]", "x");
             }
@@ -84,7 +86,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>As <see cref="LinearShared(Matrix[], Tensor, Tensor[])"/>, of device memory, in the order of the context's stream.</summary>
+        /// <summary>As <see cref="LinearShared(Matrix[], Tensor, Tensor[])"/>, of device memory, in the order of
+        /// the context's stream.</summary>
         /// <param name="matrices">Of one context, with the same columns and signs.</param>
         /// <param name="x">Device memory: [batch, columns].</param>
         /// <param name="batch">Rows of x and of every output.</param>
@@ -103,15 +106,16 @@ namespace Kvq
             var error = Call.Error();
             using (new UseMany(sorted, alone: false))
             fixed (IntPtr* pointers = UseMany.Pointers(matrices), outputs = y)
-                Call.Check(Native.qp_linear_shared(pointers, matrices.Length, x, batch, (void**)outputs, dtype, &error), &error,
-                           matrices[0].Hooks);
+                Call.Check(Native.qp_linear_shared(pointers, matrices.Length, x, batch, (void**)outputs, dtype, &error),
+                    &error, matrices[0].Hooks);
         }
 
         static void SameLength(Matrix[] matrices, int outputs)
         {
             if (outputs < 0) throw new ArgumentNullException("y");
             if (outputs != matrices.Length)
-                throw new ArgumentException("y has " + outputs + " elements; there are " + matrices.Length + " matrices", "y");
+                throw new ArgumentException("y has " + outputs + " elements; there are " + matrices.Length +
+                    " matrices", "y");
         }
 
         static IntPtr Pinned(in Tensor tensor, ref GCHandle pin)
@@ -120,7 +124,8 @@ namespace Kvq
             if (array == null) return (IntPtr)tensor.Start(null, null);
             pin = GCHandle.Alloc(array, GCHandleType.Pinned);
             void* start = (void*)pin.AddrOfPinnedObject();
-            return (IntPtr)(tensor.Floats != null ? tensor.Start((float*)start, null) : tensor.Start(null, (ushort*)start));
+            return (IntPtr)(tensor.Floats != null ? tensor.Start((float*)start, null)
+                                                  : tensor.Start(null, (ushort*)start));
         }
     }
 

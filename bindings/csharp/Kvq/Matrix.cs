@@ -40,7 +40,8 @@ namespace Kvq
         /// <param name="columns">Its inputs.</param>
         /// <param name="options">Null: defaults, of the weights' type.</param>
         /// <returns>The matrix.</returns>
-        public static Matrix Quantize(Context context, Tensor w, long rows, long columns, QuantizeOptions options = null)
+        public static Matrix Quantize(Context context, Tensor w, long rows, long columns,
+            QuantizeOptions options = null)
         {
             if (context == null) throw new ArgumentNullException(nameof(context));
             if (options == null) options = new QuantizeOptions { Dtype = w.Dtype };
@@ -48,7 +49,8 @@ namespace Kvq
             if (rows < 1 || columns < 1 || rows > int.MaxValue || columns > int.MaxValue)
                 throw new ArgumentException("rows and columns are " + rows + " and " + columns, nameof(rows));
             Shape.Exactly(w, rows * columns, "w", "[rows, columns]");
-            if (options.Hessian != null) Shape.Exactly(options.Hessian, columns * columns, "Hessian", "[columns, columns]");
+            if (options.Hessian != null)
+                Shape.Exactly(options.Hessian, columns * columns, "Hessian", "[columns, columns]");
             if (options.Bias != null) Shape.Exactly(options.Bias, rows, "Bias", "[rows]");
             byte[] scheme = Text.Bytes(options.Scheme, "Scheme");
             qp_quantize_options raw = options.raw;
@@ -114,8 +116,8 @@ namespace Kvq
             NativeObject[] sorted = UseMany.Sorted(matrices, nameof(matrices));
             if (names == null) throw new ArgumentNullException(nameof(names));
             if (names.Length != matrices.Length)
-                throw new ArgumentException("names has " + names.Length + " elements; there are " + matrices.Length + " matrices",
-                                            nameof(names));
+                throw new ArgumentException("names has " + names.Length + " elements; there are " + matrices.Length +
+                    " matrices", nameof(names));
             using (new UseMany(sorted, alone: false))
             using (var texts = new Texts(names))
                 return Files.Save((buffer, capacity, size, error) =>
@@ -138,8 +140,8 @@ namespace Kvq
         public float[] Dequantize(long firstRow, long rows)
         {
             if (firstRow < 0 || rows < 1 || rows > info.Rows - firstRow)
-                throw new ArgumentException("firstRow is " + firstRow + " and rows " + rows + "; the matrix has " + info.Rows,
-                                            nameof(rows));
+                throw new ArgumentException("firstRow is " + firstRow + " and rows " + rows + "; the matrix has " +
+                    info.Rows, nameof(rows));
             var w = new float[checked(rows * info.Columns)];
             var error = Call.Error();
             IntPtr it = Enter();

@@ -81,7 +81,8 @@ namespace Kvq
                     if (closed && !evenClosed) throw new ObjectDisposedException(GetType().Name);
                     if (users == 0 || users > 0 && !alone) break;
                     if (owner == Thread.CurrentThread)
-                        throw new InvalidOperationException("A hook may not use the " + GetType().Name + " whose call it is in");
+                        throw new InvalidOperationException("A hook may not use the " + GetType().Name +
+                            " whose call it is in");
                     ++waiting;
                     Monitor.Wait(handle);
                     --waiting;

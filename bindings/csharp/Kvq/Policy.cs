@@ -48,8 +48,8 @@ namespace Kvq
             IntPtr result;
             using (var use = new Use(context, this))
             fixed (byte* start = name)
-                Call.Check(Native.kvq_policy_with_eviction(use.First, use.Second, start, budget, &result, &error), &error,
-                           context.Hooks, handle, result);
+                Call.Check(Native.kvq_policy_with_eviction(use.First, use.Second, start, budget, &result, &error),
+                    &error, context.Hooks, handle, result);
             return new Policy(handle, context.Hooks);
         }
 

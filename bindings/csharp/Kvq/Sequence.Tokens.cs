@@ -51,7 +51,8 @@ namespace Kvq
             try
             {
                 fixed (int* where = positions)
-                    Call.Check(Native.kvq_append(cachePointer, it, layer, tokens, k, v, dtype, where, &error), &error, Hooks);
+                    Call.Check(Native.kvq_append(cachePointer, it, layer, tokens, k, v, dtype, where, &error), &error,
+                        Hooks);
             }
             finally
             {
@@ -80,8 +81,8 @@ namespace Kvq
             {
                 fixed (float* keys = k, values = v)
                 fixed (int* where = positions)
-                    Call.Check(Native.kvq_sequence_decode(cachePointer, it, layer, kvHead, begin, slots, keys, values, where,
-                                                          &error), &error, Hooks);
+                    Call.Check(Native.kvq_sequence_decode(cachePointer, it, layer, kvHead, begin, slots, keys, values,
+                        where, &error), &error, Hooks);
             }
             finally
             {

@@ -70,8 +70,8 @@ namespace Kvq
             return new Tensor(null, bits, IntPtr.Zero, offset, length, dtype);
         }
 
-        /// <summary>Native memory that the CPU can read, such as Unity's NativeArray or what a Span is pinned to. It must
-        /// stay alive and where it is until the call that uses it has returned.</summary>
+        /// <summary>Native memory that the CPU can read, such as Unity's NativeArray or what a Span is pinned to. It
+        /// must stay alive and where it is until the call that uses it has returned.</summary>
         /// <param name="pointer">The first element.</param>
         /// <param name="length">Elements.</param>
         /// <param name="dtype">Their type.</param>
@@ -125,7 +125,8 @@ namespace Kvq
         {
             Present(tensor, name);
             if (tensor.Length != needed)
-                throw new ArgumentException(name + " has " + tensor.Length + " elements; " + shape + " takes " + needed, name);
+                throw new ArgumentException(name + " has " + tensor.Length + " elements; " + shape + " takes " + needed,
+                    name);
         }
 
         internal static void AtLeast(long length, long needed, string name, string shape)
@@ -146,8 +147,8 @@ namespace Kvq
         }
 
         /// As far as strides reach; 0 is dense.
-        internal static void Strided(in Tensor tensor, long tokens, int heads, int dim, long tokenStride, long headStride,
-                                     string name)
+        internal static void Strided(in Tensor tensor, long tokens, int heads, int dim, long tokenStride,
+            long headStride, string name)
         {
             Present(tensor, name);
             NotNegative(tokenStride, name + " token stride");
@@ -156,8 +157,8 @@ namespace Kvq
             double reach = (tokens - 1.0) * (tokenStride == 0 ? (double)heads * dim : tokenStride) +
                            (heads - 1.0) * (headStride == 0 ? dim : headStride) + dim;
             if (tensor.Length < reach)
-                throw new ArgumentException(name + " has " + tensor.Length + " elements; " + tokens + " rows of " + heads +
-                                            " heads of " + dim + " reach to " + reach.ToString("F0"), name);
+                throw new ArgumentException(name + " has " + tensor.Length + " elements; " + tokens + " rows of " +
+                    heads + " heads of " + dim + " reach to " + reach.ToString("F0"), name);
         }
 
         internal static void NotNegative(long value, string what)
@@ -170,12 +171,13 @@ namespace Kvq
         {
             if (counts == null) return sequences;
             if (counts.Length != sequences)
-                throw new ArgumentException(name + " has " + counts.Length + " elements; there are " + sequences + " sequences",
-                                            name);
+                throw new ArgumentException(name + " has " + counts.Length + " elements; there are " + sequences +
+                    " sequences", name);
             long sum = 0;
             for (int i = 0; i < counts.Length; ++i)
             {
-                if (counts[i] < 1) throw new ArgumentException(name + "[" + i + "] is " + counts[i] + ", must be at least 1", name);
+                if (counts[i] < 1)
+                    throw new ArgumentException(name + "[" + i + "] is " + counts[i] + ", must be at least 1", name);
                 sum += counts[i];
             }
             return sum;
@@ -184,20 +186,22 @@ namespace Kvq
         internal static void Positions(int[] positions, long rows, string name)
         {
             if (positions != null && positions.Length != rows)
-                throw new ArgumentException(name + " has " + positions.Length + " elements; there are " + rows + " rows", name);
+                throw new ArgumentException(name + " has " + positions.Length + " elements; there are " + rows +
+                    " rows", name);
         }
 
         internal static void Host(Device device, string method)
         {
             if (device != Device.Cpu)
-                throw new InvalidOperationException(method + " takes host memory, and the context computes on " + device +
-                                                    ": use " + method + "Device");
+                throw new InvalidOperationException(method + " takes host memory, and the context computes on " +
+                    device + ": use " + method + "Device");
         }
 
         internal static void OnDevice(Device device, string method)
         {
             if (device == Device.Cpu)
-                throw new InvalidOperationException(method + " takes device memory, and the context computes on the CPU");
+                throw new InvalidOperationException(method +
+                    " takes device memory, and the context computes on the CPU");
         }
     }
 }

@@ -34,12 +34,14 @@ static class CallCost
         }
         using (var context = new Context())
         using (Policy policy = Policy.Load(context, "fp16"))
-        using (var cache = new Cache(context, new CacheOptions { NLayers = 1, QHeads = 1, KvHeads = 1, HeadDim = 8 }, policy))
+        using (var cache = new Cache(context, new CacheOptions { NLayers = 1, QHeads = 1, KvHeads = 1, HeadDim = 8 },
+            policy))
         using (var sequence = new Sequence(cache))
         {
             double append = Median(() => sequence.Truncate(0), () => sequence.Append(0, k, v));
             double attend = Median(() => { }, () => cache.Attend(0, sequence, q, output));
-            Console.WriteLine(string.Format(CultureInfo.InvariantCulture, "append {0:F0} attend {1:F0}", append, attend));
+            Console.WriteLine(string.Format(CultureInfo.InvariantCulture, "append {0:F0} attend {1:F0}", append,
+                attend));
         }
         return 0;
     }

@@ -101,10 +101,12 @@ namespace Kvq.Tests
                         int at = i * Model.QueryRow + h * Model.HeadDim;
                         double lse;
                         double[] expected = Model.Attention(q, at, Model.Head(i == 0 ? otherK : k, h / 2),
-                                                            Model.Head(i == 0 ? otherV : v, h / 2), Math.Max(0, position - 15),
+                                                            Model.Head(i == 0 ? otherV : v, h / 2),
+                                                            Math.Max(0, position - 15),
                                                             position + 1, out lse, 1.5, sinks[h]);
                         Test.Near(lse, batch.Lse[i * Model.QHeads + h], 1e-5, "lse");
-                        for (int c = 0; c < Model.HeadDim; ++c) Test.Near(expected[c], output[at + c], 2e-6, "query " + i);
+                        for (int c = 0; c < Model.HeadDim; ++c)
+                            Test.Near(expected[c], output[at + c], 2e-6, "query " + i);
                     }
                 }
             }
@@ -129,7 +131,8 @@ namespace Kvq.Tests
                 {
                     int h = i / Model.HeadDim;
                     double lse = Math.Log(Math.Exp(lseA[h]) + Math.Exp(lseB[h]));
-                    Test.Near(Math.Exp(lseA[h] - lse) * a[i] + Math.Exp(lseB[h] - lse) * b[i], whole[i], 2e-6, "merged");
+                    Test.Near(Math.Exp(lseA[h] - lse) * a[i] + Math.Exp(lseB[h] - lse) * b[i], whole[i], 2e-6,
+                        "merged");
                 }
             }
         }
@@ -147,7 +150,8 @@ namespace Kvq.Tests
             using (var model = new Model())
             using (var dense = new Sequence(model.Cache))
             {
-                float[] all = Model.Numbers(tokens * width, 8), k = new float[tokens * Model.Row], v = new float[k.Length];
+                float[] all = Model.Numbers(tokens * width, 8), k = new float[tokens * Model.Row],
+                    v = new float[k.Length];
                 var q = new float[Model.QueryRow];
                 for (int t = 0; t < tokens; ++t)
                 {
@@ -160,7 +164,7 @@ namespace Kvq.Tests
                     Sequences = new[] { model.Sequence }, TokenCounts = new[] { tokens },
                     K = Tensor.F32(all, Model.QueryRow, all.Length - Model.QueryRow),
                     V = Tensor.F32(all, Model.QueryRow + Model.Row, all.Length - Model.QueryRow - Model.Row),
-                    KTokenStride = width, KHeadStride = Model.HeadDim, VTokenStride = width, VHeadStride = Model.HeadDim,
+                    KTokenStride = width, KHeadStride = Model.HeadDim, VTokenStride = width, VHeadStride = Model.HeadDim
                 });
                 // Heads of the output lie 32 apart, queries 256: what is between stays as it is.
                 var spread = new float[2 * 256];
@@ -168,11 +172,12 @@ namespace Kvq.Tests
                 model.Cache.Attend(0, new AttendBatch
                 {
                     Sequences = new[] { model.Sequence }, QueryCounts = new[] { 2 },
-                    Q = Tensor.F32(all, (tokens - 2) * width, 2 * width), QTokenStride = width, QHeadStride = Model.HeadDim,
-                    Output = spread, OutputTokenStride = 256, OutputHeadStride = 32,
+                    Q = Tensor.F32(all, (tokens - 2) * width, 2 * width), QTokenStride = width,
+                    QHeadStride = Model.HeadDim, Output = spread, OutputTokenStride = 256, OutputHeadStride = 32,
                 });
                 var output = new float[Model.QueryRow];
-                for (int h = 0; h < Model.QHeads; ++h) Array.Copy(spread, 256 + h * 32, output, h * Model.HeadDim, Model.HeadDim);
+                for (int h = 0; h < Model.QHeads; ++h)
+                    Array.Copy(spread, 256 + h * 32, output, h * Model.HeadDim, Model.HeadDim);
                 Model.Expect(output, 0, q, k, v, tokens, "strided");
                 Test.Equal(77f, spread[256 + Model.HeadDim], "what is between heads");
             }
@@ -196,7 +201,8 @@ namespace Kvq.Tests
                 var bits = new ushort[Model.QueryRow];
                 model.Cache.Attend(0, bfloat, Tensor.Bf16(Brain(q)), Tensor.Bf16(bits));
                 for (int i = 0; i < bits.Length; ++i)
-                    Test.Near(output[i], BitConverter.ToSingle(BitConverter.GetBytes((uint)bits[i] << 16), 0), 0.01, "BF16");
+                    Test.Near(output[i], BitConverter.ToSingle(BitConverter.GetBytes((uint)bits[i] << 16), 0), 0.01,
+                        "BF16");
             }
         }
 

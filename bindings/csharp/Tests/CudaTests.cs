@@ -70,7 +70,8 @@ namespace Kvq.Tests
             {
                 float[] k = Model.Numbers(40 * Model.Row, 1), v = Model.Numbers(40 * Model.Row, 2);
                 float[] q = Model.Numbers(Model.QueryRow, 3), output = new float[q.Length];
-                Test.Throws<InvalidOperationException>("Append takes host memory", () => model.Sequence.Append(0, k, v));
+                Test.Throws<InvalidOperationException>("Append takes host memory", () =>
+                    model.Sequence.Append(0, k, v));
                 Test.Throws<InvalidOperationException>("Attend takes host memory",
                                                        () => model.Cache.Attend(0, model.Sequence, q, output));
                 model.Context.SetStream(IntPtr.Zero);
@@ -84,7 +85,8 @@ namespace Kvq.Tests
                     });
                     foreach (Sequence sequence in new[] { model.Sequence, other })
                     {
-                        model.Cache.AttendDevice(0, new DeviceAttendBatch { Sequences = new[] { sequence }, Q = queries, Output = to });
+                        model.Cache.AttendDevice(0, new DeviceAttendBatch { Sequences = new[] { sequence }, Q = queries,
+                            Output = to });
                         Test.Equal(0, Download(output, to, (UIntPtr)(4 * output.Length)), "cuMemcpyDtoH");
                         Model.Expect(output, 0, q, k, v, 40, "on a GPU", 2e-3);
                     }

@@ -74,7 +74,8 @@ namespace Kvq.Tests
                 Test.Throws<OutOfMemoryException>("the hook's own", () => model.Sequence.Append(0, k, k));
                 Test.Throws<OutOfMemoryException>("the hook's own", () => new Sequence(model.Cache));
                 memory.Throw = false;
-                Test.Equal(Convert.ToBase64String(before), Convert.ToBase64String(model.Sequence.Save()), "the sequence");
+                Test.Equal(Convert.ToBase64String(before), Convert.ToBase64String(model.Sequence.Save()),
+                    "the sequence");
                 model.Sequence.Append(0, k, k);
             }
             Test.Equal(0L, memory.Bytes, "bytes at the end");
@@ -115,10 +116,10 @@ namespace Kvq.Tests
 
         public static void An_allocator_comes_with_both_halves()
         {
-            Test.Throws<ArgumentException>("Free is null but Allocate is not",
-                                           () => new Context(new ContextOptions { Allocate = (bytes, alignment) => IntPtr.Zero }));
-            Test.Throws<ArgumentException>("DeviceAllocate is null",
-                                           () => new Context(new ContextOptions { DeviceFree = (pointer, bytes, stream) => { } }));
+            var allocates = new ContextOptions { Allocate = (bytes, alignment) => IntPtr.Zero };
+            var frees = new ContextOptions { DeviceFree = (pointer, bytes, stream) => { } };
+            Test.Throws<ArgumentException>("Free is null but Allocate is not", () => new Context(allocates));
+            Test.Throws<ArgumentException>("DeviceAllocate is null", () => new Context(frees));
         }
 
         public static void Messages_arrive_and_what_the_log_throws_is_thrown_by_the_call()

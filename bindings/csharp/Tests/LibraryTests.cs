@@ -37,11 +37,13 @@ namespace Kvq.Tests
             if (string.IsNullOrEmpty(Folder)) Test.Skip("KVQ_BINDINGS does not say where bindings/ is");
             string json = File.ReadAllText(Path.Combine(Folder, "kvq-api.json"));
             string sources = "";
-            foreach (string file in Directory.GetFiles(Path.Combine(Folder, "csharp"), "*.cs", SearchOption.AllDirectories))
+            foreach (string file in Directory.GetFiles(Path.Combine(Folder, "csharp"), "*.cs",
+                SearchOption.AllDirectories))
                 if (!file.Contains(Path.Combine("Kvq", "Raw", "")) || file.EndsWith("Handles.g.cs"))
                     sources += Regex.Replace(File.ReadAllText(file), "///.*", "");
             int functions = 0;
-            foreach (Match match in Regex.Matches(json.Substring(json.IndexOf("\n \"functions\":")), "\n   \"name\": \"(\\w+)\""))
+            foreach (Match match in Regex.Matches(json.Substring(json.IndexOf("\n \"functions\":")),
+                "\n   \"name\": \"(\\w+)\""))
             {
                 string name = match.Groups[1].Value;
                 MethodInfo method = typeof(Native).GetMethod(name) ?? typeof(ExperimentalNative).GetMethod(name);

@@ -20,14 +20,17 @@ namespace Kvq.Tests
 
         public static void A_linear_layer_is_a_product_with_what_it_dequantizes_to()
         {
-            float[] w = Model.Numbers(Rows * Columns, 1), x = Model.Numbers(3 * Columns, 2), bias = Model.Numbers(Rows, 3);
+            float[] w = Model.Numbers(Rows * Columns, 1), x = Model.Numbers(3 * Columns, 2),
+                bias = Model.Numbers(Rows, 3);
             foreach (string scheme in new[] { "fp16", "nuq-4", "tcx-3" })
             {
                 using (var context = new Context())
-                using (Matrix matrix = Matrix.Quantize(context, w, Rows, Columns, new QuantizeOptions { Scheme = scheme, Bias = bias }))
+                using (Matrix matrix = Matrix.Quantize(context, w, Rows, Columns,
+                    new QuantizeOptions { Scheme = scheme, Bias = bias }))
                 {
                     MatrixInfo info = matrix.Describe();
-                    Test.Equal(scheme + " 24 128 1", string.Join(" ", info.Scheme, info.Rows, info.Columns, info.HasBias), "matrix");
+                    Test.Equal(scheme + " 24 128 1", string.Join(" ", info.Scheme, info.Rows, info.Columns,
+                        info.HasBias), "matrix");
                     float[] decoded = matrix.Dequantize(0, Rows), y = new float[3 * Rows];
                     double error = 0, norm = 0;
                     for (int i = 0; i < w.Length; ++i)
@@ -47,7 +50,8 @@ namespace Kvq.Tests
                         for (int r = 0; r < Rows; ++r) Test.Near(expected[r], y[row * Rows + r], tolerance, scheme);
                     }
                     Test.Same(Slice(decoded, 5 * Columns, 2 * Columns), matrix.Dequantize(5, 2), "rows");
-                    Test.Throws<ArgumentException>("firstRow is 23 and rows 2; the matrix has 24", () => matrix.Dequantize(23, 2));
+                    Test.Throws<ArgumentException>("firstRow is 23 and rows 2; the matrix has 24", () =>
+                        matrix.Dequantize(23, 2));
                     Test.Throws<ArgumentException>("x has 127 elements; [batch, columns] takes a multiple of 128",
                                                    () => matrix.Linear(new float[127], y));
                     Test.Throws<ArgumentException>("y has 71 elements; [batch, rows] takes 72",
@@ -80,7 +84,8 @@ namespace Kvq.Tests
                 Test.Throws<ArgumentException>("y has 1 elements; there are 2 matrices",
                                                () => Matrix.LinearShared(new[] { one, two }, x, new Tensor[] { a }));
                 Test.Throws<ArgumentException>("y[1] has 15 elements; [batch, rows] takes 16",
-                                               () => Matrix.LinearShared(new[] { one, two }, x, new Tensor[] { a, new float[15] }));
+                                               () => Matrix.LinearShared(new[] { one, two }, x,
+                                               new Tensor[] { a, new float[15] }));
                 Test.Throws<InvalidOperationException>("device memory",
                                                        () => one.LinearDevice(IntPtr.Zero, 1, IntPtr.Zero, Dtype.F32));
                 Test.Throws<InvalidOperationException>("device memory", () => Matrix.LinearSharedDevice(
@@ -102,7 +107,8 @@ namespace Kvq.Tests
                 Test.Refused(Status.Format, "", () => Matrix.Load(context, new byte[16], "down"));
                 Test.Throws<ArgumentException>("names has 1 elements; there are 2 matrices",
                                                () => Matrix.Save(new[] { one, two }, new[] { "a" }));
-                Test.Throws<ArgumentException>("names[1] has a NUL", () => Matrix.Save(new[] { one, two }, new[] { "a", "b\0" }));
+                Test.Throws<ArgumentException>("names[1] has a NUL", () =>
+                    Matrix.Save(new[] { one, two }, new[] { "a", "b\0" }));
                 Test.Refused(Status.Argument, "name", () => Matrix.Save(new[] { one, two }, new[] { "a", "a" }));
             }
         }
@@ -115,7 +121,8 @@ namespace Kvq.Tests
             using (var context = new Context())
             {
                 using (Matrix matrix = Matrix.Quantize(context, w, Rows, Columns,
-                                                       new QuantizeOptions { Hessian = hessian, Rounding = Rounding.Nearest }))
+                                                       new QuantizeOptions { Hessian = hessian,
+                                                       Rounding = Rounding.Nearest }))
                 {
                     float[] decoded = matrix.Dequantize(0, Rows);
                     double error = 0, norm = 0;

@@ -69,8 +69,8 @@ namespace Kvq.Tests
 
         /// softmax(q·k / sqrt(HeadDim)) v of the first `seen` tokens of one head, with a cap and a sink; also
         /// the logarithm of the sum of exp.
-        internal static double[] Attention(float[] q, int queryAt, float[] k, float[] v, int from, int seen, out double lse,
-                                           double cap = 0, double sink = double.NegativeInfinity)
+        internal static double[] Attention(float[] q, int queryAt, float[] k, float[] v, int from, int seen,
+            out double lse, double cap = 0, double sink = double.NegativeInfinity)
         {
             var logits = new double[seen];
             double largest = sink;

@@ -22,7 +22,8 @@ namespace Kvq.Tests
                 () => gone.Compress(), () => gone.Decode(0, 0, 0, 1, null, null),
                 () => model.Cache.Attend(0, gone, q, new float[q.Length]),
                 () => model.Cache.Attend(0, new AttendBatch { Sequences = new[] { model.Sequence, gone },
-                                                              Q = new float[2 * q.Length], Output = new float[2 * q.Length] }),
+                                                              Q = new float[2 * q.Length],
+                                                              Output = new float[2 * q.Length] }),
                 () => model.Cache.Append(0, new AppendBatch { Sequences = new[] { gone }, K = row, V = row }),
             };
             foreach (Action call in calls) Test.Throws<ObjectDisposedException>("Sequence", call);
@@ -31,7 +32,8 @@ namespace Kvq.Tests
             Action[] onCache =
             {
                 () => model.Cache.Attend(0, model.Sequence, q, new float[q.Length]), () => model.Cache.Usage(),
-                () => model.Cache.DescribeLayer(0), () => new Sequence(model.Cache), () => model.Cache.Load(new byte[9]),
+                () => model.Cache.DescribeLayer(0), () => new Sequence(model.Cache),
+                () => model.Cache.Load(new byte[9]),
             };
             foreach (Action call in onCache) Test.Throws<ObjectDisposedException>("Cache", call);
             model.Context.Dispose();
@@ -83,7 +85,8 @@ namespace Kvq.Tests
                         return disposed.WaitOne(10000);
                     },
                 };
-                var thread = new Thread(() => made = Matrix.Quantize(context, Model.Numbers(64 * 64, 1), 64, 64, options));
+                var thread = new Thread(() => made = Matrix.Quantize(context, Model.Numbers(64 * 64, 1), 64, 64,
+                    options));
                 thread.Start();
                 Test.True(begun.WaitOne(10000), "the call began");
                 context.Dispose();

@@ -16,8 +16,8 @@ namespace Kvq.Tests
                 Usage usage = model.Sequence.Usage();
                 Test.Equal(2L * 40 * Model.Row * Model.Layers, usage.Scalars, "scalars");
                 Test.Equal(2UL * (ulong)usage.Scalars, usage.PlainFp16Bytes, "FP16 bytes");
-                Test.Equal(usage.SealedBytes + usage.Fp16Bytes + usage.MetadataBytes + usage.WorkspaceBytes, usage.TotalBytes,
-                           "sum of bytes");
+                Test.Equal(usage.SealedBytes + usage.Fp16Bytes + usage.MetadataBytes + usage.WorkspaceBytes,
+                    usage.TotalBytes, "sum of bytes");
                 Test.True(model.Cache.Usage().TotalBytes > usage.TotalBytes, "the cache has more than its sequence");
             }
         }
@@ -29,7 +29,8 @@ namespace Kvq.Tests
                 float[] k = model.Fill(model.Sequence, 64, 1).k;
                 using (Sequence fork = model.Sequence.Fork())
                 {
-                    Test.Equal(2UL * 2 * Model.Layers * Model.KvHeads / 2, model.Cache.Usage().SharedPages, "shared pages");
+                    Test.Equal(2UL * 2 * Model.Layers * Model.KvHeads / 2, model.Cache.Usage().SharedPages,
+                        "shared pages");
                     fork.Truncate(40);
                     float[] more = model.Fill(fork, 2, 5).k;
                     Test.Equal(42, fork.Length(0), "length of the fork");
@@ -51,7 +52,8 @@ namespace Kvq.Tests
                 byte[] before = model.Sequence.Save();
                 Test.Refused(Status.State, "32", () => model.Sequence.Truncate(50));
                 Test.Refused(Status.Argument, "length", () => model.Sequence.Truncate(-1));
-                Test.Equal(Convert.ToBase64String(before), Convert.ToBase64String(model.Sequence.Save()), "the sequence");
+                Test.Equal(Convert.ToBase64String(before), Convert.ToBase64String(model.Sequence.Save()),
+                    "the sequence");
                 model.Sequence.Truncate(64);
                 Test.Equal(64, model.Sequence.Length(1), "length");
             }
@@ -80,7 +82,8 @@ namespace Kvq.Tests
                     damaged[at] ^= 0x41;
                     Test.Throws<KvqException>("", () => model.Cache.Load(damaged).Dispose());
                 }
-                using (var larger = new Cache(model.Context, new CacheOptions { NLayers = 2, QHeads = 4, KvHeads = 2, HeadDim = 32 }))
+                using (var larger = new Cache(model.Context, new CacheOptions { NLayers = 2, QHeads = 4, KvHeads = 2,
+                    HeadDim = 32 }))
                     Test.Refused(Status.Mismatch, "", () => larger.Load(snapshot));
             }
         }
@@ -101,13 +104,14 @@ namespace Kvq.Tests
 
         public static void Compressing_keeps_the_budget()
         {
-            const string yaml = "{version: 1, keys: fp16, values: fp16, eviction: {method: streaming, budget: 64, window: 32}}";
+            const string yaml = "{version: 1, keys: fp16, eviction: {method: streaming, budget: 64, window: 32}}";
             using (var model = new Model(yaml))
             {
                 Test.Equal(64, model.Cache.Describe().EvictionBudget, "budget");
                 float[] k = model.Fill(model.Sequence, 200, 1).k;
                 for (int layer = 0; layer < Model.Layers; ++layer)
-                    model.Cache.Attend(layer, model.Sequence, Model.Numbers(Model.QueryRow, 3), new float[Model.QueryRow]);
+                    model.Cache.Attend(layer, model.Sequence, Model.Numbers(Model.QueryRow, 3),
+                        new float[Model.QueryRow]);
                 ulong before = model.Sequence.Usage().TotalBytes;
                 Compressed result = model.Sequence.Compress();
                 Test.Equal(before - model.Sequence.Usage().TotalBytes, result.BytesFreed, "bytes freed");
@@ -121,7 +125,8 @@ namespace Kvq.Tests
                 for (int i = 0; i < 64; ++i) Test.Equal(i < 4 ? i : 136 + i, positions[i], "position " + i);
                 float[] all = Model.Head(k, 0);
                 for (int i = 0; i < keys.Length; ++i)
-                    Test.Equal(all[positions[i / Model.HeadDim] * Model.HeadDim + i % Model.HeadDim], keys[i], "key " + i);
+                    Test.Equal(all[positions[i / Model.HeadDim] * Model.HeadDim + i % Model.HeadDim], keys[i], "key " +
+                        i);
                 Test.Refused(Status.Argument, "budget", () => model.Sequence.Compress(8));
             }
             using (var model = new Model())
@@ -134,7 +139,8 @@ namespace Kvq.Tests
             using (var other = new Sequence(model.Cache))
             {
                 float[] k = Model.Numbers(3 * Model.Row, 1), v = Model.Numbers(3 * Model.Row, 2);
-                var batch = new AppendBatch { Sequences = new[] { other, model.Sequence }, TokenCounts = new[] { 1, 2 }, K = k, V = v };
+                var batch = new AppendBatch { Sequences = new[] { other, model.Sequence }, TokenCounts = new[] { 1, 2 },
+                    K = k, V = v };
                 model.Cache.Append(0, batch);
                 Test.Equal(1, other.Length(0), "one sequence");
                 Test.Equal(2, model.Sequence.Length(0), "the other");
@@ -172,14 +178,15 @@ namespace Kvq.Tests
                 Test.Equal(128, evicting.Describe().EvictionBudget, "budget");
                 Test.Refused(Status.Argument, "method", () => plain.WithEviction(context, "guess", 128));
                 CacheInfo info = cache.Describe();
-                Test.Equal("2 4 2 16 Interleaved 16 128", string.Join(" ", info.NLayers, info.QHeads, info.KvHeads, info.HeadDim,
-                           info.Rope, info.RotaryDim, info.EvictionBudget), "the cache");
+                Test.Equal("2 4 2 16 Interleaved 16 128", string.Join(" ", info.NLayers, info.QHeads, info.KvHeads,
+                    info.HeadDim, info.Rope, info.RotaryDim, info.EvictionBudget), "the cache");
                 Test.Near(0.25, info.Scale, 0, "scale");
                 Test.Equal("int4+hadamard", cache.DescribeLayer(1).Formats, "formats");
                 Test.Equal(1, cache.DescribeLayer(1).NFormats, "number of formats");
                 Test.Refused(Status.Argument, "layer", () => cache.DescribeLayer(2));
                 ContextInfo described = context.Describe();
-                Test.Equal("Cpu 2 cpu", string.Join(" ", described.Device, described.NThreads, described.Backend), "the context");
+                Test.Equal("Cpu 2 cpu", string.Join(" ", described.Device, described.NThreads, described.Backend),
+                    "the context");
                 Test.Equal(64UL << 20, described.MaxBytes, "limit");
                 Test.True(described.Bytes > 0 && described.PeakBytes >= described.Bytes, "bytes");
                 Test.Equal(Library.CpuIsas()[0], described.Isa, "instruction set");

@@ -38,7 +38,8 @@ namespace Kvq.Tests
                 refused("output has 63 elements; [queries, q_heads, head_dim] takes 64", good, new float[63]);
                 refused("q", null, good);
                 Test.Throws<ArgumentNullException>("sequence", () => model.Cache.Attend(0, null, good, good));
-                Test.Refused(Status.Argument, "layer", () => model.Cache.Attend(-1, model.Sequence, good, new float[64]));
+                Test.Refused(Status.Argument, "layer", () => model.Cache.Attend(-1, model.Sequence, good,
+                    new float[64]));
             }
         }
 
@@ -51,7 +52,8 @@ namespace Kvq.Tests
                 {
                     var batch = new AttendBatch
                     {
-                        Sequences = new[] { model.Sequence }, Q = new float[Model.QueryRow], Output = new float[Model.QueryRow],
+                        Sequences = new[] { model.Sequence }, Q = new float[Model.QueryRow],
+                        Output = new float[Model.QueryRow],
                     };
                     model.Cache.Attend(0, batch);
                     Test.Throws<ArgumentException>(part, () =>
@@ -77,7 +79,8 @@ namespace Kvq.Tests
 
         public static void Tensors()
         {
-            Test.Throws<ArgumentException>("offset 3 and length 2 reach beyond an array of 4", () => Tensor.F32(new float[4], 3, 2));
+            Test.Throws<ArgumentException>("offset 3 and length 2 reach beyond an array of 4", () =>
+                Tensor.F32(new float[4], 3, 2));
             Test.Throws<ArgumentException>("offset -1", () => Tensor.F32(new float[4], -1, 2));
             Test.Throws<ArgumentException>("dtype is F32", () => Tensor.Halves(new ushort[4], 0, 4, Dtype.F32));
             Test.Throws<ArgumentNullException>("values", () => Tensor.F16(null));

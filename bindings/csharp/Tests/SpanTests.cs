@@ -15,9 +15,11 @@ namespace Kvq.Tests
                 other.Append(0, new ReadOnlySpan<float>(k), new ReadOnlySpan<float>(v));
                 model.Cache.Attend(0, other, new ReadOnlySpan<float>(q), new Span<float>(output, 3, q.Length));
                 Model.Expect(new Span<float>(output, 3, q.Length).ToArray(), 0, q, k, v, 5, "spans");
-                Test.Throws<ArgumentNullException>("k", () => other.Append(0, new ReadOnlySpan<float>(), new ReadOnlySpan<float>(v)));
+                Test.Throws<ArgumentNullException>("k", () => other.Append(0, new ReadOnlySpan<float>(),
+                    new ReadOnlySpan<float>(v)));
                 Test.Throws<ArgumentException>("output has 4 elements",
-                                               () => model.Cache.Attend(0, other, new ReadOnlySpan<float>(q), new Span<float>(output, 0, 4)));
+                                               () => model.Cache.Attend(0, other, new ReadOnlySpan<float>(q),
+                                               new Span<float>(output, 0, 4)));
                 other.Append(0, k, v); // arrays still mean arrays
                 Test.Equal(10, other.Length(0), "length");
             }

@@ -50,7 +50,8 @@ namespace Kvq.Tests
             }
             catch (T exception)
             {
-                True(exception.Message.Contains(part), "the message \"" + exception.Message + "\" lacks \"" + part + "\"");
+                True(exception.Message.Contains(part), "the message \"" + exception.Message + "\" lacks \"" + part +
+                    "\"");
                 return exception;
             }
             throw new Failure("nothing was thrown, expected " + typeof(T).Name + " with \"" + part + "\"");
@@ -70,7 +71,8 @@ namespace Kvq.Tests
                 foreach (MethodInfo method in type.GetMethods(BindingFlags.Public | BindingFlags.Static))
                 {
                     string name = type.Name + "." + method.Name;
-                    if (arguments.Length > 0 && name.IndexOf(arguments[0], StringComparison.OrdinalIgnoreCase) < 0) continue;
+                    if (arguments.Length > 0 && name.IndexOf(arguments[0], StringComparison.OrdinalIgnoreCase) < 0)
+                        continue;
                     try
                     {
                         ((Action)Delegate.CreateDelegate(typeof(Action), method))();
@@ -83,7 +85,8 @@ namespace Kvq.Tests
                     catch (Exception exception)
                     {
                         ++failed;
-                        Console.WriteLine("FAILED " + name + ": " + (exception is Failure ? exception.Message : exception.ToString()));
+                        Console.WriteLine("FAILED " + name + ": " +
+                            (exception is Failure ? exception.Message : exception.ToString()));
                     }
                 }
             }

@@ -9,8 +9,9 @@ namespace Kvq.Tests
 
         static CodebookTrainerOptions Small() => new CodebookTrainerOptions
         {
-            NLayers = Model.Layers, KvHeads = Model.KvHeads, HeadDim = Model.HeadDim, KeyStages = 2, KeyCodes = 8, KeyRounds = 1,
-            ValueBits = 1, ValueRounds = 2, ValueScope = Scope.Head, Seed = 5, ModelId = 7, Note = "klein, größer",
+            NLayers = Model.Layers, KvHeads = Model.KvHeads, HeadDim = Model.HeadDim, KeyStages = 2, KeyCodes = 8,
+            KeyRounds = 1, ValueBits = 1, ValueRounds = 2, ValueScope = Scope.Head, Seed = 5, ModelId = 7,
+            Note = "klein, größer",
         };
 
         static bool Tired(double done)
@@ -22,7 +23,8 @@ namespace Kvq.Tests
         {
             var trainer = new CodebookTrainer(context, Small());
             for (int layer = 0; layer < Model.Layers; ++layer)
-                trainer.Add(layer, Model.Numbers(160 * Model.Row, 10 + (uint)layer), Model.Numbers(160 * Model.Row, 20));
+                trainer.Add(layer, Model.Numbers(160 * Model.Row, 10 + (uint)layer),
+                    Model.Numbers(160 * Model.Row, 20));
             return trainer;
         }
 
@@ -45,12 +47,14 @@ namespace Kvq.Tests
                 using (Codebook codebook = trainer.Result())
                 {
                     CodebookInfo info = codebook.Describe();
-                    Test.Equal("2 2 2 16 2 8 160 klein, größer", string.Join(" ", info.NLayers, info.LayersPresent, info.KvHeads,
-                               info.HeadDim, info.KeyStages, info.KeyCodes, info.Tokens, info.Note), "codebooks");
+                    Test.Equal("2 2 2 16 2 8 160 klein, größer", string.Join(" ", info.NLayers, info.LayersPresent,
+                        info.KvHeads, info.HeadDim, info.KeyStages, info.KeyCodes, info.Tokens, info.Note),
+                        "codebooks");
                     CodebookLayerInfo layer = codebook.DescribeLayer(1);
                     Test.Equal(Constants.MaxKeyStages, layer.KeyStageErrors.Length, "stages");
                     Test.Equal(layer.KeyError, layer.KeyStageErrors[1], "error of the last stage");
-                    Test.True(layer.KeyStageErrors[0] >= layer.KeyStageErrors[1] && layer.KeyStageErrors[2] == 0, "errors of stages");
+                    Test.True(layer.KeyStageErrors[0] >= layer.KeyStageErrors[1] && layer.KeyStageErrors[2] == 0,
+                        "errors of stages");
                     byte[] file = codebook.Save();
                     using (Codebook again = Codebook.Load(context, file))
                         Test.Equal(Convert.ToBase64String(file), Convert.ToBase64String(again.Save()), "the file");
@@ -68,7 +72,8 @@ namespace Kvq.Tests
                 trainer.Resume(unfinished);
                 trainer.Run(1);
                 using (Codebook result = trainer.Result())
-                    Test.Equal(Convert.ToBase64String(whole), Convert.ToBase64String(result.Save()), "the resumed file");
+                    Test.Equal(Convert.ToBase64String(whole), Convert.ToBase64String(result.Save()),
+                        "the resumed file");
             }
         }
 
@@ -118,20 +123,20 @@ namespace Kvq.Tests
             using (Policy policy = Policy.Load(context, Experts))
             using (var trainer = new RouterTrainer(context, Model.Shape(Rope.Half), policy, options))
             {
-                Test.Throws<ArgumentException>("q has 64 elements; [tokens, q_heads, head_dim] takes 128", () => trainer.Add(
-                    0, new float[64], new float[64], new float[64]));
+                Test.Throws<ArgumentException>("q has 64 elements; [tokens, q_heads, head_dim] takes 128", () =>
+                    trainer.Add(0, new float[64], new float[64], new float[64]));
                 Test.Refused(Status.State, "", () => trainer.Result());
                 for (uint text = 0; text < 2; ++text)
                     for (int layer = 0; layer < Model.Layers; ++layer)
-                        trainer.Add(layer, Model.Numbers(200 * Model.QueryRow, text), Model.Numbers(200 * Model.Row, text + 7),
-                                    Model.Numbers(200 * Model.Row, text + 9));
+                        trainer.Add(layer, Model.Numbers(200 * Model.QueryRow, text),
+                            Model.Numbers(200 * Model.Row, text + 7), Model.Numbers(200 * Model.Row, text + 9));
                 Test.Throws<TimeoutException>("enough", () => trainer.Run(0, Tired));
                 trainer.Run();
                 using (Router router = trainer.Result())
                 {
                     RouterInfo info = router.Describe();
-                    Test.Equal("2 3 fp16, int4, int2 small", string.Join(" ", info.NLayers, info.NExperts, info.Experts, info.Note),
-                               "routers");
+                    Test.Equal("2 3 fp16, int4, int2 small", string.Join(" ", info.NLayers, info.NExperts, info.Experts,
+                        info.Note), "routers");
                     RouterGroupInfo group = router.DescribeGroup(0);
                     double sum = 0;
                     foreach (double share in group.Shares) sum += share;

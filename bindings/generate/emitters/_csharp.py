@@ -27,7 +27,7 @@ def property_name(struct, field):
 
 def has_class(struct):
     """Whether a struct of the raw layer has a class around it."""
-    return struct["name"].endswith(("_options", "_batch", "_info", "_usage")) and struct["name"] != "kvq_compress_options"
+    return struct["name"] != "kvq_compress_options" and struct["name"].endswith(("_options", "_batch", "_info", "_usage"))
 
 
 def raw_type(it):
@@ -108,7 +108,8 @@ class Names:
             if match[2]:
                 target += "." + (match[2] if target.startswith(RAW) else pascal(match[2]))
             return '<see\0cref="%s"/>' % target
-        return re.sub(r"(?<!\")(?:::)?\b((?:kvq|qp|KVQ|QP)_\w+)(?:::(\w+))?", replace, escape(text).replace("NULL", "null"))
+        text = escape(text).replace("NULL", "null")
+        return re.sub(r"(?<!\")(?:::)?\b((?:kvq|qp|KVQ|QP)_\w+)(?:::(\w+))?", replace, text)
 
     def block(self, tag, lines, indent):
         """An XML element in `///` comments."""
@@ -129,8 +130,8 @@ class Names:
             if kind == "code":
                 yield "<code>\n%s\n</code>" % escape(part)
             elif kind == "list":
-                yield '<list type="bullet">\n' + "\n".join(
-                    "<item><description>%s</description></item>" % self.prose(item).replace("\0", " ") for item in part) + "\n</list>"
+                items = ["<item><description>%s</description></item>" % self.prose(item) for item in part]
+                yield "\n".join(['<list type="bullet">'] + items + ["</list>"])
             else:
                 yield "<para>%s</para>" % self.prose(part)
 
@@ -139,7 +140,8 @@ class Names:
         first, _, rest = one["documentation"].strip().partition("\n\n")
         kinds = list(paragraphs(first))
         if len(kinds) > 1:  # a list or code without an empty line before
-            summary, rest = kinds[0][1], first[first.index("\n" + ("- " if kinds[1][0] == "list" else "    ")):] + "\n\n" + rest
+            begin = first.index("\n- " if kinds[1][0] == "list" else "\n    ")
+            summary, rest = kinds[0][1], first[begin:] + "\n\n" + rest
         else:
             summary = " ".join(first.split())
         lines = self.block("summary", [self.prose(summary) or "As its name says."], indent)

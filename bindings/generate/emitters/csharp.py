@@ -1,5 +1,6 @@
 """C#: the raw layer, enumerations, options and descriptions, and a test of the layout."""
-from emitters._csharp import EXPERIMENTAL, IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type, type_name
+from emitters._csharp import (EXPERIMENTAL, IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type,
+                              type_name)
 
 FOLDER = "bindings/csharp/"
 # What of a struct the hand-written half of its class computes.

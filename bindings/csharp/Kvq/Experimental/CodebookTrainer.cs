@@ -48,7 +48,8 @@ namespace Kvq.Experimental
             if (codebook == null) throw new ArgumentNullException(nameof(codebook));
             var error = Call.Error();
             using (var use = new Use(this, codebook, alone: true))
-                Call.Check(ExperimentalNative.kvq_codebook_trainer_resume(use.First, use.Second, &error), &error, Hooks);
+                Call.Check(ExperimentalNative.kvq_codebook_trainer_resume(use.First, use.Second, &error), &error,
+                    Hooks);
         }
 
         /// <summary>Add tokens to a layer; see <see cref="ExperimentalNative.kvq_codebook_trainer_add"/>.</summary>
@@ -71,7 +72,8 @@ namespace Kvq.Experimental
                 fixed (float* kFloats = k.Floats, vFloats = v.Floats)
                 fixed (ushort* kBits = k.Bits, vBits = v.Bits)
                     Call.Check(ExperimentalNative.kvq_codebook_trainer_add(
-                        it, layer, tokens, k.Start(kFloats, kBits), v.Start(vFloats, vBits), shown.Dtype, &error), &error, Hooks);
+                        it, layer, tokens, k.Start(kFloats, kBits), v.Start(vFloats, vBits), shown.Dtype, &error),
+                        &error, Hooks);
             }
             finally
             {
@@ -91,7 +93,8 @@ namespace Kvq.Experimental
             {
                 using (var hook = new Progress(progress))
                 {
-                    Status status = ExperimentalNative.kvq_codebook_trainer_run(it, layer, hook.Function, hook.User, &error);
+                    Status status = ExperimentalNative.kvq_codebook_trainer_run(it, layer, hook.Function, hook.User,
+                        &error);
                     hook.Rethrow();
                     Call.Check(status, &error, Hooks);
                 }
@@ -111,7 +114,8 @@ namespace Kvq.Experimental
             IntPtr result, it = Enter();
             try
             {
-                Call.Check(ExperimentalNative.kvq_codebook_trainer_result(it, &result, &error), &error, Hooks, handle, result);
+                Call.Check(ExperimentalNative.kvq_codebook_trainer_result(it, &result, &error), &error, Hooks, handle,
+                    result);
             }
             finally
             {

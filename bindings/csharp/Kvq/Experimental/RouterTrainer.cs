@@ -42,8 +42,8 @@ namespace Kvq.Experimental
                 raw.note = text;
                 kvq_cache_options shape = cache.With(frequencies);
                 Call.Check(ExperimentalNative.kvq_router_trainer_create(
-                    context.Handle.DangerousGetHandle(), &shape, policy.Handle.DangerousGetHandle(), &raw, &result, &error),
-                    &error, context.Hooks, handle, result);
+                    context.Handle.DangerousGetHandle(), &shape, policy.Handle.DangerousGetHandle(), &raw, &result,
+                    &error), &error, context.Hooks, handle, result);
             }
             return context.Hooks;
         }
@@ -74,8 +74,8 @@ namespace Kvq.Experimental
                 fixed (float* qFloats = q.Floats, kFloats = k.Floats, vFloats = v.Floats)
                 fixed (ushort* qBits = q.Bits, kBits = k.Bits, vBits = v.Bits)
                     Call.Check(ExperimentalNative.kvq_router_trainer_add(
-                        it, layer, tokens, q.Start(qFloats, qBits), k.Start(kFloats, kBits), v.Start(vFloats, vBits), k.Dtype,
-                        &error), &error, Hooks);
+                        it, layer, tokens, q.Start(qFloats, qBits), k.Start(kFloats, kBits), v.Start(vFloats, vBits),
+                        k.Dtype, &error), &error, Hooks);
             }
             finally
             {
@@ -97,7 +97,8 @@ namespace Kvq.Experimental
             {
                 using (var hook = new Progress(progress))
                 {
-                    Status status = ExperimentalNative.kvq_router_trainer_run(it, loss, hook.Function, hook.User, &error);
+                    Status status = ExperimentalNative.kvq_router_trainer_run(it, loss, hook.Function, hook.User,
+                        &error);
                     hook.Rethrow();
                     Call.Check(status, &error, Hooks);
                 }
@@ -117,7 +118,8 @@ namespace Kvq.Experimental
             IntPtr result, it = Enter();
             try
             {
-                Call.Check(ExperimentalNative.kvq_router_trainer_result(it, &result, &error), &error, Hooks, handle, result);
+                Call.Check(ExperimentalNative.kvq_router_trainer_result(it, &result, &error), &error, Hooks, handle,
+                    result);
             }
             finally
             {
