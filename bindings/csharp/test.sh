@@ -51,7 +51,7 @@ written_by_hand_as_agreed() {
     [ "$(wc -l <"$file")" -le 400 ] || { echo "$file has more than 400 lines"; fine=1; }
     ! LC_ALL=C.UTF-8 grep -nHE '.{121}|[[:space:]]$|	' "$file" || fine=1
   done < <(find "$here" -name '*.cs' ! -name '*.g.cs')
-  return $fine
+  return "$fine"
 }
 
 documentation_refers_to_what_there_is() {
@@ -127,6 +127,20 @@ package_is_enough() {
   return $status
 }
 
+# With everything compiled before and no compiler at run time, as Unity's IL2CPP does it: every hook can be called.
+hooks_work_compiled_ahead_of_time() {
+  local library status=0
+  library=$(dirname "$(readlink -f "$(command -v mono)")")/../lib/mono/4.5
+  rm -rf ahead && mkdir ahead && compile ahead/AheadOfTime "$here/Tests/Programs/AheadOfTime.cs" &&
+    cp Kvq.dll "$library/mscorlib.dll" ahead && cd ahead || return
+  for file in mscorlib.dll Kvq.dll AheadOfTime.exe; do
+    MONO_PATH=. mono --aot=full,nodebug $file >$file.log 2>&1 || { cat $file.log; status=1; }
+  done
+  [ $status -eq 0 ] && same "0 True True True True" "$(MONO_PATH=. mono --full-aot AheadOfTime.exe)" || status=1
+  cd ..
+  return $status
+}
+
 a_call_costs_little() {
   local line
   compile CallCost "$here/Samples/CallCost.cs" && line=$(mono CallCost.exe) && echo "$line" &&
@@ -142,7 +156,7 @@ written_by_hand_as_agreed() {
     [ "$(wc -l <"$file")" -le 400 ] || { echo "$file has more than 400 lines"; fine=1; }
     ! LC_ALL=C.UTF-8 grep -nHE '.{121}|[[:space:]]$|	' "$file" || fine=1
   done < <(find "$here" -name '*.cs' ! -name '*.g.cs')
-  return $fine
+  return "$fine"
 }
 
 documentation_refers_to_what_there_is
@@ -155,6 +169,7 @@ check "an older library is refused" an_old_library_is_refused
 check "the README's commands and example work" readme_works
 check "the package has what NuGet looks for" package_has_what_NuGet_looks_for
 check "the package is enough to run a program" package_is_enough
+check "hooks work compiled ahead of time" hooks_work_compiled_ahead_of_time
 check "a call is timed" a_call_costs_little
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
