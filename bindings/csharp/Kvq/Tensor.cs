@@ -151,8 +151,8 @@ namespace Kvq
             long headStride, string name)
         {
             Present(tensor, name);
-            NotNegative(tokenStride, name + " token stride");
-            NotNegative(headStride, name + " head stride");
+            NotNegative(tokenStride, name, "token stride");
+            NotNegative(headStride, name, "head stride");
             // In double: what overflows 64 bits is too long for any array.
             double reach = (tokens - 1.0) * (tokenStride == 0 ? (double)heads * dim : tokenStride) +
                            (heads - 1.0) * (headStride == 0 ? dim : headStride) + dim;
@@ -161,9 +161,10 @@ namespace Kvq
                     heads + " heads of " + dim + " reach to " + reach.ToString("F0"), name);
         }
 
-        internal static void NotNegative(long value, string what)
+        static void NotNegative(long value, string name, string what)
         {
-            if (value < 0) throw new ArgumentException(what + " is " + value + ", must not be negative");
+            if (value < 0)
+                throw new ArgumentException(name + " " + what + " is " + value + ", must not be negative", name);
         }
 
         /// The rows of a batch, one a sequence where there are no counts.
