@@ -18,8 +18,9 @@ namespace Kvq.Tests
 
         public static void Calls_of_a_decoding_loop_allocate_nothing()
         {
+            var shape = new CacheOptions { NLayers = 1, QHeads = 1, KvHeads = 1, HeadDim = 8 };
             using (var context = new Context())
-            using (var cache = new Cache(context, new CacheOptions { NLayers = 1, QHeads = 1, KvHeads = 1, HeadDim = 8 }))
+            using (var cache = new Cache(context, shape))
             using (var sequence = new Sequence(cache))
             {
                 float[] row = new float[8], output = new float[8];
