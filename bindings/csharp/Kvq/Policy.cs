@@ -46,10 +46,10 @@ namespace Kvq
             var error = Call.Error();
             var handle = new PolicyHandle();
             IntPtr result;
-            using (var use = new Use(context, this))
+            using (new UseMany(UseMany.Sorted(new NativeObject[] { context, this }, "objects"), alone: false))
             fixed (byte* start = name)
-                Call.Check(Native.kvq_policy_with_eviction(use.First, use.Second, start, budget, &result, &error),
-                    &error, context.Hooks, handle, result);
+                Call.Check(Native.kvq_policy_with_eviction(context.Handle.DangerousGetHandle(),
+                    Handle.DangerousGetHandle(), start, budget, &result, &error), &error, context.Hooks, handle, result);
             return new Policy(handle, context.Hooks);
         }
 

@@ -40,6 +40,19 @@ namespace Kvq.Tests
             Test.Throws<ObjectDisposedException>("Context", () => model.Context.Describe());
             Test.Throws<ObjectDisposedException>("Context", () => Policy.Load(model.Context, "int4"));
             Test.Throws<ObjectDisposedException>("Context", () => Matrix.Load(model.Context, new byte[9], "w"));
+            using (var context = new Context())
+            {
+                Policy policy = Policy.Load(context, "int4");
+                policy.Dispose();
+                Test.Throws<ObjectDisposedException>("Policy", () => policy.Describe());
+                Test.Throws<ObjectDisposedException>("Policy", () => policy.WithEviction(context, "snapkv", 128));
+                Test.Throws<ObjectDisposedException>("Policy", () => new Cache(context, Model.Shape(Rope.Half), policy));
+                Matrix matrix = Matrix.Quantize(context, new float[64 * 64], 64, 64);
+                matrix.Dispose();
+                Test.Throws<ObjectDisposedException>("Matrix", () => matrix.Linear(new float[64], new float[64]));
+                Test.Throws<ObjectDisposedException>("Matrix", () => matrix.Dequantize(0, 1));
+                Test.Throws<ObjectDisposedException>("Matrix", () => Matrix.Save(new[] { matrix }, new[] { "w" }));
+            }
             model.Sequence.Append(0, row, row); // and a sequence outlives its cache and context
             Test.Equal(2, model.Sequence.Length(0), "length");
             Test.Equal(2, model.Sequence.Fork().Length(0), "length of a fork");

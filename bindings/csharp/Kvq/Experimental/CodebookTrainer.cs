@@ -47,9 +47,17 @@ namespace Kvq.Experimental
         {
             if (codebook == null) throw new ArgumentNullException(nameof(codebook));
             var error = Call.Error();
-            using (var use = new Use(this, codebook, alone: true))
-                Call.Check(ExperimentalNative.kvq_codebook_trainer_resume(use.First, use.Second, &error), &error,
-                    Hooks);
+            IntPtr it = Enter(alone: true);
+            try
+            {
+                using (new UseMany(UseMany.Sorted(new NativeObject[] { codebook }, "objects"), alone: false))
+                    Call.Check(ExperimentalNative.kvq_codebook_trainer_resume(
+                        it, codebook.Handle.DangerousGetHandle(), &error), &error, Hooks);
+            }
+            finally
+            {
+                Leave();
+            }
         }
 
         /// <summary>Add tokens to a layer; see <see cref="ExperimentalNative.kvq_codebook_trainer_add"/>.</summary>

@@ -2,56 +2,6 @@ using System;
 
 namespace Kvq
 {
-    /// Two objects, or one and null, that a call reads, entered in the order of their numbers.
-    struct Use : IDisposable
-    {
-        readonly NativeObject first, second;
-
-        internal Use(NativeObject first, NativeObject second, bool alone = false)
-        {
-            this.first = first;
-            this.second = second == first ? null : second;
-            First = Second = IntPtr.Zero;
-            if (this.second == null || first.Serial < second.Serial)
-            {
-                First = first.Enter(alone);
-                try
-                {
-                    if (this.second != null) Second = second.Enter();
-                }
-                catch
-                {
-                    first.Leave();
-                    throw;
-                }
-            }
-            else
-            {
-                Second = second.Enter();
-                try
-                {
-                    First = first.Enter(alone);
-                }
-                catch
-                {
-                    second.Leave();
-                    throw;
-                }
-            }
-        }
-
-        internal IntPtr First { get; }
-
-        /// Zero for null.
-        internal IntPtr Second { get; }
-
-        public void Dispose()
-        {
-            if (second != null) second.Leave();
-            first.Leave();
-        }
-    }
-
     /// Several objects that a call uses, each once however often it occurs.
     struct UseMany : IDisposable
     {
