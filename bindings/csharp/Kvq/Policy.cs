@@ -49,7 +49,8 @@ namespace Kvq
             using (new UseMany(UseMany.Sorted(new NativeObject[] { context, this }, "objects"), alone: false))
             fixed (byte* start = name)
                 Call.Check(Native.kvq_policy_with_eviction(context.Handle.DangerousGetHandle(),
-                    Handle.DangerousGetHandle(), start, budget, &result, &error), &error, context.Hooks, handle, result);
+                    Handle.DangerousGetHandle(), start, budget, &result, &error), &error, context.Hooks, handle,
+                    result);
             return new Policy(handle, context.Hooks);
         }
 

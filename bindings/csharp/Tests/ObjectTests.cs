@@ -46,7 +46,8 @@ namespace Kvq.Tests
                 policy.Dispose();
                 Test.Throws<ObjectDisposedException>("Policy", () => policy.Describe());
                 Test.Throws<ObjectDisposedException>("Policy", () => policy.WithEviction(context, "snapkv", 128));
-                Test.Throws<ObjectDisposedException>("Policy", () => new Cache(context, Model.Shape(Rope.Half), policy));
+                CacheOptions shape = Model.Shape(Rope.Half);
+                Test.Throws<ObjectDisposedException>("Policy", () => new Cache(context, shape, policy));
                 Matrix matrix = Matrix.Quantize(context, new float[64 * 64], 64, 64);
                 matrix.Dispose();
                 Test.Throws<ObjectDisposedException>("Matrix", () => matrix.Linear(new float[64], new float[64]));
