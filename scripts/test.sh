@@ -142,7 +142,7 @@ format() {
 }
 
 tidy() {
-  sed -n 's/^ *"file": "\(.*\.cp*\)",*$/\1/p' build/tidy/compile_commands.json | grep -vF "$PWD/tools/" | sort -u |
+  sed -n 's/^ *"file": "\(.*\.cp*\)",*$/\1/p' build/tidy/compile_commands.json | grep -vF -e "$PWD/tools/" -e "$PWD/third_party/" | sort -u |
     xargs -d '\n' -n 1 -P "$jobs" clang-tidy -quiet -p build/tidy
 }
 

@@ -4,7 +4,8 @@
 #include "core/text.h"
 
 #include <yaml-cpp/eventhandler.h>
-#include <yaml-cpp/yaml.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
 
 #include <set>
 #include <sstream>
