@@ -6,9 +6,10 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config
-  libeigen3-dev libhwy-dev libyaml-cpp-dev nlohmann-json3-dev # the library
+  libeigen3-dev libhwy-dev nlohmann-json3-dev # the library
   libcli11-dev libopenblas-dev libpcre2-dev libutf8proc-dev) # the kvq program
-test_packages=(abigail-tools binutils clang clang-format clang-tidy doctest-dev libbenchmark-dev libclang-rt-dev python3)
+test_packages=(abigail-tools binutils clang clang-format clang-tidy doctest-dev dpkg-dev fakeroot file libbenchmark-dev
+  libclang-rt-dev python3)
 
 for argument in "$@"; do
   case $argument in
