@@ -28,6 +28,10 @@ set(kvq_pc_dl "")
 foreach(library IN LISTS CMAKE_DL_LIBS) # none where the C library has dlopen
   string(APPEND kvq_pc_dl " -l${library}")
 endforeach()
+set(kvq_pc_yaml " -lyaml")
+if(KVQ_BUNDLED)
+  set(kvq_pc_yaml "")
+endif()
 configure_file("${CMAKE_CURRENT_LIST_DIR}/kvq.pc.in" "${PROJECT_BINARY_DIR}/kvq.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/kvq.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)
 

@@ -37,6 +37,9 @@ This package has the shared library.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libkvq-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libkvq${PROJECT_VERSION_MAJOR} (= ${kvq_debian_version})")
+if(NOT KVQ_BUNDLED)
+  string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", libyaml-dev") # of libkvq.a
+endif()
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "${kvq_about}
 
 This package has the C header, the static library, files for pkg-config and

@@ -20,7 +20,7 @@ class KvqConan(ConanFile):
     def export_sources(self):
         root = os.path.join(self.recipe_folder, "..", "..")
         for pattern in ("CMakeLists.txt", "LICENSE", "THIRD_PARTY_NOTICES", "CHANGELOG.md", "cmake/*", "cuda/*", "docs/policies/*",
-                        "include/*", "models/*", "samples/*", "src/*", "third_party/*"):
+                        "include/*", "models/*", "samples/*", "src/*"):
             copy(self, pattern, root, self.export_sources_folder)
 
     def validate(self):
@@ -33,6 +33,7 @@ class KvqConan(ConanFile):
         self.requires("eigen/3.4.0", visible=False)
         self.requires("highway/1.2.0", visible=False)
         self.requires("nlohmann_json/3.11.3", visible=False)
+        self.requires("libyaml/0.2.5", visible=False)
         if self.options.tools:
             for package in ("cli11/2.4.2", "openblas/0.3.28", "pcre2/10.44", "utf8proc/2.9.0"):
                 self.requires(package, visible=False)

@@ -15,6 +15,7 @@ export LC_ALL=C
 for program in python3 abidw abidiff; do
   command -v $program >/dev/null || { echo "skipped: there is no $program"; exit 77; }
 done
+"$here/../bindings/libclang.sh" || exit $?
 [ "$(getconf LONG_BIT)" = 64 ] || { echo "skipped: the baseline is of machines with 64 bits"; exit 77; }
 
 work=$(mktemp -d)
@@ -25,14 +26,13 @@ trap 'rm -rf "$work"' EXIT
 describe() {
   local header=$1/kvq.h cut=$1/cut
   mkdir "$cut"
-  python3 "$here/header.py" "$header" --constants >"$1/constants.txt"
-  python3 "$here/header.py" "$header" --fields >"$1/fields.txt"
-  python3 "$here/header.py" "$header" --cut "$2" >"$cut/kvq.h"
-  python3 "$here/header.py" "$header" --source >"$cut/kvq.c"
+  python3 "$here/lists.py" "$header" --constants >"$1/constants.txt"
+  python3 "$here/lists.py" "$header" --fields >"$1/fields.txt"
+  python3 "$here/lists.py" "$header" --library "$2" >"$cut/kvq.c"
   # With a node of the next release, for the function that is added below.
   { cat "$here/../../src/kvq.map" && echo 'KVQ_NEXT { global: kvq_api_added; };'; } >"$cut/kvq.map"
   # By names alone, which is what the baseline remembers of files.
-  (cd "$cut" && "$compiler" -std=c99 -g -O0 -w -fPIC -shared -I. -o kvq.so kvq.c -Wl,--version-script=kvq.map)
+  (cd "$cut" && "$compiler" -std=c99 -g -O0 -w -fPIC -shared -o kvq.so kvq.c -Wl,--version-script=kvq.map)
   abidw --exported-interfaces-only --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --no-architecture \
     --no-parameter-names --type-id-style hash --out-file "$1/kvq.abi" "$cut/kvq.so"
 }
@@ -77,7 +77,7 @@ agrees() {
 if [ "${2:-}" = --renew ]; then
   mkdir "$work/header"
   cp "$header" "$work/header"
-  python3 "$here/header.py" "$header" --fields >"$work/fields.txt"
+  python3 "$here/lists.py" "$header" --fields >"$work/fields.txt"
   describe "$work/header" "$work/fields.txt"
   cp "$work/header/"{constants.txt,fields.txt,kvq.abi} "$here"
   exit 0
