@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes all packages in build/packages, tests those of the library and prints their sizes.
 #   package.sh
-# A language's packages come from bindings/LANGUAGE/package.sh, if there is one: it is run with the output folder as its
-# argument and KVQ_PREFIX set to a folder with the installed library (include, lib), and leaves its files in the output
-# folder. Exit status 77 says that a tool is missing, and its last line which.
+# A language's packages come from `bindings/LANGUAGE/package.sh FOLDER PREFIX`, if there is one: it leaves its files in FOLDER
+# and finds the library, with all that it needs in it, installed in PREFIX. Status 77 and a last line "skipped: REASON"
+# say that a tool is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -40,11 +40,12 @@ scripts/setup.sh
 
 build "archive" -DKVQ_BUNDLED=ON -DCMAKE_INSTALL_PREFIX=/usr/local -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_SKIP_INSTALL_RPATH=OFF
 step "archive: test" tests/exports/standalone.sh "$build/bin/kvq_sample_embed" "$build/lib/libkvq.so" "$build/bin/kvq"
+step "archive: install" tests/install/run.sh "$build" "${CC:-cc}" Ninja
 step "archive: pack" cpack --config "$build/CPackConfig.cmake" -G TGZ -B "$out"
-export KVQ_PREFIX=$build/prefix
-rm -rf "$KVQ_PREFIX"
-mkdir "$KVQ_PREFIX"
-tar -xf "$out"/kvq-*.tar.gz -C "$KVQ_PREFIX" --strip-components=1
+prefix=$build/prefix
+rm -rf "$prefix"
+mkdir "$prefix"
+tar -xf "$out"/kvq-*.tar.gz -C "$prefix" --strip-components=1
 
 if command -v dpkg-architecture >/dev/null; then
   scripts/setup.sh dpkg-dev fakeroot file
@@ -53,7 +54,7 @@ if command -v dpkg-architecture >/dev/null; then
   step "debian: pack" cpack --config "$build/CPackConfig.cmake" -G DEB -B "$out"
   step "debian: test" tests/packages/debian.sh --packages "$out" "${CC:-cc}"
 else
-  skipped+=("Debian: there is no dpkg-architecture")
+  skipped+=("Debian packages, there is no dpkg-architecture")
 fi
 rm -rf "$out/_CPack_Packages"
 
@@ -61,14 +62,14 @@ for script in bindings/*/package.sh; do
   [ -e "$script" ] || continue
   language=$(basename "$(dirname "$script")")
   status=0
-  step "$language" "$script" "$out" || status=$?
-  [ $status -ne 77 ] || skipped+=("$language: $(tail -n 1 "$logs/$language.log")")
+  step "$language" "$script" "$out" "$prefix" || status=$?
+  [ $status -ne 77 ] || skipped+=("$language, $(sed -n '$s/^skipped: //p' "$logs/$language.log")")
   [ $status -eq 0 ] || [ $status -eq 77 ] || exit $status
 done
 
 echo
-row "libkvq.so, stripped" "$(find "$KVQ_PREFIX/lib" -name 'libkvq.so.*' -type f)"
-row "libkvq.a" "$KVQ_PREFIX/lib/libkvq.a"
-row "kvq, stripped, with static libraries" "$KVQ_PREFIX/bin/kvq"
+row "libkvq.so, stripped" "$(find "$prefix/lib" -name 'libkvq.so.*' -type f)"
+row "libkvq.a" "$prefix/lib/libkvq.a"
+row "kvq, stripped, with static libraries" "$prefix/bin/kvq"
 for file in "$out"/*; do row "$(basename "$file")" "$file"; done
 [ ${#skipped[@]} -eq 0 ] || printf 'skipped: %s\n' "${skipped[@]}"
