@@ -24,8 +24,8 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${CMAKE_LIBRARY_OUTPUT_DIRECTOR
 set(CPACK_PRE_BUILD_SCRIPTS "${CMAKE_CURRENT_LIST_DIR}/debian_docs.cmake")
 
 set(kvq_about "libkvq keeps the keys and values of attention in 1 to 16 bits per scalar and
-computes attention on them without expanding them. It also runs linear layers on
-weights of 1 to 8 bits.")
+computes attention on them without expanding them. It also runs linear layers
+on weights of 1 to 8 bits.")
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME "libkvq${PROJECT_VERSION_MAJOR}")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
@@ -49,8 +49,9 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME kvq-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "libkvq${PROJECT_VERSION_MAJOR} (= ${kvq_debian_version})")
-set(CPACK_DEBIAN_TOOLS_DESCRIPTION "The program kvq runs and measures language models on compressed caches, trains
-codebooks and quantizes weights. A small model for its demonstration is included.")
+set(CPACK_DEBIAN_TOOLS_DESCRIPTION "The program kvq runs and measures language models on compressed caches,
+trains codebooks and quantizes weights. A small model for its demonstration
+is included.")
 
 # Which version each function came with, by the nodes of the linker's map; what may change between minor versions ties
 # programs to this very version.
