@@ -33,7 +33,7 @@ class KvqConan(ConanFile):
         self.requires("eigen/3.4.0", visible=False)
         self.requires("highway/1.2.0", visible=False)
         self.requires("nlohmann_json/3.11.3", visible=False)
-        self.requires("libyaml/0.2.5", visible=False)
+        self.requires("libyaml/0.2.5")
         if self.options.tools:
             for package in ("cli11/2.4.2", "openblas/0.3.28", "pcre2/10.44", "utf8proc/2.9.0"):
                 self.requires(package, visible=False)
