@@ -2,7 +2,7 @@
 import re
 import textwrap
 
-from emitters._text import NOTICE, indexed, paragraphs, target_of
+from emitters._text import NOTICE, paragraphs
 
 FOLDER = "bindings/python/libkvq/"
 WIDTH = 120
@@ -153,19 +153,7 @@ def hook_lines(one):
 
 
 def native(api):
-    documentation = api["documentation"]
-    lines = docstring([["kvq.h in ctypes: every function, struct, enumeration and hook under its C name."],
-                       wrapped("Pointers to numbers and to tensors are addresses (c_void_p): an int, in arguments also a "
-                               "ctypes array or byref(). Functions release the GIL while they run. " + NOTICE, 0),
-                       *body_of(documentation, 0)], 0)
-    lines += ["", "from __future__ import annotations", "", "from ctypes import (", "    CFUNCTYPE,", "    POINTER,",
-              "    Structure,"]
-    used = sorted({"c_char", "c_char_p", "c_double", "c_float", "c_int32", "c_int64", "c_size_t", "c_uint32", "c_uint64",
-                   "c_void_p"})
-    lines += ["    %s," % name for name in used]
-    lines += [")", "from enum import IntEnum", "from typing import Any, Optional", "",
-              "from ._library import Library", "",
-              "Text = bytes  # fields are named bytes too", ""]
+    lines = []
     for one in api["constants"]:
         lines += ["%s = %d" % (one["name"], one["value"])] + docstring(body_of(one["documentation"], 0), 0)
     lines.append("")
@@ -181,7 +169,20 @@ def native(api):
     lines += ["", "library = Library(KVQ_API_VERSION)", ""]
     for one in api["functions"]:
         lines += function_lines(one)
-    return "\n".join(lines) + "\n"
+    return "\n".join(native_head(api, "\n".join(lines)) + lines) + "\n"
+
+
+def native_head(api, body):
+    """What comes before `body`: what it is, and the imports that it needs."""
+    lines = docstring([["kvq.h in ctypes: every function, struct, enumeration and hook under its C name."],
+                       wrapped("Pointers to numbers and to tensors are addresses (c_void_p): an int, in arguments also a "
+                               "ctypes array or byref(). Functions release the GIL while they run. " + NOTICE, 0),
+                       *body_of(api["documentation"], 0)], 0)
+    used = ["CFUNCTYPE", "POINTER", "Structure"] + sorted(set(re.findall(r"\bc_[a-z]\w*", body)))
+    lines += ["", "from __future__ import annotations", "", "from ctypes import ("]
+    lines += ["    %s," % name for name in used]
+    return lines + [")", "from enum import IntEnum", "from typing import Any, Optional", "",
+                    "from ._library import Library", "", "Text = bytes  # fields are named bytes too", ""]
 
 
 def described(api):

@@ -28,7 +28,7 @@ def as_memoryview(x):
 
 
 def as_torch(x):
-    return pytest.importorskip("torch").from_numpy(numpy.array(x))
+    return pytest.importorskip("torch").from_numpy(numpy.asarray(x))
 
 
 KINDS = [as_torch, OnlyDLPack, as_memoryview, numpy.asfortranarray]
@@ -68,7 +68,7 @@ def test_views_of_fused_projections_need_no_copy(cache, random):
     fused = random.standard_normal((7, 8, 32), dtype="f4")  # 4 query heads, 2 of keys, 2 of values
     q, k, v = fused[:, :4], fused[:, 4:6], fused[:, 6:]
     dense, strided = cache.sequence(), cache.sequence()
-    dense.append(0, k.copy(), v.copy())
+    dense.append(0, k.copy("C"), v.copy("C"))
     strided.append(0, k, v)
     assert dense.save() == strided.save()
     expected = cache.attend(0, dense, q.copy(), query_counts=[7])
@@ -78,13 +78,17 @@ def test_views_of_fused_projections_need_no_copy(cache, random):
     numpy.testing.assert_array_equal(heads_first.transpose(1, 0, 2), expected)
 
 
-def test_a_transposed_torch_view_needs_no_copy(cache, random):
-    torch = pytest.importorskip("torch")
-    k = torch.from_numpy(random.standard_normal((2, 7, 32), dtype="f4"))  # [heads, tokens, channels]
+@pytest.mark.parametrize("kind", [numpy.asarray, as_torch, OnlyDLPack])
+def test_heads_may_lie_any_distance_apart(cache, random, kind):
+    """As in tensors `[heads, tokens, channels]`, transposed."""
+    q, k, v = (random.standard_normal((heads, 7, 32), dtype="f4").transpose(1, 0, 2) for heads in (4, 2, 2))
     dense, strided = cache.sequence(), cache.sequence()
-    dense.append(0, k.transpose(0, 1).contiguous(), k.transpose(0, 1).contiguous())
-    strided.append(0, k.transpose(0, 1), k.transpose(0, 1))
+    dense.append(0, k.copy("C"), v.copy("C"))
+    strided.append(0, kind(k), kind(v))
     assert dense.save() == strided.save()
+    output = numpy.empty((7, 4, 32), "f4")
+    cache.attend(0, strided, kind(q), query_counts=[7], output=output)
+    numpy.testing.assert_array_equal(output, cache.attend(0, dense, q.copy("C"), query_counts=[7]))
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
