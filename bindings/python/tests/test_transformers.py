@@ -363,17 +363,24 @@ def test_what_a_failed_first_pass_left_is_forgotten():
 
 
 def test_rows_are_chosen_and_repeated_as_transformers_does_it():
-    model, reference = small("llama"), small("llama", "eager")
-    tokens = small_tokens(3, 80)
-    caches = KvqCache("fp16"), HalfCache()
-    for one, cache in zip((model, reference), caches):
-        logits_in_pieces(one, tokens, cache, [80])
+    tokens, more = small_tokens(3, 80), small_tokens(4, 20, seed=2)
+    mask = torch.ones_like(tokens)
+    mask[2, :35] = 0
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])[torch.tensor([0, 5, 2, 2])][torch.tensor([3, 3, 0, 1])]
+    results = []
+    for model, cache in ((small("llama"), KvqCache("fp16")), (small("llama", "eager"), HalfCache())):
+        logits_in_pieces(model, tokens, cache, [80], attention_mask=mask)
         cache.batch_repeat_interleave(2)
         cache.batch_select_indices(torch.tensor([0, 5, 2, 2]))
         cache.reorder_cache(torch.tensor([3, 3, 0, 1]))
-    more = small_tokens(4, 40, seed=2)
-    ours, expected = (logits_in_pieces(one, more, cache, [1] * 40) for one, cache in zip((model, reference), caches))
-    assert torch.allclose(ours, expected, atol=1e-4 * float(expected.abs().max()))
+        together = torch.cat([mask[rows], torch.ones_like(more)], dim=1)
+        with torch.no_grad():
+            steps = [
+                model(more[:, i : i + 1], attention_mask=together[:, : 81 + i], past_key_values=cache)
+                for i in range(20)
+            ]
+        results.append(torch.cat([step.logits for step in steps], dim=1))
+    assert torch.allclose(*results, atol=2e-4 * float(results[1].abs().max()))
 
 
 def test_crop_takes_columns_off_the_end_padding_included():
