@@ -25,14 +25,15 @@ step() {
 
 # build NAME OPTIONS...: one tree for all, since objects are the same.
 build() {
-  step "$1: configure" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVQ_BUILD_TESTS=OFF "${@:2}"
+  step "$1: configure" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVQ_BUILD_TESTS=OFF \
+    -DKVQ_BUILD_SAMPLES=ON "${@:2}"
   step "$1: build" cmake --build "$build" --parallel "$jobs"
 }
 
 size() { stat -c %s "$1"; }
 
 # row NAME FILE
-row() { printf '%-52s %10s\n' "$1" "$(numfmt --to=iec-i --suffix=B --format=%.1f "$(size "$2")")"; }
+row() { printf '%-52s %10s\n' "$1" "$(numfmt --to=iec-i --suffix=B --round=nearest --format=%.2f "$(size "$2")")"; }
 
 rm -rf "$out" "$logs"
 mkdir -p "$out" "$logs"
