@@ -1,4 +1,5 @@
 //! Hooks: called, kept alive, failing, panicking, and not allowed to call back.
+#![deny(unsafe_op_in_unsafe_fn)]
 mod common;
 use common::*;
 use kvq::{Attend, Cache, CacheOptions, Context, ContextOptions, HostAllocator, Matrix, Policy, QuantizeOptions};
