@@ -71,6 +71,8 @@ fn an_allocator_that_fails_or_panics_is_a_failure_that_changes_nothing() {
     counts.panics.store(true, SeqCst);
     let panic = catch_unwind(AssertUnwindSafe(|| sequence.append(0, &x, &x))).unwrap_err();
     assert_eq!(message_of(panic), "no more memory");
+    let panic = catch_unwind(AssertUnwindSafe(|| Sequence::new(&cache))).unwrap_err();
+    assert_eq!(message_of(panic), "no more memory");
     counts.panics.store(false, SeqCst);
     assert_eq!(sequence.length(0).unwrap(), 10);
     sequence.append(0, &x, &x).unwrap();
