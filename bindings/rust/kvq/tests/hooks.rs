@@ -3,11 +3,11 @@
 mod common;
 use common::*;
 use kvq::{Attend, Cache, CacheOptions, Context, ContextOptions, HostAllocator, Matrix, Policy, QuantizeOptions};
-use kvq::{LogLevel, Sequence, Status};
+use kvq::{Dtype, LogLevel, Sequence, Status};
 use std::alloc::{alloc, dealloc, Layout};
 use std::ops::ControlFlow;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
@@ -105,6 +105,29 @@ fn the_librarys_loops_run_on_threads_of_the_program() {
     assert!(calls.load(SeqCst) > 0);
     assert_eq!(outputs[0], outputs[1]);
     assert_eq!(outputs[0], outputs[2]);
+}
+
+#[test]
+fn what_the_programs_threads_are_given_is_the_work_itself() {
+    static RESULT: AtomicPtr<f32> = AtomicPtr::new(std::ptr::null_mut());
+    static DONE_BY_THEM: AtomicBool = AtomicBool::new(false);
+    let size = 2048;
+    let options = ContextOptions::new().parallel_for(move |n, body| {
+        std::thread::scope(|scope| drop(scope.spawn(|| (0..n).for_each(body))));
+        let result = RESULT.load(SeqCst);
+        // SAFETY: NULL, or this many numbers that nobody writes before the hook returns.
+        if !result.is_null() && unsafe { std::slice::from_raw_parts(result, size) }.iter().all(|x| x.is_finite()) {
+            DONE_BY_THEM.store(true, SeqCst);
+        }
+    });
+    let context = Context::new(options).unwrap();
+    let w = numbers(size * size, 1);
+    let matrix = Matrix::quantize(&context, QuantizeOptions::new(), &w, size, size).unwrap();
+    let mut y = vec![f32::NAN; size];
+    RESULT.store(y.as_mut_ptr(), SeqCst);
+    // SAFETY: on a CPU the context's memory is the program's, and the vectors have these sizes.
+    unsafe { matrix.linear_device(w.as_ptr().cast(), 1, y.as_mut_ptr().cast(), Dtype::F32) }.unwrap();
+    assert!(DONE_BY_THEM.load(SeqCst));
 }
 
 #[test]
