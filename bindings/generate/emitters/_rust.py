@@ -8,6 +8,7 @@ INTEGERS = {"int8_t": "i8", "int16_t": "i16", "int32_t": "i32", "int64_t": "i64"
             "uint8_t": "u8", "uint16_t": "u16", "uint32_t": "u32", "uint64_t": "u64", "size_t": "usize"}
 FLOATS = {"float": "f32", "double": "f64"}
 WIDTH = 120
+EXPERIMENTAL = '#[cfg(feature = "experimental")]'
 KEPT = {"call": "until the call returns", "handle": "as long as the handle lives",
         "released": "until `released` has been called", "static": "for ever"}
 
@@ -22,11 +23,17 @@ IDIOM = {
     "qp_quantize": "Matrix::quantize", "qp_linear": "Matrix::linear", "qp_linear_shared": "Matrix::linear_shared",
     "qp_scheme_name": "schemes", "qp_scheme_count": "schemes", "qp_scheme_bits": "scheme_bits",
     "kvq_attend_batch": "Attend", "kvq_append_batch": "Append", "kvq_error": "Error",
-    "kvq_allocate_hook": "HostAllocator", "kvq_free_hook": "HostAllocator", "kvq_device_allocate_hook": "DeviceAllocator",
-    "kvq_device_free_hook": "DeviceAllocator", "kvq_log_hook": "ContextOptions::log",
+    "kvq_allocate_hook": "HostAllocator", "kvq_free_hook": "HostAllocator",
+    "kvq_device_allocate_hook": "DeviceAllocator", "kvq_device_free_hook": "DeviceAllocator",
+    "kvq_log_hook": "ContextOptions::log",
     "kvq_parallel_for_hook": "ContextOptions::parallel_for", "kvq_released_hook": "ContextOptions::released",
     "KVQ_PAGE_SLOTS": "PAGE_SLOTS", "KVQ_MAX_KEY_STAGES": "MAX_KEY_STAGES", "KVQ_MAX_EXPERTS": "MAX_EXPERTS",
 }
+
+
+def gate(one, indent=""):
+    """The attribute of what may change in a minor version."""
+    return [indent + EXPERIMENTAL] if one["experimental"] else []
 
 
 def camel(name):

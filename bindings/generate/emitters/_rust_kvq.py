@@ -1,20 +1,17 @@
-"""What the crate kvq takes from the header: enumerations, structs that are filled, setters of options, documentation."""
+"""What the crate kvq takes from the header: enumerations, structs that are filled, setters of options, comments."""
 import re
 
 from emitters import _rust
-from emitters._rust import commented
+from emitters._rust import commented, gate
 from emitters._text import NOTICE
 
 OUT = "bindings/rust/kvq/src/generated/"
-EXPERIMENTAL = '#[cfg(feature = "experimental")]'
 FILLED = ("_info", "_usage")
 # Fields that Rust's types say, or that are taken as something else than a number.
 TAKEN_OTHERWISE = ("struct_size", "n_sequences", "dtype", "q_dtype", "output_dtype")
-LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch", "info")
-
-
-def gate(one, indent=""):
-    return [indent + EXPERIMENTAL] if one["experimental"] else []
+# Parameters that methods do not have.
+LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch",
+            "info")
 
 
 def is_flag(field):
@@ -77,11 +74,13 @@ def filled(one, docs, paths):
     lines = ["", *commented(docs.markdown(one["documentation"])), *gate(one), "#[derive(Clone, Debug, PartialEq)]",
              "#[non_exhaustive]", "pub struct %s {" % name]
     for field in fields:
-        lines += [*commented(docs.markdown(field["documentation"]), "    "), "    pub %s: %s," % (field["name"], idiom_type(field, paths))]
+        lines += [*commented(docs.markdown(field["documentation"]), "    "),
+                  "    pub %s: %s," % (field["name"], idiom_type(field, paths))]
     has_pointer = any(field["type"]["kind"] == "pointer" for field in fields)
     safety = ["    // SAFETY: the caller's word for the strings."] if has_pointer else []
     lines += ["}", "", "impl %s {" % name]
-    lines += ["    /// # Safety", "    /// The library has filled `raw`, and its strings are still there."] if has_pointer else []
+    if has_pointer:
+        lines += ["    /// # Safety", "    /// The library has filled `raw`, and its strings are still there."]
     head = "pub(crate) %sfn from_raw(raw: &sys::%s) -> Self {" % ("unsafe " if has_pointer else "", one["name"])
     lines += ["    " + head, *["    " + line for line in safety]]
     values = ["%s: %s" % (field["name"], conversion(field, paths)) for field in fields]

@@ -1,20 +1,16 @@
 """Rust: the crate kvq-sys, whole but for its build script, and what the crate kvq takes from the header as it is."""
 from emitters import _rust, _rust_kvq
-from emitters._rust import commented, raw_type, signature
+from emitters._rust import commented, gate, raw_type, signature
 from emitters._text import NOTICE
 
 SYS = "bindings/rust/kvq-sys/"
-EXPERIMENTAL = '#[cfg(feature = "experimental")]'
-
-
-def gate(one, indent=""):
-    return [indent + EXPERIMENTAL] if one["experimental"] else []
 
 
 def constants(api, docs):
     lines = []
     for one in api["constants"]:
-        lines += ["", *commented(docs.markdown(one["documentation"])), "pub const %s: i32 = %d;" % (one["name"], one["value"])]
+        lines += ["", *commented(docs.markdown(one["documentation"])),
+                  "pub const %s: i32 = %d;" % (one["name"], one["value"])]
     for one in api["enumerations"]:
         kind = one["name"] or "i32"
         if one["name"]:
@@ -59,7 +55,8 @@ def structs(api, docs):
                   "#[derive(Clone, Copy)]", "pub struct %s {" % one["name"]]
         for field in one["fields"]:
             text = docs.described(field)
-            lines += [*commented(docs.markdown(text), "    "), "    pub %s: %s," % (field["name"], raw_type(field["type"]))]
+            lines += [*commented(docs.markdown(text), "    "),
+                      "    pub %s: %s," % (field["name"], raw_type(field["type"]))]
         lines.append("}")
     return lines
 
@@ -89,8 +86,8 @@ def functions(api, docs):
 
 def assertions(api):
     """Sizes and alignments, checked by the compiler."""
-    lines = ["", "/// Sizes as the library was compiled with.", '#[cfg(target_pointer_width = "%d")]' % api["pointer_width"],
-             "const _: () = {"]
+    lines = ["", "/// Sizes as the library was compiled with.",
+             '#[cfg(target_pointer_width = "%d")]' % api["pointer_width"], "const _: () = {"]
     for one in api["structs"]:
         lines += gate(one, "    ") + ["    assert!(size_of::<%s>() == %d);" % (one["name"], one["size"])]
         lines += gate(one, "    ") + ["    assert!(align_of::<%s>() == %d);" % (one["name"], one["alignment"])]

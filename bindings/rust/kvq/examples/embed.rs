@@ -1,5 +1,5 @@
-//! The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits. It prints
-//! what `samples/c/embed.c` prints.
+//! The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits.
+//! It prints what `samples/c/embed.c` prints.
 use kvq::{Attend, Cache, CacheOptions, Context, ContextOptions, Policy, Sequence};
 
 const LAYERS: usize = 1;

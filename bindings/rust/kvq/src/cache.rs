@@ -22,6 +22,11 @@ pub struct CacheOptions {
     router: Option<Router>,
 }
 
+// SAFETY: the pointers in `raw` are NULL; they are set in a copy that goes no further than the call.
+unsafe impl Send for CacheOptions {}
+// SAFETY: as above.
+unsafe impl Sync for CacheOptions {}
+
 impl CacheOptions {
     setters!(kvq_cache_options);
 

@@ -30,8 +30,7 @@ impl Panics {
         let thread = if CALLS.with(Cell::get) > 0 { Some(thread::current().id()) } else { None };
         let mut caught = self.caught.lock().unwrap_or_else(PoisonError::into_inner);
         if caught.iter().any(|one| one.0 == thread) {
-            mem::forget(payload); // only the first one of a call is raised; dropping this one might panic again
-            return;
+            return discard(payload); // only the first one of a call is raised
         }
         caught.push((thread, payload));
         self.waiting.store(caught.len(), Ordering::Release);
@@ -59,6 +58,13 @@ impl Panics {
             self.keep(payload);
             failure
         })
+    }
+}
+
+/// Drops what a hook has panicked with, which may panic again.
+pub(crate) fn discard(payload: Payload) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        mem::forget(again);
     }
 }
 

@@ -16,7 +16,8 @@ use std::sync::Arc;
 ///
 /// Hooks are closures, which live until the context and everything made from it is gone. A panic in one is caught and
 /// counts as the hook's failure; it goes on when the call returns, or from the next call on this context if the hook
-/// ran on another thread or while something was dropped. Calls from a hook give [`Status::State`](crate::Status::State).
+/// ran on another thread or while something was dropped. Calls from a hook give
+/// [`Status::State`](crate::Status::State).
 pub struct ContextOptions {
     raw: sys::kvq_context_options,
     cpu_isa: Option<String>,

@@ -1,5 +1,5 @@
 //! A context's hooks: closures of the program that the library calls.
-use crate::call::{inside_hook, Panics};
+use crate::call::{discard, inside_hook, Panics};
 use crate::generated::docs::header;
 use crate::LogLevel;
 use kvq_sys as sys;
@@ -188,13 +188,13 @@ unsafe extern "C" fn released(user: *mut c_void) {
     // SAFETY: the library passes what it was given, once, and uses no hook any more.
     let mut hooks = unsafe { Box::from_raw(user.cast::<Hooks>()) };
     let released = hooks.released.take();
-    // There is no later call of this context that could raise a panic.
-    drop(catch_unwind(AssertUnwindSafe(|| {
+    let result = catch_unwind(AssertUnwindSafe(|| {
         drop(hooks);
         if let Some(released) = released {
             released();
         }
-    })));
+    }));
+    result.unwrap_or_else(discard); // there is no later call of this context that could raise a panic
 }
 
 pub(crate) type ProgressHook<'a> = dyn FnMut(f64) -> std::ops::ControlFlow<()> + 'a;

@@ -1,7 +1,7 @@
 //! A compressed key/value cache for language models, attended to in compressed form.
 //!
-//! An inference engine computes queries, keys and values; [`Cache`] keeps the keys and values in 1 to 16 bits per scalar
-//! and computes attention directly on them. [`Matrix`] does the same for the weights of linear layers.
+//! An inference engine computes queries, keys and values; [`Cache`] keeps the keys and values in 1 to 16 bits per
+//! scalar and computes attention directly on them. [`Matrix`] does the same for the weights of linear layers.
 //!
 //! ```
 //! use kvq::{Attend, Cache, CacheOptions, Context, ContextOptions, Policy, Sequence};
@@ -24,8 +24,8 @@
 //! Descriptions of items are those of the header `kvq.h`, where `NULL` is what this crate calls `None` or does not call
 //! at all, and `n` the number of rows in a slice. [`sys`] is the whole interface in C.
 //!
-//! Objects may be dropped in any order: what others still need lives with them. Everything is `Send` and `Sync`, and what
-//! the library wants to use alone is borrowed by `&mut`.
+//! Objects may be dropped in any order: what others still need lives with them. All of them are `Send` and `Sync`, and
+//! what the library wants to use alone is borrowed by `&mut`.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub use kvq_sys as sys;

@@ -14,7 +14,10 @@ fn everything_can_be_sent_and_shared() {
     check::<Cache>();
     check::<Sequence>();
     check::<Matrix>();
+    check::<CacheOptions>();
     check::<kvq::Error>();
+    #[cfg(feature = "experimental")]
+    check::<(kvq::CodebookTrainer, kvq::RouterTrainer)>();
 }
 
 #[test]
