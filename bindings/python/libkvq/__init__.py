@@ -1,0 +1,95 @@
+"""kvq: a compressed key/value cache for language models, attended to in compressed form.
+
+    import libkvq
+
+    with libkvq.Context(n_threads=4) as context:
+        cache = libkvq.Cache(context, n_layers=1, q_heads=8, kv_heads=2, head_dim=64, policy="int4+hadamard")
+        sequence = cache.sequence()
+        sequence.append(0, k, v)              # [tokens, kv_heads, head_dim]
+        out = cache.attend(0, [sequence], q)  # [1, q_heads, head_dim]
+
+Arrays are NumPy's, or anything with ``__dlpack__``, ``__cuda_array_interface__`` or a buffer, such as tensors of
+PyTorch, and are not copied. ``libkvq.raw`` has the C API itself.
+"""
+
+from __future__ import annotations
+
+from . import _native as raw
+from . import experimental
+from ._arrays import DevicePointer
+from ._cache import Cache
+from ._context import Context, cpu_isas, device_info, version
+from ._errors import (
+    KvqArgumentError,
+    KvqBackendError,
+    KvqBufferSizeError,
+    KvqCancelledError,
+    KvqError,
+    KvqFormatError,
+    KvqLimitError,
+    KvqMemoryError,
+    KvqMismatchError,
+    KvqStateError,
+    KvqUnsupportedError,
+)
+from ._infos import (
+    CacheInfo,
+    CodebookInfo,
+    CodebookLayerInfo,
+    ContextInfo,
+    DeviceInfo,
+    LayerInfo,
+    MatrixInfo,
+    PolicyInfo,
+    RouterGroupInfo,
+    RouterInfo,
+    Usage,
+)
+from ._matrix import Matrix, Scheme, linear_shared, save_matrices, schemes
+from ._policy import Codebook, Policy, Router
+from ._sequence import Compressed, Decoded, Sequence
+
+__version__ = "%d.%d.%d" % (raw.KVQ_VERSION_MAJOR, raw.KVQ_VERSION_MINOR, raw.KVQ_VERSION_PATCH)
+__all__ = [
+    "Cache",
+    "CacheInfo",
+    "Codebook",
+    "CodebookInfo",
+    "CodebookLayerInfo",
+    "Compressed",
+    "Context",
+    "ContextInfo",
+    "Decoded",
+    "DeviceInfo",
+    "DevicePointer",
+    "KvqArgumentError",
+    "KvqBackendError",
+    "KvqBufferSizeError",
+    "KvqCancelledError",
+    "KvqError",
+    "KvqFormatError",
+    "KvqLimitError",
+    "KvqMemoryError",
+    "KvqMismatchError",
+    "KvqStateError",
+    "KvqUnsupportedError",
+    "LayerInfo",
+    "Matrix",
+    "MatrixInfo",
+    "Policy",
+    "PolicyInfo",
+    "Router",
+    "RouterGroupInfo",
+    "RouterInfo",
+    "Scheme",
+    "Sequence",
+    "Usage",
+    "cpu_isas",
+    "device_info",
+    "experimental",
+    "linear_shared",
+    "raw",
+    "save_matrices",
+    "schemes",
+    "version",
+]

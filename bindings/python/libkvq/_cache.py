@@ -1,0 +1,319 @@
+"""Caches: the attention layers of one model."""
+
+from __future__ import annotations
+
+from array import array
+from ctypes import byref, sizeof
+from threading import Lock
+from typing import Any, List, Optional, Union
+from typing import Sequence as Many
+from weakref import WeakSet
+
+from . import _native
+from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, rows_of
+from ._batches import Appending, Attending
+from ._context import Context
+from ._errors import KvqArgumentError, assign, failure, require_fit
+from ._handle import Handle, enter_alone, enter_shared, leave_alone, leave_shared
+from ._infos import CacheInfo, LayerInfo, Usage
+from ._policy import Codebook, Data, Policy, Router
+from ._sequence import Sequence
+from ._text import value_of
+
+Sequences = Union[Sequence, Many[Sequence]]
+
+
+def cache_options(
+    n_layers: int,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    rope: Union[str, int],
+    rotary_dim: int,
+    rope_base: float,
+    inv_freq: Any,
+    scale: float,
+    max_bytes: int,
+    model_id: int,
+) -> _native.kvq_cache_options:
+    """Options without handles; they keep `inv_freq` alive."""
+    options = _native.kvq_cache_options()
+    _native.kvq_cache_options_init(byref(options), sizeof(options))
+    assign(options, n_layers=n_layers, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
+    assign(options, max_bytes=max_bytes, model_id=model_id)
+    options.rope = value_of(_native.kvq_rope, "rope", rope)
+    options.rope_base, options.scale = rope_base, scale
+    if inv_freq is not None:
+        view = dense_of("inv_freq", inv_freq, [(rotary_dim or head_dim) // 2], "f32", HOST)
+        options.inv_freq = view.address
+        options.owner = view
+    return options
+
+
+class Cache(Handle):
+    """The attention layers of one model; owns the page formats and the work space of ``attend``.
+
+    :param q_heads: query heads, a multiple of `kv_heads`.
+    :param head_dim: a multiple of 8, 8 … 256.
+    :param rope: how the library rotates queries and keys: "half", "interleaved" or "none".
+    :param rotary_dim: leading channels that are rotated; 0: all.
+    :param inv_freq: radians per position, float32 in host memory; None: ``rope_base ** (-2 * j / rotary_dim)``.
+    :param scale: factor on q·k; 0: ``1 / sqrt(head_dim)``.
+    :param max_bytes: limit on what this cache allocates; 0: none of its own.
+    :param model_id: any number that identifies the model's weights.
+    :param codebook: what the format "commvq" of a policy needs.
+    :param router: what `router` in a policy needs.
+    :param policy: a ``Policy``, or its text; None: fp16.
+    """
+
+    _new = _native.kvq_cache
+    _destroy = _native.kvq_cache_destroy
+
+    def __init__(
+        self,
+        context: Context,
+        n_layers: int,
+        q_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        rope: Union[str, int] = "half",
+        rotary_dim: int = 0,
+        rope_base: float = 10000.0,
+        inv_freq: Any = None,
+        scale: float = 0.0,
+        max_bytes: int = 0,
+        model_id: int = 0,
+        codebook: Optional[Codebook] = None,
+        router: Optional[Router] = None,
+        policy: Union[str, bytes, Policy, None] = None,
+    ) -> None:
+        options = cache_options(
+            n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, max_bytes, model_id
+        )
+        if isinstance(policy, (str, bytes)):
+            with Policy(context, policy) as made:
+                self._create_with(context, options, codebook, router, made)
+        else:
+            self._create_with(context, options, codebook, router, policy)
+        self.context = context
+        self._device = context._device
+        self._sequences: WeakSet[Sequence] = WeakSet()
+        self._sequences_lock = Lock()
+        info = self._info = self.describe()
+        self._q_heads, self._kv_heads, self._head_dim = info.q_heads, info.kv_heads, info.head_dim
+        self._evicts = info.eviction_budget > 0
+        # Prepared calls, one for each thread that is in one: lists are popped and appended to atomically.
+        self._appending: List[Appending] = []
+        self._attending: List[Attending] = []
+
+    def _create_with(
+        self,
+        context: Context,
+        options: _native.kvq_cache_options,
+        codebook: Optional[Codebook],
+        router: Optional[Router],
+        policy: Optional[Policy],
+    ) -> None:
+        entered = enter_shared([one for one in (context, codebook, router, policy) if one is not None])
+        try:
+            options.codebook = None if codebook is None else codebook._pointer
+            options.router = None if router is None else router._pointer
+            self._create(
+                context._hooks,
+                _native.kvq_cache_create,
+                context._pointer,
+                byref(options),
+                None if policy is None else policy._pointer,
+            )
+        finally:
+            leave_shared(entered)
+
+    def describe(self) -> CacheInfo:
+        """What the cache was made with, defaults filled in."""
+        info = _native.kvq_cache_info(struct_size=sizeof(_native.kvq_cache_info))
+        self._read(_native.kvq_cache_describe, byref(info))
+        return CacheInfo._of(info)
+
+    def describe_layer(self, layer: int) -> LayerInfo:
+        """How a layer stores what is sealed."""
+        info = _native.kvq_layer_info(struct_size=sizeof(_native.kvq_layer_info))
+        self._read(_native.kvq_cache_describe_layer, layer, byref(info))
+        return LayerInfo._of(info)
+
+    def sequence(self) -> Sequence:
+        """An empty sequence."""
+        with self._shared() as pointer:
+            return Sequence._made(self, _native.kvq_sequence_create, pointer)
+
+    def load(self, data: Data) -> Sequence:
+        """A sequence from a snapshot, of ``Sequence.save``."""
+        address, size, _view = bytes_of("data", data)
+        with self._shared() as pointer:
+            return Sequence._made(self, _native.kvq_sequence_load, pointer, address, size)
+
+    def usage(self) -> Usage:
+        """Bytes used by the whole cache, shared pages counted once."""
+        usage = _native.kvq_usage(struct_size=sizeof(_native.kvq_usage))
+        with self._sequences_lock:
+            living = sorted(self._sequences, key=id)
+        stopped: List[Sequence] = []
+        try:
+            for one in living:
+                one._stop_others()
+                stopped.append(one)
+            self._read(_native.kvq_cache_usage, None, byref(usage))
+        finally:
+            leave_alone(stopped)
+        return Usage._of(usage)
+
+    def append(
+        self,
+        layer: int,
+        sequences: Sequences,
+        k: Any,
+        v: Any,
+        token_counts: Any = None,
+        positions: Any = None,
+        dtype: Optional[str] = None,
+    ) -> None:
+        """Append tokens to one layer of several sequences: to all of them, or to none.
+
+        :param k: keys ``[tokens, kv_heads, head_dim]``, sequence by sequence, before RoPE unless the cache was made
+            with rope "none". Tokens and heads may lie any distance apart, as in a view of fused queries, keys and
+            values; the channels of a head are neighbours. Of a CUDA context in device memory, and read in the order of
+            its stream.
+        :param v: values, same shape and element type.
+        :param token_counts: tokens of each sequence; None: one each.
+        :param positions: original positions, increasing; None: consecutive.
+        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        """
+        many = [sequences] if isinstance(sequences, Sequence) else sequences
+        counts = integers("token_counts", token_counts, len(many))
+        self._append(layer, many, counts, len(many) if counts is None else sum(counts), k, v, positions, dtype)
+
+    def _append(
+        self,
+        layer: int,
+        sequences: Many[Sequence],
+        counts: Optional["array[int]"],
+        tokens: Optional[int],
+        k: Any,
+        v: Any,
+        positions: Any,
+        dtype: Optional[str],
+    ) -> None:
+        """As ``append``; None as the number of tokens gives all of them to one sequence."""
+        require_fit("layer", layer)
+        keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
+        values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
+        if keys.dtype != values.dtype:
+            raise KvqArgumentError("k and v have different element types")
+        if tokens is None:
+            counts = array("i", (keys.tokens,))
+        places = integers("positions", positions, keys.tokens)
+        try:
+            prepared = self._appending.pop()
+        except IndexError:
+            prepared = Appending()
+        batch = prepared.batch
+        entered = enter_alone(sequences)
+        try:
+            prepared.set_sequences(sequences)
+            batch.token_counts = address_of(counts)
+            batch.positions = address_of(places)
+            batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _, _ = keys
+            batch.v, batch.v_token_stride, batch.v_head_stride, _, _, _ = values
+            pointer = self._enter()
+            try:
+                status = _native.kvq_append_sequences(
+                    pointer, layer, prepared.batch_reference, prepared.error_reference
+                )
+            finally:
+                self._leave()
+            if status != 0:
+                raise failure(status, prepared.error)
+        finally:
+            leave_alone(entered)
+            self._appending.append(prepared)
+            if self._hooks is not None:
+                self._hooks.finish()
+
+    def attend(
+        self,
+        layer: int,
+        sequences: Sequences,
+        q: Any,
+        query_counts: Any = None,
+        query_positions: Any = None,
+        output: Any = None,
+        sliding_window: int = 0,
+        logit_softcap: float = 0.0,
+        lse: Any = None,
+        sinks: Any = None,
+        dtype: Optional[str] = None,
+    ) -> Any:
+        """Attention of a batch of queries over one layer.
+
+        :param q: queries ``[queries, q_heads, head_dim]``, sequence by sequence, laid out like `k` of ``append``.
+        :param query_counts: queries of each sequence; None: one each.
+        :param query_positions: None: those of the last tokens of each sequence, so append before attending.
+        :param output: array ``[queries, q_heads, head_dim]`` to write to, which may have another element type than `q`;
+            None: a new one like `q`.
+        :param sliding_window: a query at position p sees positions > p − window; 0: all.
+        :param logit_softcap: cap·tanh(logit / cap); 0: none.
+        :param lse: True, or a contiguous float32 array ``[queries, q_heads]``: also return the logarithm of the sum of
+            exp of the logits, by which results over parts of a context merge.
+        :param sinks: contiguous float32 array ``[q_heads]`` of learned logits.
+        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        :returns: the output, or (output, lse) if `lse` was asked for.
+        """
+        many = [sequences] if isinstance(sequences, Sequence) else sequences
+        counts = integers("query_counts", query_counts, len(many))
+        queries = len(many) if counts is None else sum(counts)
+        places = integers("query_positions", query_positions, queries)
+        require_fit("layer", layer)
+        require_fit("sliding_window", sliding_window)
+        heads, device = self._q_heads, self._device
+        rows = rows_of("q", q, dtype, device, queries, heads, self._head_dim)
+        if output is None:
+            output = empty_like(q, (queries, heads, self._head_dim))
+        out = rows_of("output", output, dtype, device, queries, heads, self._head_dim, True)
+        lse_view = sinks_view = None
+        if lse is not None and lse is not False:
+            if lse is True:
+                lse = empty_like(q, (queries, heads), "f32")
+            lse_view = dense_of("lse", lse, (queries, heads), "f32", device, True)
+        if sinks is not None:
+            sinks_view = dense_of("sinks", sinks, (heads,), "f32", device)
+        try:
+            prepared = self._attending.pop()
+        except IndexError:
+            prepared = Attending()
+        batch = prepared.batch
+        entered = enter_alone(many) if self._evicts else enter_shared(many)
+        try:
+            prepared.set_sequences(many)
+            batch.query_counts = address_of(counts)
+            batch.query_positions = address_of(places)
+            batch.q, batch.q_token_stride, batch.q_head_stride, batch.q_dtype, _, _ = rows
+            batch.output, batch.output_token_stride, batch.output_head_stride, batch.output_dtype, _, _ = out
+            batch.sliding_window = sliding_window
+            batch.logit_softcap = logit_softcap
+            batch.lse = None if lse_view is None else lse_view.address
+            batch.sinks = None if sinks_view is None else sinks_view.address
+            pointer = self._enter()
+            try:
+                status = _native.kvq_attend(pointer, layer, prepared.batch_reference, prepared.error_reference)
+            finally:
+                self._leave()
+            if status != 0:
+                raise failure(status, prepared.error)
+        finally:
+            if self._evicts:
+                leave_alone(entered)
+            else:
+                leave_shared(entered)
+            self._attending.append(prepared)
+            if self._hooks is not None:
+                self._hooks.finish()
+        return output if lse_view is None else (output, lse)

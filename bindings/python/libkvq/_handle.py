@@ -1,0 +1,199 @@
+"""What all objects of the library have in common: one owner, an end, and rules for threads."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from contextlib import contextmanager
+from ctypes import byref, c_size_t, create_string_buffer
+from threading import Lock
+from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, TypeVar
+
+from ._errors import call
+from ._hooks import Hooks, destroy, inside_hook
+from ._library import Function
+
+Self = TypeVar("Self", bound="Handle")
+
+
+class Handle:
+    """An object of the library. ``close`` ends it, as does a ``with`` statement, or that nothing refers to it any more.
+
+    Calls that need an object for themselves wait until others on it are done; those that only read run in parallel.
+    """
+
+    _destroy: ClassVar[Callable[..., None]]
+    _new: ClassVar[Callable[[], Any]]
+
+    def __init__(self, pointer: int, hooks: Optional[Hooks]) -> None:
+        self._pointer: Optional[int] = pointer
+        self._hooks = hooks
+        self._lock = Lock()  # held by the call that has the object for itself
+        self._exclusive = False
+        self._readers: List[None] = []  # one for each call that reads; list operations are atomic
+        self._finalizer = weakref.finalize(self, destroy, type(self)._destroy, pointer)
+        self._finalizer.atexit = False  # the process ends with all its memory
+
+    def _create(self, hooks: Optional[Hooks], function: Function, *arguments: Any) -> None:
+        """Become what a function creates, whose last argument but the error is the result."""
+        result = type(self)._new()
+        try:
+            call(function, *arguments, byref(result))
+        finally:
+            if result.value:
+                Handle.__init__(self, result.value, hooks)
+            if hooks is not None:
+                hooks.finish()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the object has been closed."""
+        return self._pointer is None
+
+    def close(self) -> None:
+        """End the object; a second time does nothing. What was made from it lives on."""
+        self._stop_others()
+        try:
+            self._pointer = None
+            self._finalizer()
+        finally:
+            self._leave_exclusive()
+        if self._hooks is not None:
+            self._hooks.finish()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "<libkvq.%s%s>" % (type(self).__name__, " (closed)" if self.closed else "")
+
+    def _closed_error(self) -> ValueError:
+        return ValueError("this %s is closed" % type(self).__name__)
+
+    def _enter(self) -> int:
+        """Begin to read; ``_leave`` ends it."""
+        self._readers.append(None)
+        while self._exclusive:
+            self._readers.pop()
+            self._require_no_hook()
+            with self._lock:
+                pass
+            self._readers.append(None)
+        pointer = self._pointer
+        if pointer is None:
+            self._readers.pop()
+            raise self._closed_error()
+        return pointer
+
+    def _leave(self) -> None:
+        self._readers.pop()
+
+    def _enter_exclusive(self) -> int:
+        """Begin to use alone; ``_leave_exclusive`` ends it."""
+        self._stop_others()
+        pointer = self._pointer
+        if pointer is None:
+            self._leave_exclusive()
+            raise self._closed_error()
+        return pointer
+
+    def _leave_exclusive(self) -> None:
+        self._exclusive = False
+        self._lock.release()
+
+    def _stop_others(self) -> None:
+        """Wait until no other call uses the object, which may be closed then."""
+        if not self._lock.acquire(False):
+            self._require_no_hook()
+            self._lock.acquire()
+        self._exclusive = True
+        while self._readers:
+            try:
+                self._require_no_hook()
+                time.sleep(2e-5)
+            except BaseException:
+                self._leave_exclusive()
+                raise
+
+    def _require_no_hook(self) -> None:
+        """Before waiting: in a hook, that may be for the hook itself."""
+        if inside_hook.depth:
+            raise RuntimeError("a hook may not use this %s, which is in use" % type(self).__name__)
+
+    @contextmanager
+    def _shared(self) -> Iterator[int]:
+        """For calls that only read."""
+        pointer = self._enter()
+        try:
+            yield pointer
+        finally:
+            self._leave()
+
+    @contextmanager
+    def _alone(self) -> Iterator[int]:
+        """For calls that change the object."""
+        pointer = self._enter_exclusive()
+        try:
+            yield pointer
+        finally:
+            self._leave_exclusive()
+
+    def _call(self, function: Function, *arguments: Any) -> None:
+        """Call a function of the library; what a hook raised in it is raised here."""
+        try:
+            call(function, *arguments)
+        finally:
+            if self._hooks is not None:
+                self._hooks.finish()
+
+    def _read(self, function: Function, *arguments: Any) -> None:
+        """Call a function that takes the object first and only reads it."""
+        with self._shared() as pointer:
+            self._call(function, pointer, *arguments)
+
+    def _saved(self, function: Function, *arguments: Any) -> bytes:
+        """The bytes that a function writes: asked for their number first."""
+        size = c_size_t()
+        self._call(function, *arguments, None, 0, byref(size))
+        buffer = create_string_buffer(size.value)
+        self._call(function, *arguments, buffer, size.value, byref(size))
+        return buffer.raw[: size.value]
+
+
+def enter_alone(handles: Collection[Handle]) -> List[Handle]:
+    """Begin to use several objects alone, each once, in an order that is the same for all threads."""
+    entered: List[Handle] = []
+    try:
+        for one in handles if len(handles) == 1 else sorted(set(handles), key=id):
+            one._enter_exclusive()
+            entered.append(one)
+    except BaseException:
+        leave_alone(entered)
+        raise
+    return entered
+
+
+def leave_alone(handles: Iterable[Handle]) -> None:
+    for one in handles:
+        one._leave_exclusive()
+
+
+def enter_shared(handles: Iterable[Handle]) -> List[Handle]:
+    """Begin to read several objects."""
+    entered: List[Handle] = []
+    try:
+        for one in handles:
+            one._enter()
+            entered.append(one)
+    except BaseException:
+        leave_shared(entered)
+        raise
+    return entered
+
+
+def leave_shared(handles: Iterable[Handle]) -> None:
+    for one in handles:
+        one._leave()

@@ -1,0 +1,99 @@
+"""Finds and loads libkvq, and refuses one that is older than this package."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import subprocess
+from typing import Any, Callable, Dict, Iterator, List, Protocol, Tuple
+
+_NAME = "libkvq.so.1"
+
+
+def candidates() -> Iterator[str]:
+    """Where the library may be: as LIBKVQ_LIBRARY says, else inside the wheel, else where the system has libraries."""
+    named = os.environ.get("LIBKVQ_LIBRARY")
+    if named:
+        yield named
+        return
+    inside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", _NAME)
+    if os.path.exists(inside):
+        yield inside
+        return
+    yield _NAME
+    found = ctypes.util.find_library("kvq")
+    if found:
+        yield found
+    try:
+        folder = subprocess.check_output(["pkg-config", "--variable=libdir", "kvq"], stderr=subprocess.DEVNULL)
+        yield os.path.join(os.fsdecode(folder).strip(), _NAME)
+    except (OSError, subprocess.CalledProcessError):
+        pass
+
+
+class Function(Protocol):
+    """A function of the library."""
+
+    limits: List[Tuple[int, str, int]]
+    """Signed parameters: number, name, and the first magnitude that does not fit, which ctypes would cut off."""
+
+    def __call__(self, *arguments: Any) -> Any: ...
+
+
+class Library:
+    """The loaded library."""
+
+    def __init__(self, api_version: int) -> None:
+        """Load the first that there is; it must have everything that this API version declares."""
+        failures = []
+        for path in candidates():
+            try:
+                self._library = ctypes.CDLL(path)
+            except OSError as error:
+                failures.append(str(error))
+                continue
+            self.path = path
+            self._require_version(api_version)
+            return
+        raise ImportError("no %s, set LIBKVQ_LIBRARY to its path (%s)" % (_NAME, "; ".join(failures)))
+
+    def _require_version(self, needed: int) -> None:
+        try:
+            version, text = self._library.kvq_api_version, self._library.kvq_version_string
+        except AttributeError:
+            raise ImportError("%s is not libkvq 1.0 or later: it has no kvq_api_version" % self.path) from None
+        text.restype = ctypes.c_char_p
+        if version() < needed:
+            raise ImportError(
+                "%s is libkvq %s with API version %d, this package needs API version %d or later"
+                % (self.path, (text() or b"?").decode("utf-8", "replace"), version(), needed)
+            )
+
+    def function(
+        self, name: str, result: Any, parameters: Dict[str, Any], documentation: str, experimental: bool = False
+    ) -> Function:
+        """A function of the library. Experimental ones may be missing; those fail when they are called."""
+        try:
+            pointer: Any = getattr(self._library, name)
+        except AttributeError:
+            if not experimental:
+                raise ImportError("%s has no %s" % (self.path, name)) from None
+            pointer = _missing(name)
+        pointer.restype = result
+        pointer.argtypes = list(parameters.values())
+        pointer.limits = [
+            (i, parameter, 1 << 8 * ctypes.sizeof(kind) - 1)
+            for i, (parameter, kind) in enumerate(parameters.items())
+            if kind in (ctypes.c_int32, ctypes.c_int64)
+        ]
+        pointer.__doc__ = documentation
+        function: Function = pointer
+        return function
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    def missing(*_: Any) -> Any:
+        raise NotImplementedError("this libkvq has no %s, which is experimental" % name)
+
+    return missing

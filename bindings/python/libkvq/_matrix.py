@@ -1,0 +1,180 @@
+"""Matrices: weights of linear layers in few bits."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_char_p, c_void_p, sizeof
+from typing import Any, List, Mapping, NamedTuple, Optional, Union
+from typing import Sequence as Many
+
+from . import _native
+from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
+from ._context import Context
+from ._errors import KvqArgumentError, assign
+from ._handle import Handle, enter_shared, leave_shared
+from ._hooks import Progress, ProgressHook
+from ._infos import MatrixInfo
+from ._policy import Data
+from ._text import encoded, text, value_of
+
+
+class Scheme(NamedTuple):
+    """A way to write weights in few bits."""
+
+    name: str
+    bits: float
+    """Of a weight, without scales and signs."""
+
+
+def schemes() -> List[Scheme]:
+    """What `scheme` of ``Matrix.quantize`` may be."""
+    names = [_native.qp_scheme_name(i) for i in range(_native.qp_scheme_count())]
+    return [Scheme(text(name), _native.qp_scheme_bits(name)) for name in names]
+
+
+class Matrix(Handle):
+    """A linear layer y = x·Wᵀ + b on weights of 1 to 8 bits, of ``Matrix.quantize`` or ``Matrix.load``."""
+
+    _new = _native.qp_matrix
+    _destroy = _native.qp_matrix_destroy
+
+    rows: int
+    """Outputs of the layer."""
+    columns: int
+    """Its inputs."""
+
+    @classmethod
+    def quantize(
+        cls,
+        context: Context,
+        w: Any,
+        scheme: str = "nuq-4",
+        seed: int = 1,
+        hessian: Any = None,
+        rounding: Union[str, int] = "ldlq",
+        damping: float = 0.01,
+        bias: Any = None,
+        progress: Optional[ProgressHook] = None,
+        dtype: Optional[str] = None,
+    ) -> Matrix:
+        """Write a matrix in few bits. The result depends on the arguments alone.
+
+        :param w: weights ``[rows, columns]`` in host memory, contiguous; columns are a multiple of 64.
+        :param scheme: one of ``schemes()``.
+        :param seed: of the signs of the rotation; matrices of the same seed and columns share it.
+        :param hessian: ``[columns, columns]`` float32, the mean of x·xᵀ over inputs x.
+        :param rounding: what the Hessian is for: "ldlq" or "nearest".
+        :param damping: share of the Hessian's mean diagonal that is added to its diagonal.
+        :param bias: ``[rows]`` float32.
+        :param progress: called as ``progress(done)`` with 0 … 1; returning False ends the call with KvqCancelledError.
+        :param dtype: "bf16" where an array of uint16 holds bfloat16.
+        """
+        weights = dense_of("w", w, (None, None), None, HOST)
+        rows, columns = weights.shape
+        options = _native.qp_quantize_options()
+        _native.qp_quantize_options_init(byref(options), sizeof(options))
+        options.dtype = dtype_code("w", weights, dtype)
+        options.scheme = encoded("scheme", scheme)
+        assign(options, seed=seed)
+        options.damping = damping
+        options.rounding = value_of(_native.qp_rounding, "rounding", rounding)
+        kept = []
+        if hessian is not None:
+            kept.append(dense_of("hessian", hessian, (columns, columns), "f32", HOST))
+            options.hessian = kept[-1].address
+        if bias is not None:
+            kept.append(dense_of("bias", bias, (rows,), "f32", HOST))
+            options.bias = kept[-1].address
+        result = cls.__new__(cls)
+        with Progress(progress) as hook, context._shared() as pointer:
+            options.progress = hook
+            result._create(context._hooks, _native.qp_quantize, pointer, byref(options), weights.address, rows, columns)
+        return result._of(context)
+
+    @classmethod
+    def load(cls, context: Context, data: Data, name: str) -> Matrix:
+        """Read one matrix from a safetensors file's bytes, as ``save_matrices`` made them."""
+        address, size, _view = bytes_of("data", data)
+        result = cls.__new__(cls)
+        with context._shared() as pointer:
+            result._create(context._hooks, _native.qp_matrix_load, pointer, address, size, encoded("name", name))
+        return result._of(context)
+
+    def _of(self, context: Context) -> Matrix:
+        self._context = context
+        self._device = context._device
+        info = self.describe()
+        self.rows, self.columns = info.rows, info.columns
+        return self
+
+    def describe(self) -> MatrixInfo:
+        """What the matrix is."""
+        info = _native.qp_matrix_info(struct_size=sizeof(_native.qp_matrix_info))
+        self._read(_native.qp_matrix_describe, byref(info))
+        return MatrixInfo._of(info)
+
+    def dequantize(self, first_row: int = 0, rows: Optional[int] = None) -> Any:
+        """Rows of the matrix that ``linear`` multiplies by, ``[rows, columns]`` float32 in host memory."""
+        count = self.rows - first_row if rows is None else rows
+        w = empty_host((max(count, 0), self.columns), "f32")
+        self._read(_native.qp_matrix_dequantize, first_row, count, view_of(w).address)
+        return w
+
+    def linear(self, x: Any, output: Any = None, dtype: Optional[str] = None) -> Any:
+        """y = x·Wᵀ + b.
+
+        :param x: ``[batch, columns]``, contiguous, in the context's memory.
+        :param output: ``[batch, rows]`` of the same element type; None: a new array.
+        """
+        inputs = dense_of("x", x, (None, self.columns), None, self._device)
+        code = dtype_code("x", inputs, dtype)
+        batch = inputs.shape[0]
+        if output is None:
+            output = empty_like(x, (batch, self.rows))
+        outputs = dense_of("output", output, (batch, self.rows), inputs.dtype, self._device, True)
+        self._read(_native.qp_linear, inputs.address, batch, outputs.address, code)
+        return output
+
+
+def linear_shared(
+    matrices: Many[Matrix], x: Any, outputs: Optional[Many[Any]] = None, dtype: Optional[str] = None
+) -> List[Any]:
+    """Several matrices on the same inputs in one call: the same numbers as one by one.
+
+    :param matrices: of one context, with the same columns and, those that rotate, the same seed.
+    :param x: as for ``Matrix.linear``.
+    :param outputs: an array for each matrix; None: new ones.
+    """
+    if not matrices:
+        raise KvqArgumentError("matrices is empty, must have at least one")
+    inputs = dense_of("x", x, (None, matrices[0].columns), None, matrices[0]._device)
+    code = dtype_code("x", inputs, dtype)
+    batch = inputs.shape[0]
+    y = [empty_like(x, (batch, one.rows)) for one in matrices] if outputs is None else list(outputs)
+    if len(y) != len(matrices):
+        raise KvqArgumentError("outputs has %d arrays, must have %d" % (len(y), len(matrices)))
+    views = [
+        dense_of("outputs[%d]" % i, one, (batch, matrices[i].rows), inputs.dtype, matrices[0]._device, True)
+        for i, one in enumerate(y)
+    ]
+    addresses = (c_void_p * len(y))(*[one.address for one in views])
+    entered = enter_shared(matrices)
+    try:
+        pointers = (_native.qp_matrix * len(y))(*[one._pointer for one in matrices])
+        matrices[0]._call(_native.qp_linear_shared, pointers, len(y), inputs.address, batch, addresses, code)
+    finally:
+        leave_shared(entered)
+    return y
+
+
+def save_matrices(matrices: Mapping[str, Matrix]) -> bytes:
+    """Matrices under their names as a safetensors file."""
+    many = list(matrices.values())
+    if not many:
+        raise KvqArgumentError("matrices is empty, must have at least one")
+    names = (c_char_p * len(many))(*[encoded("a name", name) for name in matrices])
+    entered = enter_shared(many)
+    try:
+        pointers = (_native.qp_matrix * len(many))(*[one._pointer for one in many])
+        return many[0]._saved(_native.qp_matrix_save, pointers, names, len(many))
+    finally:
+        leave_shared(entered)

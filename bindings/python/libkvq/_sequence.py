@@ -1,0 +1,138 @@
+"""Sequences: the pages of one conversation."""
+
+from __future__ import annotations
+
+from ctypes import addressof, byref, c_int32, c_uint64, sizeof
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from . import _native
+from ._arrays import empty_host, view_of
+from ._errors import assign
+from ._handle import Handle
+from ._infos import Usage
+from ._library import Function
+
+if TYPE_CHECKING:
+    from ._cache import Cache
+
+
+class Decoded(NamedTuple):
+    """Slots of one KV head."""
+
+    k: Any
+    """Keys ``[slots, head_dim]`` as attention sees them, after RoPE; float32."""
+    v: Any
+    """Values ``[slots, head_dim]``, float32."""
+    positions: Any
+    """Original positions ``[slots]``, int32."""
+
+
+class Compressed(NamedTuple):
+    """What eviction did."""
+
+    kept: Any
+    """Tokens that each head holds now, ``[n_layers, kv_heads]``, int32."""
+    bytes_freed: int
+    """By how much the bytes of the sequence fell."""
+
+
+class Sequence(Handle):
+    """The pages of one conversation, of ``Cache.sequence``, ``Cache.load`` or ``Sequence.fork``.
+
+    Threads that append to it, change or close it wait for each other and for those that attend to it; any number may
+    attend to it at once, but where the policy evicts.
+    """
+
+    _new = _native.kvq_sequence
+    _destroy = _native.kvq_sequence_destroy
+
+    cache: Cache
+    """The cache that the sequence belongs to."""
+
+    @classmethod
+    def _made(cls, cache: Cache, function: Function, *arguments: Any) -> Sequence:
+        """Of a function that creates one. The cache is in use."""
+        result = cls.__new__(cls)
+        result.cache = cache
+        result._create(cache._hooks, function, *arguments)
+        with cache._sequences_lock:
+            cache._sequences.add(result)
+        return result
+
+    def append(self, layer: int, k: Any, v: Any, positions: Any = None, dtype: Optional[str] = None) -> None:
+        """Append tokens to one layer: all of them, or none. See ``Cache.append``."""
+        self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
+
+    def length(self, layer: int) -> int:
+        """Number of tokens appended to a layer, evicted ones included."""
+        return self._number(_native.kvq_sequence_length, layer)
+
+    def room(self, layer: int) -> int:
+        """Number of tokens that a layer has pages for, made by ``reserve``."""
+        return self._number(_native.kvq_sequence_room, layer)
+
+    def slots(self, layer: int, kv_head: int) -> int:
+        """Number of tokens that a KV head holds: what eviction has left."""
+        return self._number(_native.kvq_sequence_slots, layer, kv_head)
+
+    def _number(self, function: Function, *arguments: int) -> int:
+        number = c_int32()
+        self._read(function, *arguments, byref(number))
+        return number.value
+
+    def fork(self) -> Sequence:
+        """A sequence that starts with everything this one holds. Pages are shared until one side changes them."""
+        with self.cache._shared() as cache, self._shared() as parent:
+            return Sequence._made(self.cache, _native.kvq_sequence_fork, cache, parent)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` tokens of every layer. A cut inside a sealed page is refused."""
+        with self.cache._shared() as cache, self._alone() as sequence:
+            self._call(_native.kvq_sequence_truncate, cache, sequence, length)
+
+    def reserve(self, tokens: int) -> None:
+        """Make pages ahead, so that every layer has room for `tokens` more tokens; 0 gives back what is left."""
+        with self.cache._shared() as cache, self._alone() as sequence:
+            self._call(_native.kvq_sequence_reserve, cache, sequence, tokens)
+
+    def save(self) -> bytes:
+        """A snapshot, for ``Cache.load``."""
+        with self.cache._shared() as cache, self._alone() as sequence:
+            return self._saved(_native.kvq_sequence_save, cache, sequence)
+
+    def decode(self, layer: int, kv_head: int, begin: int = 0, n: Optional[int] = None) -> Decoded:
+        """Stored keys and values, for inspection and tests; `n` slots from `begin` on, None: all. Not fast."""
+        with self.cache._shared() as cache, self._shared() as sequence:
+            count = self.slots(layer, kv_head) - begin if n is None else n
+            dim = self.cache._head_dim
+            shape = max(count, 0)
+            result = Decoded(
+                empty_host((shape, dim), "f32"), empty_host((shape, dim), "f32"), empty_host((shape,), "i32")
+            )
+            addresses = [view_of(one).address for one in result]
+            self._call(_native.kvq_sequence_decode, cache, sequence, layer, kv_head, begin, count, *addresses)
+        return result
+
+    def compress(self, budget: Optional[int] = None) -> Compressed:
+        """Evict tokens as the policy says, judged by the queries that ``attend`` has seen.
+
+        :param budget: tokens of a KV head that are kept on average; None: the policy's.
+        """
+        info = self.cache._info
+        options = _native.kvq_compress_options()
+        _native.kvq_compress_options_init(byref(options), sizeof(options))
+        kept = empty_host((info.n_layers, info.kv_heads), "i32")
+        freed = c_uint64()
+        assign(options, budget=0 if budget is None else budget)
+        options.kept = view_of(kept).address
+        options.bytes_freed = addressof(freed)
+        with self.cache._shared() as cache, self._alone() as sequence:
+            self._call(_native.kvq_compress, cache, sequence, byref(options))
+        return Compressed(kept, freed.value)
+
+    def usage(self) -> Usage:
+        """Bytes used by this sequence; shared pages are counted in full."""
+        usage = _native.kvq_usage(struct_size=sizeof(_native.kvq_usage))
+        with self.cache._shared() as cache, self._shared() as sequence:
+            self._call(_native.kvq_cache_usage, cache, sequence, byref(usage))
+        return Usage._of(usage)

@@ -1,0 +1,225 @@
+"""Training of codebooks and routers. What is here may change in a minor version."""
+
+from __future__ import annotations
+
+from ctypes import byref, sizeof
+from typing import Any, Optional, Tuple, Union
+
+from . import _native
+from ._arrays import HOST, dense_of, dtype_code
+from ._cache import cache_options
+from ._context import Context
+from ._errors import KvqArgumentError, assign
+from ._handle import Handle, enter_shared, leave_shared
+from ._hooks import Progress, ProgressHook
+from ._policy import Codebook, Policy, Router
+from ._text import encoded, value_of
+
+__all__ = ["CodebookTrainer", "RouterTrainer"]
+
+
+class _Text:
+    """Tensors `[tokens, heads, head_dim]` of one text, in host memory; None is none."""
+
+    def __init__(self, dtype: Optional[str], head_dim: int, **arrays: Tuple[Any, int]) -> None:
+        tokens: Optional[int] = None
+        codes = set()
+        self.addresses = []
+        self._views = []  # keep the memory alive
+        for name, (x, heads) in arrays.items():
+            view = None if x is None else dense_of(name, x, (tokens, heads, head_dim), None, HOST)
+            self.addresses.append(None if view is None else view.address)
+            if view is not None:
+                tokens = view.shape[0]
+                codes.add(dtype_code(name, view, dtype))
+                self._views.append(view)
+        if tokens is None or len(codes) != 1:
+            raise KvqArgumentError("%s must be arrays of one element type" % " and ".join(arrays))
+        self.tokens = tokens
+        self.dtype = codes.pop()
+
+
+class CodebookTrainer(Handle):
+    """Trains codebooks from keys and values that an engine computed on some texts.
+
+    For every text, for every layer: ``add``; for every layer: ``run``; then ``result``. Layers are independent: where
+    memory is short, add and run a few at a time. It works on the CPU, whatever the context's device.
+
+    :param key_stages: 0 … 64, 0: no codes for keys.
+    :param key_codes: of a stage, a power of two, 2 … 256.
+    :param key_group: a divisor of head_dim / 2; 0: head_dim / 2.
+    :param key_norms: what shares a norm, "head" or "layer".
+    :param value_bits: 0, 1 or 2, 0: no codes for values.
+    :param value_scope: what shares a code, "layer" or "head".
+    :param key_rounds: rounds of joint refinement; 0: the library's choice.
+    :param value_rounds: rounds of least squares, or of 50 steps of the network each; 0: the library's choice.
+    :param value_method: "least_squares" or "network".
+    :param max_bytes: limit on tokens kept and work space; 0: only the context's.
+    :param note: where the codebooks come from, for example.
+    """
+
+    _new = _native.kvq_codebook_trainer
+    _destroy = _native.kvq_codebook_trainer_destroy
+
+    def __init__(
+        self,
+        context: Context,
+        n_layers: int,
+        kv_heads: int,
+        head_dim: int,
+        rope: Union[str, int] = "half",
+        key_stages: int = 11,
+        key_codes: int = 64,
+        key_group: int = 0,
+        key_norms: Union[str, int] = "head",
+        value_bits: int = 1,
+        value_scope: Union[str, int] = "layer",
+        key_rounds: int = 0,
+        value_rounds: int = 0,
+        value_method: Union[str, int] = "least_squares",
+        seed: int = 1,
+        model_id: int = 0,
+        max_bytes: int = 0,
+        note: str = "",
+    ) -> None:
+        options = _native.kvq_codebook_trainer_options()
+        _native.kvq_codebook_trainer_options_init(byref(options), sizeof(options))
+        assign(options, n_layers=n_layers, kv_heads=kv_heads, head_dim=head_dim, value_bits=value_bits)
+        assign(options, key_stages=key_stages, key_codes=key_codes, key_group=key_group)
+        assign(options, key_rounds=key_rounds, value_rounds=value_rounds)
+        assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes)
+        options.rope = value_of(_native.kvq_rope, "rope", rope)
+        options.key_norms = value_of(_native.kvq_scope, "key_norms", key_norms)
+        options.value_scope = value_of(_native.kvq_scope, "value_scope", value_scope)
+        options.value_method = value_of(_native.kvq_value_method, "value_method", value_method)
+        options.note = encoded("note", note)
+        self._kv_heads, self._head_dim = kv_heads, head_dim
+        with context._shared() as pointer:
+            self._create(context._hooks, _native.kvq_codebook_trainer_create, pointer, byref(options))
+
+    def resume(self, codebook: Codebook) -> None:
+        """Take over finished layers of an earlier, unfinished result."""
+        with codebook._shared() as other, self._alone() as trainer:
+            self._call(_native.kvq_codebook_trainer_resume, trainer, other)
+
+    def add(self, layer: int, k: Any, v: Any, dtype: Optional[str] = None) -> None:
+        """Add tokens to a layer.
+
+        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``, contiguous, in host memory; None without codes for
+            keys.
+        :param v: values, or None without codes for values.
+        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        """
+        text = _Text(dtype, self._head_dim, k=(k, self._kv_heads), v=(v, self._kv_heads))
+        with self._alone() as trainer:
+            self._call(_native.kvq_codebook_trainer_add, trainer, layer, text.tokens, *text.addresses, text.dtype)
+
+    def run(self, layer: int, progress: Optional[ProgressHook] = None) -> None:
+        """Train one layer on the tokens added to it, and drop them. `progress` as for ``Matrix.quantize``."""
+        with Progress(progress) as hook, self._alone() as trainer:
+            self._call(_native.kvq_codebook_trainer_run, trainer, layer, hook, None)
+
+    def result(self) -> Codebook:
+        """The codebooks of the layers finished so far."""
+        made = Codebook.__new__(Codebook)
+        with self._shared() as trainer:
+            made._create(self._hooks, _native.kvq_codebook_trainer_result, trainer)
+        return made
+
+
+class RouterTrainer(Handle):
+    """Trains routers from queries, keys and values that an engine computed on some texts.
+
+    For every text, for every layer: ``add``; then ``run`` and ``result``.
+
+    The first parameters are those of the ``Cache`` that the routers are for.
+
+    :param policy: with a router's experts, those with more bits first.
+    :param method: "label" or "paper".
+    :param sharing: successive layers that share decisions.
+    :param epochs: passes over the keys; 0: the library's choice.
+    :param mean_bits: for labels, which need it: the wanted mean of true bits of a scalar over routed pages.
+    :param loss_weight: for the paper's method: weight of the model's loss against that of memory.
+    :param max_bytes: limit on keys kept and work space; 0: only the context's.
+    """
+
+    _new = _native.kvq_router_trainer
+    _destroy = _native.kvq_router_trainer_destroy
+
+    def __init__(
+        self,
+        context: Context,
+        n_layers: int,
+        q_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        policy: Union[str, Policy],
+        rope: Union[str, int] = "half",
+        rotary_dim: int = 0,
+        rope_base: float = 10000.0,
+        inv_freq: Any = None,
+        scale: float = 0.0,
+        model_id: int = 0,
+        codebook: Optional[Codebook] = None,
+        method: Union[str, int] = "label",
+        sharing: int = 3,
+        epochs: int = 0,
+        mean_bits: float = 0.0,
+        loss_weight: float = 0.5,
+        learning_rate: float = 3e-4,
+        seed: int = 1,
+        max_bytes: int = 0,
+        note: str = "",
+    ) -> None:
+        shape = cache_options(
+            n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, 0, model_id
+        )
+        options = _native.kvq_router_trainer_options()
+        _native.kvq_router_trainer_options_init(byref(options), sizeof(options))
+        options.method = value_of(_native.kvq_router_method, "method", method)
+        assign(options, sharing=sharing, epochs=epochs, seed=seed, max_bytes=max_bytes)
+        options.mean_bits, options.loss_weight, options.learning_rate = mean_bits, loss_weight, learning_rate
+        options.note = encoded("note", note)
+        self._q_heads, self._kv_heads, self._head_dim = q_heads, kv_heads, head_dim
+        used = Policy(context, policy) if isinstance(policy, str) else policy
+        entered = enter_shared([one for one in (context, used, codebook) if one is not None])
+        try:
+            shape.codebook = None if codebook is None else codebook._pointer
+            self._create(
+                context._hooks,
+                _native.kvq_router_trainer_create,
+                context._pointer,
+                byref(shape),
+                used._pointer,
+                byref(options),
+            )
+        finally:
+            leave_shared(entered)
+
+    def add(self, layer: int, q: Any, k: Any, v: Any, dtype: Optional[str] = None) -> None:
+        """Add one text to a layer. Every layer needs the same texts in the same order.
+
+        :param q: queries before RoPE ``[tokens, q_heads, head_dim]``, contiguous, in host memory; None is allowed for
+            the paper's method.
+        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``.
+        :param v: values; None is allowed for the paper's method.
+        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        """
+        text = _Text(dtype, self._head_dim, q=(q, self._q_heads), k=(k, self._kv_heads), v=(v, self._kv_heads))
+        with self._alone() as trainer:
+            self._call(_native.kvq_router_trainer_add, trainer, layer, text.tokens, *text.addresses, text.dtype)
+
+    def run(self, loss: float = 0.0, progress: Optional[ProgressHook] = None) -> None:
+        """Train the routers of all layers on the texts added, and drop them.
+
+        :param loss: for the paper's method: the model's mean negative log-likelihood of a token of the texts.
+        """
+        with Progress(progress) as hook, self._alone() as trainer:
+            self._call(_native.kvq_router_trainer_run, trainer, loss, hook, None)
+
+    def result(self) -> Router:
+        """The routers, after ``run``."""
+        made = Router.__new__(Router)
+        with self._shared() as trainer:
+            made._create(self._hooks, _native.kvq_router_trainer_result, trainer)
+        return made

@@ -1,0 +1,141 @@
+"""The functions that transformers calls for `attn_implementation="kvq"`."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
+from transformers.utils import logging
+
+from .step import CacheOffset, Step
+
+logger = logging.get_logger(__name__)
+
+
+def register() -> None:
+    """Make "kvq" known to transformers."""
+    AttentionInterface.register("kvq", attention)
+    AttentionMaskInterface.register("kvq", mask)
+
+
+def mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    config: Any = None,
+    **kwargs: Any,
+) -> Step | torch.Tensor | None:
+    """A Step where a KvqCache is in use, else the mask of torch's scaled_dot_product_attention."""
+    if not isinstance(kv_offset, CacheOffset):
+        if kv_length > q_length:
+            logger.warning_once(
+                'attn_implementation="kvq" is in use with a cache that is no KvqCache: attention is computed by '
+                "torch's scaled_dot_product_attention and nothing is compressed"
+            )
+        plain_mask: torch.Tensor | None = sdpa_mask(
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            local_size=local_size,
+            allow_is_causal_skip=allow_is_causal_skip,
+            config=config,
+            **kwargs,
+        )
+        return plain_mask
+    plain = mask_function is causal_mask_function
+    # transformers allows the causal mask to be skipped exactly where nothing was added to it; a mask of chunks has a
+    # local size too.
+    sliding = (
+        local_size is not None and allow_is_causal_skip and getattr(config, "attention_chunk_size", None) != local_size
+    )
+    if not plain and not sliding:
+        raise ValueError(
+            "kvq attends causally, also with a sliding window; this model or call needs another mask "
+            "(bidirectional, in chunks, in blocks, or packed)"
+        )
+    return Step(kv_offset.cache, q_length, attention_mask, local_size if sliding else None)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Step | torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention over a KvqCache, or by torch where there is none.
+
+    :param query: `[rows, q_heads, columns, head_dim]`, as `key` and `value`, which KvqCache.update has marked.
+    :returns: `[rows, columns, q_heads, head_dim]`, and no weights.
+    """
+    if kwargs.get("output_attentions"):
+        raise ValueError('output_attentions needs attn_implementation="eager": kvq computes no matrix of weights')
+    origin = getattr(key, "kvq_origin", None)
+    if origin is None:
+        return _without_cache(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, softcap, s_aux
+        )
+    cache, layer = origin
+    if not isinstance(attention_mask, Step) or attention_mask.cache is not cache:
+        raise ValueError(f"layer {layer} was not given the mask that kvq made for this cache")
+    if dropout or (query.requires_grad and torch.is_grad_enabled()):
+        raise RuntimeError("a KvqCache has no gradients: call the model in eval mode under torch.no_grad()")
+    if position_bias is not None or is_causal is False:
+        raise ValueError("kvq attends causally and without position biases, which this model needs")
+    return cache.attend(attention_mask, layer, module, query, key, value, scaling, softcap, s_aux, kwargs), None
+
+
+def _without_cache(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Step | torch.Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    is_causal: bool | None,
+    position_bias: torch.Tensor | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> tuple[torch.Tensor, None]:
+    if isinstance(attention_mask, Step):
+        raise ValueError(
+            f"{type(module).__name__} attends to keys that it did not put into the KvqCache as they are (shared "
+            "between layers, or changed after the update), which kvq does not support"
+        )
+    if softcap is not None or s_aux is not None:
+        raise ValueError(
+            "without a KvqCache attention is torch's scaled_dot_product_attention, which has neither soft caps nor "
+            "sinks: pass past_key_values=KvqCache(...)"
+        )
+    return sdpa_attention_forward(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout=dropout,
+        scaling=scaling,
+        is_causal=is_causal,
+        position_bias=position_bias,
+    )

@@ -1,0 +1,301 @@
+"""A transformers cache whose keys and values kvq holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence as Many
+from typing import Any
+
+import torch
+from transformers import Cache
+
+import libkvq
+
+from . import snapshot
+from .layout import Layout, read_policy
+from .prompt import attends_exactly, exact_attention
+from .step import CacheOffset, Step
+
+
+class KvqCache(Cache):
+    """Keys and values of a batch, compressed, for models loaded with `attn_implementation="kvq"`.
+
+    Pass it as `past_key_values` to `model(...)` or `model.generate(...)`. Every row of the batch is one kvq sequence,
+    without padding. Its shape comes with the first tokens: the heads that this process computes, on their device.
+
+    :param policy: a kvq policy: its short form ("int4+hadamard"), YAML text, a mapping with the same keys, the path of
+        a `.yaml` file, or a `libkvq.Policy`.
+    :param codebook: path or bytes of codebooks, for the format commvq.
+    :param router: path or bytes of routers. With either, kvq applies RoPE: they were trained on keys before it.
+    :param threads: of the CPU; by default as many as torch uses.
+    :param max_bytes: limit on everything allocated for this cache; 0: none.
+    :param model_id: any number that identifies the model's weights: of codebooks, routers and saved caches.
+    :param compress: "prompt": a policy that evicts tokens does so when the first single token follows longer input;
+        "manual": when `compress` is called.
+    """
+
+    def __init__(
+        self,
+        policy: str | os.PathLike[str] | Mapping[str, Any] | libkvq.Policy = "int4+hadamard",
+        *,
+        codebook: str | os.PathLike[str] | bytes | None = None,
+        router: str | os.PathLike[str] | bytes | None = None,
+        threads: int | None = None,
+        max_bytes: int = 0,
+        model_id: int = 0,
+        compress: str = "prompt",
+    ) -> None:
+        super().__init__(layers=[])
+        if compress not in ("prompt", "manual"):
+            raise ValueError(f'compress is {compress!r}; it is "prompt" or "manual"')
+        self.policy = read_policy(policy)
+        self._evicts = self.policy.describe().eviction_budget > 0
+        self._compresses_prompts = self._evicts and compress == "prompt"
+        self._layout = Layout(self.policy, codebook, router, threads, max_bytes, model_id)
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._rows: list[libkvq.Sequence] = []
+        self._seen: list[int] = []  # Columns that each layer has seen, padding included.
+        self._present: torch.Tensor | None = None  # [rows, columns], on the host; None: all of them hold tokens.
+        self._announced = -1  # Columns before the forward pass for which kvq has made masks,
+        self._begun = -1  # and before the one that has begun.
+        self._prompt_waits = False  # Several tokens have come since tokens were last evicted.
+
+    # ------------------------------------------------------------------------------------- what transformers asks for
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mark the keys for the attention function, which stores them: only it knows padding and queries."""
+        if self._announced != (self._seen[layer_idx] if self._seen else 0):
+            raise ValueError(
+                'a KvqCache needs kvq as attention and its masks: load the model with attn_implementation="kvq", and '
+                "pass masks of tokens and padding, [rows, columns], or none; four-dimensional ones cannot be expressed"
+            )
+        key_states.kvq_origin = (self, layer_idx)  # type: ignore[attr-defined]
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns that all layers have seen, padding and evicted tokens included."""
+        return self._seen[-1] if self._seen else 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        if self._seen and self._seen[0] != self._seen[-1]:
+            self._undo_part_of_a_pass()
+        return self.get_seq_length() + query_length, CacheOffset(self)
+
+    def announce(self, start: int) -> None:
+        """Expect a forward pass that begins after `start` columns, for which kvq has made masks."""
+        self._announced = start
+        self._begun = -1
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def __repr__(self) -> str:
+        return f"KvqCache(rows={len(self._rows)}, columns={self.get_seq_length()}, layers={len(self)})"
+
+    @property
+    def batch_size(self) -> int:
+        return len(self._rows) or -1
+
+    @property
+    def is_initialized(self) -> bool:
+        return bool(self._rows)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._start_empty()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove columns from the end: `-n` removes n. As in transformers, a positive number is what is to be left.
+
+        A policy with `recent: 2` allows at least 32 tokens at any time; without it the cut has to lie in the open page
+        or on a border of pages.
+        """
+        columns = self.get_seq_length()
+        left = min(tokens_to_remove, columns) if tokens_to_remove > 0 else columns + tokens_to_remove
+        if left == columns:
+            return
+        if len(set(self._seen)) > 1:
+            self._undo_part_of_a_pass()
+        if left < 0:
+            raise ValueError(f"cannot remove {-tokens_to_remove} tokens: the cache holds {columns}")
+        present = self.present_columns(len(self._rows), left)
+        lengths = [left] * len(self._rows) if present is None else present.sum(dim=1).tolist()
+        self._truncate(lengths)
+        self._seen = [left] * len(self._seen)
+        self._present = present
+        self._announced = self._begun = -1
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Row i becomes a fork of row `beam_idx[i]`; pages are shared until one side changes them."""
+        self._select(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._select(torch.arange(len(self._rows))[indices.cpu()].tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._select([row for row in range(len(self._rows)) for _ in range(repeats)])
+
+    def fork(self) -> KvqCache:
+        """A cache that starts with everything this one holds. Pages are shared until one side changes them."""
+        fork = object.__new__(type(self))
+        fork.__dict__.update(self.__dict__)
+        fork._rows = [row.fork() for row in self._rows]
+        fork._seen = list(self._seen)
+        return fork
+
+    def __copy__(self) -> KvqCache:
+        return self.fork()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KvqCache:
+        return self.fork()
+
+    # --------------------------------------------------------------------------------------------- what kvq adds to it
+
+    @property
+    def sequences(self) -> list[libkvq.Sequence]:
+        """The kvq sequence of each row."""
+        return list(self._rows)
+
+    def usage(self, row: int | None = None) -> libkvq.Usage:
+        """Bytes used by the cache, with shared pages counted once, or by one row."""
+        if row is None:
+            return self._layout.cache().usage()
+        return self._rows[row].usage()
+
+    def compress(self, budget: int | None = None) -> list[libkvq.Compressed]:
+        """Evict tokens of each row as the policy says, or so that `budget` tokens of a KV head stay on average."""
+        results = [row.compress(budget) for row in self._rows]
+        self._prompt_waits = False
+        return results
+
+    def save(self) -> bytes:
+        """The cache in the safetensors format, for `KvqCache.load`."""
+        return snapshot.save(self._layout, self._rows, self._seen, self._present)
+
+    @classmethod
+    def load(cls, data: bytes, device: str | torch.device = "cpu", **options: Any) -> KvqCache:
+        """A cache from what `save` returned. Every byte is checked.
+
+        :param options: as for KvqCache; the policy, codebooks and routers have to be those of the cache that was saved.
+        """
+        cache = cls(**options)
+        cache._rows, cache._seen, cache._present = snapshot.load(data, cache._layout, torch.device(device))
+        return cache
+
+    # ------------------------------------------------------------------------------------------------------ attention
+
+    def attend(
+        self,
+        step: Step,
+        layer: int,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+        arguments: dict[str, Any],
+    ) -> torch.Tensor:
+        """Append a layer's new tokens and attend to all of them; what the attention function does with a KvqCache."""
+        if not self._layout.created or step.start != self._begun:
+            self._begin(step, module, query, key, scaling)
+        if self._seen[layer] != step.start:
+            raise RuntimeError(
+                f"layer {layer} has seen {self._seen[layer]} columns, the others {step.start}: reset the cache"
+            )
+        k, v, q = key, value, query
+        if self._layout.rotary is not None:
+            q, k = self._layout.rotary.undo(step, self._rows, layer, query, key, arguments.get("position_ids"))
+        rows = self._rows
+        counts = step.counts
+        if counts is not None and 0 in counts:
+            rows = [row for row, count in zip(rows, counts) if count]
+            counts = [count for count in counts if count]
+        elif counts is None and step.columns > 1:
+            counts = [step.columns] * len(rows)
+        if rows:
+            self._layout.append(layer, rows, step.tokens(k), step.tokens(v), counts)
+        self._seen[layer] = step.start + step.columns
+        if not rows:
+            return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))
+        if attends_exactly(step, self._evicts, softcap, sinks):
+            return exact_attention(step, module, query, key, value, scaling)
+        tokens = self._layout.attend(layer, rows, step.tokens(q), counts, step.window, softcap, sinks, scaling)
+        return step.columns_of(tokens, query)
+
+    def _begin(
+        self, step: Step, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, scaling: float | None
+    ) -> None:
+        """What a forward pass does once, before its first layer."""
+        self._layout.prepare(module, query, key, scaling)
+        batch = key.shape[0]
+        if step.start == 0:
+            self._rows = [self._layout.cache().sequence() for _ in range(batch)]
+            self._seen = [0] * self._layout.n_layers
+        elif len(self._rows) != batch:
+            raise ValueError(f"the cache holds {len(self._rows)} rows, the input has {batch}")
+        if step.columns > 1:
+            self._prompt_waits = True
+        elif self._prompt_waits and self._compresses_prompts:
+            self.compress()
+        past = self.present_columns(batch, step.start)
+        if past is not None or step.present is not None:
+            past = torch.ones((batch, step.start), dtype=torch.bool) if past is None else past
+            new = torch.ones((batch, step.columns), dtype=torch.bool) if step.present is None else step.present
+            past = torch.cat([past, new], dim=1)
+        self._present = past
+        self._begun = step.start
+
+    def present_columns(self, rows: int, end: int) -> torch.Tensor | None:
+        """Which of the columns before `end` hold tokens, `[rows, end]`; None: all."""
+        if self._present is None or end == 0:
+            return None
+        if self._present.shape[0] != rows:
+            raise ValueError(f"the cache holds {self._present.shape[0]} rows, the input has {rows}")
+        return self._present[:, :end]
+
+    def _select(self, indices: Many[int]) -> None:
+        rows: list[libkvq.Sequence] = []
+        taken: set[int] = set()
+        for index in indices:
+            rows.append(self._rows[index].fork() if index in taken else self._rows[index])
+            taken.add(index)
+        self._rows = rows
+        if self._present is not None:
+            self._present = self._present[list(indices)]
+
+    def _truncate(self, lengths: Many[int]) -> None:
+        """All rows or none."""
+        try:
+            if len(self._rows) == 1:
+                self._rows[0].truncate(lengths[0])
+                return
+            forks = [row.fork() for row in self._rows]
+            for fork, length in zip(forks, lengths):
+                fork.truncate(length)
+            self._rows = forks
+        except libkvq.KvqStateError as error:
+            raise RuntimeError(f"{error}; a policy with `recent: 2` keeps the newest 32 tokens removable") from error
+
+    def _undo_part_of_a_pass(self) -> None:
+        """Drop what a forward pass that ended in the middle (an error, an interrupt) left in the first layers."""
+        shortest = min(self._seen)
+        layer = self._seen.index(shortest)
+        try:
+            for row in self._rows:
+                row.truncate(row.length(layer))
+        except libkvq.KvqStateError as error:
+            raise RuntimeError(
+                f"a forward pass ended before layer {layer}, and what it left in the cache cannot be removed: reset it "
+                f"({error})"
+            ) from error
+        self._seen = [shortest] * len(self._seen)
+        self._announced = self._begun = -1

@@ -1,0 +1,157 @@
+"""The libkvq objects behind a KvqCache, made when the first tokens show the model's shape and device."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence as Many
+from typing import Any
+
+import torch
+
+import libkvq
+
+from .rotary import Rotary
+
+
+def read_policy(policy: str | os.PathLike[str] | Mapping[str, Any] | libkvq.Policy) -> libkvq.Policy:
+    """A policy from any of the forms that KvqCache takes; its errors appear here and not at the first token."""
+    if isinstance(policy, libkvq.Policy):
+        return policy
+    if isinstance(policy, Mapping):
+        policy = json.dumps({"version": 1, **policy})  # JSON is YAML.
+    elif isinstance(policy, os.PathLike) or policy.endswith((".yaml", ".yml")):
+        with open(policy, encoding="utf-8") as file:
+            policy = file.read()
+    return libkvq.Policy(libkvq.Context(), policy)
+
+
+def _read_bytes(source: str | os.PathLike[str] | bytes | None) -> bytes | None:
+    if source is None or isinstance(source, bytes):
+        return source
+    with open(source, "rb") as file:
+        return file.read()
+
+
+class Layout:
+    """A context and a cache of the shape of one model's attention layers, as one process sees them."""
+
+    def __init__(
+        self,
+        policy: libkvq.Policy,
+        codebook: str | os.PathLike[str] | bytes | None,
+        router: str | os.PathLike[str] | bytes | None,
+        threads: int | None,
+        max_bytes: int,
+        model_id: int,
+    ) -> None:
+        self.policy = policy
+        self.rotary: Rotary | None = None
+        self.n_layers = 0
+        self.shape: dict[str, Any] = {}
+        self._codebook = _read_bytes(codebook)
+        self._router = _read_bytes(router)
+        self._threads = threads
+        self._max_bytes = max_bytes
+        self._model_id = model_id
+        self._cache: libkvq.Cache | None = None
+        self._device: torch.device | None = None
+        self._stream = 0
+
+    @property
+    def created(self) -> bool:
+        return self._cache is not None
+
+    def cache(self) -> libkvq.Cache:
+        if self._cache is None:
+            raise RuntimeError("the cache is empty: its shape comes with the first tokens")
+        return self._cache
+
+    def prepare(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
+        """Make the objects for a model's first tokens; later, check that tokens still come from such a model."""
+        if query.shape[0] != key.shape[0] or query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
+            raise ValueError(f"queries {list(query.shape)} and keys {list(key.shape)} do not fit together")
+        shape = {"q_heads": query.shape[1], "kv_heads": key.shape[1], "head_dim": key.shape[3]}
+        if self._cache is None:
+            layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+            if not isinstance(layers, int):
+                raise ValueError(f"the config of {type(module).__name__} has no num_hidden_layers")
+            if self._codebook is not None or self._router is not None:
+                self.rotary = Rotary(module, key)
+            scale = scaling if scaling is not None else key.shape[3] ** -0.5
+            self.create({"n_layers": layers, **shape, "scale": scale}, key.device)
+        elif any(self.shape[name] != size for name, size in shape.items()):
+            made_for = {name: self.shape[name] for name in shape}
+            raise ValueError(f"the cache was made for {made_for}, this model has {shape}")
+        elif self.rotary is None and self.shape["rope"] != "none":
+            self.rotary = Rotary(module, key)
+            if self.rotary.options() != {name: self.shape[name] for name in self.rotary.options()}:
+                raise ValueError("the cache was saved from a model with another rotary embedding")
+        if key.device != self._device:
+            raise ValueError(
+                f"the cache is on {self._device}, a layer on {key.device}: a KvqCache lives on one device (models "
+                "larger than one are run by tensor parallelism, where each process has its own)"
+            )
+        if key.device.type == "cuda":
+            stream = torch.cuda.current_stream(key.device).cuda_stream
+            if stream != self._stream:
+                self.cache().context.set_stream(stream)
+                self._stream = stream
+
+    def create(self, shape: dict[str, Any], device: torch.device) -> None:
+        """Make the context and the cache; on failure nothing is kept."""
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"kvq computes on CPUs and CUDA GPUs, not on {device}")
+        shape = {"rope": "none", **shape, **(self.rotary.options() if self.rotary is not None else {})}
+        stream = 0
+        if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+            stream = torch.cuda.current_stream(device).cuda_stream
+        context = libkvq.Context(
+            device=device.type,
+            device_index=device.index or 0,
+            stream=stream,
+            n_threads=self._threads or torch.get_num_threads(),
+            max_bytes=self._max_bytes,
+        )
+        self._cache = libkvq.Cache(
+            context,
+            **shape,
+            model_id=self._model_id,
+            policy=self.policy,
+            codebook=None if self._codebook is None else libkvq.Codebook.load(context, self._codebook),
+            router=None if self._router is None else libkvq.Router.load(context, self._router),
+        )
+        self._device, self._stream = device, stream
+        self.n_layers, self.shape = shape["n_layers"], shape
+
+    def append(
+        self, layer: int, rows: Many[libkvq.Sequence], k: torch.Tensor, v: torch.Tensor, counts: list[int] | None
+    ) -> None:
+        """:param k: `[tokens, kv_heads, head_dim]`, row by row, as `v`; one token of each row where counts is None."""
+        self.cache().append(layer, rows, k, v, token_counts=counts)
+
+    def attend(
+        self,
+        layer: int,
+        rows: Many[libkvq.Sequence],
+        q: torch.Tensor,
+        counts: list[int] | None,
+        window: int,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+        scaling: float | None,
+    ) -> torch.Tensor:
+        """:param q: `[tokens, q_heads, head_dim]`, as the result."""
+        if scaling is not None and scaling != self.shape["scale"]:
+            q = q * (scaling / self.shape["scale"])
+        output: torch.Tensor = self.cache().attend(
+            layer,
+            rows,
+            q,
+            query_counts=counts,
+            sliding_window=window,
+            logit_softcap=softcap or 0.0,
+            sinks=None if sinks is None else sinks.detach().float(),
+        )
+        return output

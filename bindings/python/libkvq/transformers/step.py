@@ -1,0 +1,86 @@
+"""What one forward pass brings to a cache, worked out once for all layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .cache import KvqCache
+
+
+class CacheOffset(int):
+    """The offset 0 of a cache's masks, which remembers the cache: masks are made without being told whose they are."""
+
+    cache: KvqCache
+
+    def __new__(cls, cache: KvqCache) -> CacheOffset:
+        offset = super().__new__(cls, 0)
+        offset.cache = cache
+        return offset
+
+
+class Step:
+    """Takes the place of a mask tensor: which columns of the batch hold tokens, and how far tokens see.
+
+    A column is what transformers counts as a token: a place in `input_ids`. Columns that `attention_mask` hides hold
+    padding, which never enters the cache; what is left of a row is one kvq sequence without gaps.
+    """
+
+    def __init__(self, cache: KvqCache, columns: int, mask: torch.Tensor | None, window: int | None) -> None:
+        self.cache = cache
+        self.start = cache.get_seq_length()
+        self.columns = columns
+        self.window = window or 0
+        # Host and device copies of the new columns of the mask; None where all of them hold tokens.
+        self.present: torch.Tensor | None = None
+        self.device_present: torch.Tensor | None = None
+        # Tokens of each row, and rotations of these tokens where kvq applies RoPE itself.
+        self.counts: list[int] | None = None
+        self.rotation: tuple[torch.Tensor, torch.Tensor] | None = None
+        if mask is not None:
+            self._read(mask)
+        cache.announce(self.start)
+
+    def _read(self, mask: torch.Tensor) -> None:
+        end = self.start + self.columns
+        if mask.shape[1] != end:
+            raise ValueError(
+                f"attention_mask has {mask.shape[1]} columns; it needs {end}: {self.start} of what the cache has "
+                f"seen, padding included, and {self.columns} new ones"
+            )
+        host = mask.cpu()
+        past = self.cache.present_columns(host.shape[0], self.start)
+        if past is None and bool(host.all()):
+            return
+        seen = host[:, : self.start]
+        if not (bool(seen.all()) if past is None else torch.equal(seen, past)):
+            raise ValueError(
+                "attention_mask hides columns that entered the cache as tokens, or shows columns that were padding "
+                "when they came: neither can be changed later"
+            )
+        new = host[:, self.start :]
+        if not bool(new.all()):
+            self.present = new
+            self.device_present = mask[:, self.start :]
+            self.counts = new.sum(dim=1).tolist()
+
+    def tokens(self, x: torch.Tensor) -> torch.Tensor:
+        """`[rows, heads, columns, head_dim]` to `[tokens, heads, head_dim]`, without a copy where strides allow it."""
+        x = x.transpose(1, 2)
+        if self.device_present is not None:
+            return x[self.device_present]
+        return x.squeeze(1) if self.columns == 1 else x.reshape(-1, x.shape[2], x.shape[3])
+
+    def columns_of(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """`[tokens, heads, head_dim]` to `[rows, columns, heads, head_dim]`, with zeros for padding.
+
+        :param like: queries, `[rows, heads, columns, head_dim]`.
+        """
+        rows, heads, columns, head_dim = like.shape
+        if self.device_present is None:
+            return tokens.view(rows, columns, heads, head_dim)
+        output = tokens.new_zeros((rows, columns, heads, head_dim))
+        output[self.device_present] = tokens
+        return output

@@ -1,0 +1,119 @@
+"""On an NVIDIA GPU; skipped, with the reason, where there is none."""
+
+import numpy
+import pytest
+from reference import attention, rotated
+
+import libkvq
+
+
+@pytest.fixture(scope="module")
+def torch():
+    try:
+        info = libkvq.device_info()
+    except libkvq.KvqUnsupportedError as error:
+        pytest.skip(str(error))
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no CUDA")
+    assert info.n_devices >= 1 and info.memory_bytes > 0 and info.name
+    return torch
+
+
+@pytest.fixture
+def gpu(torch):
+    with libkvq.Context(device="cuda", stream=torch.cuda.current_stream()) as context:
+        yield context
+
+
+@pytest.mark.parametrize("policy", ["fp16", "int8", "int4+hadamard", "int2"])
+def test_attention_on_a_gpu_is_close_to_the_definition(torch, gpu, random, policy):
+    cache = libkvq.Cache(gpu, 1, 4, 2, 64, policy=policy)
+    assert gpu.device == "cuda:0" and gpu.describe().backend == "cuda"
+    sequence = cache.sequence()
+    fused = torch.from_numpy(random.standard_normal((100, 8, 64), dtype="f4")).cuda()
+    q = fused[-1:, :4]
+    sequence.append(0, fused[:, 4:6], fused[:, 6:])
+    output, lse = cache.attend(0, sequence, q, lse=True)
+    assert output.is_cuda and lse.is_cuda
+    expected, expected_lse = attention(sequence, 0, rotated(q.cpu().numpy(), [99]), [99])
+    numpy.testing.assert_allclose(output.cpu(), expected, atol=5e-3)
+    numpy.testing.assert_allclose(lse.cpu(), expected_lse, atol=5e-3)
+
+
+def test_halves_streams_and_snapshots(torch, gpu, random):
+    cache = libkvq.Cache(gpu, 1, 4, 2, 64, policy="int4")
+    stream = torch.cuda.Stream()
+    gpu.set_stream(stream)
+    k = torch.from_numpy(random.standard_normal((70, 2, 64), dtype="f4")).cuda().bfloat16()
+    torch.cuda.synchronize()
+    sequence = cache.sequence()
+    sequence.append(0, k, k)
+    q = k[:1].repeat(1, 2, 1)
+    output = cache.attend(0, sequence, q)
+    torch.cuda.synchronize()
+    assert output.dtype == torch.bfloat16 and torch.isfinite(output).all()
+    data = sequence.save()
+    assert cache.load(data).save() == data
+    with libkvq.Context() as cpu:
+        assert libkvq.Cache(cpu, 1, 4, 2, 64, policy="int4").load(data).save() == data
+
+
+def test_device_pointers_and_interfaces_are_the_same_memory(torch, gpu, random):
+    cache = libkvq.Cache(gpu, 1, 2, 2, 64)
+    k = torch.from_numpy(random.standard_normal((5, 2, 64), dtype="f4")).cuda()
+
+    class Interface:
+        __cuda_array_interface__ = k.__cuda_array_interface__
+
+    class DLPack:
+        def __dlpack__(self):
+            return k.__dlpack__()
+
+        def __dlpack_device__(self):
+            return k.__dlpack_device__()
+
+    snapshots = []
+    for one in (k, libkvq.DevicePointer(k.data_ptr(), (5, 2, 64)), Interface(), DLPack()):
+        sequence = cache.sequence()
+        sequence.append(0, one, one)
+        snapshots.append(sequence.save())
+    assert len(set(snapshots)) == 1
+
+
+def test_host_memory_is_refused_by_name(torch, gpu):
+    sequence = libkvq.Cache(gpu, 1, 2, 2, 64).sequence()
+    k = numpy.zeros((1, 2, 64), "f4")
+    with pytest.raises(libkvq.KvqArgumentError, match="k is in host memory, must be in cuda:0"):
+        sequence.append(0, k, k)
+
+
+def test_device_memory_comes_from_the_hook(torch, random):
+    held = {}
+
+    class Allocator:
+        def allocate(self, size, stream):
+            block = torch.empty(size, dtype=torch.uint8, device="cuda")
+            held[block.data_ptr()] = block
+            return block.data_ptr()
+
+        def free(self, address, size, stream):
+            assert held.pop(address).numel() == size
+
+    with libkvq.Context(device="cuda", device_allocator=Allocator()) as context:
+        cache = libkvq.Cache(context, 1, 2, 2, 64)
+        k = torch.zeros((5, 2, 64), device="cuda")
+        sequence = cache.sequence()
+        sequence.append(0, k, k)
+        assert held
+        sequence.close()
+        cache.close()
+    assert not held
+
+
+def test_matrices_multiply_on_a_gpu(torch, gpu, random):
+    matrix = libkvq.Matrix.quantize(gpu, random.standard_normal((64, 128), dtype="f4"), scheme="tcx-3")
+    x = torch.from_numpy(random.standard_normal((3, 128), dtype="f4")).cuda()
+    expected = x.cpu().numpy().astype("f8") @ matrix.dequantize().astype("f8").T
+    norms = numpy.linalg.norm(x.cpu(), axis=1, keepdims=True) * numpy.linalg.norm(matrix.dequantize(), axis=1)
+    assert (abs(matrix.linear(x).cpu().numpy() - expected) < 0.02 * norms + 1e-3).all()

@@ -1,0 +1,105 @@
+"""Sequences: forks, truncation, snapshots, eviction, bytes."""
+
+import numpy
+import pytest
+
+import libkvq
+
+
+def test_forks_share_pages_until_one_side_changes(cache, filled, random):
+    before = cache.usage()
+    fork = filled.fork()
+    assert cache.usage().shared_pages == before.sealed_pages + before.fp16_pages
+    assert cache.usage().sealed_bytes == before.sealed_bytes
+    snapshot = filled.save()
+    k = random.standard_normal((10, 2, 32), dtype="f4")
+    fork.append(0, k, k)
+    assert (filled.length(0), fork.length(0)) == (100, 110)
+    assert filled.save() == snapshot
+
+
+def test_truncate_keeps_what_was_there(context, random):
+    cache = libkvq.Cache(context, 1, 2, 2, 32, policy="{version: 1, keys: int4, values: int4, recent: 2}")
+    sequence = cache.sequence()
+    k, v = random.standard_normal((2, 70, 2, 32), dtype="f4")
+    sequence.append(0, k, v)
+    before = sequence.decode(0, 1)
+    sequence.truncate(65)
+    after = sequence.decode(0, 1)
+    assert sequence.length(0) == 65 and sequence.slots(0, 1) == 65
+    numpy.testing.assert_array_equal(after.k, before.k[:65])
+    with pytest.raises(libkvq.KvqStateError, match="sealed") as caught:
+        sequence.truncate(20)
+    assert caught.value.status_name == "KVQ_E_STATE"
+    assert sequence.length(0) == 65
+    with pytest.raises(libkvq.KvqArgumentError, match="length is 66"):
+        sequence.truncate(66)
+
+
+def test_snapshots_round_trip(cache, filled):
+    data = filled.save()
+    for kind in (bytes, bytearray, memoryview):
+        again = cache.load(kind(data))
+        assert again.save() == data
+        assert again.length(1) == 100
+    with pytest.raises(libkvq.KvqFormatError):
+        cache.load(data[:-1])
+    with pytest.raises(libkvq.KvqFormatError):
+        cache.load(b"")
+    other = libkvq.Cache(cache.context, n_layers=2, q_heads=4, kv_heads=2, head_dim=32, policy="int2")
+    with pytest.raises(libkvq.KvqMismatchError):
+        other.load(data)
+
+
+def test_reserved_room_is_used_up_by_appends(cache, random):
+    sequence = cache.sequence()
+    sequence.reserve(64)
+    assert sequence.room(0) == 64
+    k = random.standard_normal((10, 2, 32), dtype="f4")
+    sequence.append(0, k, k)
+    assert sequence.room(0) == 54 and sequence.room(1) == 64
+    sequence.reserve(0)
+    assert sequence.room(1) == 0
+
+
+def test_compress_keeps_what_the_policy_says(context, random):
+    policy = libkvq.Policy(context, "int8").with_eviction("snapkv", 40)
+    assert policy.describe().eviction_budget == 40
+    assert policy.describe().eviction_window == 32
+    cache = libkvq.Cache(context, n_layers=1, q_heads=2, kv_heads=2, head_dim=32, policy=policy)
+    sequence = cache.sequence()
+    k, v = random.standard_normal((2, 100, 2, 32), dtype="f4")
+    sequence.append(0, k, v)
+    with pytest.raises(libkvq.KvqStateError, match="no query"):
+        sequence.compress()
+    cache.attend(0, sequence, random.standard_normal((100, 2, 32), dtype="f4"), query_counts=[100])
+    before = sequence.usage().total_bytes
+    result = sequence.compress()
+    assert result.kept.shape == (1, 2) and (result.kept == 40).all()
+    assert result.bytes_freed == before - sequence.usage().total_bytes > 0
+    assert sequence.length(0) == 100 and sequence.slots(0, 0) == 40
+    positions = sequence.decode(0, 0).positions
+    assert set(range(68, 100)) <= set(positions.tolist())  # the window
+    with pytest.raises(libkvq.KvqArgumentError, match="budget"):
+        sequence.compress(budget=3)
+
+
+def test_usage_counts_what_is_held(cache, filled):
+    one, whole = filled.usage(), cache.usage()
+    assert one.scalars == 2 * 32 * 100 * 2 * 2  # keys and values, channels, tokens, KV heads, layers
+    assert one.plain_fp16_bytes == 2 * one.scalars
+    assert one.total_bytes == one.sealed_bytes + one.fp16_bytes + one.metadata_bytes
+    assert whole.total_bytes == one.total_bytes + whole.workspace_bytes
+    assert 4 < one.bits_per_scalar < 16
+    assert cache.sequence().usage().bits_per_scalar == 0
+
+
+def test_decode_reads_a_part(filled):
+    whole = filled.decode(1, 0)
+    part = filled.decode(1, 0, 30, 5)
+    numpy.testing.assert_array_equal(part.k, whole.k[30:35])
+    numpy.testing.assert_array_equal(part.v, whole.v[30:35])
+    with pytest.raises(libkvq.KvqArgumentError, match="begin"):
+        filled.decode(1, 0, 99, 2)
+    with pytest.raises(libkvq.KvqArgumentError, match="kv_head is 2"):
+        filled.decode(1, 2)

@@ -1,0 +1,132 @@
+"""Models, texts and reference caches for the tests of libkvq.transformers."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+
+import libkvq.transformers  # noqa: F401  (registers "kvq")
+
+# Threads of torch and of kvq wait for each other by spinning, which is slow where other programs use the cores too.
+torch.set_num_threads(1)
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+DEMO = ROOT / "models" / "demo"
+CODEBOOK = DEMO / "commvq-2bit.safetensors"
+ROUTER = DEMO / "moqae.safetensors"
+MOQAE = ROOT / "docs" / "policies" / "moqae.yaml"
+
+
+def demo(attention: str = "kvq", **options: Any) -> Any:
+    """The embedded demo model: Llama of 8 million parameters, in float32."""
+    options = {"dtype": torch.float32, "attn_implementation": attention, **options}
+    return AutoModelForCausalLM.from_pretrained(DEMO, **options).eval()
+
+
+def demo_tokens(n: int, begin: int = 0) -> torch.Tensor:
+    """`[1, n]` tokens of the demo's own text."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(DEMO / "tokenizer.json"))
+    text = (DEMO / "sample.txt").read_text(encoding="utf-8")
+    return tokenizer(text[: 10 * (begin + n)], return_tensors="pt").input_ids[:, begin : begin + n]
+
+
+_SMALL = {
+    "vocab_size": 101,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,  # Large enough for attention that is far from uniform.
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama with as many heads of both kinds": ("Llama", {"num_key_value_heads": 4}),
+    "llama with one KV head": ("Llama", {"num_key_value_heads": 1}),
+    "mistral with a sliding window": ("Mistral", {"sliding_window": 40}),
+    "qwen2 with biases and a window in some layers": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
+    ),
+    "qwen3 with norms of queries and keys": ("Qwen3", {}),
+    "gemma2 with a soft cap, another scale and windows": (
+        "Gemma2",
+        {"attn_logit_softcapping": 3.0, "query_pre_attn_scalar": 20, "sliding_window": 24},
+    ),
+    "gemma3 with two rotary embeddings": (
+        "Gemma3Text",
+        {"sliding_window": 24, "query_pre_attn_scalar": 20, "layer_types": _MIXED},
+    ),
+    "phi3 with fused projections": ("Phi3", {}),
+    "gpt-oss with sinks": ("GptOss", {"sliding_window": 24, "num_local_experts": 2, "num_experts_per_tok": 2}),
+}
+
+
+def small(kind: str, attention: str = "kvq", **options: Any) -> Any:
+    """A model of one of KINDS with random weights, the same ones at every call."""
+    name, own = KINDS[kind]
+    config = getattr(transformers, name + "Config")(**{**_SMALL, **own, **options})
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32).eval()
+    for parameter_name, parameter in model.named_parameters():
+        if "bias" in parameter_name or "sinks" in parameter_name:  # Which start as zeros.
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def small_tokens(rows: int, columns: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(3, 101, (rows, columns), generator=torch.Generator().manual_seed(seed))
+
+
+class HalfCache(DynamicCache):
+    """transformers' own cache, but keys and values are rounded to FP16 on their way in.
+
+    A prompt attends to its keys and values as they came in layers where a KvqCache lets torch compute this.
+    """
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__()
+        kinds = getattr(config, "layer_types", None) or []
+        window = getattr(config, "sliding_window", None) if not kinds else None
+        own_logits = getattr(config, "attn_logit_softcapping", None) or "GptOss" in type(config).__name__
+        self.rounds_all = bool(window or own_logits)
+        self.rounds = [kind == "sliding_attention" for kind in kinds]
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any):
+        rounds = self.rounds_all or (layer_idx < len(self.rounds) and self.rounds[layer_idx])
+        exact = self.get_seq_length(layer_idx) == 0 and key_states.shape[2] > 1 and not rounds
+        stored = super().update(key_states.half().float(), value_states.half().float(), layer_idx)
+        return (key_states, value_states) if exact else stored
+
+
+@torch.no_grad()
+def logits_in_pieces(model: Any, tokens: torch.Tensor, cache: Any, pieces: list[int], **inputs: Any) -> torch.Tensor:
+    """Logits of all columns, `[rows, columns, vocabulary]`, fed to the model in pieces of the given lengths."""
+    parts, begin = [], 0
+    for piece in pieces:
+        part = model(tokens[:, begin : begin + piece], past_key_values=cache, use_cache=True, **inputs)
+        parts.append(part.logits)
+        begin += piece
+    assert begin == tokens.shape[1]
+    return torch.cat(parts, dim=1)
+
+
+def generated(model: Any, tokens: torch.Tensor, n: int, cache: Any = None, **options: Any) -> torch.Tensor:
+    """The tokens that the likeliest continuation adds."""
+    options = {"do_sample": False, "max_new_tokens": n, "min_new_tokens": n, "pad_token_id": 0, **options}
+    mask = options.pop("attention_mask", torch.ones_like(tokens))
+    if cache is not None:
+        options["past_key_values"] = cache
+    return model.generate(tokens, attention_mask=mask, **options)[:, tokens.shape[1] :]
