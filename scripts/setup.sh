@@ -16,7 +16,7 @@ for argument in "$@"; do
   case $argument in
     --test) packages+=("${test_packages[@]}") ;;
     --bindings)
-      packages+=(golang-go mono-devel mono-mcs python3-venv)
+      packages+=(golang-go mono-mcs mono-runtime python3-venv)
       command -v cargo >/dev/null || packages+=(cargo rustc) # rustup's will do
       ;;
     -*) echo "usage: $0 [--test] [--bindings] [PACKAGE...]" >&2; exit 2 ;;

@@ -20,9 +20,12 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 mkdir -p "$stage/lib/netstandard2.0" "$stage/runtimes/$runtime/native" "$stage/_rels"
 "$here/build.sh" "$stage/lib/netstandard2.0"
-cp -L "$prefix/lib/libkvq.so" "$stage/runtimes/$runtime/native/libkvq.so"
+library=$(find "$prefix/lib" -name libkvq.so -print -quit)
+cp -L "${library:?there is no libkvq.so below $prefix/lib}" "$stage/runtimes/$runtime/native/libkvq.so"
+! command -v strip >/dev/null || strip --strip-unneeded "$stage/runtimes/$runtime/native/libkvq.so"
 cp "$here/README.md" "$stage/README.md"
 cp "$here/../../LICENSE" "$stage/LICENSE.txt"
+cp "$here/../../THIRD_PARTY_NOTICES" "$stage/THIRD_PARTY_NOTICES.txt"
 
 cat >"$stage/Kvq.nuspec" <<END
 <?xml version="1.0" encoding="utf-8"?>
@@ -60,5 +63,6 @@ cat >"$stage/_rels/.rels" <<END
 </Relationships>
 END
 rm -f "$output/Kvq.$version.nupkg"
-(cd "$stage" && python3 -m zipfile -c "$output/Kvq.$version.nupkg" Kvq.nuspec '[Content_Types].xml' _rels lib runtimes README.md LICENSE.txt)
+(cd "$stage" && python3 -m zipfile -c "$output/Kvq.$version.nupkg" Kvq.nuspec '[Content_Types].xml' _rels lib runtimes README.md LICENSE.txt \
+  THIRD_PARTY_NOTICES.txt)
 echo "$output/Kvq.$version.nupkg"
