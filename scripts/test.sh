@@ -159,11 +159,11 @@ style() {
   check "tidy" tidy
 }
 
-# The tests of a language get the folder that the library is installed in and one for what they build. Their last line is
-# "N passed, N failed".
+# language NAME SCRIPT: its tests get the folder that the library is installed in and one for what they build. Their last
+# line is "N passed, N failed".
 language() {
   local name="bindings: $1" log="$logs/bindings--$1.log" result status
-  step "$name" "bindings/$1/test.sh" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1"
+  step "$name" "$2" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1"
   status=$?
   [ $status -ne 77 ] || return 0
   result=$(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
@@ -172,14 +172,25 @@ language() {
   [ $status -eq 0 ] && [ -n "$result" ] || failures+=("$name")
 }
 
+# Python's packages come from PyPI, into a folder of their own.
+python_packages() {
+  python3 -m venv build/bindings/venv &&
+    build/bindings/venv/bin/pip install --quiet --disable-pip-version-check -r bindings/python/requirements-test.txt
+}
+
 # bindings PRESET: of a build that is there or is made.
 bindings() {
-  local preset=$1 test
+  local preset=$1 test name
   scripts/setup.sh --bindings || echo "bindings: not everything could be installed"
   build "$preset" "kvq kvq_static kvq_cli" || return
   check "bindings: install" cmake --install "build/$preset" --prefix build/bindings/prefix
-  for test in bindings/*/test.sh; do
-    [[ $test != bindings/*$filter*/test.sh ]] || language "$(basename "$(dirname "$test")")"
+  if [[ python-transformers == *$filter* ]]; then
+    step "bindings: PyPI" python_packages || echo "bindings: tests of Python take what python3 has"
+    [ ! -x build/bindings/venv/bin/python ] || export PYTHON=$PWD/build/bindings/venv/bin/python
+  fi
+  for test in bindings/*/test.sh bindings/*/test_*.sh; do
+    name=$(sed 's|bindings/||; s|/test_|-|; s|/test||; s|\.sh$||' <<<"$test")
+    [[ $name != *$filter* ]] || language "$name" "$test"
   done
 }
 

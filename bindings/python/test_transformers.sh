@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests libkvq.transformers against an installed kvq. Tests of the GPU are skipped where there is none.
 #
-# usage: test_transformers.sh PREFIX [ARGUMENTS OF PYTEST]
+# usage: test_transformers.sh PREFIX [BUILD_DIR [ARGUMENTS OF PYTEST]]    BUILD_DIR is left alone
 #
 # PYTHON (python3) needs pytest, PyTorch and transformers.
 set -uo pipefail
@@ -9,6 +9,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=$(cd "$1" && pwd) || exit 2
 shift
+[ $# -eq 0 ] || shift
 python=${PYTHON:-python3}
 for module in pytest torch transformers; do
   if ! "$python" -c "import $module" 2>/dev/null; then

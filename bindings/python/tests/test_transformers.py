@@ -13,8 +13,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import libkvq  # noqa: E402
-from libkvq.transformers import KvqCache  # noqa: E402
 from transformers import DynamicCache, PreTrainedTokenizerFast  # noqa: E402
 from transformers_models import (  # noqa: E402
     CODEBOOK,
@@ -30,6 +28,9 @@ from transformers_models import (  # noqa: E402
     small,
     small_tokens,
 )
+
+import libkvq  # noqa: E402
+from libkvq.transformers import KvqCache  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +336,7 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
         a = demo_model(tokens[:, 200:], attention_mask=mask, past_key_values=cache).logits
         b = demo_model(tokens[:, 200:], attention_mask=mask, past_key_values=loaded).logits
     assert torch.equal(a, b)
-    newer = data.replace(rb'{\"version\": 1,', rb'{\"version\": 2,')
+    newer = data.replace(rb"{\"version\": 1,", rb"{\"version\": 2,")
     assert newer != data
     for broken in (b"", data[:100], data[:-1], data[:-700] + bytes(700), newer, data.replace(b"n_layers", b"n_lawyer")):
         with pytest.raises((ValueError, libkvq.KvqError)):

@@ -5,11 +5,23 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from transformers import DynamicCache  # noqa: E402
+from transformers_models import (  # noqa: E402  # noqa: E402
+    CODEBOOK,
+    KINDS,
+    MOQAE,
+    ROUTER,
+    HalfCache,
+    demo,
+    demo_tokens,
+    generated,
+    logits_in_pieces,
+    small,
+    small_tokens,
+)
+
 import libkvq  # noqa: E402
 from libkvq.transformers import KvqCache  # noqa: E402
-from transformers import DynamicCache  # noqa: E402
-from transformers_models import CODEBOOK, KINDS, MOQAE, ROUTER, demo, demo_tokens, logits_in_pieces  # noqa: E402
-from transformers_models import HalfCache, generated, small, small_tokens  # noqa: E402
 
 
 def _missing():
@@ -134,7 +146,8 @@ def test_a_cache_saved_on_a_gpu_continues_on_the_cpu(model):
     data = cache.save()
     on_gpu = logits_in_pieces(model, tokens[:, 250:], cache, [50])
     on_cpu = logits_in_pieces(demo(), tokens[:, 250:].cpu(), KvqCache.load(data, policy="int4+hadamard"), [50])
-    assert divergence(on_cpu, on_gpu.cpu()) < 1e-4
+    # A CPU rounds queries to 8 bits for integer pages, a GPU to FP16.
+    assert divergence(on_cpu, on_gpu.cpu()) < 1e-3
     back = KvqCache.load(data, device="cuda", policy="int4+hadamard")
     assert torch.equal(on_gpu, logits_in_pieces(model, tokens[:, 250:], back, [50]))
 

@@ -5,10 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import libkvq  # noqa: E402
-from libkvq.transformers import KvqCache  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 from transformers_models import CODEBOOK, KINDS, MOQAE, generated, logits_in_pieces, small, small_tokens  # noqa: E402
+
+import libkvq  # noqa: E402
+from libkvq.transformers import KvqCache  # noqa: E402
 
 
 @pytest.fixture
