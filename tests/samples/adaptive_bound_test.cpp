@@ -27,9 +27,9 @@ class PromptCache {
   PromptCache(llama::Model& model, kvq_context* context, const std::string& policy,
               const std::vector<PromptTensors>& layers)
       : config_(model.config()),
-        policy_(llama::load_policy(context, policy)),
+        policy_(kvq::Policy::load(context, policy)),
         cache_(llama::make_model_cache(model, context, policy_.get())),
-        sequence_(llama::make_sequence(cache_.get())) {
+        sequence_(kvq::Sequence(cache_.get())) {
     const auto width = static_cast<size_t>(config_.q_heads * config_.head_dim);
     std::vector<float> out(kWindow * width);
     const kvq_sequence* sequence = sequence_.get();
@@ -40,8 +40,7 @@ class PromptCache {
         return kvq_append(cache_.get(), sequence_.get(), layer, kPrompt, of_layer.k.data(), of_layer.v.data(), KVQ_F32,
                           nullptr, error);
       });
-      kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch, sizeof(batch));
+      auto batch = kvq::initialised<kvq_attend_batch>();
       batch.n_sequences = 1;
       batch.sequences = &sequence;
       batch.query_counts = &queries;
@@ -65,10 +64,9 @@ class PromptCache {
 
   /// Positions that each head keeps of the prompt, [n_layers, kv_heads].
   std::vector<std::vector<int32_t>> kept(int32_t budget) const {
-    const llama::SequenceHandle fork = llama::fork_sequence(cache_.get(), sequence_.get());
+    const kvq::Sequence fork = sequence_.fork();
     std::vector<int32_t> counts(static_cast<size_t>(config_.n_layers * config_.kv_heads));
-    kvq_compress_options options;
-    kvq_compress_options_init(&options, sizeof(options));
+    auto options = kvq::initialised<kvq_compress_options>();
     options.budget = budget;
     options.kept = counts.data();
     llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), fork.get(), &options, error); });
@@ -87,9 +85,9 @@ class PromptCache {
 
  private:
   const llama::ModelConfig& config_;
-  llama::PolicyHandle policy_;
-  llama::CacheHandle cache_;
-  llama::SequenceHandle sequence_;
+  kvq::Policy policy_;
+  kvq::Cache cache_;
+  kvq::Sequence sequence_;
 };
 
 /// What each token of the prompt is worth for a KV head: the mean weight over the newest queries and the query heads.
@@ -130,19 +128,19 @@ double best(Doubles numbers, int64_t count) {
 }  // namespace
 
 TEST_CASE("on a real prompt no layer's bound is larger with the adaptive split than with the uniform one") {
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(demo_model(), 1);
   const llama::ModelConfig& config = model.config();
   const llama::Tokenizer tokenizer(demo_model() + "/tokenizer.json");
   std::vector<int32_t> tokens = tokenizer.encode(contents(demo_model() + "/sample.txt").substr(0, 8 * kPrompt));
   REQUIRE(tokens.size() >= kPrompt);
   tokens.resize(kPrompt);
-  const std::vector<PromptTensors> layers = observe(model, context.get(), tokens);
+  const std::vector<PromptTensors> layers = observe(model, context, tokens);
   // Without pooling a score is what the theorem speaks of.
   const std::string adaptive_policy = "eviction: {method: adasnap, alpha: 0, kernel: 1, budget: 64}";
   const std::string uniform_policy = "eviction: {method: snapkv, kernel: 1, budget: 64}";
-  const PromptCache adaptive(model, context.get(), adaptive_policy, layers);
-  const PromptCache uniform(model, context.get(), uniform_policy, layers);
+  const PromptCache adaptive(model, context, adaptive_policy, layers);
+  const PromptCache uniform(model, context, uniform_policy, layers);
 
   const auto heads = static_cast<size_t>(config.kv_heads);
   double gained = 0.0;

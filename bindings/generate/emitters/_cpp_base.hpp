@@ -286,15 +286,16 @@ class CallHook {
 
 /// The pointers of objects, for the lists of batches.
 template <class... Objects>
-auto pointers(Objects&... objects) {
+requires(sizeof...(Objects) > 0 &&
+         requires(Objects & ... objects) { std::array{objects.get()...}; }) auto pointers(Objects&... objects) {
   return std::array{objects.get()...};
 }
 
-/// Of a whole list.
-template <class Object>
-auto pointers(std::span<Object> objects) {
-  std::vector<decltype(objects.front().get())> all;
-  all.reserve(objects.size());
-  for (Object& object : objects) all.push_back(object.get());
+/// Of a container of objects.
+template <class Objects>
+requires requires(Objects& objects) { std::begin(objects)->get(); }
+auto pointers(Objects&& objects) {
+  std::vector<decltype(std::begin(objects)->get())> all;
+  for (auto& object : objects) all.push_back(object.get());
   return all;
 }

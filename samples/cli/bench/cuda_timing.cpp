@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "bench/timed_device.h"
+#include "llama/error.h"
 
 namespace cli {
 namespace {
