@@ -2,7 +2,7 @@ include(CMakePackageConfigHelpers)
 
 set(kvq_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/kvq")
 
-install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" "${PROJECT_SOURCE_DIR}/include/kvq.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 # Two export sets: only users of the static library need the packages that it links to.

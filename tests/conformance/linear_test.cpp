@@ -34,8 +34,7 @@ std::vector<float> bias_of(const Shape& shape) { return kvq_test::normal_tensor(
 Matrix quantize(kvq_context* context, const char* scheme, const Shape& shape) {
   const std::vector<float> w = kvq_test::normal_tensor(static_cast<size_t>(shape.out * shape.in), 32, 0.05);
   const std::vector<float> bias = bias_of(shape);
-  qp_quantize_options options;
-  qp_quantize_options_init(&options, sizeof(options));
+  auto options = kvq_test::initialised<qp_quantize_options>();
   options.scheme = scheme;
   options.bias = bias.data();
   qp_matrix* matrix = nullptr;
@@ -112,10 +111,10 @@ TEST_CASE("products in every scheme are those of the dequantized matrix") {
       const std::vector<unsigned char> file = file_of(quantize(first.get(), scheme.c_str(), shape).get());
       const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kMostRows * shape.in), 33);
       std::vector<float> all;  // of all rows, on the first instruction set
-      for (const std::string& isa : kvq_test::instruction_sets()) {
+      for (const std::string& isa : kvq_test::cpu_isa_names()) {
         CAPTURE(isa);
         const Context context = kvq_test::make_context(isa.c_str(), 2);
-        const Matrix matrix = load(context.get(), file);
+        const Matrix matrix = load(context, file);
         for (const int32_t batch : kBatches) {
           CAPTURE(batch);
           const std::vector<float> y = multiply(matrix.get(), shape, x, batch);
@@ -136,7 +135,7 @@ TEST_CASE("matrices are quantized to the same bytes with any number of threads")
     std::vector<unsigned char> file;
     for (const int32_t threads : {1, 2, 3}) {
       const Context context = kvq_test::make_context(nullptr, threads);
-      const std::vector<unsigned char> each = file_of(quantize(context.get(), scheme, shape).get());
+      const std::vector<unsigned char> each = file_of(quantize(context, scheme, shape).get());
       if (file.empty()) file = each;
       CHECK(each == file);
     }

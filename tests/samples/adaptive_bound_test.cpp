@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -24,61 +25,45 @@ constexpr int32_t kWindow = 32;
 /// A cache that holds the prompt and has seen its newest queries.
 class PromptCache {
  public:
-  PromptCache(llama::Model& model, kvq_context* context, const std::string& policy,
+  PromptCache(llama::Model& model, const kvq::Context& context, const std::string& policy,
               const std::vector<PromptTensors>& layers)
       : config_(model.config()),
         policy_(kvq::Policy::load(context, policy)),
         cache_(llama::make_model_cache(model, context, policy_.get())),
-        sequence_(kvq::Sequence(cache_.get())) {
+        sequence_(cache_) {
     const auto width = static_cast<size_t>(config_.q_heads * config_.head_dim);
     std::vector<float> out(kWindow * width);
-    const kvq_sequence* sequence = sequence_.get();
-    const int32_t queries = kWindow;
     for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
       const PromptTensors& of_layer = layers[static_cast<size_t>(layer)];
-      llama::checked([&](kvq_error* error) {
-        return kvq_append(cache_.get(), sequence_.get(), layer, kPrompt, of_layer.k.data(), of_layer.v.data(), KVQ_F32,
-                          nullptr, error);
-      });
-      auto batch = kvq::initialised<kvq_attend_batch>();
-      batch.n_sequences = 1;
-      batch.sequences = &sequence;
-      batch.query_counts = &queries;
-      batch.q = of_layer.q.data() + (kPrompt - kWindow) * width;
-      batch.q_dtype = KVQ_F32;
-      batch.output_dtype = KVQ_F32;
-      batch.output = out.data();
-      llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), layer, &batch, error); });
+      sequence_.append(layer, kPrompt, of_layer.k, of_layer.v);
+      cache_.attend(layer, {.sequences = kvq::pointers(sequence_),
+                            .query_counts = std::array{kWindow},
+                            .q = std::span(of_layer.q).subspan((kPrompt - kWindow) * width),
+                            .output = out});
     }
   }
 
   /// Keys of a head as attention sees them.
   Doubles keys(int32_t layer, int32_t head) const {
     std::vector<float> keys(static_cast<size_t>(kPrompt) * static_cast<size_t>(config_.head_dim));
-    llama::checked([&](kvq_error* error) {
-      return kvq_sequence_decode(cache_.get(), sequence_.get(), layer, head, 0, kPrompt, keys.data(), nullptr, nullptr,
-                                 error);
-    });
+    sequence_.decode(layer, head, 0, kPrompt, keys);
     return {keys.begin(), keys.end()};
   }
 
   /// Positions that each head keeps of the prompt, [n_layers, kv_heads].
   std::vector<std::vector<int32_t>> kept(int32_t budget) const {
-    const kvq::Sequence fork = sequence_.fork();
+    kvq::Sequence fork = sequence_.fork();
     std::vector<int32_t> counts(static_cast<size_t>(config_.n_layers * config_.kv_heads));
     auto options = kvq::initialised<kvq_compress_options>();
     options.budget = budget;
     options.kept = counts.data();
-    llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), fork.get(), &options, error); });
+    fork.compress(options);
     std::vector<std::vector<int32_t>> positions;
     for (size_t list = 0; list < counts.size(); ++list) {
       const auto layer = static_cast<int32_t>(list) / config_.kv_heads;
       const auto head = static_cast<int32_t>(list) % config_.kv_heads;
       positions.emplace_back(static_cast<size_t>(counts[list]));
-      llama::checked([&](kvq_error* error) {
-        return kvq_sequence_decode(cache_.get(), fork.get(), layer, head, 0, counts[list], nullptr, nullptr,
-                                   positions.back().data(), error);
-      });
+      fork.decode(layer, head, 0, counts[list], {}, {}, positions.back());
     }
     return positions;
   }

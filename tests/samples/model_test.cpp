@@ -87,7 +87,7 @@ TEST_CASE("the number of threads changes no bit of the logits") {
     auto options = kvq::initialised<kvq_context_options>();
     options.parallel_for = llama::ThreadPool::parallel_for_hook;
     options.parallel_for_user = &model.threads();
-    const kvq::Context context = kvq::Context(options);
+    const kvq::Context context(options);
     llama::Session session(model, context, nullptr);
     results.push_back(run_in_chunks(session, tokens, 32));
   }

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "kvq.hpp"
 #include "letter_model.h"
 #include "llama/checkpoint.h"
 #include "llama/cpu_device.h"
 #include "llama/error.h"
-#include "kvq.hpp"
 #include "llama/hessians.h"
 #include "llama/model.h"
 #include "llama/safetensors.h"
@@ -25,14 +25,14 @@ namespace {
 using doctest::Contains;
 
 kvq::Matrix quantize(kvq_context* context, const llama::Checkpoint& checkpoint, const llama::LinearLayer& layer,
-                             const std::string& scheme) {
+                     const std::string& scheme) {
   const std::vector<float> bias =
       layer.bias ? llama::to_float(checkpoint.at(layer.name + ".bias")) : std::vector<float>();
   auto options = kvq::initialised<qp_quantize_options>();
   options.scheme = scheme.c_str();
   options.bias = layer.bias ? bias.data() : nullptr;
   return kvq::Matrix::quantize(context, options, llama::to_float(checkpoint.at(layer.name + ".weight")), layer.out,
-                                layer.in);
+                               layer.in);
 }
 
 /// A checkpoint some of whose layers are packed, in a file of its own, and the same model in float64 on what their
@@ -53,7 +53,7 @@ class PartlyPacked {
       const std::string& scheme = schemes[turn++ % schemes.size()];
       if (scheme.empty()) continue;
       const kvq::Matrix matrix = quantize(context_, checkpoint, layer, scheme);
-      decoded_.replace(layer.name + ".weight", dequantize(matrix.get()));
+      decoded_.replace(layer.name + ".weight", dequantize(matrix));
       bits_ += matrix.describe().bits * static_cast<double>(layer.out * layer.in);
       weights_ += static_cast<double>(layer.out * layer.in);
       kept.erase(layer.name + ".weight");
@@ -83,7 +83,7 @@ class PartlyPacked {
     return llama::Model(directory_.path(), std::make_shared<llama::ThreadPool>(threads), nullptr,
                         llama::WeightsFile{file_, context_});
   }
-  kvq_context* context() const { return context_; }
+  const kvq::Context& context() const { return context_; }
   const std::filesystem::path& file() const { return file_; }
   const std::filesystem::path& directory() const { return directory_.path(); }
   std::vector<std::vector<double>> logits(const std::vector<int32_t>& tokens) const { return decoded_.logits(tokens); }

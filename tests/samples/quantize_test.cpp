@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "eval_commands.h"
+#include "kvq.hpp"
 #include "letter_model.h"
 #include "llama/checkpoint.h"
-#include "kvq.hpp"
 #include "llama/mapped_file.h"
 #include "llama/model.h"
 #include "packed_layers.h"
@@ -64,7 +64,7 @@ std::filesystem::path leave_partial(const Workplace& place, const std::string& f
   const std::vector<llama::LinearLayer> layers = all_layers(llama::load_config(place.model()));
   for (size_t i = 0; i < n; ++i) {
     const kvq::Matrix matrix = kvq::Matrix::load(context, file.bytes(), layers[i].name);
-    const std::vector<std::byte> bytes = llama::save_matrix(matrix.get(), layers[i].name);
+    const std::vector<std::byte> bytes = matrix.save(layers[i].name);
     std::ofstream(partial / (layers[i].name + ".safetensors"), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
@@ -163,7 +163,7 @@ TEST_CASE("what quantize reports is what the decoded weights differ by and what 
     CHECK(reported["in"] == layer.in);
     CHECK(reported["resumed"] == false);
     const std::vector<float> weights = llama::to_float(checkpoint.at(layer.name + ".weight"));
-    const std::vector<float> decoded = dequantize(kvq::Matrix::load(context, file.bytes(), layer.name).get());
+    const std::vector<float> decoded = dequantize(kvq::Matrix::load(context, file.bytes(), layer.name));
     double layer_lost = 0.0;
     double layer_squares = 0.0;
     for (size_t j = 0; j < weights.size(); ++j) {
@@ -282,8 +282,7 @@ TEST_CASE("codes that a Hessian chose lose less of the outputs than rounding doe
     for (size_t i = 0; i < kLayers; ++i) {
       CAPTURE(layers[i].name);
       const std::vector<float> weights = llama::to_float(checkpoint.at(layers[i].name + ".weight"));
-      const std::vector<float> decoded =
-          dequantize(kvq::Matrix::load(context, file.bytes(), layers[i].name).get());
+      const std::vector<float> decoded = dequantize(kvq::Matrix::load(context, file.bytes(), layers[i].name));
       std::vector<double> errors(weights.size());
       for (size_t j = 0; j < weights.size(); ++j) errors[j] = double{decoded[j]} - weights[j];
       const std::vector<double>& hessian = hessians.at({layers[i].layer, layers[i].input});

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "letter_model.h"
 #include "kvq.hpp"
+#include "letter_model.h"
 #include "llama/mapped_file.h"
 #include "llama/model.h"
 #include "program_run.h"

@@ -122,8 +122,7 @@ class DeviceCopy {
 // Empty if contexts can be created on the GPU, otherwise why not.
 inline std::string why_no_cuda() {
 #if defined(KVQ_TEST_CUDA)
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  auto error = kvq_test::initialised<kvq_error>();
   kvq_device_info info{};
   info.struct_size = sizeof info;
   const kvq_status status = kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &info, &error);
