@@ -170,7 +170,7 @@ void check_batches(const How& how) {
       for (size_t i = 0; i < 4; ++i) {
         const auto n = static_cast<size_t>(round.counts[i]);
         kvq_test::append(
-            apart.sequences[i].get(), layer, round.counts[i], k.at(first * kShape.token_scalars()),
+            apart.sequences[i], layer, round.counts[i], k.at(first * kShape.token_scalars()),
             v.at(first * kShape.token_scalars()), how.dtype,
             round.gaps ? std::span<const int32_t>(positions).subspan(first, n) : std::span<const int32_t>());
         first += n;
@@ -211,7 +211,7 @@ TEST_CASE("a batch of appends to a parent and its forks leaves each with its own
       std::vector<Snapshot> expected;
       for (const bool at_once : {false, true}) {
         Conversations all(isa, policy, 1, 1, false);
-        text.append(all.sequences[0].get(), 0, 45);
+        text.append(all.sequences[0], 0, 45);
         Sequence one = all.sequences[0].fork();
         Sequence two = one.fork();
         Sequence* const of_batch[] = {&one, &all.sequences[0], &two};

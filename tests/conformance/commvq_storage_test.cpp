@@ -315,8 +315,7 @@ TEST_CASE("a snapshot with codes is refused by a codebook of the same numbers in
   REQUIRE(kvq_test::test_codebook(options, others).layers[0].key_codes == bench.book.layers[0].key_codes);
   const Cache other = kvq_test::make_cache(bench.context, options, "commvq", others);
   kvq_sequence* sequence = nullptr;
-  CHECK(kvq_sequence_load(other.get(), bench.snapshot.data(), bench.snapshot.size(), &sequence, nullptr) ==
-        KVQ_E_MISMATCH);
+  CHECK(kvq_sequence_load(other, bench.snapshot.data(), bench.snapshot.size(), &sequence, nullptr) == KVQ_E_MISMATCH);
 }
 
 TEST_CASE("a snapshot with codes of another codebook, or a damaged one, is refused") {
@@ -336,7 +335,7 @@ TEST_CASE("a snapshot with codes of another codebook, or a damaged one, is refus
     const Cache same = kvq_test::make_cache(bench.context, options, "commvq", codes);
     const Cache none = kvq_test::make_cache(bench.context, options, "fp16");
     CHECK(status_of(same.get(), bench.snapshot) == KVQ_OK);
-    CHECK(status_of(other.get(), bench.snapshot) == KVQ_E_MISMATCH);
+    CHECK(status_of(other, bench.snapshot) == KVQ_E_MISMATCH);
     CHECK(status_of(none.get(), bench.snapshot) == KVQ_E_MISMATCH);
     for (size_t i = 64; i < bench.snapshot.size(); i += 101) {
       Snapshot damaged = bench.snapshot;

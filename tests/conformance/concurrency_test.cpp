@@ -174,15 +174,15 @@ TEST_CASE("sequences of one cache are attended to by several threads at once") {
     const std::vector<float> q = queries(shape, 3);
     for (int32_t i = 0; i <= kThreads; ++i) {
       sequences.emplace_back(cache);
-      text.append(sequences.back().get(), 0, 90 + 100 * i);
-      expected.push_back(attend_last(shape, cache, {sequences.back().get()}, 3, q));
+      text.append(sequences.back(), 0, 90 + 100 * i);
+      expected.push_back(attend_last(shape, cache, {sequences.back()}, 3, q));
     }
     std::atomic<int> n_different{0};
     on_threads([&](int thread) {
       const auto own = static_cast<size_t>(thread);
       for (int round = 0; round < kvq_test::full_or_small(500, 50); ++round) {
         const size_t i = !evicts && round % 2 == 1 ? size_t{kThreads} : own;
-        if (attend_last(shape, cache, {sequences[i].get()}, 3, q) != expected[i]) ++n_different;
+        if (attend_last(shape, cache, {sequences[i]}, 3, q) != expected[i]) ++n_different;
       }
       if (!evicts) return;
       Sequence fork = sequences[own].fork();
@@ -200,13 +200,13 @@ TEST_CASE("appending to one sequence does not disturb attention to another") {
   const Cache cache = kvq_test::make_cache(context, shape.options(), "int4");
   Sequence reader(cache);
   Sequence writer(cache);
-  text.append(reader.get(), 0, 200);
+  text.append(reader, 0, 200);
   const std::vector<float> q = queries(shape, 1);
-  const std::vector<float> expected = attend_last(shape, cache, {reader.get()}, 1, q);
+  const std::vector<float> expected = attend_last(shape, cache, {reader}, 1, q);
   std::atomic<int> n_different{0};
   std::thread appending([&] { text.append(writer.get(), 0, 700, 5); });
   for (int round = 0; round < 100; ++round) {
-    if (attend_last(shape, cache, {reader.get()}, 1, q) != expected) ++n_different;
+    if (attend_last(shape, cache, {reader}, 1, q) != expected) ++n_different;
   }
   appending.join();
   CHECK_EQ(n_different.load(), 0);

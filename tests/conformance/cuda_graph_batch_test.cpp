@@ -42,7 +42,7 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
       for (const int32_t n : kPrompts) {
         for (auto* sequences : {&together, &apart}) {
           sequences->emplace_back(cache);
-          prompts.append(sequences->back().get(), 0, n);
+          prompts.append(sequences->back(), 0, n);
         }
         pointers.push_back(together.back().get());
         kvq_test::checked(kvq_sequence_reserve, cache, pointers.back(), kSteps);

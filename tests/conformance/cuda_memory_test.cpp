@@ -153,7 +153,7 @@ TEST_CASE("slots that nobody wrote do not matter, whatever device memory held") 
     DeviceHooks hooks;
     const kvq_test::Context hooked = make_context(&hooks);
     const kvq_test::Context plain = make_context(nullptr);
-    const Scene a(hooked.get(), policy);
+    const Scene a(hooked, policy);
     const Scene b(plain, policy);
     CHECK(a.state() == b.state());
     for (const int32_t count : {1, 33}) CHECK(a.attend(a.plain, count) == b.attend(b.plain, count));
@@ -181,7 +181,7 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
   for (int32_t device = 0; device < info.n_devices; ++device) {
     const OnDevice current(device);
     contexts.push_back(make_context(nullptr, device));
-    scenes.push_back(std::make_unique<Scene>(contexts.back().get(), "int4+hadamard"));
+    scenes.push_back(std::make_unique<Scene>(contexts.back(), "int4+hadamard"));
   }
   for (int round = 0; round < 5; ++round) {
     std::vector<std::vector<float>> outs;

@@ -25,8 +25,8 @@ struct Batch {
       : context(std::move(context_given)), cache(make_cache(context, shape.options(), policy)) {
     for (size_t i = 0; i < std::size(kLengths); ++i) {
       sequences.emplace_back(cache);
-      Text(shape, kLengths[i], i).append(sequences.back().get(), 0, kLengths[i]);
-      list.push_back(sequences.back().get());
+      Text(shape, kLengths[i], i).append(sequences.back(), 0, kLengths[i]);
+      list.push_back(sequences.back());
     }
   }
 

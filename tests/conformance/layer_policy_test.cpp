@@ -45,7 +45,7 @@ TEST_CASE("each layer is stored as the last entry that names it says") {
     CAPTURE(layer);
     const std::string policy = std::string("version: 1\nsink: 1\nrecent: 2\n") + same_everywhere[layer];
     const Cache uniform_cache = kvq_test::make_cache(context, shape.options(), policy);
-    Sequence uniform = fill(uniform_cache.get());
+    Sequence uniform = fill(uniform_cache);
     for (int32_t head = 0; head < shape.kv_heads; ++head) {
       const auto a = kvq_test::decode(sequence, layer, head, 0, 200, shape.head_dim);
       const auto b = kvq_test::decode(uniform, layer, head, 0, 200, shape.head_dim);
@@ -53,7 +53,7 @@ TEST_CASE("each layer is stored as the last entry that names it says") {
       CHECK(a.v == b.v);
     }
     CHECK(attend_last(shape, cache, {sequence}, 3, q, layer) ==
-          attend_last(shape, uniform_cache.get(), {uniform.get()}, 3, q, layer));
+          attend_last(shape, uniform_cache, {uniform}, 3, q, layer));
   }
 }
 

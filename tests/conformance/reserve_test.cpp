@@ -14,16 +14,6 @@ using kvq_test::Sequence;
 
 namespace {
 
-void reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens) {
-  kvq_test::checked(kvq_sequence_reserve, cache, sequence, tokens);
-}
-
-int32_t room(const kvq_sequence* sequence, int32_t layer = 0) {
-  int32_t tokens = -1;
-  kvq_test::checked(kvq_sequence_room, sequence, layer, &tokens);
-  return tokens;
-}
-
 uint64_t page_bytes(const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes; }
 
 std::vector<std::string> policies() {
@@ -64,7 +54,7 @@ TEST_CASE("a sequence with pages made ahead holds the same bytes as one without,
             std::min(random.integer(0, 3) == 0 ? random.integer(33, 200) : random.integer(1, 40), 1200 - length);
         switch (random.integer(0, 7)) {
           case 0:
-            reserve(cache, pair.reserved, random.integer(0, 300));
+            pair.reserved.reserve(random.integer(0, 300));
             break;
           case 1:
             for (Sequence* each : {&pair.reserved, &pair.plain}) {
@@ -106,16 +96,16 @@ TEST_CASE("while there is room, appending takes no page memory") {
       CAPTURE(begin);
       Sequence sequence(cache);
       if (begin > 0) text.append(sequence, 0, begin);
-      CHECK(room(sequence) == 0);
-      reserve(cache, sequence, 300);
-      const int32_t tokens = room(sequence);
+      CHECK(sequence.room(0) == 0);
+      sequence.reserve(300);
+      const int32_t tokens = sequence.room(0);
       CHECK(tokens >= 300);
       CHECK(tokens < 300 + KVQ_PAGE_SLOTS);
       const uint64_t bytes = page_bytes(cache.usage());
       CHECK(page_bytes(sequence.usage()) == bytes);
       text.append(sequence, begin, begin + tokens, 9);
-      CHECK(room(sequence) == 0);
-      CHECK(room(sequence, 1) == 0);
+      CHECK(sequence.room(0) == 0);
+      CHECK(sequence.room(1) == 0);
       CHECK(page_bytes(cache.usage()) == bytes);
       CHECK(page_bytes(sequence.usage()) == bytes);
       text.append(sequence, begin + tokens, begin + tokens + 1);
@@ -130,25 +120,25 @@ TEST_CASE("truncating makes room again, giving back takes it") {
   const Context context = kvq_test::make_context();
   const Cache cache = make_cache(context, shape.options(), "int4");
   Sequence sequence(cache);
-  reserve(cache, sequence, 320);
-  CHECK(room(sequence) == 320);
+  sequence.reserve(320);
+  CHECK(sequence.room(0) == 320);
   text.append(sequence, 0, 200, 25);
-  CHECK(room(sequence) == 120);
+  CHECK(sequence.room(0) == 120);
   const uint64_t bytes = page_bytes(cache.usage());
   sequence.truncate(96);
-  CHECK(room(sequence) == 224);
-  reserve(cache, sequence, 224);  // nothing new is needed
+  CHECK(sequence.room(0) == 224);
+  sequence.reserve(224);  // nothing new is needed
   CHECK(page_bytes(cache.usage()) == bytes);
 
   text.append(sequence, 96, 160, 32);
   Sequence child = sequence.fork();
   sequence.truncate(64);
-  CHECK(room(sequence) < 256);  // the child holds some of the pages
-  reserve(cache, sequence, 256);
-  CHECK(room(sequence) == 256);
+  CHECK(sequence.room(0) < 256);  // the child holds some of the pages
+  sequence.reserve(256);
+  CHECK(sequence.room(0) == 256);
 
-  reserve(cache, sequence, 0);
-  CHECK(room(sequence) == 0);
+  sequence.reserve(0);
+  CHECK(sequence.room(0) == 0);
   CHECK(page_bytes(sequence.usage()) < bytes);
 }
 

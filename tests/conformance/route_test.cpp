@@ -314,9 +314,9 @@ TEST_CASE("caches refuse routers that were trained for something else") {
         "version: 1\nrouter: {experts: [int8, commvq]}\n");
 
   const kvq_test::Context elsewhere = kvq_test::make_context();
-  const kvq_test::Router foreign = kvq_test::Router::load(elsewhere.get(), TestRouter(shape, {"int8", "int2"}).file());
+  const kvq_test::Router foreign = kvq_test::Router::load(elsewhere, TestRouter(shape, {"int8", "int2"}).file());
   kvq_cache_options options = shape;
-  options.router = foreign.get();
+  options.router = foreign;
   check_refused({KVQ_E_ARGUMENT, "another context"}, context, options, policy);
 }
 

@@ -103,11 +103,11 @@ Run::Run(const Scenario& s, const Inputs& inputs, const Storage& storage, const 
     const auto n = static_cast<int32_t>(tokens.positions.size());
     if (n == 0) continue;
     const bool consecutive = s.positions == Positions::kConsecutive;
-    kvq_test::append(sequences_.back().get(), 0, n, tokens.k.data(), tokens.v.data(), s.kv_dtype,
+    kvq_test::append(sequences_.back(), 0, n, tokens.k.data(), tokens.v.data(), s.kv_dtype,
                      consecutive ? std::span<const int32_t>{} : std::span<const int32_t>(tokens.positions));
   }
   for (size_t i = 0; i < sequences_.size(); ++i) {
-    pointers_.push_back(sequences_[i].get());
+    pointers_.push_back(sequences_[i]);
     const std::vector<int32_t>& own = inputs.sequences[i].query_positions;
     query_positions_.insert(query_positions_.end(), own.begin(), own.end());
   }

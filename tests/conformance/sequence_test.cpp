@@ -71,7 +71,7 @@ TEST_CASE("a fork that is appended to leaves its parent alone and equals a seque
       CHECK(bench.attend(parent) == out);
 
       Sequence direct = bench.filled(n);
-      bench.other.append(direct.get(), n, n + 75);
+      bench.other.append(direct, n, n + 75);
       CHECK(bench.save(child) == bench.save(direct));
 
       bench.text.append(parent, n, n + 40);  // and the other way round
@@ -88,7 +88,7 @@ TEST_CASE("forks of forks, destroyed in any order") {
   for (int generation = 0; generation < 6; ++generation) {
     family.push_back(family.back().fork());
     const int32_t n = 50 + 25 * generation;
-    bench.text.append(family.back().get(), n, n + 25);
+    bench.text.append(family.back(), n, n + 25);
   }
   for (const size_t victim : {3U, 0U, 5U}) family[victim].reset();
   for (size_t i = 0; i < family.size(); ++i) {

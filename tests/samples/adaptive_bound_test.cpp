@@ -29,7 +29,7 @@ class PromptCache {
               const std::vector<PromptTensors>& layers)
       : config_(model.config()),
         policy_(kvq::Policy::load(context, policy)),
-        cache_(llama::make_model_cache(model, context, policy_.get())),
+        cache_(llama::make_model_cache(model, context, {policy_})),
         sequence_(cache_) {
     const auto width = static_cast<size_t>(config_.q_heads * config_.head_dim);
     std::vector<float> out(kWindow * width);

@@ -411,7 +411,7 @@ TEST_CASE("a cache's numbers fit each other and the memory that was taken") {
 
 TEST_CASE("functions of the C API report what is broken, in builds that look") {
   const Bench bench;
-  kvq_cache* cache = bench.handle.get();
+  kvq_cache* cache = bench.handle;
   kvq_sequence* sequence = bench.pointer;
   const auto reported = [](kvq_status otherwise) { return kvq::kChecksInvariants ? KVQ_E_INTERNAL : otherwise; };
   bench.sequence().layers[0].last_position = 200;

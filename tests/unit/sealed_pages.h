@@ -46,7 +46,7 @@ class SealedPages {
       : cache_(codes != nullptr ? make_cache(context, options, policy, *codes) : make_cache(context, options, policy)),
         plain_cache_(make_cache(context, options, "fp16")),
         sequence_(filled(options, cache_, tokens, position_step)),
-        plain_sequence_(filled(options, plain_cache_.get(), tokens, position_step)),
+        plain_sequence_(filled(options, plain_cache_, tokens, position_step)),
         pages_(tokens / kvq::kPageSlots) {}
 
   const kvq::Cache& cache() const { return *cache_; }

@@ -143,7 +143,7 @@ void run(const Options& options) {
   if (!options.codebook.empty()) {
     codebook = kvq::Codebook::load(inputs.engine.context, llama::MappedFile(options.codebook).bytes());
   }
-  const TrainedRouter result = train_router(inputs.engine, plan_training(inputs.texts, options, codebook.get()));
+  const TrainedRouter result = train_router(inputs.engine, plan_training(inputs.texts, options, codebook));
   const std::vector<std::byte> file = result.router.save();
   write_file(options.out, file);
   options.json ? print_object(options, result, file.size()) : print_table(options, result, file.size());
