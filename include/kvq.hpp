@@ -413,7 +413,45 @@ auto pointers(Objects&& objects) {
   return all;
 }
 
-/// The library's layout of every struct.
+// kvq.h is the one that this was made from, or a newer one: its numbers, and the layout of every struct.
+static_assert(KVQ_OK == 0);
+static_assert(KVQ_E_ARGUMENT == -1);
+static_assert(KVQ_E_MEMORY == -2);
+static_assert(KVQ_E_LIMIT == -3);
+static_assert(KVQ_E_STATE == -4);
+static_assert(KVQ_E_FORMAT == -5);
+static_assert(KVQ_E_MISMATCH == -6);
+static_assert(KVQ_E_UNSUPPORTED == -7);
+static_assert(KVQ_E_BACKEND == -8);
+static_assert(KVQ_E_INTERNAL == -9);
+static_assert(KVQ_E_CANCELLED == -10);
+static_assert(KVQ_E_BUFFER_SIZE == -11);
+static_assert(KVQ_F32 == 0);
+static_assert(KVQ_F16 == 1);
+static_assert(KVQ_BF16 == 2);
+static_assert(KVQ_DEVICE_CPU == 0);
+static_assert(KVQ_DEVICE_CUDA == 1);
+static_assert(KVQ_ROPE_NONE == 0);
+static_assert(KVQ_ROPE_HALF == 1);
+static_assert(KVQ_ROPE_INTERLEAVED == 2);
+static_assert(KVQ_LOG_ERROR == 0);
+static_assert(KVQ_LOG_WARNING == 1);
+static_assert(KVQ_LOG_INFO == 2);
+static_assert(KVQ_PAGE_SLOTS == 32);
+static_assert(KVQ_SCOPE_LAYER == 0);
+static_assert(KVQ_SCOPE_HEAD == 1);
+static_assert(KVQ_MAX_KEY_STAGES == 64);
+static_assert(KVQ_MAX_EXPERTS == 8);
+static_assert(KVQ_FORMATS_SIZE == 256);
+static_assert(KVQ_ROUTER_LABEL == 0);
+static_assert(KVQ_ROUTER_PAPER == 1);
+static_assert(QP_ROUNDING_LDLQ == 0);
+static_assert(QP_ROUNDING_NEAREST == 1);
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(KVQ_VALUES_LEAST_SQUARES == 0);
+static_assert(KVQ_VALUES_NETWORK == 1);
+#endif
 static_assert(sizeof(void*) != 8 || sizeof(kvq_error) == 268);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_error, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_error, code) == 4);

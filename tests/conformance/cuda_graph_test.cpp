@@ -64,7 +64,7 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  void append(int32_t begin, int32_t end) const {
+  void append(int32_t begin, int32_t end) {
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
       const size_t at = static_cast<size_t>(begin) * shape_.token_scalars();
       const auto l = static_cast<size_t>(layer);
@@ -72,7 +72,7 @@ class Decoder {
     }
   }
 
-  void reserve(int32_t tokens) const { sequence.reserve(tokens); }
+  void reserve(int32_t tokens) { sequence.reserve(tokens); }
 
   // Attention over whatever the sequence holds, as the graph will call it.
   void attend() const {
@@ -192,7 +192,7 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
       CAPTURE(step);
       const Shape shape;
       Decoder replayed(shape, policy, step);
-      const Decoder called(shape, policy, step);
+      Decoder called(shape, policy, step);
       const int32_t prompt = step == 1 ? 0 : 45;
       int32_t at = prompt;
       if (prompt > 0) {
@@ -260,14 +260,14 @@ TEST_CASE("positions with gaps before a graph was captured stay right in it") {
   const Shape shape;
   std::vector<int32_t> positions;
   for (int32_t i = 0; i < 50; ++i) positions.push_back(i < 40 ? i : 3 * i);
-  const auto begin_with_gaps = [&](const Decoder& decoder) {
+  const auto begin_with_gaps = [&](Decoder& decoder) {
     for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
       const auto l = static_cast<size_t>(layer);
       kvq_test::append(decoder.sequence, layer, 50, decoder.k[l].data(), decoder.v[l].data(), KVQ_F32, positions);
     }
   };
   Decoder replayed(shape, "int8", 1);
-  const Decoder called(shape, "int8", 1);
+  Decoder called(shape, "int8", 1);
   begin_with_gaps(replayed);
   begin_with_gaps(called);
   replayed.step(50);
@@ -293,7 +293,7 @@ TEST_CASE("a graph that runs out of room appends nothing more, and the next call
   const kvq_status status = kvq_sequence_length(decoder.sequence, 0, &length, &error);
   CHECK(failure(status, KVQ_E_LIMIT, error).find("kvq_sequence_reserve") != std::string::npos);
   CHECK(decoder.length() == 1 + room);
-  const Decoder plain(shape, "int4", 1);
+  Decoder plain(shape, "int4", 1);
   plain.append(0, 1 + room);
   CHECK(decoder.save() == plain.save());
   decoder.append(1 + room, 100);  // the sequence is as good as before
@@ -304,7 +304,7 @@ TEST_CASE("a graph that runs out of room appends nothing more, and the next call
 TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   if (skips()) return;
   const Shape shape;
-  const Decoder decoder(shape, "int4", 1);
+  Decoder decoder(shape, "int4", 1);
   decoder.append(0, 50);
   const kvq_test::Snapshot before = decoder.save();
   const int32_t positions[] = {60};

@@ -187,7 +187,7 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
     std::vector<std::vector<float>> outs;
     for (int32_t device = 0; device < info.n_devices; ++device) {
       const OnDevice current(device);
-      const Scene& scene = *scenes[static_cast<size_t>(device)];
+      Scene& scene = *scenes[static_cast<size_t>(device)];
       scene.text.append(scene.plain, 70 + 40 * round, 110 + 40 * round);
       outs.push_back(scene.attend(scene.plain, 3));
       int now = -1;

@@ -113,7 +113,10 @@ def specialisations(api):
 
 
 def layout(api):
-    lines = ["/// The library's layout of every struct."]
+    lines = ["// kvq.h is the one that this was made from, or a newer one: its numbers, and the layout of every struct."]
+    for enumeration in api["enumerations"]:
+        lines += if_experimental({"experimental": enumeration.get("experimental", False)}, [
+            "static_assert(%s == %d);" % (value["name"], value["value"]) for value in enumeration["values"]])
     for struct in api["structs"]:
         name = struct["name"]
         lines += if_experimental(struct, [
