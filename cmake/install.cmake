@@ -1,21 +1,26 @@
 include(CMakePackageConfigHelpers)
 
 set(kvq_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/kvq")
+set(kvq_data_dir "${CMAKE_INSTALL_DATADIR}/kvq")
 
-install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" "${PROJECT_SOURCE_DIR}/include/kvq.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+# `cmake --install` installs every component; --component takes one: runtime, development, program, models, samples.
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD_PARTY_NOTICES"
+  DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)
+install(TARGETS kvq EXPORT kvqTargets
+  LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
+install(TARGETS kvq_static EXPORT kvqTargets ARCHIVE COMPONENT development)
+if(TARGET kvq_cuda)
+  install(TARGETS kvq_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime)
+endif()
 
-# Two export sets: only users of the static library need the packages that it links to.
-install(TARGETS kvq EXPORT kvqSharedTargets)
-install(TARGETS kvq_static EXPORT kvqStaticTargets)
-foreach(kind IN ITEMS Shared Static)
-  install(EXPORT kvq${kind}Targets NAMESPACE kvq:: DESTINATION "${kvq_package_dir}")
-endforeach()
+install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" "${PROJECT_SOURCE_DIR}/include/kvq.hpp"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
+install(EXPORT kvqTargets NAMESPACE kvq:: DESTINATION "${kvq_package_dir}" COMPONENT development)
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/kvqConfig.cmake.in" "${PROJECT_BINARY_DIR}/kvqConfig.cmake"
   INSTALL_DESTINATION "${kvq_package_dir}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/kvqConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/kvqConfig.cmake" "${PROJECT_BINARY_DIR}/kvqConfigVersion.cmake"
-  DESTINATION "${kvq_package_dir}")
+  DESTINATION "${kvq_package_dir}" COMPONENT development)
 
 # pkg-config: directories relative to the file, so that an installed tree can be moved.
 file(RELATIVE_PATH kvq_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
@@ -24,13 +29,19 @@ set(kvq_pc_dl "")
 foreach(library IN LISTS CMAKE_DL_LIBS) # none where the C library has dlopen
   string(APPEND kvq_pc_dl " -l${library}")
 endforeach()
+set(kvq_pc_yaml " -lyaml")
+if(KVQ_BUNDLED)
+  set(kvq_pc_yaml "")
+endif()
 configure_file("${CMAKE_CURRENT_LIST_DIR}/kvq.pc.in" "${PROJECT_BINARY_DIR}/kvq.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/kvq.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+install(FILES "${PROJECT_BINARY_DIR}/kvq.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)
 
 if(TARGET kvq_llama_cuda)
-  install(TARGETS kvq_llama_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS kvq_llama_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT program)
 endif()
 if(TARGET kvq_cli)
-  install(TARGETS kvq_cli)
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/models/demo" DESTINATION "${CMAKE_INSTALL_DATADIR}/kvq/models")
+  install(TARGETS kvq_cli RUNTIME COMPONENT program)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/models/demo" DESTINATION "${kvq_data_dir}/models" COMPONENT models)
 endif()
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/policies" DESTINATION "${kvq_data_dir}" COMPONENT samples)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/samples/c" DESTINATION "${kvq_data_dir}/samples" COMPONENT samples)

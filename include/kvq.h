@@ -31,7 +31,7 @@
  *    come, ::KVQ_E_MEMORY or ::KVQ_E_LIMIT.
  *  - The library never prints, aborts, reads environment variables, installs signal handlers, or starts threads that
  *    were not asked for. In a child process after a `fork()` at which no other thread was inside a call, contexts of a
- * CPU compute on the calling thread alone and may be destroyed; contexts of a GPU may not be used.
+ *    CPU compute on the calling thread alone and may be destroyed; contexts of a GPU may not be used.
  *  - Hooks return, they do not unwind: an exception that a C++ hook throws nevertheless is caught and taken for the
  *    hook's failure; unwinding by other means (longjmp, a foreign runtime's panic) is undefined.
  *  - Tensors are row-major. "Host memory" is memory that the CPU can read.

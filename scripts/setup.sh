@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a build needs, if any are missing. Says nothing when none is.
-#   setup.sh [--test] [PACKAGE...]
-#     --test    also what the tests, the sanitizers and the style checks need
-#     PACKAGE   further packages to require
+#   setup.sh [--test] [--bindings] [PACKAGE...]
+#     --test      also what the tests, the sanitizers and the style checks need
+#     --bindings  also the languages that there are bindings for
+#     PACKAGE     further packages to require
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config
-  libeigen3-dev libhwy-dev libyaml-cpp-dev nlohmann-json3-dev # the library
+  libeigen3-dev libhwy-dev libyaml-dev nlohmann-json3-dev # the library
   libcli11-dev libopenblas-dev libpcre2-dev libutf8proc-dev) # the kvq program
-test_packages=(abigail-tools binutils clang clang-format clang-tidy doctest-dev libbenchmark-dev libclang-rt-dev python3
-  python3-clang)
+test_packages=(abigail-tools binutils clang clang-format clang-tidy doctest-dev dpkg-dev fakeroot file libbenchmark-dev
+  libclang-rt-dev python3 python3-clang)
 
 for argument in "$@"; do
   case $argument in
     --test) packages+=("${test_packages[@]}") ;;
-    -*) echo "usage: $0 [--test] [PACKAGE...]" >&2; exit 2 ;;
+    --bindings)
+      packages+=(golang-go mono-mcs mono-runtime python3-venv)
+      command -v cargo >/dev/null || packages+=(cargo rustc) # rustup's will do
+      ;;
+    -*) echo "usage: $0 [--test] [--bindings] [PACKAGE...]" >&2; exit 2 ;;
     *) packages+=("$argument") ;;
   esac
 done

@@ -7,6 +7,7 @@
 #     cpu       the optimized build without CUDA and all its tests
 #     cuda      the same with the CUDA plug-in; tests on a GPU say that they skip if there is none
 #     sanitize  a build with Clang's address and undefined behaviour sanitizers, and all its tests
+#     bindings  the library as it is installed, used from every language that is here, and their packages
 #     style     formatting, clang-tidy, includes between rooms
 #   FILTER: only test cases whose names contain it, suites of the C API tests and ctest entries of that name
 set -uo pipefail
@@ -18,15 +19,17 @@ passed=0
 failed=0
 failures=()
 
-# step NAME COMMAND...: runs the command with its output in a log, which is shown if it fails.
+# step NAME COMMAND...: runs the command with its output in a log, which is shown if it fails. Status 77 says that it cannot
+# be run here, for a reason that it prints.
 step() {
-  local name=$1 log="$logs/${1//[^a-z0-9]/-}.log" start=$SECONDS status
+  local name=$1 log="$logs/${1//[^a-z0-9]/-}.log" start=$SECONDS status word
   shift
   printf '%-28s ' "$name"
   "$@" >"$log" 2>&1
   status=$?
-  printf '%s in %d s\n' "$([ $status -eq 0 ] && echo ok || echo FAILED)" $((SECONDS - start))
-  [ $status -eq 0 ] || tail -n 60 "$log"
+  case $status in 0) word=ok ;; 77) word=skipped ;; *) word=FAILED ;; esac
+  printf '%s in %d s\n' $word $((SECONDS - start))
+  case $word in skipped) grep '^skipped: ' "$log" ;; FAILED) tail -n 60 "$log" ;; esac
   return $status
 }
 
@@ -156,14 +159,39 @@ style() {
   check "tidy" tidy
 }
 
+# The tests of a language get the folder that the library is installed in and one for what they build. Their last line is
+# "N passed, N failed".
+language() {
+  local name="bindings: $1" log="$logs/bindings--$1.log" result status
+  step "$name" "bindings/$1/test.sh" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1"
+  status=$?
+  [ $status -ne 77 ] || return 0
+  result=$(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+  # shellcheck disable=SC2086
+  count ${result:-0 1}
+  [ $status -eq 0 ] && [ -n "$result" ] || failures+=("$name")
+}
+
+# bindings PRESET: of a build that is there or is made.
+bindings() {
+  local preset=$1 test
+  scripts/setup.sh --bindings || echo "bindings: not everything could be installed"
+  build "$preset" "kvq kvq_static kvq_cli" || return
+  check "bindings: install" cmake --install "build/$preset" --prefix build/bindings/prefix
+  for test in bindings/*/test.sh; do
+    [[ $test != bindings/*$filter*/test.sh ]] || language "$(basename "$(dirname "$test")")"
+  done
+}
+
 # The build with CUDA has everything that the one without has.
 everything() {
-  if has_nvcc; then
-    build_and_test cuda -DKVQ_BUILD_BENCHMARKS=ON
-  else
+  local preset=cuda
+  if ! has_nvcc; then
+    preset=release
     echo "cuda: skipped, no nvcc"
-    build_and_test release -DKVQ_BUILD_BENCHMARKS=ON
   fi
+  build_and_test $preset -DKVQ_BUILD_BENCHMARKS=ON
+  bindings $preset
   build_and_test sanitize
   style
 }
@@ -174,6 +202,7 @@ case $level in
   everything | quick | style) run=$level ;;
   cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
   cuda | sanitize) run="build_and_test $level" ;;
+  bindings) run="bindings release" ;;
   *) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 

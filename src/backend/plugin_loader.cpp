@@ -3,6 +3,7 @@
 #include "core/error.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 
 namespace kvq {
@@ -72,6 +74,21 @@ const BackendPlugin& load(const char* path) {
   return plugin_in(std::move(handle), path);
 }
 
+/// A program without a loader. What dlopen opens there brings C and C++ runtimes of its own, and memory and exceptions
+/// cross between them and the program's.
+bool is_static_program() {
+  bool has_loader = false;
+  dl_iterate_phdr(
+      [](dl_phdr_info* program, size_t /*size*/, void* found) {
+        for (const auto& header : std::span(program->dlpi_phdr, program->dlpi_phnum)) {
+          if (header.p_type == PT_INTERP) *static_cast<bool*>(found) = true;
+        }
+        return 1;  // what follows are libraries
+      },
+      &has_loader);
+  return !has_loader;
+}
+
 /// The folder of the library or program that holds this function, false if unknown.
 bool own_folder(char (&folder)[PATH_MAX]) {
   Dl_info info;
@@ -97,6 +114,10 @@ bool own_folder(char (&folder)[PATH_MAX]) {
 
 const BackendPlugin& load_cuda_plugin(const char* path) {
   if (path != nullptr && path[0] == '\0') fail(KVQ_E_ARGUMENT, "plugin is empty: give a path or NULL");
+  if (is_static_program()) {
+    fail(KVQ_E_UNSUPPORTED, "this program is linked statically and cannot load the plug-in %s: link it dynamically",
+         ShortPath(path != nullptr ? path : kFileName).text);
+  }
   if (path != nullptr) return load(path);
 
   char folder[PATH_MAX];

@@ -1,8 +1,9 @@
 // Tables of kernels that one source gives for each Highway target.
 #pragma once
 
+#include "core/cpu_targets.h"
+
 #include <hwy/detect_targets.h>
-#include <hwy/targets.h>
 
 #include <array>
 #include <cstddef>
@@ -17,7 +18,7 @@ struct TargetTable {
   int64_t target;  // Highway's bit; 0: runs everywhere
   const Table* table;
 
-  bool runs_here() const { return target == 0 || (hwy::SupportedTargets() & target) != 0; }
+  bool runs_here() const { return target == 0 || runs_target(target); }
 };
 
 /// Those that the processor at hand can run, in the order given.

@@ -3,47 +3,52 @@
 #include "core/error.h"
 #include "core/text.h"
 
-#include <yaml-cpp/eventhandler.h>
-#include <yaml-cpp/yaml.h>
+#include <yaml.h>
 
+#include <algorithm>
+#include <new>
 #include <set>
-#include <sstream>
 
 namespace kvq::io {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20U;
 constexpr size_t kMaxDepth = 16;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// Builds the tree from parser events. The parser recurses as deep as the document nests, so depth is limited here,
-/// while it happens.
-class TreeBuilder final : public YAML::EventHandler {
+/// A document of a node without a value.
+bool is_null(const yaml_event_t& event, std::string_view value) {
+  if (event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return false;
+  return value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL";
+}
+
+/// Builds the tree from parser events.
+class TreeBuilder {
  public:
   YamlNode take_root() { return std::move(root_); }
 
-  void OnDocumentStart(const YAML::Mark& /*mark*/) override {}
-  void OnDocumentEnd() override {}
-
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override {
-    place({YamlNode::Kind::kNull, line_of(mark)});
+  void take(const yaml_event_t& event) {
+    const int line = static_cast<int>(event.start_mark.line) + 1;
+    switch (event.type) {
+      case YAML_ALIAS_EVENT:
+        fail(KVQ_E_FORMAT, "yaml line %d: aliases are not supported", line);
+      case YAML_SCALAR_EVENT:
+        take_scalar(event, line);
+        break;
+      case YAML_SEQUENCE_START_EVENT:
+        open({YamlNode::Kind::kSequence, line});
+        break;
+      case YAML_MAPPING_START_EVENT:
+        open({YamlNode::Kind::kMap, line});
+        break;
+      case YAML_SEQUENCE_END_EVENT:
+      case YAML_MAPPING_END_EVENT:
+        close();
+        break;
+      default:
+        break;  // where documents begin and end
+    }
   }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override {
-    fail(KVQ_E_FORMAT, "yaml line %d: aliases are not supported", line_of(mark));
-  }
-  void OnScalar(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
-                const std::string& value) override {
-    place({YamlNode::Kind::kScalar, line_of(mark), value});
-  }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
-                       YAML::EmitterStyle::value /*style*/) override {
-    open({YamlNode::Kind::kSequence, line_of(mark)});
-  }
-  void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
-                  YAML::EmitterStyle::value /*style*/) override {
-    open({YamlNode::Kind::kMap, line_of(mark)});
-  }
-  void OnMapEnd() override { close(); }
 
  private:
   struct Level {
@@ -53,7 +58,15 @@ class TreeBuilder final : public YAML::EventHandler {
     std::set<std::string> keys{};  // all so far
   };
 
-  static int line_of(const YAML::Mark& mark) { return mark.line + 1; }
+  void take_scalar(const yaml_event_t& event, int line) {
+    // The parser's text is unsigned.
+    const std::string value(reinterpret_cast<const char*>(event.data.scalar.value), event.data.scalar.length);
+    if (is_null(event, value)) {
+      place({YamlNode::Kind::kNull, line});
+    } else {
+      place({YamlNode::Kind::kScalar, line, value});
+    }
+  }
 
   void open(YamlNode node) {
     if (open_.size() >= kMaxDepth) {
@@ -100,23 +113,63 @@ class TreeBuilder final : public YAML::EventHandler {
   std::vector<Level> open_;
 };
 
+/// libyaml's parser of a text.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {
+    if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
+    yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  }
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
+  ~Parser() {
+    yaml_event_delete(&event_);
+    yaml_parser_delete(&parser_);
+  }
+
+  /// The next event, until the one after.
+  const yaml_event_t& next() {
+    yaml_event_delete(&event_);
+    if (yaml_parser_parse(&parser_, &event_) == 0) report();
+    return event_;
+  }
+
+ private:
+  [[noreturn]] void report() const {
+    if (parser_.error == YAML_MEMORY_ERROR) throw std::bad_alloc();
+    size_t line = parser_.problem_mark.line;
+    if (parser_.error == YAML_READER_ERROR) {  // which knows only the byte
+      const size_t offset = std::min(parser_.problem_offset, text_.size());
+      line = static_cast<size_t>(std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(offset), '\n'));
+    }
+    fail(KVQ_E_FORMAT, "yaml line %zu: %.160s", line + 1, parser_.problem != nullptr ? parser_.problem : "not YAML");
+  }
+
+  std::string_view text_;
+  yaml_parser_t parser_{};
+  yaml_event_t event_{};
+};
+
 }  // namespace
 
 YamlNode parse_yaml(std::string_view text) {
   if (text.size() > kMaxBytes)
     fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), kMaxBytes);
   if (text.find('\0') != std::string_view::npos) fail(KVQ_E_FORMAT, "yaml contains a NUL byte");
-  try {
-    std::istringstream stream{std::string(text)};
-    YAML::Parser parser(stream);
-    TreeBuilder builder;
-    if (!parser.HandleNextDocument(builder)) fail(KVQ_E_FORMAT, "yaml is empty");
-    YamlNode root = builder.take_root();
-    TreeBuilder second;
-    if (parser.HandleNextDocument(second)) fail(KVQ_E_FORMAT, "yaml holds more than one document");
-    return root;
-  } catch (const YAML::Exception& error) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %.160s", error.mark.line + 1, error.msg.c_str());
+  if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) text.remove_prefix(kByteOrderMark.size());
+  Parser parser(text);
+  TreeBuilder builder;
+  for (int documents = 0;;) {
+    const yaml_event_t& event = parser.next();
+    if (event.type == YAML_STREAM_END_EVENT) {
+      if (documents == 0) fail(KVQ_E_FORMAT, "yaml is empty");
+      return builder.take_root();
+    }
+    if (event.type == YAML_DOCUMENT_START_EVENT && ++documents > 1) {
+      fail(KVQ_E_FORMAT, "yaml holds more than one document");
+    }
+    builder.take(event);
   }
 }
 

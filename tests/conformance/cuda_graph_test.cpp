@@ -108,7 +108,7 @@ class Decoder {
   }
 
   // The same without a graph.
-  std::vector<float> step(int32_t begin) const {
+  std::vector<float> step(int32_t begin) {
     append(begin, begin + step_);
     check_cuda(
         cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs a build into a fresh prefix and builds and runs programs in C and C++ against it: with the CMake package and
-# with pkg-config, shared and static.
-#   run.sh BUILD_DIR C_COMPILER CXX_COMPILER CMAKE_GENERATOR
+# with pkg-config, to the shared library, to the static one, and with no shared library at all.
+#   run.sh BUILD_DIR C_COMPILER CMAKE_GENERATOR
 set -euo pipefail
 
 build=$1
 cc=$2
-cxx=$3
-generator=$4
+generator=$3
+cxx=$(sed -n 's/^CMAKE_CXX_COMPILER:[^=]*=//p' "$build/CMakeCache.txt")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -22,7 +22,8 @@ prefix=$work/moved # nothing may depend on the prefix given to the installation
 mv "$work/first" "$prefix"
 
 libdir=$(dirname "$(find "$prefix" -name libkvq.so.1)")
-for file in include/kvq.h include/kvq.hpp share/doc/kvq/LICENSE; do
+for file in include/kvq.h include/kvq.hpp share/doc/kvq/LICENSE share/doc/kvq/THIRD_PARTY_NOTICES \
+  share/kvq/policies/h2o.yaml share/kvq/samples/c/embed.c; do
   [ -f "$prefix/$file" ] || fail "$file was not installed"
 done
 
@@ -64,6 +65,34 @@ read -ra flags <<<"$(pkg-config --static --cflags --libs kvq)"
 # Both libraries lie in one folder, where -lkvq would take the shared one.
 "${compile[@]}" -o "$work/pc_static" "${flags[@]/#-lkvq/-l:libkvq.a}" || fail "pkg-config, static: does not compile"
 check_run "pkg-config, static" static "$work/pc_static"
+
+# The installed sample, whose checksum says whether the program without a loader computes the same.
+sample=("$cc" -std=c99 "$prefix/share/kvq/samples/c/embed.c")
+read -ra shared <<<"$(pkg-config --cflags --libs kvq)"
+"${sample[@]}" -o "$work/embed" "${shared[@]}" || fail "the sample does not compile"
+expected=$(LD_LIBRARY_PATH=$libdir "$work/embed") || fail "the sample failed"
+if echo "int main(void) { return 0; }" | "$cc" -static -x c -o "$work/can_be_static" - 2>"$work/log"; then
+  "${sample[@]}" -static -o "$work/embed_static" "${flags[@]}" 2>"$work/log" || fail "-static: $(cat "$work/log")"
+  readelf -lW "$work/embed_static" | grep -q INTERP && fail "-static: the program has a loader"
+  [ "$("$work/embed_static")" = "$expected" ] || fail "-static: the sample prints something else than '$expected'"
+  echo "ok: pkg-config, -static"
+else
+  echo "skipped: -static, for which this machine has no C library"
+fi
+
+# Each component alone, and all of them are everything.
+components=(runtime development program models samples)
+for component in "${components[@]}"; do
+  cmake --install "$build" --prefix "$work/parts/$component" --component "$component" >"$work/install.log" ||
+    fail "component $component: $(cat "$work/install.log")"
+done
+files() { (cd "$1" && find . ! -type d | LC_ALL=C sort); }
+for component in "${components[@]}"; do
+  [ ! -d "$work/parts/$component" ] || files "$work/parts/$component"
+done | LC_ALL=C sort >"$work/of_parts"
+files "$prefix" | diff - "$work/of_parts" >"$work/log" || fail "components and the whole differ: $(cat "$work/log")"
+files "$work/parts/runtime" | grep -qE '\.(h|a|pc|cmake)$|libkvq\.so$' && fail "component runtime has files for development"
+echo "ok: components"
 
 if [ -x "$prefix/bin/kvq" ]; then
   "$prefix/bin/kvq" info >/dev/null || fail "the installed program does not run"

@@ -52,7 +52,9 @@ struct Codes {
   int32_t stages, codes, group;
   Floats z;
 
-  KeyEncoder encoder() const { return {memory(), stages, codes, group, z}; }
+  KeyEncoder encoder(const kvq::keys::KeyKernels& kernels = *kvq::keys::key_kernels().front()) const {
+    return {memory(), stages, codes, group, z, kernels};
+  }
   Complex at(int32_t stage, int32_t code, int32_t pair) const {
     const auto i = 2 * static_cast<size_t>((stage * codes + code) * group + pair);
     return {double{z[i]}, double{z[i + 1]}};

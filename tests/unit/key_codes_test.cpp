@@ -2,7 +2,6 @@
 #include "key_codes.h"
 
 #include <doctest/doctest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cmath>
@@ -75,11 +74,10 @@ TEST_CASE("indices are the same on every instruction set, alone or together with
   const Floats keys = normal(2 * kTokens * 24, 8);
   for (const int32_t beam : {1, 3}) {
     const Indices expected = encode(codes.encoder(), pairs_of(keys, 24), kTokens, beam);
-    for (int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
-      hwy::SetSupportedTargetsForTest(targets & -targets);
-      CHECK(encode(codes.encoder(), pairs_of(keys, 24), kTokens, beam) == expected);
+    for (const kvq::keys::KeyKernels* kernels : kvq::keys::key_kernels()) {
+      CAPTURE(kernels->name);
+      CHECK(encode(codes.encoder(*kernels), pairs_of(keys, 24), kTokens, beam) == expected);
     }
-    hwy::SetSupportedTargetsForTest(0);
     Indices single;
     for (int32_t t = 0; t < kTokens; ++t) {
       const Indices one = encode(codes.encoder(), pairs_of(keys, 24).from(t), 1, beam);

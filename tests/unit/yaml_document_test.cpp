@@ -52,3 +52,35 @@ TEST_CASE("eight times as many keys take no more than about eight times as long"
   // With comparisons of all pairs it would be nearer to 64.
   CHECK_LT(seconds_of(map_of(80000)), 24 * seconds_of(map_of(10000)));
 }
+
+TEST_CASE("what is not YAML is refused with its line") {
+  CHECK_EQ(complaint(""), "yaml is empty");
+  CHECK_EQ(complaint("# nothing\n"), "yaml is empty");
+  CHECK_EQ(complaint("a: 1\n---\nb: 2\n"), "yaml holds more than one document");
+  CHECK_EQ(complaint("a: &x 1\nb: *x\n"), "yaml line 2: aliases are not supported");
+  for (const std::string broken :
+       {"a: 1\nb: \"", "a: 1\nb: \"\\q\"\n", "a: 1\nb: \xC3(\n", "a: 1\nb: \x01\n", "a: 1\n\tb: 2\n"}) {
+    CAPTURE(broken);
+    CHECK_EQ(complaint(broken).substr(0, 13), "yaml line 2: ");
+  }
+}
+
+TEST_CASE("nesting without end is refused soon") {
+  for (const std::string unit : {"[", "- ", "a: [", "[a, "}) {
+    std::string text;
+    while (text.size() < (size_t{1} << 20U) - unit.size()) text += unit;
+    CAPTURE(unit);
+    const std::clock_t begin = std::clock();
+    CHECK_NE(complaint(text), "");
+    CHECK_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 1.0);
+  }
+}
+
+TEST_CASE("values that are nothing, and text that begins with a mark of its byte order") {
+  const kvq::io::YamlNode root = parse_yaml(
+      "\xEF\xBB\xBF"
+      "a: ~\nb: null\nc:\nd: \"\"\ne: 'null'\n");
+  using Kind = kvq::io::YamlNode::Kind;
+  REQUIRE_EQ(root.members.size(), 5);
+  for (size_t i = 0; i < 5; ++i) CHECK_EQ(root.members[i].second.kind, i < 3 ? Kind::kNull : Kind::kScalar);
+}

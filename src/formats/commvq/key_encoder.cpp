@@ -2,7 +2,6 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "formats/commvq/key_kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -119,8 +118,10 @@ struct KeyEncoder::Candidates {
   }
 };
 
-KeyEncoder::KeyEncoder(Allocator& allocator, int32_t stages, int32_t codes, int32_t group, std::span<const float> z)
-    : stages_(stages),
+KeyEncoder::KeyEncoder(Allocator& allocator, int32_t stages, int32_t codes, int32_t group, std::span<const float> z,
+                       const keys::KeyKernels& kernels)
+    : kernels_(&kernels),
+      stages_(stages),
       codes_(codes),
       group_(group),
       width_(keys::padded(codes)),
@@ -246,7 +247,7 @@ int32_t KeyEncoder::search(int32_t tokens, int32_t beam, const Work& work) const
 /// look better on the way can end worse.
 int32_t KeyEncoder::step(int32_t stage, int32_t tokens, int32_t live, int32_t beam, const Work& work) const {
   const size_t vector = keys::vector_floats(group_);
-  keys::multiply_codes(planes(stage), group_, width_, work.vectors, tokens * live, work.products);
+  kernels_->multiply_codes(planes(stage), group_, width_, work.vectors, tokens * live, work.products);
   Step* steps = work.steps + stage * kBlockRows;
   std::array<float, kBlockRows> energies;
   int32_t rows = 0;
@@ -260,8 +261,8 @@ int32_t KeyEncoder::step(int32_t stage, int32_t tokens, int32_t live, int32_t be
       const auto& [cost, row, a, b] = best.entries[static_cast<size_t>(i)];
       steps[rows] = {static_cast<uint8_t>(row), static_cast<uint8_t>(a), static_cast<uint8_t>(b)};
       energies[static_cast<size_t>(rows)] = cost - greedy.cost;
-      keys::subtract_centre(work.vectors + index(row, vector), code(stage, a), code(stage, b), keys::padded(group_),
-                            work.next + index(rows, vector));
+      kernels_->subtract_centre(work.vectors + index(row, vector), code(stage, a), code(stage, b), keys::padded(group_),
+                                work.next + index(rows, vector));
     }
   }
   std::copy_n(energies.begin(), rows, work.energies);
@@ -272,7 +273,7 @@ int32_t KeyEncoder::step(int32_t stage, int32_t tokens, int32_t live, int32_t be
 void KeyEncoder::add_candidates(int32_t stage, int32_t row, const Work& work, Candidates& best) const {
   const auto width = static_cast<size_t>(width_);
   const float* products = work.products + index(row, 2 * width);
-  keys::nearest_second(products, norms(stage), codes_, width_, work.costs);
+  kernels_->nearest_second(products, norms(stage), codes_, width_, work.costs);
   Candidates first{std::min(best.capacity, codes_), 0, {}};
   for (int32_t a = 0; a < codes_; ++a) {
     if (first.takes(work.costs[a])) first.add({work.costs[a], row, a, 0});

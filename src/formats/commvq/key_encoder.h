@@ -4,6 +4,7 @@
 
 #include "core/memory.h"
 #include "formats/commvq/codebook.h"
+#include "formats/commvq/key_kernels.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -46,7 +47,8 @@ class KeyEncoder {
   static constexpr int32_t kMaxBeam = 16;
 
   /// \param z  [stages][codes][group]{re, im}, finite; copied.
-  KeyEncoder(Allocator& allocator, int32_t stages, int32_t codes, int32_t group, std::span<const float> z);
+  KeyEncoder(Allocator& allocator, int32_t stages, int32_t codes, int32_t group, std::span<const float> z,
+             const keys::KeyKernels& kernels = *keys::key_kernels().front());
 
   int32_t stages() const { return stages_; }
   int32_t codes() const { return codes_; }
@@ -81,6 +83,7 @@ class KeyEncoder {
   int32_t step(int32_t stage, int32_t tokens, int32_t live, int32_t beam, const Work& work) const;
   void add_candidates(int32_t stage, int32_t row, const Work& work, Candidates& best) const;
 
+  const keys::KeyKernels* kernels_;
   int32_t stages_;
   int32_t codes_;
   int32_t group_;

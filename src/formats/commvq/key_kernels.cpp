@@ -7,6 +7,9 @@
 
 #include <hwy/highway.h>
 
+#include "core/isa_name.h"
+#include "core/target_tables.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kvq::keys::HWY_NAMESPACE {
 
@@ -198,42 +201,20 @@ void exponentials(const float* bias, float scale, int32_t n, float* x) {
   }
 }
 
+const KeyKernels& key_table() {
+  static constexpr KeyKernels kTable = {isa_name(HWY_TARGET), multiply_codes, nearest_second, subtract_centre,
+                                        add_products,         multiply,       exponentials};
+  return kTable;
+}
+
 }  // namespace kvq::keys::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvq::keys {
-
-HWY_EXPORT(multiply_codes);
-HWY_EXPORT(nearest_second);
-HWY_EXPORT(subtract_centre);
-HWY_EXPORT(add_products);
-HWY_EXPORT(multiply);
-HWY_EXPORT(exponentials);
-
-void multiply_codes(const float* planes, int32_t group, int32_t width, const float* vectors, int32_t rows,
-                    float* products) {
-  HWY_DYNAMIC_DISPATCH(multiply_codes)(planes, group, width, vectors, rows, products);
-}
-
-void nearest_second(const float* products, const float* norms, int32_t codes, int32_t width, float* costs) {
-  HWY_DYNAMIC_DISPATCH(nearest_second)(products, norms, codes, width, costs);
-}
-
-void subtract_centre(const float* source, const float* a, const float* b, int32_t plane, float* target) {
-  HWY_DYNAMIC_DISPATCH(subtract_centre)(source, a, b, plane, target);
-}
-
-void add_products(const float* left, int32_t rows, const float* right, int32_t columns, int32_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(add_products)(left, rows, right, columns, n, out);
-}
-
-void multiply(const float* left, int32_t inner, const float* right, int32_t columns, int32_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(multiply)(left, inner, right, columns, n, out);
-}
-
-void exponentials(const float* bias, float scale, int32_t n, float* x) {
-  HWY_DYNAMIC_DISPATCH(exponentials)(bias, scale, n, x);
+std::span<const KeyKernels* const> key_kernels() {
+  static const RunnableTables<KeyKernels> tables(KVQ_TARGET_TABLES(key_table));
+  return tables.all();
 }
 
 }  // namespace kvq::keys

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace kvq::keys {
 
@@ -16,25 +17,32 @@ constexpr int32_t padded(int32_t n) { return (n + kLanes - 1) / kLanes * kLanes;
 /// Vectors of pairs are planar: the real parts, then the imaginary parts, each padded.
 constexpr size_t vector_floats(int32_t group) { return 2 * static_cast<size_t>(padded(group)); }
 
-/// Twice the products of vectors with all codes: `products` [rows]{2 Re conj(z)·x, 2 Im conj(z)·x}, each `width` long.
-/// `planes` holds 2z, [group]{re[width], im[width]}; `width` is padded(codes).
-void multiply_codes(const float* planes, int32_t group, int32_t width, const float* vectors, int32_t rows,
-                    float* products);
+struct KeyKernels {
+  const char* name;
 
-/// costs[a] = min over b of ‖x − c(a, b)‖² − ‖x‖² = n_ab − u_a − v_b, from one row of products. `norms` is n_ab,
-/// [codes b][width a].
-void nearest_second(const float* products, const float* norms, int32_t codes, int32_t width, float* costs);
+  /// Twice the products of vectors with all codes: `products` [rows]{2 Re conj(z)·x, 2 Im conj(z)·x}, each `width`
+  /// long. `planes` holds 2z, [group]{re[width], im[width]}; `width` is padded(codes).
+  void (*multiply_codes)(const float* planes, int32_t group, int32_t width, const float* vectors, int32_t rows,
+                         float* products);
 
-/// target = source − (a + i·b) of planar vectors with `plane` floats a part.
-void subtract_centre(const float* source, const float* a, const float* b, int32_t plane, float* target);
+  /// costs[a] = min over b of ‖x − c(a, b)‖² − ‖x‖² = n_ab − u_a − v_b, from one row of products. `norms` is n_ab,
+  /// [codes b][width a].
+  void (*nearest_second)(const float* products, const float* norms, int32_t codes, int32_t width, float* costs);
 
-/// out[rows][columns] += leftᵀ right of [n][rows] and [n][columns]; rows and columns are multiples of kLanes.
-void add_products(const float* left, int32_t rows, const float* right, int32_t columns, int32_t n, float* out);
+  /// target = source − (a + i·b) of planar vectors with `plane` floats a part.
+  void (*subtract_centre)(const float* source, const float* a, const float* b, int32_t plane, float* target);
 
-/// out[n][columns] = left · right of [n][inner] and [inner][columns]; columns is a multiple of kLanes.
-void multiply(const float* left, int32_t inner, const float* right, int32_t columns, int32_t n, float* out);
+  /// out[rows][columns] += leftᵀ right of [n][rows] and [n][columns]; rows and columns are multiples of kLanes.
+  void (*add_products)(const float* left, int32_t rows, const float* right, int32_t columns, int32_t n, float* out);
 
-/// x[i] = e^(scale · (x[i] − bias[i] − the largest such difference)), 2e-7 exact; n is a multiple of kLanes.
-void exponentials(const float* bias, float scale, int32_t n, float* x);
+  /// out[n][columns] = left · right of [n][inner] and [inner][columns]; columns is a multiple of kLanes.
+  void (*multiply)(const float* left, int32_t inner, const float* right, int32_t columns, int32_t n, float* out);
+
+  /// x[i] = e^(scale · (x[i] − bias[i] − the largest such difference)), 2e-7 exact; n is a multiple of kLanes.
+  void (*exponentials)(const float* bias, float scale, int32_t n, float* x);
+};
+
+/// What the processor at hand can run, best first; the last one runs everywhere.
+std::span<const KeyKernels* const> key_kernels();
 
 }  // namespace kvq::keys

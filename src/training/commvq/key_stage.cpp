@@ -178,17 +178,18 @@ void Assignment::assign_block_softly(const KeyEncoder& stage, const Tokens& toke
   const int32_t width = stage.width();
   const int32_t n = tokens.n;
   auto& [counts, soft_counts, by_a, by_b, encoding, indices, products, p, q, of_a, of_b] = partial;
-  multiply_codes(stage.planes(0), group_, width, tokens.vectors, n, products.data());
+  const KeyKernels& run = *key_kernels().front();
+  run.multiply_codes(stage.planes(0), group_, width, tokens.vectors, n, products.data());
   for (int32_t t = 0; t < n; ++t) {
     const float* product = products.data() + 2 * size(t, width);
     std::copy_n(product, width, p.data() + size(t, width));
     std::copy_n(product + width, width, q.data() + size(t, width));
-    exponentials(kernel.norms.data(), kernel.scale, width, p.data() + size(t, width));
-    exponentials(kernel.norms.data(), kernel.scale, width, q.data() + size(t, width));
+    run.exponentials(kernel.norms.data(), kernel.scale, width, p.data() + size(t, width));
+    run.exponentials(kernel.norms.data(), kernel.scale, width, q.data() + size(t, width));
   }
   // Σ_b W and Σ_a W, as yet without p and q.
-  multiply(q.data(), width, kernel.transposed.data(), width, n, of_a.data());
-  multiply(p.data(), width, kernel.k.data(), width, n, of_b.data());
+  run.multiply(q.data(), width, kernel.transposed.data(), width, n, of_a.data());
+  run.multiply(p.data(), width, kernel.k.data(), width, n, of_b.data());
   for (int32_t t = 0; t < n; ++t) {
     const std::span<float> row(p.data() + size(t, width), static_cast<size_t>(width));
     const float sum = dot(row.data(), of_a.data() + size(t, width), width);
@@ -204,10 +205,10 @@ void Assignment::assign_block_softly(const KeyEncoder& stage, const Tokens& toke
       of_b[i] *= q[i] * factor;
     }
   }
-  add_products(p.data(), width, q.data(), width, n, soft_counts.data());
+  run.add_products(p.data(), width, q.data(), width, n, soft_counts.data());
   const auto length = static_cast<int32_t>(tokens.vector());
-  add_products(of_a.data(), width, tokens.vectors, length, n, by_a.data());
-  add_products(of_b.data(), width, tokens.vectors, length, n, by_b.data());
+  run.add_products(of_a.data(), width, tokens.vectors, length, n, by_a.data());
+  run.add_products(of_b.data(), width, tokens.vectors, length, n, by_b.data());
 }
 
 void Assignment::sum_up(Statistics& statistics) {

@@ -32,6 +32,7 @@ double energy(const Tokens& tokens) {
 void subtract_codes(Allocator& allocator, Parallel& parallel, const KeyEncoder& encoder, int32_t beam,
                     const Tokens& tokens, Vector<uint8_t>& indices) {
   const auto row = 2 * static_cast<size_t>(encoder.stages());
+  const KeyKernels& run = *key_kernels().front();
   const size_t work_bytes = encoder.work_bytes();
   Vector<std::byte> work(kChunks * work_bytes, StlAllocator<std::byte>(allocator));
   indices.resize(static_cast<size_t>(tokens.n) * row);
@@ -44,8 +45,8 @@ void subtract_codes(Allocator& allocator, Parallel& parallel, const KeyEncoder& 
     for (int32_t t = 0; t < part.n; ++t) {
       float* vector = part.vectors + static_cast<size_t>(t) * part.vector();
       for (int32_t stage = 0; stage < encoder.stages(); ++stage, index += 2) {
-        subtract_centre(vector, encoder.code(stage, index[0]), encoder.code(stage, index[1]), padded(part.group),
-                        vector);
+        run.subtract_centre(vector, encoder.code(stage, index[0]), encoder.code(stage, index[1]), padded(part.group),
+                            vector);
       }
     }
   });

@@ -242,13 +242,14 @@ Vector<double> KeyTrainer::stage_errors(std::span<const float> z) const {
   Vector<uint8_t> indices{StlAllocator<uint8_t>(*allocator_)};
   keys::subtract_codes(*allocator_, *parallel_, encoder, options_.beam, residuals, indices);
   std::copy(sample.vectors.begin(), sample.vectors.end(), memory.begin());
+  const keys::KeyKernels& run = *keys::key_kernels().front();
   for (int32_t stage = 0; stage < stages; ++stage) {
     for (int32_t t = 0; t < residuals.n; ++t) {
       const uint8_t* index =
           indices.data() + 2 * (static_cast<size_t>(t) * static_cast<size_t>(stages) + static_cast<size_t>(stage));
       float* vector = residuals.vectors + static_cast<size_t>(t) * residuals.vector();
-      keys::subtract_centre(vector, encoder.code(stage, index[0]), encoder.code(stage, index[1]), keys::padded(group_),
-                            vector);
+      run.subtract_centre(vector, encoder.code(stage, index[0]), encoder.code(stage, index[1]), keys::padded(group_),
+                          vector);
     }
     errors.push_back(relative(keys::energy(residuals), sample));
   }

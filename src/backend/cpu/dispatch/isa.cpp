@@ -7,8 +7,6 @@
 #include "core/isa_name.h"
 #include "core/text.h"
 
-#include <hwy/targets.h>
-
 #include <array>
 #include <cstdio>
 #include <cstring>

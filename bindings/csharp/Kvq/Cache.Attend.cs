@@ -1,0 +1,217 @@
+using System;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    public sealed unsafe partial class Cache
+    {
+        /// <summary>Attention of the last queries of one sequence over one layer; see
+        /// <see cref="Native.kvq_attend"/>.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="sequence">A sequence of this cache.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim]: those of the last tokens.</param>
+        /// <param name="output">Receives as many numbers.</param>
+        public void Attend(int layer, Sequence sequence, float[] q, float[] output) =>
+            Attend(layer, sequence, (Tensor)q, (Tensor)output);
+
+        /// <summary>As <see cref="Attend(int, Sequence, float[], float[])"/>, of any type.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="sequence">A sequence of this cache.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim]: those of the last tokens.</param>
+        /// <param name="output">Receives as many numbers.</param>
+        public void Attend(int layer, Sequence sequence, Tensor q, Tensor output)
+        {
+            if (sequence == null) throw new ArgumentNullException(nameof(sequence));
+            Shape.Host(Context.Device, nameof(Attend));
+            int queries = Shape.Rows(q, (long)info.QHeads * info.HeadDim, "q", "[queries, q_heads, head_dim]");
+            Shape.Exactly(output, q.Length, "output", "[queries, q_heads, head_dim]");
+            kvq_attend_batch batch = attendDefaults;
+            batch.n_sequences = 1;
+            batch.query_counts = &queries;
+            batch.q_dtype = q.Dtype;
+            batch.output_dtype = output.Dtype;
+            var error = Call.Error();
+            IntPtr it = Enter();
+            try
+            {
+                IntPtr one = sequence.Enter(info.EvictionBudget > 0);
+                try
+                {
+                    batch.sequences = &one;
+                    fixed (float* qFloats = q.Floats, outputFloats = output.Floats)
+                    fixed (ushort* qBits = q.Bits, outputBits = output.Bits)
+                    {
+                        batch.q = q.Start(qFloats, qBits);
+                        batch.output = output.Start(outputFloats, outputBits);
+                        Call.Check(Native.kvq_attend(it, layer, &batch, &error), &error, Hooks);
+                    }
+                }
+                finally
+                {
+                    sequence.Leave();
+                }
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
+        /// <summary>Attention of a batch of queries over one layer; see <see cref="Native.kvq_attend"/>. Runs at once
+        /// with other calls, unless the policy evicts: then the sequences are used by one call at a time.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The queries, and where their results go.</param>
+        public void Attend(int layer, AttendBatch batch)
+        {
+            if (batch == null) throw new ArgumentNullException(nameof(batch));
+            Shape.Host(Context.Device, nameof(Attend));
+            long queries = batch.CheckQueries();
+            Shape.Strided(batch.Q, queries, info.QHeads, info.HeadDim, batch.QTokenStride, batch.QHeadStride, "Q");
+            Shape.Strided(batch.Output, queries, info.QHeads, info.HeadDim, batch.OutputTokenStride,
+                batch.OutputHeadStride, "Output");
+            if (batch.Lse != null)
+                Shape.Exactly(batch.Lse, queries * info.QHeads, "Lse", "[queries, q_heads]");
+            if (batch.Sinks != null) Shape.Exactly(batch.Sinks, info.QHeads, "Sinks", "[q_heads]");
+            kvq_attend_batch raw = batch.raw;
+            raw.q_dtype = batch.Q.Dtype;
+            raw.output_dtype = batch.Output.Dtype;
+            fixed (float* qFloats = batch.Q.Floats, outputFloats = batch.Output.Floats, lse = batch.Lse,
+                sinks = batch.Sinks)
+            fixed (ushort* qBits = batch.Q.Bits, outputBits = batch.Output.Bits)
+            {
+                raw.q = batch.Q.Start(qFloats, qBits);
+                raw.output = batch.Output.Start(outputFloats, outputBits);
+                raw.lse = lse;
+                raw.sinks = sinks;
+                Attend(layer, batch, ref raw);
+            }
+        }
+
+        /// <summary>As <see cref="Attend(int, AttendBatch)"/>, of device memory, which is used in the order of the
+        /// context's stream: it must live until the stream has come there.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The queries, and where their results go.</param>
+        public void AttendDevice(int layer, DeviceAttendBatch batch)
+        {
+            if (batch == null) throw new ArgumentNullException(nameof(batch));
+            Shape.OnDevice(Context.Device, nameof(AttendDevice));
+            batch.CheckQueries();
+            kvq_attend_batch raw = batch.raw;
+            raw.q = (void*)batch.Q;
+            raw.output = (void*)batch.Output;
+            raw.lse = (float*)batch.Lse;
+            raw.sinks = (float*)batch.Sinks;
+            Attend(layer, batch, ref raw);
+        }
+
+        void Attend(int layer, AttendBatchBase batch, ref kvq_attend_batch filled)
+        {
+            kvq_attend_batch raw = filled;
+            var error = Call.Error();
+            IntPtr it = Enter();
+            try
+            {
+                using (new UseMany(batch.Sorted, info.EvictionBudget > 0))
+                fixed (IntPtr* sequences = batch.Pointers)
+                fixed (int* counts = batch.QueryCounts, positions = batch.QueryPositions)
+                {
+                    raw.n_sequences = batch.Pointers.Length;
+                    raw.sequences = sequences;
+                    raw.query_counts = counts;
+                    raw.query_positions = positions;
+                    Call.Check(Native.kvq_attend(it, layer, &raw, &error), &error, Hooks);
+                }
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+    }
+
+    /// <remarks>A batch may be used again and again; it is for one thread at a time.</remarks>
+    public abstract partial class AttendBatchBase
+    {
+        Sequence[] sequences;
+
+        internal AttendBatchBase() { }
+
+        /// <summary>All of one cache; the same one may occur repeatedly.</summary>
+        public Sequence[] Sequences
+        {
+            get => sequences;
+            set
+            {
+                Sorted = UseMany.Sorted(value, nameof(Sequences));
+                Pointers = UseMany.Pointers(value);
+                sequences = (Sequence[])value.Clone();
+            }
+        }
+
+        /// <summary>Queries of each sequence; null (default): one each.</summary>
+        public int[] QueryCounts { get; set; }
+
+        /// <summary>Positions of all queries; null (default): the last tokens of each sequence.</summary>
+        public int[] QueryPositions { get; set; }
+
+        internal NativeObject[] Sorted { get; private set; }
+
+        internal IntPtr[] Pointers { get; private set; }
+
+        internal long CheckQueries()
+        {
+            if (sequences == null) throw new ArgumentNullException(nameof(Sequences));
+            long queries = Shape.Sum(QueryCounts, sequences.Length, nameof(QueryCounts));
+            Shape.Positions(QueryPositions, queries, nameof(QueryPositions));
+            return queries;
+        }
+    }
+
+    /// <summary>Queries of one or several sequences in host memory, and where their results go.</summary>
+    public sealed class AttendBatch : AttendBatchBase
+    {
+        /// <summary>[queries, q_heads, head_dim], before RoPE.</summary>
+        public Tensor Q { get; set; }
+
+        /// <summary>Receives [queries, q_heads, head_dim]; may not overlap <see cref="Q"/>.</summary>
+        public Tensor Output { get; set; }
+
+        /// <summary>[queries, q_heads] receives the logarithm of the sum of exp of the logits; null (default):
+        /// skip.</summary>
+        public float[] Lse { get; set; }
+
+        /// <summary>[q_heads] learned logits; null (default): none.</summary>
+        public float[] Sinks { get; set; }
+    }
+
+    /// <summary>Queries of one or several sequences in device memory, and where their results go. Nothing can check how
+    /// much memory there is.</summary>
+    public sealed class DeviceAttendBatch : AttendBatchBase
+    {
+        /// <summary>Device memory: [queries, q_heads, head_dim], before RoPE.</summary>
+        public IntPtr Q { get; set; }
+
+        /// <summary>Device memory that receives [queries, q_heads, head_dim].</summary>
+        public IntPtr Output { get; set; }
+
+        /// <summary>Device memory that receives [queries, q_heads]; zero (default): skip.</summary>
+        public IntPtr Lse { get; set; }
+
+        /// <summary>Device memory: [q_heads]; zero (default): none.</summary>
+        public IntPtr Sinks { get; set; }
+
+        /// <summary>Type of the queries; <see cref="Dtype.F32"/> by default.</summary>
+        public Dtype QDtype
+        {
+            get => raw.q_dtype;
+            set => raw.q_dtype = value;
+        }
+
+        /// <summary>Type of the output; <see cref="Dtype.F32"/> by default.</summary>
+        public Dtype OutputDtype
+        {
+            get => raw.output_dtype;
+            set => raw.output_dtype = value;
+        }
+    }
+}

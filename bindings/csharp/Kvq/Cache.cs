@@ -1,0 +1,116 @@
+using System;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    /// <summary>The attention layers of one model; owns the page formats and the work space of attention.</summary>
+    public sealed unsafe partial class Cache : NativeObject
+    {
+        readonly kvq_attend_batch attendDefaults;
+        readonly CacheInfo info;
+
+        /// <summary>See <see cref="Native.kvq_cache_create"/>.</summary>
+        /// <param name="context">What it computes on.</param>
+        /// <param name="options">The model's shape.</param>
+        /// <param name="policy">Null: fp16.</param>
+        public Cache(Context context, CacheOptions options, Policy policy = null)
+            : this(context, new CacheHandle(), options, policy) { }
+
+        Cache(Context context, CacheHandle handle, CacheOptions options, Policy policy)
+            : base(handle, Create(context, handle, options, policy))
+        {
+            Context = context;
+            fixed (kvq_attend_batch* it = &attendDefaults)
+                Native.kvq_attend_batch_init(it, (UIntPtr)sizeof(kvq_attend_batch));
+            var raw = new kvq_cache_info { struct_size = (uint)sizeof(kvq_cache_info) };
+            var error = Call.Error();
+            Call.Check(Native.kvq_cache_describe(handle.DangerousGetHandle(), &raw, &error), &error, Hooks);
+            info = new CacheInfo(&raw);
+        }
+
+        static Hooks Create(Context context, CacheHandle handle, CacheOptions options, Policy policy)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
+            if (options == null) throw new ArgumentNullException(nameof(options));
+            var error = Call.Error();
+            IntPtr result;
+            using (new UseMany(options.Used(context, policy), alone: false))
+            fixed (float* frequencies = options.InvFreq)
+            {
+                kvq_cache_options raw = options.With(frequencies);
+                IntPtr it = policy == null ? IntPtr.Zero : policy.Handle.DangerousGetHandle();
+                Call.Check(Native.kvq_cache_create(context.Handle.DangerousGetHandle(), &raw, it, &result, &error),
+                    &error, context.Hooks, handle, result);
+            }
+            return context.Hooks;
+        }
+
+        /// <summary>The context that it was made from, which may have been disposed of.</summary>
+        public Context Context { get; }
+
+        /// <summary>What the cache was made with, defaults filled in; see
+        /// <see cref="Native.kvq_cache_describe"/>.</summary>
+        /// <returns>The same object every time.</returns>
+        public CacheInfo Describe() => info;
+
+        /// <summary>See <see cref="Native.kvq_cache_describe_layer"/>.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <returns>How it stores what is sealed.</returns>
+        public LayerInfo DescribeLayer(int layer)
+        {
+            var error = Call.Error();
+            var raw = new kvq_layer_info { struct_size = (uint)sizeof(kvq_layer_info) };
+            IntPtr it = Enter();
+            try
+            {
+                Call.Check(Native.kvq_cache_describe_layer(it, layer, &raw, &error), &error, Hooks);
+                return new LayerInfo(&raw);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
+        /// <summary>Bytes used by the whole cache, shared pages counted once; see
+        /// <see cref="Native.kvq_cache_usage"/>. Waits for all calls on its sequences.</summary>
+        /// <returns>Where the bytes are.</returns>
+        public Usage Usage()
+        {
+            var error = Call.Error();
+            var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
+            IntPtr it = Enter(alone: true);
+            try
+            {
+                Call.Check(Native.kvq_cache_usage(it, IntPtr.Zero, &raw, &error), &error, Hooks);
+                return new Usage(&raw);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
+        /// <summary>Make a sequence from a snapshot; see <see cref="Native.kvq_sequence_load"/>.</summary>
+        /// <param name="snapshot">What <see cref="Sequence.Save"/> returned.</param>
+        /// <returns>The sequence.</returns>
+        public Sequence Load(byte[] snapshot)
+        {
+            byte[] bytes = Files.NotEmpty(snapshot, nameof(snapshot));
+            var error = Call.Error();
+            var handle = new SequenceHandle();
+            IntPtr result, it = Enter();
+            try
+            {
+                fixed (byte* buffer = bytes)
+                    Call.Check(Native.kvq_sequence_load(it, buffer, (UIntPtr)snapshot.Length, &result, &error), &error,
+                        Hooks, handle, result);
+            }
+            finally
+            {
+                Leave();
+            }
+            return new Sequence(this, handle);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+using System;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    /// What every call of the library has in common.
+    static unsafe class Call
+    {
+        internal static kvq_error Error() => new kvq_error { struct_size = (uint)sizeof(kvq_error) };
+
+        /// An exception that a hook threw goes before the status that came of it.
+        internal static void Check(Status status, kvq_error* error, Hooks hooks)
+        {
+            if (hooks != null) hooks.Rethrow();
+            if (status != Status.Ok) throw new KvqException(status, error);
+        }
+
+        /// As Check, for a call that makes a handle: nothing is left of it if there is something to throw.
+        internal static void Check(Status status, kvq_error* error, Hooks hooks, Handle made, IntPtr result)
+        {
+            made.Take(result);
+            try
+            {
+                Check(status, error, hooks);
+            }
+            catch
+            {
+                made.Dispose();
+                throw;
+            }
+        }
+    }
+
+    /// A call that writes a file: asked for the size first.
+    unsafe delegate Status SaveCall(byte* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
+    static unsafe class Files
+    {
+        internal static byte[] Save(SaveCall call, Hooks hooks)
+        {
+            var error = Call.Error();
+            UIntPtr size;
+            Call.Check(call(null, UIntPtr.Zero, &size, &error), &error, hooks);
+            var bytes = new byte[checked((long)size)];
+            fixed (byte* buffer = bytes) Call.Check(call(buffer, size, &size, &error), &error, hooks);
+            return bytes;
+        }
+
+        /// Not NULL where a file is empty: that is for the library to refuse.
+        internal static byte[] NotEmpty(byte[] file, string argument)
+        {
+            if (file == null) throw new ArgumentNullException(argument);
+            return file.Length == 0 ? new byte[1] : file;
+        }
+    }
+}

@@ -1,0 +1,299 @@
+using System;
+using System.Collections.Concurrent;
+using System.Runtime.ExceptionServices;
+using System.Runtime.InteropServices;
+using System.Threading;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    /// By its name, compilers ahead of time (Unity's IL2CPP) find what native code calls.
+    [AttributeUsage(AttributeTargets.Method)]
+    sealed class MonoPInvokeCallbackAttribute : Attribute
+    {
+        public MonoPInvokeCallbackAttribute(Type type) { }
+    }
+
+    /// A context's hooks. The library calls the static methods below, with a GCHandle of this object as `user`: it
+    /// keeps everything alive until `released` was called. What a hook throws stops here and is thrown again by the
+    /// next call on the context, or on an object made from it, that returns.
+    sealed unsafe class Hooks
+    {
+        static readonly kvq_allocate_hook AllocateHook = OnAllocate;
+        static readonly kvq_free_hook FreeHook = OnFree;
+        static readonly kvq_log_hook LogHook = OnLog;
+        static readonly kvq_parallel_for_hook ParallelForHook = OnParallelFor;
+        static readonly kvq_released_hook ReleasedHook = OnReleased;
+        static readonly kvq_device_allocate_hook DeviceAllocateHook = OnDeviceAllocate;
+        static readonly kvq_device_free_hook DeviceFreeHook = OnDeviceFree;
+        static readonly ConcurrentDictionary<IntPtr, kvq_parallel_body> Bodies =
+            new ConcurrentDictionary<IntPtr, kvq_parallel_body>();
+
+        readonly ContextOptions options;
+        ExceptionDispatchInfo thrown;
+        GCHandle self;
+
+        Hooks(ContextOptions options) => this.options = options;
+
+        /// Null if there are none.
+        internal static Hooks Of(ContextOptions options, kvq_context_options* raw)
+        {
+            Together(options.Allocate, options.Free, "Allocate", "Free");
+            Together(options.DeviceAllocate, options.DeviceFree, "DeviceAllocate", "DeviceFree");
+            if (options.Allocate == null && options.Log == null && options.ParallelFor == null &&
+                options.Released == null && options.DeviceAllocate == null) return null;
+            var hooks = new Hooks(options.Copy());
+            hooks.self = GCHandle.Alloc(hooks);
+            IntPtr user = GCHandle.ToIntPtr(hooks.self);
+            if (options.Allocate != null)
+            {
+                raw->allocate = Marshal.GetFunctionPointerForDelegate(AllocateHook);
+                raw->free = Marshal.GetFunctionPointerForDelegate(FreeHook);
+                raw->allocator_user = user;
+            }
+            if (options.DeviceAllocate != null)
+            {
+                raw->device_allocate = Marshal.GetFunctionPointerForDelegate(DeviceAllocateHook);
+                raw->device_free = Marshal.GetFunctionPointerForDelegate(DeviceFreeHook);
+                raw->device_allocator_user = user;
+            }
+            if (options.Log != null)
+            {
+                raw->log = Marshal.GetFunctionPointerForDelegate(LogHook);
+                raw->log_user = user;
+            }
+            if (options.ParallelFor != null)
+            {
+                raw->parallel_for = Marshal.GetFunctionPointerForDelegate(ParallelForHook);
+                raw->parallel_for_user = user;
+            }
+            raw->released = Marshal.GetFunctionPointerForDelegate(ReleasedHook);
+            raw->released_user = user;
+            return hooks;
+        }
+
+        static void Together(Delegate one, Delegate other, string name, string otherName)
+        {
+            if ((one == null) != (other == null))
+                throw new ArgumentException((one == null ? name : otherName) + " is null but " +
+                                            (one == null ? otherName : name) + " is not", "options");
+        }
+
+        /// Where no context came to be: `released` is not called then.
+        internal void Free() => self.Free();
+
+        internal void Rethrow()
+        {
+            if (Volatile.Read(ref thrown) == null) return;
+            ExceptionDispatchInfo first = Interlocked.Exchange(ref thrown, null);
+            if (first != null) first.Throw();
+        }
+
+        static Hooks From(IntPtr user) => (Hooks)GCHandle.FromIntPtr(user).Target;
+
+        void Keep(Exception exception) =>
+            Interlocked.CompareExchange(ref thrown, ExceptionDispatchInfo.Capture(exception), null);
+
+        [MonoPInvokeCallback(typeof(kvq_allocate_hook))]
+        static IntPtr OnAllocate(IntPtr user, UIntPtr bytes, UIntPtr alignment)
+        {
+            Hooks hooks = From(user);
+            try
+            {
+                return hooks.options.Allocate((long)bytes, (long)alignment);
+            }
+            catch (Exception exception)
+            {
+                hooks.Keep(exception);
+                return IntPtr.Zero;
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(kvq_free_hook))]
+        static void OnFree(IntPtr user, IntPtr pointer, UIntPtr bytes, UIntPtr alignment)
+        {
+            Hooks hooks = From(user);
+            try
+            {
+                hooks.options.Free(pointer, (long)bytes, (long)alignment);
+            }
+            catch (Exception exception)
+            {
+                hooks.Keep(exception);
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(kvq_device_allocate_hook))]
+        static IntPtr OnDeviceAllocate(IntPtr user, UIntPtr bytes, IntPtr stream)
+        {
+            Hooks hooks = From(user);
+            try
+            {
+                return hooks.options.DeviceAllocate((long)bytes, stream);
+            }
+            catch (Exception exception)
+            {
+                hooks.Keep(exception);
+                return IntPtr.Zero;
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(kvq_device_free_hook))]
+        static void OnDeviceFree(IntPtr user, IntPtr pointer, UIntPtr bytes, IntPtr stream)
+        {
+            Hooks hooks = From(user);
+            try
+            {
+                hooks.options.DeviceFree(pointer, (long)bytes, stream);
+            }
+            catch (Exception exception)
+            {
+                hooks.Keep(exception);
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(kvq_log_hook))]
+        static void OnLog(IntPtr user, LogLevel level, byte* message)
+        {
+            Hooks hooks = From(user);
+            try
+            {
+                hooks.options.Log(level, Text.Read(message));
+            }
+            catch (Exception exception)
+            {
+                hooks.Keep(exception);
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(kvq_parallel_for_hook))]
+        static int OnParallelFor(IntPtr user, int n, IntPtr body, IntPtr argument)
+        {
+            Hooks hooks = From(user);
+            try
+            {
+                // One function of the library or a few, for ever: their delegates are made once.
+                var call = Bodies.GetOrAdd(body, it => Marshal.GetDelegateForFunctionPointer<kvq_parallel_body>(it));
+                var loop = new Loop(call, argument, n);
+                try
+                {
+                    hooks.options.ParallelFor(n, loop.Run);
+                }
+                finally
+                {
+                    loop.Over();
+                }
+                return 0;
+            }
+            catch (Exception exception)
+            {
+                hooks.Keep(exception);
+                return -1;
+            }
+        }
+
+        [MonoPInvokeCallback(typeof(kvq_released_hook))]
+        static void OnReleased(IntPtr user)
+        {
+            Hooks hooks = From(user);
+            try
+            {
+                if (hooks.options.Released != null) hooks.options.Released();
+            }
+            catch (Exception exception)
+            {
+                hooks.Keep(exception);
+            }
+            hooks.self.Free();
+        }
+
+        /// One parallel loop: what the hook may run, and no longer than it runs.
+        sealed class Loop
+        {
+            readonly kvq_parallel_body body;
+            readonly IntPtr argument;
+            readonly int n;
+            readonly int[] begun;
+            int running;
+            bool over;
+
+            internal Loop(kvq_parallel_body body, IntPtr argument, int n)
+            {
+                this.body = body;
+                this.argument = argument;
+                this.n = n;
+                begun = new int[n];
+            }
+
+            internal void Run(int index)
+            {
+                if (index < 0 || index >= n)
+                    throw new ArgumentOutOfRangeException(nameof(index), index, "of a loop of " + n);
+                lock (begun)
+                {
+                    if (over) throw new InvalidOperationException("ParallelFor has returned: the loop is over");
+                    if (begun[index]++ != 0) throw new InvalidOperationException("index " + index + " was run already");
+                    ++running;
+                }
+                body(argument, index);
+                lock (begun)
+                    if (--running == 0) Monitor.PulseAll(begun);
+            }
+
+            /// What a hook began and did not wait for is waited for here.
+            internal void Over()
+            {
+                lock (begun)
+                {
+                    over = true;
+                    while (running > 0) Monitor.Wait(begun);
+                }
+            }
+        }
+    }
+
+    /// A progress hook of one call.
+    sealed class Progress : IDisposable
+    {
+        static readonly kvq_progress_hook Hook = OnProgress;
+
+        readonly Func<double, bool> ask;
+        ExceptionDispatchInfo thrown;
+        GCHandle self;
+
+        internal Progress(Func<double, bool> ask)
+        {
+            this.ask = ask;
+            if (ask != null) self = GCHandle.Alloc(this);
+        }
+
+        internal IntPtr Function => ask == null ? IntPtr.Zero : Marshal.GetFunctionPointerForDelegate(Hook);
+
+        internal IntPtr User => ask == null ? IntPtr.Zero : GCHandle.ToIntPtr(self);
+
+        internal void Rethrow()
+        {
+            if (thrown != null) thrown.Throw();
+        }
+
+        public void Dispose()
+        {
+            if (self.IsAllocated) self.Free();
+        }
+
+        [MonoPInvokeCallback(typeof(kvq_progress_hook))]
+        static int OnProgress(IntPtr user, double done)
+        {
+            var it = (Progress)GCHandle.FromIntPtr(user).Target;
+            try
+            {
+                return it.ask(done) ? 0 : 1;
+            }
+            catch (Exception exception)
+            {
+                it.thrown = ExceptionDispatchInfo.Capture(exception);
+                return 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+using System;
+using System.Runtime.InteropServices;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    public sealed unsafe partial class Matrix
+    {
+        /// <summary>y = x·Wᵀ + b; see <see cref="Native.qp_linear"/>.</summary>
+        /// <param name="x">[batch, columns].</param>
+        /// <param name="y">Receives [batch, rows]; may not overlap <paramref name="x"/>.</param>
+        public void Linear(float[] x, float[] y) => Linear((Tensor)x, (Tensor)y);
+
+        /// <summary>y = x·Wᵀ + b of any type.</summary>
+        /// <param name="x">[batch, columns].</param>
+        /// <param name="y">Receives [batch, rows], of the same type; may not overlap <paramref name="x"/>.</param>
+        public void Linear(Tensor x, Tensor y)
+        {
+            Shape.Host(device, nameof(Linear));
+            int batch = Shape.Rows(x, info.Columns, "x", "[batch, columns]");
+            Shape.Exactly(y, batch * info.Rows, "y", "[batch, rows]");
+            Shape.Same(x.Dtype, y.Dtype, "y", "x");
+            fixed (float* xFloats = x.Floats, yFloats = y.Floats)
+            fixed (ushort* xBits = x.Bits, yBits = y.Bits)
+                Linear(x.Start(xFloats, xBits), batch, y.Start(yFloats, yBits), x.Dtype);
+        }
+
+        /// <summary>y = x·Wᵀ + b of device memory, in the order of the context's stream.</summary>
+        /// <param name="x">Device memory: [batch, columns].</param>
+        /// <param name="batch">Rows of x and y.</param>
+        /// <param name="y">Device memory that receives [batch, rows].</param>
+        /// <param name="dtype">Type of both.</param>
+        public void LinearDevice(IntPtr x, int batch, IntPtr y, Dtype dtype)
+        {
+            Shape.OnDevice(device, nameof(LinearDevice));
+            Linear((void*)x, batch, (void*)y, dtype);
+        }
+
+        void Linear(void* x, int batch, void* y, Dtype dtype)
+        {
+            var error = Call.Error();
+            IntPtr it = Enter();
+            try
+            {
+                Call.Check(Native.qp_linear(it, x, batch, y, dtype, &error), &error, Hooks);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
+        /// <summary>Several matrices on the same inputs in one call; see
+        /// <see cref="Native.qp_linear_shared"/>.</summary>
+        /// <param name="matrices">Of one context, with the same columns and signs.</param>
+        /// <param name="x">[batch, columns].</param>
+        /// <param name="y">Each receives [batch, rows of that matrix], all of x's type.</param>
+        public static void LinearShared(Matrix[] matrices, Tensor x, Tensor[] y)
+        {
+            NativeObject[] sorted = UseMany.Sorted(matrices, nameof(matrices));
+            Shape.Host(matrices[0].device, nameof(LinearShared));
+            int batch = Shape.Rows(x, matrices[0].info.Columns, "x", "[batch, columns]");
+            SameLength(matrices, y == null ? -1 : y.Length);
+            for (int i = 0; i < y.Length; ++i)
+            {
+                if (matrices[i].info.Columns != matrices[0].info.Columns)
+                    throw new ArgumentException("matrices[" + i + "] has " + matrices[i].info.Columns +
+                                                " columns, matrices[0] has " + matrices[0].info.Columns,
+                                                nameof(matrices));
+                Shape.Exactly(y[i], batch * matrices[i].info.Rows, "y[" + i + "]", "[batch, rows]");
+                Shape.Same(x.Dtype, y[i].Dtype, "y[" + i + "]", "x");
+            }
+            var pins = new GCHandle[y.Length];
+            var outputs = new IntPtr[y.Length];
+            try
+            {
+                for (int i = 0; i < y.Length; ++i) outputs[i] = Pinned(y[i], ref pins[i]);
+                fixed (float* floats = x.Floats)
+                fixed (ushort* bits = x.Bits)
+                    LinearShared(matrices, sorted, x.Start(floats, bits), batch, outputs, x.Dtype);
+            }
+            finally
+            {
+                foreach (GCHandle pin in pins)
+                    if (pin.IsAllocated) pin.Free();
+            }
+        }
+
+        /// <summary>As <see cref="LinearShared(Matrix[], Tensor, Tensor[])"/>, of device memory, in the order of
+        /// the context's stream.</summary>
+        /// <param name="matrices">Of one context, with the same columns and signs.</param>
+        /// <param name="x">Device memory: [batch, columns].</param>
+        /// <param name="batch">Rows of x and of every output.</param>
+        /// <param name="y">Device memory: each receives [batch, rows of that matrix].</param>
+        /// <param name="dtype">Type of all.</param>
+        public static void LinearSharedDevice(Matrix[] matrices, IntPtr x, int batch, IntPtr[] y, Dtype dtype)
+        {
+            NativeObject[] sorted = UseMany.Sorted(matrices, nameof(matrices));
+            Shape.OnDevice(matrices[0].device, nameof(LinearSharedDevice));
+            SameLength(matrices, y == null ? -1 : y.Length);
+            LinearShared(matrices, sorted, (void*)x, batch, y, dtype);
+        }
+
+        static void LinearShared(Matrix[] matrices, NativeObject[] sorted, void* x, int batch, IntPtr[] y, Dtype dtype)
+        {
+            var error = Call.Error();
+            using (new UseMany(sorted, alone: false))
+            fixed (IntPtr* pointers = UseMany.Pointers(matrices), outputs = y)
+                Call.Check(Native.qp_linear_shared(pointers, matrices.Length, x, batch, (void**)outputs, dtype, &error),
+                    &error, matrices[0].Hooks);
+        }
+
+        static void SameLength(Matrix[] matrices, int outputs)
+        {
+            if (outputs < 0) throw new ArgumentNullException("y");
+            if (outputs != matrices.Length)
+                throw new ArgumentException("y has " + outputs + " elements; there are " + matrices.Length +
+                    " matrices", "y");
+        }
+
+        static IntPtr Pinned(in Tensor tensor, ref GCHandle pin)
+        {
+            Array array = tensor.Floats != null ? (Array)tensor.Floats : tensor.Bits;
+            if (array == null) return (IntPtr)tensor.Start(null, null);
+            pin = GCHandle.Alloc(array, GCHandleType.Pinned);
+            void* start = (void*)pin.AddrOfPinnedObject();
+            return (IntPtr)(tensor.Floats != null ? tensor.Start((float*)start, null)
+                                                  : tensor.Start(null, (ushort*)start));
+        }
+    }
+
+    /// Several strings, pinned.
+    sealed unsafe class Texts : IDisposable
+    {
+        readonly GCHandle[] pins;
+
+        internal Texts(string[] texts)
+        {
+            pins = new GCHandle[texts.Length];
+            Pointers = new byte*[texts.Length];
+            try
+            {
+                for (int i = 0; i < texts.Length; ++i)
+                {
+                    pins[i] = GCHandle.Alloc(Text.Needed(texts[i], "names[" + i + "]"), GCHandleType.Pinned);
+                    Pointers[i] = (byte*)pins[i].AddrOfPinnedObject();
+                }
+            }
+            catch
+            {
+                Dispose();
+                throw;
+            }
+        }
+
+        internal byte*[] Pointers { get; }
+
+        public void Dispose()
+        {
+            foreach (GCHandle pin in pins)
+                if (pin.IsAllocated) pin.Free();
+        }
+    }
+}

@@ -1,0 +1,160 @@
+using System;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    public sealed partial class QuantizeOptions
+    {
+        /// <summary>[columns, columns], the mean of x·xᵀ over inputs x; null (default): weights are rounded
+        /// alone.</summary>
+        public float[] Hessian { get; set; }
+
+        /// <summary>[rows], kept as it is; null (default): none.</summary>
+        public float[] Bias { get; set; }
+
+        /// <summary>Told how far the call has come, 0 … 1; false ends it with <see cref="Status.Cancelled"/>. Called
+        /// from the calling thread; what it throws ends the call and is thrown from there.</summary>
+        public Func<double, bool> Progress { get; set; }
+    }
+
+    /// <summary>A linear layer y = x·Wᵀ + b on weights of 1 to 8 bits. Immutable; may be used by several threads at
+    /// once.</summary>
+    public sealed unsafe partial class Matrix : NativeObject
+    {
+        readonly Device device;
+        readonly MatrixInfo info;
+
+        Matrix(MatrixHandle handle, Context context) : base(handle, context.Hooks)
+        {
+            device = context.Device;
+            var error = Call.Error();
+            var raw = new qp_matrix_info { struct_size = (uint)sizeof(qp_matrix_info) };
+            Call.Check(Native.qp_matrix_describe(handle.DangerousGetHandle(), &raw, &error), &error, Hooks);
+            info = new MatrixInfo(&raw);
+        }
+
+        /// <summary>Write a matrix in few bits; see <see cref="Native.qp_quantize"/>.</summary>
+        /// <param name="context">What it computes on.</param>
+        /// <param name="w">Weights [rows, columns], whose type must be the options'.</param>
+        /// <param name="rows">Outputs of the layer.</param>
+        /// <param name="columns">Its inputs.</param>
+        /// <param name="options">Null: defaults, of the weights' type.</param>
+        /// <returns>The matrix.</returns>
+        public static Matrix Quantize(Context context, Tensor w, long rows, long columns,
+            QuantizeOptions options = null)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
+            if (options == null) options = new QuantizeOptions { Dtype = w.Dtype };
+            Shape.Same(options.Dtype, w.Dtype, "w", "options.Dtype");
+            if (rows < 1 || columns < 1 || rows > int.MaxValue || columns > int.MaxValue)
+                throw new ArgumentException("rows and columns are " + rows + " and " + columns, nameof(rows));
+            Shape.Exactly(w, rows * columns, "w", "[rows, columns]");
+            if (options.Hessian != null)
+                Shape.Exactly(options.Hessian, columns * columns, "Hessian", "[columns, columns]");
+            if (options.Bias != null) Shape.Exactly(options.Bias, rows, "Bias", "[rows]");
+            byte[] scheme = Text.Bytes(options.Scheme, "Scheme");
+            qp_quantize_options raw = options.raw;
+            var error = Call.Error();
+            var handle = new MatrixHandle();
+            IntPtr result, it = context.Enter();
+            try
+            {
+                using (var progress = new Progress(options.Progress))
+                fixed (float* floats = w.Floats, hessian = options.Hessian, bias = options.Bias)
+                fixed (ushort* bits = w.Bits)
+                fixed (byte* name = scheme)
+                {
+                    if (name != null) raw.scheme = name;
+                    raw.hessian = hessian;
+                    raw.bias = bias;
+                    raw.progress = progress.Function;
+                    raw.progress_user = progress.User;
+                    Status status = Native.qp_quantize(it, &raw, w.Start(floats, bits), rows, columns, &result, &error);
+                    handle.Take(result);
+                    progress.Rethrow();
+                    Call.Check(status, &error, context.Hooks, handle, result);
+                }
+            }
+            finally
+            {
+                context.Leave();
+            }
+            return new Matrix(handle, context);
+        }
+
+        /// <summary>See <see cref="Native.qp_matrix_load"/>.</summary>
+        /// <param name="context">What it computes on.</param>
+        /// <param name="file">Bytes of a safetensors file.</param>
+        /// <param name="name">As given to <see cref="Save"/>.</param>
+        /// <returns>The matrix.</returns>
+        public static Matrix Load(Context context, byte[] file, string name)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
+            byte[] bytes = Files.NotEmpty(file, nameof(file)), text = Text.Needed(name, nameof(name));
+            var error = Call.Error();
+            var handle = new MatrixHandle();
+            IntPtr result, it = context.Enter();
+            try
+            {
+                fixed (byte* buffer = bytes, start = text)
+                    Call.Check(Native.qp_matrix_load(it, buffer, (UIntPtr)file.Length, start, &result, &error), &error,
+                               context.Hooks, handle, result);
+            }
+            finally
+            {
+                context.Leave();
+            }
+            return new Matrix(handle, context);
+        }
+
+        /// <summary>Write matrices as a safetensors file; see <see cref="Native.qp_matrix_save"/>.</summary>
+        /// <param name="matrices">The matrices.</param>
+        /// <param name="names">A name for each.</param>
+        /// <returns>The bytes of a file.</returns>
+        public static byte[] Save(Matrix[] matrices, string[] names)
+        {
+            NativeObject[] sorted = UseMany.Sorted(matrices, nameof(matrices));
+            if (names == null) throw new ArgumentNullException(nameof(names));
+            if (names.Length != matrices.Length)
+                throw new ArgumentException("names has " + names.Length + " elements; there are " + matrices.Length +
+                    " matrices", nameof(names));
+            using (new UseMany(sorted, alone: false))
+            using (var texts = new Texts(names))
+                return Files.Save((buffer, capacity, size, error) =>
+                {
+                    fixed (IntPtr* pointers = UseMany.Pointers(matrices))
+                    fixed (byte** starts = texts.Pointers)
+                        return Native.qp_matrix_save(pointers, starts, matrices.Length, buffer, capacity, size, error);
+                }, matrices[0].Hooks);
+        }
+
+        /// <summary>What the matrix is; see <see cref="Native.qp_matrix_describe"/>.</summary>
+        /// <returns>The same object every time.</returns>
+        public MatrixInfo Describe() => info;
+
+        /// <summary>Rows of the matrix that <see cref="Linear(float[], float[])"/> multiplies by; see
+        /// <see cref="Native.qp_matrix_dequantize"/>.</summary>
+        /// <param name="firstRow">The first row.</param>
+        /// <param name="rows">Rows from there on.</param>
+        /// <returns>[rows, columns].</returns>
+        public float[] Dequantize(long firstRow, long rows)
+        {
+            if (firstRow < 0 || rows < 1 || rows > info.Rows - firstRow)
+                throw new ArgumentException("firstRow is " + firstRow + " and rows " + rows + "; the matrix has " +
+                    info.Rows, nameof(rows));
+            var w = new float[checked(rows * info.Columns)];
+            var error = Call.Error();
+            IntPtr it = Enter();
+            try
+            {
+                fixed (float* start = w)
+                    Call.Check(Native.qp_matrix_dequantize(it, firstRow, rows, start, &error), &error, Hooks);
+            }
+            finally
+            {
+                Leave();
+            }
+            return w;
+        }
+    }
+}

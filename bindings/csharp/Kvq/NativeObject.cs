@@ -1,0 +1,116 @@
+using System;
+using System.Runtime.InteropServices;
+using System.Threading;
+
+namespace Kvq
+{
+    /// A handle of the library; the finalizer destroys what was not disposed of.
+    abstract class Handle : SafeHandle
+    {
+        protected Handle() : base(IntPtr.Zero, true) { }
+
+        public override bool IsInvalid => handle == IntPtr.Zero;
+
+        internal void Take(IntPtr it) => SetHandle(it);
+
+        protected abstract void Destroy(IntPtr it);
+
+        protected override bool ReleaseHandle()
+        {
+            // When a process ends, its memory goes anyway, and hooks may not run managed code any more.
+            if (!Environment.HasShutdownStarted) Destroy(handle);
+            return true;
+        }
+    }
+
+    /// <summary>An object of the library. Objects may be disposed of in any order and more than once; what others
+    /// still need goes with the last of them. Calls that the library wants for themselves wait for each other, others
+    /// run at once.</summary>
+    public abstract class NativeObject : IDisposable
+    {
+        static long count;
+
+        readonly Handle handle;
+        int users; // -1: one, for itself
+        int waiting;
+        Thread owner;
+        bool closed;
+
+        internal NativeObject(Handle handle, Hooks hooks)
+        {
+            this.handle = handle;
+            Hooks = hooks;
+            Serial = Interlocked.Increment(ref count);
+        }
+
+        /// <summary>The handle, for calls of <see cref="Raw.Native"/>: it must not be used after
+        /// <see cref="Dispose"/>.</summary>
+        public SafeHandle Handle => handle;
+
+        /// <summary>Whether it has been disposed of.</summary>
+        public bool IsClosed => Volatile.Read(ref closed);
+
+        internal Hooks Hooks { get; }
+
+        /// Objects are entered in the order of their numbers, so that no two calls wait for each other.
+        internal long Serial { get; }
+
+        /// <summary>Destroy the object; a call that uses it on another thread is finished first.</summary>
+        public void Dispose()
+        {
+            bool free;
+            lock (handle)
+            {
+                if (closed) return;
+                closed = true;
+                free = users == 0;
+                if (waiting > 0) Monitor.PulseAll(handle);
+            }
+            if (!free) return;
+            handle.Dispose();
+            if (Hooks != null) Hooks.Rethrow();
+        }
+
+        /// Every call is between Enter and Leave. `alone`: the header asks for exclusive use of the object.
+        internal IntPtr Enter(bool alone = false, bool evenClosed = false)
+        {
+            lock (handle)
+            {
+                while (true)
+                {
+                    if (closed && !evenClosed) throw new ObjectDisposedException(GetType().Name);
+                    if (users == 0 || users > 0 && !alone) break;
+                    if (owner == Thread.CurrentThread)
+                        throw new InvalidOperationException("A hook may not use the " + GetType().Name +
+                            " whose call it is in");
+                    ++waiting;
+                    Monitor.Wait(handle);
+                    --waiting;
+                }
+                if (alone)
+                {
+                    users = -1;
+                    owner = Thread.CurrentThread;
+                }
+                else
+                {
+                    ++users;
+                }
+                return handle.DangerousGetHandle();
+            }
+        }
+
+        internal void Leave()
+        {
+            bool free;
+            lock (handle)
+            {
+                users = users < 0 ? 0 : users - 1;
+                owner = null;
+                free = closed && users == 0;
+                if (waiting > 0) Monitor.PulseAll(handle);
+            }
+            if (free) handle.Dispose();
+        }
+    }
+}

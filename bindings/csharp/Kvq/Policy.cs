@@ -1,0 +1,75 @@
+using System;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    /// <summary>Which format pages are sealed in, per layer, how many stay FP16, and which tokens are evicted.
+    /// Immutable.</summary>
+    public sealed unsafe class Policy : NativeObject
+    {
+        Policy(PolicyHandle handle, Hooks hooks) : base(handle, hooks) { }
+
+        /// <summary>Read a policy from YAML, or from the short form of one format such as "int4+hadamard"; see
+        /// <see cref="Native.kvq_policy_load"/>.</summary>
+        /// <param name="context">Where its memory comes from.</param>
+        /// <param name="yaml">The text.</param>
+        /// <returns>The policy.</returns>
+        public static Policy Load(Context context, string yaml)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
+            byte[] text = Text.Needed(yaml, nameof(yaml));
+            var error = Call.Error();
+            var handle = new PolicyHandle();
+            IntPtr result, it = context.Enter();
+            try
+            {
+                fixed (byte* start = text)
+                    Call.Check(Native.kvq_policy_load(it, start, (UIntPtr)(text.Length - 1), &result, &error), &error,
+                               context.Hooks, handle, result);
+            }
+            finally
+            {
+                context.Leave();
+            }
+            return new Policy(handle, context.Hooks);
+        }
+
+        /// <summary>See <see cref="Native.kvq_policy_with_eviction"/>.</summary>
+        /// <param name="context">The policy's context.</param>
+        /// <param name="method">Name of a method, see <see cref="Native.kvq_compress"/>.</param>
+        /// <param name="budget">Tokens of a KV head that stay, on average.</param>
+        /// <returns>A policy that evicts tokens and otherwise says what this one says.</returns>
+        public Policy WithEviction(Context context, string method, int budget)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
+            byte[] name = Text.Needed(method, nameof(method));
+            var error = Call.Error();
+            var handle = new PolicyHandle();
+            IntPtr result;
+            using (new UseMany(UseMany.Sorted(new NativeObject[] { context, this }, "objects"), alone: false))
+            fixed (byte* start = name)
+                Call.Check(Native.kvq_policy_with_eviction(context.Handle.DangerousGetHandle(),
+                    Handle.DangerousGetHandle(), start, budget, &result, &error), &error, context.Hooks, handle,
+                    result);
+            return new Policy(handle, context.Hooks);
+        }
+
+        /// <summary>See <see cref="Native.kvq_policy_describe"/>.</summary>
+        /// <returns>What a host has to know of the policy.</returns>
+        public PolicyInfo Describe()
+        {
+            var error = Call.Error();
+            var info = new kvq_policy_info { struct_size = (uint)sizeof(kvq_policy_info) };
+            IntPtr it = Enter();
+            try
+            {
+                Call.Check(Native.kvq_policy_describe(it, &info, &error), &error, Hooks);
+                return new PolicyInfo(&info);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+    }
+}

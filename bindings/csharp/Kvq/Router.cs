@@ -1,0 +1,88 @@
+using System;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    /// <summary>Routers for the layers of one model (MoQAE). Immutable; caches that use it share it.</summary>
+    public sealed unsafe class Router : NativeObject
+    {
+        internal Router(RouterHandle handle, Hooks hooks) : base(handle, hooks) { }
+
+        /// <summary>See <see cref="Native.kvq_router_load"/>.</summary>
+        /// <param name="context">Where its memory comes from.</param>
+        /// <param name="file">Bytes of a file, as <see cref="Save"/> writes it.</param>
+        /// <returns>The routers.</returns>
+        public static Router Load(Context context, byte[] file)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
+            var error = Call.Error();
+            var handle = new RouterHandle();
+            byte[] bytes = Files.NotEmpty(file, nameof(file));
+            IntPtr result, it = context.Enter();
+            try
+            {
+                fixed (byte* buffer = bytes)
+                    Call.Check(Native.kvq_router_load(it, buffer, (UIntPtr)file.Length, &result, &error), &error,
+                               context.Hooks, handle, result);
+            }
+            finally
+            {
+                context.Leave();
+            }
+            return new Router(handle, context.Hooks);
+        }
+
+        /// <summary>See <see cref="Native.kvq_router_save"/>.</summary>
+        /// <returns>The bytes of a file.</returns>
+        public byte[] Save()
+        {
+            IntPtr it = Enter();
+            try
+            {
+                return Files.Save((buffer, capacity, size, error) =>
+                                  Native.kvq_router_save(it, buffer, capacity, size, error), Hooks);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
+        /// <summary>See <see cref="Native.kvq_router_describe"/>.</summary>
+        /// <returns>What the routers are made for and what they do.</returns>
+        public RouterInfo Describe()
+        {
+            var error = Call.Error();
+            var info = new kvq_router_info { struct_size = (uint)sizeof(kvq_router_info) };
+            IntPtr it = Enter();
+            try
+            {
+                Call.Check(Native.kvq_router_describe(it, &info, &error), &error, Hooks);
+                return new RouterInfo(&info);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
+        /// <summary>See <see cref="Native.kvq_router_describe_group"/>.</summary>
+        /// <param name="group">The group.</param>
+        /// <returns>One group of layers.</returns>
+        public RouterGroupInfo DescribeGroup(int group)
+        {
+            var error = Call.Error();
+            var info = new kvq_router_group_info { struct_size = (uint)sizeof(kvq_router_group_info) };
+            IntPtr it = Enter();
+            try
+            {
+                Call.Check(Native.kvq_router_describe_group(it, group, &info, &error), &error, Hooks);
+                return new RouterGroupInfo(&info);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+    }
+}

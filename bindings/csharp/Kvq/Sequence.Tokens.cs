@@ -1,0 +1,137 @@
+using System;
+using Kvq.Raw;
+
+namespace Kvq
+{
+    public sealed unsafe partial class Sequence
+    {
+        /// <summary>Append tokens to one layer; see <see cref="Native.kvq_append"/>.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="k">Keys before RoPE, [tokens, kv_heads, head_dim].</param>
+        /// <param name="v">Values, of the same shape.</param>
+        /// <param name="positions">Original positions; null: consecutive.</param>
+        public void Append(int layer, float[] k, float[] v, int[] positions = null) =>
+            Append(layer, (Tensor)k, (Tensor)v, positions);
+
+        /// <summary>Append tokens of any type.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="k">Keys before RoPE, [tokens, kv_heads, head_dim].</param>
+        /// <param name="v">Values, of the same shape and type.</param>
+        /// <param name="positions">Original positions; null: consecutive.</param>
+        public void Append(int layer, Tensor k, Tensor v, int[] positions = null)
+        {
+            Shape.Host(Cache.Context.Device, nameof(Append));
+            int tokens = Shape.Rows(k, row, "k", "[tokens, kv_heads, head_dim]");
+            Shape.Exactly(v, k.Length, "v", "[tokens, kv_heads, head_dim]");
+            Shape.Same(k.Dtype, v.Dtype, "v", "k");
+            fixed (float* kFloats = k.Floats, vFloats = v.Floats)
+            fixed (ushort* kBits = k.Bits, vBits = v.Bits)
+                Append(layer, tokens, k.Start(kFloats, kBits), v.Start(vFloats, vBits), k.Dtype, positions);
+        }
+
+        /// <summary>Append tokens from device memory, which is read in the order of the context's stream: it must live
+        /// until the stream has come there.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="tokens">Tokens.</param>
+        /// <param name="k">Device memory: keys before RoPE, [tokens, kv_heads, head_dim].</param>
+        /// <param name="v">Device memory: values, of the same shape and type.</param>
+        /// <param name="dtype">Their type.</param>
+        /// <param name="positions">Original positions, in host memory; null: consecutive.</param>
+        public void AppendDevice(int layer, int tokens, IntPtr k, IntPtr v, Dtype dtype, int[] positions = null)
+        {
+            Shape.OnDevice(Cache.Context.Device, nameof(AppendDevice));
+            Append(layer, tokens, (void*)k, (void*)v, dtype, positions);
+        }
+
+        void Append(int layer, int tokens, void* k, void* v, Dtype dtype, int[] positions)
+        {
+            Shape.Positions(positions, tokens, nameof(positions));
+            var error = Call.Error();
+            IntPtr it = Hold(alone: true);
+            try
+            {
+                fixed (int* where = positions)
+                    Call.Check(Native.kvq_append(cachePointer, it, layer, tokens, k, v, dtype, where, &error), &error,
+                        Hooks);
+            }
+            finally
+            {
+                Release();
+            }
+        }
+
+        /// <summary>Decode stored keys and values, for inspection and tests; see
+        /// <see cref="Native.kvq_sequence_decode"/>. Not fast.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="kvHead">The KV head.</param>
+        /// <param name="begin">First slot of the head's list.</param>
+        /// <param name="slots">Slots from there on.</param>
+        /// <param name="k">Receives [slots, head_dim] keys after RoPE; null: skip.</param>
+        /// <param name="v">Receives [slots, head_dim] values; null: skip.</param>
+        /// <param name="positions">Receives original positions; null: skip.</param>
+        public void Decode(int layer, int kvHead, int begin, int slots, float[] k, float[] v, int[] positions = null)
+        {
+            long needed = (long)slots * Cache.Describe().HeadDim;
+            if (k != null) Shape.AtLeast(k.Length, needed, "k", "[slots, head_dim]");
+            if (v != null) Shape.AtLeast(v.Length, needed, "v", "[slots, head_dim]");
+            if (positions != null) Shape.AtLeast(positions.Length, slots, "positions", "[slots]");
+            var error = Call.Error();
+            IntPtr it = Hold(alone: false);
+            try
+            {
+                fixed (float* keys = k, values = v)
+                fixed (int* where = positions)
+                    Call.Check(Native.kvq_sequence_decode(cachePointer, it, layer, kvHead, begin, slots, keys, values,
+                        where, &error), &error, Hooks);
+            }
+            finally
+            {
+                Release();
+            }
+        }
+
+        /// <summary>Evict tokens as the cache's policy says; see <see cref="Native.kvq_compress"/>.</summary>
+        /// <param name="budget">Tokens of a KV head that are kept on average; 0: the policy's.</param>
+        /// <returns>What was kept.</returns>
+        public Compressed Compress(int budget = 0)
+        {
+            var options = default(kvq_compress_options);
+            Native.kvq_compress_options_init(&options, (UIntPtr)sizeof(kvq_compress_options));
+            var kept = new int[Cache.Describe().NLayers, Cache.Describe().KvHeads];
+            ulong freed = 0;
+            options.budget = budget;
+            options.bytes_freed = &freed;
+            var error = Call.Error();
+            IntPtr it = Hold(alone: true);
+            try
+            {
+                fixed (int* counts = &kept[0, 0])
+                {
+                    options.kept = counts;
+                    Call.Check(Native.kvq_compress(cachePointer, it, &options, &error), &error, Hooks);
+                }
+            }
+            finally
+            {
+                Release();
+            }
+            return new Compressed(kept, freed);
+        }
+    }
+
+    /// <summary>What <see cref="Sequence.Compress"/> did.</summary>
+    public sealed class Compressed
+    {
+        internal Compressed(int[,] kept, ulong bytesFreed)
+        {
+            Kept = kept;
+            BytesFreed = bytesFreed;
+        }
+
+        /// <summary>[n_layers, kv_heads]: tokens that each head holds now.</summary>
+        public int[,] Kept { get; }
+
+        /// <summary>By how much the bytes of the sequence fell.</summary>
+        public ulong BytesFreed { get; }
+    }
+}

@@ -1,0 +1,38 @@
+using System;
+using System.Text;
+
+namespace Kvq
+{
+    /// Strings of the C API are UTF-8; what the library says is read leniently, what it is told must be exact.
+    static unsafe class Text
+    {
+        static readonly Encoding Strict = new UTF8Encoding(false, true);
+
+        /// With a NUL at the end; null for null.
+        internal static byte[] Bytes(string text, string argument)
+        {
+            if (text == null) return null;
+            int nul = text.IndexOf('\0');
+            if (nul >= 0) throw new ArgumentException(argument + " has a NUL character at " + nul, argument);
+            var bytes = new byte[Strict.GetByteCount(text) + 1];
+            Strict.GetBytes(text, 0, text.Length, bytes, 0);
+            return bytes;
+        }
+
+        internal static byte[] Needed(string text, string argument)
+        {
+            if (text == null) throw new ArgumentNullException(argument);
+            return Bytes(text, argument);
+        }
+
+        internal static string Read(byte* text) => Read(text, int.MaxValue);
+
+        internal static string Read(byte* text, int atMost)
+        {
+            if (text == null) return null;
+            int n = 0;
+            while (n < atMost && text[n] != 0) ++n;
+            return n == 0 ? "" : Encoding.UTF8.GetString(text, n);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+using System;
+
+namespace Kvq
+{
+    /// Several objects that a call uses, each once however often it occurs.
+    struct UseMany : IDisposable
+    {
+        readonly NativeObject[] sorted;
+
+        /// `sorted` is what Sorted returned.
+        internal UseMany(NativeObject[] sorted, bool alone)
+        {
+            this.sorted = sorted;
+            int entered = 0;
+            try
+            {
+                for (; entered < sorted.Length; ++entered) sorted[entered].Enter(alone);
+            }
+            catch
+            {
+                while (entered > 0) sorted[--entered].Leave();
+                throw;
+            }
+        }
+
+        public void Dispose()
+        {
+            for (int i = sorted.Length; i > 0; --i) sorted[i - 1].Leave();
+        }
+
+        internal static NativeObject[] Sorted(NativeObject[] objects, string name)
+        {
+            if (objects == null) throw new ArgumentNullException(name);
+            if (objects.Length == 0) throw new ArgumentException(name + " is empty", name);
+            var sorted = (NativeObject[])objects.Clone();
+            for (int i = 0; i < sorted.Length; ++i)
+                if (sorted[i] == null) throw new ArgumentNullException(name + "[" + i + "]");
+            Array.Sort(sorted, (one, other) => one.Serial.CompareTo(other.Serial));
+            int n = 1;
+            for (int i = 1; i < sorted.Length; ++i)
+                if (sorted[i] != sorted[n - 1]) sorted[n++] = sorted[i];
+            Array.Resize(ref sorted, n);
+            return sorted;
+        }
+
+        internal static IntPtr[] Pointers(NativeObject[] objects)
+        {
+            var pointers = new IntPtr[objects.Length];
+            for (int i = 0; i < pointers.Length; ++i) pointers[i] = objects[i].Handle.DangerousGetHandle();
+            return pointers;
+        }
+    }
+}

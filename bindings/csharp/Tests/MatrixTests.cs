@@ -1,0 +1,176 @@
+using System;
+
+namespace Kvq.Tests
+{
+    static class MatrixTests
+    {
+        const int Rows = 24, Columns = 128;
+
+        static double[] Product(float[] w, float[] x, int row, float[] bias)
+        {
+            int rows = w.Length / Columns;
+            var y = new double[rows];
+            for (int r = 0; r < rows; ++r)
+            {
+                y[r] = bias == null ? 0 : bias[r];
+                for (int c = 0; c < Columns; ++c) y[r] += (double)w[r * Columns + c] * x[row * Columns + c];
+            }
+            return y;
+        }
+
+        public static void A_linear_layer_is_a_product_with_what_it_dequantizes_to()
+        {
+            float[] w = Model.Numbers(Rows * Columns, 1), x = Model.Numbers(3 * Columns, 2),
+                bias = Model.Numbers(Rows, 3);
+            foreach (string scheme in new[] { "fp16", "nuq-4", "tcx-3" })
+            {
+                using (var context = new Context())
+                using (Matrix matrix = Matrix.Quantize(context, w, Rows, Columns,
+                    new QuantizeOptions { Scheme = scheme, Bias = bias }))
+                {
+                    MatrixInfo info = matrix.Describe();
+                    Test.Equal(scheme + " 24 128 1", string.Join(" ", info.Scheme, info.Rows, info.Columns,
+                        info.HasBias), "matrix");
+                    float[] decoded = matrix.Dequantize(0, Rows), y = new float[3 * Rows];
+                    double error = 0, norm = 0;
+                    for (int i = 0; i < w.Length; ++i)
+                    {
+                        error += Math.Pow(decoded[i] - w[i], 2);
+                        norm += Math.Pow(w[i], 2);
+                    }
+                    Test.Near(error / norm, info.Error, 1e-5, "error");
+                    Test.True(info.Bits > Library.SchemeBits(scheme), "true bits count scales and signs");
+                    Test.True(info.Bits < 8.0 * info.Bytes / (Rows * Columns), "true bits do not count the bias");
+                    matrix.Linear(x, y);
+                    for (int row = 0; row < 3; ++row)
+                    {
+                        double[] expected = Product(decoded, x, row, bias);
+                        // Inputs become integers of 8 bits: 128 of them, each off by at most 1/254 of the largest.
+                        double tolerance = scheme == "fp16" ? 1e-4 : 0.35;
+                        for (int r = 0; r < Rows; ++r) Test.Near(expected[r], y[row * Rows + r], tolerance, scheme);
+                    }
+                    Test.Same(Slice(decoded, 5 * Columns, 2 * Columns), matrix.Dequantize(5, 2), "rows");
+                    Test.Throws<ArgumentException>("firstRow is 23 and rows 2; the matrix has 24", () =>
+                        matrix.Dequantize(23, 2));
+                    Test.Throws<ArgumentException>("x has 127 elements; [batch, columns] takes a multiple of 128",
+                                                   () => matrix.Linear(new float[127], y));
+                    Test.Throws<ArgumentException>("y has 71 elements; [batch, rows] takes 72",
+                                                   () => matrix.Linear(x, new float[71]));
+                }
+            }
+        }
+
+        static float[] Slice(float[] x, int from, int n)
+        {
+            var slice = new float[n];
+            Array.Copy(x, from, slice, 0, n);
+            return slice;
+        }
+
+        public static void Matrices_on_shared_inputs_give_what_each_gives_alone()
+        {
+            using (var context = new Context())
+            using (Matrix one = Matrix.Quantize(context, Model.Numbers(Rows * Columns, 1), Rows, Columns))
+            using (Matrix two = Matrix.Quantize(context, Model.Numbers(8 * Columns, 2), 8, Columns,
+                                                new QuantizeOptions { Scheme = "vq-2.5" }))
+            {
+                float[] x = Model.Numbers(2 * Columns, 3), a = new float[2 * Rows], b = new float[16];
+                float[] aloneA = new float[a.Length], aloneB = new float[b.Length];
+                Matrix.LinearShared(new[] { one, two }, x, new Tensor[] { a, b });
+                one.Linear(x, aloneA);
+                two.Linear(x, aloneB);
+                Test.Same(aloneA, a, "the first");
+                Test.Same(aloneB, b, "the second");
+                Test.Throws<ArgumentException>("y has 1 elements; there are 2 matrices",
+                                               () => Matrix.LinearShared(new[] { one, two }, x, new Tensor[] { a }));
+                Test.Throws<ArgumentException>("y[1] has 15 elements; [batch, rows] takes 16",
+                                               () => Matrix.LinearShared(new[] { one, two }, x,
+                                               new Tensor[] { a, new float[15] }));
+                Test.Throws<InvalidOperationException>("device memory",
+                                                       () => one.LinearDevice(IntPtr.Zero, 1, IntPtr.Zero, Dtype.F32));
+                Test.Throws<InvalidOperationException>("device memory", () => Matrix.LinearSharedDevice(
+                    new[] { one }, IntPtr.Zero, 1, new IntPtr[1], Dtype.F32));
+            }
+        }
+
+        public static void Files_hold_matrices_by_name()
+        {
+            using (var context = new Context())
+            using (Matrix one = Matrix.Quantize(context, Model.Numbers(Rows * Columns, 1), Rows, Columns))
+            using (Matrix two = Matrix.Quantize(context, Model.Numbers(8 * Columns, 2), 8, Columns))
+            {
+                byte[] file = Matrix.Save(new[] { one, two }, new[] { "größe", "down" });
+                using (Matrix again = Matrix.Load(context, file, "größe"))
+                    Test.Same(one.Dequantize(0, Rows), again.Dequantize(0, Rows), "weights");
+                Test.Refused(Status.Argument, "up", () => Matrix.Load(context, file, "up"));
+                file[file.Length / 2] ^= 1;
+                Test.Refused(Status.Format, "", () => Matrix.Load(context, new byte[16], "down"));
+                Test.Throws<ArgumentException>("names has 1 elements; there are 2 matrices",
+                                               () => Matrix.Save(new[] { one, two }, new[] { "a" }));
+                Test.Throws<ArgumentException>("names[1] has a NUL", () =>
+                    Matrix.Save(new[] { one, two }, new[] { "a", "b\0" }));
+                Test.Refused(Status.Argument, "name", () => Matrix.Save(new[] { one, two }, new[] { "a", "a" }));
+            }
+        }
+
+        public static void A_Hessian_is_used_and_checked()
+        {
+            var hessian = new float[Columns * Columns];
+            for (int i = 0; i < Columns; ++i) hessian[i * Columns + i] = 1 + i % 3;
+            float[] w = Model.Numbers(Rows * Columns, 1);
+            using (var context = new Context())
+            {
+                using (Matrix matrix = Matrix.Quantize(context, w, Rows, Columns,
+                                                       new QuantizeOptions { Hessian = hessian,
+                                                       Rounding = Rounding.Nearest }))
+                {
+                    float[] decoded = matrix.Dequantize(0, Rows);
+                    double error = 0, norm = 0;
+                    for (int i = 0; i < w.Length; ++i)
+                    {
+                        double weight = hessian[i % Columns * (Columns + 1)];
+                        error += weight * Math.Pow(decoded[i] - w[i], 2);
+                        norm += weight * Math.Pow(w[i], 2);
+                    }
+                    Test.Near(error / norm, matrix.Describe().ProxyError, 1e-5, "proxy error");
+                }
+                Test.Throws<ArgumentException>("Hessian has 4 elements; [columns, columns] takes 16384",
+                    () => Matrix.Quantize(context, w, Rows, Columns, new QuantizeOptions { Hessian = new float[4] }));
+                Test.Throws<ArgumentException>("Bias has 3 elements; [rows] takes 24",
+                    () => Matrix.Quantize(context, w, Rows, Columns, new QuantizeOptions { Bias = new float[3] }));
+                Test.Throws<ArgumentException>("w has 3072 elements; [rows, columns] takes 3200",
+                    () => Matrix.Quantize(context, w, 25, Columns));
+                Test.Refused(Status.Argument, "scheme",
+                    () => Matrix.Quantize(context, w, Rows, Columns, new QuantizeOptions { Scheme = "nuq-77" }));
+            }
+        }
+
+        public static void Progress_rises_can_stop_and_can_throw()
+        {
+            float[] w = Model.Numbers(64 * 256, 1);
+            double last = 0;
+            bool falls = false;
+            int calls = 0;
+            var options = new QuantizeOptions { Scheme = "tcx-3" };
+            options.Progress = done =>
+            {
+                falls |= done < last || done > 1;
+                last = done;
+                ++calls;
+                return true;
+            };
+            using (var context = new Context())
+            {
+                Matrix.Quantize(context, w, 64, 256, options).Dispose();
+                Test.True(calls > 0 && !falls, "progress rises");
+                options.Progress = done => false;
+                Test.Refused(Status.Cancelled, "", () => Matrix.Quantize(context, w, 64, 256, options));
+                options.Progress = done =>
+                {
+                    throw new TimeoutException("enough");
+                };
+                Test.Throws<TimeoutException>("enough", () => Matrix.Quantize(context, w, 64, 256, options));
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+#if NET8_0_OR_GREATER
+using System;
+
+namespace Kvq.Tests
+{
+    static class SpanTests
+    {
+        public static void Spans_give_what_arrays_give()
+        {
+            using (var model = new Model())
+            using (var other = new Sequence(model.Cache))
+            {
+                float[] k = Model.Numbers(5 * Model.Row, 1), v = Model.Numbers(5 * Model.Row, 2);
+                float[] q = Model.Numbers(Model.QueryRow, 3), output = new float[3 + q.Length];
+                other.Append(0, new ReadOnlySpan<float>(k), new ReadOnlySpan<float>(v));
+                model.Cache.Attend(0, other, new ReadOnlySpan<float>(q), new Span<float>(output, 3, q.Length));
+                Model.Expect(new Span<float>(output, 3, q.Length).ToArray(), 0, q, k, v, 5, "spans");
+                Test.Throws<ArgumentNullException>("k", () => other.Append(0, new ReadOnlySpan<float>(),
+                    new ReadOnlySpan<float>(v)));
+                Test.Throws<ArgumentException>("output has 4 elements",
+                                               () => model.Cache.Attend(0, other, new ReadOnlySpan<float>(q),
+                                               new Span<float>(output, 0, 4)));
+                other.Append(0, k, v); // arrays still mean arrays
+                Test.Equal(10, other.Length(0), "length");
+            }
+            using (var context = new Context())
+            using (Matrix matrix = Matrix.Quantize(context, Model.Numbers(8 * 64, 1), 8, 64))
+            {
+                float[] x = Model.Numbers(64, 2), one = new float[8], two = new float[8];
+                matrix.Linear(x, one);
+                matrix.Linear(new ReadOnlySpan<float>(x), new Span<float>(two));
+                Test.Same(one, two, "products");
+            }
+        }
+    }
+}
+#endif

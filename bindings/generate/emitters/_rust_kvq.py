@@ -1,0 +1,178 @@
+"""What the crate kvq takes from the header: enumerations, structs that are filled, setters of options, comments."""
+import re
+
+from emitters import _rust
+from emitters._rust import commented, gate
+from emitters._text import NOTICE
+
+OUT = "bindings/rust/kvq/src/generated/"
+FILLED = ("_info", "_usage")
+# Fields that Rust's types say, or that are taken as something else than a number.
+TAKEN_OTHERWISE = ("struct_size", "n_sequences", "dtype", "q_dtype", "output_dtype")
+# Parameters that methods do not have.
+LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch",
+            "info")
+
+
+def is_flag(field):
+    return field["type"].get("name") == "int32_t" and re.match(r"1(;| or) 0", field["documentation"]) is not None
+
+
+def is_count(kind):
+    return kind.get("name") in ("int32_t", "int64_t") and kind["kind"] == "integer"
+
+
+def is_text(kind):
+    return kind["kind"] == "array" and kind["of"]["kind"] == "character" or \
+        kind["kind"] == "pointer" and kind["to"]["kind"] == "character"
+
+
+def idiom_type(field, paths):
+    kind = field["type"]
+    if is_flag(field):
+        return "bool"
+    if is_text(kind):
+        return "String"
+    if kind["kind"] == "enumeration":
+        return paths[kind["name"]]
+    return "usize" if is_count(kind) else _rust.raw_type(kind)
+
+
+def enumeration(one, docs, paths):
+    name, found = paths[one["name"]], _rust.variants(one)
+    lines = ["", *commented(docs.markdown(one["documentation"])), *gate(one),
+             "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]", "#[non_exhaustive]", "pub enum %s {" % name]
+    for value in one["values"]:
+        lines += [*commented(docs.markdown(value["documentation"]), "    "), "    %s," % found[value["name"]]]
+    lines += ["    /// A number of a newer library, which this crate has no name for.", "    Other(i32),", "}", "",
+              *gate(one), "impl %s {" % name, "    /// The number in C.", "    pub fn code(self) -> i32 {",
+              "        match self {"]
+    lines += ["            %s::%s => sys::%s," % (name, found[value["name"]], value["name"]) for value in one["values"]]
+    lines += ["            %s::Other(code) => code," % name, "        }", "    }", "",
+              "    /// What a number in C means.", "    pub fn from_code(code: i32) -> Self {", "        match code {"]
+    lines += ["            sys::%s => %s::%s," % (value["name"], name, found[value["name"]]) for value in one["values"]]
+    return lines + ["            code => %s::Other(code)," % name, "        }", "    }", "}"]
+
+
+def conversion(field, paths):
+    value, kind = "raw." + field["name"], field["type"]
+    if is_flag(field):
+        return value + " != 0"
+    if kind["kind"] == "array" and is_text(kind):
+        return "text_of(&%s)" % value
+    if is_text(kind):
+        return "unsafe { text_at(%s) }" % value
+    if kind["kind"] == "enumeration":
+        return "%s::from_code(%s)" % (paths[kind["name"]], value)
+    return "count(%s)" % value if is_count(kind) else value
+
+
+def filled(one, docs, paths):
+    """A struct that the library fills, as a struct that owns what is in it."""
+    name = paths[one["name"]]
+    fields = [field for field in one["fields"] if field["name"] != "struct_size" and field["documentation"] != "0."]
+    lines = ["", *commented(docs.markdown(one["documentation"])), *gate(one), "#[derive(Clone, Debug, PartialEq)]",
+             "#[non_exhaustive]", "pub struct %s {" % name]
+    for field in fields:
+        lines += [*commented(docs.markdown(field["documentation"]), "    "),
+                  "    pub %s: %s," % (field["name"], idiom_type(field, paths))]
+    has_pointer = any(field["type"]["kind"] == "pointer" for field in fields)
+    safety = ["    // SAFETY: the caller's word for the strings."] if has_pointer else []
+    lines += ["}", "", "impl %s {" % name]
+    if has_pointer:
+        lines += ["    /// # Safety", "    /// The library has filled `raw`, and its strings are still there."]
+    head = "pub(crate) %sfn from_raw(raw: &sys::%s) -> Self {" % ("unsafe " if has_pointer else "", one["name"])
+    lines += ["    " + head, *["    " + line for line in safety]]
+    values = ["%s: %s" % (field["name"], conversion(field, paths)) for field in fields]
+    inline = "        Self { %s }" % ", ".join(values)
+    if len(inline) <= _rust.WIDTH:
+        return lines + [inline, "    }", "}"]
+    return lines + ["        Self {", *["            %s," % value for value in values], "        }", "    }", "}"]
+
+
+def types(api, docs, paths):
+    lines = ["// " + NOTICE, "//! Enumerations, and what the library tells of its objects.",
+             "use crate::convert::{count, text_at, text_of};", "use kvq_sys as sys;"]
+    for one in api["enumerations"]:
+        if one["name"]:
+            lines += enumeration(one, docs, paths)
+            continue
+        for value in one["values"]:
+            if value["name"] in paths:
+                lines += ["", *commented(docs.markdown(value["documentation"])),
+                          "pub const %s: usize = sys::%s as usize;" % (paths[value["name"]], value["name"])]
+    for one in api["structs"]:
+        if one["name"].endswith(FILLED):
+            lines += filled(one, docs, paths)
+    return "\n".join(lines + [""])
+
+
+def setter(field, docs, paths):
+    kind, name = field["type"], field["name"]
+    value = name
+    if kind["kind"] == "enumeration":
+        value = name + ".code()"
+    elif is_count(kind):
+        value = "$crate::convert::int(%s)" % name if kind["name"] == "int32_t" else "$crate::convert::long(%s)" % name
+    given = {"int64_t": "usize", "int32_t": "usize"}.get(kind.get("name")) or \
+        ("$crate::" + paths[kind["name"]] if kind["kind"] == "enumeration" else _rust.raw_type(kind))
+    return [*commented(docs.markdown(field["documentation"]), "        "), "        #[must_use]",
+            "        pub fn %s(mut self, %s: %s) -> Self {" % (name, name, given),
+            "            self.raw.%s = %s;" % (name, value), "            self", "        }"]
+
+
+def options(api, docs, paths):
+    """A macro whose arms are the setters of the numbers in a struct that programs fill."""
+    lines = ["// " + NOTICE,
+             "//! Setters of options: `setters!(kvq_cache_options)` inside an `impl` of what has the struct as `raw`.", "",
+             "macro_rules! setters {"]
+    for one in api["structs"]:
+        if not one["init"] or one["name"] == "kvq_error":
+            continue
+        lines.append("    (%s) => {" % one["name"])
+        for field in one["fields"]:
+            if field["type"]["kind"] in ("integer", "float", "enumeration") and field["documentation"] != "0." and \
+                    field["name"] not in TAKEN_OTHERWISE:
+                lines += setter(field, docs, paths) + [""]
+        lines[-1:] = ["    };"]
+    return "\n".join(lines + ["}", "pub(crate) use setters;", ""])
+
+
+def function_text(one):
+    text = one["documentation"]
+    said = ["- `%s`: %s" % (parameter["name"], " ".join(parameter["documentation"].split()))
+            for parameter in one["parameters"]
+            if parameter["documentation"] and parameter["name"] not in LEFT_OUT]
+    text += "\n\n" + "\n".join(said) if said else ""
+    returns = one["returns"]["documentation"].strip()
+    if one["returns"]["c"] != "kvq_status":
+        return text + ("\n\nReturns %s" % returns if returns and not returns.startswith("NULL") else "")
+    returns = re.sub(r"^KVQ_OK; ", "", returns)
+    return text + "\n\n# Errors\n\n" + returns[0].upper() + returns[1:] if returns != "KVQ_OK" else text
+
+
+def documentation(api, docs):
+    """A macro that gives the comment of something in the header, for `#[doc = ...]`."""
+    lines = ["// " + NOTICE, "//! Comments of the header: `#[doc = header!(kvq_append)]`.", "", "macro_rules! header {"]
+    for group in ("handles", "hooks", "structs", "functions"):
+        for one in api[group]:
+            if group == "structs" and one["name"].endswith(FILLED) or one["name"].endswith(("_init", "_destroy")):
+                continue
+            text = function_text(one) if group in ("functions", "hooks") else one["documentation"]
+            lines += arm("(%s)" % one["name"], docs.markdown(text))
+            if group == "structs":
+                for field in one["fields"]:
+                    if field["type"]["kind"] in ("pointer", "hook") and field["name"] != "sequences":
+                        lines += arm("(%s, %s)" % (one["name"], field["name"]), docs.markdown(field["documentation"]))
+    return "\n".join(lines + ["}", "pub(crate) use header;", ""])
+
+
+def arm(pattern, lines):
+    return ["    %s => {" % pattern, '        r#"' + "\n".join(lines) + '"#', "    };"]
+
+
+def emit(api):
+    paths = _rust.idiomatic(api)
+    docs = _rust.Documentation(api, paths)
+    return {OUT + "types.rs": types(api, docs, paths), OUT + "options.rs": options(api, docs, paths),
+            OUT + "docs.rs": documentation(api, docs)}

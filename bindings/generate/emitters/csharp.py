@@ -1,0 +1,214 @@
+"""C#: the raw layer, enumerations, options and descriptions, and a test of the layout."""
+from emitters._csharp import (EXPERIMENTAL, IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type,
+                              type_name)
+
+FOLDER = "bindings/csharp/"
+# What of a struct the hand-written half of its class computes.
+BY_HAND = {"kvq_append_batch": {"n_sequences", "dtype"},
+           "kvq_attend_batch": {"n_sequences", "q_dtype", "output_dtype"}}
+
+
+def summary(field):
+    return {"documentation": field["documentation"] or "%s." % pascal(field["name"])}
+
+
+def functions(names, experimental):
+    lines = ["    /// <summary>The %sfunctions of the C API, as they are.</summary>" %
+             ("experimental " if experimental else ""),
+             "    public static unsafe class %s" % ("ExperimentalNative" if experimental else "Native"), "    {"]
+    if not experimental:
+        lines += ["        /// <summary>The library's name, as the loader is asked for it.</summary>",
+                  '        public const string Library = "kvq";', ""]
+    for one in names.api["functions"]:
+        if one["experimental"] != experimental:
+            continue
+        lines += names.documentation(one, "        ", ("Threads: " + one["threads"], "Since " + one["since"] + "."))
+        for parameter in one["parameters"]:
+            if parameter["documentation"]:
+                lines += names.block('param name="%s"' % parameter["name"], [names.prose(parameter["documentation"])],
+                                     "        ")
+            else:
+                lines.append('        /// <param name="%s">The %s.</param>' % (parameter["name"], parameter["name"]))
+        if raw_type(one["returns"]) != "void":
+            lines += names.block("returns", [names.prose(one["returns"]["documentation"]) or "See above."], "        ")
+        lines += ["        [DllImport(%s, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]" %
+                  ("Native.Library" if experimental else "Library"),
+                  "        public static extern %s %s(%s);" % (raw_type(one["returns"]), one["name"], arguments(one)), ""]
+    lines[-1] = "    }"
+    return lines
+
+
+def arguments(one, hook=False):
+    types = [raw_type(parameter) for parameter in one["parameters"]]
+    if hook:
+        types = ["IntPtr" if kind == "void*" else kind for kind in types]
+    return ", ".join("%s %s" % pair for pair in zip(types, (parameter["name"] for parameter in one["parameters"])))
+
+
+def structs(names):
+    lines = []
+    for one in names.api["hooks"]:
+        lines += names.documentation(one)
+        returns = raw_type(one["returns"])
+        lines += ["    [UnmanagedFunctionPointer(CallingConvention.Cdecl)]",
+                  "    public unsafe delegate %s %s(%s);" % ("IntPtr" if returns == "void*" else returns, one["name"],
+                                                            arguments(one, hook=True)), ""]
+    for one in names.api["structs"]:
+        lines += names.documentation(one) + ["    [StructLayout(LayoutKind.Sequential)]",
+                                             "    public unsafe struct %s" % one["name"], "    {"]
+        for field in one["fields"]:
+            lines += names.documentation(summary(field), "        ")
+            if field["type"]["kind"] == "array":
+                element = raw_type({"type": field["type"]["of"]})
+                lines.append("        public fixed %s %s[%d];" % (element, field["name"], field["type"]["count"]))
+            else:
+                lines.append("        public %s %s;" % (raw_type(field), field["name"]))
+        lines += ["    }", ""]
+    return lines[:-1]
+
+
+def handles(names):
+    lines = []
+    for one in names.api["handles"]:
+        home = "ExperimentalNative" if one["experimental"] else "Native"
+        lines += ["    internal sealed class %sHandle : Handle" % type_name(one["name"]), "    {",
+                  "        protected override void Destroy(IntPtr it) => %s.%s(it);" % (home, one["destroy"]), "    }", ""]
+    return lines[:-1]
+
+
+def enumerations(names, experimental):
+    lines = []
+    for one in names.api["enumerations"]:
+        if not one["name"] or one["experimental"] != experimental:
+            continue
+        lines += names.documentation(one) + ["    public enum %s" % type_name(one["name"]), "    {"]
+        for value in one["values"]:
+            lines += names.documentation(value, "        ")
+            lines.append("        %s = %d," % (names.member(one, value["name"]), value["value"]))
+        lines += ["    }", ""]
+    return lines[:-1]
+
+
+def constants(names):
+    lines = ["    /// <summary>Numbers of the header that this was made from.</summary>",
+             "    public static class Constants", "    {"]
+    nameless = [value for one in names.api["enumerations"] if not one["name"] for value in one["values"]]
+    for one in names.api["constants"] + nameless:
+        lines += names.documentation(one, "        ")
+        lines.append("        public const int %s = %d;" % (pascal(one["name"].partition("_")[2]), one["value"]))
+    lines += ["", "        /// <summary>Version of the header.</summary>",
+              '        public const string Version = "%s";' % names.api["version"], "    }"]
+    return lines
+
+
+def is_text(field):
+    return field.get("length") == "string"
+
+
+def is_scalar(field):
+    return field["type"]["kind"] in ("integer", "float", "enumeration")
+
+
+def shown(one):
+    """Fields that a person sees."""
+    return [field for field in one["fields"] if field["name"] != "struct_size" and
+            not field["name"].startswith("reserved") and field["name"] not in BY_HAND.get(one["name"], ())]
+
+
+def options(names, one):
+    """A class around the raw struct, whose other half is written by hand where there are hooks, arrays or handles."""
+    batch = one["name"].endswith("_batch")
+    name = type_name(one["name"]) + ("Base" if batch else "")
+    home = "ExperimentalNative" if one["experimental"] else "Native"
+    names.inside(one)
+    lines = names.documentation(one) + [
+        "    public %spartial class %s" % ("abstract " if batch else "sealed ", name), "    {",
+        "        internal %s raw = Defaults();" % one["name"], "",
+        "        static unsafe %s Defaults()" % one["name"], "        {", "            Library.Require();",
+        "            var it = default(%s);" % one["name"],
+        "            %s.%s(&it, (UIntPtr)sizeof(%s));" % (home, one["init"], one["name"]), "            return it;", "        }"]
+    for field in shown(one):
+        if not is_scalar(field) and not is_text(field):
+            continue
+        lines += [""] + names.documentation(summary(field), "        ")
+        if is_text(field):
+            lines.append("        public string %s { get; set; }" % property_name(one, field))
+        else:
+            lines += ["        public %s %s" % (raw_type(field), property_name(one, field)), "        {",
+                      "            get => raw.%s;" % field["name"], "            set => raw.%s = value;" % field["name"],
+                      "        }"]
+    return lines + ["    }", ""]
+
+
+def description(names, one):
+    name = type_name(one["name"])
+    properties, assignments = [], []
+    names.inside(one)
+    for field in shown(one):
+        kind, target = field["type"]["kind"], property_name(one, field)
+        if kind == "array" and field["type"]["of"]["kind"] == "character":
+            shape, value = "string", "Text.Read(raw->%s, %d)" % (field["name"], field["type"]["count"])
+        elif kind == "array":
+            shape = raw_type({"type": field["type"]["of"]}) + "[]"
+            value = "Copy(raw->%s, %d)" % (field["name"], field["type"]["count"])
+        elif is_text(field):
+            shape, value = "string", "Text.Read(raw->%s)" % field["name"]
+        else:
+            shape, value = raw_type(field), "raw->" + field["name"]
+        properties += [""] + names.documentation(summary(field), "        ")
+        properties.append("        public %s %s { get; }" % (shape, target))
+        assignments.append("            %s = %s;" % (target, value))
+    lines = names.documentation(one) + ["    public sealed class %s" % name, "    {",
+                                        "        internal unsafe %s(%s* raw)" % (name, one["name"]), "        {"]
+    lines += assignments + ["        }"] + properties
+    if any("Copy(" in line for line in assignments):
+        lines += ["", "        static unsafe double[] Copy(double* from, int count)", "        {",
+                  "            var to = new double[count];", "            for (int i = 0; i < count; ++i) to[i] = from[i];",
+                  "            return to;", "        }"]
+    return lines + ["    }", ""]
+
+
+def classes(names, experimental, make, endings):
+    lines = []
+    for one in names.api["structs"]:
+        if one["experimental"] == experimental and one["name"].endswith(endings) and has_class(one):
+            lines += make(names, one)
+    return lines[:-1]
+
+
+def layout(names):
+    lines = ["    /// The binary layout of every struct on 64 bits.", "    static unsafe class Layout", "    {",
+             "        internal static void Check()", "        {"]
+    for one in names.api["structs"]:
+        lines += ["            {", "                var it = default(%s);" % one["name"], "                byte* start = (byte*)&it;",
+                  '                Test.Equal(%d, sizeof(%s), "sizeof %s");' % (one["size"], one["name"], one["name"])]
+        for field in one["fields"]:
+            address = "it.%s" % field["name"] if field["type"]["kind"] == "array" else "&it.%s" % field["name"]
+            lines.append('                Test.Equal(%d, (byte*)%s - start, "%s.%s");' %
+                         (field["offset"], address, one["name"], field["name"]))
+        lines.append("            }")
+    lines += ["        }", "    }"]
+    return lines
+
+
+def emit(api):
+    raw, names = Names(api, raw=True), Names(api, raw=False)
+    kvq = FOLDER + "Kvq/"
+    experimental = ("System", IDIOMATIC, RAW)
+    assembly = ["// <auto-generated/>", "using System.Reflection;", "",
+                '[assembly: AssemblyTitle("Kvq")]', '[assembly: AssemblyVersion("%s.0")]' % api["version"],
+                '[assembly: AssemblyInformationalVersion("%s")]' % api["version"], ""]
+    usings = ("System", "System.Runtime.InteropServices", EXPERIMENTAL)
+    return {
+        kvq + "Raw/Native.g.cs": file(RAW, functions(raw, False)),
+        kvq + "Raw/ExperimentalNative.g.cs": file(RAW, functions(raw, True)),
+        kvq + "Raw/Structs.g.cs": file(RAW, structs(raw), usings),
+        kvq + "Raw/Handles.g.cs": file(RAW, handles(raw), ("System",)),
+        kvq + "Enumerations.g.cs": file(IDIOMATIC, enumerations(names, False) + [""] + constants(names), ()),
+        kvq + "Experimental/Enumerations.g.cs": file(EXPERIMENTAL, enumerations(names, True), ()),
+        kvq + "Options.g.cs": file(IDIOMATIC, classes(names, False, options, ("_options", "_batch")), ("System", RAW)),
+        kvq + "Experimental/Options.g.cs": file(EXPERIMENTAL, classes(names, True, options, "_options"), experimental),
+        kvq + "Descriptions.g.cs": file(IDIOMATIC, classes(names, False, description, ("_info", "_usage")), ("System", RAW)),
+        kvq + "AssemblyInfo.g.cs": "\n".join(assembly),
+        FOLDER + "Tests/Layout.g.cs": file("Kvq.Tests", layout(raw), (RAW,)),
+    }

@@ -1,0 +1,186 @@
+package kvq
+
+import (
+	"sync"
+	"unsafe"
+
+	"kvq/raw"
+)
+
+// Cache is the attention layers of one model: page formats and work space for any number of sequences.
+type Cache struct {
+	handle[raw.Cache]
+	context *Context
+	info    CacheInfo
+	gate    sync.RWMutex // read-locked by calls on sequences, after their own locks
+}
+
+// CacheOptions are the shape of a model's attention layers; [NewCacheOptions] fills in defaults.
+type CacheOptions struct {
+	Layers, QHeads, KVHeads, HeadDim int
+
+	Rope      Rope
+	RotaryDim int       // leading channels that are rotated; 0: HeadDim
+	RopeBase  float32   // unused when InvFreq is given
+	InvFreq   []float32 // radians per position of each pair of channels; nil: RopeBase^(-2j / RotaryDim)
+	Scale     float32   // factor on q·k; 0: 1 / sqrt(HeadDim)
+
+	MaxBytes uint64 // limit on what the cache allocates; 0: only the context's
+	ModelID  uint64 // any number that identifies the model's weights
+
+	Codebook *Codebook // for policies with commvq
+	Router   *Router   // for policies with a router
+}
+
+// NewCacheOptions are defaults for a shape.
+func NewCacheOptions(layers, qHeads, kvHeads, headDim int) *CacheOptions {
+	var it raw.CacheOptions
+	raw.CacheOptionsInit(&it)
+	return &CacheOptions{Layers: layers, QHeads: qHeads, KVHeads: kvHeads, HeadDim: headDim, Rope: it.Rope,
+		RotaryDim: int(it.RotaryDim), RopeBase: it.RopeBase, Scale: it.Scale}
+}
+
+// fill sets what C takes, but for the codebook and the router, which have to be locked.
+func (o *CacheOptions) fill(to *raw.CacheOptions) error {
+	raw.CacheOptionsInit(to)
+	if err := narrowAll([]number{{"Layers", o.Layers, &to.NLayers}, {"QHeads", o.QHeads, &to.QHeads},
+		{"KVHeads", o.KVHeads, &to.KVHeads}, {"HeadDim", o.HeadDim, &to.HeadDim},
+		{"RotaryDim", o.RotaryDim, &to.RotaryDim}}); err != nil {
+		return err
+	}
+	if o.InvFreq != nil {
+		pairs := o.RotaryDim / 2
+		if o.RotaryDim == 0 {
+			pairs = o.HeadDim / 2
+		}
+		if err := slice("InvFreq", len(o.InvFreq), pairs); err != nil {
+			return err
+		}
+	}
+	to.Rope, to.RopeBase, to.InvFreq, to.Scale = o.Rope, o.RopeBase, first(o.InvFreq), o.Scale
+	to.MaxBytes, to.ModelID = o.MaxBytes, o.ModelID
+	return nil
+}
+
+// with runs a call that takes the options and a policy, all of them locked.
+func (o *CacheOptions) with(policy *Policy, run func(*raw.CacheOptions, *raw.Policy)) error {
+	if o == nil {
+		return argument("options is nil")
+	}
+	var to raw.CacheOptions
+	if err := o.fill(&to); err != nil {
+		return err
+	}
+	var policyRaw *raw.Policy
+	if policy != nil {
+		if err := policy.lock(shared); err != nil {
+			return err
+		}
+		defer policy.unlock(shared)
+		policyRaw = policy.raw
+	}
+	if o.Codebook != nil {
+		if err := o.Codebook.lock(shared); err != nil {
+			return err
+		}
+		defer o.Codebook.unlock(shared)
+		to.Codebook = o.Codebook.raw
+	}
+	if o.Router != nil {
+		if err := o.Router.lock(shared); err != nil {
+			return err
+		}
+		defer o.Router.unlock(shared)
+		to.Router = o.Router.raw
+	}
+	run(&to, policyRaw)
+	return nil
+}
+
+// NewCache creates a cache; a nil policy is fp16.
+func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error) {
+	if err := x.lock(shared); err != nil {
+		return nil, err
+	}
+	defer x.unlock(shared)
+	cache := &Cache{context: x}
+	var callErr error
+	err := options.with(policy, func(to *raw.CacheOptions, policy *raw.Policy) {
+		var made *raw.Cache
+		c := acquire()
+		status := raw.CacheCreate(x.raw, to, policy, &made, &c.err)
+		if cache, callErr = created(cache, &cache.handle, made, raw.CacheDestroy, c, status, x.fail); callErr == nil {
+			cache.info, callErr = cache.describe()
+		}
+	})
+	if err == nil {
+		err = callErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cache, nil
+}
+
+func (c *Cache) describe() (CacheInfo, error) {
+	var it raw.CacheInfo
+	it.StructSize = uint32(unsafe.Sizeof(it))
+	call := acquire()
+	if err := call.end(raw.CacheDescribe(c.raw, &it, &call.err), c.fail); err != nil {
+		return CacheInfo{}, err
+	}
+	return cacheInfoFrom(&it), nil
+}
+
+// Context is what the cache was created from.
+func (c *Cache) Context() *Context { return c.context }
+
+// Describe tells what the cache was made with, defaults filled in.
+func (c *Cache) Describe() (CacheInfo, error) {
+	if err := c.lock(shared); err != nil {
+		return CacheInfo{}, err
+	}
+	defer c.unlock(shared)
+	return c.info, nil
+}
+
+// DescribeLayer tells how a layer stores what is sealed.
+func (c *Cache) DescribeLayer(layer int) (LayerInfo, error) {
+	n, err := narrow("layer", layer)
+	if err != nil {
+		return LayerInfo{}, err
+	}
+	if err := c.lock(shared); err != nil {
+		return LayerInfo{}, err
+	}
+	defer c.unlock(shared)
+	var it raw.LayerInfo
+	it.StructSize = uint32(unsafe.Sizeof(it))
+	call := acquire()
+	if err := call.end(raw.CacheDescribeLayer(c.raw, n, &it, &call.err), c.fail); err != nil {
+		return LayerInfo{}, err
+	}
+	return layerInfoFrom(&it), nil
+}
+
+// Usage tells where the bytes of all sequences are, shared pages counted once. It waits for calls on sequences of the
+// cache, and they for it.
+func (c *Cache) Usage() (Usage, error) {
+	if err := c.lock(shared); err != nil {
+		return Usage{}, err
+	}
+	defer c.unlock(shared)
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	return usage(c.raw, nil, c.fail)
+}
+
+func usage(cache *raw.Cache, sequence *raw.Sequence, fail *hooks) (Usage, error) {
+	var it raw.Usage
+	it.StructSize = uint32(unsafe.Sizeof(it))
+	c := acquire()
+	if err := c.end(raw.CacheUsage(cache, sequence, &it, &c.err), fail); err != nil {
+		return Usage{}, err
+	}
+	return usageFrom(&it), nil
+}

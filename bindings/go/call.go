@@ -1,0 +1,210 @@
+package kvq
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"kvq/raw"
+)
+
+// handle of an object, which embeds it first: nil once it is closed. Constant uses read-lock it, exclusive ones and
+// closing lock it. Whoever locks several takes those of contexts, policies, codebooks, routers, caches and sequences in
+// this order.
+type handle[T any] struct {
+	mu   sync.RWMutex
+	id   uint64
+	raw  *T
+	end  func(*T)
+	fail *hooks // of the context, nil if it has none
+}
+
+var lastID atomic.Uint64
+
+// created makes an object of what a call gave, or ends that call with its error.
+func created[O, T any](object *O, h *handle[T], made *T, end func(*T), c *call, status raw.Status, fail *hooks) (*O, error) {
+	if status != raw.OK {
+		return nil, c.end(status, fail)
+	}
+	h.id, h.raw, h.end, h.fail = lastID.Add(1), made, end, fail
+	runtime.SetFinalizer(h, (*handle[T]).destroy)
+	return object, c.end(status, fail)
+}
+
+func (h *handle[T]) destroy() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.raw != nil {
+		runtime.SetFinalizer(h, nil)
+		h.end(h.raw)
+		h.raw = nil
+	}
+}
+
+// Close ends the object; closing it again does nothing. The error is nil.
+func (h *handle[T]) Close() error {
+	h.destroy()
+	h.fail.raise()
+	return nil
+}
+
+// lock an open handle, for exclusive use or for use beside others.
+func (h *handle[T]) lock(exclusive bool) error {
+	if exclusive {
+		h.mu.Lock()
+	} else {
+		h.mu.RLock()
+	}
+	if h.raw == nil {
+		h.unlock(exclusive)
+		return ErrClosed
+	}
+	return nil
+}
+
+func (h *handle[T]) unlock(exclusive bool) {
+	if exclusive {
+		h.mu.Unlock()
+	} else {
+		h.mu.RUnlock()
+	}
+}
+
+const (
+	shared    = false
+	exclusive = true
+)
+
+// call holds what a call needs besides its arguments, so that none is allocated.
+type call struct {
+	err       raw.Error
+	count     int32
+	sequences locks[raw.Sequence]
+	matrices  locks[raw.Matrix]
+}
+
+var calls = sync.Pool{New: func() any {
+	c := new(call)
+	raw.ErrorInit(&c.err)
+	return c
+}}
+
+func acquire() *call { return calls.Get().(*call) }
+
+// end gives the call back, and what it has to say to the caller: an error, or a hook's panic.
+func (c *call) end(status raw.Status, fail *hooks) error {
+	var err error
+	if status != raw.OK {
+		err = &Error{Status: Status(status), BackendCode: int(c.err.BackendCode), Message: text(&c.err.Message[0])}
+	}
+	calls.Put(c)
+	fail.raise()
+	return err
+}
+
+// locks are the handles of several objects, locked in one order for all calls, each once.
+type locks[T any] struct {
+	given, sorted []*handle[T]
+	raw           []*T // in the order given
+}
+
+func (l *locks[T]) Len() int           { return len(l.sorted) }
+func (l *locks[T]) Less(i, j int) bool { return l.sorted[i].id < l.sorted[j].id }
+func (l *locks[T]) Swap(i, j int)      { l.sorted[i], l.sorted[j] = l.sorted[j], l.sorted[i] }
+
+// lock all that are given, for exclusive use or for use beside others.
+func (l *locks[T]) lock(name string, exclusive bool) error {
+	l.sorted = append(l.sorted[:0], l.given...)
+	sort.Sort(l)
+	for i, h := range l.sorted {
+		if i > 0 && h == l.sorted[i-1] {
+			continue
+		}
+		if err := h.lock(exclusive); err != nil {
+			for j := i; j < len(l.sorted); j++ {
+				l.sorted[j] = nil
+			}
+			l.sorted = l.sorted[:i]
+			l.unlock(exclusive)
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	for _, h := range l.given {
+		l.raw = append(l.raw, h.raw)
+	}
+	return nil
+}
+
+// unlock all, and forget them: a call that waits for its next use keeps no object alive.
+func (l *locks[T]) unlock(exclusive bool) {
+	for i, h := range l.sorted {
+		if i == 0 || h != l.sorted[i-1] {
+			h.unlock(exclusive)
+		}
+	}
+	l.forget()
+}
+
+func (l *locks[T]) forget() {
+	for i := range l.given {
+		l.given[i] = nil
+	}
+	for i := range l.sorted {
+		l.sorted[i] = nil
+	}
+	l.given, l.sorted, l.raw = l.given[:0], l.sorted[:0], l.raw[:0]
+}
+
+// narrow is an int as C takes it.
+func narrow(name string, value int) (int32, error) {
+	if value < math.MinInt32 || value > math.MaxInt32 {
+		return 0, argument("%s is %d, must be a number of 32 bits", name, value)
+	}
+	return int32(value), nil
+}
+
+// number is an int on its way to a field of C.
+type number struct {
+	name string
+	from int
+	to   *int32
+}
+
+func narrowAll(numbers []number) (err error) {
+	for _, it := range numbers {
+		if *it.to, err = narrow(it.name, it.from); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bytesOf is the first byte of a slice, nil of an empty one.
+func bytesOf(s []byte) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&s)) }
+
+// first element of a slice, nil of an empty one.
+func first[T any](s []T) *T {
+	if len(s) == 0 {
+		return nil
+	}
+	return &s[0]
+}
+
+// saved is what a function writes that first says how much it is.
+func saved(fail *hooks, save func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status) ([]byte, error) {
+	var size uintptr
+	c := acquire()
+	if err := c.end(save(nil, 0, &size, &c.err), fail); err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, size)
+	c = acquire()
+	if err := c.end(save(bytesOf(buffer), size, &size, &c.err), fail); err != nil {
+		return nil, err
+	}
+	return buffer[:size], nil
+}

@@ -1,0 +1,176 @@
+package kvq
+
+import (
+	"unsafe"
+
+	"kvq/raw"
+)
+
+// Context is memory, threads, limits and a device, shared by any number of caches.
+type Context struct {
+	handle[raw.Context]
+	device Device
+}
+
+// ContextOptions say what a context runs on, and what it calls. The zero value is one CPU thread without limits.
+type ContextOptions struct {
+	Device   Device
+	Threads  int    // for one call, the caller's included; 0 is 1, which starts none
+	MaxBytes uint64 // limit on everything allocated through the context; 0: none
+	CPUISA   string // one of CPUISAs; "": the best of this machine
+
+	// Allocate returns bytes aligned to alignment, or nil, and Free takes them back: both or neither. It is memory of C,
+	// never of Go. They are called from any thread, several at once.
+	Allocate func(bytes, alignment uintptr) unsafe.Pointer
+	Free     func(memory unsafe.Pointer, bytes, alignment uintptr)
+
+	// Log takes one message. It is called from any thread, several at once.
+	Log func(level LogLevel, message string)
+
+	// ParallelFor calls body n times, for 0 to n-1 in any order from any goroutines, and returns when these are done.
+	// Threads is ignored then.
+	ParallelFor func(n int, body func(i int))
+
+	// Released is the last call of the context's hooks, made by the Close that ends the last object made from it, or
+	// when that is collected.
+	Released func()
+
+	// For DeviceCUDA: the GPU, the path of libkvq_cuda.so where it is not beside the library, the cudaStream_t that
+	// everything is issued to, and an allocator in the order of that stream.
+	DeviceIndex    int
+	Plugin         string
+	Stream         uintptr
+	DeviceAllocate func(bytes, stream uintptr) DevicePointer
+	DeviceFree     func(memory DevicePointer, bytes, stream uintptr)
+}
+
+// NewContext creates a context; nil options are the zero value.
+func NewContext(options *ContextOptions) (*Context, error) {
+	if err := checkVersion(); err != nil {
+		return nil, err
+	}
+	if options == nil {
+		options = new(ContextOptions)
+	}
+	o := *options
+	var to raw.ContextOptions
+	raw.ContextOptionsInit(&to)
+	if err := o.fill(&to); err != nil {
+		return nil, err
+	}
+	x := &Context{device: o.Device}
+	var made *raw.Context
+	fail := install(&o, &to)
+	c := acquire()
+	status := raw.ContextCreate(&to, &made, &c.err)
+	if status != raw.OK && fail != nil {
+		fail.handle.Delete()
+	}
+	return created(x, &x.handle, made, raw.ContextDestroy, c, status, fail)
+}
+
+func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
+	if o.Threads != 0 {
+		if to.NThreads, err = narrow("Threads", o.Threads); err != nil {
+			return err
+		}
+	}
+	if to.DeviceIndex, err = narrow("DeviceIndex", o.DeviceIndex); err != nil {
+		return err
+	}
+	if to.CPUISA, err = optional("CPUISA", o.CPUISA); err != nil {
+		return err
+	}
+	if to.Plugin, err = optional("Plugin", o.Plugin); err != nil {
+		return err
+	}
+	if (o.Allocate == nil) != (o.Free == nil) {
+		return argument("Allocate and Free go together, one of them is nil")
+	}
+	if (o.DeviceAllocate == nil) != (o.DeviceFree == nil) {
+		return argument("DeviceAllocate and DeviceFree go together, one of them is nil")
+	}
+	to.Device, to.MaxBytes, to.Stream = o.Device, o.MaxBytes, o.Stream
+	return nil
+}
+
+// Describe tells what the context runs on and uses.
+func (x *Context) Describe() (ContextInfo, error) {
+	if err := x.lock(shared); err != nil {
+		return ContextInfo{}, err
+	}
+	defer x.unlock(shared)
+	var it raw.ContextInfo
+	it.StructSize = uint32(unsafe.Sizeof(it))
+	c := acquire()
+	if err := c.end(raw.ContextDescribe(x.raw, &it, &c.err), x.fail); err != nil {
+		return ContextInfo{}, err
+	}
+	return contextInfoFrom(&it), nil
+}
+
+// SetStream issues later calls of a CUDA context to another cudaStream_t, 0 for the legacy default stream.
+func (x *Context) SetStream(stream uintptr) error {
+	if err := x.lock(exclusive); err != nil {
+		return err
+	}
+	defer x.unlock(exclusive)
+	c := acquire()
+	return c.end(raw.ContextSetStream(x.raw, stream, &c.err), x.fail)
+}
+
+// requireMemory checks that a method is the one for the memory of a device.
+func requireMemory(device Device, isDevice bool, method string) error {
+	switch {
+	case device == DeviceCUDA && !isDevice:
+		return argument("%s takes host memory, the context computes on a GPU: use %sDevice", method, method)
+	case device != DeviceCUDA && isDevice:
+		return argument("%sDevice takes device memory, the context computes on the CPU: use %s", method, method)
+	}
+	return nil
+}
+
+// DescribeDevice asks whether contexts can be created on a device, and on what; plugin as in [ContextOptions].
+func DescribeDevice(device Device, index int, plugin string) (DeviceInfo, error) {
+	if err := checkVersion(); err != nil {
+		return DeviceInfo{}, err
+	}
+	n, err := narrow("index", index)
+	if err != nil {
+		return DeviceInfo{}, err
+	}
+	path, err := optional("plugin", plugin)
+	if err != nil {
+		return DeviceInfo{}, err
+	}
+	var it raw.DeviceInfo
+	it.StructSize = uint32(unsafe.Sizeof(it))
+	c := acquire()
+	if err := c.end(raw.DeviceDescribe(device, n, path, &it, &c.err), nil); err != nil {
+		return DeviceInfo{}, err
+	}
+	return deviceInfoFrom(&it), nil
+}
+
+// CPUISAs are the instruction sets that the library has kernels for and this machine can run, best first.
+func CPUISAs() []string { return list(raw.CPUISACount(), raw.CPUISAName) }
+
+// Schemes are what [QuantizeOptions] may name.
+func Schemes() []string { return list(raw.SchemeCount(), raw.SchemeName) }
+
+// SchemeBits are the bits of a weight in a scheme, without scales and signs; 0 for a name that is no scheme.
+func SchemeBits(name string) float64 {
+	scheme, err := terminated("name", name)
+	if err != nil {
+		return 0
+	}
+	return raw.SchemeBits(scheme)
+}
+
+func list(n int32, name func(int32) *byte) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = text(name(int32(i)))
+	}
+	return names
+}

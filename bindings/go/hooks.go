@@ -1,0 +1,138 @@
+package kvq
+
+import (
+	"fmt"
+	"runtime/cgo"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"kvq/raw"
+)
+
+// HookPanic is what a call panics with after a hook did.
+type HookPanic struct {
+	Hook  string // name of the option
+	Value any    // what the hook panicked with
+	Stack []byte // of the hook
+}
+
+// Error tells the hook and the value.
+func (p *HookPanic) Error() string {
+	return fmt.Sprintf("kvq: the hook %s panicked: %v", p.Hook, p.Value)
+}
+
+// Unwrap is the value, if it is an error.
+func (p *HookPanic) Unwrap() error {
+	err, _ := p.Value.(error)
+	return err
+}
+
+// hooks of a context: what the library calls by way of package raw.
+type hooks struct {
+	options  ContextOptions
+	handle   cgo.Handle
+	panicked atomic.Pointer[HookPanic] // the first that nobody has heard of yet
+}
+
+// install sets the hooks of options; nil if there are none.
+func install(o *ContextOptions, to *raw.ContextOptions) *hooks {
+	if o.Allocate == nil && o.Log == nil && o.ParallelFor == nil && o.Released == nil && o.DeviceAllocate == nil {
+		return nil
+	}
+	h := &hooks{options: *o}
+	h.handle = cgo.NewHandle(h)
+	user := uintptr(h.handle)
+	if o.Allocate != nil {
+		to.Allocate, to.Free, to.AllocatorUser = raw.AllocateCallback(), raw.FreeCallback(), user
+	}
+	if o.Log != nil {
+		to.Log, to.LogUser = raw.LogCallback(), user
+	}
+	if o.ParallelFor != nil {
+		to.ParallelFor, to.ParallelForUser = raw.ParallelForCallback(), user
+	}
+	if o.DeviceAllocate != nil {
+		to.DeviceAllocate, to.DeviceFree = raw.DeviceAllocateCallback(), raw.DeviceFreeCallback()
+		to.DeviceAllocatorUser = user
+	}
+	to.Released, to.ReleasedUser = raw.ReleasedCallback(), user
+	return h
+}
+
+// guard runs a hook up to its end or its panic, and says which.
+func (h *hooks) guard(name string, run func()) (ended bool) {
+	defer func() {
+		if !ended {
+			h.panicked.CompareAndSwap(nil, &HookPanic{name, recover(), debug.Stack()})
+		}
+	}()
+	run()
+	return true
+}
+
+// raise panics if a hook did.
+func (h *hooks) raise() {
+	if h == nil || h.panicked.Load() == nil {
+		return
+	}
+	if p := h.panicked.Swap(nil); p != nil {
+		panic(p)
+	}
+}
+
+func (h *hooks) Allocate(bytes, alignment uintptr) (memory uintptr) {
+	h.guard("Allocate", func() { memory = uintptr(h.options.Allocate(bytes, alignment)) })
+	return memory
+}
+
+func (h *hooks) Free(memory, bytes, alignment uintptr) {
+	h.guard("Free", func() { h.options.Free(foreign(memory), bytes, alignment) })
+}
+
+func (h *hooks) DeviceAllocate(bytes, stream uintptr) (memory uintptr) {
+	h.guard("DeviceAllocate", func() { memory = uintptr(h.options.DeviceAllocate(bytes, stream)) })
+	return memory
+}
+
+func (h *hooks) DeviceFree(memory, bytes, stream uintptr) {
+	h.guard("DeviceFree", func() { h.options.DeviceFree(DevicePointer(memory), bytes, stream) })
+}
+
+func (h *hooks) Log(level raw.LogLevel, message *byte) {
+	h.guard("Log", func() { h.options.Log(level, text(message)) })
+}
+
+// ParallelFor runs a loop of the library. Once the hook has returned, by a panic too, what it left behind may call the
+// body no more: the loop's memory is gone.
+func (h *hooks) ParallelFor(n int32, body raw.ParallelBody, argument uintptr) int32 {
+	var mu sync.RWMutex
+	over := false
+	ended := h.guard("ParallelFor", func() {
+		h.options.ParallelFor(int(n), func(i int) {
+			mu.RLock()
+			defer mu.RUnlock()
+			if !over {
+				raw.CallParallelBody(body, argument, int32(i))
+			}
+		})
+	})
+	mu.Lock()
+	over = true
+	mu.Unlock()
+	if !ended {
+		return 1
+	}
+	return 0
+}
+
+func (h *hooks) Released() {
+	if h.options.Released != nil {
+		h.guard("Released", h.options.Released)
+	}
+	h.handle.Delete()
+}
+
+// foreign is a number as a pointer: memory of C or of a device, never of Go.
+func foreign(number uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&number)) }

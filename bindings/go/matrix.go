@@ -1,0 +1,317 @@
+package kvq
+
+import (
+	"context"
+	"math"
+	"unsafe"
+
+	"kvq/raw"
+)
+
+// Matrix is a linear layer y = x·Wᵀ + b on weights of 1 to 8 bits. It is immutable.
+type Matrix struct {
+	handle[raw.Matrix]
+	context *Context
+	info    MatrixInfo
+}
+
+// QuantizeOptions say how a matrix is written in few bits; [NewQuantizeOptions] fills in defaults.
+type QuantizeOptions struct {
+	Scheme   string    // one of Schemes
+	Seed     uint64    // of the signs
+	Hessian  []float32 // `[columns, columns]`, the mean of x·xᵀ over inputs; nil: weights are rounded alone
+	Rounding Rounding  // what the Hessian is for
+	Damping  float64   // share of the Hessian's mean diagonal that is added to its diagonal
+	Bias     []float32 // `[rows]`; nil: none
+	Progress Progress  // nil: not called
+}
+
+// NewQuantizeOptions are the library's defaults.
+func NewQuantizeOptions() *QuantizeOptions {
+	var it raw.QuantizeOptions
+	raw.QuantizeOptionsInit(&it)
+	return &QuantizeOptions{Scheme: text(it.Scheme), Seed: it.Seed, Rounding: it.Rounding, Damping: it.Damping}
+}
+
+// Quantize writes weights `[rows, columns]` in few bits; nil options are the defaults. It ends early, with the
+// context's error, when ctx is done.
+func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns int, options *QuantizeOptions) (*Matrix, error) {
+	if options == nil {
+		options = NewQuantizeOptions()
+	}
+	scheme, err := terminated("Scheme", options.Scheme)
+	if err != nil {
+		return nil, err
+	}
+	if rows < 1 || columns < 1 || rows > math.MaxInt32 || columns > math.MaxInt32 {
+		return nil, argument("a matrix has %d rows and %d columns, must have at least 1 of each", rows, columns)
+	}
+	if weights.isStrided() {
+		return nil, argument("weights has strides, must be dense")
+	}
+	if err := weights.holds("weights", rows, 1, columns); err != nil {
+		return nil, err
+	}
+	if options.Hessian != nil {
+		if err := slice("Hessian", len(options.Hessian), columns*columns); err != nil {
+			return nil, err
+		}
+	}
+	if options.Bias != nil {
+		if err := slice("Bias", len(options.Bias), rows); err != nil {
+			return nil, err
+		}
+	}
+	if err := x.lock(shared); err != nil {
+		return nil, err
+	}
+	defer x.unlock(shared)
+	var to raw.QuantizeOptions
+	raw.QuantizeOptionsInit(&to)
+	to.Dtype, to.Scheme, to.Seed, to.Rounding, to.Damping = weights.dtype, scheme, options.Seed, options.Rounding, options.Damping
+	to.Hessian, to.Bias = first(options.Hessian), first(options.Bias)
+	var made *raw.Matrix
+	it := new(Matrix)
+	err = watched(ctx, options.Progress, func(hook raw.ProgressHook, user uintptr) error {
+		to.Progress, to.ProgressUser = hook, user
+		c := acquire()
+		status := raw.Quantize(x.raw, &to, weights.data, int64(rows), int64(columns), &made, &c.err)
+		it, err = created(it, &it.handle, made, raw.MatrixDestroy, c, status, x.fail)
+		return err
+	})
+	return it.described(x, err)
+}
+
+// LoadMatrix reads one matrix from a safetensors file in memory.
+func (x *Context) LoadMatrix(file []byte, name string) (*Matrix, error) {
+	if len(file) == 0 {
+		return nil, argument("file is empty")
+	}
+	called, err := terminated("name", name)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.lock(shared); err != nil {
+		return nil, err
+	}
+	defer x.unlock(shared)
+	it := new(Matrix)
+	var made *raw.Matrix
+	c := acquire()
+	status := raw.MatrixLoad(x.raw, bytesOf(file), uintptr(len(file)), called, &made, &c.err)
+	it, err = created(it, &it.handle, made, raw.MatrixDestroy, c, status, x.fail)
+	return it.described(x, err)
+}
+
+// described fills in what every call needs to know of a new matrix.
+func (m *Matrix) described(x *Context, err error) (*Matrix, error) {
+	if err != nil {
+		return nil, err
+	}
+	m.context = x
+	var it raw.MatrixInfo
+	it.StructSize = uint32(unsafe.Sizeof(it))
+	c := acquire()
+	if err := c.end(raw.MatrixDescribe(m.raw, &it, &c.err), m.fail); err != nil {
+		return nil, err
+	}
+	m.info = matrixInfoFrom(&it)
+	return m, nil
+}
+
+// Describe tells what the matrix is.
+func (m *Matrix) Describe() (MatrixInfo, error) {
+	if err := m.lock(shared); err != nil {
+		return MatrixInfo{}, err
+	}
+	defer m.unlock(shared)
+	return m.info, nil
+}
+
+// Dequantize gives rows of the matrix that Linear multiplies by, `[rows, columns]`.
+func (m *Matrix) Dequantize(firstRow, rows int) ([]float32, error) {
+	if err := m.lock(shared); err != nil {
+		return nil, err
+	}
+	defer m.unlock(shared)
+	if rows < 1 || firstRow < 0 || int64(firstRow) > m.info.Rows-int64(rows) {
+		return nil, argument("%d rows from row %d on are asked for, of %d", rows, firstRow, m.info.Rows)
+	}
+	w := make([]float32, rows*int(m.info.Columns))
+	c := acquire()
+	return w, c.end(raw.MatrixDequantize(m.raw, int64(firstRow), int64(rows), &w[0], &c.err), m.fail)
+}
+
+// Linear computes y = x·Wᵀ + b for x `[batch, columns]` and y `[batch, rows]`, dense and of one type. Nothing is
+// allocated in Go.
+func (m *Matrix) Linear(x, y Tensor) error {
+	if m.context == nil {
+		return ErrClosed
+	}
+	if err := requireMemory(m.context.device, false, "Linear"); err != nil {
+		return err
+	}
+	batch, err := inputs(x, y, m.info.Columns)
+	if err != nil {
+		return err
+	}
+	if err := y.holds("y", batch, 1, int(m.info.Rows)); err != nil {
+		return err
+	}
+	return m.linear(x.data, batch, y.data, x.dtype)
+}
+
+// LinearDevice is Linear in device memory.
+func (m *Matrix) LinearDevice(x DevicePointer, batch int, y DevicePointer, dtype Dtype) error {
+	if m.context == nil {
+		return ErrClosed
+	}
+	if err := requireMemory(m.context.device, true, "Linear"); err != nil {
+		return err
+	}
+	return m.linear(foreign(uintptr(x)), batch, foreign(uintptr(y)), dtype)
+}
+
+func (m *Matrix) linear(x unsafe.Pointer, batch int, y unsafe.Pointer, dtype Dtype) error {
+	n, err := narrow("batch", batch)
+	if err != nil {
+		return err
+	}
+	if err := m.lock(shared); err != nil {
+		return err
+	}
+	defer m.unlock(shared)
+	c := acquire()
+	return c.end(raw.Linear(m.raw, x, n, y, dtype, &c.err), m.fail)
+}
+
+// inputs checks x and the type of y, and gives the rows of x.
+func inputs(x, y Tensor, columns int64) (int, error) {
+	batch, err := x.rows("x", 1, int(columns), "columns")
+	if err == nil && y.isStrided() {
+		err = argument("y has strides, must be dense")
+	}
+	if err == nil && y.dtype != x.dtype {
+		err = argument("y is of %s, must be of the type of x: %s", y.dtype, x.dtype)
+	}
+	return batch, err
+}
+
+// LinearShared multiplies the same inputs by several matrices that share signs and columns, which is faster than one by
+// one. y receives `[batch, rows]` of the first matrix, then of the second, and so on: cgo hands over one slice, but no
+// list of slices.
+func LinearShared(matrices []*Matrix, x, y Tensor) error {
+	rows, err := requireMatrices(matrices, false)
+	if err != nil {
+		return err
+	}
+	batch, err := inputs(x, y, matrices[0].info.Columns)
+	if err != nil {
+		return err
+	}
+	if err := y.holds("y", batch, 1, rows); err != nil {
+		return err
+	}
+	element := int64(2)
+	if y.dtype == F32 {
+		element = 4
+	}
+	offsets, at := make([]int64, len(matrices)), int64(0)
+	for i, m := range matrices {
+		offsets[i] = at
+		at += int64(batch) * m.info.Rows * element
+	}
+	return linearShared(matrices, x.data, batch, y.data, offsets, x.dtype)
+}
+
+// LinearSharedDevice is LinearShared in device memory, with an output for each matrix.
+func LinearSharedDevice(matrices []*Matrix, x DevicePointer, batch int, y []DevicePointer, dtype Dtype) error {
+	if _, err := requireMatrices(matrices, true); err != nil {
+		return err
+	}
+	if err := slice("y", len(y), len(matrices)); err != nil {
+		return err
+	}
+	offsets := make([]int64, len(y))
+	for i, pointer := range y {
+		offsets[i] = int64(pointer)
+	}
+	return linearShared(matrices, foreign(uintptr(x)), batch, nil, offsets, dtype)
+}
+
+// requireMatrices checks a list, and gives the sum of all rows.
+func requireMatrices(matrices []*Matrix, isDevice bool) (rows int, err error) {
+	if len(matrices) == 0 || len(matrices) > math.MaxInt32 {
+		return 0, argument("matrices has %d elements, must have at least 1", len(matrices))
+	}
+	for i, m := range matrices {
+		if m == nil || m.context == nil {
+			return 0, argument("matrices[%d] is nil", i)
+		}
+		if err := requireMemory(m.context.device, isDevice, "LinearShared"); err != nil {
+			return 0, err
+		}
+		rows += int(m.info.Rows)
+	}
+	return rows, nil
+}
+
+func linearShared(matrices []*Matrix, x unsafe.Pointer, batch int, y unsafe.Pointer, offsets []int64, dtype Dtype) error {
+	n, err := narrow("batch", batch)
+	if err != nil {
+		return err
+	}
+	return withMatrices(matrices, func(list **raw.Matrix, err *raw.Error) raw.Status {
+		return raw.LinearShared(list, int32(len(matrices)), x, n, y, &offsets[0], dtype, err)
+	})
+}
+
+func withMatrices(matrices []*Matrix, run func(list **raw.Matrix, err *raw.Error) raw.Status) error {
+	c := acquire()
+	for _, m := range matrices {
+		c.matrices.given = append(c.matrices.given, &m.handle)
+	}
+	if err := c.matrices.lock("matrices", shared); err != nil {
+		calls.Put(c)
+		return err
+	}
+	status := run(&c.matrices.raw[0], &c.err)
+	c.matrices.unlock(shared)
+	return c.end(status, matrices[0].fail)
+}
+
+// SaveMatrices writes matrices under different names as a safetensors file. The same matrices give the same bytes.
+func SaveMatrices(names []string, matrices []*Matrix) ([]byte, error) {
+	if err := slice("names", len(names), len(matrices)); err != nil {
+		return nil, err
+	}
+	for i, m := range matrices {
+		if m == nil || m.context == nil {
+			return nil, argument("matrices[%d] is nil", i)
+		}
+	}
+	if len(matrices) == 0 {
+		return nil, argument("matrices is empty")
+	}
+	var called []byte
+	offsets := make([]int64, len(names))
+	for i, name := range names {
+		if _, err := terminated("names", name); err != nil {
+			return nil, err
+		}
+		offsets[i] = int64(len(called))
+		called = append(append(called, name...), 0)
+	}
+	var buffer []byte
+	for {
+		var size uintptr
+		err := withMatrices(matrices, func(list **raw.Matrix, err *raw.Error) raw.Status {
+			return raw.MatrixSave(list, bytesOf(called), &offsets[0], int32(len(matrices)), bytesOf(buffer),
+				uintptr(len(buffer)), &size, err)
+		})
+		if err != nil || buffer != nil {
+			return buffer, err
+		}
+		buffer = make([]byte, size)
+	}
+}

@@ -1,0 +1,68 @@
+package kvq
+
+import (
+	"unsafe"
+
+	"kvq/raw"
+)
+
+// Policy says which format pages are sealed in, how many stay FP16, and which tokens are evicted. It is immutable.
+type Policy struct{ handle[raw.Policy] }
+
+// LoadPolicy reads a policy from YAML or from the short form of one format, like "int4+hadamard"; see
+// [raw.PolicyLoad].
+func (x *Context) LoadPolicy(yaml string) (*Policy, error) {
+	if err := x.lock(shared); err != nil {
+		return nil, err
+	}
+	defer x.unlock(shared)
+	bytes := []byte(yaml + "\x00") // one more, so that there is a first
+	p := new(Policy)
+	var made *raw.Policy
+	c := acquire()
+	status := raw.PolicyLoad(x.raw, &bytes[0], uintptr(len(yaml)), &made, &c.err)
+	return created(p, &p.handle, made, raw.PolicyDestroy, c, status, x.fail)
+}
+
+// PolicyWithEviction is a policy that evicts by a method and to a budget, and otherwise says what another one says.
+func (x *Context) PolicyWithEviction(policy *Policy, method string, budget int) (*Policy, error) {
+	name, err := terminated("method", method)
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := narrow("budget", budget)
+	if err != nil {
+		return nil, err
+	}
+	if policy == nil {
+		return nil, argument("policy is nil")
+	}
+	if err := x.lock(shared); err != nil {
+		return nil, err
+	}
+	defer x.unlock(shared)
+	if err := policy.lock(shared); err != nil {
+		return nil, err
+	}
+	defer policy.unlock(shared)
+	p := new(Policy)
+	var made *raw.Policy
+	c := acquire()
+	status := raw.PolicyWithEviction(x.raw, policy.raw, name, tokens, &made, &c.err)
+	return created(p, &p.handle, made, raw.PolicyDestroy, c, status, x.fail)
+}
+
+// Describe tells what a host has to know of the policy.
+func (p *Policy) Describe() (PolicyInfo, error) {
+	if err := p.lock(shared); err != nil {
+		return PolicyInfo{}, err
+	}
+	defer p.unlock(shared)
+	var it raw.PolicyInfo
+	it.StructSize = uint32(unsafe.Sizeof(it))
+	c := acquire()
+	if err := c.end(raw.PolicyDescribe(p.raw, &it, &c.err), p.fail); err != nil {
+		return PolicyInfo{}, err
+	}
+	return policyInfoFrom(&it), nil
+}

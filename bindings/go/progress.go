@@ -1,0 +1,51 @@
+package kvq
+
+import (
+	"context"
+	"errors"
+	"runtime/cgo"
+
+	"kvq/raw"
+)
+
+// Progress is told now and then how far a long call has come, a share of 0 to 1 that never falls. An error stops the
+// call, which returns it as the cause of [ErrCancelled]. It may not use the objects of the call.
+type Progress func(done float64) error
+
+// watch is a call's progress hook.
+type watch struct {
+	ctx      context.Context
+	progress Progress
+	cause    error
+	hooks    hooks
+}
+
+// Progress asks whether to go on.
+func (w *watch) Progress(done float64) int32 {
+	w.hooks.guard("Progress", func() {
+		if w.cause = w.ctx.Err(); w.cause == nil && w.progress != nil {
+			w.cause = w.progress(done)
+		}
+	})
+	if w.cause != nil || w.hooks.panicked.Load() != nil {
+		return 1
+	}
+	return 0
+}
+
+// watched runs a call with a progress hook.
+func watched(ctx context.Context, progress Progress, run func(hook raw.ProgressHook, user uintptr) error) error {
+	if err := ctx.Err(); err != nil {
+		return &Error{Status: ErrCancelled, Message: "not begun", Cause: err}
+	}
+	w := &watch{ctx: ctx, progress: progress}
+	handle := cgo.NewHandle(w)
+	defer handle.Delete()
+	err := run(raw.ProgressCallback(), uintptr(handle))
+	w.hooks.raise()
+	var failed *Error
+	if errors.As(err, &failed) && failed.Status == ErrCancelled {
+		failed.Cause = w.cause
+	}
+	return err
+}

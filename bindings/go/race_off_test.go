@@ -1,0 +1,5 @@
+//go:build !race
+
+package kvq_test
+
+const raceEnabled = false

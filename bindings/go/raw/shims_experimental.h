@@ -1,0 +1,141 @@
+/* Made by bindings/generate/generate.py from include/kvq.h; edit that instead. */
+#ifndef KVQ_GO_SHIMS_EXPERIMENTAL_H
+#define KVQ_GO_SHIMS_EXPERIMENTAL_H
+
+#define KVQ_EXPERIMENTAL
+#include "shims.h"
+
+#if UINTPTR_MAX == 0xffffffffffffffffu
+_Static_assert(sizeof(kvq_codebook_trainer_options) == 88, "kvq_codebook_trainer_options");
+_Static_assert(offsetof(kvq_codebook_trainer_options, struct_size) == 0, "kvq_codebook_trainer_options.struct_size");
+_Static_assert(offsetof(kvq_codebook_trainer_options, n_layers) == 4, "kvq_codebook_trainer_options.n_layers");
+_Static_assert(offsetof(kvq_codebook_trainer_options, kv_heads) == 8, "kvq_codebook_trainer_options.kv_heads");
+_Static_assert(offsetof(kvq_codebook_trainer_options, head_dim) == 12, "kvq_codebook_trainer_options.head_dim");
+_Static_assert(offsetof(kvq_codebook_trainer_options, rope) == 16, "kvq_codebook_trainer_options.rope");
+_Static_assert(offsetof(kvq_codebook_trainer_options, key_stages) == 20, "kvq_codebook_trainer_options.key_stages");
+_Static_assert(offsetof(kvq_codebook_trainer_options, key_codes) == 24, "kvq_codebook_trainer_options.key_codes");
+_Static_assert(offsetof(kvq_codebook_trainer_options, key_group) == 28, "kvq_codebook_trainer_options.key_group");
+_Static_assert(offsetof(kvq_codebook_trainer_options, key_norms) == 32, "kvq_codebook_trainer_options.key_norms");
+_Static_assert(offsetof(kvq_codebook_trainer_options, value_bits) == 36, "kvq_codebook_trainer_options.value_bits");
+_Static_assert(offsetof(kvq_codebook_trainer_options, value_scope) == 40, "kvq_codebook_trainer_options.value_scope");
+_Static_assert(offsetof(kvq_codebook_trainer_options, key_rounds) == 44, "kvq_codebook_trainer_options.key_rounds");
+_Static_assert(offsetof(kvq_codebook_trainer_options, value_rounds) == 48, "kvq_codebook_trainer_options.value_rounds");
+_Static_assert(offsetof(kvq_codebook_trainer_options, value_method) == 52, "kvq_codebook_trainer_options.value_method");
+_Static_assert(offsetof(kvq_codebook_trainer_options, seed) == 56, "kvq_codebook_trainer_options.seed");
+_Static_assert(offsetof(kvq_codebook_trainer_options, model_id) == 64, "kvq_codebook_trainer_options.model_id");
+_Static_assert(offsetof(kvq_codebook_trainer_options, max_bytes) == 72, "kvq_codebook_trainer_options.max_bytes");
+_Static_assert(offsetof(kvq_codebook_trainer_options, note) == 80, "kvq_codebook_trainer_options.note");
+
+_Static_assert(sizeof(kvq_router_trainer_options) == 64, "kvq_router_trainer_options");
+_Static_assert(offsetof(kvq_router_trainer_options, struct_size) == 0, "kvq_router_trainer_options.struct_size");
+_Static_assert(offsetof(kvq_router_trainer_options, method) == 4, "kvq_router_trainer_options.method");
+_Static_assert(offsetof(kvq_router_trainer_options, sharing) == 8, "kvq_router_trainer_options.sharing");
+_Static_assert(offsetof(kvq_router_trainer_options, epochs) == 12, "kvq_router_trainer_options.epochs");
+_Static_assert(offsetof(kvq_router_trainer_options, mean_bits) == 16, "kvq_router_trainer_options.mean_bits");
+_Static_assert(offsetof(kvq_router_trainer_options, loss_weight) == 24, "kvq_router_trainer_options.loss_weight");
+_Static_assert(offsetof(kvq_router_trainer_options, learning_rate) == 32, "kvq_router_trainer_options.learning_rate");
+_Static_assert(offsetof(kvq_router_trainer_options, seed) == 40, "kvq_router_trainer_options.seed");
+_Static_assert(offsetof(kvq_router_trainer_options, max_bytes) == 48, "kvq_router_trainer_options.max_bytes");
+_Static_assert(offsetof(kvq_router_trainer_options, note) == 56, "kvq_router_trainer_options.note");
+
+#endif
+
+static inline void kvq_go_kvq_codebook_trainer_options_init(uint8_t* it) {
+  kvq_codebook_trainer_options_init((kvq_codebook_trainer_options*)it, sizeof(kvq_codebook_trainer_options));
+}
+
+static inline kvq_status kvq_go_kvq_codebook_trainer_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_stages, int32_t options_key_codes, int32_t options_key_group, kvq_scope options_key_norms, int32_t options_value_bits, kvq_scope options_value_scope, int32_t options_key_rounds, int32_t options_value_rounds, kvq_value_method options_value_method, uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+  kvq_codebook_trainer_options options = {0};
+  options.struct_size = sizeof(kvq_codebook_trainer_options);
+  options.n_layers = options_n_layers;
+  options.kv_heads = options_kv_heads;
+  options.head_dim = options_head_dim;
+  options.rope = options_rope;
+  options.key_stages = options_key_stages;
+  options.key_codes = options_key_codes;
+  options.key_group = options_key_group;
+  options.key_norms = options_key_norms;
+  options.value_bits = options_value_bits;
+  options.value_scope = options_value_scope;
+  options.key_rounds = options_key_rounds;
+  options.value_rounds = options_value_rounds;
+  options.value_method = options_value_method;
+  options.seed = options_seed;
+  options.model_id = options_model_id;
+  options.max_bytes = options_max_bytes;
+  options.note = options_note;
+  return kvq_codebook_trainer_create((kvq_context*)context, options_given ? &options : NULL, (kvq_codebook_trainer**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_codebook_trainer_resume(uint8_t* trainer, uint8_t* codebook, kvq_error* error) {
+  return kvq_codebook_trainer_resume((kvq_codebook_trainer*)trainer, (const kvq_codebook*)codebook, error);
+}
+
+static inline kvq_status kvq_go_kvq_codebook_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+  return kvq_codebook_trainer_add((kvq_codebook_trainer*)trainer, layer, n, (const void*)k, (const void*)v, dtype, error);
+}
+
+static inline kvq_status kvq_go_kvq_codebook_trainer_run(uint8_t* trainer, int32_t layer, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
+  return kvq_codebook_trainer_run((kvq_codebook_trainer*)trainer, layer, progress, (void*)user, error);
+}
+
+static inline kvq_status kvq_go_kvq_codebook_trainer_result(uint8_t* trainer, uint8_t* result, kvq_error* error) {
+  return kvq_codebook_trainer_result((const kvq_codebook_trainer*)trainer, (kvq_codebook**)result, error);
+}
+
+static inline void kvq_go_kvq_codebook_trainer_destroy(uint8_t* trainer) {
+  kvq_codebook_trainer_destroy((kvq_codebook_trainer*)trainer);
+}
+
+static inline void kvq_go_kvq_router_trainer_options_init(uint8_t* it) {
+  kvq_router_trainer_options_init((kvq_router_trainer_options*)it, sizeof(kvq_router_trainer_options));
+}
+
+static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+  kvq_cache_options cache = {0};
+  cache.struct_size = sizeof(kvq_cache_options);
+  cache.n_layers = cache_n_layers;
+  cache.q_heads = cache_q_heads;
+  cache.kv_heads = cache_kv_heads;
+  cache.head_dim = cache_head_dim;
+  cache.rope = cache_rope;
+  cache.rotary_dim = cache_rotary_dim;
+  cache.rope_base = cache_rope_base;
+  cache.inv_freq = cache_inv_freq;
+  cache.scale = cache_scale;
+  cache.reserved = cache_reserved;
+  cache.max_bytes = cache_max_bytes;
+  cache.model_id = cache_model_id;
+  cache.codebook = (const kvq_codebook*)cache_codebook;
+  cache.router = (const kvq_router*)cache_router;
+  kvq_router_trainer_options options = {0};
+  options.struct_size = sizeof(kvq_router_trainer_options);
+  options.method = options_method;
+  options.sharing = options_sharing;
+  options.epochs = options_epochs;
+  options.mean_bits = options_mean_bits;
+  options.loss_weight = options_loss_weight;
+  options.learning_rate = options_learning_rate;
+  options.seed = options_seed;
+  options.max_bytes = options_max_bytes;
+  options.note = options_note;
+  return kvq_router_trainer_create((kvq_context*)context, cache_given ? &cache : NULL, (const kvq_policy*)policy, options_given ? &options : NULL, (kvq_router_trainer**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_router_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* q, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+  return kvq_router_trainer_add((kvq_router_trainer*)trainer, layer, n, (const void*)q, (const void*)k, (const void*)v, dtype, error);
+}
+
+static inline kvq_status kvq_go_kvq_router_trainer_run(uint8_t* trainer, double loss, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
+  return kvq_router_trainer_run((kvq_router_trainer*)trainer, loss, progress, (void*)user, error);
+}
+
+static inline kvq_status kvq_go_kvq_router_trainer_result(uint8_t* trainer, uint8_t* result, kvq_error* error) {
+  return kvq_router_trainer_result((const kvq_router_trainer*)trainer, (kvq_router**)result, error);
+}
+
+static inline void kvq_go_kvq_router_trainer_destroy(uint8_t* trainer) {
+  kvq_router_trainer_destroy((kvq_router_trainer*)trainer);
+}
+
+#endif

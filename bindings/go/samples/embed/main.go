@@ -1,0 +1,87 @@
+// The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits. It prints
+// the same line as samples/c/embed.c.
+package main
+
+import (
+	"fmt"
+	"log"
+	"math"
+
+	"kvq"
+)
+
+const (
+	layers  = 1
+	qHeads  = 8
+	kvHeads = 2
+	headDim = 64
+	tokens  = 1000
+)
+
+// fill stands in place of the engine's projections: numbers in [-1, 1).
+func fill(x []float32, state *uint32) {
+	for i := range x {
+		*state = *state*1664525 + 1013904223
+		x[i] = float32(*state>>8)/8388608 - 1
+	}
+}
+
+// checksum is of the bits of what attention gives, to compare with the same program in another language.
+func checksum(sum uint32, x []float32) uint32 {
+	for _, value := range x {
+		sum = (sum ^ math.Float32bits(value)) * 16777619
+	}
+	return sum
+}
+
+func run() error {
+	context, err := kvq.NewContext(nil)
+	if err != nil {
+		return err
+	}
+	defer context.Close()
+	policy, err := context.LoadPolicy("int4+hadamard") // or a YAML policy: formats per layer, pages that stay FP16
+	if err != nil {
+		return err
+	}
+	defer policy.Close()
+	cache, err := context.NewCache(kvq.NewCacheOptions(layers, qHeads, kvHeads, headDim), policy)
+	if err != nil {
+		return err
+	}
+	defer cache.Close()
+	sequence, err := cache.NewSequence()
+	if err != nil {
+		return err
+	}
+	defer sequence.Close()
+
+	state, sum := uint32(1), uint32(2166136261)
+	q, output := make([]float32, qHeads*headDim), make([]float32, qHeads*headDim)
+	k, v := make([]float32, kvHeads*headDim), make([]float32, kvHeads*headDim)
+	for token := 0; token < tokens; token++ {
+		fill(q, &state) // before RoPE: the library rotates queries and keys
+		fill(k, &state)
+		fill(v, &state)
+		if err := sequence.Append(0, kvq.Of(k), kvq.Of(v)); err != nil {
+			return err
+		}
+		if err := sequence.Attend(0, kvq.Of(q), kvq.Of(output)); err != nil {
+			return err
+		}
+		sum = checksum(sum, output)
+	}
+	usage, err := sequence.Usage()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d tokens at %.2f bits per scalar: %d bytes instead of %d, checksum %08x\n", tokens, usage.BitsPerScalar,
+		usage.TotalBytes, usage.PlainFP16Bytes, sum)
+	return nil
+}
+
+func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}

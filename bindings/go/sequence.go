@@ -1,0 +1,288 @@
+package kvq
+
+import (
+	"unsafe"
+
+	"kvq/raw"
+)
+
+// Sequence is the pages of one conversation. It works on after its cache is closed.
+type Sequence struct {
+	handle[raw.Sequence]
+	cache *Cache
+	owner *raw.Cache // of C, alive as long as the sequence
+}
+
+// use locks the sequence, and keeps [Cache.Usage] waiting.
+func (s *Sequence) use(exclusive bool) error {
+	if err := s.lock(exclusive); err != nil {
+		return err
+	}
+	s.cache.gate.RLock()
+	return nil
+}
+
+func (s *Sequence) done(exclusive bool) {
+	s.cache.gate.RUnlock()
+	s.unlock(exclusive)
+}
+
+// sequence makes a sequence of what create gives; the gate is held by the caller.
+func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.Status) (*Sequence, error) {
+	s := &Sequence{cache: c}
+	var made *raw.Sequence
+	call := acquire()
+	status := create(&made, &call.err)
+	s.owner = raw.SequenceCache(made)
+	return created(s, &s.handle, made, func(it *raw.Sequence) {
+		c.gate.RLock()
+		defer c.gate.RUnlock()
+		raw.SequenceDestroy(it)
+	}, call, status, c.fail)
+}
+
+// NewSequence creates an empty sequence.
+func (c *Cache) NewSequence() (*Sequence, error) {
+	if err := c.lock(shared); err != nil {
+		return nil, err
+	}
+	defer c.unlock(shared)
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	return c.sequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
+		return raw.SequenceCreate(c.raw, made, err)
+	})
+}
+
+// Load makes a sequence from what [Sequence.Save] wrote. Every byte is checked.
+func (c *Cache) Load(snapshot []byte) (*Sequence, error) {
+	if len(snapshot) == 0 {
+		return nil, argument("snapshot is empty")
+	}
+	if err := c.lock(shared); err != nil {
+		return nil, err
+	}
+	defer c.unlock(shared)
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	return c.sequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
+		return raw.SequenceLoad(c.raw, bytesOf(snapshot), uintptr(len(snapshot)), made, err)
+	})
+}
+
+// Cache is what the sequence belongs to.
+func (s *Sequence) Cache() *Cache { return s.cache }
+
+// Fork is a sequence that starts with everything this one holds. Pages are shared until one side changes them.
+func (s *Sequence) Fork() (*Sequence, error) {
+	if err := s.use(shared); err != nil {
+		return nil, err
+	}
+	defer s.done(shared)
+	return s.cache.sequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
+		return raw.SequenceFork(s.owner, s.raw, made, err)
+	})
+}
+
+// Append tokens to a layer: keys before RoPE and values, dense `[n, KVHeads, HeadDim]` both, in consecutive positions.
+// All tokens are appended or none. Nothing is allocated in Go.
+func (s *Sequence) Append(layer int, k, v Tensor) error { return s.AppendAt(layer, k, v, nil) }
+
+// AppendAt appends tokens at strictly increasing positions beyond the layer's last one.
+func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
+	if s.cache == nil {
+		return ErrClosed
+	}
+	info := &s.cache.info
+	if err := requireMemory(s.cache.context.device, false, "Append"); err != nil {
+		return err
+	}
+	n, err := k.rows("k", info.KVHeads, info.HeadDim, "KVHeads x HeadDim")
+	if err != nil {
+		return err
+	}
+	if v.isStrided() || v.length != k.length {
+		return argument("v has %d elements, must be dense and have as many as k: %d", v.length, k.length)
+	}
+	if v.dtype != k.dtype {
+		return argument("v is of %s, must be of the type of k: %s", v.dtype, k.dtype)
+	}
+	return s.append(layer, n, k.data, v.data, k.dtype, positions)
+}
+
+// AppendDevice appends n tokens whose keys and values, `[n, KVHeads, HeadDim]` each, lie in device memory; positions
+// may be nil.
+func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, positions []int32) error {
+	if s.cache == nil {
+		return ErrClosed
+	}
+	if err := requireMemory(s.cache.context.device, true, "Append"); err != nil {
+		return err
+	}
+	return s.append(layer, n, foreign(uintptr(k)), foreign(uintptr(v)), dtype, positions)
+}
+
+func (s *Sequence) append(layer, n int, k, v unsafe.Pointer, dtype Dtype, positions []int32) error {
+	index, err := narrow("layer", layer)
+	if err != nil {
+		return err
+	}
+	tokens, err := narrow("n", n)
+	if err != nil {
+		return err
+	}
+	if positions != nil {
+		if err := slice("positions", len(positions), n); err != nil {
+			return err
+		}
+	}
+	if err := s.use(exclusive); err != nil {
+		return err
+	}
+	defer s.done(exclusive)
+	c := acquire()
+	return c.end(raw.Append(s.owner, s.raw, index, tokens, k, v, dtype, first(positions), &c.err), s.fail)
+}
+
+// Truncate drops tokens from the end, so that every layer keeps the first length tokens.
+func (s *Sequence) Truncate(length int) error {
+	n, err := narrow("length", length)
+	if err != nil {
+		return err
+	}
+	if err := s.use(exclusive); err != nil {
+		return err
+	}
+	defer s.done(exclusive)
+	c := acquire()
+	return c.end(raw.SequenceTruncate(s.owner, s.raw, n, &c.err), s.fail)
+}
+
+// Reserve makes pages ahead, so that every layer has room for tokens more; 0 gives back what is left.
+func (s *Sequence) Reserve(tokens int) error {
+	n, err := narrow("tokens", tokens)
+	if err != nil {
+		return err
+	}
+	if err := s.use(exclusive); err != nil {
+		return err
+	}
+	defer s.done(exclusive)
+	c := acquire()
+	return c.end(raw.SequenceReserve(s.owner, s.raw, n, &c.err), s.fail)
+}
+
+// number asks for one number of a layer.
+func (s *Sequence) number(layer int, ask func(layer int32, to *int32, err *raw.Error) raw.Status) (int, error) {
+	index, err := narrow("layer", layer)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.use(shared); err != nil {
+		return 0, err
+	}
+	defer s.done(shared)
+	c := acquire()
+	c.count = 0
+	status := ask(index, &c.count, &c.err)
+	answer := int(c.count)
+	return answer, c.end(status, s.fail)
+}
+
+// Length is the number of tokens appended to a layer, evicted ones included.
+func (s *Sequence) Length(layer int) (int, error) {
+	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
+		return raw.SequenceLength(s.raw, layer, to, err)
+	})
+}
+
+// Room is the number of tokens that a layer has pages for, made by [Sequence.Reserve].
+func (s *Sequence) Room(layer int) (int, error) {
+	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
+		return raw.SequenceRoom(s.raw, layer, to, err)
+	})
+}
+
+// Slots is the number of tokens that a KV head of a layer holds: what eviction has left.
+func (s *Sequence) Slots(layer, kvHead int) (int, error) {
+	head, err := narrow("kvHead", kvHead)
+	if err != nil {
+		return 0, err
+	}
+	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
+		return raw.SequenceSlots(s.raw, layer, head, to, err)
+	})
+}
+
+// Save writes a snapshot for [Cache.Load].
+func (s *Sequence) Save() ([]byte, error) {
+	if err := s.use(shared); err != nil {
+		return nil, err
+	}
+	defer s.done(shared)
+	return saved(s.fail, func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status {
+		return raw.SequenceSave(s.owner, s.raw, buffer, capacity, size, err)
+	})
+}
+
+// Decoded are stored tokens of one KV head: keys as attention sees them, after RoPE, and values, `[n, HeadDim]` each.
+type Decoded struct {
+	Keys, Values []float32
+	Positions    []int32
+}
+
+// Decode reads n slots of a KV head's list from begin on, for inspection and tests. Not fast.
+func (s *Sequence) Decode(layer, kvHead, begin, n int) (Decoded, error) {
+	held, err := s.Slots(layer, kvHead)
+	if err != nil {
+		return Decoded{}, err
+	}
+	if n < 1 || begin < 0 || begin > held-n {
+		return Decoded{}, argument("slots %d to %d of head %d are asked for, which holds %d", begin, begin+n-1, kvHead, held)
+	}
+	size := n * s.cache.info.HeadDim
+	it := Decoded{make([]float32, size), make([]float32, size), make([]int32, n)}
+	if err := s.use(shared); err != nil {
+		return Decoded{}, err
+	}
+	defer s.done(shared)
+	c := acquire()
+	return it, c.end(raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.Keys[0],
+		&it.Values[0], &it.Positions[0], &c.err), s.fail)
+}
+
+// Compressed is what eviction did.
+type Compressed struct {
+	Kept       []int32 // `[Layers, KVHeads]` tokens that each head holds
+	BytesFreed uint64  // by how much the bytes of the sequence fell
+}
+
+// Compress evicts tokens as the policy of the cache says, to budget tokens of a KV head on average; 0: the policy's.
+func (s *Sequence) Compress(budget int) (Compressed, error) {
+	n, err := narrow("budget", budget)
+	if err != nil {
+		return Compressed{}, err
+	}
+	if err := s.use(exclusive); err != nil {
+		return Compressed{}, err
+	}
+	defer s.done(exclusive)
+	it := Compressed{Kept: make([]int32, s.cache.info.Layers*s.cache.info.KVHeads)}
+	var options raw.CompressOptions
+	raw.CompressOptionsInit(&options)
+	options.Budget, options.Kept, options.BytesFreed = n, &it.Kept[0], &it.BytesFreed
+	c := acquire()
+	if err := c.end(raw.Compress(s.owner, s.raw, &options, &c.err), s.fail); err != nil {
+		return Compressed{}, err
+	}
+	return it, nil
+}
+
+// Usage tells where the bytes of the sequence are, shared pages counted in full.
+func (s *Sequence) Usage() (Usage, error) {
+	if err := s.use(shared); err != nil {
+		return Usage{}, err
+	}
+	defer s.done(shared)
+	return usage(s.owner, s.raw, s.fail)
+}

@@ -1,0 +1,114 @@
+package kvq
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// Float16 is an IEEE 754 binary16 number.
+type Float16 uint16
+
+// BFloat16 is the upper half of a float32.
+type BFloat16 uint16
+
+// Element of a tensor.
+type Element interface {
+	float32 | Float16 | BFloat16
+}
+
+// Tensor is a slice in host memory with its element type; [Of] makes one.
+type Tensor struct {
+	data                    unsafe.Pointer
+	length                  int
+	dtype                   Dtype
+	tokenStride, headStride int
+}
+
+// Of is a dense row-major tensor on the elements of a slice, which are not copied.
+func Of[T Element](elements []T) Tensor {
+	return Tensor{data: unsafe.Pointer(first(elements)), length: len(elements), dtype: dtypeOf[T]()}
+}
+
+func dtypeOf[T Element]() Dtype {
+	switch any(*new(T)).(type) {
+	case Float16:
+		return F16
+	case BFloat16:
+		return BF16
+	}
+	return F32
+}
+
+// Strided is the tensor with other distances, in elements, from a token to the next and from a head to the next; 0 is
+// dense. The channels of a head are always neighbours. Batches take strided tensors.
+func (t Tensor) Strided(token, head int) Tensor {
+	t.tokenStride, t.headStride = token, head
+	return t
+}
+
+func (t Tensor) isStrided() bool { return t.tokenStride != 0 || t.headStride != 0 }
+
+// rows of a dense tensor whose rows have the given size.
+func (t Tensor) rows(name string, heads, channels int, shape string) (int, error) {
+	row := heads * channels
+	switch {
+	case t.isStrided():
+		return 0, argument("%s has strides (%d, %d), which only batches take", name, t.tokenStride, t.headStride)
+	case t.length == 0:
+		return 0, argument("%s has 0 elements, must have at least one row of %d (%s)", name, row, shape)
+	case t.length%row != 0:
+		return 0, argument("%s has %d elements, must be a multiple of %d (%s)", name, t.length, row, shape)
+	}
+	return t.length / row, nil
+}
+
+// holds checks that a tensor has as many elements as are reached for: exactly as many if it is dense.
+func (t Tensor) holds(name string, rows, heads, channels int) error {
+	if !t.isStrided() {
+		high, needed := bits.Mul64(uint64(rows), uint64(heads*channels))
+		if high != 0 || uint64(t.length) != needed {
+			return argument("%s has %d elements, must have %d: %d x %d x %d", name, t.length, needed, rows, heads, channels)
+		}
+		return nil
+	}
+	if t.tokenStride < 0 || t.headStride < 0 {
+		return argument("%s has strides (%d, %d), must not be negative", name, t.tokenStride, t.headStride)
+	}
+	token, head := t.tokenStride, t.headStride
+	if token == 0 {
+		token = heads * channels
+	}
+	if head == 0 {
+		head = channels
+	}
+	left := t.length - channels
+	if left >= 0 && rows > 1 {
+		if token > left/(rows-1) {
+			left = -1
+		} else {
+			left -= token * (rows - 1)
+		}
+	}
+	if left < 0 || heads > 1 && head > left/(heads-1) {
+		return argument("%s has %d elements, too few for %d rows of %d heads of %d by strides (%d, %d)", name, t.length,
+			rows, heads, channels, token, head)
+	}
+	return nil
+}
+
+func slice(name string, length, needed int) error {
+	if length != needed {
+		return argument("%s has %d elements, must have %d", name, length, needed)
+	}
+	return nil
+}
+
+// DevicePointer is an address in device memory, such as a CUdeviceptr; 0 is none.
+type DevicePointer uintptr
+
+// DeviceTensor is a tensor in device memory. Its size cannot be checked.
+type DeviceTensor struct {
+	Pointer                 DevicePointer
+	Dtype                   Dtype
+	TokenStride, HeadStride int // as of Tensor.Strided
+}

@@ -1,0 +1,291 @@
+//! Caches: the shape of a model's attention layers, and attention itself.
+use crate::call::{defaults, fill, Handle};
+use crate::convert::int;
+use crate::generated::docs::header;
+use crate::generated::options::setters;
+use crate::shape::with_pointers;
+use crate::{call, Router, Sequence, Usage};
+use crate::{
+    Append, Attend, CacheInfo, Codebook, Context, DeviceAppend, DeviceAttend, Error, LayerInfo, Policy, Result,
+};
+use kvq_sys as sys;
+use std::fmt;
+use std::ptr;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+#[doc = header!(kvq_cache_options)]
+#[derive(Clone)]
+pub struct CacheOptions {
+    raw: sys::kvq_cache_options,
+    inv_freq: Option<Vec<f32>>,
+    codebook: Option<Codebook>,
+    router: Option<Router>,
+}
+
+// SAFETY: the pointers in `raw` are NULL; they are set in a copy that goes no further than the call.
+unsafe impl Send for CacheOptions {}
+// SAFETY: as above.
+unsafe impl Sync for CacheOptions {}
+
+impl CacheOptions {
+    setters!(kvq_cache_options);
+
+    /// The library's defaults for a model of this shape.
+    pub fn new(n_layers: usize, q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        // SAFETY: the function belongs to the struct.
+        let raw = unsafe { defaults(sys::kvq_cache_options_init) };
+        let options = CacheOptions { raw, inv_freq: None, codebook: None, router: None };
+        options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
+    }
+
+    #[doc = header!(kvq_cache_options, inv_freq)]
+    #[must_use]
+    pub fn inv_freq(mut self, inv_freq: impl Into<Vec<f32>>) -> Self {
+        self.inv_freq = Some(inv_freq.into());
+        self
+    }
+
+    #[doc = header!(kvq_cache_options, codebook)]
+    #[must_use]
+    pub fn codebook(mut self, codebook: &Codebook) -> Self {
+        self.codebook = Some(codebook.clone());
+        self
+    }
+
+    #[doc = header!(kvq_cache_options, router)]
+    #[must_use]
+    pub fn router(mut self, router: &Router) -> Self {
+        self.router = Some(router.clone());
+        self
+    }
+
+    /// Calls `function` with the struct in C, which is valid until it returns.
+    pub(crate) fn with_raw<R>(&self, function: impl FnOnce(&sys::kvq_cache_options) -> Result<R>) -> Result<R> {
+        let mut raw = self.raw;
+        if let Some(inv_freq) = &self.inv_freq {
+            let dim = if raw.rotary_dim > 0 { raw.rotary_dim } else { raw.head_dim };
+            crate::shape::require("inv_freq", inv_freq.len(), dim as u128 / 2, "[rotary_dim / 2]")?;
+            raw.inv_freq = inv_freq.as_ptr();
+        }
+        raw.codebook = self.codebook.as_ref().map_or(ptr::null(), |one| one.raw());
+        raw.router = self.router.as_ref().map_or(ptr::null(), |one| one.raw());
+        function(&raw)
+    }
+}
+
+impl fmt::Debug for CacheOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let raw = &self.raw;
+        let shape = [raw.n_layers, raw.q_heads, raw.kv_heads, raw.head_dim];
+        out.debug_struct("CacheOptions").field("layers, q_heads, kv_heads, head_dim", &shape).finish()
+    }
+}
+
+#[doc = header!(kvq_cache)]
+///
+/// Clones are the same cache.
+#[derive(Clone)]
+pub struct Cache(Arc<Inner>);
+
+struct Inner {
+    handle: Handle<sys::kvq_cache>,
+    context: Context,
+    info: CacheInfo,
+    /// Shared by whatever uses a sequence; alone for counting the bytes of all of them.
+    sequences: RwLock<()>,
+}
+
+impl Cache {
+    #[doc = header!(kvq_cache_create)]
+    pub fn new<'a>(context: &Context, options: CacheOptions, policy: impl Into<Option<&'a Policy>>) -> Result<Self> {
+        let policy = policy.into().map_or(ptr::null(), |policy| policy.raw() as *const _);
+        let handle = options.with_raw(|raw| {
+            // SAFETY: the options and what they point at live until the call returns.
+            context.create(|result, error| unsafe { sys::kvq_cache_create(context.raw(), raw, policy, result, error) })
+        })?;
+        // SAFETY: kvq_cache_describe fills this struct.
+        let raw = unsafe { fill(context.panics(), |info, error| sys::kvq_cache_describe(handle.get(), info, error))? };
+        let info = CacheInfo::from_raw(&raw);
+        Ok(Cache(Arc::new(Inner { handle, context: context.clone(), info, sequences: RwLock::new(()) })))
+    }
+
+    #[doc = header!(kvq_cache_describe)]
+    pub fn describe(&self) -> &CacheInfo {
+        &self.0.info
+    }
+
+    #[doc = header!(kvq_cache_describe_layer)]
+    pub fn describe_layer(&self, layer: usize) -> Result<LayerInfo> {
+        // SAFETY: kvq_cache_describe_layer fills this struct.
+        let raw = unsafe {
+            fill(self.context().panics(), |info, error| {
+                sys::kvq_cache_describe_layer(self.raw(), int(layer), info, error)
+            })?
+        };
+        Ok(LayerInfo::from_raw(&raw))
+    }
+
+    #[doc = header!(kvq_cache_context)]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    #[doc = header!(kvq_sequence_load)]
+    pub fn load(&self, bytes: &[u8]) -> Result<Sequence> {
+        let _shared = self.shared()?;
+        // SAFETY: the slice has this length and lives until the call returns.
+        let handle = self.context().create(|result, error| unsafe {
+            sys::kvq_sequence_load(self.raw(), bytes.as_ptr().cast(), bytes.len(), result, error)
+        })?;
+        Ok(Sequence::of(handle, self))
+    }
+
+    #[doc = header!(kvq_append_sequences)]
+    pub fn append(&self, layer: usize, sequences: &mut [&mut Sequence], batch: Append<'_>) -> Result<()> {
+        self.context().require_host("append")?;
+        let raw = batch.checked(self.describe(), sequences.len())?;
+        // SAFETY: the slices live until the call returns, and their lengths have been checked.
+        unsafe { self.append_raw(layer, sequences, raw) }
+    }
+
+    /// As [`append`](Self::append), from the context's memory.
+    ///
+    /// # Safety
+    /// Keys and values lie where `batch` says, until the context's stream has read them.
+    pub unsafe fn append_device(
+        &self,
+        layer: usize,
+        sequences: &mut [&mut Sequence],
+        batch: DeviceAppend<'_>,
+    ) -> Result<()> {
+        let raw = batch.checked(sequences.len())?;
+        // SAFETY: the caller's word.
+        unsafe { self.append_raw(layer, sequences, raw) }
+    }
+
+    /// # Safety
+    /// What `raw` points at can be read.
+    unsafe fn append_raw(
+        &self,
+        layer: usize,
+        sequences: &mut [&mut Sequence],
+        mut raw: sys::kvq_append_batch,
+    ) -> Result<()> {
+        for (at, sequence) in sequences.iter().enumerate() {
+            self.require_own(sequence, at)?;
+        }
+        let _shared = self.shared()?;
+        with_pointers(
+            sequences.iter(),
+            ptr::null_mut(),
+            |sequence| sequence.raw(),
+            |pointers| {
+                raw.n_sequences = int(pointers.len());
+                raw.sequences = pointers.as_ptr();
+                // SAFETY: the caller's word; the sequences are borrowed exclusively.
+                self.context().call(|error| unsafe { sys::kvq_append_sequences(self.raw(), int(layer), &raw, error) })
+            },
+        )
+    }
+
+    #[doc = header!(kvq_attend)]
+    ///
+    /// Calls on many threads run at once. Where the policy evicts, those on the same sequence wait for each other.
+    pub fn attend(&self, layer: usize, sequences: &[&Sequence], batch: Attend<'_>) -> Result<()> {
+        self.context().require_host("attend")?;
+        let raw = batch.checked(self.describe(), sequences.len())?;
+        // SAFETY: the slices live until the call returns, and their lengths have been checked.
+        unsafe { self.attend_raw(layer, sequences, raw) }
+    }
+
+    /// As [`attend`](Self::attend), in the context's memory.
+    ///
+    /// # Safety
+    /// Everything lies where `batch` says and, for a CUDA context, stays there until the stream is done with it.
+    pub unsafe fn attend_device(&self, layer: usize, sequences: &[&Sequence], batch: DeviceAttend<'_>) -> Result<()> {
+        let raw = batch.checked(sequences.len())?;
+        // SAFETY: the caller's word.
+        unsafe { self.attend_raw(layer, sequences, raw) }
+    }
+
+    /// # Safety
+    /// What `raw` points at can be read and written.
+    unsafe fn attend_raw(&self, layer: usize, sequences: &[&Sequence], mut raw: sys::kvq_attend_batch) -> Result<()> {
+        for (at, sequence) in sequences.iter().enumerate() {
+            self.require_own(sequence, at)?;
+        }
+        let _shared = self.shared()?;
+        let _observing = self.observe(sequences);
+        with_pointers(
+            sequences.iter(),
+            ptr::null(),
+            |sequence| sequence.raw() as *const _,
+            |pointers| {
+                raw.n_sequences = int(pointers.len());
+                raw.sequences = pointers.as_ptr();
+                // SAFETY: the caller's word; the sequences are borrowed.
+                self.context().call(|error| unsafe { sys::kvq_attend(self.raw(), int(layer), &raw, error) })
+            },
+        )
+    }
+
+    /// Attention writes down what `Sequence::compress` judges by: then every sequence is used by one call at a time.
+    fn observe<'a>(&self, sequences: &[&'a Sequence]) -> Vec<RwLockWriteGuard<'a, ()>> {
+        if !self.evicts() {
+            return Vec::new();
+        }
+        let mut ordered = sequences.to_vec();
+        ordered.sort_by_key(|sequence| sequence.raw()); // in one order, so that no two calls wait for each other
+        ordered.dedup_by_key(|sequence| sequence.raw());
+        ordered.into_iter().map(Sequence::observe).collect()
+    }
+
+    pub(crate) fn evicts(&self) -> bool {
+        self.0.info.eviction_budget > 0
+    }
+
+    #[doc = header!(kvq_cache_usage)]
+    ///
+    /// This is the whole cache; it waits until no other thread is inside a call on one of its sequences.
+    pub fn usage(&self) -> Result<Usage> {
+        call::require_no_hook()?;
+        let _alone = self.0.sequences.write().unwrap_or_else(PoisonError::into_inner);
+        self.usage_of(ptr::null())
+    }
+
+    pub(crate) fn usage_of(&self, sequence: *const sys::kvq_sequence) -> Result<Usage> {
+        // SAFETY: kvq_cache_usage fills this struct.
+        let raw = unsafe {
+            fill(self.context().panics(), |usage, error| sys::kvq_cache_usage(self.raw(), sequence, usage, error))?
+        };
+        Ok(Usage::from_raw(&raw))
+    }
+
+    /// Held while a sequence is used.
+    pub(crate) fn shared(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        call::require_no_hook()?;
+        Ok(self.shared_in_drop())
+    }
+
+    pub(crate) fn shared_in_drop(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.sequences.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn require_own(&self, sequence: &Sequence, at: usize) -> Result<()> {
+        if Arc::ptr_eq(&self.0, &sequence.cache().0) {
+            return Ok(());
+        }
+        Err(Error::argument(format!("sequences[{at}] belongs to another cache")))
+    }
+
+    /// The handle in C, which is this object's: not to be destroyed.
+    pub fn raw(&self) -> *mut sys::kvq_cache {
+        self.0.handle.get()
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Cache").field(&self.0.info).finish()
+    }
+}

@@ -1,0 +1,274 @@
+//! How functions in C are called: errors, handles, panics of hooks, and what hooks may not do.
+use crate::{Error, Result, Status};
+use kvq_sys as sys;
+use std::any::Any;
+use std::cell::Cell;
+use std::mem::{self, size_of, MaybeUninit};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+thread_local! {
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+    static HOOKS: Cell<u32> = const { Cell::new(0) };
+}
+
+type Payload = Box<dyn Any + Send>;
+
+/// Panics of a context's hooks that nobody has seen yet.
+#[derive(Default)]
+pub(crate) struct Panics {
+    waiting: AtomicUsize,
+    /// With the thread whose call raises it, or none where the hook ran outside of calls: then the next one does.
+    caught: Mutex<Vec<(Option<ThreadId>, Payload)>>,
+}
+
+impl Panics {
+    fn keep(&self, payload: Payload) {
+        let thread = if CALLS.with(Cell::get) > 0 { Some(thread::current().id()) } else { None };
+        let mut caught = self.caught.lock().unwrap_or_else(PoisonError::into_inner);
+        if caught.iter().any(|one| one.0 == thread) {
+            return discard(payload); // only the first one of a call is raised
+        }
+        caught.push((thread, payload));
+        self.waiting.store(caught.len(), Ordering::Release);
+    }
+
+    /// Raises what a hook of the call that has just returned, or one outside of calls, has panicked with.
+    pub(crate) fn raise(&self) {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let this = thread::current().id();
+        let mut caught = self.caught.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = caught.iter().position(|one| one.0.map_or(true, |thread| thread == this));
+        let payload = found.map(|at| caught.remove(at).1);
+        self.waiting.store(caught.len(), Ordering::Release);
+        drop(caught);
+        if let Some(payload) = payload {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Runs a hook: a panic is kept, and `failure` is what C gets.
+    pub(crate) fn hook<R>(&self, failure: R, hook: impl FnOnce() -> R) -> R {
+        inside_hook(hook).unwrap_or_else(|payload| {
+            self.keep(payload);
+            failure
+        })
+    }
+}
+
+/// Drops what a hook has panicked with, which may panic again.
+pub(crate) fn discard(payload: Payload) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        mem::forget(again);
+    }
+}
+
+/// Runs a hook, during which nothing of kvq may be used by its thread.
+pub(crate) fn inside_hook<R>(hook: impl FnOnce() -> R) -> thread::Result<R> {
+    HOOKS.with(|hooks| hooks.set(hooks.get() + 1));
+    let result = catch_unwind(AssertUnwindSafe(hook));
+    HOOKS.with(|hooks| hooks.set(hooks.get() - 1));
+    result
+}
+
+pub(crate) fn is_inside_hook() -> bool {
+    HOOKS.with(Cell::get) > 0
+}
+
+/// Refuses calls from hooks, before they could wait for a lock that their thread holds.
+pub(crate) fn require_no_hook() -> Result<()> {
+    if is_inside_hook() {
+        return Err(Error::new(Status::State, "a hook may not use kvq"));
+    }
+    Ok(())
+}
+
+/// Destroys something, on another thread if this one is inside a hook, which may not.
+pub(crate) fn destroy(action: impl FnOnce() + Send + 'static) {
+    if is_inside_hook() {
+        // Where no thread can be started the object stays; that is better than what a hook might break.
+        drop(thread::Builder::new().spawn(action));
+    } else {
+        action();
+    }
+}
+
+fn call_without_panics(function: impl FnOnce(*mut sys::kvq_error) -> sys::kvq_status) -> Result<()> {
+    require_no_hook()?;
+    let mut error = MaybeUninit::<sys::kvq_error>::uninit();
+    // SAFETY: the struct is writable and has this size.
+    unsafe { sys::kvq_error_init(error.as_mut_ptr(), size_of::<sys::kvq_error>()) };
+    CALLS.with(|calls| calls.set(calls.get() + 1));
+    let status = function(error.as_mut_ptr());
+    CALLS.with(|calls| calls.set(calls.get() - 1));
+    if status == sys::KVQ_OK {
+        return Ok(());
+    }
+    // SAFETY: kvq_error_init has filled it.
+    Err(Error::from_raw(status, unsafe { error.assume_init_ref() }))
+}
+
+/// Calls a function that takes an error last, and raises what hooks have panicked with.
+pub(crate) fn call(panics: &Panics, function: impl FnOnce(*mut sys::kvq_error) -> sys::kvq_status) -> Result<()> {
+    let result = call_without_panics(function);
+    panics.raise();
+    result
+}
+
+/// Calls a function that makes a handle.
+pub(crate) fn create<T: Destroy>(
+    panics: &Panics,
+    function: impl FnOnce(*mut *mut T, *mut sys::kvq_error) -> sys::kvq_status,
+) -> Result<Handle<T>> {
+    create_or(panics, function, || ())
+}
+
+/// As `create`; `failed` is called if there is no handle, before a panic is raised.
+pub(crate) fn create_or<T: Destroy>(
+    panics: &Panics,
+    function: impl FnOnce(*mut *mut T, *mut sys::kvq_error) -> sys::kvq_status,
+    failed: impl FnOnce(),
+) -> Result<Handle<T>> {
+    let mut made = ptr::null_mut();
+    let result = call_without_panics(|error| function(&mut made, error));
+    let handle = NonNull::new(made).map(Handle); // owned before a panic is raised
+    if handle.is_none() {
+        failed();
+    }
+    panics.raise();
+    result?;
+    handle.ok_or_else(|| Error::new(Status::Internal, "the library has made no handle"))
+}
+
+/// Calls a function that fills a struct.
+///
+/// # Safety
+/// `R` is a struct of kvq.h that begins with `struct_size`.
+pub(crate) unsafe fn fill<R>(
+    panics: &Panics,
+    function: impl FnOnce(*mut R, *mut sys::kvq_error) -> sys::kvq_status,
+) -> Result<R> {
+    let mut info = MaybeUninit::<R>::zeroed();
+    // SAFETY: every struct of kvq.h begins with its size as a 32-bit number.
+    unsafe { info.as_mut_ptr().cast::<u32>().write(size_of::<R>() as u32) };
+    call(panics, |error| function(info.as_mut_ptr(), error))?;
+    // SAFETY: zeros are valid in all structs of kvq.h.
+    Ok(unsafe { info.assume_init() })
+}
+
+/// Options with the library's defaults.
+///
+/// # Safety
+/// `init` is the function of kvq.h that fills `R`.
+pub(crate) unsafe fn defaults<R>(init: unsafe extern "C" fn(*mut R, usize)) -> R {
+    let mut options = MaybeUninit::<R>::zeroed();
+    // SAFETY: the struct is writable and has this size, and zeros are valid in all structs of kvq.h.
+    unsafe {
+        init(options.as_mut_ptr(), size_of::<R>());
+        options.assume_init()
+    }
+}
+
+/// Calls a function that writes a file: once for its size, and once for its bytes.
+pub(crate) fn save(
+    panics: &Panics,
+    mut function: impl FnMut(*mut u8, usize, *mut usize, *mut sys::kvq_error) -> sys::kvq_status,
+) -> Result<Vec<u8>> {
+    let mut size = 0;
+    call(panics, |error| function(ptr::null_mut(), 0, &mut size, error))?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size).map_err(|_| Error::new(Status::Memory, format!("no memory for {size} bytes")))?;
+    call(panics, |error| function(bytes.as_mut_ptr(), bytes.capacity(), &mut size, error))?;
+    // SAFETY: the library has written `size` bytes, at most the capacity.
+    unsafe { bytes.set_len(size) };
+    Ok(bytes)
+}
+
+/// What ends a handle.
+pub(crate) trait Destroy: 'static {
+    /// # Safety
+    /// `handle` is one of the library's, and nobody uses it any more.
+    unsafe fn destroy(handle: *mut Self);
+}
+
+macro_rules! destroyed_by {
+    ($($handle:ident $function:ident;)*) => {
+        $(impl Destroy for sys::$handle {
+            unsafe fn destroy(handle: *mut Self) {
+                // SAFETY: the caller's word.
+                unsafe { sys::$function(handle) }
+            }
+        })*
+    };
+}
+
+destroyed_by! {
+    kvq_context kvq_context_destroy;
+    kvq_policy kvq_policy_destroy;
+    kvq_codebook kvq_codebook_destroy;
+    kvq_router kvq_router_destroy;
+    kvq_cache kvq_cache_destroy;
+    kvq_sequence kvq_sequence_destroy;
+    qp_matrix qp_matrix_destroy;
+}
+
+#[cfg(feature = "experimental")]
+destroyed_by! {
+    kvq_codebook_trainer kvq_codebook_trainer_destroy;
+    kvq_router_trainer kvq_router_trainer_destroy;
+}
+
+/// A handle that is destroyed with its owner.
+pub(crate) struct Handle<T: Destroy>(NonNull<T>);
+
+// SAFETY: the library lets any thread use a handle; who holds one keeps to its rules on exclusive use.
+unsafe impl<T: Destroy> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T: Destroy> Sync for Handle<T> {}
+
+impl<T: Destroy> Handle<T> {
+    pub(crate) fn get(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// The handle without its end, which is the caller's business.
+    pub(crate) fn into_unended(self) -> Unended<T> {
+        let pointer = self.0;
+        mem::forget(self);
+        Unended(pointer)
+    }
+}
+
+impl<T: Destroy> Drop for Handle<T> {
+    fn drop(&mut self) {
+        let handle = Unended(self.0);
+        // SAFETY: this was the handle's only owner.
+        destroy(move || unsafe { handle.end() });
+    }
+}
+
+/// A handle that its owner ends in a way of its own.
+pub(crate) struct Unended<T: Destroy>(NonNull<T>);
+
+// SAFETY: as for Handle.
+unsafe impl<T: Destroy> Send for Unended<T> {}
+// SAFETY: as for Handle.
+unsafe impl<T: Destroy> Sync for Unended<T> {}
+
+impl<T: Destroy> Unended<T> {
+    pub(crate) fn get(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// # Safety
+    /// Nobody uses the handle any more.
+    pub(crate) unsafe fn end(self) {
+        // SAFETY: the caller's word.
+        unsafe { T::destroy(self.0.as_ptr()) }
+    }
+}

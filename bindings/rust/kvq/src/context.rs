@@ -1,0 +1,244 @@
+//! Contexts: memory, threads, limits and the device.
+use crate::call::{self, create, defaults, fill, Handle, Panics};
+use crate::convert::{c_string, int, text_at};
+use crate::error::require_version;
+use crate::generated::docs::header;
+use crate::generated::options::setters;
+use crate::hooks::Hooks;
+use crate::{ContextInfo, Device, DeviceAllocator, DeviceInfo, Error, HostAllocator, LogLevel, Result};
+use kvq_sys as sys;
+use std::fmt;
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+#[doc = header!(kvq_context_options)]
+///
+/// Hooks are closures, which live until the context and everything made from it is gone. A panic in one is caught and
+/// counts as the hook's failure; it goes on when the call returns, or from the next call on this context if the hook
+/// ran on another thread or while something was dropped. Calls from a hook give
+/// [`Status::State`](crate::Status::State).
+pub struct ContextOptions {
+    raw: sys::kvq_context_options,
+    cpu_isa: Option<String>,
+    plugin: Option<String>,
+    hooks: Hooks,
+}
+
+impl Default for ContextOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ContextOptions {
+    setters!(kvq_context_options);
+
+    /// The library's defaults: the CPU, one thread, no hooks.
+    pub fn new() -> Self {
+        // SAFETY: the function belongs to the struct.
+        let raw = unsafe { defaults(sys::kvq_context_options_init) };
+        ContextOptions { raw, cpu_isa: None, plugin: None, hooks: Hooks::default() }
+    }
+
+    #[doc = header!(kvq_context_options, cpu_isa)]
+    #[must_use]
+    pub fn cpu_isa(mut self, name: impl Into<String>) -> Self {
+        self.cpu_isa = Some(name.into());
+        self
+    }
+
+    #[doc = header!(kvq_context_options, plugin)]
+    ///
+    /// # Safety
+    /// The file is a plug-in of kvq: what else it were would be run.
+    #[must_use]
+    pub unsafe fn plugin(mut self, path: impl Into<String>) -> Self {
+        self.plugin = Some(path.into());
+        self
+    }
+
+    #[doc = header!(kvq_context_options, stream)]
+    ///
+    /// # Safety
+    /// A stream of the device that lives as long as the context, or until another one is set.
+    #[must_use]
+    pub unsafe fn stream(mut self, stream: *mut c_void) -> Self {
+        self.raw.stream = stream;
+        self
+    }
+
+    #[doc = header!(kvq_context_options, allocate)]
+    #[must_use]
+    pub fn allocator(mut self, allocator: impl HostAllocator) -> Self {
+        self.hooks.allocator = Some(Box::new(allocator));
+        self
+    }
+
+    #[doc = header!(kvq_context_options, device_allocate)]
+    #[must_use]
+    pub fn device_allocator(mut self, allocator: impl DeviceAllocator) -> Self {
+        self.hooks.device_allocator = Some(Box::new(allocator));
+        self
+    }
+
+    #[doc = header!(kvq_log_hook)]
+    #[must_use]
+    pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
+        self.hooks.log = Some(Box::new(log));
+        self
+    }
+
+    #[doc = header!(kvq_parallel_for_hook)]
+    #[must_use]
+    pub fn parallel_for(mut self, run: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) -> Self {
+        self.hooks.parallel_for = Some(Box::new(run));
+        self
+    }
+
+    #[doc = header!(kvq_released_hook)]
+    #[must_use]
+    pub fn released(mut self, released: impl FnOnce() + Send + 'static) -> Self {
+        self.hooks.released = Some(Box::new(released));
+        self
+    }
+}
+
+impl fmt::Debug for ContextOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ContextOptions").field("cpu_isa", &self.cpu_isa).field("plugin", &self.plugin).finish()
+    }
+}
+
+#[doc = header!(kvq_context)]
+///
+/// Clones are the same context.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    handle: Handle<sys::kvq_context>,
+    panics: Arc<Panics>,
+    device: Device,
+}
+
+impl Context {
+    #[doc = header!(kvq_context_create)]
+    pub fn new(options: ContextOptions) -> Result<Self> {
+        require_version()?;
+        let ContextOptions { mut raw, cpu_isa, plugin, hooks } = options;
+        let cpu_isa = cpu_isa.map(|name| c_string(&name, "cpu_isa")).transpose()?;
+        let plugin = plugin.map(|path| c_string(&path, "plugin")).transpose()?;
+        raw.cpu_isa = cpu_isa.as_ref().map_or(ptr::null(), |name| name.as_ptr());
+        raw.plugin = plugin.as_ref().map_or(ptr::null(), |path| path.as_ptr());
+        let panics = hooks.panics.clone();
+        let hooks = hooks.enter(&mut raw);
+        // SAFETY: options and strings live until the call returns, hooks until `released`.
+        let made = call::create_or(
+            &panics,
+            |result, error| unsafe { sys::kvq_context_create(&raw, result, error) },
+            || {
+                if !hooks.is_null() {
+                    // SAFETY: there is no context, so nobody has called `released` or ever will.
+                    drop(unsafe { Box::from_raw(hooks) });
+                }
+            },
+        );
+        let mut inner = Inner { handle: made?, panics, device: Device::Cpu };
+        inner.device = inner.describe()?.device;
+        Ok(Context(Arc::new(inner)))
+    }
+
+    #[doc = header!(kvq_context_describe)]
+    pub fn describe(&self) -> Result<ContextInfo> {
+        self.0.describe()
+    }
+
+    #[doc = header!(kvq_context_set_stream)]
+    ///
+    /// # Safety
+    /// A stream of the device that lives long enough; nobody uses the context, or what was made from it, at the same
+    /// time.
+    pub unsafe fn set_stream(&self, stream: *mut c_void) -> Result<()> {
+        // SAFETY: the caller's word.
+        self.call(|error| unsafe { sys::kvq_context_set_stream(self.raw(), stream, error) })
+    }
+
+    /// The handle in C, which is this object's: not to be destroyed.
+    pub fn raw(&self) -> *mut sys::kvq_context {
+        self.0.handle.get()
+    }
+
+    pub(crate) fn panics(&self) -> &Panics {
+        &self.0.panics
+    }
+
+    pub(crate) fn call(&self, function: impl FnOnce(*mut sys::kvq_error) -> sys::kvq_status) -> Result<()> {
+        call::call(self.panics(), function)
+    }
+
+    pub(crate) fn create<T: call::Destroy>(
+        &self,
+        function: impl FnOnce(*mut *mut T, *mut sys::kvq_error) -> sys::kvq_status,
+    ) -> Result<Handle<T>> {
+        create(self.panics(), function)
+    }
+
+    /// Refuses slices of the program's where the library expects device memory.
+    pub(crate) fn require_host(&self, function: &str) -> Result<()> {
+        if self.0.device == Device::Cpu {
+            return Ok(());
+        }
+        Err(Error::argument(format!(
+            "{function} takes host memory, but the context computes on a GPU: see {function}_device"
+        )))
+    }
+}
+
+impl Inner {
+    fn describe(&self) -> Result<ContextInfo> {
+        // SAFETY: kvq_context_describe fills this struct, whose strings live as long as the handle.
+        unsafe {
+            let raw = fill(&self.panics, |info, error| sys::kvq_context_describe(self.handle.get(), info, error))?;
+            Ok(ContextInfo::from_raw(&raw))
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Context").field(&self.0.device).finish()
+    }
+}
+
+#[doc = header!(kvq_device_describe)]
+pub fn device_describe(device: Device, index: usize) -> Result<DeviceInfo> {
+    describe_device(device, index, ptr::null())
+}
+
+/// As [`device_describe`], by a plug-in from another place.
+///
+/// # Safety
+/// The file is a plug-in of kvq: what else it were would be run.
+pub unsafe fn device_describe_by(device: Device, index: usize, plugin: &str) -> Result<DeviceInfo> {
+    describe_device(device, index, c_string(plugin, "plugin")?.as_ptr())
+}
+
+fn describe_device(device: Device, index: usize, plugin: *const std::os::raw::c_char) -> Result<DeviceInfo> {
+    require_version()?;
+    // SAFETY: kvq_device_describe fills this struct; the path is NULL or a string.
+    let raw = unsafe {
+        fill(&Panics::default(), |info, error| {
+            sys::kvq_device_describe(device.code(), int(index), plugin, info, error)
+        })?
+    };
+    Ok(DeviceInfo::from_raw(&raw))
+}
+
+#[doc = header!(kvq_cpu_isa_name)]
+///
+/// All of them, the best first.
+pub fn cpu_isas() -> Vec<String> {
+    // SAFETY: names live for ever.
+    unsafe { (0..sys::kvq_cpu_isa_count()).map(|index| text_at(sys::kvq_cpu_isa_name(index))).collect() }
+}

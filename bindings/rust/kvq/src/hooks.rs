@@ -1,0 +1,243 @@
+//! A context's hooks: closures of the program that the library calls.
+use crate::call::{discard, inside_hook, Panics};
+use crate::generated::docs::header;
+use crate::LogLevel;
+use kvq_sys as sys;
+use std::alloc::Layout;
+use std::ffi::CStr;
+use std::os::raw::{c_char, c_void};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+use std::sync::Arc;
+
+#[doc = header!(kvq_allocate_hook)]
+///
+/// A panic counts as NULL.
+///
+/// # Safety
+/// `allocate` returns NULL or memory of this layout that nobody else uses until it is freed.
+pub unsafe trait HostAllocator: Send + Sync + 'static {
+    /// Memory of this layout, or NULL.
+    fn allocate(&self, layout: Layout) -> *mut u8;
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    /// `allocate` has returned `memory` for the same layout.
+    unsafe fn free(&self, memory: *mut u8, layout: Layout);
+}
+
+#[doc = header!(kvq_device_allocate_hook)]
+///
+/// A panic counts as NULL.
+///
+/// # Safety
+/// `allocate` returns NULL or device memory that nobody else uses until it is freed.
+pub unsafe trait DeviceAllocator: Send + Sync + 'static {
+    /// `bytes` of device memory, aligned to 256, for use in the order of `stream`; or NULL.
+    fn allocate(&self, bytes: usize, stream: *mut c_void) -> *mut c_void;
+
+    /// Takes memory back.
+    #[doc = header!(kvq_device_free_hook)]
+    ///
+    /// # Safety
+    /// `allocate` has returned `memory` for as many bytes.
+    unsafe fn free(&self, memory: *mut c_void, bytes: usize, stream: *mut c_void);
+}
+
+type Log = dyn Fn(LogLevel, &str) + Send + Sync;
+type ParallelFor = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync;
+
+/// Lives from the creation of the context until `released`.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) allocator: Option<Box<dyn HostAllocator>>,
+    pub(crate) device_allocator: Option<Box<dyn DeviceAllocator>>,
+    pub(crate) log: Option<Box<Log>>,
+    pub(crate) parallel_for: Option<Box<ParallelFor>>,
+    pub(crate) released: Option<Box<dyn FnOnce() + Send>>,
+    pub(crate) panics: Arc<Panics>,
+}
+
+impl Hooks {
+    fn is_empty(&self) -> bool {
+        self.allocator.is_none()
+            && self.device_allocator.is_none()
+            && self.log.is_none()
+            && self.parallel_for.is_none()
+            && self.released.is_none()
+    }
+
+    /// Enters the hooks that there are. The result is what `released` frees; NULL without hooks.
+    pub(crate) fn enter(self, options: &mut sys::kvq_context_options) -> *mut Hooks {
+        if self.is_empty() {
+            return ptr::null_mut();
+        }
+        if self.allocator.is_some() {
+            options.allocate = Some(allocate);
+            options.free = Some(free);
+        }
+        if self.device_allocator.is_some() {
+            options.device_allocate = Some(device_allocate);
+            options.device_free = Some(device_free);
+        }
+        if self.log.is_some() {
+            options.log = Some(log);
+        }
+        if self.parallel_for.is_some() {
+            options.parallel_for = Some(parallel_for);
+        }
+        options.released = Some(released);
+        let hooks = Box::into_raw(Box::new(self));
+        options.allocator_user = hooks.cast();
+        options.device_allocator_user = hooks.cast();
+        options.log_user = hooks.cast();
+        options.parallel_for_user = hooks.cast();
+        options.released_user = hooks.cast();
+        hooks
+    }
+}
+
+/// # Safety
+/// `user` comes from `Hooks::enter`, and `released` has not been called.
+unsafe fn hooks_of<'a>(user: *mut c_void) -> &'a Hooks {
+    // SAFETY: the caller's word.
+    unsafe { &*user.cast::<Hooks>() }
+}
+
+unsafe extern "C" fn allocate(user: *mut c_void, bytes: usize, alignment: usize) -> *mut c_void {
+    // SAFETY: the library passes what it was given.
+    let hooks = unsafe { hooks_of(user) };
+    let memory =
+        hooks.panics.hook(ptr::null_mut(), || match (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {
+            (Some(allocator), Ok(layout)) => allocator.allocate(layout),
+            _ => ptr::null_mut(),
+        });
+    memory.cast()
+}
+
+unsafe extern "C" fn free(user: *mut c_void, memory: *mut c_void, bytes: usize, alignment: usize) {
+    // SAFETY: the library passes what it was given.
+    let hooks = unsafe { hooks_of(user) };
+    hooks.panics.hook((), || {
+        if let (Some(allocator), Ok(layout)) = (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {
+            // SAFETY: the library frees what it has allocated, with the same numbers.
+            unsafe { allocator.free(memory.cast(), layout) };
+        }
+    });
+}
+
+unsafe extern "C" fn device_allocate(user: *mut c_void, bytes: usize, stream: *mut c_void) -> *mut c_void {
+    // SAFETY: the library passes what it was given.
+    let hooks = unsafe { hooks_of(user) };
+    hooks.panics.hook(ptr::null_mut(), || {
+        hooks.device_allocator.as_ref().map_or(ptr::null_mut(), |allocator| allocator.allocate(bytes, stream))
+    })
+}
+
+unsafe extern "C" fn device_free(user: *mut c_void, memory: *mut c_void, bytes: usize, stream: *mut c_void) {
+    // SAFETY: the library passes what it was given.
+    let hooks = unsafe { hooks_of(user) };
+    hooks.panics.hook((), || {
+        if let Some(allocator) = &hooks.device_allocator {
+            // SAFETY: the library frees what it has allocated, with the same number.
+            unsafe { allocator.free(memory, bytes, stream) };
+        }
+    });
+}
+
+unsafe extern "C" fn log(user: *mut c_void, level: sys::kvq_log_level, message: *const c_char) {
+    // SAFETY: the library passes what it was given, and a string that ends with a NUL.
+    let (hooks, message) = unsafe { (hooks_of(user), CStr::from_ptr(message)) };
+    hooks.panics.hook((), || {
+        if let Some(log) = &hooks.log {
+            log(LogLevel::from_code(level), &message.to_string_lossy());
+        }
+    });
+}
+
+unsafe extern "C" fn parallel_for(
+    user: *mut c_void,
+    n: i32,
+    body: sys::kvq_parallel_body,
+    argument: *mut c_void,
+) -> i32 {
+    /// What the library wants to be called with, from any thread.
+    struct Argument(*mut c_void);
+    // SAFETY: the library says so.
+    unsafe impl Sync for Argument {}
+
+    // SAFETY: the library passes what it was given.
+    let hooks = unsafe { hooks_of(user) };
+    let argument = &Argument(argument);
+    let run = |index: usize| {
+        if let (Some(body), Ok(index)) = (body, i32::try_from(index)) {
+            // SAFETY: the library takes any index, and calls beyond n do nothing; the borrow ends with the hook.
+            unsafe { body(argument.0, index) };
+        }
+    };
+    hooks.panics.hook(1, || {
+        if let Some(parallel_for) = &hooks.parallel_for {
+            parallel_for(n as usize, &run);
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn released(user: *mut c_void) {
+    // SAFETY: the library passes what it was given, once, and uses no hook any more.
+    let mut hooks = unsafe { Box::from_raw(user.cast::<Hooks>()) };
+    let released = hooks.released.take();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        drop(hooks);
+        if let Some(released) = released {
+            released();
+        }
+    }));
+    result.unwrap_or_else(discard); // there is no later call of this context that could raise a panic
+}
+
+pub(crate) type ProgressHook<'a> = dyn FnMut(f64) -> std::ops::ControlFlow<()> + 'a;
+
+/// A hook that is told of progress during one call, by the calling thread.
+pub(crate) struct Progress<'a, 'b> {
+    hook: Option<&'a mut ProgressHook<'b>>,
+    panic: Option<Box<dyn std::any::Any + Send>>,
+}
+
+impl<'a, 'b> Progress<'a, 'b> {
+    pub(crate) fn new(hook: Option<&'a mut ProgressHook<'b>>) -> Self {
+        Progress { hook, panic: None }
+    }
+
+    pub(crate) fn function(&self) -> sys::kvq_progress_hook {
+        self.hook.as_ref().and(Some(progress))
+    }
+
+    pub(crate) fn user(&mut self) -> *mut c_void {
+        (self as *mut Self).cast()
+    }
+
+    /// After the call: goes on with a panic of the hook.
+    pub(crate) fn raise(self) {
+        if let Some(payload) = self.panic {
+            std::panic::resume_unwind(payload);
+        }
+    }
+}
+
+unsafe extern "C" fn progress(user: *mut c_void, done: f64) -> i32 {
+    // SAFETY: `user` is a Progress that outlives the call, and only this thread uses it.
+    let progress = unsafe { &mut *user.cast::<Progress<'_, '_>>() };
+    let hook = match &mut progress.hook {
+        Some(hook) if progress.panic.is_none() => hook,
+        _ => return 1,
+    };
+    match inside_hook(|| hook(done)) {
+        Ok(flow) => flow.is_break() as i32,
+        Err(payload) => {
+            progress.panic = Some(payload);
+            1
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Sequences: the pages of one conversation.
+use crate::call::{self, save, Handle, Unended};
+use crate::convert::{count, int};
+use crate::generated::docs::header;
+use crate::generated::options::setters;
+use crate::shape::{self, pointer_of, rows_of};
+use crate::{Cache, Dtype, Element, Error, Result, Usage};
+use kvq_sys as sys;
+use std::fmt;
+use std::ops::Range;
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+#[doc = header!(kvq_sequence)]
+///
+/// Methods on `&self` may be called by any number of threads, and so may [`Cache::attend`].
+pub struct Sequence {
+    /// Taken when the sequence is dropped.
+    handle: Option<Unended<sys::kvq_sequence>>,
+    cache: Cache,
+    /// Where the policy evicts: alone for attending, shared for reading.
+    observed: RwLock<()>,
+}
+
+#[doc = header!(kvq_compress_options)]
+#[derive(Clone)]
+pub struct CompressOptions {
+    raw: sys::kvq_compress_options,
+}
+
+impl Default for CompressOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CompressOptions {
+    setters!(kvq_compress_options);
+
+    /// The policy's budget.
+    pub fn new() -> Self {
+        // SAFETY: the function belongs to the struct.
+        CompressOptions { raw: unsafe { call::defaults(sys::kvq_compress_options_init) } }
+    }
+}
+
+/// What [`Sequence::compress`] has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compressed {
+    /// `[n_layers, kv_heads]`: tokens that each head holds now.
+    pub kept: Vec<i32>,
+    /// By how much the bytes of the sequence fell.
+    pub bytes_freed: u64,
+}
+
+/// What [`Sequence::decode`] gives.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Decoded {
+    /// `[n, head_dim]`, as attention sees them.
+    pub k: Vec<f32>,
+    /// `[n, head_dim]`.
+    pub v: Vec<f32>,
+    /// Original positions.
+    pub positions: Vec<i32>,
+}
+
+type Reading<'a> = (RwLockReadGuard<'a, ()>, Option<RwLockReadGuard<'a, ()>>);
+
+impl Sequence {
+    #[doc = header!(kvq_sequence_create)]
+    pub fn new(cache: &Cache) -> Result<Self> {
+        let _shared = cache.shared()?;
+        // SAFETY: the cache lives.
+        let handle =
+            cache.context().create(|result, error| unsafe { sys::kvq_sequence_create(cache.raw(), result, error) })?;
+        Ok(Sequence::of(handle, cache))
+    }
+
+    pub(crate) fn of(handle: Handle<sys::kvq_sequence>, cache: &Cache) -> Self {
+        Sequence { handle: Some(handle.into_unended()), cache: cache.clone(), observed: RwLock::new(()) }
+    }
+
+    #[doc = header!(kvq_sequence_fork)]
+    pub fn fork(&self) -> Result<Self> {
+        let _reading = self.reading()?;
+        // SAFETY: the parent is borrowed, and its cache lives.
+        let handle = self
+            .cache
+            .context()
+            .create(|result, error| unsafe { sys::kvq_sequence_fork(self.cache.raw(), self.raw(), result, error) })?;
+        Ok(Sequence::of(handle, &self.cache))
+    }
+
+    #[doc = header!(kvq_sequence_truncate)]
+    pub fn truncate(&mut self, length: usize) -> Result<()> {
+        // SAFETY: the sequence is borrowed exclusively.
+        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_truncate(cache, sequence, int(length), error) })
+    }
+
+    #[doc = header!(kvq_sequence_reserve)]
+    pub fn reserve(&mut self, tokens: usize) -> Result<()> {
+        // SAFETY: the sequence is borrowed exclusively.
+        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_reserve(cache, sequence, int(tokens), error) })
+    }
+
+    #[doc = header!(kvq_sequence_room)]
+    pub fn room(&self, layer: usize) -> Result<usize> {
+        // SAFETY: the number lives until the call returns.
+        self.number(|room, error| unsafe { sys::kvq_sequence_room(self.raw(), int(layer), room, error) })
+    }
+
+    #[doc = header!(kvq_sequence_length)]
+    pub fn length(&self, layer: usize) -> Result<usize> {
+        // SAFETY: the number lives until the call returns.
+        self.number(|length, error| unsafe { sys::kvq_sequence_length(self.raw(), int(layer), length, error) })
+    }
+
+    #[doc = header!(kvq_sequence_slots)]
+    pub fn slots(&self, layer: usize, kv_head: usize) -> Result<usize> {
+        // SAFETY: the number lives until the call returns.
+        self.number(|slots, error| unsafe {
+            sys::kvq_sequence_slots(self.raw(), int(layer), int(kv_head), slots, error)
+        })
+    }
+
+    #[doc = header!(kvq_sequence_save)]
+    pub fn save(&self) -> Result<Vec<u8>> {
+        let _reading = self.reading()?;
+        // SAFETY: there are `capacity` bytes at `buffer`.
+        save(self.cache.context().panics(), |buffer, capacity, size, error| unsafe {
+            sys::kvq_sequence_save(self.cache.raw(), self.raw(), buffer.cast(), capacity, size, error)
+        })
+    }
+
+    #[doc = header!(kvq_append)]
+    ///
+    /// The number of tokens is that of the rows in `k`, and positions are consecutive.
+    pub fn append<T: Element>(&mut self, layer: usize, k: &[T], v: &[T]) -> Result<()> {
+        self.append_slices(layer, k, v, None)
+    }
+
+    /// As [`append`](Self::append), at positions of their own.
+    pub fn append_at<T: Element>(&mut self, layer: usize, k: &[T], v: &[T], positions: &[i32]) -> Result<()> {
+        self.append_slices(layer, k, v, Some(positions))
+    }
+
+    /// As [`append`](Self::append) and [`append_at`](Self::append_at), from the context's memory.
+    ///
+    /// # Safety
+    /// `k` and `v` hold `n` tokens, until the context's stream has read them.
+    pub unsafe fn append_device(
+        &mut self,
+        layer: usize,
+        n: usize,
+        k: *const c_void,
+        v: *const c_void,
+        dtype: Dtype,
+        positions: Option<&[i32]>,
+    ) -> Result<()> {
+        check_positions(positions, n)?;
+        // SAFETY: the caller's word for keys and values.
+        unsafe { self.append_raw(layer, n, k, v, dtype, positions) }
+    }
+
+    fn append_slices<T: Element>(&mut self, layer: usize, k: &[T], v: &[T], positions: Option<&[i32]>) -> Result<()> {
+        self.cache.context().require_host("append")?;
+        let info = self.cache.describe();
+        let n = rows_of("k", k.len(), info.kv_heads * info.head_dim, "[n, kv_heads, head_dim]")?;
+        shape::require("v", v.len(), k.len() as u128, "as many as k")?;
+        check_positions(positions, n)?;
+        // SAFETY: the slices live until the call returns, and their lengths have been checked.
+        unsafe { self.append_raw(layer, n, k.as_ptr().cast(), v.as_ptr().cast(), T::DTYPE, positions) }
+    }
+
+    /// # Safety
+    /// `k` and `v` hold `n` tokens.
+    unsafe fn append_raw(
+        &mut self,
+        layer: usize,
+        n: usize,
+        k: *const c_void,
+        v: *const c_void,
+        dtype: Dtype,
+        positions: Option<&[i32]>,
+    ) -> Result<()> {
+        let positions = pointer_of(positions);
+        // SAFETY: the caller's word; the sequence is borrowed exclusively.
+        self.change(|cache, sequence, error| unsafe {
+            sys::kvq_append(cache, sequence, int(layer), int(n), k, v, dtype.code(), positions, error)
+        })
+    }
+
+    #[doc = header!(kvq_sequence_decode)]
+    pub fn decode(&self, layer: usize, kv_head: usize, slots: Range<usize>) -> Result<Decoded> {
+        let held = self.slots(layer, kv_head)?;
+        if slots.start >= slots.end || slots.end > held {
+            return Err(Error::argument(format!("slots is {slots:?}, must lie in 0..{held} and not be empty")));
+        }
+        let (n, head_dim) = (slots.len(), self.cache.describe().head_dim);
+        let mut decoded = Decoded { k: vec![0.0; n * head_dim], v: vec![0.0; n * head_dim], positions: vec![0; n] };
+        let Decoded { k, v, positions } = &mut decoded;
+        self.decode_into(layer, kv_head, slots, Some(k), Some(v), Some(positions))?;
+        Ok(decoded)
+    }
+
+    /// As [`decode`](Self::decode), to slices; what is not wanted is `None`.
+    pub fn decode_into(
+        &self,
+        layer: usize,
+        kv_head: usize,
+        slots: Range<usize>,
+        k: Option<&mut [f32]>,
+        v: Option<&mut [f32]>,
+        positions: Option<&mut [i32]>,
+    ) -> Result<()> {
+        let numbers = slots.len() as u128 * self.cache.describe().head_dim as u128;
+        let lengths = [("k", k.as_ref().map(|k| k.len())), ("v", v.as_ref().map(|v| v.len()))];
+        for (name, length) in lengths {
+            length.map_or(Ok(()), |length| shape::require(name, length, numbers, "[slots, head_dim]"))?;
+        }
+        let length = positions.as_ref().map(|positions| positions.len());
+        length.map_or(Ok(()), |length| shape::require("positions", length, slots.len() as u128, "[slots]"))?;
+        let k = k.map_or(ptr::null_mut(), <[f32]>::as_mut_ptr);
+        let v = v.map_or(ptr::null_mut(), <[f32]>::as_mut_ptr);
+        let positions = positions.map_or(ptr::null_mut(), <[i32]>::as_mut_ptr);
+        let (begin, n) = (int(slots.start), int(slots.len()));
+        let _reading = self.reading()?;
+        // SAFETY: the slices have these lengths or are NULL.
+        self.cache.context().call(|error| unsafe {
+            let (cache, sequence) = (self.cache.raw(), self.raw());
+            sys::kvq_sequence_decode(cache, sequence, int(layer), int(kv_head), begin, n, k, v, positions, error)
+        })
+    }
+
+    #[doc = header!(kvq_compress)]
+    pub fn compress(&mut self, options: CompressOptions) -> Result<Compressed> {
+        let info = self.cache.describe();
+        let mut done = Compressed { kept: vec![0; info.n_layers * info.kv_heads], bytes_freed: 0 };
+        let mut raw = options.raw;
+        raw.kept = done.kept.as_mut_ptr();
+        raw.bytes_freed = &mut done.bytes_freed;
+        // SAFETY: what is received has room, and the sequence is borrowed exclusively.
+        self.change(|cache, sequence, error| unsafe { sys::kvq_compress(cache, sequence, &raw, error) })?;
+        Ok(done)
+    }
+
+    #[doc = header!(kvq_cache_usage)]
+    ///
+    /// This is the sequence.
+    pub fn usage(&self) -> Result<Usage> {
+        let _reading = self.reading()?;
+        self.cache.usage_of(self.raw())
+    }
+
+    #[doc = header!(kvq_sequence_cache)]
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The handle in C, which is this object's: not to be destroyed.
+    pub fn raw(&self) -> *mut sys::kvq_sequence {
+        self.handle.as_ref().map_or(ptr::null_mut(), Unended::get)
+    }
+
+    pub(crate) fn observe(&self) -> RwLockWriteGuard<'_, ()> {
+        self.observed.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while the sequence is read.
+    fn reading(&self) -> Result<Reading<'_>> {
+        let shared = self.cache.shared()?;
+        let observed = || self.observed.read().unwrap_or_else(PoisonError::into_inner);
+        Ok((shared, self.cache.evicts().then(observed)))
+    }
+
+    fn number(&self, function: impl FnOnce(*mut i32, *mut sys::kvq_error) -> sys::kvq_status) -> Result<usize> {
+        let _reading = self.reading()?;
+        let mut number = 0;
+        self.cache.context().call(|error| function(&mut number, error))?;
+        Ok(count(number))
+    }
+
+    fn change(
+        &mut self,
+        function: impl FnOnce(*mut sys::kvq_cache, *mut sys::kvq_sequence, *mut sys::kvq_error) -> sys::kvq_status,
+    ) -> Result<()> {
+        let _shared = self.cache.shared()?;
+        self.cache.context().call(|error| function(self.cache.raw(), self.raw(), error))
+    }
+}
+
+fn check_positions(positions: Option<&[i32]>, n: usize) -> Result<()> {
+    positions.map_or(Ok(()), |positions| shape::require("positions", positions.len(), n as u128, "one a token"))
+}
+
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            let cache = self.cache.clone();
+            call::destroy(move || {
+                let _shared = cache.shared_in_drop();
+                // SAFETY: this was the only owner.
+                unsafe { handle.end() };
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Sequence {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Sequence").field(&self.raw()).finish()
+    }
+}

@@ -1,0 +1,101 @@
+//! Lengths of slices, checked before the library reads or writes them.
+use crate::{Error, Result};
+use std::os::raw::c_void;
+use std::ptr;
+
+/// A slice without its type.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) pointer: *const c_void,
+    pub(crate) length: usize,
+}
+
+impl Extent {
+    pub(crate) fn of<T>(slice: &[T]) -> Self {
+        Extent { pointer: slice.as_ptr().cast(), length: slice.len() }
+    }
+
+    pub(crate) fn of_mut<T>(slice: &mut [T]) -> Self {
+        Extent { pointer: slice.as_mut_ptr() as *const c_void, length: slice.len() }
+    }
+}
+
+pub(crate) fn require(name: &str, given: usize, expected: u128, shape: &str) -> Result<()> {
+    if given as u128 == expected {
+        return Ok(());
+    }
+    Err(Error::argument(format!("{name} has {given} elements, expected {expected}: {shape}")))
+}
+
+/// Elements that rows of heads take, whose strides are 0 where they are dense.
+pub(crate) struct Rows {
+    pub(crate) count: usize,
+    pub(crate) heads: usize,
+    pub(crate) channels: usize,
+    pub(crate) token_stride: i64,
+    pub(crate) head_stride: i64,
+}
+
+impl Rows {
+    /// Refuses a slice that is not as long as dense rows, or too short for strided ones.
+    pub(crate) fn require(&self, name: &str, given: usize) -> Result<()> {
+        let Rows { count, heads, channels, .. } = *self;
+        let shape = || format!("[{count}, {heads}, {channels}]");
+        if self.token_stride == 0 && self.head_stride == 0 {
+            let expected = count as u128 * heads as u128 * channels as u128;
+            return if given as u128 == expected { Ok(()) } else { require(name, given, expected, &shape()) };
+        }
+        // As the library: what is not set is dense.
+        let head_stride = if self.head_stride == 0 { channels as u128 } else { self.head_stride as u128 };
+        let token_stride =
+            if self.token_stride == 0 { heads as u128 * channels as u128 } else { self.token_stride as u128 };
+        let last = (count.max(1) - 1) as u128 * token_stride + (heads.max(1) - 1) as u128 * head_stride;
+        let needed = last + channels as u128;
+        if given as u128 >= needed {
+            return Ok(());
+        }
+        Err(Error::argument(format!("{name} has {given} elements, but {} by its strides takes {needed}", shape())))
+    }
+}
+
+/// Rows of a dense slice.
+pub(crate) fn rows_of(name: &str, given: usize, row: usize, shape: &str) -> Result<usize> {
+    if given > 0 && row > 0 && given % row == 0 {
+        return Ok(given / row);
+    }
+    Err(Error::argument(format!("{name} has {given} elements, expected a multiple of {row}: {shape}")))
+}
+
+/// The sum of counts of at least 1 each, or their number where there are none.
+pub(crate) fn total(name: &str, counts: Option<&[i32]>, sequences: usize) -> Result<usize> {
+    let counts = match counts {
+        Some(counts) => counts,
+        None => return Ok(sequences),
+    };
+    require(name, counts.len(), sequences as u128, "[sequences]")?;
+    if let Some(at) = counts.iter().position(|&count| count < 1) {
+        return Err(Error::argument(format!("{name}[{at}] is {}, must be at least 1", counts[at])));
+    }
+    Ok(counts.iter().map(|&count| count as usize).sum())
+}
+
+pub(crate) fn pointer_of<T>(slice: Option<&[T]>) -> *const T {
+    slice.map_or(ptr::null(), <[T]>::as_ptr)
+}
+
+/// Runs `function` on pointers to what a list names, which for the usual batches takes no memory.
+pub(crate) fn with_pointers<T, P: Copy, R>(
+    items: impl ExactSizeIterator<Item = T>,
+    none: P,
+    pointer: impl Fn(T) -> P,
+    function: impl FnOnce(&[P]) -> R,
+) -> R {
+    const FEW: usize = 16;
+    let length = items.len();
+    if length <= FEW {
+        let mut few = [none; FEW];
+        few.iter_mut().zip(items).for_each(|(place, item)| *place = pointer(item));
+        return function(&few[..length]);
+    }
+    function(&items.map(pointer).collect::<Vec<P>>())
+}

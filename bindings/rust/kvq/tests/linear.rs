@@ -1,0 +1,161 @@
+//! Linear layers against products in float64 with the dequantized weights.
+mod common;
+use common::*;
+use kvq::{Bf16, Dtype, Matrix, QuantizeOptions, Rounding, Status};
+
+const ROWS: usize = 48;
+const COLUMNS: usize = 128;
+
+fn quantized(scheme: &str, seed: u32) -> Matrix {
+    let options = QuantizeOptions::new().scheme(scheme);
+    Matrix::quantize(&context(), options, &numbers(ROWS * COLUMNS, seed), ROWS, COLUMNS).unwrap()
+}
+
+fn product(w: &[f32], x: &[f32], bias: Option<&[f32]>) -> Vec<f64> {
+    let rows = w.len() / COLUMNS;
+    let dot = |x: &[f32], row: usize| -> f64 {
+        let w = &w[row * COLUMNS..(row + 1) * COLUMNS];
+        w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum()
+    };
+    let add = |row: usize| bias.map_or(0.0, |bias| f64::from(bias[row]));
+    x.chunks(COLUMNS).flat_map(|x| (0..rows).map(move |row| dot(x, row) + add(row))).collect()
+}
+
+#[test]
+fn a_layer_multiplies_by_the_weights_it_dequantizes_to() {
+    for scheme in ["nuq-4", "vq-2.5", "tcx-3", "fp16"] {
+        let matrix = quantized(scheme, 1);
+        let w = matrix.dequantize(0..ROWS).unwrap();
+        assert_eq!(matrix.dequantize(5..7).unwrap(), w[5 * COLUMNS..7 * COLUMNS]);
+        let (x, mut y) = (numbers(3 * COLUMNS, 2), vec![0.0f32; 3 * ROWS]);
+        matrix.linear(&x, &mut y).unwrap();
+        assert_close(&y, &product(&w, &x, None), 0.2); // inputs are rounded to 8 bits
+        let (error, size): (f64, f64) = y.iter().zip(product(&w, &x, None)).fold((0.0, 0.0), |sum, (&y, expected)| {
+            (sum.0 + (f64::from(y) - expected).powi(2), sum.1 + expected.powi(2))
+        });
+        assert!(error < 1e-4 * size, "{scheme}: {error} of {size}");
+        let info = matrix.describe();
+        assert_eq!((info.rows, info.columns, info.has_bias), (ROWS, COLUMNS, false));
+        assert_eq!(info.scheme, scheme);
+        assert!(info.bits >= kvq::scheme_bits(scheme));
+    }
+}
+
+#[test]
+fn the_bias_is_added_and_the_error_is_what_the_weights_lost() {
+    let (w, bias) = (numbers(ROWS * COLUMNS, 1), numbers(ROWS, 5));
+    let options = QuantizeOptions::new().scheme("nuq-5").bias(&bias).seed(7);
+    let matrix = Matrix::quantize(&context(), options, &w, ROWS, COLUMNS).unwrap();
+    assert!(matrix.describe().has_bias);
+    let mut y = vec![0.0f32; ROWS];
+    matrix.linear(&[0.0f32; COLUMNS], &mut y).unwrap();
+    assert_close(&y, &wide(&bias), 1e-6);
+    let decoded = matrix.dequantize(0..ROWS).unwrap();
+    let square = |x: f64| x * x;
+    let lost: f64 = w.iter().zip(&decoded).map(|(&w, &d)| square(f64::from(d) - f64::from(w))).sum();
+    let all: f64 = w.iter().map(|&w| square(f64::from(w))).sum();
+    assert!((matrix.describe().error - lost / all).abs() < 1e-4 * lost / all);
+}
+
+#[test]
+fn a_hessian_lowers_the_error_that_it_weighs() {
+    let w = numbers(ROWS * COLUMNS, 1);
+    let inputs: Vec<Vec<f32>> = (0..512)
+        .map(|at| {
+            let common = numbers(1, 10_000 + at)[0];
+            numbers(COLUMNS, 20 + at).iter().map(|x| x + 2.0 * common).collect()
+        })
+        .collect();
+    let mut hessian = vec![0.0f32; COLUMNS * COLUMNS];
+    for x in &inputs {
+        for (at, h) in hessian.iter_mut().enumerate() {
+            *h += x[at / COLUMNS] * x[at % COLUMNS] / inputs.len() as f32;
+        }
+    }
+    let error = |rounding| {
+        let options = QuantizeOptions::new().scheme("nuq-2").hessian(&hessian).rounding(rounding).damping(0.01);
+        Matrix::quantize(&context(), options, &w, ROWS, COLUMNS).unwrap().describe().proxy_error
+    };
+    assert!(error(Rounding::Ldlq) < 0.9 * error(Rounding::Nearest));
+}
+
+#[test]
+fn shared_inputs_give_the_same_numbers_as_one_by_one() {
+    let context = context();
+    let make = |rows: usize, seed: u32| {
+        Matrix::quantize(&context, QuantizeOptions::new(), &numbers(rows * COLUMNS, seed), rows, COLUMNS).unwrap()
+    };
+    let (a, b) = (make(16, 1), make(40, 2));
+    let x = numbers(2 * COLUMNS, 3);
+    let (mut ya, mut yb) = (vec![0.0f32; 2 * 16], vec![0.0f32; 2 * 40]);
+    Matrix::linear_shared(&[&a, &b], &x, &mut [&mut ya, &mut yb]).unwrap();
+    let (mut za, mut zb) = (vec![0.0f32; 2 * 16], vec![0.0f32; 2 * 40]);
+    a.linear(&x, &mut za).unwrap();
+    b.linear(&x, &mut zb).unwrap();
+    assert_eq!((&ya, &yb), (&za, &zb));
+    // SAFETY: on a CPU the context's memory is the program's.
+    unsafe { b.linear_device(x.as_ptr().cast(), 2, ya.as_mut_ptr().cast(), Dtype::Other(9)) }.unwrap_err();
+    let result = Matrix::linear_shared(&[&a, &b], &x, &mut [&mut yb, &mut za]);
+    assert_fails(result, Status::Argument, &["y[0] has 80", "expected 32"]);
+    assert_fails(Matrix::linear_shared(&[&a, &b], &x, &mut [&mut ya]), Status::Argument, &["y has 1", "expected 2"]);
+    assert_fails(Matrix::linear_shared::<f32>(&[], &x, &mut []), Status::Argument, &["matrices is empty"]);
+}
+
+#[test]
+fn files_hold_matrices_by_name() {
+    let context = context();
+    let w = numbers(ROWS * COLUMNS, 1);
+    let make = |scheme| Matrix::quantize(&context, QuantizeOptions::new().scheme(scheme), &w, ROWS, COLUMNS).unwrap();
+    let (a, b) = (make("nuq-3"), make("vq-2"));
+    let bytes = Matrix::save(&[("layers.0", &a), ("layers.1", &b)]).unwrap();
+    let loaded = Matrix::load(&context, &bytes, "layers.1").unwrap();
+    assert_eq!(loaded.describe(), b.describe());
+    assert_eq!(loaded.dequantize(0..ROWS).unwrap(), b.dequantize(0..ROWS).unwrap());
+    assert_eq!(Matrix::save(&[("layers.1", &loaded)]).unwrap(), Matrix::save(&[("layers.1", &b)]).unwrap());
+    assert_fails(Matrix::load(&context, &bytes, "layers.2"), Status::Argument, &["layers.2"]);
+    assert_fails(Matrix::load(&context, &bytes[..bytes.len() - 1], "layers.1"), Status::Format, &[]);
+    assert_fails(Matrix::save(&[("x", &a), ("x", &b)]), Status::Argument, &["x"]);
+    assert_fails(Matrix::save(&[("x\0", &a)]), Status::Argument, &["names", "byte 1"]);
+    assert_fails(Matrix::save(&[]), Status::Argument, &["matrices is empty"]);
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let (matrix, context) = (quantized("nuq-4", 1), context());
+    let (x, mut y) = (numbers(COLUMNS + 1, 1), vec![0.0f32; ROWS + 1]);
+    assert_fails(matrix.linear(&x, &mut y[..ROWS]), Status::Argument, &["x has 129", "multiple of 128"]);
+    assert_fails(matrix.linear(&x[..COLUMNS], &mut y), Status::Argument, &["y has 49", "expected 48"]);
+    assert_fails(matrix.dequantize(40..49), Status::Argument, &["rows is 40..49", "0..48"]);
+    let quantize = |options, rows, columns| Matrix::quantize(&context, options, &x[..COLUMNS], rows, columns);
+    assert_fails(quantize(QuantizeOptions::new(), 2, 128), Status::Argument, &["w has 128", "expected 256"]);
+    assert_fails(quantize(QuantizeOptions::new(), 4, 32), Status::Argument, &["columns", "32"]);
+    let options = QuantizeOptions::new().bias(&[0.0; 3]);
+    assert_fails(quantize(options, 1, 128), Status::Argument, &["bias has 3", "expected 1"]);
+    let options = QuantizeOptions::new().hessian(&[0.0; 4]);
+    assert_fails(quantize(options, 1, 128), Status::Argument, &["hessian has 4", "expected 16384"]);
+}
+
+#[test]
+fn half_precision_inputs_and_weights_are_their_values() {
+    let bits: Vec<u16> = numbers(ROWS * COLUMNS, 1).into_iter().map(bf16).collect();
+    let exact: Vec<f32> = bits.iter().map(|&bits| from_bf16(bits)).collect();
+    let context = context();
+    let narrow = Matrix::quantize(&context, QuantizeOptions::new(), Bf16::from_bits(&bits), ROWS, COLUMNS).unwrap();
+    let full = Matrix::quantize(&context, QuantizeOptions::new(), &exact, ROWS, COLUMNS).unwrap();
+    assert_eq!(narrow.dequantize(0..ROWS).unwrap(), full.dequantize(0..ROWS).unwrap());
+    let (mut y, mut expected) = (vec![0u16; ROWS], vec![0.0f32; ROWS]);
+    full.linear(&exact[..COLUMNS], &mut expected).unwrap();
+    narrow.linear(Bf16::from_bits(&bits[..COLUMNS]), Bf16::from_bits_mut(&mut y)).unwrap();
+    assert_eq!(y, expected.into_iter().map(bf16).collect::<Vec<_>>());
+}
+
+#[test]
+fn schemes_are_listed_with_their_bits() {
+    let schemes = kvq::schemes();
+    assert!(schemes.contains(&"tcq-2.75".to_string()));
+    for scheme in &schemes {
+        let bits: f64 = scheme.split('-').nth(1).map_or(16.0, |bits| bits.parse().unwrap());
+        assert_eq!(kvq::scheme_bits(scheme), bits, "{scheme}");
+    }
+    assert_eq!(kvq::scheme_bits("none"), 0.0);
+}

@@ -1,0 +1,52 @@
+#include "core/cpu_targets.h"
+
+#include <hwy/detect_targets.h>
+
+#if HWY_ARCH_X86
+#include <cpuid.h>
+#endif
+
+namespace kvq {
+
+#if HWY_ARCH_X86
+
+namespace {
+
+/// Conversions of half floats, whose name Clang's __builtin_cpu_supports did not know before version 17.
+bool has_f16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+/// The extensions that hwy/ops/set_macros-inl.h lets the compiler use. Of AVX and later ones the compiler's check says
+/// also whether the system saves their registers.
+bool runs_avx2() {
+  return __builtin_cpu_supports("aes") != 0 && __builtin_cpu_supports("pclmul") != 0 &&
+         __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+         __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0 && has_f16c();
+}
+
+bool runs_avx3() {
+  return runs_avx2() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0;
+}
+
+}  // namespace
+
+bool runs_target(int64_t target) {
+  __builtin_cpu_init();
+  if (target == HWY_AVX3) return runs_avx3();
+  return target == HWY_AVX2 && runs_avx2();
+}
+
+#else
+
+bool runs_target(int64_t /*target*/) { return false; }  // each has one target, which is the baseline
+
+#endif
+
+}  // namespace kvq

@@ -1,0 +1,47 @@
+// Which instruction sets are offered, against what the system says of the processor.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "backend/cpu/dispatch/isa.h"
+
+namespace {
+
+/// The first processor's extensions; empty where the system does not list them.
+std::set<std::string> processor_flags() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("flags")) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    return {std::istream_iterator<std::string>(words), std::istream_iterator<std::string>()};
+  }
+  return {};
+}
+
+bool offered(const std::string& name) {
+  return std::ranges::any_of(kvq::cpu::available_tables(), [&](const auto* table) { return table->name == name; });
+}
+
+}  // namespace
+
+TEST_CASE("an instruction set is offered exactly where the processor has all of its extensions") {
+  const std::set<std::string> flags = processor_flags();
+  if (flags.empty()) {
+    MESSAGE("skipped: /proc/cpuinfo lists no flags");
+    return;
+  }
+  const auto has = [&](std::initializer_list<const char*> names) {
+    return std::ranges::all_of(names, [&](const char* name) { return flags.contains(name); });
+  };
+  const bool avx2 = has({"avx2", "fma", "bmi1", "bmi2", "f16c", "aes", "pclmulqdq"});
+  const bool avx512 = avx2 && has({"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"});
+  CHECK(offered("avx2") == avx2);
+  CHECK(offered("avx512") == avx512);
+  CHECK(offered("avx512vnni") == (avx512 && has({"avx512_vnni", "avx512vbmi"})));
+  CHECK(offered("baseline"));
+}
