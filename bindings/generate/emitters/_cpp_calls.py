@@ -232,9 +232,9 @@ class Call:
         noun, _, field = word.partition(".")
         if not field:
             return noun
-        handle = next(one for one in self.model.handles if one.endswith("_" + noun) or noun == "trainer" and one == self.owner)
         if noun == "trainer":
             return field + "_"
+        handle = next(one for one in self.model.handles if one.endswith("_" + noun))
         if noun not in self.described:
             self.described[noun] = "const %s %s_info = detail::described<%s>(%s_describe, %s);" % (
                 handle + "_info", noun, handle + "_info", handle, "cache()" if self.cache_of_sequence else "get()")

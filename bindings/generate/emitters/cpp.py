@@ -196,7 +196,7 @@ def hooks_struct(options):
     return lines + ["};", ""]
 
 
-def create_with_hooks(options, handle, create):
+def create_with_hooks(options):
     body = ["auto state = std::make_unique<detail::HookState<Hooks>>(std::move(hooks));"]
     for field, user in hook_groups(options):
         if field["name"] == "released":
@@ -220,7 +220,7 @@ def constructor_of(one, handle, model, api):
         options = model.structs[target_of(one["parameters"][0]["type"])["name"]]
         lines += constructor("explicit " + cls, found.parameters, ["Owned(create(options))"])
         lines += [""] + comment("With function objects as hooks. `released` is taken from `hooks`.", "  ")
-        body = create_with_hooks(options, handle, one)
+        body = create_with_hooks(options)
         lines += function(cls, ["%s options" % options["name"], "Hooks hooks"], " : Owned(nullptr)", body)
         lines += [""] + comment("Throws, once, the first exception that one of the Hooks threw.", "  ")
         lines += ["  void rethrow() {", "    if (get() != nullptr && hooks_ != nullptr) hooks_->rethrow();", "  }"]
