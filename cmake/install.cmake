@@ -13,7 +13,8 @@ if(TARGET kvq_cuda)
   install(TARGETS kvq_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime)
 endif()
 
-install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
+install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" "${PROJECT_SOURCE_DIR}/include/kvq.hpp"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 install(EXPORT kvqTargets NAMESPACE kvq:: DESTINATION "${kvq_package_dir}" COMPONENT development)
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/kvqConfig.cmake.in" "${PROJECT_BINARY_DIR}/kvqConfig.cmake"
   INSTALL_DESTINATION "${kvq_package_dir}" NO_SET_AND_CHECK_MACRO)

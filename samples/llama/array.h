@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "kvq.h"
+#include "kvq.hpp"
 
 namespace llama {
 
@@ -28,9 +28,9 @@ struct Matrix {
 
 /// A linear layer: weights as numbers, or written in few bits by the library.
 struct Linear {
-  Matrix weight;                                      // [out, in]; without values if packed
-  Array bias;                                         // [out], or empty, as it is if packed
-  std::shared_ptr<const qp_matrix> packed = nullptr;  // weights and bias
+  Matrix weight;                                        // [out, in]; without values if packed
+  Array bias;                                           // [out], or empty, as it is if packed
+  std::shared_ptr<const kvq::Matrix> packed = nullptr;  // weights and bias
 };
 
 }  // namespace llama

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "error.h"
-#include "handles.h"
+#include "kvq.hpp"
 
 namespace llama {
 namespace {
@@ -66,10 +66,7 @@ const CudaModule& load_cuda_module(const std::filesystem::path& path) {
 }
 
 std::unique_ptr<Device> make_cuda_device(int32_t index) {
-  kvq_device_info info{};
-  info.struct_size = sizeof(info);
-  // First, because the lack of a GPU says more than the lack of a library for it.
-  checked([&](kvq_error* error) { return kvq_device_describe(KVQ_DEVICE_CUDA, index, nullptr, &info, error); });
+  kvq::device_describe(KVQ_DEVICE_CUDA, index);  // first: the lack of a GPU says more than that of a library for it
   return load_cuda_module(find_module()).make_device(index);
 }
 

@@ -13,10 +13,8 @@ namespace {
 const char* name_of(kvq_device device) { return device == KVQ_DEVICE_CPU ? "CPU" : "GPU"; }
 
 // A context would take the address of a tensor elsewhere for one in its own memory.
-void check_device(Device& device, kvq_context* context) {
-  kvq_context_info info{};
-  info.struct_size = sizeof(info);
-  checked([&](kvq_error* error) { return kvq_context_describe(context, &info, error); });
+void check_device(Device& device, const kvq::Context& context) {
+  const kvq_context_info info = context.describe();
   if (info.device == device.kind()) return;
   throw Error(std::string("the model is on the ") + name_of(device.kind()) + ", the context on the " +
               name_of(info.device));
@@ -40,8 +38,7 @@ std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
 
 kvq_cache_options cache_options(const Model& model) {
   const ModelConfig& config = model.config();
-  kvq_cache_options options;
-  kvq_cache_options_init(&options, sizeof(options));
+  auto options = kvq::initialised<kvq_cache_options>();
   options.n_layers = config.n_layers;
   options.q_heads = config.q_heads;
   options.kv_heads = config.kv_heads;
@@ -52,7 +49,7 @@ kvq_cache_options cache_options(const Model& model) {
   return options;
 }
 
-CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format) {
+kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const CacheFormat& format) {
   check_device(model.device(), context);
   return make_cache(context, cache_options(model), format);
 }
@@ -67,32 +64,29 @@ Model::Model(const std::filesystem::path& directory, std::shared_ptr<ThreadPool>
       device_(device != nullptr ? std::move(device) : make_cpu_device(*threads_)),
       weights_(load(directory, weights, config_, *device_)) {}
 
-Session::Session(Model& model, kvq_context* context, const CacheFormat& format)
-    : model_(&model), cache_(make_model_cache(model, context, format)) {
-  clear();
-}
+Session::Session(Model& model, const kvq::Context& context, const CacheFormat& format)
+    : model_(&model),
+      cache_(std::make_shared<const kvq::Cache>(make_model_cache(model, context, format))),
+      sequence_(*cache_) {}
 
-Session::Session(Model& model, std::shared_ptr<kvq_cache> cache, SequenceHandle sequence, int32_t length)
+Session::Session(Model& model, std::shared_ptr<const kvq::Cache> cache, kvq::Sequence sequence, int32_t length)
     : model_(&model), cache_(std::move(cache)), sequence_(std::move(sequence)), length_(length) {}
 
-Session Session::fork() const {
-  return Session(*model_, cache_, fork_sequence(cache_.get(), sequence_.get()), length_);
-}
+Session Session::fork() const { return Session(*model_, cache_, sequence_.fork(), length_); }
 
 void Session::truncate(int32_t length) {
-  checked([&](kvq_error* error) { return kvq_sequence_truncate(cache_.get(), sequence_.get(), length, error); });
+  sequence_.truncate(length);
   length_ = length;
 }
 
 void Session::compress(int32_t budget) {
-  kvq_compress_options options;
-  kvq_compress_options_init(&options, sizeof(options));
+  auto options = kvq::initialised<kvq_compress_options>();
   options.budget = budget;
-  checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence_.get(), &options, error); });
+  sequence_.compress(options);
 }
 
 void Session::clear() {
-  sequence_ = make_sequence(cache_.get());
+  sequence_ = kvq::Sequence(*cache_);
   length_ = 0;
 }
 
@@ -196,21 +190,16 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
 }
 
 void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out) {
-  checked([&](kvq_error* error) {
-    return kvq_append(cache_.get(), sequence_.get(), layer, n, k, v, KVQ_F32, nullptr, error);
-  });
-  const kvq_sequence* sequence = sequence_.get();
-  kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch, sizeof(batch));
+  sequence_.append(layer, n, k, v, KVQ_F32);
+  const kvq_sequence* sequence = sequence_;
+  auto batch = kvq::initialised<kvq_attend_batch>();
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.query_counts = &n;
   batch.q = q;
-  batch.q_dtype = KVQ_F32;
-  batch.output_dtype = KVQ_F32;
   batch.output = out;
   batch.sliding_window = model_->config().sliding_window;
-  checked([&](kvq_error* error) { return kvq_attend(cache_.get(), layer, &batch, error); });
+  cache_->attend(layer, batch);
 }
 
 void Session::mlp_block(const LayerWeights& layer, int32_t index, int32_t n) {

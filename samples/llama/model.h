@@ -7,9 +7,9 @@
 #include <optional>
 #include <span>
 
+#include "cache_format.h"
 #include "config.h"
 #include "device.h"
-#include "handles.h"
 #include "linear_layers.h"
 #include "threads.h"
 #include "weights.h"
@@ -49,7 +49,7 @@ class Model {
 ///
 /// \param context  of the model's device, with its default stream.
 /// \param format   Only needed during the call.
-CacheHandle make_model_cache(Model& model, kvq_context* context, const CacheFormat& format);
+kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const CacheFormat& format);
 
 /// What a cache of the model's shape is made with. Refers to the model's config.
 kvq_cache_options cache_options(const Model& model);
@@ -68,7 +68,7 @@ struct ObservedAttention {
 class Session {
  public:
   /// As make_model_cache().
-  Session(Model& model, kvq_context* context, const CacheFormat& format);
+  Session(Model& model, const kvq::Context& context, const CacheFormat& format);
 
   /// Run tokens through the model and append their keys and values to the cache.
   ///
@@ -99,10 +99,10 @@ class Session {
   void attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out);
 
   int32_t length() const { return length_; }
-  kvq_usage usage() const { return usage_of(cache_.get(), sequence_.get()); }
+  kvq_usage usage() const { return sequence_.usage(); }
 
  private:
-  Session(Model& model, std::shared_ptr<kvq_cache> cache, SequenceHandle sequence, int32_t length);
+  Session(Model& model, std::shared_ptr<const kvq::Cache> cache, kvq::Sequence sequence, int32_t length);
 
   void embed(std::span<const int32_t> tokens);
   void attention_block(const LayerWeights& layer, int32_t index, int32_t n);
@@ -111,8 +111,8 @@ class Session {
   void reserve(int32_t rows, int32_t logit_rows);
 
   Model* model_;
-  std::shared_ptr<kvq_cache> cache_;  // shared by forks
-  SequenceHandle sequence_;           // destroyed before the cache
+  std::shared_ptr<const kvq::Cache> cache_;  // shared by forks
+  kvq::Sequence sequence_;                   // destroyed before the cache
   int32_t length_ = 0;
   Observer observer_;
   InputObserver input_observer_;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "error.h"
-#include "handles.h"
+#include "kvq.hpp"
 #include "linear_layers.h"
 
 namespace llama {
@@ -54,8 +54,8 @@ class Reader {
     if (device_.kind() != KVQ_DEVICE_CPU) {
       throw Error("layer " + layer.name + " is packed, which only the CPU computes with");
     }
-    const std::shared_ptr<const qp_matrix> matrix = load_matrix(context_, file, layer.name);
-    const qp_matrix_info info = describe_matrix(matrix.get());
+    const auto matrix = std::make_shared<const kvq::Matrix>(kvq::Matrix::load(context_, file, layer.name));
+    const qp_matrix_info info = matrix->describe();
     if (info.rows != layer.out || info.columns != layer.in) {
       throw Error("matrix " + layer.name + " has shape " + shape_text({info.rows, info.columns}) +
                   ", config.json asks for " + shape_text({layer.out, layer.in}));

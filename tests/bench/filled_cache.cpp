@@ -12,8 +12,8 @@ const std::vector<float>& random_tensor(size_t n) {
 
 FilledCache::FilledCache(const std::string& policy, int32_t length, int32_t n_threads)
     : context_(kvq_test::make_context(nullptr, n_threads)),
-      cache_(kvq_test::make_cache(context_.get(), kvq_test::cache_options(kQHeads, kKvHeads, kHeadDim), policy)),
-      sequence_(kvq_test::make_sequence(cache_.get())),
+      cache_(kvq_test::make_cache(context_, kvq_test::cache_options(kQHeads, kKvHeads, kHeadDim), policy)),
+      sequence_(cache_),
       out_(kQueryScalars) {
   constexpr int32_t kChunk = 512;
   const std::vector<float>& tokens = random_tensor(kChunk * kTokenScalars);
@@ -21,22 +21,21 @@ FilledCache::FilledCache(const std::string& policy, int32_t length, int32_t n_th
 }
 
 void FilledCache::append(int32_t n, const std::vector<float>& tokens) {
-  kvq_test::append(cache_.get(), sequence_.get(), 0, n, tokens.data(), tokens.data());
+  kvq_test::append(sequence_, 0, n, tokens.data(), tokens.data());
 }
 
 void FilledCache::attend() {
-  const kvq_sequence* const sequence = sequence_.get();
-  kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch, sizeof(batch));
+  const kvq_sequence* const sequence = sequence_;
+  auto batch = kvq_test::initialised<kvq_attend_batch>();
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.q = random_tensor(kQueryScalars).data();
   batch.output = out_.data();
-  kvq_test::attend(cache_.get(), 0, batch);
+  kvq_test::attend(cache_, 0, batch);
 }
 
 double FilledCache::stored_bytes() const {
-  const kvq_usage usage = kvq_test::usage(cache_.get(), sequence_.get());
+  const kvq_usage usage = sequence_.usage();
   return static_cast<double>(usage.sealed_bytes + usage.fp16_bytes);
 }
 

@@ -23,16 +23,16 @@ class FilledCache {
   FilledCache(const std::string& policy, int32_t length, int32_t n_threads);
 
   void append(int32_t n, const std::vector<float>& tokens);
-  void truncate(int32_t length) { kvq_test::truncate(cache_.get(), sequence_.get(), length); }
+  void truncate(int32_t length) { sequence_.truncate(length); }
   void attend();  // one query of the newest token
-  double bits_per_scalar() const { return kvq_test::usage(cache_.get(), sequence_.get()).bits_per_scalar; }
+  double bits_per_scalar() const { return sequence_.usage().bits_per_scalar; }
   double stored_bytes() const;
-  kvq_cache* cache() const { return cache_.get(); }
+  kvq_cache* cache() const { return cache_; }
 
  private:
   kvq_test::Context context_;
-  kvq_test::Cache cache_;
-  kvq_test::Sequence sequence_;
+  kvq_test::Cache cache_ = nullptr;
+  kvq_test::Sequence sequence_ = nullptr;
   std::vector<float> out_;
 };
 

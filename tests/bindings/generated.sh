@@ -14,7 +14,7 @@ generate=(python3 -B "$root/bindings/generate/generate.py")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # A file or folder of every language.
-places=(bindings/kvq-api.json)
+places=(bindings/kvq-api.json include/kvq.hpp)
 mapfile -t files < <("${generate[@]}" --list)
 
 # changed NAME SED_SCRIPT: a tree with the changed header and the files as they are

@@ -103,19 +103,17 @@ void add_positions(int32_t n, int32_t& last, std::vector<int32_t>& positions) {
 
 struct Conversations {
   Conversations(const std::string& isa, const std::string& policy, int32_t threads, size_t n, bool reserves)
-      : context(kvq_test::make_context(isa.c_str(), threads)),
-        cache(make_cache(context.get(), kShape.options(), policy)) {
+      : context(kvq_test::make_context(isa.c_str(), threads)), cache(make_cache(context, kShape.options(), policy)) {
     for (size_t i = 0; i < n; ++i) {
-      sequences.push_back(kvq_test::make_sequence(cache.get()));
+      sequences.emplace_back(cache);
       if (!reserves || i % 2 != 0) continue;
-      kvq_test::require(
-          [&](kvq_error* error) { return kvq_sequence_reserve(cache.get(), sequences.back().get(), 500, error); });
+      sequences.back().reserve(500);
     }
   }
 
   std::vector<Snapshot> snapshots() const {
     std::vector<Snapshot> result;
-    for (const Sequence& sequence : sequences) result.push_back(kvq_test::save(cache.get(), sequence.get()));
+    for (const Sequence& sequence : sequences) result.push_back(sequence.save());
     return result;
   }
 
@@ -138,7 +136,7 @@ void check_batches(const How& how) {
   CAPTURE(how.policy);
   CAPTURE(static_cast<int>(how.dtype));
   Conversations together(how.isa, how.policy, how.threads, 4, how.reserves);
-  const Conversations apart(how.isa, how.policy, 1, 4, how.reserves);
+  Conversations apart(how.isa, how.policy, 1, 4, how.reserves);
   std::vector<int32_t> last(4, -1);
   uint64_t seed = 1;
   for (const Round& round : rounds()) {
@@ -159,22 +157,20 @@ void check_batches(const How& how) {
       const Tensor k(kvq_test::normal_tensor(scalars, ++seed), how.dtype);
       const Tensor v(kvq_test::normal_tensor(scalars, ++seed), how.dtype);
       Fused fused(kShape, layout, k, v, static_cast<size_t>(tokens));
-      std::vector<kvq_sequence*> pointers;
-      for (const Sequence& each : together.sequences) pointers.push_back(each.get());
-      kvq_append_batch batch;
-      kvq_append_batch_init(&batch, sizeof(batch));
+      const auto pointers = kvq::pointers(together.sequences);
+      auto batch = kvq_test::initialised<kvq_append_batch>();
       batch.n_sequences = 4;
       batch.sequences = pointers.data();
       batch.token_counts = tokens == 4 ? nullptr : round.counts.data();
       batch.positions = round.gaps ? positions.data() : nullptr;
       batch.dtype = how.dtype;
       fused.put_into(batch);
-      kvq_test::append_sequences(together.cache.get(), layer, batch);
+      kvq_test::append_sequences(together.cache, layer, batch);
       size_t first = 0;
       for (size_t i = 0; i < 4; ++i) {
         const auto n = static_cast<size_t>(round.counts[i]);
         kvq_test::append(
-            apart.cache.get(), apart.sequences[i].get(), layer, round.counts[i], k.at(first * kShape.token_scalars()),
+            apart.sequences[i], layer, round.counts[i], k.at(first * kShape.token_scalars()),
             v.at(first * kShape.token_scalars()), how.dtype,
             round.gaps ? std::span<const int32_t>(positions).subspan(first, n) : std::span<const int32_t>());
         first += n;
@@ -204,7 +200,7 @@ TEST_CASE("a batch of appends with pages made ahead, on several threads, of ever
       }
     }
   }
-  const std::string best = kvq_test::instruction_sets().front();
+  const std::string best = kvq_test::cpu_isa_names().front();
   for (const std::string& policy : cpu_policies()) check_batches({.isa = best, .policy = policy, .threads = 3});
 }
 
@@ -214,30 +210,30 @@ TEST_CASE("a batch of appends to a parent and its forks leaves each with its own
       const Text text(kShape, 200, 3);
       std::vector<Snapshot> expected;
       for (const bool at_once : {false, true}) {
-        const Conversations all(isa, policy, 1, 1, false);
-        text.append(all.cache.get(), all.sequences[0].get(), 0, 45);
-        const Sequence one = kvq_test::fork(all.cache.get(), all.sequences[0].get());
-        const Sequence two = kvq_test::fork(all.cache.get(), one.get());
-        kvq_sequence* pointers[] = {one.get(), all.sequences[0].get(), two.get()};
+        Conversations all(isa, policy, 1, 1, false);
+        text.append(all.sequences[0], 0, 45);
+        Sequence one = all.sequences[0].fork();
+        Sequence two = one.fork();
+        Sequence* const of_batch[] = {&one, &all.sequences[0], &two};
+        kvq_sequence* const pointers[] = {one, all.sequences[0], two};
         const int32_t counts[] = {2, 30, 9};
         const std::vector<float> k = kvq_test::normal_tensor(41 * kShape.token_scalars(), 8);
         const std::vector<float> v = kvq_test::normal_tensor(41 * kShape.token_scalars(), 9);
-        kvq_append_batch batch;
-        kvq_append_batch_init(&batch, sizeof(batch));
+        auto batch = kvq_test::initialised<kvq_append_batch>();
         batch.n_sequences = 3;
         batch.sequences = pointers;
         batch.token_counts = counts;
         batch.k = k.data();
         batch.v = v.data();
         size_t first = 0;
-        if (at_once) kvq_test::append_sequences(all.cache.get(), 0, batch);
+        if (at_once) kvq_test::append_sequences(all.cache, 0, batch);
         for (size_t i = 0; i < 3 && !at_once; ++i) {
-          kvq_test::append(all.cache.get(), pointers[i], 0, counts[i], k.data() + first * kShape.token_scalars(),
+          kvq_test::append(pointers[i], 0, counts[i], k.data() + first * kShape.token_scalars(),
                            v.data() + first * kShape.token_scalars());
           first += static_cast<size_t>(counts[i]);
         }
         std::vector<Snapshot> snapshots;
-        for (const kvq_sequence* each : pointers) snapshots.push_back(kvq_test::save(all.cache.get(), each));
+        for (const Sequence* each : of_batch) snapshots.push_back(each->save());
         if (!at_once) expected = snapshots;
         CHECK(snapshots == expected);
       }
@@ -252,13 +248,13 @@ TEST_CASE("keys and values with strides are stored as dense ones") {
         const Shape shape{.q_heads = 4, .kv_heads = 2, .head_dim = head_dim, .n_layers = 1};
         for (const char* policy : {"fp16", "int4", "int8+hadamard"}) {
           const Context context = kvq_test::make_context(isa.c_str());
-          const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+          const Cache cache = kvq_test::make_cache(context, shape.options(), policy);
           for (const int32_t tokens : {1, 40, 290}) {
             const size_t scalars = static_cast<size_t>(tokens) * shape.token_scalars();
             const Tensor k(kvq_test::normal_tensor(scalars, 1), dtype);
             const Tensor v(kvq_test::normal_tensor(scalars, 2), dtype);
-            const Sequence dense = kvq_test::make_sequence(cache.get());
-            kvq_test::append(cache.get(), dense.get(), 0, tokens, k.data(), v.data(), dtype);
+            Sequence dense(cache);
+            kvq_test::append(dense.get(), 0, tokens, k.data(), v.data(), dtype);
             for (const Layout& layout : layouts(shape, tokens)) {
               CAPTURE(isa);
               CAPTURE(static_cast<int>(dtype));
@@ -267,17 +263,16 @@ TEST_CASE("keys and values with strides are stored as dense ones") {
               CAPTURE(tokens);
               CAPTURE(layout.name);
               Fused fused(shape, layout, k, v, static_cast<size_t>(tokens));
-              const Sequence strided = kvq_test::make_sequence(cache.get());
+              Sequence strided(cache);
               kvq_sequence* pointer = strided.get();
-              kvq_append_batch batch;
-              kvq_append_batch_init(&batch, sizeof(batch));
+              auto batch = kvq_test::initialised<kvq_append_batch>();
               batch.n_sequences = 1;
               batch.sequences = &pointer;
               batch.token_counts = &tokens;
               batch.dtype = dtype;
               fused.put_into(batch);
-              kvq_test::append_sequences(cache.get(), 0, batch);
-              CHECK((kvq_test::save(cache.get(), pointer) == kvq_test::save(cache.get(), dense.get())));
+              kvq_test::append_sequences(cache, 0, batch);
+              CHECK((strided.save() == dense.save()));
             }
           }
         }

@@ -55,23 +55,23 @@ Snapshot snapshot_on(const std::string& isa, const Case& c, const std::string& p
   kvq_cache_options options = kvq_test::cache_options(kHeads, kHeads, c.head_dim);
   options.rope = c.rope;
   options.rotary_dim = c.rotary_dim;
-  const Cache cache = kvq_test::make_cache(context.get(), options, policy);
-  const Sequence sequence = kvq_test::make_sequence(cache.get());
+  const Cache cache = kvq_test::make_cache(context, options, policy);
+  Sequence sequence(cache);
   const auto k = numbers(c, 1, true);
   const auto v = numbers(c, 2, c.hadamard);
   int32_t at = 0;
   for (const int32_t n : kChunks) {
     const auto offset = static_cast<size_t>(at * kHeads * c.head_dim);
-    kvq_test::append(cache.get(), sequence.get(), 0, n, k.at(offset), v.at(offset), c.dtype);
+    kvq_test::append(sequence, 0, n, k.at(offset), v.at(offset), c.dtype);
     at += n;
   }
-  return kvq_test::save(cache.get(), sequence.get());
+  return sequence.save();
 }
 
 }  // namespace
 
 TEST_CASE("every instruction set stores the bytes of the one that runs everywhere") {
-  const std::vector<std::string> isas = kvq_test::instruction_sets();
+  const std::vector<std::string> isas = kvq_test::cpu_isa_names();
   for (const int32_t head_dim : {8, 24, 80, 96, 128, 256}) {
     for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
       for (const int32_t rotary_dim : {0, head_dim / 2 + 2}) {
@@ -101,24 +101,24 @@ TEST_CASE("attention does not see what a refused append left in the open page") 
   const Shape shape{.q_heads = 2, .kv_heads = 2, .head_dim = 24, .n_layers = 1};
   const Text text(shape, 90, 1);
   const std::vector<float> q = queries(shape, 1);
-  for (const std::string& isa : kvq_test::instruction_sets()) {
+  for (const std::string& isa : kvq_test::cpu_isa_names()) {
     CAPTURE(isa);
     const Context context = kvq_test::make_context(isa.c_str());
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int4");
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
-    text.append(cache.get(), sequence.get(), 0, 5);
-    const std::vector<float> before = attend_last(shape, cache.get(), {sequence.get()}, 1, q);
+    const Cache cache = kvq_test::make_cache(context, shape.options(), "int4");
+    Sequence sequence(cache);
+    text.append(sequence, 0, 5);
+    const std::vector<float> before = attend_last(shape, cache, {sequence}, 1, q);
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       for (const int32_t n : {1, 20, 80}) {
         std::vector<float> k(static_cast<size_t>(n) * shape.token_scalars(), bad);
-        CHECK_THROWS_AS(kvq_test::append(cache.get(), sequence.get(), 0, n, k.data(), k.data()), kvq_test::Failure);
-        CHECK(attend_last(shape, cache.get(), {sequence.get()}, 1, q) == before);
+        CHECK_THROWS_AS(kvq_test::append(sequence, 0, n, k.data(), k.data()), kvq_test::Error);
+        CHECK(attend_last(shape, cache, {sequence}, 1, q) == before);
       }
     }
-    text.append(cache.get(), sequence.get(), 5, 90);
-    const Sequence undisturbed = kvq_test::make_sequence(cache.get());
-    text.append(cache.get(), undisturbed.get(), 0, 90);
-    CHECK(kvq_test::save(cache.get(), sequence.get()) == kvq_test::save(cache.get(), undisturbed.get()));
+    text.append(sequence, 5, 90);
+    Sequence undisturbed(cache);
+    text.append(undisturbed.get(), 0, 90);
+    CHECK(sequence.save() == undisturbed.save());
   }
 }
 

@@ -136,7 +136,7 @@ TEST_CASE("sums of exponentials and sinks are the same on any number of threads"
   const Scenario scenario =
       with_sinks({.name = "threads", .q_heads = 8, .lengths = {5000, 70}, .query_counts = {1, 40}});
   const Inputs inputs = make_inputs(scenario);
-  for (const std::string& isa : kvq_test::instruction_sets()) {
+  for (const std::string& isa : kvq_test::cpu_isa_names()) {
     for (const char* format : {"fp16", "int4+hadamard"}) {
       const Attended alone = Run(scenario, inputs, Storage::uniform(format), isa).attend_with_lse();
       for (const int32_t threads : {2, 5}) {
@@ -163,23 +163,21 @@ TEST_CASE("parts of a context are joined by their sums of exponentials") {
   for (const std::string& isa : kvq_test::backends()) {
     CAPTURE(isa);
     const Context context = kvq_test::make_context(isa.c_str());
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "fp16");
+    const Cache cache = kvq_test::make_cache(context, shape.options(), "fp16");
     struct Part {
       std::vector<float> out;
       std::vector<float> lse;
     };
     const auto attend = [&](int32_t begin, int32_t end, bool has_sink) {
-      const Sequence sequence = kvq_test::make_sequence(cache.get());
+      Sequence sequence(cache);
       std::vector<int32_t> positions;
       for (int32_t i = begin; i < end; ++i) positions.push_back(i);
       const size_t offset = static_cast<size_t>(begin) * shape.token_scalars();
-      kvq_test::append(cache.get(), sequence.get(), 0, end - begin, k.data() + offset, v.data() + offset, KVQ_F32,
-                       positions);
-      const kvq_sequence* pointer = sequence.get();
+      kvq_test::append(sequence, 0, end - begin, k.data() + offset, v.data() + offset, KVQ_F32, positions);
+      const kvq_sequence* pointer = sequence;
       const int32_t last = kTokens - 1;
       Part part{std::vector<float>(rows * dim), std::vector<float>(rows)};
-      kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch, sizeof(batch));
+      auto batch = kvq_test::initialised<kvq_attend_batch>();
       batch.n_sequences = 1;
       batch.sequences = &pointer;
       batch.query_positions = &last;
@@ -187,7 +185,7 @@ TEST_CASE("parts of a context are joined by their sums of exponentials") {
       batch.output = part.out.data();
       batch.lse = part.lse.data();
       batch.sinks = has_sink ? sink.data() : nullptr;
-      kvq_test::attend(cache.get(), 0, batch);
+      kvq_test::attend(cache, 0, batch);
       return part;
     };
     const Part whole = attend(0, kTokens, true);

@@ -102,7 +102,7 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
       const Run run(scenario, inputs, storage, isa);
       if (expected.out.empty()) expected = attention_over_decoded(scenario, inputs, run);
       for (size_t i = 0; i < run.sequences().size(); ++i) {
-        const kvq_test::Snapshot snapshot = kvq_test::save(run.cache(), run.sequences()[i].get());
+        const kvq_test::Snapshot snapshot = run.sequences()[i].save();
         if (snapshots.size() == i) snapshots.push_back(snapshot);
         CHECK_MESSAGE(snapshot == snapshots[i], storage.name() << ": stored differently than on the first");
       }

@@ -43,8 +43,7 @@ std::vector<float> attend_guarded(const Shape& shape, kvq_cache* cache, const kv
   GuardedArray<float> q(queries(shape, static_cast<size_t>(count)));
   GuardedArray<float> out(std::vector<float>(q.values().size()));
   GuardedArray<int32_t> counts(std::vector<int32_t>{count});
-  kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch, sizeof(batch));
+  auto batch = kvq_test::initialised<kvq_attend_batch>();
   batch.n_sequences = 1;
   batch.sequences = &sequence;
   batch.query_counts = counts.data();
@@ -64,15 +63,14 @@ TEST_CASE("nothing is read or written beyond its end") {
     std::vector<Storage> storages = all_storages();
     for (const Storage& storage : coded_storages()) storages.push_back(storage);
     const Shape shape{.q_heads = 3, .kv_heads = 1, .head_dim = head_dim, .n_layers = 1};
-    for (const std::string& isa : kvq_test::instruction_sets()) {
+    for (const std::string& isa : kvq_test::cpu_isa_names()) {
       for (const Storage& storage : storages) {
         for (const int32_t n : {1, 33, 70}) {
           CAPTURE(head_dim);
           CAPTURE(isa);
           CAPTURE(storage.name());
           GuardedHeap heap;
-          kvq_context_options options;
-          kvq_context_options_init(&options, sizeof(options));
+          auto options = kvq_test::initialised<kvq_context_options>();
           options.cpu_isa = isa.c_str();
           options.allocate = GuardedHeap::allocate;
           options.free = GuardedHeap::release;
@@ -83,22 +81,22 @@ TEST_CASE("nothing is read or written beyond its end") {
           std::vector<float> results[2];
           kvq_test::Snapshot snapshots[2];
           for (const bool guarded : {false, true}) {
-            const Context context = guarded ? kvq_test::make_context(options) : kvq_test::make_context(isa.c_str());
-            const Cache cache =
-                storage.coded() ? kvq_test::make_cache(context.get(), shape.options(), storage.policy(), storage.codes)
-                                : kvq_test::make_cache(context.get(), shape.options(), storage.policy());
-            const Sequence sequence = kvq_test::make_sequence(cache.get());
+            const Context context = guarded ? kvq_test::Context(options) : kvq_test::make_context(isa.c_str());
+            const Cache cache = storage.coded()
+                                    ? kvq_test::make_cache(context, shape.options(), storage.policy(), storage.codes)
+                                    : kvq_test::make_cache(context, shape.options(), storage.policy());
+            Sequence sequence(cache);
             GuardedArray<float> k_guarded(k);
             GuardedArray<float> v_guarded(v);
-            kvq_test::append(cache.get(), sequence.get(), 0, n, k_guarded.data(), v_guarded.data());
+            kvq_test::append(sequence, 0, n, k_guarded.data(), v_guarded.data());
             for (const int32_t count : {1, std::min(n, 9)}) {
-              const std::vector<float> out = attend_guarded(shape, cache.get(), sequence.get(), count);
+              const std::vector<float> out = attend_guarded(shape, cache, sequence, count);
               results[guarded].insert(results[guarded].end(), out.begin(), out.end());
             }
-            snapshots[guarded] = kvq_test::save(cache.get(), sequence.get());
+            snapshots[guarded] = sequence.save();
             GuardedArray<std::byte> bytes(snapshots[guarded]);
-            const Sequence loaded = kvq_test::load(cache.get(), bytes.values());
-            kvq_test::decode(cache.get(), loaded.get(), 0, 0, 0, n, head_dim);
+            Sequence loaded = kvq_test::Sequence::load(cache, bytes.values());
+            kvq_test::decode(loaded, 0, 0, 0, n, head_dim);
           }
           CHECK(results[0] == results[1]);
           CHECK(snapshots[0] == snapshots[1]);

@@ -38,21 +38,20 @@ struct Bench {
       : options(options_),
         book(kvq_test::test_codebook(options, codes)),
         context(kvq_test::make_context()),
-        cache(
-            kvq_test::make_cache(context.get(), options, "version: 1\nkeys: commvq\nvalues: commvq\n" + effort, codes)),
-        sequence(kvq_test::make_sequence(cache.get())) {
+        cache(kvq_test::make_cache(context, options, "version: 1\nkeys: commvq\nvalues: commvq\n" + effort, codes)),
+        sequence(cache) {
     const size_t scalars = at(kTokens * options.kv_heads * options.head_dim);
     k = kvq_test::normal_tensor(scalars, 5);
     v = kvq_test::normal_tensor(scalars, 6);
     for (std::vector<float>* side : {&k, &v}) {
       for (float& x : *side) x = static_cast<float>(kvq_test::to_half(x));
     }
-    kvq_test::append(cache.get(), sequence.get(), 0, kTokens, k.data(), v.data());
-    snapshot = kvq_test::save(cache.get(), sequence.get());
+    kvq_test::append(sequence, 0, kTokens, k.data(), v.data());
+    snapshot = sequence.save();
   }
   CommvqPages pages() const { return {snapshot, book, kPages}; }
   Decoded decode(int32_t head) const {
-    return kvq_test::decode(cache.get(), sequence.get(), 0, head, 0, kPages * kSlots, options.head_dim);
+    return kvq_test::decode(sequence, 0, head, 0, kPages * kSlots, options.head_dim);
   }
 
   kvq_cache_options options;
@@ -292,12 +291,12 @@ TEST_CASE("tokens of zeros decode to zeros") {
   for (const Codes& codes : all_codes()) {
     const kvq_cache_options options = options_of(2, 16, KVQ_ROPE_HALF);
     const Context context = kvq_test::make_context();
-    const Cache cache = kvq_test::make_cache(context.get(), options, "commvq", codes);
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    const Cache cache = kvq_test::make_cache(context, options, "commvq", codes);
+    Sequence sequence(cache);
     std::vector<float> x = kvq_test::normal_tensor(at(64 * 32), 3);
     std::fill(x.begin() + 7 * 32, x.begin() + 9 * 32, 0.0F);
-    kvq_test::append(cache.get(), sequence.get(), 0, 64, x.data(), x.data());
-    const Decoded decoded = kvq_test::decode(cache.get(), sequence.get(), 0, 1, 0, 32, 16);
+    kvq_test::append(sequence, 0, 64, x.data(), x.data());
+    const Decoded decoded = kvq_test::decode(sequence, 0, 1, 0, 32, 16);
     for (size_t i = 0; i < 32 * 16; ++i) {
       const bool zero = i / 16 == 7 || i / 16 == 8;
       if (zero) CHECK((decoded.k[i] == 0.0F && decoded.v[i] == 0.0F));
@@ -314,10 +313,9 @@ TEST_CASE("a snapshot with codes is refused by a codebook of the same numbers in
   Codes others = codes;
   others.group = 4;
   REQUIRE(kvq_test::test_codebook(options, others).layers[0].key_codes == bench.book.layers[0].key_codes);
-  const Cache other = kvq_test::make_cache(bench.context.get(), options, "commvq", others);
+  const Cache other = kvq_test::make_cache(bench.context, options, "commvq", others);
   kvq_sequence* sequence = nullptr;
-  CHECK(kvq_sequence_load(other.get(), bench.snapshot.data(), bench.snapshot.size(), &sequence, nullptr) ==
-        KVQ_E_MISMATCH);
+  CHECK(kvq_sequence_load(other, bench.snapshot.data(), bench.snapshot.size(), &sequence, nullptr) == KVQ_E_MISMATCH);
 }
 
 TEST_CASE("a snapshot with codes of another codebook, or a damaged one, is refused") {
@@ -333,11 +331,11 @@ TEST_CASE("a snapshot with codes of another codebook, or a damaged one, is refus
     const Bench bench(options, codes);
     Codes others = codes;
     others.seed = 2;
-    const Cache other = kvq_test::make_cache(bench.context.get(), options, "commvq", others);
-    const Cache same = kvq_test::make_cache(bench.context.get(), options, "commvq", codes);
-    const Cache none = kvq_test::make_cache(bench.context.get(), options, "fp16");
+    const Cache other = kvq_test::make_cache(bench.context, options, "commvq", others);
+    const Cache same = kvq_test::make_cache(bench.context, options, "commvq", codes);
+    const Cache none = kvq_test::make_cache(bench.context, options, "fp16");
     CHECK(status_of(same.get(), bench.snapshot) == KVQ_OK);
-    CHECK(status_of(other.get(), bench.snapshot) == KVQ_E_MISMATCH);
+    CHECK(status_of(other, bench.snapshot) == KVQ_E_MISMATCH);
     CHECK(status_of(none.get(), bench.snapshot) == KVQ_E_MISMATCH);
     for (size_t i = 64; i < bench.snapshot.size(); i += 101) {
       Snapshot damaged = bench.snapshot;

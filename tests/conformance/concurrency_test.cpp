@@ -47,62 +47,61 @@ TEST_CASE("sequences of one cache are created, appended to, forked, saved and de
   const Shape shape;
   const Text text(shape, 300, 1);
   const Context context = kvq_test::make_context(nullptr, 2);
-  const Cache cache =
-      kvq_test::make_cache(context.get(), shape.options(), "version: 1\nkeys: int4+hadamard\nvalues: int4\n");
+  const Cache cache = kvq_test::make_cache(context, shape.options(), "version: 1\nkeys: int4+hadamard\nvalues: int4\n");
   const auto build = [&](int32_t n) {
-    Sequence sequence = kvq_test::make_sequence(cache.get());
-    text.append(cache.get(), sequence.get(), 0, n, 50);
+    Sequence sequence(cache);
+    text.append(sequence, 0, n, 50);
     return sequence;
   };
-  const Snapshot expected = kvq_test::save(cache.get(), build(230).get());
+  const Snapshot expected = build(230).save();
   std::atomic<int> n_different{0};
   on_threads([&](int) {
     for (int round = 0; round < kvq_test::full_or_small(20, 4); ++round) {
-      const Sequence sequence = build(130);
-      const Sequence child = kvq_test::fork(cache.get(), sequence.get());
-      text.append(cache.get(), child.get(), 130, 230);
-      if (kvq_test::save(cache.get(), child.get()) != expected) ++n_different;
-      const Sequence loaded = kvq_test::load(cache.get(), expected);
-      if (kvq_test::save(cache.get(), loaded.get()) != expected) ++n_different;
+      Sequence sequence = build(130);
+      Sequence child = sequence.fork();
+      text.append(child, 130, 230);
+      if (child.save() != expected) ++n_different;
+      Sequence loaded = kvq_test::Sequence::load(cache, expected);
+      if (loaded.save() != expected) ++n_different;
     }
   });
   CHECK_EQ(n_different.load(), 0);
-  CHECK_EQ(kvq_test::usage(cache.get()).scalars, 0);
+  CHECK_EQ(cache.usage().scalars, 0);
 }
 
 TEST_CASE("one sequence is forked, saved and decoded by several threads at once") {
   const Shape shape;
   const Text text(shape, 300, 1);
   const Context context = kvq_test::make_context();
-  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int3");
-  const Sequence parent = kvq_test::make_sequence(cache.get());
-  text.append(cache.get(), parent.get(), 0, 100);
-  const Snapshot before = kvq_test::save(cache.get(), parent.get());
+  const Cache cache = kvq_test::make_cache(context, shape.options(), "int3");
+  Sequence parent(cache);
+  text.append(parent, 0, 100);
+  const Snapshot before = parent.save();
   std::atomic<int> n_different{0};
   on_threads([&](int thread) {
     for (int round = 0; round < kvq_test::full_or_small(20, 4); ++round) {
-      const Sequence child = kvq_test::fork(cache.get(), parent.get());
-      text.append(cache.get(), child.get(), 100, 130 + thread);
-      if (kvq_test::save(cache.get(), parent.get()) != before) ++n_different;
-      const kvq_test::Decoded ours = kvq_test::decode(cache.get(), child.get(), 1, 1, 0, 96, shape.head_dim);
-      const kvq_test::Decoded theirs = kvq_test::decode(cache.get(), parent.get(), 1, 1, 0, 96, shape.head_dim);
+      Sequence child = parent.fork();
+      text.append(child, 100, 130 + thread);
+      if (parent.save() != before) ++n_different;
+      const kvq_test::Decoded ours = kvq_test::decode(child, 1, 1, 0, 96, shape.head_dim);
+      const kvq_test::Decoded theirs = kvq_test::decode(parent, 1, 1, 0, 96, shape.head_dim);
       if (thread >= 0 && ours.positions != theirs.positions) ++n_different;
-      kvq_test::usage(cache.get(), parent.get());
+      parent.usage();
     }
   });
   CHECK_EQ(n_different.load(), 0);
-  CHECK(kvq_test::save(cache.get(), parent.get()) == before);
+  CHECK(parent.save() == before);
 }
 
 TEST_CASE("a fork is truncated inside pages that its parent lets go of at the same time") {
   const Shape shape{.q_heads = 8, .kv_heads = 8, .head_dim = 8, .n_layers = 64};  // many pages to copy
   const Text text(shape, 20, 1);
   const Context context = kvq_test::make_context();
-  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "fp16");
+  const Cache cache = kvq_test::make_cache(context, shape.options(), "fp16");
   const auto saved = [&](int32_t n) {
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
-    text.append(cache.get(), sequence.get(), 0, n);
-    return kvq_test::save(cache.get(), sequence.get());
+    Sequence sequence(cache);
+    text.append(sequence, 0, n);
+    return sequence.save();
   };
   const Snapshot whole = saved(20);
   const Snapshot expected = saved(13);
@@ -110,8 +109,8 @@ TEST_CASE("a fork is truncated inside pages that its parent lets go of at the sa
     CAPTURE(is_destroyed);
     int n_different = 0;
     for (int round = 0; round < kvq_test::full_or_small(400, 40); ++round) {
-      Sequence parent = kvq_test::load(cache.get(), whole);
-      const Sequence child = kvq_test::fork(cache.get(), parent.get());
+      Sequence parent = kvq_test::Sequence::load(cache, whole);
+      Sequence child = parent.fork();
       std::atomic<int> n_ready{0};
       const auto meet = [&n_ready] {
         for (++n_ready; n_ready < 2;) {
@@ -126,14 +125,14 @@ TEST_CASE("a fork is truncated inside pages that its parent lets go of at the sa
           }
           parent.reset();
         } else {
-          kvq_sequence_truncate(cache.get(), parent.get(), 13, nullptr);
+          kvq_sequence_truncate(cache, parent, 13, nullptr);
         }
       });
       meet();
-      kvq_sequence_truncate(cache.get(), child.get(), 13, nullptr);
+      kvq_sequence_truncate(cache, child, 13, nullptr);
       other.join();
-      if (kvq_test::save(cache.get(), child.get()) != expected) ++n_different;
-      if (!is_destroyed && kvq_test::save(cache.get(), parent.get()) != expected) ++n_different;
+      if (child.save() != expected) ++n_different;
+      if (!is_destroyed && parent.save() != expected) ++n_different;
     }
     CHECK_EQ(n_different, 0);
   }
@@ -146,10 +145,10 @@ TEST_CASE("caches of one context attend concurrently") {
   const std::vector<float> q = queries(shape, 1);
   std::vector<float> expected;
   const auto run = [&] {
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int2+hadamard");
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
-    text.append(cache.get(), sequence.get(), 0, 300, 64);
-    return attend_last(shape, cache.get(), {sequence.get()}, 1, q);
+    const Cache cache = kvq_test::make_cache(context, shape.options(), "int2+hadamard");
+    Sequence sequence(cache);
+    text.append(sequence, 0, 300, 64);
+    return attend_last(shape, cache, {sequence}, 1, q);
   };
   expected = run();
   std::atomic<int> n_different{0};
@@ -167,28 +166,28 @@ TEST_CASE("sequences of one cache are attended to by several threads at once") {
   const Context context = kvq_test::make_context(nullptr, 2);
   for (const std::string policy : {"int4", "fp16+snapkv:32"}) {
     CAPTURE(policy);
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy.c_str());
+    const Cache cache = kvq_test::make_cache(context, shape.options(), policy.c_str());
     // A thread's own one; unless queries are counted for eviction, all threads attend to the last one too.
     const bool evicts = policy.find('+') != std::string::npos;
     std::vector<Sequence> sequences;
     std::vector<std::vector<float>> expected;
     const std::vector<float> q = queries(shape, 3);
     for (int32_t i = 0; i <= kThreads; ++i) {
-      sequences.push_back(kvq_test::make_sequence(cache.get()));
-      text.append(cache.get(), sequences.back().get(), 0, 90 + 100 * i);
-      expected.push_back(attend_last(shape, cache.get(), {sequences.back().get()}, 3, q));
+      sequences.emplace_back(cache);
+      text.append(sequences.back(), 0, 90 + 100 * i);
+      expected.push_back(attend_last(shape, cache, {sequences.back()}, 3, q));
     }
     std::atomic<int> n_different{0};
     on_threads([&](int thread) {
       const auto own = static_cast<size_t>(thread);
       for (int round = 0; round < kvq_test::full_or_small(500, 50); ++round) {
         const size_t i = !evicts && round % 2 == 1 ? size_t{kThreads} : own;
-        if (attend_last(shape, cache.get(), {sequences[i].get()}, 3, q) != expected[i]) ++n_different;
+        if (attend_last(shape, cache, {sequences[i]}, 3, q) != expected[i]) ++n_different;
       }
       if (!evicts) return;
-      const Sequence fork = kvq_test::fork(cache.get(), sequences[own].get());
-      attend_last(shape, cache.get(), {fork.get()}, 3, q);
-      kvq_test::require([&](kvq_error* error) { return kvq_compress(cache.get(), fork.get(), nullptr, error); });
+      Sequence fork = sequences[own].fork();
+      attend_last(shape, cache, {fork}, 3, q);
+      fork.compress();
     });
     CHECK_EQ(n_different.load(), 0);
   }
@@ -198,20 +197,20 @@ TEST_CASE("appending to one sequence does not disturb attention to another") {
   const Shape shape;
   const Text text(shape, 700, 1);
   const Context context = kvq_test::make_context(nullptr, 2);
-  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int4");
-  const Sequence reader = kvq_test::make_sequence(cache.get());
-  const Sequence writer = kvq_test::make_sequence(cache.get());
-  text.append(cache.get(), reader.get(), 0, 200);
+  const Cache cache = kvq_test::make_cache(context, shape.options(), "int4");
+  Sequence reader(cache);
+  Sequence writer(cache);
+  text.append(reader, 0, 200);
   const std::vector<float> q = queries(shape, 1);
-  const std::vector<float> expected = attend_last(shape, cache.get(), {reader.get()}, 1, q);
+  const std::vector<float> expected = attend_last(shape, cache, {reader}, 1, q);
   std::atomic<int> n_different{0};
-  std::thread appending([&] { text.append(cache.get(), writer.get(), 0, 700, 5); });
+  std::thread appending([&] { text.append(writer.get(), 0, 700, 5); });
   for (int round = 0; round < 100; ++round) {
-    if (attend_last(shape, cache.get(), {reader.get()}, 1, q) != expected) ++n_different;
+    if (attend_last(shape, cache, {reader}, 1, q) != expected) ++n_different;
   }
   appending.join();
   CHECK_EQ(n_different.load(), 0);
-  CHECK_EQ(kvq_test::length(writer.get()), 700);
+  CHECK_EQ(writer.length(0), 700);
 }
 
 TEST_CASE("threads append to sequences of their own and attend to them as one thread does") {
@@ -225,22 +224,21 @@ TEST_CASE("threads append to sequences of their own and attend to them as one th
   for (const std::string& policy : {std::string("int4+hadamard"), kCodesOfHeads, routed_policies()[0]}) {
     CAPTURE(policy);
     const Context context = kvq_test::make_context(nullptr, 2);
-    const Cache cache = make_cache(context.get(), shape.options(), policy);
+    const Cache cache = make_cache(context, shape.options(), policy);
     struct Conversation {
       std::vector<std::vector<float>> outputs;  // of each layer after each chunk
       Snapshot snapshot;
     };
     const auto converse = [&](int thread) {
       Conversation result;
-      const Sequence sequence = kvq_test::make_sequence(cache.get());
+      Sequence sequence(cache);
       for (int32_t begin = 0; begin < kTokens; begin += kChunk) {
-        texts[static_cast<size_t>(thread)].append(cache.get(), sequence.get(), begin,
-                                                  std::min(begin + kChunk, kTokens));
+        texts[static_cast<size_t>(thread)].append(sequence, begin, std::min(begin + kChunk, kTokens));
         for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
-          result.outputs.push_back(attend_last(shape, cache.get(), {sequence.get()}, 1, q, layer));
+          result.outputs.push_back(attend_last(shape, cache, {sequence}, 1, q, layer));
         }
       }
-      result.snapshot = kvq_test::save(cache.get(), sequence.get());
+      result.snapshot = sequence.save();
       return result;
     };
     std::vector<Conversation> expected;
@@ -255,7 +253,7 @@ TEST_CASE("threads append to sequences of their own and attend to them as one th
       }
     });
     CHECK_EQ(n_different.load(), 0);
-    CHECK_EQ(kvq_test::usage(cache.get()).scalars, 0);
+    CHECK_EQ(cache.usage().scalars, 0);
   }
 }
 

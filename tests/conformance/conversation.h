@@ -4,6 +4,7 @@
 #include "page_format.h"
 #include "support/handles.h"
 #include "support/random.h"
+#include "support/router.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -35,19 +36,17 @@ class Text {
   }
 
   // Appends tokens [begin, end) to every layer, `chunk` tokens a call.
-  void append(kvq_cache* cache, kvq_sequence* sequence, int32_t begin, int32_t end, int32_t chunk) const {
+  void append(kvq_sequence* sequence, int32_t begin, int32_t end, int32_t chunk) const {
     for (int32_t at = begin; at < end; at += chunk) {
       const int32_t n = std::min(chunk, end - at);
       const size_t offset = static_cast<size_t>(at) * shape_.token_scalars();
       for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
         const auto l = static_cast<size_t>(layer);
-        kvq_test::append(cache, sequence, layer, n, k_[l].data() + offset, v_[l].data() + offset);
+        kvq_test::append(sequence, layer, n, k_[l].data() + offset, v_[l].data() + offset);
       }
     }
   }
-  void append(kvq_cache* cache, kvq_sequence* sequence, int32_t begin, int32_t end) const {
-    append(cache, sequence, begin, end, end - begin);
-  }
+  void append(kvq_sequence* sequence, int32_t begin, int32_t end) const { append(sequence, begin, end, end - begin); }
 
  private:
   Shape shape_;
@@ -62,8 +61,7 @@ inline std::vector<float> attend_last(const Shape& shape, kvq_cache* cache,
                                       const std::vector<float>& q, int32_t layer = 0) {
   const std::vector<int32_t> counts(sequences.size(), count);
   std::vector<float> out(sequences.size() * static_cast<size_t>(count) * shape.query_scalars());
-  kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch, sizeof(batch));
+  auto batch = kvq_test::initialised<kvq_attend_batch>();
   batch.n_sequences = static_cast<int32_t>(sequences.size());
   batch.sequences = sequences.data();
   batch.query_counts = counts.data();
@@ -131,10 +129,10 @@ inline std::vector<std::string> experts_of(const std::string& policy) {
 }
 
 inline kvq_test::Cache make_cache(kvq_context* context, kvq_cache_options options, const std::string& policy) {
-  kvq_test::Router router;
+  kvq_test::Router router = nullptr;
   if (policy.find("router:") != std::string::npos) {
-    router = kvq_test::load_router(context, kvq_test::TestRouter(options, experts_of(policy)).file());
-    options.router = router.get();
+    router = kvq_test::Router::load(context, kvq_test::TestRouter(options, experts_of(policy)).file());
+    options.router = router;
   }
   if (policy.find("commvq") == std::string::npos) return kvq_test::make_cache(context, options, policy);
   const bool of_heads = policy.rfind("# codes of each head", 0) == 0;

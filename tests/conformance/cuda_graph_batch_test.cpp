@@ -34,24 +34,22 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
     check_cuda(cudaStreamCreate(&stream));
     {
       const kvq_test::Context context = kvq_test::make_context(kvq_test::kCuda);
-      kvq_test::require([&](kvq_error* error) { return kvq_context_set_stream(context.get(), stream, error); });
-      const kvq_test::Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
+      kvq_test::checked(kvq_context_set_stream, context, stream);
+      const kvq_test::Cache cache = kvq_test::make_cache(context, shape.options(), policy);
       std::vector<kvq_test::Sequence> together;
       std::vector<kvq_test::Sequence> apart;
       std::vector<kvq_sequence*> pointers;
       for (const int32_t n : kPrompts) {
         for (auto* sequences : {&together, &apart}) {
-          sequences->push_back(kvq_test::make_sequence(cache.get()));
-          prompts.append(cache.get(), sequences->back().get(), 0, n);
+          sequences->emplace_back(cache);
+          prompts.append(sequences->back(), 0, n);
         }
         pointers.push_back(together.back().get());
-        kvq_test::require(
-            [&](kvq_error* error) { return kvq_sequence_reserve(cache.get(), pointers.back(), kSteps, error); });
+        kvq_test::checked(kvq_sequence_reserve, cache, pointers.back(), kSteps);
       }
       const kvq_test::DeviceCopy keys(k.data(), step_scalars * sizeof(float));
       const kvq_test::DeviceCopy values(v.data(), step_scalars * sizeof(float));
-      kvq_append_batch batch;
-      kvq_append_batch_init(&batch, sizeof(batch));
+      auto batch = kvq_test::initialised<kvq_append_batch>();
       batch.n_sequences = kSequences;
       batch.sequences = pointers.data();
       batch.k = keys.data();
@@ -60,7 +58,7 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
       cudaGraphExec_t launchable = nullptr;
       check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
       for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
-        kvq_test::require([&](kvq_error* error) { return kvq_append_sequences(cache.get(), layer, &batch, error); });
+        kvq_test::checked(kvq_append_sequences, cache, layer, &batch);
       }
       check_cuda(cudaStreamEndCapture(stream, &graph));
       check_cuda(cudaGraphInstantiate(&launchable, graph, 0));
@@ -74,13 +72,13 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
         for (size_t i = 0; i < kSequences; ++i) {
           const size_t at = i * shape.token_scalars();
           for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
-            kvq_test::append(cache.get(), apart[i].get(), layer, 1, step_k + at, step_v + at);
+            kvq_test::append(apart[i].get(), layer, 1, step_k + at, step_v + at);
           }
         }
       }
       for (size_t i = 0; i < kSequences; ++i) {
-        CHECK(kvq_test::length(together[i].get()) == kPrompts[i] + kSteps);
-        CHECK((kvq_test::save(cache.get(), together[i].get()) == kvq_test::save(cache.get(), apart[i].get())));
+        CHECK(together[i].length(0) == kPrompts[i] + kSteps);
+        CHECK((together[i].save() == apart[i].save()));
       }
       cudaGraphExecDestroy(launchable);
     }

@@ -37,8 +37,8 @@ class Decoder {
       : shape_(shape),
         step_(step),
         context(kvq_test::make_context("cuda")),
-        cache(kvq_test::make_cache(context.get(), shape.options(), policy)),
-        sequence(kvq_test::make_sequence(cache.get())),
+        cache(kvq_test::make_cache(context, shape.options(), policy)),
+        sequence(cache),
         q(queries(shape, static_cast<size_t>(kTokens))) {
     for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
       const auto seed = static_cast<uint64_t>(10 + layer);
@@ -51,7 +51,7 @@ class Decoder {
     check_cuda(cudaMalloc(&q_, tokens * query_bytes()));
     check_cuda(cudaMalloc(&out_, tokens * query_bytes() * static_cast<size_t>(shape.n_layers)));
     check_cuda(cudaStreamCreate(&stream_));
-    kvq_test::require([&](kvq_error* error) { return kvq_context_set_stream(context.get(), stream_, error); });
+    kvq_test::checked(kvq_context_set_stream, context, stream_);
   }
   ~Decoder() {
     if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
@@ -64,18 +64,15 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  void append(int32_t begin, int32_t end) const {
+  void append(int32_t begin, int32_t end) {
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
       const size_t at = static_cast<size_t>(begin) * shape_.token_scalars();
       const auto l = static_cast<size_t>(layer);
-      kvq_test::append(cache.get(), sequence.get(), layer, end - begin, k[l].data() + at, v[l].data() + at);
+      kvq_test::append(sequence, layer, end - begin, k[l].data() + at, v[l].data() + at);
     }
   }
 
-  void reserve(int32_t tokens) const {
-    kvq_test::require(
-        [&](kvq_error* error) { return kvq_sequence_reserve(cache.get(), sequence.get(), tokens, error); });
-  }
+  void reserve(int32_t tokens) { sequence.reserve(tokens); }
 
   // Attention over whatever the sequence holds, as the graph will call it.
   void attend() const {
@@ -86,9 +83,7 @@ class Decoder {
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
-      kvq_test::require([&](kvq_error* error) {
-        return kvq_append(cache.get(), sequence.get(), layer, step_, key(layer), value(layer), KVQ_F32, nullptr, error);
-      });
+      kvq_test::checked(kvq_append, cache, sequence, layer, step_, key(layer), value(layer), KVQ_F32, nullptr);
       issue_attend(layer);
     }
     check_cuda(cudaStreamEndCapture(stream_, &graph));
@@ -113,7 +108,7 @@ class Decoder {
   }
 
   // The same without a graph.
-  std::vector<float> step(int32_t begin) const {
+  std::vector<float> step(int32_t begin) {
     append(begin, begin + step_);
     check_cuda(
         cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
@@ -121,8 +116,8 @@ class Decoder {
     return outputs();
   }
 
-  int32_t length() const { return kvq_test::length(sequence.get()); }
-  kvq_test::Snapshot save() const { return kvq_test::save(cache.get(), sequence.get()); }
+  int32_t length() const { return sequence.length(0); }
+  kvq_test::Snapshot save() const { return sequence.save(); }
   cudaStream_t stream() const { return stream_; }
   void* key(int32_t layer) const { return static_cast<char*>(k_) + tensor(layer, token_bytes()); }
   void* value(int32_t layer) const { return static_cast<char*>(v_) + tensor(layer, token_bytes()); }
@@ -136,15 +131,14 @@ class Decoder {
   const float* query(int32_t begin) const { return q.data() + static_cast<size_t>(begin) * shape_.query_scalars(); }
 
   void issue_attend(int32_t layer) const {
-    const kvq_sequence* sequences[] = {sequence.get()};
-    kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch, sizeof(batch));
+    const kvq_sequence* sequences[] = {sequence};
+    auto batch = kvq_test::initialised<kvq_attend_batch>();
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.query_counts = &step_;
     batch.q = q_;
     batch.output = static_cast<char*>(out_) + tensor(layer, query_bytes());
-    kvq_test::require([&](kvq_error* error) { return kvq_attend(cache.get(), layer, &batch, error); });
+    kvq_test::checked(kvq_attend, cache, layer, &batch);
   }
 
   std::vector<float> outputs() const {
@@ -165,8 +159,8 @@ class Decoder {
 
  public:
   kvq_test::Context context;
-  kvq_test::Cache cache;
-  kvq_test::Sequence sequence;
+  kvq_test::Cache cache = nullptr;
+  kvq_test::Sequence sequence = nullptr;
   std::vector<float> q;
   std::vector<std::vector<float>> k;  // per layer
   std::vector<std::vector<float>> v;
@@ -198,7 +192,7 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
       CAPTURE(step);
       const Shape shape;
       Decoder replayed(shape, policy, step);
-      const Decoder called(shape, policy, step);
+      Decoder called(shape, policy, step);
       const int32_t prompt = step == 1 ? 0 : 45;
       int32_t at = prompt;
       if (prompt > 0) {
@@ -224,11 +218,11 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
       for (int i = 0; i < 3; ++i, at += step) {
         REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
       }
-      const kvq_test::Sequence child = kvq_test::fork(replayed.cache.get(), replayed.sequence.get());
+      kvq_test::Sequence child = replayed.sequence.fork();
       const kvq_test::Snapshot before = replayed.save();
       const int32_t border = at / 64 * 32;
-      kvq_test::truncate(replayed.cache.get(), replayed.sequence.get(), border);
-      kvq_test::truncate(called.cache.get(), called.sequence.get(), border);
+      replayed.sequence.truncate(border);
+      called.sequence.truncate(border);
       replayed.reserve(500 - border);
       replayed.capture();
       at = border;
@@ -236,7 +230,7 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
         REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
       }
       CHECK(replayed.save() == called.save());
-      CHECK(kvq_test::save(replayed.cache.get(), child.get()) == before);  // untouched by the replays
+      CHECK(child.save() == before);  // untouched by the replays
     }
   }
 }
@@ -266,15 +260,14 @@ TEST_CASE("positions with gaps before a graph was captured stay right in it") {
   const Shape shape;
   std::vector<int32_t> positions;
   for (int32_t i = 0; i < 50; ++i) positions.push_back(i < 40 ? i : 3 * i);
-  const auto begin_with_gaps = [&](const Decoder& decoder) {
+  const auto begin_with_gaps = [&](Decoder& decoder) {
     for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
       const auto l = static_cast<size_t>(layer);
-      kvq_test::append(decoder.cache.get(), decoder.sequence.get(), layer, 50, decoder.k[l].data(), decoder.v[l].data(),
-                       KVQ_F32, positions);
+      kvq_test::append(decoder.sequence, layer, 50, decoder.k[l].data(), decoder.v[l].data(), KVQ_F32, positions);
     }
   };
   Decoder replayed(shape, "int8", 1);
-  const Decoder called(shape, "int8", 1);
+  Decoder called(shape, "int8", 1);
   begin_with_gaps(replayed);
   begin_with_gaps(called);
   replayed.step(50);
@@ -292,16 +285,15 @@ TEST_CASE("a graph that runs out of room appends nothing more, and the next call
   decoder.step(0);
   decoder.reserve(40);
   int32_t room = 0;
-  kvq_test::require([&](kvq_error* error) { return kvq_sequence_room(decoder.sequence.get(), 0, &room, error); });
+  kvq_test::checked(kvq_sequence_room, decoder.sequence, 0, &room);
   decoder.capture();
   for (int32_t at = 1; at < room + 10; ++at) decoder.replay(at);
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  auto error = kvq_test::initialised<kvq_error>();
   int32_t length = 0;
-  const kvq_status status = kvq_sequence_length(decoder.sequence.get(), 0, &length, &error);
+  const kvq_status status = kvq_sequence_length(decoder.sequence, 0, &length, &error);
   CHECK(failure(status, KVQ_E_LIMIT, error).find("kvq_sequence_reserve") != std::string::npos);
   CHECK(decoder.length() == 1 + room);
-  const Decoder plain(shape, "int4", 1);
+  Decoder plain(shape, "int4", 1);
   plain.append(0, 1 + room);
   CHECK(decoder.save() == plain.save());
   decoder.append(1 + room, 100);  // the sequence is as good as before
@@ -312,13 +304,12 @@ TEST_CASE("a graph that runs out of room appends nothing more, and the next call
 TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   if (skips()) return;
   const Shape shape;
-  const Decoder decoder(shape, "int4", 1);
+  Decoder decoder(shape, "int4", 1);
   decoder.append(0, 50);
   const kvq_test::Snapshot before = decoder.save();
   const int32_t positions[] = {60};
   const auto captured = [&](auto&& call) {
-    kvq_error error;
-    kvq_error_init(&error, sizeof(error));
+    auto error = kvq_test::initialised<kvq_error>();
     check_cuda(cudaStreamBeginCapture(decoder.stream(), cudaStreamCaptureModeGlobal));
     const kvq_status status = call(&error);
     cudaGraph_t graph = nullptr;
@@ -328,20 +319,18 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   };
   const auto append = [&](int32_t n, const int32_t* at) {
     return captured([&](kvq_error* error) {
-      return kvq_append(decoder.cache.get(), decoder.sequence.get(), 0, n, decoder.key(0), decoder.value(0), KVQ_F32,
-                        at, error);
+      return kvq_append(decoder.cache, decoder.sequence, 0, n, decoder.key(0), decoder.value(0), KVQ_F32, at, error);
     });
   };
   const auto attend = [&] {
     return captured([&](kvq_error* error) {
-      const kvq_sequence* sequences[] = {decoder.sequence.get()};
-      kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch, sizeof(batch));
+      const kvq_sequence* sequences[] = {decoder.sequence};
+      auto batch = kvq_test::initialised<kvq_attend_batch>();
       batch.n_sequences = 1;
       batch.sequences = sequences;
       batch.q = decoder.key(0);
       batch.output = decoder.value(0);
-      return kvq_attend(decoder.cache.get(), 0, &batch, error);
+      return kvq_attend(decoder.cache, 0, &batch, error);
     });
   };
   CHECK(append(1, nullptr).first == KVQ_E_STATE);
@@ -353,18 +342,17 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   CHECK(append(1, positions).first == KVQ_E_ARGUMENT);
   CHECK(append(33, nullptr).first == KVQ_E_ARGUMENT);
   CHECK(captured([&](kvq_error* error) {
-          return kvq_sequence_reserve(decoder.cache.get(), decoder.sequence.get(), 60, error);
+          return kvq_sequence_reserve(decoder.cache, decoder.sequence, 60, error);
         }).first == KVQ_E_STATE);
   CHECK(decoder.save() == before);
   CHECK(append(1, nullptr).first == KVQ_OK);  // captured, not done
   CHECK(decoder.save() == before);
   // What the graph knows may not move.
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  auto error = kvq_test::initialised<kvq_error>();
   const std::vector<float> tokens(2000 * shape.token_scalars());
   const kvq_test::DeviceCopy device(tokens.data(), tokens.size() * sizeof(float));
-  CHECK(kvq_append(decoder.cache.get(), decoder.sequence.get(), 0, 2000, device.data(), device.data(), KVQ_F32, nullptr,
-                   &error) == KVQ_E_STATE);
+  CHECK(kvq_append(decoder.cache, decoder.sequence, 0, 2000, device.data(), device.data(), KVQ_F32, nullptr, &error) ==
+        KVQ_E_STATE);
   CHECK(decoder.save() == before);
 }
 

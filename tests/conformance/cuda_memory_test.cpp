@@ -52,8 +52,7 @@ struct DeviceHooks {
 };
 
 kvq_test::Context make_context(DeviceHooks* hooks, int32_t device = 0) {
-  kvq_context_options options;
-  kvq_context_options_init(&options, sizeof(options));
+  auto options = kvq_test::initialised<kvq_context_options>();
   options.device = KVQ_DEVICE_CUDA;
   options.device_index = device;
   if (hooks != nullptr) {
@@ -61,36 +60,31 @@ kvq_test::Context make_context(DeviceHooks* hooks, int32_t device = 0) {
     options.device_free = DeviceHooks::free;
     options.device_allocator_user = hooks;
   }
-  return kvq_test::make_context(options);
+  return kvq_test::Context(options);
 }
 
 // A sequence alone, and a fork of another one.
 struct Scene {
   Scene(kvq_context* context, const std::string& policy)
-      : cache(kvq_test::make_cache(context, shape.options(), policy)),
-        plain(kvq_test::make_sequence(cache.get())),
-        parent(kvq_test::make_sequence(cache.get())) {
-    text.append(cache.get(), plain.get(), 0, 70);
-    text.append(cache.get(), parent.get(), 0, 50);
-    child = kvq_test::fork(cache.get(), parent.get());
-    snapshot = kvq_test::save(cache.get(), plain.get());
+      : cache(kvq_test::make_cache(context, shape.options(), policy)), plain(cache), parent(cache) {
+    text.append(plain, 0, 70);
+    text.append(parent, 0, 50);
+    child = parent.fork();
+    snapshot = plain.save();
   }
 
-  std::vector<kvq_test::Snapshot> state() const {
-    return {kvq_test::save(cache.get(), plain.get()), kvq_test::save(cache.get(), parent.get()),
-            kvq_test::save(cache.get(), child.get())};
-  }
+  std::vector<kvq_test::Snapshot> state() const { return {plain.save(), parent.save(), child.save()}; }
   std::vector<float> attend(const kvq_test::Sequence& sequence, int32_t count) const {
-    return attend_last(shape, cache.get(), {sequence.get()}, count, queries(shape, static_cast<size_t>(count)));
+    return attend_last(shape, cache, {sequence}, count, queries(shape, static_cast<size_t>(count)));
   }
 
   Shape shape;
   Text text{shape, 700, 1};
-  kvq_test::Cache cache;
-  kvq_test::Sequence plain;
-  kvq_test::Sequence parent;
-  kvq_test::Sequence child;
-  kvq_test::Sequence made;
+  kvq_test::Cache cache = nullptr;
+  kvq_test::Sequence plain = nullptr;
+  kvq_test::Sequence parent = nullptr;
+  kvq_test::Sequence child = nullptr;
+  kvq_test::Sequence made = nullptr;
   kvq_test::Snapshot snapshot;
 };
 
@@ -99,18 +93,14 @@ struct Scene {
 TEST_CASE("every allocation of device memory may fail: nothing has changed, nothing is lost") {
   if (skips()) return;
   const std::vector<std::pair<std::string, std::function<void(Scene&)>>> calls = {
-      {"fork", [](Scene& s) { s.made = kvq_test::fork(s.cache.get(), s.plain.get()); }},
-      {"load", [](Scene& s) { s.made = kvq_test::load(s.cache.get(), s.snapshot); }},
-      {"append one", [](Scene& s) { s.text.append(s.cache.get(), s.plain.get(), 70, 71); }},
-      {"append many", [](Scene& s) { s.text.append(s.cache.get(), s.plain.get(), 70, 370); }},
-      {"append to a shared page", [](Scene& s) { s.text.append(s.cache.get(), s.child.get(), 50, 60); }},
-      {"truncate a shared page", [](Scene& s) { kvq_test::truncate(s.cache.get(), s.child.get(), 40); }},
+      {"fork", [](Scene& s) { s.made = s.plain.fork(); }},
+      {"load", [](Scene& s) { s.made = kvq_test::Sequence::load(s.cache, s.snapshot); }},
+      {"append one", [](Scene& s) { s.text.append(s.plain, 70, 71); }},
+      {"append many", [](Scene& s) { s.text.append(s.plain, 70, 370); }},
+      {"append to a shared page", [](Scene& s) { s.text.append(s.child, 50, 60); }},
+      {"truncate a shared page", [](Scene& s) { s.child.truncate(40); }},
       {"attend", [](Scene& s) { s.attend(s.plain, 60); }},
-      {"reserve",
-       [](Scene& s) {
-         kvq_test::require(
-             [&](kvq_error* error) { return kvq_sequence_reserve(s.cache.get(), s.child.get(), 300, error); });
-       }},
+      {"reserve", [](Scene& s) { s.child.reserve(300); }},
   };
   // Layer by layer: a call for several of them may have done some.
   Shape one_layer;
@@ -125,7 +115,7 @@ TEST_CASE("every allocation of device memory may fail: nothing has changed, noth
         const kvq_test::Context context = make_context(&hooks);
         int failures = 0;
         for (int nth = 1; nth < 1000; ++nth) {
-          Scene scene(context.get(), policy);
+          Scene scene(context, policy);
           scene.shape = one_layer;
           scene.text = Text(one_layer, 700, 1);
           const std::vector<kvq_test::Snapshot> before = scene.state();
@@ -133,7 +123,7 @@ TEST_CASE("every allocation of device memory may fail: nothing has changed, noth
           bool failed = false;
           try {
             call(scene);
-          } catch (const kvq_test::Failure& failure) {
+          } catch (const kvq_test::Error& failure) {
             failed = true;
             CHECK(failure.status() == KVQ_E_MEMORY);
             CHECK(std::string(failure.what()).find("device_allocate") != std::string::npos);
@@ -163,12 +153,12 @@ TEST_CASE("slots that nobody wrote do not matter, whatever device memory held") 
     DeviceHooks hooks;
     const kvq_test::Context hooked = make_context(&hooks);
     const kvq_test::Context plain = make_context(nullptr);
-    const Scene a(hooked.get(), policy);
-    const Scene b(plain.get(), policy);
+    const Scene a(hooked, policy);
+    const Scene b(plain, policy);
     CHECK(a.state() == b.state());
     for (const int32_t count : {1, 33}) CHECK(a.attend(a.plain, count) == b.attend(b.plain, count));
     CHECK(hooks.live_bytes > 0);
-    CHECK(hooks.live_bytes <= kvq_test::usage(a.cache.get()).total_bytes);
+    CHECK(hooks.live_bytes <= a.cache.usage().total_bytes);
   }
 }
 
@@ -176,7 +166,7 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
   if (skips()) return;
   kvq_device_info info{};
   info.struct_size = sizeof info;
-  kvq_test::require([&](kvq_error* error) { return kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &info, error); });
+  kvq_test::checked(kvq_device_describe, KVQ_DEVICE_CUDA, 0, nullptr, &info);
   if (info.n_devices < 2) {
     MESSAGE("skipped: this machine has one GPU");
     return;
@@ -191,14 +181,14 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
   for (int32_t device = 0; device < info.n_devices; ++device) {
     const OnDevice current(device);
     contexts.push_back(make_context(nullptr, device));
-    scenes.push_back(std::make_unique<Scene>(contexts.back().get(), "int4+hadamard"));
+    scenes.push_back(std::make_unique<Scene>(contexts.back(), "int4+hadamard"));
   }
   for (int round = 0; round < 5; ++round) {
     std::vector<std::vector<float>> outs;
     for (int32_t device = 0; device < info.n_devices; ++device) {
       const OnDevice current(device);
-      const Scene& scene = *scenes[static_cast<size_t>(device)];
-      scene.text.append(scene.cache.get(), scene.plain.get(), 70 + 40 * round, 110 + 40 * round);
+      Scene& scene = *scenes[static_cast<size_t>(device)];
+      scene.text.append(scene.plain, 70 + 40 * round, 110 + 40 * round);
       outs.push_back(scene.attend(scene.plain, 3));
       int now = -1;
       cudaGetDevice(&now);
@@ -209,9 +199,9 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
   // Pages cross between devices as snapshots.
   const OnDevice second(1);
   {
-    const kvq_test::Snapshot snapshot = kvq_test::save(scenes[0]->cache.get(), scenes[0]->plain.get());
-    const kvq_test::Sequence moved = kvq_test::load(scenes[1]->cache.get(), snapshot);
-    CHECK(kvq_test::save(scenes[1]->cache.get(), moved.get()) == snapshot);
+    const kvq_test::Snapshot snapshot = scenes[0]->plain.save();
+    kvq_test::Sequence moved = kvq_test::Sequence::load(scenes[1]->cache, snapshot);
+    CHECK(moved.save() == snapshot);
   }
   scenes.clear();
   contexts.clear();
@@ -221,24 +211,21 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
 TEST_CASE("a device that stops working breaks its context, and nothing aborts" * doctest::skip()) {
   if (skips()) return;
   const kvq_test::Context context = make_context(nullptr);
-  Scene scene(context.get(), "int4");
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  Scene scene(context, "int4");
+  auto error = kvq_test::initialised<kvq_error>();
   void* const nowhere = reinterpret_cast<void*>(uintptr_t{4096});
   // The kernel reads what is not there: this call or a later one says so.
-  kvq_status status =
-      kvq_append(scene.cache.get(), scene.plain.get(), 0, 1, nowhere, nowhere, KVQ_F32, nullptr, &error);
+  kvq_status status = kvq_append(scene.cache, scene.plain, 0, 1, nowhere, nowhere, KVQ_F32, nullptr, &error);
   cudaDeviceSynchronize();
   for (int i = 0; i < 2 && status == KVQ_OK; ++i) {
     size_t size = 0;
     std::vector<std::byte> buffer(size_t{1} << 20);
-    status = kvq_sequence_save(scene.cache.get(), scene.plain.get(), buffer.data(), buffer.size(), &size, &error);
+    status = kvq_sequence_save(scene.cache, scene.plain, buffer.data(), buffer.size(), &size, &error);
   }
   CHECK(status == KVQ_E_BACKEND);
   CHECK(error.backend_code != 0);
   MESSAGE(error.message);
-  const kvq_status again =
-      kvq_append(scene.cache.get(), scene.plain.get(), 0, 1, nowhere, nowhere, KVQ_F32, nullptr, &error);
+  const kvq_status again = kvq_append(scene.cache, scene.plain, 0, 1, nowhere, nowhere, KVQ_F32, nullptr, &error);
   CHECK(again == KVQ_E_BACKEND);
   CHECK(std::string(error.message).find("broken") != std::string::npos);
 }

@@ -25,15 +25,14 @@ bool skips() {
 
 struct Conversation {
   explicit Conversation(kvq_context* context, const char* policy = "int4")
-      : cache(kvq_test::make_cache(context, kvq_test::cache_options(4, kKvHeads, kHeadDim), policy)),
-        sequence(kvq_test::make_sequence(cache.get())) {}
+      : cache(kvq_test::make_cache(context, kvq_test::cache_options(4, kKvHeads, kHeadDim), policy)), sequence(cache) {}
 
-  void append(int32_t n, const std::vector<float>& tokens) const {
-    kvq_test::append(cache.get(), sequence.get(), 0, n, tokens.data(), tokens.data());
+  void append(int32_t n, const std::vector<float>& tokens) {
+    kvq_test::append(sequence, 0, n, tokens.data(), tokens.data());
   }
 
-  kvq_test::Cache cache;
-  kvq_test::Sequence sequence;
+  kvq_test::Cache cache = nullptr;
+  kvq_test::Sequence sequence = nullptr;
 };
 
 std::vector<float> tokens(int32_t n) { return kvq_test::normal_tensor(static_cast<size_t>(n) * kTokenScalars, 5); }
@@ -42,7 +41,7 @@ template <typename Call>
 std::string failure(kvq_status status, Call&& call) {
   try {
     call();
-  } catch (const kvq_test::Failure& failure) {
+  } catch (const kvq_test::Error& failure) {
     CHECK(failure.status() == status);
     return failure.what();
   }
@@ -59,10 +58,10 @@ TEST_CASE("the same content takes the same bytes on a GPU as on a CPU") {
     kvq_usage usage[2];
     for (const char* isa : {"cuda", static_cast<const char*>(nullptr)}) {
       const kvq_test::Context context = kvq_test::make_context(isa);
-      const Conversation conversation(context.get(), policy);
+      Conversation conversation(context, policy);
       conversation.append(700, tokens(700));
       conversation.append(1, tokens(1));
-      usage[isa == nullptr ? 0 : 1] = kvq_test::usage(conversation.cache.get(), conversation.sequence.get());
+      usage[isa == nullptr ? 0 : 1] = conversation.sequence.usage();
     }
     CHECK(usage[0].sealed_bytes == usage[1].sealed_bytes);
     CHECK(usage[0].fp16_bytes == usage[1].fp16_bytes);
@@ -74,27 +73,25 @@ TEST_CASE("the same content takes the same bytes on a GPU as on a CPU") {
 TEST_CASE("a number that FP16 cannot hold is stored as the nearest one, and the next call says so") {
   if (skips()) return;
   const kvq_test::Context context = kvq_test::make_context("cuda");
-  const Conversation conversation(context.get(), "fp16");
+  Conversation conversation(context, "fp16");
   std::vector<float> values = tokens(1);
   values[3] = 1e30F;
   values[5] = -std::numeric_limits<float>::infinity();
   values[7] = std::numeric_limits<float>::quiet_NaN();
   // As values they are not rotated. Keys stay as they are.
   const std::vector<float> keys = tokens(1);
-  kvq_test::append(conversation.cache.get(), conversation.sequence.get(), 0, 1, keys.data(), values.data());
+  kvq_test::append(conversation.sequence, 0, 1, keys.data(), values.data());
   std::vector<float> stored(kHeadDim);
   // Reading back waits for the device, so the report cannot have come before.
   const auto decode = [&] {
-    kvq_test::require([&](kvq_error* error) {
-      return kvq_sequence_decode(conversation.cache.get(), conversation.sequence.get(), 0, 0, 0, 1, nullptr,
-                                 stored.data(), nullptr, error);
-    });
+    kvq_test::checked(kvq_sequence_decode, conversation.cache, conversation.sequence, 0, 0, 0, 1, nullptr,
+                      stored.data(), nullptr);
   };
   std::string message;
   try {
     decode();
     message = failure(KVQ_E_ARGUMENT, decode);
-  } catch (const kvq_test::Failure& reported) {  // the kernel was faster than the first call
+  } catch (const kvq_test::Error& reported) {  // the kernel was faster than the first call
     message = reported.what();
   }
   CHECK(message.find("FP16") != std::string::npos);
@@ -106,36 +103,35 @@ TEST_CASE("a number that FP16 cannot hold is stored as the nearest one, and the 
 
 TEST_CASE("device memory counts towards the limit, and a refused append changes nothing") {
   if (skips()) return;
-  kvq_context_options options;
-  kvq_context_options_init(&options, sizeof(options));
+  auto options = kvq_test::initialised<kvq_context_options>();
   options.device = KVQ_DEVICE_CUDA;
   options.max_bytes = 1 << 20;
-  const kvq_test::Context context = kvq_test::make_context(options);
-  const Conversation conversation(context.get(), "fp16");
+  const kvq_test::Context context(options);
+  Conversation conversation(context, "fp16");
   conversation.append(100, tokens(100));
-  const kvq_test::Snapshot before = kvq_test::save(conversation.cache.get(), conversation.sequence.get());
-  const uint64_t bytes = kvq_test::usage(conversation.cache.get()).total_bytes;
+  const kvq_test::Snapshot before = conversation.sequence.save();
+  const uint64_t bytes = conversation.cache.usage().total_bytes;
   const std::string message = failure(KVQ_E_LIMIT, [&] { conversation.append(4000, tokens(4000)); });
   CHECK(message.find("max_bytes") != std::string::npos);
-  CHECK(kvq_test::length(conversation.sequence.get()) == 100);
-  CHECK(kvq_test::save(conversation.cache.get(), conversation.sequence.get()) == before);
-  CHECK(kvq_test::usage(conversation.cache.get()).total_bytes == bytes);
+  CHECK(conversation.sequence.length(0) == 100);
+  CHECK(conversation.sequence.save() == before);
+  CHECK(conversation.cache.usage().total_bytes == bytes);
 }
 
 TEST_CASE("two contexts on one GPU do not meet") {
   if (skips()) return;
   const kvq_test::Context first = kvq_test::make_context("cuda");
-  const Conversation of_first(first.get());
+  Conversation of_first(first);
   of_first.append(100, tokens(100));
-  const kvq_test::Snapshot before = kvq_test::save(of_first.cache.get(), of_first.sequence.get());
+  const kvq_test::Snapshot before = of_first.sequence.save();
   {
     const kvq_test::Context second = kvq_test::make_context("cuda");
-    const Conversation of_second(second.get());
+    Conversation of_second(second);
     of_second.append(300, tokens(300));
   }
-  CHECK(kvq_test::save(of_first.cache.get(), of_first.sequence.get()) == before);
+  CHECK(of_first.sequence.save() == before);
   of_first.append(32, tokens(32));
-  CHECK(kvq_test::length(of_first.sequence.get()) == 132);
+  CHECK(of_first.sequence.length(0) == 132);
 }
 
 }  // namespace conformance

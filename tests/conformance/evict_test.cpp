@@ -57,9 +57,9 @@ class Run {
   Run(const Prompt& prompt, const std::string& policy, const std::string& isa, const kvq_test::Codes* codes = nullptr,
       int32_t threads = 1)
       : context_(kvq_test::make_context(isa.empty() ? nullptr : isa.c_str(), threads)),
-        cache_(codes != nullptr ? kvq_test::make_cache(context_.get(), small_options(), policy, *codes)
-                                : kvq_test::make_cache(context_.get(), small_options(), policy)),
-        sequence_(kvq_test::make_sequence(cache_.get())) {
+        cache_(codes != nullptr ? kvq_test::make_cache(context_, small_options(), policy, *codes)
+                                : kvq_test::make_cache(context_, small_options(), policy)),
+        sequence_(cache_) {
     read(prompt, 0, prompt.tokens);
   }
 
@@ -69,8 +69,7 @@ class Run {
       for (int32_t layer = 0; layer < kLayers; ++layer) {
         const auto l = static_cast<size_t>(layer);
         const size_t at = static_cast<size_t>(begin) * kDim;
-        kvq_test::append(cache(), sequence(), layer, n, prompt.k[l].data() + at * kKvHeads,
-                         prompt.v[l].data() + at * kKvHeads);
+        kvq_test::append(sequence(), layer, n, prompt.k[l].data() + at * kKvHeads, prompt.v[l].data() + at * kKvHeads);
         attend(layer, n, prompt.q[l].data() + at * kQueryHeads, prompt.sinks);
       }
     }
@@ -86,9 +85,8 @@ class Run {
       std::copy_n(q + row * kDim, kDim, by_heads.data() + place * kRow);
     }
     std::vector<float> out(static_cast<size_t>(queries * kQueryHeads * kDim));
-    const kvq_sequence* sequences[] = {sequence()};
-    kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch, sizeof(batch));
+    const kvq_sequence* sequences[] = {sequence_};
+    auto batch = kvq_test::initialised<kvq_attend_batch>();
     batch.n_sequences = 1;
     batch.sequences = sequences;
     batch.query_counts = &queries;
@@ -103,27 +101,26 @@ class Run {
 
   std::vector<int32_t> compress(int32_t budget = 0, uint64_t* freed = nullptr) {
     std::vector<int32_t> kept(kLayers * kKvHeads);
-    kvq_compress_options options;
-    kvq_compress_options_init(&options, sizeof(options));
+    auto options = kvq_test::initialised<kvq_compress_options>();
     options.budget = budget;
     options.kept = kept.data();
     options.bytes_freed = freed;
-    kvq_test::require([&](kvq_error* error) { return kvq_compress(cache(), sequence(), &options, error); });
+    sequence_.compress(options);
     return kept;
   }
 
   Decoded decode(int32_t layer, int32_t head, int32_t n) const {
-    return kvq_test::decode(cache(), sequence(), layer, head, 0, n, kDim);
+    return kvq_test::decode(sequence_, layer, head, 0, n, kDim);
   }
 
-  kvq_cache* cache() const { return cache_.get(); }
-  kvq_sequence* sequence() const { return sequence_.get(); }
+  const kvq_test::Cache& cache() const { return cache_; }
+  kvq_test::Sequence& sequence() { return sequence_; }
   void replace(kvq_test::Sequence sequence) { sequence_ = std::move(sequence); }
 
  private:
   kvq_test::Context context_;
-  kvq_test::Cache cache_;
-  kvq_test::Sequence sequence_;
+  kvq_test::Cache cache_ = nullptr;
+  kvq_test::Sequence sequence_ = nullptr;
 };
 
 /// Softmax weights of queries [first, end) over a head's stored tokens, summed over the queries, of the group's query
@@ -207,7 +204,7 @@ TEST_CASE("what stays are the newest tokens and the best of the others, of what 
       {"method: adapyramid, budget: 64, alpha: 0.2", false, true, false, true, false},
       {"heads: reserved, alpha: 0.5, budget: 64", false, true, false, false, false},
   };
-  for (const std::string& isa : kvq_test::instruction_sets()) {
+  for (const std::string& isa : kvq_test::cpu_isa_names()) {
     for (const char* format : {"fp16", "int4"}) {
       for (const Method& method : methods) {
         const bool has_sinks = method.sinks;
@@ -312,7 +309,7 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
                            Case{"int2+hadamard", "method: adapyramid, budget: 100", nullptr},
                            Case{"commvq", "method: adasnap, budget: 90", &of_head},
                            Case{"commvq", "heads: together, budget: 90", &of_layer}}) {
-    for (const std::string& isa : kvq_test::instruction_sets()) {
+    for (const std::string& isa : kvq_test::cpu_isa_names()) {
       CAPTURE(each.format);
       CAPTURE(isa);
       Run run(Prompt(300, 4), policy(each.format, each.eviction, 1), isa, each.codes);
@@ -343,33 +340,33 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
 TEST_CASE("a fork that compresses leaves its parent as it was, and conversations go on, are saved and are cut") {
   const Prompt prompt(600, 5);
   Run run(Prompt(300, 5), policy("int4", "method: adasnap, budget: 64", 0, 2), "");
-  const kvq_test::Snapshot whole = kvq_test::save(run.cache(), run.sequence());
-  const uint64_t bytes = kvq_test::usage(run.cache(), run.sequence()).total_bytes;
-  kvq_test::Sequence parent = kvq_test::fork(run.cache(), run.sequence());
+  const kvq_test::Snapshot whole = run.sequence().save();
+  const uint64_t bytes = run.sequence().usage().total_bytes;
+  kvq_test::Sequence parent = run.sequence().fork();
   uint64_t freed = 0;
   const std::vector<int32_t> first = run.compress(0, &freed);
-  CHECK(kvq_test::save(run.cache(), parent.get()) == whole);
-  CHECK(kvq_test::usage(run.cache(), run.sequence()).total_bytes == bytes - freed);
+  CHECK(parent.save() == whole);
+  CHECK(run.sequence().usage().total_bytes == bytes - freed);
   CHECK(freed > bytes / 3);
-  CHECK(kvq_test::length(run.sequence()) == 300);
+  CHECK(run.sequence().length(0) == 300);
 
   run.read(prompt, 300, 600);
   CHECK(run.compress() == run.compress());  // nothing is left to evict
   const std::vector<int32_t> second = run.compress();
   CHECK(std::accumulate(second.begin(), second.end(), 0) == kLayers * kKvHeads * 64);
-  const kvq_test::Snapshot saved = kvq_test::save(run.cache(), run.sequence());
-  run.replace(kvq_test::load(run.cache(), saved));
-  CHECK(kvq_test::save(run.cache(), run.sequence()) == saved);
+  const kvq_test::Snapshot saved = run.sequence().save();
+  run.replace(kvq_test::Sequence::load(run.cache(), saved));
+  CHECK(run.sequence().save() == saved);
   for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
     CHECK(run.decode(list / kKvHeads, list % kKvHeads, second[static_cast<size_t>(list)]).positions.back() == 599);
   }
 
-  kvq_test::truncate(run.cache(), run.sequence(), 590);  // in the FP16 page of each head
-  CHECK(kvq_test::length(run.sequence(), 2) == 590);
+  run.sequence().truncate(590);  // in the FP16 page of each head
+  CHECK(run.sequence().length(2) == 590);
   for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
     const int32_t left = second[static_cast<size_t>(list)] - 10;
     CHECK(run.decode(list / kKvHeads, list % kKvHeads, left).positions.back() == 589);
-    CHECK_THROWS_AS(run.decode(list / kKvHeads, list % kKvHeads, left + 1), kvq_test::Failure);
+    CHECK_THROWS_AS(run.decode(list / kKvHeads, list % kKvHeads, left + 1), kvq_test::Error);
   }
 }
 
@@ -396,7 +393,7 @@ TEST_CASE("the same tokens stay on any number of threads") {
   for (const int32_t threads : {1, 2, 5}) {
     Run run(prompt, policy("int4", "method: adapyramid, budget: 70"), "", nullptr, threads);
     run.compress();
-    const kvq_test::Snapshot snapshot = kvq_test::save(run.cache(), run.sequence());
+    const kvq_test::Snapshot snapshot = run.sequence().save();
     if (first.empty()) first = snapshot;
     CHECK(snapshot == first);
   }

@@ -35,9 +35,9 @@ std::string policy_of(bool of_keys, const std::string& format) {
 // Why a policy cannot be loaded; empty if it can.
 std::string refusal(kvq_context* context, const std::string& policy) {
   try {
-    static_cast<void>(kvq_test::make_policy(context, policy));
+    static_cast<void>(kvq_test::Policy::load(context, policy));
     return "";
-  } catch (const kvq_test::Failure& failure) {
+  } catch (const kvq_test::Error& failure) {
     return failure.what();
   }
 }
@@ -45,7 +45,7 @@ std::string refusal(kvq_context* context, const std::string& policy) {
 // The names that a policy with a wrong one is answered with, also with +hadamard where that is one.
 std::vector<std::string> format_names() {
   const Context context = kvq_test::make_context();
-  const std::string answer = refusal(context.get(), policy_of(true, "nonsense"));
+  const std::string answer = refusal(context, policy_of(true, "nonsense"));
   constexpr std::string_view kBefore = "must be one of ";
   const size_t begin = answer.find(kBefore);
   const size_t end = answer.find(", with +hadamard", begin);
@@ -55,7 +55,7 @@ std::vector<std::string> format_names() {
   for (size_t at = begin + kBefore.size(); at < end; at = answer.find(", ", at) + 2) {
     const std::string name = answer.substr(at, answer.find(", ", at) - at);
     names.push_back(name);
-    if (refusal(context.get(), policy_of(true, name + "+hadamard")).empty()) names.push_back(name + "+hadamard");
+    if (refusal(context, policy_of(true, name + "+hadamard")).empty()) names.push_back(name + "+hadamard");
   }
   return names;
 }
@@ -64,7 +64,7 @@ std::vector<std::string> format_names() {
 Cache make_cache_of(kvq_context* context, const std::string& policy) {
   try {
     return kvq_test::make_cache(context, kShape.options(), policy);
-  } catch (const kvq_test::Failure& failure) {
+  } catch (const kvq_test::Error& failure) {
     const bool asks = std::string_view(failure.what()).find("options->codebook is NULL") != std::string_view::npos;
     if (failure.status() != KVQ_E_ARGUMENT || !asks) throw;
   }
@@ -75,7 +75,7 @@ Cache make_cache_of(kvq_context* context, const std::string& policy) {
 std::optional<Cache> cache_or_refusal(kvq_context* context, const std::string& backend, const std::string& policy) {
   try {
     return make_cache_of(context, policy);
-  } catch (const kvq_test::Failure& failure) {
+  } catch (const kvq_test::Error& failure) {
     CHECK(backend == std::string(kvq_test::kCuda));
     CHECK(failure.status() == KVQ_E_UNSUPPORTED);
     CHECK(std::string_view(failure.what()).find(backend) != std::string_view::npos);
@@ -85,16 +85,14 @@ std::optional<Cache> cache_or_refusal(kvq_context* context, const std::string& b
 
 // Largest difference of attention to the last tokens, [kQueries, q_heads, head_dim], from the same in double over what
 // is decoded, over the largest value.
-double attention_error(const Cache& cache, const Sequence& sequence, std::span<const float> q,
-                       std::span<const float> out) {
+double attention_error(const Sequence& sequence, std::span<const float> q, std::span<const float> out) {
   const auto dim = static_cast<size_t>(kShape.head_dim);
   const kvq_test::Rotation rotation = kvq_test::Rotation::from(kShape.options());
   const kvq_test::AttentionRule rule{.scale = 1.0 / std::sqrt(static_cast<double>(dim))};
   double worst = 0.0;
   double largest = 0.0;
   for (int32_t head = 0; head < kShape.kv_heads; ++head) {
-    const kvq_test::Decoded stored =
-        kvq_test::decode(cache.get(), sequence.get(), 0, head, 0, kTokens, kShape.head_dim);
+    const kvq_test::Decoded stored = kvq_test::decode(sequence, 0, head, 0, kTokens, kShape.head_dim);
     std::vector<int32_t> positions(static_cast<size_t>(kTokens));
     std::iota(positions.begin(), positions.end(), 0);
     CHECK(stored.positions == positions);
@@ -118,20 +116,20 @@ double attention_error(const Cache& cache, const Sequence& sequence, std::span<c
 
 // What a cache in this format must do.
 void walk(const Cache& cache, const std::string& format) {
-  const Sequence sequence = kvq_test::make_sequence(cache.get());
-  Text(kShape, kTokens, 7).append(cache.get(), sequence.get(), 0, kTokens, 37);
+  Sequence sequence(cache);
+  Text(kShape, kTokens, 7).append(sequence, 0, kTokens, 37);
   const int64_t sealed = format == "fp16" ? 0 : kFullPages * kShape.kv_heads;
-  CHECK(static_cast<int64_t>(kvq_test::usage(cache.get(), sequence.get()).sealed_pages) == sealed);
+  CHECK(static_cast<int64_t>(sequence.usage().sealed_pages) == sealed);
 
   const std::vector<float> q = queries(kShape, kQueries);
-  const std::vector<float> out = attend_last(kShape, cache.get(), {sequence.get()}, kQueries, q);
+  const std::vector<float> out = attend_last(kShape, cache, {sequence}, kQueries, q);
   // Whatever kernels round; how far each may go is told in attention_error.cpp.
-  CHECK(attention_error(cache, sequence, q, out) <= 1e-2);
+  CHECK(attention_error(sequence, q, out) <= 1e-2);
 
-  const kvq_test::Snapshot snapshot = kvq_test::save(cache.get(), sequence.get());
-  const Sequence loaded = kvq_test::load(cache.get(), snapshot);
-  CHECK(kvq_test::save(cache.get(), loaded.get()) == snapshot);
-  CHECK(attend_last(kShape, cache.get(), {loaded.get()}, kQueries, q) == out);
+  const kvq_test::Snapshot snapshot = sequence.save();
+  Sequence loaded = kvq_test::Sequence::load(cache, snapshot);
+  CHECK(loaded.save() == snapshot);
+  CHECK(attend_last(kShape, cache, {loaded}, kQueries, q) == out);
 }
 
 }  // namespace
@@ -149,7 +147,7 @@ TEST_CASE(
         CAPTURE(backend);
         CAPTURE(format);
         CAPTURE(of_keys);
-        const auto cache = cache_or_refusal(context.get(), backend, policy_of(of_keys, format));
+        const auto cache = cache_or_refusal(context, backend, policy_of(of_keys, format));
         if (cache.has_value()) walk(*cache, format);
       }
     }

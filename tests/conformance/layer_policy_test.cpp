@@ -35,25 +35,25 @@ TEST_CASE("each layer is stored as the last entry that names it says") {
   const std::vector<float> q = queries(shape, 3);
   const Context context = kvq_test::make_context();
   const auto fill = [&](kvq_cache* cache) {
-    Sequence sequence = kvq_test::make_sequence(cache);
-    text.append(cache, sequence.get(), 0, 200, 30);
+    Sequence sequence(cache);
+    text.append(sequence, 0, 200, 30);
     return sequence;
   };
-  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), mixed);
-  const Sequence sequence = fill(cache.get());
+  const Cache cache = kvq_test::make_cache(context, shape.options(), mixed);
+  Sequence sequence = fill(cache);
   for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
     CAPTURE(layer);
     const std::string policy = std::string("version: 1\nsink: 1\nrecent: 2\n") + same_everywhere[layer];
-    const Cache uniform_cache = kvq_test::make_cache(context.get(), shape.options(), policy);
-    const Sequence uniform = fill(uniform_cache.get());
+    const Cache uniform_cache = kvq_test::make_cache(context, shape.options(), policy);
+    Sequence uniform = fill(uniform_cache);
     for (int32_t head = 0; head < shape.kv_heads; ++head) {
-      const auto a = kvq_test::decode(cache.get(), sequence.get(), layer, head, 0, 200, shape.head_dim);
-      const auto b = kvq_test::decode(uniform_cache.get(), uniform.get(), layer, head, 0, 200, shape.head_dim);
+      const auto a = kvq_test::decode(sequence, layer, head, 0, 200, shape.head_dim);
+      const auto b = kvq_test::decode(uniform, layer, head, 0, 200, shape.head_dim);
       CHECK(a.k == b.k);
       CHECK(a.v == b.v);
     }
-    CHECK(attend_last(shape, cache.get(), {sequence.get()}, 3, q, layer) ==
-          attend_last(shape, uniform_cache.get(), {uniform.get()}, 3, q, layer));
+    CHECK(attend_last(shape, cache, {sequence}, 3, q, layer) ==
+          attend_last(shape, uniform_cache, {uniform}, 3, q, layer));
   }
 }
 
@@ -62,10 +62,10 @@ TEST_CASE("the short form and its long form are the same policy") {
   const Text text(shape, 100, 1);
   const Context context = kvq_test::make_context();
   const auto snapshot = [&](const std::string& policy) {
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), policy);
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
-    text.append(cache.get(), sequence.get(), 0, 100);
-    return kvq_test::save(cache.get(), sequence.get());
+    const Cache cache = kvq_test::make_cache(context, shape.options(), policy);
+    Sequence sequence(cache);
+    text.append(sequence, 0, 100);
+    return sequence.save();
   };
   for (const std::string& format : all_formats()) {
     CAPTURE(format);

@@ -6,20 +6,16 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace conformance {
 
 using kvq_test::Context;
+using kvq_test::Matrix;
 
 namespace {
-
-struct MatrixDeleter {
-  void operator()(qp_matrix* matrix) const { qp_matrix_destroy(matrix); }
-};
-using Matrix = std::unique_ptr<qp_matrix, MatrixDeleter>;
 
 struct Shape {
   int32_t out;
@@ -34,33 +30,15 @@ std::vector<float> bias_of(const Shape& shape) { return kvq_test::normal_tensor(
 Matrix quantize(kvq_context* context, const char* scheme, const Shape& shape) {
   const std::vector<float> w = kvq_test::normal_tensor(static_cast<size_t>(shape.out * shape.in), 32, 0.05);
   const std::vector<float> bias = bias_of(shape);
-  qp_quantize_options options;
-  qp_quantize_options_init(&options, sizeof(options));
+  auto options = kvq_test::initialised<qp_quantize_options>();
   options.scheme = scheme;
   options.bias = bias.data();
-  qp_matrix* matrix = nullptr;
-  REQUIRE(qp_quantize(context, &options, w.data(), shape.out, shape.in, &matrix, nullptr) == KVQ_OK);
-  return Matrix(matrix);
+  return Matrix::quantize(context, options, w, shape.out, shape.in);
 }
 
-std::vector<unsigned char> file_of(const qp_matrix* matrix) {
-  const char* name = "m";
-  size_t size = 0;
-  REQUIRE(qp_matrix_save(&matrix, &name, 1, nullptr, 0, &size, nullptr) == KVQ_OK);
-  std::vector<unsigned char> file(size);
-  REQUIRE(qp_matrix_save(&matrix, &name, 1, file.data(), size, &size, nullptr) == KVQ_OK);
-  return file;
-}
-
-Matrix load(kvq_context* context, const std::vector<unsigned char>& file) {
-  qp_matrix* matrix = nullptr;
-  REQUIRE(qp_matrix_load(context, file.data(), file.size(), "m", &matrix, nullptr) == KVQ_OK);
-  return Matrix(matrix);
-}
-
-std::vector<float> multiply(const qp_matrix* matrix, const Shape& shape, const std::vector<float>& x, int32_t batch) {
+std::vector<float> multiply(const Matrix& matrix, const Shape& shape, const std::vector<float>& x, int32_t batch) {
   std::vector<float> y(static_cast<size_t>(batch * shape.out));
-  REQUIRE(qp_linear(matrix, x.data(), batch, y.data(), KVQ_F32, nullptr) == KVQ_OK);
+  matrix.linear(std::span(x).first(static_cast<size_t>(batch * shape.in)), batch, y);
   return y;
 }
 
@@ -84,10 +62,10 @@ Expected expected(const float* row, const float* x, int32_t in, double bias) {
   return {sum, 6.0 * std::sqrt(weights) * step / std::sqrt(12.0) + 1e-6};
 }
 
-void check_products(const qp_matrix* matrix, const Shape& shape, const std::vector<float>& x,
-                    const std::vector<float>& y, int32_t batch) {
+void check_products(const Matrix& matrix, const Shape& shape, const std::vector<float>& x, const std::vector<float>& y,
+                    int32_t batch) {
   std::vector<float> w(static_cast<size_t>(shape.out * shape.in));
-  REQUIRE(qp_matrix_dequantize(matrix, 0, shape.out, w.data(), nullptr) == KVQ_OK);
+  matrix.dequantize(0, shape.out, w);
   const std::vector<float> bias = bias_of(shape);
   for (int32_t b = 0; b < batch; ++b) {
     for (int32_t r = 0; r < shape.out; ++r) {
@@ -104,24 +82,23 @@ void check_products(const qp_matrix* matrix, const Shape& shape, const std::vect
 
 TEST_CASE("products in every scheme are those of the dequantized matrix") {
   const Context first = kvq_test::make_context();
-  for (int32_t i = 0; i < qp_scheme_count(); ++i) {
-    const std::string scheme = qp_scheme_name(i);
+  for (const std::string& scheme : kvq::scheme_names()) {
     CAPTURE(scheme);
     for (const Shape& shape : kShapes) {
       CAPTURE(shape.in);
-      const std::vector<unsigned char> file = file_of(quantize(first.get(), scheme.c_str(), shape).get());
+      const std::vector<std::byte> file = quantize(first, scheme.c_str(), shape).save("m");
       const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kMostRows * shape.in), 33);
       std::vector<float> all;  // of all rows, on the first instruction set
-      for (const std::string& isa : kvq_test::instruction_sets()) {
+      for (const std::string& isa : kvq_test::cpu_isa_names()) {
         CAPTURE(isa);
         const Context context = kvq_test::make_context(isa.c_str(), 2);
-        const Matrix matrix = load(context.get(), file);
+        const Matrix matrix = Matrix::load(context, file, "m");
         for (const int32_t batch : kBatches) {
           CAPTURE(batch);
-          const std::vector<float> y = multiply(matrix.get(), shape, x, batch);
-          check_products(matrix.get(), shape, x, y, batch);
+          const std::vector<float> y = multiply(matrix, shape, x, batch);
+          check_products(matrix, shape, x, y, batch);
           if (scheme == "fp16") continue;  // its sums are fused where the processor can
-          if (all.empty()) all = multiply(matrix.get(), shape, x, kMostRows);
+          if (all.empty()) all = multiply(matrix, shape, x, kMostRows);
           REQUIRE(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)) == 0);
         }
       }
@@ -133,10 +110,10 @@ TEST_CASE("matrices are quantized to the same bytes with any number of threads")
   const Shape shape{33, 320};
   for (const char* scheme : {"nuq-3", "vq-4.5", "tcq-1.75", "tcq-5", "tcx-2.5"}) {
     CAPTURE(scheme);
-    std::vector<unsigned char> file;
+    std::vector<std::byte> file;
     for (const int32_t threads : {1, 2, 3}) {
       const Context context = kvq_test::make_context(nullptr, threads);
-      const std::vector<unsigned char> each = file_of(quantize(context.get(), scheme, shape).get());
+      const std::vector<std::byte> each = quantize(context, scheme, shape).save("m");
       if (file.empty()) file = each;
       CHECK(each == file);
     }

@@ -65,26 +65,27 @@ class Filled {
  public:
   Filled(const Tokens& tokens, kvq_cache_options options, const std::string& policy, const TestRouter* router)
       : context_(kvq_test::make_context()) {
-    kvq_test::Router loaded;
-    if (router != nullptr) loaded = kvq_test::load_router(context_.get(), router->file());
-    options.router = loaded.get();
-    cache_ = kvq_test::make_cache(context_.get(), options, policy);
-    sequence_ = kvq_test::make_sequence(cache_.get());
+    kvq_test::Router loaded = nullptr;
+    if (router != nullptr) loaded = kvq_test::Router::load(context_, router->file());
+    options.router = loaded;
+    cache_ = kvq_test::make_cache(context_, options, policy);
+    sequence_ = kvq_test::Sequence(cache_);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       const auto l = static_cast<size_t>(layer);
-      kvq_test::append(cache_.get(), sequence_.get(), layer, kTokens, tokens.k[l].data(), tokens.v[l].data());
+      kvq_test::append(sequence_, layer, kTokens, tokens.k[l].data(), tokens.v[l].data());
     }
   }
   Decoded page(int32_t layer, int32_t head, int32_t page) const {
-    return kvq_test::decode(cache_.get(), sequence_.get(), layer, head, page * kPageSlots, kPageSlots, kDim);
+    return kvq_test::decode(sequence_, layer, head, page * kPageSlots, kPageSlots, kDim);
   }
-  kvq_cache* cache() const { return cache_.get(); }
-  kvq_sequence* sequence() const { return sequence_.get(); }
+  const kvq_test::Cache& cache() const { return cache_; }
+  const kvq_test::Sequence& sequence() const { return sequence_; }
+  kvq_test::Sequence& sequence() { return sequence_; }
 
  private:
   kvq_test::Context context_;
-  kvq_test::Cache cache_;
-  kvq_test::Sequence sequence_;
+  kvq_test::Cache cache_ = nullptr;
+  kvq_test::Sequence sequence_ = nullptr;
 };
 
 bool same(const Decoded& a, const Decoded& b) { return a.k == b.k && a.v == b.v; }
@@ -106,7 +107,7 @@ TEST_CASE("pages are sealed in the format that most of their tokens prefer, laye
                                  std::string(by_head ? "head" : "layer") + "}\n";
       CAPTURE(policy);
       CAPTURE(rope);
-      const Filled routed(tokens, options, policy, &router);
+      Filled routed(tokens, options, policy, &router);
       std::map<size_t, int> chosen;
       for (int32_t layer = 0; layer < kLayers; ++layer) {
         for (int32_t head = 0; head < kKvHeads; ++head) {
@@ -133,7 +134,7 @@ TEST_CASE("where experts have as many votes, the one with more bits wins") {
   const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
   TestRouter router(options, {"int8", "int2"});
   for (TestRouter::Network& network : router.networks) std::fill(network.w3.begin(), network.w3.end(), 0.0F);
-  const Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
+  Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
   const Filled uniform(tokens, options, "int8", nullptr);
   for (int32_t page = 0; page < kPages; ++page) CHECK(same(routed.page(0, 0, page), uniform.page(0, 0, page)));
 }
@@ -145,20 +146,19 @@ TEST_CASE("pages of mixed formats are attended to as float64 does over what they
   for (const char* experts : {"[fp16, int4, int2]", "[int8/int4, int4+hadamard, int3, int2+hadamard]"}) {
     const std::string policy = std::string("version: 1\nsink: 1\nrouter: {experts: ") + experts + "}\n";
     const TestRouter router(options, experts_of(policy));
-    const Filled routed(tokens, options, policy, &router);
+    Filled routed(tokens, options, policy, &router);
     const std::vector<float> q = kvq_test::normal_tensor(kKvHeads * kDim, 77);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       std::vector<float> out(q.size());
       const kvq_sequence* sequences[] = {routed.sequence()};
-      kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch, sizeof(batch));
+      auto batch = kvq_test::initialised<kvq_attend_batch>();
       batch.n_sequences = 1;
       batch.sequences = sequences;
       batch.q = q.data();
       batch.output = out.data();
       kvq_test::attend(routed.cache(), layer, batch);
       for (int32_t head = 0; head < kKvHeads; ++head) {
-        const Decoded all = kvq_test::decode(routed.cache(), routed.sequence(), layer, head, 0, kTokens, kDim);
+        const Decoded all = kvq_test::decode(routed.sequence(), layer, head, 0, kTokens, kDim);
         std::vector<double> query(q.begin() + head * kDim, q.begin() + (head + 1) * kDim);
         rotation.apply(query, kTokens - 1);
         const std::vector<double> expected = kvq_test::attention<float>({.scale = 1.0 / std::sqrt(double{kDim})}, query,
@@ -176,29 +176,27 @@ TEST_CASE("a layer that follows another's router is appended to after it") {
   const Tokens tokens;
   const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
   const TestRouter router(options, {"int8", "int2"});
-  const Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
-  const kvq_test::Snapshot before = kvq_test::save(filled.cache(), filled.sequence());
+  Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
+  const kvq_test::Snapshot before = filled.sequence().save();
   const auto append = [&](int32_t layer) {
-    kvq_test::append(filled.cache(), filled.sequence(), layer, 3, tokens.k[0].data(), tokens.v[0].data());
+    kvq_test::append(filled.sequence(), layer, 3, tokens.k[0].data(), tokens.v[0].data());
   };
   for (const int32_t layer : {1, 2, 4}) {
-    CHECK_THROWS_WITH_AS(append(layer), doctest::Contains("append to that first"), kvq_test::Failure);
+    CHECK_THROWS_WITH_AS(append(layer), doctest::Contains("append to that first"), kvq_test::Error);
   }
-  CHECK(kvq_test::save(filled.cache(), filled.sequence()) == before);
+  CHECK(filled.sequence().save() == before);
   for (const int32_t layer : {3, 4, 0, 2, 1}) append(layer);
-  CHECK(kvq_test::length(filled.sequence(), 1) == kTokens + 3);
+  CHECK(filled.sequence().length(1) == kTokens + 3);
 }
 
 TEST_CASE("a router costs what its pages take, whichever formats follow each other") {
   const Tokens tokens;
   const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
   const TestRouter router(options, {"int8", "int4", "int2"});
-  const Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int4, int2], votes: head}\n", &router);
+  Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int4, int2], votes: head}\n", &router);
   const Filled most(tokens, options, "int8", nullptr);
   const Filled least(tokens, options, "int2", nullptr);
-  const auto bytes = [](const Filled& filled) {
-    return kvq_test::usage(filled.cache(), filled.sequence()).sealed_bytes;
-  };
+  const auto bytes = [](const Filled& filled) { return filled.sequence().usage().sealed_bytes; };
   CHECK(bytes(routed) < bytes(most));
   CHECK(bytes(routed) > bytes(least));
   // A prompt fills its runs exactly: nothing lies between pages.
@@ -218,7 +216,7 @@ TEST_CASE("a router costs what its pages take, whichever formats follow each oth
     }
   }
   CHECK(bytes(routed) == expected);
-  CHECK(kvq_test::usage(routed.cache()).sealed_bytes == expected);
+  CHECK(routed.cache().usage().sealed_bytes == expected);
 }
 
 TEST_CASE("what is left after eviction is routed head by head") {
@@ -227,8 +225,8 @@ TEST_CASE("what is left after eviction is routed head by head") {
   const TestRouter router(options, {"int8", "int2"});
   const std::string policy =
       "version: 1\nrouter: {experts: [int8, int2], votes: head}\neviction: {method: streaming, budget: 200}\n";
-  const Filled routed(tokens, options, policy, &router);
-  kvq_test::require([&](kvq_error* error) { return kvq_compress(routed.cache(), routed.sequence(), nullptr, error); });
+  Filled routed(tokens, options, policy, &router);
+  routed.sequence().compress();
   // 200 tokens: the first 4 and the newest 196.
   // A token's values have at most 4 levels in INT2, and still have if they go to INT8 afterwards.
   const auto levels = [](const Decoded& stored, int32_t slot) {
@@ -258,9 +256,9 @@ TEST_CASE("what is left after eviction is routed head by head") {
   }
   CHECK(checked[true] > 0);
   CHECK(checked[false] > 0);
-  const kvq_test::Snapshot saved = kvq_test::save(routed.cache(), routed.sequence());
-  const kvq_test::Sequence loaded = kvq_test::load(routed.cache(), saved);
-  CHECK(kvq_test::save(routed.cache(), loaded.get()) == saved);
+  const kvq_test::Snapshot saved = routed.sequence().save();
+  kvq_test::Sequence loaded = kvq_test::Sequence::load(routed.cache(), saved);
+  CHECK(loaded.save() == saved);
 }
 
 namespace {
@@ -274,11 +272,10 @@ void check_refused(const Refusal& expected, kvq_context* context, const kvq_cach
                    const std::string& text) {
   CAPTURE(text);
   CAPTURE(expected.mention);
-  const kvq_test::Policy policy = kvq_test::make_policy(context, text);
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  const kvq_test::Policy policy = kvq_test::Policy::load(context, text);
+  auto error = kvq_test::initialised<kvq_error>();
   kvq_cache* cache = nullptr;
-  CHECK(kvq_cache_create(context, &options, policy.get(), &cache, &error) == expected.status);
+  CHECK(kvq_cache_create(context, &options, policy, &cache, &error) == expected.status);
   CHECK(cache == nullptr);
   CAPTURE(error.message);
   CHECK(std::string(error.message).find(expected.mention) != std::string::npos);
@@ -291,12 +288,12 @@ TEST_CASE("caches refuse routers that were trained for something else") {
   const kvq_cache_options shape = options_with(KVQ_ROPE_HALF);
   const std::string policy = "version: 1\nrouter: {experts: [int8, int2]}\n";
   const auto check = [&](const Refusal& expected, const TestRouter& router, const std::string& text) {
-    const kvq_test::Router loaded = kvq_test::load_router(context.get(), router.file());
+    const kvq_test::Router loaded = kvq_test::Router::load(context, router.file());
     kvq_cache_options options = shape;
-    options.router = loaded.get();
-    check_refused(expected, context.get(), options, text);
+    options.router = loaded;
+    check_refused(expected, context, options, text);
   };
-  check_refused({KVQ_E_ARGUMENT, "options->router is NULL"}, context.get(), shape, policy);
+  check_refused({KVQ_E_ARGUMENT, "options->router is NULL"}, context, shape, policy);
   kvq_cache_options other = shape;
   other.n_layers = 6;
   check({KVQ_E_MISMATCH, "n_layers 6"}, TestRouter(other, {"int8", "int2"}), policy);
@@ -317,26 +314,25 @@ TEST_CASE("caches refuse routers that were trained for something else") {
         "version: 1\nrouter: {experts: [int8, commvq]}\n");
 
   const kvq_test::Context elsewhere = kvq_test::make_context();
-  const kvq_test::Router foreign = kvq_test::load_router(elsewhere.get(), TestRouter(shape, {"int8", "int2"}).file());
+  const kvq_test::Router foreign = kvq_test::Router::load(elsewhere, TestRouter(shape, {"int8", "int2"}).file());
   kvq_cache_options options = shape;
-  options.router = foreign.get();
-  check_refused({KVQ_E_ARGUMENT, "another context"}, context.get(), options, policy);
+  options.router = foreign;
+  check_refused({KVQ_E_ARGUMENT, "another context"}, context, options, policy);
 }
 
 TEST_CASE("codes of a whole layer go with votes of the layer and with eviction of whole tokens only") {
   const kvq_test::Context context = kvq_test::make_context();
   kvq_cache_options options = options_with(KVQ_ROPE_HALF);
-  const kvq_test::Router router = kvq_test::load_router(context.get(), TestRouter(options, {"int8", "commvq"}).file());
+  const kvq_test::Router router = kvq_test::Router::load(context, TestRouter(options, {"int8", "commvq"}).file());
   const kvq_test::Codes codes{.stages = 2, .codes = 8, .bits = 1};
-  const kvq_test::Codebook codebook =
-      kvq_test::load_codebook(context.get(), kvq_test::test_codebook(options, codes).file());
-  options.router = router.get();
-  options.codebook = codebook.get();
-  check_refused({KVQ_E_ARGUMENT, "votes: layer"}, context.get(), options,
+  const kvq_test::Codebook codebook = kvq_test::Codebook::load(context, kvq_test::test_codebook(options, codes).file());
+  options.router = router;
+  options.codebook = codebook;
+  check_refused({KVQ_E_ARGUMENT, "votes: layer"}, context, options,
                 "version: 1\nrouter: {experts: [int8, commvq], votes: head}\n");
-  check_refused({KVQ_E_ARGUMENT, "heads: together"}, context.get(), options,
+  check_refused({KVQ_E_ARGUMENT, "heads: together"}, context, options,
                 "version: 1\nrouter: {experts: [int8, commvq]}\neviction: {method: snapkv, budget: 64}\n");
-  CHECK(kvq_test::make_cache(context.get(), options,
+  CHECK(kvq_test::make_cache(context, options,
                              "version: 1\nrouter: {experts: [int8, commvq]}\n"
                              "eviction: {budget: 64, heads: together}\n") != nullptr);
 }
@@ -345,9 +341,8 @@ TEST_CASE("pages whose formats are not known yet cannot be made ahead") {
   const Tokens tokens;
   const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
   const TestRouter router(options, {"int8", "int2"});
-  const Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
+  auto error = kvq_test::initialised<kvq_error>();
   CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 10, &error) == KVQ_E_UNSUPPORTED);
   CHECK(std::string(error.message).find("tokens is 10") != std::string::npos);
   CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 0, &error) == KVQ_OK);

@@ -96,26 +96,25 @@ Run::Run(const Scenario& s, const Inputs& inputs, const Storage& storage, const 
     : scenario_(s),
       inputs_(inputs),
       context_(kvq_test::make_context(isa.c_str(), n_threads)),
-      cache_(storage.coded() ? kvq_test::make_cache(context_.get(), options_of(s), storage.policy(), storage.codes)
-                             : kvq_test::make_cache(context_.get(), options_of(s), storage.policy())) {
+      cache_(storage.coded() ? kvq_test::make_cache(context_, options_of(s), storage.policy(), storage.codes)
+                             : kvq_test::make_cache(context_, options_of(s), storage.policy())) {
   for (const Inputs::Tokens& tokens : inputs.sequences) {
-    sequences_.push_back(kvq_test::make_sequence(cache_.get()));
+    sequences_.emplace_back(cache_);
     const auto n = static_cast<int32_t>(tokens.positions.size());
     if (n == 0) continue;
     const bool consecutive = s.positions == Positions::kConsecutive;
-    kvq_test::append(cache_.get(), sequences_.back().get(), 0, n, tokens.k.data(), tokens.v.data(), s.kv_dtype,
+    kvq_test::append(sequences_.back(), 0, n, tokens.k.data(), tokens.v.data(), s.kv_dtype,
                      consecutive ? std::span<const int32_t>{} : std::span<const int32_t>(tokens.positions));
   }
   for (size_t i = 0; i < sequences_.size(); ++i) {
-    pointers_.push_back(sequences_[i].get());
+    pointers_.push_back(sequences_[i]);
     const std::vector<int32_t>& own = inputs.sequences[i].query_positions;
     query_positions_.insert(query_positions_.end(), own.begin(), own.end());
   }
 }
 
 kvq_attend_batch Run::batch() const {
-  kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch, sizeof(batch));
+  auto batch = kvq_test::initialised<kvq_attend_batch>();
   batch.n_sequences = static_cast<int32_t>(pointers_.size());
   batch.sequences = pointers_.data();
   batch.query_counts = scenario_.query_counts.data();
@@ -135,7 +134,7 @@ Attended Run::attend_with_lse() const {
   all.q = inputs_.q.data();
   all.output = attended.out.data();
   all.lse = attended.lse.data();
-  kvq_test::attend(cache_.get(), 0, all);
+  kvq_test::attend(cache_, 0, all);
   return attended;
 }
 
@@ -144,15 +143,15 @@ Tensor Run::attend() const {
   kvq_attend_batch all = batch();
   all.q = inputs_.q.data();
   all.output = out.data();
-  kvq_test::attend(cache_.get(), 0, all);
+  kvq_test::attend(cache_, 0, all);
   return out;
 }
 
 std::vector<Decoded> Run::decode(size_t sequence) const {
   std::vector<Decoded> heads;
-  const int32_t n = kvq_test::length(sequences_[sequence].get());
+  const int32_t n = sequences_[sequence].length(0);
   for (int32_t head = 0; head < scenario_.kv_heads; ++head) {
-    heads.push_back(kvq_test::decode(cache_.get(), sequences_[sequence].get(), 0, head, 0, n, scenario_.head_dim));
+    heads.push_back(kvq_test::decode(sequences_[sequence], 0, head, 0, n, scenario_.head_dim));
   }
   return heads;
 }

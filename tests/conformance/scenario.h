@@ -83,14 +83,14 @@ class Run {
   // The stored tokens of a sequence, one entry per KV head.
   std::vector<kvq_test::Decoded> decode(size_t sequence) const;
 
-  kvq_cache* cache() const { return cache_.get(); }
+  kvq_cache* cache() const { return cache_; }
   const std::vector<kvq_test::Sequence>& sequences() const { return sequences_; }
 
  private:
   const Scenario& scenario_;
   const Inputs& inputs_;
   kvq_test::Context context_;
-  kvq_test::Cache cache_;
+  kvq_test::Cache cache_ = nullptr;
   std::vector<kvq_test::Sequence> sequences_;
   std::vector<const kvq_sequence*> pointers_;
   std::vector<int32_t> query_positions_;

@@ -119,7 +119,7 @@ TEST_CASE("large numbers survive the Hadamard rotation or are refused") {
           REQUIRE(std::fabs(stored.k[i] - 60000.0) < 600.0);
           REQUIRE(std::fabs(stored.v[i] + 60000.0) < 600.0);
         }
-      } catch (const kvq_test::Failure& failure) {
+      } catch (const kvq_test::Error& failure) {
         CHECK_EQ(failure.status(), KVQ_E_ARGUMENT);
       }
     }

@@ -17,16 +17,16 @@ namespace {
 // A cache with one policy, and a text to fill it with.
 struct Bench {
   explicit Bench(const std::string& policy)
-      : context(kvq_test::make_context()), cache(make_cache(context.get(), shape.options(), policy)) {}
+      : context(kvq_test::make_context()), cache(make_cache(context, shape.options(), policy)) {}
 
   Sequence filled(int32_t n, int32_t chunk = 1000) const {
-    Sequence sequence = kvq_test::make_sequence(cache.get());
-    if (n > 0) text.append(cache.get(), sequence.get(), 0, n, chunk);
+    Sequence sequence(cache);
+    if (n > 0) text.append(sequence, 0, n, chunk);
     return sequence;
   }
-  Snapshot save(const Sequence& sequence) const { return kvq_test::save(cache.get(), sequence.get()); }
+  Snapshot save(const Sequence& sequence) const { return sequence.save(); }
   std::vector<float> attend(const Sequence& sequence) const {
-    return attend_last(shape, cache.get(), {sequence.get()}, 1, queries(shape, 1));
+    return attend_last(shape, cache, {sequence}, 1, queries(shape, 1));
   }
 
   Shape shape;
@@ -43,11 +43,11 @@ TEST_CASE("appending in chunks of any size stores the same bytes") {
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {1, 32, 33, 64, 500}) {
-      const Sequence whole = bench.filled(n);
+      Sequence whole = bench.filled(n);
       const Snapshot expected = bench.save(whole);
       const std::vector<float> out = bench.attend(whole);
       for (const int32_t chunk : {1, 7, 31, 32, 33, 100}) {
-        const Sequence sequence = bench.filled(n, chunk);
+        Sequence sequence = bench.filled(n, chunk);
         CHECK(bench.save(sequence) == expected);
         CHECK(bench.attend(sequence) == out);
       }
@@ -60,21 +60,21 @@ TEST_CASE("a fork that is appended to leaves its parent alone and equals a seque
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {1, 31, 32, 33, 64, 100}) {
-      const Sequence parent = bench.filled(n);
+      Sequence parent = bench.filled(n);
       const Snapshot before = bench.save(parent);
       const std::vector<float> out = bench.attend(parent);
-      const Sequence child = kvq_test::fork(bench.cache.get(), parent.get());
+      Sequence child = parent.fork();
       CHECK(bench.save(child) == before);
       CHECK(bench.attend(child) == out);
-      bench.other.append(bench.cache.get(), child.get(), n, n + 75, 20);
+      bench.other.append(child, n, n + 75, 20);
       CHECK(bench.save(parent) == before);
       CHECK(bench.attend(parent) == out);
 
-      const Sequence direct = bench.filled(n);
-      bench.other.append(bench.cache.get(), direct.get(), n, n + 75);
+      Sequence direct = bench.filled(n);
+      bench.other.append(direct, n, n + 75);
       CHECK(bench.save(child) == bench.save(direct));
 
-      bench.text.append(bench.cache.get(), parent.get(), n, n + 40);  // and the other way round
+      bench.text.append(parent, n, n + 40);  // and the other way round
       CHECK(bench.save(child) == bench.save(direct));
       CHECK(bench.save(parent) == bench.save(bench.filled(n + 40)));
     }
@@ -86,9 +86,9 @@ TEST_CASE("forks of forks, destroyed in any order") {
   std::vector<Sequence> family;
   family.push_back(bench.filled(50));
   for (int generation = 0; generation < 6; ++generation) {
-    family.push_back(kvq_test::fork(bench.cache.get(), family.back().get()));
+    family.push_back(family.back().fork());
     const int32_t n = 50 + 25 * generation;
-    bench.text.append(bench.cache.get(), family.back().get(), n, n + 25);
+    bench.text.append(family.back(), n, n + 25);
   }
   for (const size_t victim : {3U, 0U, 5U}) family[victim].reset();
   for (size_t i = 0; i < family.size(); ++i) {
@@ -105,11 +105,11 @@ TEST_CASE("what is truncated again was never appended") {
     const Bench bench("version: 1\nrecent: 2\n" + formats);
     for (const auto& [base, longer] : {std::pair{97, 128}, {100, 101}, {65, 96}, {1, 64}, {127, 128}}) {
       const Snapshot expected = bench.save(bench.filled(base));
-      const Sequence sequence = bench.filled(base);
-      bench.other.append(bench.cache.get(), sequence.get(), base, longer);
-      kvq_test::truncate(bench.cache.get(), sequence.get(), base);
+      Sequence sequence = bench.filled(base);
+      bench.other.append(sequence, base, longer);
+      sequence.truncate(base);
       CHECK(bench.save(sequence) == expected);
-      bench.text.append(bench.cache.get(), sequence.get(), base, 300);
+      bench.text.append(sequence, base, 300);
       CHECK(bench.save(sequence) == bench.save(bench.filled(300)));
     }
   }
@@ -119,18 +119,18 @@ TEST_CASE("truncating to a page border keeps sealed pages as they are") {
   for (const std::string& policy : cpu_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
-    const Sequence sequence = bench.filled(200);
+    Sequence sequence = bench.filled(200);
     const auto decode = [&](const Sequence& s, int32_t n) {
-      return kvq_test::decode(bench.cache.get(), s.get(), 1, 1, 0, n, bench.shape.head_dim);
+      return kvq_test::decode(s, 1, 1, 0, n, bench.shape.head_dim);
     };
     const kvq_test::Decoded before = decode(sequence, 64);
-    kvq_test::truncate(bench.cache.get(), sequence.get(), 64);
-    CHECK_EQ(kvq_test::length(sequence.get(), 1), 64);
+    sequence.truncate(64);
+    CHECK_EQ(sequence.length(1), 64);
     const kvq_test::Decoded after = decode(sequence, 64);
     CHECK(before.k == after.k);
     CHECK(before.v == after.v);
     CHECK(before.positions == after.positions);
-    bench.other.append(bench.cache.get(), sequence.get(), 64, 150);
+    bench.other.append(sequence, 64, 150);
     CHECK(decode(sequence, 64).k == before.k);
   }
 }
@@ -138,12 +138,12 @@ TEST_CASE("truncating to a page border keeps sealed pages as they are") {
 TEST_CASE("truncating a fork leaves its parent alone") {
   for (const char* policy : {"fp16", "int4"}) {
     const Bench bench(policy);
-    const Sequence parent = bench.filled(100);
+    Sequence parent = bench.filled(100);
     const Snapshot before = bench.save(parent);
     for (const int32_t cut : {98, 96, 64, 0}) {
-      const Sequence child = kvq_test::fork(bench.cache.get(), parent.get());
-      kvq_test::truncate(bench.cache.get(), child.get(), cut);
-      bench.other.append(bench.cache.get(), child.get(), cut, cut + 50);
+      Sequence child = parent.fork();
+      child.truncate(cut);
+      bench.other.append(child, cut, cut + 50);
       CHECK(bench.save(parent) == before);
     }
   }
@@ -154,12 +154,12 @@ TEST_CASE("a snapshot loads to the same bytes and the same attention, and goes o
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {0, 1, 32, 33, 200}) {
-      const Sequence sequence = bench.filled(n);
+      Sequence sequence = bench.filled(n);
       const Snapshot snapshot = bench.save(sequence);
-      const Sequence loaded = kvq_test::load(bench.cache.get(), snapshot);
+      Sequence loaded = kvq_test::Sequence::load(bench.cache, snapshot);
       CHECK(bench.save(loaded) == snapshot);
       if (n > 0) CHECK(bench.attend(loaded) == bench.attend(sequence));
-      bench.text.append(bench.cache.get(), loaded.get(), n, n + 60, 9);
+      bench.text.append(loaded, n, n + 60, 9);
       CHECK(bench.save(loaded) == bench.save(bench.filled(n + 60)));
     }
   }
@@ -168,12 +168,12 @@ TEST_CASE("a snapshot loads to the same bytes and the same attention, and goes o
 TEST_CASE("a snapshot of a fork holds everything") {
   const Bench bench("int4+hadamard");
   Sequence parent = bench.filled(100);
-  const Sequence child = kvq_test::fork(bench.cache.get(), parent.get());
-  bench.text.append(bench.cache.get(), child.get(), 100, 170);
+  Sequence child = parent.fork();
+  bench.text.append(child, 100, 170);
   const Snapshot snapshot = bench.save(child);
   parent.reset();
   const Bench elsewhere("int4+hadamard");
-  const Sequence loaded = kvq_test::load(elsewhere.cache.get(), snapshot);
+  Sequence loaded = kvq_test::Sequence::load(elsewhere.cache, snapshot);
   CHECK(elsewhere.save(loaded) == snapshot);
   CHECK(elsewhere.attend(loaded) == bench.attend(child));
 }

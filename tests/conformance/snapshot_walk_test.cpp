@@ -37,10 +37,8 @@ struct Contents {
 class Walk {
  public:
   Walk(const std::string& policy, uint64_t seed)
-      : random_(seed),
-        context_(kvq_test::make_context()),
-        cache_(make_cache(context_.get(), shape_.options(), policy)) {
-    sequences_.push_back(kvq_test::make_sequence(cache_.get()));
+      : random_(seed), context_(kvq_test::make_context()), cache_(make_cache(context_, shape_.options(), policy)) {
+    sequences_.emplace_back(cache_);
   }
 
   void step() {
@@ -56,16 +54,16 @@ class Walk {
         break;
       case 4:
         if (sequences_.size() > 3) sequences_.erase(sequences_.begin());
-        sequences_.push_back(kvq_test::fork(cache_.get(), any().get()));
+        sequences_.push_back(any().fork());
         break;
       default:
         append(sequence);
     }
     Sequence& saved = any();
-    const Snapshot snapshot = kvq_test::save(cache_.get(), saved.get());
-    Sequence loaded = kvq_test::load(cache_.get(), snapshot);
-    REQUIRE(kvq_test::save(cache_.get(), loaded.get()) == snapshot);
-    REQUIRE(kvq_test::length(loaded.get()) == kvq_test::length(saved.get()));
+    const Snapshot snapshot = saved.save();
+    Sequence loaded = kvq_test::Sequence::load(cache_, snapshot);
+    REQUIRE(loaded.save() == snapshot);
+    REQUIRE(loaded.length(0) == saved.length(0));
     REQUIRE(contents(loaded) == contents(saved));
     if (random_.integer(0, 3) == 0) saved = std::move(loaded);
   }
@@ -76,27 +74,27 @@ class Walk {
   }
 
   void append(Sequence& sequence) {
-    const int32_t length = kvq_test::length(sequence.get());
+    const int32_t length = sequence.length(0);
     const int32_t n = std::min(random_.integer(1, random_.integer(0, 3) == 0 ? 200 : 40), kTokens - length);
-    if (n > 0) text_.append(cache_.get(), sequence.get(), length, length + n);
+    if (n > 0) text_.append(sequence, length, length + n);
   }
 
   /// After queries, by which tokens are judged.
   void compress(Sequence& sequence) {
-    if (kvq_test::length(sequence.get()) == 0) return;
+    if (sequence.length(0) == 0) return;
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
-      attend_last(shape_, cache_.get(), {sequence.get()}, 1, queries(shape_, 1), layer);
+      attend_last(shape_, cache_, {sequence}, 1, queries(shape_, 1), layer);
     }
-    const kvq_status status = kvq_compress(cache_.get(), sequence.get(), nullptr, nullptr);
+    const kvq_status status = kvq_compress(cache_, sequence, nullptr, nullptr);
     REQUIRE((status == KVQ_OK || status == KVQ_E_STATE));  // the policy may have no eviction
   }
 
   /// Anywhere, half the times where a page that no token was evicted from ends. What is left lay before the cut.
   void cut(Sequence& sequence) {
     std::vector<Contents> expected = contents(sequence);
-    int32_t length = random_.integer(0, kvq_test::length(sequence.get()));
+    int32_t length = random_.integer(0, sequence.length(0));
     if (random_.integer(0, 1) == 0) length = length / KVQ_PAGE_SLOTS * KVQ_PAGE_SLOTS;
-    const kvq_status status = kvq_sequence_truncate(cache_.get(), sequence.get(), length, nullptr);
+    const kvq_status status = kvq_sequence_truncate(cache_, sequence, length, nullptr);
     REQUIRE((status == KVQ_OK || status == KVQ_E_STATE));
     if (status == KVQ_OK) {
       for (Contents& list : expected) {
@@ -106,7 +104,7 @@ class Walk {
         list.k.resize(n * static_cast<size_t>(shape_.head_dim));
         list.v.resize(n * static_cast<size_t>(shape_.head_dim));
       }
-      REQUIRE(kvq_test::length(sequence.get()) == length);
+      REQUIRE(sequence.length(0) == length);
     }
     REQUIRE(contents(sequence) == expected);
   }
@@ -116,8 +114,7 @@ class Walk {
     std::vector<Contents> all;
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
       for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-        all.emplace_back(kvq_test::decode(cache_.get(), sequence.get(), layer, head, 0, slots(sequence, layer, head),
-                                          shape_.head_dim));
+        all.emplace_back(kvq_test::decode(sequence, layer, head, 0, slots(sequence, layer, head), shape_.head_dim));
       }
     }
     return all;
@@ -125,10 +122,9 @@ class Walk {
 
   int32_t slots(const Sequence& sequence, int32_t layer, int32_t head) const {
     const auto holds = [&](int32_t n) {
-      return kvq_sequence_decode(cache_.get(), sequence.get(), layer, head, 0, n, nullptr, nullptr, nullptr, nullptr) ==
-             KVQ_OK;
+      return kvq_sequence_decode(cache_, sequence, layer, head, 0, n, nullptr, nullptr, nullptr, nullptr) == KVQ_OK;
     };
-    std::vector<int32_t> counts(static_cast<size_t>(kvq_test::length(sequence.get(), layer)));
+    std::vector<int32_t> counts(static_cast<size_t>(sequence.length(layer)));
     std::iota(counts.begin(), counts.end(), 1);
     return static_cast<int32_t>(std::partition_point(counts.begin(), counts.end(), holds) - counts.begin());
   }

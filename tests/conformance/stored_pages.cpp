@@ -22,12 +22,12 @@ HeadTokens store(const HeadTokens& tokens, const Storage& storage, const std::st
   const kvq_test::Context context = kvq_test::make_context(isa.c_str());
   kvq_cache_options options = kvq_test::cache_options(1, 1, tokens.head_dim);
   options.rope = KVQ_ROPE_NONE;
-  const kvq_test::Cache cache = kvq_test::make_cache(context.get(), options, storage.policy());
-  const kvq_test::Sequence sequence = kvq_test::make_sequence(cache.get());
+  const kvq_test::Cache cache = kvq_test::make_cache(context, options, storage.policy());
+  kvq_test::Sequence sequence(cache);
   const std::vector<float> k(tokens.k.begin(), tokens.k.end());
   const std::vector<float> v(tokens.v.begin(), tokens.v.end());
-  kvq_test::append(cache.get(), sequence.get(), 0, tokens.n(), k.data(), v.data());
-  const kvq_test::Decoded decoded = kvq_test::decode(cache.get(), sequence.get(), 0, 0, 0, tokens.n(), tokens.head_dim);
+  kvq_test::append(sequence, 0, tokens.n(), k.data(), v.data());
+  const kvq_test::Decoded decoded = kvq_test::decode(sequence, 0, 0, 0, tokens.n(), tokens.head_dim);
   return {tokens.head_dim, {decoded.k.begin(), decoded.k.end()}, {decoded.v.begin(), decoded.v.end()}};
 }
 

@@ -30,10 +30,10 @@ double sealed_page_bytes(const Storage& storage, int32_t head_dim) {
 
 kvq_usage usage_after(const Storage& storage, const Shape& shape, int32_t n, int32_t chunk) {
   const Context context = kvq_test::make_context();
-  const Cache cache = kvq_test::make_cache(context.get(), shape.options(), storage.policy());
-  const Sequence sequence = kvq_test::make_sequence(cache.get());
-  Text(shape, n, 1).append(cache.get(), sequence.get(), 0, n, chunk);
-  return kvq_test::usage(cache.get(), sequence.get());
+  const Cache cache = kvq_test::make_cache(context, shape.options(), storage.policy());
+  Sequence sequence(cache);
+  Text(shape, n, 1).append(sequence, 0, n, chunk);
+  return sequence.usage();
 }
 
 // What the hooks see.
@@ -124,23 +124,23 @@ TEST_CASE("usage grows with every token and never with reading") {
   const Context context = kvq_test::make_context();
   for (const std::string& policy : cpu_policies()) {
     CAPTURE(policy);
-    const Cache cache = make_cache(context.get(), shape.options(), policy);
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    const Cache cache = make_cache(context, shape.options(), policy);
+    Sequence sequence(cache);
     const Text text(shape, 300, 1);
-    kvq_usage previous = kvq_test::usage(cache.get(), sequence.get());
+    kvq_usage previous = sequence.usage();
     CHECK_EQ(previous.scalars, 0);
     CHECK_EQ(previous.bits_per_scalar, 0.0);
     for (int32_t n = 0; n < 300; n += 10) {
-      text.append(cache.get(), sequence.get(), n, n + 10);
-      const kvq_usage now = kvq_test::usage(cache.get(), sequence.get());
+      text.append(sequence, n, n + 10);
+      const kvq_usage now = sequence.usage();
       CHECK(now.scalars - previous.scalars == int64_t{20} * 64 * shape.kv_heads * shape.n_layers);
       CHECK(now.sealed_bytes >= previous.sealed_bytes);
       CHECK(now.sealed_pages >= previous.sealed_pages);
       CHECK(now.sealed_pages + now.fp16_pages ==
             static_cast<uint64_t>((n + 10 + 31) / 32 * shape.kv_heads * shape.n_layers));
       const std::vector<float> q = queries(shape, 1);
-      attend_last(shape, cache.get(), {sequence.get()}, 1, q);
-      CHECK(kvq_test::usage(cache.get(), sequence.get()).total_bytes == now.total_bytes);
+      attend_last(shape, cache, {sequence}, 1, q);
+      CHECK(sequence.usage().total_bytes == now.total_bytes);
       previous = now;
     }
   }
@@ -151,21 +151,21 @@ TEST_CASE("guessing and rolling back again and again takes no more memory") {
   const Context context = kvq_test::make_context();
   for (const char* policy : {"fp16", "version: 1\nkeys: int4\nvalues: int4\nrecent: 3\n"}) {
     CAPTURE(policy);
-    const Cache cache = make_cache(context.get(), shape.options(), policy);
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    const Cache cache = make_cache(context, shape.options(), policy);
+    Sequence sequence(cache);
     const Text text(shape, 400, 1);
-    text.append(cache.get(), sequence.get(), 0, 330);
+    text.append(sequence, 0, 330);
     uint64_t first_rounds = 0;
     for (int round = 0; round < 500; ++round) {
       const int32_t guess = 330 + 1 + round % 37;
-      text.append(cache.get(), sequence.get(), 330, guess);
-      const uint64_t bytes = kvq_test::usage(cache.get()).total_bytes;
+      text.append(sequence, 330, guess);
+      const uint64_t bytes = cache.usage().total_bytes;
       if (round < 100) {
         first_rounds = std::max(first_rounds, bytes);
       } else {
         REQUIRE(bytes <= first_rounds);
       }
-      kvq_test::truncate(cache.get(), sequence.get(), 330);
+      sequence.truncate(330);
     }
   }
 }
@@ -176,21 +176,20 @@ TEST_CASE("a sequence of 131072 tokens is not copied while it grows") {
   constexpr int32_t kTokens = 131072;
   const Shape shape{.q_heads = 1, .kv_heads = 1, .head_dim = 64, .n_layers = 1};
   Counters counters;
-  kvq_context_options options;
-  kvq_context_options_init(&options, sizeof(options));
+  auto options = kvq_test::initialised<kvq_context_options>();
   options.allocate = count_allocation;
   options.free = count_free;
   options.allocator_user = &counters;
   {
-    const Context context = kvq_test::make_context(options);
-    const Cache cache = kvq_test::make_cache(context.get(), shape.options(), "int4");
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    const Context context(options);
+    const Cache cache = kvq_test::make_cache(context, shape.options(), "int4");
+    Sequence sequence(cache);
     const std::vector<float> k = kvq_test::normal_tensor(kChunk * shape.token_scalars(), 1);
     const std::vector<float> v = kvq_test::normal_tensor(kChunk * shape.token_scalars(), 2);
     uint64_t at_half = 0;
     for (int32_t n = 0; n < kTokens; n += kChunk) {
       if (n == kTokens / 2) at_half = counters.allocated;
-      kvq_test::append(cache.get(), sequence.get(), 0, kChunk, k.data(), v.data());
+      kvq_test::append(sequence, 0, kChunk, k.data(), v.data());
     }
     const uint64_t first_half = at_half;
     const uint64_t second_half = counters.allocated - at_half;
@@ -201,8 +200,8 @@ TEST_CASE("a sequence of 131072 tokens is not copied while it grows") {
     // At no time more than what is kept in the end, and one chunk of FP16 pages.
     CHECK(static_cast<double>(counters.peak) <=
           1.1 * static_cast<double>(counters.live) + 2.0 * kChunk * 64 * 4.0 + 65536.0);
-    CHECK_EQ(kvq_test::length(sequence.get()), kTokens);
-    const kvq_test::Decoded last = kvq_test::decode(cache.get(), sequence.get(), 0, 0, kTokens - 1, 1, 64);
+    CHECK_EQ(sequence.length(0), kTokens);
+    const kvq_test::Decoded last = kvq_test::decode(sequence, 0, 0, kTokens - 1, 1, 64);
     CHECK_EQ(last.positions[0], kTokens - 1);
   }
   CHECK_EQ(counters.live.load(), 0);

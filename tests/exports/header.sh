@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The public header stands alone in C99 and in C++, with every compiler that is here.
+# The public headers stand alone in C99 and in C++, with every compiler that is here.
 set -euo pipefail
 
-header=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/../../include/kvq.h
+include=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/../../include
+header=$include/kvq.h
 strict=(-fsyntax-only -pedantic -Wall -Wextra -Werror)
 compilers=0
 
@@ -17,8 +18,13 @@ for compiler in g++ clang++; do
   for standard in c++11 c++20; do
     $compiler -x c++ -std=$standard -DKVQ_EXPERIMENTAL "${strict[@]}" - <<<"#include \"$header\""
   done
+  # Also without the experimental parts, and beside something else that is called kvq.
+  for program in "" "#define KVQ_EXPERIMENTAL" $'#define KVQ_NAMESPACE kvq_client\nint kvq;'; do
+    $compiler -x c++ -std=c++20 "${strict[@]}" -Wconversion -Wshadow - <<<"$program
+#include \"$include/kvq.hpp\""
+  done
   compilers=$((compilers + 1))
 done
 
 [ $compilers -gt 0 ] || { echo "FAILED: no compiler found" >&2; exit 1; }
-echo "ok: kvq.h compiles alone with $compilers compilers"
+echo "ok: kvq.h and kvq.hpp compile alone with $compilers compilers"

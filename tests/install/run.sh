@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs a build into a fresh prefix and builds and runs a C program against it: with the CMake package and with
-# pkg-config, to the shared library, to the static one, and with no shared library at all.
+# Installs a build into a fresh prefix and builds and runs programs in C and C++ against it: with the CMake package and
+# with pkg-config, to the shared library, to the static one, and with no shared library at all.
 #   run.sh BUILD_DIR C_COMPILER CMAKE_GENERATOR
 set -euo pipefail
 
 build=$1
 cc=$2
 generator=$3
+cxx=$(sed -n 's/^CMAKE_CXX_COMPILER:[^=]*=//p' "$build/CMakeCache.txt")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -21,8 +22,8 @@ prefix=$work/moved # nothing may depend on the prefix given to the installation
 mv "$work/first" "$prefix"
 
 libdir=$(dirname "$(find "$prefix" -name libkvq.so.1)")
-for file in include/kvq.h share/doc/kvq/LICENSE share/doc/kvq/THIRD_PARTY_NOTICES share/kvq/policies/h2o.yaml \
-  share/kvq/samples/c/embed.c; do
+for file in include/kvq.h include/kvq.hpp share/doc/kvq/LICENSE share/doc/kvq/THIRD_PARTY_NOTICES \
+  share/kvq/policies/h2o.yaml share/kvq/samples/c/embed.c; do
   [ -f "$prefix/$file" ] || fail "$file was not installed"
 done
 
@@ -43,12 +44,15 @@ check_run() {
   echo "ok: $1"
 }
 
-for linkage in shared static; do
-  name="CMake package, $linkage"
-  cmake -S "$here/consumer" -B "$work/$linkage" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" \
-    -DKVQ_LINKAGE="$linkage" >"$work/log" 2>&1 && cmake --build "$work/$linkage" >>"$work/log" 2>&1 ||
-    fail "$name: $(cat "$work/log")"
-  check_run "$name" "$linkage" "$work/$linkage/consumer"
+for project in consumer consumer_cpp; do
+  for linkage in shared static; do
+    name="CMake package, $project, $linkage"
+    made=$work/$project/$linkage
+    cmake -S "$here/$project" -B "$made" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" \
+      --no-warn-unused-cli -DCMAKE_PREFIX_PATH="$prefix" -DKVQ_LINKAGE="$linkage" >"$work/log" 2>&1 &&
+      cmake --build "$made" >>"$work/log" 2>&1 || fail "$name: $(cat "$work/log")"
+    check_run "$name" "$linkage" "$made/consumer"
+  done
 done
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -24,72 +25,54 @@ constexpr int32_t kWindow = 32;
 /// A cache that holds the prompt and has seen its newest queries.
 class PromptCache {
  public:
-  PromptCache(llama::Model& model, kvq_context* context, const std::string& policy,
+  PromptCache(llama::Model& model, const kvq::Context& context, const std::string& policy,
               const std::vector<PromptTensors>& layers)
       : config_(model.config()),
-        policy_(llama::load_policy(context, policy)),
-        cache_(llama::make_model_cache(model, context, policy_.get())),
-        sequence_(llama::make_sequence(cache_.get())) {
+        policy_(kvq::Policy::load(context, policy)),
+        cache_(llama::make_model_cache(model, context, {policy_})),
+        sequence_(cache_) {
     const auto width = static_cast<size_t>(config_.q_heads * config_.head_dim);
     std::vector<float> out(kWindow * width);
-    const kvq_sequence* sequence = sequence_.get();
-    const int32_t queries = kWindow;
     for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
       const PromptTensors& of_layer = layers[static_cast<size_t>(layer)];
-      llama::checked([&](kvq_error* error) {
-        return kvq_append(cache_.get(), sequence_.get(), layer, kPrompt, of_layer.k.data(), of_layer.v.data(), KVQ_F32,
-                          nullptr, error);
-      });
-      kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch, sizeof(batch));
-      batch.n_sequences = 1;
-      batch.sequences = &sequence;
-      batch.query_counts = &queries;
-      batch.q = of_layer.q.data() + (kPrompt - kWindow) * width;
-      batch.q_dtype = KVQ_F32;
-      batch.output_dtype = KVQ_F32;
-      batch.output = out.data();
-      llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), layer, &batch, error); });
+      sequence_.append(layer, kPrompt, of_layer.k, of_layer.v);
+      cache_.attend(layer, {.sequences = kvq::pointers(sequence_),
+                            .query_counts = std::array{kWindow},
+                            .q = std::span(of_layer.q).subspan((kPrompt - kWindow) * width),
+                            .output = out});
     }
   }
 
   /// Keys of a head as attention sees them.
   Doubles keys(int32_t layer, int32_t head) const {
     std::vector<float> keys(static_cast<size_t>(kPrompt) * static_cast<size_t>(config_.head_dim));
-    llama::checked([&](kvq_error* error) {
-      return kvq_sequence_decode(cache_.get(), sequence_.get(), layer, head, 0, kPrompt, keys.data(), nullptr, nullptr,
-                                 error);
-    });
+    sequence_.decode(layer, head, 0, kPrompt, keys);
     return {keys.begin(), keys.end()};
   }
 
   /// Positions that each head keeps of the prompt, [n_layers, kv_heads].
   std::vector<std::vector<int32_t>> kept(int32_t budget) const {
-    const llama::SequenceHandle fork = llama::fork_sequence(cache_.get(), sequence_.get());
+    kvq::Sequence fork = sequence_.fork();
     std::vector<int32_t> counts(static_cast<size_t>(config_.n_layers * config_.kv_heads));
-    kvq_compress_options options;
-    kvq_compress_options_init(&options, sizeof(options));
+    auto options = kvq::initialised<kvq_compress_options>();
     options.budget = budget;
     options.kept = counts.data();
-    llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), fork.get(), &options, error); });
+    fork.compress(options);
     std::vector<std::vector<int32_t>> positions;
     for (size_t list = 0; list < counts.size(); ++list) {
       const auto layer = static_cast<int32_t>(list) / config_.kv_heads;
       const auto head = static_cast<int32_t>(list) % config_.kv_heads;
       positions.emplace_back(static_cast<size_t>(counts[list]));
-      llama::checked([&](kvq_error* error) {
-        return kvq_sequence_decode(cache_.get(), fork.get(), layer, head, 0, counts[list], nullptr, nullptr,
-                                   positions.back().data(), error);
-      });
+      fork.decode(layer, head, 0, counts[list], {}, {}, positions.back());
     }
     return positions;
   }
 
  private:
   const llama::ModelConfig& config_;
-  llama::PolicyHandle policy_;
-  llama::CacheHandle cache_;
-  llama::SequenceHandle sequence_;
+  kvq::Policy policy_;
+  kvq::Cache cache_;
+  kvq::Sequence sequence_;
 };
 
 /// What each token of the prompt is worth for a KV head: the mean weight over the newest queries and the query heads.
@@ -130,19 +113,19 @@ double best(Doubles numbers, int64_t count) {
 }  // namespace
 
 TEST_CASE("on a real prompt no layer's bound is larger with the adaptive split than with the uniform one") {
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(demo_model(), 1);
   const llama::ModelConfig& config = model.config();
   const llama::Tokenizer tokenizer(demo_model() + "/tokenizer.json");
   std::vector<int32_t> tokens = tokenizer.encode(contents(demo_model() + "/sample.txt").substr(0, 8 * kPrompt));
   REQUIRE(tokens.size() >= kPrompt);
   tokens.resize(kPrompt);
-  const std::vector<PromptTensors> layers = observe(model, context.get(), tokens);
+  const std::vector<PromptTensors> layers = observe(model, context, tokens);
   // Without pooling a score is what the theorem speaks of.
   const std::string adaptive_policy = "eviction: {method: adasnap, alpha: 0, kernel: 1, budget: 64}";
   const std::string uniform_policy = "eviction: {method: snapkv, kernel: 1, budget: 64}";
-  const PromptCache adaptive(model, context.get(), adaptive_policy, layers);
-  const PromptCache uniform(model, context.get(), uniform_policy, layers);
+  const PromptCache adaptive(model, context, adaptive_policy, layers);
+  const PromptCache uniform(model, context, uniform_policy, layers);
 
   const auto heads = static_cast<size_t>(config.kv_heads);
   double gained = 0.0;

@@ -47,8 +47,8 @@ double perplexity(const std::vector<float>& logits, const std::vector<int32_t>& 
 // Attention on the GPU rounds queries and probabilities to FP16, the rest is float32.
 TEST_CASE("every layout computes on the GPU what it computes on the CPU, in chunks of any size") {
   if (!has_gpu()) return;
-  const llama::ContextHandle cpu = make_context();
-  const llama::ContextHandle gpu = make_context(KVQ_DEVICE_CUDA);
+  const kvq::Context cpu = make_context();
+  const kvq::Context gpu = make_context(KVQ_DEVICE_CUDA);
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
   for (const TinyLayout& layout : tiny_layouts()) {
     CAPTURE(layout.name);
@@ -56,9 +56,9 @@ TEST_CASE("every layout computes on the GPU what it computes on the CPU, in chun
     TinyModel(layout).write(directory);
     llama::Model on_cpu(directory.path(), 1);
     llama::Model on_gpu(directory.path(), 1, llama::make_cuda_device(0));
-    llama::Session expected_session(on_cpu, cpu.get(), nullptr);
+    llama::Session expected_session(on_cpu, cpu, nullptr);
     const std::vector<float> expected = run_in_chunks(expected_session, tokens, 32);
-    llama::Session session(on_gpu, gpu.get(), nullptr);
+    llama::Session session(on_gpu, gpu, nullptr);
     for (const size_t chunk : {size_t{1}, size_t{7}, size_t{32}, kTokens}) {
       CAPTURE(chunk);
       session.clear();
@@ -77,20 +77,19 @@ TEST_CASE("a context on another device than the model's is refused") {
   if (!has_gpu()) return;
   const ScratchDirectory directory;
   TinyModel(tiny_layouts()[0]).write(directory);
-  const llama::ContextHandle gpu = make_context(KVQ_DEVICE_CUDA);
+  const kvq::Context gpu = make_context(KVQ_DEVICE_CUDA);
   llama::Model model(directory.path(), 1);
-  CHECK_THROWS_WITH_AS(llama::Session(model, gpu.get(), nullptr),
-                       Contains("the model is on the CPU, the context on the GPU"), llama::Error);
+  CHECK_THROWS_WITH_AS(llama::Session(model, gpu, nullptr), Contains("the model is on the CPU, the context on the GPU"),
+                       llama::Error);
 }
 
 TEST_CASE("a GPU that is not here is refused with the reason that the library gives") {
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  auto error = kvq::initialised<kvq_error>();
   kvq_device_info info{};
   info.struct_size = sizeof(info);
   constexpr int32_t kNone = 60000;
   REQUIRE(kvq_device_describe(KVQ_DEVICE_CUDA, kNone, nullptr, &info, &error) == KVQ_E_UNSUPPORTED);
-  CHECK_THROWS_WITH_AS(llama::make_cuda_device(kNone), error.message, llama::Error);
+  CHECK_THROWS_WITH_AS(llama::make_cuda_device(kNone), error.message, kvq::Error);
 }
 
 TEST_CASE("a GPU module that cannot be used is refused with the reason") {

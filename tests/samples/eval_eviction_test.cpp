@@ -168,14 +168,14 @@ TEST_CASE("the error of attention is what float64 finds without the tokens that 
   constexpr int32_t kBudget = 48;
   const json result = run_json(eviction({"--context", "256", "--windows", "1", "--needles", "0", "--methods",
                                          "streaming", "--budgets", std::to_string(kBudget)}));
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(kModel, 1);
   const llama::ModelConfig& config = model.config();
   std::vector<int32_t> tokens = llama::Tokenizer(kModel + "/tokenizer.json").encode(contents(kText).substr(0, 4000));
   tokens.resize(kPrompt + kQueries);
   double sum = 0.0;
   int32_t count = 0;
-  for (const PromptTensors& layer : observe(model, context.get(), tokens)) {
+  for (const PromptTensors& layer : observe(model, context, tokens)) {
     for (int32_t head = 0; head < config.q_heads; ++head) {
       for (int32_t position = kPrompt; position < kPrompt + kQueries; ++position, ++count) {
         sum += streaming_error(config, layer, head, position, kPrompt, kBudget);

@@ -48,7 +48,7 @@ std::string read_test_text(const std::string& name) {
 }  // namespace
 
 TEST_CASE("every layout computes the logits that its definition gives in float64") {
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
   for (const TinyLayout& layout : tiny_layouts()) {
     CAPTURE(layout.name);
@@ -59,7 +59,7 @@ TEST_CASE("every layout computes the logits that its definition gives in float64
     llama::Model model(directory.path(), 2);
     for (const size_t chunk : {size_t{1}, size_t{32}, kTokens}) {
       CAPTURE(chunk);
-      llama::Session session(model, context.get(), nullptr);
+      llama::Session session(model, context, nullptr);
       CHECK(largest_difference(run_in_chunks(session, tokens, chunk), expected) < kTolerance);
     }
   }
@@ -84,12 +84,11 @@ TEST_CASE("the number of threads changes no bit of the logits") {
   std::vector<std::vector<float>> results;
   for (const int32_t threads : {1, 2, 5}) {
     llama::Model model(directory.path(), threads);
-    kvq_context_options options;
-    kvq_context_options_init(&options, sizeof(options));
+    auto options = kvq::initialised<kvq_context_options>();
     options.parallel_for = llama::ThreadPool::parallel_for_hook;
     options.parallel_for_user = &model.threads();
-    const llama::ContextHandle context = llama::make_context(options);
-    llama::Session session(model, context.get(), nullptr);
+    const kvq::Context context(options);
+    llama::Session session(model, context, nullptr);
     results.push_back(run_in_chunks(session, tokens, 32));
   }
   CHECK(results[0] == results[1]);
@@ -99,11 +98,11 @@ TEST_CASE("the number of threads changes no bit of the logits") {
 TEST_CASE("a fork and a truncated session continue as a fresh one would") {
   const ScratchDirectory directory;
   TinyModel(tiny_layouts()[0]).write(directory);
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(directory.path(), 1);
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
   const std::span<const int32_t> all(tokens);
-  llama::Session session(model, context.get(), nullptr);
+  llama::Session session(model, context, nullptr);
   const std::vector<float> expected = run_in_chunks(session, all, 1);
   const std::vector<float> last(expected.end() - TinyModel::kVocabulary, expected.end());
 
@@ -123,10 +122,10 @@ TEST_CASE("a fork and a truncated session continue as a fresh one would") {
 TEST_CASE("only the last logits are computed when only they are asked for") {
   const ScratchDirectory directory;
   TinyModel(tiny_layouts()[0]).write(directory);
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(directory.path(), 1);
   const std::vector<int32_t> tokens = random_tokens(20, TinyModel::kVocabulary);
-  llama::Session session(model, context.get(), nullptr);
+  llama::Session session(model, context, nullptr);
   const std::span<const float> last = session.forward(tokens, false);
   REQUIRE(last.size() == TinyModel::kVocabulary);
   const double difference =
@@ -174,9 +173,9 @@ TEST_CASE("a pool runs every index exactly once, loop after loop") {
 TEST_CASE("tokens outside the vocabulary and empty input are refused") {
   const ScratchDirectory directory;
   TinyModel(tiny_layouts()[0]).write(directory);
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(directory.path(), 1);
-  llama::Session session(model, context.get(), nullptr);
+  llama::Session session(model, context, nullptr);
   const std::vector<int32_t> beyond{1, TinyModel::kVocabulary};
   const std::vector<int32_t> negative{-1};
   CHECK_THROWS_WITH_AS(session.forward(beyond, false), Contains("token 50 is outside"), llama::Error);
@@ -197,10 +196,10 @@ TEST_CASE("a tensor of another shape than the configuration's is refused by name
 TEST_CASE("the demo model gives the reference's losses, logits and greedy text") {
   const std::filesystem::path directory = demo_model();
   const nlohmann::json reference = read_reference();
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(directory, 2);
   const llama::Tokenizer tokenizer(directory / "tokenizer.json");
-  llama::Session session(model, context.get(), nullptr);
+  llama::Session session(model, context, nullptr);
 
   SUBCASE("greedy text") {
     const auto expected = reference.at("greedy_ids_with_bos").get<std::vector<int32_t>>();

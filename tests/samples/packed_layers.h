@@ -4,7 +4,7 @@
 #include <iterator>
 #include <vector>
 
-#include "llama/handles.h"
+#include "kvq.hpp"
 #include "llama/linear_layers.h"
 
 /// The linear layers of a model.
@@ -16,9 +16,9 @@ inline std::vector<llama::LinearLayer> all_layers(const llama::ModelConfig& conf
 }
 
 /// All rows, in the order of the original.
-inline std::vector<float> dequantize(const qp_matrix* matrix) {
-  const qp_matrix_info info = llama::describe_matrix(matrix);
+inline std::vector<float> dequantize(const kvq::Matrix& matrix) {
+  const qp_matrix_info info = matrix.describe();
   std::vector<float> weights(static_cast<size_t>(info.rows * info.columns));
-  llama::checked([&](kvq_error* error) { return qp_matrix_dequantize(matrix, 0, info.rows, weights.data(), error); });
+  matrix.dequantize(0, info.rows, weights);
   return weights;
 }

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "kvq.hpp"
 #include "letter_model.h"
 #include "llama/checkpoint.h"
 #include "llama/cpu_device.h"
 #include "llama/error.h"
-#include "llama/handles.h"
 #include "llama/hessians.h"
 #include "llama/model.h"
 #include "llama/safetensors.h"
@@ -24,16 +24,15 @@ namespace {
 
 using doctest::Contains;
 
-llama::MatrixHandle quantize(kvq_context* context, const llama::Checkpoint& checkpoint, const llama::LinearLayer& layer,
-                             const std::string& scheme) {
+kvq::Matrix quantize(kvq_context* context, const llama::Checkpoint& checkpoint, const llama::LinearLayer& layer,
+                     const std::string& scheme) {
   const std::vector<float> bias =
       layer.bias ? llama::to_float(checkpoint.at(layer.name + ".bias")) : std::vector<float>();
-  qp_quantize_options options;
-  qp_quantize_options_init(&options, sizeof(options));
+  auto options = kvq::initialised<qp_quantize_options>();
   options.scheme = scheme.c_str();
   options.bias = layer.bias ? bias.data() : nullptr;
-  return llama::quantize_matrix(context, options, llama::to_float(checkpoint.at(layer.name + ".weight")), layer.out,
-                                layer.in);
+  return kvq::Matrix::quantize(context, options, llama::to_float(checkpoint.at(layer.name + ".weight")), layer.out,
+                               layer.in);
 }
 
 /// A checkpoint some of whose layers are packed, in a file of its own, and the same model in float64 on what their
@@ -53,13 +52,13 @@ class PartlyPacked {
     for (const llama::LinearLayer& layer : all_layers(config)) {
       const std::string& scheme = schemes[turn++ % schemes.size()];
       if (scheme.empty()) continue;
-      const llama::MatrixHandle matrix = quantize(context_.get(), checkpoint, layer, scheme);
-      decoded_.replace(layer.name + ".weight", dequantize(matrix.get()));
-      bits_ += llama::describe_matrix(matrix.get()).bits * static_cast<double>(layer.out * layer.in);
+      const kvq::Matrix matrix = quantize(context_, checkpoint, layer, scheme);
+      decoded_.replace(layer.name + ".weight", dequantize(matrix));
+      bits_ += matrix.describe().bits * static_cast<double>(layer.out * layer.in);
       weights_ += static_cast<double>(layer.out * layer.in);
       kept.erase(layer.name + ".weight");
       kept.erase(layer.name + ".bias");
-      files.push_back(llama::save_matrix(matrix.get(), layer.name));
+      files.push_back(matrix.save(layer.name));
       const llama::SafetensorsContent& packed = contents.emplace_back(llama::read_safetensors(files.back(), "matrix"));
       std::ranges::copy(packed.tensors, std::back_inserter(content.tensors));
       content.metadata.insert(packed.metadata.begin(), packed.metadata.end());
@@ -82,9 +81,9 @@ class PartlyPacked {
 
   llama::Model model(int32_t threads) const {
     return llama::Model(directory_.path(), std::make_shared<llama::ThreadPool>(threads), nullptr,
-                        llama::WeightsFile{file_, context_.get()});
+                        llama::WeightsFile{file_, context_});
   }
-  kvq_context* context() const { return context_.get(); }
+  const kvq::Context& context() const { return context_; }
   const std::filesystem::path& file() const { return file_; }
   const std::filesystem::path& directory() const { return directory_.path(); }
   std::vector<std::vector<double>> logits(const std::vector<int32_t>& tokens) const { return decoded_.logits(tokens); }
@@ -93,7 +92,7 @@ class PartlyPacked {
 
  private:
   ScratchDirectory directory_;
-  llama::ContextHandle context_ = make_context();
+  kvq::Context context_ = make_context();
   std::filesystem::path file_;
   TinyModel decoded_;
   double bits_ = 0.0;
@@ -190,7 +189,7 @@ TEST_CASE("observed inputs are what linear layers multiply, and their mean produ
   const ScratchDirectory directory;
   const TinyLayout layout = packable_layout(false);
   TinyModel(layout).write(directory);
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(directory.path(), 1);
   const llama::Checkpoint checkpoint(directory.path());
   const std::vector<llama::LinearLayer> layers = all_layers(model.config());
@@ -200,7 +199,7 @@ TEST_CASE("observed inputs are what linear layers multiply, and their mean produ
   std::vector<float> values;
   std::vector<float> attended;
   llama::Hessians hessians(layers);
-  llama::Session session(model, context.get(), nullptr);
+  llama::Session session(model, context, nullptr);
   session.observe_inputs([&](int32_t layer, llama::LinearInput which, std::span<const float> x) {
     std::ranges::copy(x, std::back_inserter(inputs[{layer, which}]));
     hessians.add(layer, which, x);

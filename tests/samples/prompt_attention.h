@@ -17,7 +17,8 @@ struct PromptTensors {
 };
 
 /// Of every layer.
-inline std::vector<PromptTensors> observe(llama::Model& model, kvq_context* context, std::span<const int32_t> tokens) {
+inline std::vector<PromptTensors> observe(llama::Model& model, const kvq::Context& context,
+                                          std::span<const int32_t> tokens) {
   constexpr size_t kChunk = 100;
   const llama::ModelConfig& config = model.config();
   std::vector<PromptTensors> layers(static_cast<size_t>(config.n_layers));

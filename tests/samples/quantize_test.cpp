@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "eval_commands.h"
+#include "kvq.hpp"
 #include "letter_model.h"
 #include "llama/checkpoint.h"
-#include "llama/handles.h"
 #include "llama/mapped_file.h"
 #include "llama/model.h"
 #include "packed_layers.h"
@@ -59,12 +59,12 @@ std::filesystem::path leave_partial(const Workplace& place, const std::string& f
                                     const std::string& scheme, size_t n) {
   const std::filesystem::path partial = out + ".partial";
   std::filesystem::create_directory(partial);
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   const llama::MappedFile file(finished);
   const std::vector<llama::LinearLayer> layers = all_layers(llama::load_config(place.model()));
   for (size_t i = 0; i < n; ++i) {
-    const llama::MatrixHandle matrix = llama::load_matrix(context.get(), file.bytes(), layers[i].name);
-    const std::vector<std::byte> bytes = llama::save_matrix(matrix.get(), layers[i].name);
+    const kvq::Matrix matrix = kvq::Matrix::load(context, file.bytes(), layers[i].name);
+    const std::vector<std::byte> bytes = matrix.save(layers[i].name);
     std::ofstream(partial / (layers[i].name + ".safetensors"), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
@@ -98,9 +98,9 @@ double product_with(const std::vector<double>& rows, const std::vector<double>& 
 using MeanProducts = std::map<std::pair<int32_t, llama::LinearInput>, std::vector<double>>;
 
 MeanProducts mean_products(const std::string& directory, std::span<const int32_t> tokens) {
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   llama::Model model(directory, 1);
-  llama::Session session(model, context.get(), nullptr);
+  llama::Session session(model, context, nullptr);
   MeanProducts result;
   session.observe_inputs([&](int32_t layer, llama::LinearInput which, std::span<const float> x) {
     const size_t in = x.size() / tokens.size();
@@ -146,7 +146,7 @@ TEST_CASE("what quantize reports is what the decoded weights differ by and what 
   CHECK(!std::filesystem::exists(out + ".partial"));
   REQUIRE(result["layers"].size() == kLayers);
 
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   const llama::SafetensorsFile file(out);
   const llama::Checkpoint checkpoint(place.model());
   const std::vector<llama::LinearLayer> layers = all_layers(llama::load_config(place.model()));
@@ -163,7 +163,7 @@ TEST_CASE("what quantize reports is what the decoded weights differ by and what 
     CHECK(reported["in"] == layer.in);
     CHECK(reported["resumed"] == false);
     const std::vector<float> weights = llama::to_float(checkpoint.at(layer.name + ".weight"));
-    const std::vector<float> decoded = dequantize(llama::load_matrix(context.get(), file.bytes(), layer.name).get());
+    const std::vector<float> decoded = dequantize(kvq::Matrix::load(context, file.bytes(), layer.name));
     double layer_lost = 0.0;
     double layer_squares = 0.0;
     for (size_t j = 0; j < weights.size(); ++j) {
@@ -267,7 +267,7 @@ TEST_CASE("codes that a Hessian chose lose less of the outputs than rounding doe
     tokens.push_back(letter - 'a' + 1);
   const MeanProducts hessians = mean_products(place.model(), tokens);
 
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   const llama::Checkpoint checkpoint(place.model());
   const std::vector<llama::LinearLayer> layers = all_layers(llama::load_config(place.model()));
   std::map<std::string, double> totals;
@@ -282,8 +282,7 @@ TEST_CASE("codes that a Hessian chose lose less of the outputs than rounding doe
     for (size_t i = 0; i < kLayers; ++i) {
       CAPTURE(layers[i].name);
       const std::vector<float> weights = llama::to_float(checkpoint.at(layers[i].name + ".weight"));
-      const std::vector<float> decoded =
-          dequantize(llama::load_matrix(context.get(), file.bytes(), layers[i].name).get());
+      const std::vector<float> decoded = dequantize(kvq::Matrix::load(context, file.bytes(), layers[i].name));
       std::vector<double> errors(weights.size());
       for (size_t j = 0; j < weights.size(); ++j) errors[j] = double{decoded[j]} - weights[j];
       const std::vector<double>& hessian = hessians.at({layers[i].layer, layers[i].input});

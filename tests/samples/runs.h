@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "llama/handles.h"
+#include "kvq.hpp"
 #include "llama/model.h"
 
 constexpr size_t kTokens = 75;  // three pages
@@ -20,11 +20,10 @@ inline std::vector<int32_t> random_tokens(size_t n, int32_t vocabulary) {
 }
 
 /// A context with defaults.
-inline llama::ContextHandle make_context(kvq_device device = KVQ_DEVICE_CPU) {
-  kvq_context_options options;
-  kvq_context_options_init(&options, sizeof(options));
+inline kvq::Context make_context(kvq_device device = KVQ_DEVICE_CPU) {
+  auto options = kvq::initialised<kvq_context_options>();
   options.device = device;
-  return llama::make_context(options);
+  return kvq::Context(options);
 }
 
 /// Logits of all tokens, which enter in chunks.

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kvq.hpp"
 #include "letter_model.h"
-#include "llama/handles.h"
 #include "llama/mapped_file.h"
 #include "llama/model.h"
 #include "program_run.h"
@@ -39,10 +39,10 @@ TEST_CASE(
     CAPTURE(layout.name);
     const ScratchDirectory directory;
     TinyModel(layout).write(directory);
-    const llama::ContextHandle context = make_context();
+    const kvq::Context context = make_context();
     llama::Model model(directory.path(), 1);
     const std::vector<int32_t> tokens = random_tokens(5, TinyModel::kVocabulary);
-    llama::Session plain(model, context.get(), nullptr);
+    llama::Session plain(model, context, nullptr);
     const std::vector<float> expected = run_in_chunks(plain, tokens, 2);
 
     const size_t width = static_cast<size_t>(model.config().kv_heads) * static_cast<size_t>(model.config().head_dim);
@@ -51,7 +51,7 @@ TEST_CASE(
     std::vector<std::vector<float>> q(k.size());
     std::vector<std::vector<float>> attended(k.size());
     const size_t q_width = static_cast<size_t>(model.config().q_heads) * static_cast<size_t>(model.config().head_dim);
-    llama::Session session(model, context.get(), nullptr);
+    llama::Session session(model, context, nullptr);
     session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
       const auto l = static_cast<size_t>(layer);
       const auto n = static_cast<size_t>(seen.n);
@@ -70,7 +70,7 @@ TEST_CASE(
     }
 
     // The same numbers again give the same attention; the first token sees nothing but its own values.
-    llama::Session again(model, context.get(), nullptr);
+    llama::Session again(model, context, nullptr);
     const auto dim = static_cast<size_t>(model.config().head_dim);
     for (size_t layer = 0; layer < k.size(); ++layer) {
       std::vector<float> out(q[layer].size());
@@ -86,7 +86,7 @@ TEST_CASE(
 
     // At position 0 nothing is rotated: the same token anywhere has the same key in layer 0. It attends to itself
     // alone: what comes of it are the values.
-    llama::Session first(model, context.get(), nullptr);
+    llama::Session first(model, context, nullptr);
     std::vector<float> alone;
     first.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
       if (layer == 0) alone.assign(seen.k, seen.k + width);
@@ -131,11 +131,11 @@ TEST_CASE("codebooks are trained, written, and loaded with what the command repo
   CHECK(result["value_bits"].get<double>() == doctest::Approx(1.0 + 16.0 / 16.0));
   CHECK(!std::filesystem::exists(out + ".partial"));
 
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   const llama::MappedFile file(out);
   CHECK(result["bytes"] == file.bytes().size());
-  const llama::CodebookHandle codebook = llama::load_codebook(context.get(), file.bytes());
-  const kvq_codebook_info info = llama::describe_codebook(codebook.get());
+  const kvq::Codebook codebook = kvq::Codebook::load(context, file.bytes());
+  const kvq_codebook_info info = codebook.describe();
   CHECK(info.layers_present == 2);
   CHECK(info.kv_heads == 2);
   CHECK(info.head_dim == 16);
@@ -147,7 +147,7 @@ TEST_CASE("codebooks are trained, written, and loaded with what the command repo
   CHECK(info.key_error == doctest::Approx(result["key_error"].get<double>()));
   CHECK(info.model_id == llama::Model(place.model(), 1).weights().fingerprint);
   CHECK(std::string(info.note).find("text.txt") != std::string::npos);
-  const std::vector<std::byte> again = llama::save_codebook(codebook.get());
+  const std::vector<std::byte> again = codebook.save();
   CHECK(std::equal(again.begin(), again.end(), file.bytes().begin(), file.bytes().end()));
 
   const std::string table = run_text(place.train(place.path("again"), {"--scope", "head"}));
@@ -165,9 +165,9 @@ TEST_CASE("values can be coded with a network, in a file that says so") {
   CHECK(file.find(R"("value_proposal":"network")") != std::string::npos);
   CHECK(file.find("layers.1.values.network.second_bias") != std::string::npos);
   CHECK(file.find("layers.1.values.proposal") == std::string::npos);
-  const llama::ContextHandle context = make_context();
-  const llama::CodebookHandle codebook = llama::load_codebook(context.get(), llama::MappedFile(out).bytes());
-  CHECK(llama::describe_codebook(codebook.get()).layers_present == 2);
+  const kvq::Context context = make_context();
+  const kvq::Codebook codebook = kvq::Codebook::load(context, llama::MappedFile(out).bytes());
+  CHECK(codebook.describe().layers_present == 2);
 }
 
 TEST_CASE("layers that an interrupted run finished are kept, and the rest gives the same file") {

@@ -42,11 +42,11 @@ TEST_CASE("routers are trained, written, and loaded with what the command report
     CHECK(sum == doctest::Approx(1.0));
   }
 
-  const llama::ContextHandle context = make_context();
+  const kvq::Context context = make_context();
   const llama::MappedFile file(out);
   CHECK(result["bytes"] == file.bytes().size());
-  const llama::RouterHandle router = llama::load_router(context.get(), file.bytes());
-  const kvq_router_info info = llama::describe_router(router.get());
+  const kvq::Router router = kvq::Router::load(context, file.bytes());
+  const kvq_router_info info = router.describe();
   CHECK(info.n_layers == 2);
   CHECK(info.kv_heads == 2);
   CHECK(info.head_dim == 16);
@@ -58,7 +58,7 @@ TEST_CASE("routers are trained, written, and loaded with what the command report
   CHECK(info.model_id == llama::Model(place.model(), 1).weights().fingerprint);
   CHECK(std::string(info.experts) == "fp16, int4, int2");
   CHECK(std::string(info.note).find("400 tokens in windows of 400 of text.txt") != std::string::npos);
-  const std::vector<std::byte> again = llama::save_router(router.get());
+  const std::vector<std::byte> again = router.save();
   CHECK(std::equal(again.begin(), again.end(), file.bytes().begin(), file.bytes().end()));
 
   const std::string table =

@@ -1,7 +1,7 @@
 // Caches of CUDA contexts take tensors in device memory: tests go on handing over host memory, and this copies.
 #pragma once
 
-#include "kvq.h"
+#include "kvq.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -56,9 +56,8 @@ inline DeviceCaches& device_caches() {
 }
 
 inline void note_cache(const kvq_context* context, const kvq_cache* cache, const kvq_cache_options& options) {
-  kvq_context_info info{};
-  info.struct_size = sizeof info;
-  kvq_context_describe(context, &info, nullptr);
+  auto info = KVQ_NAMESPACE::initialised<kvq_context_info>();
+  KVQ_NAMESPACE::checked(kvq_context_describe, context, &info);
   DeviceCaches& caches = device_caches();
   const std::lock_guard lock(caches.mutex);
   caches.shapes.erase(cache);
@@ -122,12 +121,12 @@ class DeviceCopy {
 // Empty if contexts can be created on the GPU, otherwise why not.
 inline std::string why_no_cuda() {
 #if defined(KVQ_TEST_CUDA)
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
-  kvq_device_info info{};
-  info.struct_size = sizeof info;
-  const kvq_status status = kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &info, &error);
-  return status == KVQ_OK ? "" : error.message;
+  try {
+    KVQ_NAMESPACE::device_describe(KVQ_DEVICE_CUDA, 0);
+    return "";
+  } catch (const KVQ_NAMESPACE::Error& error) {
+    return error.what();
+  }
 #else
   return "built without CUDA";
 #endif

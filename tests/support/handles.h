@@ -1,115 +1,62 @@
-// The C API with exceptions and ownership, for tests and benchmarks.
+// What tests add to kvq.hpp: contexts by the name of what they compute on, caches with random codes, and copies to the
+// device where that is a GPU.
 #pragma once
 
-#include "kvq.h"
+#include "kvq.hpp"
 #include "support/codebook.h"
 #include "support/device.h"
-#include "support/router.h"
 #include "support/tensor.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace kvq_test {
 
-class Failure : public std::runtime_error {
- public:
-  Failure(kvq_status status, const kvq_error& error)
-      : std::runtime_error(std::string(kvq_status_name(status)) + ": " + error.message), status_(status) {}
-  kvq_status status() const { return status_; }
-
- private:
-  kvq_status status_;
-};
-
-// Calls `call(kvq_error*)` and throws what it reports.
-template <typename Call>
-void require(Call&& call) {
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
-  const kvq_status status = call(&error);
-  if (status != KVQ_OK) throw Failure(status, error);
-}
-
-struct Destroy {
-  void operator()(kvq_context* context) const { kvq_context_destroy(context); }
-  void operator()(kvq_policy* policy) const { kvq_policy_destroy(policy); }
-  void operator()(kvq_codebook* codebook) const { kvq_codebook_destroy(codebook); }
-  void operator()(kvq_router* router) const { kvq_router_destroy(router); }
-  void operator()(kvq_cache* cache) const { kvq_cache_destroy(cache); }
-  void operator()(kvq_sequence* sequence) const { kvq_sequence_destroy(sequence); }
-};
-
-using Context = std::unique_ptr<kvq_context, Destroy>;
-using Policy = std::unique_ptr<kvq_policy, Destroy>;
-using Codebook = std::unique_ptr<kvq_codebook, Destroy>;
-using Router = std::unique_ptr<kvq_router, Destroy>;
-using Cache = std::unique_ptr<kvq_cache, Destroy>;
-using Sequence = std::unique_ptr<kvq_sequence, Destroy>;
+namespace api = KVQ_NAMESPACE;  // unit tests give it another name, for the library's own classes are in kvq
+using api::Cache;
+using api::checked;
+using api::Codebook;
+using api::Context;
+using api::cpu_isa_names;
+using api::Error;
+using api::initialised;
+using api::Matrix;
+using api::Policy;
+using api::Router;
+using api::Sequence;
 using Snapshot = std::vector<std::byte>;
-
-inline Context make_context(const kvq_context_options& options) {
-  kvq_context* context = nullptr;
-  require([&](kvq_error* error) { return kvq_context_create(&options, &context, error); });
-  return Context(context);
-}
 
 // On a CPU with an instruction set, or on the GPU.
 inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
-  kvq_context_options options;
-  kvq_context_options_init(&options, sizeof(options));
+  auto options = initialised<kvq_context_options>();
   if (isa != nullptr && std::string_view(isa) == kCuda) {
     options.device = KVQ_DEVICE_CUDA;
   } else {
     options.cpu_isa = isa;
   }
   options.n_threads = n_threads;
-  return make_context(options);
+  return Context(options);
 }
 
-inline Policy make_policy(kvq_context* context, std::string_view yaml) {
-  kvq_policy* policy = nullptr;
-  require([&](kvq_error* error) { return kvq_policy_load(context, yaml.data(), yaml.size(), &policy, error); });
-  return Policy(policy);
-}
-
-inline Cache make_cache(kvq_context* context, const kvq_cache_options& options, std::string_view policy_yaml) {
-  const Policy policy = make_policy(context, policy_yaml);
-  kvq_cache* cache = nullptr;
-  require([&](kvq_error* error) { return kvq_cache_create(context, &options, policy.get(), &cache, error); });
+inline Cache make_cache(kvq_context* context, const kvq_cache_options& options, std::string_view policy) {
+  Cache cache(context, options, Policy::load(context, policy));
   note_cache(context, cache, options);
-  return Cache(cache);
-}
-
-inline Codebook load_codebook(kvq_context* context, std::span<const std::byte> file) {
-  kvq_codebook* codebook = nullptr;
-  require([&](kvq_error* error) { return kvq_codebook_load(context, file.data(), file.size(), &codebook, error); });
-  return Codebook(codebook);
-}
-
-inline Router load_router(kvq_context* context, std::span<const std::byte> file) {
-  kvq_router* router = nullptr;
-  require([&](kvq_error* error) { return kvq_router_load(context, file.data(), file.size(), &router, error); });
-  return Router(router);
+  return cache;
 }
 
 // With random codes. The cache keeps what it needs of the codebook.
-inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy_yaml,
-                        const Codes& codes) {
-  const Codebook codebook = load_codebook(context, test_codebook(options, codes).file());
-  options.codebook = codebook.get();
-  return make_cache(context, options, policy_yaml);
+inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy, const Codes& codes) {
+  const Codebook codebook = Codebook::load(context, test_codebook(options, codes).file());
+  options.codebook = codebook;
+  return make_cache(context, options, policy);
 }
 
 inline kvq_cache_options cache_options(int32_t q_heads, int32_t kv_heads, int32_t head_dim, int32_t n_layers = 1) {
-  kvq_cache_options options;
-  kvq_cache_options_init(&options, sizeof(options));
+  auto options = initialised<kvq_cache_options>();
   options.n_layers = n_layers;
   options.q_heads = q_heads;
   options.kv_heads = kv_heads;
@@ -117,64 +64,19 @@ inline kvq_cache_options cache_options(int32_t q_heads, int32_t kv_heads, int32_
   return options;
 }
 
-inline Sequence make_sequence(kvq_cache* cache) {
-  kvq_sequence* sequence = nullptr;
-  require([&](kvq_error* error) { return kvq_sequence_create(cache, &sequence, error); });
-  return Sequence(sequence);
-}
-
-inline Sequence fork(kvq_cache* cache, const kvq_sequence* parent) {
-  kvq_sequence* sequence = nullptr;
-  require([&](kvq_error* error) { return kvq_sequence_fork(cache, parent, &sequence, error); });
-  return Sequence(sequence);
-}
-
-inline void truncate(kvq_cache* cache, kvq_sequence* sequence, int32_t length) {
-  require([&](kvq_error* error) { return kvq_sequence_truncate(cache, sequence, length, error); });
-}
-
-inline int32_t length(const kvq_sequence* sequence, int32_t layer = 0) {
-  int32_t n = 0;
-  require([&](kvq_error* error) { return kvq_sequence_length(sequence, layer, &n, error); });
-  return n;
-}
-
-inline Snapshot save(kvq_cache* cache, const kvq_sequence* sequence) {
-  size_t size = 0;
-  require([&](kvq_error* error) { return kvq_sequence_save(cache, sequence, nullptr, 0, &size, error); });
-  Snapshot bytes(size);
-  require(
-      [&](kvq_error* error) { return kvq_sequence_save(cache, sequence, bytes.data(), bytes.size(), &size, error); });
-  return bytes;
-}
-
-inline Sequence load(kvq_cache* cache, std::span<const std::byte> bytes) {
-  kvq_sequence* sequence = nullptr;
-  require([&](kvq_error* error) { return kvq_sequence_load(cache, bytes.data(), bytes.size(), &sequence, error); });
-  return Sequence(sequence);
-}
-
-inline kvq_usage usage(const kvq_cache* cache, const kvq_sequence* sequence = nullptr) {
-  kvq_usage result{};
-  result.struct_size = sizeof result;
-  require([&](kvq_error* error) { return kvq_cache_usage(cache, sequence, &result, error); });
-  return result;
-}
-
 // Keys and values of n tokens, [n, kv_heads, head_dim], and their positions (empty: consecutive).
-inline void append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k, const void* v,
+inline void append(kvq_sequence* sequence, int32_t layer, int32_t n, const void* k, const void* v,
                    kvq_dtype dtype = KVQ_F32, std::span<const int32_t> positions = {}) {
+  kvq_cache* const cache = kvq_sequence_cache(sequence);
   const int32_t* const given = positions.empty() ? nullptr : positions.data();
   if (const Shape* shape = device_shape(cache)) {
     const size_t bytes = static_cast<size_t>(n) * shape->kv_heads * shape->head_dim * dtype_bytes(dtype);
     const DeviceCopy keys(k, bytes);
     const DeviceCopy values(v, bytes);
-    require([&](kvq_error* error) {
-      return kvq_append(cache, sequence, layer, n, keys.data(), values.data(), dtype, given, error);
-    });
+    checked(kvq_append, cache, sequence, layer, n, keys.data(), values.data(), dtype, given);
     return;
   }
-  require([&](kvq_error* error) { return kvq_append(cache, sequence, layer, n, k, v, dtype, given, error); });
+  checked(kvq_append, cache, sequence, layer, n, k, v, dtype, given);
 }
 
 inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch& batch) {
@@ -190,10 +92,10 @@ inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_b
     kvq_append_batch on_device = batch;
     on_device.k = keys.data();
     on_device.v = values.data();
-    require([&](kvq_error* error) { return kvq_append_sequences(cache, layer, &on_device, error); });
+    checked(kvq_append_sequences, cache, layer, &on_device);
     return;
   }
-  require([&](kvq_error* error) { return kvq_append_sequences(cache, layer, &batch, error); });
+  checked(kvq_append_sequences, cache, layer, &batch);
 }
 
 inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batch) {
@@ -214,12 +116,12 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
     on_device.output = device_out.data();
     on_device.lse = static_cast<float*>(lse.data());
     on_device.sinks = static_cast<const float*>(sinks.data());
-    require([&](kvq_error* error) { return kvq_attend(cache, layer, &on_device, error); });
+    checked(kvq_attend, cache, layer, &on_device);
     device_out.read(batch.output);
     lse.read(batch.lse);
     return;
   }
-  require([&](kvq_error* error) { return kvq_attend(cache, layer, &batch, error); });
+  checked(kvq_attend, cache, layer, &batch);
 }
 
 // The stored tokens of one KV head as attention sees them.
@@ -229,29 +131,19 @@ struct Decoded {
   std::vector<int32_t> positions;
 };
 
-inline Decoded decode(const kvq_cache* cache, const kvq_sequence* sequence, int32_t layer, int32_t kv_head,
-                      int32_t begin, int32_t n, int32_t head_dim) {
+inline Decoded decode(const Sequence& sequence, int32_t layer, int32_t kv_head, int32_t begin, int32_t n,
+                      int32_t head_dim) {
   const size_t scalars = static_cast<size_t>(n) * static_cast<size_t>(head_dim);
   Decoded result{std::vector<float>(scalars), std::vector<float>(scalars),
                  std::vector<int32_t>(static_cast<size_t>(n))};
-  if (n == 0) return result;
-  require([&](kvq_error* error) {
-    return kvq_sequence_decode(cache, sequence, layer, kv_head, begin, n, result.k.data(), result.v.data(),
-                               result.positions.data(), error);
-  });
+  if (n > 0) sequence.decode(layer, kv_head, begin, n, result.k, result.v, result.positions);
   return result;
-}
-
-inline std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
-  return names;
 }
 
 // Everything that computes here: the CPU's instruction sets, and the GPU if there is one.
 inline std::vector<std::string> backends() {
   static const bool kHasCuda = why_no_cuda().empty();
-  std::vector<std::string> names = instruction_sets();
+  std::vector<std::string> names = cpu_isa_names();
   if (kHasCuda) names.emplace_back(kCuda);
   return names;
 }

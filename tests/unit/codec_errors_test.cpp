@@ -189,8 +189,7 @@ TEST_CASE("what a codec's reference encodes, its reference decodes to what the f
           CAPTURE(group);
           const kvq_cache_options options = kvq_test::cache_options(2, 2, head_dim);
           const TestCodebook* book = codes != nullptr ? &kvq_test::test_codebook(options, *codes) : nullptr;
-          const SealedPages pages(context.get(), options, kvq_test::policy_of(codec, name, group), codes,
-                                  kPageSlots + 1);
+          const SealedPages pages(context, options, kvq_test::policy_of(codec, name, group), codes, kPageSlots + 1);
           CHECK(excess(codec, pages, Side::kKeys, book) <= 1.0);
           CHECK(excess(codec, pages, Side::kValues, book) <= 1.0);
         }

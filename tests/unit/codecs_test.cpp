@@ -129,7 +129,7 @@ TEST_CASE("every instruction set has all kernels of a kind, or its codec's conte
 }
 
 TEST_CASE("pages that a CPU seals have the bytes that the codec's reference encodes") {
-  for (const std::string& isa : kvq_test::instruction_sets()) {
+  for (const std::string& isa : kvq_test::cpu_isa_names()) {
     CAPTURE(isa);
     const kvq_test::Context context = kvq_test::make_context(isa.c_str());
     for_each_name([&](const Codec& codec, const std::string& name) {
@@ -138,8 +138,8 @@ TEST_CASE("pages that a CPU seals have the bytes that the codec's reference enco
         const std::string which = codes != nullptr ? codes->name() : "";
         CAPTURE(which);
         for (const int32_t position_step : {1, 3}) {
-          const SealedPages pages(context.get(), kvq_test::cache_options(3, 3, 40),
-                                  kvq_test::policy_of(codec, name, 32), codes, 100, position_step);
+          const SealedPages pages(context, kvq_test::cache_options(3, 3, 40), kvq_test::policy_of(codec, name, 32),
+                                  codes, 100, position_step);
           for (const Side side : kvq_test::kSides) {
             CHECK(pages.format().side(side) == *kvq::parse_format(name));
             for (int32_t index = 0; index < pages.count(); ++index) {

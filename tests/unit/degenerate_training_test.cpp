@@ -62,55 +62,16 @@ bool all_finite(std::span<const float> numbers) {
   return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
 }
 
-template <typename Handle, typename Saving>
-std::vector<std::byte> saved(const Handle* handle, const Saving& save) {
-  size_t size = 0;
-  kvq_test::require([&](kvq_error* error) { return save(handle, nullptr, 0, &size, error); });
-  std::vector<std::byte> file(size);
-  kvq_test::require([&](kvq_error* error) { return save(handle, file.data(), size, &size, error); });
-  return file;
-}
-
-struct CodebookTrainer {
-  CodebookTrainer(kvq_context* context, const kvq_codebook_trainer_options& options) {
-    kvq_test::require([&](kvq_error* error) { return kvq_codebook_trainer_create(context, &options, &handle, error); });
-  }
-  ~CodebookTrainer() { kvq_codebook_trainer_destroy(handle); }
-  CodebookTrainer(const CodebookTrainer&) = delete;
-  CodebookTrainer& operator=(const CodebookTrainer&) = delete;
-
-  kvq_codebook_trainer* handle = nullptr;
-};
-
-struct RouterTrainer {
-  RouterTrainer(kvq_context* context, const kvq_cache_options& cache, const kvq_router_trainer_options& options) {
-    const kvq_test::Policy policy =
-        kvq_test::make_policy(context, "{version: 1, router: {experts: [fp16, int4, int2]}}");
-    kvq_test::require([&](kvq_error* error) {
-      return kvq_router_trainer_create(context, &cache, policy.get(), &options, &handle, error);
-    });
-  }
-  ~RouterTrainer() { kvq_router_trainer_destroy(handle); }
-  RouterTrainer(const RouterTrainer&) = delete;
-  RouterTrainer& operator=(const RouterTrainer&) = delete;
-
-  kvq_router_trainer* handle = nullptr;
-};
-
 /// A cache with what was trained stores the tokens and gives finite ones back.
 void use(kvq_context* context, const kvq_cache_options& options, const char* policy,
          const std::vector<float>& numbers) {
   const kvq_test::Cache cache = kvq_test::make_cache(context, options, policy);
-  const kvq_test::Sequence sequence = kvq_test::make_sequence(cache.get());
-  kvq_test::require([&](kvq_error* error) {
-    return kvq_append(cache.get(), sequence.get(), 0, kTokens, numbers.data(), numbers.data(), KVQ_F32, nullptr, error);
-  });
+  kvq_test::Sequence sequence(cache);
+  sequence.append(0, kTokens, numbers, numbers);
   std::vector<float> k(static_cast<size_t>(kTokens * kDim));
   std::vector<float> v(k.size());
   for (int32_t head = 0; head < kHeads; ++head) {
-    kvq_test::require([&](kvq_error* error) {
-      return kvq_sequence_decode(cache.get(), sequence.get(), 0, head, 0, kTokens, k.data(), v.data(), nullptr, error);
-    });
+    sequence.decode(0, head, 0, kTokens, k, v);
     CHECK(all_finite(k));
     CHECK(all_finite(v));
   }
@@ -118,23 +79,15 @@ void use(kvq_context* context, const kvq_cache_options& options, const char* pol
 
 void train_codebook(kvq_context* context, const Input& input, const kvq_codebook_trainer_options& options) {
   const std::vector<float> numbers = tensor(input, kHeads, 1.0F);
-  const CodebookTrainer trainer(context, options);
-  kvq_test::require([&](kvq_error* error) {
-    return kvq_codebook_trainer_add(trainer.handle, 0, kTokens, numbers.data(), numbers.data(), KVQ_F32, error);
-  });
-  kvq_test::require(
-      [&](kvq_error* error) { return kvq_codebook_trainer_run(trainer.handle, 0, nullptr, nullptr, error); });
-  kvq_codebook* result = nullptr;
-  kvq_test::require([&](kvq_error* error) { return kvq_codebook_trainer_result(trainer.handle, &result, error); });
-  const kvq_test::Codebook made(result);
-  const kvq_test::Codebook codebook = kvq_test::load_codebook(context, saved(result, kvq_codebook_save));
-  kvq_codebook_info info{};
-  info.struct_size = sizeof(info);
-  kvq_test::require([&](kvq_error* error) { return kvq_codebook_describe(codebook.get(), &info, error); });
+  kvq_test::api::CodebookTrainer trainer(context, options);
+  trainer.add(0, kTokens, numbers, numbers);
+  trainer.run(0);
+  const kvq_test::Codebook codebook = kvq_test::Codebook::load(context, trainer.result().save());
+  const kvq_codebook_info info = codebook.describe();
   CHECK(std::isfinite(info.key_error));
   CHECK(std::isfinite(info.value_error));
   kvq_cache_options cache = kvq_test::cache_options(kQueryHeads, kHeads, kDim);
-  cache.codebook = codebook.get();
+  cache.codebook = codebook;
   use(context, cache, "commvq", tensor(input, kHeads, kRoomToRotate));
 }
 
@@ -142,23 +95,17 @@ void train_router(kvq_context* context, const Input& input, kvq_router_method me
   const std::vector<float> numbers = tensor(input, kHeads, kRoomToRotate);
   const std::vector<float> queries = tensor(input, kQueryHeads, kRoomToRotate);
   kvq_cache_options cache = kvq_test::cache_options(kQueryHeads, kHeads, kDim);
-  kvq_router_trainer_options options;
-  kvq_router_trainer_options_init(&options, sizeof(options));
+  auto options = kvq_test::initialised<kvq_router_trainer_options>();
   options.method = method;
   options.epochs = 3;
   options.mean_bits = 12.0;
-  const RouterTrainer trainer(context, cache, options);
-  kvq_test::require([&](kvq_error* error) {
-    return kvq_router_trainer_add(trainer.handle, 0, kTokens, queries.data(), numbers.data(), numbers.data(), KVQ_F32,
-                                  error);
-  });
-  kvq_test::require(
-      [&](kvq_error* error) { return kvq_router_trainer_run(trainer.handle, 2.0, nullptr, nullptr, error); });
-  kvq_router* result = nullptr;
-  kvq_test::require([&](kvq_error* error) { return kvq_router_trainer_result(trainer.handle, &result, error); });
-  const kvq_test::Router made(result);
-  const kvq_test::Router router = kvq_test::load_router(context, saved(result, kvq_router_save));
-  cache.router = router.get();
+  const kvq_test::Policy policy =
+      kvq_test::Policy::load(context, "{version: 1, router: {experts: [fp16, int4, int2]}}");
+  kvq_test::api::RouterTrainer trainer(context, cache, policy, options);
+  trainer.add(0, kTokens, queries, numbers, numbers);
+  trainer.run(2.0);
+  const kvq_test::Router router = kvq_test::Router::load(context, trainer.result().save());
+  cache.router = router;
   use(context, cache, "{version: 1, router: {experts: [fp16, int4, int2]}}", numbers);
 }
 
@@ -174,8 +121,7 @@ TEST_CASE("codebooks are trained from any numbers, and code them") {
           CAPTURE(method);
           CAPTURE(bits);
           CAPTURE(scope);
-          kvq_codebook_trainer_options options;
-          kvq_codebook_trainer_options_init(&options, sizeof(options));
+          auto options = kvq_test::initialised<kvq_codebook_trainer_options>();
           options.n_layers = 1;
           options.kv_heads = kHeads;
           options.head_dim = kDim;
@@ -187,7 +133,7 @@ TEST_CASE("codebooks are trained from any numbers, and code them") {
           options.value_scope = scope;
           options.value_rounds = 4;
           options.value_method = method;
-          CHECK_NOTHROW(train_codebook(context.get(), input, options));
+          CHECK_NOTHROW(train_codebook(context, input, options));
         }
       }
     }
@@ -200,7 +146,7 @@ TEST_CASE("routers are trained from any numbers, and choose formats") {
     for (const kvq_router_method method : {KVQ_ROUTER_LABEL, KVQ_ROUTER_PAPER}) {
       CAPTURE(std::string(input.name));
       CAPTURE(method);
-      CHECK_NOTHROW(train_router(context.get(), input, method));
+      CHECK_NOTHROW(train_router(context, input, method));
     }
   }
 }

@@ -61,7 +61,10 @@ std::string complaint_with(const Object& object, Place& place, Value value) {
 /// A cache and a sequence of it.
 struct Bench {
   explicit Bench(const std::string& policy = kMixed, int32_t step = 1)
-      : context(kvq_test::make_context()), handle(make_cache(context.get(), policy)), sequence_handle(filled(step)) {}
+      : context(kvq_test::make_context()),
+        handle(make_cache(context, policy)),
+        sequence_handle(filled(step)),
+        pointer(sequence_handle) {}
 
   static kvq_test::Cache make_cache(kvq_context* context, const std::string& policy) {
     const kvq_cache_options options = kvq_test::cache_options(kHeads, kHeads, kHeadDim, kLayers);
@@ -72,18 +75,18 @@ struct Bench {
   }
   /// Every `step`-th position.
   kvq_test::Sequence filled(int32_t step) const {
-    kvq_test::Sequence made = kvq_test::make_sequence(handle.get());
+    kvq_test::Sequence made(handle);
     const std::vector<float> x = kvq_test::normal_tensor(size_t{kTokens} * kHeads * kHeadDim, 1);
     std::vector<int32_t> positions(kTokens);
     for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = step * i;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      kvq_test::append(handle.get(), made.get(), layer, kTokens, x.data(), x.data(), KVQ_F32, positions);
+      kvq_test::append(made, layer, kTokens, x.data(), x.data(), KVQ_F32, positions);
     }
     return made;
   }
 
   kvq::Cache& cache() const { return *handle; }
-  kvq::Sequence& sequence() const { return *sequence_handle; }
+  kvq::Sequence& sequence() const { return *pointer; }
   kvq::Sequence::PageList& list(int32_t layer = 0, int32_t head = 0) const { return sequence().list(layer, head); }
   Page& page(size_t index, int32_t layer = 0, int32_t head = 0) const { return *list(layer, head)[index]; }
   kvq::PageRun& run(int32_t layer = 0, int32_t head = 0) const {
@@ -97,8 +100,9 @@ struct Bench {
   }
 
   kvq_test::Context context;
-  kvq_test::Cache handle;
-  kvq_test::Sequence sequence_handle;
+  kvq_test::Cache handle = nullptr;
+  kvq_test::Sequence sequence_handle = nullptr;
+  kvq_sequence* pointer;  // tests change what a const one holds
 };
 
 /// A reserve for 100 more tokens whose places can be changed.
@@ -124,18 +128,16 @@ TEST_CASE("everything holds of sequences that operations have left") {
     for (const int32_t step : {1, 3}) {
       CAPTURE(step);
       const Bench bench(policy, step);
-      kvq_cache* cache = bench.handle.get();
-      kvq_sequence* handle = bench.sequence_handle.get();
       CHECK(complaint(bench.sequence()) == "");
-      const kvq_test::Sequence fork = kvq_test::fork(cache, handle);
+      kvq_test::Sequence fork = bench.sequence_handle.fork();
       CHECK(complaint(*fork) == "");
       if (bench.cache().eviction.budget > 0) {
-        kvq_test::require([&](kvq_error* error) { return kvq_compress(cache, handle, nullptr, error); });
+        kvq_test::checked(kvq_compress, bench.handle, bench.pointer, nullptr);
         CHECK(complaint(bench.sequence()) == "");
       }
-      kvq_test::truncate(cache, fork.get(), 130);
+      fork.truncate(130);
       CHECK(complaint(*fork) == "");
-      CHECK(complaint(*kvq_test::load(cache, kvq_test::save(cache, fork.get()))) == "");
+      CHECK(complaint(*kvq_test::Sequence::load(bench.handle, fork.save())) == "");
       kvq::reserve(*fork, 100);
       CHECK(complaint(*fork) == "");
       CHECK(complaint(bench.sequence()) == "");
@@ -378,7 +380,7 @@ TEST_CASE("what a sequence holds is part of what its cache says") {
         "sequence: bytes of FP16 pages is 24576, must be at most 100");
   CHECK(bench.with(account.sealed_bytes, uint64_t{100}) ==
         "sequence: bytes of sealed pages is 5632, must be at most 100");
-  const kvq_test::Sequence fork = kvq_test::fork(bench.handle.get(), bench.sequence_handle.get());
+  const kvq_test::Sequence fork = bench.sequence_handle.fork();
   CHECK(bench.with(account.shared_pages, uint64_t{19}) == "sequence: number of shared pages is 20, must be at most 19");
 }
 
@@ -409,8 +411,8 @@ TEST_CASE("a cache's numbers fit each other and the memory that was taken") {
 
 TEST_CASE("functions of the C API report what is broken, in builds that look") {
   const Bench bench;
-  kvq_cache* cache = bench.handle.get();
-  kvq_sequence* sequence = bench.sequence_handle.get();
+  kvq_cache* cache = bench.handle;
+  kvq_sequence* sequence = bench.pointer;
   const auto reported = [](kvq_status otherwise) { return kvq::kChecksInvariants ? KVQ_E_INTERNAL : otherwise; };
   bench.sequence().layers[0].last_position = 200;
   kvq_sequence* fork = nullptr;

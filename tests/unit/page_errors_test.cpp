@@ -63,11 +63,11 @@ struct Stored {
     const std::string policy = slash == std::string::npos ? name
                                                           : "{version: 1, keys: " + name.substr(0, slash) +
                                                                 ", values: " + name.substr(slash + 1) + "}";
-    const kvq_test::Cache cache = kvq_test::make_cache(context.get(), options_of_model(), policy);
-    const kvq_test::Sequence sequence = kvq_test::make_sequence(cache.get());
-    kvq_test::append(cache.get(), sequence.get(), kLayer, text.n, text.k.data(), text.v.data());
+    const kvq_test::Cache cache = kvq_test::make_cache(context, options_of_model(), policy);
+    kvq_test::Sequence sequence(cache);
+    kvq_test::append(sequence, kLayer, text.n, text.k.data(), text.v.data());
     for (int32_t head = 0; head < kKvHeads; ++head) {
-      heads.push_back(kvq_test::decode(cache.get(), sequence.get(), kLayer, head, 0, text.n, kHeadDim));
+      heads.push_back(kvq_test::decode(sequence, kLayer, head, 0, text.n, kHeadDim));
     }
   }
 

@@ -9,6 +9,7 @@
 #include "failing_new.h"
 #include "support/handles.h"
 #include "support/random.h"
+#include "support/router.h"
 
 namespace {
 
@@ -20,8 +21,7 @@ using Call = std::function<kvq_status(kvq_error* error)>;
 void fail_each(const Call& call) {
   for (int64_t n = 1;; ++n) {
     REQUIRE_LT(n, 100000);
-    kvq_error error;
-    kvq_error_init(&error, sizeof(error));
+    auto error = kvq_test::initialised<kvq_error>();
     kvq_status status = KVQ_OK;
     bool failed = false;
     {
@@ -47,32 +47,21 @@ void save_with_failures(const Save& save) {
   CHECK(bytes == expected);
 }
 
-struct Matrix {
-  explicit Matrix(kvq_context* context) {
-    std::vector<float> weights(32 * 64);
-    kvq_test::Random random(3);
-    for (float& each : weights) each = static_cast<float>(random.normal());
-    qp_quantize_options options;
-    qp_quantize_options_init(&options, sizeof(options));
-    kvq_test::require(
-        [&](kvq_error* error) { return qp_quantize(context, &options, weights.data(), 32, 64, &handle, error); });
-  }
-  ~Matrix() { qp_matrix_destroy(handle); }
-  Matrix(const Matrix&) = delete;
-  Matrix& operator=(const Matrix&) = delete;
-
-  qp_matrix* handle = nullptr;
-};
+kvq_test::Matrix quantized(kvq_context* context) {
+  std::vector<float> weights(32 * 64);
+  kvq_test::Random random(3);
+  for (float& each : weights) each = static_cast<float>(random.normal());
+  return kvq_test::Matrix::quantize(context, kvq_test::initialised<qp_quantize_options>(), weights, 32, 64);
+}
 
 }  // namespace
 
 TEST_CASE("a codebook is saved, or memory has run out") {
   const kvq_test::Context context = kvq_test::make_context();
   const kvq_cache_options options = kvq_test::cache_options(2, 1, 8, 2);
-  const kvq_test::Codebook codebook =
-      kvq_test::load_codebook(context.get(), kvq_test::test_codebook(options, {}).file());
+  const kvq_test::Codebook codebook = kvq_test::Codebook::load(context, kvq_test::test_codebook(options, {}).file());
   save_with_failures([&](void* buffer, size_t capacity, size_t* size) {
-    return kvq_codebook_save(codebook.get(), buffer, capacity, size, nullptr);
+    return kvq_codebook_save(codebook, buffer, capacity, size, nullptr);
   });
 }
 
@@ -80,16 +69,16 @@ TEST_CASE("a router is saved, or memory has run out") {
   const kvq_test::Context context = kvq_test::make_context();
   const kvq_cache_options options = kvq_test::cache_options(2, 1, 8, 4);
   const kvq_test::Router router =
-      kvq_test::load_router(context.get(), kvq_test::TestRouter(options, {"fp16", "int4", "int2"}).file());
+      kvq_test::Router::load(context, kvq_test::TestRouter(options, {"fp16", "int4", "int2"}).file());
   save_with_failures([&](void* buffer, size_t capacity, size_t* size) {
-    return kvq_router_save(router.get(), buffer, capacity, size, nullptr);
+    return kvq_router_save(router, buffer, capacity, size, nullptr);
   });
 }
 
 TEST_CASE("matrices are saved, or memory has run out") {
   const kvq_test::Context context = kvq_test::make_context();
-  const Matrix matrix(context.get());
-  const qp_matrix* const matrices[] = {matrix.handle, matrix.handle};
+  const kvq_test::Matrix matrix = quantized(context);
+  const qp_matrix* const matrices[] = {matrix, matrix};
   const char* const names[] = {"model.layers.0.self_attn.q_proj.weight", "caf\xC3\xA9 \"\\\n\x01"};
   save_with_failures([&](void* buffer, size_t capacity, size_t* size) {
     return qp_matrix_save(matrices, names, 2, buffer, capacity, size, nullptr);
@@ -105,20 +94,19 @@ TEST_CASE("files and policies are read, or memory has run out") {
       "version: 1\nkeys: int4+hadamard\nvalues: {format: int2}\nlayers:\n  - {range: [0, 0], keys: fp16}\n";
   fail_each([&](kvq_error* error) {
     kvq_codebook* codebook = nullptr;
-    const kvq_status status =
-        kvq_codebook_load(context.get(), codebook_file.data(), codebook_file.size(), &codebook, error);
+    const kvq_status status = kvq_codebook_load(context, codebook_file.data(), codebook_file.size(), &codebook, error);
     kvq_codebook_destroy(codebook);
     return status;
   });
   fail_each([&](kvq_error* error) {
     kvq_router* router = nullptr;
-    const kvq_status status = kvq_router_load(context.get(), router_file.data(), router_file.size(), &router, error);
+    const kvq_status status = kvq_router_load(context, router_file.data(), router_file.size(), &router, error);
     kvq_router_destroy(router);
     return status;
   });
   fail_each([&](kvq_error* error) {
     kvq_policy* policy = nullptr;
-    const kvq_status status = kvq_policy_load(context.get(), yaml.data(), yaml.size(), &policy, error);
+    const kvq_status status = kvq_policy_load(context, yaml.data(), yaml.size(), &policy, error);
     kvq_policy_destroy(policy);
     return status;
   });

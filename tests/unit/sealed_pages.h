@@ -45,8 +45,8 @@ class SealedPages {
               int32_t tokens, int32_t position_step = 1)
       : cache_(codes != nullptr ? make_cache(context, options, policy, *codes) : make_cache(context, options, policy)),
         plain_cache_(make_cache(context, options, "fp16")),
-        sequence_(filled(options, cache_.get(), tokens, position_step)),
-        plain_sequence_(filled(options, plain_cache_.get(), tokens, position_step)),
+        sequence_(filled(options, cache_, tokens, position_step)),
+        plain_sequence_(filled(options, plain_cache_, tokens, position_step)),
         pages_(tokens / kvq::kPageSlots) {}
 
   const kvq::Cache& cache() const { return *cache_; }
@@ -130,11 +130,11 @@ class SealedPages {
     const std::vector<float> v = normal_tensor(static_cast<size_t>(tokens * width), 4);
     std::vector<int32_t> positions;
     for (int32_t i = 0; i < tokens; ++i) positions.push_back(5 + step * i);
-    Sequence sequence = make_sequence(cache);
+    Sequence sequence(cache);
     // Pages are filled bit by bit, and at once.
     for (int32_t begin = 0, n = std::min(tokens, 23); begin < tokens; begin += n, n = tokens - begin) {
       const auto at = static_cast<size_t>(begin * width);
-      append(cache, sequence.get(), 0, n, k.data() + at, v.data() + at, KVQ_F32,
+      append(sequence, 0, n, k.data() + at, v.data() + at, KVQ_F32,
              std::span(positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(n)));
     }
     return sequence;

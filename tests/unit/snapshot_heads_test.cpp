@@ -25,23 +25,23 @@ constexpr size_t kFirstList = sizeof(kvq::io::SnapshotHeader) + sizeof(kvq::io::
 struct Bench {
   explicit Bench(kvq_scope scope, const std::string& policy = "commvq")
       : context(kvq_test::make_context()),
-        cache(kvq_test::make_cache(context.get(), kvq_test::cache_options(kHeads, kHeads, kHeadDim), policy,
+        cache(kvq_test::make_cache(context, kvq_test::cache_options(kHeads, kHeads, kHeadDim), policy,
                                    {.stages = 2, .codes = 8, .bits = 1, .scope = scope, .norms = scope})) {}
 
   Snapshot snapshot() const {
-    const Sequence sequence = kvq_test::make_sequence(cache.get());
+    Sequence sequence(cache);
     const std::vector<float> x = kvq_test::normal_tensor(size_t{kTokens} * kHeads * kHeadDim, 1);
     std::vector<int32_t> positions(kTokens);
     for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = i < 64 ? i : 100 + i;
-    kvq_test::append(cache.get(), sequence.get(), 0, kTokens, x.data(), x.data(), KVQ_F32, positions);
-    return kvq_test::save(cache.get(), sequence.get());
+    kvq_test::append(sequence, 0, kTokens, x.data(), x.data(), KVQ_F32, positions);
+    return sequence.save();
   }
 
   kvq_status load(const Snapshot& bytes, std::string* message = nullptr) const {
     try {
-      static_cast<void>(kvq_test::load(cache.get(), bytes));
+      static_cast<void>(kvq_test::Sequence::load(cache, bytes));
       return KVQ_OK;
-    } catch (const kvq_test::Failure& failure) {
+    } catch (const kvq_test::Error& failure) {
       if (message != nullptr) *message = failure.what();
       return failure.status();
     }
@@ -127,17 +127,16 @@ TEST_CASE("any word of a snapshot with codes may be replaced: it is refused or g
         ++refused;
         continue;
       }
-      const Sequence sequence = kvq_test::load(bench.cache.get(), changed);
-      const kvq_sequence* list[] = {sequence.get()};
+      Sequence sequence = kvq_test::Sequence::load(bench.cache, changed);
+      const kvq_sequence* list[] = {sequence};
       std::vector<float> out(q.size());
-      kvq_attend_batch batch;
-      kvq_attend_batch_init(&batch, sizeof(batch));
+      auto batch = kvq_test::initialised<kvq_attend_batch>();
       batch.n_sequences = 1;
       batch.sequences = list;
       batch.q = q.data();
       batch.output = out.data();
-      kvq_test::attend(bench.cache.get(), 0, batch);
-      CHECK(kvq_test::save(bench.cache.get(), sequence.get()) == changed);
+      kvq_test::attend(bench.cache, 0, batch);
+      CHECK(sequence.save() == changed);
     }
   }
   CHECK(refused > 0);

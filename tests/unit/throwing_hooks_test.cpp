@@ -57,8 +57,7 @@ struct Host {
   }
 
   kvq_context_options options() {
-    kvq_context_options options;
-    kvq_context_options_init(&options, sizeof(options));
+    auto options = kvq_test::initialised<kvq_context_options>();
     options.allocate = allocate;
     options.free = free;
     options.allocator_user = this;
@@ -83,9 +82,9 @@ std::vector<float> random_floats(size_t n, uint64_t seed) {
   return numbers;
 }
 
-void append(kvq_cache* cache, kvq_sequence* sequence, int32_t n = kTokens) {
+void append(kvq_sequence* sequence, int32_t n = kTokens) {
   const std::vector<float> k = random_floats(static_cast<size_t>(n) * kKvHeads * kHeadDim, 1);
-  kvq_test::append(cache, sequence, 0, n, k.data(), k.data());
+  kvq_test::append(sequence, 0, n, k.data(), k.data());
 }
 
 /// Let a hook throw at the first allocation of a call, at a later one, and so on, until the call succeeds.
@@ -95,7 +94,7 @@ void throw_at_each_allocation(Host& host, kvq_context* context, const Call& call
     if (context == nullptr) return 0;
     kvq_context_info info{};
     info.struct_size = sizeof info;
-    kvq_test::require([&](kvq_error* error) { return kvq_context_describe(context, &info, error); });
+    kvq_test::checked(kvq_context_describe, context, &info);
     return info.bytes;
   };
   int64_t n = 1;
@@ -103,8 +102,7 @@ void throw_at_each_allocation(Host& host, kvq_context* context, const Call& call
     REQUIRE_LT(n, 10000);
     const int64_t live = host.live_bytes;
     const uint64_t bytes = counted();
-    kvq_error error;
-    kvq_error_init(&error, sizeof(error));
+    auto error = kvq_test::initialised<kvq_error>();
     host.allocations_until_throw = n;
     status = call(&error);
     host.allocations_until_throw = -1;
@@ -126,15 +124,15 @@ TEST_CASE("an allocation hook that throws has failed to allocate, and nothing is
   throw_at_each_allocation(host, nullptr, [&](kvq_error* error) { return kvq_context_create(&options, &made, error); });
   {
     const Context context(made);
-    const Cache cache = make_cache(context.get());
+    const Cache cache = make_cache(context);
     kvq_sequence* sequence = nullptr;
-    throw_at_each_allocation(host, context.get(),
-                             [&](kvq_error* error) { return kvq_sequence_create(cache.get(), &sequence, error); });
-    const Sequence owner(sequence);
-    append(cache.get(), sequence);
+    throw_at_each_allocation(host, context,
+                             [&](kvq_error* error) { return kvq_sequence_create(cache, &sequence, error); });
+    Sequence owner(sequence);
+    append(sequence);
     kvq_sequence* fork = nullptr;
-    throw_at_each_allocation(host, context.get(),
-                             [&](kvq_error* error) { return kvq_sequence_fork(cache.get(), sequence, &fork, error); });
+    throw_at_each_allocation(host, context,
+                             [&](kvq_error* error) { return kvq_sequence_fork(cache, sequence, &fork, error); });
     kvq_sequence_destroy(fork);
   }
   CHECK_EQ(host.live_bytes, 0);
@@ -145,17 +143,17 @@ TEST_CASE("what a free hook throws is dropped: everything is given back and coun
   Host host;
   host.free_throws = true;
   {
-    const Context context = kvq_test::make_context(host.options());
-    const Cache cache = make_cache(context.get());
-    Sequence sequence = kvq_test::make_sequence(cache.get());
-    const uint64_t before = kvq_test::usage(cache.get()).total_bytes;
-    append(cache.get(), sequence.get());
-    kvq_test::truncate(cache.get(), sequence.get(), 0);
-    const Sequence loaded = kvq_test::load(cache.get(), kvq_test::save(cache.get(), sequence.get()));
+    const Context context(host.options());
+    const Cache cache = make_cache(context);
+    Sequence sequence(cache);
+    const uint64_t before = cache.usage().total_bytes;
+    append(sequence);
+    sequence.truncate(0);
+    Sequence loaded = kvq_test::Sequence::load(cache, sequence.save());
     kvq_sequence* none = nullptr;
-    CHECK_EQ(kvq_sequence_load(cache.get(), "none", 4, &none, nullptr), KVQ_E_FORMAT);  // frees while it unwinds
+    CHECK_EQ(kvq_sequence_load(cache, "none", 4, &none, nullptr), KVQ_E_FORMAT);  // frees while it unwinds
     sequence.reset();
-    CHECK_LE(kvq_test::usage(cache.get()).total_bytes, before);
+    CHECK_LE(cache.usage().total_bytes, before);
   }
   CHECK_GT(host.n_thrown, 10);
   CHECK_EQ(host.live_bytes, 0);
@@ -170,8 +168,7 @@ TEST_CASE("a context whose hooks throw at its birth and at its end comes and goe
   options.log = Host::log;
   options.log_user = &host;
   kvq_context* context = nullptr;
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  auto error = kvq_test::initialised<kvq_error>();
   REQUIRE_EQ(kvq_context_create(&options, &context, &error), KVQ_OK);
   CHECK_GT(host.n_thrown, 0);  // a new context says what it is
   const int n_thrown = host.n_thrown;
@@ -205,21 +202,20 @@ struct Results {
 };
 
 Results attend_and_save(const Context& context) {
-  const Cache cache = make_cache(context.get(), "int4+hadamard");
-  const Sequence sequence = kvq_test::make_sequence(cache.get());
-  append(cache.get(), sequence.get(), 900);
+  const Cache cache = make_cache(context, "int4+hadamard");
+  Sequence sequence(cache);
+  append(sequence, 900);
   constexpr int32_t kQueries = 16;
   const std::vector<float> q = random_floats(size_t{kQueries} * 4 * kHeadDim, 2);
-  Results results{std::vector<float>(q.size()), kvq_test::save(cache.get(), sequence.get())};
-  const kvq_sequence* list[] = {sequence.get()};
-  kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch, sizeof(batch));
+  Results results{std::vector<float>(q.size()), sequence.save()};
+  const kvq_sequence* list[] = {sequence};
+  auto batch = kvq_test::initialised<kvq_attend_batch>();
   batch.n_sequences = 1;
   batch.sequences = list;
   batch.query_counts = &kQueries;
   batch.q = q.data();
   batch.output = results.output.data();
-  kvq_test::attend(cache.get(), 0, batch);
+  kvq_test::attend(cache, 0, batch);
   return results;
 }
 
@@ -231,11 +227,10 @@ TEST_CASE("where a parallel hook throws the calling thread does what is left, an
     CAPTURE(n_done);
     Loops loops;
     loops.n_done = n_done;
-    kvq_context_options options;
-    kvq_context_options_init(&options, sizeof(options));
+    auto options = kvq_test::initialised<kvq_context_options>();
     options.parallel_for = loop_that_throws;
     options.parallel_for_user = &loops;
-    const Results results = attend_and_save(kvq_test::make_context(options));
+    const Results results = attend_and_save(kvq_test::Context(options));
     CHECK_GT(loops.n_thrown, 0);
     CHECK(results.output == expected.output);
     CHECK(results.snapshot == expected.snapshot);
@@ -253,8 +248,7 @@ int32_t progress_that_throws(void* user, double /*done*/) {
 template <typename Call>
 void require_cancelled(const Call& call) {
   int n_thrown = 0;
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  auto error = kvq_test::initialised<kvq_error>();
   CHECK_EQ(call(progress_that_throws, &n_thrown, &error), KVQ_E_CANCELLED);
   CHECK_EQ(error.code, KVQ_E_CANCELLED);
   CHECK_EQ(n_thrown, 1);
@@ -268,20 +262,18 @@ TEST_CASE("a progress hook that throws cancels") {
   SUBCASE("the quantization of a matrix") {
     const std::vector<float> weights = random_floats(64 * 64, 3);
     require_cancelled([&](kvq_progress_hook hook, void* user, kvq_error* error) {
-      qp_quantize_options options;
-      qp_quantize_options_init(&options, sizeof(options));
+      auto options = kvq_test::initialised<qp_quantize_options>();
       options.progress = hook;
       options.progress_user = user;
       qp_matrix* matrix = nullptr;
-      const kvq_status status = qp_quantize(context.get(), &options, weights.data(), 64, 64, &matrix, error);
+      const kvq_status status = qp_quantize(context, &options, weights.data(), 64, 64, &matrix, error);
       CHECK_EQ(matrix == nullptr, status != KVQ_OK);
       qp_matrix_destroy(matrix);
       return status;
     });
   }
   SUBCASE("the training of codebooks") {
-    kvq_codebook_trainer_options options;
-    kvq_codebook_trainer_options_init(&options, sizeof(options));
+    auto options = kvq_test::initialised<kvq_codebook_trainer_options>();
     options.n_layers = 1;
     options.kv_heads = kKvHeads;
     options.head_dim = kHeadDim;
@@ -289,11 +281,8 @@ TEST_CASE("a progress hook that throws cancels") {
     options.key_codes = 8;
     kvq_codebook_trainer* trainer = nullptr;
     const std::vector<float> x = random_floats(size_t{kTokens} * kKvHeads * kHeadDim, 4);
-    kvq_test::require(
-        [&](kvq_error* error) { return kvq_codebook_trainer_create(context.get(), &options, &trainer, error); });
-    kvq_test::require([&](kvq_error* error) {
-      return kvq_codebook_trainer_add(trainer, 0, kTokens, x.data(), x.data(), KVQ_F32, error);
-    });
+    kvq_test::checked(kvq_codebook_trainer_create, context, &options, &trainer);
+    kvq_test::checked(kvq_codebook_trainer_add, trainer, 0, kTokens, x.data(), x.data(), KVQ_F32);
     require_cancelled([&](kvq_progress_hook hook, void* user, kvq_error* error) {
       return kvq_codebook_trainer_run(trainer, 0, hook, user, error);
     });
@@ -301,21 +290,15 @@ TEST_CASE("a progress hook that throws cancels") {
   }
   SUBCASE("the training of routers") {
     const kvq_cache_options cache = kvq_test::cache_options(4, kKvHeads, kHeadDim);
-    const kvq_test::Policy policy =
-        kvq_test::make_policy(context.get(), "{version: 1, router: {experts: [fp16, int2]}}");
-    kvq_router_trainer_options options;
-    kvq_router_trainer_options_init(&options, sizeof(options));
+    const kvq_test::Policy policy = kvq_test::Policy::load(context, "{version: 1, router: {experts: [fp16, int2]}}");
+    auto options = kvq_test::initialised<kvq_router_trainer_options>();
     options.epochs = 2;
     options.mean_bits = 8.0;
     kvq_router_trainer* trainer = nullptr;
     const std::vector<float> q = random_floats(size_t{kTokens} * 4 * kHeadDim, 5);
     const std::vector<float> kv = random_floats(size_t{kTokens} * kKvHeads * kHeadDim, 6);
-    kvq_test::require([&](kvq_error* error) {
-      return kvq_router_trainer_create(context.get(), &cache, policy.get(), &options, &trainer, error);
-    });
-    kvq_test::require([&](kvq_error* error) {
-      return kvq_router_trainer_add(trainer, 0, kTokens, q.data(), kv.data(), kv.data(), KVQ_F32, error);
-    });
+    kvq_test::checked(kvq_router_trainer_create, context, &cache, policy, &options, &trainer);
+    kvq_test::checked(kvq_router_trainer_add, trainer, 0, kTokens, q.data(), kv.data(), kv.data(), KVQ_F32);
     require_cancelled([&](kvq_progress_hook hook, void* user, kvq_error* error) {
       return kvq_router_trainer_run(trainer, 0.0, hook, user, error);
     });
@@ -360,8 +343,7 @@ TEST_CASE("device hooks that throw: no memory, or an exception that is dropped")
   options.device_free = DeviceHost::free;
   options.device_allocator_user = &on_device;
   kvq_context* context = nullptr;
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
+  auto error = kvq_test::initialised<kvq_error>();
   REQUIRE_EQ(kvq_context_create(&options, &context, &error), KVQ_OK);
   CHECK_EQ(on_device.live, 1);
   kvq_context_destroy(context);

@@ -37,28 +37,25 @@ TimedAppend::TimedAppend(TimedDevice& device, kvq_context* context, const llama:
       shape_(shape),
       input_(&input),
       cache_(one_layer_cache(context, format, shape.layer)),
-      start_(llama::make_sequence(cache_.get())),
+      start_(cache_),
       cycles_(sequences_in_turn(device, shape)) {
-  append_random(device, cache_.get(), std::span(&start_, 1), shape.layer, shape.length);
+  append_random(device, std::span(&start_, 1), shape.layer, shape.length);
   bytes_ = input.call_bytes() + bytes_written_in_cycle() / static_cast<uint64_t>(shape.cycle());
   if (!shape.is_decoding()) return;
   for (size_t i = 0; i < cycles_.size(); ++i) {
-    sequences_.push_back(llama::fork_sequence(cache_.get(), start_.get()));
+    sequences_.push_back(start_.fork());
   }
 }
 
-void TimedAppend::append(kvq_sequence* sequence, int32_t call) {
-  llama::checked([&](kvq_error* error) {
-    return kvq_append(cache_.get(), sequence, 0, shape_.tokens, input_->keys(call), input_->values(call), shape_.dtype,
-                      nullptr, error);
-  });
+void TimedAppend::append(kvq::Sequence& sequence, int32_t call) {
+  sequence.append(0, shape_.tokens, input_->keys(call), input_->values(call), shape_.dtype);
 }
 
 uint64_t TimedAppend::bytes_written_in_cycle() {
-  const llama::SequenceHandle sequence = llama::fork_sequence(cache_.get(), start_.get());
-  const kvq_usage before = llama::usage_of(cache_.get(), sequence.get());
-  for (int32_t call = 0; call < shape_.cycle(); ++call) append(sequence.get(), call);
-  const kvq_usage after = llama::usage_of(cache_.get(), sequence.get());
+  kvq::Sequence sequence = start_.fork();
+  const kvq_usage before = sequence.usage();
+  for (int32_t call = 0; call < shape_.cycle(); ++call) append(sequence, call);
+  const kvq_usage after = sequence.usage();
   const uint64_t sealed =
       bytes_of_pages(after.sealed_pages - before.sealed_pages, after.sealed_bytes, after.sealed_pages);
   // While decoding every token is written in FP16 first.
@@ -66,7 +63,7 @@ uint64_t TimedAppend::bytes_written_in_cycle() {
   return sealed + bytes_of_pages(after.fp16_pages - before.fp16_pages, after.fp16_bytes, after.fp16_pages);
 }
 
-void TimedAppend::time_append(kvq_sequence* sequence, Cycle& cycle) {
+void TimedAppend::time_append(kvq::Sequence& sequence, Cycle& cycle) {
   const double microseconds = device_->time([&] {
     const Stopwatch watch;
     append(sequence, next_);
@@ -78,9 +75,10 @@ void TimedAppend::time_append(kvq_sequence* sequence, Cycle& cycle) {
 
 void TimedAppend::run() {
   if (shape_.is_decoding()) {
-    for (size_t i = 0; i < sequences_.size(); ++i) time_append(sequences_[i].get(), cycles_[i]);
+    for (size_t i = 0; i < sequences_.size(); ++i) time_append(sequences_[i], cycles_[i]);
   } else {
-    time_append(llama::fork_sequence(cache_.get(), start_.get()).get(), cycles_.front());
+    kvq::Sequence fork = start_.fork();
+    time_append(fork, cycles_.front());
   }
   next_ = (next_ + 1) % shape_.cycle();
   if (next_ == 0) end_cycle();

@@ -76,20 +76,20 @@ class TimedAppend {
     double host = 0.0;
   };
 
-  void append(kvq_sequence* sequence, int32_t call);
-  void time_append(kvq_sequence* sequence, Cycle& cycle);
+  void append(kvq::Sequence& sequence, int32_t call);
+  void time_append(kvq::Sequence& sequence, Cycle& cycle);
   void end_cycle();
   uint64_t bytes_written_in_cycle();
 
   TimedDevice* device_;
   AppendShape shape_;
   const AppendInput* input_;
-  llama::CacheHandle cache_;
-  llama::SequenceHandle start_;                   // holds `length` tokens
-  std::vector<llama::SequenceHandle> sequences_;  // while decoding
-  std::vector<Cycle> cycles_;                     // those that the sequences are in
-  int32_t next_ = 0;                              // call of the cycle
-  std::vector<double> calls_;                     // microseconds
+  kvq::Cache cache_;
+  kvq::Sequence start_;                   // holds `length` tokens
+  std::vector<kvq::Sequence> sequences_;  // while decoding
+  std::vector<Cycle> cycles_;             // those that the sequences are in
+  int32_t next_ = 0;                      // call of the cycle
+  std::vector<double> calls_;             // microseconds
   std::vector<double> cycle_means_;
   std::vector<double> host_cycle_means_;
   uint64_t bytes_ = 0;

@@ -30,8 +30,8 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
   }
   fill_first(shape);
   if (format.evicts()) compress_first(format, shape);
-  for (const llama::SequenceHandle& sequence : batches_.front()) {
-    const kvq_usage usage = llama::usage_of(cache_.get(), sequence.get());
+  for (const kvq::Sequence& sequence : batches_.front()) {
+    const kvq_usage usage = sequence.usage();
     bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
     bits_ = usage.bits_per_scalar;
   }
@@ -40,29 +40,27 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
 
 void TimedAttention::fill_first(const AttentionShape& shape) {
   SequenceBatch batch;
-  for (int32_t i = 0; i < shape.batch; ++i) batch.push_back(llama::make_sequence(cache_.get()));
-  append_random(*device_, cache_.get(), batch, shape.layer, shape.length);
+  for (int32_t i = 0; i < shape.batch; ++i) batch.emplace_back(cache_);
+  append_random(*device_, batch, shape.layer, shape.length);
   batches_.push_back(std::move(batch));
 }
 
 // As after a prompt of random tokens, whose last queries are random too.
 void TimedAttention::compress_first(const Spec& format, const AttentionShape& shape) {
-  const int32_t window = std::min(llama::describe_policy(format.policy.get()).eviction_window, shape.length);
+  const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
   const size_t scalars = query_scalars({.layer = shape.layer, .length = shape.length, .batch = 1, .queries = window});
   const DeviceBuffer queries = random_scalars(*device_, scalars, kWindowSeed);
   const DeviceBuffer out = device_->upload(std::vector<std::byte>(scalars * sizeof(float)));
-  for (const llama::SequenceHandle& sequence : batches_.front()) {
-    const kvq_sequence* const only = sequence.get();
-    kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch, sizeof(batch));
+  for (kvq::Sequence& sequence : batches_.front()) {
+    const kvq_sequence* const only = sequence;
+    auto batch = kvq::initialised<kvq_attend_batch>();
     batch.n_sequences = 1;
     batch.sequences = &only;
     batch.query_counts = &window;
     batch.q = queries.get();
     batch.output = out.get();
-    batch.q_dtype = batch.output_dtype = KVQ_F32;
-    llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); });
-    llama::checked([&](kvq_error* error) { return kvq_compress(cache_.get(), sequence.get(), nullptr, error); });
+    cache_.attend(0, batch);
+    sequence.compress();
   }
 }
 
@@ -70,35 +68,29 @@ void TimedAttention::compress_first(const Spec& format, const AttentionShape& sh
 void TimedAttention::copy_first(uint64_t copies) {
   if (copies == 0) return;
   std::vector<std::vector<std::byte>> snapshots;
-  for (const llama::SequenceHandle& sequence : batches_.front()) {
-    snapshots.push_back(llama::save_sequence(cache_.get(), sequence.get()));
+  for (const kvq::Sequence& sequence : batches_.front()) {
+    snapshots.push_back(sequence.save());
   }
   for (uint64_t i = 0; i < copies; ++i) {
     SequenceBatch batch;
     for (const std::vector<std::byte>& snapshot : snapshots) {
-      batch.push_back(llama::load_sequence(cache_.get(), snapshot));
+      batch.push_back(kvq::Sequence::load(cache_, snapshot));
     }
     batches_.push_back(std::move(batch));
   }
 }
 
 double TimedAttention::run() {
-  std::vector<const kvq_sequence*> sequences;
-  for (const llama::SequenceHandle& sequence : batches_[runs_ % batches_.size()]) sequences.push_back(sequence.get());
-
+  const auto sequences = kvq::pointers(batches_[runs_ % batches_.size()]);
   const std::vector<int32_t> counts(sequences.size(), n_queries_);
-  kvq_attend_batch batch;
-  kvq_attend_batch_init(&batch, sizeof(batch));
+  auto batch = kvq::initialised<kvq_attend_batch>();
   batch.n_sequences = static_cast<int32_t>(sequences.size());
   batch.sequences = sequences.data();
   batch.query_counts = counts.data();
   batch.q = queries_[runs_ % queries_.size()].get();
-  batch.q_dtype = KVQ_F32;
-  batch.output_dtype = KVQ_F32;
   batch.output = out_.get();
   ++runs_;
-  return device_->time(
-      [&] { llama::checked([&](kvq_error* error) { return kvq_attend(cache_.get(), 0, &batch, error); }); });
+  return device_->time([&] { cache_.attend(0, batch); });
 }
 
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {

@@ -30,14 +30,14 @@ class TimedAttention {
   double bits() const { return bits_; }
 
  private:
-  using SequenceBatch = std::vector<llama::SequenceHandle>;
+  using SequenceBatch = std::vector<kvq::Sequence>;
 
   void fill_first(const AttentionShape& shape);
   void compress_first(const Spec& format, const AttentionShape& shape);
   void copy_first(uint64_t copies);
 
   TimedDevice* device_;
-  llama::CacheHandle cache_;
+  kvq::Cache cache_;
   std::vector<SequenceBatch> batches_;  // equal ones, used in turn
   std::vector<DeviceBuffer> queries_;   // [batch, queries, q_heads, head_dim] each, used in turn
   DeviceBuffer out_;

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "llama/error.h"
 #include "options/spec.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
@@ -106,8 +107,8 @@ void require_memory(const TimedDevice& device, uint64_t needed) {
   }
 }
 
-BenchMachine measure_machine(TimedDevice& device, const kvq_context* context) {
-  return {.name = device.name(), .isa = describe(context).isa, .bandwidth = device.memory_bandwidth() * 1e-9};
+BenchMachine measure_machine(TimedDevice& device, const kvq::Context& context) {
+  return {.name = device.name(), .isa = context.describe().isa, .bandwidth = device.memory_bandwidth() * 1e-9};
 }
 
 void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,

@@ -89,7 +89,7 @@ std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options);
 /// An Error if `needed` bytes are more than the device can be expected to have free.
 void require_memory(const TimedDevice& device, uint64_t needed);
 
-BenchMachine measure_machine(TimedDevice& device, const kvq_context* context);
+BenchMachine measure_machine(TimedDevice& device, const kvq::Context& context);
 
 /// Print one object: the only row itself or else the array `rows`, then `parameters` and the machine.
 void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "bench/timed_device.h"
+#include "llama/error.h"
 
 namespace cli {
 namespace {
@@ -95,7 +96,7 @@ class Gpu final : public TimedDevice {
 }  // namespace
 
 std::unique_ptr<TimedDevice> make_timed_gpu(const ComputeOptions& options) {
-  return std::make_unique<Gpu>(options.device_index, describe_cuda(options.device_index));
+  return std::make_unique<Gpu>(options.device_index, kvq::device_describe(KVQ_DEVICE_CUDA, options.device_index));
 }
 
 }  // namespace cli

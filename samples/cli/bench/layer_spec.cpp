@@ -18,9 +18,8 @@ constexpr double kRouterBits = 4.25;
 constexpr uint64_t kKeySeed = 11;
 constexpr uint64_t kValueSeed = 12;
 
-llama::CodebookHandle train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
-  kvq_codebook_trainer_options options;
-  kvq_codebook_trainer_options_init(&options, sizeof(options));
+kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
+  auto options = kvq::initialised<kvq_codebook_trainer_options>();
   options.n_layers = 1;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;
@@ -30,42 +29,35 @@ llama::CodebookHandle train_on_random(kvq_context* context, int32_t bits, kvq_sc
   options.value_scope = scope;
   options.key_rounds = 1;
   options.value_rounds = 1;
-  const llama::CodebookTrainerHandle trainer = llama::make_codebook_trainer(context, options);
+  kvq::CodebookTrainer trainer(context, options);
   const size_t scalars = kTokens * shape.token_width();
   const std::vector<float> keys = normal_numbers(scalars, kKeySeed);
   const std::vector<float> values = normal_numbers(scalars, kValueSeed);
-  llama::checked([&](kvq_error* error) {
-    return kvq_codebook_trainer_add(trainer.get(), 0, kTokens, keys.data(), values.data(), KVQ_F32, error);
-  });
-  llama::checked([&](kvq_error* error) { return kvq_codebook_trainer_run(trainer.get(), 0, nullptr, nullptr, error); });
-  return llama::trainer_result(trainer.get());
+  trainer.add(0, kTokens, keys, values);
+  trainer.run(0);
+  return trainer.result();
 }
 
 /// Routers that choose formats of about 4 bits for random pages, and the policy that they serve.
 Spec random_router(kvq_context* context, const LayerShape& shape) {
-  Spec spec{llama::load_policy(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}"), nullptr,
+  Spec spec{kvq::Policy::load(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}"), nullptr,
             nullptr};
-  kvq_cache_options layer;
-  kvq_cache_options_init(&layer, sizeof(layer));
+  auto layer = kvq::initialised<kvq_cache_options>();
   layer.n_layers = 1;
   layer.q_heads = shape.q_heads;
   layer.kv_heads = shape.kv_heads;
   layer.head_dim = shape.head_dim;
-  kvq_router_trainer_options options;
-  kvq_router_trainer_options_init(&options, sizeof(options));
+  auto options = kvq::initialised<kvq_router_trainer_options>();
   options.mean_bits = kRouterBits;
   options.epochs = 1;
-  const llama::RouterTrainerHandle trainer = llama::make_router_trainer(context, layer, spec.policy.get(), options);
+  kvq::RouterTrainer trainer(context, layer, spec.policy, options);
   const std::vector<float> queries = normal_numbers(
       size_t{kTokens} * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim), kQuerySeed);
   const std::vector<float> keys = normal_numbers(kTokens * shape.token_width(), kKeySeed);
   const std::vector<float> values = normal_numbers(kTokens * shape.token_width(), kValueSeed);
-  llama::checked([&](kvq_error* error) {
-    return kvq_router_trainer_add(trainer.get(), 0, kTokens, queries.data(), keys.data(), values.data(), KVQ_F32,
-                                  error);
-  });
-  llama::checked([&](kvq_error* error) { return kvq_router_trainer_run(trainer.get(), 1.0, nullptr, nullptr, error); });
-  spec.router = llama::trainer_result(trainer.get());
+  trainer.add(0, kTokens, queries, keys, values);
+  trainer.run(1.0);
+  spec.router = trainer.result();
   return spec;
 }
 
@@ -97,11 +89,10 @@ Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape
       throw UsageError("--kv " + spec + ": unknown option \"" + std::string(option) + "\", known are head, attention=");
     }
   }
-  llama::PolicyHandle policy;
+  kvq::Policy policy = nullptr;
   try {
-    policy =
-        llama::load_policy(context, "{version: 1, keys: commvq, values: commvq, commvq: {attention: " + way + "}}");
-  } catch (const llama::Error& error) {
+    policy = kvq::Policy::load(context, "{version: 1, keys: commvq, values: commvq, commvq: {attention: " + way + "}}");
+  } catch (const kvq::Error& error) {
     throw UsageError("--kv " + spec + ": " + error.what());
   }
   return {std::move(policy), train_on_random(context, size == "1" ? 1 : 2, scope, shape), nullptr};

@@ -37,12 +37,11 @@ class Repeated {
 /// A file of a matrix whose rows are those of one panel, again and again: to quantize them all would take minutes, and
 /// to multiply by them takes as long.
 std::vector<std::byte> matrix_file(kvq_context* context, const std::string& scheme, const LinearShape& shape) {
-  qp_quantize_options options;
-  qp_quantize_options_init(&options, sizeof(options));
+  auto options = kvq::initialised<qp_quantize_options>();
   options.scheme = scheme.c_str();
   const std::vector<float> weights = normal_numbers(static_cast<size_t>(kPanelRows * shape.in), kWeightSeed);
-  const llama::MatrixHandle panel = llama::quantize_matrix(context, options, weights, kPanelRows, shape.in);
-  const std::vector<std::byte> small = llama::save_matrix(panel.get(), kName);
+  const kvq::Matrix panel = kvq::Matrix::quantize(context, options, weights, kPanelRows, shape.in);
+  const std::vector<std::byte> small = panel.save(kName);
 
   llama::SafetensorsContent content = llama::read_safetensors(small, scheme);
   content.metadata[std::string(kName) + ".out"] = std::to_string(shape.out);
@@ -69,8 +68,8 @@ TimedLinear::TimedLinear(TimedDevice& device, kvq_context* context, const std::s
       batch_(shape.batch) {
   const std::vector<std::byte> file = matrix_file(context, scheme, shape);
   do {
-    matrices_.push_back(llama::load_matrix(context, file, kName));
-    const qp_matrix_info info = llama::describe_matrix(matrices_.front().get());
+    matrices_.push_back(kvq::Matrix::load(context, file, kName));
+    const qp_matrix_info info = matrices_.front().describe();
     bytes_ = info.bytes;
     bits_ = info.bits;
     run();  // a matrix may make work space when it first sees a batch of this size
@@ -78,10 +77,8 @@ TimedLinear::TimedLinear(TimedDevice& device, kvq_context* context, const std::s
 }
 
 double TimedLinear::run() {
-  const qp_matrix* matrix = matrices_[runs_++ % matrices_.size()].get();
-  return device_->time([&] {
-    llama::checked([&](kvq_error* error) { return qp_linear(matrix, x_.get(), batch_, y_.get(), KVQ_F32, error); });
-  });
+  const kvq::Matrix& matrix = matrices_[runs_++ % matrices_.size()];
+  return device_->time([&] { matrix.linear(x_.get(), batch_, y_.get(), KVQ_F32); });
 }
 
 uint64_t timing_memory(const TimedDevice& device, const LinearShape& shape, size_t subjects) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/timed_device.h"
-#include "llama/handles.h"
+#include "kvq.hpp"
 
 namespace cli {
 
@@ -29,7 +29,7 @@ class TimedLinear {
 
  private:
   TimedDevice* device_;
-  std::vector<llama::MatrixHandle> matrices_;
+  std::vector<kvq::Matrix> matrices_;
   DeviceBuffer x_;  // [batch, in]
   DeviceBuffer y_;  // [batch, out]
   int32_t batch_;

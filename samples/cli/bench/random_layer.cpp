@@ -32,10 +32,14 @@ std::vector<float> normal_numbers(size_t n, uint64_t seed) {
   return numbers;
 }
 
-llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape) {
-  kvq_cache_options options;
-  kvq_cache_options_init(&options, sizeof(options));
-  options.n_layers = format.codebook != nullptr ? llama::describe_codebook(format.codebook).n_layers : 1;
+kvq::Cache one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape) {
+  auto options = kvq::initialised<kvq_cache_options>();
+  options.n_layers = 1;
+  if (format.codebook != nullptr) {
+    auto codebook = kvq::initialised<kvq_codebook_info>();
+    kvq::checked(kvq_codebook_describe, format.codebook, &codebook);
+    options.n_layers = codebook.n_layers;
+  }
   options.q_heads = shape.q_heads;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;
@@ -52,18 +56,15 @@ DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dt
   return device.upload(std::as_bytes(std::span(halves)));
 }
 
-void append_random(TimedDevice& device, kvq_cache* cache, std::span<const llama::SequenceHandle> sequences,
-                   const LayerShape& shape, int32_t length) {
+void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length) {
   if (length == 0) return;
   const size_t scalars = static_cast<size_t>(std::min(kAppendChunk, length)) * shape.token_width();
   const DeviceBuffer keys = random_scalars(device, scalars, kKeySeed);
   const DeviceBuffer values = random_scalars(device, scalars, kValueSeed);
-  for (const llama::SequenceHandle& sequence : sequences) {
+  for (kvq::Sequence& sequence : sequences) {
     for (int32_t begin = 0; begin < length; begin += kAppendChunk) {
       const int32_t n = std::min(kAppendChunk, length - begin);
-      llama::checked([&](kvq_error* error) {
-        return kvq_append(cache, sequence.get(), 0, n, keys.get(), values.get(), KVQ_F32, nullptr, error);
-      });
+      sequence.append(0, n, keys.get(), values.get(), KVQ_F32);
     }
   }
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/timed_device.h"
-#include "llama/handles.h"
+#include "llama/cache_format.h"
 
 namespace cli {
 
@@ -21,7 +21,7 @@ struct LayerShape {
   uint64_t fp16_token_bytes() const { return uint64_t{4} * token_width(); }
 };
 
-llama::CacheHandle one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape);
+kvq::Cache one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape);
 
 /// Normally distributed numbers.
 std::vector<float> normal_numbers(size_t n, uint64_t seed);
@@ -32,7 +32,6 @@ size_t bytes_of(kvq_dtype dtype);
 DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dtype dtype = KVQ_F32);
 
 /// Append `length` tokens of random keys and values, the same ones to each of `sequences`.
-void append_random(TimedDevice& device, kvq_cache* cache, std::span<const llama::SequenceHandle> sequences,
-                   const LayerShape& shape, int32_t length);
+void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length);
 
 }  // namespace cli

@@ -1,4 +1,5 @@
 #include "bench/timed_device.h"
+#include "llama/error.h"
 
 namespace cli {
 

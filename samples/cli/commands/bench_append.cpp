@@ -46,21 +46,21 @@ struct Measurement {
 };
 
 Measurement measure(TimedDevice& device, const Options& options) {
-  const llama::ContextHandle context = make_context(options.compute);
+  const kvq::Context context = make_context(options.compute);
   const std::vector<std::string> specs = options.specs();
   const AppendShape shape = options.shape();
   Progress progress("appending", kTimingSteps * static_cast<int64_t>(specs.size() + 1));
   const AppendInput input(device, shape);
   std::vector<TimedAppend> subjects;
   for (const std::string& spec : specs) {
-    const Spec format = load_layer_spec(context.get(), spec, options.layer);
-    subjects.emplace_back(device, context.get(), format, shape, input);
+    const Spec format = load_layer_spec(context, spec, options.layer);
+    subjects.emplace_back(device, context, format, shape, input);
     progress.advance(kTimingSteps);
   }
   const std::vector<AppendTiming> timings = time_interleaved(subjects, shape, progress);
   Measurement result;
   for (size_t i = 0; i < specs.size(); ++i) result.rows.push_back({specs[i], timings[i], subjects[i].bytes()});
-  result.machine = measure_machine(device, context.get());
+  result.machine = measure_machine(device, context);
   return result;
 }
 

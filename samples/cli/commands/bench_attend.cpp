@@ -43,11 +43,11 @@ void run(const Options& options) {
   }
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
   require_memory(*device, timing_memory(*device, options.shape(), options.specs().size()));
-  const llama::ContextHandle context = make_context(options.compute);
+  const kvq::Context context = make_context(options.compute);
   const std::vector<BenchRow> rows = measure_rows("attention", options.specs(), [&](const std::string& spec) {
-    return TimedAttention(*device, context.get(), load_layer_spec(context.get(), spec, options.layer), options.shape());
+    return TimedAttention(*device, context, load_layer_spec(context, spec, options.layer), options.shape());
   });
-  print_result(options, rows, measure_machine(*device, context.get()));
+  print_result(options, rows, measure_machine(*device, context));
 }
 
 }  // namespace

@@ -42,10 +42,10 @@ void run(const Options& options) {
   const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
   const std::vector<std::string> schemes = with_baseline(options.schemes);
   require_memory(*device, timing_memory(*device, shape, schemes.size()));
-  const llama::ContextHandle context = make_context(options.compute);
+  const kvq::Context context = make_context(options.compute);
   const std::vector<BenchRow> rows = measure_rows(
-      "linear", schemes, [&](const std::string& scheme) { return TimedLinear(*device, context.get(), scheme, shape); });
-  print_result(options, shape, rows, measure_machine(*device, context.get()));
+      "linear", schemes, [&](const std::string& scheme) { return TimedLinear(*device, context, scheme, shape); });
+  print_result(options, shape, rows, measure_machine(*device, context));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "bench/random_layer.h"
 #include "bench/stopwatch.h"
 #include "commands/commands.h"
-#include "llama/handles.h"
+#include "kvq.hpp"
 #include "options/compute.h"
 #include "options/matrix_options.h"
 #include "terminal/output.h"
@@ -39,23 +39,20 @@ struct Row {
 
 /// Every scheme but FP16.
 std::vector<std::string> all_schemes() {
-  std::vector<std::string> schemes;
-  for (int32_t i = 0; i < qp_scheme_count(); ++i) {
-    if (qp_scheme_name(i) != std::string("fp16")) schemes.emplace_back(qp_scheme_name(i));
-  }
+  std::vector<std::string> schemes = kvq::scheme_names();
+  std::erase(schemes, "fp16");
   return schemes;
 }
 
 Row measure(kvq_context* context, const std::string& scheme, const std::vector<float>& weights,
             const MatrixShape& shape) {
-  qp_quantize_options options;
-  qp_quantize_options_init(&options, sizeof(options));
+  auto options = kvq::initialised<qp_quantize_options>();
   options.scheme = scheme.c_str();
   const Stopwatch watch;
-  const llama::MatrixHandle matrix = llama::quantize_matrix(context, options, weights, shape.out, shape.in);
+  const kvq::Matrix matrix = kvq::Matrix::quantize(context, options, weights, shape.out, shape.in);
   const double seconds = watch.seconds();
-  const qp_matrix_info info = llama::describe_matrix(matrix.get());
-  return {scheme, qp_scheme_bits(scheme.c_str()), info.bits, info.error, seconds};
+  const qp_matrix_info info = matrix.describe();
+  return {scheme, kvq::scheme_bits(scheme), info.bits, info.error, seconds};
 }
 
 void print_rows(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows, const char* isa) {
@@ -92,15 +89,15 @@ void run(const Options& options) {
   const MatrixShape shape = parse_matrix_shape(options.shape);
   const std::vector<std::string> schemes = options.schemes.empty() ? all_schemes() : options.schemes;
   for (const std::string& scheme : schemes) check_scheme(scheme);
-  const llama::ContextHandle context = make_context(options.compute);
+  const kvq::Context context = make_context(options.compute);
   const std::vector<float> weights = normal_numbers(static_cast<size_t>(shape.out * shape.in), options.seed);
   Progress progress("quantizing", static_cast<int64_t>(schemes.size()));
   std::vector<Row> rows;
   for (const std::string& scheme : schemes) {
-    rows.push_back(measure(context.get(), scheme, weights, shape));
+    rows.push_back(measure(context, scheme, weights, shape));
     progress.advance(1);
   }
-  print_rows(options, shape, rows, describe(context.get()).isa);
+  print_rows(options, shape, rows, context.describe().isa);
 }
 
 }  // namespace

@@ -107,9 +107,9 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
     options.second_half = second_half;
     return measure_perplexity(engine, format, tokens, options, progress);
   };
-  const Spec fp16 = load_spec(engine.context.get(), "fp16");
+  const Spec fp16 = load_spec(engine.context, "fp16");
   for (const Format& each : formats) {
-    const Spec format = load_spec(engine.context.get(), each.quality);
+    const Spec format = load_spec(engine.context, each.quality);
     Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
     row.perplexity = perplexity(format, false);
     row.baseline = format.evicts() ? perplexity(fp16, true).perplexity
@@ -121,13 +121,13 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
 }
 
 void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<Row>& rows) {
-  const llama::ContextHandle context = make_context(compute);
+  const kvq::Context context = make_context(compute);
   const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
   const AttentionShape& shape = extent.attention;
   std::vector<std::string> specs;
   for (const Row& row : rows) specs.push_back(row.format.speed);
   const std::vector<BenchRow> timed = measure_rows("speed", specs, [&](const std::string& spec) {
-    return TimedAttention(*device, context.get(), load_layer_spec(context.get(), spec, shape.layer), shape);
+    return TimedAttention(*device, context, load_layer_spec(context, spec, shape.layer), shape);
   });
   for (size_t i = 0; i < rows.size(); ++i) rows[i].attention = timed[i].timing;
 }
@@ -138,8 +138,8 @@ std::vector<Sample> generate_samples(Engine& engine) {
   Progress progress("text", static_cast<int64_t>(prompt.size() * kGenerated.size()));
   std::vector<Sample> samples;
   for (const char* kv : kGenerated) {
-    const Spec format = load_spec(engine.context.get(), kv);
-    llama::Session session(engine.model, engine.context.get(), format);
+    const Spec format = load_spec(engine.context, kv);
+    llama::Session session(engine.model, engine.context, format);
     llama::Sampler greedy(0.0, 1.0, 0);
     const std::span<const float> logits = prefill(session, prompt, kFull.perplexity.chunk, progress);
     Sample sample{kv, kPrompt};
@@ -249,7 +249,7 @@ void run(const Options& options) {
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(directory / "sample.txt"));
   Report report;
   report.samples = generate_samples(engine);
-  report.machine = machine_text(engine.context.get(), options.compute);
+  report.machine = machine_text(engine.context, options.compute);
   if (!options.json) print_samples(directory, report.samples);
   measure_quality(engine, all_formats(directory, options.compute), tokens, extent, report.formats);
   measure_speed(options.compute, extent, report.formats);

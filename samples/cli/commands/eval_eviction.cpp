@@ -38,12 +38,12 @@ void check(const Options& options, const llama::ModelConfig& config) {
 /// The cache without eviction, then one for each method.
 std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
   std::vector<Spec> formats;
-  formats.push_back(load_spec(engine.context.get(), options.kv));
+  formats.push_back(load_spec(engine.context, options.kv));
   if (formats.front().evicts()) {
     throw UsageError("--kv " + options.kv + " evicts already: name a format alone, --methods and --budgets evict");
   }
   for (const std::string& method : options.methods) {
-    formats.push_back(load_spec(engine.context.get(), options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
+    formats.push_back(load_spec(engine.context, options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
   }
   return formats;
 }
@@ -81,8 +81,8 @@ void run(Options options) {
   const std::vector<Spec> formats = load_formats(engine, options);
   EvictionReport report;
   report.kv = options.kv;
-  report.machine = machine_text(engine.context.get(), options.compute);
-  report.window = llama::describe_policy(formats.back().policy.get()).eviction_window;
+  report.machine = machine_text(engine.context, options.compute);
+  report.window = formats.back().policy.describe().eviction_window;
   for (const std::string& text : options.budgets) report.budgets.push_back(parse_budget(text, report.window));
 
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));

@@ -48,7 +48,7 @@ void print_result(const Options& options, const PerplexityResult& result, const 
 
 PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
   const PerplexityOptions& measured = options.perplexity;
-  const Spec format = load_spec(engine.context.get(), options.kv);
+  const Spec format = load_spec(engine.context, options.kv);
   const size_t windows = first_windows(tokens, measured.context, measured.windows).size();
   Progress progress("perplexity", static_cast<int64_t>(windows) * measured.context);
   return measure_perplexity(engine, format, tokens, measured, progress);

@@ -22,9 +22,10 @@ struct Cuda {
 Cuda find_cuda() {
   Cuda cuda;
   try {
-    cuda.devices.push_back(describe_cuda(0));
-    for (int32_t i = 1; i < cuda.devices[0].n_devices; ++i) cuda.devices.push_back(describe_cuda(i));
-  } catch (const llama::Error& error) {
+    cuda.devices.push_back(kvq::device_describe(KVQ_DEVICE_CUDA, 0));
+    for (int32_t i = 1; i < cuda.devices[0].n_devices; ++i)
+      cuda.devices.push_back(kvq::device_describe(KVQ_DEVICE_CUDA, i));
+  } catch (const kvq::Error& error) {
     if (cuda.devices.empty()) cuda.unavailable_because = error.what();
   }
   return cuda;
@@ -72,8 +73,8 @@ std::vector<std::string> instruction_sets() {
 }
 
 void run(const Options& options) {
-  const llama::ContextHandle context = make_context(options.compute);
-  const kvq_context_info info = describe(context.get());
+  const kvq::Context context = make_context(options.compute);
+  const kvq_context_info info = context.describe();
   const Cuda cuda = find_cuda();
 
   if (options.json) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
+#include "llama/error.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
 #include "terminal/interrupt.h"

@@ -25,15 +25,15 @@ struct Options : TrainingOptions {
 };
 
 /// Mean key errors of the first stage, the first two, the first four, … and all.
-std::string stages_text(const kvq_codebook* codebook) {
-  const kvq_codebook_info info = llama::describe_codebook(codebook);
+std::string stages_text(const kvq::Codebook& codebook) {
+  const kvq_codebook_info info = codebook.describe();
   std::string counts;
   std::string errors;
   for (int32_t next = 1; next < 2 * info.key_stages; next *= 2) {
     const int32_t stages = std::min(next, info.key_stages);
     double sum = 0.0;
     for (int32_t i = 0; i < info.n_layers; ++i) {
-      sum += llama::describe_codebook_layer(codebook, i).key_stage_errors[stages - 1];
+      sum += codebook.describe_layer(i).key_stage_errors[stages - 1];
     }
     counts += (counts.empty() ? "" : ", ") + std::to_string(stages);
     errors += (errors.empty() ? "" : ", ") + number_text(sum / info.n_layers, 4);
@@ -42,13 +42,13 @@ std::string stages_text(const kvq_codebook* codebook) {
 }
 
 void print_result(const Options& options, const TrainedCodebook& result, uint64_t file_bytes) {
-  const kvq_codebook_info info = llama::describe_codebook(result.codebook.get());
+  const kvq_codebook_info info = result.codebook.describe();
   double seconds = 0.0;
   for (const double each : result.layer_seconds) seconds += std::max(each, 0.0);
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   Table table({"layer", "key error", "value error", "seconds"});
   for (int32_t i = 0; i < info.n_layers; ++i) {
-    const kvq_codebook_layer_info layer = llama::describe_codebook_layer(result.codebook.get(), i);
+    const kvq_codebook_layer_info layer = result.codebook.describe_layer(i);
     const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
     const bool resumed = layer_seconds < 0.0;
     layers.push_back(
@@ -63,7 +63,7 @@ void print_result(const Options& options, const TrainedCodebook& result, uint64_
   }
   if (!options.json) {
     table.add_row({"mean", number_text(info.key_error, 5), number_text(info.value_error, 5), ""});
-    return print_text(table.text() + "\n" + stages_text(result.codebook.get()) + "\nkeys " +
+    return print_text(table.text() + "\n" + stages_text(result.codebook) + "\nkeys " +
                       number_text(info.key_true_bits, 2) + ", values " + number_text(info.value_true_bits, 2) +
                       " bits per scalar; trained on " + info.note + " in " + number_text(seconds, 0) +
                       " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) + ")\n");
@@ -107,7 +107,7 @@ void run(const Options& options) {
   const CodebookTraining training = plan_training(inputs, options);
   const TrainedCodebook result = train_codebook(inputs.engine, training);
 
-  const std::vector<std::byte> file = llama::save_codebook(result.codebook.get());
+  const std::vector<std::byte> file = result.codebook.save();
   write_file(options.out, file);
   std::error_code ignored;
   std::filesystem::remove(training.partial, ignored);

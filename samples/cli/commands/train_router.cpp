@@ -59,7 +59,7 @@ std::vector<std::string> expert_names(const kvq_router_info& info) {
 std::string percent_text(double share) { return number_text(100.0 * share, 1) + " %"; }
 
 void print_table(const Options& options, const TrainedRouter& result, uint64_t file_bytes) {
-  const kvq_router_info info = llama::describe_router(result.router.get());
+  const kvq_router_info info = result.router.describe();
   const bool labels = info.method == KVQ_ROUTER_LABEL;
   const std::vector<std::string> names = expert_names(info);
   std::vector<std::string> headings{"layers"};
@@ -76,7 +76,7 @@ void print_table(const Options& options, const TrainedRouter& result, uint64_t f
     table.add_row(row);
   };
   for (int32_t i = 0; i < info.groups; ++i) {
-    const kvq_router_group_info group = llama::describe_router_group(result.router.get(), i);
+    const kvq_router_group_info group = result.router.describe_group(i);
     const int32_t layers = group.last_layer - group.first_layer + 1;
     for (size_t e = 0; e < names.size(); ++e) means[e] += group.shares[e] * layers / info.n_layers;
     add(std::to_string(group.first_layer) + (layers > 1 ? "-" + std::to_string(group.last_layer) : ""), group.shares,
@@ -92,10 +92,10 @@ void print_table(const Options& options, const TrainedRouter& result, uint64_t f
 }
 
 void print_object(const Options& options, const TrainedRouter& result, uint64_t file_bytes) {
-  const kvq_router_info info = llama::describe_router(result.router.get());
+  const kvq_router_info info = result.router.describe();
   nlohmann::ordered_json groups = nlohmann::ordered_json::array();
   for (int32_t i = 0; i < info.groups; ++i) {
-    const kvq_router_group_info group = llama::describe_router_group(result.router.get(), i);
+    const kvq_router_group_info group = result.router.describe_group(i);
     groups.push_back({{"first_layer", group.first_layer},
                       {"last_layer", group.last_layer},
                       {"shares", std::span(group.shares).first(static_cast<size_t>(info.n_experts))},
@@ -139,12 +139,12 @@ void run(const Options& options) {
   policy_text(options);
   check_training(options, "train router");
   TrainingInputs inputs(options);
-  llama::CodebookHandle codebook;
+  kvq::Codebook codebook = nullptr;
   if (!options.codebook.empty()) {
-    codebook = llama::load_codebook(inputs.engine.context.get(), llama::MappedFile(options.codebook).bytes());
+    codebook = kvq::Codebook::load(inputs.engine.context, llama::MappedFile(options.codebook).bytes());
   }
-  const TrainedRouter result = train_router(inputs.engine, plan_training(inputs.texts, options, codebook.get()));
-  const std::vector<std::byte> file = llama::save_router(result.router.get());
+  const TrainedRouter result = train_router(inputs.engine, plan_training(inputs.texts, options, codebook));
+  const std::vector<std::byte> file = result.router.save();
   write_file(options.out, file);
   options.json ? print_object(options, result, file.size()) : print_table(options, result, file.size());
 }

@@ -32,8 +32,8 @@ EvictionQuality::EvictionQuality(Engine& engine, const Spec& format, std::vector
     : engine_(engine),
       budgets_(std::move(budgets)),
       options_(options),
-      window_(llama::describe_policy(format.policy.get()).eviction_window),
-      session_(engine.model, engine.context.get(), format),
+      window_(format.policy.describe().eviction_window),
+      session_(engine.model, engine.context, format),
       rows_(std::max<size_t>(budgets_.size(), 1)) {}
 
 int32_t EvictionQuality::budget_of(size_t row) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "llama/error.h"
 #include "measure/generation.h"
 #include "options/usage_error.h"
 
@@ -93,7 +94,7 @@ bool finds_key(const Engine& engine, llama::Session& session, std::span<const fl
 NeedleResult measure_needle(Engine& engine, const Spec& format, std::span<const int32_t> filler,
                             const NeedleOptions& options, Progress& progress) {
   const bool evicts = format.evicts();
-  llama::Session session(engine.model, engine.context.get(), format);
+  llama::Session session(engine.model, engine.context, format);
   NeedlePrompts prompts(engine, filler, options);
   NeedleResult result;
   for (int32_t i = 0; i < options.samples; ++i) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bench/stopwatch.h"
+#include "llama/error.h"
 #include "llama/model_math.h"
 #include "measure/generation.h"
 
@@ -88,7 +89,7 @@ PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::spa
                                     PerplexityOptions options, Progress& progress) {
   options.compress = format.evicts();
   options.second_half = options.second_half || options.compress;
-  llama::Session session(engine.model, engine.context.get(), format);
+  llama::Session session(engine.model, engine.context, format);
   return measure_perplexity(engine.model, session, tokens, options, progress);
 }
 

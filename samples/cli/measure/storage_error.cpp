@@ -15,16 +15,11 @@ constexpr int32_t kChunk = 256;  // tokens that the model takes at once
 class Store {
  public:
   Store(Engine& engine, const llama::CacheFormat& format)
-      : cache_(llama::make_model_cache(engine.model, engine.context.get(), format)),
-        sequence_(llama::make_sequence(cache_.get())) {}
+      : cache_(llama::make_model_cache(engine.model, engine.context, format)), sequence_(cache_) {}
 
-  void clear() { sequence_ = llama::make_sequence(cache_.get()); }
+  void clear() { sequence_ = kvq::Sequence(cache_); }
 
-  void append(int32_t layer, int32_t n, const float* k, const float* v) {
-    llama::checked([&](kvq_error* error) {
-      return kvq_append(cache_.get(), sequence_.get(), layer, n, k, v, KVQ_F32, nullptr, error);
-    });
-  }
+  void append(int32_t layer, int32_t n, const float* k, const float* v) { sequence_.append(layer, n, k, v, KVQ_F32); }
 
   struct Head {
     std::vector<float> keys;  // [tokens][head_dim]
@@ -33,16 +28,13 @@ class Store {
 
   Head decode(int32_t layer, int32_t head, size_t tokens, size_t head_dim) const {
     Head decoded{std::vector<float>(tokens * head_dim), std::vector<float>(tokens * head_dim)};
-    llama::checked([&](kvq_error* error) {
-      return kvq_sequence_decode(cache_.get(), sequence_.get(), layer, head, 0, static_cast<int32_t>(tokens),
-                                 decoded.keys.data(), decoded.values.data(), nullptr, error);
-    });
+    sequence_.decode(layer, head, 0, static_cast<int32_t>(tokens), decoded.keys, decoded.values);
     return decoded;
   }
 
  private:
-  llama::CacheHandle cache_;
-  llama::SequenceHandle sequence_;  // destroyed before the cache
+  kvq::Cache cache_;
+  kvq::Sequence sequence_;
 };
 
 /// Squared errors and squared norms of one kind of numbers.
@@ -78,7 +70,7 @@ std::vector<LayerError> measure_storage_error(Engine& engine, const Spec& format
   const llama::ModelConfig& config = engine.model.config();
   const auto dim = static_cast<size_t>(config.head_dim);
   const Interrupt interrupt;
-  llama::Session session(engine.model, engine.context.get(), nullptr);
+  llama::Session session(engine.model, engine.context, nullptr);
   Store exact(engine, nullptr);
   Store stored(engine, format);
   session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {

@@ -33,8 +33,7 @@ void add_device_options(CLI::App& command, ComputeOptions& options) {
 void add_json_flag(CLI::App& command, bool& json) { command.add_flag("--json", json, "Print one JSON object"); }
 
 kvq_context_options context_options(const ComputeOptions& options) {
-  kvq_context_options result;
-  kvq_context_options_init(&result, sizeof(result));
+  auto result = kvq::initialised<kvq_context_options>();
   result.n_threads = options.threads;
   if (!options.isa.empty()) result.cpu_isa = options.isa.c_str();
   result.device = options.device == "cuda" ? KVQ_DEVICE_CUDA : KVQ_DEVICE_CPU;
@@ -42,28 +41,19 @@ kvq_context_options context_options(const ComputeOptions& options) {
   return result;
 }
 
-llama::ContextHandle make_context(const ComputeOptions& options) {
-  return llama::make_context(context_options(options));
-}
-
-kvq_context_info describe(const kvq_context* context) {
-  return llama::described<kvq_context_info>(kvq_context_describe, context);
-}
-
-kvq_device_info describe_cuda(int32_t index) {
-  return llama::described<kvq_device_info>(kvq_device_describe, KVQ_DEVICE_CUDA, index, nullptr);
-}
+kvq::Context make_context(const ComputeOptions& options) { return kvq::Context(context_options(options)); }
 
 uint64_t memory_bytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-std::string machine_text(const kvq_context* context, const ComputeOptions& options) {
+std::string machine_text(const kvq::Context& context, const ComputeOptions& options) {
   if (options.device == "cuda") {
-    return std::string(describe_cuda(options.device_index).name) + ", " + describe(context).isa;
+    return std::string(kvq::device_describe(KVQ_DEVICE_CUDA, options.device_index).name) + ", " +
+           context.describe().isa;
   }
   return std::to_string(options.threads) + (options.threads == 1 ? " thread with " : " threads with ") +
-         describe(context).isa + " instructions";
+         context.describe().isa + " instructions";
 }
 
 }  // namespace cli

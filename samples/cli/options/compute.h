@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "llama/handles.h"
+#include "kvq.hpp"
 
 namespace CLI {
 class App;
@@ -30,17 +30,12 @@ void add_json_flag(CLI::App& command, bool& json);
 
 /// Of a context with threads of its own. Refers to `options`.
 kvq_context_options context_options(const ComputeOptions& options);
-llama::ContextHandle make_context(const ComputeOptions& options);
-
-kvq_context_info describe(const kvq_context* context);
-
-/// An Error with the reason if there is no such device.
-kvq_device_info describe_cuda(int32_t index);
+kvq::Context make_context(const ComputeOptions& options);
 
 /// Of this machine.
 uint64_t memory_bytes();
 
 /// For example "2 threads with avx512vnni instructions" or "NVIDIA H100 80GB HBM3, sm_90".
-std::string machine_text(const kvq_context* context, const ComputeOptions& options);
+std::string machine_text(const kvq::Context& context, const ComputeOptions& options);
 
 }  // namespace cli

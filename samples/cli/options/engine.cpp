@@ -11,11 +11,11 @@ std::unique_ptr<llama::Device> make_device(const ComputeOptions& options) {
   return options.device == "cuda" ? llama::make_cuda_device(options.device_index) : nullptr;
 }
 
-llama::ContextHandle make_model_context(const ComputeOptions& options, llama::ThreadPool& threads) {
+kvq::Context make_model_context(const ComputeOptions& options, llama::ThreadPool& threads) {
   kvq_context_options context = context_options(options);
   context.parallel_for = llama::ThreadPool::parallel_for_hook;
   context.parallel_for_user = &threads;
-  return llama::make_context(context);
+  return kvq::Context(context);
 }
 
 std::optional<llama::WeightsFile> weights_file(const ComputeOptions& options, const std::string& path,
@@ -33,7 +33,7 @@ std::optional<llama::WeightsFile> weights_file(const ComputeOptions& options, co
 Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options, const std::string& weights)
     : threads(std::make_shared<llama::ThreadPool>(options.threads)),
       context(make_model_context(options, *threads)),
-      model(directory, threads, make_device(options), weights_file(options, weights, context.get())),
+      model(directory, threads, make_device(options), weights_file(options, weights, context)),
       tokenizer(directory / "tokenizer.json") {}
 
 }  // namespace cli

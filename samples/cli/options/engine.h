@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "llama/handles.h"
+#include "kvq.hpp"
 #include "llama/model.h"
 #include "llama/tokenizer.h"
 #include "options/compute.h"
@@ -17,7 +17,7 @@ struct Engine {
   Engine(const std::filesystem::path& directory, const ComputeOptions& options, const std::string& weights = {});
 
   std::shared_ptr<llama::ThreadPool> threads;
-  llama::ContextHandle context;
+  kvq::Context context;
   llama::Model model;
   llama::Tokenizer tokenizer;
 };

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 
-#include "kvq.h"
+#include "kvq.hpp"
 #include "options/usage_error.h"
 
 namespace cli {
@@ -15,9 +15,9 @@ CLI::Option* add_schemes_option(CLI::App& command, std::vector<std::string>& sch
 }
 
 void check_scheme(const std::string& scheme) {
-  if (qp_scheme_bits(scheme.c_str()) > 0.0) return;
+  if (kvq::scheme_bits(scheme) > 0.0) return;
   std::string names;
-  for (int32_t i = 0; i < qp_scheme_count(); ++i) names += (i == 0 ? "" : ", ") + std::string(qp_scheme_name(i));
+  for (const std::string& name : kvq::scheme_names()) names += (names.empty() ? "" : ", ") + name;
   throw UsageError("--scheme " + scheme + ": not one of " + names);
 }
 

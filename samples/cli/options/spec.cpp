@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "llama/error.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
 
@@ -69,20 +70,20 @@ void load_trained(kvq_context* context, const std::string& path, Spec& spec) {
   }
   try {
     if (is_router) {
-      spec.router = llama::load_router(context, std::as_bytes(std::span(file)));
+      spec.router = kvq::Router::load(context, std::as_bytes(std::span(file)));
     } else {
-      spec.codebook = llama::load_codebook(context, std::as_bytes(std::span(file)));
+      spec.codebook = kvq::Codebook::load(context, std::as_bytes(std::span(file)));
     }
-  } catch (const llama::Error& error) {
+  } catch (const kvq::Error& error) {
     throw llama::Error((is_router ? "routers " : "codebooks ") + path + ": " + error.what());
   }
 }
 
 /// The experts are those that the routers were trained for; the first page stays FP16.
-llama::PolicyHandle routed_policy(kvq_context* context, const std::string& spec, const kvq_router* router) {
+kvq::Policy routed_policy(kvq_context* context, const std::string& spec, const kvq::Router& router) {
   if (router == nullptr) throw UsageError("--kv " + spec + ": there is no file with routers");
-  return llama::load_policy(context, "version: 1\nsink: 1\nrouter: {experts: [" +
-                                         std::string(llama::describe_router(router).experts) + "]}\n");
+  return kvq::Policy::load(
+      context, "version: 1\nsink: 1\nrouter: {experts: [" + std::string(router.describe().experts) + "]}\n");
 }
 
 bool names_file(const std::string& base) {
@@ -90,12 +91,12 @@ bool names_file(const std::string& base) {
   return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
 }
 
-llama::PolicyHandle load_policy(kvq_context* context, const std::string& base) {
-  if (!names_file(base)) return llama::load_policy(context, base);
+kvq::Policy load_policy(kvq_context* context, const std::string& base) {
+  if (!names_file(base)) return kvq::Policy::load(context, base);
   const std::string text = read_text(base, kMaxPolicyBytes);
   try {
-    return llama::load_policy(context, text);
-  } catch (const llama::Error& error) {
+    return kvq::Policy::load(context, text);
+  } catch (const kvq::Error& error) {
     throw llama::Error("policy file " + base + ": " + error.what());
   }
 }
@@ -108,13 +109,13 @@ Spec load_spec(kvq_context* context, const std::string& spec) {
   for (const std::string& path : parts.files) load_trained(context, path, loaded);
   try {
     const bool is_routed = parts.base == kMoqae.substr(0, kMoqae.size() - 1);
-    loaded.policy = is_routed ? routed_policy(context, spec, loaded.router.get()) : load_policy(context, parts.base);
+    loaded.policy = is_routed ? routed_policy(context, spec, loaded.router) : load_policy(context, parts.base);
     if (!parts.method.empty()) {
-      loaded.policy = llama::with_eviction(context, loaded.policy.get(), parts.method, parts.budget);
+      loaded.policy = loaded.policy.with_eviction(context, parts.method, parts.budget);
     }
   } catch (const UsageError&) {
     throw;
-  } catch (const llama::Error& error) {
+  } catch (const kvq::Error& error) {
     if (names_file(parts.base)) throw;
     throw UsageError("--kv " + spec + ": " + error.what());
   }

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "llama/handles.h"
+#include "llama/cache_format.h"
 
 namespace cli {
 
@@ -14,12 +14,12 @@ inline constexpr const char* kSpecHelp =
 
 /// What a SPEC stands for.
 struct Spec {
-  llama::PolicyHandle policy;
-  llama::CodebookHandle codebook;
-  llama::RouterHandle router;
+  kvq::Policy policy = nullptr;
+  kvq::Codebook codebook = nullptr;
+  kvq::Router router = nullptr;
 
-  operator llama::CacheFormat() const { return {policy.get(), codebook.get(), router.get()}; }
-  bool evicts() const { return llama::describe_policy(policy.get()).eviction_budget > 0; }
+  operator llama::CacheFormat() const { return {policy, codebook, router}; }
+  bool evicts() const { return policy.describe().eviction_budget > 0; }
 };
 
 /// The contents of the policy file of that name if there is one, else the library's short form.

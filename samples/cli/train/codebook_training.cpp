@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include "bench/stopwatch.h"
+#include "llama/error.h"
 #include "llama/mapped_file.h"
 #include "terminal/interrupt.h"
 #include "terminal/output_file.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int64_t kLayerSteps = 1000;  // of the progress bar
 
-llama::CodebookTrainerHandle make_trainer(Engine& engine, const CodebookTraining& training) {
+kvq::CodebookTrainer make_trainer(Engine& engine, const CodebookTraining& training) {
   const llama::ModelConfig& config = engine.model.config();
   kvq_codebook_trainer_options options = training.options;
   options.n_layers = config.n_layers;
@@ -23,56 +24,53 @@ llama::CodebookTrainerHandle make_trainer(Engine& engine, const CodebookTraining
   options.rope = KVQ_ROPE_HALF;
   options.model_id = engine.model.weights().fingerprint;
   options.note = training.note.c_str();
-  return llama::make_codebook_trainer(engine.context.get(), options);
+  return kvq::CodebookTrainer(engine.context, options);
 }
 
-void resume(kvq_context* context, kvq_codebook_trainer* trainer, const std::filesystem::path& partial) {
+void resume(kvq_context* context, kvq::CodebookTrainer& trainer, const std::filesystem::path& partial) {
   std::error_code ignored;
   if (!std::filesystem::exists(partial, ignored)) return;
   try {
     const llama::MappedFile file(partial);
-    const llama::CodebookHandle codebook = llama::load_codebook(context, file.bytes());
-    llama::checked([&](kvq_error* error) { return kvq_codebook_trainer_resume(trainer, codebook.get(), error); });
-  } catch (const llama::Error& error) {
+    const kvq::Codebook codebook = kvq::Codebook::load(context, file.bytes());
+    trainer.resume(codebook);
+  } catch (const kvq::Error& error) {
     throw llama::Error(partial.string() + " holds other work: " + error.what() + "; remove it or choose another --out");
   }
 }
 
-std::vector<bool> finished_layers(const kvq_codebook_trainer* trainer, int32_t n_layers) {
-  const llama::CodebookHandle codebook = llama::trainer_result(trainer);
+std::vector<bool> finished_layers(const kvq::CodebookTrainer& trainer, int32_t n_layers) {
+  const kvq::Codebook codebook = trainer.result();
   std::vector<bool> finished;
   for (int32_t i = 0; i < n_layers; ++i) {
-    finished.push_back(llama::describe_codebook_layer(codebook.get(), i).present != 0);
+    finished.push_back(codebook.describe_layer(i).present != 0);
   }
   return finished;
 }
 
-void collect(Engine& engine, kvq_codebook_trainer* trainer, const std::vector<bool>& finished,
+void collect(Engine& engine, kvq::CodebookTrainer& trainer, const std::vector<bool>& finished,
              const std::vector<std::span<const int32_t>>& windows) {
-  llama::Session session(engine.model, engine.context.get(), nullptr);
+  llama::Session session(engine.model, engine.context, nullptr);
   session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
     if (finished[static_cast<size_t>(layer)]) return;
-    llama::checked([&](kvq_error* error) {
-      return kvq_codebook_trainer_add(trainer, layer, seen.n, seen.k, seen.v, KVQ_F32, error);
-    });
+    trainer.add(layer, seen.n, seen.k, seen.v, KVQ_F32);
   });
   run_windows(session, windows, "keys and values");
 }
 
-void train_layer(kvq_codebook_trainer* trainer, int32_t layer, Progress& bar) {
+void train_layer(kvq::CodebookTrainer& trainer, int32_t layer, Progress& bar) {
   TrainingBar progress(bar, kLayerSteps);
-  llama::checked(
-      [&](kvq_error* error) { return kvq_codebook_trainer_run(trainer, layer, TrainingBar::hook, &progress, error); });
+  trainer.run(layer, TrainingBar::hook, &progress);
   progress.finish();
 }
 
 TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {
   const int32_t n_layers = engine.model.config().n_layers;
-  const llama::CodebookTrainerHandle trainer = make_trainer(engine, training);
-  resume(engine.context.get(), trainer.get(), training.partial);
-  const std::vector<bool> finished = finished_layers(trainer.get(), n_layers);
+  kvq::CodebookTrainer trainer = make_trainer(engine, training);
+  resume(engine.context, trainer, training.partial);
+  const std::vector<bool> finished = finished_layers(trainer, n_layers);
   TrainedCodebook result{.codebook = nullptr, .layer_seconds = std::vector<double>(finished.size(), -1.0)};
-  if (std::ranges::find(finished, false) != finished.end()) collect(engine, trainer.get(), finished, training.windows);
+  if (std::ranges::find(finished, false) != finished.end()) collect(engine, trainer, finished, training.windows);
 
   Progress bar("training", n_layers * kLayerSteps);
   for (int32_t i = 0; i < n_layers; ++i) {
@@ -82,11 +80,11 @@ TrainedCodebook train_layers(Engine& engine, const CodebookTraining& training) {
       continue;
     }
     const Stopwatch watch;
-    train_layer(trainer.get(), i, bar);
+    train_layer(trainer, i, bar);
     result.layer_seconds[layer] = watch.seconds();
-    write_file(training.partial, llama::save_codebook(llama::trainer_result(trainer.get()).get()));
+    write_file(training.partial, trainer.result().save());
   }
-  result.codebook = llama::trainer_result(trainer.get());
+  result.codebook = trainer.result();
   return result;
 }
 
@@ -96,7 +94,7 @@ TrainedCodebook train_codebook(Engine& engine, const CodebookTraining& training)
   const Interrupt interrupt;
   try {
     return train_layers(engine, training);
-  } catch (const llama::Error&) {
+  } catch (const std::runtime_error&) {
     if (!Interrupt::requested()) throw;
   }
   std::error_code ignored;

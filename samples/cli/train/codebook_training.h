@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "llama/handles.h"
+#include "kvq.hpp"
 #include "options/engine.h"
 
 namespace cli {
@@ -19,7 +19,7 @@ struct CodebookTraining {
 };
 
 struct TrainedCodebook {
-  llama::CodebookHandle codebook;
+  kvq::Codebook codebook;
   std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run
 };
 

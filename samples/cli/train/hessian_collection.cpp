@@ -1,5 +1,6 @@
 #include "train/hessian_collection.h"
 
+#include "llama/error.h"
 #include "options/engine.h"
 #include "terminal/output.h"
 #include "train/calibration.h"
@@ -22,7 +23,7 @@ llama::Hessians collect_hessians(const std::filesystem::path& model, const Compu
   require_memory(llama::Hessians::bytes(layers), layers.size());
   Engine engine(model, compute);
   llama::Hessians hessians(layers);
-  llama::Session session(engine.model, engine.context.get(), nullptr);
+  llama::Session session(engine.model, engine.context, nullptr);
   session.observe_inputs([&hessians](int32_t layer, llama::LinearInput which, std::span<const float> x) {
     hessians.add(layer, which, x);
   });

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/stopwatch.h"
+#include "llama/error.h"
 #include "llama/mapped_file.h"
 #include "llama/safetensors.h"
 #include "terminal/interrupt.h"
@@ -39,17 +40,16 @@ double sum_of_squares(std::span<const float> numbers) {
   return sum;
 }
 
-llama::MatrixHandle quantize_layer(kvq_context* context, const llama::Checkpoint& checkpoint,
-                                   const llama::LinearLayer& layer, std::span<const float> weights,
-                                   qp_quantize_options options, TrainingBar& bar) {
+kvq::Matrix quantize_layer(kvq_context* context, const llama::Checkpoint& checkpoint, const llama::LinearLayer& layer,
+                           std::span<const float> weights, qp_quantize_options options, TrainingBar& bar) {
   std::vector<float> bias;
   if (layer.bias) bias = read_tensor(checkpoint, layer.name + ".bias", {layer.out});
   options.bias = layer.bias ? bias.data() : nullptr;
   options.progress = TrainingBar::hook;
   options.progress_user = &bar;
   try {
-    return llama::quantize_matrix(context, options, weights, layer.out, layer.in);
-  } catch (const llama::Error& error) {
+    return kvq::Matrix::quantize(context, options, weights, layer.out, layer.in);
+  } catch (const kvq::Error& error) {
     throw llama::Error(layer.name + ": " + error.what());
   }
 }
@@ -69,17 +69,17 @@ class Quantizer {
     const std::vector<float> weights = read_tensor(checkpoint_, layer.name + ".weight", {layer.out, layer.in});
     TrainingBar bar(progress, layer.out * layer.in);
     QuantizedLayer result{.layer = layer, .squares = sum_of_squares(weights)};
-    llama::MatrixHandle matrix;
+    kvq::Matrix matrix = nullptr;
     if (partial_.holds(layer.name)) {
       matrix = load(layer.name);
     } else {
       const Stopwatch watch;
       const std::vector<float> hessian = hessians_ != nullptr ? hessians_->of(layer) : std::vector<float>();
-      matrix = quantize_layer(context_.get(), checkpoint_, layer, weights, options(hessian), bar);
+      matrix = quantize_layer(context_, checkpoint_, layer, weights, options(hessian), bar);
       result.seconds = watch.seconds();
-      partial_.keep(layer.name, llama::save_matrix(matrix.get(), layer.name));
+      partial_.keep(layer.name, matrix.save(layer.name));
     }
-    const qp_matrix_info info = llama::describe_matrix(matrix.get());
+    const qp_matrix_info info = matrix.describe();
     result.bits = info.bits;
     result.error = info.error;
     result.proxy_error = info.proxy_error;
@@ -89,8 +89,7 @@ class Quantizer {
 
  private:
   qp_quantize_options options(const std::vector<float>& hessian) const {
-    qp_quantize_options options;
-    qp_quantize_options_init(&options, sizeof(options));
+    auto options = kvq::initialised<qp_quantize_options>();
     options.scheme = quantization_.scheme.c_str();
     options.seed = quantization_.seed;
     options.damping = quantization_.damping;
@@ -99,11 +98,11 @@ class Quantizer {
     return options;
   }
 
-  llama::MatrixHandle load(const std::string& name) const {
+  kvq::Matrix load(const std::string& name) const {
     const std::filesystem::path path = partial_.file(name);
     try {
-      return llama::load_matrix(context_.get(), llama::MappedFile(path).bytes(), name);
-    } catch (const llama::Error& error) {
+      return kvq::Matrix::load(context_, llama::MappedFile(path).bytes(), name);
+    } catch (const kvq::Error& error) {
       throw llama::Error(path.string() + ": " + error.what() + "; remove it to do this matrix again");
     }
   }
@@ -112,7 +111,7 @@ class Quantizer {
   const llama::Checkpoint& checkpoint_;
   const PartialMatrices& partial_;
   const llama::Hessians* hessians_;
-  llama::ContextHandle context_;
+  kvq::Context context_;
 };
 
 std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, const std::vector<llama::LinearLayer>& layers) {
@@ -221,7 +220,7 @@ QuantizedModel quantize_model(const Quantization& quantization) {
   const Interrupt interrupt;
   try {
     return quantize(quantization, partial, checkpoint, layers, texts);
-  } catch (const llama::Error&) {
+  } catch (const std::runtime_error&) {
     if (partial.is_empty()) partial.remove(layers);
     Interrupt::check();
     throw;

@@ -12,13 +12,13 @@ namespace {
 constexpr int32_t kChunk = 256;        // tokens that the model takes at once where it is only scored
 constexpr int64_t kTrainSteps = 1000;  // of the progress bar
 
-llama::RouterTrainerHandle make_trainer(Engine& engine, const RouterTraining& training) {
-  const llama::PolicyHandle policy = llama::load_policy(engine.context.get(), training.policy);
+kvq::RouterTrainer make_trainer(Engine& engine, const RouterTraining& training) {
+  const kvq::Policy policy = kvq::Policy::load(engine.context, training.policy);
   kvq_cache_options cache = llama::cache_options(engine.model);
   cache.codebook = training.codebook;
   kvq_router_trainer_options options = training.options;
   options.note = training.note.c_str();
-  return llama::make_router_trainer(engine.context.get(), cache, policy.get(), options);
+  return kvq::RouterTrainer(engine.context, cache, policy, options);
 }
 
 int64_t count_tokens(const RouterTraining& training) {
@@ -30,7 +30,7 @@ int64_t count_tokens(const RouterTraining& training) {
 /// The model's mean negative log-likelihood of a token.
 double measure_loss(Engine& engine, const RouterTraining& training) {
   Progress progress("loss", count_tokens(training));
-  llama::Session session(engine.model, engine.context.get(), nullptr);
+  llama::Session session(engine.model, engine.context, nullptr);
   double sum = 0.0;
   double tokens = 0.0;
   for (const std::span<const int32_t> window : training.windows) {
@@ -47,15 +47,13 @@ double measure_loss(Engine& engine, const RouterTraining& training) {
 }
 
 /// A layer's part of a text enters the trainer as a whole, so the model takes a whole window at once.
-void collect(Engine& engine, kvq_router_trainer* trainer, const RouterTraining& training) {
+void collect(Engine& engine, kvq::RouterTrainer& trainer, const RouterTraining& training) {
   const auto n_layers = int64_t{engine.model.config().n_layers};
   Progress progress("pages", count_tokens(training) * n_layers);
-  llama::Session session(engine.model, engine.context.get(), nullptr);
+  llama::Session session(engine.model, engine.context, nullptr);
   session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
     Interrupt::check();
-    llama::checked([&](kvq_error* error) {
-      return kvq_router_trainer_add(trainer, layer, seen.n, seen.q, seen.k, seen.v, KVQ_F32, error);
-    });
+    trainer.add(layer, seen.n, seen.q, seen.k, seen.v, KVQ_F32);
     progress.advance(seen.n);
   });
   for (const std::span<const int32_t> window : training.windows) {
@@ -68,20 +66,16 @@ void collect(Engine& engine, kvq_router_trainer* trainer, const RouterTraining& 
 
 TrainedRouter train_router(Engine& engine, const RouterTraining& training) {
   const Interrupt interrupt;
-  const llama::RouterTrainerHandle trainer = make_trainer(engine, training);
+  kvq::RouterTrainer trainer = make_trainer(engine, training);
   const Stopwatch collecting;
   const double loss = training.options.method == KVQ_ROUTER_PAPER ? measure_loss(engine, training) : 0.0;
-  collect(engine, trainer.get(), training);
+  collect(engine, trainer, training);
   const double label_seconds = collecting.seconds();
   const Stopwatch running;
   Progress bar("training", kTrainSteps);
   TrainingBar progress(bar, kTrainSteps);
-  llama::checked([&](kvq_error* error) {
-    return kvq_router_trainer_run(trainer.get(), loss, TrainingBar::hook, &progress, error);
-  });
-  return {.router = llama::trainer_result(trainer.get()),
-          .label_seconds = label_seconds,
-          .training_seconds = running.seconds()};
+  trainer.run(loss, TrainingBar::hook, &progress);
+  return {.router = trainer.result(), .label_seconds = label_seconds, .training_seconds = running.seconds()};
 }
 
 }  // namespace cli

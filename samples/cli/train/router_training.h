@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "llama/handles.h"
+#include "kvq.hpp"
 #include "options/engine.h"
 
 namespace cli {
@@ -19,7 +19,7 @@ struct RouterTraining {
 };
 
 struct TrainedRouter {
-  llama::RouterHandle router;
+  kvq::Router router;
   double label_seconds = 0.0;  // to run the model, and to store its keys and values in every format
   double training_seconds = 0.0;
 };

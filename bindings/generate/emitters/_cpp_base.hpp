@@ -1,0 +1,301 @@
+/// What a call reports: its message is what(), in UTF-8.
+class Error : public std::runtime_error {
+ public:
+  Error(kvq_status status, const std::string& message, int32_t backend_code = 0)
+      : std::runtime_error(message), status_(status), backend_code_(backend_code) {}
+
+  kvq_status status() const noexcept { return status_; }
+  /// Name of the status, for example "KVQ_E_LIMIT".
+  const char* name() const noexcept { return kvq_status_name(status_); }
+  /// Code of the device's own library or of a hook, 0 if none.
+  int32_t backend_code() const noexcept { return backend_code_; }
+
+ private:
+  kvq_status status_;
+  int32_t backend_code_;
+};
+
+/// Calls `function(arguments..., error)`, any function of kvq.h that returns a status, and throws what it reports.
+template <class... Parameters, class... Arguments>
+void checked(kvq_status (*function)(Parameters...), Arguments&&... arguments) {
+  kvq_error error;
+  kvq_error_init(&error, sizeof(error));
+  const kvq_status status = function(std::forward<Arguments>(arguments)..., &error);
+  if (status != KVQ_OK) throw Error(status, error.message, error.backend_code);
+}
+
+/// Throws an Error if the loaded library is older than the header that the program was compiled with. Every Context
+/// asks when it is created.
+inline void require_version() {
+  if (kvq_api_version() >= KVQ_API_VERSION) return;
+  throw Error(KVQ_E_UNSUPPORTED, "libkvq " + std::string(kvq_version_string()) + " implements API version " +
+                                     std::to_string(kvq_api_version()) + ", this program needs " +
+                                     std::to_string(KVQ_API_VERSION));
+}
+
+/// A struct of kvq.h with its defaults, or one that the library fills with its `struct_size`.
+template <class Struct>
+Struct initialised() {
+  Struct it{};
+  it.struct_size = sizeof(it);
+  return it;
+}
+
+namespace detail {
+
+/// An owned handle, or none. Of most objects a `const` one gives a `const` pointer, for what several threads may do at
+/// once; of those that any number of threads may use it gives the pointer itself.
+template <class Handle, void (*destroy)(Handle*), class Viewed>
+class Owned {
+ public:
+  using Pointer = Handle*;
+
+  Owned(std::nullptr_t) noexcept {}
+  /// Takes over what a function of kvq.h has made.
+  explicit Owned(Handle* handle) noexcept : handle_(handle) {}
+  Owned(Owned&& other) noexcept : handle_(other.release()) {}
+  Owned& operator=(Owned&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() { destroy(handle_); }
+
+  Handle* get() noexcept { return handle_; }
+  Viewed* get() const noexcept { return handle_; }
+  operator Handle*() noexcept { return handle_; }
+  operator Viewed*() const noexcept { return handle_; }
+
+  /// Gives the handle up: the caller destroys it.
+  [[nodiscard]] Handle* release() noexcept { return std::exchange(handle_, nullptr); }
+  void reset(Handle* handle = nullptr) noexcept { destroy(std::exchange(handle_, handle)); }
+
+ private:
+  Handle* handle_ = nullptr;
+};
+
+/// What `create(arguments..., &handle, error)` makes.
+template <class Object, class Create, class... Arguments>
+Object made(Create create, Arguments... arguments) {
+  typename Object::Pointer handle = nullptr;
+  checked(create, arguments..., &handle);
+  return Object(handle);
+}
+
+/// What `describe(arguments..., &it, error)` says.
+template <class It, class Describe, class... Arguments>
+It described(Describe describe, Arguments... arguments) {
+  It it = initialised<It>();
+  checked(describe, arguments..., &it);
+  return it;
+}
+
+/// What `count(arguments..., &number, error)` says.
+template <class Number, class Count, class... Arguments>
+Number counted(Count count, Arguments... arguments) {
+  Number number = 0;
+  checked(count, arguments..., &number);
+  return number;
+}
+
+/// What `save(arguments..., buffer, capacity, &size, error)` writes.
+template <class Save, class... Arguments>
+std::vector<std::byte> saved(Save save, Arguments... arguments) {
+  std::vector<std::byte> bytes(counted<size_t>(save, arguments..., nullptr, size_t{0}));
+  size_t size = 0;
+  checked(save, arguments..., bytes.data(), bytes.size(), &size);
+  return bytes;
+}
+
+/// `name_of(0)` to `name_of(n - 1)`.
+inline std::vector<std::string> names(int32_t n, const char* (*name_of)(int32_t)) {
+  std::vector<std::string> all;
+  for (int32_t i = 0; i < n; ++i) all.emplace_back(name_of(i));
+  return all;
+}
+
+/// Text for a C function, which would not see beyond a NUL.
+inline const char* c_string(const std::string& text, const char* name) {
+  if (text.find('\0') == std::string::npos) return text.c_str();
+  throw Error(KVQ_E_ARGUMENT, std::string(name) + " contains a NUL");
+}
+
+inline const char* c_string_or_null(const std::string& text, const char* name) {
+  return text.empty() ? nullptr : c_string(text, name);
+}
+
+/// Numbers of elements: what is too large for int64_t is its largest number, and negative ones are -1.
+inline int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t all = 1;
+  for (const int64_t factor : factors) {
+    if (factor < 0) return -1;
+    if (factor != 0 && all > std::numeric_limits<int64_t>::max() / factor) return std::numeric_limits<int64_t>::max();
+    all *= factor;
+  }
+  return all;
+}
+
+inline int64_t sum(int64_t a, int64_t b) {
+  if (a < 0 || b < 0) return -1;
+  return a > std::numeric_limits<int64_t>::max() - b ? std::numeric_limits<int64_t>::max() : a + b;
+}
+
+/// Of an optional array: without it there is one of each.
+inline int64_t sum(std::span<const int32_t> numbers, int32_t n) {
+  if (numbers.empty()) return n;
+  int64_t all = 0;
+  for (const int32_t number : numbers) all = sum(all, number);
+  return all;
+}
+
+inline std::string size_text(const char* name, size_t size, const std::string& expected) {
+  return std::string(name) + " has " + std::to_string(size) + " elements instead of " + expected;
+}
+
+inline void require_size(const char* name, size_t size, int64_t expected, const char* meaning) {
+  if (expected >= 0 && size == static_cast<uint64_t>(expected)) return;
+  throw Error(KVQ_E_ARGUMENT, size_text(name, size, std::to_string(expected) + " (" + meaning + ")"));
+}
+
+inline void require_size_or_none(const char* name, size_t size, int64_t expected, const char* meaning) {
+  if (size != 0) require_size(name, size, expected, meaning);
+}
+
+/// Of rows `[tokens, heads, channels]`: those of a dense tensor, or as many as the strides reach.
+inline void require_rows(const char* name, size_t size, std::initializer_list<int64_t> shape, int64_t token_stride,
+                         int64_t head_stride, const char* meaning) {
+  if (token_stride == 0 && head_stride == 0) return require_size(name, size, product(shape), meaning);
+  const int64_t tokens = shape.begin()[0], heads = shape.begin()[1], channels = shape.begin()[2];
+  const int64_t of_head = head_stride != 0 ? head_stride : channels;
+  const int64_t of_token = token_stride != 0 ? token_stride : product({heads, channels});
+  const int64_t reach = sum(sum(product({tokens - 1, of_token}), product({heads - 1, of_head})), channels);
+  if (reach < 0 || size >= static_cast<uint64_t>(reach)) return;  // the library names a stride that is negative
+  throw Error(KVQ_E_ARGUMENT,
+              size_text(name, size, "at least " + std::to_string(reach) + " (" + meaning + " with the strides)"));
+}
+
+/// The size of a list, as the C functions count.
+inline int32_t count(const char* name, size_t size) {
+  if (size <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) return static_cast<int32_t>(size);
+  throw Error(KVQ_E_ARGUMENT, size_text(name, size, "at most 2147483647"));
+}
+
+/// The pointer of an optional span: NULL if it is empty.
+template <class T>
+T* optional(std::span<T> span) {
+  return span.empty() ? nullptr : span.data();
+}
+
+/// The C function that calls a function object of a HookState; after an exception it returns what means failure.
+template <class Hook>
+struct Trampoline;
+
+/// Function objects that are called as C hooks, and the first exception that left one of them.
+template <class Functions>
+class HookState {
+ public:
+  explicit HookState(Functions of_host) : functions(std::move(of_host)) {}
+
+  /// A function object as a hook, whose `user` is this; NULL if there is none.
+  template <class Hook, auto member>
+  Hook hook() const {
+    return functions.*member ? &Trampoline<Hook>::template call<Functions, member> : nullptr;
+  }
+
+  void keep_exception() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!thrown_) thrown_ = std::current_exception();
+  }
+  /// Throws what was kept, once.
+  void rethrow() {
+    std::exception_ptr thrown;
+    {
+      const std::lock_guard lock(mutex_);
+      thrown.swap(thrown_);
+    }
+    if (thrown) std::rethrow_exception(thrown);
+  }
+
+  Functions functions;
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr thrown_;
+};
+
+template <class Result, class... Arguments>
+struct Trampoline<Result (*)(void*, Arguments...)> {
+  template <class Functions, std::function<Result(Arguments...)> Functions::*member>
+  static Result call(void* user, Arguments... arguments) noexcept {
+    auto& state = *static_cast<HookState<Functions>*>(user);
+    try {
+      return (state.functions.*member)(arguments...);
+    } catch (...) {
+      state.keep_exception();
+    }
+    if constexpr (std::is_integral_v<Result>) {
+      return 1;
+    } else {
+      return Result();
+    }
+  }
+};
+
+/// The last hook of a context, after which its HookState goes.
+template <class Functions>
+void release_hooks(void* user) noexcept {
+  const std::unique_ptr<HookState<Functions>> state(static_cast<HookState<Functions>*>(user));
+  try {
+    if (state->functions.released) state->functions.released();
+  } catch (...) {  // nobody is left to be told
+  }
+}
+
+template <class Function>
+struct OneHook {
+  Function function;
+};
+
+/// A hook for one call.
+template <class Hook, class Function>
+class CallHook {
+ public:
+  explicit CallHook(Function function) : state_({std::move(function)}) {}
+
+  Hook hook() const { return state_.template hook<Hook, &OneHook<Function>::function>(); }
+  void* user() { return &state_; }
+
+  /// Runs `call`, which uses the hook. What that threw is thrown in place of the failure that came of it.
+  template <class Call>
+  void during(Call call) {
+    try {
+      call();
+    } catch (const Error&) {
+      state_.rethrow();
+      throw;
+    }
+    state_.rethrow();
+  }
+
+ private:
+  HookState<OneHook<Function>> state_;
+};
+
+}  // namespace detail
+
+/// The pointers of objects, for the lists of batches.
+template <class... Objects>
+requires(sizeof...(Objects) > 0 &&
+         requires(Objects & ... objects) { std::array{objects.get()...}; }) auto pointers(Objects&... objects) {
+  return std::array{objects.get()...};
+}
+
+/// Of a container of objects.
+template <class Objects>
+requires requires(Objects& objects) { std::begin(objects)->get(); }
+auto pointers(Objects&& objects) {
+  std::vector<decltype(std::begin(objects)->get())> all;
+  for (auto& object : objects) all.push_back(object.get());
+  return all;
+}

@@ -1,0 +1,87 @@
+"""Structs of kvq.h that are full of tensors, as structs of spans whose lengths are checked: AttendBatch, AppendBatch."""
+import re
+
+from emitters._cpp_calls import class_of
+from emitters._cpp_text import comment, function
+from emitters._text import target_of
+
+
+def is_batch(struct):
+    return any(field.get("memory") == "context" for field in struct["fields"])
+
+
+def arrays_of(struct):
+    return [field for field in struct["fields"] if field["type"]["kind"] == "pointer"]
+
+
+def left_out(struct, field):
+    """What spans know, and what is always float."""
+    return (field["name"] == "struct_size" or field["name"].startswith("reserved") or field["c"] == "kvq_dtype" or
+            field["name"] in [one["length"] for one in arrays_of(struct)])
+
+
+def span_of(field):
+    return "std::span<%s>" % field["c"][:-1].strip().replace("void", "float")
+
+
+def declaration(struct):
+    lines = comment("%s Tensors are of floats; ::%s takes other elements too." % (struct["documentation"], struct["name"]))
+    lines.append("struct %s {" % class_of(struct["name"]))
+    for field in struct["fields"]:
+        if left_out(struct, field):
+            continue
+        lines += comment(field["documentation"].replace("NULL (default)", "empty (default)"), "  ")
+        is_array = field["type"]["kind"] == "pointer"
+        lines.append("  %s %s = %s;" % (span_of(field) if is_array else field["c"], field["name"], "{}" if is_array else "0"))
+    return lines + ["};"]
+
+
+def number_of(word):
+    """A part of a length: sum(token_counts), cache.kv_heads."""
+    return "total" if word.startswith("sum(") else word
+
+
+def check(struct, field, first):
+    name, length = field["name"], field["length"]
+    subject = '"%s", batch.%s.size()' % (name, name)
+    rows = re.fullmatch(r"strided\((.*)\)", length)
+    if rows:
+        meaning = " * ".join(rows[1].split(", "))
+        return "detail::require_rows(%s, {%s}, batch.%s_token_stride, batch.%s_head_stride, \"%s\");" % (
+            subject, ", ".join(number_of(word) for word in rows[1].split(", ")), name, name, meaning)
+    if length == first["length"]:
+        return 'detail::require_size_or_none(%s, n, "as many as %s");' % (subject, first["name"])
+    factors = [number_of(word) for word in length.split(" * ")]
+    product = factors[0] if len(factors) == 1 else "detail::product({%s})" % ", ".join(factors)
+    return 'detail::require_size_or_none(%s, %s, "%s");' % (subject, product, length)
+
+
+def value_of(field):
+    if field["type"]["kind"] != "pointer":
+        return "batch.%s" % field["name"]
+    return ("detail::optional(batch.%s)" if "nullable" in field else "batch.%s.data()") % field["name"]
+
+
+def checked(struct):
+    """The function that makes the C struct of it."""
+    arrays = arrays_of(struct)
+    first = arrays[0]
+    counts = next(re.search(r"sum\((\w+)\)", field["length"])[1] for field in arrays if "sum(" in field["length"])
+    body = ['const int32_t n = detail::count("%s", batch.%s.size());' % (first["name"], first["name"]),
+            "const int64_t total = detail::sum(batch.%s, n);" % counts]
+    body += [check(struct, field, first) for field in arrays[1:]]
+    body += ["%s it = initialised<%s>();" % (struct["name"], struct["name"]), "it.%s = n;" % first["length"]]
+    for field in struct["fields"]:
+        if not left_out(struct, field):
+            body.append("it.%s = %s;" % (field["name"], value_of(field)))
+    body.append("return it;")
+    return function("inline %s c_struct" % struct["name"],
+                    ["const %s& batch" % class_of(struct["name"]), "const kvq_cache_info& cache"], "", body, "")
+
+
+def method(struct, call):
+    """The method that takes it: `call` takes the C struct."""
+    parameters = [one.replace("const %s&" % struct["name"], "const %s&" % class_of(struct["name"])) for one in call.parameters]
+    return function("void " + call.name, parameters, " const", [
+        "const %s c_batch = detail::c_struct(batch, describe());" % struct["name"],
+        "checked(%s, %s);" % (call.function["name"], ", ".join(one.replace("&batch", "&c_batch") for one in call.arguments))])

@@ -1,0 +1,311 @@
+"""include/kvq.hpp: the API in C++20, with ownership, exceptions and spans."""
+import pathlib
+import re
+from types import SimpleNamespace
+
+from emitters import _cpp_batches as batches
+from emitters._cpp_calls import SHARED, Call, class_of, function_name
+from emitters._cpp_text import WIDTH, comment, constructor, function
+from emitters._text import NOTICE, target_of
+
+BASE = pathlib.Path(__file__).with_name("_cpp_base.hpp")
+NAMESPACE = "v1"
+
+INTRODUCTION = """kvq.h in C++20, header-only: handles that own, exceptions, spans.
+
+Classes have the objects' names, methods those of the functions without the object's: kvq_sequence_truncate is
+Sequence::truncate, kvq_cache_create a constructor, kvq_policy_load a static function. A sequence knows its cache, so
+that kvq_append and kvq_compress are methods of it. An object converts to the pointer that kvq.h takes, and may be
+empty (nullptr); what may be called from several threads at once is const.
+
+- Failures throw Error. ::checked does so for any function of kvq.h.
+- Structs are those of kvq.h; initialised<kvq_cache_options>() has the defaults.
+- Sizes of spans are checked first. Spans of float are in the context's memory: of a CUDA context in device memory,
+  which the host may not touch. Methods with pointers and a kvq_dtype take other elements.
+- Objects may be destroyed in any order."""
+
+FRAME = """// %s
+#ifndef KVQ_HPP
+#define KVQ_HPP
+
+#include "kvq.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// The namespace, for programs in which `kvq` is something else.
+#ifndef KVQ_NAMESPACE
+#define KVQ_NAMESPACE kvq
+#endif
+
+namespace KVQ_NAMESPACE {
+inline namespace %s {  // a static libkvq has classes of its own
+"""
+
+END = """
+}  // namespace %s
+}  // namespace KVQ_NAMESPACE
+
+#endif  // KVQ_HPP
+"""
+
+
+def if_experimental(one, lines):
+    return ["", "#ifdef KVQ_EXPERIMENTAL"] + lines + ["#endif"] if one["experimental"] else lines
+
+
+def documentation(one, kept=(), indent="", note=None):
+    lines = comment(one["documentation"], indent) if one["documentation"] else []
+    if note:
+        lines += comment(note, indent)
+    for parameter in kept:
+        if parameter["documentation"]:
+            said = parameter["documentation"].replace("NULL: defaults.", "the defaults if it is left out.")
+            if parameter["type"]["kind"] == "pointer" and "length" in parameter:
+                said = said.replace("NULL", "empty")
+            lines += comment("\\param %s  %s" % (parameter["name"], said), indent)
+    if one.get("returns", {}).get("c") == "kvq_status" and one["returns"]["documentation"]:
+        said = one["returns"]["documentation"].removeprefix("KVQ_OK; ").removeprefix("KVQ_OK;")
+        lines += comment("\\throws Error: " + said.strip(), indent)
+    elif one.get("returns", {}).get("documentation"):
+        lines += comment("\\returns " + one["returns"]["documentation"], indent)
+    if one.get("threads", "any.") not in ("any.", "read-only.", "exclusive use of the handle."):
+        lines += comment("\\par Threads: " + one["threads"], indent)
+    return lines
+
+
+def hooks(api):
+    """Types of function objects for hooks."""
+    lines = []
+    for hook in api["hooks"]:
+        if not hook["parameters"] or hook["parameters"][0]["name"] != "user":
+            continue
+        parameters = ", ".join(("%s %s" % (one["c"], one["name"])) for one in hook["parameters"][1:])
+        lines += documentation(hook)
+        lines += ["using %s = std::function<%s(%s)>;" % (function_name(hook["name"]), hook["returns"]["c"], parameters), ""]
+    return lines
+
+
+def specialisations(api):
+    """initialised<> of structs that have an init function, and the binary layout of all."""
+    lines = []
+    for struct in api["structs"]:
+        if struct["init"]:
+            lines += if_experimental(struct, [
+                "template <>", "inline %s initialised() {" % struct["name"], "  %s it;" % struct["name"],
+                "  %s(&it, sizeof(it));" % struct["init"], "  return it;", "}"]) + [""]
+    return lines
+
+
+def layout(api):
+    lines = ["// kvq.h is the one that this was made from, or a newer one: its numbers, and the layout of every struct."]
+    for enumeration in api["enumerations"]:
+        lines += if_experimental({"experimental": enumeration.get("experimental", False)}, [
+            "static_assert(%s == %d);" % (value["name"], value["value"]) for value in enumeration["values"]])
+    for struct in api["structs"]:
+        name = struct["name"]
+        lines += if_experimental(struct, [
+            "static_assert(sizeof(void*) != %d || sizeof(%s) == %d);" % (api["pointer_width"] // 8, name, struct["size"])] + [
+            "static_assert(sizeof(void*) != %d || offsetof(%s, %s) == %d);" % (
+                api["pointer_width"] // 8, name, field["name"], field["offset"]) for field in struct["fields"]])
+    return lines
+
+
+def calls_of(one, model):
+    """The methods that a function becomes."""
+    typed = Call(one, model, True)
+    found = [typed]
+    if typed.typed and (typed.tensors() or typed.hook()):
+        found.append(Call(one, model, False))
+    if typed.cache_of_sequence and any("nullable" in p and p is typed.receiver for p in typed.inputs):
+        found.append(Call(one, model, True, whole=True))
+    return found
+
+
+def method(found, model, indent="  "):
+    """A method, or with an empty indent a function of no class."""
+    one = found.function
+    prefix, suffix = found.returned() + " " + found.name, ""
+    if not indent:
+        prefix = "inline " + prefix
+    elif found.receiver is None:
+        prefix = "static " + prefix
+    elif found.is_const:
+        suffix = " const"
+    if found.typed or not calls_of(one, model)[0].typed:
+        lines = documentation(one, found.documented, indent)
+    elif found.hook():
+        lines = comment("The same with a C hook.", indent)
+    else:
+        lines = comment("The same with tensors of other elements, whose sizes are not checked.", indent)
+    lines += function(prefix, found.parameters, suffix, found.statements(), indent)
+    structs = [model.structs[target_of(p["type"])["name"]] for p in found.inputs if target_of(p["type"])["kind"] == "struct"]
+    for struct in structs:
+        if batches.is_batch(struct):
+            lines += ["", "  /// The same with spans."] + batches.method(struct, found)
+    if found.result == ("bytes",) and found.receiver is None:
+        lines += [""] + alone(found)
+    return lines
+
+
+def alone(found):
+    """A function of arrays of objects, for one object."""
+    parameters, before, arguments = [], [], []
+    for one in found.documented:
+        singular = one["name"].rstrip("s") if target_of(one["type"])["kind"] == "character" else "it"
+        value = "get()"
+        if target_of(one["type"])["kind"] == "character":
+            parameters.append("const std::string& " + singular)
+            value = 'detail::c_string(%s, "%s")' % (singular, singular)
+            singular = "text"
+        before.append("%s %s = %s;" % (one["c"][:-1].strip(), singular, value))
+        arguments.append("std::span(&%s, 1)" % singular)
+    return ["  /// The same for this one alone."] + function(found.returned() + " " + found.name, parameters, " const",
+                                                    before + ["return %s(%s);" % (found.name, ", ".join(arguments))])
+
+
+def hook_groups(options):
+    """(hook field, the field of what is passed to it) of what the library calls until `released`."""
+    fields = options["fields"]
+    for number, field in enumerate(fields):
+        if field["type"]["kind"] == "hook" and field["keeps"] == "released":
+            yield field, next(one for one in fields[number:] if one["name"].endswith("_user"))
+
+
+def hooks_struct(options):
+    lines = comment("The hooks of ::%s as function objects, those that are set. They live until `released` was called. "
+                    "One that throws has failed, as its C hook fails: no memory, or work that the library then does itself." %
+                    options["name"])
+    lines.append("struct Hooks {")
+    lines += ["  %s %s = {};" % (function_name(field["type"]["name"]), field["name"]) for field, _ in hook_groups(options)]
+    return lines + ["};", ""]
+
+
+def create_with_hooks(options):
+    body = ["auto state = std::make_unique<detail::HookState<Hooks>>(std::move(hooks));"]
+    for field, user in hook_groups(options):
+        if field["name"] == "released":
+            body.append("options.released = &detail::release_hooks<Hooks>;")
+            body.append("options.released_user = state.get();")
+            continue
+        body += ["if (state->functions.%s) {" % field["name"],
+                 "  options.%s = state->hook<%s, &Hooks::%s>();" % (field["name"], field["type"]["name"], field["name"]),
+                 "  options.%s = state.get();" % user["name"], "}"]
+    body += ["reset(create(options));", "hooks_ = state.release();"]
+    return body
+
+
+def constructor_of(one, handle, model, api):
+    found = Call(one, model, True)
+    cls = class_of(handle["name"])
+    explicit = "explicit " if len([p for p in found.parameters if " = " not in p]) <= 1 else ""
+    lines = documentation(one, found.documented, "  ")
+    arguments = ", ".join([one["name"]] + found.arguments)
+    if not handle["parents"]:
+        options = model.structs[target_of(one["parameters"][0]["type"])["name"]]
+        lines += constructor("explicit " + cls, found.parameters, ["Owned(create(options))"])
+        lines += [""] + comment("With function objects as hooks. `released` is taken from `hooks`.", "  ")
+        body = create_with_hooks(options)
+        lines += function(cls, ["%s options" % options["name"], "Hooks hooks"], " : Owned(nullptr)", body)
+        lines += [""] + comment("Throws, once, the first exception that one of the Hooks threw.", "  ")
+        lines += ["  void rethrow() {", "    if (get() != nullptr && hooks_ != nullptr) hooks_->rethrow();", "  }"]
+        private = function("static %s* create" % handle["name"], ["const %s& options" % options["name"]], "",
+                           ["require_version();", "return detail::made<Owned>(%s, &options).release();" % one["name"]])
+        return lines, private + ["", "  detail::HookState<Hooks>* hooks_ = nullptr;"]
+    kept = shape_of(handle, api)
+    initialiser = "Owned(detail::made<Owned>(%s))" % arguments
+    private, members = [], []
+    if kept:
+        structs = [(p["name"], model.structs[target_of(p["type"])["name"]]) for p in found.documented
+                   if target_of(p["type"])["kind"] == "struct"]
+        sources = {field: next(name for name, struct in structs if field in [f["name"] for f in struct["fields"]]) for field in kept}
+        members = ["%s_(%s.%s)" % (field, sources[field], field) for field in kept]
+        private = ["  int32_t %s_ = 0;" % field for field in kept]
+    return lines + constructor(explicit + cls, found.parameters, [initialiser] + members), private
+
+
+def shape_of(handle, api):
+    """Fields of what a trainer was created with that lengths of its methods name."""
+    words = {word for one in api["functions"] if one["name"].startswith(handle["name"] + "_")
+             for p in one["parameters"] for word in p.get("length", "").split(" * ") if word.startswith("trainer.")}
+    return sorted(word.partition(".")[2] for word in words)
+
+
+def class_lines(handle, model, api):
+    name, cls = handle["name"], class_of(handle["name"])
+    viewed = name if name in SHARED else "const " + name
+    made, private, methods = [], [], []
+    for one in api["functions"]:
+        if one["name"].endswith(("_init", "_destroy")):
+            continue
+        if one["name"] == name + "_create":
+            made, private = constructor_of(one, handle, model, api)
+            continue
+        for found in calls_of(one, model):
+            if found.owner == name:
+                methods += [""] + method(found, model)
+    lines = comment(handle["documentation"])
+    base = ": public detail::Owned<%s, %s, %s> {" % (name, handle["destroy"], viewed)
+    lines += ["class %s %s" % (cls, base)] if len(cls + base) + 7 <= WIDTH else ["class " + cls, "    " + base]
+    lines.append(" public:")
+    if private and handle["parents"]:  # without what it was created with, sizes could not be checked
+        lines.append("  %s(std::nullptr_t) noexcept : Owned(nullptr) {}" % cls)
+    else:
+        lines.append("  using Owned::Owned;")
+    lines += ([""] + made if made else []) + methods
+    lines += ([""] + [" private:"] + private if private else []) + ["};"]
+    return lines
+
+
+def free_functions(api, model):
+    lines = []
+    for one in api["functions"]:
+        if one["name"].endswith(("_init", "_destroy")):
+            continue
+        found = Call(one, model, True)
+        if found.owner is None:
+            lines += if_experimental(one, method(found, model, "")) + [""]
+            if found.name.endswith("_name") and one["name"].replace("_name", "_count") in model.functions:
+                lines += ["/// All names of ::%s." % one["name"],
+                          "inline std::vector<std::string> %ss() { return detail::names(%s(), %s); }" % (
+                              found.name, one["name"].replace("_name", "_count"), one["name"]), ""]
+    return lines
+
+
+def header(api):
+    model = SimpleNamespace(handles=[one["name"] for one in api["handles"]],
+                            structs={one["name"]: one for one in api["structs"]},
+                            functions={one["name"]: one for one in api["functions"]})
+    lines = (FRAME % (NOTICE, NAMESPACE)).replace("#ifndef KVQ_HPP", "\n".join(comment("\\file kvq.hpp\n\n" + INTRODUCTION)) +
+                                                  "\n#ifndef KVQ_HPP", 1).split("\n")
+    lines += BASE.read_text(encoding="utf-8").split("\n")
+    at = lines.index("namespace detail {")
+    lines[at:at] = specialisations(api)
+    lines += layout(api) + [""] + free_functions(api, model) + hooks(api)
+    lines += hooks_struct(next(one for one in api["structs"] if any(f["name"] == "released" for f in one["fields"])))
+    for handle in api["handles"]:
+        for struct in filter(batches.is_batch, api["structs"]):
+            if handle["name"] == "kvq_cache":
+                lines += batches.declaration(struct) + ["", "namespace detail {"] + batches.checked(struct) + [
+                    "}  // namespace detail", ""]
+        lines += if_experimental(handle, class_lines(handle, model, api)) + [""]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines).rstrip("\n") + "\n" + END % NAMESPACE)
+
+
+def emit(api):
+    return {"include/kvq.hpp": header(api)}

@@ -1,0 +1,86 @@
+#include <stdexcept>
+
+#include "model.h"
+
+namespace {
+
+constexpr int32_t kTokens = 200;
+
+kvq_codebook_trainer_options codebook_options() {
+  auto options = kvq::initialised<kvq_codebook_trainer_options>();
+  options.n_layers = 2;
+  options.kv_heads = kKvHeads;
+  options.head_dim = kHeadDim;
+  options.key_stages = 2;
+  options.key_codes = 4;
+  options.key_rounds = 1;
+  options.value_rounds = 1;
+  return options;
+}
+
+int32_t cancel(void* user, double) {
+  ++*static_cast<int*>(user);
+  return 1;
+}
+
+}  // namespace
+
+TEST_CASE("codebooks are trained, taken up again, and used") {
+  const kvq::Context context;
+  const std::vector<float> k = tokens(kTokens, 1), v = tokens(kTokens, 2);
+  kvq::CodebookTrainer trainer(context, codebook_options());
+  CHECK_FAILS(KVQ_E_ARGUMENT, "k has 31 elements instead of 6400 (n * trainer.kv_heads * trainer.head_dim)",
+              trainer.add(0, kTokens, std::span(k).first(31), v));
+  trainer.add(0, kTokens, k, v);
+  int calls = 0;
+  CHECK_FAILS(KVQ_E_CANCELLED, "", trainer.run(0, cancel, &calls));
+  CHECK(calls == 1);
+  CHECK_THROWS_WITH_AS(trainer.run(0, [](double) -> int32_t { throw std::out_of_range("enough"); }), "enough",
+                       std::out_of_range);
+  trainer.run(0);
+  CHECK_FAILS(KVQ_E_STATE, "layer", trainer.run(0));
+
+  kvq::CodebookTrainer second(context, codebook_options());
+  second.resume(trainer.result());
+  CHECK(second.result().describe().layers_present == 1);
+  second.add(1, kTokens, k.data(), v.data(), KVQ_F32);
+  double last = 0.0;
+  second.run(1, [&](double done) {
+    last = done;
+    return 0;
+  });
+  CHECK(last > 0.0);
+  const kvq::Codebook codebook = second.result();
+  CHECK(codebook.describe().layers_present == 2);
+  kvq_cache_options options = small_options(2);
+  options.codebook = codebook;
+  const kvq::Cache cache(context, options, kvq::Policy::load(context, "commvq"));
+  kvq::Sequence sequence(cache);
+  fill(sequence, 40);
+  CHECK(sequence.length(0) == 40);
+}
+
+TEST_CASE("routers are trained and used") {
+  const kvq::Context context;
+  const std::vector<float> k = tokens(kTokens, 1), v = tokens(kTokens, 2), q = queries(kTokens, 3);
+  const kvq::Policy policy = kvq::Policy::load(context, "{version: 1, router: {experts: [fp16, int4]}}");
+  auto options = kvq::initialised<kvq_router_trainer_options>();
+  options.mean_bits = 10.0;
+  options.epochs = 1;
+  kvq::RouterTrainer trainer(context, small_options(), policy, options);
+  CHECK_FAILS(KVQ_E_ARGUMENT, "q has 6400 elements instead of 12800", trainer.add(0, kTokens, k, k, v));
+  trainer.add(0, kTokens, q, k, v);
+  trainer.add(0, kTokens, q.data(), k.data(), v.data(), KVQ_F32);
+  CHECK_FAILS(KVQ_E_STATE, "", trainer.result());
+  int calls = 0;
+  CHECK_FAILS(KVQ_E_CANCELLED, "", trainer.run(0.0, cancel, &calls));
+  trainer.run(0.0, [](double) { return 0; });
+  const kvq::Router router = trainer.result();
+  CHECK(router.describe().n_experts == 2);
+  kvq_cache_options cache_options = small_options();
+  cache_options.router = router;
+  const kvq::Cache cache(context, cache_options, policy);
+  kvq::Sequence sequence(cache);
+  fill(sequence, 40);
+  CHECK(sequence.length(0) == 40);
+}
