@@ -13,6 +13,7 @@ if(TARGET kvq_cuda)
   install(TARGETS kvq_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime)
 endif()
 
+install(FILES "${PROJECT_SOURCE_DIR}/bindings/kvq-api.json" DESTINATION "${kvq_data_dir}" COMPONENT development)
 install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" "${PROJECT_SOURCE_DIR}/include/kvq.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 install(EXPORT kvqTargets NAMESPACE kvq:: DESTINATION "${kvq_package_dir}" COMPONENT development)
@@ -44,4 +45,4 @@ if(TARGET kvq_cli)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/models/demo" DESTINATION "${kvq_data_dir}/models" COMPONENT models)
 endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/policies" DESTINATION "${kvq_data_dir}" COMPONENT samples)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/samples/c" DESTINATION "${kvq_data_dir}/samples" COMPONENT samples)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/samples/c" "${PROJECT_SOURCE_DIR}/samples/cpp" DESTINATION "${kvq_data_dir}/samples" COMPONENT samples)

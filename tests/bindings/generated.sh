@@ -14,7 +14,7 @@ generate=(python3 -B "$root/bindings/generate/generate.py")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # A file or folder of every language.
-places=(bindings/kvq-api.json include/kvq.hpp)
+places=(bindings/kvq-api.json include/kvq.hpp bindings/rust/ bindings/go/ bindings/csharp/ bindings/python/)
 mapfile -t files < <("${generate[@]}" --list)
 
 # changed NAME SED_SCRIPT: a tree with the changed header and the files as they are

@@ -23,7 +23,7 @@ mv "$work/first" "$prefix"
 
 libdir=$(dirname "$(find "$prefix" -name libkvq.so.1)")
 for file in include/kvq.h include/kvq.hpp share/doc/kvq/LICENSE share/doc/kvq/THIRD_PARTY_NOTICES \
-  share/kvq/policies/h2o.yaml share/kvq/samples/c/embed.c; do
+  share/kvq/kvq-api.json share/kvq/policies/h2o.yaml share/kvq/samples/c/embed.c; do
   [ -f "$prefix/$file" ] || fail "$file was not installed"
 done
 
