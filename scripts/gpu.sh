@@ -9,6 +9,7 @@ set -euo pipefail
 script=$(readlink -f "${BASH_SOURCE[0]}")
 root=$(dirname "$(dirname "$script")")
 dir=${2:-build/gpu}
+programs=(kvq kvq_conformance kvq_cpp_tests kvq_samples_tests)
 large=+8M # libraries of this size travel compressed
 
 build() {
@@ -18,10 +19,10 @@ build() {
   rm -rf "$dir"
   # As installed, so that the program finds everything.
   mkdir -p "$dir"/{bin,lib,share/kvq/models,share/tests}
-  cp build/cuda/bin/{kvq,kvq_conformance,kvq_samples_tests} "$dir/bin"
+  cp "${programs[@]/#/build/cuda/bin/}" "$dir/bin"
   cp build/cuda/lib/lib{kvq_cuda,kvq_llama_cuda}.so "$dir/lib"
   # Every library that the C runtime does not bring.
-  ldd build/cuda/bin/{kvq,kvq_conformance,kvq_samples_tests} | awk '$3 ~ /^\// { print $3 }' | sort -u |
+  ldd "${programs[@]/#/build/cuda/bin/}" | awk '$3 ~ /^\// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so' | xargs -I{} cp -L {} "$dir/lib"
   find "$dir/lib" -size "$large" -exec gzip -9 {} +
   cp -r models/demo "$dir/share/kvq/models"
@@ -83,6 +84,7 @@ run() {
   attempt bin/kvq_conformance
   # It takes the device with it.
   attempt bin/kvq_conformance --no-skip --test-case='a device that stops working*'
+  attempt bin/kvq_cpp_tests
   attempt bin/kvq_samples_tests
   for format in fp16 int8 int4 int2; do
     for device in cpu cuda; do attempt perplexity $device $format; done
