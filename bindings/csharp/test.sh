@@ -97,6 +97,12 @@ readme_works() {
   grep -qxE '100 tokens, [0-9]{1,2}\.[0-9]{2} bits per scalar' readme/printed
 }
 
+# But for what `strip` takes out, if there is one.
+is_the_installed_library() {
+  cp -L "$prefix/lib/libkvq.so" installed.so && { ! command -v strip >/dev/null || strip --strip-unneeded installed.so; } &&
+    cmp installed.so "$1"
+}
+
 package_has_what_NuGet_looks_for() {
   local native
   rm -rf package && mkdir package && "$here/package.sh" package "$prefix" || return
@@ -105,6 +111,7 @@ package_has_what_NuGet_looks_for() {
   same "./Kvq.nuspec
 ./LICENSE.txt
 ./README.md
+./THIRD_PARTY_NOTICES.txt
 ./[Content_Types].xml
 ./_rels/.rels
 ./lib/netstandard2.0/Kvq.dll
@@ -112,7 +119,7 @@ package_has_what_NuGet_looks_for() {
 ./${native#package/content/}" "$(cat package/files)" &&
     python3 -c 'import glob, sys, xml.dom.minidom as xml
 for name in ("Kvq.nuspec", "[Content_Types].xml", "_rels/.rels", "lib/netstandard2.0/Kvq.xml"):
-    xml.parse("package/content/" + name)' && cmp "$prefix/lib/libkvq.so" "$native"
+    xml.parse("package/content/" + name)' && is_the_installed_library "$native"
 }
 
 # Nothing but what is in the package: the library by way of a dllmap.
