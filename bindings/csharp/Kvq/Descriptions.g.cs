@@ -38,6 +38,16 @@ namespace Kvq
 
         /// <summary>The limit, 0 if none.</summary>
         public ulong MaxBytes { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("ContextInfo",
+            "Device", Device,
+            "NThreads", NThreads,
+            "Backend", Backend,
+            "Isa", Isa,
+            "Bytes", Bytes,
+            "PeakBytes", PeakBytes,
+            "MaxBytes", MaxBytes);
     }
 
     /// <summary>A device that contexts can be created on.</summary>
@@ -66,6 +76,14 @@ namespace Kvq
 
         /// <summary>Of the device.</summary>
         public ulong MemoryBytes { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("DeviceInfo",
+            "NDevices", NDevices,
+            "Name", Name,
+            "ComputeCapability", ComputeCapability,
+            "DriverVersion", DriverVersion,
+            "MemoryBytes", MemoryBytes);
     }
 
     /// <summary>What a host has to know of a policy.</summary>
@@ -83,6 +101,11 @@ namespace Kvq
 
         /// <summary>Newest tokens that it always keeps, of every head.</summary>
         public int EvictionWindow { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("PolicyInfo",
+            "EvictionBudget", EvictionBudget,
+            "EvictionWindow", EvictionWindow);
     }
 
     /// <summary>What codebooks are made for and how well they do. Errors are ‖x̂ − x‖² / ‖x‖² of training, averaged
@@ -173,6 +196,29 @@ namespace Kvq
 
         /// <summary>Where the codebooks come from, as their trainer said.</summary>
         public string Note { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("CodebookInfo",
+            "NLayers", NLayers,
+            "LayersPresent", LayersPresent,
+            "KvHeads", KvHeads,
+            "HeadDim", HeadDim,
+            "Rope", Rope,
+            "KeyStages", KeyStages,
+            "KeyCodes", KeyCodes,
+            "KeyGroup", KeyGroup,
+            "KeyNorms", KeyNorms,
+            "ValueBits", ValueBits,
+            "ValueScope", ValueScope,
+            "KeyTrueBits", KeyTrueBits,
+            "ValueTrueBits", ValueTrueBits,
+            "KeyError", KeyError,
+            "ValueError", ValueError,
+            "Tokens", Tokens,
+            "Seed", Seed,
+            "ModelId", ModelId,
+            "Bytes", Bytes,
+            "Note", Note);
     }
 
     /// <summary>One layer of codebooks; see <see cref="Kvq.CodebookInfo"/>.</summary>
@@ -202,6 +248,14 @@ namespace Kvq
         /// <summary>The key error of a decoder that knows only the first stage, the first two, …: the last of
         /// <c>key_stages</c> is <c>KeyError</c>, then 0.</summary>
         public double[] KeyStageErrors { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("CodebookLayerInfo",
+            "Present", Present,
+            "Tokens", Tokens,
+            "KeyError", KeyError,
+            "ValueError", ValueError,
+            "KeyStageErrors", KeyStageErrors);
 
         static unsafe double[] Copy(double* from, int count)
         {
@@ -289,6 +343,27 @@ namespace Kvq
 
         /// <summary>Where the routers come from, as their trainer said.</summary>
         public string Note { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("RouterInfo",
+            "NLayers", NLayers,
+            "KvHeads", KvHeads,
+            "HeadDim", HeadDim,
+            "Rope", Rope,
+            "Sharing", Sharing,
+            "Groups", Groups,
+            "NExperts", NExperts,
+            "Method", Method,
+            "LossWeight", LossWeight,
+            "MeanBits", MeanBits,
+            "Tolerance", Tolerance,
+            "Accuracy", Accuracy,
+            "Tokens", Tokens,
+            "Seed", Seed,
+            "ModelId", ModelId,
+            "Bytes", Bytes,
+            "Experts", Experts,
+            "Note", Note);
     }
 
     /// <summary>One group of layers; see <see cref="Kvq.RouterInfo"/>.</summary>
@@ -317,6 +392,14 @@ namespace Kvq
 
         /// <summary>Of the pages that each format gets; 0 beyond <c>n_experts</c>.</summary>
         public double[] Shares { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("RouterGroupInfo",
+            "FirstLayer", FirstLayer,
+            "LastLayer", LastLayer,
+            "MeanBits", MeanBits,
+            "Accuracy", Accuracy,
+            "Shares", Shares);
 
         static unsafe double[] Copy(double* from, int count)
         {
@@ -384,6 +467,22 @@ namespace Kvq
 
         /// <summary>ModelId.</summary>
         public ulong ModelId { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("CacheInfo",
+            "NLayers", NLayers,
+            "QHeads", QHeads,
+            "KvHeads", KvHeads,
+            "HeadDim", HeadDim,
+            "Rope", Rope,
+            "RotaryDim", RotaryDim,
+            "Scale", Scale,
+            "Sink", Sink,
+            "Recent", Recent,
+            "EvictionBudget", EvictionBudget,
+            "EvictionWindow", EvictionWindow,
+            "MaxBytes", MaxBytes,
+            "ModelId", ModelId);
     }
 
     /// <summary>How a layer stores what is sealed.</summary>
@@ -400,6 +499,11 @@ namespace Kvq
 
         /// <summary>Their names, keys/values where these differ, separated by ", ".</summary>
         public string Formats { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("LayerInfo",
+            "NFormats", NFormats,
+            "Formats", Formats);
     }
 
     /// <summary>Where the bytes are. All sizes are bytes as allocated, padding and bookkeeping included.</summary>
@@ -453,6 +557,20 @@ namespace Kvq
 
         /// <summary>8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
         public double BitsPerScalar { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("Usage",
+            "Scalars", Scalars,
+            "SealedBytes", SealedBytes,
+            "Fp16Bytes", Fp16Bytes,
+            "MetadataBytes", MetadataBytes,
+            "WorkspaceBytes", WorkspaceBytes,
+            "TotalBytes", TotalBytes,
+            "PlainFp16Bytes", PlainFp16Bytes,
+            "SealedPages", SealedPages,
+            "Fp16Pages", Fp16Pages,
+            "SharedPages", SharedPages,
+            "BitsPerScalar", BitsPerScalar);
     }
 
     /// <summary>What a matrix is.</summary>
@@ -493,5 +611,16 @@ namespace Kvq
 
         /// <summary>As in <see cref="Kvq.QuantizeOptions"/>.</summary>
         public string Scheme { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("MatrixInfo",
+            "HasBias", HasBias,
+            "Rows", Rows,
+            "Columns", Columns,
+            "Bytes", Bytes,
+            "Bits", Bits,
+            "Error", Error,
+            "ProxyError", ProxyError,
+            "Scheme", Scheme);
     }
 }

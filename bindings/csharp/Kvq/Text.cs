@@ -1,4 +1,5 @@
 using System;
+using System.Globalization;
 using System.Text;
 
 namespace Kvq
@@ -24,6 +25,21 @@ namespace Kvq
             if (text == null) throw new ArgumentNullException(argument);
             return Bytes(text, argument);
         }
+
+        /// "Usage { Scalars = 256, … }" of a name, and names and values by turns; the same in every culture.
+        internal static string Shown(string name, params object[] properties)
+        {
+            var all = new StringBuilder(name).Append(" {");
+            for (int i = 0; i < properties.Length; i += 2)
+            {
+                object value = properties[i + 1];
+                all.Append(i == 0 ? " " : ", ").Append(properties[i]).Append(" = ").Append(value is double[] many
+                    ? "[" + string.Join(", ", Array.ConvertAll(many, it => Shown(it))) + "]" : Shown(value));
+            }
+            return all.Append(" }").ToString();
+        }
+
+        static string Shown(object value) => Convert.ToString(value, CultureInfo.InvariantCulture);
 
         internal static string Read(byte* text) => Read(text, int.MaxValue);
 

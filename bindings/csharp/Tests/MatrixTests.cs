@@ -31,6 +31,8 @@ namespace Kvq.Tests
                     MatrixInfo info = matrix.Describe();
                     Test.Equal(scheme + " 24 128 True", string.Join(" ", info.Scheme, info.Rows, info.Columns,
                         info.HasBias), "matrix");
+                    Test.Equal("MatrixInfo { HasBias = True, Rows = 24, Columns = 128, Bytes = " + info.Bytes,
+                        info.ToString().Split(new[] { ", Bits" }, StringSplitOptions.None)[0], "matrix as text");
                     float[] decoded = matrix.Dequantize(0, Rows), y = new float[3 * Rows];
                     double error = 0, norm = 0;
                     for (int i = 0; i < w.Length; ++i)

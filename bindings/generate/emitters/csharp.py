@@ -164,6 +164,10 @@ def description(names, one):
     lines = names.documentation(one) + ["    public sealed class %s" % name, "    {",
                                         "        internal unsafe %s(%s* raw)" % (name, one["name"]), "        {"]
     lines += assignments + ["        }"] + properties
+    lines += ["", "        /// <summary>Its properties, for logs.</summary>",
+              '        public override string ToString() => Text.Shown("%s"' % name]
+    lines[-1] += "".join(',\n            "%s", %s' % (it, it) for it in (property_name(one, field) for field in shown(one)))
+    lines[-1] += ");"
     if any("Copy(" in line for line in assignments):
         lines += ["", "        static unsafe double[] Copy(double* from, int count)", "        {",
                   "            var to = new double[count];", "            for (int i = 0; i < count; ++i) to[i] = from[i];",
