@@ -84,8 +84,8 @@ func TestStridesReachTensorsOfAnyLayout(t *testing.T) {
 	}
 	for head := 0; head < kvHeads; head++ {
 		got, expected := must(m.sequence.Decode(0, head, 0, n))(t), must(dense.Decode(0, head, 0, n))(t)
-		for i := range got.Keys {
-			if got.Keys[i] != expected.Keys[i] || got.Values[i] != expected.Values[i] {
+		for i := range got.K {
+			if got.K[i] != expected.K[i] || got.V[i] != expected.V[i] {
 				t.Fatalf("head %d differs from dense at %d", head, i)
 			}
 		}
@@ -158,8 +158,8 @@ func TestElementTypesMayDiffer(t *testing.T) {
 	// FP16 holds 11 bits of a number that has 8: what was appended is stored exactly.
 	decoded := must(m.sequence.Decode(0, 0, 0, 20))(t)
 	for i, value := range fromBFloat16(v) {
-		if math.Abs(float64(decoded.Values[i]-value)) > 1e-6 {
-			t.Fatalf("value %d is %g, was %g", i, decoded.Values[i], value)
+		if math.Abs(float64(decoded.V[i]-value)) > 1e-6 {
+			t.Fatalf("value %d is %g, was %g", i, decoded.V[i], value)
 		}
 	}
 	q := toBFloat16(r.floats(2 * 16))

@@ -227,8 +227,8 @@ func (s *Sequence) Save() ([]byte, error) {
 
 // Decoded are stored tokens of one KV head: keys as attention sees them, after RoPE, and values, `[n, HeadDim]` each.
 type Decoded struct {
-	Keys, Values []float32
-	Positions    []int32
+	K, V      []float32
+	Positions []int32
 }
 
 // Decode reads n slots of a KV head's list from begin on, for inspection and tests. Not fast.
@@ -247,8 +247,8 @@ func (s *Sequence) Decode(layer, kvHead, begin, n int) (Decoded, error) {
 	}
 	defer s.done(shared)
 	c := acquire()
-	return it, c.end(raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.Keys[0],
-		&it.Values[0], &it.Positions[0], &c.err), s.fail)
+	return it, c.end(raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.K[0],
+		&it.V[0], &it.Positions[0], &c.err), s.fail)
 }
 
 // Compressed is what eviction did.

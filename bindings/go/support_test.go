@@ -160,7 +160,7 @@ func attention(t *testing.T, m *model, s *kvq.Sequence, layer int, q []float32, 
 				}
 				logit := 0.0
 				for j := range row {
-					logit += row[j] * float64(page.Keys[slot*dim+j])
+					logit += row[j] * float64(page.K[slot*dim+j])
 				}
 				logit *= float64(info.Scale)
 				if ask.softcap > 0 {
@@ -169,7 +169,7 @@ func attention(t *testing.T, m *model, s *kvq.Sequence, layer int, q []float32, 
 				weight := math.Exp(logit)
 				sum += weight
 				for j := range values {
-					values[j] += weight * float64(page.Values[slot*dim+j])
+					values[j] += weight * float64(page.V[slot*dim+j])
 				}
 			}
 			for j := range values {

@@ -18,7 +18,7 @@ from . import _native as raw
 from . import experimental
 from ._arrays import DevicePointer
 from ._cache import Cache
-from ._context import Context, cpu_isas, device_info, version
+from ._context import Context, cpu_isas, device_describe, version
 from ._errors import (
     KvqArgumentError,
     KvqBackendError,
@@ -85,7 +85,7 @@ __all__ = [
     "Sequence",
     "Usage",
     "cpu_isas",
-    "device_info",
+    "device_describe",
     "experimental",
     "linear_shared",
     "raw",

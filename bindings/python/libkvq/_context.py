@@ -122,7 +122,7 @@ def cpu_isas() -> List[str]:
     return [text(_native.kvq_cpu_isa_name(i)) for i in range(_native.kvq_cpu_isa_count())]
 
 
-def device_info(device: str = "cuda", index: int = 0, plugin: Optional[str] = None) -> DeviceInfo:
+def device_describe(device: str = "cuda", index: int = 0, plugin: Optional[str] = None) -> DeviceInfo:
     """What a device is; KvqUnsupportedError with the reason where contexts cannot be created on it."""
     info = _native.kvq_device_info(struct_size=sizeof(_native.kvq_device_info))
     number = value_of(_native.kvq_device, "device", device)

@@ -10,7 +10,7 @@ import libkvq
 @pytest.fixture(scope="module")
 def torch():
     try:
-        info = libkvq.device_info()
+        info = libkvq.device_describe()
     except libkvq.KvqUnsupportedError as error:
         pytest.skip(str(error))
     torch = pytest.importorskip("torch")

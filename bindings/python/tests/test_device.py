@@ -16,7 +16,7 @@ def plugin():
     for path in [os.environ.get("LIBKVQ_TEST_PRETEND"), *built]:
         try:
             if path:
-                libkvq.device_info(plugin=path)
+                libkvq.device_describe(plugin=path)
                 return path
         except libkvq.KvqUnsupportedError:
             pass  # of another version, or built with sanitizers
@@ -40,10 +40,10 @@ class Allocator:
 
 
 def test_a_device_tells_what_it_is(plugin):
-    info = libkvq.device_info("cuda", 1, plugin)
+    info = libkvq.device_describe("cuda", 1, plugin)
     assert (info.name, info.n_devices, info.memory_bytes) == ("Pretend 1", 2, 5 << 30)
     with pytest.raises(libkvq.KvqUnsupportedError, match="no pretend device 2"):
-        libkvq.device_info("cuda", 2, plugin)
+        libkvq.device_describe("cuda", 2, plugin)
 
 
 def test_streams_and_device_memory_reach_the_hooks(plugin):

@@ -23,7 +23,7 @@ def test_statuses_are_pythons_own_exceptions_where_it_has_them(context):
         (lambda: libkvq.Policy(context, "int5"), libkvq.KvqFormatError, ValueError),
         (lambda: libkvq.Context(max_bytes=10), libkvq.KvqLimitError, MemoryError),
         (lambda: libkvq.Context(cpu_isa="neon"), libkvq.KvqUnsupportedError, NotImplementedError),
-        (lambda: libkvq.device_info(plugin="/nowhere.so"), libkvq.KvqUnsupportedError, NotImplementedError),
+        (lambda: libkvq.device_describe(plugin="/nowhere.so"), libkvq.KvqUnsupportedError, NotImplementedError),
         (lambda: context.set_stream(0), libkvq.KvqUnsupportedError, NotImplementedError),
         (lambda: libkvq.Context(n_threads=0), libkvq.KvqArgumentError, ValueError),
         (lambda: libkvq.Codebook.load(context, b"no"), libkvq.KvqFormatError, ValueError),
@@ -172,7 +172,7 @@ def test_numbers_that_c_would_cut_off_are_refused_by_name(cache, filled):
         (lambda: libkvq.Context(max_bytes=-1), "max_bytes is -1, must fit into 64 bits"),
         (lambda: libkvq.Cache(cache.context, big, 1, 1, 8), "n_layers is 4294967297"),
         (lambda: libkvq.Policy(cache.context, "int4").with_eviction("h2o", big), "budget is 4294967297"),
-        (lambda: libkvq.device_info(index=big), "index is 4294967297"),
+        (lambda: libkvq.device_describe(index=big), "index is 4294967297"),
     ]
     before = filled.save()
     for function, message in refused:

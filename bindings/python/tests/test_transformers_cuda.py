@@ -28,7 +28,7 @@ def _missing():
     if not torch.cuda.is_available():
         return "torch sees no GPU"
     try:
-        libkvq.device_info("cuda")
+        libkvq.device_describe("cuda")
     except libkvq.KvqUnsupportedError as error:
         return str(error)
     return None
