@@ -105,6 +105,7 @@ package_has_what_NuGet_looks_for() {
   same "./Kvq.nuspec
 ./LICENSE.txt
 ./README.md
+./THIRD_PARTY_NOTICES.txt
 ./[Content_Types].xml
 ./_rels/.rels
 ./lib/netstandard2.0/Kvq.dll
@@ -112,7 +113,8 @@ package_has_what_NuGet_looks_for() {
 ./${native#package/content/}" "$(cat package/files)" &&
     python3 -c 'import glob, sys, xml.dom.minidom as xml
 for name in ("Kvq.nuspec", "[Content_Types].xml", "_rels/.rels", "lib/netstandard2.0/Kvq.xml"):
-    xml.parse("package/content/" + name)' && cmp "$prefix/lib/libkvq.so" "$native"
+    xml.parse("package/content/" + name)' &&
+    same "$(nm -D --defined-only "$prefix/lib/libkvq.so" | cut -d' ' -f2-)" "$(nm -D --defined-only "$native" | cut -d' ' -f2-)"
 }
 
 # Nothing but what is in the package: the library by way of a dllmap.
