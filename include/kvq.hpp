@@ -1023,6 +1023,7 @@ struct AppendBatch {
 namespace detail {
 inline kvq_append_batch c_struct(const AppendBatch& batch, const kvq_cache_info& cache) {
   const int32_t n = detail::count("sequences", batch.sequences.size());
+  if (n == 0) throw Error(KVQ_E_ARGUMENT, "sequences is empty");
   const int64_t total = detail::sum(batch.token_counts, n);
   detail::require_size_or_none("token_counts", batch.token_counts.size(), n, "as many as sequences");
   detail::require_size_or_none("positions", batch.positions.size(), total, "sum(token_counts)");
@@ -1088,6 +1089,7 @@ struct AttendBatch {
 namespace detail {
 inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_cache_info& cache) {
   const int32_t n = detail::count("sequences", batch.sequences.size());
+  if (n == 0) throw Error(KVQ_E_ARGUMENT, "sequences is empty");
   const int64_t total = detail::sum(batch.query_counts, n);
   detail::require_size_or_none("query_counts", batch.query_counts.size(), n, "as many as sequences");
   detail::require_size_or_none("query_positions", batch.query_positions.size(), total, "sum(query_counts)");

@@ -19,7 +19,7 @@ type Cache struct {
 type CacheOptions struct {
 	Layers, QHeads, KVHeads, HeadDim int
 
-	Rope      Rope
+	Rope      Rope      // RopeNone is the zero value, RopeHalf that of NewCacheOptions
 	RotaryDim int       // leading channels that are rotated; 0: HeadDim
 	RopeBase  float32   // unused when InvFreq is given
 	InvFreq   []float32 // radians per position of each pair of channels; nil: RopeBase^(-2j / RotaryDim)

@@ -98,7 +98,7 @@ const (
 	MaxKeyStages = raw.MaxKeyStages
 	// MaxExperts: The most formats that a router can choose among.
 	MaxExperts = raw.MaxExperts
-	// FormatsSize: Bytes of [raw.LayerInfo.Formats].
+	// FormatsSize: Bytes of [LayerInfo.Formats].
 	FormatsSize = raw.FormatsSize
 )
 
@@ -120,6 +120,6 @@ const (
 	// behind it (block LDLQ).
 	RoundingLDLQ = raw.RoundingLDLQ
 	// RoundingNearest: Every weight, pair or tile is rounded to what is nearest; the Hessian only tells
-	// [raw.MatrixInfo.ProxyError].
+	// [MatrixInfo.ProxyError].
 	RoundingNearest = raw.RoundingNearest
 )

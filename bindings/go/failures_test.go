@@ -100,6 +100,8 @@ func TestFailuresOfTheLibraryKeepTheirStatusAndMessage(t *testing.T) {
 	requireError(t, err, kvq.ErrFormat)
 	_, err = x.PolicyWithEviction(nil, "h2o", 64)
 	requireError(t, err, kvq.ErrArgument, "policy is nil")
+	_, err = x.Quantize(nil, kvq.Of(make([]float32, 64)), 1, 64, nil)
+	requireError(t, err, kvq.ErrArgument, "ctx is nil")
 }
 
 func TestClosedObjectsAnswerAndCloseAgain(t *testing.T) {

@@ -88,14 +88,14 @@ func policyInfoFrom(it *raw.PolicyInfo) PolicyInfo {
 type CodebookInfo struct {
 	Layers int
 
-	// Fewer than NLayers: training was not finished; no cache takes such codebooks.
+	// Fewer than Layers: training was not finished; no cache takes such codebooks.
 	LayersPresent int
 
 	KVHeads int
 
 	HeadDim int
 
-	// How channels of a key pair up: [raw.RopeHalf] or [raw.RopeInterleaved].
+	// How channels of a key pair up: [RopeHalf] or [RopeInterleaved].
 	Rope Rope
 
 	// R, 0: no codes for keys.
@@ -167,9 +167,9 @@ func codebookInfoFrom(it *raw.CodebookInfo) CodebookInfo {
 	}
 }
 
-// CodebookLayerInfo: one layer of codebooks; see [raw.CodebookInfo].
+// CodebookLayerInfo: one layer of codebooks; see [CodebookInfo].
 type CodebookLayerInfo struct {
-	// 1; 0: the layer is missing and everything below is 0.
+	// If not, the layer is missing and everything below is 0.
 	Present bool
 
 	Tokens int64
@@ -210,7 +210,7 @@ type RouterInfo struct {
 	// Of such layers; each has a network.
 	Groups int
 
-	// Formats to choose among, 2 … [raw.MaxExperts].
+	// Formats to choose among, 2 … [MaxExperts].
 	NExperts int
 
 	// It was trained with.
@@ -270,17 +270,17 @@ func routerInfoFrom(it *raw.RouterInfo) RouterInfo {
 	}
 }
 
-// RouterGroupInfo: one group of layers; see [raw.RouterInfo].
+// RouterGroupInfo: one group of layers; see [RouterInfo].
 type RouterGroupInfo struct {
 	// Whose keys decide.
 	FirstLayer int
 
 	LastLayer int
 
-	// As in [raw.RouterInfo], of these layers.
+	// As in [RouterInfo], of these layers.
 	MeanBits float64
 
-	// As in [raw.RouterInfo], of these layers.
+	// As in [RouterInfo], of these layers.
 	Accuracy float64
 
 	// Of the pages that each format gets; 0 beyond NExperts.
@@ -320,10 +320,10 @@ type CacheInfo struct {
 	// Newest pages that stay FP16.
 	Recent int
 
-	// As in [raw.PolicyInfo].
+	// As in [PolicyInfo].
 	EvictionBudget int
 
-	// As in [raw.PolicyInfo].
+	// As in [PolicyInfo].
 	EvictionWindow int
 
 	MaxBytes uint64
@@ -417,7 +417,6 @@ func usageFrom(it *raw.Usage) Usage {
 
 // MatrixInfo: what a matrix is.
 type MatrixInfo struct {
-	// 1 or 0.
 	HasBias bool
 
 	Rows int64

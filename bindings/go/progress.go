@@ -35,6 +35,9 @@ func (w *watch) Progress(done float64) int32 {
 
 // watched runs a call with a progress hook.
 func watched(ctx context.Context, progress Progress, run func(hook raw.ProgressHook, user uintptr) error) error {
+	if ctx == nil {
+		return argument("ctx is nil, must be a context.Context")
+	}
 	if err := ctx.Err(); err != nil {
 		return &Error{Status: ErrCancelled, Message: "not begun", Cause: err}
 	}

@@ -40,6 +40,7 @@ TEST_CASE("batches name the span that does not fit") {
   const auto attend = [&](const kvq::AttendBatch& batch) { bench.cache.attend(0, batch); };
   const auto one = std::span<const float>(bench.q).first(kQueryScalars);
   const auto out = std::span(bench.out).first(kQueryScalars);
+  CHECK_FAILS(KVQ_E_ARGUMENT, "sequences is empty", attend({.q = one, .output = out}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "q has 192 elements instead of 64 (sum(query_counts) * cache.q_heads * cache.head_dim)",
               attend({.sequences = list, .q = bench.q, .output = out}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "output has 192 elements instead of 64",
@@ -59,7 +60,7 @@ TEST_CASE("batches name the span that does not fit") {
       attend({.sequences = list, .q = one, .output = out, .q_head_stride = std::numeric_limits<int64_t>::max()}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "q_head_stride",
               attend({.sequences = list, .q = one, .output = out, .q_head_stride = -1}));
-  CHECK_FAILS(KVQ_E_ARGUMENT, "n_sequences", attend({.sequences = {}, .q = {}, .output = {}}));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "sequences is empty", attend({.sequences = {}, .q = {}, .output = {}}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "k has 96 elements instead of 32",
               bench.cache.append(0, {.sequences = kvq::pointers(bench.sequence), .k = bench.x, .v = bench.x}));
   CHECK(bench.sequence.length(0) == 3);

@@ -180,15 +180,15 @@ namespace Kvq
     {
         internal unsafe CodebookLayerInfo(kvq_codebook_layer_info* raw)
         {
-            Present = raw->present;
+            Present = raw->present != 0;
             Tokens = raw->tokens;
             KeyError = raw->key_error;
             ValueError = raw->value_error;
             KeyStageErrors = Copy(raw->key_stage_errors, 64);
         }
 
-        /// <summary>1; 0: the layer is missing and everything below is 0.</summary>
-        public int Present { get; }
+        /// <summary>If not, the layer is missing and everything below is 0.</summary>
+        public bool Present { get; }
 
         /// <summary>Tokens.</summary>
         public long Tokens { get; }
@@ -460,7 +460,7 @@ namespace Kvq
     {
         internal unsafe MatrixInfo(qp_matrix_info* raw)
         {
-            HasBias = raw->has_bias;
+            HasBias = raw->has_bias != 0;
             Rows = raw->rows;
             Columns = raw->columns;
             Bytes = raw->bytes;
@@ -470,8 +470,8 @@ namespace Kvq
             Scheme = Text.Read(raw->scheme);
         }
 
-        /// <summary>1 or 0.</summary>
-        public int HasBias { get; }
+        /// <summary>HasBias.</summary>
+        public bool HasBias { get; }
 
         /// <summary>Rows.</summary>
         public long Rows { get; }

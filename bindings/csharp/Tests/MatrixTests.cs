@@ -29,7 +29,7 @@ namespace Kvq.Tests
                     new QuantizeOptions { Scheme = scheme, Bias = bias }))
                 {
                     MatrixInfo info = matrix.Describe();
-                    Test.Equal(scheme + " 24 128 1", string.Join(" ", info.Scheme, info.Rows, info.Columns,
+                    Test.Equal(scheme + " 24 128 True", string.Join(" ", info.Scheme, info.Rows, info.Columns,
                         info.HasBias), "matrix");
                     float[] decoded = matrix.Dequantize(0, Rows), y = new float[3 * Rows];
                     double error = 0, norm = 0;

@@ -68,6 +68,7 @@ def checked(struct):
     first = arrays[0]
     counts = next(re.search(r"sum\((\w+)\)", field["length"])[1] for field in arrays if "sum(" in field["length"])
     body = ['const int32_t n = detail::count("%s", batch.%s.size());' % (first["name"], first["name"]),
+            'if (n == 0) throw Error(KVQ_E_ARGUMENT, "%s is empty");' % first["name"],
             "const int64_t total = detail::sum(batch.%s, n);" % counts]
     body += [check(struct, field, first) for field in arrays[1:]]
     body += ["%s it = initialised<%s>();" % (struct["name"], struct["name"]), "it.%s = n;" % first["length"]]

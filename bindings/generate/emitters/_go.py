@@ -35,6 +35,11 @@ class Names:
         self.go.update({one["name"]: "Header" + exported(one["name"]) for one in api["constants"]})
         self.go.update({value["name"]: exported(value["name"]) for one in api["enumerations"] for value in one["values"]})
         self.fields = {field["name"]: pascal(field["name"]) for one in api["structs"] for field in one["fields"]}
+        # What package kvq has too, where a comment need not point into package raw.
+        self.shared = {one["name"] for one in api["structs"] if one["name"].endswith(("_info", "_usage"))}
+        for one in api["enumerations"]:
+            if one["name"] != "kvq_status":
+                self.shared.update([one["name"], *(value["name"] for value in one["values"])])
         twice = {name for name in self.go.values() if list(self.go.values()).count(name) > 1}
         if twice:
             raise SystemExit("FAILED: more than one thing would be called %s in Go" % ", ".join(sorted(twice)))
@@ -58,12 +63,13 @@ class Names:
 
     def reference(self, name, prefix):
         name, _, field = name.partition("::")
+        prefix = "" if name in self.shared else prefix
         if field:
             return "[%s%s.%s]" % (prefix, self.go[name], pascal(field))
         return "[%s%s]" % (prefix, self.go[name])
 
     def prose(self, text, parameters=(), prefix="", fields=()):
-        """Text whose references are Go's."""
+        """Text whose references are Go's; `fields` of the struct at hand are {name in C: in Go}."""
         text = re.sub(r"::((?:kvq|qp)_\w+|(?:KVQ|QP)_\w+)",
                       lambda it: self.reference(it[1], prefix) if it[1] in self.go else it[1], text)
         text = re.sub(r"\b((?:kvq|qp)_\w+::\w+)", lambda it: self.reference(it[1], prefix), text)
@@ -73,7 +79,8 @@ class Names:
         def quoted(it):
             if it[1] in parameters:
                 return camel(it[1])
-            return self.fields[it[1]] if it[1] in self.fields and ("_" in it[1] or it[1] in fields) else it[0]
+            known = {**self.fields, **dict(fields)}
+            return known[it[1]] if it[1] in known and ("_" in it[1] or it[1] in fields) else it[0]
 
         return re.sub(r"`(\w+)`", quoted, text).replace("NULL", "nil")
 

@@ -1,5 +1,6 @@
 """What package kvq takes from the header as it is: enumerations, and structs that the library fills."""
 from emitters._go import pascal
+from emitters._text import flag_text, is_flag
 
 
 def enumerations(names, experimental):
@@ -49,7 +50,7 @@ def converted(names, field):
         return "string", "text(%s)" % raw
     if kind["kind"] == "array" and kind["of"]["kind"] == "character":
         return "string", "text(&%s[0])" % raw
-    if field["name"].startswith("has_") or field["name"] == "present":
+    if is_flag(field):
         return "bool", raw + " != 0"
     if kind["kind"] == "integer" and kind["name"] == "int32_t":
         return "int", "int(%s)" % raw
@@ -64,10 +65,10 @@ def go(names):
         name = names.go[one["name"]]
         fields = [field for field in one["fields"][1:] if not field["name"].startswith("reserved")]
         lines.append(names.declaration(name, one["documentation"], one, prefix="raw.") + "type %s struct {" % name)
-        known = {field["name"] for field in fields}
+        known = {field["name"]: field_name(one, field) for field in fields}
         for field in fields:
-            comment = field["documentation"] and names.comment(field["documentation"], indent="\t", prefix="raw.",
-                                                                fields=known)
+            text = flag_text(field)
+            comment = text and names.comment(text, indent="\t", prefix="raw.", fields=known)
             lines.append((comment or "") + "\t%s %s%s" % (field_name(one, field), converted(names, field)[0],
                                                           "\n" if field is not fields[-1] else ""))
         lines += ["}\n", "func %sFrom(it *raw.%s) %s {" % (name[0].lower() + name[1:], name, name),

@@ -3,7 +3,7 @@ import re
 
 from emitters import _rust
 from emitters._rust import commented, gate
-from emitters._text import NOTICE
+from emitters._text import NOTICE, flag_text, is_flag
 
 OUT = "bindings/rust/kvq/src/generated/"
 FILLED = ("_info", "_usage")
@@ -12,10 +12,6 @@ TAKEN_OTHERWISE = ("struct_size", "n_sequences", "dtype", "q_dtype", "output_dty
 # Parameters that methods do not have.
 LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch",
             "info")
-
-
-def is_flag(field):
-    return field["type"].get("name") == "int32_t" and re.match(r"1(;| or) 0", field["documentation"]) is not None
 
 
 def is_count(kind):
@@ -74,7 +70,7 @@ def filled(one, docs, paths):
     lines = ["", *commented(docs.markdown(one["documentation"])), *gate(one), "#[derive(Clone, Debug, PartialEq)]",
              "#[non_exhaustive]", "pub struct %s {" % name]
     for field in fields:
-        lines += [*commented(docs.markdown(field["documentation"]), "    "),
+        lines += [*commented(docs.markdown(flag_text(field)), "    "),
                   "    pub %s: %s," % (field["name"], idiom_type(field, paths))]
     has_pointer = any(field["type"]["kind"] == "pointer" for field in fields)
     safety = ["    // SAFETY: the caller's word for the strings."] if has_pointer else []

@@ -11,6 +11,17 @@ def target_of(kind):
     return kind
 
 
+def is_flag(field):
+    """Whether a field of a struct that the library fills is 1 or 0, which languages have a type for."""
+    return field["type"].get("name") == "int32_t" and re.match(r"1(;| or) 0", field["documentation"]) is not None
+
+
+def flag_text(field):
+    """What is said of a field, without the numbers that its type in a language does not have."""
+    text = field["documentation"]
+    return re.sub(r"^1; 0: ", "If not, ", re.sub(r"^1 or 0\.\s*", "", text)) if is_flag(field) else text
+
+
 def indexed(api):
     """{name: declaration} of everything that has a name."""
     return {one["name"]: one for group in ("enumerations", "handles", "hooks", "structs", "functions")

@@ -1,6 +1,7 @@
 """C#: the raw layer, enumerations, options and descriptions, and a test of the layout."""
 from emitters._csharp import (EXPERIMENTAL, IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type,
                               type_name)
+from emitters._text import flag_text, is_flag
 
 FOLDER = "bindings/csharp/"
 # What of a struct the hand-written half of its class computes.
@@ -153,9 +154,11 @@ def description(names, one):
             value = "Copy(raw->%s, %d)" % (field["name"], field["type"]["count"])
         elif is_text(field):
             shape, value = "string", "Text.Read(raw->%s)" % field["name"]
+        elif is_flag(field):
+            shape, value = "bool", "raw->%s != 0" % field["name"]
         else:
             shape, value = raw_type(field), "raw->" + field["name"]
-        properties += [""] + names.documentation(summary(field), "        ")
+        properties += [""] + names.documentation(summary(dict(field, documentation=flag_text(field))), "        ")
         properties.append("        public %s %s { get; }" % (shape, target))
         assignments.append("            %s = %s;" % (target, value))
     lines = names.documentation(one) + ["    public sealed class %s" % name, "    {",

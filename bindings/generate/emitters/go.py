@@ -185,7 +185,7 @@ def handle(names, one):
 def struct(names, one):
     name = names.go[one["name"]]
     lines = [names.declaration(name, one["documentation"], one) + "type %s struct {" % name]
-    fields = {field["name"] for field in one["fields"]}
+    fields = {field["name"]: pascal(field["name"]) for field in one["fields"]}
     for field in one["fields"]:
         go = pascal(field["name"])
         comment = names.comment(described(field), indent="\t", fields=fields) if described(field) else ""

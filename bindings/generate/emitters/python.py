@@ -2,7 +2,7 @@
 import re
 import textwrap
 
-from emitters._text import NOTICE, paragraphs
+from emitters._text import NOTICE, flag_text, is_flag, paragraphs
 
 FOLDER = "bindings/python/libkvq/"
 WIDTH = 120
@@ -202,6 +202,8 @@ def info_value(field):
         return "name_of(_native.%s, %s)" % (kind["name"], value)
     if kind["kind"] == "pointer" or kind["kind"] == "array" and kind["of"]["kind"] == "character":
         return "text(%s)" % value
+    if is_flag(field):
+        return value + " != 0"
     return "tuple(%s)" % value if kind["kind"] == "array" else value
 
 
@@ -211,7 +213,7 @@ def info_type(field):
         return "str"
     if kind["kind"] == "array":
         return "Tuple[%s, ...]" % annotation(kind["of"])
-    return annotation(kind)
+    return "bool" if is_flag(field) else annotation(kind)
 
 
 def infos(api):
@@ -224,7 +226,7 @@ def infos(api):
         lines += docstring(body_of(struct["documentation"], 4), 4) + [""]
         for field in fields:
             lines += ["    %s: %s" % (field["name"], info_type(field))]
-            lines += docstring(body_of(field["documentation"], 4), 4)
+            lines += docstring(body_of(flag_text(field), 4), 4)
         lines += ["", "    @classmethod", "    def _of(cls, it: _native.%s) -> %s:" % (struct["name"], class_name(struct)),
                   "        return cls("]
         lines += ["            %s=%s," % (field["name"], info_value(field)) for field in fields]

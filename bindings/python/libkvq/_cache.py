@@ -188,6 +188,8 @@ class Cache(Handle):
         :param dtype: "bf16" where arrays of uint16 hold bfloat16.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
+        if not many:
+            raise KvqArgumentError("sequences is empty")
         counts = integers("token_counts", token_counts, len(many))
         self._append(layer, many, counts, len(many) if counts is None else sum(counts), k, v, positions, dtype)
 
@@ -268,6 +270,8 @@ class Cache(Handle):
         :returns: the output, or (output, lse) if `lse` was asked for.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
+        if not many:
+            raise KvqArgumentError("sequences is empty")
         counts = integers("query_counts", query_counts, len(many))
         queries = len(many) if counts is None else sum(counts)
         places = integers("query_positions", query_positions, queries)

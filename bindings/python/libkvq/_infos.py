@@ -158,8 +158,8 @@ class CodebookInfo:
 class CodebookLayerInfo:
     """One layer of codebooks; see ``kvq_codebook_info``."""
 
-    present: int
-    """1; 0: the layer is missing and everything below is 0."""
+    present: bool
+    """If not, the layer is missing and everything below is 0."""
     tokens: int
     key_error: float
     value_error: float
@@ -171,7 +171,7 @@ class CodebookLayerInfo:
     @classmethod
     def _of(cls, it: _native.kvq_codebook_layer_info) -> CodebookLayerInfo:
         return cls(
-            present=it.present,
+            present=it.present != 0,
             tokens=it.tokens,
             key_error=it.key_error,
             value_error=it.value_error,
@@ -371,8 +371,7 @@ class Usage:
 class MatrixInfo:
     """What a matrix is."""
 
-    has_bias: int
-    """1 or 0."""
+    has_bias: bool
     rows: int
     columns: int
     bytes: int
@@ -389,7 +388,7 @@ class MatrixInfo:
     @classmethod
     def _of(cls, it: _native.qp_matrix_info) -> MatrixInfo:
         return cls(
-            has_bias=it.has_bias,
+            has_bias=it.has_bias != 0,
             rows=it.rows,
             columns=it.columns,
             bytes=it.bytes,

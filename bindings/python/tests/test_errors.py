@@ -150,6 +150,13 @@ def test_a_failed_call_leaves_objects_as_they_were(cache, filled):
     assert filled.save() == before
 
 
+def test_a_batch_of_no_sequences_is_refused_by_name(cache):
+    k, q = numpy.zeros((1, 2, 32), "f4"), numpy.zeros((1, 4, 32), "f4")
+    for function in (lambda: cache.append(0, [], k, k), lambda: cache.attend(0, [], q)):
+        with pytest.raises(libkvq.KvqArgumentError, match="sequences is empty"):
+            function()
+
+
 def test_numbers_that_c_would_cut_off_are_refused_by_name(cache, filled):
     big = (1 << 32) + 1
     k, q = numpy.zeros((1, 2, 32), "f4"), numpy.zeros((1, 4, 32), "f4")

@@ -30,7 +30,7 @@ def test_a_codebook_is_trained_saved_and_used(context, tokens):
     assert done and done == sorted(done)
     unfinished = trainer.result()
     assert unfinished.describe().layers_present == 1
-    assert unfinished.describe_layer(1).present == 0
+    assert unfinished.describe_layer(1).present is False
     with pytest.raises(libkvq.KvqCancelledError):
         trainer.run(1, progress=lambda done: False)
     trainer.run(1)
@@ -42,7 +42,7 @@ def test_a_codebook_is_trained_saved_and_used(context, tokens):
     assert (info.n_layers, info.layers_present, info.head_dim, info.rope, info.note) == (2, 2, 16, "half", "a test")
     assert info.value_scope == "layer" and info.key_norms == "head" and info.tokens == 600
     layer = codebook.describe_layer(0)
-    assert layer.present == 1 and len(layer.key_stage_errors) == 64
+    assert layer.present is True and len(layer.key_stage_errors) == 64
     assert layer.key_stage_errors[0] > layer.key_stage_errors[2] == layer.key_error > layer.key_stage_errors[3] == 0
     data = codebook.save()
     assert libkvq.Codebook.load(context, data).save() == data

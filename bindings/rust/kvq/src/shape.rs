@@ -68,6 +68,9 @@ pub(crate) fn rows_of(name: &str, given: usize, row: usize, shape: &str) -> Resu
 
 /// The sum of counts of at least 1 each, or their number where there are none.
 pub(crate) fn total(name: &str, counts: Option<&[i32]>, sequences: usize) -> Result<usize> {
+    if sequences == 0 {
+        return Err(Error::argument("sequences is empty"));
+    }
     let counts = match counts {
         Some(counts) => counts,
         None => return Ok(sequences),

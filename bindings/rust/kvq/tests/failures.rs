@@ -18,6 +18,7 @@ fn slices_of_wrong_lengths_are_named_with_both_lengths() {
     assert_fails(sequence.append_at(0, &x[..64], &x[..64], &[1]), argument, &["positions has 1", "expected 2"]);
     let batch = Append::new(&x[..32], &x[..31]);
     assert_fails(cache.append(0, &mut [&mut sequence], batch), argument, &["v has 31", "[1, 2, 16]"]);
+    assert_fails(cache.append(0, &mut [], Append::new(&x[..32], &x[..32])), argument, &["sequences is empty"]);
     let batch = Append::new(&x[..32], &x[..32]).token_counts(&[0]);
     assert_fails(cache.append(0, &mut [&mut sequence], batch), argument, &["token_counts[0] is 0"]);
     let batch = Append::new(&x[..32], &x[..32]).k_token_stride(40).token_counts(&[2]);
@@ -26,6 +27,8 @@ fn slices_of_wrong_lengths_are_named_with_both_lengths() {
     let mut output = vec![0.0f32; 128];
     let mut attend = |make: &dyn Fn(&mut [f32]) -> kvq::Result<()>| make(&mut output).err().unwrap();
     let (x, cache, sequence) = (&x, &cache, &sequence);
+    let error = attend(&|output| cache.attend(0, &[], Attend::new(&x[..64], &mut output[..64])));
+    assert_eq!(error.message(), "sequences is empty");
     let error = attend(&|output| cache.attend(0, &[sequence], Attend::new(&x[..63], &mut output[..64])));
     assert_eq!(error.message(), "q has 63 elements, expected 64: [1, 4, 16]");
     let error = attend(&|output| cache.attend(0, &[sequence], Attend::new(&x[..64], output)));
@@ -62,7 +65,6 @@ fn the_librarys_messages_name_the_argument_and_its_value() {
     assert_fails(sequence.append(7, &x, &x), argument, &["layer", "7"]);
     assert_fails(sequence.append_at(0, &x[..32], &x[..32], &[3]), argument, &["positions", "3"]);
     assert_fails(cache.attend(2, &[&sequence], Attend::new(&x, &mut output)), argument, &["layer", "2"]);
-    assert_fails(cache.attend(0, &[], Attend::new::<f32, f32>(&[], &mut [])), argument, &["n_sequences", "0"]);
     assert_fails(sequence.length(usize::MAX), argument, &["layer", "2147483647"]);
     assert_fails(sequence.slots(0, 2), argument, &["kv_head", "2"]);
     assert_fails(sequence.room(3), argument, &["layer", "3"]);

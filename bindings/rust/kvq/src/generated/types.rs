@@ -515,7 +515,7 @@ impl CodebookInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CodebookLayerInfo {
-    /// 1; 0: the layer is missing and everything below is 0.
+    /// If not, the layer is missing and everything below is 0.
     pub present: bool,
     pub tokens: usize,
     pub key_error: f64,
@@ -739,7 +739,6 @@ impl Usage {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MatrixInfo {
-    /// 1 or 0.
     pub has_bias: bool,
     pub rows: usize,
     pub columns: usize,
