@@ -281,7 +281,7 @@ func withMatrices(matrices []*Matrix, run func(list **raw.Matrix, err *raw.Error
 }
 
 // SaveMatrices writes matrices under different names as a safetensors file. The same matrices give the same bytes.
-func SaveMatrices(names []string, matrices []*Matrix) ([]byte, error) {
+func SaveMatrices(matrices []*Matrix, names []string) ([]byte, error) {
 	if err := slice("names", len(names), len(matrices)); err != nil {
 		return nil, err
 	}

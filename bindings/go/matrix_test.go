@@ -89,7 +89,7 @@ func TestMatricesShareInputsAndFiles(t *testing.T) {
 		}
 		at += len(one)
 	}
-	file := must(kvq.SaveMatrices([]string{"q", "k", "v"}, list))(t)
+	file := must(kvq.SaveMatrices(list, []string{"q", "k", "v"}))(t)
 	loaded := must(x.LoadMatrix(file, "k"))(t)
 	defer loaded.Close()
 	a, b := must(loaded.Dequantize(0, 40))(t), must(list[1].Dequantize(0, 40))(t)
@@ -98,15 +98,15 @@ func TestMatricesShareInputsAndFiles(t *testing.T) {
 			t.Fatal("a loaded matrix has other weights")
 		}
 	}
-	alone := must(kvq.SaveMatrices([]string{"k"}, []*kvq.Matrix{loaded}))(t)
-	if !bytes.Equal(alone, must(kvq.SaveMatrices([]string{"k"}, list[1:2]))(t)) {
+	alone := must(kvq.SaveMatrices([]*kvq.Matrix{loaded}, []string{"k"}))(t)
+	if !bytes.Equal(alone, must(kvq.SaveMatrices(list[1:2], []string{"k"}))(t)) {
 		t.Fatal("the same matrix gives other bytes")
 	}
 	_, err := x.LoadMatrix(file, "o")
 	requireError(t, err, kvq.ErrArgument, "o")
-	_, err = kvq.SaveMatrices([]string{"a", "a", "b"}, list)
+	_, err = kvq.SaveMatrices(list, []string{"a", "a", "b"})
 	requireError(t, err, kvq.ErrArgument)
-	_, err = kvq.SaveMatrices([]string{"a"}, list)
+	_, err = kvq.SaveMatrices(list, []string{"a"})
 	requireError(t, err, kvq.ErrArgument, "names has 1 elements, must have 3")
 	_, err = kvq.SaveMatrices(nil, nil)
 	requireError(t, err, kvq.ErrArgument, "matrices is empty")
