@@ -16,7 +16,6 @@ _SOURCES = (
     "include",
     "samples",
     "src",
-    "third_party",
 )
 
 
