@@ -1,6 +1,8 @@
 """Whether kvq.h says everything that bindings are generated from."""
 import re
 
+from emitters._text import target_of
+
 ALLOWED = {"memory": {"host", "context", "device"}, "keeps": {"call", "handle", "released", "static"}}
 # Of Python, Rust, Go and C#.
 KEYWORDS = set("""
@@ -12,13 +14,6 @@ KEYWORDS = set("""
     base bool byte catch char checked decimal delegate double event explicit false fixed float foreach implicit int
     internal is lock long namespace new null object operator out params private protected public readonly sbyte sealed
     short sizeof stackalloc string this throw true uint ulong unchecked ushort using void volatile""".split())
-
-
-def target_of(kind):
-    """What is behind any number of pointers."""
-    while kind["kind"] == "pointer":
-        kind = kind["to"]
-    return kind
 
 
 def depth_of(kind):

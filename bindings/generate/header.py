@@ -11,7 +11,7 @@ except ImportError:  # Debian's python3-clang, for a Python that is not Debian's
 from clang.cindex import CursorKind, TypeKind
 
 MARKS = ("nullable", "length", "memory", "keeps", "parent", "destroy", "values")
-SECTIONS = ("file", "brief", "param", "returns", "threads", "since")
+SECTIONS = ("param", "returns", "threads", "since")
 
 # Instead of the machine's headers: the same model on every machine, whatever is installed.
 STANDARD_HEADERS = [
@@ -38,15 +38,18 @@ def translation_unit(path, text, *arguments):
     return unit
 
 
+def bare(comment):
+    return re.sub(r"^/\*\*<?|\*/$", "", (comment or "").strip())
+
+
 def clean(comment):
     """The text of a comment, without its frame."""
-    comment = re.sub(r"^/\*\*<?|\*/$", "", (comment or "").strip())
-    return re.sub(r"\n\s*\*? ?", "\n", comment.replace("\n *\n", "\n * \n")).strip("\n ")
+    return re.sub(r"\n\s*\*? ?", "\n", bare(comment)).strip("\n ")
 
 
 def lines_of(comment):
     """As clean, but with the indentation of lines relative to the frame, which marks code."""
-    lines = re.sub(r"^/\*\*<?|\*/$", "", (comment or "").strip()).split("\n")
+    lines = bare(comment).split("\n")
     framed = [re.sub(r"^\s*\*( {1,2})?", "", line) if re.match(r"\s*\*( |$)", line) else line.strip() for line in lines]
     return "\n".join(line.rstrip() for line in framed).strip()
 
@@ -86,7 +89,6 @@ class Reader:
         self.path, self.text = path, text
         self.integers, self.handles, self.structs, self.hooks = set(), set(), set(), set()
         self.model = {"constants": [], "enumerations": [], "handles": [], "hooks": [], "structs": [], "functions": []}
-        self.order = []
 
     def read(self):
         stable = {cursor.spelling for cursor in self.cursors(translation_unit(self.path, self.text)) if cursor.spelling}
@@ -137,8 +139,6 @@ class Reader:
                 self.hooks.add(cursor.spelling)
             elif underlying.spelling.startswith("struct ") or underlying.get_canonical().kind == TypeKind.RECORD:
                 pass  # the typedef of a struct or handle has its name
-            elif underlying.get_canonical().kind == TypeKind.FUNCTIONPROTO:
-                self.hooks.add(cursor.spelling)
             else:
                 self.integers.add(cursor.spelling)
         self.handles -= self.structs
