@@ -130,15 +130,11 @@ class Cache(Handle):
 
     def describe(self) -> CacheInfo:
         """What the cache was made with, defaults filled in."""
-        info = _native.kvq_cache_info(struct_size=sizeof(_native.kvq_cache_info))
-        self._read(_native.kvq_cache_describe, byref(info))
-        return CacheInfo._of(info)
+        return self._described(_native.kvq_cache_describe, _native.kvq_cache_info, CacheInfo._of)
 
     def describe_layer(self, layer: int) -> LayerInfo:
         """How a layer stores what is sealed."""
-        info = _native.kvq_layer_info(struct_size=sizeof(_native.kvq_layer_info))
-        self._read(_native.kvq_cache_describe_layer, layer, byref(info))
-        return LayerInfo._of(info)
+        return self._described(_native.kvq_cache_describe_layer, _native.kvq_layer_info, LayerInfo._of, layer)
 
     def sequence(self) -> Sequence:
         """An empty sequence."""
@@ -153,7 +149,6 @@ class Cache(Handle):
 
     def usage(self) -> Usage:
         """Bytes used by the whole cache, shared pages counted once."""
-        usage = _native.kvq_usage(struct_size=sizeof(_native.kvq_usage))
         with self._sequences_lock:
             living = sorted(self._sequences, key=id)
         stopped: List[Sequence] = []
@@ -161,10 +156,9 @@ class Cache(Handle):
             for one in living:
                 one._stop_others()
                 stopped.append(one)
-            self._read(_native.kvq_cache_usage, None, byref(usage))
+            return self._described(_native.kvq_cache_usage, _native.kvq_usage, Usage._of, None)
         finally:
             leave_alone(stopped)
-        return Usage._of(usage)
 
     def append(
         self,

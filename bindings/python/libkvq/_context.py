@@ -82,10 +82,7 @@ class Context(Handle):
 
     def describe(self) -> ContextInfo:
         """What the context runs on and uses."""
-        info = _native.kvq_context_info(struct_size=sizeof(_native.kvq_context_info))
-        with self._shared() as pointer:
-            self._call(_native.kvq_context_describe, pointer, byref(info))
-            return ContextInfo._of(info)
+        return self._described(_native.kvq_context_describe, _native.kvq_context_info, ContextInfo._of)
 
     def set_stream(self, stream: Any) -> None:
         """Issue later calls to another CUDA stream, ordered after everything issued before. Meanwhile no other thread

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 import weakref
 from contextlib import contextmanager
-from ctypes import byref, c_size_t, create_string_buffer
+from ctypes import Structure, byref, c_size_t, create_string_buffer, sizeof
 from threading import Lock
-from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, Type, TypeVar
 
 from ._errors import call
 from ._hooks import Hooks, destroy, inside_hook
 from ._library import Function
 
 Self = TypeVar("Self", bound="Handle")
+Info = TypeVar("Info")
 
 
 class Handle:
@@ -153,6 +154,15 @@ class Handle:
         """Call a function that takes the object first and only reads it."""
         with self._shared() as pointer:
             self._call(function, pointer, *arguments)
+
+    def _described(
+        self, function: Function, struct: Type[Structure], read: Callable[[Any], Info], *arguments: Any
+    ) -> Info:
+        """What a function tells in a struct, read while the object is in use: strings in it may be the object's."""
+        info: Any = struct(sizeof(struct))  # whose first field is its size
+        with self._shared() as pointer:
+            self._call(function, pointer, *arguments, byref(info))
+            return read(info)
 
     def _saved(self, function: Function, *arguments: Any) -> bytes:
         """The bytes that a function writes: asked for their number first."""

@@ -108,9 +108,7 @@ class Matrix(Handle):
 
     def describe(self) -> MatrixInfo:
         """What the matrix is."""
-        info = _native.qp_matrix_info(struct_size=sizeof(_native.qp_matrix_info))
-        self._read(_native.qp_matrix_describe, byref(info))
-        return MatrixInfo._of(info)
+        return self._described(_native.qp_matrix_describe, _native.qp_matrix_info, MatrixInfo._of)
 
     def dequantize(self, first_row: int = 0, rows: Optional[int] = None) -> Any:
         """Rows of the matrix that ``linear`` multiplies by, ``[rows, columns]`` float32 in host memory."""

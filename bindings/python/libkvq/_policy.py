@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from ctypes import byref, sizeof
-from typing import Union
+from typing import ClassVar, Type, TypeVar, Union
 
 from . import _native
 from ._arrays import bytes_of
 from ._context import Context
 from ._handle import Handle
 from ._infos import CodebookInfo, CodebookLayerInfo, PolicyInfo, RouterGroupInfo, RouterInfo
+from ._library import Function
 from ._text import encoded
 
 Data = Union[bytes, bytearray, memoryview]
+Self = TypeVar("Self", bound="Trained")
 
 
 class Policy(Handle):
@@ -45,74 +46,63 @@ class Policy(Handle):
 
     def describe(self) -> PolicyInfo:
         """What a host has to know of the policy."""
-        info = _native.kvq_policy_info(struct_size=sizeof(_native.kvq_policy_info))
-        self._read(_native.kvq_policy_describe, byref(info))
-        return PolicyInfo._of(info)
+        return self._described(_native.kvq_policy_describe, _native.kvq_policy_info, PolicyInfo._of)
 
 
-class Codebook(Handle):
+class Trained(Handle):
+    """What has been trained for a model and lies in files."""
+
+    _load: ClassVar[Function]
+    _save: ClassVar[Function]
+
+    @classmethod
+    def load(cls: Type[Self], context: Context, data: Data) -> Self:
+        """Read what ``save`` wrote: a file's bytes, in the safetensors format."""
+        address, size, _view = bytes_of("data", data)
+        result = cls.__new__(cls)
+        with context._shared() as pointer:
+            result._create(context._hooks, cls._load, pointer, address, size)
+        return result
+
+    def save(self) -> bytes:
+        """A file's bytes, in the safetensors format."""
+        with self._shared() as pointer:
+            return self._saved(self._save, pointer)
+
+
+class Codebook(Trained):
     """CommVQ codebooks for the layers of one model, of ``Codebook.load`` or a trainer."""
 
     _new = _native.kvq_codebook
     _destroy = _native.kvq_codebook_destroy
-
-    @classmethod
-    def load(cls, context: Context, data: Data) -> Codebook:
-        """Read codebooks from a file's bytes."""
-        address, size, _view = bytes_of("data", data)
-        result = cls.__new__(cls)
-        with context._shared() as pointer:
-            result._create(context._hooks, _native.kvq_codebook_load, pointer, address, size)
-        return result
-
-    def save(self) -> bytes:
-        """The codebooks as a file, in the safetensors format."""
-        with self._shared() as pointer:
-            return self._saved(_native.kvq_codebook_save, pointer)
+    _load = _native.kvq_codebook_load
+    _save = _native.kvq_codebook_save
 
     def describe(self) -> CodebookInfo:
         """What the codebooks are made for and how well they do."""
-        info = _native.kvq_codebook_info(struct_size=sizeof(_native.kvq_codebook_info))
-        with self._shared() as pointer:
-            self._call(_native.kvq_codebook_describe, pointer, byref(info))
-            return CodebookInfo._of(info)
+        return self._described(_native.kvq_codebook_describe, _native.kvq_codebook_info, CodebookInfo._of)
 
     def describe_layer(self, layer: int) -> CodebookLayerInfo:
         """One layer of the codebooks."""
-        info = _native.kvq_codebook_layer_info(struct_size=sizeof(_native.kvq_codebook_layer_info))
-        self._read(_native.kvq_codebook_describe_layer, layer, byref(info))
-        return CodebookLayerInfo._of(info)
+        return self._described(
+            _native.kvq_codebook_describe_layer, _native.kvq_codebook_layer_info, CodebookLayerInfo._of, layer
+        )
 
 
-class Router(Handle):
+class Router(Trained):
     """Routers for the layers of one model, of ``Router.load`` or a trainer."""
 
     _new = _native.kvq_router
     _destroy = _native.kvq_router_destroy
-
-    @classmethod
-    def load(cls, context: Context, data: Data) -> Router:
-        """Read routers from a file's bytes."""
-        address, size, _view = bytes_of("data", data)
-        result = cls.__new__(cls)
-        with context._shared() as pointer:
-            result._create(context._hooks, _native.kvq_router_load, pointer, address, size)
-        return result
-
-    def save(self) -> bytes:
-        """The routers as a file, in the safetensors format."""
-        with self._shared() as pointer:
-            return self._saved(_native.kvq_router_save, pointer)
+    _load = _native.kvq_router_load
+    _save = _native.kvq_router_save
 
     def describe(self) -> RouterInfo:
         """What the routers are made for, and what they do on the pages that they were trained on."""
-        info = _native.kvq_router_info(struct_size=sizeof(_native.kvq_router_info))
-        with self._shared() as pointer:
-            self._call(_native.kvq_router_describe, pointer, byref(info))
-            return RouterInfo._of(info)
+        return self._described(_native.kvq_router_describe, _native.kvq_router_info, RouterInfo._of)
 
     def describe_group(self, group: int) -> RouterGroupInfo:
         """One group of layers."""
-        info = _native.kvq_router_group_info(struct_size=sizeof(_native.kvq_router_group_info))
-        self._read(_native.kvq_router_describe_group, group, byref(info))
-        return RouterGroupInfo._of(info)
+        return self._described(
+            _native.kvq_router_describe_group, _native.kvq_router_group_info, RouterGroupInfo._of, group
+        )

@@ -132,7 +132,5 @@ class Sequence(Handle):
 
     def usage(self) -> Usage:
         """Bytes used by this sequence; shared pages are counted in full."""
-        usage = _native.kvq_usage(struct_size=sizeof(_native.kvq_usage))
-        with self.cache._shared() as cache, self._shared() as sequence:
-            self._call(_native.kvq_cache_usage, cache, sequence, byref(usage))
-        return Usage._of(usage)
+        with self._shared() as sequence:
+            return self.cache._described(_native.kvq_cache_usage, _native.kvq_usage, Usage._of, sequence)

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from transformers import DynamicCache  # noqa: E402
-from transformers_models import (  # noqa: E402  # noqa: E402
+from transformers_models import (  # noqa: E402
     CODEBOOK,
     KINDS,
     MOQAE,
