@@ -2,7 +2,6 @@ package kvq
 
 import (
 	"sync"
-	"unsafe"
 
 	"kvq/raw"
 )
@@ -123,13 +122,9 @@ func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error
 }
 
 func (c *Cache) describe() (CacheInfo, error) {
-	var it raw.CacheInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	call := acquire()
-	if err := call.end(raw.CacheDescribe(c.raw, &it, &call.err), c.fail); err != nil {
-		return CacheInfo{}, err
-	}
-	return cacheInfoFrom(&it), nil
+	return told(c.fail, func(it *raw.CacheInfo, err *raw.Error) raw.Status {
+		return raw.CacheDescribe(c.raw, it, err)
+	}, cacheInfoFrom)
 }
 
 // Context is what the cache was created from.
@@ -150,17 +145,9 @@ func (c *Cache) DescribeLayer(layer int) (LayerInfo, error) {
 	if err != nil {
 		return LayerInfo{}, err
 	}
-	if err := c.lock(shared); err != nil {
-		return LayerInfo{}, err
-	}
-	defer c.unlock(shared)
-	var it raw.LayerInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	call := acquire()
-	if err := call.end(raw.CacheDescribeLayer(c.raw, n, &it, &call.err), c.fail); err != nil {
-		return LayerInfo{}, err
-	}
-	return layerInfoFrom(&it), nil
+	return described(&c.handle, func(it *raw.LayerInfo, err *raw.Error) raw.Status {
+		return raw.CacheDescribeLayer(c.raw, n, it, err)
+	}, layerInfoFrom)
 }
 
 // Usage tells where the bytes of all sequences are, shared pages counted once. It waits for calls on sequences of the
@@ -176,11 +163,7 @@ func (c *Cache) Usage() (Usage, error) {
 }
 
 func usage(cache *raw.Cache, sequence *raw.Sequence, fail *hooks) (Usage, error) {
-	var it raw.Usage
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.CacheUsage(cache, sequence, &it, &c.err), fail); err != nil {
-		return Usage{}, err
-	}
-	return usageFrom(&it), nil
+	return told(fail, func(it *raw.Usage, err *raw.Error) raw.Status {
+		return raw.CacheUsage(cache, sequence, it, err)
+	}, usageFrom)
 }

@@ -194,6 +194,28 @@ func first[T any](s []T) *T {
 	return &s[0]
 }
 
+// told is what a function tells in a struct, whose first field says how large it is.
+func told[S, I any](fail *hooks, tell func(it *S, err *raw.Error) raw.Status, from func(*S) I) (I, error) {
+	var it S
+	*(*uint32)(unsafe.Pointer(&it)) = uint32(unsafe.Sizeof(it))
+	c := acquire()
+	if err := c.end(tell(&it, &c.err), fail); err != nil {
+		var none I
+		return none, err
+	}
+	return from(&it), nil
+}
+
+// described is what a function tells of an object.
+func described[T, S, I any](h *handle[T], tell func(it *S, err *raw.Error) raw.Status, from func(*S) I) (I, error) {
+	if err := h.lock(shared); err != nil {
+		var none I
+		return none, err
+	}
+	defer h.unlock(shared)
+	return told(h.fail, tell, from)
+}
+
 // saved is what a function writes that first says how much it is.
 func saved(fail *hooks, save func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status) ([]byte, error) {
 	var size uintptr

@@ -38,17 +38,9 @@ func (b *Codebook) Save() ([]byte, error) {
 
 // Describe tells what the codebooks are made for.
 func (b *Codebook) Describe() (CodebookInfo, error) {
-	if err := b.lock(shared); err != nil {
-		return CodebookInfo{}, err
-	}
-	defer b.unlock(shared)
-	var it raw.CodebookInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.CodebookDescribe(b.raw, &it, &c.err), b.fail); err != nil {
-		return CodebookInfo{}, err
-	}
-	return codebookInfoFrom(&it), nil
+	return described(&b.handle, func(it *raw.CodebookInfo, err *raw.Error) raw.Status {
+		return raw.CodebookDescribe(b.raw, it, err)
+	}, codebookInfoFrom)
 }
 
 // DescribeLayer tells of one layer.
@@ -57,15 +49,7 @@ func (b *Codebook) DescribeLayer(layer int) (CodebookLayerInfo, error) {
 	if err != nil {
 		return CodebookLayerInfo{}, err
 	}
-	if err := b.lock(shared); err != nil {
-		return CodebookLayerInfo{}, err
-	}
-	defer b.unlock(shared)
-	var it raw.CodebookLayerInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.CodebookDescribeLayer(b.raw, n, &it, &c.err), b.fail); err != nil {
-		return CodebookLayerInfo{}, err
-	}
-	return codebookLayerInfoFrom(&it), nil
+	return described(&b.handle, func(it *raw.CodebookLayerInfo, err *raw.Error) raw.Status {
+		return raw.CodebookDescribeLayer(b.raw, n, it, err)
+	}, codebookLayerInfoFrom)
 }

@@ -96,17 +96,9 @@ func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
 
 // Describe tells what the context runs on and uses.
 func (x *Context) Describe() (ContextInfo, error) {
-	if err := x.lock(shared); err != nil {
-		return ContextInfo{}, err
-	}
-	defer x.unlock(shared)
-	var it raw.ContextInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.ContextDescribe(x.raw, &it, &c.err), x.fail); err != nil {
-		return ContextInfo{}, err
-	}
-	return contextInfoFrom(&it), nil
+	return described(&x.handle, func(it *raw.ContextInfo, err *raw.Error) raw.Status {
+		return raw.ContextDescribe(x.raw, it, err)
+	}, contextInfoFrom)
 }
 
 // SetStream issues later calls of a CUDA context to another cudaStream_t, 0 for the legacy default stream.
@@ -143,13 +135,9 @@ func DescribeDevice(device Device, index int, plugin string) (DeviceInfo, error)
 	if err != nil {
 		return DeviceInfo{}, err
 	}
-	var it raw.DeviceInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.DeviceDescribe(device, n, path, &it, &c.err), nil); err != nil {
-		return DeviceInfo{}, err
-	}
-	return deviceInfoFrom(&it), nil
+	return told(nil, func(it *raw.DeviceInfo, err *raw.Error) raw.Status {
+		return raw.DeviceDescribe(device, n, path, it, err)
+	}, deviceInfoFrom)
 }
 
 // CPUISAs are the instruction sets that the library has kernels for and this machine can run, best first.

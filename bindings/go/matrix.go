@@ -109,13 +109,12 @@ func (m *Matrix) described(x *Context, err error) (*Matrix, error) {
 		return nil, err
 	}
 	m.context = x
-	var it raw.MatrixInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.MatrixDescribe(m.raw, &it, &c.err), m.fail); err != nil {
+	m.info, err = told(m.fail, func(it *raw.MatrixInfo, err *raw.Error) raw.Status {
+		return raw.MatrixDescribe(m.raw, it, err)
+	}, matrixInfoFrom)
+	if err != nil {
 		return nil, err
 	}
-	m.info = matrixInfoFrom(&it)
 	return m, nil
 }
 

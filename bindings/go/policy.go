@@ -1,10 +1,6 @@
 package kvq
 
-import (
-	"unsafe"
-
-	"kvq/raw"
-)
+import "kvq/raw"
 
 // Policy says which format pages are sealed in, how many stay FP16, and which tokens are evicted. It is immutable.
 type Policy struct{ handle[raw.Policy] }
@@ -54,15 +50,7 @@ func (x *Context) PolicyWithEviction(policy *Policy, method string, budget int) 
 
 // Describe tells what a host has to know of the policy.
 func (p *Policy) Describe() (PolicyInfo, error) {
-	if err := p.lock(shared); err != nil {
-		return PolicyInfo{}, err
-	}
-	defer p.unlock(shared)
-	var it raw.PolicyInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.PolicyDescribe(p.raw, &it, &c.err), p.fail); err != nil {
-		return PolicyInfo{}, err
-	}
-	return policyInfoFrom(&it), nil
+	return described(&p.handle, func(it *raw.PolicyInfo, err *raw.Error) raw.Status {
+		return raw.PolicyDescribe(p.raw, it, err)
+	}, policyInfoFrom)
 }

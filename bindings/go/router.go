@@ -38,17 +38,9 @@ func (b *Router) Save() ([]byte, error) {
 
 // Describe tells what the routers are made for.
 func (b *Router) Describe() (RouterInfo, error) {
-	if err := b.lock(shared); err != nil {
-		return RouterInfo{}, err
-	}
-	defer b.unlock(shared)
-	var it raw.RouterInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.RouterDescribe(b.raw, &it, &c.err), b.fail); err != nil {
-		return RouterInfo{}, err
-	}
-	return routerInfoFrom(&it), nil
+	return described(&b.handle, func(it *raw.RouterInfo, err *raw.Error) raw.Status {
+		return raw.RouterDescribe(b.raw, it, err)
+	}, routerInfoFrom)
 }
 
 // DescribeGroup tells of one group of layers.
@@ -57,15 +49,7 @@ func (b *Router) DescribeGroup(group int) (RouterGroupInfo, error) {
 	if err != nil {
 		return RouterGroupInfo{}, err
 	}
-	if err := b.lock(shared); err != nil {
-		return RouterGroupInfo{}, err
-	}
-	defer b.unlock(shared)
-	var it raw.RouterGroupInfo
-	it.StructSize = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(raw.RouterDescribeGroup(b.raw, n, &it, &c.err), b.fail); err != nil {
-		return RouterGroupInfo{}, err
-	}
-	return routerGroupInfoFrom(&it), nil
+	return described(&b.handle, func(it *raw.RouterGroupInfo, err *raw.Error) raw.Status {
+		return raw.RouterDescribeGroup(b.raw, n, it, err)
+	}, routerGroupInfoFrom)
 }

@@ -146,21 +146,18 @@ func (s *Sequence) append(layer, n int, k, v unsafe.Pointer, dtype Dtype, positi
 
 // Truncate drops tokens from the end, so that every layer keeps the first length tokens.
 func (s *Sequence) Truncate(length int) error {
-	n, err := narrow("length", length)
-	if err != nil {
-		return err
-	}
-	if err := s.use(exclusive); err != nil {
-		return err
-	}
-	defer s.done(exclusive)
-	c := acquire()
-	return c.end(raw.SequenceTruncate(s.owner, s.raw, n, &c.err), s.fail)
+	return s.change("length", length, raw.SequenceTruncate)
 }
 
 // Reserve makes pages ahead, so that every layer has room for tokens more; 0 gives back what is left.
 func (s *Sequence) Reserve(tokens int) error {
-	n, err := narrow("tokens", tokens)
+	return s.change("tokens", tokens, raw.SequenceReserve)
+}
+
+// change calls what takes one number, by its name in messages.
+func (s *Sequence) change(name string, number int,
+	by func(cache *raw.Cache, sequence *raw.Sequence, number int32, err *raw.Error) raw.Status) error {
+	n, err := narrow(name, number)
 	if err != nil {
 		return err
 	}
@@ -169,7 +166,7 @@ func (s *Sequence) Reserve(tokens int) error {
 	}
 	defer s.done(exclusive)
 	c := acquire()
-	return c.end(raw.SequenceReserve(s.owner, s.raw, n, &c.err), s.fail)
+	return c.end(by(s.owner, s.raw, n, &c.err), s.fail)
 }
 
 // number asks for one number of a layer.
