@@ -69,22 +69,15 @@ namespace Kvq
     }
 
     /// <remarks>A batch may be used again and again; it is for one thread at a time.</remarks>
-    public abstract partial class AppendBatchBase
+    public abstract partial class AppendBatchBase : SequencesBatch
     {
-        Sequence[] sequences;
-
         internal AppendBatchBase() { }
 
         /// <summary>All of one cache, none twice.</summary>
         public Sequence[] Sequences
         {
-            get => sequences;
-            set
-            {
-                Sorted = UseMany.Sorted(value, nameof(Sequences));
-                Pointers = UseMany.Pointers(value);
-                sequences = (Sequence[])value.Clone();
-            }
+            get => Listed;
+            set => List(value, nameof(Sequences));
         }
 
         /// <summary>Tokens of each sequence; null (default): one each.</summary>
@@ -93,16 +86,10 @@ namespace Kvq
         /// <summary>Positions of all tokens; null (default): consecutive in each sequence.</summary>
         public int[] Positions { get; set; }
 
-        internal NativeObject[] Sorted { get; private set; }
-
-        internal IntPtr[] Pointers { get; private set; }
-
         internal long CheckTokens()
         {
-            if (sequences == null) throw new ArgumentNullException(nameof(Sequences));
-            long tokens = Shape.Sum(TokenCounts, sequences.Length, nameof(TokenCounts));
-            Shape.Positions(Positions, tokens, nameof(Positions));
-            return tokens;
+            if (Sequences == null) throw new ArgumentNullException(nameof(Sequences));
+            return CheckRows(TokenCounts, nameof(TokenCounts), Positions, nameof(Positions));
         }
     }
 

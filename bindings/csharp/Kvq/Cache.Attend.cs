@@ -130,22 +130,15 @@ namespace Kvq
     }
 
     /// <remarks>A batch may be used again and again; it is for one thread at a time.</remarks>
-    public abstract partial class AttendBatchBase
+    public abstract partial class AttendBatchBase : SequencesBatch
     {
-        Sequence[] sequences;
-
         internal AttendBatchBase() { }
 
         /// <summary>All of one cache; the same one may occur repeatedly.</summary>
         public Sequence[] Sequences
         {
-            get => sequences;
-            set
-            {
-                Sorted = UseMany.Sorted(value, nameof(Sequences));
-                Pointers = UseMany.Pointers(value);
-                sequences = (Sequence[])value.Clone();
-            }
+            get => Listed;
+            set => List(value, nameof(Sequences));
         }
 
         /// <summary>Queries of each sequence; null (default): one each.</summary>
@@ -154,16 +147,10 @@ namespace Kvq
         /// <summary>Positions of all queries; null (default): the last tokens of each sequence.</summary>
         public int[] QueryPositions { get; set; }
 
-        internal NativeObject[] Sorted { get; private set; }
-
-        internal IntPtr[] Pointers { get; private set; }
-
         internal long CheckQueries()
         {
-            if (sequences == null) throw new ArgumentNullException(nameof(Sequences));
-            long queries = Shape.Sum(QueryCounts, sequences.Length, nameof(QueryCounts));
-            Shape.Positions(QueryPositions, queries, nameof(QueryPositions));
-            return queries;
+            if (Sequences == null) throw new ArgumentNullException(nameof(Sequences));
+            return CheckRows(QueryCounts, nameof(QueryCounts), QueryPositions, nameof(QueryPositions));
         }
     }
 

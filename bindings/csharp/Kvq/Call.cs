@@ -34,6 +34,9 @@ namespace Kvq
     /// A call that writes a file: asked for the size first.
     unsafe delegate Status SaveCall(byte* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
 
+    /// A call that makes a handle, with what it is made from, `it`, and a file.
+    unsafe delegate Status LoadCall(IntPtr it, byte* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
+
     static unsafe class Files
     {
         internal static byte[] Save(SaveCall call, Hooks hooks)
@@ -44,6 +47,23 @@ namespace Kvq
             var bytes = new byte[checked((long)size)];
             fixed (byte* buffer = bytes) Call.Check(call(buffer, size, &size, &error), &error, hooks);
             return bytes;
+        }
+
+        internal static void Load(NativeObject from, byte[] file, string argument, Handle made, LoadCall call)
+        {
+            var error = Call.Error();
+            byte[] bytes = NotEmpty(file, argument);
+            IntPtr result, it = from.Enter();
+            try
+            {
+                fixed (byte* buffer = bytes)
+                    Call.Check(call(it, buffer, (UIntPtr)file.Length, &result, &error), &error, from.Hooks, made,
+                               result);
+            }
+            finally
+            {
+                from.Leave();
+            }
         }
 
         /// Not NULL where a file is empty: that is for the library to refuse.

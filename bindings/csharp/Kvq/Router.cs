@@ -15,20 +15,9 @@ namespace Kvq
         public static Router Load(Context context, byte[] file)
         {
             if (context == null) throw new ArgumentNullException(nameof(context));
-            var error = Call.Error();
             var handle = new RouterHandle();
-            byte[] bytes = Files.NotEmpty(file, nameof(file));
-            IntPtr result, it = context.Enter();
-            try
-            {
-                fixed (byte* buffer = bytes)
-                    Call.Check(Native.kvq_router_load(it, buffer, (UIntPtr)file.Length, &result, &error), &error,
-                               context.Hooks, handle, result);
-            }
-            finally
-            {
-                context.Leave();
-            }
+            Files.Load(context, file, nameof(file), handle, (it, buffer, size, result, error) =>
+                       Native.kvq_router_load(it, buffer, size, result, error));
             return new Router(handle, context.Hooks);
         }
 
