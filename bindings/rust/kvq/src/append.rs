@@ -1,8 +1,9 @@
 //! Tokens for several sequences.
 use crate::call::defaults;
+use crate::counts::{counts_setters, Counts};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
-use crate::shape::{self, Extent, Rows};
+use crate::shape::{Extent, Rows};
 use crate::{CacheInfo, Dtype, Element, Result};
 use kvq_sys as sys;
 use std::marker::PhantomData;
@@ -13,8 +14,7 @@ use std::os::raw::c_void;
 /// In slices of the program's memory; a GPU takes [`DeviceAppend`].
 pub struct Append<'a> {
     raw: sys::kvq_append_batch,
-    token_counts: Option<&'a [i32]>,
-    positions: Option<&'a [i32]>,
+    counts: Counts<'a>,
     k: Extent,
     v: Extent,
     borrowed: PhantomData<&'a ()>,
@@ -30,26 +30,14 @@ impl<'a> Append<'a> {
         let mut raw = unsafe { defaults(sys::kvq_append_batch_init) };
         raw.dtype = T::DTYPE.code();
         let (k, v, borrowed) = (Extent::of(k), Extent::of(v), PhantomData);
-        Append { raw, token_counts: None, positions: None, k, v, borrowed }
+        Append { raw, counts: Counts::default(), k, v, borrowed }
     }
 
-    #[doc = header!(kvq_append_batch, token_counts)]
-    #[must_use]
-    pub fn token_counts(mut self, token_counts: &'a [i32]) -> Self {
-        self.token_counts = Some(token_counts);
-        self
-    }
-
-    #[doc = header!(kvq_append_batch, positions)]
-    #[must_use]
-    pub fn positions(mut self, positions: &'a [i32]) -> Self {
-        self.positions = Some(positions);
-        self
-    }
+    counts_setters!(kvq_append_batch, token_counts, positions, "[tokens]");
 
     /// The struct in C for this many sequences, all lengths checked.
     pub(crate) fn checked(mut self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_append_batch> {
-        let count = check_counts(self.token_counts, self.positions, sequences)?;
+        let count = self.set_counts(sequences)?;
         let raw = &mut self.raw;
         let rows = |token_stride, head_stride| Rows {
             count,
@@ -60,8 +48,6 @@ impl<'a> Append<'a> {
         };
         rows(raw.k_token_stride, raw.k_head_stride).require("k", self.k.length)?;
         rows(raw.v_token_stride, raw.v_head_stride).require("v", self.v.length)?;
-        raw.token_counts = shape::pointer_of(self.token_counts);
-        raw.positions = shape::pointer_of(self.positions);
         raw.k = self.k.pointer;
         raw.v = self.v.pointer;
         Ok(self.raw)
@@ -73,8 +59,7 @@ impl<'a> Append<'a> {
 /// By addresses in the context's memory, which for a CUDA context is that of the device; see [`Append`] for slices.
 pub struct DeviceAppend<'a> {
     raw: sys::kvq_append_batch,
-    token_counts: Option<&'a [i32]>,
-    positions: Option<&'a [i32]>,
+    counts: Counts<'a>,
 }
 
 impl<'a> DeviceAppend<'a> {
@@ -87,36 +72,13 @@ impl<'a> DeviceAppend<'a> {
         raw.k = k;
         raw.v = v;
         raw.dtype = dtype.code();
-        DeviceAppend { raw, token_counts: None, positions: None }
+        DeviceAppend { raw, counts: Counts::default() }
     }
 
-    #[doc = header!(kvq_append_batch, token_counts)]
-    #[must_use]
-    pub fn token_counts(mut self, token_counts: &'a [i32]) -> Self {
-        self.token_counts = Some(token_counts);
-        self
-    }
-
-    #[doc = header!(kvq_append_batch, positions)]
-    #[must_use]
-    pub fn positions(mut self, positions: &'a [i32]) -> Self {
-        self.positions = Some(positions);
-        self
-    }
+    counts_setters!(kvq_append_batch, token_counts, positions, "[tokens]");
 
     pub(crate) fn checked(mut self, sequences: usize) -> Result<sys::kvq_append_batch> {
-        check_counts(self.token_counts, self.positions, sequences)?;
-        self.raw.token_counts = shape::pointer_of(self.token_counts);
-        self.raw.positions = shape::pointer_of(self.positions);
+        self.set_counts(sequences)?;
         Ok(self.raw)
     }
-}
-
-/// Tokens together.
-fn check_counts(counts: Option<&[i32]>, positions: Option<&[i32]>, sequences: usize) -> Result<usize> {
-    let tokens = shape::total("token_counts", counts, sequences)?;
-    if let Some(positions) = positions {
-        shape::require("positions", positions.len(), tokens as u128, "[tokens]")?;
-    }
-    Ok(tokens)
 }

@@ -1,5 +1,6 @@
 //! What attention is asked for.
 use crate::call::defaults;
+use crate::counts::{counts_setters, Counts};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::shape::{self, Extent, Rows};
@@ -13,8 +14,7 @@ use std::os::raw::c_void;
 /// In slices of the program's memory; a GPU takes [`DeviceAttend`].
 pub struct Attend<'a> {
     raw: sys::kvq_attend_batch,
-    query_counts: Option<&'a [i32]>,
-    query_positions: Option<&'a [i32]>,
+    counts: Counts<'a>,
     q: Extent,
     output: Extent,
     lse: Option<Extent>,
@@ -34,22 +34,10 @@ impl<'a> Attend<'a> {
         raw.output_dtype = O::DTYPE.code();
         let (q, output) = (Extent::of(q), Extent::of_mut(output));
         let borrowed = PhantomData;
-        Attend { raw, query_counts: None, query_positions: None, q, output, lse: None, sinks: None, borrowed }
+        Attend { raw, counts: Counts::default(), q, output, lse: None, sinks: None, borrowed }
     }
 
-    #[doc = header!(kvq_attend_batch, query_counts)]
-    #[must_use]
-    pub fn query_counts(mut self, query_counts: &'a [i32]) -> Self {
-        self.query_counts = Some(query_counts);
-        self
-    }
-
-    #[doc = header!(kvq_attend_batch, query_positions)]
-    #[must_use]
-    pub fn query_positions(mut self, query_positions: &'a [i32]) -> Self {
-        self.query_positions = Some(query_positions);
-        self
-    }
+    counts_setters!(kvq_attend_batch, query_counts, query_positions, "[queries]");
 
     #[doc = header!(kvq_attend_batch, lse)]
     #[must_use]
@@ -67,7 +55,7 @@ impl<'a> Attend<'a> {
 
     /// The struct in C for this many sequences, all lengths checked.
     pub(crate) fn checked(mut self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
-        let queries = check_counts(self.query_counts, self.query_positions, sequences)?;
+        let queries = self.set_counts(sequences)?;
         let raw = &mut self.raw;
         let rows = |token_stride, head_stride| Rows {
             count: queries,
@@ -86,8 +74,6 @@ impl<'a> Attend<'a> {
             shape::require("sinks", sinks.length, info.q_heads as u128, "[q_heads]")?;
             raw.sinks = sinks.pointer.cast();
         }
-        raw.query_counts = shape::pointer_of(self.query_counts);
-        raw.query_positions = shape::pointer_of(self.query_positions);
         raw.q = self.q.pointer;
         raw.output = self.output.pointer as *mut c_void;
         Ok(self.raw)
@@ -99,8 +85,7 @@ impl<'a> Attend<'a> {
 /// By addresses in the context's memory, which for a CUDA context is that of the device; see [`Attend`] for slices.
 pub struct DeviceAttend<'a> {
     raw: sys::kvq_attend_batch,
-    query_counts: Option<&'a [i32]>,
-    query_positions: Option<&'a [i32]>,
+    counts: Counts<'a>,
 }
 
 impl<'a> DeviceAttend<'a> {
@@ -114,22 +99,10 @@ impl<'a> DeviceAttend<'a> {
         raw.q_dtype = q_dtype.code();
         raw.output = output;
         raw.output_dtype = output_dtype.code();
-        DeviceAttend { raw, query_counts: None, query_positions: None }
+        DeviceAttend { raw, counts: Counts::default() }
     }
 
-    #[doc = header!(kvq_attend_batch, query_counts)]
-    #[must_use]
-    pub fn query_counts(mut self, query_counts: &'a [i32]) -> Self {
-        self.query_counts = Some(query_counts);
-        self
-    }
-
-    #[doc = header!(kvq_attend_batch, query_positions)]
-    #[must_use]
-    pub fn query_positions(mut self, query_positions: &'a [i32]) -> Self {
-        self.query_positions = Some(query_positions);
-        self
-    }
+    counts_setters!(kvq_attend_batch, query_counts, query_positions, "[queries]");
 
     #[doc = header!(kvq_attend_batch, lse)]
     #[must_use]
@@ -146,18 +119,7 @@ impl<'a> DeviceAttend<'a> {
     }
 
     pub(crate) fn checked(mut self, sequences: usize) -> Result<sys::kvq_attend_batch> {
-        check_counts(self.query_counts, self.query_positions, sequences)?;
-        self.raw.query_counts = shape::pointer_of(self.query_counts);
-        self.raw.query_positions = shape::pointer_of(self.query_positions);
+        self.set_counts(sequences)?;
         Ok(self.raw)
     }
-}
-
-/// Queries together.
-fn check_counts(counts: Option<&[i32]>, positions: Option<&[i32]>, sequences: usize) -> Result<usize> {
-    let queries = shape::total("query_counts", counts, sequences)?;
-    if let Some(positions) = positions {
-        shape::require("query_positions", positions.len(), queries as u128, "[queries]")?;
-    }
-    Ok(queries)
 }

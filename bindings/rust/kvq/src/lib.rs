@@ -36,6 +36,7 @@ mod cache;
 mod call;
 mod context;
 mod convert;
+mod counts;
 mod element;
 mod error;
 mod generated;
