@@ -31,7 +31,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       head_dim(options.head_dim),
       scale(options.scale != 0.0F ? options.scale : 1.0F / std::sqrt(static_cast<float>(options.head_dim))),
       model_id(options.model_id),
-      sink(policy != nullptr ? policy->sink : 0),
+      sink(policy != nullptr ? policy->sink_pages() : 0),
       recent(policy != nullptr ? policy->recent : 1),
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
       votes(policy != nullptr ? policy->votes : Votes::kLayer),

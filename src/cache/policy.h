@@ -5,6 +5,7 @@
 #include "formats/codec.h"
 #include "formats/format_name.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace kvq {
@@ -27,13 +28,32 @@ struct Policy {
 
   SideFormat keys;
   SideFormat values;
-  int32_t sink = 0;    // first pages that stay FP16
+  std::optional<int32_t> sink;  // first pages that stay FP16; nothing: as many as the formats want
   int32_t recent = 1;  // newest pages that stay FP16, the open one included
   Eviction eviction;
   CodecOptions options;  // of formats that have some
   Vector<Override> overrides;
   Vector<FormatPair> experts;  // formats that a router chooses among, those with more bits first; empty: no router
   Votes votes = Votes::kLayer;
+
+  /// First pages of every list that stay FP16: a model gives its first tokens much attention.
+  int32_t sink_pages() const {
+    int32_t most = 0;
+    const auto add = [&most](const SideFormat& format) { most = std::max(most, describe(format.kind).sink); };
+    if (experts.empty()) {
+      add(keys);
+      add(values);
+    }
+    for (const Override& each : overrides) {
+      if (each.keys.has_value()) add(*each.keys);
+      if (each.values.has_value()) add(*each.values);
+    }
+    for (const FormatPair& each : experts) {
+      add(each.keys);
+      add(each.values);
+    }
+    return sink.value_or(most);
+  }
 
   FormatPair formats(int32_t layer) const {
     SideFormat of_keys = keys;

@@ -29,6 +29,7 @@ struct CodecKind {
   std::string_view name;
   Kind kind;
   uint8_t file_bits;
+  int32_t sink = 0;  // first pages that stay FP16 unless a policy says otherwise
 };
 
 /// How a codec works, as policies may say under its name: a number in [low, high], or one of some names, which then
@@ -76,6 +77,8 @@ struct Codec {
   std::span<const CodecKind> kinds;
   bool takes_hadamard = false;  // +hadamard after a name
   bool takes_groups = false;    // of channels of values
+  bool always_hadamard = false;
+  bool takes_page_mean = false;  // of keys, and has it unless the policy says otherwise
   std::span<const CodecOption> options = {};
   size_t alignment = kDataAlignment;  // of a side
 
@@ -100,7 +103,7 @@ struct Codec {
   bool needs_training() const { return trained_as != nullptr; }
 };
 
-inline constexpr size_t kCodecs = 3;
+inline constexpr size_t kCodecs = 4;
 /// All of them, by number.
 std::span<const Codec* const, kCodecs> all_codecs();
 const Codec& codec_of(Kind kind);

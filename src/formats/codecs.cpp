@@ -3,6 +3,7 @@
 #include "formats/codec.h"
 #include "formats/commvq/commvq.h"
 #include "formats/float16/float16.h"
+#include "formats/gain_shape/gain_shape.h"
 #include "formats/integer/integer.h"
 
 #include <algorithm>
@@ -10,8 +11,9 @@
 namespace kvq {
 namespace {
 
-constexpr std::array<const Codec*, kCodecs> kAll = {&float16::kCodec, &integer::kCodec, &commvq::kCodec};
-static_assert(kAll[0]->number == 0 && kAll[1]->number == 1 && kAll[2]->number == 2);
+constexpr std::array<const Codec*, kCodecs> kAll = {&float16::kCodec, &integer::kCodec, &commvq::kCodec,
+                                                     &gain_shape::kCodec};
+static_assert(kAll[0]->number == 0 && kAll[1]->number == 1 && kAll[2]->number == 2 && kAll[3]->number == 3);
 
 /// Each kind once.
 constexpr bool is_complete() {
@@ -38,6 +40,11 @@ constexpr std::array<Entry, kKinds> kByKind = [] {
 
 size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
+SideFormat completed(SideFormat format) {
+  format.hadamard = format.hadamard || codec_of(format.kind).always_hadamard;
+  return format;
+}
+
 bool training_needed(const SideFormat& keys, const SideFormat& values) {
   return codec_of(keys.kind).needs_training() || codec_of(values.kind).needs_training();
 }
@@ -59,8 +66,8 @@ CodecOptions::CodecOptions() {
 
 // Pages lie next to each other, so a page's end is aligned as well.
 PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32_t head_dim_, const Trained* trained_)
-    : keys(keys_),
-      values(values_),
+    : keys(completed(keys_)),
+      values(completed(values_)),
       head_dim(head_dim_),
       trained(training_needed(keys, values) ? trained_ : nullptr),
       needs_training_(training_needed(keys, values)),

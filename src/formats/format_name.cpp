@@ -6,6 +6,14 @@ namespace kvq {
 namespace {
 
 constexpr std::string_view kHadamard = "+hadamard";
+constexpr std::string_view kNoCentre = "+nocentre";
+
+/// Whether a name ends so; then without that.
+bool take(std::string_view& name, std::string_view ending) {
+  if (!name.ends_with(ending)) return false;
+  name.remove_suffix(ending.size());
+  return true;
+}
 
 }  // namespace
 
@@ -18,21 +26,25 @@ std::string format_names() {
 }
 
 std::optional<SideFormat> parse_format(std::string_view name) {
-  const bool hadamard = name.ends_with(kHadamard);
-  if (hadamard) name.remove_suffix(kHadamard.size());
+  const bool hadamard = take(name, kHadamard);
+  const bool no_centre = take(name, kNoCentre);
   for (const Codec* codec : all_codecs()) {
+    if ((hadamard && !codec->takes_hadamard) || (no_centre && !codec->takes_page_mean)) continue;
     for (const CodecKind& each : codec->kinds) {
-      if (name == each.name && (codec->takes_hadamard || !hadamard)) {
-        return SideFormat{.kind = each.kind, .hadamard = hadamard};
-      }
+      if (name != each.name) continue;
+      return SideFormat{.kind = each.kind,
+                        .hadamard = hadamard || codec->always_hadamard,
+                        .page_mean = codec->takes_page_mean && !no_centre};
     }
   }
   return {};
 }
 
 std::string format_name(const SideFormat& format) {
+  const Codec& codec = codec_of(format.kind);
   std::string name(describe(format.kind).name);
-  if (format.hadamard) name += kHadamard;
+  if (format.hadamard && codec.takes_hadamard) name += kHadamard;
+  if (!format.page_mean && codec.takes_page_mean) name += kNoCentre;
   return name;
 }
 

@@ -13,8 +13,22 @@ enum class Side : uint8_t { kKeys, kValues };
 
 /// What the bytes of a side are: a codec at one width. Tables of codecs and of every backend's kernels have an entry
 /// for each.
-enum class Kind : uint8_t { kFloat16, kInt8, kInt4, kInt3, kInt2, kCommvq };
-inline constexpr size_t kKinds = 6;
+enum class Kind : uint8_t {
+  kFloat16,
+  kInt8,
+  kInt4,
+  kInt3,
+  kInt2,
+  kCommvq,
+  kGs4,
+  kGs3,
+  kGs2,
+  kGs1,
+  kGt3,
+  kGt2,
+  kGt1
+};
+inline constexpr size_t kKinds = 13;
 
 constexpr size_t index_of(Kind kind) { return static_cast<size_t>(kind); }
 
@@ -23,6 +37,7 @@ struct SideFormat {
   Kind kind = Kind::kFloat16;
   bool hadamard = false;  // encoded after an orthonormal Hadamard rotation of the head
   uint8_t group = 32;     // channels that share a scale in a value page
+  bool page_mean = false;  // keys are encoded relative to the mean of their page
 
   constexpr bool operator==(const SideFormat&) const = default;
 };

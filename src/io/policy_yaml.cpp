@@ -36,6 +36,34 @@ SideFormat read_format_name(const YamlNode& node, const char* key, std::string_v
        key, Quoted(node.scalar).c_str(), format_names().c_str());
 }
 
+std::string name_of(const SideFormat& format) { return std::string(describe(format.kind).name); }
+
+void read_hadamard(const YamlNode& node, SideFormat& format) {
+  const bool wanted = read_bool(node, "hadamard");
+  const Codec& codec = codec_of(format.kind);
+  if (codec.takes_hadamard) {
+    format.hadamard = wanted;
+  } else if (wanted && !codec.always_hadamard) {
+    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for %s: rotation is for integer formats", node.line,
+         name_of(format).c_str());
+  } else if (!wanted && codec.always_hadamard) {
+    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is false for %s, which is always rotated", node.line,
+         name_of(format).c_str());
+  }
+}
+
+/// What vectors are encoded relative to.
+void read_centres(const YamlNode& node, SideFormat& format) {
+  if (!codec_of(format.kind).takes_page_mean) {
+    fail(KVQ_E_FORMAT, "yaml line %d: centres are given for %s, but are for gain-shape formats", node.line,
+         name_of(format).c_str());
+  }
+  if (node.kind != Kind::kScalar || (node.scalar != "none" && node.scalar != "page")) {
+    fail(KVQ_E_FORMAT, "yaml line %d: centres is \"%s\", must be none or page", node.line, Quoted(node.scalar).c_str());
+  }
+  format.page_mean = node.scalar == "page";
+}
+
 void read_group(const YamlNode& node, SideFormat& format) {
   const int32_t group = read_int(node, "group", 32, 128);
   if (group != 32 && group != 64 && group != 128) {
@@ -60,19 +88,16 @@ SideFormat read_format(const YamlNode& node, const char* key) {
   for (const auto& [name, value] : node.members) {
     if (name == "format") continue;
     if (name == "hadamard") {
-      format.hadamard = read_bool(value, "hadamard");
+      read_hadamard(value, format);
+    } else if (name == "centres") {
+      read_centres(value, format);
     } else if (name == "group" && std::strcmp(key, "values") == 0) {
       read_group(value, format);
     } else {
-      fail_unknown(value, name, std::strcmp(key, "values") == 0 ? "format, hadamard, group" : "format, hadamard");
+      fail_unknown(value, name, std::strcmp(key, "values") == 0 ? "format, hadamard, centres, group" : "format, hadamard, centres");
     }
   }
-  const Codec& codec = codec_of(format.kind);
-  if (format.hadamard && !codec.takes_hadamard) {
-    fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for %s: rotation is for integer formats", node.line,
-         format_name({.kind = format.kind}).c_str());
-  }
-  if (!codec.takes_groups) format.group = SideFormat{}.group;
+  if (!codec_of(format.kind).takes_groups) format.group = SideFormat{}.group;
   return format;
 }
 

@@ -41,7 +41,7 @@ struct LayerRecord {
 struct SideRecord {
   uint8_t codec;
   uint8_t bits;
-  uint8_t hadamard;
+  uint8_t flags;  // 1: Hadamard rotation, 2: relative to the mean of the page's keys
   uint8_t group;
 };
 
@@ -55,9 +55,10 @@ struct PageRecord {
 };
 static_assert(sizeof(PageRecord) == 24);
 
-inline SideRecord side_record(const SideFormat& format) {
-  return {codec_of(format.kind).number, describe(format.kind).file_bits, static_cast<uint8_t>(format.hadamard ? 1 : 0),
-          format.group};
+inline SideRecord side_record(Side side, const SideFormat& format) {
+  const bool mean = side == Side::kKeys && format.page_mean;
+  return {codec_of(format.kind).number, describe(format.kind).file_bits,
+          static_cast<uint8_t>((format.hadamard ? 1 : 0) | (mean ? 2 : 0)), format.group};
 }
 
 inline SnapshotHeader snapshot_header(const Cache& cache) {

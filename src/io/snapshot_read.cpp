@@ -63,12 +63,13 @@ void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes,
 }
 
 bool same(const SideRecord& a, const SideRecord& b) {
-  return a.codec == b.codec && a.bits == b.bits && a.hadamard == b.hadamard && a.group == b.group;
+  return a.codec == b.codec && a.bits == b.bits && a.flags == b.flags && a.group == b.group;
 }
 
 const PageFormat* find_format(const PageRecord& record, const Cache& cache, size_t layer) {
   const auto fits = [&record](const PageFormat* format) {
-    return same(record.keys, side_record(format->keys)) && same(record.values, side_record(format->values));
+    return same(record.keys, side_record(Side::kKeys, format->keys)) &&
+           same(record.values, side_record(Side::kValues, format->values));
   };
   if (fits(&cache.float16)) return &cache.float16;
   const auto& formats = cache.layers[layer].formats;

@@ -86,7 +86,7 @@ void check_encoder(const KernelTable& table, Side side, const kvq::SideFormat& f
                .used = kPageSlots,
                .positions = {nullptr, 0},
                .context = nullptr});
-  table.side(format.kind).encode(side, format, head_dim, plane.data(), encoded.data());
+  table.side(format.kind).encode(side, format, head_dim, plane.data(), kPageSlots, encoded.data());
   CAPTURE(head_dim);
   CAPTURE(kvq::format_name(format));
   CAPTURE(int{format.group});

@@ -8,6 +8,7 @@ namespace kvq::integer {
 /// Bits of a code; 0 for other kinds.
 KVQ_HOST_DEVICE constexpr int32_t bits_of(Kind kind) {
   // A table in a number: kernels would take longer over branches or memory.
+  if (kind > Kind::kInt2) return 0;
   return static_cast<int32_t>(uint64_t{0x0002030408'00} >> (8U * static_cast<uint32_t>(kind))) & 0xFF;
 }
 static_assert(bits_of(Kind::kInt8) == 8 && bits_of(Kind::kInt4) == 4 && bits_of(Kind::kInt3) == 3 &&

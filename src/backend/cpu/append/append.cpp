@@ -99,8 +99,9 @@ class AppendCall {
     }
     if (check_.failed()) return;
     const PageFormat& format = *write.format;
-    seal_side(Side::kKeys, format, page, {write.target, format.key_bytes()});
-    seal_side(Side::kValues, format, page + plain_.key_bytes(),
+    const int32_t used = write.kept + write.token_count;
+    seal_side(Side::kKeys, format, page, used, {write.target, format.key_bytes()});
+    seal_side(Side::kValues, format, page + plain_.key_bytes(), used,
               {write.target + format.key_bytes(), format.value_bytes()});
   }
 
@@ -143,11 +144,12 @@ class AppendCall {
   size_t row_stride(Side side) const { return static_cast<size_t>(strides(side).token) * dtype_bytes(tokens_.dtype); }
 
   /// `out`: the side's part of the page, of which the codec may need less. Zeros, if the side is encoded later.
-  void seal_side(Side side, const PageFormat& format, const std::byte* float16, std::span<std::byte> out) noexcept {
+  void seal_side(Side side, const PageFormat& format, const std::byte* float16, int32_t used,
+                 std::span<std::byte> out) noexcept {
     const SideFormat& of_side = format.side(side);
     const EncodeKernel encode = kernels_.side(of_side.kind).encode;
     const size_t bytes = encode != nullptr ? side_bytes(side, format) : 0;
-    if (encode != nullptr) encode(side, of_side, tokens_.head_dim, float16, out.data());
+    if (encode != nullptr) encode(side, of_side, tokens_.head_dim, float16, used, out.data());
     std::memset(out.data() + bytes, 0, out.size() - bytes);
   }
 
@@ -175,7 +177,8 @@ void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTabl
   AppendCall(tokens, writes, kernels, scratch).run(parallel, scratch);
 }
 
-void copy_float16(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* float16, std::byte* out) {
+void copy_float16(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* float16, int32_t /*used*/,
+                  std::byte* out) {
   std::memcpy(out, float16, float16::plane(side, head_dim).bytes());
 }
 

@@ -35,9 +35,10 @@ using StoreKeysKernel = bool (*)(const HeadRows& rows, const Rope& rope, const f
 /// Store rows as slots from `slot` of an FP16 plane of values. Returns the same.
 using StoreValuesKernel = bool (*)(const HeadRows& rows, int32_t slot, uint16_t* plane);
 
-/// Encode one side in integers from its FP16 plane; every byte of the side is written.
+/// Encode one side from its FP16 plane, of which the first `used` slots count and the others are zeros; every byte of
+/// the side is written.
 using EncodeKernel = void (*)(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
-                              std::byte* out);
+                              int32_t used, std::byte* out);
 
 /// What an instruction set provides for appending. All of them give the same bytes: each scalar goes through the same
 /// operations in the same order, and none is fused with another.
@@ -49,6 +50,7 @@ struct AppendKernels {
 };
 
 /// An EncodeKernel for FP16, whatever the instruction set.
-void copy_float16(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, std::byte* out);
+void copy_float16(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, int32_t used,
+                  std::byte* out);
 
 }  // namespace kvq::cpu

@@ -186,7 +186,7 @@ class ItemRun {
       while (length < count && at[length]->format()->keys.kind == format.kind) ++length;
       context_->score(place(at), length, row, rows, scores);
     } else {
-      kernel({batch_.head_dim, format.group}, {at[0]->data, later(at).data}, rows, q, scores);
+      kernel({batch_.head_dim, format.group, format.page_mean}, {at[0]->data, later(at).data}, rows, q, scores);
     }
     for (int32_t page = 0; page < length; ++page) {
       prefetch_record(at + page, 2 * kTilePages);
@@ -262,7 +262,7 @@ class ItemRun {
       sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
     float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
-    kernel({batch_.head_dim, format.group}, sides.data(), length, rows, scores_.data() + first * kPageSlots, output);
+    kernel({batch_.head_dim, format.group, false}, sides.data(), length, rows, scores_.data() + first * kPageSlots, output);
     return length;
   }
 

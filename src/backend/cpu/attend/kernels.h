@@ -19,7 +19,8 @@ inline constexpr int32_t kBlockRows = 4;
 /// What kernels need to know about one side of a page.
 struct SideShape {
   int32_t head_dim;
-  int32_t group;  // channels per scale of an integer value page
+  int32_t group;   // channels per scale of an integer value page
+  bool page_mean;  // gain–shape keys are relative to the mean of their page
 };
 
 /// One side of a page, and of the page that will be read a tile later: kernels prefetch it line by line, since pages

@@ -1,5 +1,6 @@
 #include "backend/cpu/dispatch/isa.h"
 
+#include "backend/cpu/attend/gain_shape.h"
 #include "backend/cpu/commvq/codec.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/dispatch/highway.h"
@@ -27,6 +28,10 @@ std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const At
   sides[index_of(Kind::kInt3)] = integer(attend.int3);
   sides[index_of(Kind::kInt2)] = integer(attend.int2);
   sides[index_of(Kind::kCommvq)] = {};  // with its context
+  for (const Kind kind : {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1}) {
+    const PageKernels page = gain_shape_kernels(kind);
+    sides[index_of(kind)] = {.encode = encode_gain_shape, .keys = page.keys, .values = page.values};
+  }
   return sides;
 }
 
@@ -36,7 +41,7 @@ KernelTable make_portable(size_t i) {
   const AppendKernels& append = *highway_append_kernels()[i].table;
   return {.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET),
           .sides = make_sides(append, *attend.table),
-          .contexts = {nullptr, nullptr, &commvq_codec()},
+          .contexts = {nullptr, nullptr, &commvq_codec(), nullptr},
           .softmax = attend.table->softmax,
           .blend = attend.table->blend,
           .commvq = *highway_commvq_kernels()[i].table,

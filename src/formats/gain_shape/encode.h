@@ -1,0 +1,43 @@
+// Gain–shape sides one number at a time: the arithmetic and the bytes that every backend's encoder must repeat.
+#pragma once
+
+#include "formats/gain_shape/layout.h"
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+namespace kvq::gain_shape {
+
+/// Channels whose products are summed up one after the other; sums of these are then added in order.
+inline constexpr int32_t kSumBlock = 32;
+
+/// Factors of a step among which the one is taken that makes code and vector point the same way; of one and two bits
+/// none but 1 gains anything.
+inline constexpr std::array<float, 1> kOneFactor = {1.0F};
+inline constexpr std::array<float, 3> kFactors3 = {0.85F, 1.0F, 1.15F};
+inline constexpr std::array<float, 4> kFactors4 = {0.8F, 0.93F, 1.07F, 1.25F};
+constexpr std::span<const float> step_factors(int32_t bits) {
+  if (bits == 4) return kFactors4;
+  if (bits == 3) return kFactors3;
+  return kOneFactor;
+}
+
+/// The best uniform steps of a normal distribution with variance 1.
+constexpr float step_of(int32_t bits) {
+  return bits == 1 ? 1.596F : bits == 2 ? 0.9957F : bits == 3 ? 0.586F : 0.3352F;
+}
+
+/// Write what is left of vectors after their centres, rotated, `[32][head_dim]` of which the first `used` count: codes,
+/// gains and the largest gain. The bytes must be zeros.
+void encode_residuals(const Layout& layout, bool trellis, const float* rows, int32_t used, std::byte* out);
+
+/// A number in units of a level, as the search for a path takes it.
+int16_t target_of(float units);
+
+/// Levels of a slot's codes, `[head_dim]`.
+void decode_levels(const Layout& layout, bool trellis, const std::byte* data, int32_t slot, float* row);
+/// What they are multiplied by.
+float read_gain(const Layout& layout, const std::byte* data, int32_t slot);
+
+}  // namespace kvq::gain_shape
