@@ -9,9 +9,13 @@
 inline const std::string kModel = demo_model();
 inline const std::string kText = kModel + "/sample.txt";
 
-inline Arguments perplexity(const Arguments& more) {
+/// With a reference.
+inline Arguments compared(const Arguments& more) {
   return with({"eval", "perplexity", "--model", kModel, "--text", kText}, more);
 }
+
+/// Without one.
+inline Arguments perplexity(const Arguments& more) { return with(compared({"--against", "none"}), more); }
 
 inline Arguments needle(const Arguments& more) { return with({"eval", "needle", "--model", kModel}, more); }
 
