@@ -17,6 +17,10 @@ inline Arguments compared(const Arguments& more) {
 /// Without one.
 inline Arguments perplexity(const Arguments& more) { return with(compared({"--against", "none"}), more); }
 
+inline Arguments generation(const Arguments& more) {
+  return with({"eval", "generate", "--model", kModel, "--text", kText}, more);
+}
+
 inline Arguments needle(const Arguments& more) { return with({"eval", "needle", "--model", kModel}, more); }
 
 inline Arguments eviction(const Arguments& more) {

@@ -32,8 +32,8 @@ std::optional<Spec> ReferenceOptions::load_reference(kvq_context* context) const
 void add_against_option(CLI::App& command, ReferenceOptions& options) {
   command
       .add_option("--against", options.against,
-                  "KV format to compare --kv with, which takes about as long again: as --kv but without eviction, or "
-                  "none; left out, not beside --kv fp16")
+                  "What to compare --kv with, in a run beside it that takes as long again: a format as for --kv, but "
+                  "without eviction, or none. Left out, --kv fp16 is compared with nothing")
       ->default_str(kDefault);
 }
 
