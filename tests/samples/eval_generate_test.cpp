@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -92,6 +93,25 @@ TEST_CASE("a format that evicts does so before it continues, and not the referen
   CHECK(less["kv_bytes"].get<double>() < all["kv_bytes"].get<double>());
   CHECK(less["never_differ"].get<double>() < 1.0);
   CHECK(all["never_differ"] == 1.0);
+}
+
+TEST_CASE("a continuation that the model ends at once is empty and does not repeat") {
+  const ScratchDirectory scratch;
+  for (const char* name : {"model.safetensors", "tokenizer.json"}) {
+    std::filesystem::create_symlink(kModel + "/" + name, scratch.path() / name);
+  }
+  json config = json::parse(contents(kModel + "/config.json"));
+  config["eos_token_id"] = json::array();
+  for (int token = 0; token < config["vocab_size"]; ++token) config["eos_token_id"].push_back(token);
+  scratch.write("config.json", config.dump());
+  const json result = run_json({"eval", "generate", "--model", scratch.path().string(), "--text", kText, "--prompts",
+                                "2", "--prompt-tokens", "64", "--tokens", "64", "--kv", "int2"});
+  CHECK(result["repeating"] == 0.0);
+  CHECK(result["never_differ"] == 1.0);
+  for (const json& prompt : result["prompts"]) {
+    CHECK(prompt["generated_tokens"] == 0);
+    CHECK(prompt["reference_generated_tokens"] == 0);
+  }
 }
 
 TEST_CASE("texts and lengths that continuations cannot have are named") {
