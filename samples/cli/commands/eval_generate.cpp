@@ -150,10 +150,10 @@ void add_eval_generate(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand(
       "generate", "Where texts that a model writes first differ from those with an FP16 cache, and which repeat");
   command->footer(
-      "Texts are greedy: always the likeliest token. One repeats if its last quarter has a period of at most 64 "
-      "tokens\n"
-      "that fits in it twice: each token, after the first period, is the one a period before it. One that the model\n"
-      "ends by itself does not repeat.");
+      "Texts are greedy: always the likeliest token. One repeats if its last quarter has a period of at most 64\n"
+      "tokens that fits in it twice: each token, after the first period, is the one a period before it. One that\n"
+      "the model ends by itself does not repeat. Two differ first at the token, counted from 0, that is not the\n"
+      "same or that only one of them has.");
   auto options = std::make_shared<Options>();
   ContinuationOptions& measured = options->measured;
   add_model_options(*command, *options);

@@ -54,8 +54,8 @@ double score_rest(llama::Model& model, llama::Session& session, std::span<const 
 /// that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances
 /// by every token run.
 ///
-/// \param reference  compared with, if there is one: it runs each chunk first, never evicts, and advances `progress`
-/// too.
+/// \param reference  what to compare with, if anything: it runs each chunk first, evicts nothing, and advances
+///                   `progress` too.
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
                                     const PerplexityOptions& options, Progress& progress,
                                     llama::Session* reference = nullptr);
