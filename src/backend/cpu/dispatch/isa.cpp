@@ -30,7 +30,7 @@ std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const At
   sides[index_of(Kind::kCommvq)] = {};  // with its context
   for (const Kind kind : {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1}) {
     const PageKernels page = gain_shape_kernels(kind);
-    sides[index_of(kind)] = {.encode = encode_gain_shape, .keys = page.keys, .values = page.values};
+    sides[index_of(kind)] = {.encode = append.encode_gain_shape, .keys = page.keys, .values = page.values};
   }
   return sides;
 }
