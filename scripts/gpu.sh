@@ -45,7 +45,7 @@ PYTHON
 perplexity() {
   local result
   result=$(bin/kvq eval perplexity --model "$KVQ_TEST_MODEL" --text "$KVQ_TEST_MODEL/sample.txt" --windows 8 --json \
-    --device "$1" --kv "$2")
+    --against none --device "$1" --kv "$2")
   python3 -c 'if True:
       import json, sys
       result = json.loads(sys.argv[1])

@@ -32,6 +32,7 @@ void add_commands(CLI::App& app) {
   CLI::App* eval = app.add_subcommand("eval", "Measure the quality of a model on a compressed cache");
   eval->require_subcommand(1);
   cli::add_eval_perplexity(*eval);
+  cli::add_eval_generate(*eval);
   cli::add_eval_needle(*eval);
   cli::add_eval_error(*eval);
   cli::add_eval_eviction(*eval);

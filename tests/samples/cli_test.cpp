@@ -34,6 +34,7 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"generate"},
                                                          {"eval"},
                                                          {"eval", "perplexity"},
+                                                         {"eval", "generate"},
                                                          {"eval", "needle"},
                                                          {"eval", "error"},
                                                          {"eval", "eviction"},
@@ -163,7 +164,8 @@ TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not ex
   const json info = run_json({"info"});
   if (!info["cuda_available"].get<bool>()) {
     const std::string reason = info["cuda_unavailable_because"];
-    for (const Arguments& arguments : {generate, perplexity({}), find_needle, Arguments{"demo", "--quick"}}) {
+    for (const Arguments& arguments :
+         {generate, perplexity({}), generation({}), find_needle, Arguments{"demo", "--quick"}}) {
       check_failure(with(arguments, on_gpu), 1, reason);
     }
     MESSAGE("skipped on the GPU: " << reason);
@@ -185,6 +187,12 @@ TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not ex
     CHECK(gpu["tokens"] == cpu["tokens"]);
     CHECK(gpu["tokens_per_second"].get<double>() > 0.0);
   }
+  const json lost = run_json(with(compared({"--context", "256", "--windows", "1", "--kv", "int4"}), on_gpu));
+  CHECK(lost["kl_mean"].get<double>() > 0.0);
+  CHECK(lost["kl_mean"].get<double>() < 0.05);
+  CHECK(lost["top1_agreement"].get<double>() > 0.9);
+  const Arguments same{"--prompts", "1", "--prompt-tokens", "64", "--tokens", "8", "--kv", "int8", "--against", "int8"};
+  CHECK(run_json(with(generation(same), on_gpu))["never_differ"] == 1.0);
 }
 
 TEST_CASE("output that cannot be written exits with 1") {

@@ -9,8 +9,16 @@
 inline const std::string kModel = demo_model();
 inline const std::string kText = kModel + "/sample.txt";
 
-inline Arguments perplexity(const Arguments& more) {
+/// With a reference.
+inline Arguments compared(const Arguments& more) {
   return with({"eval", "perplexity", "--model", kModel, "--text", kText}, more);
+}
+
+/// Without one.
+inline Arguments perplexity(const Arguments& more) { return with(compared({"--against", "none"}), more); }
+
+inline Arguments generation(const Arguments& more) {
+  return with({"eval", "generate", "--model", kModel, "--text", kText}, more);
 }
 
 inline Arguments needle(const Arguments& more) { return with({"eval", "needle", "--model", kModel}, more); }

@@ -12,6 +12,7 @@ void add_info(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_quantize(CLI::App& app);
 void add_eval_perplexity(CLI::App& eval);
+void add_eval_generate(CLI::App& eval);
 void add_eval_needle(CLI::App& eval);
 void add_eval_error(CLI::App& eval);
 void add_eval_eviction(CLI::App& eval);

@@ -4,24 +4,49 @@
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
-#include "options/model_options.h"
+#include "options/reference_options.h"
+#include "options/usage_error.h"
 #include "terminal/output.h"
 #include "terminal/text_file.h"
 
 namespace cli {
 namespace {
 
-struct Options : ModelOptions {
+struct Options : ReferenceOptions {
   std::string text;
   PerplexityOptions perplexity;
   bool per_window = false;
 };
+
+double rise_percent(const PerplexityResult& result) {
+  return 100.0 * (result.perplexity / result.comparison->perplexity - 1.0);
+}
+
+void add_comparison(nlohmann::ordered_json& object, const PerplexityResult& result, const std::string& reference) {
+  object["against"] = reference;
+  object["reference_perplexity"] = result.comparison->perplexity;
+  object["rise_percent"] = rise_percent(result);
+  object["kl_mean"] = result.comparison->kl_mean;
+  object["kl_p999"] = result.comparison->kl_p999;
+  object["top1_agreement"] = result.comparison->top1_agreement;
+}
+
+std::string comparison_text(const Options& options, const PerplexityResult& result) {
+  if (!result.comparison) return "against    nothing: " + options.why_no_reference() + "\n";
+  const ReferenceComparison& comparison = *result.comparison;
+  return "against    " + options.reference() + ", perplexity " + number_text(comparison.perplexity, 4) + ": rise " +
+         signed_percent(rise_percent(result)) + "\n" +  //
+         "divergence " + number_text(comparison.kl_mean, 6) + " nats on average (KL), at most " +
+         number_text(comparison.kl_p999, 4) + " for 99.9 % of tokens\n" +  //
+         "top token  the same after " + number_text(100.0 * comparison.top1_agreement, 2) + " % of tokens\n";
+}
 
 void print_result(const Options& options, const PerplexityResult& result, const llama::Weights& weights) {
   if (options.json) {
     nlohmann::ordered_json object;
     object["perplexity"] = result.perplexity;
     object["tokens"] = result.tokens;
+    if (result.comparison) add_comparison(object, result, options.reference());
     add_sizes(object, result.usage, weights);
     object["tokens_per_second"] = result.tokens_per_second;
     object["windows"] = result.window_mean_nll.size();
@@ -41,6 +66,7 @@ void print_result(const Options& options, const PerplexityResult& result, const 
   print_text("perplexity " + number_text(result.perplexity, 4) + " with --kv " + options.kv + " over " +
              std::to_string(result.tokens) + " tokens in " + std::to_string(result.window_mean_nll.size()) +
              " windows of " + std::to_string(options.perplexity.context) + "\n" +  //
+             comparison_text(options, result) +                                    //
              "cache      " + usage_text(result.usage) + "\n" +                     //
              "weights    " + weight_bits_text(weights) + "\n" + "speed      " +
              number_text(result.tokens_per_second, 0) + " tokens per second\n");
@@ -49,9 +75,13 @@ void print_result(const Options& options, const PerplexityResult& result, const 
 PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
   const PerplexityOptions& measured = options.perplexity;
   const Spec format = load_spec(engine.context, options.kv);
+  if (measured.context == 2 && (measured.second_half || format.evicts())) {
+    throw UsageError("--context 2 leaves no token of the second half to score");
+  }
+  const std::optional<Spec> reference = options.load_reference(engine.context);
   const size_t windows = first_windows(tokens, measured.context, measured.windows).size();
-  Progress progress("perplexity", static_cast<int64_t>(windows) * measured.context);
-  return measure_perplexity(engine, format, tokens, measured, progress);
+  Progress progress("perplexity", static_cast<int64_t>(windows) * measured.context * (reference ? 2 : 1));
+  return measure_perplexity(engine, format, tokens, measured, progress, reference ? &*reference : nullptr);
 }
 
 void run(const Options& options) {
@@ -64,11 +94,13 @@ void run(const Options& options) {
 }  // namespace
 
 void add_eval_perplexity(CLI::App& eval) {
-  CLI::App* command = eval.add_subcommand("perplexity", "Perplexity of a text, tokens seeing compressed pages");
+  CLI::App* command = eval.add_subcommand(
+      "perplexity", "Perplexity of a text, tokens seeing compressed pages, and what is lost beside an FP16 cache");
   auto options = std::make_shared<Options>();
   add_model_options(*command, *options);
   add_text_option(*command, options->text);
   add_kv_option(*command, options->kv);
+  add_against_option(*command, *options);
   add_context_option(*command, options->perplexity.context, 2, "Tokens of a window");
   command->add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
       ->check(CLI::Range(1, 1 << 30));

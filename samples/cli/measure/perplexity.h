@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,12 +21,21 @@ struct PerplexityOptions {
   bool compress = false;     // evict tokens once between the halves, which asks for second_half
 };
 
+/// What is lost beside a reference that runs the same tokens, over those that are scored.
+struct ReferenceComparison {
+  double perplexity = 0.0;  // of the reference
+  double kl_mean = 0.0;     // D(reference || format) of next-token distributions, in nats
+  double kl_p999 = 0.0;     // which 99.9 % of the tokens do not exceed
+  double top1_agreement = 0.0;
+};
+
 struct PerplexityResult {
   double perplexity = 0.0;
   int64_t tokens = 0;                   // scored
-  double tokens_per_second = 0.0;       // of all tokens run
+  double tokens_per_second = 0.0;       // of all tokens run, without the reference
   std::vector<double> window_mean_nll;  // natural logarithm
   kvq_usage usage{};                    // of the last window, at its end
+  std::optional<ReferenceComparison> comparison;
 };
 
 /// The windows of `context` tokens that a text begins with, at most `most` unless that is 0; an Error if there is not
@@ -43,12 +53,16 @@ double score_rest(llama::Model& model, llama::Session& session, std::span<const 
 /// Perplexity over non-overlapping windows, each starting an empty sequence and running through the cache in chunks, so
 /// that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances
 /// by every token run.
+///
+/// \param reference  what to compare with, if anything: it runs each chunk first, evicts nothing, and advances
+///                   `progress` too.
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
-                                    const PerplexityOptions& options, Progress& progress);
+                                    const PerplexityOptions& options, Progress& progress,
+                                    llama::Session* reference = nullptr);
 
 /// The same on a cache of that format. One that evicts does so between the halves of each window, and only second
 /// halves are scored.
 PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,
-                                    PerplexityOptions options, Progress& progress);
+                                    PerplexityOptions options, Progress& progress, const Spec* reference = nullptr);
 
 }  // namespace cli

@@ -49,8 +49,8 @@ struct Parts {
   int32_t budget = 0;
 };
 
-/// Take "+METHOD:BUDGET" off the end, if it is there.
-void take_eviction(std::string& spec, Parts& parts) {
+/// Take "+METHOD:BUDGET" off the end, if it is there. Messages begin with what was `given`, option and SPEC.
+void take_eviction(const std::string& given, std::string& spec, Parts& parts) {
   const size_t colon = spec.rfind(':');
   const size_t plus = spec.rfind('+', colon);
   if (colon == std::string::npos || plus == std::string::npos) return;
@@ -60,15 +60,15 @@ void take_eviction(std::string& spec, Parts& parts) {
   }
   const auto [end, code] = std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), parts.budget);
   if (code != std::errc() || end != spec.data() + spec.size()) {
-    throw UsageError("--kv " + spec + ": must end in a budget, a number of tokens");
+    throw UsageError(given + ": must end in a budget, a number of tokens");
   }
   parts.method = method;
   spec.resize(plus);
 }
 
-Parts take_apart(std::string spec) {
+Parts take_apart(const std::string& given, std::string spec) {
   Parts parts;
-  take_eviction(spec, parts);
+  take_eviction(given, spec, parts);
   for (size_t at = spec.rfind('@'); at != std::string::npos; at = spec.rfind('@')) {
     parts.files.insert(parts.files.begin(), spec.substr(at + 1));
     spec.resize(at);
@@ -87,11 +87,11 @@ Parts take_apart(std::string spec) {
 }
 
 /// Read `file` as what it says it is.
-void load_trained(kvq_context* context, const std::string& path, Spec& spec) {
+void load_trained(kvq_context* context, const std::string& given, const std::string& path, Spec& spec) {
   const std::string file = read_text(path, kMaxTrainedBytes);
   const bool is_router = std::string_view(file).substr(0, kTypeWithin).find("\"kvq.router\"") != std::string_view::npos;
   if (is_router ? spec.router != nullptr : spec.codebook != nullptr) {
-    throw UsageError("--kv: " + path + " is the second file with " + (is_router ? "routers" : "codebooks"));
+    throw UsageError(given + ": " + path + " is the second file with " + (is_router ? "routers" : "codebooks"));
   }
   try {
     if (is_router) {
@@ -105,8 +105,8 @@ void load_trained(kvq_context* context, const std::string& path, Spec& spec) {
 }
 
 /// The experts are those that the routers were trained for; the first page stays FP16.
-kvq::Policy routed_policy(kvq_context* context, const std::string& spec, const kvq::Router& router) {
-  if (router == nullptr) throw UsageError("--kv " + spec + ": there is no file with routers");
+kvq::Policy routed_policy(kvq_context* context, const std::string& given, const kvq::Router& router) {
+  if (router == nullptr) throw UsageError(given + ": there is no file with routers");
   return kvq::Policy::load(
       context, "version: 1\nsink: 1\nrouter: {experts: [" + std::string(router.describe().experts) + "]}\n");
 }
@@ -128,13 +128,14 @@ kvq::Policy load_policy(kvq_context* context, const std::string& base) {
 
 }  // namespace
 
-Spec load_spec(kvq_context* context, const std::string& spec) {
-  const Parts parts = take_apart(spec);
+Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option) {
+  const std::string given = option + " " + spec;
+  const Parts parts = take_apart(given, spec);
   Spec loaded;
-  for (const std::string& path : parts.files) load_trained(context, path, loaded);
+  for (const std::string& path : parts.files) load_trained(context, given, path, loaded);
   try {
     const bool is_routed = parts.base == kMoqae.substr(0, kMoqae.size() - 1);
-    loaded.policy = is_routed ? routed_policy(context, spec, loaded.router) : load_policy(context, parts.base);
+    loaded.policy = is_routed ? routed_policy(context, given, loaded.router) : load_policy(context, parts.base);
     if (!parts.method.empty()) {
       loaded.policy = loaded.policy.with_eviction(context, parts.method, parts.budget);
     }
@@ -142,7 +143,7 @@ Spec load_spec(kvq_context* context, const std::string& spec) {
     throw;
   } catch (const kvq::Error& error) {
     if (names_file(parts.base)) throw;
-    throw UsageError("--kv " + spec + ": " + error.what());
+    throw UsageError(given + ": " + error.what());
   }
   return loaded;
 }

@@ -25,7 +25,8 @@ struct Spec {
   bool evicts() const { return policy.describe().eviction_budget > 0; }
 };
 
-/// The contents of the policy file of that name if there is one, else the library's short form.
-Spec load_spec(kvq_context* context, const std::string& spec);
+/// The contents of the policy file of that name if there is one, else the library's short form. A UsageError names
+/// `option`.
+Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option = "--kv");
 
 }  // namespace cli

@@ -1,0 +1,40 @@
+#include "options/reference_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "options/usage_error.h"
+
+namespace cli {
+namespace {
+
+constexpr const char* kDefault = "fp16";
+constexpr const char* kNone = "none";
+
+}  // namespace
+
+std::string ReferenceOptions::reference() const {
+  if (!against && kv == kDefault) return "";  // it would be compared with itself
+  return against == kNone ? "" : against.value_or(kDefault);
+}
+
+std::string ReferenceOptions::why_no_reference() const {
+  return against == kNone ? "--against none" : std::string("--kv is ") + kDefault + ", the reference itself";
+}
+
+std::optional<Spec> ReferenceOptions::load_reference(kvq_context* context) const {
+  const std::string spec = reference();
+  if (spec.empty()) return std::nullopt;
+  Spec loaded = load_spec(context, spec, "--against");
+  if (loaded.evicts()) throw UsageError("--against " + spec + " evicts: a reference must see all tokens");
+  return loaded;
+}
+
+void add_against_option(CLI::App& command, ReferenceOptions& options) {
+  command
+      .add_option("--against", options.against,
+                  "What to compare --kv with, in a run beside it that takes as long again: a format as for --kv, but "
+                  "without eviction, or none. Left out, --kv fp16 is compared with nothing")
+      ->default_str(kDefault);
+}
+
+}  // namespace cli

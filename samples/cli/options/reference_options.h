@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "options/model_options.h"
+
+namespace cli {
+
+/// What every command that compares a format with a reference can be told.
+struct ReferenceOptions : ModelOptions {
+  std::optional<std::string> against;  // nothing: not given
+
+  /// The SPEC of the cache to compare with; empty: nothing is compared.
+  std::string reference() const;
+  /// Why there is no reference, for a report.
+  std::string why_no_reference() const;
+  /// The reference; a UsageError that names `--against` if it evicts.
+  std::optional<Spec> load_reference(kvq_context* context) const;
+};
+
+/// Add `--against`.
+void add_against_option(CLI::App& command, ReferenceOptions& options);
+
+}  // namespace cli
