@@ -884,11 +884,22 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
  public:
   using Owned::Owned;
 
-  /// Read a policy from YAML, or from the short form of one format.
+  /// Read a policy from YAML, or from the short form of one or two formats.
   ///
-  /// The short form is the name of a format for keys and values of all layers: `fp16`, `int8`, `int4`, `int3`, `int2`,
-  /// each but fp16 optionally with `+hadamard`, or `commvq`, and optionally `+METHOD:BUDGET` of eviction at the end,
-  /// like `int4+adasnap:128`. The long form:
+  /// The short form is the name of a format for keys and values of all layers, or two with a slash, KEYS/VALUES, and
+  /// optionally `+METHOD:BUDGET` of eviction at the end, like `gs2`, `gt2/gt1`, `int4+adasnap:128`. The formats:
+  ///
+  /// - `gs4`, `gs3`, `gs2`, `gs1`: gain-shape pages. Codes of 4 to 1 bits after a Hadamard rotation, and a gain of 8
+  ///   bits for each token and side, chosen so that what is decoded is unbiased. Keys are encoded relative to the mean
+  ///   of their page's, which a page has in 8 bits; with `+nocentre` as they are. Nothing is trained.
+  /// - `gt3`, `gt2`, `gt1`: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states: their
+  ///   error is a quarter to a half smaller, and they take longer to encode and to attend to.
+  /// - `fp16`; `int8`, `int4`, `int3`, `int2`: integers with a scale and a minimum for each channel of a page's keys
+  ///   and for each token and group of channels of values; optionally with `+hadamard`, encoded after a Hadamard
+  ///   rotation.
+  /// - `commvq`: codes of a codebook that was trained for the model.
+  ///
+  /// The long form:
   ///
   ///     version: 1
   ///     keys: int4+hadamard            # a format name, or a map:
@@ -897,6 +908,7 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   ///     recent: 1                      # newest pages that stay FP16, the open one included
   ///     layers:                        # later entries win
   ///       - {range: [0, 1], keys: fp16, values: int8}
+  ///       - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page; none is +nocentre
   ///     commvq:                        # for the format commvq, which needs a codebook
   ///       beam: 4                      # sums of codes kept while a key is encoded, 1 to 16
   ///       flips: 100                   # bits of a value's code flipped to lower its error, at most
@@ -910,8 +922,9 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   ///       experts: [fp16, int4, int2]  # 2 to 8 formats, those with more bits first; int8/int4: keys/values
   ///       votes: layer                 # tokens of all heads choose together; or head
   ///
-  /// `group` is the number of channels that share a scale in a value page (32, 64 or 128). Defaults: fp16, sink 0,
-  /// recent 1, beam 1, as many flips as help, attention auto.
+  /// `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults: fp16,
+  /// recent 1, centres page, beam 1, as many flips as help, attention auto; sink 1 if any page gets gain-shape codes of
+  /// three bits or fewer, else 0: models give their first tokens much attention.
   ///
   /// `attention` says how the CPU attends to keys with codes; results are the same but for rounding. `tables`: products
   /// of each query with all codes, which are then summed for each token; `rebuild`: keys summed up from their codes
@@ -1292,7 +1305,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \param n number of tokens, ≥ 1.
   /// \param k keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was made with ::KVQ_ROPE_NONE; of a CUDA
   /// context read in stream order. Finite, magnitude at most 65504 (FP16) after rotation, in layers stored with
-  /// `+hadamard` after that rotation too.
+  /// `+hadamard` or in gain-shape pages after that rotation too.
   /// \param v values, same shape and rules.
   /// \param positions original positions, ≥ 0, strictly increasing and beyond the layer's last one; empty: consecutive.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, shape, dtype, position, value not representable: a CUDA context stores the

@@ -2,6 +2,10 @@
 
 #include "formats/codec.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
 namespace kvq {
 namespace {
 
@@ -15,6 +19,52 @@ bool take(std::string_view& name, std::string_view ending) {
   return true;
 }
 
+constexpr int32_t kAnotherLetter = 16;  // more than another digit, and as much as one too many
+constexpr size_t kLongestGuess = 32;    // letters of a name to which a similar one is looked for
+
+int32_t replacement_cost(char a, char b) {
+  if (a == b) return 0;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  return digit(a) && digit(b) ? 1 + std::abs(a - b) : kAnotherLetter;
+}
+
+/// What it takes to make one name of the other.
+int32_t difference(std::string_view a, std::string_view b) {
+  std::vector<int32_t> costs(b.size() + 1);  // of the first letters of a, and each number of b's first letters
+  for (size_t j = 0; j <= b.size(); ++j) costs[j] = kAnotherLetter * static_cast<int32_t>(j);
+  for (const char letter : a) {
+    int32_t before = costs[0];
+    costs[0] += kAnotherLetter;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int32_t replaced = before + replacement_cost(letter, b[j - 1]);
+      before = costs[j];
+      costs[j] = std::min({replaced, costs[j] + kAnotherLetter, costs[j - 1] + kAnotherLetter});
+    }
+  }
+  return costs[b.size()];
+}
+
+/// The most similar name that there is; empty if less than half of it is the same.
+std::string nearest_name(std::string_view name) {
+  std::string nearest;
+  int32_t least = kAnotherLetter * static_cast<int32_t>(name.size()) / 2;
+  const auto offer = [&](const std::string& other) {
+    const int32_t cost = difference(name, other);
+    if (cost >= least) return;
+    least = cost;
+    nearest = other;
+  };
+  for (const Codec* codec : all_codecs()) {
+    for (const CodecKind& each : codec->kinds) {
+      const std::string plain(each.name);
+      offer(plain);
+      if (codec->takes_hadamard) offer(plain + std::string(kHadamard));
+      if (codec->takes_page_mean) offer(plain + std::string(kNoCentre));
+    }
+  }
+  return nearest;
+}
+
 }  // namespace
 
 std::string format_names() {
@@ -23,6 +73,25 @@ std::string format_names() {
     for (const CodecKind& each : codec->kinds) list.append(list.empty() ? "" : ", ").append(each.name);
   }
   return list;
+}
+
+std::string format_name_advice(std::string_view name) {
+  std::string_view plain = name;
+  const bool hadamard = take(plain, kHadamard);
+  const bool no_centre = !hadamard && take(plain, kNoCentre);
+  const std::optional<SideFormat> format = hadamard || no_centre ? parse_format(plain) : std::nullopt;
+  if (format.has_value()) {
+    const std::string kind(describe(format->kind).name);
+    const Codec& codec = codec_of(format->kind);
+    if (no_centre && !codec.takes_page_mean) return "but only gain-shape formats have centres: write " + kind;
+    if (hadamard && codec.always_hadamard) return "but " + kind + " is always rotated: write " + std::string(plain);
+    if (hadamard && !codec.takes_hadamard) return "but rotation is for integer formats: write " + kind;
+  }
+  std::string advice =
+      "must be one of " + format_names() + ", with +hadamard (after int) or +nocentre (after gs and gt)";
+  const std::string nearest = name.size() <= kLongestGuess ? nearest_name(name) : "";
+  if (!nearest.empty()) advice += "; nearest: " + nearest;
+  return advice;
 }
 
 std::optional<SideFormat> parse_format(std::string_view name) {

@@ -10,6 +10,9 @@ namespace kvq {
 
 /// The names of all kinds, with commas.
 std::string format_names();
+/// What is wrong with a name that parse_format() does not read, and what to write instead: the rest of a sentence that
+/// says that it is the name.
+std::string format_name_advice(std::string_view name);
 
 /// The name of a kind, with `+hadamard` after those that take it and `+nocentre` after those whose keys have the mean of
 /// their page as centre otherwise; nothing if it is not one of them.

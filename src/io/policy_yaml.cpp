@@ -30,10 +30,8 @@ bool read_bool(const YamlNode& node, const char* key) {
 SideFormat read_format_name(const YamlNode& node, const char* key, std::string_view name) {
   const std::optional<SideFormat> format = parse_format(name);
   if (format.has_value()) return *format;
-  if (name == "fp16+hadamard")
-    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"fp16+hadamard\": rotation is for integer formats", node.line, key);
-  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be one of %s, with +hadamard after an int format", node.line,
-       key, Quoted(node.scalar).c_str(), format_names().c_str());
+  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", %s", node.line, key, Quoted(node.scalar).c_str(),
+       format_name_advice(name).c_str());
 }
 
 std::string name_of(const SideFormat& format) { return std::string(describe(format.kind).name); }
@@ -79,6 +77,14 @@ SideFormat read_format_name(const YamlNode& node, const char* key) {
   return read_format_name(node, key, node.scalar);
 }
 
+/// FORMAT or KEYS/VALUES.
+FormatPair read_format_pair(const YamlNode& node, const char* key, std::string_view name) {
+  const size_t slash = name.find('/');
+  const SideFormat keys = read_format_name(node, key, name.substr(0, slash));
+  if (slash == std::string_view::npos) return {keys, keys};
+  return {keys, read_format_name(node, key, name.substr(slash + 1))};
+}
+
 SideFormat read_format(const YamlNode& node, const char* key) {
   if (node.kind != Kind::kMap) return read_format_name(node, key);
   const auto named = std::find_if(node.members.begin(), node.members.end(),
@@ -94,7 +100,8 @@ SideFormat read_format(const YamlNode& node, const char* key) {
     } else if (name == "group" && std::strcmp(key, "values") == 0) {
       read_group(value, format);
     } else {
-      fail_unknown(value, name, std::strcmp(key, "values") == 0 ? "format, hadamard, centres, group" : "format, hadamard, centres");
+      fail_unknown(value, name,
+                   std::strcmp(key, "values") == 0 ? "format, hadamard, centres, group" : "format, hadamard, centres");
     }
   }
   if (!codec_of(format.kind).takes_groups) format.group = SideFormat{}.group;
@@ -191,17 +198,14 @@ void read_experts(const YamlNode& node, Policy& policy) {
     fail(KVQ_E_FORMAT, "yaml line %d: experts must be a list of 2 to %d formats", node.line, kMaxExperts);
   }
   for (const YamlNode& item : node.items) {
-    const auto pair = item.kind == Kind::kScalar ? parse_format_pair(item.scalar) : std::nullopt;
-    if (!pair.has_value()) {
-      fail(KVQ_E_FORMAT,
-           "yaml line %d: an expert is \"%s\", must be one of %s, with +hadamard after an int format, or two of them "
-           "with a slash, for keys and values",
-           item.line, Quoted(item.scalar).c_str(), format_names().c_str());
+    if (item.kind != Kind::kScalar) {
+      fail(KVQ_E_FORMAT, "yaml line %d: an expert must be FORMAT or KEYS/VALUES", item.line);
     }
-    if (std::find(policy.experts.begin(), policy.experts.end(), *pair) != policy.experts.end()) {
+    const FormatPair pair = read_format_pair(item, "an expert", item.scalar);
+    if (std::find(policy.experts.begin(), policy.experts.end(), pair) != policy.experts.end()) {
       fail(KVQ_E_FORMAT, "yaml line %d: the expert \"%s\" is there twice", item.line, Quoted(item.scalar).c_str());
     }
-    policy.experts.push_back(*pair);
+    policy.experts.push_back(pair);
   }
 }
 
@@ -267,10 +271,12 @@ Policy read_policy(Allocator& allocator, std::string_view text) {
   if (root.kind == Kind::kScalar) {
     std::string_view name = root.scalar;
     policy.eviction = take_eviction(root, name);
-    policy.keys = policy.values = read_format_name(root, "policy", name);
+    const FormatPair pair = read_format_pair(root, "policy", name);
+    policy.keys = pair.keys;
+    policy.values = pair.values;
     return policy;
   }
-  if (root.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: a policy is a map or the name of a format", root.line);
+  if (root.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: a policy is a map, FORMAT or KEYS/VALUES", root.line);
   for (const auto& [name, value] : root.members) read_member(name, value, policy);
   check_router(root, policy);
   return policy;

@@ -383,6 +383,8 @@ void test_compress(void) {
       kSnap,
       "fp16+h2o:40",
       "int2+streaming:40",
+      "gs2+h2o:40",
+      "gt1/gs3+nocentre+adasnap:40",
       "version: 1\nvalues: int4\nsink: 1\neviction: {budget: 40, layers: pyramid, heads: reserved, group: max}\n",
   };
   size_t i;

@@ -257,6 +257,7 @@ void test_limits(void) {
   append_until_limit("fp16", 1, 7);
   append_until_limit("int4", 0, 32);
   append_until_limit("int2+hadamard", 1, 50);
+  append_until_limit("gs1", 1, 50);
   append_until_limit("version: 1\nkeys: int2\nvalues: int2\nrecent: 3\nsink: 2\n", 0, 1);
   limits_to_the_byte();
   append_of_many_pages();

@@ -60,6 +60,100 @@ static void short_forms(void) {
   refuse("4", NULL);
 }
 
+static void gain_shapes(void) {
+  static const char* const kNames[] = {"gs4", "gs3", "gs2", "gs1", "gt3", "gt2", "gt1"};
+  char text[200];
+  size_t i;
+  for (i = 0; i < sizeof kNames / sizeof kNames[0]; ++i) {
+    accept(kNames[i]);
+    sprintf(text, "%s+nocentre", kNames[i]);
+    accept(text);
+    sprintf(text, "%s+nocentre+snapkv:64", kNames[i]);
+    accept(text);
+    sprintf(text, "version: 1\nkeys: {format: %s, centres: page}\nvalues: {format: %s, hadamard: true, group: 64}\n",
+            kNames[i], kNames[i]);
+    accept(text);
+    sprintf(text, "version: 1\nkeys: {centres: none, format: %s}\n", kNames[i]);
+    accept(text);
+    sprintf(text, "%s+hadamard", kNames[i]);
+    refuse(text, "always rotated");
+    ALSO_MENTIONS(kNames[i]);
+    sprintf(text, "%s+nocentre+nocentre", kNames[i]);
+    refuse(text, "nearest");
+    sprintf(text, "version: 1\nvalues: {format: %s, hadamard: false}\n", kNames[i]);
+    refuse(text, "always rotated");
+    sprintf(text, "version: 1\nkeys: {format: %s, group: 32}\n", kNames[i]); /* as for integers, values have groups */
+    refuse(text, "group");
+  }
+  accept("gt2/gt1");
+  accept("gs2+nocentre/int4+hadamard");
+  accept("gt2/gt1+adasnap:128");
+  accept("version: 1\nrouter: {experts: [gs4, gt2/gs2+nocentre, gt1], votes: head}\n");
+  refuse("gs5", "nearest: gs4");
+  ALSO_MENTIONS("line 1");
+  refuse("gs0", "nearest: gs1");
+  refuse("gt4", "nearest: gt3");
+  refuse("gs", "gs4");
+  refuse("GS2", "gs2");
+  refuse("gs2+", NULL);
+  refuse("gs2+centre", "nearest: gs2+nocentre");
+  refuse("gt2/", "gt2/");
+  refuse("/gt2", "/gt2");
+  refuse("gt2/gt4", "nearest: gt3");
+  refuse("gt2/gt1/gs1", NULL);
+  refuse("int4+nocentre", "gain-shape");
+  refuse("fp16+nocentre", "gain-shape");
+  refuse("version: 1\nrouter: {experts: [gs4, gs2, gs4]}\n", "twice");
+  refuse("version: 1\nrouter: {experts: [gs4, gs2/gt5]}\n", "nearest: gt3");
+  refuse("version: 1\nkeys: {format: gs2, centres: some}\n", "some");
+  ALSO_MENTIONS("none or page");
+  refuse("version: 1\nkeys: {format: gs2, centres: [page]}\n", "centres");
+  refuse("version: 1\nkeys: {format: gs2, centres: }\n", "centres");
+  refuse("version: 1\nkeys: {format: gs2, centres: 256}\n", "256");
+  refuse("version: 1\nkeys: {format: gs2, centers: page}\n", "centers");
+  refuse("version: 1\nkeys: {format: gs2, centres: page, centres: none}\n", "centres");
+  refuse("version: 1\nkeys: {format: int4, centres: page}\n", "gain-shape");
+  refuse("version: 1\nvalues: {format: fp16, centres: none}\n", "gain-shape");
+  refuse("version: 1\nkeys: {centres: page}\n", "format");
+}
+
+/* As many first pages stay FP16 as the formats want, unless the policy says how many. */
+static void default_sinks(void) {
+  static const struct {
+    const char* policy;
+    int32_t sink;
+  } kCases[] = {{"fp16", 0},
+                {"int2", 0},
+                {"gs4", 0},
+                {"gs3", 1},
+                {"gs2", 1},
+                {"gs1+nocentre", 1},
+                {"gt3", 1},
+                {"gt2", 1},
+                {"gt1", 1},
+                {"int4/gt3", 1},
+                {"gs2+streaming:64", 1},
+                {"version: 1\nkeys: gs2\nsink: 0\n", 0},
+                {"version: 1\nkeys: gs2\nsink: 3\n", 3},
+                {"version: 1\nkeys: int4\nlayers: [{range: [1, 1], values: gt2}]\n", 1},
+                {"version: 1\nkeys: int4\nlayers: [{range: [1, 1], values: gs4}]\n", 0}};
+  const kvq_cache_options options = small_cache_options();
+  size_t i;
+  for (i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
+    kvq_policy* policy;
+    kvq_cache* cache = NULL;
+    kvq_cache_info info;
+    policy = load_policy(context, kCases[i].policy);
+    ACCEPTED(kvq_cache_create(context, &options, policy, &cache, err));
+    info.struct_size = sizeof info;
+    ACCEPTED(kvq_cache_describe(cache, &info, err));
+    if (info.sink != kCases[i].sink) printf("sink of %s\n", kCases[i].policy);
+    CHECK(info.sink == kCases[i].sink);
+    kvq_cache_destroy(cache);
+    kvq_policy_destroy(policy);
+  }
+}
+
 static void evictions(void) {
   const struct {
     const char* text;
@@ -375,6 +469,8 @@ static void policies_of_other_contexts(void) {
 void test_policy(void) {
   ACCEPTED(kvq_context_create(NULL, &context, err));
   short_forms();
+  gain_shapes();
+  default_sinks();
   evictions();
   routers();
   added_eviction();

@@ -14,6 +14,7 @@ static const char* const kPolicies[] = {
     "int8",
     "int3+hadamard",
     "version: 1\nkeys: int4\nvalues: {format: int2, group: 64}\nsink: 1\nrecent: 2\n",
+    "version: 1\nkeys: gs2\nvalues: gt1\nsink: 0\n",
 };
 
 /* Loading gives an independent sequence that saves to the same bytes, attends to the same numbers and grows on alike.
@@ -216,7 +217,7 @@ static void garbage(void) {
   fixture_close(&f);
 }
 
-/* A snapshot of the small cache under `int4`, loaded into a cache that differs in one respect. */
+/* A snapshot of the small cache, loaded into a cache that differs in one respect. */
 static void refuse_in(const blob* saved, const kvq_cache_options* options, const char* policy_text, kvq_status expected,
                       const char* mention) {
   kvq_context* context = NULL;
@@ -266,6 +267,21 @@ static void snapshots_of_other_caches(void) {
   refuse_in(&saved, &options, "int4+hadamard", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "version: 1\nkeys: int4\nvalues: {format: int4, group: 64}\n", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "version: 1\nkeys: int4\nvalues: int2\n", KVQ_E_MISMATCH, NULL);
+  blob_free(&saved);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+
+  fixture_open(&f, "gs2", 0, 0);
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 100);
+  saved = save_sequence(f.cache, sequence);
+  refuse_in(&saved, &options, "gs2", KVQ_OK, NULL);
+  refuse_in(&saved, &options, "gs2/gs2+nocentre", KVQ_OK, NULL); /* values have no mean anyway */
+  refuse_in(&saved, &options, "gs2+nocentre", KVQ_E_MISMATCH, NULL);
+  refuse_in(&saved, &options, "gs3", KVQ_E_MISMATCH, NULL);
+  refuse_in(&saved, &options, "gt2", KVQ_E_MISMATCH, NULL);
+  refuse_in(&saved, &options, "gs2/gt2", KVQ_E_MISMATCH, NULL);
+  refuse_in(&saved, &options, "int2+hadamard", KVQ_E_MISMATCH, NULL);
   blob_free(&saved);
   kvq_sequence_destroy(sequence);
   fixture_close(&f);

@@ -180,11 +180,13 @@ void test_truncate(void) {
   every_cut("version: 1\nkeys: int2\nvalues: int8\nrecent: 2\n", 0, 64);
   every_cut("version: 1\nkeys: int2\nvalues: int8\nsink: 1\n", 32, 96);
   every_cut("version: 1\nkeys: fp16\nvalues: int4\n", 0, 96);
+  every_cut("gt1/gs2+nocentre", 32, 96);
   uneven_layers();
   refused_by_one_layer_cuts_none();
   positions_follow_the_cut();
   gaps_are_forgotten();
   own_length_after_eviction("int4+streaming:50", 1);
   own_length_after_eviction("int4+streaming:50", 3);
+  own_length_after_eviction("gs2/gt2+streaming:50", 3);
   own_length_after_eviction("fp16+streaming:50", 3);
 }

@@ -193,6 +193,7 @@ void test_usage(void) {
   arguments();
   usage_is_what_was_allocated("fp16");
   usage_is_what_was_allocated("int4");
+  usage_is_what_was_allocated("gs2/gt1");
   usage_is_what_was_allocated("version: 1\nkeys: int2+hadamard\nvalues: int8\nsink: 1\nrecent: 2\n");
   one_sequence("fp16");
   one_sequence("int3+hadamard");

@@ -84,6 +84,13 @@ inline std::vector<std::string> sequence_policies() {
   return policies;
 }
 
+// Gain-shape formats: with and without FP16 pages at the begin, by layer. Not for a GPU yet.
+inline std::vector<std::string> gain_shape_policies() {
+  return {"gs2", "{version: 1, keys: gt2, values: gt1, sink: 0}", "gs4+nocentre",
+          "version: 1\nkeys: {format: gs1, centres: none}\nvalues: int8\nrecent: 2\n"
+          "layers:\n  - {range: [1, 1], keys: gt3, values: gs3}\n"};
+}
+
 // The same with codes, of a layer and of each head, and with formats that have none: not for a GPU yet.
 inline const std::string kCodesOfLayer = "commvq";
 inline const std::string kCodesOfHeads =
@@ -98,19 +105,21 @@ inline std::vector<std::string> coded_policies() {
 inline std::vector<std::string> routed_policies() {
   return {"version: 1\nsink: 1\nrouter: {experts: [fp16, int4, int2]}\n",
           "version: 1\nrecent: 2\nrouter: {experts: [int8/int4, int4+hadamard, int2], votes: head}\n",
-          "version: 1\nrouter: {experts: [int4+hadamard, commvq]}\n"};
+          "version: 1\nrouter: {experts: [int4+hadamard, commvq]}\n",
+          "version: 1\nrouter: {experts: [gs4, gt2/gs2+nocentre, gt1], votes: head}\n"};
 }
 
 inline std::vector<std::string> cpu_policies() {
   std::vector<std::string> policies = sequence_policies();
   for (const std::string& policy : coded_policies()) policies.push_back(policy);
   for (const std::string& policy : routed_policies()) policies.push_back(policy);
+  for (const std::string& policy : gain_shape_policies()) policies.push_back(policy);
   return policies;
 }
 
 inline std::vector<std::string> cpu_formats() {
   std::vector<std::string> formats = all_formats();
-  formats.insert(formats.end(), {kCodesOfLayer, kCodesOfHeads});
+  formats.insert(formats.end(), {kCodesOfLayer, kCodesOfHeads, "gs2", "gt2+nocentre"});
   return formats;
 }
 

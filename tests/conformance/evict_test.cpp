@@ -1,5 +1,6 @@
 // Eviction: which tokens stay, against float64 brute force over what the cache stored, and what becomes of them.
 #include "page_format.h"
+#include "stored_pages.h"
 #include "support/handles.h"
 #include "support/random.h"
 #include "support/reference.h"
@@ -307,6 +308,8 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
   };
   for (const Case& each : {Case{"fp16", "method: adasnap, budget: 70", nullptr},
                            Case{"int2+hadamard", "method: adapyramid, budget: 100", nullptr},
+                           Case{"gs2", "method: snapkv, budget: 100", nullptr},
+                           Case{"gt2+nocentre", "method: adapyramid, budget: 100", nullptr},
                            Case{"commvq", "method: adasnap, budget: 90", &of_head},
                            Case{"commvq", "heads: together, budget: 90", &of_layer}}) {
     for (const std::string& isa : kvq_test::cpu_isa_names()) {
@@ -333,6 +336,53 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
           }
         }
       }
+    }
+  }
+}
+
+// What is left of several pages is put together in new ones, whose codes are relative to a mean of their own.
+TEST_CASE("gain-shape pages of what is left are unbiased around the mean of their own keys") {
+  Prompt prompt(300, 8);
+  for (std::vector<float>& keys : prompt.k) {
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] += i % kDim / 4 == 3 ? 4.0F : 0.0F;  // slow channels
+  }
+  const auto part = [](const std::vector<float>& rows, size_t token, size_t n) {
+    const auto begin = rows.begin() + static_cast<ptrdiff_t>(token * kDim);
+    return Doubles(begin, begin + static_cast<ptrdiff_t>(n * kDim));
+  };
+  for (const std::string format : {"gs4", "gs2", "gs1+nocentre", "gt3", "gt1"}) {
+    const bool page_mean = PageFormat::parse(format).page_mean;
+    for (const std::string& isa : kvq_test::cpu_isa_names()) {
+      CAPTURE(format);
+      CAPTURE(isa);
+      Run run(prompt, policy(format, "method: adasnap, budget: 120"), isa);
+      std::vector<Decoded> before;
+      for (int32_t list = 0; list < kLayers * kKvHeads; ++list) {
+        before.push_back(run.decode(list / kKvHeads, list % kKvHeads, 300));
+      }
+      const std::vector<int32_t> kept = run.compress();
+      int32_t new_pages = 0;
+      for (size_t list = 0; list < kept.size(); ++list) {
+        const auto number = static_cast<int32_t>(list);
+        const Decoded after = run.decode(number / kKvHeads, number % kKvHeads, kept[list]);
+        const auto slots = static_cast<size_t>(kPageSlots);
+        for (size_t first = 0; first + slots < after.positions.size(); first += slots) {  // the last page is FP16
+          Doubles k;
+          Doubles v;
+          for (size_t slot = first; slot < first + slots; ++slot) {
+            const auto position = static_cast<size_t>(after.positions[slot]);
+            for (const double x : part(before[list].k, position, 1)) k.push_back(x);
+            for (const double x : part(before[list].v, position, 1)) v.push_back(x);
+          }
+          const Doubles stored_k = part(after.k, first, slots);
+          const Doubles stored_v = part(after.v, first, slots);
+          if (stored_k == k && stored_v == v) continue;  // it lost no token
+          ++new_pages;
+          CHECK(page_bias(rotated(k, kDim), rotated(stored_k, kDim), kDim, page_mean) <= 1.05);
+          CHECK(page_bias(rotated(v, kDim), rotated(stored_v, kDim), kDim, false) <= 1.05);
+        }
+      }
+      CHECK(new_pages > 3);
     }
   }
 }

@@ -42,7 +42,7 @@ std::string refusal(kvq_context* context, const std::string& policy) {
   }
 }
 
-// The names that a policy with a wrong one is answered with, also with +hadamard where that is one.
+// The names that a policy with a wrong one is answered with, also with +hadamard and +nocentre where that is one.
 std::vector<std::string> format_names() {
   const Context context = kvq_test::make_context();
   const std::string answer = refusal(context, policy_of(true, "nonsense"));
@@ -55,7 +55,9 @@ std::vector<std::string> format_names() {
   for (size_t at = begin + kBefore.size(); at < end; at = answer.find(", ", at) + 2) {
     const std::string name = answer.substr(at, answer.find(", ", at) - at);
     names.push_back(name);
-    if (refusal(context, policy_of(true, name + "+hadamard")).empty()) names.push_back(name + "+hadamard");
+    for (const char* ending : {"+hadamard", "+nocentre"}) {
+      if (refusal(context, policy_of(true, name + ending)).empty()) names.push_back(name + ending);
+    }
   }
   return names;
 }
@@ -118,7 +120,7 @@ double attention_error(const Sequence& sequence, std::span<const float> q, std::
 void walk(const Cache& cache, const std::string& format) {
   Sequence sequence(cache);
   Text(kShape, kTokens, 7).append(sequence, 0, kTokens, 37);
-  const int64_t sealed = format == "fp16" ? 0 : kFullPages * kShape.kv_heads;
+  const int64_t sealed = format == "fp16" ? 0 : (kFullPages - cache.describe().sink) * kShape.kv_heads;
   CHECK(static_cast<int64_t>(sequence.usage().sealed_pages) == sealed);
 
   const std::vector<float> q = queries(kShape, kQueries);
@@ -139,7 +141,7 @@ TEST_CASE(
   const std::string why = kvq_test::why_no_cuda();
   if (!why.empty()) MESSAGE("not on a GPU: ", why);
   const std::vector<std::string> names = format_names();
-  CHECK(names.size() >= all_formats().size());
+  CHECK(names.size() >= all_formats().size() + gain_shape_formats().size());
   for (const std::string& backend : kvq_test::backends()) {
     const Context context = kvq_test::make_context(backend.c_str());
     for (const std::string& format : names) {

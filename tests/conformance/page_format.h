@@ -12,20 +12,31 @@ namespace conformance {
 inline constexpr int kPageSlots = 32;
 
 struct PageFormat {
-  int bits = 16;  // 16: FP16; 0: a codebook says
+  enum class Family { kFloat16, kInteger, kCodes, kGainShape };
+
+  Family family = Family::kFloat16;
+  int bits = 16;  // 0: a codebook says
   bool hadamard = false;
+  bool page_mean = false;  // of keys
 
-  bool sealed() const { return bits < 16; }
-  bool coded() const { return bits == 0; }
-  bool integer() const { return sealed() && !coded(); }
+  bool sealed() const { return family != Family::kFloat16; }
+  bool coded() const { return family == Family::kCodes; }
+  bool integer() const { return family == Family::kInteger; }
+  bool gain_shape() const { return family == Family::kGainShape; }
+  // CUDA contexts refuse the others.
+  bool known_to_gpus() const { return !coded() && !gain_shape(); }
 
-  // "int4", "int4+hadamard", "fp16", "commvq".
+  // "int4", "int4+hadamard", "fp16", "commvq", "gs4", "gt2+nocentre".
   static PageFormat parse(const std::string& name) {
     if (name == "fp16") return {};
-    if (name == "commvq") return {0, false};
+    if (name == "commvq") return {Family::kCodes, 0};
     const size_t plus = name.find('+');
+    const bool plain = plus == std::string::npos;
+    if (name.rfind("gs", 0) == 0 || name.rfind("gt", 0) == 0) {
+      return {Family::kGainShape, std::stoi(name.substr(2, plus - 2)), true, plain};
+    }
     if (name.rfind("int", 0) != 0) throw std::invalid_argument(name);
-    return {std::stoi(name.substr(3, plus - 3)), plus != std::string::npos};
+    return {Family::kInteger, std::stoi(name.substr(3, plus - 3)), !plain};
   }
 };
 
@@ -42,6 +53,9 @@ struct Storage {
   static Storage uniform(const std::string& format) { return {format, format, 32, 0, 1, {}}; }
 
   bool coded() const { return PageFormat::parse(keys).coded() || PageFormat::parse(values).coded(); }
+  bool known_to_gpus() const {
+    return PageFormat::parse(keys).known_to_gpus() && PageFormat::parse(values).known_to_gpus();
+  }
 
   std::string name() const {
     std::string text = keys == values ? keys : keys + "/" + values;
@@ -76,9 +90,17 @@ struct Storage {
   }
 };
 
+// Those that every device knows.
 inline const std::vector<std::string>& all_formats() {
   static const std::vector<std::string> names = {
       "fp16", "int8", "int8+hadamard", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2", "int2+hadamard"};
+  return names;
+}
+
+// One gain a token around the mean of keys' pages, or around nothing.
+inline const std::vector<std::string>& gain_shape_formats() {
+  static const std::vector<std::string> names = {"gs4", "gs3", "gs2",          "gs1",         "gt3",
+                                                 "gt2", "gt1", "gs2+nocentre", "gt2+nocentre"};
   return names;
 }
 
@@ -91,6 +113,11 @@ inline std::vector<Storage> all_storages() {
   storages.push_back({"int3", "fp16", 32, 0, 1, {}});
   storages.push_back({"int8", "int4+hadamard", 64, 0, 1, {}});
   storages.push_back({"int2", "int3", 128, 0, 1, {}});
+  for (const std::string& name : gain_shape_formats()) storages.push_back(Storage::uniform(name));
+  storages.push_back({"gs4+nocentre", "int4+hadamard", 32, 0, 1, {}});
+  storages.push_back({"gt1", "fp16", 32, 0, 1, {}});
+  storages.push_back({"int2+hadamard", "gt3", 32, 0, 1, {}});
+  storages.push_back({"fp16", "gs3", 32, 0, 1, {}});
   return storages;
 }
 

@@ -55,6 +55,53 @@ double quantization_limit(double low, double high, const PageFormat& format) {
 
 namespace {
 
+double dot(const double* a, const double* b, int32_t n) {
+  double sum = 0.0;
+  for (int32_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace
+
+// Half of a step of 32 an octave, what rounding the largest gain to FP16 does to levels of up to 127, what rounding the
+// mean to eight bits does to the mean that is taken off here. A token much smaller than others may vanish.
+double page_bias(std::span<const double> given, std::span<const double> stored, int32_t dim, bool page_mean) {
+  const int32_t n = kPageSlots * dim;
+  std::vector<double> mean(static_cast<size_t>(dim), 0.0);
+  double largest_mean = 0.0;
+  for (int32_t i = 0; page_mean && i < n; ++i)
+    mean[static_cast<size_t>(i % dim)] += given[static_cast<size_t>(i)] / kPageSlots;
+  for (const double x : mean) largest_mean = std::max(largest_mean, std::fabs(x));
+  const double width = std::sqrt(double{1} * dim);
+  const double mean_error = width * (largest_mean * (1.0 / 254.0 + 0x1p-11) + (page_mean ? 127.0 * 0x1p-25 : 0.0));
+
+  std::vector<double> rows(given.begin(), given.end());
+  std::vector<double> codes(stored.begin(), stored.end());
+  double largest_norm = 0.0;
+  for (int32_t t = 0; t < n; t += dim) {
+    for (int32_t i = 0; i < dim; ++i) {
+      rows[static_cast<size_t>(t + i)] -= mean[static_cast<size_t>(i)];
+      codes[static_cast<size_t>(t + i)] -= mean[static_cast<size_t>(i)];
+    }
+    largest_norm = std::max(largest_norm, std::sqrt(dot(rows.data() + t, rows.data() + t, dim)));
+  }
+  double worst = 0.0;
+  for (int32_t t = 0; t < n; t += dim) {
+    const double* row = rows.data() + t;
+    const double* code = codes.data() + t;
+    const double norm = std::sqrt(dot(row, row, dim));
+    const double size = std::sqrt(dot(code, code, dim));
+    if (std::isnan(size)) return size;
+    const double gain_error = norm * (std::exp2(1.0 / 64.0) - 1.0 + 0x1p-10) + width * 127.0 * 0x1p-25;
+    const double limit = norm < largest_norm / 64.0 ? norm + mean_error : gain_error;
+    const double error = norm > 0.0 ? std::fabs(dot(row, code, dim) / norm - norm) : size;
+    worst = std::max(worst, error / (limit + mean_error * (norm > 0.0 ? 1.0 + size / norm : 1.0)));
+  }
+  return worst;
+}
+
+namespace {
+
 // Error of one group over its limit. Constant groups have no step, and must be exact unless they were rotated.
 double group_error(const std::vector<double>& given, const std::vector<double>& stored,
                    const std::vector<size_t>& group, const PageFormat& format) {
@@ -82,7 +129,8 @@ double exact_error(const std::vector<double>& given, const std::vector<double>& 
 // `groups_of_page(first_slot)` lists the groups of a page as indices into the tokens.
 template <typename GroupsOfPage>
 double worst_error(const HeadTokens& tokens, const std::vector<double>& given, const std::vector<double>& stored,
-                   const Storage& storage, const PageFormat& format, GroupsOfPage&& groups_of_page) {
+                   const Storage& storage, bool of_keys, GroupsOfPage&& groups_of_page) {
+  const PageFormat format = PageFormat::parse(of_keys ? storage.keys : storage.values);
   const std::vector<double> given_channels = format.hadamard ? rotated(given, tokens.head_dim) : given;
   const std::vector<double> stored_channels = format.hadamard ? rotated(stored, tokens.head_dim) : stored;
   double worst = 0.0;
@@ -93,6 +141,16 @@ double worst_error(const HeadTokens& tokens, const std::vector<double>& given, c
     if (!storage.is_sealed(page, tokens.n()) || !format.sealed()) {
       worst = std::max(worst, exact_error({given.begin() + page_begin, given.begin() + page_end},
                                           {stored.begin() + page_begin, stored.begin() + page_end}));
+      continue;
+    }
+    if (format.gain_shape()) {
+      const auto page_of = [&](const std::vector<double>& channels) {
+        return std::span(channels).subspan(static_cast<size_t>(page_begin), static_cast<size_t>(page_end - page_begin));
+      };
+      const double error =
+          page_bias(page_of(given_channels), page_of(stored_channels), tokens.head_dim, format.page_mean && of_keys);
+      if (std::isnan(error)) return error;
+      worst = std::max(worst, error);
       continue;
     }
     for (const std::vector<size_t>& group : groups_of_page(static_cast<size_t>(page) * kPageSlots)) {
@@ -108,7 +166,7 @@ double worst_error(const HeadTokens& tokens, const std::vector<double>& given, c
 
 double worst_key_error(const HeadTokens& given, const HeadTokens& stored, const Storage& storage) {
   const auto dim = static_cast<size_t>(given.head_dim);
-  return worst_error(given, given.k, stored.k, storage, PageFormat::parse(storage.keys), [&](size_t first_slot) {
+  return worst_error(given, given.k, stored.k, storage, true, [&](size_t first_slot) {
     std::vector<std::vector<size_t>> groups(dim);
     for (size_t c = 0; c < dim; ++c) {
       for (size_t slot = 0; slot < kPageSlots; ++slot) groups[c].push_back((first_slot + slot) * dim + c);
@@ -120,7 +178,7 @@ double worst_key_error(const HeadTokens& given, const HeadTokens& stored, const 
 double worst_value_error(const HeadTokens& given, const HeadTokens& stored, const Storage& storage) {
   const auto dim = static_cast<size_t>(given.head_dim);
   const auto width = static_cast<size_t>(storage.group);
-  return worst_error(given, given.v, stored.v, storage, PageFormat::parse(storage.values), [&](size_t first_slot) {
+  return worst_error(given, given.v, stored.v, storage, false, [&](size_t first_slot) {
     std::vector<std::vector<size_t>> groups;
     for (size_t slot = first_slot; slot < first_slot + kPageSlots; ++slot) {
       for (size_t start = 0; start < dim; start += width) {

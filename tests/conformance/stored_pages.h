@@ -32,8 +32,14 @@ std::vector<double> rotated(const std::vector<double>& tokens, int32_t head_dim)
 // How far a decoded number may be from the stored one in a group whose numbers lie in [low, high].
 double quantization_limit(double low, double high, const PageFormat& format);
 
-// Worst error of the sealed pages relative to quantization_limit. Keys have a group per channel over a page's tokens,
-// values a group per token and `group` channels; with a Hadamard rotation both in rotated channels.
+// How far the tokens of a page of gain-shape codes, [kPageSlots, head_dim] in rotated channels, are from unbiased over
+// how far they may be: the product of a token with what it is decoded to is that with itself. Relative to the mean of
+// the page where it is stored so.
+double page_bias(std::span<const double> given, std::span<const double> stored, int32_t head_dim, bool page_mean);
+
+// Worst error of the sealed pages relative to what their format allows. Of integers quantization_limit: keys have a
+// group per channel over a page's tokens, values a group per token and `group` channels; with a Hadamard rotation both
+// in rotated channels. Of gain-shape codes page_bias.
 double worst_key_error(const HeadTokens& given, const HeadTokens& stored, const Storage& storage);
 double worst_value_error(const HeadTokens& given, const HeadTokens& stored, const Storage& storage);
 

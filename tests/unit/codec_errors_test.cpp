@@ -156,6 +156,74 @@ double excess_of_values(const TestCodebook& book, const Heads& values, const Hea
   return excess;
 }
 
+double dot(const double* a, const double* b, int32_t n) {
+  double sum = 0.0;
+  for (int32_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// The squared error that is left by the best uniform code of so many bits with a gain that makes it unbiased, whose
+/// step is one of a few around the best of a normal distribution.
+double error_of_scalar_code(const double* row, int32_t dim, int32_t bits) {
+  constexpr double kSteps[] = {1.596, 0.9957, 0.586, 0.3352};
+  const std::vector<double> factors = bits == 4   ? std::vector{0.8, 0.93, 1.07, 1.25}
+                                      : bits == 3 ? std::vector{0.85, 1.0, 1.15}
+                                                  : std::vector{1.0};
+  const double norm = dot(row, row, dim);
+  const double top = std::exp2(bits) - 1.0;
+  double best = 0.0;  // squared cosine
+  for (const double factor : factors) {
+    const double step = kSteps[bits - 1] * factor * std::sqrt(norm / dim);
+    std::vector<double> code;
+    for (int32_t i = 0; i < dim; ++i) {
+      code.push_back(std::floor(std::clamp(row[i] / step + top / 2.0, 0.0, top) + 0.5) - top / 2.0);
+    }
+    const double product = dot(row, code.data(), dim);
+    best = std::max(best, product * product / (norm * square(code)));
+  }
+  return norm * (1.0 / best - 1.0);
+}
+
+/// The mean of the rows with the steps of eight bits.
+std::vector<double> mean_in_steps(const std::vector<double>& rows, int32_t dim) {
+  std::vector<double> mean(static_cast<size_t>(dim));
+  double largest = 0.0;
+  for (size_t i = 0; i < rows.size(); ++i) mean[i % mean.size()] += rows[i] / kPageSlots;
+  for (const double x : mean) largest = std::max(largest, std::fabs(x));
+  for (double& x : mean) x = std::round(x * 127.0 / largest) * largest / 127.0;
+  return mean;
+}
+
+/// Two things at once: how far each token is from unbiased over half a step of the gain, and the squared error of all
+/// over that of scalar codes, which those of a trellis may not exceed.
+double excess_of_gains(const SealedPages& pages, Side side, const std::vector<double>& numbers,
+                       const std::vector<double>& decoded) {
+  const SideFormat& format = pages.format().side(side);
+  const int32_t dim = pages.cache().head_dim;
+  const int32_t bits = kvq::describe(format.kind).name.back() - '0';
+  std::vector<double> rows = rotated(numbers, dim);
+  std::vector<double> found = rotated(decoded, dim);
+  if (side == Side::kKeys && format.page_mean) {
+    const std::vector<double> mean = mean_in_steps(rows, dim);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i] -= mean[i % mean.size()];
+      found[i] -= mean[i % mean.size()];
+    }
+  }
+  const double half_step = std::exp2(1.0 / 64.0) - 1.0 + std::exp2(-10.0);
+  double excess = 0.0;
+  double error = 0.0;
+  double limit = 0.0;
+  for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(dim)) {
+    const double norm = dot(&rows[at], &rows[at], dim);
+    excess = std::max(excess, std::fabs(dot(&rows[at], &found[at], dim) / norm - 1.0) / half_step);
+    for (size_t i = at; i < at + static_cast<size_t>(dim); ++i) error += (rows[i] - found[i]) * (rows[i] - found[i]);
+    const double of_code = error_of_scalar_code(&rows[at], dim, bits);
+    limit += of_code + half_step * half_step * (norm + of_code);  // as far off as the gain may be
+  }
+  return std::max(excess, error / (1.001 * limit));
+}
+
 /// How far a side is from what was encoded over how far it may be.
 double excess(const Codec& codec, const SealedPages& pages, Side side, const TestCodebook* book) {
   Heads numbers;
@@ -168,6 +236,7 @@ double excess(const Codec& codec, const SealedPages& pages, Side side, const Tes
   const std::string name = codec.name;
   if (name == "fp16") return decoded == numbers ? 0.0 : std::numeric_limits<double>::infinity();
   if (name == "int") return excess_of_integers(pages, side, numbers[1], decoded[1]);
+  if (name == "gain_shape") return excess_of_gains(pages, side, numbers[1], decoded[1]);
   REQUIRE(name == "commvq");  // of another codec, what may it be?
   return side == Side::kKeys ? excess_of_centres(*book, pages, numbers, decoded)
                              : excess_of_values(*book, numbers, decoded);

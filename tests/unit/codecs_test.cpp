@@ -38,7 +38,7 @@ constexpr Codes kCodes[] = {
 
 }  // namespace
 
-TEST_CASE("the name of every kind is read back, with +hadamard where its codec takes it and nowhere else") {
+TEST_CASE("the name of every kind is read back, with what its codec takes after it and nothing else") {
   std::set<std::string_view> names;
   for_each_kind([&](const Codec& codec, const CodecKind& kind) {
     const std::string name(kind.name);
@@ -46,24 +46,70 @@ TEST_CASE("the name of every kind is read back, with +hadamard where its codec t
     CHECK(names.insert(kind.name).second);
     CHECK(&kvq::codec_of(kind.kind) == &codec);
     CHECK(kvq::describe(kind.kind).name == kind.name);
-    const SideFormat plain{.kind = kind.kind};
+    const SideFormat plain{.kind = kind.kind, .hadamard = codec.always_hadamard, .page_mean = codec.takes_page_mean};
     REQUIRE(kvq::parse_format(name).has_value());
     CHECK(*kvq::parse_format(name) == plain);
     CHECK(kvq::format_name(plain) == name);
-    const SideFormat turned{.kind = kind.kind, .hadamard = true};
-    const auto found = kvq::parse_format(name + "+hadamard");
-    REQUIRE(found.has_value() == codec.takes_hadamard);
-    if (found.has_value()) {
-      CHECK(*found == turned);
-      CHECK(kvq::format_name(turned) == name + "+hadamard");
-    }
-    CHECK(!kvq::parse_format(name + "+hadamard+hadamard").has_value());
+    const auto check_ending = [&](const std::string& ending, bool taken, const SideFormat& format) {
+      CAPTURE(ending);
+      const auto found = kvq::parse_format(name + ending);
+      REQUIRE(found.has_value() == taken);
+      if (found.has_value()) {
+        CHECK(*found == format);
+        CHECK(kvq::format_name(format) == name + ending);
+      }
+      CHECK(!kvq::parse_format(name + ending + ending).has_value());
+    };
+    check_ending("+hadamard", codec.takes_hadamard, {.kind = kind.kind, .hadamard = true});
+    check_ending("+nocentre", codec.takes_page_mean, {.kind = kind.kind, .hadamard = codec.always_hadamard});
+    CHECK(!kvq::parse_format(name + "+nocentre+hadamard").has_value());
+    CHECK(!kvq::parse_format(name + "+hadamard+nocentre").has_value());
     CHECK(!kvq::parse_format(name + "+").has_value());
     CHECK(!kvq::parse_format(name.substr(0, name.size() - 1)).has_value());
   });
   CHECK(names.size() == kvq::kKinds);
   CHECK(!kvq::parse_format("").has_value());
   CHECK(!kvq::parse_format("+hadamard").has_value());
+  CHECK(!kvq::parse_format("+nocentre").has_value());
+}
+
+TEST_CASE("a name that is none is answered with what to write") {
+  struct Line {
+    const char* name;
+    const char* advice;
+  };
+  constexpr Line kLines[] = {{"gs5", "nearest: gs4"},
+                             {"gs0", "nearest: gs1"},
+                             {"gt4", "nearest: gt3"},
+                             {"int1", "nearest: int2"},
+                             {"int4+hadamart", "nearest: int4+hadamard"},
+                             {"gt2+nocenter", "nearest: gt2+nocentre"},
+                             {"gs2+hadamard", "gs2 is always rotated: write gs2"},
+                             {"gs2+nocentre+hadamard", "gs2 is always rotated: write gs2+nocentre"},
+                             {"fp16+hadamard", "rotation is for integer formats: write fp16"},
+                             {"commvq+hadamard", "rotation is for integer formats: write commvq"},
+                             {"int4+nocentre", "only gain-shape formats have centres: write int4"}};
+  for (const Line& line : kLines) {
+    CAPTURE(std::string(line.name));
+    REQUIRE(!kvq::parse_format(line.name).has_value());
+    const std::string advice = kvq::format_name_advice(line.name);
+    CAPTURE(advice);
+    CHECK(advice.ends_with(line.advice));
+    CHECK(advice.size() < 175);  // beside the line and the key in the message of an error
+  }
+  for (const std::string& name : {std::string("nonsense"), std::string("x"), std::string(), std::string(100000, 'g')}) {
+    const std::string advice = kvq::format_name_advice(name);
+    CHECK(advice.find("must be one of fp16, ") == 0);
+    CHECK(advice.find("nearest") == std::string::npos);
+  }
+}
+
+TEST_CASE("a page of a format that is always rotated is, whether its name was parsed or not") {
+  for_each_kind([&](const Codec& codec, const CodecKind& kind) {
+    const PageFormat page({.kind = kind.kind}, {.kind = kind.kind}, 64);
+    CHECK(page.keys.hadamard == codec.always_hadamard);
+    CHECK(page.values.hadamard == codec.always_hadamard);
+  });
 }
 
 // These are in snapshots that exist. A new kind gets a line; no line ever changes.
@@ -73,17 +119,37 @@ TEST_CASE("snapshots number codecs and widths as they always have") {
     int codec;
     int bits;
   };
-  constexpr Line kLines[] = {{"fp16", 0, 16}, {"int8", 1, 8}, {"int4", 1, 4},
-                             {"int3", 1, 3},  {"int2", 1, 2}, {"commvq", 2, 0}};
+  constexpr Line kLines[] = {{"fp16", 0, 16},  {"int8", 1, 8}, {"int4", 1, 4}, {"int3", 1, 3}, {"int2", 1, 2},
+                             {"commvq", 2, 0}, {"gs4", 3, 4},  {"gs3", 3, 3},  {"gs2", 3, 2},  {"gs1", 3, 1},
+                             {"gt3", 3, 19},   {"gt2", 3, 18}, {"gt1", 3, 17}};
   CHECK(std::size(kLines) == kvq::kKinds);
   for (const Line& line : kLines) {
     CAPTURE(line.name);
     const auto format = kvq::parse_format(line.name);
     REQUIRE(format.has_value());
-    const kvq::io::SideRecord record = kvq::io::side_record(*format);
-    CHECK(int{record.codec} == line.codec);
-    CHECK(int{record.bits} == line.bits);
+    for (const Side side : kvq_test::kSides) {
+      const kvq::io::SideRecord record = kvq::io::side_record(side, *format);
+      CHECK(int{record.codec} == line.codec);
+      CHECK(int{record.bits} == line.bits);
+    }
     CHECK(int{kvq::codec_of(format->kind).number} == line.codec);
+  }
+}
+
+TEST_CASE("snapshots tell rotation and means of pages apart as they always have") {
+  struct Line {
+    const char* name;
+    int of_keys;
+    int of_values;
+  };
+  constexpr Line kLines[] = {{"fp16", 0, 0},   {"int4", 0, 0}, {"int4+hadamard", 1, 1},
+                             {"commvq", 0, 0}, {"gs2", 3, 1},  {"gt1+nocentre", 1, 1}};
+  for (const Line& line : kLines) {
+    CAPTURE(line.name);
+    const auto format = kvq::parse_format(line.name);
+    REQUIRE(format.has_value());
+    CHECK(int{kvq::io::side_record(Side::kKeys, *format).flags} == line.of_keys);
+    CHECK(int{kvq::io::side_record(Side::kValues, *format).flags} == line.of_values);
   }
 }
 

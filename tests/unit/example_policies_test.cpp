@@ -32,10 +32,10 @@ std::string read(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("there is one example of a policy for each method, and one with a router") {
+TEST_CASE("there is one example of a policy for each method, one with gain-shape formats and one with a router") {
   std::set<std::string> present;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) present.insert(entry.path().filename());
-  std::set<std::string> expected{"moqae.yaml"};
+  std::set<std::string> expected{"gain-shape.yaml", "moqae.yaml"};
   for (const Example& example : kExamples) expected.insert(example.file + ".yaml");
   CHECK(present == expected);
 }
@@ -53,6 +53,23 @@ TEST_CASE("an example sets its method, and everything else to the default that i
     CHECK(policy.sink == 1);
     CHECK(policy.recent == by_name.recent);
   }
+}
+
+TEST_CASE("the example with gain-shape formats has the formats and the pages that it explains") {
+  const kvq::Policy policy = kvq::io::read_policy(kvq_test::test_allocator(), read("gain-shape"));
+  const auto shape = [](kvq::Kind kind, bool page_mean) {
+    return kvq::SideFormat{.kind = kind, .hadamard = true, .page_mean = page_mean};
+  };
+  CHECK((policy.keys == shape(kvq::Kind::kGt2, true)));
+  CHECK((policy.values == shape(kvq::Kind::kGs2, true)));
+  CHECK((policy.formats(0).keys == shape(kvq::Kind::kGs4, false)));
+  CHECK((policy.formats(1).keys == shape(kvq::Kind::kGs4, false)));
+  CHECK((policy.formats(1).values == shape(kvq::Kind::kGs3, true)));
+  CHECK((policy.formats(2).keys == policy.keys));
+  const kvq::Policy by_name = kvq::io::read_policy(kvq_test::test_allocator(), "gt2/gs2");
+  CHECK(policy.sink_pages() == by_name.sink_pages());
+  CHECK(policy.recent == by_name.recent);
+  CHECK(policy.eviction.budget == 0);
 }
 
 TEST_CASE("the example with a router has the formats, the votes and the pages that it explains") {

@@ -28,12 +28,13 @@ void for_each_kind(const Use& use) {
   }
 }
 
-/// The same with every name of a kind: rotated too, where that is possible.
+/// The same with every name of a kind: rotated too, and without the mean of the page, where that is possible.
 template <typename Use>
 void for_each_name(const Use& use) {
   for_each_kind([&](const kvq::Codec& codec, const kvq::CodecKind& kind) {
     use(codec, std::string(kind.name));
     if (codec.takes_hadamard) use(codec, std::string(kind.name) + "+hadamard");
+    if (codec.takes_page_mean) use(codec, std::string(kind.name) + "+nocentre");
   });
 }
 
@@ -147,10 +148,10 @@ class SealedPages {
   int32_t pages_;
 };
 
-/// Both sides in that format.
+/// Both sides in that format, from the first page on.
 inline std::string policy_of(const kvq::Codec& codec, const std::string& name, int32_t group) {
   const std::string of_group = codec.takes_groups ? ", group: " + std::to_string(group) : "";
-  return "version: 1\nkeys: " + name + "\nvalues: {format: " + name + of_group + "}\n";
+  return "version: 1\nkeys: " + name + "\nvalues: {format: " + name + of_group + "}\nsink: 0\n";
 }
 
 /// Codebooks for codecs that need one; for others a null pointer.

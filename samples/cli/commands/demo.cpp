@@ -22,8 +22,9 @@
 namespace cli {
 namespace {
 
-constexpr std::array kPlainFormats{"fp16", "int8",          "int4", "int4+hadamard",
-                                   "int3", "int3+hadamard", "int2", "int2+hadamard"};
+constexpr const char* kBaseline = "fp16";
+constexpr std::array kGainShapes{"gs2", "gt2"};
+constexpr std::array kIntegers{"int8", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2", "int2+hadamard"};
 constexpr const char* kEvicting = "int4+adasnap:256";
 constexpr const char* kWithWeights = "int4";
 constexpr std::array kGenerated{"fp16", "int4"};
@@ -83,11 +84,15 @@ struct Report {
   double seconds = 0.0;
 };
 
-/// The baseline first.
+/// The baseline first, then what to take.
 std::vector<Format> all_formats(const std::filesystem::path& directory, const ComputeOptions& compute) {
+  const bool on_cpu = compute.device == "cpu";
   std::vector<Format> formats;
-  for (const char* kv : kPlainFormats) formats.push_back({kv, kv, kv});
-  if (compute.device != "cpu") return formats;  // GPUs know no codes yet and evict nothing
+  const auto add = [&formats](const char* kv) { formats.push_back({kv, kv, kv}); };
+  add(kBaseline);
+  if (on_cpu) std::ranges::for_each(kGainShapes, add);
+  std::ranges::for_each(kIntegers, add);
+  if (!on_cpu) return formats;  // GPUs know no codes and no gain-shape pages yet and evict nothing
   for (const std::string bits : {"2bit", "1bit"}) {
     const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
     formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
@@ -196,7 +201,8 @@ void print_formats(const Extent& extent, const std::vector<Row>& rows, const std
              "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
              "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
              std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
-             std::to_string(extent.needle.context) + " tokens.\n" +                                       //
+             std::to_string(extent.needle.context) + " tokens.\n" +  //
+             "gs2, gt2: codes of 2 bits and a gain for each token, no training; the first 32 tokens stay FP16.\n" +
              "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
              "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
              "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //

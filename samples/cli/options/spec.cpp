@@ -1,7 +1,9 @@
 #include "options/spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -19,6 +21,25 @@ constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
 constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
 constexpr std::string_view kCommvq = "commvq:";
 constexpr std::string_view kMoqae = "moqae:";
+constexpr std::string_view kCentres = "+centres";
+
+bool names_gain_shape(std::string_view name) {
+  return name.size() == 3 && (name.starts_with("gs") || name.starts_with("gt")) && name[2] >= '0' && name[2] <= '9';
+}
+
+/// FORMAT:FILE or KEYS/VALUES:FILE of gain-shape formats: the formats around centres, which the file has.
+std::optional<std::string> take_centred(std::string& spec) {
+  const size_t colon = spec.find(':');
+  if (colon == std::string::npos) return {};
+  const std::string formats = spec.substr(0, colon);
+  const size_t slash = std::min(formats.find('/'), formats.size());
+  const std::string keys = formats.substr(0, slash);
+  const std::string values = formats.substr(std::min(slash + 1, formats.size()));
+  if (!names_gain_shape(keys) || (slash < formats.size() && !names_gain_shape(values))) return {};
+  spec.erase(0, colon + 1);
+  const std::string centred = keys + std::string(kCentres);
+  return slash < formats.size() ? centred + "/" + values + std::string(kCentres) : centred;
+}
 
 /// A SPEC taken apart: BASE[@FILE...][+METHOD:BUDGET].
 struct Parts {
@@ -51,6 +72,10 @@ Parts take_apart(const std::string& given, std::string spec) {
   for (size_t at = spec.rfind('@'); at != std::string::npos; at = spec.rfind('@')) {
     parts.files.insert(parts.files.begin(), spec.substr(at + 1));
     spec.resize(at);
+  }
+  if (const auto centred = take_centred(spec)) {
+    parts.files.insert(parts.files.begin(), spec);
+    spec = *centred;
   }
   for (const std::string_view prefix : {kCommvq, kMoqae}) {
     if (!spec.starts_with(prefix)) continue;

@@ -7,10 +7,13 @@
 namespace cli {
 
 inline constexpr const char* kSpecHelp =
-    "KV format: fp16, int8, int4, int3 or int2, optionally with +hadamard (the newest page of 32 tokens "
-    "stays FP16); commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they "
-    "choose commvq; or a policy file (YAML), followed by @FILE for codebooks and routers that it needs; each with "
-    "+METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
+    "KV format: gs4, gs3, gs2, gs1 (a gain a token and codes of so many bits) or gt3, gt2, gt1 (codes of a trellis, "
+    "which lose less and take longer), around the mean of each page of keys, around nothing with +nocentre, or around "
+    "trained centres with :FILE; fp16, int8, int4, int3 or int2, the latter optionally with +hadamard; KEYS/VALUES for "
+    "two of these (the newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too); "
+    "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose commvq; "
+    "or a policy file (YAML), followed by @FILE for what was trained for it; each with +METHOD:BUDGET to evict tokens "
+    "after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
 
 /// What a SPEC stands for.
 struct Spec {

@@ -150,12 +150,18 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern byte* kvq_cpu_isa_name(int index);
 
-        /// <summary>Read a policy from YAML, or from the short form of one format.</summary>
+        /// <summary>Read a policy from YAML, or from the short form of one or two formats.</summary>
         /// <remarks>
-        /// <para>The short form is the name of a format for keys and values of all layers: <c>fp16</c>, <c>int8</c>,
-        /// <c>int4</c>, <c>int3</c>, <c>int2</c>, each but fp16 optionally with <c>+hadamard</c>, or <c>commvq</c>,
-        /// and optionally <c>+METHOD:BUDGET</c> of eviction at the end, like <c>int4+adasnap:128</c>. The long
-        /// form:</para>
+        /// <para>The short form is the name of a format for keys and values of all layers, or two with a slash,
+        /// KEYS/VALUES, and optionally <c>+METHOD:BUDGET</c> of eviction at the end, like <c>gs2</c>, <c>gt2/gt1</c>,
+        /// <c>int4+adasnap:128</c>. The formats:</para>
+        /// <list type="bullet">
+        /// <item><description><c>gs4</c>, <c>gs3</c>, <c>gs2</c>, <c>gs1</c>: gain-shape pages. Codes of 4 to 1 bits after a Hadamard rotation, and a gain of 8 bits for each token and side, chosen so that what is decoded is unbiased. Keys are encoded relative to the mean of their page's, which a page has in 8 bits; with <c>+nocentre</c> as they are. Nothing is trained.</description></item>
+        /// <item><description><c>gt3</c>, <c>gt2</c>, <c>gt1</c>: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states: their error is a quarter to a half smaller, and they take longer to encode and to attend to.</description></item>
+        /// <item><description><c>fp16</c>; <c>int8</c>, <c>int4</c>, <c>int3</c>, <c>int2</c>: integers with a scale and a minimum for each channel of a page's keys and for each token and group of channels of values; optionally with <c>+hadamard</c>, encoded after a Hadamard rotation.</description></item>
+        /// <item><description><c>commvq</c>: codes of a codebook that was trained for the model.</description></item>
+        /// </list>
+        /// <para>The long form:</para>
         /// <code>
         /// version: 1
         /// keys: int4+hadamard            # a format name, or a map:
@@ -164,6 +170,7 @@ namespace Kvq.Raw
         /// recent: 1                      # newest pages that stay FP16, the open one included
         /// layers:                        # later entries win
         ///   - {range: [0, 1], keys: fp16, values: int8}
+        ///   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page; none is +nocentre
         /// commvq:                        # for the format commvq, which needs a codebook
         ///   beam: 4                      # sums of codes kept while a key is encoded, 1 to 16
         ///   flips: 100                   # bits of a value's code flipped to lower its error, at most
@@ -178,8 +185,10 @@ namespace Kvq.Raw
         ///   experts: [fp16, int4, int2]  # 2 to 8 formats, those with more bits first; int8/int4: keys/values
         ///   votes: layer                 # tokens of all heads choose together; or head
         /// </code>
-        /// <para><c>group</c> is the number of channels that share a scale in a value page (32, 64 or 128). Defaults:
-        /// fp16, sink 0, recent 1, beam 1, as many flips as help, attention auto.</para>
+        /// <para><c>group</c> is the number of channels that share a scale in an integer value page (32, 64 or 128).
+        /// Defaults: fp16, recent 1, centres page, beam 1, as many flips as help, attention auto; sink 1 if any page
+        /// gets gain-shape codes of three bits or fewer, else 0: models give their first tokens much
+        /// attention.</para>
         /// <para><c>attention</c> says how the CPU attends to keys with codes; results are the same but for rounding.
         /// <c>tables</c>: products of each query with all codes, which are then summed for each token;
         /// <c>rebuild</c>: keys summed up from their codes once for all queries of a KV head; <c>decode</c>: keys and
@@ -644,7 +653,8 @@ namespace Kvq.Raw
         /// <param name="n">number of tokens, ≥ 1.</param>
         /// <param name="k">keys <c>[n, kv_heads, head_dim]</c>, before RoPE unless the cache was made with
         /// <see cref="Kvq.Rope.None"/>; of a CUDA context read in stream order. Finite, magnitude at most 65504
-        /// (FP16) after rotation, in layers stored with <c>+hadamard</c> after that rotation too.</param>
+        /// (FP16) after rotation, in layers stored with <c>+hadamard</c> or in gain-shape pages after that rotation
+        /// too.</param>
         /// <param name="v">values, same shape and rules.</param>
         /// <param name="dtype">element type of <c>k</c> and <c>v</c>.</param>
         /// <param name="positions">original positions, ≥ 0, strictly increasing and beyond the layer's last one;
