@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -84,6 +86,12 @@ double square(const std::vector<double>& numbers) {
   return sum;
 }
 
+double squared_distance(std::span<const double> a, std::span<const double> b) {
+  double sum = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return sum;
+}
+
 /// The sides of all heads.
 using Heads = std::vector<std::vector<double>>;
 
@@ -96,43 +104,77 @@ double norm_of_token(const Heads& heads, size_t head, bool of_layer, ptrdiff_t s
   return std::sqrt(sum);
 }
 
-/// Distance of keys to what they decode to over that to the nearest of all centres of the only stage.
+/// Where one head's keys of a page lie among all centres of the only stage.
+struct Centres {
+  const float* codes;  // [codes][pair]{re, im}
+  size_t n;            // codes
+  const kvq_test::Rotation& rotation;
+  int32_t position;
+
+  /// `norm` times the centre for which that is nearest to the key, after RoPE.
+  std::vector<double> nearest(std::span<const double> key, double norm) const {
+    std::vector<double> best;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t centre = 0; centre < n * n; ++centre) {
+      const float* a = codes + centre / n * key.size();
+      const float* b = codes + centre % n * key.size();
+      std::vector<double> row(key.size());
+      for (size_t pair = 0; pair < row.size() / 2; ++pair) {  // a + ib
+        row[rotation.first_channel(pair)] = norm * (double{a[2 * pair]} - double{b[2 * pair + 1]});
+        row[rotation.second_channel(pair)] = norm * (double{a[2 * pair + 1]} + double{b[2 * pair]});
+      }
+      rotation.apply(row, position);
+      const double distance = squared_distance(row, key);
+      if (distance >= least) continue;
+      least = distance;
+      best = row;
+    }
+    return best;
+  }
+};
+
+/// Distance of keys to what they decode to over that to the nearest of all centres of the only stage, at the length
+/// that makes it unbiased for the heads that share a norm, or at their norm where that would be more than twice as
+/// long.
 double excess_of_centres(const TestCodebook& book, const SealedPages& pages, const Heads& keys, const Heads& decoded) {
   const kvq_test::Rotation rotation =
       kvq_test::Rotation::from(kvq_test::cache_options(pages.heads(), pages.heads(), book.head_dim));
-  const ptrdiff_t dim = book.head_dim;
+  const auto dim = static_cast<size_t>(book.head_dim);
   const bool of_layer = book.codes.norms == KVQ_SCOPE_LAYER;
-  const size_t n_codes = static_cast<size_t>(book.codes.codes);
+  const auto n_codes = static_cast<size_t>(book.codes.codes);
   double excess = 0.0;
-  for (size_t head = 0; head < keys.size(); ++head) {
-    const float* codes =
-        book.layers[0].key_codes.data() + head * n_codes * static_cast<size_t>(dim);  // [codes][pair]{}
-    for (ptrdiff_t slot = 0; slot < kPageSlots; ++slot) {
-      const double norm = norm_of_token(keys, head, of_layer, slot, dim);
-      const auto key = keys[head].begin() + slot * dim;
-      double nearest = std::numeric_limits<double>::infinity();
-      for (size_t centre = 0; centre < n_codes * n_codes; ++centre) {
-        const float* a = codes + centre / n_codes * static_cast<size_t>(dim);
-        const float* b = codes + centre % n_codes * static_cast<size_t>(dim);
-        std::vector<double> row(static_cast<size_t>(dim));
-        for (size_t pair = 0; pair < row.size() / 2; ++pair) {  // a + ib
-          row[rotation.first_channel(pair)] = norm * (double{a[2 * pair]} - double{b[2 * pair + 1]});
-          row[rotation.second_channel(pair)] = norm * (double{a[2 * pair + 1]} + double{b[2 * pair]});
-        }
-        rotation.apply(row, pages.page(0, 0).position(static_cast<int32_t>(slot)));
-        for (size_t c = 0; c < row.size(); ++c) row[c] -= key[static_cast<ptrdiff_t>(c)];
-        nearest = std::min(nearest, square(row));
+  for (size_t slot = 0; slot < kPageSlots; ++slot) {
+    const auto row_of = [&](const Heads& rows, size_t head) { return std::span(rows[head]).subspan(slot * dim, dim); };
+    const auto norm_of = [&](size_t head) {
+      return norm_of_token(keys, head, of_layer, static_cast<ptrdiff_t>(slot), static_cast<ptrdiff_t>(dim));
+    };
+    Heads nearest;
+    for (size_t head = 0; head < keys.size(); ++head) {
+      const Centres centres{book.layers[0].key_codes.data() + head * n_codes * dim, n_codes, rotation,
+                            pages.page(0, 0).position(static_cast<int32_t>(slot))};
+      nearest.push_back(centres.nearest(row_of(keys, head), norm_of(head)));
+    }
+    for (size_t head = 0; head < keys.size(); ++head) {
+      double energy = 0.0;
+      double product = 0.0;
+      for (size_t other = 0; other < keys.size(); ++other) {
+        if (!of_layer && other != head) continue;
+        const auto key = row_of(keys, other);
+        energy += std::inner_product(key.begin(), key.end(), key.begin(), 0.0);
+        product += std::inner_product(key.begin(), key.end(), nearest[other].begin(), 0.0);
       }
-      std::vector<double> error(decoded[head].begin() + slot * dim, decoded[head].begin() + (slot + 1) * dim);
-      for (size_t c = 0; c < error.size(); ++c) error[c] -= key[static_cast<ptrdiff_t>(c)];
-      excess = std::max(excess, std::sqrt(square(error)) / (std::sqrt(nearest) + 1e-3 * norm));
+      std::vector<double> unbiased = nearest[head];
+      for (double& x : unbiased) x *= energy <= 2.0 * product ? energy / product : 1.0;
+      const auto key = row_of(keys, head);
+      excess = std::max(excess, std::sqrt(squared_distance(row_of(decoded, head), key)) /
+                                    (std::sqrt(squared_distance(unbiased, key)) + 1e-3 * norm_of(head)));
     }
   }
   return excess;
 }
 
-/// Distance of values to what they decode to over that to zero, both over the channels' scales: a token's own scale is
-/// the best for its code, and FP16.
+/// Distance of values to what they decode to over that to zero, both over the channels' scales: a token's own scale
+/// makes its code unbiased where that is no farther away than a zero, and is in FP16.
 double excess_of_values(const TestCodebook& book, const Heads& values, const Heads& decoded) {
   const ptrdiff_t dim = book.head_dim;
   Heads scaled = values;

@@ -40,10 +40,10 @@ inline KeyPairs pairs_of(const Floats& keys, int32_t group) {
 }
 
 inline Indices encode(const KeyEncoder& encoder, const KeyPairs& keys, int32_t n, int32_t beam = 1,
-                      const float* norms = nullptr) {
+                      const float* norms = nullptr, kvq::KeyFit* fits = nullptr) {
   std::vector<std::byte> work(encoder.work_bytes());
   Indices indices(static_cast<size_t>(2 * n * encoder.stages()));
-  encoder.encode(keys, norms, n, beam, work, indices.data());
+  encoder.encode(keys, norms, n, beam, work, indices.data(), fits);
   return indices;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/float16.h"
 #include "formats/commvq/key_decoder.h"
 
 using namespace key_codes;
@@ -85,6 +86,56 @@ TEST_CASE("indices are the same on every instruction set, alone or together with
     }
     CHECK(single == expected);
   }
+}
+
+TEST_CASE("what is found about a key's centres is what they are, the same bits on every instruction set") {
+  constexpr int32_t kTokens = 37;
+  const Codes codes = random_codes(3, 64, 24, 10);
+  const Floats keys = normal(2 * kTokens * 24, 11, 3.0F);
+  Floats norms;
+  for (size_t t = 0; t < kTokens; ++t) norms.push_back(kvq::key_norm(std::span(keys).subspan(48 * t, 48)));
+  for (const int32_t beam : {1, 3}) {
+    std::vector<kvq::KeyFit> fits(kTokens);
+    const Indices indices = encode(codes.encoder(), pairs_of(keys, 24), kTokens, beam, norms.data(), fits.data());
+    for (int32_t t = 0; t < kTokens; ++t) {
+      const std::vector<Complex> key = key_at(keys, 24, t);
+      double energy = 0.0;
+      double product = 0.0;
+      for (int32_t j = 0; j < 24; ++j) {
+        Complex sum;
+        for (int32_t stage = 0; stage < 3; ++stage) {
+          const uint8_t* index = indices.data() + 2 * (t * 3 + stage);
+          sum += codes.centre(stage, index[0], index[1], j);
+        }
+        energy += std::norm(key[static_cast<size_t>(j)]);
+        product += std::real(std::conj(key[static_cast<size_t>(j)]) * sum);
+      }
+      CHECK(fits[static_cast<size_t>(t)].energy == doctest::Approx(energy));
+      CHECK(std::fabs(fits[static_cast<size_t>(t)].product - product) < 1e-6 * std::sqrt(energy));
+    }
+    for (const kvq::keys::KeyKernels* kernels : kvq::keys::key_kernels()) {
+      CAPTURE(kernels->name);
+      for (int32_t t = 0; t < kTokens; ++t) {
+        kvq::KeyFit alone;
+        encode(codes.encoder(*kernels), pairs_of(keys, 24).from(t), 1, beam, &norms[static_cast<size_t>(t)], &alone);
+        CHECK(alone.energy == fits[static_cast<size_t>(t)].energy);
+        CHECK(alone.product == fits[static_cast<size_t>(t)].product);
+      }
+    }
+  }
+}
+
+TEST_CASE("a gain makes a key unbiased, or is its norm where no sum of centres stands for it") {
+  const auto gain = [](double energy, double product) {
+    return kvq::from_float16(kvq::KeyFit{energy, product}.gain());
+  };
+  CHECK(gain(9.0, 2.5) == doctest::Approx(3.6).epsilon(0x1p-11));
+  CHECK(gain(9.0, 6.0) == 1.5F);  // longer than the key
+  CHECK(gain(9.0, 1.5) == 6.0F);  // twice the norm
+  for (const double product : {1.49, 1e-300, 0.0, -1.5}) CHECK(gain(9.0, product) == 3.0F);
+  CHECK(gain(0.0, 0.0) == 0.0F);
+  CHECK(gain(3.6e9, 5e4) == 65504.0F);  // 72 000
+  CHECK(gain(1e10, -1.0) == 65504.0F);
 }
 
 TEST_CASE("decoding gives a head's sum of centres in either pairing, and zeros for a zero key") {

@@ -50,7 +50,8 @@ size_t value_work_floats(const Context& context) {
   return encoder.workspace_floats() + kPageSlots * encoder.words();
 }
 
-void encode_keys(const Context& context, const GroupSide& group, int32_t head, std::byte* out, float* work) noexcept {
+KeyFits encode_keys(const Context& context, const GroupSide& group, int32_t head, std::byte* out,
+                    float* work) noexcept {
   const LayerCoder& coder = context.coder;
   const auto dim = static_cast<size_t>(coder.shape.head_dim);
   const KeyLayout layout = key_layout(coder.shape);
@@ -58,23 +59,21 @@ void encode_keys(const Context& context, const GroupSide& group, int32_t head, s
   const size_t row = static_cast<size_t>(group.heads) * dim;
 
   std::array<float, kPageSlots> norms;
-  std::array<uint16_t, kPageSlots> halves;
   for (size_t slot = 0; slot < kPageSlots; ++slot) {
     const float* token = group.numbers + slot * row;
     norms[slot] = of_layer ? key_norm({token, row}) : key_norm({token + static_cast<size_t>(head) * dim, dim});
-    halves[slot] = to_float16(norms[slot]);
   }
-  put_share(layout.norms, of_layer, group.first_head + head, halves.data(), out);
 
   CodebookShape of_group = coder.shape;  // as the keys lie here
   of_group.kv_heads = group.heads;
   const int32_t stages = coder.shape.keys.stages;
   auto* bytes = reinterpret_cast<std::byte*>(work);
   auto* indices = reinterpret_cast<uint8_t*>(bytes + coder.keys.front().work_bytes());  // [slots][stages]{a, b}
+  KeyFits fits;
   for (int32_t part = 0; part < coder.shape.groups(); ++part) {
     const KeyEncoder& encoder = coder.key_encoder(group.first_head + head, part);
     encoder.encode(key_pairs(of_group, group.numbers, head, part), norms.data(), kPageSlots, context.effort.beam,
-                   {bytes, encoder.work_bytes()}, indices);
+                   {bytes, encoder.work_bytes()}, indices, fits.data());
     for (int32_t stage = 0; stage < stages; ++stage) {
       uint8_t fields[2 * kPageSlots];
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
@@ -84,6 +83,21 @@ void encode_keys(const Context& context, const GroupSide& group, int32_t head, s
       layout.pack(fields, part * stages + stage, out);
     }
   }
+  return fits;
+}
+
+void write_norms(const Context& context, const GroupSide& group, int32_t head, const KeyFits* fits,
+                 std::byte* out) noexcept {
+  const bool of_layer = is_of_layer(context.shape().keys.norms);
+  const int32_t first = of_layer ? 0 : head;
+  const int32_t end = of_layer ? group.heads : head + 1;
+  std::array<uint16_t, kPageSlots> norms;
+  for (size_t slot = 0; slot < kPageSlots; ++slot) {
+    KeyFit token;
+    for (int32_t other = first; other < end; ++other) token.add(fits[other][slot]);
+    norms[slot] = token.gain();
+  }
+  put_share(key_layout(context.shape()).norms, of_layer, group.first_head + head, norms.data(), out);
 }
 
 ValueCodes encode_values(const Context& context, const GroupSide& group, int32_t head, float* work) noexcept {
@@ -94,8 +108,8 @@ ValueCodes encode_values(const Context& context, const GroupSide& group, int32_t
   const float* vectors = group.numbers + (of_layer ? 0 : static_cast<size_t>(head) * dim);
   auto* bits = reinterpret_cast<uint32_t*>(work + encoder.workspace_floats());
   ValueCodes codes{bits, encoder.words(), {}};
-  encoder.encode_block(vectors, static_cast<size_t>(group.heads) * dim, kPageSlots, context.effort.flips, work, bits,
-                       codes.scales.data());
+  encoder.encode_block(vectors, static_cast<size_t>(group.heads) * dim, kPageSlots, context.effort.flips,
+                       ValueScale::kUnbiased, work, bits, codes.scales.data());
   return codes;
 }
 
@@ -112,6 +126,31 @@ void write_values(const Context& context, const ValueCodes& codes, int32_t part,
   put_share(layout.scales, is_of_layer(context.shape().values.scope), part, codes.scales.data(), out);
 }
 
+namespace {
+
+void encode_keys(const Context& context, const GroupSide& group, std::span<std::byte* const> out) {
+  std::vector<float> work(key_work_floats(context));
+  std::vector<KeyFits> fits;
+  for (int32_t head = 0; head < group.heads; ++head) {
+    fits.push_back(encode_keys(context, group, head, out[static_cast<size_t>(head)], work.data()));
+  }
+  for (int32_t head = 0; head < group.heads; ++head) {
+    write_norms(context, group, head, fits.data(), out[static_cast<size_t>(head)]);
+  }
+}
+
+void encode_values(const Context& context, const GroupSide& group, std::span<std::byte* const> out) {
+  std::vector<float> work(value_work_floats(context));
+  const bool shared = is_of_layer(context.shape().values.scope);
+  ValueCodes codes{};
+  for (int32_t head = 0; head < group.heads; ++head) {
+    if (!shared || head == 0) codes = encode_values(context, group, head, work.data());
+    write_values(context, codes, shared ? head : 0, out[static_cast<size_t>(head)]);
+  }
+}
+
+}  // namespace
+
 void encode(const SideToEncode& side) {
   const Context& context = context_of(*side.context);
   const auto heads = static_cast<int32_t>(side.float16.size());
@@ -121,18 +160,10 @@ void encode(const SideToEncode& side) {
               numbers.data());
   }
   const GroupSide group{numbers.data(), heads, side.first_head};
-  const bool keys = side.side == Side::kKeys;
-  std::vector<float> work(keys ? key_work_floats(context) : value_work_floats(context));
-  const bool shared = is_of_layer(context.shape().values.scope);
-  ValueCodes codes{};
-  for (int32_t head = 0; head < heads; ++head) {
-    std::byte* out = side.out[static_cast<size_t>(head)];
-    if (keys) {
-      encode_keys(context, group, head, out, work.data());
-      continue;
-    }
-    if (!shared || head == 0) codes = encode_values(context, group, head, work.data());
-    write_values(context, codes, shared ? head : 0, out);
+  if (side.side == Side::kKeys) {
+    encode_keys(context, group, side.out);
+  } else {
+    encode_values(context, group, side.out);
   }
 }
 

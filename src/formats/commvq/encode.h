@@ -24,8 +24,15 @@ void read_side(const Context& context, Side side, const std::byte* float16, int3
 size_t key_work_floats(const Context& context);
 size_t value_work_floats(const Context& context);
 
-/// The key side of head `head` of the group; `out` holds zeros.
-void encode_keys(const Context& context, const GroupSide& keys, int32_t head, std::byte* out, float* work) noexcept;
+/// Of the tokens of one head.
+using KeyFits = std::array<KeyFit, kPageSlots>;
+
+/// The indices of head `head` of the group; `out` holds zeros.
+KeyFits encode_keys(const Context& context, const GroupSide& keys, int32_t head, std::byte* out, float* work) noexcept;
+/// The norms that the page of head `head` holds, once all heads of the group have their indices. `fits`: of these
+/// heads.
+void write_norms(const Context& context, const GroupSide& keys, int32_t head, const KeyFits* fits,
+                 std::byte* out) noexcept;
 
 /// The code of a group's values, of all its heads if they share it or of head `head` alone: [slots] words of bits, in
 /// the work space, and scales.

@@ -16,6 +16,10 @@ namespace {
 /// Sums of centres that go through the stages together, so that a stage's codes are read once for all of them.
 constexpr int32_t kBlockRows = 16;
 
+/// A gain is at most so many norms. Sums of centres come out too short by about the square of the cosine between them
+/// and their key, so that ‖k̂ − k‖² beyond this is more than ‖k‖², the error of a zero.
+constexpr double kMostNorms = 2.0;
+
 size_t index(int32_t i, size_t stride) { return static_cast<size_t>(i) * stride; }
 
 /// n_ab = ‖z_a + i·z_b‖² in double: it is what small differences of distances hang on.
@@ -29,7 +33,29 @@ float centre_norm(const float* a, const float* b, size_t plane) {
   return static_cast<float>(sum);
 }
 
+/// Of a key that was divided by `norm`, of which the centres left `rest`. Products are those of the numbers that were
+/// encoded, in double and in the order of pairs: the same on every processor.
+KeyFit fit_of(const KeyPairs& key, int32_t group, float norm, const float* rest) {
+  const float* imaginary_rest = rest + keys::padded(group);
+  KeyFit fit;
+  double left = 0.0;  // ⟨k, k / norm − u⟩
+  for (int32_t j = 0; j < group; ++j) {
+    const double real{key.real[index(j, key.pair_stride)]};
+    const double imaginary{key.imaginary[index(j, key.pair_stride)]};
+    fit.energy += real * real + imaginary * imaginary;
+    left += real * double{rest[j]} + imaginary * double{imaginary_rest[j]};
+  }
+  fit.product = fit.energy / double{norm} - left;
+  return fit;
+}
+
 }  // namespace
+
+uint16_t KeyFit::gain() const {
+  const double norm = std::sqrt(energy);
+  const bool close = product > 0.0 && energy <= kMostNorms * norm * product;
+  return to_float16(static_cast<float>(std::min(close ? energy / product : norm, double{kMaxFloat16})));
+}
 
 void keys::read_vector(const KeyPairs& key, int32_t group, float norm, float* vector) {
   const int32_t plane = padded(group);
@@ -192,7 +218,7 @@ size_t KeyEncoder::work_bytes() const {
 }
 
 void KeyEncoder::encode(const KeyPairs& keys, const float* norms, int32_t n, int32_t beam, std::span<std::byte> work,
-                        uint8_t* indices) const noexcept {
+                        uint8_t* indices, KeyFit* fits) const noexcept {
   const size_t vector = keys::vector_floats(group_);
   auto* floats = reinterpret_cast<float*>(work.data());
   const auto take = [&floats](size_t count) { return std::exchange(floats, floats + count); };
@@ -220,6 +246,10 @@ void KeyEncoder::encode(const KeyPairs& keys, const float* norms, int32_t n, int
       }
       const float* energies = parts.energies + t * live;
       auto row = static_cast<int32_t>(std::min_element(energies, energies + live) - parts.energies);
+      if (fits != nullptr) {
+        const float norm = norms != nullptr ? norms[first + t] : 1.0F;
+        fits[first + t].add(fit_of(keys.from(first + t), group_, norm, parts.vectors + index(row, vector)));
+      }
       for (int32_t stage = stages_ - 1; stage >= 0; --stage) {
         const Step& taken = parts.steps[stage * kBlockRows + row];
         to[2 * stage] = taken.a;
@@ -230,14 +260,13 @@ void KeyEncoder::encode(const KeyPairs& keys, const float* norms, int32_t n, int
   }
 }
 
-/// All stages. Returns how many rows each token has at the end.
-int32_t KeyEncoder::search(int32_t tokens, int32_t beam, const Work& work) const {
+/// All stages. Returns how many rows each token has at the end, and leaves what remains of the keys in `vectors`.
+int32_t KeyEncoder::search(int32_t tokens, int32_t beam, Work& work) const {
   std::fill_n(work.energies, tokens, 0.0F);
-  Work parts = work;
   int32_t live = 1;
   for (int32_t stage = 0; stage < stages_; ++stage) {
-    live = step(stage, tokens, live, beam, parts);
-    std::swap(parts.vectors, parts.next);
+    live = step(stage, tokens, live, beam, work);
+    std::swap(work.vectors, work.next);
   }
   return live;
 }

@@ -30,6 +30,20 @@ namespace keys {
 void read_vector(const KeyPairs& key, int32_t group, float norm, float* vector);
 }  // namespace keys
 
+/// What a sum of centres u is to the key k that it stands for: of one group, or summed over all that share a number.
+struct KeyFit {
+  double energy = 0.0;   // ⟨k, k⟩
+  double product = 0.0;  // ⟨k, u⟩
+
+  void add(const KeyFit& other) {
+    energy += other.energy;
+    product += other.product;
+  }
+  /// What u is multiplied by: g with ⟨k, g·u⟩ = ⟨k, k⟩, as a half, at most 65504. The norm of k, which may be 0, where
+  /// u is none that could stand for k: where g would be more than two norms or there is none.
+  uint16_t gain() const;
+};
+
 /// Throws KVQ_E_ARGUMENT if there cannot be that many codes, or groups of that many pairs.
 void check_key_codes(int32_t codes, int32_t group);
 
@@ -37,7 +51,8 @@ void check_key_codes(int32_t codes, int32_t group);
 /// head's pairs.
 KeyPairs key_pairs(const CodebookShape& shape, const float* keys, int32_t head, int32_t group);
 
-/// The number that a key, or all keys of a token, is divided by: its Euclidean norm as a half, at most 65504.
+/// The number that a key, or all keys of a token, is divided by to be encoded: its Euclidean norm as a half, at most
+/// 65504.
 float key_norm(std::span<const float> channels);
 
 /// Codes of one group of one head, arranged for encoding. Indices do not depend on the instruction set, on the number
@@ -62,8 +77,9 @@ class KeyEncoder {
   ///                 more never do worse than
   /// \param work     work_bytes(), aligned for floats
   /// \param indices  [n][stages]{a, b}
+  /// \param fits     [n], to which those of the keys are added; may be null
   void encode(const KeyPairs& keys, const float* norms, int32_t n, int32_t beam, std::span<std::byte> work,
-              uint8_t* indices) const noexcept;
+              uint8_t* indices, KeyFit* fits = nullptr) const noexcept;
   size_t work_bytes() const;
 
   // What the kernels read (key_kernels.h); `width` is the codes, padded.
@@ -79,7 +95,7 @@ class KeyEncoder {
   struct Candidates;
 
   void add_bounds();
-  int32_t search(int32_t tokens, int32_t beam, const Work& work) const;
+  int32_t search(int32_t tokens, int32_t beam, Work& work) const;
   int32_t step(int32_t stage, int32_t tokens, int32_t live, int32_t beam, const Work& work) const;
   void add_candidates(int32_t stage, int32_t row, const Work& work, Candidates& best) const;
 

@@ -18,6 +18,9 @@ constexpr float kLeastGain = 1e-6F;
 /// numbers are far from 1, as in no trained one, rounding errors outweigh the least gain.
 constexpr int64_t kMostFlipsOfBit = 8;
 
+/// An unbiased scale is at most so many of least error: |scale · w − x|² then is at most |x|², the error of a zero.
+constexpr double kMostScale = 2.0;
+
 size_t padded(size_t bits) { return (bits + kValueBitPadding - 1) / kValueBitPadding * kValueBitPadding; }
 
 /// Scale column `i` to unit length and return the length that it had.
@@ -63,6 +66,9 @@ struct ValueEncoder::Search {
 
   bool has_scale() const { return product > 0 && norm > 0; }
   double scale() const { return has_scale() ? product / norm : 0; }
+  double unbiased_scale() const {
+    return has_scale() && norm <= kMostScale * product * product ? 1 / product : scale();
+  }
   float inverse_scale() const { return has_scale() ? static_cast<float>(norm / product) : 1.0F; }
 };
 
@@ -215,8 +221,8 @@ void ValueEncoder::subtract_decoded(size_t stage, const Workspace& workspace, co
   for (size_t i = 0; i < kValueBlock; ++i) normalise(workspace.residual, width, i);
 }
 
-int64_t ValueEncoder::encode_block(const float* vectors, size_t stride, size_t n, int32_t max_flips, float* memory,
-                                   uint32_t* codes, uint16_t* scales) const noexcept {
+int64_t ValueEncoder::encode_block(const float* vectors, size_t stride, size_t n, int32_t max_flips, ValueScale scale,
+                                   float* memory, uint32_t* codes, uint16_t* scales) const noexcept {
   const auto width = static_cast<size_t>(code_.width);
   const auto bits = static_cast<size_t>(code_.bits);
   const Workspace workspace(memory, width, bits, padded_bits_);
@@ -233,7 +239,8 @@ int64_t ValueEncoder::encode_block(const float* vectors, size_t stride, size_t n
       if (norms[i] == 0) continue;
       Search search = start_search(stage, workspace, i);
       flips += flip(search, max_flips);
-      unit_scales[i] = static_cast<float>(search.scale());
+      const bool unbiased = scale == ValueScale::kUnbiased && stage + 1 == stages_;
+      unit_scales[i] = static_cast<float>(unbiased ? search.unbiased_scale() : search.scale());
       for (size_t bit = 0; bit < stage_end(stage); ++bit) {
         workspace.bit[bit * kValueBlock + i] = search.arrays.step[bit] < 0 ? 1.0F : 0.0F;
       }
@@ -256,8 +263,8 @@ int64_t ValueEncoder::encode(Allocator& allocator, Parallel& parallel, const flo
   std::atomic<int64_t> flips{0};
   const auto encode_one = [&](size_t block, float* workspace) noexcept {
     const size_t first = block * kValueBlock;
-    flips += encode_block(vectors + first * stride, stride, std::min(kValueBlock, n - first), max_flips, workspace,
-                          codes + first * words(), scales + first);
+    flips += encode_block(vectors + first * stride, stride, std::min(kValueBlock, n - first), max_flips,
+                          ValueScale::kLeastError, workspace, codes + first * words(), scales + first);
   };
   for_each_block(parallel, allocator, (n + kValueBlock - 1) / kValueBlock, workspace_floats(), encode_one);
   return flips;

@@ -13,6 +13,12 @@
 
 namespace kvq {
 
+/// What a token's scale makes of its code w and the vector x that it stands for.
+enum class ValueScale : uint8_t {
+  kLeastError,  // |scale · w − x| as small as it can be: shorter than x, what training solves for
+  kUnbiased,  // ⟨scale · w, x⟩ = ⟨x, x⟩, unless that would be more than twice the scale of least error: for pages
+};
+
 /// A code is found in stages of `width` bits, or with a network, which knows of no residuals, in a single one. The
 /// first guesses its bits from the unit vector of v / channel_scale, a later one from the unit vector of what the
 /// stages before it left; bits that are still to come count as a half. Every stage then flips bits, its own and all
@@ -32,10 +38,10 @@ class ValueEncoder {
 
   /// Encode `n` ≤ kValueBlock finite vectors, `stride` floats apart, into `codes` [n][words()] and FP16 `scales` [n].
   /// A vector of zeros gets code 0 and scale 0. `max_flips` limits each stage. Returns the number of flips.
-  int64_t encode_block(const float* vectors, size_t stride, size_t n, int32_t max_flips, float* workspace,
-                       uint32_t* codes, uint16_t* scales) const noexcept;
+  int64_t encode_block(const float* vectors, size_t stride, size_t n, int32_t max_flips, ValueScale scale,
+                       float* workspace, uint32_t* codes, uint16_t* scales) const noexcept;
 
-  /// The same for any number of vectors, on all threads.
+  /// Any number of vectors with scales of least error, on all threads.
   int64_t encode(Allocator& allocator, Parallel& parallel, const float* vectors, size_t stride, size_t n,
                  uint32_t* codes, uint16_t* scales, int32_t max_flips = kFlipsUnlimited) const;
 

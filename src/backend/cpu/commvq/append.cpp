@@ -15,7 +15,9 @@ class GroupsToEncode {
         groups_(groups),
         members_(groups.front().members()),
         format_(*groups.front().write(0).format),
-        numbers_(2 * groups.size() * side_floats(), StlAllocator<float>(scratch)) {}
+        numbers_(2 * groups.size() * side_floats(), StlAllocator<float>(scratch)),
+        fits_(format_.keys.kind == Kind::kCommvq ? groups.size() * members_ : 0,
+              StlAllocator<commvq::KeyFits>(scratch)) {}
 
   void encode(Parallel& parallel, Allocator& scratch) {
     const size_t pages = groups_.size() * members_;
@@ -23,6 +25,7 @@ class GroupsToEncode {
     if (format_.keys.kind == Kind::kCommvq) {
       for_each_block(parallel, scratch, pages, commvq::key_work_floats(context_),
                      [this](size_t i, float* work) noexcept { encode_keys(i, work); });
+      parallel.run(static_cast<int32_t>(pages), [this](int32_t i) noexcept { write_norms(static_cast<size_t>(i)); });
     }
     if (format_.values.kind == Kind::kCommvq) {
       const bool of_layer = context_.shape().values.scope == Scope::kLayer;
@@ -54,7 +57,14 @@ class GroupsToEncode {
   }
 
   void encode_keys(size_t page, float* work) noexcept {
-    commvq::encode_keys(context_, group_side(page / members_, Side::kKeys), member(page), write(page).target, work);
+    const commvq::GroupSide keys = group_side(page / members_, Side::kKeys);
+    fits_[page] = commvq::encode_keys(context_, keys, member(page), write(page).target, work);
+  }
+
+  void write_norms(size_t page) noexcept {
+    const commvq::GroupSide keys = group_side(page / members_, Side::kKeys);
+    const commvq::KeyFits* fits = fits_.data() + page / members_ * members_;
+    commvq::write_norms(context_, keys, member(page), fits, write(page).target);
   }
 
   /// Of the page, or of all pages of its group.
@@ -73,7 +83,8 @@ class GroupsToEncode {
   std::span<const FilledGroup> groups_;
   const size_t members_;
   const PageFormat& format_;
-  Vector<float> numbers_;  // [groups]{keys, values}[32][members][head_dim]
+  Vector<float> numbers_;         // [groups]{keys, values}[32][members][head_dim]
+  Vector<commvq::KeyFits> fits_;  // [groups][members]
 };
 
 }  // namespace
