@@ -155,6 +155,17 @@ class ItemRun {
     return false;
   }
 
+  /// Whether each of the rows sees each of 32 tokens: of nearly all pages.
+  bool all_visible(const Page& page, int32_t row, int32_t rows) const {
+    const int32_t last = page.last_position();
+    bool all = page.count == kPageSlots;
+    for (int32_t i = row; i < row + rows; ++i) {
+      all = all && last <= position(i);
+      all = all && (batch_.window <= 0 || page.first_position > static_cast<int64_t>(position(i)) - batch_.window);
+    }
+    return all;
+  }
+
   /// The page to prefetch while this one is read. Its record was asked for a tile earlier.
   const Page& later(const Page* const* page) const {
     const bool exists = list_end_ - page > kTilePages;
@@ -203,6 +214,7 @@ class ItemRun {
   }
 
   void mask(const Page& page, float* scores, int32_t row, int32_t rows) const {
+    if (all_visible(page, row, rows)) return;
     for (int32_t i = 0; i < rows; ++i) {
       const SlotRange range = visible_slots(page, position(row + i), batch_.window);
       float* of_row = scores + i * kTileSlots;

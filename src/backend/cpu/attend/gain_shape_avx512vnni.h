@@ -97,37 +97,49 @@ struct LevelTable {
 template <int kBits, Side kSide>
 constexpr LevelTable<kBits, kSide> kLevelTable;
 
-/// Levels of keys of one bit by seven bits of the trellis, the newest highest.
+/// Levels of keys by windows of seven bits: of one bit a code those of the trellis, the newest highest; of two the
+/// code's other bit above six of the trellis that matter, 0, 4, 1, 5, 2 and 6 numbers before.
+template <int kBits>
 struct WindowTable {
   alignas(64) uint8_t bytes[128];
 
   constexpr WindowTable() : bytes() {
     for (uint32_t window = 0; window < 128; ++window) {
       uint32_t newest_first = 0;
-      for (uint32_t back = 0; back <= gain_shape::kMemory; ++back) {
-        newest_first |= (window >> (gain_shape::kMemory - back) & 1U) << back;
+      const auto put = [&](uint32_t back, uint32_t at) { newest_first |= (window >> at & 1U) << back; };
+      if constexpr (kBits == 1) {
+        for (uint32_t back = 0; back <= gain_shape::kMemory; ++back) put(back, gain_shape::kMemory - back);
+      } else {
+        for (uint32_t back = 0; back < 3; ++back) put(back, 5 - 2 * back);
+        for (uint32_t back = 4; back < 7; ++back) put(back, 12 - 2 * back);
       }
-      bytes[window] = static_cast<uint8_t>(gain_shape::kLevels1.data()[gain_shape::parities(newest_first)] + 128);
+      const int32_t subset = gain_shape::parities(newest_first);
+      const uint32_t other = gain_shape::kSubsets * (window >> 6U);
+      const int8_t level = kBits == 1 ? gain_shape::kLevels1.data()[subset]
+                                      : gain_shape::kLevels2.data()[other + static_cast<uint32_t>(subset)];
+      bytes[window] = static_cast<uint8_t>(level + 128);
     }
   }
 };
-constexpr WindowTable kWindowTable;
+template <int kBits>
+constexpr WindowTable<kBits> kWindowTable;
 
-/// Levels of keys of one bit: bits that follow each other in a word are what a level depends on, and all of them fit an
-/// index.
+/// Levels of keys of one and two bits: what a level depends on lies so close in a word that an index can hold it.
+template <int kWidth>
 struct WindowCodes {
-  static constexpr int kBits = 1;
-  static constexpr int kFields = 8;
+  static constexpr int kBits = kWidth;
+  static constexpr int kFields = 8 / kBits;
   static constexpr float kKeyOffset = 128.0F;
 
   static inline int32_t blocks(const gain_shape::Layout& layout) { return layout.low_plane().blocks(); }
 
   template <int kField>
   inline __m512i codes() const {
-    constexpr int kLeft = gain_shape::kMemory - kField;
-    const __m512i windows = kLeft > 0 ? _mm512_shldi_epi32(bits_, before_, kLeft > 0 ? kLeft : 0) : shift<kLeft>(bits_);
-    return _mm512_permutex2var_epi8(_mm512_load_si512(kWindowTable.bytes), windows,
-                                    _mm512_load_si512(kWindowTable.bytes + 64));
+    constexpr int kLeft = (kBits == 1 ? 6 : 4) - kBits * kField;
+    __m512i windows = kLeft > 0 ? _mm512_shldi_epi32(trellis_, before_, kLeft > 0 ? kLeft : 0) : shift<kLeft>(trellis_);
+    if constexpr (kBits == 2) windows = select_bits<0x3F>(windows, shift<6 - kBits * kField>(bits_));
+    return _mm512_permutex2var_epi8(_mm512_load_si512(kWindowTable<kBits>.bytes), windows,
+                                    _mm512_load_si512(kWindowTable<kBits>.bytes + 64));
   }
 
   inline void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t slot) {
@@ -135,10 +147,16 @@ struct WindowCodes {
     bits_ = _mm512_loadu_si512(side.data + offset(block));
     before_ = _mm512_loadu_si512(side.data + offset((block == 0 ? blocks(layout) : block) - 1));
     prefetch(side.later + offset(block));
+    trellis_ = bits_;
+    if constexpr (kBits == 2) {  // bits of four numbers before instead of the codes' other ones
+      trellis_ = select_bits<0xAA>(bits_, _mm512_shldi_epi32(bits_, before_, 7));
+      before_ = select_bits<0xAA>(before_, shift<7>(before_));
+    }
   }
 
  private:
   __m512i bits_;
+  __m512i trellis_;
   __m512i before_;
 };
 
@@ -175,12 +193,12 @@ struct TrellisCodes {
     const int32_t last = block == 0 ? blocks(layout) - 1 : block - 1;
     const __m512i before = _mm512_loadu_si512(data + kStride * static_cast<size_t>(last));
     prefetch(side.later + (data - side.data) + kStride * static_cast<size_t>(block));
-    constexpr int kStep = kBits == 2 ? 2 : 1;
-    const __m512i four = _mm512_shldi_epi32(bits, before, 4 * kStep);
-    index(bits, _mm512_xor_si512(_mm512_shldi_epi32(bits, before, kStep), four),
-          xor_of(_mm512_shldi_epi32(bits, before, 2 * kStep), four, _mm512_shldi_epi32(bits, before, 5 * kStep)),
-          xor_of(bits, four, _mm512_shldi_epi32(bits, before, 6 * kStep)));
-    if constexpr (kBits == 3) load_low(layout, side, block, slot);
+    static_assert(kBits == 3);  // others have windows
+    const __m512i four = _mm512_shldi_epi32(bits, before, 4);
+    index(bits, _mm512_xor_si512(_mm512_shldi_epi32(bits, before, 1), four),
+          xor_of(_mm512_shldi_epi32(bits, before, 2), four, _mm512_shldi_epi32(bits, before, 5)),
+          xor_of(bits, four, _mm512_shldi_epi32(bits, before, 6)));
+    load_low(layout, side, block, slot);
   }
 
   inline void load_values(const gain_shape::Layout& layout, const SideData& side, const Chained* chained, int32_t block,

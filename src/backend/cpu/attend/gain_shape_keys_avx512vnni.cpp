@@ -94,8 +94,8 @@ void set_avx512vnni_gain_shape_keys(KernelTable& table) {
   table.side(Kind::kGs2).keys = vnni_keys<ScalarCodes<2>>;
   table.side(Kind::kGs1).keys = vnni_keys<ScalarCodes<1>>;
   table.side(Kind::kGt3).keys = vnni_keys<TrellisCodes<3, Side::kKeys>>;
-  table.side(Kind::kGt2).keys = vnni_keys<TrellisCodes<2, Side::kKeys>>;
-  table.side(Kind::kGt1).keys = vnni_keys<WindowCodes>;
+  table.side(Kind::kGt2).keys = vnni_keys<WindowCodes<2>>;
+  table.side(Kind::kGt1).keys = vnni_keys<WindowCodes<1>>;
 }
 
 }  // namespace kvq::cpu
