@@ -60,8 +60,13 @@ class GainShapeEncoder {
     if (layout_.side == Side::kKeys) load_keys(halves);
     if (layout_.side == Side::kValues) load_values(reinterpret_cast<const uint32_t*>(halves));
     hadamard_columns(x_, dim_, kPageSlots);
-    if (layout_.has_mean) take_mean();
-    find_norms();
+    if (layout_.has_mean) {
+      HWY_ALIGN_MAX float mean[kMaxHeadDim];
+      put_mean(mean);
+      find_norms<true>(mean);
+    } else {
+      find_norms<false>(nullptr);
+    }
     if (trellis) {
       put_trellis();
     } else {
@@ -110,10 +115,9 @@ class GainShapeEncoder {
     }
   }
 
-  /// Write the mean of the slots in use and take it off them as it decodes.
-  void take_mean() {
+  /// Write the mean of the slots in use. `mean`: as it decodes.
+  void put_mean(float* mean) {
     const D d;
-    HWY_ALIGN_MAX float mean[kMaxHeadDim];
     std::fill(row(dim_), row(padded(dim_)), 0.0F);
     auto largest = hn::Zero(d);
     for (int32_t channel = 0; channel < dim_; channel += kLanes) {
@@ -133,13 +137,6 @@ class GainShapeEncoder {
       hn::Store(hn::Mul(hn::ConvertTo(d, code), hn::Set(d, scale)), d, mean + channel);
     }
     std::memcpy(out_ + layout_.mean_offset(), codes, static_cast<size_t>(dim_));
-    for (int32_t channel = 0; channel < dim_; ++channel) {
-      const auto centre = hn::Set(d, mean[channel]);
-      for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
-        float* x = row(channel) + slot;
-        hn::Store(hn::Sub(hn::Load(d, x), centre), d, x);
-      }
-    }
   }
 
   /// Lanes are channels, added up one slot after the other.
@@ -173,7 +170,9 @@ class GainShapeEncoder {
     return hn::Sub(aligned, hn::BitCast(di, hn::Set(d, kUnitsAtEnd)));
   }
 
-  void find_norms() {
+  /// Of what is left of vectors after their mean.
+  template <bool kMean>
+  void find_norms(const float* mean) {
     const D d;
     const auto dim = hn::Set(d, static_cast<float>(dim_));
     for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
@@ -181,7 +180,11 @@ class GainShapeEncoder {
       for (int32_t begin = 0; begin < dim_; begin += kBlock) {
         auto block = hn::Zero(d);
         for (int32_t i = begin; i < std::min(begin + kBlock, dim_); ++i) {
-          const auto x = hn::Load(d, row(i) + slot);
+          auto x = hn::Load(d, row(i) + slot);
+          if constexpr (kMean) {
+            x = hn::Sub(x, hn::Set(d, mean[i]));
+            hn::Store(x, d, row(i) + slot);
+          }
           block = hn::Add(block, hn::Mul(x, x));
         }
         norm = hn::Add(norm, block);
@@ -222,9 +225,10 @@ class GainShapeEncoder {
     return hn::Sub(code, hn::Set(D(), gain_shape::middle(kBits)));
   }
 
-  /// Of the step with which code and vector point the same way most.
+  /// Of the step with which code and vector point the same way most. Where there are several, their product is known
+  /// then.
   template <int kBits>
-  V best_inverse(int32_t slot) const {
+  V best_inverse(int32_t slot) {
     constexpr auto kFactors = gain_shape::step_factors(kBits);
     constexpr size_t kCount = kFactors.size();
     const D d;
@@ -258,6 +262,7 @@ class GainShapeEncoder {
       norm[best] = hn::IfThenElse(better, norm[f], norm[best]);
       inverse[best] = hn::IfThenElse(better, inverse[f], inverse[best]);
     }
+    hn::Store(product[best], d, product_ + slot);
     return inverse[best];
   }
 
@@ -268,19 +273,20 @@ class GainShapeEncoder {
     const Integers di;
     const auto in_use = hn::RebindMask(di, hn::Gt(hn::Load(d, norm_ + slot), hn::Zero(d)));
     const auto bits = hn::IfThenElseZero(in_use, hn::Set(di, (1 << kBits) - 1));
+    constexpr bool kNeedsProduct = gain_shape::step_factors(kBits).size() == 1;
     auto product = hn::Zero(d);
     for (int32_t begin = 0; begin < dim_; begin += kBlock) {
       auto block = hn::Zero(d);
       for (int32_t i = begin; i < std::min(begin + kBlock, dim_); ++i) {
         const auto x = hn::Load(d, row(i) + slot);
         const auto code = scalar_code<kBits>(hn::Mul(x, inverse));
-        block = hn::Add(block, hn::Mul(x, level<kBits>(code)));
+        if constexpr (kNeedsProduct) block = hn::Add(block, hn::Mul(x, level<kBits>(code)));
         const auto aligned = hn::BitCast(di, hn::Add(code, hn::Set(d, kUnitsAtEnd)));
         hn::Store(hn::U8FromU32(hn::BitCast(Words(), hn::And(aligned, bits))), d8, code_row(i) + slot);
       }
       product = hn::Add(product, block);
     }
-    hn::Store(product, d, product_ + slot);
+    if constexpr (kNeedsProduct) hn::Store(product, d, product_ + slot);
   }
 
   void put_trellis() {
