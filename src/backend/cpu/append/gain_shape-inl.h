@@ -7,6 +7,7 @@
 #define KVQ_APPEND_GAIN_SHAPE_INL_H
 #endif
 
+#include "backend/cpu/append/gains-inl.h"
 #include "backend/cpu/append/hadamard-inl.h"
 #include "backend/cpu/append/half-inl.h"
 #include "backend/cpu/append/pack-inl.h"
@@ -18,7 +19,6 @@
 #include "formats/float16/layout.h"
 #include "formats/gain_shape/encode.h"
 #include "formats/gain_shape/gain_shape.h"
-#include "formats/gain_shape/gains.h"
 
 #include <hwy/highway.h>
 
@@ -60,14 +60,19 @@ class GainShapeEncoder {
     if (layout_.side == Side::kKeys) load_keys(halves);
     if (layout_.side == Side::kValues) load_values(reinterpret_cast<const uint32_t*>(halves));
     hadamard_columns(x_, dim_, kPageSlots);
-    if (layout_.has_mean) take_mean();
-    find_norms();
+    if (layout_.has_mean) {
+      HWY_ALIGN_MAX float mean[kMaxHeadDim];
+      put_mean(mean);
+      find_norms<true>(mean);
+    } else {
+      find_norms<false>(nullptr);
+    }
     if (trellis) {
       put_trellis();
     } else {
       put_scalars();
     }
-    put_gains();
+    put_gains(layout_, norm_, product_, out_);
   }
 
  private:
@@ -110,10 +115,9 @@ class GainShapeEncoder {
     }
   }
 
-  /// Write the mean of the slots in use and take it off them as it decodes.
-  void take_mean() {
+  /// Write the mean of the slots in use. `mean`: as it decodes.
+  void put_mean(float* mean) {
     const D d;
-    HWY_ALIGN_MAX float mean[kMaxHeadDim];
     std::fill(row(dim_), row(padded(dim_)), 0.0F);
     auto largest = hn::Zero(d);
     for (int32_t channel = 0; channel < dim_; channel += kLanes) {
@@ -133,13 +137,6 @@ class GainShapeEncoder {
       hn::Store(hn::Mul(hn::ConvertTo(d, code), hn::Set(d, scale)), d, mean + channel);
     }
     std::memcpy(out_ + layout_.mean_offset(), codes, static_cast<size_t>(dim_));
-    for (int32_t channel = 0; channel < dim_; ++channel) {
-      const auto centre = hn::Set(d, mean[channel]);
-      for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
-        float* x = row(channel) + slot;
-        hn::Store(hn::Sub(hn::Load(d, x), centre), d, x);
-      }
-    }
   }
 
   /// Lanes are channels, added up one slot after the other.
@@ -155,16 +152,27 @@ class GainShapeEncoder {
     return sum;
   }
 
+  HWY_INLINE static V clamped(V x, float limit) {
+    const D d;
+#if HWY_TARGET == HWY_AVX3
+    constexpr int kSmallerMagnitude = 2;  // with the first number's sign
+    return V{_mm512_range_ps(x.raw, hn::Set(d, limit).raw, kSmallerMagnitude)};
+#else
+    return hn::Max(hn::Min(x, hn::Set(d, limit)), hn::Set(d, -limit));
+#endif
+  }
+
   /// The nearest integers, ties to even, of numbers clamped to ±limit, which is less than 2^22.
   HWY_INLINE static hn::Vec<Integers> nearest_within(V x, float limit) {
     const D d;
     const Integers di;
-    const auto clamped = hn::Max(hn::Min(x, hn::Set(d, limit)), hn::Set(d, -limit));
-    const auto aligned = hn::BitCast(di, hn::Add(clamped, hn::Set(d, kUnitsAtEnd)));
+    const auto aligned = hn::BitCast(di, hn::Add(clamped(x, limit), hn::Set(d, kUnitsAtEnd)));
     return hn::Sub(aligned, hn::BitCast(di, hn::Set(d, kUnitsAtEnd)));
   }
 
-  void find_norms() {
+  /// Of what is left of vectors after their mean.
+  template <bool kMean>
+  void find_norms(const float* mean) {
     const D d;
     const auto dim = hn::Set(d, static_cast<float>(dim_));
     for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
@@ -172,7 +180,11 @@ class GainShapeEncoder {
       for (int32_t begin = 0; begin < dim_; begin += kBlock) {
         auto block = hn::Zero(d);
         for (int32_t i = begin; i < std::min(begin + kBlock, dim_); ++i) {
-          const auto x = hn::Load(d, row(i) + slot);
+          auto x = hn::Load(d, row(i) + slot);
+          if constexpr (kMean) {
+            x = hn::Sub(x, hn::Set(d, mean[i]));
+            hn::Store(x, d, row(i) + slot);
+          }
           block = hn::Add(block, hn::Mul(x, x));
         }
         norm = hn::Add(norm, block);
@@ -199,23 +211,24 @@ class GainShapeEncoder {
     pack<kBits>();
   }
 
-  /// A whole number. Conversion to integers would look for ones that are too large.
+  /// A whole number. It makes no difference whether it is clamped before the middle is added or after, as in the
+  /// reference. Conversion to integers would look for numbers that are too large.
   template <int kBits>
   HWY_INLINE static V scalar_code(V steps) {
     const D d;
-    constexpr auto kTop = static_cast<float>((1 << kBits) - 1);
-    const auto code = hn::Add(steps, hn::Set(d, gain_shape::middle(kBits)));
-    const auto clamped = hn::Min(hn::Max(code, hn::Zero(d)), hn::Set(d, kTop));
-    return hn::Trunc(hn::Add(clamped, hn::Set(d, 0.5F)));
+    constexpr float kMiddle = gain_shape::middle(kBits);
+    const auto code = hn::Add(clamped(steps, kMiddle), hn::Set(d, kMiddle));
+    return hn::Trunc(hn::Add(code, hn::Set(d, 0.5F)));
   }
   template <int kBits>
   HWY_INLINE static V level(V code) {
     return hn::Sub(code, hn::Set(D(), gain_shape::middle(kBits)));
   }
 
-  /// Of the step with which code and vector point the same way most.
+  /// Of the step with which code and vector point the same way most. Where there are several, their product is known
+  /// then.
   template <int kBits>
-  V best_inverse(int32_t slot) const {
+  V best_inverse(int32_t slot) {
     constexpr auto kFactors = gain_shape::step_factors(kBits);
     constexpr size_t kCount = kFactors.size();
     const D d;
@@ -249,6 +262,7 @@ class GainShapeEncoder {
       norm[best] = hn::IfThenElse(better, norm[f], norm[best]);
       inverse[best] = hn::IfThenElse(better, inverse[f], inverse[best]);
     }
+    hn::Store(product[best], d, product_ + slot);
     return inverse[best];
   }
 
@@ -259,19 +273,20 @@ class GainShapeEncoder {
     const Integers di;
     const auto in_use = hn::RebindMask(di, hn::Gt(hn::Load(d, norm_ + slot), hn::Zero(d)));
     const auto bits = hn::IfThenElseZero(in_use, hn::Set(di, (1 << kBits) - 1));
+    constexpr bool kNeedsProduct = gain_shape::step_factors(kBits).size() == 1;
     auto product = hn::Zero(d);
     for (int32_t begin = 0; begin < dim_; begin += kBlock) {
       auto block = hn::Zero(d);
       for (int32_t i = begin; i < std::min(begin + kBlock, dim_); ++i) {
         const auto x = hn::Load(d, row(i) + slot);
         const auto code = scalar_code<kBits>(hn::Mul(x, inverse));
-        block = hn::Add(block, hn::Mul(x, level<kBits>(code)));
+        if constexpr (kNeedsProduct) block = hn::Add(block, hn::Mul(x, level<kBits>(code)));
         const auto aligned = hn::BitCast(di, hn::Add(code, hn::Set(d, kUnitsAtEnd)));
-        hn::Store(hn::DemoteTo(d8, hn::And(aligned, bits)), d8, code_row(i) + slot);
+        hn::Store(hn::U8FromU32(hn::BitCast(Words(), hn::And(aligned, bits))), d8, code_row(i) + slot);
       }
       product = hn::Add(product, block);
     }
-    hn::Store(product, d, product_ + slot);
+    if constexpr (kNeedsProduct) hn::Store(product, d, product_ + slot);
   }
 
   void put_trellis() {
@@ -341,44 +356,6 @@ class GainShapeEncoder {
     } else {
       Packer<kFieldBits, kShift>::pack_values(codes_, plane, words);
     }
-  }
-
-  /// ⟨gain · u, r⟩ = ⟨r, r⟩: what a query looks for keeps its product.
-  void put_gains() {
-    const D d;
-    const hn::Rebind<uint8_t, D> d8;
-    HWY_ALIGN_MAX float gains[kPageSlots];
-    auto most = hn::Zero(d);
-    for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
-      const auto norm = hn::Load(d, norm_ + slot);
-      const auto product = hn::Load(d, product_ + slot);
-      const auto has_gain = hn::And(hn::Gt(product, hn::Zero(d)), hn::Gt(norm, hn::Zero(d)));
-      const auto gain = hn::IfThenElseZero(has_gain, hn::Div(norm, product));
-      most = hn::Max(most, gain);
-      hn::Store(gain, d, gains + slot);
-    }
-    const uint16_t largest = to_float16(std::min(hn::GetLane(hn::MaxOfLanes(d, most)), kMaxFloat16));
-    std::memcpy(out_ + layout_.largest_offset(), &largest, sizeof(largest));
-    auto* codes = reinterpret_cast<uint8_t*>(out_ + layout_.gain_offset());
-    std::fill(codes, codes + kPageSlots, uint8_t{0});
-    const auto unit = hn::Set(d, from_float16(largest));
-    for (int32_t slot = 0; largest != 0 && slot < kPageSlots; slot += kLanes) {
-      hn::StoreU(hn::DemoteTo(d8, gain_code(hn::Div(hn::Load(d, gains + slot), unit))), d8, codes + slot);
-    }
-  }
-
-  /// As gain_shape::gain_code().
-  HWY_INLINE static hn::Vec<Integers> gain_code(V ratio) {
-    const Integers di;
-    const auto bits = hn::BitCast(di, ratio);  // no number is negative
-    const auto mantissa = hn::Or(hn::And(bits, hn::Set(di, 0x7FFFFF)), hn::Set(di, 0x3F800000));
-    const auto octave = hn::Sub(hn::ShiftRight<23>(bits), hn::Set(di, 127));
-    auto code = hn::Add(hn::Mul(octave, hn::Set(di, gain_shape::kGainSteps)), hn::Set(di, gain_shape::kTopGain));
-    for (const float threshold : gain_shape::kGainThresholds) {
-      const auto reached = hn::Not(hn::Gt(hn::BitCast(di, hn::Set(D(), threshold)), mantissa));
-      code = hn::Sub(code, hn::VecFromMask(di, reached));
-    }
-    return hn::Max(hn::Min(code, hn::Set(di, gain_shape::kTopGain)), hn::Zero(di));
   }
 
   const gain_shape::Layout layout_;

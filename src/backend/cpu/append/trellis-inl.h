@@ -6,6 +6,7 @@
 #define KVQ_APPEND_TRELLIS_INL_H
 #endif
 
+#include "backend/cpu/append/trellis_steps-inl.h"
 #include "core/limits.h"
 #include "core/scratch.h"
 #include "formats/gain_shape/trellis.h"
@@ -15,13 +16,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cstring>
 #include <utility>
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
@@ -32,130 +27,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 struct TrellisRoom {
   static constexpr size_t bytes(size_t channels) {
     return channels * (kPageSlots * sizeof(int16_t) + gain_shape::kStates * sizeof(uint32_t));
-  }
-};
-
-/// Steps through which as many states go together as there are registers for.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
-inline constexpr int kStepsAtOnce = 4;
-#else
-inline constexpr int kStepsAtOnce = 2;
-#endif
-
-/// Bits of two masks to those of their slots in two words, one after the other.
-template <class D>
-HWY_INLINE void store_bits(D d, hn::Mask<D> first, hn::Mask<D> second, uint8_t* bits) {
-#if HWY_TARGET == HWY_AVX3
-  // Stores are what there are most of.
-  (void)d;
-  const __mmask64 both = _mm512_kunpackd(second.raw, first.raw);
-  std::memcpy(bits, &both, sizeof(both));
-#elif HWY_TARGET == HWY_EMU128 && defined(__SSE2__)
-  const auto first_lanes = hn::VecFromMask(d, first);
-  const auto second_lanes = hn::VecFromMask(d, second);
-  const int both =
-      _mm_movemask_epi8(_mm_packs_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(first_lanes.raw)),
-                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(second_lanes.raw))));
-  bits[0] = static_cast<uint8_t>(both & 0xFF);
-  bits[sizeof(uint32_t)] = static_cast<uint8_t>(both >> 8);
-#else
-  hn::StoreMaskBits(d, first, bits);
-  hn::StoreMaskBits(d, second, bits + sizeof(uint32_t));
-#endif
-}
-
-template <int kSteps>
-struct Butterflies {
-  using D = hn::CappedTag<int16_t, kPageSlots>;
-  using V = hn::Vec<D>;
-  static constexpr uint32_t kLanes = hn::MaxLanes(D());
-  static constexpr uint32_t kRegisters = 1U << kSteps;
-  static constexpr uint32_t kGroups = gain_shape::kStates / kRegisters;
-
-  /// Where a state's decision is: its bits in the order in which the states of a path are narrowed down, the newest but
-  /// one first, because the oldest one is known last; the newest at the end, so that two that are decided together lie
-  /// together.
-  static constexpr uint32_t place(uint32_t state) {
-    uint32_t place = 0;
-    for (int32_t bit = 1; bit < gain_shape::kMemory; ++bit) place = place << 1U | (state >> bit & 1U);
-    return place << 1U | (state & 1U);
-  }
-
-  /// The state in a register after `steps` steps. Its bits are, from the top: those of the register's number that have
-  /// not been shifted out, the group, and what has been shifted in, which takes the place of what was shifted out.
-  static constexpr uint32_t state(uint32_t group, uint32_t number, uint32_t steps) {
-    const uint32_t left = kSteps - steps;
-    return (number & ((1U << left) - 1U)) << (gain_shape::kMemory - left) | group << steps | number >> left;
-  }
-
-  /// Two states whose oldest bits differ go to two whose newest ones do. All parities depend on a bit that both of
-  /// these have in common except the third, on both bits: two costs serve four ways.
-  template <bool kDecide, uint32_t kGroup, uint32_t kStep, uint32_t kPair>
-  HWY_INLINE static void cross(V (&costs)[kRegisters], const int16_t* subsets, uint8_t* decisions) {
-    constexpr uint32_t kHalf = kRegisters >> (kStep + 1);
-    constexpr uint32_t kFirst = (kPair & ~(kHalf - 1)) * 2 | (kPair & (kHalf - 1));
-    constexpr uint32_t kState = state(kGroup, kFirst, kStep) << 1U;
-    constexpr uint32_t kOldest = 1U << gain_shape::kMemory;
-    constexpr auto kNear = static_cast<uint32_t>(gain_shape::parities(kState));
-    constexpr auto kFar = static_cast<uint32_t>(gain_shape::parities(kState | kOldest));
-    static_assert(gain_shape::parities(kState | 1U) == kFar && gain_shape::parities(kState | kOldest | 1U) == kNear);
-    const D d;
-    const auto near = hn::Load(d, subsets + (kStep * gain_shape::kSubsets + kNear) * kLanes);
-    const auto far = hn::Load(d, subsets + (kStep * gain_shape::kSubsets + kFar) * kLanes);
-    const auto a = costs[kFirst];
-    const auto b = costs[kFirst + kHalf];
-    const auto a_near = hn::Add(a, near);
-    const auto a_far = hn::Add(a, far);
-    const auto b_near = hn::Add(b, near);
-    const auto b_far = hn::Add(b, far);
-    costs[kFirst] = hn::Min(a_near, b_far);
-    costs[kFirst + kHalf] = hn::Min(a_far, b_near);
-    if constexpr (kDecide) {
-      constexpr size_t kWord = sizeof(uint32_t);
-      uint8_t* step = decisions + kStep * gain_shape::kStates * kWord;
-      store_bits(d, hn::Lt(b_far, a_near), hn::Lt(b_near, a_far), step + place(kState) * kWord);
-    }
-  }
-
-  template <bool kDecide, uint32_t kGroup, uint32_t kStep, uint32_t... kPairs>
-  HWY_INLINE static void cross_all(V (&costs)[kRegisters], const int16_t* subsets, uint8_t* decisions,
-                                   std::integer_sequence<uint32_t, kPairs...> /*pairs*/) {
-    (cross<kDecide, kGroup, kStep, kPairs>(costs, subsets, decisions), ...);
-  }
-
-  template <uint32_t kGroup, uint32_t... kNumbers>
-  HWY_INLINE static void load(const int16_t* from, V (&costs)[kRegisters],
-                              std::integer_sequence<uint32_t, kNumbers...> /*numbers*/) {
-    ((costs[kNumbers] = hn::Load(D(), from + state(kGroup, kNumbers, 0) * kLanes)), ...);
-  }
-  template <uint32_t kGroup, uint32_t... kNumbers>
-  HWY_INLINE static void store(V (&costs)[kRegisters], int16_t* to,
-                               std::integer_sequence<uint32_t, kNumbers...> /*numbers*/) {
-    (hn::Store(costs[kNumbers], D(), to + state(kGroup, kNumbers, kSteps) * kLanes), ...);
-  }
-
-  template <bool kDecide, uint32_t kGroup, uint32_t... kStepNumbers>
-  HWY_INLINE static void walk_group(const int16_t* from, const int16_t* subsets, uint8_t* decisions, int16_t* to,
-                                    std::integer_sequence<uint32_t, kStepNumbers...> /*steps*/) {
-    constexpr std::make_integer_sequence<uint32_t, kRegisters> kAll;
-    constexpr std::make_integer_sequence<uint32_t, kRegisters / 2> kPairs;
-    V costs[kRegisters];
-    load<kGroup>(from, costs, kAll);
-    (cross_all<kDecide, kGroup, kStepNumbers>(costs, subsets, decisions, kPairs), ...);
-    store<kGroup>(costs, to, kAll);
-  }
-
-  /// kSteps steps: costs `[states][lanes]`, subsets `[steps][subsets][lanes]`, decisions `[steps][states]` words, of
-  /// which `decisions` points to the bits of the first lane.
-  template <bool kDecide, uint32_t... kGroupNumbers>
-  HWY_INLINE static void walk(const int16_t* from, const int16_t* subsets, uint8_t* decisions, int16_t* to,
-                              std::integer_sequence<uint32_t, kGroupNumbers...> /*groups*/) {
-    constexpr std::make_integer_sequence<uint32_t, kSteps> kAll;
-    (walk_group<kDecide, kGroupNumbers>(from, subsets, decisions, to, kAll), ...);
-  }
-  template <bool kDecide>
-  static void walk(const int16_t* from, const int16_t* subsets, uint8_t* decisions, int16_t* to) {
-    walk<kDecide>(from, subsets, decisions, to, std::make_integer_sequence<uint32_t, kGroups>());
   }
 };
 
@@ -307,44 +178,9 @@ class TrellisSearch {
     }
   }
 
-  /// Back from the path's end to walk step `begin`, all slots at once: six bits of each, the newest first, choose one
-  /// of 64 words.
+  /// Back from the path's end to walk step `begin`.
   void trace(int32_t begin) {
-    for (int32_t i = length_ - 1; i >= begin; --i) {
-      const uint32_t* state = newest(i + 1);
-      HWY_ALIGN uint32_t words[4];
-      hn::Store(narrowed<4>(decisions_ + i * kStates, state, 0), hn::FixedTag<uint32_t, 4>(), words);
-      const uint32_t newest = state[kMemory - 1];
-      const uint32_t clear = words[0] ^ ((words[0] ^ words[1]) & newest);
-      const uint32_t set = words[2] ^ ((words[2] ^ words[3]) & newest);
-      path_[i] = clear ^ ((clear ^ set) & state[0]);
-    }
-  }
-
-  /// Bit by bit.
-  template <class Words>
-  HWY_INLINE static Words selected(Words bits, Words set, Words clear) {
-    return hn::OrAnd(hn::AndNot(bits, clear), bits, set);
-  }
-
-  /// Of a step's 64 words the kCount that the newest bits of a state leave, or a vector of them from `offset` on.
-  template <int kCount>
-  HWY_INLINE static hn::Vec<hn::CappedTag<uint32_t, kCount>> narrowed(const uint32_t* words, const uint32_t* state,
-                                                                      int offset) {
-    const hn::CappedTag<uint32_t, kCount> d;
-    if constexpr (kCount == kStates) {
-      return hn::Load(d, words + offset);
-    } else {
-      constexpr int kBit = kMemory - std::countr_zero(static_cast<unsigned>(kCount));
-      const auto bit = hn::Set(d, state[kMemory - 1 - kBit]);
-      if constexpr (kCount >= hn::MaxLanes(hn::ScalableTag<uint32_t>())) {
-        const auto set = narrowed<2 * kCount>(words, state, offset + kCount);
-        return selected(bit, set, narrowed<2 * kCount>(words, state, offset));
-      } else {
-        const auto both = narrowed<2 * kCount>(words, state, offset);
-        return selected(bit, hn::UpperHalf(d, both), hn::LowerHalf(d, both));
-      }
-    }
+    for (int32_t i = length_ - 1; i >= begin; --i) path_[i] = chosen_word(decisions_ + i * kStates, newest(i + 1));
   }
 
   /// Codes and levels of all numbers whose highest bits are known.
