@@ -47,6 +47,7 @@ struct AppendKernels {
   StoreKeysKernel store_keys;
   StoreValuesKernel store_values;
   EncodeKernel encode_integer;
+  EncodeKernel encode_gain_shape;  // centres: none or their page's mean
 };
 
 /// An EncodeKernel for FP16, whatever the instruction set.
