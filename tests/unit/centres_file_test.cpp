@@ -169,7 +169,7 @@ TEST_CASE("fields of centres that contradict each other or the tensors are refus
   check(R"("key_centres":"3")", R"("key_centres":"x")", "key_centres is 'x'");
   check(R"("key_centres":"3")", R"("key_centres":"4")", "layers.0.keys.centres: shape");
   check(R"("value_centres":"1")", R"("value_centres":"0")", "the file has 6 tensors, its metadata describe 3");
-  check(R"("value_centres":"1")", R"("value_sentries":"1")", "value_centres is missing");
+  check(R"("value_centres":"1")", R"("value_sentres":"1")", "value_centres is missing");
   check(R"("layers.1.tokens")", R"("loyers.1.tokens")", "its metadata describe 4");
   check(R"("layers.1.tokens":"1)", R"("layers.1.tokens":"-)", "layers.1.tokens");
   check(R"("layers.0.key_residual":"0)", R"("layers.0.key_residual":"-)", "layers.0.key_residual");

@@ -14,7 +14,7 @@ namespace cli {
 namespace {
 
 struct Options : TrainingOptions {
-  Options() { tokens = 131072; }
+  Options() { tokens = 65536; }
 
   int32_t key_centres = 256;
   int32_t value_centres = 256;

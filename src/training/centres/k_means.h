@@ -22,7 +22,7 @@ struct Vectors {
 };
 
 struct KMeansOptions {
-  int32_t rounds = 12;      // over all vectors, at most
+  int32_t rounds = 8;       // over all vectors, at most
   double tolerance = 1e-3;  // the share of the error that a round must take away for another one to follow
   uint64_t seed = 1;
 };
