@@ -39,12 +39,6 @@ void gather(Parallel& parallel, const KeptTokens& tokens, Side side, const Centr
   });
 }
 
-double energy(const Vector<float>& numbers) {
-  double sum = 0.0;
-  for (const float each : numbers) sum += double{each} * double{each};
-  return sum;
-}
-
 }  // namespace
 
 CentresTrainer::CentresTrainer(Allocator& allocator, Parallel& parallel, const CentresTrainerOptions& options)
@@ -125,7 +119,7 @@ double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t 
     if (!k_means.find(options, part, of_head)) fail(KVQ_E_CANCELLED, "the progress hook asked to stop");
     for (float& each : of_head) each = from_float16(to_float16(each));
     left += k_means.error(of_head);
-    all += energy(numbers);
+    all += k_means.energy();
     centres.insert(centres.end(), of_head.begin(), of_head.end());
   }
   return all > 0.0 ? left / all : 0.0;

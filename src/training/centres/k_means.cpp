@@ -77,21 +77,20 @@ bool KMeans::find(const KMeansOptions& options, const TrainingProgress& progress
          progress.report(1.0);
 }
 
-double KMeans::error(std::span<const float> centres) {
-  assign(vectors_, centres);
-  measure(vectors_, centres);
+double KMeans::energy() {
+  const std::array<float, kMaxHeadDim> zeros{};
+  std::fill(distances_.begin(), distances_.end(), HUGE_VALF);
+  lower_distances(vectors_, zeros.data());
   return std::accumulate(distances_.begin(), distances_.end(), 0.0);
 }
 
 /// Lloyd's rounds. Centres end as the means of the vectors that were nearest to them before.
 bool KMeans::refine(const Vectors& vectors, int32_t rounds, double tolerance, const TrainingProgress& progress,
                     Vector<float>& centres) {
-  double energy = 0.0;
-  for (int32_t i = 0; i < vectors.n; ++i) energy += squared_norm(vectors[i], vectors.dim);
   double before = HUGE_VAL;
   for (int32_t round = 0; round < rounds; ++round) {
     if (!progress.report(static_cast<double>(round) / rounds)) return false;
-    const double error = energy + assign(vectors, centres);
+    const double error = assign(vectors, centres);
     if (before - error <= tolerance * error) break;
     before = error;
     move_to_means(vectors, centres);
@@ -114,7 +113,7 @@ void KMeans::start(const Vectors& sample, Vector<float>& centres) {
   }
 }
 
-/// The nearest centre of each vector, of equally near ones the first, and Σ (‖x − c‖² − ‖x‖²).
+/// The nearest centre of each vector, of equally near ones the first, how far it is, and Σ ‖x − c‖².
 double KMeans::assign(const Vectors& vectors, std::span<const float> centres) {
   const auto dim = size(vectors.dim);
   for (size_t c = 0; c < size(n_centres_); ++c) {
@@ -125,9 +124,13 @@ double KMeans::assign(const Vectors& vectors, std::span<const float> centres) {
   }
   const PackedCentres all{packed_.data(), half_norms_.data(), n_centres_, vectors.dim};
   for_each_block(vectors.n, [&](int32_t first, int32_t n) {
-    kernels_.nearest(all, vectors[first], n, nearest_.data() + first, distances_.data() + first);
+    kernels_.nearest(all, vectors[first], n, nearest_.data() + first);
+    for (int32_t i = first; i < first + n; ++i) {
+      const float* centre = centres.data() + size_t{nearest_[size(i)]} * dim;
+      distances_[size(i)] = squared_distance(vectors[i], centre, vectors.dim);
+    }
   });
-  return 2.0 * std::accumulate(distances_.begin(), distances_.begin() + vectors.n, 0.0);
+  return std::accumulate(distances_.begin(), distances_.begin() + vectors.n, 0.0);
 }
 
 /// Every centre that has vectors moves to their mean, which one thread sums in the order of vectors.
@@ -154,25 +157,12 @@ void KMeans::move_to_means(const Vectors& vectors, Vector<float>& centres) {
 
 /// Centres without vectors start anew, as in k-means++.
 void KMeans::revive(const Vectors& vectors, Vector<float>& centres) {
-  bool measured = false;
   for (int32_t c = 0; c < n_centres_; ++c) {
     if (begins_[size(c)] != begins_[size(c) + 1]) continue;
-    if (!measured) measure(vectors, centres);
-    measured = true;
     float* centre = centres.data() + size(c) * size(vectors.dim);
     if (!draw(vectors, centre)) return;
     lower_distances(vectors, centre);
   }
-}
-
-/// How far vectors are from the centres that they belong to.
-void KMeans::measure(const Vectors& vectors, std::span<const float> centres) {
-  for_each_block(vectors.n, [&](int32_t first, int32_t n) {
-    for (int32_t i = first; i < first + n; ++i) {
-      const float* centre = centres.data() + size_t{nearest_[size(i)]} * size(vectors.dim);
-      distances_[size(i)] = squared_distance(vectors[i], centre, vectors.dim);
-    }
-  });
 }
 
 /// After a new centre.

@@ -40,7 +40,9 @@ class KMeans {
   bool find(const KMeansOptions& options, const TrainingProgress& progress, Vector<float>& centres);
 
   /// Σ ‖x − c‖² with the nearest c of [centres][dim].
-  double error(std::span<const float> centres);
+  double error(std::span<const float> centres) { return assign(vectors_, centres); }
+  /// Σ ‖x‖².
+  double energy();
 
  private:
   bool refine(const Vectors& vectors, int32_t rounds, double tolerance, const TrainingProgress& progress,
@@ -49,7 +51,6 @@ class KMeans {
   double assign(const Vectors& vectors, std::span<const float> centres);
   void move_to_means(const Vectors& vectors, Vector<float>& centres);
   void revive(const Vectors& vectors, Vector<float>& centres);
-  void measure(const Vectors& vectors, std::span<const float> centres);
   void lower_distances(const Vectors& vectors, const float* centre);
   bool draw(const Vectors& vectors, float* centre);
   uint64_t random();

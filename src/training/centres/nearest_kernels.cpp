@@ -73,7 +73,7 @@ HWY_INLINE void see(const PackedCentres& centres, size_t first, const float* vec
 }
 
 template <int kN>
-HWY_INLINE void nearest_of_rows(const PackedCentres& centres, const float* vectors, uint8_t* nearest, float* costs) {
+HWY_INLINE void nearest_of_rows(const PackedCentres& centres, const float* vectors, uint8_t* nearest) {
   const Tag d;
   const size_t lanes = hn::Lanes(d);
   const auto end = static_cast<size_t>(padded(centres.n));
@@ -96,20 +96,19 @@ HWY_INLINE void nearest_of_rows(const PackedCentres& centres, const float* vecto
       if (cost[lane] < cost[best] || first_of_equals) best = lane;
     }
     nearest[r] = static_cast<uint8_t>(centre[best]);
-    costs[r] = cost[best];
   }
 }
 
-void nearest(const PackedCentres& centres, const float* vectors, int32_t rows, uint8_t* nearest, float* costs) {
+void nearest(const PackedCentres& centres, const float* vectors, int32_t rows, uint8_t* nearest) {
   const auto dim = static_cast<size_t>(centres.dim);
   int32_t done = 0;
   for (; done + kRows <= rows; done += kRows) {
     const auto at = static_cast<size_t>(done);
-    nearest_of_rows<kRows>(centres, vectors + at * dim, nearest + at, costs + at);
+    nearest_of_rows<kRows>(centres, vectors + at * dim, nearest + at);
   }
   for (; done < rows; ++done) {
     const auto at = static_cast<size_t>(done);
-    nearest_of_rows<1>(centres, vectors + at * dim, nearest + at, costs + at);
+    nearest_of_rows<1>(centres, vectors + at * dim, nearest + at);
   }
 }
 

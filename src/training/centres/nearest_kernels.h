@@ -25,9 +25,8 @@ struct PackedCentres {
 struct NearestKernels {
   const char* name;
 
-  /// For each of `rows` vectors x [rows][dim] the first of the centres for which ‖c‖² / 2 − c·x is least, and that
-  /// number: ‖x − c‖² = ‖x‖² + 2 · costs[row].
-  void (*nearest)(const PackedCentres& centres, const float* vectors, int32_t rows, uint8_t* nearest, float* costs);
+  /// For each of `rows` vectors x [rows][dim] the nearest centre: the first for which ‖c‖² / 2 − c·x is least.
+  void (*nearest)(const PackedCentres& centres, const float* vectors, int32_t rows, uint8_t* nearest);
 };
 
 /// What the processor at hand can run, best first; the last one runs everywhere.
