@@ -90,7 +90,7 @@ class Program:
                         "--context", arguments.context, "--device", arguments.device, *windows)
         layer = self.run("bench", "attend", "--length", LENGTH, *self.layer, "--kv",
                          bench_spec(name, family, self.policy))
-        return {"family": family, "format": name, "bits": layer["rows"][-1]["kv_bits"],
+        return {"family": family, "format": name, "bits": layer["kv_bits"],
                 **{key: loss[key] for key in ("kl_mean", "kl_p999", "top1_agreement", "rise_percent", "perplexity")}}
 
 

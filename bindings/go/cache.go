@@ -28,6 +28,7 @@ type CacheOptions struct {
 	ModelID  uint64 // any number that identifies the model's weights
 
 	Codebook *Codebook // for policies with commvq
+	Centres  *Centres  // for policies with trained centres
 	Router   *Router   // for policies with a router
 }
 
@@ -39,7 +40,7 @@ func NewCacheOptions(layers, qHeads, kvHeads, headDim int) *CacheOptions {
 		RotaryDim: int(it.RotaryDim), RopeBase: it.RopeBase, Scale: it.Scale}
 }
 
-// fill sets what C takes, but for the codebook and the router, which have to be locked.
+// fill sets what C takes, but for the codebook, the centres and the router, which have to be locked.
 func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	raw.CacheOptionsInit(to)
 	if err := narrowAll([]number{{"Layers", o.Layers, &to.NLayers}, {"QHeads", o.QHeads, &to.QHeads},
@@ -84,6 +85,13 @@ func (o *CacheOptions) with(policy *Policy, run func(*raw.CacheOptions, *raw.Pol
 		}
 		defer o.Codebook.unlock(shared)
 		to.Codebook = o.Codebook.raw
+	}
+	if o.Centres != nil {
+		if err := o.Centres.lock(shared); err != nil {
+			return err
+		}
+		defer o.Centres.unlock(shared)
+		to.Centres = o.Centres.raw
 	}
 	if o.Router != nil {
 		if err := o.Router.lock(shared); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // handle of an object, which embeds it first: nil once it is closed. Constant uses read-lock it, exclusive ones and
-// closing lock it. Whoever locks several takes those of contexts, policies, codebooks, routers, caches and sequences in
+// closing lock it. Whoever locks several takes those of contexts, policies, codebooks, centres, routers, caches and sequences in
 // this order.
 type handle[T any] struct {
 	mu   sync.RWMutex

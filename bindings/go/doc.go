@@ -6,6 +6,7 @@
 //	context   memory, threads, limits and the device          NewContext
 //	policy    which page format each layer uses               Context.LoadPolicy
 //	codebook  vector quantization trained for one model       Context.LoadCodebook
+//	centres   what pages of one model are stored relative to  Context.LoadCentres
 //	router    which page format each page gets, by its keys   Context.LoadRouter
 //	cache     the shape of one model's attention layers       Context.NewCache
 //	sequence  one conversation                                Cache.NewSequence, Sequence.Append, Sequence.Attend

@@ -144,6 +144,114 @@ func (t *CodebookTrainer) Result() (*Codebook, error) {
 	return created(it, &it.handle, made, raw.CodebookDestroy, c, status, t.fail)
 }
 
+// CentresTrainer trains centres from keys and values that the caller's engine computed on some texts: Add for every text
+// and layer, Run for every layer, then Result.
+//
+// Experimental: may change in a minor version.
+type CentresTrainer struct {
+	handle[raw.CentresTrainer]
+	kvHeads, headDim int
+}
+
+// CentresTrainerOptions say what centres are trained for; [NewCentresTrainerOptions] fills in defaults. Fields are those
+// of [raw.CentresTrainerOptions].
+type CentresTrainerOptions struct {
+	Layers, KVHeads, HeadDim         int
+	Rope                             Rope
+	KeyCentres, ValueCentres, Rounds int
+	Seed, ModelID, MaxBytes          uint64
+	Note                             string
+}
+
+// NewCentresTrainerOptions are the library's defaults for a shape.
+func NewCentresTrainerOptions(layers, kvHeads, headDim int) *CentresTrainerOptions {
+	var it raw.CentresTrainerOptions
+	raw.CentresTrainerOptionsInit(&it)
+	return &CentresTrainerOptions{Layers: layers, KVHeads: kvHeads, HeadDim: headDim, Rope: it.Rope,
+		KeyCentres: int(it.KeyCentres), ValueCentres: int(it.ValueCentres), Rounds: int(it.Rounds), Seed: it.Seed}
+}
+
+func (o *CentresTrainerOptions) fill(to *raw.CentresTrainerOptions) (err error) {
+	raw.CentresTrainerOptionsInit(to)
+	if err := narrowAll([]number{{"Layers", o.Layers, &to.NLayers}, {"KVHeads", o.KVHeads, &to.KVHeads},
+		{"HeadDim", o.HeadDim, &to.HeadDim}, {"KeyCentres", o.KeyCentres, &to.KeyCentres},
+		{"ValueCentres", o.ValueCentres, &to.ValueCentres}, {"Rounds", o.Rounds, &to.Rounds}}); err != nil {
+		return err
+	}
+	to.Rope, to.Seed, to.ModelID, to.MaxBytes = o.Rope, o.Seed, o.ModelID, o.MaxBytes
+	to.Note, err = optional("Note", o.Note)
+	return err
+}
+
+// NewCentresTrainer creates a trainer. It works on the CPU, whatever the device of the context.
+func (x *Context) NewCentresTrainer(options *CentresTrainerOptions) (*CentresTrainer, error) {
+	if options == nil {
+		return nil, argument("options is nil")
+	}
+	var to raw.CentresTrainerOptions
+	if err := options.fill(&to); err != nil {
+		return nil, err
+	}
+	if err := x.lock(shared); err != nil {
+		return nil, err
+	}
+	defer x.unlock(shared)
+	it := &CentresTrainer{kvHeads: options.KVHeads, headDim: options.HeadDim}
+	var made *raw.CentresTrainer
+	c := acquire()
+	status := raw.CentresTrainerCreate(x.raw, &to, &made, &c.err)
+	return created(it, &it.handle, made, raw.CentresTrainerDestroy, c, status, x.fail)
+}
+
+// Add tokens to a layer that is not finished: keys before RoPE and values, `[n, KVHeads, HeadDim]`. One of them may be
+// the zero Tensor where it gets no centres.
+func (t *CentresTrainer) Add(layer int, k, v Tensor) error {
+	index, err := narrow("layer", layer)
+	if err != nil {
+		return err
+	}
+	n, dtype, err := tokensOf(t.headDim, of{"k", k, t.kvHeads, true}, of{"v", v, t.kvHeads, true})
+	if err != nil {
+		return err
+	}
+	if err := t.lock(exclusive); err != nil {
+		return err
+	}
+	defer t.unlock(exclusive)
+	c := acquire()
+	return c.end(raw.CentresTrainerAdd(t.raw, index, n, k.data, v.data, dtype, &c.err), t.fail)
+}
+
+// Run trains one layer on the tokens added to it, and drops them. It ends early, with the context's error, when ctx is
+// done; progress may be nil.
+func (t *CentresTrainer) Run(ctx context.Context, layer int, progress Progress) error {
+	index, err := narrow("layer", layer)
+	if err != nil {
+		return err
+	}
+	if err := t.lock(exclusive); err != nil {
+		return err
+	}
+	defer t.unlock(exclusive)
+	return watched(ctx, progress, func(hook raw.ProgressHook, user uintptr) error {
+		c := acquire()
+		return c.end(raw.CentresTrainerRun(t.raw, index, hook, user, &c.err), t.fail)
+	})
+}
+
+// Result is the centres of the layers finished so far.
+func (t *CentresTrainer) Result() (*Centres, error) {
+	if err := t.lock(shared); err != nil {
+		return nil, err
+	}
+	defer t.unlock(shared)
+	it := new(Centres)
+	var made *raw.Centres
+	c := acquire()
+	status := raw.CentresTrainerResult(t.raw, &made, &c.err)
+	return created(it, &it.handle, made, raw.CentresDestroy, c, status, t.fail)
+}
+
 // RouterTrainer trains routers from queries, keys and values that the caller's engine computed on some texts: Add for
 // every text and layer, then Run and Result.
 //

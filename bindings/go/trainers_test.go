@@ -98,6 +98,56 @@ func TestCodebooksAreTrainedSavedAndUsed(t *testing.T) {
 	requireError(t, trainer.Add(1, kvq.Of(q), kvq.Of(q)), kvq.ErrClosed)
 }
 
+func TestCentresAreTrainedSavedAndUsed(t *testing.T) {
+	x := must(kvq.NewContext(nil))(t)
+	defer x.Close()
+	options := kvq.NewCentresTrainerOptions(2, 1, 16)
+	options.KeyCentres, options.ValueCentres, options.Seed, options.Note, options.ModelID = 4, 1, 5, "small", 9
+	trainer := must(x.NewCentresTrainer(options))(t)
+	defer trainer.Close()
+	const tokens = 160
+	r := random(1)
+	for layer := 0; layer < 2; layer++ {
+		require(t, trainer.Add(layer, kvq.Of(r.floats(tokens*16)), kvq.Of(r.floats(tokens*16))))
+	}
+	enough := errors.New("enough")
+	requireError(t, trainer.Run(context.Background(), 0, func(float64) error { return enough }), enough)
+	require(t, trainer.Run(context.Background(), 0, nil)) // the tokens are there still
+	requireError(t, trainer.Run(context.Background(), 0, nil), kvq.ErrState)
+	require(t, trainer.Run(context.Background(), 1, nil))
+	centres := must(trainer.Result())(t)
+	defer centres.Close()
+	if info := must(centres.Describe())(t); info.LayersPresent != 2 || info.KeyCentres != 4 || info.ValueCentres != 1 ||
+		info.Tokens != tokens || info.ModelID != 9 || info.Note != "small" {
+		t.Fatalf("the centres say %+v", info)
+	}
+	if layer := must(centres.DescribeLayer(1))(t); !layer.Present || layer.KeyResidual <= 0 || layer.KeyResidual >= 1 {
+		t.Fatalf("the layer says %+v", layer)
+	}
+	file := must(centres.Save())(t)
+	loaded := must(x.LoadCentres(file))(t)
+	defer loaded.Close()
+	if !bytes.Equal(must(loaded.Save())(t), file) {
+		t.Fatal("centres saved again have other bytes")
+	}
+	// A policy that needs none takes them too, unless they are gone.
+	shape := kvq.NewCacheOptions(2, 1, 1, 16)
+	shape.Centres = loaded
+	cache := must(x.NewCache(shape, nil))(t)
+	require(t, cache.Close())
+	require(t, loaded.Close())
+	_, err := x.NewCache(shape, nil)
+	requireError(t, err, kvq.ErrClosed)
+
+	q := r.floats(16)
+	requireError(t, trainer.Add(1, kvq.Of(q), kvq.Of(q)), kvq.ErrState)
+	_, err = x.LoadCentres([]byte("no centres"))
+	requireError(t, err, kvq.ErrFormat)
+	options.KeyCentres = 257
+	_, err = x.NewCentresTrainer(options)
+	requireError(t, err, kvq.ErrArgument, "key_centres is 257")
+}
+
 func TestRoutersAreTrainedSavedAndUsed(t *testing.T) {
 	x := must(kvq.NewContext(nil))(t)
 	defer x.Close()

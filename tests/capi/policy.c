@@ -154,6 +154,31 @@ static void default_sinks(void) {
   }
 }
 
+/* Layers say what they store by the names that policies read. */
+static void names_of_layers(void) {
+  static const struct {
+    const char* policy;
+    const char* formats;
+  } kCases[] = {{"gs4", "gs4"},
+                {"gt1+nocentre", "gt1+nocentre"},
+                {"gt2/gt1", "gt2/gt1"},
+                {"version: 1\nkeys: {format: gs2, centres: none, hadamard: true}\nvalues: int2+hadamard\n",
+                 "gs2+nocentre/int2+hadamard"}};
+  const kvq_cache_options options = small_cache_options();
+  size_t i;
+  for (i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
+    kvq_policy* policy = load_policy(context, kCases[i].policy);
+    kvq_cache* cache = NULL;
+    kvq_layer_info info;
+    ACCEPTED(kvq_cache_create(context, &options, policy, &cache, err));
+    info.struct_size = sizeof info;
+    ACCEPTED(kvq_cache_describe_layer(cache, 1, &info, err));
+    CHECK(info.n_formats == 1 && strcmp(info.formats, kCases[i].formats) == 0);
+    kvq_cache_destroy(cache);
+    kvq_policy_destroy(policy);
+  }
+}
+
 static void evictions(void) {
   const struct {
     const char* text;
@@ -471,6 +496,7 @@ void test_policy(void) {
   short_forms();
   gain_shapes();
   default_sinks();
+  names_of_layers();
   evictions();
   routers();
   added_eviction();

@@ -76,8 +76,12 @@ TEST_CASE("every instruction set stores the bytes of the one that runs everywher
     for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
       for (const int32_t rotary_dim : {0, head_dim / 2 + 2}) {
         for (const kvq_dtype dtype : {KVQ_F32, KVQ_F16, KVQ_BF16}) {
-          for (const std::string& format : all_formats()) {
-            const Case c{head_dim, rope, rotary_dim, dtype, format.find("hadamard") != std::string::npos};
+          std::vector<std::string> formats = all_formats();
+          if (rope == KVQ_ROPE_HALF && rotary_dim == 0 && dtype == KVQ_F32) {  // what they encode is FP16 in any case
+            formats.insert(formats.end(), gain_shape_formats().begin(), gain_shape_formats().end());
+          }
+          for (const std::string& format : formats) {
+            const Case c{head_dim, rope, rotary_dim, dtype, PageFormat::parse(format).hadamard};
             CAPTURE(head_dim);
             CAPTURE(static_cast<int>(rope));
             CAPTURE(rotary_dim);

@@ -29,8 +29,8 @@ constexpr double kFixed16Limit = 1e-4;
 
 // Gain-shape pages, on every instruction set. A query is rounded to 8 bits once a call: its step is max|Hq| / 127,
 // about 2.7 σ / 127 over 128 channels and 3.5 σ / 127 at worst, so no more than above, and no scale of a page enters
-// it. Weights, probabilities times gains, are rounded to 8 bits: with a step of 1/127 of the largest, a token's is off
-// by 1/254 of it at most. Gains and levels are exact.
+// it. Weights, probabilities times gains, are rounded to 8 bits or more, up or down by the token's place in its page:
+// each is off by less than 1/255 of the largest, and by nothing on average. Gains and levels are exact.
 constexpr double kGainShapeLimit = kFixed8Limit;
 
 // A GPU rounds queries, queries times a page's scales, probabilities and those times scales to halves. Each gives a

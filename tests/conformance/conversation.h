@@ -109,6 +109,11 @@ inline std::vector<std::string> routed_policies() {
           "version: 1\nrouter: {experts: [gs4, gt2/gs2+nocentre, gt1], votes: head}\n"};
 }
 
+inline bool known_to_gpus(const std::string& policy) {
+  return policy.find("commvq") == std::string::npos && policy.find("gs") == std::string::npos &&
+         policy.find("gt") == std::string::npos;
+}
+
 inline std::vector<std::string> cpu_policies() {
   std::vector<std::string> policies = sequence_policies();
   for (const std::string& policy : coded_policies()) policies.push_back(policy);

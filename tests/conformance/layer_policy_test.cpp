@@ -67,12 +67,21 @@ TEST_CASE("the short form and its long form are the same policy") {
     text.append(sequence, 0, 100);
     return sequence.save();
   };
-  for (const std::string& format : all_formats()) {
+  const auto check = [&](const std::string& format) {
     CAPTURE(format);
     CHECK(snapshot(format) == snapshot("version: 1\nkeys: " + format + "\nvalues: " + format + "\n"));
-    if (format == "fp16") continue;
-    CHECK(snapshot(format) == snapshot(Storage::uniform(format).policy()));
+    if (format == "fp16") return;
+    Storage storage = Storage::uniform(format);
+    // The first page of codes of three bits and fewer stays FP16.
+    storage.sink = PageFormat::parse(format).gain_shape() && PageFormat::parse(format).bits < 4 ? 1 : 0;
+    CHECK(snapshot(format) == snapshot(storage.policy()));
     CHECK(snapshot(format) != snapshot("fp16"));
+  };
+  for (const std::string& format : all_formats()) check(format);
+  for (const std::string& format : gain_shape_formats()) check(format);
+  for (const std::string& keys : {std::string("int8"), std::string("gt2+nocentre")}) {
+    CAPTURE(keys);
+    CHECK(snapshot(keys + "/int4+hadamard") == snapshot("version: 1\nkeys: " + keys + "\nvalues: int4+hadamard\n"));
   }
 }
 

@@ -60,6 +60,34 @@ TEST_CASE("codebooks are trained, taken up again, and used") {
   CHECK(sequence.length(0) == 40);
 }
 
+TEST_CASE("centres are trained, written, read, and given to caches") {
+  const kvq::Context context;
+  const std::vector<float> k = tokens(kTokens, 1), v = tokens(kTokens, 2);
+  auto options = kvq::initialised<kvq_centres_trainer_options>();
+  options.n_layers = 2;
+  options.kv_heads = kKvHeads;
+  options.head_dim = kHeadDim;
+  options.key_centres = 4;
+  options.value_centres = 1;
+  kvq::CentresTrainer trainer(context, options);
+  for (int32_t layer = 0; layer < 2; ++layer) trainer.add(layer, kTokens, k, v);
+  int calls = 0;
+  CHECK_FAILS(KVQ_E_CANCELLED, "", trainer.run(0, cancel, &calls));
+  CHECK(calls == 1);
+  trainer.run(0);
+  CHECK(trainer.result().describe().layers_present == 1);
+  trainer.run(1, [](double) { return 0; });
+  const kvq::Centres centres = trainer.result();
+  CHECK(centres.describe().key_centres == 4);
+  CHECK(centres.describe_layer(1).key_residual < 1.0);
+  CHECK_FAILS(KVQ_E_ARGUMENT, "layer", centres.describe_layer(2));
+  CHECK(kvq::Centres::load(context, centres.save()).save() == centres.save());
+  kvq_cache_options cache_options = small_options(2);
+  cache_options.centres = centres;
+  const kvq::Cache cache(context, cache_options, kvq::Policy::load(context, "int4"));
+  CHECK(cache.describe().n_layers == 2);
+}
+
 TEST_CASE("routers are trained and used") {
   const kvq::Context context;
   const std::vector<float> k = tokens(kTokens, 1), v = tokens(kTokens, 2), q = queries(kTokens, 3);

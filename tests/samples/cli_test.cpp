@@ -79,7 +79,7 @@ TEST_CASE("wrong usage exits with 2") {
 }
 
 TEST_CASE("a KV format that this build does not have is refused by name") {
-  for (const char* spec : {"int5", "moqa", "int4+lru:128", ""}) {
+  for (const char* spec : {"int5", "gs5", "gt4", "gs2+hadamard", "int4+nocentre", "gt2/", "moqa", "int4+lru:128", ""}) {
     check_failure(perplexity({"--kv", spec}), 2, "--kv");
     check_failure({"bench", "attend", "--length", "64", "--kv", spec}, 2, "--kv");
     check_failure({"bench", "append", "--length", "64", "--kv", spec}, 2, "--kv");
@@ -309,8 +309,10 @@ TEST_CASE("bench linear measures schemes and FP16 in the same run") {
 
 TEST_CASE("the demo shows every format and fits a page") {
   const json demo = run_json({"demo", "--quick"});
-  REQUIRE(demo["formats"].size() == 12);
+  REQUIRE(demo["formats"].size() == 14);
   CHECK(demo["formats"][0]["kv"] == "fp16");
+  CHECK(demo["formats"][1]["kv"] == "gs2");
+  CHECK(demo["formats"][2]["kv"] == "gt2");
   for (const json& format : demo["formats"]) {
     check_numbers(format, {"perplexity", "rise_percent", "kv_bits", "kv_bytes", "fp16_kv_bytes", "accuracy",
                            "microseconds", "ratio"});

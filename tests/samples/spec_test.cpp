@@ -38,12 +38,47 @@ TEST_CASE("routed caches lie between their formats, and a policy file says the s
   CHECK(evaluate("moqae:" + kRouters + "@" + kCodebooks)["perplexity"] == routed["perplexity"]);
 }
 
+TEST_CASE("gain-shape formats have the bits of their names, and a policy file says the same as the short form") {
+  const ScratchDirectory scratch;
+  const auto policy = [&](const std::string& name, const std::string& text) {
+    return scratch.write(name, "version: 1\n" + text).string();
+  };
+  const json both = evaluate("gt2");
+  const json mixed = evaluate("gt2/gt1");
+  CHECK(mixed["kv_bits"].get<double>() < both["kv_bits"].get<double>());
+  CHECK(mixed["kv_bits"].get<double>() > evaluate("gt1")["kv_bits"].get<double>());
+  CHECK(both["kv_bits"] == evaluate("gs2")["kv_bits"]);
+  CHECK(both["kv_bits"].get<double>() > evaluate("gt2+nocentre")["kv_bits"].get<double>());
+  CHECK(mixed["perplexity"] == evaluate(policy("mixed.yaml", "keys: gt2\nvalues: gt1\n"))["perplexity"]);
+  CHECK(evaluate("gt2+nocentre")["perplexity"] ==
+        evaluate(policy("none.yaml", "keys: {format: gt2, centres: none}\nvalues: gt2\n"))["perplexity"]);
+  // The first page stays FP16 unless the policy says otherwise.
+  CHECK(both["perplexity"] == evaluate(policy("one.yaml", "keys: gt2\nvalues: gt2\nsink: 1\n"))["perplexity"]);
+  CHECK(both["kv_bits"].get<double>() >
+        evaluate(policy("no.yaml", "keys: gt2\nvalues: gt2\nsink: 0\n"))["kv_bits"].get<double>());
+}
+
+TEST_CASE("what is no gain-shape format is answered with what to write") {
+  const std::string absent = kModel + "/absent";
+  check_failure(perplexity({"--kv", "gs5"}), 2, "nearest: gs4");
+  check_failure(perplexity({"--kv", "gt4"}), 2, "nearest: gt3");
+  check_failure(perplexity({"--kv", "gt2/gt0"}), 2, "nearest: gt1");
+  check_failure(perplexity({"--kv", "gs2+hadamard"}), 2, "gs2 is always rotated: write gs2");
+  check_failure(perplexity({"--kv", "int4+nocentre"}), 2, "gain-shape");
+  check_failure(perplexity({"--kv", "gs2+snapkv:8"}), 2, "window");
+  check_failure(perplexity({"--kv", "gs2:" + absent}), 1, absent);
+  check_failure(perplexity({"--kv", "gt2/gt1:" + absent + "+adasnap:64"}), 1, absent);
+}
+
 TEST_CASE("eviction goes on top of every kind of SPEC") {
   const ScratchDirectory scratch;
   const std::string policy = scratch.write("int4.yaml", "version: 1\nkeys: int4\nvalues: int4\n").string();
   const json of_file = evaluate(policy + "+snapkv:64");
   CHECK(of_file["perplexity"] == evaluate("int4+snapkv:64")["perplexity"]);
   CHECK(of_file["kv_bytes"] == evaluate("int4+snapkv:64")["kv_bytes"]);
+  const json shaped = evaluate("gt2/gs1+nocentre+snapkv:64");
+  CHECK(shaped["tokens"] == of_file["tokens"]);
+  CHECK(shaped["kv_bytes"].get<double>() < of_file["kv_bytes"].get<double>());
   const json routed = evaluate("moqae:" + kRouters + "+adasnap:64");
   CHECK(routed["tokens"] == of_file["tokens"]);
   CHECK(routed["kv_bytes"].get<double>() < evaluate("moqae:" + kRouters)["kv_bytes"].get<double>());

@@ -261,9 +261,10 @@ double excess_of_gains(const SealedPages& pages, Side side, const std::vector<do
     excess = std::max(excess, std::fabs(dot(&rows[at], &found[at], dim) / norm - 1.0) / half_step);
     for (size_t i = at; i < at + static_cast<size_t>(dim); ++i) error += (rows[i] - found[i]) * (rows[i] - found[i]);
     const double of_code = error_of_scalar_code(&rows[at], dim, bits);
-    limit += of_code + half_step * half_step * (norm + of_code);  // as far off as the gain may be
+    // With a gain that is larger by δ than the unbiased one: of_code + 2δ · of_code + δ² (norm + of_code).
+    limit += (1.0 + 2.0 * half_step) * of_code + half_step * half_step * (norm + of_code);
   }
-  return std::max(excess, error / (1.001 * limit));
+  return std::max(excess, error / limit);
 }
 
 /// How far a side is from what was encoded over how far it may be.

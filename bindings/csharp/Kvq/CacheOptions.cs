@@ -10,6 +10,10 @@ namespace Kvq
         /// it.</summary>
         public Codebook Codebook { get; set; }
 
+        /// <summary>What formats with trained centres need; null (default): none. Any number of caches share
+        /// them.</summary>
+        public Centres Centres { get; set; }
+
         /// <summary>What "router" in a policy needs; null (default): none. Any number of caches share it.</summary>
         public Router Router { get; set; }
 
@@ -20,6 +24,7 @@ namespace Kvq
             foreach (NativeObject one in others)
                 if (one != null) all.Add(one);
             if (Codebook != null) all.Add(Codebook);
+            if (Centres != null) all.Add(Centres);
             if (Router != null) all.Add(Router);
             return UseMany.Sorted(all.ToArray(), "objects");
         }
@@ -32,6 +37,7 @@ namespace Kvq
             Raw.kvq_cache_options filled = raw;
             filled.inv_freq = frequencies;
             if (Codebook != null) filled.codebook = Codebook.Handle.DangerousGetHandle();
+            if (Centres != null) filled.centres = Centres.Handle.DangerousGetHandle();
             if (Router != null) filled.router = Router.Handle.DangerousGetHandle();
             return filled;
         }

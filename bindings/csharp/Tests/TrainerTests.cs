@@ -116,6 +116,45 @@ namespace Kvq.Tests
             }
         }
 
+        public static void Centres_are_trained_saved_and_used()
+        {
+            var options = new CentresTrainerOptions
+            {
+                NLayers = Model.Layers, KvHeads = Model.KvHeads, HeadDim = Model.HeadDim, KeyCentres = 4,
+                ValueCentres = 1, Seed = 5, ModelId = 7, Note = "klein, größer",
+            };
+            using (var context = new Context())
+            using (var trainer = new CentresTrainer(context, options))
+            {
+                for (int layer = 0; layer < Model.Layers; ++layer)
+                    trainer.Add(layer, Model.Numbers(160 * Model.Row, 10 + (uint)layer),
+                        Model.Numbers(160 * Model.Row, 20));
+                Test.Throws<ArgumentException>("k has 31 elements", () => trainer.Add(0, new float[31], new float[31]));
+                Test.Throws<TimeoutException>("enough", () => trainer.Run(0, Tired));
+                Test.Refused(Status.Cancelled, "", () => trainer.Run(0, done => false));
+                for (int layer = 0; layer < Model.Layers; ++layer) trainer.Run(layer);
+                Test.Refused(Status.State, "layer", () => trainer.Run(0));
+                using (Centres centres = trainer.Result())
+                {
+                    CentresInfo info = centres.Describe();
+                    Test.Equal("2 2 2 16 4 1 160 klein, größer", string.Join(" ", info.NLayers, info.LayersPresent,
+                        info.KvHeads, info.HeadDim, info.KeyCentres, info.ValueCentres, info.Tokens, info.Note),
+                        "centres");
+                    CentresLayerInfo layer = centres.DescribeLayer(1);
+                    Test.True(layer.KeyResidual > 0 && layer.KeyResidual < layer.ValueResidual, "residuals");
+                    byte[] file = centres.Save();
+                    using (Centres again = Centres.Load(context, file))
+                        Test.Equal(Convert.ToBase64String(file), Convert.ToBase64String(again.Save()), "the file");
+                    CacheOptions shape = Model.Shape(Rope.Half);
+                    shape.Centres = centres; // which fp16 does not need
+                    new Cache(context, shape, null).Dispose();
+                }
+                Test.Refused(Status.Format, "", () => Centres.Load(context, new byte[3]));
+                options.KeyCentres = 257;
+                Test.Refused(Status.Argument, "key_centres", () => new CentresTrainer(context, options));
+            }
+        }
+
         public static void Routers_are_trained_saved_and_choose_formats()
         {
             var options = new RouterTrainerOptions { Sharing = 2, Epochs = 2, MeanBits = 8, Seed = 5, Note = "small" };

@@ -34,6 +34,8 @@ from ._errors import (
 )
 from ._infos import (
     CacheInfo,
+    CentresInfo,
+    CentresLayerInfo,
     CodebookInfo,
     CodebookLayerInfo,
     ContextInfo,
@@ -46,13 +48,16 @@ from ._infos import (
     Usage,
 )
 from ._matrix import Matrix, Scheme, linear_shared, save_matrices, schemes
-from ._policy import Codebook, Policy, Router
+from ._policy import Centres, Codebook, Policy, Router
 from ._sequence import Compressed, Decoded, Sequence
 
 __version__ = "%d.%d.%d" % (raw.KVQ_VERSION_MAJOR, raw.KVQ_VERSION_MINOR, raw.KVQ_VERSION_PATCH)
 __all__ = [
     "Cache",
     "CacheInfo",
+    "Centres",
+    "CentresInfo",
+    "CentresLayerInfo",
     "Codebook",
     "CodebookInfo",
     "CodebookLayerInfo",

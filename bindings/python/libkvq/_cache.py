@@ -16,7 +16,7 @@ from ._context import Context
 from ._errors import KvqArgumentError, assign, failure, require_fit
 from ._handle import Handle, enter_alone, enter_shared, leave_alone, leave_shared
 from ._infos import CacheInfo, LayerInfo, Usage
-from ._policy import Codebook, Data, Policy, Router
+from ._policy import Centres, Codebook, Data, Policy, Router
 from ._sequence import Sequence
 from ._text import value_of
 
@@ -64,6 +64,7 @@ class Cache(Handle):
     :param codebook: what the format "commvq" of a policy needs.
     :param router: what `router` in a policy needs.
     :param policy: a ``Policy``, or its text; None: fp16.
+    :param centres: what formats with trained centres need.
     """
 
     _new = _native.kvq_cache
@@ -86,15 +87,16 @@ class Cache(Handle):
         codebook: Optional[Codebook] = None,
         router: Optional[Router] = None,
         policy: Union[str, bytes, Policy, None] = None,
+        centres: Optional[Centres] = None,
     ) -> None:
         options = cache_options(
             n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, max_bytes, model_id
         )
         if isinstance(policy, (str, bytes)):
             with Policy(context, policy) as made:
-                self._create_with(context, options, codebook, router, made)
+                self._create_with(context, options, codebook, centres, router, made)
         else:
-            self._create_with(context, options, codebook, router, policy)
+            self._create_with(context, options, codebook, centres, router, policy)
         self.context = context
         self._device = context._device
         self._sequences: WeakSet[Sequence] = WeakSet()
@@ -111,12 +113,14 @@ class Cache(Handle):
         context: Context,
         options: _native.kvq_cache_options,
         codebook: Optional[Codebook],
+        centres: Optional[Centres],
         router: Optional[Router],
         policy: Optional[Policy],
     ) -> None:
-        entered = enter_shared([one for one in (context, codebook, router, policy) if one is not None])
+        entered = enter_shared([one for one in (context, codebook, centres, router, policy) if one is not None])
         try:
             options.codebook = None if codebook is None else codebook._pointer
+            options.centres = None if centres is None else centres._pointer
             options.router = None if router is None else router._pointer
             self._create(
                 context._hooks,

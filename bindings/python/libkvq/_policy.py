@@ -1,4 +1,4 @@
-"""What caches are made with: policies, codebooks and routers."""
+"""What caches are made with: policies, codebooks, centres and routers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from . import _native
 from ._arrays import bytes_of
 from ._context import Context
 from ._handle import Handle
-from ._infos import CodebookInfo, CodebookLayerInfo, PolicyInfo, RouterGroupInfo, RouterInfo
+from ._infos import (
+    CentresInfo,
+    CentresLayerInfo,
+    CodebookInfo,
+    CodebookLayerInfo,
+    PolicyInfo,
+    RouterGroupInfo,
+    RouterInfo,
+)
 from ._library import Function
 from ._text import encoded
 
@@ -86,6 +94,25 @@ class Codebook(Trained):
         """One layer of the codebooks."""
         return self._described(
             _native.kvq_codebook_describe_layer, _native.kvq_codebook_layer_info, CodebookLayerInfo._of, layer
+        )
+
+
+class Centres(Trained):
+    """What keys and values of one model are stored relative to, of ``Centres.load`` or a trainer."""
+
+    _new = _native.kvq_centres
+    _destroy = _native.kvq_centres_destroy
+    _load = _native.kvq_centres_load
+    _save = _native.kvq_centres_save
+
+    def describe(self) -> CentresInfo:
+        """What the centres are made for and how much they take away."""
+        return self._described(_native.kvq_centres_describe, _native.kvq_centres_info, CentresInfo._of)
+
+    def describe_layer(self, layer: int) -> CentresLayerInfo:
+        """One layer of the centres."""
+        return self._described(
+            _native.kvq_centres_describe_layer, _native.kvq_centres_layer_info, CentresLayerInfo._of, layer
         )
 
 

@@ -1,4 +1,4 @@
-"""Training of codebooks and routers. What is here may change in a minor version."""
+"""Training of codebooks, centres and routers. What is here may change in a minor version."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ._context import Context
 from ._errors import KvqArgumentError, assign
 from ._handle import Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
-from ._policy import Codebook, Policy, Router
+from ._policy import Centres, Codebook, Policy, Router
 from ._text import encoded, value_of
 
-__all__ = ["CodebookTrainer", "RouterTrainer"]
+__all__ = ["CentresTrainer", "CodebookTrainer", "RouterTrainer"]
 
 
 class _Text:
@@ -127,6 +127,73 @@ class CodebookTrainer(Handle):
         return made
 
 
+class CentresTrainer(Handle):
+    """Trains centres from keys and values that an engine computed on some texts.
+
+    For every text, for every layer: ``add``; for every layer: ``run``; then ``result``. Layers are independent: where
+    memory is short, add and run a few at a time. It works on the CPU, whatever the context's device.
+
+    :param key_centres: of a head, 0 … 256; 1: the mean, 0: none for keys.
+    :param value_centres: the same for values.
+    :param rounds: of k-means over all tokens, at most; 0: the library's choice.
+    :param max_bytes: limit on tokens kept and work space; 0: only the context's.
+    :param note: where the centres come from, for example.
+    """
+
+    _new = _native.kvq_centres_trainer
+    _destroy = _native.kvq_centres_trainer_destroy
+
+    def __init__(
+        self,
+        context: Context,
+        n_layers: int,
+        kv_heads: int,
+        head_dim: int,
+        rope: Union[str, int] = "half",
+        key_centres: int = 256,
+        value_centres: int = 256,
+        rounds: int = 0,
+        seed: int = 1,
+        model_id: int = 0,
+        max_bytes: int = 0,
+        note: str = "",
+    ) -> None:
+        options = _native.kvq_centres_trainer_options()
+        _native.kvq_centres_trainer_options_init(byref(options), sizeof(options))
+        assign(options, n_layers=n_layers, kv_heads=kv_heads, head_dim=head_dim)
+        assign(options, key_centres=key_centres, value_centres=value_centres, rounds=rounds)
+        assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes)
+        options.rope = value_of(_native.kvq_rope, "rope", rope)
+        options.note = encoded("note", note)
+        self._kv_heads, self._head_dim = kv_heads, head_dim
+        with context._shared() as pointer:
+            self._create(context._hooks, _native.kvq_centres_trainer_create, pointer, byref(options))
+
+    def add(self, layer: int, k: Any, v: Any, dtype: Optional[str] = None) -> None:
+        """Add tokens to a layer.
+
+        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``, contiguous, in host memory; None without centres for
+            keys.
+        :param v: values, or None without centres for values.
+        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        """
+        text = _Text(dtype, self._head_dim, k=(k, self._kv_heads), v=(v, self._kv_heads))
+        with self._alone() as trainer:
+            self._call(_native.kvq_centres_trainer_add, trainer, layer, text.tokens, *text.addresses, text.dtype)
+
+    def run(self, layer: int, progress: Optional[ProgressHook] = None) -> None:
+        """Train one layer on the tokens added to it, and drop them. `progress` as for ``Matrix.quantize``."""
+        with Progress(progress) as hook, self._alone() as trainer:
+            self._call(_native.kvq_centres_trainer_run, trainer, layer, hook, None)
+
+    def result(self) -> Centres:
+        """The centres of the layers finished so far."""
+        made = Centres.__new__(Centres)
+        with self._shared() as trainer:
+            made._create(self._hooks, _native.kvq_centres_trainer_result, trainer)
+        return made
+
+
 class RouterTrainer(Handle):
     """Trains routers from queries, keys and values that an engine computed on some texts.
 
@@ -170,6 +237,7 @@ class RouterTrainer(Handle):
         seed: int = 1,
         max_bytes: int = 0,
         note: str = "",
+        centres: Optional[Centres] = None,
     ) -> None:
         shape = cache_options(
             n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, 0, model_id
@@ -182,9 +250,10 @@ class RouterTrainer(Handle):
         options.note = encoded("note", note)
         self._q_heads, self._kv_heads, self._head_dim = q_heads, kv_heads, head_dim
         used = Policy(context, policy) if isinstance(policy, str) else policy
-        entered = enter_shared([one for one in (context, used, codebook) if one is not None])
+        entered = enter_shared([one for one in (context, used, codebook, centres) if one is not None])
         try:
             shape.codebook = None if codebook is None else codebook._pointer
+            shape.centres = None if centres is None else centres._pointer
             self._create(
                 context._hooks,
                 _native.kvq_router_trainer_create,

@@ -1,4 +1,4 @@
-"""Codebooks and routers, trained and used."""
+"""Codebooks, centres and routers, trained and used."""
 
 import numpy
 import pytest
@@ -85,6 +85,43 @@ def test_wrong_texts_are_refused_by_name(context, tokens):
         trainer.add(0, tokens, None)
     with pytest.raises(ValueError, match="value_method is 'guess'"):
         trained(context, tokens, value_method="guess")
+
+
+def test_centres_are_trained_saved_and_used(context, tokens):
+    trainer = experimental.CentresTrainer(
+        context, n_layers=2, kv_heads=1, head_dim=16, key_centres=4, value_centres=1, model_id=9, note="a test"
+    )
+    for layer in range(2):
+        trainer.add(layer, tokens, tokens + layer)
+    with pytest.raises(libkvq.KvqArgumentError, match=r"k has the shape \[600, 16\], must be \[n, 1, 16\]"):
+        trainer.add(0, tokens[:, 0], tokens)
+    with pytest.raises(libkvq.KvqCancelledError):
+        trainer.run(0, progress=lambda done: False)
+    done = []
+    for layer in range(2):
+        trainer.run(layer, progress=done.append)
+    assert done[-1] == 1
+    with pytest.raises(libkvq.KvqStateError):
+        trainer.run(1)
+    centres = trainer.result()
+    trainer.close()
+    info = centres.describe()
+    assert (info.n_layers, info.layers_present, info.head_dim, info.rope, info.note) == (2, 2, 16, "half", "a test")
+    assert (info.key_centres, info.value_centres, info.tokens, info.bytes) == (4, 1, 600, 2 * 5 * 16 * 4)
+    layer = centres.describe_layer(1)
+    assert layer.present is True
+    # One centre is the mean: it leaves the variance.
+    values = tokens.astype("f8") + 1
+    left = ((values - values.mean(axis=0)) ** 2).sum() / (values**2).sum()
+    assert layer.value_residual == pytest.approx(left, rel=1e-3)
+    assert 0 < layer.key_residual < 1
+    data = centres.save()
+    assert libkvq.Centres.load(context, data).save() == data
+    libkvq.Cache(context, 2, 2, 1, 16, centres=centres, policy="int4").close()  # which does not need them
+    with pytest.raises(libkvq.KvqFormatError):
+        libkvq.Centres.load(context, data[:-1])
+    with pytest.raises(libkvq.KvqArgumentError, match="key_centres is 257"):
+        experimental.CentresTrainer(context, n_layers=2, kv_heads=1, head_dim=16, key_centres=257)
 
 
 def test_a_router_is_trained_saved_and_used(context, random):

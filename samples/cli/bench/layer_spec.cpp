@@ -1,6 +1,8 @@
 #include "bench/layer_spec.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -40,8 +42,7 @@ kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scop
 
 /// Routers that choose formats of about 4 bits for random pages, and the policy that they serve.
 Spec random_router(kvq_context* context, const LayerShape& shape) {
-  Spec spec{kvq::Policy::load(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}"), nullptr,
-            nullptr};
+  Spec spec{.policy = kvq::Policy::load(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}")};
   auto layer = kvq::initialised<kvq_cache_options>();
   layer.n_layers = 1;
   layer.q_heads = shape.q_heads;
@@ -59,6 +60,38 @@ Spec random_router(kvq_context* context, const LayerShape& shape) {
   trainer.run(1.0);
   spec.router = trainer.result();
   return spec;
+}
+
+constexpr int32_t kMostCentres = 256;
+
+/// FORMAT-N or KEYS/VALUES-N of gain-shape formats; nothing if it is something else.
+std::optional<Spec> centred_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
+  const size_t hyphen = std::min(spec.rfind('-'), spec.size());
+  const std::optional<std::string> formats = around_centres(spec.substr(0, hyphen));
+  if (!formats.has_value() || hyphen == spec.size()) return {};
+  int32_t centres = 0;
+  const auto [end, code] = std::from_chars(spec.data() + hyphen + 1, spec.data() + spec.size(), centres);
+  if (code != std::errc() || end != spec.data() + spec.size() || centres < 1 || centres > kMostCentres) {
+    throw UsageError("--kv " + spec + ": must end in a number of centres, 1 to " + std::to_string(kMostCentres));
+  }
+  Spec loaded;
+  try {
+    loaded.policy = kvq::Policy::load(context, *formats);
+  } catch (const kvq::Error& error) {
+    throw UsageError("--kv " + spec + ": " + error.what());
+  }
+  auto options = kvq::initialised<kvq_centres_trainer_options>();
+  options.n_layers = 1;
+  options.kv_heads = shape.kv_heads;
+  options.head_dim = shape.head_dim;
+  options.key_centres = centres;
+  options.value_centres = centres;
+  kvq::CentresTrainer trainer(context, options);
+  const size_t scalars = kTokens * shape.token_width();
+  trainer.add(0, kTokens, normal_numbers(scalars, kKeySeed), normal_numbers(scalars, kValueSeed));
+  trainer.run(0);
+  loaded.centres = trainer.result();
+  return loaded;
 }
 
 /// The text up to the first comma, which is taken off with it.
@@ -95,13 +128,14 @@ Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape
   } catch (const kvq::Error& error) {
     throw UsageError("--kv " + spec + ": " + error.what());
   }
-  return {std::move(policy), train_on_random(context, size == "1" ? 1 : 2, scope, shape), nullptr};
+  return {.policy = std::move(policy), .codebook = train_on_random(context, size == "1" ? 1 : 2, scope, shape)};
 }
 
 }  // namespace
 
 Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
   if (spec == kRandomRouter) return random_router(context, shape);
+  if (auto centred = centred_spec(context, spec, shape)) return std::move(*centred);
   return spec.starts_with(kRandom) ? random_spec(context, spec, shape) : load_spec(context, spec);
 }
 

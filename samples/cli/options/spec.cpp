@@ -21,24 +21,10 @@ constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
 constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
 constexpr std::string_view kCommvq = "commvq:";
 constexpr std::string_view kMoqae = "moqae:";
-constexpr std::string_view kCentres = "+centres";
+constexpr const char* kCentres = "+centres";
 
 bool names_gain_shape(std::string_view name) {
   return name.size() == 3 && (name.starts_with("gs") || name.starts_with("gt")) && name[2] >= '0' && name[2] <= '9';
-}
-
-/// FORMAT:FILE or KEYS/VALUES:FILE of gain-shape formats: the formats around centres, which the file has.
-std::optional<std::string> take_centred(std::string& spec) {
-  const size_t colon = spec.find(':');
-  if (colon == std::string::npos) return {};
-  const std::string formats = spec.substr(0, colon);
-  const size_t slash = std::min(formats.find('/'), formats.size());
-  const std::string keys = formats.substr(0, slash);
-  const std::string values = formats.substr(std::min(slash + 1, formats.size()));
-  if (!names_gain_shape(keys) || (slash < formats.size() && !names_gain_shape(values))) return {};
-  spec.erase(0, colon + 1);
-  const std::string centred = keys + std::string(kCentres);
-  return slash < formats.size() ? centred + "/" + values + std::string(kCentres) : centred;
 }
 
 /// A SPEC taken apart: BASE[@FILE...][+METHOD:BUDGET].
@@ -73,8 +59,9 @@ Parts take_apart(const std::string& given, std::string spec) {
     parts.files.insert(parts.files.begin(), spec.substr(at + 1));
     spec.resize(at);
   }
-  if (const auto centred = take_centred(spec)) {
-    parts.files.insert(parts.files.begin(), spec);
+  const size_t colon = std::min(spec.find(':'), spec.size());
+  if (const auto centred = around_centres(spec.substr(0, colon)); centred.has_value() && colon < spec.size()) {
+    parts.files.insert(parts.files.begin(), spec.substr(colon + 1));
     spec = *centred;
   }
   for (const std::string_view prefix : {kCommvq, kMoqae}) {
@@ -86,22 +73,25 @@ Parts take_apart(const std::string& given, std::string spec) {
   return parts;
 }
 
-/// Read `file` as what it says it is.
+template <typename Trained>
+void load_as(kvq_context* context, const std::string& given, const std::string& path, const std::string& file,
+             const std::string& what, Trained& trained) {
+  if (trained != nullptr) throw UsageError(given + ": " + path + " is the second file with " + what);
+  try {
+    trained = Trained::load(context, std::as_bytes(std::span(file)));
+  } catch (const kvq::Error& error) {
+    throw llama::Error(what + " " + path + ": " + error.what());
+  }
+}
+
+/// Read the file as what it says it is.
 void load_trained(kvq_context* context, const std::string& given, const std::string& path, Spec& spec) {
   const std::string file = read_text(path, kMaxTrainedBytes);
-  const bool is_router = std::string_view(file).substr(0, kTypeWithin).find("\"kvq.router\"") != std::string_view::npos;
-  if (is_router ? spec.router != nullptr : spec.codebook != nullptr) {
-    throw UsageError(given + ": " + path + " is the second file with " + (is_router ? "routers" : "codebooks"));
-  }
-  try {
-    if (is_router) {
-      spec.router = kvq::Router::load(context, std::as_bytes(std::span(file)));
-    } else {
-      spec.codebook = kvq::Codebook::load(context, std::as_bytes(std::span(file)));
-    }
-  } catch (const kvq::Error& error) {
-    throw llama::Error((is_router ? "routers " : "codebooks ") + path + ": " + error.what());
-  }
+  const std::string_view begin = std::string_view(file).substr(0, kTypeWithin);
+  const auto is = [begin](std::string_view type) { return begin.find(type) != std::string_view::npos; };
+  if (is("\"kvq.router\"")) return load_as(context, given, path, file, "routers", spec.router);
+  if (is("\"kvq.centres\"")) return load_as(context, given, path, file, "centres", spec.centres);
+  load_as(context, given, path, file, "codebooks", spec.codebook);
 }
 
 /// The experts are those that the routers were trained for; the first page stays FP16.
@@ -127,6 +117,16 @@ kvq::Policy load_policy(kvq_context* context, const std::string& base) {
 }
 
 }  // namespace
+
+std::optional<std::string> around_centres(const std::string& formats) {
+  const size_t slash = formats.find('/');
+  const std::string keys = formats.substr(0, slash);
+  if (!names_gain_shape(keys)) return {};
+  if (slash == std::string::npos) return keys + kCentres;
+  const std::string values = formats.substr(slash + 1);
+  if (!names_gain_shape(values)) return {};
+  return keys + kCentres + "/" + values + kCentres;
+}
 
 Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option) {
   const std::string given = option + " " + spec;

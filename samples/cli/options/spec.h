@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "llama/cache_format.h"
@@ -20,10 +21,14 @@ struct Spec {
   kvq::Policy policy = nullptr;
   kvq::Codebook codebook = nullptr;
   kvq::Router router = nullptr;
+  kvq::Centres centres = nullptr;
 
-  operator llama::CacheFormat() const { return {policy, codebook, router}; }
+  operator llama::CacheFormat() const { return {policy, codebook, router, centres}; }
   bool evicts() const { return policy.describe().eviction_budget > 0; }
 };
+
+/// Gain-shape formats, FORMAT or KEYS/VALUES, as policies name them around trained centres; nothing if they are others.
+std::optional<std::string> around_centres(const std::string& formats);
 
 /// The contents of the policy file of that name if there is one, else the library's short form. A UsageError names
 /// `option`.

@@ -6,7 +6,7 @@ use crate::generated::options::setters;
 use crate::shape::with_pointers;
 use crate::{call, Router, Sequence, Usage};
 use crate::{
-    Append, Attend, CacheInfo, Codebook, Context, DeviceAppend, DeviceAttend, Error, LayerInfo, Policy, Result,
+    Append, Attend, CacheInfo, Centres, Codebook, Context, DeviceAppend, DeviceAttend, Error, LayerInfo, Policy, Result,
 };
 use kvq_sys as sys;
 use std::fmt;
@@ -19,6 +19,7 @@ pub struct CacheOptions {
     raw: sys::kvq_cache_options,
     inv_freq: Option<Vec<f32>>,
     codebook: Option<Codebook>,
+    centres: Option<Centres>,
     router: Option<Router>,
 }
 
@@ -34,7 +35,7 @@ impl CacheOptions {
     pub fn new(n_layers: usize, q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         // SAFETY: the function belongs to the struct.
         let raw = unsafe { defaults(sys::kvq_cache_options_init) };
-        let options = CacheOptions { raw, inv_freq: None, codebook: None, router: None };
+        let options = CacheOptions { raw, inv_freq: None, codebook: None, centres: None, router: None };
         options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
     }
 
@@ -49,6 +50,13 @@ impl CacheOptions {
     #[must_use]
     pub fn codebook(mut self, codebook: &Codebook) -> Self {
         self.codebook = Some(codebook.clone());
+        self
+    }
+
+    #[doc = header!(kvq_cache_options, centres)]
+    #[must_use]
+    pub fn centres(mut self, centres: &Centres) -> Self {
+        self.centres = Some(centres.clone());
         self
     }
 
@@ -68,6 +76,7 @@ impl CacheOptions {
             raw.inv_freq = inv_freq.as_ptr();
         }
         raw.codebook = self.codebook.as_ref().map_or(ptr::null(), |one| one.raw());
+        raw.centres = self.centres.as_ref().map_or(ptr::null(), |one| one.raw());
         raw.router = self.router.as_ref().map_or(ptr::null(), |one| one.raw());
         function(&raw)
     }

@@ -210,6 +210,7 @@ macro_rules! destroyed_by {
 destroyed_by! {
     kvq_context kvq_context_destroy;
     kvq_policy kvq_policy_destroy;
+    kvq_centres kvq_centres_destroy;
     kvq_codebook kvq_codebook_destroy;
     kvq_router kvq_router_destroy;
     kvq_cache kvq_cache_destroy;
@@ -219,6 +220,7 @@ destroyed_by! {
 
 #[cfg(feature = "experimental")]
 destroyed_by! {
+    kvq_centres_trainer kvq_centres_trainer_destroy;
     kvq_codebook_trainer kvq_codebook_trainer_destroy;
     kvq_router_trainer kvq_router_trainer_destroy;
 }

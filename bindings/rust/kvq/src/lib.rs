@@ -60,9 +60,11 @@ pub use hooks::{DeviceAllocator, HostAllocator};
 pub use matrix::{scheme_bits, schemes, Matrix, QuantizeOptions};
 pub use policy::Policy;
 pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
-pub use trained::{Codebook, Router};
+pub use trained::{Centres, Codebook, Router};
 #[cfg(feature = "experimental")]
-pub use training::{CodebookTrainer, CodebookTrainerOptions, RouterTrainer, RouterTrainerOptions};
+pub use training::{
+    CentresTrainer, CentresTrainerOptions, CodebookTrainer, CodebookTrainerOptions, RouterTrainer, RouterTrainerOptions,
+};
 
 /// The first example of the README is run with the tests.
 #[cfg(doctest)]

@@ -1,8 +1,8 @@
-//! Codebooks and routers: what was trained for a model, and is read from files.
+//! Codebooks, centres and routers: what was trained for a model, and is read from files.
 use crate::call::{fill, save, Handle};
 use crate::convert::int;
 use crate::generated::docs::header;
-use crate::{CodebookInfo, CodebookLayerInfo, Context, Result, RouterGroupInfo, RouterInfo};
+use crate::{CentresInfo, CentresLayerInfo, CodebookInfo, CodebookLayerInfo, Context, Result, RouterGroupInfo, RouterInfo};
 use kvq_sys as sys;
 use std::fmt;
 use std::sync::Arc;
@@ -56,6 +56,7 @@ macro_rules! trained {
 }
 
 trained!(Codebook, kvq_codebook, kvq_codebook_load, kvq_codebook_save);
+trained!(Centres, kvq_centres, kvq_centres_load, kvq_centres_save);
 trained!(Router, kvq_router, kvq_router_load, kvq_router_save);
 
 impl Codebook {
@@ -77,6 +78,28 @@ impl Codebook {
             })?
         };
         Ok(CodebookLayerInfo::from_raw(&raw))
+    }
+}
+
+impl Centres {
+    #[doc = header!(kvq_centres_describe)]
+    pub fn describe(&self) -> Result<CentresInfo> {
+        // SAFETY: kvq_centres_describe fills this struct, whose strings live as long as the handle.
+        unsafe {
+            let raw = fill(self.context.panics(), |info, error| sys::kvq_centres_describe(self.raw(), info, error))?;
+            Ok(CentresInfo::from_raw(&raw))
+        }
+    }
+
+    #[doc = header!(kvq_centres_describe_layer)]
+    pub fn describe_layer(&self, layer: usize) -> Result<CentresLayerInfo> {
+        // SAFETY: kvq_centres_describe_layer fills this struct.
+        let raw = unsafe {
+            fill(self.context.panics(), |info, error| {
+                sys::kvq_centres_describe_layer(self.raw(), int(layer), info, error)
+            })?
+        };
+        Ok(CentresLayerInfo::from_raw(&raw))
     }
 }
 

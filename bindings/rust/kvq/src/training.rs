@@ -1,11 +1,11 @@
-//! Training of codebooks and routers, which may change in a minor version.
+//! Training of codebooks, centres and routers, which may change in a minor version.
 use crate::call::{defaults, Handle};
 use crate::convert::{c_string, int};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::{Progress, ProgressHook};
 use crate::shape::{self, pointer_of, rows_of};
-use crate::{CacheOptions, Codebook, Context, Element, Policy, Result, Router};
+use crate::{CacheOptions, Centres, Codebook, Context, Element, Policy, Result, Router};
 use kvq_sys as sys;
 use std::ptr;
 
@@ -40,6 +40,7 @@ macro_rules! options {
 }
 
 options!(CodebookTrainerOptions, kvq_codebook_trainer_options);
+options!(CentresTrainerOptions, kvq_centres_trainer_options);
 options!(RouterTrainerOptions, kvq_router_trainer_options);
 
 impl CodebookTrainerOptions {
@@ -48,6 +49,16 @@ impl CodebookTrainerOptions {
         // SAFETY: the function belongs to the struct.
         let raw = unsafe { defaults(sys::kvq_codebook_trainer_options_init) };
         let options = CodebookTrainerOptions { raw, note: None };
+        options.n_layers(n_layers).kv_heads(kv_heads).head_dim(head_dim)
+    }
+}
+
+impl CentresTrainerOptions {
+    /// The library's defaults for a model of this shape.
+    pub fn new(n_layers: usize, kv_heads: usize, head_dim: usize) -> Self {
+        // SAFETY: the function belongs to the struct.
+        let raw = unsafe { defaults(sys::kvq_centres_trainer_options_init) };
+        let options = CentresTrainerOptions { raw, note: None };
         options.n_layers(n_layers).kv_heads(kv_heads).head_dim(head_dim)
     }
 }
@@ -124,6 +135,61 @@ impl CodebookTrainer {
             .context
             .create(|result, error| unsafe { sys::kvq_codebook_trainer_result(self.handle.get(), result, error) })?;
         Ok(Codebook::of(handle, &self.context))
+    }
+}
+
+#[doc = header!(kvq_centres_trainer)]
+pub struct CentresTrainer {
+    handle: Handle<sys::kvq_centres_trainer>,
+    context: Context,
+    row: usize,
+}
+
+impl CentresTrainer {
+    #[doc = header!(kvq_centres_trainer_create)]
+    pub fn new(context: &Context, options: CentresTrainerOptions) -> Result<Self> {
+        let handle = options.with_raw(|raw| {
+            // SAFETY: the options live until the call returns.
+            context
+                .create(|result, error| unsafe { sys::kvq_centres_trainer_create(context.raw(), raw, result, error) })
+        })?;
+        let row = options.raw.kv_heads as usize * options.raw.head_dim as usize;
+        Ok(CentresTrainer { handle, context: context.clone(), row })
+    }
+
+    #[doc = header!(kvq_centres_trainer_add)]
+    pub fn add<T: Element>(&mut self, layer: usize, k: Option<&[T]>, v: Option<&[T]>) -> Result<()> {
+        let given = k.or(v).unwrap_or(&[]).len();
+        let n = rows_of(if k.is_some() { "k" } else { "v" }, given, self.row, "[n, kv_heads, head_dim]")?;
+        if let Some(v) = v {
+            shape::require("v", v.len(), given as u128, "as many as k")?;
+        }
+        let (k, v) = (pointer_of(k).cast(), pointer_of(v).cast());
+        // SAFETY: the slices have these lengths, and the trainer is borrowed exclusively.
+        self.context.call(|error| unsafe {
+            sys::kvq_centres_trainer_add(self.handle.get(), int(layer), int(n), k, v, T::DTYPE.code(), error)
+        })
+    }
+
+    #[doc = header!(kvq_centres_trainer_run)]
+    pub fn run(&mut self, layer: usize, progress: Option<&mut ProgressHook<'_>>) -> Result<()> {
+        let mut progress = Progress::new(progress);
+        let (hook, user) = (progress.function(), progress.user());
+        // SAFETY: the hook lives until the call returns, and the trainer is borrowed exclusively.
+        let result = self
+            .context
+            .call(|error| unsafe { sys::kvq_centres_trainer_run(self.handle.get(), int(layer), hook, user, error) });
+        progress.raise();
+        result
+    }
+
+    #[doc = header!(kvq_centres_trainer_result)]
+    pub fn result(&self) -> Result<Centres> {
+        // SAFETY: the trainer is only read.
+        let handle = self
+            .context
+            .create(|result, error| unsafe { sys::kvq_centres_trainer_result(self.handle.get(), result, error) })?;
+        Ok(Centres::of(handle, &self.context))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Many threads on one cache.
 mod common;
 use common::*;
-use kvq::{Append, Attend, Cache, CacheOptions, Codebook, CompressOptions, Context, Matrix, Policy, Router, Sequence};
+use kvq::{Append, Attend, Cache, CacheOptions, Centres, Codebook, CompressOptions, Context, Matrix, Policy, Router, Sequence};
 use std::thread;
 
 #[test]
@@ -9,6 +9,7 @@ fn everything_can_be_sent_and_shared() {
     fn check<T: Send + Sync>() {}
     check::<Context>();
     check::<Policy>();
+    check::<Centres>();
     check::<Codebook>();
     check::<Router>();
     check::<Cache>();
@@ -17,7 +18,7 @@ fn everything_can_be_sent_and_shared() {
     check::<CacheOptions>();
     check::<kvq::Error>();
     #[cfg(feature = "experimental")]
-    check::<(kvq::CodebookTrainer, kvq::RouterTrainer)>();
+    check::<(kvq::CentresTrainer, kvq::CodebookTrainer, kvq::RouterTrainer)>();
 }
 
 #[test]

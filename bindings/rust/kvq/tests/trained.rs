@@ -1,4 +1,4 @@
-//! Codebooks and routers: those of the demo model, and with the feature `experimental` ones trained here.
+//! Codebooks, centres and routers: those of the demo model, and with the feature `experimental` ones trained here.
 mod common;
 use common::*;
 use kvq::{Attend, Cache, CacheOptions, Codebook, Policy, Rope, Router, RouterMethod, Scope, Status};
@@ -63,7 +63,10 @@ fn a_router_is_read_described_used_and_written_again() {
 #[cfg(feature = "experimental")]
 mod training {
     use super::*;
-    use kvq::{CodebookTrainer, CodebookTrainerOptions, RouterTrainer, RouterTrainerOptions, ValueMethod};
+    use kvq::{
+        Centres, CentresTrainer, CentresTrainerOptions, CodebookTrainer, CodebookTrainerOptions, RouterTrainer,
+        RouterTrainerOptions, ValueMethod,
+    };
     use std::ops::ControlFlow;
     use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -108,6 +111,34 @@ mod training {
         second.add(1, Some(&k), Some(&v)).unwrap();
         second.run(1, None).unwrap();
         assert_eq!(second.result().unwrap().save().unwrap(), first.result().unwrap().save().unwrap());
+    }
+
+    #[test]
+    fn centres_are_trained_described_written_and_read_again() {
+        let context = context();
+        let options = CentresTrainerOptions::new(2, 1, 16).key_centres(4).value_centres(1).seed(3).note("a test");
+        let mut trainer = CentresTrainer::new(&context, options).unwrap();
+        let (k, v) = (numbers(600 * 16, 1), numbers(600 * 16, 2));
+        for layer in 0..2 {
+            trainer.add(layer, Some(&k), Some(&v)).unwrap();
+        }
+        assert_fails(trainer.add(0, Some(&k[..17]), Some(&v)), Status::Argument, &["k has 17"]);
+        assert_fails(trainer.run(0, Some(&mut |_| ControlFlow::Break(()))), Status::Cancelled, &[]);
+        trainer.run(0, None).unwrap();
+        assert_eq!(trainer.result().unwrap().describe().unwrap().layers_present, 1);
+        trainer.run(1, None).unwrap();
+        let centres = trainer.result().unwrap();
+        drop(trainer);
+        let info = centres.describe().unwrap();
+        assert_eq!((info.key_centres, info.value_centres, info.tokens, info.note.as_str()), (4, 1, 600, "a test"));
+        let layer = centres.describe_layer(1).unwrap();
+        assert!(layer.present && layer.key_residual > 0.0 && layer.key_residual < layer.value_residual);
+        let bytes = centres.save().unwrap();
+        assert_eq!(Centres::load(&context, &bytes).unwrap().save().unwrap(), bytes);
+        assert_fails(Centres::load(&context, &bytes[..bytes.len() / 2]), Status::Format, &[]);
+        // A policy that needs none takes them too.
+        let policy = Policy::load(&context, "int4").unwrap();
+        Cache::new(&context, CacheOptions::new(1, 2, 1, 16).centres(&centres), &policy).unwrap();
     }
 
     #[test]
