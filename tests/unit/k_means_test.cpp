@@ -161,8 +161,12 @@ TEST_CASE("the nearest centre is the first of the nearest, on every instruction 
       for (float& x : data.numbers) x = static_cast<float>(random.normal());
       std::vector<float> centres(static_cast<size_t>(n) * width);
       for (float& c : centres) c = static_cast<float>(random.normal());
-      if (n > 16) std::copy_n(centres.begin(), width, centres.end() - dim);  // the last is the first once more
-      std::copy_n(centres.begin(), width, data.numbers.begin());             // and a vector is on both
+      // Two vectors lie on centres that there are twice: in the same lane of a register and in another one.
+      const auto centre = [&](int32_t c) { return centres.begin() + c * dim; };
+      if (n > 16) std::copy_n(centre(3), width, centre(16));
+      if (n > 17) std::copy_n(centre(1), width, centre(17));
+      std::copy_n(centre(std::min(n - 1, 3)), width, data.numbers.begin());
+      std::copy_n(centre(std::min(n - 1, 1)), width, data.numbers.begin() + dim);
       const auto padded = static_cast<size_t>(kvq::centres::padded(n));
       std::vector<float> packed(padded * width);
       std::vector<float> half_norms(padded, HUGE_VALF);

@@ -172,8 +172,8 @@ class CentresTrainer(Handle):
     def add(self, layer: int, k: Any, v: Any, dtype: Optional[str] = None) -> None:
         """Add tokens to a layer.
 
-        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``, contiguous, in host memory; None without centres for
-            keys.
+        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``, contiguous, in host memory; None without centres
+            for keys.
         :param v: values, or None without centres for values.
         :param dtype: "bf16" where arrays of uint16 hold bfloat16.
         """

@@ -2,7 +2,9 @@
 use crate::call::{fill, save, Handle};
 use crate::convert::int;
 use crate::generated::docs::header;
-use crate::{CentresInfo, CentresLayerInfo, CodebookInfo, CodebookLayerInfo, Context, Result, RouterGroupInfo, RouterInfo};
+use crate::{
+    CentresInfo, CentresLayerInfo, CodebookInfo, CodebookLayerInfo, Context, Result, RouterGroupInfo, RouterInfo,
+};
 use kvq_sys as sys;
 use std::fmt;
 use std::sync::Arc;

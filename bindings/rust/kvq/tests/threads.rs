@@ -1,7 +1,9 @@
 //! Many threads on one cache.
 mod common;
 use common::*;
-use kvq::{Append, Attend, Cache, CacheOptions, Centres, Codebook, CompressOptions, Context, Matrix, Policy, Router, Sequence};
+use kvq::{
+    Append, Attend, Cache, CacheOptions, Centres, Codebook, CompressOptions, Context, Matrix, Policy, Router, Sequence,
+};
 use std::thread;
 
 #[test]
