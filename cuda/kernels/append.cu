@@ -5,12 +5,13 @@
 namespace kvq::cuda {
 namespace {
 
-/// Any pages, one a block.
+/// Any pages, or any but those with gains, one a block.
+template <bool kGains>
 __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint32_t shared[];
   const DeviceWrite write =
       arguments.writes != nullptr ? arguments.writes[blockIdx.x] : arguments.inline_writes[blockIdx.x];
-  PageWriter(arguments, write, shared).run();
+  PageWriter<kGains>(arguments, write, shared).run();
 }
 
 /// Mostly whole pages: every block writes its share of them, after those that write a slow one.
@@ -28,8 +29,13 @@ __global__ void __maxnreg__(kHadamard ? 128 : 64)
   WholePageWriter<kHeadDim, kHadamard>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
 }
 
+template <bool kGains>
+const void* any_kernel() {
+  return reinterpret_cast<const void*>(append_kernel<kGains>);
+}
+
 struct Launch {
-  const void* kernel = reinterpret_cast<const void*>(append_kernel);
+  const void* kernel;
   int32_t blocks;
   int32_t threads = kAppendThreads;
   int32_t shared_bytes;
@@ -72,13 +78,16 @@ Launch choose_whole(const AppendArguments& arguments) {
 }
 
 Launch choose(const AppendArguments& arguments) {
-  const bool many_pages = arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
+  // Pages with gains are written by PageWriter.
+  const bool many_pages = arguments.pages.gains == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
   const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
   if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.head_dim % kTileChannels == 0) {
     const Launch launch = choose_whole(arguments);
     if (launch.blocks > 0) return launch;
   }
-  return {.blocks = arguments.n_writes, .shared_bytes = Layout{arguments.head_dim}.bytes()};
+  return {.kernel = arguments.pages.gains != 0 ? any_kernel<true>() : any_kernel<false>(),
+          .blocks = arguments.n_writes,
+          .shared_bytes = Layout{arguments.head_dim, arguments.pages}.bytes()};
 }
 
 cudaError_t allow_shared(const void* kernel, int32_t bytes) {
@@ -100,14 +109,19 @@ cudaError_t prepare_append() {
   if (status == cudaSuccess) {
     status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
-  if (status == cudaSuccess) {
-    status = allow_shared(reinterpret_cast<const void*>(append_kernel), Layout{kMaxHeadDim}.bytes());
-  }
+  if (status == cudaSuccess) status = allow_shared(any_kernel<false>(), limit);
+  if (status == cudaSuccess) status = allow_shared(any_kernel<true>(), limit);
   if (status == cudaSuccess) status = allow_whole<128, false>(limit);
   if (status == cudaSuccess) status = allow_whole<128, true>(limit);
   if (status == cudaSuccess) status = allow_whole<0, false>(limit);
   if (status == cudaSuccess) status = allow_whole<0, true>(limit);
   return status;
+}
+
+PagesWritten pages_written(bool gains, bool trellis, int32_t head_dim, int32_t shared_limit) {
+  PagesWritten pages{gains ? 1 : 0, trellis ? kSlots : 0};
+  while (pages.search_lanes > 1 && Layout{head_dim, pages}.bytes() > shared_limit) pages.search_lanes /= 2;
+  return pages;
 }
 
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream) {

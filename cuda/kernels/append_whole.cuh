@@ -21,7 +21,7 @@ class WholePageWriter {
   __host__ __device__ static int32_t bytes(int32_t head_dim, int32_t dtype) {
     const int32_t tokens = 2 * kSlots * head_dim * element_bytes(dtype);
     const int32_t whole = Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens;
-    const int32_t other = Layout{head_dim}.bytes();
+    const int32_t other = Layout{head_dim, {}}.bytes();
     return kWriteBytes + (whole > other ? whole : other);
   }
 
@@ -68,7 +68,7 @@ class WholePageWriter {
     uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // a bit a write
     uint32_t rest = ~whole & ((1U << n) - 1U);
     if (a_.enters_pages() && thread_ < 32 && (whole >> lane & 1U) != 0) {
-      PageWriter(a_, writes_[lane], nullptr).enter();
+      PageWriter<false>(a_, writes_[lane], nullptr).enter();
     }
     if (!begins_whole && whole != 0) {
       fetch<true>(first_of(whole));
@@ -87,7 +87,7 @@ class WholePageWriter {
     // Last, so that registers of one are not those of the other.
     for (; rest != 0; rest &= rest - 1) {
       __syncthreads();
-      PageWriter(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
+      PageWriter<false>(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
     }
   }
 
