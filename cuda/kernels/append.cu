@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
 }
 
 /// Mostly whole pages: every block writes its share of them, after those that write a slow one.
-template <int32_t kHeadDim, bool kHadamard>
-__global__ void __maxnreg__(kHadamard ? 128 : 64)
+template <int32_t kHeadDim, WholePages kPages>
+__global__ void __maxnreg__(kPages == WholePages::kPlain ? 64 : 128)
     append_whole_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint8_t bytes[];
   const auto slow = static_cast<uint32_t>(arguments.n_slow);
@@ -26,7 +26,7 @@ __global__ void __maxnreg__(kHadamard ? 128 : 64)
                         : arguments.n_slow + static_cast<int32_t>(whole * (block - slow) / (gridDim.x - slow));
   };
   const int32_t begin = share(blockIdx.x);
-  WholePageWriter<kHeadDim, kHadamard>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
+  WholePageWriter<kHeadDim, kPages>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
 }
 
 template <bool kGains>
@@ -58,28 +58,33 @@ int32_t whole_blocks(const Launch& launch, int32_t n_pages, int32_t slow, int32_
                                : std::max(wave, (n_pages + kMostPages - 1) / kMostPages);
 }
 
-template <int32_t kHeadDim, bool kHadamard>
+template <int32_t kHeadDim, WholePages kPages>
 Launch whole(const AppendArguments& arguments) {
-  using Writer = WholePageWriter<kHeadDim, kHadamard>;
-  Launch launch{.kernel = reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kHadamard>),
+  using Writer = WholePageWriter<kHeadDim, kPages>;
+  Launch launch{.kernel = reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kPages>),
                 .blocks = 0,
                 .threads = Writer::threads(arguments.head_dim),
-                .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype)};
+                .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype, arguments.pages)};
   const int32_t blocks =
       whole_blocks(launch, arguments.n_writes - arguments.n_slow, arguments.n_slow, arguments.kv_heads);
   if (blocks > 0) launch.blocks = arguments.n_slow + blocks;
   return launch;
 }
 
+template <WholePages kPages>
+Launch whole_of(const AppendArguments& arguments) {
+  return arguments.head_dim == 128 ? whole<128, kPages>(arguments) : whole<0, kPages>(arguments);
+}
+
 Launch choose_whole(const AppendArguments& arguments) {
-  const bool hadamard = arguments.hadamard != 0;
-  if (arguments.head_dim == 128) return hadamard ? whole<128, true>(arguments) : whole<128, false>(arguments);
-  return hadamard ? whole<0, true>(arguments) : whole<0, false>(arguments);
+  if (arguments.pages.gains != 0) return whole_of<WholePages::kGains>(arguments);
+  return arguments.hadamard != 0 ? whole_of<WholePages::kHadamard>(arguments) : whole_of<WholePages::kPlain>(arguments);
 }
 
 Launch choose(const AppendArguments& arguments) {
-  // Pages with gains are written by PageWriter.
-  const bool many_pages = arguments.pages.gains == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
+  // Trellis codes are written by PageWriter.
+  const bool many_pages =
+      arguments.pages.search_lanes == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
   const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
   if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.head_dim % kTileChannels == 0) {
     const Launch launch = choose_whole(arguments);
@@ -94,10 +99,17 @@ cudaError_t allow_shared(const void* kernel, int32_t bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-template <int32_t kHeadDim, bool kHadamard>
+template <int32_t kHeadDim, WholePages kPages>
 cudaError_t allow_whole(int32_t limit) {
-  const int32_t most = WholePageWriter<kHeadDim, kHadamard>::bytes(kHeadDim > 0 ? kHeadDim : kMaxHeadDim, 0);
-  return allow_shared(reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kHadamard>), std::min(most, limit));
+  return allow_shared(reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kPages>), limit);
+}
+
+template <int32_t kHeadDim>
+cudaError_t allow_all_whole(int32_t limit) {
+  cudaError_t status = allow_whole<kHeadDim, WholePages::kPlain>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kHadamard>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kGains>(limit);
+  return status;
 }
 
 }  // namespace
@@ -111,10 +123,8 @@ cudaError_t prepare_append() {
   }
   if (status == cudaSuccess) status = allow_shared(any_kernel<false>(), limit);
   if (status == cudaSuccess) status = allow_shared(any_kernel<true>(), limit);
-  if (status == cudaSuccess) status = allow_whole<128, false>(limit);
-  if (status == cudaSuccess) status = allow_whole<128, true>(limit);
-  if (status == cudaSuccess) status = allow_whole<0, false>(limit);
-  if (status == cudaSuccess) status = allow_whole<0, true>(limit);
+  if (status == cudaSuccess) status = allow_all_whole<128>(limit);
+  if (status == cudaSuccess) status = allow_all_whole<0>(limit);
   return status;
 }
 

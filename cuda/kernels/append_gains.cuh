@@ -28,6 +28,16 @@ struct GainLayout {
   __host__ __device__ int32_t words() const { return cost_words() + decision_words() + sum_words() + slot_words(); }
 };
 
+/// Zeros where gains and what belongs to them will lie, padding included: written by the keys if both sides have gains.
+/// A barrier follows.
+__device__ inline void clear_rest(const PageBytes& page, bool keys, bool both, uint8_t* target, int32_t thread,
+                                  int32_t threads) {
+  if (!keys && both) return;
+  const int32_t begin = keys ? page.key_gains : page.value_gains;
+  const int32_t end = both ? page.bytes : (keys ? page.keys : page.values).bytes();
+  for (int32_t i = begin + 4 * thread; i < end; i += 4 * threads) *reinterpret_cast<uint32_t*>(target + i) = 0;
+}
+
 template <size_t... kI>
 __device__ __forceinline__ int32_t count_thresholds(float mantissa, std::index_sequence<kI...> /*all*/) {
   int32_t count = 0;
@@ -93,8 +103,9 @@ class GainWriter {
         target_(target) {}
 
   /// Ends with a barrier, after which the rest of the page may be written.
-  __device__ void run(bool page_mean) {
-    if (kKeys && page_mean) take_mean();
+  __device__ void run(FormatCode format) {
+    clear_rest(page_, kKeys, has_gains(format.keys()) && has_gains(format.values()), target_, thread_, threads_);
+    if (kKeys && format.page_mean()) take_mean();
     sum(norms_, [this](int32_t slot, int32_t i) { return row(slot)[i] * row(slot)[i]; });
     if (thread_ < kSlots) steps_[thread_] = rms(thread_);
     __syncthreads();

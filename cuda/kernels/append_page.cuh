@@ -281,7 +281,7 @@ class PageWriter {
     auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
     GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), w_.kept + w_.token_count,
                       scratch_, codes, shared_ + layout_.gain_begin(), target)
-        .run(format.page_mean());
+        .run(format);
   }
 
   /// One side as floats, rotated if the format says so.
