@@ -212,33 +212,41 @@ class GainWriter {
       if (thread_ >= search_lanes_) continue;
       const int32_t slot = first + thread_;
       const float factor = gain_shape::kLevelUnit / steps_[slot];
-      const bool coded = is_coded(slot);
-      const auto entry = [&](int32_t channel) {
-        if (channel >= dim_) return kNoTargetEntry;
-        constexpr auto kFarthest = static_cast<float>(gain_shape::kFarthestTarget);
-        const float units = coded ? row(slot)[channel] * factor : 0.0F;
-        return static_cast<int32_t>(rintf(fminf(fmaxf(units, -kFarthest), kFarthest))) + gain_shape::kFarthestTarget;
-      };
       find_path(
           chain.length(), costs_, decisions_ + thread_, search_lanes_,
-          [&](int32_t step) { return entry(chain.channel(step)); },
+          [&](int32_t step) { return entry(slot, chain.channel(step), factor); },
           [&](int32_t step, uint32_t window) {
-            const int32_t channel = chain.channel(step);
-            const int32_t target = entry(channel) - gain_shape::kFarthestTarget;
-            const int32_t subset = gain_shape::parities(window);
-            int32_t other = 0;
-            for (int32_t each = 1; channel < dim_ && each < 1 << (bits_ - 1); ++each) {
-              const auto cost = [&](int32_t of) {
-                return gain_shape::distance(target, levels[gain_shape::kSubsets * of + subset]);
-              };
-              if (cost(each) < cost(other)) other = each;
-            }
-            const uint32_t code = (window & 1U) << static_cast<uint32_t>(bits_ - 1) | static_cast<uint32_t>(other);
-            const auto at = static_cast<uint32_t>(levels[gain_shape::kSubsets * other + subset]);
-            codes_[channel * kSlots + slot] = static_cast<uint16_t>(coded ? code | at << 8U : 0U);
+            codes_[chain.channel(step) * kSlots + slot] = static_cast<uint16_t>(window);
           });
     }
     __syncthreads();
+    // What follows from the register at a number, all threads.
+    for (int32_t i = thread_; i < chain.length() * kSlots; i += threads_) {
+      const int32_t slot = i % kSlots;
+      const int32_t channel = i / kSlots;
+      const int32_t target = entry(slot, channel, gain_shape::kLevelUnit / steps_[slot]) - gain_shape::kFarthestTarget;
+      const uint32_t window = codes_[i];
+      const int32_t subset = gain_shape::parities(window);
+      int32_t other = 0;
+      for (int32_t each = 1; channel < dim_ && each < 1 << (bits_ - 1); ++each) {
+        const auto cost = [&](int32_t of) {
+          return gain_shape::distance(target, levels[gain_shape::kSubsets * of + subset]);
+        };
+        if (cost(each) < cost(other)) other = each;
+      }
+      const uint32_t code = (window & 1U) << static_cast<uint32_t>(bits_ - 1) | static_cast<uint32_t>(other);
+      const auto level = static_cast<uint32_t>(levels[gain_shape::kSubsets * other + subset]);
+      codes_[i] = static_cast<uint16_t>(is_coded(slot) ? code | level << 8U : 0U);
+    }
+    __syncthreads();
+  }
+
+  /// Of a number in the table of costs.
+  __device__ int32_t entry(int32_t slot, int32_t channel, float factor) const {
+    if (channel >= dim_) return kNoTargetEntry;
+    constexpr auto kFarthest = static_cast<float>(gain_shape::kFarthestTarget);
+    const float units = is_coded(slot) ? row(slot)[channel] * factor : 0.0F;
+    return static_cast<int32_t>(rintf(fminf(fmaxf(units, -kFarthest), kFarthest))) + gain_shape::kFarthestTarget;
   }
 
   __device__ void write_gains() const {

@@ -169,8 +169,9 @@ struct StateCosts {
 };
 static_assert(gain_shape::parities(32) == 2 && gain_shape::parities(64) == 4, "pairs of states, and of oldest bits");
 
-/// The path of one token. `target(step)` is an entry of the table of costs; `decisions`: a word of a step every
-/// `stride`; `found(step, window)` is told the register at each number, last to first.
+/// The path of one token, whose chain is a multiple of kRestSteps long. `target(step)` is an entry of the table of
+/// costs; `decisions`: a word of a step every `stride`; `found(step, window)` is told the register at each number, last
+/// to first.
 template <typename Target, typename Found>
 __device__ void find_path(int32_t n, const uint4* costs, uint2* decisions, int32_t stride, const Target& target,
                           const Found& found) {
@@ -190,10 +191,14 @@ __device__ void find_path(int32_t n, const uint4* costs, uint2* decisions, int32
     states.fill(pass == 0 ? 0U : static_cast<uint32_t>(kImpossible));
     if (pass == 1) states.set_zero(seam);
 #pragma unroll 1
-    for (int32_t i = 0; i < n; ++i) {
-      const int32_t at = first + i < n ? first + i : first + i - n;
-      decisions[i * stride] = states.step(costs[target(at)]);
-      if ((i + 1) % kRestSteps == 0) states.rest();
+    for (int32_t begin = 0; begin < n; begin += kRestSteps) {
+      // Two steps at a time, so that the states need not change places.
+#pragma unroll 2
+      for (int32_t i = begin; i < begin + kRestSteps; ++i) {
+        const int32_t at = first + i < n ? first + i : first + i - n;
+        decisions[i * stride] = states.step(costs[target(at)]);
+      }
+      states.rest();
     }
     if (pass == 1) break;
     seam = states.best();
