@@ -48,10 +48,29 @@ __device__ __forceinline__ TokenGains load_value_gains(const PageSide<G>& values
                     is_trellis(kind) ? kTrellisWeight : 1.0F, values.lane);
 }
 
+/// Sums of products of keys and queries. Those of one tile of queries are added up in two, which wait for each other
+/// less.
+template <typename G>
+struct KeySums {
+  static constexpr int32_t kParts = G::kTiles == 1 ? 2 : 1;
+
+  Scores<G::kTiles> parts[kParts];
+
+  __device__ __forceinline__ KeySums() {
+#pragma unroll
+    for (int32_t i = 0; i < kParts; ++i) clear(parts[i]);
+  }
+  __device__ __forceinline__ float of(int32_t n, int32_t tile, int32_t c) const {
+    const int32_t at = 2 * (tile % 2) + c;
+    const float first = parts[0][n][tile / 2][at];
+    return kParts == 1 ? first : first + parts[kParts - 1][n][tile / 2][at];
+  }
+};
+
 /// Products of fields kField and up of words `i`.
 template <typename K, int32_t kField, typename G, typename Codes>
 __device__ __forceinline__ void multiply_fields(int32_t i, const Codes& codes, const QueryFragments<G>& queries,
-                                                Scores<G::kTiles>& scores) {
+                                                KeySums<G>& sums) {
   if constexpr (kField < kKeyFields<K>) {
     const int32_t step = kKeyFields<K> * i + kField;
     uint32_t even[4];
@@ -61,6 +80,7 @@ __device__ __forceinline__ void multiply_fields(int32_t i, const Codes& codes, c
       even[j] = codes.template even<kField>(j);
       odd[j] = codes.template odd<kField>(j);
     }
+    Scores<G::kTiles>& scores = sums.parts[kField % KeySums<G>::kParts];
 #pragma unroll
     for (int32_t n = 0; n < G::kTiles; ++n) {
       const uint32_t q0 = queries.of_codes(n, step, 0);
@@ -68,7 +88,7 @@ __device__ __forceinline__ void multiply_fields(int32_t i, const Codes& codes, c
       mma(scores[n][0], even[0], even[1], odd[0], odd[1], q0, q1);
       mma(scores[n][1], even[2], even[3], odd[2], odd[3], q0, q1);
     }
-    multiply_fields<K, kField + 1>(i, codes, queries, scores);
+    multiply_fields<K, kField + 1>(i, codes, queries, sums);
   }
 }
 
@@ -130,10 +150,10 @@ __device__ __forceinline__ void score_gains(const PageSide<G>& keys, const Query
   constexpr int32_t kFields = kKeyFields<K>;
   static_assert(G::kSteps % kFields == 0);
   const TokenGains gains = load_key_gains(keys);
-  clear(scores);
+  KeySums<G> sums;
 #pragma unroll
   for (int32_t i = 0; i < G::kSteps / kFields; ++i) {
-    multiply_fields<K, 0>(i, K::load_keys(keys, i), queries, scores);
+    multiply_fields<K, 0>(i, K::load_keys(keys, i), queries, sums);
   }
   MeanScores<G::kTiles> mean = {};
   if (keys.layout.format.page_mean()) score_mean<K>(keys, queries, mean);
@@ -145,8 +165,8 @@ __device__ __forceinline__ void score_gains(const PageSide<G>& keys, const Query
       const float middle = -K::kMiddle * queries.sums[n][c] * scale;
 #pragma unroll
       for (int32_t tile = 0; tile < 4; ++tile) {
-        float& each = scores[n][tile / 2][2 * (tile % 2) + c];
-        each = fmaf(fmaf(each, kSubnormalScale * scale, middle), gains.of[tile], mean[n][c]);
+        const float of_codes = fmaf(sums.of(n, tile, c), kSubnormalScale * scale, middle);
+        scores[n][tile / 2][2 * (tile % 2) + c] = fmaf(of_codes, gains.of[tile], mean[n][c]);
       }
     }
   }
