@@ -90,8 +90,10 @@ Launch choose(const AppendArguments& arguments) {
     const Launch launch = choose_whole(arguments);
     if (launch.blocks > 0) return launch;
   }
+  // While one warp looks for paths, the others of its block wait: fewer of them leave registers to more blocks.
   return {.kernel = arguments.pages.gains != 0 ? any_kernel<true>() : any_kernel<false>(),
           .blocks = arguments.n_writes,
+          .threads = arguments.pages.search_lanes > 0 ? kAppendThreads / 2 : kAppendThreads,
           .shared_bytes = Layout{arguments.head_dim, arguments.pages}.bytes()};
 }
 
