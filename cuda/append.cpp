@@ -93,6 +93,18 @@ size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes,
   return slow;
 }
 
+PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, int32_t shared_limit) {
+  bool gains = false;
+  bool trellis = false;
+  for (const PageWrite& write : writes) {
+    for (const Kind kind : {write.format->keys.kind, write.format->values.kind}) {
+      gains = gains || has_gains(kind);
+      trellis = trellis || is_trellis(kind);
+    }
+  }
+  return cuda::pages_written(gains, trellis, head_dim, shared_limit);
+}
+
 /// Have the tables take all pages that are written.
 void make_room(std::span<const PageWrite> writes, std::span<const AppendedLayer> layers) {
   const auto table = [layers](const PageWrite& write) { return table_of(layers[static_cast<size_t>(write.sequence)]); };
@@ -145,6 +157,7 @@ void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, st
   DeviceWrite* device_writes = arguments.inline_writes;
   if (write_bytes > 0) arguments.writes = device_writes = reinterpret_cast<DeviceWrite*>(memory);
   arguments.n_slow = static_cast<int32_t>(order_writes(tokens, writes, device_writes));
+  arguments.pages = pages_written(writes, tokens.head_dim, shared_limit_);
   if (target_bytes > 0) {
     auto* targets = reinterpret_cast<AppendTarget*>(memory + write_bytes);
     std::transform(layers.begin(), layers.end(), targets, target_of);
@@ -163,6 +176,7 @@ void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, st
   for (const AppendedLayer& layer : layers) table_of(layer)->set_state(layer.after);
   for (size_t i = 0; i < writes.size(); ++i) {
     PageTable& table = *table_of(layers[static_cast<size_t>(writes[i].sequence)]);
+    table.takes(*writes[i].format);
     // Positions with gaps are uploaded before the next attention.
     if (has_gaps(writes[i])) {
       table.invalidate(writes[i].head, writes[i].index);
@@ -177,6 +191,10 @@ void CudaBackend::record_append(const TokenBatch& tokens, PageTable& table) {
   table.require_published();
   AppendArguments arguments = append_arguments(tokens);
   arguments.target.view = table.view();
+  const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
+  arguments.pages =
+      pages_written(has_gains(sealed.keys()) || has_gains(sealed.values()),
+                    is_trellis(sealed.keys()) || is_trellis(sealed.values()), tokens.head_dim, shared_limit_);
   call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, stream_), "append kernel");
 }
 

@@ -12,8 +12,9 @@ bool knows(const PageFormat& format);
 /// A page's format as kernels know it. It is one that they know.
 FormatCode format_code(const PageFormat& format);
 
-/// Copy a page from the order of bytes that its format defines to the one on the device, or back: it is the same
-/// permutation (kernels/device_page.h).
-void swap_order(const PageFormat& format, const std::byte* from, std::byte* to);
+/// Copy a page from the order of bytes that its format defines to the one on the device (kernels/device_page.h).
+void to_device_order(const PageFormat& format, const std::byte* host, std::byte* device);
+/// And back.
+void to_host_order(const PageFormat& format, const std::byte* device, std::byte* host);
 
 }  // namespace kvq::cuda

@@ -92,7 +92,7 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
               "cudaDeviceGetAttribute");
   cuda::check(prepare_attend(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
-  cuda::check(prepare_append_next(), "cudaFuncSetAttribute");
+  cuda::check(prepare_append_next(shared_limit_), "cudaFuncSetAttribute");
   memory_.emplace(options);
   staging_.emplace();
   cuda::check(cudaHostAlloc(reinterpret_cast<void**>(&status_), 2 * sizeof(int32_t), cudaHostAllocDefault),
@@ -163,14 +163,14 @@ void CudaBackend::read(const PageFormat& format, const std::byte* data, std::byt
   auto* staged = static_cast<std::byte*>(staging_->take(bytes));
   call.require(cudaMemcpyAsync(staged, data, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
   call.require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  swap_order(format, staged, host);
+  to_host_order(format, staged, host);
 }
 
 void CudaBackend::write(const PageFormat& format, const std::byte* host, std::byte* data) {
   const Call call(*this);
   const size_t bytes = format.bytes();
   auto* staged = static_cast<std::byte*>(staging_->take(bytes));
-  swap_order(format, host, staged);
+  to_device_order(format, host, staged);
   call.require(cudaMemcpyAsync(data, staged, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
   staging_->done(stream_);
 }
@@ -258,6 +258,13 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
                                 sequence.query_count, last_position(batch, sequence)};
     }
     arguments.n_sequences = static_cast<int32_t>(n);
+    arguments.any_gains = std::any_of(batch.sequences.begin() + static_cast<std::ptrdiff_t>(begin),
+                                      batch.sequences.begin() + static_cast<std::ptrdiff_t>(begin + n),
+                                      [](const AttendSequence& sequence) {
+                                        return static_cast<PageTable*>(sequence.mirror)->any_gains();
+                                      })
+                              ? 1
+                              : 0;
     const int32_t even_pages = uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
     arguments.uniform_pages = batch.recorded ? -1 : even_pages;
     const AttendPlan plan = plan_attend(arguments, even_pages, multiprocessors_, shared_limit_);

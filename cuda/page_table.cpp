@@ -146,6 +146,7 @@ void PageTable::publish(const Page* const* const* pages, const int32_t* counts, 
               reserve->sink,
               reserve->recent,
               static_cast<int32_t>(format_code(*reserve->sealed).bits)};
+  takes(*reserve->sealed);
   upload_finals(*reserve, std::max(*std::min_element(counts, counts + heads) - reserve->recent, 0), finals);
   upload_open(pages, counts, *reserve, open);
   published_ = true;
@@ -224,6 +225,7 @@ void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
   auto* positions = reinterpret_cast<int32_t*>(staged + n);
   for (size_t i = 0; i < n; ++i) {
     const Page& page = *list[static_cast<size_t>(first) + i];
+    takes(*page.format());
     staged[i] = {reinterpret_cast<uint64_t>(page.data), page.first_position,
                  static_cast<uint16_t>(format_code(*page.format()).bits), static_cast<uint8_t>(page.count),
                  static_cast<uint8_t>(page.has_gaps() ? 1 : 0)};
@@ -241,6 +243,10 @@ void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
   }
   backend_.staging().done(stream);
   of.valid = count;
+}
+
+void PageTable::takes(const PageFormat& format) noexcept {
+  any_gains_ = any_gains_ || has_gains(format.keys.kind) || has_gains(format.values.kind);
 }
 
 void PageTable::make_positions() {

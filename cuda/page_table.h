@@ -34,6 +34,10 @@ class PageTable final : public LayerMirror {
 
   /// What the host's lists say from now on; the device is told by kernel, or before the next attention.
   void set_state(const LayerState& state) { state_ = state; }
+  /// A page of this format is in the table, or may come.
+  void takes(const PageFormat& format) noexcept;
+  /// Whether some page may be in gain–shape codes.
+  bool any_gains() const { return any_gains_; }
   /// Memory for positions with gaps.
   void make_positions();
   const HeadState* states() const { return states_; }
@@ -66,6 +70,7 @@ class PageTable final : public LayerMirror {
   DevicePage* pages_ = nullptr;   // [kv_heads][capacity]
   int32_t* positions_ = nullptr;  // [kv_heads][capacity][32], made when a page's positions have gaps
   LayerState state_;              // of every head
+  bool any_gains_ = false;
   // Pages made ahead.
   void* reserve_memory_ = nullptr;
   size_t reserve_bytes_ = 0;

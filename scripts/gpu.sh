@@ -86,7 +86,7 @@ run() {
   attempt bin/kvq_conformance --no-skip --test-case='a device that stops working*'
   attempt bin/kvq_cpp_tests
   attempt bin/kvq_samples_tests
-  for format in fp16 int8 int4 int2; do
+  for format in fp16 int8 int4 int2 gs4 gs2 gs1 gt2; do
     for device in cpu cuda; do attempt perplexity $device $format; done
   done
   attempt python3 gpu_bench.py bin/kvq

@@ -14,7 +14,8 @@ import subprocess
 SHAPES = [(8192, 1, 1), (32768, 1, 1), (131072, 1, 1), (8192, 16, 1), (4096, 1, 4096)]  # tokens, batch, queries
 LENGTHS = [1024 << i for i in range(8)]
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
-FORMATS = ["int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard"]
+FORMATS = ["int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard",
+           "gs4", "gs3", "gs2", "gs2+nocentre", "gs1", "gt3", "gt2", "gt2+nocentre", "gt1"]
 BASELINE = "FlashAttention"
 
 

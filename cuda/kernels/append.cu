@@ -5,17 +5,18 @@
 namespace kvq::cuda {
 namespace {
 
-/// Any pages, one a block.
+/// Any pages, or any but those with gains, one a block.
+template <bool kGains>
 __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint32_t shared[];
   const DeviceWrite write =
       arguments.writes != nullptr ? arguments.writes[blockIdx.x] : arguments.inline_writes[blockIdx.x];
-  PageWriter(arguments, write, shared).run();
+  PageWriter<kGains>(arguments, write, shared).run();
 }
 
 /// Mostly whole pages: every block writes its share of them, after those that write a slow one.
-template <int32_t kHeadDim, bool kHadamard>
-__global__ void __maxnreg__(kHadamard ? 128 : 64)
+template <int32_t kHeadDim, WholePages kPages>
+__global__ void __maxnreg__(kPages == WholePages::kPlain ? 64 : 128)
     append_whole_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint8_t bytes[];
   const auto slow = static_cast<uint32_t>(arguments.n_slow);
@@ -25,11 +26,16 @@ __global__ void __maxnreg__(kHadamard ? 128 : 64)
                         : arguments.n_slow + static_cast<int32_t>(whole * (block - slow) / (gridDim.x - slow));
   };
   const int32_t begin = share(blockIdx.x);
-  WholePageWriter<kHeadDim, kHadamard>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
+  WholePageWriter<kHeadDim, kPages>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
+}
+
+template <bool kGains>
+const void* any_kernel() {
+  return reinterpret_cast<const void*>(append_kernel<kGains>);
 }
 
 struct Launch {
-  const void* kernel = reinterpret_cast<const void*>(append_kernel);
+  const void* kernel;
   int32_t blocks;
   int32_t threads = kAppendThreads;
   int32_t shared_bytes;
@@ -52,43 +58,60 @@ int32_t whole_blocks(const Launch& launch, int32_t n_pages, int32_t slow, int32_
                                : std::max(wave, (n_pages + kMostPages - 1) / kMostPages);
 }
 
-template <int32_t kHeadDim, bool kHadamard>
+template <int32_t kHeadDim, WholePages kPages>
 Launch whole(const AppendArguments& arguments) {
-  using Writer = WholePageWriter<kHeadDim, kHadamard>;
-  Launch launch{.kernel = reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kHadamard>),
+  using Writer = WholePageWriter<kHeadDim, kPages>;
+  Launch launch{.kernel = reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kPages>),
                 .blocks = 0,
                 .threads = Writer::threads(arguments.head_dim),
-                .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype)};
+                .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype, arguments.pages)};
   const int32_t blocks =
       whole_blocks(launch, arguments.n_writes - arguments.n_slow, arguments.n_slow, arguments.kv_heads);
   if (blocks > 0) launch.blocks = arguments.n_slow + blocks;
   return launch;
 }
 
+template <WholePages kPages>
+Launch whole_of(const AppendArguments& arguments) {
+  return arguments.head_dim == 128 ? whole<128, kPages>(arguments) : whole<0, kPages>(arguments);
+}
+
 Launch choose_whole(const AppendArguments& arguments) {
-  const bool hadamard = arguments.hadamard != 0;
-  if (arguments.head_dim == 128) return hadamard ? whole<128, true>(arguments) : whole<128, false>(arguments);
-  return hadamard ? whole<0, true>(arguments) : whole<0, false>(arguments);
+  if (arguments.pages.gains != 0) return whole_of<WholePages::kGains>(arguments);
+  return arguments.hadamard != 0 ? whole_of<WholePages::kHadamard>(arguments) : whole_of<WholePages::kPlain>(arguments);
 }
 
 Launch choose(const AppendArguments& arguments) {
-  const bool many_pages = arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
+  // Trellis codes are written by PageWriter.
+  const bool many_pages =
+      arguments.pages.search_lanes == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
   const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
   if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.head_dim % kTileChannels == 0) {
     const Launch launch = choose_whole(arguments);
     if (launch.blocks > 0) return launch;
   }
-  return {.blocks = arguments.n_writes, .shared_bytes = Layout{arguments.head_dim}.bytes()};
+  // While one warp looks for paths, the others of its block wait: fewer of them leave registers to more blocks.
+  return {.kernel = arguments.pages.gains != 0 ? any_kernel<true>() : any_kernel<false>(),
+          .blocks = arguments.n_writes,
+          .threads = arguments.pages.search_lanes > 0 ? kAppendThreads / 2 : kAppendThreads,
+          .shared_bytes = Layout{arguments.head_dim, arguments.pages}.bytes()};
 }
 
 cudaError_t allow_shared(const void* kernel, int32_t bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-template <int32_t kHeadDim, bool kHadamard>
+template <int32_t kHeadDim, WholePages kPages>
 cudaError_t allow_whole(int32_t limit) {
-  const int32_t most = WholePageWriter<kHeadDim, kHadamard>::bytes(kHeadDim > 0 ? kHeadDim : kMaxHeadDim, 0);
-  return allow_shared(reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kHadamard>), std::min(most, limit));
+  return allow_shared(reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kPages>), limit);
+}
+
+template <int32_t kHeadDim>
+cudaError_t allow_all_whole(int32_t limit) {
+  cudaError_t status = allow_whole<kHeadDim, WholePages::kPlain>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kHadamard>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kGains>(limit);
+  return status;
 }
 
 }  // namespace
@@ -100,14 +123,17 @@ cudaError_t prepare_append() {
   if (status == cudaSuccess) {
     status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
-  if (status == cudaSuccess) {
-    status = allow_shared(reinterpret_cast<const void*>(append_kernel), Layout{kMaxHeadDim}.bytes());
-  }
-  if (status == cudaSuccess) status = allow_whole<128, false>(limit);
-  if (status == cudaSuccess) status = allow_whole<128, true>(limit);
-  if (status == cudaSuccess) status = allow_whole<0, false>(limit);
-  if (status == cudaSuccess) status = allow_whole<0, true>(limit);
+  if (status == cudaSuccess) status = allow_shared(any_kernel<false>(), limit);
+  if (status == cudaSuccess) status = allow_shared(any_kernel<true>(), limit);
+  if (status == cudaSuccess) status = allow_all_whole<128>(limit);
+  if (status == cudaSuccess) status = allow_all_whole<0>(limit);
   return status;
+}
+
+PagesWritten pages_written(bool gains, bool trellis, int32_t head_dim, int32_t shared_limit) {
+  PagesWritten pages{gains ? 1 : 0, trellis ? kSlots : 0};
+  while (pages.search_lanes > 1 && Layout{head_dim, pages}.bytes() > shared_limit) pages.search_lanes /= 2;
+  return pages;
 }
 
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream) {

@@ -36,6 +36,12 @@ struct AppendTarget {
   HeadState after;    // what the table's heads become; pages apart
 };
 
+/// What kinds of pages a launch may write: says how much shared memory blocks need.
+struct PagesWritten {
+  int32_t gains;         // some in gain–shape codes
+  int32_t search_lanes;  // trellis paths that a block looks for at once; 0: there are none
+};
+
 struct AppendArguments {
   const void* k;  // [n, kv_heads, head_dim]
   const void* v;
@@ -45,7 +51,8 @@ struct AppendArguments {
   int32_t vectors;  // all rows of k and v are aligned to 16 bytes
   int32_t kv_heads;
   int32_t head_dim;
-  int32_t hadamard;             // pages may be stored so (otherwise they are written slowly)
+  int32_t hadamard;  // pages may be stored so (otherwise they are written slowly)
+  PagesWritten pages;
   const int32_t* positions;     // [n], or null if those of every page's tokens follow each other
   AppendTarget target;          // of the only sequence
   const AppendTarget* targets;  // of several, or null
@@ -63,6 +70,8 @@ struct AppendArguments {
 };
 
 cudaError_t prepare_append();
+/// For pages of these formats, on a device whose blocks have so much shared memory.
+PagesWritten pages_written(bool gains, bool trellis, int32_t head_dim, int32_t shared_limit);
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream);
 
 /// Tokens that one launch_append_next takes at most: no list grows by more than a page.
@@ -74,6 +83,6 @@ inline constexpr int32_t kNoRoom = 1;
 /// the sequence goes in.
 cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
                                cudaStream_t stream);
-cudaError_t prepare_append_next();
+cudaError_t prepare_append_next(int32_t shared_limit);
 
 }  // namespace kvq::cuda

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kAppendThreads)
 #pragma unroll 1
   for (int32_t i = 0; i < n_writes; ++i) {
     const DeviceWrite& write = writes[i];
-    PageWriter(arguments, write, shared).run();
+    PageWriter<true>(arguments, write, shared).run();
     // Pages with gaps keep the positions of all their slots.
     if (write.has_positions != 0 && static_cast<int32_t>(threadIdx.x) < write.token_count) {
       const int64_t page = static_cast<int64_t>(head) * arguments.target.view.capacity + write.index;
@@ -130,9 +130,9 @@ __global__ void __launch_bounds__(kAppendThreads)
 
 }  // namespace
 
-cudaError_t prepare_append_next() {
+cudaError_t prepare_append_next(int32_t shared_limit) {
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(append_next_kernel),
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, Layout{kMaxHeadDim}.bytes());
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
 }
 
 cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
@@ -140,7 +140,7 @@ cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveVi
   void* parameters[] = {const_cast<AppendArguments*>(&arguments), const_cast<ReserveView*>(&reserve), &n};
   return cudaLaunchKernel(reinterpret_cast<const void*>(append_next_kernel),
                           dim3(static_cast<uint32_t>(arguments.kv_heads)), dim3(kAppendThreads), parameters,
-                          static_cast<size_t>(Layout{arguments.head_dim}.bytes()), stream);
+                          static_cast<size_t>(Layout{arguments.head_dim, arguments.pages}.bytes()), stream);
 }
 
 }  // namespace kvq::cuda

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/append.h"
+#include "kernels/append_gains.cuh"
 #include "kernels/rope.cuh"
 #include "kernels/tensor.cuh"
 
@@ -17,9 +18,14 @@ constexpr float kMaxHalf = 65504.0F;
 /// channels nor slots meet in one bank.
 struct Layout {
   int32_t head_dim;
+  PagesWritten pages;
 
   __host__ __device__ int32_t lanes() const { return value_lanes(head_dim); }
-  __host__ __device__ int32_t key_words() const { return head_dim / 2 * (kSlots + 1); }
+  __host__ __device__ int32_t key_words() const {
+    const int32_t words = head_dim / 2 * (kSlots + 1);
+    const int32_t codes = pages.search_lanes > 0 ? GainLayout::code_words(head_dim) : 0;
+    return words > codes ? words : codes;
+  }
   __host__ __device__ int32_t value_words() const { return kSlots / 2 * lanes(); }
   __host__ __device__ int32_t row_floats() const { return head_dim + 1; }
   /// Angles of the tokens [slots][pairs]{cos, sin}, later one side as floats [slots][head_dim + 1].
@@ -27,9 +33,12 @@ struct Layout {
   __host__ __device__ int32_t groups() const {
     return head_dim > kSlots * ((head_dim + 31) / 32) ? head_dim : kSlots * ((head_dim + 31) / 32);
   }
-  __host__ __device__ int32_t bytes() const {
-    return 4 * (key_words() + value_words() + scratch_words() + 2 * groups() + kMaxHeadDim / 2);
+  __host__ __device__ GainLayout gains() const { return {head_dim, pages.search_lanes}; }
+  /// Where memory for gains begins, aligned to 16 bytes.
+  __host__ __device__ int32_t gain_begin() const {
+    return (key_words() + value_words() + scratch_words() + 2 * groups() + kMaxHeadDim / 2 + 3) / 4 * 4;
   }
+  __host__ __device__ int32_t bytes() const { return 4 * (gain_begin() + (pages.gains != 0 ? gains().words() : 0)); }
 };
 
 /// x / (2^bits − 1) as division rounds it: a product with the reciprocal, corrected by what it leaves.
@@ -55,14 +64,17 @@ struct Quantizer {
   }
 };
 
+/// `kGains`: pages may be in gain–shape codes, of which others know nothing, so that these need few registers.
+template <bool kGains>
 class PageWriter {
  public:
   __device__ PageWriter(const AppendArguments& arguments, const DeviceWrite& write, uint32_t* shared)
       : a_(arguments),
         w_(write),
-        layout_{arguments.head_dim},
+        layout_{arguments.head_dim, arguments.pages},
         thread_(static_cast<int32_t>(threadIdx.x)),
         threads_(static_cast<int32_t>(blockDim.x)),
+        shared_(shared),
         key_words_(shared),
         value_words_(key_words_ + layout_.key_words()),
         scratch_(reinterpret_cast<float*>(value_words_ + layout_.value_words())),
@@ -81,11 +93,10 @@ class PageWriter {
     __syncthreads();
     auto* target = reinterpret_cast<uint8_t*>(w_.target);
     if (!in_place) {
-      const SideBytes keys = key_bytes(format.keys(), a_.head_dim);
-      write_side<true>(format.keys(), format.hadamard_keys(), 0, keys, target);
+      const PageBytes page = page_bytes(format, a_.head_dim);
+      write_side<true>(format, page, page.keys, target);
       __syncthreads();
-      write_side<false>(format.values(), format.hadamard_values(), format.group_shift(),
-                        value_bytes(format.values(), format.group_shift(), a_.head_dim), target + keys.bytes());
+      write_side<false>(format, page, page.values, target + page.values_at);
     }
     if (thread_ == 0 && a_.enters_pages()) enter();
   }
@@ -227,7 +238,13 @@ class PageWriter {
   }
 
   template <bool kKeys>
-  __device__ void write_side(Kind kind, bool hadamard, int32_t group_shift, const SideBytes& bytes, uint8_t* target) {
+  __device__ void write_side(FormatCode format, const PageBytes& page, const SideBytes& bytes, uint8_t* target) {
+    const Kind kind = kKeys ? format.keys() : format.values();
+    const bool hadamard = kKeys ? format.hadamard_keys() : format.hadamard_values();
+    const int32_t group_shift = kKeys ? 0 : format.group_shift();
+    if constexpr (kGains) {
+      if (has_gains(kind)) return write_gains<kKeys>(format, page, target);
+    }
     if (kind == Kind::kFloat16) {
       auto* words = reinterpret_cast<uint32_t*>(target);
       const int32_t n = bytes.codes / 4;
@@ -254,6 +271,17 @@ class PageWriter {
     auto* halves = reinterpret_cast<uint16_t*>(target);
     for (int32_t i = (bytes.codes + 2 * bytes.scales) / 2 + thread_; i < bytes.bytes() / 2; i += threads_)
       halves[i] = 0;
+  }
+
+  template <bool kKeys>
+  __device__ void write_gains(FormatCode format, const PageBytes& page, uint8_t* target) {
+    load_floats<kKeys>(true);
+    __syncthreads();
+    // The side is not needed in FP16 any more: codes may lie there.
+    auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
+    GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), w_.kept + w_.token_count,
+                      scratch_, codes, shared_ + layout_.gain_begin(), target)
+        .run(format);
   }
 
   /// One side as floats, rotated if the format says so.
@@ -362,6 +390,7 @@ class PageWriter {
   const Layout layout_;
   const int32_t thread_;
   const int32_t threads_;
+  uint32_t* shared_;
   uint32_t* key_words_;
   uint32_t* value_words_;
   float* scratch_;

@@ -5,23 +5,35 @@
 // tile.
 #pragma once
 
+#include "kernels/append_gain_tile.cuh"
 #include "kernels/append_tokens.cuh"
+
+#include <type_traits>
 
 namespace kvq::cuda {
 
 inline constexpr int32_t kMostPages = 16;  // of a block
 
-/// `kHeadDim` 0: any multiple of 32. Without `kHadamard`, pages that are stored so are left to PageWriter.
-template <int32_t kHeadDim, bool kHadamard>
+/// Which pages are written as a whole; others are left to PageWriter.
+enum class WholePages { kPlain, kHadamard, kGains };
+
+/// `kHeadDim` 0: any multiple of 32. kPlain: without rotation; kHadamard: integers with it as well; kGains: scalar
+/// gain–shape codes and FP16.
+template <int32_t kHeadDim, WholePages kPages>
 class WholePageWriter {
+  static constexpr bool kGains = kPages == WholePages::kGains;
+  static constexpr bool kHadamard = kPages != WholePages::kPlain;
+  using RotatedPlane = std::conditional_t<kGains, SlotPlane, FloatPlane>;
+
  public:
   /// 16 channels of a token each.
   __host__ __device__ static constexpr int32_t threads(int32_t head_dim) { return kSlots * head_dim / 16; }
   /// Of shared memory: the block's writes, angles, two planes, tokens on their way.
-  __host__ __device__ static int32_t bytes(int32_t head_dim, int32_t dtype) {
+  __host__ __device__ static int32_t bytes(int32_t head_dim, int32_t dtype, const PagesWritten& pages) {
     const int32_t tokens = 2 * kSlots * head_dim * element_bytes(dtype);
-    const int32_t whole = Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens;
-    const int32_t other = Layout{head_dim}.bytes();
+    const int32_t whole =
+        Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens + (kGains ? GainTileWriter::kBytes : 0);
+    const int32_t other = Layout{head_dim, pages}.bytes();
     return kWriteBytes + (whole > other ? whole : other);
   }
 
@@ -68,7 +80,7 @@ class WholePageWriter {
     uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // a bit a write
     uint32_t rest = ~whole & ((1U << n) - 1U);
     if (a_.enters_pages() && thread_ < 32 && (whole >> lane & 1U) != 0) {
-      PageWriter(a_, writes_[lane], nullptr).enter();
+      PageWriter<kGains>(a_, writes_[lane], nullptr).enter();
     }
     if (!begins_whole && whole != 0) {
       fetch<true>(first_of(whole));
@@ -87,7 +99,7 @@ class WholePageWriter {
     // Last, so that registers of one are not those of the other.
     for (; rest != 0; rest &= rest - 1) {
       __syncthreads();
-      PageWriter(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
+      PageWriter<kGains>(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
     }
   }
 
@@ -97,7 +109,7 @@ class WholePageWriter {
 
   __host__ __device__ static constexpr int32_t element_bytes(int32_t dtype) { return dtype == 0 ? 4 : 2; }
   __host__ __device__ static constexpr int32_t plane_bytes(int32_t head_dim) {
-    return kHadamard ? FloatPlane::bytes(head_dim) : HalfPlane::bytes(head_dim);
+    return kHadamard ? RotatedPlane::bytes(head_dim) : HalfPlane::bytes(head_dim);
   }
   __device__ int32_t head_dim() const { return kHeadDim > 0 ? kHeadDim : a_.head_dim; }
   __device__ int32_t units() const { return head_dim() / 16; }  // threads of a token
@@ -107,12 +119,16 @@ class WholePageWriter {
 
   __device__ bool is_whole(const DeviceWrite& write) const {
     const FormatCode format{write.format};
+    const auto is_of_these = [](Kind kind) {
+      return kGains ? kind == Kind::kFloat16 || (has_gains(kind) && !is_trellis(kind)) : !has_gains(kind);
+    };
     const bool plain = !format.hadamard_keys() && !format.hadamard_values();
     // A token's threads must have all its channels in order to rotate them by Hadamard.
     const bool in_order =
         (head_dim() & (head_dim() - 1)) == 0 && (!a_.rope.half() || a_.rope.rotary_dim % head_dim() == 0);
     return write.source == 0 && write.token_count == kSlots && (plain || (kHadamard && in_order)) &&
-           (format.group_shift() == 0 || format.values() == Kind::kFloat16);
+           (format.group_shift() == 0 || format.values() == Kind::kFloat16) && is_of_these(format.keys()) &&
+           is_of_these(format.values());
   }
 
   /// Meanwhile the tokens of the first of `next` arrive.
@@ -126,7 +142,11 @@ class WholePageWriter {
     prepare<false>(format.hadamard_values() && format.values() != Kind::kFloat16);
     if (next != 0) fetch<false>(first_of(next));
     __syncthreads();
-    encode(write, format);
+    if constexpr (kGains) {
+      encode_gains(write, format);
+    } else {
+      encode(write, format);
+    }
   }
 
   /// Where a thread's channels [8·eighths_[i], …) arrive; no other thread reads them.
@@ -185,7 +205,7 @@ class WholePageWriter {
       to_floats(halves, x);
       rotate_hadamard(units(), x);
 #pragma unroll
-      for (int32_t i = 0; i < 2; ++i) FloatPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], x[i]);
+      for (int32_t i = 0; i < 2; ++i) RotatedPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], x[i]);
     } else {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) HalfPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], halves[i]);
@@ -230,6 +250,40 @@ class WholePageWriter {
       target += full_bytes(format.keys(), true, head_dim()).bytes();
       write_side(TileWriter<false, kHeadDim>(a_, part, tile, target));
     }
+  }
+
+  /// The same of pages with gains, which take a few barriers more.
+  __device__ void encode_gains(const DeviceWrite& write, FormatCode format) const {
+    const int32_t tiles = head_dim() / kTileChannels;
+    const int32_t warp = thread_ / 32;
+    const bool keys = warp < tiles;
+    const int32_t tile = keys ? warp : warp - tiles;
+    const bool gains = (keys ? format.keys() : format.values()) != Kind::kFloat16;
+    auto* target = reinterpret_cast<uint8_t*>(write.target);
+    const LanePart part(tile);
+    auto* maxima = reinterpret_cast<float*>(staged_ + 2 * kSlots * head_dim() * element_bytes(a_.dtype));
+    GainTileWriter writer(format, keys, tile, head_dim(), maxima, planes_, target);
+    HalfTile halves;
+    if (gains) {
+      writer.start({plane(keys), head_dim()}, a_.status);
+    } else {
+      halves.read({plane(keys), head_dim()}, part);
+    }
+    __syncthreads();
+    if (gains) {
+      writer.add_squares();
+    } else if (keys) {
+      TileWriter<true, kHeadDim>(a_, part, tile, target).write_halves(halves);
+    } else {
+      target += page_bytes(format, head_dim()).values_at;
+      TileWriter<false, kHeadDim>(a_, part, tile, target).write_halves(halves);
+    }
+    if (format.keys() == Kind::kFloat16 && format.values() == Kind::kFloat16) return;
+    __syncthreads();
+    if (gains) writer.add_levels();
+    __syncthreads();
+    if (gains) writer.write();
+    __syncthreads();
   }
 
   const AppendArguments& a_;

@@ -1,46 +1,9 @@
-#include "kernels/attend_walk.cuh"
+#include "kernels/attend_kernel.cuh"
 
 #include <algorithm>
 
 namespace kvq::cuda {
 namespace {
-
-template <int DP, int NT>
-inline constexpr int32_t kSharedHeader = (static_cast<int32_t>(sizeof(Shared<DP, NT>)) + 127) / 128 * 128;
-
-template <int DP, bool kFull, int NT>
-__global__ void __launch_bounds__(32 * kMaxWarps, 1) attend_kernel(const __grid_constant__ AttendArguments arguments) {
-  extern __shared__ __align__(128) uint8_t memory[];
-  auto& shared = *reinterpret_cast<Shared<DP, NT>*>(memory);
-  const Rings rings{memory + kSharedHeader<DP, NT>, arguments.ring_bytes};
-  run_block(Block<Geometry<DP, kFull, NT>>{arguments, shared, rings, {arguments.head_dim}, this_lane()});
-}
-
-/// One instantiation.
-struct Kernel {
-  const void* function;
-  int32_t width;  // largest head size
-  int32_t rows;
-  int32_t header;
-  int32_t warps;
-};
-
-template <int DP, bool kFull, int NT>
-Kernel kernel() {
-  return {.function = reinterpret_cast<const void*>(attend_kernel<DP, kFull, NT>),
-          .width = DP,
-          .rows = 8 * NT,
-          .header = kSharedHeader<DP, NT>,
-          .warps = kMaxWarps};
-}
-
-Kernel choose(int32_t head_dim, int32_t rows) {
-  const bool two = rows > 8;
-  if (head_dim == 64) return two ? kernel<64, true, 2>() : kernel<64, true, 1>();
-  if (head_dim == 128) return two ? kernel<128, true, 2>() : kernel<128, true, 1>();
-  if (head_dim < 128) return two ? kernel<128, false, 2>() : kernel<128, false, 1>();
-  return kernel<256, false, 1>();
-}
 
 int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -72,13 +35,16 @@ void plan_blocks(AttendPlan& plan, const AttendArguments& arguments, int32_t eve
 
 }  // namespace
 
+AttendKernel choose_plain(int32_t head_dim, int32_t rows) { return choose<false>(head_dim, rows); }
+
 cudaError_t prepare_attend(int32_t shared_limit) {
   for (const int32_t head_dim : {64, 80, 128, 256}) {
     for (const int32_t rows : {8, 16}) {
-      const Kernel each = choose(head_dim, rows);
-      const cudaError_t status =
-          cudaFuncSetAttribute(each.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
-      if (status != cudaSuccess) return status;
+      for (const AttendKernel& each : {choose_plain(head_dim, rows), choose_gains(head_dim, rows)}) {
+        const cudaError_t status =
+            cudaFuncSetAttribute(each.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+        if (status != cudaSuccess) return status;
+      }
     }
   }
   return cudaSuccess;
@@ -91,7 +57,8 @@ AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int
   for (int32_t i = 0; i < arguments.n_sequences; ++i) {
     rows = std::max(rows, arguments.sequences[i].query_count > 8 ? 16 : arguments.sequences[i].query_count * group);
   }
-  const Kernel chosen = choose(arguments.head_dim, rows);
+  const AttendKernel chosen =
+      arguments.any_gains != 0 ? choose_gains(arguments.head_dim, rows) : choose_plain(arguments.head_dim, rows);
   // A ring holds at least one side of an FP16 page, and later a warp's outputs.
   const int32_t side = std::max(key_bytes(Kind::kFloat16, arguments.head_dim).bytes(),
                                 value_bytes(Kind::kFloat16, 0, arguments.head_dim).bytes());

@@ -54,6 +54,7 @@ struct AttendArguments {
   const int32_t* query_positions;  // null: every query is one of the newest tokens
   int32_t hadamard_keys;           // some page's keys are rotated
   int32_t hadamard_values;         // some page's values are rotated
+  int32_t any_gains;               // some page is in gain–shape codes
   int32_t rope_pairing;            // kvq_rope
   int32_t rotary_dim;
   const float* inv_freq;  // [rotary_dim / 2], device memory

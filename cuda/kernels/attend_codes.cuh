@@ -11,6 +11,8 @@
 #include "kernels/attend_math.cuh"
 #include "kernels/attend_outputs.cuh"
 #include "kernels/attend_query_fragments.cuh"
+#include "kernels/attend_scores.cuh"
+#include "kernels/attend_softmax.cuh"
 
 namespace kvq::cuda {
 
@@ -201,6 +203,19 @@ __device__ __forceinline__ void add_products(const Codes& codes, const Weights<G
   }
 }
 
+/// The second product of a word with several fields takes codes from the next one.
+template <typename K, int NT>
+__device__ __forceinline__ void lower_second(const Weights<NT>& p, Weights<NT>& lowered) {
+  constexpr uint32_t kDown = static_cast<uint32_t>(15 - K::kOrder.shift) << 10U;
+#pragma unroll
+  for (int32_t n = 0; n < NT; ++n) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      lowered[n][i] = i < 2 || K::kOrder.shift == 0 ? p[n][i] : multiply(p[n][i], kDown | kDown << 16U);
+    }
+  }
+}
+
 template <typename K, typename G>
 __device__ __forceinline__ void add_codes(const PageSide<G>& values, const Weights<G::kTiles>& p, Outputs<G>& outputs) {
   const PageLayout& layout = values.layout;
@@ -215,14 +230,8 @@ __device__ __forceinline__ void add_codes(const PageSide<G>& values, const Weigh
       mma(outputs.bias[n], minima[2], 0, minima[3], 0, p[n][2], p[n][3]);
     }
   }
-  // The second product of a word with several fields takes codes from the next one.
-  constexpr uint32_t kDown = static_cast<uint32_t>(15 - K::kOrder.shift) << 10U;
-  uint32_t lowered[G::kTiles][4];
-#pragma unroll
-  for (int32_t n = 0; n < G::kTiles; ++n) {
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) lowered[n][i] = i < 2 ? p[n][i] : multiply(p[n][i], kDown | kDown << 16U);
-  }
+  Weights<G::kTiles> lowered;
+  lower_second<K>(p, lowered);
 #pragma unroll
   for (int32_t m = 0; m < G::kChannels; ++m) {
     if (!values.geometry.has_channel(32 * m)) break;

@@ -5,6 +5,7 @@
 #include "kernels/attend_outputs.cuh"
 #include "kernels/attend_query_fragments.cuh"
 #include "kernels/attend_scores.cuh"
+#include "kernels/attend_softmax.cuh"
 
 namespace kvq::cuda {
 
@@ -35,6 +36,11 @@ struct Float16Page {
       }
     }
     scale_scores(queries.row_scale, scores);
+  }
+
+  template <typename G>
+  __device__ __forceinline__ static NoGains value_gains(const PageSide<G>& /*values*/) {
+    return {};
   }
 
   template <typename G>

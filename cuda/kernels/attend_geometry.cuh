@@ -14,9 +14,11 @@ constexpr int32_t kMaxStages = 8;
 constexpr int32_t kOverrun = 512;
 constexpr uint32_t kAll = 0xFFFFFFFFU;
 
-/// DP: width of a row, the head size if kFull, at least that otherwise; NT: tiles of eight query rows.
-template <int DP, bool kFull, int NT>
+/// DP: width of a row, the head size if kFull, at least that otherwise; NT: tiles of eight query rows; kAnyGains: some
+/// pages may be in gain–shape codes.
+template <int DP, bool kFull, int NT, bool kAnyGains>
 struct Geometry {
+  static constexpr bool kGains = kAnyGains;
   static constexpr int32_t kWidth = DP;
   static constexpr bool kExact = kFull;
   static constexpr int32_t kTiles = NT;

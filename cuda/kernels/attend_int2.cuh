@@ -31,6 +31,11 @@ struct Int2Page {
   }
 
   template <typename G>
+  __device__ __forceinline__ static NoGains value_gains(const PageSide<G>& /*values*/) {
+    return {};
+  }
+
+  template <typename G>
   __device__ __forceinline__ static void add_values(const PageSide<G>& values, const Weights<G::kTiles>& p,
                                                     Outputs<G>& outputs) {
     add_codes<Int2Page>(values, p, outputs);

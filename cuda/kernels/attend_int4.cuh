@@ -30,6 +30,11 @@ struct Int4Page {
   }
 
   template <typename G>
+  __device__ __forceinline__ static NoGains value_gains(const PageSide<G>& /*values*/) {
+    return {};
+  }
+
+  template <typename G>
   __device__ __forceinline__ static void add_values(const PageSide<G>& values, const Weights<G::kTiles>& p,
                                                     Outputs<G>& outputs) {
     add_codes<Int4Page>(values, p, outputs);

@@ -2,16 +2,21 @@
 //
 //   kKind, kOrder       which kind, and how its keys meet queries
 //   score               scores of a page's keys
+//   value_gains         what weights of a page's values are multiplied by
 //   add_values          weighted sums of a page's values
 //
-// and becomes known to the kernel by its place in PageKinds.
+// and becomes known to kernels by its place in a list.
 #pragma once
 
 #include "kernels/attend_float16.cuh"
+#include "kernels/attend_gain_shape.cuh"
 #include "kernels/attend_int2.cuh"
 #include "kernels/attend_int3.cuh"
 #include "kernels/attend_int4.cuh"
 #include "kernels/attend_int8.cuh"
+#include "kernels/attend_trellis.cuh"
+
+#include <type_traits>
 
 namespace kvq::cuda {
 
@@ -29,6 +34,10 @@ struct KindList {
     }
   }
 
+  __device__ __forceinline__ static bool has(Kind kind) {
+    return kind == First::kKind || (... || (kind == Rest::kKind));
+  }
+
   /// How keys meet queries.
   __device__ __forceinline__ static KeyOrder order(Kind keys) {
     KeyOrder order = First::kOrder;
@@ -37,31 +46,54 @@ struct KindList {
   }
 };
 
-/// Their loops are compiled in this order, which is the order in which a page's kind is looked for.
-using PageKinds = KindList<Int4Page, Int2Page, Int8Page, Int3Page, Float16Page>;
+/// The kinds without gains.
+using PlainKinds = KindList<Int4Page, Int2Page, Int8Page, Int3Page, Float16Page>;
+using GainKinds = KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page, Float16Page>;
+
+/// The kinds that have a loop without a choice inside. Loops are compiled in this order, which is the order in which a
+/// page's kind is looked for.
+template <typename G>
+using FastKinds = std::conditional_t<G::kGains, GainKinds, PlainKinds>;
+
+/// All kinds that pages may have.
+template <typename G>
+using PageKinds = std::conditional_t<G::kGains,
+                                     KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page, Int4Page,
+                                              Int2Page, Int8Page, Int3Page, Float16Page>,
+                                     PlainKinds>;
 
 /// Stands for pages of any kinds: each side is told by its format.
 struct MixedPages {
   template <typename G>
   __device__ __forceinline__ static void score(const PageSide<G>& keys, const QueryFragments<G>& queries,
                                                Scores<G::kTiles>& scores) {
-    PageKinds::visit(keys.layout.format.keys(), [&](auto kind) { kind.score(keys, queries, scores); });
+    PageKinds<G>::visit(keys.layout.format.keys(), [&](auto kind) { kind.score(keys, queries, scores); });
+  }
+
+  template <typename G>
+  __device__ __forceinline__ static auto value_gains(const PageSide<G>& values) {
+    if constexpr (G::kGains) {
+      const Kind kind = values.layout.format.values();
+      return has_gains(kind) ? load_value_gains(values, kind) : TokenGains{{1.0F, 1.0F, 1.0F, 1.0F}};
+    } else {
+      return NoGains{};
+    }
   }
 
   template <typename G>
   __device__ __forceinline__ static void add_values(const PageSide<G>& values, const Weights<G::kTiles>& p,
                                                     Outputs<G>& outputs) {
-    PageKinds::visit(values.layout.format.values(), [&](auto kind) { kind.add_values(values, p, outputs); });
+    PageKinds<G>::visit(values.layout.format.values(), [&](auto kind) { kind.add_values(values, p, outputs); });
   }
 };
 
 /// How keys of kind K, or of the kind that `keys` says, meet queries.
-template <typename K>
+template <typename K, typename G>
 __device__ __forceinline__ KeyOrder key_order(Kind keys) {
   if constexpr (PageKind<K>) {
     return K::kOrder;
   } else {
-    return PageKinds::order(keys);
+    return PageKinds<G>::order(keys);
   }
 }
 

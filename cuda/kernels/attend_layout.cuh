@@ -7,19 +7,15 @@
 
 namespace kvq::cuda {
 
-/// A format, and the bytes of its sides.
-struct PageLayout {
+/// A format, and where its numbers lie.
+struct PageLayout : PageBytes {
   FormatCode format;
-  SideBytes keys;
-  SideBytes values;
   int32_t group_shift;
 };
 
 template <typename G>
 __device__ __forceinline__ PageLayout layout_of(const G& geometry, FormatCode format) {
-  const int32_t head_dim = geometry.head_dim();
-  return {format, key_bytes(format.keys(), head_dim), value_bytes(format.values(), format.group_shift(), head_dim),
-          format.group_shift()};
+  return {page_bytes(format, geometry.head_dim()), format, format.group_shift()};
 }
 
 /// A type that stands for one kind of pages.
@@ -38,6 +34,16 @@ __device__ __forceinline__ SideBytes key_bytes_of(const PageLayout& layout) {
   return layout.keys;
 }
 
+/// Where the values of pages of kind K on both sides begin.
+template <typename K, typename G>
+__device__ __forceinline__ int32_t values_at(const PageLayout& layout) {
+  if constexpr (G::kExact && PageKind<K>) {
+    constexpr int32_t kAt = page_bytes({static_cast<uint32_t>(K::kKind) * 33U}, G::kWidth).values_at;
+    return kAt;
+  }
+  return layout.values_at;
+}
+
 /// The same for the codes of values.
 template <typename K, typename G>
 __device__ __forceinline__ int32_t value_codes_of(const PageLayout& layout) {
@@ -50,6 +56,12 @@ __device__ __forceinline__ int32_t value_codes_of(const PageLayout& layout) {
 
 template <typename T>
 __device__ inline T load_shared(uint32_t address);
+template <>
+__device__ inline uint32_t load_shared<uint32_t>(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(v) : "r"(address));
+  return v;
+}
 template <>
 __device__ inline uint2 load_shared<uint2>(uint32_t address) {
   uint2 v;

@@ -53,9 +53,15 @@ __device__ __forceinline__ void scale(Outputs<G>& outputs, float factor) {
   }
 }
 
-/// After integer pages: give outputs the power of two that products with codes lack, and add what minima contributed.
+/// The power of two that products with codes of values lack.
+__device__ __forceinline__ float code_scale(Kind values) {
+  return is_trellis(values) ? kSubnormalScale / kTrellisWeight : kSubnormalScale;
+}
+
+/// After pages of codes: give outputs the power of two that products with codes lack, and add what minima contributed.
 template <typename G>
-__device__ __forceinline__ void finish_codes(Outputs<G>& outputs, int32_t group_shift, const Lane& lane) {
+__device__ __forceinline__ void finish_codes(Outputs<G>& outputs, float code_scale, int32_t group_shift,
+                                             const Lane& lane) {
 #pragma unroll
   for (int32_t n = 0; n < G::kTiles; ++n) {
 #pragma unroll
@@ -67,7 +73,7 @@ __device__ __forceinline__ void finish_codes(Outputs<G>& outputs, int32_t group_
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           float& out = outputs.channels[n][m][i / 2][2 * (i % 2) + c];
-          out = fmaf(out, kSubnormalScale, each);
+          out = fmaf(out, code_scale, each);
         }
       }
     }
@@ -121,9 +127,10 @@ __device__ __forceinline__ void change_space(const G& geometry, const Lane& lane
 template <typename G>
 __device__ __forceinline__ void leave_layout(const G& geometry, const PageLayout& layout, FormatCode next,
                                              const Lane& lane, Outputs<G>& outputs) {
-  if (layout.format.values() != Kind::kFloat16) finish_codes(outputs, layout.group_shift, lane);
+  const Kind values = layout.format.values();
+  if (values != Kind::kFloat16) finish_codes(outputs, code_scale(values), layout.group_shift, lane);
   if (next.hadamard_values() != layout.format.hadamard_values()) change_space(geometry, lane, outputs);
-  if (next.values() != Kind::kFloat16) scale(outputs, 1.0F / kSubnormalScale);
+  if (next.values() != Kind::kFloat16) scale(outputs, 1.0F / code_scale(next.values()));
 }
 
 }  // namespace kvq::cuda

@@ -27,6 +27,7 @@ struct QueryFragments {
 
   uint32_t quads[kQuads][4];
   float row_scale[G::kTiles][2];
+  float sums[G::kTiles][2];  // of all channels, for kinds with gains
 
   /// Registers of query tile n for product `step`: half 0 and 1 of this lane's four channels. They lie in quads, which
   /// for codes are a first operand too (see score_codes): of two tiles, or of one and the next product.
@@ -66,6 +67,29 @@ __device__ __forceinline__ void load_fragments(const __half (&rows)[G::kRows][G:
     to.quads[i][1] = order.codes ? four[1].x : four[0].y;
     to.quads[i][2] = order.codes ? four[0].y : four[1].x;
     to.quads[i][3] = four[1].y;
+  }
+}
+
+/// Sums of queries over channels, as products with codes would see them.
+template <typename G>
+__device__ __forceinline__ void sum_queries(const KeyOrder& order, const Lane& lane, QueryFragments<G>& to) {
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int32_t step = 0; step < G::kSteps; ++step) {
+      const auto weight = static_cast<float>(1 << (order.shift * order.field(step)));
+#pragma unroll
+      for (int32_t half = 0; half < 2; ++half) {
+        const uint32_t pair = to.of_codes(n, step, half);
+        const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+        sum = fmaf(weight, two.x + two.y, sum);
+      }
+    }
+    sum += __shfl_xor_sync(kAll, sum, 1);
+    sum += __shfl_xor_sync(kAll, sum, 2);
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) to.sums[n][c] = __shfl_sync(kAll, sum, 4 * (2 * lane.t + c));
   }
 }
 

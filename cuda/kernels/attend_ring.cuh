@@ -44,8 +44,10 @@ __device__ __forceinline__ void make_barriers(uint64_t (&barriers)[kMaxStages], 
 
 /// Cut the ring, which is empty, into stages for pages of a layout.
 __device__ __forceinline__ void cut_stages(const PageLayout& layout, int32_t ring_bytes, const Lane& lane, Ring& ring) {
-  const int32_t page = layout.keys.bytes() + layout.values.bytes();
-  ring.by_side = 2 * page > ring_bytes;
+  const int32_t page = layout.bytes;
+  // Sides whose bytes are mixed are small.
+  const bool mixed = has_gains(layout.format.keys()) && has_gains(layout.format.values());
+  ring.by_side = 2 * page > ring_bytes && !mixed;
   ring.stage_bytes = ring.by_side ? max(layout.keys.bytes(), layout.values.bytes()) : page;
   // As many as fit, without a division.
   const int32_t limit = min(ring_bytes, max(kAhead, 2 * ring.stage_bytes));

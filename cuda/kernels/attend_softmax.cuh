@@ -45,10 +45,21 @@ __device__ __forceinline__ void raise_maxima(const Scores<NT>& s, SoftmaxState<N
   }
 }
 
-/// Weights of a page's tokens, relative to the maxima so far. Outputs follow when maxima rise.
-template <typename G, int NT>
-__device__ __forceinline__ void softmax(const Scores<NT>& s, SoftmaxState<NT>& state, Outputs<G>& outputs,
-                                        Weights<NT>& p) {
+/// Gains of a lane's tokens, one a tile.
+struct TokenGains {
+  float of[4];
+
+  __device__ __forceinline__ float apply(float weight, int32_t tile) const { return weight * of[tile]; }
+};
+struct NoGains {
+  __device__ __forceinline__ float apply(float weight, int32_t /*tile*/) const { return weight; }
+};
+
+/// Weights of a page's tokens, times gains of their values, relative to the maxima so far. Outputs follow when maxima
+/// rise.
+template <typename G, typename Gains, int NT>
+__device__ __forceinline__ void softmax(const Scores<NT>& s, const Gains& gains, SoftmaxState<NT>& state,
+                                        Outputs<G>& outputs, Weights<NT>& p) {
   bool rises = false;
 #pragma unroll
   for (int32_t n = 0; n < NT; ++n) {
@@ -73,6 +84,7 @@ __device__ __forceinline__ void softmax(const Scores<NT>& s, SoftmaxState<NT>& s
       for (int32_t i = 0; i < 4; ++i) {
         e[i] = exp2_fast(s[n][m][i] - reference[i & 1]);
         state.sum[n][i & 1] += e[i];
+        e[i] = gains.apply(e[i], 2 * m + i / 2);
       }
       p[n][2 * m] = transpose8x8(pack(e[0], e[1]));
       p[n][2 * m + 1] = transpose8x8(pack(e[2], e[3]));

@@ -77,8 +77,8 @@ struct RowSum {
 /// Add a row's sink and write its log-sum-exp. Returns the factor on the sum of values, which is relative to the
 /// maximum; a query that sees no token gives zeros. Rarely needed: not inlined, so that short lists do not wait for its
 /// instructions.
-__device__ __noinline__ float finish_row(const AttendArguments& arguments, const RowPlace& row, const RowSum& seen,
-                                         bool writes) {
+inline __device__ __noinline__ float finish_row(const AttendArguments& arguments, const RowPlace& row,
+                                                const RowSum& seen, bool writes) {
   constexpr float kLog2E = 1.4426950408889634F;
   constexpr float kLn2 = 0.69314718055994531F;
   constexpr float kLargest = 3.402823466e38F;

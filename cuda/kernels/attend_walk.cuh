@@ -43,8 +43,9 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
   const PageLayout& layout = walk.layout;
   Ring& ring = walk.ring;
   const auto& shared = block.shared.queries;
-  load_fragments(layout.format.hadamard_keys() ? shared.rotated : shared.plain, key_order<K>(layout.format.keys()),
+  load_fragments(layout.format.hadamard_keys() ? shared.rotated : shared.plain, key_order<K, G>(layout.format.keys()),
                  lane, walk.queries);
+  if (has_gains(layout.format.keys())) sum_queries(key_order<K, G>(layout.format.keys()), lane, walk.queries);
 #pragma unroll 1
   for (; run != 0; run &= run - 1) {
     copy_next(ring, layout, walk.batch, lane, walk.copies);
@@ -63,10 +64,11 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
         mask(block.arguments, unit, page, walk.batch.base + at * lane.warps, shared.row_position, lane, scores);
       }
     }
+    side = ring.by_side ? wait_for_stage(ring) : side + static_cast<uint32_t>(values_at<K, G>(layout));
+    const auto values = page_side(block.geometry, layout, lane, side);
     Weights<G::kTiles> p;
-    softmax(scores, walk.softmax, walk.outputs, p);
-    side = ring.by_side ? wait_for_stage(ring) : side + static_cast<uint32_t>(key_bytes_of<K, G>(layout).bytes());
-    K::add_values(page_side(block.geometry, layout, lane, side), p, walk.outputs);
+    softmax(scores, K::value_gains(values), walk.softmax, walk.outputs, p);
+    K::add_values(values, p, walk.outputs);
     leave_stage(ring);
   }
 }
@@ -106,10 +108,10 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
     const Kind keys = walk.layout.format.keys();
     const bool special = (run & batch.masked) != 0 || arguments.softcap > 0.0F || keys != walk.layout.format.values();
-    if (special) {
+    if (special || !FastKinds<G>::has(keys)) {
       run_pages<MixedPages>(block, segment.unit, run, walk);
     } else {
-      PageKinds::visit(keys, [&](auto kind) { run_pages<decltype(kind)>(block, segment.unit, run, walk); });
+      FastKinds<G>::visit(keys, [&](auto kind) { run_pages<decltype(kind)>(block, segment.unit, run, walk); });
     }
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "formats/float16/layout.h"
+#include "formats/gain_shape/layout.h"
 #include "formats/integer/layout.h"
 
 #include <cstdint>
@@ -11,19 +12,40 @@ namespace kvq::cuda {
 inline constexpr int32_t kSlots = kPageSlots;
 inline constexpr int32_t kMaxHeadDim = kvq::kMaxHeadDim;
 
-KVQ_HOST_DEVICE constexpr int32_t code_bits(Kind kind) { return kind == Kind::kFloat16 ? 16 : integer::bits_of(kind); }
+/// Whether a side is in gain–shape codes, the last kinds.
+KVQ_HOST_DEVICE constexpr bool has_gains(Kind kind) { return kind >= Kind::kGs4; }
+KVQ_HOST_DEVICE constexpr bool is_trellis(Kind kind) { return kind >= Kind::kGt3; }
+static_assert(index_of(Kind::kGt1) + 1 == kKinds && gain_shape::shape_of(Kind::kGt3).trellis);
 
-/// A page's format in 16 bits: kind and Hadamard flag of keys, the same of values, log2(group / 32).
+/// Bits of a code of a kind with gains. A table in a number, as integer::bits_of.
+KVQ_HOST_DEVICE constexpr int32_t gain_bits(Kind kind) {
+  const auto i = static_cast<uint32_t>(kind) - static_cast<uint32_t>(Kind::kGs4);
+  return static_cast<int32_t>(uint32_t{0x1231234} >> (4U * i) & 7U);
+}
+static_assert(gain_bits(Kind::kGs4) == 4 && gain_bits(Kind::kGs3) == 3 && gain_bits(Kind::kGs2) == 2 &&
+              gain_bits(Kind::kGs1) == 1 && gain_bits(Kind::kGt3) == 3 && gain_bits(Kind::kGt2) == 2 &&
+              gain_bits(Kind::kGt1) == 1);
+
+KVQ_HOST_DEVICE constexpr int32_t code_bits(Kind kind) {
+  if (has_gains(kind)) return gain_bits(kind);
+  return kind == Kind::kFloat16 ? 16 : integer::bits_of(kind);
+}
+
+/// A page's format in 16 bits: kind and Hadamard flag of keys, the same of values, log2(group / 32), and whether keys
+/// have their page's mean.
 struct FormatCode {
   uint32_t bits = 0;
 
-  static constexpr uint32_t kHadamardValues = 128;
+  static constexpr uint32_t kHadamardKeys = 1U << 4U;
+  static constexpr uint32_t kHadamardValues = 1U << 9U;
+  static constexpr uint32_t kPageMean = 1U << 12U;
 
-  KVQ_HOST_DEVICE Kind keys() const { return static_cast<Kind>(bits & 7U); }
-  KVQ_HOST_DEVICE bool hadamard_keys() const { return (bits & 8U) != 0; }
-  KVQ_HOST_DEVICE Kind values() const { return static_cast<Kind>((bits >> 4U) & 7U); }
-  KVQ_HOST_DEVICE bool hadamard_values() const { return (bits & kHadamardValues) != 0; }
-  KVQ_HOST_DEVICE int32_t group_shift() const { return static_cast<int32_t>((bits >> 8U) & 3U); }
+  KVQ_HOST_DEVICE constexpr Kind keys() const { return static_cast<Kind>(bits & 15U); }
+  KVQ_HOST_DEVICE constexpr bool hadamard_keys() const { return (bits & kHadamardKeys) != 0; }
+  KVQ_HOST_DEVICE constexpr Kind values() const { return static_cast<Kind>((bits >> 5U) & 15U); }
+  KVQ_HOST_DEVICE constexpr bool hadamard_values() const { return (bits & kHadamardValues) != 0; }
+  KVQ_HOST_DEVICE constexpr int32_t group_shift() const { return static_cast<int32_t>((bits >> 10U) & 3U); }
+  KVQ_HOST_DEVICE constexpr bool page_mean() const { return (bits & kPageMean) != 0; }
 };
 
 /// One entry of a head's page table.
@@ -36,19 +58,27 @@ struct alignas(16) DevicePage {
 };
 static_assert(sizeof(DevicePage) == 16);
 
-/// Bytes of one side: codes, then scale and minimum of `scales` groups, rounded up to 64.
+/// Bytes of one side: codes, then scale and minimum of `scales` groups, or what belongs to gains, rounded up to 64.
 struct SideBytes {
   int32_t codes;
-  int32_t scales;  // bytes of one of the two planes
+  int32_t scales;    // bytes of one of the two planes
+  int32_t rest = 0;  // of gains
 
   KVQ_HOST_DEVICE constexpr int32_t minima_offset() const { return codes + scales; }
-  KVQ_HOST_DEVICE constexpr int32_t bytes() const { return (codes + 2 * scales + 63) / 64 * 64; }
+  KVQ_HOST_DEVICE constexpr int32_t bytes() const { return (codes + 2 * scales + rest + 63) / 64 * 64; }
 };
+
+/// Bytes of the largest gain of keys, their mean's scale, the largest gain of values, and a half of padding.
+inline constexpr int32_t kGainHalves = 8;
 
 KVQ_HOST_DEVICE constexpr int32_t value_lanes(int32_t head_dim) { return side_plane(Side::kValues, 1, head_dim).lanes; }
 
 KVQ_HOST_DEVICE constexpr SideBytes side_bytes(Side side, Kind kind, int32_t group, int32_t head_dim) {
   if (kind == Kind::kFloat16) return {static_cast<int32_t>(float16::plane(side, head_dim).bytes()), 0};
+  if (has_gains(kind)) {
+    const gain_shape::Layout layout{side, gain_bits(kind), head_dim, false, false};
+    return {static_cast<int32_t>(layout.code_bytes()), 0, kSlots + kGainHalves};
+  }
   const integer::Layout layout{side, integer::bits_of(kind), head_dim, group};
   return {static_cast<int32_t>(layout.code_bytes()), 2 * layout.scales()};
 }
@@ -66,8 +96,63 @@ KVQ_HOST_DEVICE constexpr SideBytes value_bytes(Kind kind, int32_t group_shift, 
 /// The bytes of either side where groups have 32 channels and the head size is a multiple of that: no word is padded.
 KVQ_HOST_DEVICE constexpr SideBytes full_bytes(Kind kind, bool keys, int32_t head_dim) {
   if (kind == Kind::kFloat16) return {kSlots * head_dim * 2, 0};
+  if (has_gains(kind)) return {kSlots * head_dim * gain_bits(kind) / 8, 0, kSlots + kGainHalves};
   return {kSlots * head_dim * code_bits(kind) / 8, keys ? 2 * head_dim : 2 * kSlots * (head_dim / 32)};
 }
+
+/// Where the sides of a page lie in device memory. Gains of both sides, the halves and the mean of keys lie behind the
+/// codes of both, so that all codes are aligned; where only one side has them, behind that side's codes.
+struct PageBytes {
+  SideBytes keys;
+  SideBytes values;
+  int32_t values_at;
+  int32_t bytes;  // of the page
+  // From the beginning of the keys:
+  int32_t key_gains;
+  int32_t key_halves;
+  int32_t mean;
+  // From that of the values:
+  int32_t value_gains;
+  int32_t value_halves;
+};
+
+KVQ_HOST_DEVICE constexpr PageBytes page_bytes(FormatCode format, int32_t head_dim) {
+  PageBytes page{};
+  page.keys = key_bytes(format.keys(), head_dim);
+  page.values = value_bytes(format.values(), format.group_shift(), head_dim);
+  const int32_t mean = format.page_mean() ? head_dim : 0;
+  page.keys.rest += mean;
+  page.key_gains = page.keys.codes;
+  page.value_gains = page.values.codes;
+  if (has_gains(format.keys()) && has_gains(format.values())) {
+    page.values_at = page.keys.codes;
+    page.key_gains += page.values.codes;
+    page.value_gains += kSlots;
+    page.key_halves = page.key_gains + 2 * kSlots;
+    page.value_halves = page.key_halves - page.values_at;
+    page.mean = page.key_halves + 2 * kGainHalves;
+    page.bytes = (page.mean + mean + 15) / 16 * 16;
+  } else {
+    page.key_halves = page.key_gains + kSlots;
+    page.mean = page.key_halves + kGainHalves;
+    page.value_halves = page.value_gains + kSlots;
+    page.values_at = page.keys.bytes();
+    page.bytes = page.values_at + page.values.bytes();
+  }
+  return page;
+}
+
+// Of the halves.
+inline constexpr int32_t kKeyLargest = 0;
+inline constexpr int32_t kMeanScale = 1;
+inline constexpr int32_t kValueLargest = 2;
+
+/// Gains lie in the order in which lanes of attention take tokens: four a lane.
+KVQ_HOST_DEVICE constexpr int32_t gain_place(int32_t slot) {
+  return 4 * (2 * (slot / 8) + slot / 2 % 2) + 2 * (slot / 4 % 2) + slot % 2;
+}
+/// Bytes of a mean have their highest bit flipped: they are numbers from 0 on.
+inline constexpr uint8_t kMeanFlip = 0x80;
 
 /// What kernels take for granted of the formats' layouts, at every head size that they serve.
 constexpr bool fits_formats(Kind kind) {
@@ -86,7 +171,9 @@ constexpr bool fits_formats(Kind kind) {
   return true;
 }
 static_assert(fits_formats(Kind::kFloat16) && fits_formats(Kind::kInt8) && fits_formats(Kind::kInt4) &&
-              fits_formats(Kind::kInt3) && fits_formats(Kind::kInt2));
+              fits_formats(Kind::kInt3) && fits_formats(Kind::kInt2) && fits_formats(Kind::kGs4) &&
+              fits_formats(Kind::kGs3) && fits_formats(Kind::kGs2) && fits_formats(Kind::kGs1) &&
+              fits_formats(Kind::kGt3) && fits_formats(Kind::kGt2) && fits_formats(Kind::kGt1));
 
 // On the device the bytes of a page side are permuted, so that kernels read them as they lie, without bank conflicts
 // and without moving halves: 16-byte chunks of codes trade places within a line of 128 bytes, and of every four scales

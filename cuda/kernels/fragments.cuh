@@ -58,6 +58,9 @@ __device__ inline uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_p
 
 /// What an integer page's products lack.
 inline constexpr float kSubnormalScale = 16777216.0F;  // 2^24
+/// Levels of trellis codes have a root mean square of 48, so gains are small: weights with them are raised so that they
+/// stay normal halves.
+inline constexpr float kTrellisWeight = 32.0F;
 
 /// Field kField of bytes 0 and 2 of a word, for codes of kBits bits; shift the word by 8 for bytes 1 and 3.
 template <int kBits, int kField>

@@ -12,7 +12,7 @@ namespace kvq {
 namespace {
 
 constexpr std::array<const Codec*, kCodecs> kAll = {&float16::kCodec, &integer::kCodec, &commvq::kCodec,
-                                                     &gain_shape::kCodec};
+                                                    &gain_shape::kCodec};
 static_assert(kAll[0]->number == 0 && kAll[1]->number == 1 && kAll[2]->number == 2 && kAll[3]->number == 3);
 
 /// Each kind once.
@@ -37,6 +37,8 @@ constexpr std::array<Entry, kKinds> kByKind = [] {
   }
   return entries;
 }();
+
+constexpr size_t kPageAlignment = 16;  // that copies on a GPU need
 
 size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
@@ -76,6 +78,7 @@ PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32
   const size_t alignment = std::max(codec_of(keys.kind).alignment, codec_of(values.kind).alignment);
   key_bytes_ = round_up(side_bytes(Side::kKeys, *this), alignment);
   value_bytes_ = round_up(side_bytes(Side::kValues, *this), alignment);
+  value_bytes_ = round_up(key_bytes_ + value_bytes_, kPageAlignment) - key_bytes_;
 }
 
 size_t side_bytes(Side side, const PageFormat& format) { return codec_of(format.side(side).kind).bytes(side, format); }

@@ -1,7 +1,8 @@
-// Gains in eight bits.
+// Gains in eight bits. Device code includes this too.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace kvq::gain_shape {
@@ -10,11 +11,32 @@ namespace kvq::gain_shape {
 inline constexpr int32_t kGainSteps = 32;
 inline constexpr int32_t kTopGain = 255;
 
-/// Gain code over the largest gain of the page: 2^((code − 255)/32), and 0 for code 0.
-extern const std::array<float, kTopGain + 1> kGainFactors;
+namespace gains_internal {
+// 2^(i/64) for i = 0 … 63, to be the same wherever it is compiled.
+constexpr std::array<double, 64> make_roots() {
+  constexpr double kRoot = 1.0108892860517004600204097905618605;  // 2^(1/64)
+  std::array<double, 64> roots{};
+  double power = 1.0;
+  for (double& each : roots) {
+    each = power;
+    power *= kRoot;
+  }
+  return roots;
+}
+inline constexpr std::array<double, 64> kRoots = make_roots();
+
+constexpr std::array<float, kGainSteps> make_thresholds() {
+  std::array<float, kGainSteps> thresholds{};
+  for (size_t i = 0; i < thresholds.size(); ++i) thresholds[i] = static_cast<float>(kRoots[2 * i + 1]);
+  return thresholds;
+}
+}  // namespace gains_internal
 
 /// Mantissas from which on the next step is nearer: 2^((i + 1/2)/32).
-extern const std::array<float, kGainSteps> kGainThresholds;
+inline constexpr std::array<float, kGainSteps> kGainThresholds = gains_internal::make_thresholds();
+
+/// Gain code over the largest gain of the page: 2^((code − 255)/32), and 0 for code 0.
+extern const std::array<float, kTopGain + 1> kGainFactors;
 
 /// The nearest code, in logarithms; what is smaller than all has code 0. largest > 0.
 uint8_t gain_code(float gain, float largest);
