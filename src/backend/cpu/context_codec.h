@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/attention.h"
+#include "backend/cpu/attend/kernels.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 
@@ -39,13 +40,23 @@ struct ContextItem {
   const Page* const* const* lists;  // of all KV heads, `end` pages each
   int32_t head;
   ptrdiff_t end;
-  const float* queries;  // [rows, head_dim]
+  const float* queries;          // [rows, head_dim]
+  const float* rotated_queries;  // the same after a Hadamard rotation; null: no keys are rotated
   int32_t rows;
-  float* sums;   // [rows, sum_floats()]
-  float* plain;  // outputs of values that were decoded, [rows, padded_dim(head_dim)]
+  float* sums;     // [rows, sum_floats()]
+  float* plain;    // outputs of values that were decoded, [rows, padded_dim(head_dim)]
+  float* rotated;  // the same of rotated values
 
   const Page& page(ptrdiff_t place) const { return *lists[head][place]; }
+  /// The page to prefetch while this one is read.
+  const Page& later(ptrdiff_t place) const {
+    const bool exists = end - place > kTilePages && page(place + kTilePages).format() == page(place).format();
+    return page(exists ? place + kTilePages : place);
+  }
   const float* query(int32_t row) const { return queries + static_cast<ptrdiff_t>(row) * batch.head_dim; }
+  const float* rotated_query(int32_t row) const {
+    return rotated_queries + static_cast<ptrdiff_t>(row) * batch.head_dim;
+  }
 };
 
 /// Attention of one work item to the pages that need the context.

@@ -4,9 +4,11 @@
 #include "backend/cpu/commvq/codec.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/dispatch/highway.h"
+#include "backend/cpu/gain_shape/codec.h"
 #include "core/error.h"
 #include "core/isa_name.h"
 #include "core/text.h"
+#include "formats/gain_shape/layout.h"
 
 #include <array>
 #include <cstdio>
@@ -31,6 +33,7 @@ std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const At
   for (const Kind kind : {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1}) {
     const PageKernels page = gain_shape_kernels(kind);
     sides[index_of(kind)] = {.encode = encode_gain_shape, .keys = page.keys, .values = page.values};
+    sides[index_of(gain_shape::with_centres(kind))] = {};  // with its context
   }
   return sides;
 }
@@ -41,7 +44,7 @@ KernelTable make_portable(size_t i) {
   const AppendKernels& append = *highway_append_kernels()[i].table;
   return {.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET),
           .sides = make_sides(append, *attend.table),
-          .contexts = {nullptr, nullptr, &commvq_codec(), nullptr},
+          .contexts = {nullptr, nullptr, &commvq_codec(), nullptr, &centred_codec()},
           .softmax = attend.table->softmax,
           .blend = attend.table->blend,
           .commvq = *highway_commvq_kernels()[i].table,

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "backend/cpu/context_codec.h"
+
+namespace kvq::cpu {
+
+/// As ContextCodec::encode(): a side of a page at a time, on any number of threads.
+void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel);
+
+}  // namespace kvq::cpu

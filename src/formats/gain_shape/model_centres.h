@@ -1,0 +1,100 @@
+// The centres of a whole model: what a file holds and what caches share.
+#pragma once
+
+#include "core/memory.h"
+#include "core/tensor_shape.h"
+#include "formats/page_format.h"
+#include "kvq.h"
+
+#include <cstdint>
+#include <memory>
+
+namespace kvq {
+
+struct CacheShape;
+
+inline constexpr int32_t kMaxCentres = 256;
+inline constexpr size_t kMaxCentresNote = 4096;
+
+struct CentresShape {
+  int32_t n_layers = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  kvq_rope rope = KVQ_ROPE_HALF;  // that follows keys' centres
+  int32_t key_centres = 0;        // of a head; 0: keys have none
+  int32_t value_centres = 0;
+
+  bool operator==(const CentresShape&) const = default;
+
+  int32_t centres(Side side) const { return side == Side::kKeys ? key_centres : value_centres; }
+};
+
+/// One layer's centres; a vector is stored relative to the nearest of its head's.
+struct LayerCentres {
+  explicit LayerCentres(Allocator& allocator)
+      : keys(StlAllocator<float>(allocator)), values(StlAllocator<float>(allocator)) {}
+
+  Vector<float>& side(Side side) { return side == Side::kKeys ? keys : values; }
+  const Vector<float>& side(Side side) const { return side == Side::kKeys ? keys : values; }
+
+  Vector<float> keys;    // [kv_heads][key_centres][head_dim], before RoPE
+  Vector<float> values;  // [kv_heads][value_centres][head_dim]
+};
+
+/// As long as training goes on, layers are missing.
+struct ModelCentres final : Trained {
+  struct Layer {
+    std::shared_ptr<const LayerCentres> numbers;  // null: missing
+    int64_t tokens = 0;                           // it was trained on
+    // ‖x − c‖² / ‖x‖² with the nearest centre c; 0 without centres.
+    double key_residual = 0.0;
+    double value_residual = 0.0;
+  };
+
+  ModelCentres(Allocator& allocator, const CentresShape& shape_)
+      : shape(shape_),
+        note(StlAllocator<char>(allocator)),
+        layers(static_cast<size_t>(shape_.n_layers), Layer{}, StlAllocator<Layer>(allocator)) {}
+
+  CentresShape shape;
+  uint64_t model_id = 0;
+  uint64_t seed = 0;
+  String note;  // UTF-8 without NUL
+  Vector<Layer> layers;
+
+  int32_t layers_present() const;
+  bool complete() const { return layers_present() == shape.n_layers; }
+  /// Numbers as they lie in memory.
+  uint64_t bytes() const;
+
+ private:
+  uint32_t compute_checksum() const override;
+};
+
+/// One array of a LayerCentres. In files it is FP16.
+struct CentresArray {
+  const char* name;
+  TensorShape shape;
+  Side side;
+};
+
+/// Calls `use` with every array that centres of this shape have.
+template <typename Use>
+void for_each_array(const CentresShape& shape, const Use& use) {
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    if (shape.centres(side) == 0) continue;
+    use(CentresArray{side == Side::kKeys ? "keys.centres" : "values.centres",
+                     TensorShape{shape.kv_heads, shape.centres(side), shape.head_dim}, side});
+  }
+}
+
+/// Throws `status` with the name of a field, as in options and files, and its value. `prefix` goes before the name.
+void check_centres_shape(const CentresShape& shape, kvq_status status, const char* prefix);
+
+/// Throws `status` if an array has another length than it should, or a number is not finite in FP16.
+void check_layer_centres(const CentresShape& shape, const LayerCentres& layer, int32_t index, kvq_status status);
+
+/// Throws unless a cache of this shape can store keys, values or both relative to the centres.
+void check_centres(const ModelCentres& centres, const CacheShape& cache, bool keys, bool values);
+
+}  // namespace kvq
