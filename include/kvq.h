@@ -7,6 +7,7 @@
  *      context   memory, threads, limits and the device          kvq_context_create
  *      policy    which page format each layer uses               kvq_policy_load
  *      codebook  vector quantization trained for one model       kvq_codebook_load
+ *      centres   what pages of one model are stored relative to  kvq_centres_load
  *      router    which page format each page gets, by its keys   kvq_router_load
  *      cache     the shape of one model's attention layers       kvq_cache_create
  *      sequence  one conversation: lists of pages per head       kvq_sequence_create, kvq_append, kvq_attend
@@ -508,6 +509,82 @@ KVQ_API kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int
  *  \threads exclusive use of the handle.  \since 1.0 */
 KVQ_API void kvq_codebook_destroy(kvq_codebook* codebook);
 
+/* --------------------------------------------------------------------------------------------------------- centres */
+
+/** Centres of the keys and values of one model, for the formats gs and gt: a vector is stored relative to the nearest
+ *  centre of its head. Immutable; caches that use them share them. Files are in the safetensors format and hold half of
+ *  kvq_centres_info::bytes. \destroy kvq_centres_destroy */
+typedef struct kvq_centres kvq_centres;
+
+/** Read centres from a file in memory. Every byte is checked; saving the result again gives the same bytes.
+ *
+ *  \param buffer  bytes of a file written by ::kvq_centres_save. \length size \memory host \keeps call
+ *  \param size    bytes at `buffer`.
+ *  \param result  receives the handle. \parent context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or no centres; the message names the tensor or
+ *           field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_load(kvq_context* context, const void* buffer, size_t size, kvq_centres** result,
+                                    kvq_error* error);
+
+/** Write centres as a file. The same centres give the same bytes.
+ *
+ *  \param buffer    NULL: only the size is asked for. \nullable \length capacity \memory host \keeps call
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the file in bytes; also when `capacity` is too small. \length 1 \memory host
+ *                   \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_save(const kvq_centres* centres, void* buffer, size_t capacity, size_t* size,
+                                    kvq_error* error);
+
+/** What centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of training, with the nearest
+ *  centre c, averaged over the layers that are present; 0 for a side without centres. */
+typedef struct kvq_centres_info {
+  uint32_t struct_size;
+  int32_t n_layers;
+  int32_t layers_present; /**< Fewer than `n_layers`: training was not finished; no cache takes such centres. */
+  int32_t kv_heads;
+  int32_t head_dim;
+  kvq_rope rope;         /**< Of the keys that follow; centres are before it. */
+  int32_t key_centres;   /**< Of a head; 0: keys have none. */
+  int32_t value_centres; /**< Of a head; 0: values have none. */
+  double key_residual;
+  double value_residual;
+  int64_t tokens;    /**< Trained on, the fewest of any layer. */
+  uint64_t seed;     /**< Of everything random in training. */
+  uint64_t model_id; /**< As in kvq_cache_options. */
+  uint64_t bytes;    /**< Of the numbers, in memory. */
+  const char* note;  /**< Where the centres come from, as their trainer said. \length string \keeps handle */
+} kvq_centres_info;
+
+/** Describe centres.
+ *  \param info  its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_centres_describe(const kvq_centres* centres, kvq_centres_info* info, kvq_error* error);
+
+/** One layer of centres; see ::kvq_centres_info. */
+typedef struct kvq_centres_layer_info {
+  uint32_t struct_size;
+  int32_t present; /**< 1; 0: the layer is missing and everything below is 0. */
+  int64_t tokens;
+  double key_residual;
+  double value_residual;
+} kvq_centres_layer_info;
+
+/** Describe one layer of centres.
+ *  \param info  its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_centres_describe_layer(const kvq_centres* centres, int32_t layer, kvq_centres_layer_info* info,
+                                              kvq_error* error);
+
+/** Destroy a handle.
+ *  \param centres  \nullable
+ *  \threads exclusive use of the handle.  \since 1.0 */
+KVQ_API void kvq_centres_destroy(kvq_centres* centres);
+
 /* --------------------------------------------------------------------------------------------------------- routers */
 
 /** How routers are trained. \values */
@@ -630,6 +707,11 @@ typedef struct kvq_cache_options {
   const kvq_router* router;     /**< What `router` in a policy needs: of this context, trained for this shape, `rope`,
                                      `model_id` unless one of them is 0, and the policy's experts. Any number of caches
                                      share it. NULL (default): none. \nullable \keeps call */
+  const kvq_centres* centres;   /**< What the formats gs and gt with trained centres need: of this context, complete,
+                                     for this many layers and KV heads, this `head_dim` and, for keys, `rope`, and this
+                                     `model_id` unless one of them is 0. Any number of caches share it. A policy may
+                                     need `codebook` or `centres`, not both. NULL (default): none.
+                                     \nullable \keeps call */
 } kvq_cache_options;
 
 /** Fill with defaults; the four sizes are left 0 and must be set.
@@ -642,9 +724,10 @@ KVQ_API void kvq_cache_options_init(kvq_cache_options* options, size_t size);
  *
  *  \param policy  of this or another context; NULL: fp16. \nullable
  *  \param result  receives the handle. \parent context
- *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none);
- *           KVQ_E_MISMATCH (a codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a
- *           format that the context's device does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook, centres or a router and there
+ *           is none); KVQ_E_MISMATCH (a codebook, centres or router for another model, with the difference);
+ *           KVQ_E_UNSUPPORTED (a format that the context's device does not compute with; formats of which some need a
+ *           codebook and others centres); KVQ_E_MEMORY; KVQ_E_LIMIT.
  *  \threads any.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* options, const kvq_policy* policy,
@@ -1340,6 +1423,89 @@ KVQ_API kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* train
  *  \param trainer  \nullable
  *  \threads exclusive use of the handle.  \since 1.0 */
 KVQ_API void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer);
+
+/** Trains centres from keys and values that the caller's engine computed on some texts.
+ *
+ *      kvq_centres_trainer_create(context, &options, &trainer, &error);
+ *      for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
+ *      for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
+ *      kvq_centres_trainer_result(trainer, &centres, &error);
+ *
+ *  Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will see,
+ *  and take some hundred tokens for each centre of a head. \destroy kvq_centres_trainer_destroy */
+typedef struct kvq_centres_trainer kvq_centres_trainer;
+
+/** What centres are trained for, and how many there are. */
+typedef struct kvq_centres_trainer_options {
+  uint32_t struct_size;
+  int32_t n_layers;      /**< 1 … 65536. */
+  int32_t kv_heads;      /**< 1 … 4096. */
+  int32_t head_dim;      /**< A multiple of 8, 8 … 256. */
+  kvq_rope rope;         /**< That follows the keys; ::KVQ_ROPE_HALF by default. */
+  int32_t key_centres;   /**< Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys. */
+  int32_t value_centres; /**< The same for values. */
+  int32_t rounds;        /**< Of k-means over all tokens, at most 1000; 0 (default): the library's choice. */
+  uint64_t seed;         /**< Of everything random; 1 by default. */
+  uint64_t model_id;     /**< Any number that identifies the model's weights, as in kvq_cache_options. */
+  uint64_t max_bytes;    /**< Limit on tokens kept and work space; 0 (default): only the context's. */
+  const char* note;      /**< At most 4096 bytes: where the centres come from, for example. NULL (default): "".
+                              \nullable \length string \memory host \keeps call */
+} kvq_centres_trainer_options;
+
+/** Fill with defaults; the three sizes are left 0 and must be set.
+ *  \param options  \nullable
+ *  \param size     sizeof(kvq_centres_trainer_options).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_centres_trainer_options_init(kvq_centres_trainer_options* options, size_t size);
+
+/** Create a trainer. It works on the CPU, whatever the device of the context.
+ *
+ *  \param result  receives the handle. \parent context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_trainer_create(kvq_context* context, const kvq_centres_trainer_options* options,
+                                              kvq_centres_trainer** result, kvq_error* error);
+
+/** Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+ *
+ *  \param n      number of tokens, ≥ 1.
+ *  \param k      keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. NULL is allowed without
+ *                centres for keys. \nullable \length n * trainer.kv_heads * trainer.head_dim \memory host \keeps call
+ *  \param v      values, same shape and rules. \nullable \length n * trainer.kv_heads * trainer.head_dim
+ *                \memory host \keeps call
+ *  \param dtype  element type of `k` and `v`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads exclusive use of `trainer`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_trainer_add(kvq_centres_trainer* trainer, int32_t layer, int32_t n, const void* k,
+                                           const void* v, kvq_dtype dtype, kvq_error* error);
+
+/** Train one layer on the tokens added to it, and drop them. Uses the threads of the context. The result depends on the
+ *  options and the tokens alone.
+ *
+ *  \param progress  it may not use `trainer`. NULL: not called. \nullable \keeps call
+ *  \param user      passed to `progress`. \nullable \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: fewer tokens than centres); KVQ_E_STATE (the layer is finished, or has no
+ *           tokens); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer has its tokens still.
+ *  \threads exclusive use of `trainer`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_trainer_run(kvq_centres_trainer* trainer, int32_t layer, kvq_progress_hook progress,
+                                           void* user, kvq_error* error);
+
+/** The centres of the layers finished so far. They share memory with the trainer and outlive it.
+ *
+ *  \param result  receives the handle. \parent trainer.context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_trainer_result(const kvq_centres_trainer* trainer, kvq_centres** result,
+                                              kvq_error* error);
+
+/** Destroy a trainer.
+ *  \param trainer  \nullable
+ *  \threads exclusive use of the handle.  \since 1.0 */
+KVQ_API void kvq_centres_trainer_destroy(kvq_centres_trainer* trainer);
 
 /** Trains routers from queries, keys and values that the caller's engine computed on some texts.
  *

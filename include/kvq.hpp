@@ -147,6 +147,15 @@ inline kvq_codebook_trainer_options initialised() {
 
 #ifdef KVQ_EXPERIMENTAL
 template <>
+inline kvq_centres_trainer_options initialised() {
+  kvq_centres_trainer_options it;
+  kvq_centres_trainer_options_init(&it, sizeof(it));
+  return it;
+}
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+template <>
 inline kvq_router_trainer_options initialised() {
   kvq_router_trainer_options it;
   kvq_router_trainer_options_init(&it, sizeof(it));
@@ -531,6 +540,28 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, tokens) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, key_error) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, value_error) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, key_stage_errors) == 32);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_info) == 88);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, n_layers) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, layers_present) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, kv_heads) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, head_dim) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, rope) == 20);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, key_centres) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, value_centres) == 28);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, key_residual) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, value_residual) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, tokens) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, seed) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, model_id) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, bytes) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, note) == 80);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_layer_info) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, present) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, tokens) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, key_residual) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, value_residual) == 24);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_router_info) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_info, n_layers) == 4);
@@ -560,7 +591,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, reserved) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, mean_bits) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, accuracy) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, shares) == 32);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 80);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, q_heads) == 8);
@@ -576,6 +607,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, max_bytes) == 48
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, model_id) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, codebook) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, router) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, centres) == 80);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_info) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, n_layers) == 4);
@@ -689,6 +721,22 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, seed)
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, model_id) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, max_bytes) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, note) == 80);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_trainer_options) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, n_layers) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, kv_heads) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, head_dim) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, rope) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, key_centres) == 20);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, value_centres) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, rounds) == 28);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, seed) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, model_id) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, max_bytes) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, note) == 56);
 #endif
 
 #ifdef KVQ_EXPERIMENTAL
@@ -966,6 +1014,36 @@ class Codebook : public detail::Owned<kvq_codebook, kvq_codebook_destroy, const 
   }
 };
 
+/// Centres of the keys and values of one model, for the formats gs and gt: a vector is stored relative to the nearest
+/// centre of its head. Immutable; caches that use them share them. Files are in the safetensors format and hold half of
+/// kvq_centres_info::bytes.
+class Centres : public detail::Owned<kvq_centres, kvq_centres_destroy, const kvq_centres> {
+ public:
+  using Owned::Owned;
+
+  /// Read centres from a file in memory. Every byte is checked; saving the result again gives the same bytes.
+  /// \param buffer bytes of a file written by ::kvq_centres_save.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or no centres; the message names the tensor or
+  /// field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  static Centres load(kvq_context* context, std::span<const std::byte> buffer) {
+    return detail::made<Centres>(kvq_centres_load, context, buffer.data(), buffer.size());
+  }
+
+  /// Write centres as a file. The same centres give the same bytes.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  std::vector<std::byte> save() const { return detail::saved(kvq_centres_save, get()); }
+
+  /// Describe centres.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  kvq_centres_info describe() const { return detail::described<kvq_centres_info>(kvq_centres_describe, get()); }
+
+  /// Describe one layer of centres.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  kvq_centres_layer_info describe_layer(int32_t layer) const {
+    return detail::described<kvq_centres_layer_info>(kvq_centres_describe_layer, get(), layer);
+  }
+};
+
 /// Routers for the layers of one model (MoQAE): small networks that choose the format of every page by the keys in it,
 /// before RoPE. Immutable; caches that use it share it. Files are in the safetensors format.
 class Router : public detail::Owned<kvq_router, kvq_router_destroy, const kvq_router> {
@@ -1126,9 +1204,10 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
 
   /// Create a cache.
   /// \param policy of this or another context; NULL: fp16.
-  /// \throws Error: KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none); KVQ_E_MISMATCH (a
-  /// codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's device
-  /// does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  /// \throws Error: KVQ_E_ARGUMENT (also: the policy needs a codebook, centres or a router and there is none);
+  /// KVQ_E_MISMATCH (a codebook, centres or router for another model, with the difference); KVQ_E_UNSUPPORTED (a format
+  /// that the context's device does not compute with; formats of which some need a codebook and others centres);
+  /// KVQ_E_MEMORY; KVQ_E_LIMIT.
   Cache(kvq_context* context, const kvq_cache_options& options, const kvq_policy* policy = nullptr)
       : Owned(detail::made<Owned>(kvq_cache_create, context, &options, policy)) {}
 
@@ -1558,6 +1637,74 @@ class CodebookTrainer
   /// The codebooks of the layers finished so far. They share memory with the trainer and outlive it.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
   Codebook result() const { return detail::made<Codebook>(kvq_codebook_trainer_result, get()); }
+
+ private:
+  int32_t head_dim_ = 0;
+  int32_t kv_heads_ = 0;
+};
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+/// Trains centres from keys and values that the caller's engine computed on some texts.
+///
+///     kvq_centres_trainer_create(context, &options, &trainer, &error);
+///     for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
+///     for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
+///     kvq_centres_trainer_result(trainer, &centres, &error);
+///
+/// Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will see,
+/// and take some hundred tokens for each centre of a head.
+class CentresTrainer
+    : public detail::Owned<kvq_centres_trainer, kvq_centres_trainer_destroy, const kvq_centres_trainer> {
+ public:
+  CentresTrainer(std::nullptr_t) noexcept : Owned(nullptr) {}
+
+  /// Create a trainer. It works on the CPU, whatever the device of the context.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+  CentresTrainer(kvq_context* context, const kvq_centres_trainer_options& options)
+      : Owned(detail::made<Owned>(kvq_centres_trainer_create, context, &options)),
+        head_dim_(options.head_dim),
+        kv_heads_(options.kv_heads) {}
+
+  /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+  /// \param n number of tokens, ≥ 1.
+  /// \param k keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. empty is allowed without
+  /// centres for keys.
+  /// \param v values, same shape and rules.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  /// \par Threads: exclusive use of `trainer`.
+  void add(int32_t layer, int32_t n, std::span<const float> k = {}, std::span<const float> v = {}) {
+    detail::require_size_or_none("k", k.size(), detail::product({n, kv_heads_, head_dim_}),
+                                 "n * trainer.kv_heads * trainer.head_dim");
+    detail::require_size_or_none("v", v.size(), detail::product({n, kv_heads_, head_dim_}),
+                                 "n * trainer.kv_heads * trainer.head_dim");
+    checked(kvq_centres_trainer_add, get(), layer, n, detail::optional(k), detail::optional(v), KVQ_F32);
+  }
+
+  /// The same with tensors of other elements, whose sizes are not checked.
+  void add(int32_t layer, int32_t n, const void* k, const void* v, kvq_dtype dtype) {
+    checked(kvq_centres_trainer_add, get(), layer, n, k, v, dtype);
+  }
+
+  /// Train one layer on the tokens added to it, and drop them. Uses the threads of the context. The result depends on
+  /// the options and the tokens alone.
+  /// \param progress it may not use `trainer`. NULL: not called.
+  /// \throws Error: KVQ_E_ARGUMENT (also: fewer tokens than centres); KVQ_E_STATE (the layer is finished, or has no
+  /// tokens); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer has its tokens still.
+  /// \par Threads: exclusive use of `trainer`.
+  void run(int32_t layer, ProgressHook progress = {}) {
+    detail::CallHook<kvq_progress_hook, ProgressHook> told(std::move(progress));
+    told.during([&] { checked(kvq_centres_trainer_run, get(), layer, told.hook(), told.user()); });
+  }
+
+  /// The same with a C hook.
+  void run(int32_t layer, kvq_progress_hook progress, void* user) {
+    checked(kvq_centres_trainer_run, get(), layer, progress, user);
+  }
+
+  /// The centres of the layers finished so far. They share memory with the trainer and outlive it.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+  Centres result() const { return detail::made<Centres>(kvq_centres_trainer_result, get()); }
 
  private:
   int32_t head_dim_ = 0;

@@ -193,6 +193,87 @@ func codebookLayerInfoFrom(it *raw.CodebookLayerInfo) CodebookLayerInfo {
 	}
 }
 
+// CentresInfo: what centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of
+// training, with the nearest centre c, averaged over the layers that are present; 0 for a side without centres.
+type CentresInfo struct {
+	Layers int
+
+	// Fewer than Layers: training was not finished; no cache takes such centres.
+	LayersPresent int
+
+	KVHeads int
+
+	HeadDim int
+
+	// Of the keys that follow; centres are before it.
+	Rope Rope
+
+	// Of a head; 0: keys have none.
+	KeyCentres int
+
+	// Of a head; 0: values have none.
+	ValueCentres int
+
+	KeyResidual float64
+
+	ValueResidual float64
+
+	// Trained on, the fewest of any layer.
+	Tokens int64
+
+	// Of everything random in training.
+	Seed uint64
+
+	// As in [raw.CacheOptions].
+	ModelID uint64
+
+	// Of the numbers, in memory.
+	Bytes uint64
+
+	// Where the centres come from, as their trainer said.
+	Note string
+}
+
+func centresInfoFrom(it *raw.CentresInfo) CentresInfo {
+	return CentresInfo{
+		Layers:        int(it.NLayers),
+		LayersPresent: int(it.LayersPresent),
+		KVHeads:       int(it.KVHeads),
+		HeadDim:       int(it.HeadDim),
+		Rope:          it.Rope,
+		KeyCentres:    int(it.KeyCentres),
+		ValueCentres:  int(it.ValueCentres),
+		KeyResidual:   it.KeyResidual,
+		ValueResidual: it.ValueResidual,
+		Tokens:        it.Tokens,
+		Seed:          it.Seed,
+		ModelID:       it.ModelID,
+		Bytes:         it.Bytes,
+		Note:          text(it.Note),
+	}
+}
+
+// CentresLayerInfo: one layer of centres; see [CentresInfo].
+type CentresLayerInfo struct {
+	// If not, the layer is missing and everything below is 0.
+	Present bool
+
+	Tokens int64
+
+	KeyResidual float64
+
+	ValueResidual float64
+}
+
+func centresLayerInfoFrom(it *raw.CentresLayerInfo) CentresLayerInfo {
+	return CentresLayerInfo{
+		Present:       it.Present != 0,
+		Tokens:        it.Tokens,
+		KeyResidual:   it.KeyResidual,
+		ValueResidual: it.ValueResidual,
+	}
+}
+
 // RouterInfo: what routers are made for, and what they do on the pages that they were trained on.
 type RouterInfo struct {
 	Layers int

@@ -37,6 +37,7 @@ void add_commands(CLI::App& app) {
   cli::add_eval_eviction(*eval);
   CLI::App* train = app.add_subcommand("train", "Train what compression needs to know about a model");
   train->require_subcommand(1);
+  cli::add_train_centres(*train);
   cli::add_train_codebook(*train);
   cli::add_train_router(*train);
   cli::add_quantize(app);

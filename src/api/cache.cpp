@@ -7,6 +7,7 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using namespace kvq;
@@ -75,11 +76,6 @@ void for_each_format(const kvq_policy* policy, int32_t n_layers, const Use& use)
   for (int32_t layer = 0; policy->experts.empty() && layer < n_layers; ++layer) use(layer, policy->formats(layer));
 }
 
-/// What there is for formats that need training, null if nothing.
-const Trained* trained_of(const kvq_cache_options& options) {
-  return options.codebook != nullptr ? options.codebook->shared.get() : nullptr;
-}
-
 /// The codec of a format that needs training, or null.
 const Codec* trained_codec(const FormatPair& format) {
   for (const SideFormat& side : {format.keys, format.values}) {
@@ -88,14 +84,49 @@ const Codec* trained_codec(const FormatPair& format) {
   return nullptr;
 }
 
+/// The same for all formats of a policy: a cache has room for what one codec needs.
+const Codec* trained_codec(const kvq_policy* policy, int32_t n_layers) {
+  const Codec* needed = nullptr;
+  for_each_format(policy, n_layers, [&](int32_t /*layer*/, const FormatPair& pair) {
+    for (const SideFormat& side : {pair.keys, pair.values}) {
+      const Codec& codec = codec_of(side.kind);
+      if (!codec.needs_training()) continue;
+      if (needed != nullptr && needed != &codec) {
+        fail(KVQ_E_UNSUPPORTED,
+             "policy has formats that need options->%s and others that need options->%s: a cache "
+             "takes one of them",
+             needed->trained_as, codec.trained_as);
+      }
+      needed = &codec;
+    }
+  });
+  return needed;
+}
+
+/// Calls `use` with the handle that a cache is given for a codec, which may be null.
+template <typename Use>
+auto with_trained(const kvq_cache_options& options, const Codec& codec, const Use& use) {
+  return codec.trained_as == std::string_view("centres") ? use(options.centres) : use(options.codebook);
+}
+
+/// What there is for formats that need training, null if nothing.
+const Trained* trained_of(const kvq_cache_options& options, const kvq_policy* policy) {
+  const Codec* codec = trained_codec(policy, options.n_layers);
+  if (codec == nullptr) return nullptr;
+  return with_trained(options, *codec, [](const auto* handle) -> const Trained* {
+    return handle != nullptr ? handle->shared.get() : nullptr;
+  });
+}
+
 void check_eviction(const kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy) {
   if (policy == nullptr || policy->eviction.budget == 0) return;
   if (const auto weighing = context.backend->weighing(); !weighing) {
     fail(KVQ_E_UNSUPPORTED, "policy evicts tokens, but %s", weighing.reason());
   }
   if (policy->eviction.heads == HeadSplit::kTogether) return;
+  const Trained* trained = trained_of(options, policy);
   for_each_format(policy, options.n_layers, [&](int32_t layer, const FormatPair& format) {
-    if (!PageFormat(format.keys, format.values, options.head_dim, trained_of(options)).spans_heads()) return;
+    if (!PageFormat(format.keys, format.values, options.head_dim, trained).spans_heads()) return;
     fail(KVQ_E_ARGUMENT,
          "policy evicts tokens of each head of layer %d, but options->%s codes all heads together: train it with scope "
          "head, or evict with heads: together",
@@ -116,12 +147,13 @@ void check_router_fits(const ModelRouter& router, const kvq_cache_options& optio
 }
 
 /// Experts go from the most bits to the fewest: where votes are equal, the first one wins.
-void check_experts(const kvq_cache_options& options, const Policy& policy) {
+void check_experts(const kvq_cache_options& options, const kvq_policy& policy) {
+  const Trained* given = trained_of(options, &policy);
   size_t previous = SIZE_MAX;
   const Codec* trained = nullptr;
   int32_t n_trained = 0;
   for (const FormatPair& expert : policy.experts) {
-    const PageFormat format(expert.keys, expert.values, options.head_dim, trained_of(options));
+    const PageFormat format(expert.keys, expert.values, options.head_dim, given);
     if (format.bytes() > previous) {
       fail(KVQ_E_ARGUMENT, "policy has the expert %s after one with fewer bits: begin with the most precise",
            format_pair_name(expert).c_str());
@@ -170,13 +202,12 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
                          .rope = options.rope,
                          .rotary_dim = options.rotary_dim,
                          .model_id = options.model_id};
-  const Trained* trained = trained_of(options);
-  const Codec* needed = nullptr;
+  const Codec* needed = trained_codec(policy, options.n_layers);
+  const Trained* trained = trained_of(options, policy);
   Pages& pages = context.backend->pages();
   for_each_format(policy, options.n_layers, [&](int32_t layer, const FormatPair& pair) {
     const PageFormat format(pair.keys, pair.values, options.head_dim, trained);
     if (const Codec* codec = trained_codec(pair)) {
-      needed = codec;
       if (trained == nullptr) {
         fail(KVQ_E_ARGUMENT, "policy stores layer %d as %s, but options->%s is NULL", layer, codec->name,
              codec->trained_as);
@@ -189,12 +220,14 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
     }
   });
   if (needed == nullptr) return;
-  if (&*options.codebook->context != &context) {
-    fail(KVQ_E_ARGUMENT, "options->%s belongs to another context", needed->trained_as);
-  }
-  training.pages = options.codebook->shared;
-  training.resident_pages = options.codebook->resident(
-      [&](const auto& codebook) { return pages.make_resident(context.allocator, *needed, codebook); });
+  with_trained(options, *needed, [&](const auto* handle) {
+    if (&*handle->context != &context) {
+      fail(KVQ_E_ARGUMENT, "options->%s belongs to another context", needed->trained_as);
+    }
+    training.pages = handle->shared;
+    training.resident_pages =
+        handle->resident([&](const auto& shared) { return pages.make_resident(context.allocator, *needed, shared); });
+  });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "cache/sequence.h"
 #include "core/parallel.h"
 #include "formats/commvq/model_codebook.h"
+#include "formats/gain_shape/model_centres.h"
 #include "router/router.h"
 #include "weights/matrix.h"
 
@@ -139,6 +140,10 @@ void require_owner_of_entry(const kvq_cache& cache, const kvq_sequence* sequence
 }  // namespace kvq::api
 
 struct kvq_codebook : kvq::api::TrainedHandle<kvq::ModelCodebook> {
+  using TrainedHandle::TrainedHandle;
+};
+
+struct kvq_centres : kvq::api::TrainedHandle<kvq::ModelCentres> {
   using TrainedHandle::TrainedHandle;
 };
 

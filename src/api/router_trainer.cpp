@@ -71,8 +71,12 @@ CacheTraining check_experts(kvq_context& context, const kvq_cache_options& cache
     kvq_error_init(&error, sizeof(error));
     const kvq_status status = kvq_cache_create(&context, &cache, &stored, &made, &error);
     if (status != KVQ_OK) fail(status, "cache with expert %s: %s", format_pair_name(expert).c_str(), error.message);
+    const bool another =
+        made->training.pages != nullptr && training.pages != nullptr && made->training.pages != training.pages;
     if (made->training.pages != nullptr) training = made->training;
     kvq_cache_destroy(made);
+    if (another)
+      fail(KVQ_E_UNSUPPORTED, "policy has experts that need cache->codebook and others that need cache->centres");
   }
   return training;
 }

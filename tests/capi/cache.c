@@ -52,7 +52,7 @@ static void bad_pointers_and_sizes_of_structs(void) {
   refuse(&options, "struct_size");
   options.struct_size = sizeof options - 8;
   refuse(&options, "struct_size");
-  ALSO_MENTIONS("72");
+  ALSO_MENTIONS("80");
   options.struct_size = UINT32_MAX;
   refuse(&options, "struct_size");
 }

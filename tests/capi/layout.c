@@ -94,6 +94,30 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_layer_info, value_error, 24);
   OFFSET(kvq_codebook_layer_info, key_stage_errors, 32);
 
+  CHECK(sizeof(kvq_centres_info) == 88);
+  OFFSET(kvq_centres_info, struct_size, 0);
+  OFFSET(kvq_centres_info, n_layers, 4);
+  OFFSET(kvq_centres_info, layers_present, 8);
+  OFFSET(kvq_centres_info, kv_heads, 12);
+  OFFSET(kvq_centres_info, head_dim, 16);
+  OFFSET(kvq_centres_info, rope, 20);
+  OFFSET(kvq_centres_info, key_centres, 24);
+  OFFSET(kvq_centres_info, value_centres, 28);
+  OFFSET(kvq_centres_info, key_residual, 32);
+  OFFSET(kvq_centres_info, value_residual, 40);
+  OFFSET(kvq_centres_info, tokens, 48);
+  OFFSET(kvq_centres_info, seed, 56);
+  OFFSET(kvq_centres_info, model_id, 64);
+  OFFSET(kvq_centres_info, bytes, 72);
+  OFFSET(kvq_centres_info, note, 80);
+
+  CHECK(sizeof(kvq_centres_layer_info) == 32);
+  OFFSET(kvq_centres_layer_info, struct_size, 0);
+  OFFSET(kvq_centres_layer_info, present, 4);
+  OFFSET(kvq_centres_layer_info, tokens, 8);
+  OFFSET(kvq_centres_layer_info, key_residual, 16);
+  OFFSET(kvq_centres_layer_info, value_residual, 24);
+
   CHECK(sizeof(kvq_router_info) == 120);
   OFFSET(kvq_router_info, struct_size, 0);
   OFFSET(kvq_router_info, n_layers, 4);
@@ -125,7 +149,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_router_group_info, accuracy, 24);
   OFFSET(kvq_router_group_info, shares, 32);
 
-  CHECK(sizeof(kvq_cache_options) == 80);
+  CHECK(sizeof(kvq_cache_options) == 88);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
   OFFSET(kvq_cache_options, q_heads, 8);
@@ -141,6 +165,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, model_id, 56);
   OFFSET(kvq_cache_options, codebook, 64);
   OFFSET(kvq_cache_options, router, 72);
+  OFFSET(kvq_cache_options, centres, 80);
 
   CHECK(sizeof(kvq_cache_info) == 64);
   OFFSET(kvq_cache_info, struct_size, 0);
@@ -261,6 +286,20 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, model_id, 64);
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);
   OFFSET(kvq_codebook_trainer_options, note, 80);
+
+  CHECK(sizeof(kvq_centres_trainer_options) == 64);
+  OFFSET(kvq_centres_trainer_options, struct_size, 0);
+  OFFSET(kvq_centres_trainer_options, n_layers, 4);
+  OFFSET(kvq_centres_trainer_options, kv_heads, 8);
+  OFFSET(kvq_centres_trainer_options, head_dim, 12);
+  OFFSET(kvq_centres_trainer_options, rope, 16);
+  OFFSET(kvq_centres_trainer_options, key_centres, 20);
+  OFFSET(kvq_centres_trainer_options, value_centres, 24);
+  OFFSET(kvq_centres_trainer_options, rounds, 28);
+  OFFSET(kvq_centres_trainer_options, seed, 32);
+  OFFSET(kvq_centres_trainer_options, model_id, 40);
+  OFFSET(kvq_centres_trainer_options, max_bytes, 48);
+  OFFSET(kvq_centres_trainer_options, note, 56);
 
   CHECK(sizeof(kvq_router_trainer_options) == 64);
   OFFSET(kvq_router_trainer_options, struct_size, 0);

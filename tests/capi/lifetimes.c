@@ -15,6 +15,7 @@ static float expected_attention[kMostUses][kOut];
 static float expected_outputs[kMatrixRows];
 static blob expected_codebook;
 static blob expected_router;
+static blob expected_centres;
 
 static int same_file(const blob* expected, kvq_status (*save)(const void*, void*, size_t, size_t*),
                      const void* handle) {
@@ -35,6 +36,10 @@ static kvq_status save_codebook(const void* handle, void* buffer, size_t capacit
 }
 static kvq_status save_router(const void* handle, void* buffer, size_t capacity, size_t* size) {
   return kvq_router_save((const kvq_router*)handle, buffer, capacity, size, NULL);
+}
+
+static kvq_status save_centres(const void* handle, void* buffer, size_t capacity, size_t* size) {
+  return kvq_centres_save((const kvq_centres*)handle, buffer, capacity, size, NULL);
 }
 
 static void use_context(kvq_context* context) {
@@ -111,18 +116,33 @@ static void use_codebook_trainer(kvq_codebook_trainer* trainer) {
   kvq_codebook_destroy(codebook);
 }
 
+static void use_centres_trainer(kvq_centres_trainer* trainer) {
+  kvq_centres* centres = NULL;
+  kvq_centres_info info;
+  float x[kTokenScalars];
+  fill_tensor(x, kTokenScalars, 7);
+  ACCEPTED(kvq_centres_trainer_add(trainer, 0, 1, x, x, KVQ_F32, err));
+  ACCEPTED(kvq_centres_trainer_result(trainer, &centres, err));
+  info.struct_size = sizeof info;
+  ACCEPTED(kvq_centres_describe(centres, &info, err));
+  CHECK(info.layers_present == 0);
+  kvq_centres_destroy(centres);
+}
+
 /* Everything that is there works; `n_uses` before. */
 static void use(objects* o, int n_uses) {
   if (o->context != NULL) use_context(o->context);
   if (o->policy != NULL) use_policy(o->policy);
   if (o->codebook != NULL) CHECK(same_file(&expected_codebook, save_codebook, o->codebook));
   if (o->router != NULL) CHECK(same_file(&expected_router, save_router, o->router));
+  if (o->centres != NULL) CHECK(same_file(&expected_centres, save_centres, o->centres));
   if (o->cache != NULL) use_cache(o->cache);
   if (o->routed != NULL) use_cache(o->routed);
   if (o->sequence != NULL) use_sequence(o->sequence, n_uses);
   if (o->fork != NULL) use_sequence(o->fork, n_uses);
   if (o->matrix != NULL) use_matrix(o->matrix);
   if (o->codebook_trainer != NULL) use_codebook_trainer(o->codebook_trainer);
+  if (o->centres_trainer != NULL) use_centres_trainer(o->centres_trainer);
   if (o->router_trainer != NULL) ACCEPTED(add_text(o->router_trainer, 0, (uint32_t)n_uses, 1));
   CHECK(o->n_released == 0);
 }
@@ -133,6 +153,7 @@ static void set_expectations(void) {
   objects_open(&o);
   SAVE(&expected_codebook, kvq_codebook_save, o.codebook);
   SAVE(&expected_router, kvq_router_save, o.router);
+  SAVE(&expected_centres, kvq_centres_save, o.centres);
   multiply(o.matrix, expected_outputs);
   for (i = 0; i < kMostUses; ++i) {
     grow(o.cache, o.sequence, 1);
@@ -176,10 +197,12 @@ static void all_orders(void) {
   kind trained[] = {kContext, kCodebook, kCache, kSequence};
   kind routed[] = {kContext, kRouter, kRouted, kRouterTrainer};
   kind apart[] = {kContext, kMatrix, kCodebookTrainer, kCodebook};
+  kind centred[] = {kContext, kCentres, kCache, kCentresTrainer};
   run_orders(conversation, 5, 0);
   run_orders(trained, 4, 0);
   run_orders(routed, 4, 0);
   run_orders(apart, 4, 0);
+  run_orders(centred, 4, 0);
 }
 
 /* All kinds together: each one goes first once, the others after it in their order or against it. */
@@ -237,6 +260,7 @@ static void refused_creations(void) {
   kvq_policy* policy = NULL;
   kvq_codebook* codebook = NULL;
   kvq_router* router = NULL;
+  kvq_centres* centres = NULL;
   kvq_cache* cache = NULL;
   kvq_sequence* sequence = NULL;
   qp_matrix* matrix = NULL;
@@ -249,6 +273,7 @@ static void refused_creations(void) {
   REFUSED(KVQ_E_ARGUMENT, "policy", kvq_policy_with_eviction(o.context, other.policy, "h2o", 40, &policy, err));
   REFUSED(KVQ_E_FORMAT, NULL, kvq_codebook_load(o.context, "none", 4, &codebook, err));
   REFUSED(KVQ_E_FORMAT, NULL, kvq_router_load(o.context, "none", 4, &router, err));
+  REFUSED(KVQ_E_FORMAT, NULL, kvq_centres_load(o.context, "none", 4, &centres, err));
   REFUSED(KVQ_E_ARGUMENT, "options->codebook", kvq_cache_create(o.context, &options, o.policy, &cache, err));
   REFUSED(KVQ_E_ARGUMENT, "parent", kvq_sequence_fork(o.cache, other.sequence, &sequence, err));
   REFUSED(KVQ_E_FORMAT, NULL, kvq_sequence_load(o.cache, "none", 4, &sequence, err));
@@ -302,4 +327,5 @@ void test_lifetimes(void) {
   failed_contexts();
   blob_free(&expected_codebook);
   blob_free(&expected_router);
+  blob_free(&expected_centres);
 }

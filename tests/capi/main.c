@@ -22,6 +22,8 @@ static const suite kSuites[] = {
     {"codebook", test_codebook},
     {"codebook_trainer", test_codebook_trainer},
     {"codebook_trainer_memory", test_codebook_trainer_memory},
+    {"centres", test_centres},
+    {"centres_trainer", test_centres_trainer},
     {"router_trainer", test_router_trainer},
     {"router_trainer_memory", test_router_trainer_memory},
     {"matrix", test_matrix},

@@ -8,8 +8,9 @@
 
 static const char kCoded[] = "version: 1\nkeys: commvq\nvalues: commvq\neviction: {method: adasnap, budget: 40}\n";
 
-/* What codebooks and routers are loaded from, made once. */
+/* What codebooks, centres and routers are loaded from, made once. */
 static blob codebook_file;
+static blob centres_file;
 static blob router_file;
 
 static void train_codebook(void) {
@@ -28,6 +29,14 @@ static void train_codebook(void) {
   SAVE(&codebook_file, kvq_codebook_save, codebook);
   kvq_codebook_destroy(codebook);
   kvq_codebook_trainer_destroy(trainer);
+  kvq_context_destroy(context);
+}
+
+static void train_centres(void) {
+  kvq_context* context = threaded_context(1);
+  kvq_centres* centres = small_centres(context);
+  SAVE(&centres_file, kvq_centres_save, centres);
+  kvq_centres_destroy(centres);
   kvq_context_destroy(context);
 }
 
@@ -90,6 +99,7 @@ static kvq_status create_context(objects* o) {
 static kvq_status create_cache(objects* o) {
   kvq_cache_options options = small_cache_options();
   options.codebook = o->codebook;
+  options.centres = o->centres; /* which its policy does not need */
   return kvq_cache_create(o->context, &options, o->policy, &o->cache, err);
 }
 
@@ -117,6 +127,11 @@ static kvq_status create_codebook_trainer(objects* o) {
   return kvq_codebook_trainer_create(o->context, &options, &o->codebook_trainer, err);
 }
 
+static kvq_status create_centres_trainer(objects* o) {
+  const kvq_centres_trainer_options options = small_centres_options();
+  return kvq_centres_trainer_create(o->context, &options, &o->centres_trainer, err);
+}
+
 static kvq_status create_router_trainer(objects* o) {
   const kvq_router_trainer_options options = small_router_options();
   const kvq_cache_options cache = small_cache_options();
@@ -138,6 +153,8 @@ kvq_status object_create(objects* o, kind which) {
       return kvq_codebook_load(o->context, codebook_file.data, codebook_file.size, &o->codebook, err);
     case kRouter:
       return kvq_router_load(o->context, router_file.data, router_file.size, &o->router, err);
+    case kCentres:
+      return kvq_centres_load(o->context, centres_file.data, centres_file.size, &o->centres, err);
     case kCache:
       return create_cache(o);
     case kRouted:
@@ -150,6 +167,8 @@ kvq_status object_create(objects* o, kind which) {
       return create_matrix(o);
     case kCodebookTrainer:
       return create_codebook_trainer(o);
+    case kCentresTrainer:
+      return create_centres_trainer(o);
     case kRouterTrainer:
       return create_router_trainer(o);
     default:
@@ -171,6 +190,9 @@ void object_destroy(objects* o, kind which) {
     case kRouter:
       kvq_router_destroy(o->router), o->router = NULL;
       break;
+    case kCentres:
+      kvq_centres_destroy(o->centres), o->centres = NULL;
+      break;
     case kCache:
       kvq_cache_destroy(o->cache), o->cache = NULL;
       break;
@@ -189,6 +211,9 @@ void object_destroy(objects* o, kind which) {
     case kCodebookTrainer:
       kvq_codebook_trainer_destroy(o->codebook_trainer), o->codebook_trainer = NULL;
       break;
+    case kCentresTrainer:
+      kvq_centres_trainer_destroy(o->centres_trainer), o->centres_trainer = NULL;
+      break;
     case kRouterTrainer:
       kvq_router_trainer_destroy(o->router_trainer), o->router_trainer = NULL;
       break;
@@ -199,6 +224,7 @@ void object_destroy(objects* o, kind which) {
 
 void objects_clear(objects* o) {
   if (codebook_file.data == NULL) train_codebook();
+  if (centres_file.data == NULL) train_centres();
   if (router_file.data == NULL) train_router();
   memset(o, 0, sizeof *o);
 }

@@ -10,12 +10,14 @@ typedef enum kind {
   kPolicy,
   kCodebook,
   kRouter,
+  kCentres,
   kCache,    /* of the policy, which stores pages with the codebook and evicts */
   kRouted,   /* a cache whose formats the router chooses */
   kSequence, /* of the first cache, with kObjectTokens tokens in each layer */
   kFork,     /* of the sequence */
   kMatrix,   /* of kMatrixRows by kMatrixColumns */
   kCodebookTrainer,
+  kCentresTrainer,
   kRouterTrainer,
   kKinds
 } kind;
@@ -30,12 +32,14 @@ typedef struct objects {
   kvq_policy* policy;
   kvq_codebook* codebook;
   kvq_router* router;
+  kvq_centres* centres;
   kvq_cache* cache;
   kvq_cache* routed;
   kvq_sequence* sequence;
   kvq_sequence* fork;
   qp_matrix* matrix;
   kvq_codebook_trainer* codebook_trainer;
+  kvq_centres_trainer* centres_trainer;
   kvq_router_trainer* router_trainer;
 } objects;
 

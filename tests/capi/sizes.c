@@ -78,6 +78,7 @@ INITIALIZE(kvq_compress_options)
 INITIALIZE(kvq_attend_batch)
 INITIALIZE(qp_quantize_options)
 INITIALIZE(kvq_codebook_trainer_options)
+INITIALIZE(kvq_centres_trainer_options)
 INITIALIZE(kvq_router_trainer_options)
 
 static void init_functions(void) {
@@ -89,6 +90,7 @@ static void init_functions(void) {
   check_init("kvq_attend_batch", sizeof(kvq_attend_batch), init_kvq_attend_batch);
   check_init("qp_quantize_options", sizeof(qp_quantize_options), init_qp_quantize_options);
   check_init("kvq_codebook_trainer_options", sizeof(kvq_codebook_trainer_options), init_kvq_codebook_trainer_options);
+  check_init("kvq_centres_trainer_options", sizeof(kvq_centres_trainer_options), init_kvq_centres_trainer_options);
   check_init("kvq_router_trainer_options", sizeof(kvq_router_trainer_options), init_kvq_router_trainer_options);
 }
 
@@ -135,6 +137,12 @@ static kvq_status describe_codebook(const objects* o, void* info) {
 }
 static kvq_status describe_codebook_layer(const objects* o, void* info) {
   return kvq_codebook_describe_layer(o->codebook, 1, (kvq_codebook_layer_info*)info, err);
+}
+static kvq_status describe_centres(const objects* o, void* info) {
+  return kvq_centres_describe(o->centres, (kvq_centres_info*)info, err);
+}
+static kvq_status describe_centres_layer(const objects* o, void* info) {
+  return kvq_centres_describe_layer(o->centres, 1, (kvq_centres_layer_info*)info, err);
 }
 static kvq_status describe_router(const objects* o, void* info) {
   return kvq_router_describe(o->router, (kvq_router_info*)info, err);
@@ -197,6 +205,8 @@ static void describe_functions(const objects* o) {
   CHECK_DESCRIBE("info", kvq_policy_info, describe_policy);
   CHECK_DESCRIBE("info", kvq_codebook_info, describe_codebook);
   CHECK_DESCRIBE("info", kvq_codebook_layer_info, describe_codebook_layer);
+  CHECK_DESCRIBE("info", kvq_centres_info, describe_centres);
+  CHECK_DESCRIBE("info", kvq_centres_layer_info, describe_centres_layer);
   CHECK_DESCRIBE("info", kvq_router_info, describe_router);
   CHECK_DESCRIBE("info", kvq_router_group_info, describe_router_group);
   CHECK_DESCRIBE("info", kvq_cache_info, describe_cache);
@@ -302,6 +312,21 @@ static kvq_status use_codebook_trainer_options(objects* o, const void* it) {
   return status;
 }
 
+static void fill_centres_trainer_options(objects* o, void* it) {
+  kvq_centres_trainer_options* options = (kvq_centres_trainer_options*)it;
+  (void)o;
+  options->n_layers = kLayers;
+  options->kv_heads = kKvHeads;
+  options->head_dim = kHeadDim;
+}
+static kvq_status use_centres_trainer_options(objects* o, const void* it) {
+  kvq_centres_trainer* trainer = NULL;
+  const kvq_status status =
+      kvq_centres_trainer_create(o->context, (const kvq_centres_trainer_options*)it, &trainer, err);
+  kvq_centres_trainer_destroy(trainer);
+  return status;
+}
+
 static kvq_status make_router_trainer(objects* o, const kvq_cache_options* cache,
                                       const kvq_router_trainer_options* options) {
   kvq_policy* policy = NULL;
@@ -370,6 +395,7 @@ static void structs_that_are_read(objects* o) {
   CHECK_READ("options", kvq_compress_options, fill_nothing, use_compress_options);
   CHECK_READ("options", qp_quantize_options, fill_nothing, use_quantize_options);
   CHECK_READ("options", kvq_codebook_trainer_options, fill_codebook_trainer_options, use_codebook_trainer_options);
+  CHECK_READ("options", kvq_centres_trainer_options, fill_centres_trainer_options, use_centres_trainer_options);
   CHECK_READ("options", kvq_router_trainer_options, fill_router_trainer_options, use_router_trainer_options);
   CHECK_READ("cache", kvq_cache_options, fill_cache_options, use_router_trainer_cache);
 }

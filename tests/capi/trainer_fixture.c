@@ -17,6 +17,51 @@ kvq_codebook_trainer* new_codebook_trainer(kvq_context* context, const kvq_codeb
   return trainer;
 }
 
+kvq_centres_trainer_options small_centres_options(void) {
+  kvq_centres_trainer_options options;
+  kvq_centres_trainer_options_init(&options, sizeof(options));
+  options.n_layers = kLayers;
+  options.kv_heads = kKvHeads;
+  options.head_dim = kHeadDim;
+  options.key_centres = 3;
+  options.value_centres = 2;
+  options.model_id = 7;
+  options.seed = 5;
+  options.note = "small";
+  return options;
+}
+
+kvq_centres_trainer* new_centres_trainer(kvq_context* context, const kvq_centres_trainer_options* options) {
+  kvq_centres_trainer* trainer = NULL;
+  ACCEPTED(kvq_centres_trainer_create(context, options, &trainer, err));
+  return trainer;
+}
+
+void add_centres_tokens(kvq_centres_trainer* trainer, int32_t layer) {
+  static float k[kCodebookScalars];
+  static float v[kCodebookScalars];
+  const int32_t first = 37;
+  fill_tensor(k, kCodebookScalars, 10 + (uint32_t)layer);
+  fill_tensor(v, kCodebookScalars, 20 + (uint32_t)layer);
+  ACCEPTED(kvq_centres_trainer_add(trainer, layer, first, k, v, KVQ_F32, err));
+  ACCEPTED(kvq_centres_trainer_add(trainer, layer, kCodebookTokens - first, k + first * kTokenScalars,
+                                   v + first * kTokenScalars, KVQ_F32, err));
+}
+
+kvq_centres* small_centres(kvq_context* context) {
+  const kvq_centres_trainer_options options = small_centres_options();
+  kvq_centres_trainer* trainer = new_centres_trainer(context, &options);
+  kvq_centres* centres = NULL;
+  int32_t layer;
+  for (layer = 0; layer < kLayers; ++layer) {
+    add_centres_tokens(trainer, layer);
+    ACCEPTED(kvq_centres_trainer_run(trainer, layer, NULL, NULL, err));
+  }
+  ACCEPTED(kvq_centres_trainer_result(trainer, &centres, err));
+  kvq_centres_trainer_destroy(trainer);
+  return centres;
+}
+
 kvq_router_trainer_options small_router_options(void) {
   kvq_router_trainer_options options;
   kvq_router_trainer_options_init(&options, sizeof(options));

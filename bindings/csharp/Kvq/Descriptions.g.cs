@@ -265,6 +265,119 @@ namespace Kvq
         }
     }
 
+    /// <summary>What centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of training,
+    /// with the nearest centre c, averaged over the layers that are present; 0 for a side without centres.</summary>
+    public sealed class CentresInfo
+    {
+        internal unsafe CentresInfo(kvq_centres_info* raw)
+        {
+            NLayers = raw->n_layers;
+            LayersPresent = raw->layers_present;
+            KvHeads = raw->kv_heads;
+            HeadDim = raw->head_dim;
+            Rope = raw->rope;
+            KeyCentres = raw->key_centres;
+            ValueCentres = raw->value_centres;
+            KeyResidual = raw->key_residual;
+            ValueResidual = raw->value_residual;
+            Tokens = raw->tokens;
+            Seed = raw->seed;
+            ModelId = raw->model_id;
+            Bytes = raw->bytes;
+            Note = Text.Read(raw->note);
+        }
+
+        /// <summary>NLayers.</summary>
+        public int NLayers { get; }
+
+        /// <summary>Fewer than <c>NLayers</c>: training was not finished; no cache takes such centres.</summary>
+        public int LayersPresent { get; }
+
+        /// <summary>KvHeads.</summary>
+        public int KvHeads { get; }
+
+        /// <summary>HeadDim.</summary>
+        public int HeadDim { get; }
+
+        /// <summary>Of the keys that follow; centres are before it.</summary>
+        public Rope Rope { get; }
+
+        /// <summary>Of a head; 0: keys have none.</summary>
+        public int KeyCentres { get; }
+
+        /// <summary>Of a head; 0: values have none.</summary>
+        public int ValueCentres { get; }
+
+        /// <summary>KeyResidual.</summary>
+        public double KeyResidual { get; }
+
+        /// <summary>ValueResidual.</summary>
+        public double ValueResidual { get; }
+
+        /// <summary>Trained on, the fewest of any layer.</summary>
+        public long Tokens { get; }
+
+        /// <summary>Of everything random in training.</summary>
+        public ulong Seed { get; }
+
+        /// <summary>As in <see cref="Kvq.CacheOptions"/>.</summary>
+        public ulong ModelId { get; }
+
+        /// <summary>Of the numbers, in memory.</summary>
+        public ulong Bytes { get; }
+
+        /// <summary>Where the centres come from, as their trainer said.</summary>
+        public string Note { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("CentresInfo",
+            "NLayers", NLayers,
+            "LayersPresent", LayersPresent,
+            "KvHeads", KvHeads,
+            "HeadDim", HeadDim,
+            "Rope", Rope,
+            "KeyCentres", KeyCentres,
+            "ValueCentres", ValueCentres,
+            "KeyResidual", KeyResidual,
+            "ValueResidual", ValueResidual,
+            "Tokens", Tokens,
+            "Seed", Seed,
+            "ModelId", ModelId,
+            "Bytes", Bytes,
+            "Note", Note);
+    }
+
+    /// <summary>One layer of centres; see <see cref="Kvq.CentresInfo"/>.</summary>
+    public sealed class CentresLayerInfo
+    {
+        internal unsafe CentresLayerInfo(kvq_centres_layer_info* raw)
+        {
+            Present = raw->present != 0;
+            Tokens = raw->tokens;
+            KeyResidual = raw->key_residual;
+            ValueResidual = raw->value_residual;
+        }
+
+        /// <summary>If not, the layer is missing and everything below is 0.</summary>
+        public bool Present { get; }
+
+        /// <summary>Tokens.</summary>
+        public long Tokens { get; }
+
+        /// <summary>KeyResidual.</summary>
+        public double KeyResidual { get; }
+
+        /// <summary>ValueResidual.</summary>
+        public double ValueResidual { get; }
+
+        /// <summary>Its properties, for logs.</summary>
+        public override string ToString() => Text.Shown("CentresLayerInfo",
+            "Present", Present,
+            "Tokens", Tokens,
+            "KeyResidual", KeyResidual,
+            "ValueResidual", ValueResidual);
+    }
+
     /// <summary>What routers are made for, and what they do on the pages that they were trained on.</summary>
     public sealed class RouterInfo
     {

@@ -116,6 +116,36 @@ namespace Kvq.Tests
                 Test.Equal(32, (byte*)it.key_stage_errors - start, "kvq_codebook_layer_info.key_stage_errors");
             }
             {
+                var it = default(kvq_centres_info);
+                byte* start = (byte*)&it;
+                Test.Equal(88, sizeof(kvq_centres_info), "sizeof kvq_centres_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_centres_info.struct_size");
+                Test.Equal(4, (byte*)&it.n_layers - start, "kvq_centres_info.n_layers");
+                Test.Equal(8, (byte*)&it.layers_present - start, "kvq_centres_info.layers_present");
+                Test.Equal(12, (byte*)&it.kv_heads - start, "kvq_centres_info.kv_heads");
+                Test.Equal(16, (byte*)&it.head_dim - start, "kvq_centres_info.head_dim");
+                Test.Equal(20, (byte*)&it.rope - start, "kvq_centres_info.rope");
+                Test.Equal(24, (byte*)&it.key_centres - start, "kvq_centres_info.key_centres");
+                Test.Equal(28, (byte*)&it.value_centres - start, "kvq_centres_info.value_centres");
+                Test.Equal(32, (byte*)&it.key_residual - start, "kvq_centres_info.key_residual");
+                Test.Equal(40, (byte*)&it.value_residual - start, "kvq_centres_info.value_residual");
+                Test.Equal(48, (byte*)&it.tokens - start, "kvq_centres_info.tokens");
+                Test.Equal(56, (byte*)&it.seed - start, "kvq_centres_info.seed");
+                Test.Equal(64, (byte*)&it.model_id - start, "kvq_centres_info.model_id");
+                Test.Equal(72, (byte*)&it.bytes - start, "kvq_centres_info.bytes");
+                Test.Equal(80, (byte*)&it.note - start, "kvq_centres_info.note");
+            }
+            {
+                var it = default(kvq_centres_layer_info);
+                byte* start = (byte*)&it;
+                Test.Equal(32, sizeof(kvq_centres_layer_info), "sizeof kvq_centres_layer_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_centres_layer_info.struct_size");
+                Test.Equal(4, (byte*)&it.present - start, "kvq_centres_layer_info.present");
+                Test.Equal(8, (byte*)&it.tokens - start, "kvq_centres_layer_info.tokens");
+                Test.Equal(16, (byte*)&it.key_residual - start, "kvq_centres_layer_info.key_residual");
+                Test.Equal(24, (byte*)&it.value_residual - start, "kvq_centres_layer_info.value_residual");
+            }
+            {
                 var it = default(kvq_router_info);
                 byte* start = (byte*)&it;
                 Test.Equal(120, sizeof(kvq_router_info), "sizeof kvq_router_info");
@@ -155,7 +185,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_cache_options);
                 byte* start = (byte*)&it;
-                Test.Equal(80, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
+                Test.Equal(88, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_cache_options.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_cache_options.n_layers");
                 Test.Equal(8, (byte*)&it.q_heads - start, "kvq_cache_options.q_heads");
@@ -171,6 +201,7 @@ namespace Kvq.Tests
                 Test.Equal(56, (byte*)&it.model_id - start, "kvq_cache_options.model_id");
                 Test.Equal(64, (byte*)&it.codebook - start, "kvq_cache_options.codebook");
                 Test.Equal(72, (byte*)&it.router - start, "kvq_cache_options.router");
+                Test.Equal(80, (byte*)&it.centres - start, "kvq_cache_options.centres");
             }
             {
                 var it = default(kvq_cache_info);
@@ -318,6 +349,23 @@ namespace Kvq.Tests
                 Test.Equal(64, (byte*)&it.model_id - start, "kvq_codebook_trainer_options.model_id");
                 Test.Equal(72, (byte*)&it.max_bytes - start, "kvq_codebook_trainer_options.max_bytes");
                 Test.Equal(80, (byte*)&it.note - start, "kvq_codebook_trainer_options.note");
+            }
+            {
+                var it = default(kvq_centres_trainer_options);
+                byte* start = (byte*)&it;
+                Test.Equal(64, sizeof(kvq_centres_trainer_options), "sizeof kvq_centres_trainer_options");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_centres_trainer_options.struct_size");
+                Test.Equal(4, (byte*)&it.n_layers - start, "kvq_centres_trainer_options.n_layers");
+                Test.Equal(8, (byte*)&it.kv_heads - start, "kvq_centres_trainer_options.kv_heads");
+                Test.Equal(12, (byte*)&it.head_dim - start, "kvq_centres_trainer_options.head_dim");
+                Test.Equal(16, (byte*)&it.rope - start, "kvq_centres_trainer_options.rope");
+                Test.Equal(20, (byte*)&it.key_centres - start, "kvq_centres_trainer_options.key_centres");
+                Test.Equal(24, (byte*)&it.value_centres - start, "kvq_centres_trainer_options.value_centres");
+                Test.Equal(28, (byte*)&it.rounds - start, "kvq_centres_trainer_options.rounds");
+                Test.Equal(32, (byte*)&it.seed - start, "kvq_centres_trainer_options.seed");
+                Test.Equal(40, (byte*)&it.model_id - start, "kvq_centres_trainer_options.model_id");
+                Test.Equal(48, (byte*)&it.max_bytes - start, "kvq_centres_trainer_options.max_bytes");
+                Test.Equal(56, (byte*)&it.note - start, "kvq_centres_trainer_options.note");
             }
             {
                 var it = default(kvq_router_trainer_options);

@@ -54,6 +54,21 @@ func (value ValueMethod) String() string {
 // Experimental: may change in a minor version.
 type CodebookTrainer struct{ _ [0]byte }
 
+// CentresTrainer: trains centres from keys and values that the caller's engine computed on some texts.
+//
+//	kvq_centres_trainer_create(context, &options, &trainer, &error);
+//	for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
+//	for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
+//	kvq_centres_trainer_result(trainer, &centres, &error);
+//
+// Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will
+// see, and take some hundred tokens for each centre of a head.
+//
+// Ended by [CentresTrainerDestroy].
+//
+// Experimental: may change in a minor version.
+type CentresTrainer struct{ _ [0]byte }
+
 // RouterTrainer: trains routers from queries, keys and values that the caller's engine computed on some texts.
 //
 //	kvq_router_trainer_create(context, &cache_options, policy, &options, &trainer, &error);
@@ -129,6 +144,46 @@ type CodebookTrainerOptions struct {
 	Note *byte
 }
 
+// CentresTrainerOptions: what centres are trained for, and how many there are.
+//
+// Experimental: may change in a minor version.
+type CentresTrainerOptions struct {
+	StructSize uint32
+
+	// 1 … 65536.
+	NLayers int32
+
+	// 1 … 4096.
+	KVHeads int32
+
+	// A multiple of 8, 8 … 256.
+	HeadDim int32
+
+	// That follows the keys; [RopeHalf] by default.
+	Rope Rope
+
+	// Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys.
+	KeyCentres int32
+
+	// The same for values.
+	ValueCentres int32
+
+	// Of k-means over all tokens, at most 1000; 0 (default): the library's choice.
+	Rounds int32
+
+	// Of everything random; 1 by default.
+	Seed uint64
+
+	// Any number that identifies the model's weights, as in [CacheOptions].
+	ModelID uint64
+
+	// Limit on tokens kept and work space; 0 (default): only the context's.
+	MaxBytes uint64
+
+	// At most 4096 bytes: where the centres come from, for example. nil (default): "".
+	Note *byte
+}
+
 // RouterTrainerOptions: how routers are trained, and for how many bits.
 //
 // Experimental: may change in a minor version.
@@ -186,6 +241,20 @@ var _ [56]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.Seed)]byte{}
 var _ [64]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.ModelID)]byte{}
 var _ [72]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.MaxBytes)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.Note)]byte{}
+
+var _ [64]byte = [unsafe.Sizeof(CentresTrainerOptions{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(CentresTrainerOptions{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(CentresTrainerOptions{}.NLayers)]byte{}
+var _ [8]byte = [unsafe.Offsetof(CentresTrainerOptions{}.KVHeads)]byte{}
+var _ [12]byte = [unsafe.Offsetof(CentresTrainerOptions{}.HeadDim)]byte{}
+var _ [16]byte = [unsafe.Offsetof(CentresTrainerOptions{}.Rope)]byte{}
+var _ [20]byte = [unsafe.Offsetof(CentresTrainerOptions{}.KeyCentres)]byte{}
+var _ [24]byte = [unsafe.Offsetof(CentresTrainerOptions{}.ValueCentres)]byte{}
+var _ [28]byte = [unsafe.Offsetof(CentresTrainerOptions{}.Rounds)]byte{}
+var _ [32]byte = [unsafe.Offsetof(CentresTrainerOptions{}.Seed)]byte{}
+var _ [40]byte = [unsafe.Offsetof(CentresTrainerOptions{}.ModelID)]byte{}
+var _ [48]byte = [unsafe.Offsetof(CentresTrainerOptions{}.MaxBytes)]byte{}
+var _ [56]byte = [unsafe.Offsetof(CentresTrainerOptions{}.Note)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(RouterTrainerOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RouterTrainerOptions{}.StructSize)]byte{}
@@ -305,6 +374,98 @@ func CodebookTrainerDestroy(trainer *CodebookTrainer) {
 	C.kvq_go_kvq_codebook_trainer_destroy((*C.uint8_t)(unsafe.Pointer(trainer)))
 }
 
+// CentresTrainerOptionsInit: fill with defaults; the three sizes are left 0 and must be set.
+//
+//   - options: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_centres_trainer_options_init.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerOptionsInit(options *CentresTrainerOptions) {
+	if options != nil {
+		var it CentresTrainerOptions
+		C.kvq_go_kvq_centres_trainer_options_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*options = it
+	}
+}
+
+// CentresTrainerCreate: create a trainer. It works on the CPU, whatever the device of the context.
+//
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument]; [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_centres_trainer_create.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerCreate(context *Context, options *CentresTrainerOptions, result **CentresTrainer, err *Error) Status {
+	var optionsGiven C.int32_t
+	if options == nil {
+		options = &CentresTrainerOptions{}
+	} else {
+		optionsGiven = 1
+	}
+	return Status(C.kvq_go_kvq_centres_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyCentres), C.int32_t(options.ValueCentres), C.int32_t(options.Rounds), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+//
+//   - n: number of tokens, ≥ 1.
+//   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. nil is allowed without
+//     centres for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - v: values, same shape and rules. May be nil. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - dtype: element type of k and v.
+//
+// Returns [OK]; [EArgument]; [EState] (the layer is finished); [EMemory]; [ELimit].
+//
+// Threads: exclusive use of trainer. Since 1.0. In C: kvq_centres_trainer_add.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerAdd(trainer *CentresTrainer, layer int32, n int32, k unsafe.Pointer, v unsafe.Pointer, dtype Dtype, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_trainer_add((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresTrainerRun: train one layer on the tokens added to it, and drop them. Uses the threads of the context.
+// The result depends on the options and the tokens alone.
+//
+//   - progress: it may not use trainer. nil: not called.
+//   - user: passed to progress.
+//
+// Returns [OK]; [EArgument] (also: fewer tokens than centres); [EState] (the layer is finished, or has no
+// tokens); [ECancelled]; [EMemory]; [ELimit]. After a failure the layer has its tokens still.
+//
+// Threads: exclusive use of trainer. Since 1.0. In C: kvq_centres_trainer_run.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerRun(trainer *CentresTrainer, layer int32, progress ProgressHook, user uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_trainer_run((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresTrainerResult: the centres of the layers finished so far. They share memory with the trainer and
+// outlive it.
+//
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument]; [EMemory]; [ELimit].
+//
+// Threads: read-only. Since 1.0. In C: kvq_centres_trainer_result.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerResult(trainer *CentresTrainer, result **Centres, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_trainer_result((*C.uint8_t)(unsafe.Pointer(trainer)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresTrainerDestroy: destroy a trainer.
+//
+//   - trainer: May be nil.
+//
+// Threads: exclusive use of the handle. Since 1.0. In C: kvq_centres_trainer_destroy.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerDestroy(trainer *CentresTrainer) {
+	C.kvq_go_kvq_centres_trainer_destroy((*C.uint8_t)(unsafe.Pointer(trainer)))
+}
+
 // RouterTrainerOptionsInit: fill with defaults; MeanBits is left 0 and must be set for labels.
 //
 //   - options: May be nil.
@@ -348,7 +509,7 @@ func RouterTrainerCreate(context *Context, cache *CacheOptions, policy *Policy, 
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_router_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), cacheGiven, C.int32_t(cache.NLayers), C.int32_t(cache.QHeads), C.int32_t(cache.KVHeads), C.int32_t(cache.HeadDim), C.kvq_rope(cache.Rope), C.int32_t(cache.RotaryDim), C.float(cache.RopeBase), (*C.float)(unsafe.Pointer(cache.InvFreq)), C.float(cache.Scale), C.int32_t(cache.Reserved), C.uint64_t(cache.MaxBytes), C.uint64_t(cache.ModelID), (*C.uint8_t)(unsafe.Pointer(cache.Codebook)), (*C.uint8_t)(unsafe.Pointer(cache.Router)), (*C.uint8_t)(unsafe.Pointer(policy)), optionsGiven, C.kvq_router_method(options.Method), C.int32_t(options.Sharing), C.int32_t(options.Epochs), C.double(options.MeanBits), C.double(options.LossWeight), C.double(options.LearningRate), C.uint64_t(options.Seed), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_router_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), cacheGiven, C.int32_t(cache.NLayers), C.int32_t(cache.QHeads), C.int32_t(cache.KVHeads), C.int32_t(cache.HeadDim), C.kvq_rope(cache.Rope), C.int32_t(cache.RotaryDim), C.float(cache.RopeBase), (*C.float)(unsafe.Pointer(cache.InvFreq)), C.float(cache.Scale), C.int32_t(cache.Reserved), C.uint64_t(cache.MaxBytes), C.uint64_t(cache.ModelID), (*C.uint8_t)(unsafe.Pointer(cache.Codebook)), (*C.uint8_t)(unsafe.Pointer(cache.Router)), (*C.uint8_t)(unsafe.Pointer(cache.Centres)), (*C.uint8_t)(unsafe.Pointer(policy)), optionsGiven, C.kvq_router_method(options.Method), C.int32_t(options.Sharing), C.int32_t(options.Epochs), C.double(options.MeanBits), C.double(options.LossWeight), C.double(options.LearningRate), C.uint64_t(options.Seed), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // RouterTrainerAdd: add one text to a layer. Every layer needs the same texts in the same order; layers may

@@ -14,6 +14,7 @@
 //	context   memory, threads, limits and the device          kvq_context_create
 //	policy    which page format each layer uses               kvq_policy_load
 //	codebook  vector quantization trained for one model       kvq_codebook_load
+//	centres   what pages of one model are stored relative to  kvq_centres_load
 //	router    which page format each page gets, by its keys   kvq_router_load
 //	cache     the shape of one model's attention layers       kvq_cache_create
 //	sequence  one conversation: lists of pages per head       kvq_sequence_create, kvq_append, kvq_attend
@@ -332,6 +333,13 @@ type Policy struct{ _ [0]byte }
 // Ended by [CodebookDestroy].
 type Codebook struct{ _ [0]byte }
 
+// Centres: centres of the keys and values of one model, for the formats gs and gt: a vector is stored relative
+// to the nearest centre of its head. Immutable; caches that use them share them. Files are in the safetensors
+// format and hold half of [CentresInfo.Bytes].
+//
+// Ended by [CentresDestroy].
+type Centres struct{ _ [0]byte }
+
 // Router: routers for the layers of one model (MoQAE): small networks that choose the format of every page by
 // the keys in it, before RoPE. Immutable; caches that use it share it. Files are in the safetensors format.
 //
@@ -587,6 +595,63 @@ type CodebookLayerInfo struct {
 	KeyStageErrors [64]float64
 }
 
+// CentresInfo: what centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of
+// training, with the nearest centre c, averaged over the layers that are present; 0 for a side without centres.
+type CentresInfo struct {
+	StructSize uint32
+
+	NLayers int32
+
+	// Fewer than NLayers: training was not finished; no cache takes such centres.
+	LayersPresent int32
+
+	KVHeads int32
+
+	HeadDim int32
+
+	// Of the keys that follow; centres are before it.
+	Rope Rope
+
+	// Of a head; 0: keys have none.
+	KeyCentres int32
+
+	// Of a head; 0: values have none.
+	ValueCentres int32
+
+	KeyResidual float64
+
+	ValueResidual float64
+
+	// Trained on, the fewest of any layer.
+	Tokens int64
+
+	// Of everything random in training.
+	Seed uint64
+
+	// As in [CacheOptions].
+	ModelID uint64
+
+	// Of the numbers, in memory.
+	Bytes uint64
+
+	// Where the centres come from, as their trainer said.
+	Note *byte
+}
+
+// CentresLayerInfo: one layer of centres; see [CentresInfo].
+type CentresLayerInfo struct {
+	StructSize uint32
+
+	// 1; 0: the layer is missing and everything below is 0.
+	Present int32
+
+	Tokens int64
+
+	KeyResidual float64
+
+	ValueResidual float64
+}
+
 // RouterInfo: what routers are made for, and what they do on the pages that they were trained on.
 type RouterInfo struct {
 	StructSize uint32
@@ -717,6 +782,11 @@ type CacheOptions struct {
 	// What Router in a policy needs: of this context, trained for this shape, Rope, ModelID unless one of them
 	// is 0, and the policy's experts. Any number of caches share it. nil (default): none.
 	Router *Router
+
+	// What the formats gs and gt with trained centres need: of this context, complete, for this many layers and
+	// KV heads, this HeadDim and, for keys, Rope, and this ModelID unless one of them is 0. Any number of
+	// caches share it. A policy may need Codebook or Centres, not both. nil (default): none.
+	Centres *Centres
 }
 
 // CacheInfo: what a cache was made with, defaults filled in.
@@ -1080,6 +1150,30 @@ var _ [16]byte = [unsafe.Offsetof(CodebookLayerInfo{}.KeyError)]byte{}
 var _ [24]byte = [unsafe.Offsetof(CodebookLayerInfo{}.ValueError)]byte{}
 var _ [32]byte = [unsafe.Offsetof(CodebookLayerInfo{}.KeyStageErrors)]byte{}
 
+var _ [88]byte = [unsafe.Sizeof(CentresInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(CentresInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(CentresInfo{}.NLayers)]byte{}
+var _ [8]byte = [unsafe.Offsetof(CentresInfo{}.LayersPresent)]byte{}
+var _ [12]byte = [unsafe.Offsetof(CentresInfo{}.KVHeads)]byte{}
+var _ [16]byte = [unsafe.Offsetof(CentresInfo{}.HeadDim)]byte{}
+var _ [20]byte = [unsafe.Offsetof(CentresInfo{}.Rope)]byte{}
+var _ [24]byte = [unsafe.Offsetof(CentresInfo{}.KeyCentres)]byte{}
+var _ [28]byte = [unsafe.Offsetof(CentresInfo{}.ValueCentres)]byte{}
+var _ [32]byte = [unsafe.Offsetof(CentresInfo{}.KeyResidual)]byte{}
+var _ [40]byte = [unsafe.Offsetof(CentresInfo{}.ValueResidual)]byte{}
+var _ [48]byte = [unsafe.Offsetof(CentresInfo{}.Tokens)]byte{}
+var _ [56]byte = [unsafe.Offsetof(CentresInfo{}.Seed)]byte{}
+var _ [64]byte = [unsafe.Offsetof(CentresInfo{}.ModelID)]byte{}
+var _ [72]byte = [unsafe.Offsetof(CentresInfo{}.Bytes)]byte{}
+var _ [80]byte = [unsafe.Offsetof(CentresInfo{}.Note)]byte{}
+
+var _ [32]byte = [unsafe.Sizeof(CentresLayerInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(CentresLayerInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(CentresLayerInfo{}.Present)]byte{}
+var _ [8]byte = [unsafe.Offsetof(CentresLayerInfo{}.Tokens)]byte{}
+var _ [16]byte = [unsafe.Offsetof(CentresLayerInfo{}.KeyResidual)]byte{}
+var _ [24]byte = [unsafe.Offsetof(CentresLayerInfo{}.ValueResidual)]byte{}
+
 var _ [120]byte = [unsafe.Sizeof(RouterInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RouterInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(RouterInfo{}.NLayers)]byte{}
@@ -1111,7 +1205,7 @@ var _ [16]byte = [unsafe.Offsetof(RouterGroupInfo{}.MeanBits)]byte{}
 var _ [24]byte = [unsafe.Offsetof(RouterGroupInfo{}.Accuracy)]byte{}
 var _ [32]byte = [unsafe.Offsetof(RouterGroupInfo{}.Shares)]byte{}
 
-var _ [80]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
+var _ [88]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheOptions{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CacheOptions{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CacheOptions{}.QHeads)]byte{}
@@ -1127,6 +1221,7 @@ var _ [48]byte = [unsafe.Offsetof(CacheOptions{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheOptions{}.ModelID)]byte{}
 var _ [64]byte = [unsafe.Offsetof(CacheOptions{}.Codebook)]byte{}
 var _ [72]byte = [unsafe.Offsetof(CacheOptions{}.Router)]byte{}
+var _ [80]byte = [unsafe.Offsetof(CacheOptions{}.Centres)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(CacheInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheInfo{}.StructSize)]byte{}
@@ -1500,6 +1595,65 @@ func CodebookDestroy(codebook *Codebook) {
 	C.kvq_go_kvq_codebook_destroy((*C.uint8_t)(unsafe.Pointer(codebook)))
 }
 
+// CentresLoad: read centres from a file in memory. Every byte is checked; saving the result again gives the
+// same bytes.
+//
+//   - buffer: bytes of a file written by [CentresSave]. Elements: size.
+//   - size: bytes at buffer.
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument]; [EFormat] (damaged, truncated, or no centres; the message names the tensor or
+// field); [EMismatch] (a file of another version); [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_centres_load.
+func CentresLoad(context *Context, buffer unsafe.Pointer, size uintptr, result **Centres, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresSave: write centres as a file. The same centres give the same bytes.
+//
+//   - buffer: nil: only the size is asked for. Elements: capacity.
+//   - capacity: bytes available at buffer.
+//   - size: receives the size of the file in bytes; also when capacity is too small.
+//
+// Returns [OK]; [EArgument]; [EBufferSize] (nothing is written); [EMemory]; [ELimit].
+//
+// Threads: read-only. Since 1.0. In C: kvq_centres_save.
+func CentresSave(centres *Centres, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_save((*C.uint8_t)(unsafe.Pointer(centres)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresDescribe: describe centres.
+//
+//   - info: its StructSize must be set.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_centres_describe.
+func CentresDescribe(centres *Centres, info *CentresInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_describe((*C.uint8_t)(unsafe.Pointer(centres)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresDescribeLayer: describe one layer of centres.
+//
+//   - info: its StructSize must be set.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_centres_describe_layer.
+func CentresDescribeLayer(centres *Centres, layer int32, info *CentresLayerInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_describe_layer((*C.uint8_t)(unsafe.Pointer(centres)), C.int32_t(layer), (*C.kvq_centres_layer_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresDestroy: destroy a handle.
+//
+//   - centres: May be nil.
+//
+// Threads: exclusive use of the handle. Since 1.0. In C: kvq_centres_destroy.
+func CentresDestroy(centres *Centres) {
+	C.kvq_go_kvq_centres_destroy((*C.uint8_t)(unsafe.Pointer(centres)))
+}
+
 // RouterLoad: read routers from a file in memory. Every byte is checked; saving the result again gives the same
 // bytes.
 //
@@ -1578,9 +1732,10 @@ func CacheOptionsInit(options *CacheOptions) {
 //   - policy: of this or another context; nil: fp16.
 //   - result: receives the handle.
 //
-// Returns [OK]; [EArgument] (also: the policy needs a codebook or a router and there is none); [EMismatch] (a
-// codebook or router for another model, with the difference); [EUnsupported] (a format that the context's
-// device does not compute with); [EMemory]; [ELimit].
+// Returns [OK]; [EArgument] (also: the policy needs a codebook, centres or a router and there is none);
+// [EMismatch] (a codebook, centres or router for another model, with the difference); [EUnsupported] (a format
+// that the context's device does not compute with; formats of which some need a codebook and others centres);
+// [EMemory]; [ELimit].
 //
 // Threads: any. Since 1.0. In C: kvq_cache_create.
 func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result **Cache, err *Error) Status {
@@ -1590,7 +1745,7 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDestroy: destroy a handle. Sequences of the cache keep it alive.

@@ -106,6 +106,30 @@ _Static_assert(offsetof(kvq_codebook_layer_info, key_error) == 16, "kvq_codebook
 _Static_assert(offsetof(kvq_codebook_layer_info, value_error) == 24, "kvq_codebook_layer_info.value_error");
 _Static_assert(offsetof(kvq_codebook_layer_info, key_stage_errors) == 32, "kvq_codebook_layer_info.key_stage_errors");
 
+_Static_assert(sizeof(kvq_centres_info) == 88, "kvq_centres_info");
+_Static_assert(offsetof(kvq_centres_info, struct_size) == 0, "kvq_centres_info.struct_size");
+_Static_assert(offsetof(kvq_centres_info, n_layers) == 4, "kvq_centres_info.n_layers");
+_Static_assert(offsetof(kvq_centres_info, layers_present) == 8, "kvq_centres_info.layers_present");
+_Static_assert(offsetof(kvq_centres_info, kv_heads) == 12, "kvq_centres_info.kv_heads");
+_Static_assert(offsetof(kvq_centres_info, head_dim) == 16, "kvq_centres_info.head_dim");
+_Static_assert(offsetof(kvq_centres_info, rope) == 20, "kvq_centres_info.rope");
+_Static_assert(offsetof(kvq_centres_info, key_centres) == 24, "kvq_centres_info.key_centres");
+_Static_assert(offsetof(kvq_centres_info, value_centres) == 28, "kvq_centres_info.value_centres");
+_Static_assert(offsetof(kvq_centres_info, key_residual) == 32, "kvq_centres_info.key_residual");
+_Static_assert(offsetof(kvq_centres_info, value_residual) == 40, "kvq_centres_info.value_residual");
+_Static_assert(offsetof(kvq_centres_info, tokens) == 48, "kvq_centres_info.tokens");
+_Static_assert(offsetof(kvq_centres_info, seed) == 56, "kvq_centres_info.seed");
+_Static_assert(offsetof(kvq_centres_info, model_id) == 64, "kvq_centres_info.model_id");
+_Static_assert(offsetof(kvq_centres_info, bytes) == 72, "kvq_centres_info.bytes");
+_Static_assert(offsetof(kvq_centres_info, note) == 80, "kvq_centres_info.note");
+
+_Static_assert(sizeof(kvq_centres_layer_info) == 32, "kvq_centres_layer_info");
+_Static_assert(offsetof(kvq_centres_layer_info, struct_size) == 0, "kvq_centres_layer_info.struct_size");
+_Static_assert(offsetof(kvq_centres_layer_info, present) == 4, "kvq_centres_layer_info.present");
+_Static_assert(offsetof(kvq_centres_layer_info, tokens) == 8, "kvq_centres_layer_info.tokens");
+_Static_assert(offsetof(kvq_centres_layer_info, key_residual) == 16, "kvq_centres_layer_info.key_residual");
+_Static_assert(offsetof(kvq_centres_layer_info, value_residual) == 24, "kvq_centres_layer_info.value_residual");
+
 _Static_assert(sizeof(kvq_router_info) == 120, "kvq_router_info");
 _Static_assert(offsetof(kvq_router_info, struct_size) == 0, "kvq_router_info.struct_size");
 _Static_assert(offsetof(kvq_router_info, n_layers) == 4, "kvq_router_info.n_layers");
@@ -137,7 +161,7 @@ _Static_assert(offsetof(kvq_router_group_info, mean_bits) == 16, "kvq_router_gro
 _Static_assert(offsetof(kvq_router_group_info, accuracy) == 24, "kvq_router_group_info.accuracy");
 _Static_assert(offsetof(kvq_router_group_info, shares) == 32, "kvq_router_group_info.shares");
 
-_Static_assert(sizeof(kvq_cache_options) == 80, "kvq_cache_options");
+_Static_assert(sizeof(kvq_cache_options) == 88, "kvq_cache_options");
 _Static_assert(offsetof(kvq_cache_options, struct_size) == 0, "kvq_cache_options.struct_size");
 _Static_assert(offsetof(kvq_cache_options, n_layers) == 4, "kvq_cache_options.n_layers");
 _Static_assert(offsetof(kvq_cache_options, q_heads) == 8, "kvq_cache_options.q_heads");
@@ -153,6 +177,7 @@ _Static_assert(offsetof(kvq_cache_options, max_bytes) == 48, "kvq_cache_options.
 _Static_assert(offsetof(kvq_cache_options, model_id) == 56, "kvq_cache_options.model_id");
 _Static_assert(offsetof(kvq_cache_options, codebook) == 64, "kvq_cache_options.codebook");
 _Static_assert(offsetof(kvq_cache_options, router) == 72, "kvq_cache_options.router");
+_Static_assert(offsetof(kvq_cache_options, centres) == 80, "kvq_cache_options.centres");
 
 _Static_assert(sizeof(kvq_cache_info) == 64, "kvq_cache_info");
 _Static_assert(offsetof(kvq_cache_info, struct_size) == 0, "kvq_cache_info.struct_size");
@@ -363,6 +388,26 @@ static inline void kvq_go_kvq_codebook_destroy(uint8_t* codebook) {
   kvq_codebook_destroy((kvq_codebook*)codebook);
 }
 
+static inline kvq_status kvq_go_kvq_centres_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
+  return kvq_centres_load((kvq_context*)context, (const void*)buffer, size, (kvq_centres**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_centres_save(uint8_t* centres, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_centres_save((const kvq_centres*)centres, (void*)buffer, capacity, size, error);
+}
+
+static inline kvq_status kvq_go_kvq_centres_describe(uint8_t* centres, uint8_t* info, kvq_error* error) {
+  return kvq_centres_describe((const kvq_centres*)centres, (kvq_centres_info*)info, error);
+}
+
+static inline kvq_status kvq_go_kvq_centres_describe_layer(uint8_t* centres, int32_t layer, kvq_centres_layer_info* info, kvq_error* error) {
+  return kvq_centres_describe_layer((const kvq_centres*)centres, layer, info, error);
+}
+
+static inline void kvq_go_kvq_centres_destroy(uint8_t* centres) {
+  kvq_centres_destroy((kvq_centres*)centres);
+}
+
 static inline kvq_status kvq_go_kvq_router_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
   return kvq_router_load((kvq_context*)context, (const void*)buffer, size, (kvq_router**)result, error);
 }
@@ -387,7 +432,7 @@ static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -404,6 +449,7 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.model_id = options_model_id;
   options.codebook = (const kvq_codebook*)options_codebook;
   options.router = (const kvq_router*)options_router;
+  options.centres = (const kvq_centres*)options_centres;
   return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 

@@ -26,6 +26,20 @@ _Static_assert(offsetof(kvq_codebook_trainer_options, model_id) == 64, "kvq_code
 _Static_assert(offsetof(kvq_codebook_trainer_options, max_bytes) == 72, "kvq_codebook_trainer_options.max_bytes");
 _Static_assert(offsetof(kvq_codebook_trainer_options, note) == 80, "kvq_codebook_trainer_options.note");
 
+_Static_assert(sizeof(kvq_centres_trainer_options) == 64, "kvq_centres_trainer_options");
+_Static_assert(offsetof(kvq_centres_trainer_options, struct_size) == 0, "kvq_centres_trainer_options.struct_size");
+_Static_assert(offsetof(kvq_centres_trainer_options, n_layers) == 4, "kvq_centres_trainer_options.n_layers");
+_Static_assert(offsetof(kvq_centres_trainer_options, kv_heads) == 8, "kvq_centres_trainer_options.kv_heads");
+_Static_assert(offsetof(kvq_centres_trainer_options, head_dim) == 12, "kvq_centres_trainer_options.head_dim");
+_Static_assert(offsetof(kvq_centres_trainer_options, rope) == 16, "kvq_centres_trainer_options.rope");
+_Static_assert(offsetof(kvq_centres_trainer_options, key_centres) == 20, "kvq_centres_trainer_options.key_centres");
+_Static_assert(offsetof(kvq_centres_trainer_options, value_centres) == 24, "kvq_centres_trainer_options.value_centres");
+_Static_assert(offsetof(kvq_centres_trainer_options, rounds) == 28, "kvq_centres_trainer_options.rounds");
+_Static_assert(offsetof(kvq_centres_trainer_options, seed) == 32, "kvq_centres_trainer_options.seed");
+_Static_assert(offsetof(kvq_centres_trainer_options, model_id) == 40, "kvq_centres_trainer_options.model_id");
+_Static_assert(offsetof(kvq_centres_trainer_options, max_bytes) == 48, "kvq_centres_trainer_options.max_bytes");
+_Static_assert(offsetof(kvq_centres_trainer_options, note) == 56, "kvq_centres_trainer_options.note");
+
 _Static_assert(sizeof(kvq_router_trainer_options) == 64, "kvq_router_trainer_options");
 _Static_assert(offsetof(kvq_router_trainer_options, struct_size) == 0, "kvq_router_trainer_options.struct_size");
 _Static_assert(offsetof(kvq_router_trainer_options, method) == 4, "kvq_router_trainer_options.method");
@@ -87,11 +101,48 @@ static inline void kvq_go_kvq_codebook_trainer_destroy(uint8_t* trainer) {
   kvq_codebook_trainer_destroy((kvq_codebook_trainer*)trainer);
 }
 
+static inline void kvq_go_kvq_centres_trainer_options_init(uint8_t* it) {
+  kvq_centres_trainer_options_init((kvq_centres_trainer_options*)it, sizeof(kvq_centres_trainer_options));
+}
+
+static inline kvq_status kvq_go_kvq_centres_trainer_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_centres, int32_t options_value_centres, int32_t options_rounds, uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+  kvq_centres_trainer_options options = {0};
+  options.struct_size = sizeof(kvq_centres_trainer_options);
+  options.n_layers = options_n_layers;
+  options.kv_heads = options_kv_heads;
+  options.head_dim = options_head_dim;
+  options.rope = options_rope;
+  options.key_centres = options_key_centres;
+  options.value_centres = options_value_centres;
+  options.rounds = options_rounds;
+  options.seed = options_seed;
+  options.model_id = options_model_id;
+  options.max_bytes = options_max_bytes;
+  options.note = options_note;
+  return kvq_centres_trainer_create((kvq_context*)context, options_given ? &options : NULL, (kvq_centres_trainer**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_centres_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+  return kvq_centres_trainer_add((kvq_centres_trainer*)trainer, layer, n, (const void*)k, (const void*)v, dtype, error);
+}
+
+static inline kvq_status kvq_go_kvq_centres_trainer_run(uint8_t* trainer, int32_t layer, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
+  return kvq_centres_trainer_run((kvq_centres_trainer*)trainer, layer, progress, (void*)user, error);
+}
+
+static inline kvq_status kvq_go_kvq_centres_trainer_result(uint8_t* trainer, uint8_t* result, kvq_error* error) {
+  return kvq_centres_trainer_result((const kvq_centres_trainer*)trainer, (kvq_centres**)result, error);
+}
+
+static inline void kvq_go_kvq_centres_trainer_destroy(uint8_t* trainer) {
+  kvq_centres_trainer_destroy((kvq_centres_trainer*)trainer);
+}
+
 static inline void kvq_go_kvq_router_trainer_options_init(uint8_t* it) {
   kvq_router_trainer_options_init((kvq_router_trainer_options*)it, sizeof(kvq_router_trainer_options));
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* cache_centres, uint8_t* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
   kvq_cache_options cache = {0};
   cache.struct_size = sizeof(kvq_cache_options);
   cache.n_layers = cache_n_layers;
@@ -108,6 +159,7 @@ static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int3
   cache.model_id = cache_model_id;
   cache.codebook = (const kvq_codebook*)cache_codebook;
   cache.router = (const kvq_router*)cache_router;
+  cache.centres = (const kvq_centres*)cache_centres;
   kvq_router_trainer_options options = {0};
   options.struct_size = sizeof(kvq_router_trainer_options);
   options.method = options_method;

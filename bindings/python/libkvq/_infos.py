@@ -180,6 +180,76 @@ class CodebookLayerInfo:
 
 
 @dataclass(frozen=True)
+class CentresInfo:
+    """What centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of training, with the
+    nearest centre c, averaged over the layers that are present; 0 for a side without centres.
+    """
+
+    n_layers: int
+    layers_present: int
+    """Fewer than ``n_layers``: training was not finished; no cache takes such centres."""
+    kv_heads: int
+    head_dim: int
+    rope: str
+    """Of the keys that follow; centres are before it."""
+    key_centres: int
+    """Of a head; 0: keys have none."""
+    value_centres: int
+    """Of a head; 0: values have none."""
+    key_residual: float
+    value_residual: float
+    tokens: int
+    """Trained on, the fewest of any layer."""
+    seed: int
+    """Of everything random in training."""
+    model_id: int
+    """As in kvq_cache_options."""
+    bytes: int
+    """Of the numbers, in memory."""
+    note: str
+    """Where the centres come from, as their trainer said."""
+
+    @classmethod
+    def _of(cls, it: _native.kvq_centres_info) -> CentresInfo:
+        return cls(
+            n_layers=it.n_layers,
+            layers_present=it.layers_present,
+            kv_heads=it.kv_heads,
+            head_dim=it.head_dim,
+            rope=name_of(_native.kvq_rope, it.rope),
+            key_centres=it.key_centres,
+            value_centres=it.value_centres,
+            key_residual=it.key_residual,
+            value_residual=it.value_residual,
+            tokens=it.tokens,
+            seed=it.seed,
+            model_id=it.model_id,
+            bytes=it.bytes,
+            note=text(it.note),
+        )
+
+
+@dataclass(frozen=True)
+class CentresLayerInfo:
+    """One layer of centres; see ``kvq_centres_info``."""
+
+    present: bool
+    """If not, the layer is missing and everything below is 0."""
+    tokens: int
+    key_residual: float
+    value_residual: float
+
+    @classmethod
+    def _of(cls, it: _native.kvq_centres_layer_info) -> CentresLayerInfo:
+        return cls(
+            present=it.present != 0,
+            tokens=it.tokens,
+            key_residual=it.key_residual,
+            value_residual=it.value_residual,
+        )
+
+
+@dataclass(frozen=True)
 class RouterInfo:
     """What routers are made for, and what they do on the pages that they were trained on."""
 

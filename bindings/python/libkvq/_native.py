@@ -12,6 +12,7 @@ scalar and computes attention directly on them.
     context   memory, threads, limits and the device          kvq_context_create
     policy    which page format each layer uses               kvq_policy_load
     codebook  vector quantization trained for one model       kvq_codebook_load
+    centres   what pages of one model are stored relative to  kvq_centres_load
     router    which page format each page gets, by its keys   kvq_router_load
     cache     the shape of one model's attention layers       kvq_cache_create
     sequence  one conversation: lists of pages per head       kvq_sequence_create, kvq_append, kvq_attend
@@ -268,6 +269,13 @@ class kvq_codebook(c_void_p):
     """
 
 
+class kvq_centres(c_void_p):
+    """Centres of the keys and values of one model, for the formats gs and gt: a vector is stored relative to the
+    nearest centre of its head. Immutable; caches that use them share them. Files are in the safetensors format and
+    hold half of ``kvq_centres_info.bytes``.
+    """
+
+
 class kvq_router(c_void_p):
     """Routers for the layers of one model (MoQAE): small networks that choose the format of every page by the keys in
     it, before RoPE. Immutable; caches that use it share it. Files are in the safetensors format.
@@ -302,6 +310,19 @@ class kvq_codebook_trainer(c_void_p):
 
     Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will
     see, and take tens of thousands of tokens: what matters most is that codes meet in use what they were trained on.
+    """
+
+
+class kvq_centres_trainer(c_void_p):
+    """Trains centres from keys and values that the caller's engine computed on some texts.
+
+        kvq_centres_trainer_create(context, &options, &trainer, &error);
+        for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
+        for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
+        kvq_centres_trainer_result(trainer, &centres, &error);
+
+    Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will
+    see, and take some hundred tokens for each centre of a head.
     """
 
 
@@ -661,6 +682,74 @@ class kvq_codebook_layer_info(Structure):
     ]
 
 
+class kvq_centres_info(Structure):
+    """What centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of training, with the
+    nearest centre c, averaged over the layers that are present; 0 for a side without centres.
+    """
+
+    struct_size: int
+    n_layers: int
+    layers_present: int
+    """Fewer than ``n_layers``: training was not finished; no cache takes such centres."""
+    kv_heads: int
+    head_dim: int
+    rope: int
+    """Of the keys that follow; centres are before it."""
+    key_centres: int
+    """Of a head; 0: keys have none."""
+    value_centres: int
+    """Of a head; 0: values have none."""
+    key_residual: float
+    value_residual: float
+    tokens: int
+    """Trained on, the fewest of any layer."""
+    seed: int
+    """Of everything random in training."""
+    model_id: int
+    """As in kvq_cache_options."""
+    bytes: int
+    """Of the numbers, in memory."""
+    note: Optional[Text]
+    """Where the centres come from, as their trainer said."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_layers", c_int32),
+        ("layers_present", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("rope", c_int32),
+        ("key_centres", c_int32),
+        ("value_centres", c_int32),
+        ("key_residual", c_double),
+        ("value_residual", c_double),
+        ("tokens", c_int64),
+        ("seed", c_uint64),
+        ("model_id", c_uint64),
+        ("bytes", c_uint64),
+        ("note", c_char_p),
+    ]
+
+
+class kvq_centres_layer_info(Structure):
+    """One layer of centres; see ``kvq_centres_info``."""
+
+    struct_size: int
+    present: int
+    """1; 0: the layer is missing and everything below is 0."""
+    tokens: int
+    key_residual: float
+    value_residual: float
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("present", c_int32),
+        ("tokens", c_int64),
+        ("key_residual", c_double),
+        ("value_residual", c_double),
+    ]
+
+
 class kvq_router_info(Structure):
     """What routers are made for, and what they do on the pages that they were trained on."""
 
@@ -789,6 +878,11 @@ class kvq_cache_options(Structure):
     """What ``router`` in a policy needs: of this context, trained for this shape, ``rope``, ``model_id`` unless one of
     them is 0, and the policy's experts. Any number of caches share it. NULL (default): none.
     """
+    centres: Any
+    """What the formats gs and gt with trained centres need: of this context, complete, for this many layers and KV
+    heads, this ``head_dim`` and, for keys, ``rope``, and this ``model_id`` unless one of them is 0. Any number of
+    caches share it. A policy may need ``codebook`` or ``centres``, not both. NULL (default): none.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -806,6 +900,7 @@ class kvq_cache_options(Structure):
         ("model_id", c_uint64),
         ("codebook", kvq_codebook),
         ("router", kvq_router),
+        ("centres", kvq_centres),
     ]
 
 
@@ -1180,6 +1275,49 @@ class kvq_codebook_trainer_options(Structure):
         ("key_rounds", c_int32),
         ("value_rounds", c_int32),
         ("value_method", c_int32),
+        ("seed", c_uint64),
+        ("model_id", c_uint64),
+        ("max_bytes", c_uint64),
+        ("note", c_char_p),
+    ]
+
+
+class kvq_centres_trainer_options(Structure):
+    """What centres are trained for, and how many there are."""
+
+    struct_size: int
+    n_layers: int
+    """1 … 65536."""
+    kv_heads: int
+    """1 … 4096."""
+    head_dim: int
+    """A multiple of 8, 8 … 256."""
+    rope: int
+    """That follows the keys; ``KVQ_ROPE_HALF`` by default."""
+    key_centres: int
+    """Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys."""
+    value_centres: int
+    """The same for values."""
+    rounds: int
+    """Of k-means over all tokens, at most 1000; 0 (default): the library's choice."""
+    seed: int
+    """Of everything random; 1 by default."""
+    model_id: int
+    """Any number that identifies the model's weights, as in kvq_cache_options."""
+    max_bytes: int
+    """Limit on tokens kept and work space; 0 (default): only the context's."""
+    note: Optional[Text]
+    """At most 4096 bytes: where the centres come from, for example. NULL (default): ""."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_layers", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("rope", c_int32),
+        ("key_centres", c_int32),
+        ("value_centres", c_int32),
+        ("rounds", c_int32),
         ("seed", c_uint64),
         ("model_id", c_uint64),
         ("max_bytes", c_uint64),
@@ -1596,6 +1734,91 @@ Destroy a handle.
 Threads: exclusive use of the handle.
 """,
 )
+kvq_centres_load = library.function(
+    "kvq_centres_load",
+    c_int32,
+    {
+        "context": kvq_context,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "result": POINTER(kvq_centres),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_centres_load(context: kvq_context*, buffer: const void*, size: size_t, result: kvq_centres**, error:
+kvq_error*) -> kvq_status
+
+Read centres from a file in memory. Every byte is checked; saving the result again gives the same bytes.
+
+- buffer: bytes of a file written by ``kvq_centres_save``.
+- size: bytes at ``buffer``.
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or no centres; the message names the tensor or
+field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+)
+kvq_centres_save = library.function(
+    "kvq_centres_save",
+    c_int32,
+    {"centres": kvq_centres, "buffer": c_void_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_centres_save(centres: const kvq_centres*, buffer: void*, capacity: size_t, size: size_t*, error: kvq_error*)
+-> kvq_status
+
+Write centres as a file. The same centres give the same bytes.
+
+- buffer: NULL: only the size is asked for.
+- capacity: bytes available at ``buffer``.
+- size: receives the size of the file in bytes; also when ``capacity`` is too small.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: read-only.
+""",
+)
+kvq_centres_describe = library.function(
+    "kvq_centres_describe",
+    c_int32,
+    {"centres": kvq_centres, "info": POINTER(kvq_centres_info), "error": POINTER(kvq_error)},
+    """kvq_centres_describe(centres: const kvq_centres*, info: kvq_centres_info*, error: kvq_error*) -> kvq_status
+
+Describe centres.
+
+- info: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+)
+kvq_centres_describe_layer = library.function(
+    "kvq_centres_describe_layer",
+    c_int32,
+    {"centres": kvq_centres, "layer": c_int32, "info": POINTER(kvq_centres_layer_info), "error": POINTER(kvq_error)},
+    """kvq_centres_describe_layer(centres: const kvq_centres*, layer: int32_t, info: kvq_centres_layer_info*, error:
+kvq_error*) -> kvq_status
+
+Describe one layer of centres.
+
+- info: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+)
+kvq_centres_destroy = library.function(
+    "kvq_centres_destroy",
+    None,
+    {"centres": kvq_centres},
+    """kvq_centres_destroy(centres: kvq_centres*) -> void
+
+Destroy a handle.
+
+Threads: exclusive use of the handle.
+""",
+)
 kvq_router_load = library.function(
     "kvq_router_load",
     c_int32,
@@ -1713,9 +1936,10 @@ Create a cache.
 - policy: of this or another context; NULL: fp16.
 - result: receives the handle.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook or a router and there is none); KVQ_E_MISMATCH
-(a codebook or router for another model, with the difference); KVQ_E_UNSUPPORTED (a format that the context's
-device does not compute with); KVQ_E_MEMORY; KVQ_E_LIMIT.
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: the policy needs a codebook, centres or a router and there is none);
+KVQ_E_MISMATCH (a codebook, centres or router for another model, with the difference); KVQ_E_UNSUPPORTED (a
+format that the context's device does not compute with; formats of which some need a codebook and others
+centres); KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: any.
 """,
@@ -2593,6 +2817,138 @@ kvq_codebook_trainer_destroy = library.function(
     None,
     {"trainer": kvq_codebook_trainer},
     """kvq_codebook_trainer_destroy(trainer: kvq_codebook_trainer*) -> void
+
+Experimental: may change in a minor version.
+
+Destroy a trainer.
+
+Threads: exclusive use of the handle.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_options_init = library.function(
+    "kvq_centres_trainer_options_init",
+    None,
+    {"options": POINTER(kvq_centres_trainer_options), "size": c_size_t},
+    """kvq_centres_trainer_options_init(options: kvq_centres_trainer_options*, size: size_t) -> void
+
+Experimental: may change in a minor version.
+
+Fill with defaults; the three sizes are left 0 and must be set.
+
+- size: sizeof(kvq_centres_trainer_options).
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_create = library.function(
+    "kvq_centres_trainer_create",
+    c_int32,
+    {
+        "context": kvq_context,
+        "options": POINTER(kvq_centres_trainer_options),
+        "result": POINTER(kvq_centres_trainer),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_centres_trainer_create(context: kvq_context*, options: const kvq_centres_trainer_options*, result:
+kvq_centres_trainer**, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Create a trainer. It works on the CPU, whatever the device of the context.
+
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_add = library.function(
+    "kvq_centres_trainer_add",
+    c_int32,
+    {
+        "trainer": kvq_centres_trainer,
+        "layer": c_int32,
+        "n": c_int32,
+        "k": c_void_p,
+        "v": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_centres_trainer_add(trainer: kvq_centres_trainer*, layer: int32_t, n: int32_t, k: const void*, v: const
+void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+
+- n: number of tokens, ≥ 1.
+- k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. NULL is allowed without
+  centres for keys.
+- v: values, same shape and rules.
+- dtype: element type of ``k`` and ``v``.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: exclusive use of ``trainer``.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_run = library.function(
+    "kvq_centres_trainer_run",
+    c_int32,
+    {
+        "trainer": kvq_centres_trainer,
+        "layer": c_int32,
+        "progress": kvq_progress_hook,
+        "user": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_centres_trainer_run(trainer: kvq_centres_trainer*, layer: int32_t, progress: kvq_progress_hook, user: void*,
+error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Train one layer on the tokens added to it, and drop them. Uses the threads of the context. The result depends on
+the options and the tokens alone.
+
+- progress: it may not use ``trainer``. NULL: not called.
+- user: passed to ``progress``.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: fewer tokens than centres); KVQ_E_STATE (the layer is finished, or has no
+tokens); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer has its tokens still.
+
+Threads: exclusive use of ``trainer``.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_result = library.function(
+    "kvq_centres_trainer_result",
+    c_int32,
+    {"trainer": kvq_centres_trainer, "result": POINTER(kvq_centres), "error": POINTER(kvq_error)},
+    """kvq_centres_trainer_result(trainer: const kvq_centres_trainer*, result: kvq_centres**, error: kvq_error*) ->
+kvq_status
+
+Experimental: may change in a minor version.
+
+The centres of the layers finished so far. They share memory with the trainer and outlive it.
+
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_destroy = library.function(
+    "kvq_centres_trainer_destroy",
+    None,
+    {"trainer": kvq_centres_trainer},
+    """kvq_centres_trainer_destroy(trainer: kvq_centres_trainer*) -> void
 
 Experimental: may change in a minor version.
 

@@ -15,6 +15,7 @@ void add_eval_perplexity(CLI::App& eval);
 void add_eval_needle(CLI::App& eval);
 void add_eval_error(CLI::App& eval);
 void add_eval_eviction(CLI::App& eval);
+void add_train_centres(CLI::App& train);
 void add_train_codebook(CLI::App& train);
 void add_train_router(CLI::App& train);
 void add_bench_append(CLI::App& bench);

@@ -2,13 +2,16 @@
 
 #include "core/error.h"
 #include "core/splitmix.h"
-#include "core/tensor.h"
 #include "core/text.h"
 
-#include <algorithm>
-#include <array>
-
 namespace kvq {
+namespace {
+
+size_t width(const CodebookShape& shape) {
+  return static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
+}
+
+}  // namespace
 
 CodebookTrainer::CodebookTrainer(Allocator& allocator, Parallel& parallel, const CodebookTrainerOptions& options)
     : allocator_(allocator),
@@ -16,7 +19,8 @@ CodebookTrainer::CodebookTrainer(Allocator& allocator, Parallel& parallel, const
       parallel_(parallel),
       rounds_(options.rounds),
       result_(allocator, options.shape),
-      samples_(static_cast<size_t>(options.shape.n_layers), Samples(work_), StlAllocator<Samples>(work_)) {
+      tokens_(static_cast<size_t>(options.shape.n_layers), KeptTokens(work_, width(options.shape)),
+              StlAllocator<KeptTokens>(work_)) {
   result_.seed = options.seed;
   result_.model_id = options.model_id;
   result_.note = options.note;
@@ -39,73 +43,40 @@ void CodebookTrainer::resume(const ModelCodebook& earlier) {
   for (size_t i = 0; i < result_.layers.size(); ++i) {
     if (result_.layers[i].numbers != nullptr || earlier.layers[i].numbers == nullptr) continue;
     result_.layers[i] = earlier.layers[i];
-    samples_[i] = Samples(work_);
+    tokens_[i] = KeptTokens(work_, width(result_.shape));
   }
-}
-
-Vector<uint16_t> CodebookTrainer::copy(const void* numbers, kvq_dtype dtype, int32_t n, const char* argument) {
-  const auto width = static_cast<size_t>(result_.shape.kv_heads) * static_cast<size_t>(result_.shape.head_dim);
-  Vector<uint16_t> halves(static_cast<size_t>(n) * width, StlAllocator<uint16_t>(work_));
-  std::array<float, 256> stretch;
-  for (size_t begin = 0; begin < halves.size(); begin += stretch.size()) {
-    const size_t count = std::min(stretch.size(), halves.size() - begin);
-    read_floats(numbers, dtype, begin, static_cast<int32_t>(count), stretch.data());
-    for (size_t i = 0; i < count; ++i) {
-      halves[begin + i] = to_float16(stretch[i]);
-      if (is_finite_float16(halves[begin + i])) continue;
-      fail(KVQ_E_ARGUMENT, "%s[%zu] is %g, must be finite and at most 65504", argument, begin + i,
-           static_cast<double>(stretch[i]));
-    }
-  }
-  return halves;
 }
 
 void CodebookTrainer::add(int32_t layer, int32_t n, const void* keys, const void* values, kvq_dtype dtype) {
   require_unfinished(layer);
   const CodebookShape& shape = result_.shape;
-  const StlAllocator<uint16_t> memory(work_);
-  Block block{Vector<uint16_t>(memory), Vector<uint16_t>(memory), n};
-  if (shape.keys.stages > 0) block.keys = copy(keys, dtype, n, "k");
-  if (shape.values.bits > 0) block.values = copy(values, dtype, n, "v");
-  Samples& samples = samples_[static_cast<size_t>(layer)];
-  samples.blocks.push_back(std::move(block));
-  samples.tokens += n;
-}
-
-Vector<float> CodebookTrainer::gather(const Samples& samples, Vector<uint16_t> Block::*side) {
-  size_t size = 0;
-  for (const Block& block : samples.blocks) size += (block.*side).size();
-  Vector<float> numbers(size, StlAllocator<float>(work_));
-  float* out = numbers.data();
-  for (const Block& block : samples.blocks) {
-    for (const uint16_t half : block.*side) *out++ = from_float16(half);
-  }
-  return numbers;
+  tokens_[static_cast<size_t>(layer)].add(n, shape.keys.stages > 0 ? keys : nullptr,
+                                          shape.values.bits > 0 ? values : nullptr, dtype);
 }
 
 void CodebookTrainer::run(int32_t layer, const TrainingProgress& progress) {
   require_unfinished(layer);
   const CodebookShape& shape = result_.shape;
-  Samples& samples = samples_[static_cast<size_t>(layer)];
-  if (samples.tokens == 0) fail(KVQ_E_STATE, "layer %d has no tokens to train on", layer);
+  KeptTokens& tokens = tokens_[static_cast<size_t>(layer)];
+  if (tokens.tokens() == 0) fail(KVQ_E_STATE, "layer %d has no tokens to train on", layer);
   const auto numbers = std::allocate_shared<LayerCodebook>(StlAllocator<LayerCodebook>(allocator_), allocator_);
-  ModelCodebook::Layer trained{.numbers = numbers, .tokens = samples.tokens};
+  ModelCodebook::Layer trained{.numbers = numbers, .tokens = tokens.tokens()};
   const uint64_t seed = splitmix64(result_.seed, static_cast<uint64_t>(layer));  // layers may be trained in any order
   const bool both = shape.keys.stages > 0 && shape.values.bits > 0;
   if (shape.keys.stages > 0) {
-    const Vector<float> keys = gather(samples, &Block::keys);
+    const Vector<float> keys = tokens.gather(Side::kKeys);
     trained.key_errors = train_layer_keys(work_, parallel_, shape, keys, rounds_.keys, seed,
                                           progress.part(0.0, both ? 0.5 : 1.0), *numbers);
   }
   if (shape.values.bits > 0) {
-    const Vector<float> values = gather(samples, &Block::values);
+    const Vector<float> values = tokens.gather(Side::kValues);
     trained.value_error = train_layer_values(work_, parallel_, shape, values, rounds_.values, seed,
                                              progress.part(both ? 0.5 : 0.0, 1.0), *numbers);
   }
   check_layer_codebook(shape, *numbers, layer, KVQ_E_INTERNAL);
   round_as_in_files(shape, *numbers);
   result_.layers[static_cast<size_t>(layer)] = std::move(trained);
-  samples = Samples(work_);
+  tokens = KeptTokens(work_, width(shape));
 }
 
 void CodebookTrainer::require_unfinished(int32_t layer) const {

@@ -6,6 +6,7 @@
 #include "formats/commvq/model_codebook.h"
 #include "kvq.h"
 #include "training/commvq/layer_trainer.h"
+#include "training/kept_tokens.h"
 
 #include <cstdint>
 #include <string_view>
@@ -41,21 +42,6 @@ class CodebookTrainer {
   const ModelCodebook& result() const { return result_; }
 
  private:
-  /// Tokens of one call of add, as halves, which is what caches keep as well.
-  struct Block {
-    Vector<uint16_t> keys;
-    Vector<uint16_t> values;
-    int32_t tokens = 0;
-  };
-  struct Samples {
-    explicit Samples(Allocator& allocator) : blocks(StlAllocator<Block>(allocator)) {}
-
-    Vector<Block> blocks;
-    int64_t tokens = 0;
-  };
-
-  Vector<uint16_t> copy(const void* numbers, kvq_dtype dtype, int32_t n, const char* argument);
-  Vector<float> gather(const Samples& samples, Vector<uint16_t> Block::*side);
   void require_unfinished(int32_t layer) const;
 
   Allocator& allocator_;
@@ -63,7 +49,7 @@ class CodebookTrainer {
   Parallel& parallel_;
   TrainingRounds rounds_;
   ModelCodebook result_;
-  Vector<Samples> samples_;  // [n_layers]
+  Vector<KeptTokens> tokens_;  // [n_layers]
 };
 
 }  // namespace kvq

@@ -137,6 +137,93 @@ namespace Kvq.Experimental
         public string Note { get; set; }
     }
 
+    /// <summary>What centres are trained for, and how many there are.</summary>
+    public sealed partial class CentresTrainerOptions
+    {
+        internal kvq_centres_trainer_options raw = Defaults();
+
+        static unsafe kvq_centres_trainer_options Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_centres_trainer_options);
+            ExperimentalNative.kvq_centres_trainer_options_init(&it, (UIntPtr)sizeof(kvq_centres_trainer_options));
+            return it;
+        }
+
+        /// <summary>1 … 65536.</summary>
+        public int NLayers
+        {
+            get => raw.n_layers;
+            set => raw.n_layers = value;
+        }
+
+        /// <summary>1 … 4096.</summary>
+        public int KvHeads
+        {
+            get => raw.kv_heads;
+            set => raw.kv_heads = value;
+        }
+
+        /// <summary>A multiple of 8, 8 … 256.</summary>
+        public int HeadDim
+        {
+            get => raw.head_dim;
+            set => raw.head_dim = value;
+        }
+
+        /// <summary>That follows the keys; <see cref="Kvq.Rope.Half"/> by default.</summary>
+        public Rope Rope
+        {
+            get => raw.rope;
+            set => raw.rope = value;
+        }
+
+        /// <summary>Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys.</summary>
+        public int KeyCentres
+        {
+            get => raw.key_centres;
+            set => raw.key_centres = value;
+        }
+
+        /// <summary>The same for values.</summary>
+        public int ValueCentres
+        {
+            get => raw.value_centres;
+            set => raw.value_centres = value;
+        }
+
+        /// <summary>Of k-means over all tokens, at most 1000; 0 (default): the library's choice.</summary>
+        public int Rounds
+        {
+            get => raw.rounds;
+            set => raw.rounds = value;
+        }
+
+        /// <summary>Of everything random; 1 by default.</summary>
+        public ulong Seed
+        {
+            get => raw.seed;
+            set => raw.seed = value;
+        }
+
+        /// <summary>Any number that identifies the model's weights, as in <see cref="Kvq.CacheOptions"/>.</summary>
+        public ulong ModelId
+        {
+            get => raw.model_id;
+            set => raw.model_id = value;
+        }
+
+        /// <summary>Limit on tokens kept and work space; 0 (default): only the context's.</summary>
+        public ulong MaxBytes
+        {
+            get => raw.max_bytes;
+            set => raw.max_bytes = value;
+        }
+
+        /// <summary>At most 4096 bytes: where the centres come from, for example. null (default): "".</summary>
+        public string Note { get; set; }
+    }
+
     /// <summary>How routers are trained, and for how many bits.</summary>
     public sealed partial class RouterTrainerOptions
     {

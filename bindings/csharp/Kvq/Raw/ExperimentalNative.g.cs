@@ -104,6 +104,89 @@ namespace Kvq.Raw
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void kvq_codebook_trainer_destroy(IntPtr trainer);
 
+        /// <summary>Fill with defaults; the three sizes are left 0 and must be set.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="options">The options.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_centres_trainer_options"/>).</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_centres_trainer_options_init(kvq_centres_trainer_options* options, UIntPtr size);
+
+        /// <summary>Create a trainer. It works on the CPU, whatever the device of the context.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="options">The options.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_trainer_create(IntPtr context, kvq_centres_trainer_options* options, IntPtr* result, kvq_error* error);
+
+        /// <summary>Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>trainer</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="trainer">The trainer.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="n">number of tokens, ≥ 1.</param>
+        /// <param name="k">keys before RoPE, <c>[n, kv_heads, head_dim]</c>; finite, magnitude at most 65504. null is
+        /// allowed without centres for keys.</param>
+        /// <param name="v">values, same shape and rules.</param>
+        /// <param name="dtype">element type of <c>k</c> and <c>v</c>.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
+        /// (the layer is finished); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_trainer_add(IntPtr trainer, int layer, int n, void* k, void* v, Dtype dtype, kvq_error* error);
+
+        /// <summary>Train one layer on the tokens added to it, and drop them. Uses the threads of the context. The
+        /// result depends on the options and the tokens alone.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>trainer</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="trainer">The trainer.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="progress">it may not use <c>trainer</c>. null: not called.</param>
+        /// <param name="user">passed to <c>progress</c>.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: fewer tokens than centres);
+        /// <see cref="Kvq.Status.State"/> (the layer is finished, or has no tokens);
+        /// <see cref="Kvq.Status.Cancelled"/>; <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>. After
+        /// a failure the layer has its tokens still.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_trainer_run(IntPtr trainer, int layer, IntPtr progress, IntPtr user, kvq_error* error);
+
+        /// <summary>The centres of the layers finished so far. They share memory with the trainer and outlive
+        /// it.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="trainer">The trainer.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_trainer_result(IntPtr trainer, IntPtr* result, kvq_error* error);
+
+        /// <summary>Destroy a trainer.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of the handle.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="trainer">The trainer.</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_centres_trainer_destroy(IntPtr trainer);
+
         /// <summary>Fill with defaults; <c>mean_bits</c> is left 0 and must be set for labels.</summary>
         /// <remarks>
         /// <para>Threads: any.</para>

@@ -18,6 +18,11 @@ namespace Kvq.Raw
         protected override void Destroy(IntPtr it) => Native.kvq_codebook_destroy(it);
     }
 
+    internal sealed class CentresHandle : Handle
+    {
+        protected override void Destroy(IntPtr it) => Native.kvq_centres_destroy(it);
+    }
+
     internal sealed class RouterHandle : Handle
     {
         protected override void Destroy(IntPtr it) => Native.kvq_router_destroy(it);
@@ -41,6 +46,11 @@ namespace Kvq.Raw
     internal sealed class CodebookTrainerHandle : Handle
     {
         protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_codebook_trainer_destroy(it);
+    }
+
+    internal sealed class CentresTrainerHandle : Handle
+    {
+        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_centres_trainer_destroy(it);
     }
 
     internal sealed class RouterTrainerHandle : Handle

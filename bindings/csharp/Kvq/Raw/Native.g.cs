@@ -303,6 +303,74 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void kvq_codebook_destroy(IntPtr codebook);
 
+        /// <summary>Read centres from a file in memory. Every byte is checked; saving the result again gives the same
+        /// bytes.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="buffer">bytes of a file written by <see cref="Kvq.Raw.Native.kvq_centres_save"/>.</param>
+        /// <param name="size">bytes at <c>buffer</c>.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Format"/>
+        /// (damaged, truncated, or no centres; the message names the tensor or field);
+        /// <see cref="Kvq.Status.Mismatch"/> (a file of another version); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_load(IntPtr context, void* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
+
+        /// <summary>Write centres as a file. The same centres give the same bytes.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="centres">The centres.</param>
+        /// <param name="buffer">null: only the size is asked for.</param>
+        /// <param name="capacity">bytes available at <c>buffer</c>.</param>
+        /// <param name="size">receives the size of the file in bytes; also when <c>capacity</c> is too small.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
+        /// <see cref="Kvq.Status.BufferSize"/> (nothing is written); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_save(IntPtr centres, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
+        /// <summary>Describe centres.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="centres">The centres.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_describe(IntPtr centres, kvq_centres_info* info, kvq_error* error);
+
+        /// <summary>Describe one layer of centres.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="centres">The centres.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_describe_layer(IntPtr centres, int layer, kvq_centres_layer_info* info, kvq_error* error);
+
+        /// <summary>Destroy a handle.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of the handle.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="centres">The centres.</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_centres_destroy(IntPtr centres);
+
         /// <summary>Read routers from a file in memory. Every byte is checked; saving the result again gives the same
         /// bytes.</summary>
         /// <remarks>
@@ -391,10 +459,11 @@ namespace Kvq.Raw
         /// <param name="policy">of this or another context; null: fp16.</param>
         /// <param name="result">receives the handle.</param>
         /// <param name="error">The error.</param>
-        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: the policy needs a codebook
-        /// or a router and there is none); <see cref="Kvq.Status.Mismatch"/> (a codebook or router for another model,
-        /// with the difference); <see cref="Kvq.Status.Unsupported"/> (a format that the context's device does not
-        /// compute with); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: the policy needs a
+        /// codebook, centres or a router and there is none); <see cref="Kvq.Status.Mismatch"/> (a codebook, centres
+        /// or router for another model, with the difference); <see cref="Kvq.Status.Unsupported"/> (a format that the
+        /// context's device does not compute with; formats of which some need a codebook and others centres);
+        /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_cache_create(IntPtr context, kvq_cache_options* options, IntPtr policy, IntPtr* result, kvq_error* error);
 

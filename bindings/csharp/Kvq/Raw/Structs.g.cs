@@ -251,6 +251,59 @@ namespace Kvq.Raw
         public fixed double key_stage_errors[64];
     }
 
+    /// <summary>What centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of training,
+    /// with the nearest centre c, averaged over the layers that are present; 0 for a side without centres.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_centres_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>NLayers.</summary>
+        public int n_layers;
+        /// <summary>Fewer than <c>n_layers</c>: training was not finished; no cache takes such centres.</summary>
+        public int layers_present;
+        /// <summary>KvHeads.</summary>
+        public int kv_heads;
+        /// <summary>HeadDim.</summary>
+        public int head_dim;
+        /// <summary>Of the keys that follow; centres are before it.</summary>
+        public Rope rope;
+        /// <summary>Of a head; 0: keys have none.</summary>
+        public int key_centres;
+        /// <summary>Of a head; 0: values have none.</summary>
+        public int value_centres;
+        /// <summary>KeyResidual.</summary>
+        public double key_residual;
+        /// <summary>ValueResidual.</summary>
+        public double value_residual;
+        /// <summary>Trained on, the fewest of any layer.</summary>
+        public long tokens;
+        /// <summary>Of everything random in training.</summary>
+        public ulong seed;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_cache_options"/>.</summary>
+        public ulong model_id;
+        /// <summary>Of the numbers, in memory.</summary>
+        public ulong bytes;
+        /// <summary>Where the centres come from, as their trainer said.</summary>
+        public byte* note;
+    }
+
+    /// <summary>One layer of centres; see <see cref="Kvq.Raw.kvq_centres_info"/>.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_centres_layer_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>1; 0: the layer is missing and everything below is 0.</summary>
+        public int present;
+        /// <summary>Tokens.</summary>
+        public long tokens;
+        /// <summary>KeyResidual.</summary>
+        public double key_residual;
+        /// <summary>ValueResidual.</summary>
+        public double value_residual;
+    }
+
     /// <summary>What routers are made for, and what they do on the pages that they were trained on.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_router_info
@@ -357,6 +410,11 @@ namespace Kvq.Raw
         /// <c>model_id</c> unless one of them is 0, and the policy's experts. Any number of caches share it. null
         /// (default): none.</summary>
         public IntPtr router;
+        /// <summary>What the formats gs and gt with trained centres need: of this context, complete, for this many
+        /// layers and KV heads, this <c>head_dim</c> and, for keys, <c>rope</c>, and this <c>model_id</c> unless one
+        /// of them is 0. Any number of caches share it. A policy may need <c>codebook</c> or <c>centres</c>, not
+        /// both. null (default): none.</summary>
+        public IntPtr centres;
     }
 
     /// <summary>What a cache was made with, defaults filled in.</summary>
@@ -639,6 +697,37 @@ namespace Kvq.Raw
         /// <summary>Limit on tokens kept and work space; 0 (default): only the context's.</summary>
         public ulong max_bytes;
         /// <summary>At most 4096 bytes: where the codebooks come from, for example. null (default): "".</summary>
+        public byte* note;
+    }
+
+    /// <summary>What centres are trained for, and how many there are.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_centres_trainer_options
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>1 … 65536.</summary>
+        public int n_layers;
+        /// <summary>1 … 4096.</summary>
+        public int kv_heads;
+        /// <summary>A multiple of 8, 8 … 256.</summary>
+        public int head_dim;
+        /// <summary>That follows the keys; <see cref="Kvq.Rope.Half"/> by default.</summary>
+        public Rope rope;
+        /// <summary>Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys.</summary>
+        public int key_centres;
+        /// <summary>The same for values.</summary>
+        public int value_centres;
+        /// <summary>Of k-means over all tokens, at most 1000; 0 (default): the library's choice.</summary>
+        public int rounds;
+        /// <summary>Of everything random; 1 by default.</summary>
+        public ulong seed;
+        /// <summary>Any number that identifies the model's weights, as in
+        /// <see cref="Kvq.Raw.kvq_cache_options"/>.</summary>
+        public ulong model_id;
+        /// <summary>Limit on tokens kept and work space; 0 (default): only the context's.</summary>
+        public ulong max_bytes;
+        /// <summary>At most 4096 bytes: where the centres come from, for example. null (default): "".</summary>
         public byte* note;
     }
 

@@ -12,6 +12,7 @@
 //! context   memory, threads, limits and the device          kvq_context_create
 //! policy    which page format each layer uses               kvq_policy_load
 //! codebook  vector quantization trained for one model       kvq_codebook_load
+//! centres   what pages of one model are stored relative to  kvq_centres_load
 //! router    which page format each page gets, by its keys   kvq_router_load
 //! cache     the shape of one model's attention layers       kvq_cache_create
 //! sequence  one conversation: lists of pages per head       kvq_sequence_create, kvq_append, kvq_attend
@@ -238,6 +239,16 @@ pub struct kvq_codebook {
     _opaque: Opaque,
 }
 
+/// Centres of the keys and values of one model, for the formats gs and gt: a vector is stored relative to the
+/// nearest centre of its head. Immutable; caches that use them share them. Files are in the safetensors format
+/// and hold half of [`kvq_centres_info::bytes`].
+///
+/// It is ended by [`kvq_centres_destroy`].
+#[repr(C)]
+pub struct kvq_centres {
+    _opaque: Opaque,
+}
+
 /// Routers for the layers of one model (MoQAE): small networks that choose the format of every page by the keys
 /// in it, before RoPE. Immutable; caches that use it share it. Files are in the safetensors format.
 ///
@@ -293,6 +304,25 @@ pub struct qp_matrix {
 #[cfg(feature = "experimental")]
 #[repr(C)]
 pub struct kvq_codebook_trainer {
+    _opaque: Opaque,
+}
+
+/// Trains centres from keys and values that the caller's engine computed on some texts.
+///
+/// ```text
+/// kvq_centres_trainer_create(context, &options, &trainer, &error);
+/// for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
+/// for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
+/// kvq_centres_trainer_result(trainer, &centres, &error);
+/// ```
+///
+/// Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model
+/// will see, and take some hundred tokens for each centre of a head.
+///
+/// It is ended by [`kvq_centres_trainer_destroy`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+pub struct kvq_centres_trainer {
     _opaque: Opaque,
 }
 
@@ -548,6 +578,49 @@ pub struct kvq_codebook_layer_info {
     pub key_stage_errors: [f64; 64],
 }
 
+/// What centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of training, with the
+/// nearest centre c, averaged over the layers that are present; 0 for a side without centres.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_centres_info {
+    pub struct_size: u32,
+    pub n_layers: i32,
+    /// Fewer than `n_layers`: training was not finished; no cache takes such centres.
+    pub layers_present: i32,
+    pub kv_heads: i32,
+    pub head_dim: i32,
+    /// Of the keys that follow; centres are before it.
+    pub rope: kvq_rope,
+    /// Of a head; 0: keys have none.
+    pub key_centres: i32,
+    /// Of a head; 0: values have none.
+    pub value_centres: i32,
+    pub key_residual: f64,
+    pub value_residual: f64,
+    /// Trained on, the fewest of any layer.
+    pub tokens: i64,
+    /// Of everything random in training.
+    pub seed: u64,
+    /// As in [`kvq_cache_options`].
+    pub model_id: u64,
+    /// Of the numbers, in memory.
+    pub bytes: u64,
+    /// Where the centres come from, as their trainer said. (ends with a NUL; used as long as the handle lives)
+    pub note: *const c_char,
+}
+
+/// One layer of centres; see [`kvq_centres_info`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_centres_layer_info {
+    pub struct_size: u32,
+    /// 1; 0: the layer is missing and everything below is 0.
+    pub present: i32,
+    pub tokens: i64,
+    pub key_residual: f64,
+    pub value_residual: f64,
+}
+
 /// What routers are made for, and what they do on the pages that they were trained on.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -648,6 +721,10 @@ pub struct kvq_cache_options {
     /// What `router` in a policy needs: of this context, trained for this shape, `rope`, `model_id` unless one of
     /// them is 0, and the policy's experts. Any number of caches share it. NULL (default): none. (may be NULL)
     pub router: *const kvq_router,
+    /// What the formats gs and gt with trained centres need: of this context, complete, for this many layers and KV
+    /// heads, this `head_dim` and, for keys, `rope`, and this `model_id` unless one of them is 0. Any number of
+    /// caches share it. A policy may need `codebook` or `centres`, not both. NULL (default): none. (may be NULL)
+    pub centres: *const kvq_centres,
 }
 
 /// What a cache was made with, defaults filled in.
@@ -919,6 +996,39 @@ pub struct kvq_codebook_trainer_options {
     pub max_bytes: u64,
     /// At most 4096 bytes: where the codebooks come from, for example. NULL (default): "". (may be NULL; ends with
     /// a NUL)
+    pub note: *const c_char,
+}
+
+/// What centres are trained for, and how many there are.
+///
+/// Filled with defaults by [`kvq_centres_trainer_options_init`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_centres_trainer_options {
+    pub struct_size: u32,
+    /// 1 … 65536.
+    pub n_layers: i32,
+    /// 1 … 4096.
+    pub kv_heads: i32,
+    /// A multiple of 8, 8 … 256.
+    pub head_dim: i32,
+    /// That follows the keys; [`KVQ_ROPE_HALF`] by default.
+    pub rope: kvq_rope,
+    /// Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys.
+    pub key_centres: i32,
+    /// The same for values.
+    pub value_centres: i32,
+    /// Of k-means over all tokens, at most 1000; 0 (default): the library's choice.
+    pub rounds: i32,
+    /// Of everything random; 1 by default.
+    pub seed: u64,
+    /// Any number that identifies the model's weights, as in [`kvq_cache_options`].
+    pub model_id: u64,
+    /// Limit on tokens kept and work space; 0 (default): only the context's.
+    pub max_bytes: u64,
+    /// At most 4096 bytes: where the centres come from, for example. NULL (default): "". (may be NULL; ends with a
+    /// NUL)
     pub note: *const c_char,
 }
 
@@ -1275,6 +1385,87 @@ extern "C" {
     /// Since 1.0.
     pub fn kvq_codebook_destroy(codebook: *mut kvq_codebook);
 
+    /// Read centres from a file in memory. Every byte is checked; saving the result again gives the same bytes.
+    ///
+    /// - `buffer`: bytes of a file written by [`kvq_centres_save`]. (length `size`)
+    /// - `size`: bytes at `buffer`.
+    /// - `result`: receives the handle. (keeps `context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_FORMAT`] (damaged, truncated, or no centres; the message
+    /// names the tensor or field); [`KVQ_E_MISMATCH`] (a file of another version); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_centres_load(
+        context: *mut kvq_context,
+        buffer: *const c_void,
+        size: usize,
+        result: *mut *mut kvq_centres,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Write centres as a file. The same centres give the same bytes.
+    ///
+    /// - `buffer`: NULL: only the size is asked for. (may be NULL; length `capacity`)
+    /// - `capacity`: bytes available at `buffer`.
+    /// - `size`: receives the size of the file in bytes; also when `capacity` is too small. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_BUFFER_SIZE`] (nothing is written); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_centres_save(
+        centres: *const kvq_centres,
+        buffer: *mut c_void,
+        capacity: usize,
+        size: *mut usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Describe centres.
+    ///
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_centres_describe(
+        centres: *const kvq_centres,
+        info: *mut kvq_centres_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Describe one layer of centres.
+    ///
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_centres_describe_layer(
+        centres: *const kvq_centres,
+        layer: i32,
+        info: *mut kvq_centres_layer_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Destroy a handle.
+    ///
+    /// - `centres`: (may be NULL)
+    ///
+    /// Threads: exclusive use of the handle.
+    ///
+    /// Since 1.0.
+    pub fn kvq_centres_destroy(centres: *mut kvq_centres);
+
     /// Read routers from a file in memory. Every byte is checked; saving the result again gives the same bytes.
     ///
     /// - `buffer`: bytes of a file written by [`kvq_router_save`]. (length `size`)
@@ -1372,9 +1563,10 @@ extern "C" {
     /// - `policy`: of this or another context; NULL: fp16. (may be NULL)
     /// - `result`: receives the handle. (keeps `context` alive)
     ///
-    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: the policy needs a codebook or a router and there is none);
-    /// [`KVQ_E_MISMATCH`] (a codebook or router for another model, with the difference); [`KVQ_E_UNSUPPORTED`] (a
-    /// format that the context's device does not compute with); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: the policy needs a codebook, centres or a router and there is
+    /// none); [`KVQ_E_MISMATCH`] (a codebook, centres or router for another model, with the difference);
+    /// [`KVQ_E_UNSUPPORTED`] (a format that the context's device does not compute with; formats of which some need
+    /// a codebook and others centres); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
     ///
     /// Threads: any.
     ///
@@ -2164,6 +2356,107 @@ extern "C" {
     #[cfg(feature = "experimental")]
     pub fn kvq_codebook_trainer_destroy(trainer: *mut kvq_codebook_trainer);
 
+    /// Fill with defaults; the three sizes are left 0 and must be set.
+    ///
+    /// - `options`: (may be NULL)
+    /// - `size`: sizeof([`kvq_centres_trainer_options`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_options_init(options: *mut kvq_centres_trainer_options, size: usize);
+
+    /// Create a trainer. It works on the CPU, whatever the device of the context.
+    ///
+    /// - `result`: receives the handle. (keeps `context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_create(
+        context: *mut kvq_context,
+        options: *const kvq_centres_trainer_options,
+        result: *mut *mut kvq_centres_trainer,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+    ///
+    /// - `n`: number of tokens, ≥ 1.
+    /// - `k`: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. NULL is allowed without
+    ///   centres for keys. (may be NULL; length `n * trainer.kv_heads * trainer.head_dim`)
+    /// - `v`: values, same shape and rules. (may be NULL; length `n * trainer.kv_heads * trainer.head_dim`)
+    /// - `dtype`: element type of `k` and `v`.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (the layer is finished); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: exclusive use of `trainer`.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_add(
+        trainer: *mut kvq_centres_trainer,
+        layer: i32,
+        n: i32,
+        k: *const c_void,
+        v: *const c_void,
+        dtype: kvq_dtype,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Train one layer on the tokens added to it, and drop them. Uses the threads of the context. The result
+    /// depends on the options and the tokens alone.
+    ///
+    /// - `progress`: it may not use `trainer`. NULL: not called. (may be NULL)
+    /// - `user`: passed to `progress`. (may be NULL)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: fewer tokens than centres); [`KVQ_E_STATE`] (the layer is
+    /// finished, or has no tokens); [`KVQ_E_CANCELLED`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]. After a failure the
+    /// layer has its tokens still.
+    ///
+    /// Threads: exclusive use of `trainer`.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_run(
+        trainer: *mut kvq_centres_trainer,
+        layer: i32,
+        progress: kvq_progress_hook,
+        user: *mut c_void,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// The centres of the layers finished so far. They share memory with the trainer and outlive it.
+    ///
+    /// - `result`: receives the handle. (keeps `trainer.context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_result(
+        trainer: *const kvq_centres_trainer,
+        result: *mut *mut kvq_centres,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Destroy a trainer.
+    ///
+    /// - `trainer`: (may be NULL)
+    ///
+    /// Threads: exclusive use of the handle.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_destroy(trainer: *mut kvq_centres_trainer);
+
     /// Fill with defaults; `mean_bits` is left 0 and must be set for labels.
     ///
     /// - `options`: (may be NULL)
@@ -2302,11 +2595,15 @@ const _: () = {
     assert!(align_of::<kvq_codebook_info>() == 8);
     assert!(size_of::<kvq_codebook_layer_info>() == 544);
     assert!(align_of::<kvq_codebook_layer_info>() == 8);
+    assert!(size_of::<kvq_centres_info>() == 88);
+    assert!(align_of::<kvq_centres_info>() == 8);
+    assert!(size_of::<kvq_centres_layer_info>() == 32);
+    assert!(align_of::<kvq_centres_layer_info>() == 8);
     assert!(size_of::<kvq_router_info>() == 120);
     assert!(align_of::<kvq_router_info>() == 8);
     assert!(size_of::<kvq_router_group_info>() == 96);
     assert!(align_of::<kvq_router_group_info>() == 8);
-    assert!(size_of::<kvq_cache_options>() == 80);
+    assert!(size_of::<kvq_cache_options>() == 88);
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);
@@ -2328,6 +2625,10 @@ const _: () = {
     assert!(size_of::<kvq_codebook_trainer_options>() == 88);
     #[cfg(feature = "experimental")]
     assert!(align_of::<kvq_codebook_trainer_options>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_centres_trainer_options>() == 64);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_centres_trainer_options>() == 8);
     #[cfg(feature = "experimental")]
     assert!(size_of::<kvq_router_trainer_options>() == 64);
     #[cfg(feature = "experimental")]

@@ -115,6 +115,34 @@ fn offsets_of_kvq_codebook_layer_info() {
 }
 
 #[test]
+fn offsets_of_kvq_centres_info() {
+    assert_eq!(offset!(kvq_centres_info, struct_size), 0);
+    assert_eq!(offset!(kvq_centres_info, n_layers), 4);
+    assert_eq!(offset!(kvq_centres_info, layers_present), 8);
+    assert_eq!(offset!(kvq_centres_info, kv_heads), 12);
+    assert_eq!(offset!(kvq_centres_info, head_dim), 16);
+    assert_eq!(offset!(kvq_centres_info, rope), 20);
+    assert_eq!(offset!(kvq_centres_info, key_centres), 24);
+    assert_eq!(offset!(kvq_centres_info, value_centres), 28);
+    assert_eq!(offset!(kvq_centres_info, key_residual), 32);
+    assert_eq!(offset!(kvq_centres_info, value_residual), 40);
+    assert_eq!(offset!(kvq_centres_info, tokens), 48);
+    assert_eq!(offset!(kvq_centres_info, seed), 56);
+    assert_eq!(offset!(kvq_centres_info, model_id), 64);
+    assert_eq!(offset!(kvq_centres_info, bytes), 72);
+    assert_eq!(offset!(kvq_centres_info, note), 80);
+}
+
+#[test]
+fn offsets_of_kvq_centres_layer_info() {
+    assert_eq!(offset!(kvq_centres_layer_info, struct_size), 0);
+    assert_eq!(offset!(kvq_centres_layer_info, present), 4);
+    assert_eq!(offset!(kvq_centres_layer_info, tokens), 8);
+    assert_eq!(offset!(kvq_centres_layer_info, key_residual), 16);
+    assert_eq!(offset!(kvq_centres_layer_info, value_residual), 24);
+}
+
+#[test]
 fn offsets_of_kvq_router_info() {
     assert_eq!(offset!(kvq_router_info, struct_size), 0);
     assert_eq!(offset!(kvq_router_info, n_layers), 4);
@@ -166,6 +194,7 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, model_id), 56);
     assert_eq!(offset!(kvq_cache_options, codebook), 64);
     assert_eq!(offset!(kvq_cache_options, router), 72);
+    assert_eq!(offset!(kvq_cache_options, centres), 80);
 }
 
 #[test]
@@ -305,6 +334,23 @@ fn offsets_of_kvq_codebook_trainer_options() {
     assert_eq!(offset!(kvq_codebook_trainer_options, model_id), 64);
     assert_eq!(offset!(kvq_codebook_trainer_options, max_bytes), 72);
     assert_eq!(offset!(kvq_codebook_trainer_options, note), 80);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_centres_trainer_options() {
+    assert_eq!(offset!(kvq_centres_trainer_options, struct_size), 0);
+    assert_eq!(offset!(kvq_centres_trainer_options, n_layers), 4);
+    assert_eq!(offset!(kvq_centres_trainer_options, kv_heads), 8);
+    assert_eq!(offset!(kvq_centres_trainer_options, head_dim), 12);
+    assert_eq!(offset!(kvq_centres_trainer_options, rope), 16);
+    assert_eq!(offset!(kvq_centres_trainer_options, key_centres), 20);
+    assert_eq!(offset!(kvq_centres_trainer_options, value_centres), 24);
+    assert_eq!(offset!(kvq_centres_trainer_options, rounds), 28);
+    assert_eq!(offset!(kvq_centres_trainer_options, seed), 32);
+    assert_eq!(offset!(kvq_centres_trainer_options, model_id), 40);
+    assert_eq!(offset!(kvq_centres_trainer_options, max_bytes), 48);
+    assert_eq!(offset!(kvq_centres_trainer_options, note), 56);
 }
 
 #[cfg(feature = "experimental")]

@@ -12,6 +12,11 @@ macro_rules! header {
         r#"CommVQ codebooks for the layers of one model. Immutable; caches that use it share it. Files are in the
 safetensors format and hold about half of [`CodebookInfo::bytes`](crate::CodebookInfo::bytes)."#
     };
+    (kvq_centres) => {
+        r#"Centres of the keys and values of one model, for the formats gs and gt: a vector is stored relative to the
+nearest centre of its head. Immutable; caches that use them share them. Files are in the safetensors format
+and hold half of [`CentresInfo::bytes`](crate::CentresInfo::bytes)."#
+    };
     (kvq_router) => {
         r#"Routers for the layers of one model (MoQAE): small networks that choose the format of every page by the keys
 in it, before RoPE. Immutable; caches that use it share it. Files are in the safetensors format."#
@@ -44,6 +49,19 @@ kvq_codebook_trainer_result(trainer, &codebook, &error);
 Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model
 will see, and take tens of thousands of tokens: what matters most is that codes meet in use what they were
 trained on."#
+    };
+    (kvq_centres_trainer) => {
+        r#"Trains centres from keys and values that the caller's engine computed on some texts.
+
+```text
+kvq_centres_trainer_create(context, &options, &trainer, &error);
+for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
+for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
+kvq_centres_trainer_result(trainer, &centres, &error);
+```
+
+Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model
+will see, and take some hundred tokens for each centre of a head."#
     };
     (kvq_router_trainer) => {
         r#"Trains routers from queries, keys and values that the caller's engine computed on some texts.
@@ -172,6 +190,11 @@ this `head_dim` and `rope`, and this `model_id` unless one of them is 0. Any num
         r#"What `router` in a policy needs: of this context, trained for this shape, `rope`, `model_id` unless one of
 them is 0, and the policy's experts. Any number of caches share it. NULL (default): none."#
     };
+    (kvq_cache_options, centres) => {
+        r#"What the formats gs and gt with trained centres need: of this context, complete, for this many layers and KV
+heads, this `head_dim` and, for keys, `rope`, and this `model_id` unless one of them is 0. Any number of
+caches share it. A policy may need `codebook` or `centres`, not both. NULL (default): none."#
+    };
     (kvq_append_batch) => {
         r#"Tokens for one layer of several sequences. Rows of `k` and `v`, a token's, follow sequence by sequence."#
     };
@@ -247,6 +270,12 @@ sum of values; neither scaled nor capped; -infinity is none; NaN and +infinity a
     };
     (kvq_codebook_trainer_options, note) => {
         r#"At most 4096 bytes: where the codebooks come from, for example. NULL (default): ""."#
+    };
+    (kvq_centres_trainer_options) => {
+        r#"What centres are trained for, and how many there are."#
+    };
+    (kvq_centres_trainer_options, note) => {
+        r#"At most 4096 bytes: where the centres come from, for example. NULL (default): ""."#
     };
     (kvq_router_trainer_options) => {
         r#"How routers are trained, and for how many bits."#
@@ -414,6 +443,38 @@ written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::St
 
 [`Status::Argument`](crate::Status::Argument)."#
     };
+    (kvq_centres_load) => {
+        r#"Read centres from a file in memory. Every byte is checked; saving the result again gives the same bytes.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Format`](crate::Status::Format) (damaged,
+truncated, or no centres; the message names the tensor or field);
+[`Status::Mismatch`](crate::Status::Mismatch) (a file of another version);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_centres_save) => {
+        r#"Write centres as a file. The same centres give the same bytes.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::BufferSize`](crate::Status::BufferSize) (nothing is
+written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_centres_describe) => {
+        r#"Describe centres.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_centres_describe_layer) => {
+        r#"Describe one layer of centres.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
     (kvq_router_load) => {
         r#"Read routers from a file in memory. Every byte is checked; saving the result again gives the same bytes.
 
@@ -455,10 +516,11 @@ written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::St
 
 # Errors
 
-[`Status::Argument`](crate::Status::Argument) (also: the policy needs a codebook or a router and there is
-none); [`Status::Mismatch`](crate::Status::Mismatch) (a codebook or router for another model, with the
-difference); [`Status::Unsupported`](crate::Status::Unsupported) (a format that the context's device does
-not compute with); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+[`Status::Argument`](crate::Status::Argument) (also: the policy needs a codebook, centres or a router and
+there is none); [`Status::Mismatch`](crate::Status::Mismatch) (a codebook, centres or router for another
+model, with the difference); [`Status::Unsupported`](crate::Status::Unsupported) (a format that the
+context's device does not compute with; formats of which some need a codebook and others centres);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
     };
     (kvq_cache_describe) => {
         r#"Describe a cache.
@@ -859,6 +921,45 @@ of the context. The result depends on the options and the tokens alone.
     };
     (kvq_codebook_trainer_result) => {
         r#"The codebooks of the layers finished so far. They share memory with the trainer and outlive it.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_centres_trainer_create) => {
+        r#"Create a trainer. It works on the CPU, whatever the device of the context.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_centres_trainer_add) => {
+        r#"Add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+
+- `k`: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. NULL is allowed without
+  centres for keys.
+- `v`: values, same shape and rules.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (the layer is
+finished); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_centres_trainer_run) => {
+        r#"Train one layer on the tokens added to it, and drop them. Uses the threads of the context. The result
+depends on the options and the tokens alone.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (also: fewer tokens than centres);
+[`Status::State`](crate::Status::State) (the layer is finished, or has no tokens);
+[`Status::Cancelled`](crate::Status::Cancelled); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit). After a failure the layer has its tokens still."#
+    };
+    (kvq_centres_trainer_result) => {
+        r#"The centres of the layers finished so far. They share memory with the trainer and outlive it.
 
 # Errors
 

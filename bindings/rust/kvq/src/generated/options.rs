@@ -326,6 +326,77 @@ macro_rules! setters {
             self
         }
     };
+    (kvq_centres_trainer_options) => {
+        /// 1 … 65536.
+        #[must_use]
+        pub fn n_layers(mut self, n_layers: usize) -> Self {
+            self.raw.n_layers = $crate::convert::int(n_layers);
+            self
+        }
+
+        /// 1 … 4096.
+        #[must_use]
+        pub fn kv_heads(mut self, kv_heads: usize) -> Self {
+            self.raw.kv_heads = $crate::convert::int(kv_heads);
+            self
+        }
+
+        /// A multiple of 8, 8 … 256.
+        #[must_use]
+        pub fn head_dim(mut self, head_dim: usize) -> Self {
+            self.raw.head_dim = $crate::convert::int(head_dim);
+            self
+        }
+
+        /// That follows the keys; [`Rope::Half`](crate::Rope::Half) by default.
+        #[must_use]
+        pub fn rope(mut self, rope: $crate::Rope) -> Self {
+            self.raw.rope = rope.code();
+            self
+        }
+
+        /// Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys.
+        #[must_use]
+        pub fn key_centres(mut self, key_centres: usize) -> Self {
+            self.raw.key_centres = $crate::convert::int(key_centres);
+            self
+        }
+
+        /// The same for values.
+        #[must_use]
+        pub fn value_centres(mut self, value_centres: usize) -> Self {
+            self.raw.value_centres = $crate::convert::int(value_centres);
+            self
+        }
+
+        /// Of k-means over all tokens, at most 1000; 0 (default): the library's choice.
+        #[must_use]
+        pub fn rounds(mut self, rounds: usize) -> Self {
+            self.raw.rounds = $crate::convert::int(rounds);
+            self
+        }
+
+        /// Of everything random; 1 by default.
+        #[must_use]
+        pub fn seed(mut self, seed: u64) -> Self {
+            self.raw.seed = seed;
+            self
+        }
+
+        /// Any number that identifies the model's weights, as in [`CacheOptions`](crate::CacheOptions).
+        #[must_use]
+        pub fn model_id(mut self, model_id: u64) -> Self {
+            self.raw.model_id = model_id;
+            self
+        }
+
+        /// Limit on tokens kept and work space; 0 (default): only the context's.
+        #[must_use]
+        pub fn max_bytes(mut self, max_bytes: u64) -> Self {
+            self.raw.max_bytes = max_bytes;
+            self
+        }
+    };
     (kvq_router_trainer_options) => {
         /// [`RouterMethod::Label`](crate::RouterMethod::Label) by default.
         #[must_use]

@@ -537,6 +537,82 @@ impl CodebookLayerInfo {
     }
 }
 
+/// What centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of training, with the
+/// nearest centre c, averaged over the layers that are present; 0 for a side without centres.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CentresInfo {
+    pub n_layers: usize,
+    /// Fewer than `n_layers`: training was not finished; no cache takes such centres.
+    pub layers_present: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Of the keys that follow; centres are before it.
+    pub rope: Rope,
+    /// Of a head; 0: keys have none.
+    pub key_centres: usize,
+    /// Of a head; 0: values have none.
+    pub value_centres: usize,
+    pub key_residual: f64,
+    pub value_residual: f64,
+    /// Trained on, the fewest of any layer.
+    pub tokens: usize,
+    /// Of everything random in training.
+    pub seed: u64,
+    /// As in [`CacheOptions`](crate::CacheOptions).
+    pub model_id: u64,
+    /// Of the numbers, in memory.
+    pub bytes: u64,
+    /// Where the centres come from, as their trainer said.
+    pub note: String,
+}
+
+impl CentresInfo {
+    /// # Safety
+    /// The library has filled `raw`, and its strings are still there.
+    pub(crate) unsafe fn from_raw(raw: &sys::kvq_centres_info) -> Self {
+        // SAFETY: the caller's word for the strings.
+        Self {
+            n_layers: count(raw.n_layers),
+            layers_present: count(raw.layers_present),
+            kv_heads: count(raw.kv_heads),
+            head_dim: count(raw.head_dim),
+            rope: Rope::from_code(raw.rope),
+            key_centres: count(raw.key_centres),
+            value_centres: count(raw.value_centres),
+            key_residual: raw.key_residual,
+            value_residual: raw.value_residual,
+            tokens: count(raw.tokens),
+            seed: raw.seed,
+            model_id: raw.model_id,
+            bytes: raw.bytes,
+            note: unsafe { text_at(raw.note) },
+        }
+    }
+}
+
+/// One layer of centres; see [`CentresInfo`](crate::CentresInfo).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CentresLayerInfo {
+    /// If not, the layer is missing and everything below is 0.
+    pub present: bool,
+    pub tokens: usize,
+    pub key_residual: f64,
+    pub value_residual: f64,
+}
+
+impl CentresLayerInfo {
+    pub(crate) fn from_raw(raw: &sys::kvq_centres_layer_info) -> Self {
+        Self {
+            present: raw.present != 0,
+            tokens: count(raw.tokens),
+            key_residual: raw.key_residual,
+            value_residual: raw.value_residual,
+        }
+    }
+}
+
 /// What routers are made for, and what they do on the pages that they were trained on.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -1,0 +1,139 @@
+#include "training/centres/centres_trainer.h"
+
+#include "core/error.h"
+#include "core/float16.h"
+#include "core/splitmix.h"
+#include "training/centres/k_means.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace kvq {
+namespace {
+
+size_t width(const CentresShape& shape) {
+  return static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
+}
+
+/// 0 … n − 1 in a random order.
+Vector<int32_t> shuffled(Allocator& allocator, int32_t n, uint64_t seed) {
+  Vector<int32_t> order(static_cast<size_t>(n), StlAllocator<int32_t>(allocator));
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[splitmix64(seed, i) % i]);
+  return order;
+}
+
+/// One head of all tokens, token i as vector places[i] of [tokens][head_dim].
+void gather(Parallel& parallel, const KeptTokens& tokens, Side side, const CentresShape& shape, int32_t head,
+            std::span<const int32_t> places, std::span<const int32_t> first_tokens, float* out) {
+  const auto dim = static_cast<size_t>(shape.head_dim);
+  parallel.run(static_cast<int32_t>(tokens.blocks().size()), [&](int32_t i) noexcept {
+    const KeptTokens::Block& block = tokens.blocks()[static_cast<size_t>(i)];
+    const int32_t* place = places.data() + first_tokens[static_cast<size_t>(i)];
+    const uint16_t* from = block.side(side).data() + static_cast<size_t>(head) * dim;
+    for (int32_t token = 0; token < block.tokens; ++token, from += width(shape)) {
+      float* to = out + static_cast<size_t>(place[token]) * dim;
+      std::transform(from, from + dim, to, from_float16);
+    }
+  });
+}
+
+double energy(const Vector<float>& numbers) {
+  double sum = 0.0;
+  for (const float each : numbers) sum += double{each} * double{each};
+  return sum;
+}
+
+}  // namespace
+
+CentresTrainer::CentresTrainer(Allocator& allocator, Parallel& parallel, const CentresTrainerOptions& options)
+    : allocator_(allocator),
+      work_(allocator, options.max_bytes, "trainer"),
+      parallel_(parallel),
+      rounds_(options.rounds),
+      result_(allocator, options.shape),
+      tokens_(static_cast<size_t>(options.shape.n_layers), KeptTokens(work_, width(options.shape)),
+              StlAllocator<KeptTokens>(work_)) {
+  result_.seed = options.seed;
+  result_.model_id = options.model_id;
+  result_.note = options.note;
+}
+
+void CentresTrainer::add(int32_t layer, int32_t n, const void* keys, const void* values, kvq_dtype dtype) {
+  require_unfinished(layer);
+  const CentresShape& shape = result_.shape;
+  tokens_[static_cast<size_t>(layer)].add(n, shape.key_centres > 0 ? keys : nullptr,
+                                          shape.value_centres > 0 ? values : nullptr, dtype);
+}
+
+void CentresTrainer::run(int32_t layer, const TrainingProgress& progress) {
+  require_unfinished(layer);
+  const CentresShape& shape = result_.shape;
+  KeptTokens& tokens = tokens_[static_cast<size_t>(layer)];
+  const int64_t n = tokens.tokens();
+  if (n == 0) fail(KVQ_E_STATE, "layer %d has no tokens to train on", layer);
+  if (n > INT32_MAX) {
+    fail(KVQ_E_ARGUMENT, "layer %d has %lld tokens, train on at most %d", layer, static_cast<long long>(n), INT32_MAX);
+  }
+  const int32_t most = std::max(shape.key_centres, shape.value_centres);
+  if (n < most) {
+    fail(KVQ_E_ARGUMENT, "layer %d has %lld tokens, too few for %d centres", layer, static_cast<long long>(n), most);
+  }
+  const auto numbers = std::allocate_shared<LayerCentres>(StlAllocator<LayerCentres>(allocator_), allocator_);
+  ModelCentres::Layer trained{.numbers = numbers, .tokens = n};
+  const uint64_t seed = splitmix64(result_.seed, static_cast<uint64_t>(layer));  // layers may be trained in any order
+  const bool both = shape.key_centres > 0 && shape.value_centres > 0;
+  if (shape.key_centres > 0) {
+    const TrainingProgress part = progress.part(0.0, both ? 0.5 : 1.0);
+    trained.key_residual = train_side(tokens, Side::kKeys, seed, part, numbers->keys);
+  }
+  if (shape.value_centres > 0) {
+    const TrainingProgress part = progress.part(both ? 0.5 : 0.0, 1.0);
+    trained.value_residual = train_side(tokens, Side::kValues, seed, part, numbers->values);
+  }
+  check_layer_centres(shape, *numbers, layer, KVQ_E_INTERNAL);
+  result_.layers[static_cast<size_t>(layer)] = std::move(trained);
+  tokens = KeptTokens(work_, width(shape));
+}
+
+/// Centres of all heads, one head after the other, rounded as files round them; what they leave of the squared norms.
+double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t seed, const TrainingProgress& progress,
+                                  Vector<float>& centres) {
+  const CentresShape& shape = result_.shape;
+  const auto n = static_cast<int32_t>(tokens.tokens());
+  const Vector<int32_t> places = shuffled(work_, n, seed);
+  Vector<int32_t> first_tokens(StlAllocator<int32_t>{work_});
+  int32_t first = 0;
+  for (const KeptTokens::Block& block : tokens.blocks()) {
+    first_tokens.push_back(first);
+    first += block.tokens;
+  }
+  Vector<float> numbers(static_cast<size_t>(n) * static_cast<size_t>(shape.head_dim), StlAllocator<float>(work_));
+  const centres::Vectors vectors{numbers.data(), n, shape.head_dim};
+  centres::KMeans k_means(work_, parallel_, *centres::nearest_kernels().front(), shape.centres(side), vectors);
+  Vector<float> of_head(StlAllocator<float>{work_});
+  double left = 0.0;
+  double all = 0.0;
+  for (int32_t head = 0; head < shape.kv_heads; ++head) {
+    gather(parallel_, tokens, side, shape, head, places, first_tokens, numbers.data());
+    centres::KMeansOptions options;
+    options.seed = seed + static_cast<uint64_t>(head);
+    if (rounds_ > 0) options.rounds = rounds_;
+    const TrainingProgress part =
+        progress.part(static_cast<double>(head) / shape.kv_heads, (head + 1.0) / shape.kv_heads);
+    if (!k_means.find(options, part, of_head)) fail(KVQ_E_CANCELLED, "the progress hook asked to stop");
+    for (float& each : of_head) each = from_float16(to_float16(each));
+    left += k_means.error(of_head);
+    all += energy(numbers);
+    centres.insert(centres.end(), of_head.begin(), of_head.end());
+  }
+  return all > 0.0 ? left / all : 0.0;
+}
+
+void CentresTrainer::require_unfinished(int32_t layer) const {
+  if (result_.layers[static_cast<size_t>(layer)].numbers == nullptr) return;
+  fail(KVQ_E_STATE, "layer %d is finished", layer);
+}
+
+}  // namespace kvq

@@ -1,0 +1,48 @@
+#include "training/kept_tokens.h"
+
+#include "core/error.h"
+#include "core/tensor.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace kvq {
+
+void KeptTokens::add(int32_t n, const void* keys, const void* values, kvq_dtype dtype) {
+  const StlAllocator<uint16_t> memory(*allocator_);
+  Block block{Vector<uint16_t>(memory), Vector<uint16_t>(memory), n};
+  if (keys != nullptr) block.keys = copy(keys, dtype, n, "k");
+  if (values != nullptr) block.values = copy(values, dtype, n, "v");
+  blocks_.push_back(std::move(block));
+  tokens_ += n;
+}
+
+Vector<float> KeptTokens::gather(Side side) const {
+  size_t size = 0;
+  for (const Block& block : blocks_) size += block.side(side).size();
+  Vector<float> numbers(size, StlAllocator<float>(*allocator_));
+  float* out = numbers.data();
+  for (const Block& block : blocks_) {
+    for (const uint16_t half : block.side(side)) *out++ = from_float16(half);
+  }
+  return numbers;
+}
+
+Vector<uint16_t> KeptTokens::copy(const void* numbers, kvq_dtype dtype, int32_t n, const char* argument) const {
+  Vector<uint16_t> halves(static_cast<size_t>(n) * width_, StlAllocator<uint16_t>(*allocator_));
+  std::array<float, 256> stretch;
+  for (size_t begin = 0; begin < halves.size(); begin += stretch.size()) {
+    const size_t count = std::min(stretch.size(), halves.size() - begin);
+    read_floats(numbers, dtype, begin, static_cast<int32_t>(count), stretch.data());
+    for (size_t i = 0; i < count; ++i) {
+      halves[begin + i] = to_float16(stretch[i]);
+      if (is_finite_float16(halves[begin + i])) continue;
+      fail(KVQ_E_ARGUMENT, "%s[%zu] is %g, must be finite and at most 65504", argument, begin + i,
+           static_cast<double>(stretch[i]));
+    }
+  }
+  return halves;
+}
+
+}  // namespace kvq
