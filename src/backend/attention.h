@@ -41,6 +41,7 @@ struct AttendBatch {
   int32_t window;          // 0: none
   bool any_hadamard_keys;  // some page format of the layer stores rotated keys
   bool any_hadamard_values;
+  bool any_gain_shape_keys;
   bool routed;                  // neighbouring pages differ in format
   const LayerContext* context;  // of the layer; null if its formats need none
 };

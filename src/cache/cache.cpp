@@ -154,6 +154,7 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
           .window = 0,
           .any_hadamard_keys = formats_of.hadamard_keys,
           .any_hadamard_values = formats_of.hadamard_values,
+          .any_gain_shape_keys = formats_of.has_gain_shape_keys(),
           .routed = formats_of.is_routed(),
           .context = context(layer)};
 }

@@ -6,6 +6,7 @@
 #include "core/position_turns.h"
 #include "core/rope.h"
 #include "formats/codec.h"
+#include "formats/gain_shape/layout.h"
 #include "router/router.h"
 
 #include <algorithm>
@@ -39,6 +40,10 @@ class Cache {
     bool is_routed() const { return formats.size() > 1; }
     /// Whether sealing changes nothing.
     bool stays_float16() const { return !is_routed() && formats.front()->is_float16(); }
+    bool has_gain_shape_keys() const {
+      return std::any_of(formats.begin(), formats.end(),
+                         [](const PageFormat* each) { return gain_shape::shape_of(each->keys.kind).bits != 0; });
+    }
     bool spans_heads() const {
       return std::any_of(formats.begin(), formats.end(), [](const PageFormat* each) { return each->spans_heads(); });
     }

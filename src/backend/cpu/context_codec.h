@@ -40,8 +40,9 @@ struct ContextItem {
   const Page* const* const* lists;  // of all KV heads, `end` pages each
   int32_t head;
   ptrdiff_t end;
-  const float* queries;          // [rows, head_dim]
-  const float* rotated_queries;  // the same after a Hadamard rotation; null: no keys are rotated
+  const float* queries;            // [rows, head_dim]
+  const float* rotated_queries;    // the same after a Hadamard rotation; null: no keys are rotated
+  const int32_t* rounded_queries;  // those as RoundedQueries; null: no keys are in gain–shape codes
   int32_t rows;
   float* sums;     // [rows, sum_floats()]
   float* plain;    // outputs of values that were decoded, [rows, padded_dim(head_dim)]
@@ -54,8 +55,11 @@ struct ContextItem {
     return page(exists ? place + kTilePages : place);
   }
   const float* query(int32_t row) const { return queries + static_cast<ptrdiff_t>(row) * batch.head_dim; }
-  const float* rotated_query(int32_t row) const {
-    return rotated_queries + static_cast<ptrdiff_t>(row) * batch.head_dim;
+  /// Rows for keys that are rotated in gain–shape codes.
+  QueryRows rotated_rows(int32_t row) const {
+    const int32_t words = RoundedQueries::words_of(batch.head_dim);
+    return {rotated_queries + static_cast<ptrdiff_t>(row) * batch.head_dim,
+            {rounded_queries + static_cast<ptrdiff_t>(row) * RoundedQueries::stride_of(words), words}};
   }
 };
 

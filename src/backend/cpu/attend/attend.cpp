@@ -53,11 +53,12 @@ class AttendCall {
   /// Everything that may allocate.
   void plan(int32_t n_threads) {
     const size_t queries = batch_.query_positions.size();
-    const size_t floats =
-        (queries * static_cast<size_t>(batch_.q_heads) + kBlockRows) * static_cast<size_t>(batch_.head_dim);
+    const size_t rows = queries * static_cast<size_t>(batch_.q_heads) + kBlockRows;
+    const size_t floats = rows * static_cast<size_t>(batch_.head_dim);
     grow(workspace_.rope_table, queries * batch_.rope->table_stride());
     grow(workspace_.queries, floats);
     if (batch_.any_hadamard_keys) grow(workspace_.rotated_queries, floats);
+    if (batch_.any_gain_shape_keys) grow(workspace_.rounded_queries, rows * rounded_stride());
     workspace_.items.clear();
     workspace_.merges.clear();
     work_bytes_ = 0;
@@ -165,7 +166,8 @@ class AttendCall {
     });
   }
 
-  static void grow(Vector<float>& vector, size_t n) {
+  template <typename T>
+  static void grow(Vector<T>& vector, size_t n) {
     if (vector.size() < n) vector.resize(n);
   }
 
@@ -229,32 +231,41 @@ class AttendCall {
   void prepare_queries(const AttendSequence& sequence, int32_t head) noexcept {
     const int32_t dim = batch_.head_dim;
     const float factor = batch_.scale * kLog2E;
-    size_t row = first_query(sequence, head) * static_cast<size_t>(dim);
+    size_t row = first_query(sequence, head);
     for (int32_t token = 0; token < sequence.query_count; ++token) {
       const auto query = static_cast<size_t>(sequence.query_begin + token);
-      for (int32_t g = 0; g < group_; ++g, row += static_cast<size_t>(dim)) {
-        float* q = workspace_.queries.data() + row;
+      for (int32_t g = 0; g < group_; ++g, ++row) {
+        float* q = workspace_.queries.data() + row * static_cast<size_t>(dim);
         const size_t source = batch_.q_strides.at(query, static_cast<size_t>(head * group_ + g));
         read_floats(batch_.q, batch_.q_dtype, source, dim, q);
         batch_.rope->rotate(workspace_.rope_table.data() + query * batch_.rope->table_stride(), q);
         for (int32_t i = 0; i < dim; ++i) q[i] *= factor;
         if (!batch_.any_hadamard_keys) continue;
-        float* rotated = workspace_.rotated_queries.data() + row;
+        float* rotated = workspace_.rotated_queries.data() + row * static_cast<size_t>(dim);
         std::copy_n(q, dim, rotated);
         hadamard(rotated, dim);
+        if (!batch_.any_gain_shape_keys) continue;
+        round_query(rotated, dim, workspace_.rounded_queries.data() + row * rounded_stride());
       }
     }
   }
 
+  /// Words of a row of rounded queries.
+  size_t rounded_stride() const {
+    return static_cast<size_t>(RoundedQueries::stride_of(RoundedQueries::words_of(batch_.head_dim)));
+  }
+
   ItemQueries queries_of(const AttendItem& item) const {
     const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
-    const size_t first =
-        (first_query(sequence, item.head) + static_cast<size_t>(item.row_begin)) * static_cast<size_t>(batch_.head_dim);
-    return {.plain = workspace_.queries.data() + first,
-            .rotated = batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
-            .positions = batch_.query_positions.data() + sequence.query_begin,
-            .first_row = item.row_begin,
-            .group = group_};
+    const size_t row = first_query(sequence, item.head) + static_cast<size_t>(item.row_begin);
+    const size_t first = row * static_cast<size_t>(batch_.head_dim);
+    return {
+        .plain = workspace_.queries.data() + first,
+        .rotated = batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
+        .rounded = batch_.any_gain_shape_keys ? workspace_.rounded_queries.data() + row * rounded_stride() : nullptr,
+        .positions = batch_.query_positions.data() + sequence.query_begin,
+        .first_row = item.row_begin,
+        .group = group_};
   }
 
   void run(size_t index) noexcept {

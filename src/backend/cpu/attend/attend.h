@@ -38,6 +38,7 @@ class AttendWorkspace : public Workspace {
       : rope_table(StlAllocator<float>(allocator)),
         queries(StlAllocator<float>(allocator)),
         rotated_queries(StlAllocator<float>(allocator)),
+        rounded_queries(StlAllocator<int32_t>(allocator)),
         partials(StlAllocator<float>(allocator)),
         items(StlAllocator<AttendItem>(allocator)),
         order(StlAllocator<int32_t>(allocator)),
@@ -45,9 +46,10 @@ class AttendWorkspace : public Workspace {
         largest(StlAllocator<float>(allocator)),
         scratch(allocator) {}
 
-  Vector<float> rope_table;       // [total queries, rotary_dim]
-  Vector<float> queries;          // [total queries · q_heads, head_dim], grouped by sequence, then KV head
-  Vector<float> rotated_queries;  // the same after a Hadamard rotation; empty when no page needs it
+  Vector<float> rope_table;         // [total queries, rotary_dim]
+  Vector<float> queries;            // [total queries · q_heads, head_dim], grouped by sequence, then KV head
+  Vector<float> rotated_queries;    // the same after a Hadamard rotation; empty when no page needs it
+  Vector<int32_t> rounded_queries;  // of those, RoundedQueries; empty when no page needs it
   Vector<float> partials;
   Vector<AttendItem> items;
   Vector<int32_t> order;  // in which items are run

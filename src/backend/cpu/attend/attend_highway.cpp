@@ -9,6 +9,7 @@
 #include <hwy/highway.h>
 
 #include "backend/cpu/attend/float16-inl.h"
+#include "backend/cpu/attend/gain_shape-inl.h"
 #include "backend/cpu/attend/integer-inl.h"
 #include "backend/cpu/attend/softmax-inl.h"
 
@@ -16,13 +17,21 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AttendKernels& attend_kernels() {
-  static constexpr AttendKernels kKernels = {.float16 = {.keys = float16_keys, .values = float16_values},
-                                             .int8 = {.keys = integer_keys<8>, .values = integer_values<8>},
-                                             .int4 = {.keys = integer_keys<4>, .values = integer_values<4>},
-                                             .int3 = {.keys = integer_keys<3>, .values = integer_values<3>},
-                                             .int2 = {.keys = integer_keys<2>, .values = integer_values<2>},
-                                             .softmax = softmax,
-                                             .blend = blend};
+  static constexpr AttendKernels kKernels = {
+      .float16 = {.keys = float16_keys, .values = float16_values},
+      .int8 = {.keys = integer_keys<8>, .values = integer_values<8>},
+      .int4 = {.keys = integer_keys<4>, .values = integer_values<4>},
+      .int3 = {.keys = integer_keys<3>, .values = integer_values<3>},
+      .int2 = {.keys = integer_keys<2>, .values = integer_values<2>},
+      .gs4 = {.keys = gain_shape_keys<ScalarWords<4>>, .values = gain_shape_values<ScalarWords<4>>},
+      .gs3 = {.keys = gain_shape_keys<ScalarWords<3>>, .values = gain_shape_values<ScalarWords<3>>},
+      .gs2 = {.keys = gain_shape_keys<ScalarWords<2>>, .values = gain_shape_values<ScalarWords<2>>},
+      .gs1 = {.keys = gain_shape_keys<ScalarWords<1>>, .values = gain_shape_values<ScalarWords<1>>},
+      .gt3 = {.keys = gain_shape_keys<TrellisWords<3>>, .values = gain_shape_values<TrellisWords<3>>},
+      .gt2 = {.keys = gain_shape_keys<TrellisWords<2>>, .values = gain_shape_values<TrellisWords<2>>},
+      .gt1 = {.keys = gain_shape_keys<TrellisWords<1>>, .values = gain_shape_values<TrellisWords<1>>},
+      .softmax = softmax,
+      .blend = blend};
   return kKernels;
 }
 

@@ -50,6 +50,7 @@ class ItemRun {
                       .end = batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
                       .queries = queries.plain,
                       .rotated_queries = queries.rotated,
+                      .rounded_queries = queries.rounded,
                       .rows = item.row_count,
                       .sums = sums_,
                       .plain = plain_,
@@ -181,20 +182,27 @@ class ItemRun {
   /// The first page, or all up to the first whose keys need no context; returns how many.
   int32_t score_pages(const Page* const* at, int32_t index, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = at[0]->format()->keys;
-    const float* q = (format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim;
     float* scores = scores_.data() + index * kPageSlots;
     int32_t length = 1;
     if (const KeyKernel kernel = kernels_.side(format.kind).keys; kernel == nullptr) {
       while (length < count && at[length]->format()->keys.kind == format.kind) ++length;
       context_->score(place(at), length, row, rows, scores);
     } else {
-      kernel({batch_.head_dim, format.group, format.page_mean}, {at[0]->data, later(at).data}, rows, q, scores);
+      kernel({batch_.head_dim, format.group, format.page_mean}, {at[0]->data, later(at).data}, rows,
+             query_rows(format, row), scores);
     }
     for (int32_t page = 0; page < length; ++page) {
       prefetch_record(at + page, 2 * kTilePages);
       mask(*at[page], scores + page * kPageSlots, row, rows);
     }
     return length;
+  }
+
+  QueryRows query_rows(const SideFormat& format, int32_t row) const {
+    const int32_t words = RoundedQueries::words_of(batch_.head_dim);
+    const bool rounded = queries_.rounded != nullptr;
+    return {(format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim,
+            {rounded ? queries_.rounded + row * RoundedQueries::stride_of(words) : nullptr, words}};
   }
 
   void mask(const Page& page, float* scores, int32_t row, int32_t rows) const {
@@ -264,7 +272,8 @@ class ItemRun {
       sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
     float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
-    kernel({batch_.head_dim, format.group, false}, sides.data(), length, rows, scores_.data() + first * kPageSlots, output);
+    kernel({batch_.head_dim, format.group, false}, sides.data(), length, rows, scores_.data() + first * kPageSlots,
+           output);
     return length;
   }
 

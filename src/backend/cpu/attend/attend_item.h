@@ -39,6 +39,7 @@ struct PartialLayout {
 struct ItemQueries {
   const float* plain;        // [row_count, head_dim]
   const float* rotated;      // the same after a Hadamard rotation, or null
+  const int32_t* rounded;    // those as RoundedQueries, or null
   const int32_t* positions;  // of the sequence's query tokens
   int32_t first_row;         // row i has the position of query token (first_row + i) / group
   int32_t group;

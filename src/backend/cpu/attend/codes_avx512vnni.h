@@ -1,4 +1,4 @@
-// Codes of integer pages in registers, and their int8 dot products with fixed-point operands.
+// Codes of pages in registers, and their int8 dot products with fixed-point operands.
 #pragma once
 
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
@@ -20,7 +20,8 @@ struct CodeWords {
   __m512i low;
   __m512i high;  // 3 bits only, shifted so that bit f of each byte belongs to field f
 
-  inline void load(const integer::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+  template <typename Layout>
+  inline void load(const Layout& layout, const SideData& side, int32_t block, int32_t lane) {
     const int32_t lanes = layout.low_plane().lanes;
     const auto offset = sizeof(uint32_t) * static_cast<size_t>(block * lanes + lane);
     low = _mm512_loadu_si512(side.data + offset);
@@ -40,6 +41,7 @@ struct CodeWords {
   template <int kField>
   inline __m512i codes() const {
     if constexpr (kBits == 8) return low;
+    if constexpr (kBits == 1) return _mm512_and_si512(_mm512_srli_epi32(low, kField), _mm512_set1_epi8(1));
     if constexpr (kBits == 4) return _mm512_and_si512(_mm512_srli_epi32(low, 4 * kField), _mm512_set1_epi8(15));
     const __m512i two = _mm512_and_si512(_mm512_srli_epi32(low, 2 * kField), _mm512_set1_epi8(3));
     if constexpr (kBits == 2) return two;
@@ -51,7 +53,7 @@ struct CodeWords {
 };
 
 template <int kBits>
-inline constexpr int kFields = kBits == 8 ? 1 : (kBits == 4 ? 2 : 4);
+inline constexpr int kFields = kBits == 3 ? 4 : 8 / kBits;
 
 /// Integer accumulators of kRows rows and kVectors vectors of lanes.
 template <int kBits, int kRows, int kVectors>

@@ -120,13 +120,14 @@ HWY_INLINE void float16_values_rows(int32_t head_dim, const SideData* values, in
   for (; channel < width; channel += lanes) float16_values_chunk<kRows, 2>(head_dim, channel, values, pages, p, out);
 }
 
-inline void float16_keys(const SideShape& shape, const SideData& keys, int32_t rows, const float* q, float* scores) {
+inline void float16_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q,
+                         float* scores) {
   if (rows == 1) {
-    float16_keys_rows<1>(shape.head_dim, keys, q, scores);
+    float16_keys_rows<1>(shape.head_dim, keys, q.floats, scores);
   } else if (rows == 2) {
-    float16_keys_rows<2>(shape.head_dim, keys, q, scores);
+    float16_keys_rows<2>(shape.head_dim, keys, q.floats, scores);
   } else {
-    float16_keys_rows<4>(shape.head_dim, keys, q, scores);
+    float16_keys_rows<4>(shape.head_dim, keys, q.floats, scores);
   }
 }
 

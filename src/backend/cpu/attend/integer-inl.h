@@ -196,13 +196,13 @@ HWY_INLINE void integer_values_rows(const SideShape& shape, const SideData* valu
 }
 
 template <int kBits>
-void integer_keys(const SideShape& shape, const SideData& keys, int32_t rows, const float* q, float* scores) {
+void integer_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q, float* scores) {
   if (rows == 1) {
-    integer_keys_rows<kBits, 1>(shape.head_dim, keys, q, scores);
+    integer_keys_rows<kBits, 1>(shape.head_dim, keys, q.floats, scores);
   } else if (rows == 2) {
-    integer_keys_rows<kBits, 2>(shape.head_dim, keys, q, scores);
+    integer_keys_rows<kBits, 2>(shape.head_dim, keys, q.floats, scores);
   } else {
-    integer_keys_rows<kBits, 4>(shape.head_dim, keys, q, scores);
+    integer_keys_rows<kBits, 4>(shape.head_dim, keys, q.floats, scores);
   }
 }
 

@@ -1,9 +1,11 @@
 // What an instruction set provides for attending to pages.
 #pragma once
 
+#include "backend/cpu/attend/rounded_queries.h"
 #include "backend/cpu/vectors.h"
 #include "core/limits.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,6 +15,13 @@ namespace kvq::cpu {
 /// scores stay in the first-level cache.
 inline constexpr int32_t kTilePages = 8;
 inline constexpr int32_t kTileSlots = kTilePages * kPageSlots;
+/// What is added to rounded weights of values before their fractions are cut off, between 0 and 1: spread evenly over
+/// the tokens of a page, so that many small weights are not all lost beside a large one.
+alignas(64) inline constexpr std::array<float, kPageSlots> kDither = {
+    0.015625F, 0.515625F, 0.265625F, 0.765625F, 0.140625F, 0.640625F, 0.390625F, 0.890625F,
+    0.078125F, 0.578125F, 0.328125F, 0.828125F, 0.203125F, 0.703125F, 0.453125F, 0.953125F,
+    0.046875F, 0.546875F, 0.296875F, 0.796875F, 0.171875F, 0.671875F, 0.421875F, 0.921875F,
+    0.109375F, 0.609375F, 0.359375F, 0.859375F, 0.234375F, 0.734375F, 0.484375F, 0.984375F};
 /// Query rows that share one pass over a page. Kernels exist for 1, 2 and 4; 3 runs as 4 with a row of padding.
 inline constexpr int32_t kBlockRows = 4;
 
@@ -30,9 +39,16 @@ struct SideData {
   const std::byte* later;
 };
 
+/// A block of query rows in the forms in which pages take them.
+struct QueryRows {
+  const float* floats;     // [rows, head_dim], rotated if the keys are
+  RoundedQueries rounded;  // the same for gain–shape pages, null for others
+};
+
 /// scores[r][t] = q[r] · key[t] for the 32 slots of a page.
-/// q: [rows, head_dim], scores: [rows, kTileSlots] from the page's first slot.
-using KeyKernel = void (*)(const SideShape& shape, const SideData& keys, int32_t rows, const float* q, float* scores);
+/// scores: [rows, kTileSlots] from the page's first slot.
+using KeyKernel = void (*)(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q,
+                           float* scores);
 
 /// out[r] += Σ_t p[r][t] · value[t] over the slots of consecutive pages of a tile.
 /// values: [pages], p: [rows, kTileSlots] from the first page's first slot, out: [rows, padded_dim(head_dim)].
@@ -64,6 +80,13 @@ struct AttendKernels {
   PageKernels int4;
   PageKernels int3;
   PageKernels int2;
+  PageKernels gs4;
+  PageKernels gs3;
+  PageKernels gs2;
+  PageKernels gs1;
+  PageKernels gt3;
+  PageKernels gt2;
+  PageKernels gt1;
   SoftmaxKernel softmax;
   BlendKernel blend;
 };

@@ -135,13 +135,13 @@ inline void keys_rows(int32_t head_dim, const SideData& keys, const float* q, fl
 }
 
 template <int kBits>
-void vnni_keys(const SideShape& shape, const SideData& keys, int32_t rows, const float* q, float* scores) {
+void vnni_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q, float* scores) {
   if (rows == 1) {
-    keys_rows<kBits, 1>(shape.head_dim, keys, q, scores);
+    keys_rows<kBits, 1>(shape.head_dim, keys, q.floats, scores);
   } else if (rows == 2) {
-    keys_rows<kBits, 2>(shape.head_dim, keys, q, scores);
+    keys_rows<kBits, 2>(shape.head_dim, keys, q.floats, scores);
   } else {
-    keys_rows<kBits, 4>(shape.head_dim, keys, q, scores);
+    keys_rows<kBits, 4>(shape.head_dim, keys, q.floats, scores);
   }
 }
 

@@ -7,6 +7,8 @@ namespace kvq::cpu {
 
 void set_avx512vnni_keys(KernelTable& table);
 void set_avx512vnni_values(KernelTable& table);
+void set_avx512vnni_gain_shape_keys(KernelTable& table);
+void set_avx512vnni_gain_shape_values(KernelTable& table);
 void set_avx512vnni_softmax(KernelTable& table);
 void set_avx512vnni_commvq_keys(CommvqKernels& kernels);
 void set_avx512vnni_commvq_values(CommvqKernels& kernels);

@@ -30,10 +30,18 @@ std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const At
   sides[index_of(Kind::kInt3)] = integer(attend.int3);
   sides[index_of(Kind::kInt2)] = integer(attend.int2);
   sides[index_of(Kind::kCommvq)] = {};  // with its context
+  const auto gain_shape = [](const PageKernels& page) {
+    return SideKernels{.encode = encode_gain_shape, .keys = page.keys, .values = page.values};
+  };
+  sides[index_of(Kind::kGs4)] = gain_shape(attend.gs4);
+  sides[index_of(Kind::kGs3)] = gain_shape(attend.gs3);
+  sides[index_of(Kind::kGs2)] = gain_shape(attend.gs2);
+  sides[index_of(Kind::kGs1)] = gain_shape(attend.gs1);
+  sides[index_of(Kind::kGt3)] = gain_shape(attend.gt3);
+  sides[index_of(Kind::kGt2)] = gain_shape(attend.gt2);
+  sides[index_of(Kind::kGt1)] = gain_shape(attend.gt1);
   for (const Kind kind : {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1}) {
-    const PageKernels page = gain_shape_kernels(kind);
-    sides[index_of(kind)] = {.encode = encode_gain_shape, .keys = page.keys, .values = page.values};
-    sides[index_of(gain_shape::with_centres(kind))] = {};  // with its context
+    sides[index_of(gain_shape::with_centres(kind))] = {};  // with their context
   }
   return sides;
 }
@@ -67,6 +75,8 @@ KernelTable make_avx512vnni(KernelTable table) {
   table.name = "avx512vnni";
   set_avx512vnni_keys(table);
   set_avx512vnni_values(table);
+  set_avx512vnni_gain_shape_keys(table);
+  set_avx512vnni_gain_shape_values(table);
   set_avx512vnni_softmax(table);
   set_avx512vnni_commvq_keys(table.commvq);
   set_avx512vnni_commvq_values(table.commvq);
@@ -94,7 +104,7 @@ class Tables {
       const KernelTable portable = make_portable(i);
 #if defined(KVQ_HAVE_AVX512VNNI)
       if (targets[i].target == HWY_AVX3 && __builtin_cpu_supports("avx512vnni") != 0 &&
-          __builtin_cpu_supports("avx512vbmi") != 0) {
+          __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu_supports("avx512vbmi2") != 0) {
         const KernelTable avx512vnni = make_avx512vnni(portable);
         if (can_use_amx()) add(make_amx(avx512vnni));
         add(avx512vnni);

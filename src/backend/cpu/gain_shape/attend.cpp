@@ -68,7 +68,7 @@ void CentredAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
     const Page& page = item_.page(place);
     const SideFormat& format = page.format()->keys;
     item_.kernels.side(gain_shape::without_centres(format.kind))
-        .keys({dim, format.group, false}, {page.data, item_.later(place).data}, rows, item_.rotated_query(row), scores);
+        .keys({dim, format.group, false}, {page.data, item_.later(place).data}, rows, item_.rotated_rows(row), scores);
     add_centre_scores(place, row, rows, scores);
   }
 }
@@ -81,7 +81,7 @@ void CentredAttention::add_centre_scores(ptrdiff_t place, int32_t row, int32_t r
   }
   const auto* data = reinterpret_cast<const std::byte*>(plane(place));
   item_.kernels.side(Kind::kFloat16)
-      .keys({item_.batch.head_dim, SideFormat{}.group, false}, {data, data}, rows, work_.turned, work_.scores);
+      .keys({item_.batch.head_dim, SideFormat{}.group, false}, {data, data}, rows, {work_.turned, {}}, work_.scores);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       scores[r * kTileSlots + slot] += work_.scores[r * kTileSlots + slot];

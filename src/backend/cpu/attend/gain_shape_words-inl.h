@@ -1,0 +1,245 @@
+// Words of gain–shape pages, and the bytes that their fields stand for.
+#if defined(KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
+#undef KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
+#else
+#define KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
+#endif
+
+#include "backend/cpu/attend/kernels.h"
+#include "formats/gain_shape/layout.h"
+#include "formats/gain_shape/trellis.h"
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace kvq::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using SumTag = hn::ScalableTag<int32_t>;
+using WordTag = hn::RebindToUnsigned<SumTag>;
+using WordVector = hn::Vec<WordTag>;
+using PairTag = hn::Repartition<int16_t, SumTag>;
+using ByteTag = hn::Repartition<uint8_t, SumTag>;
+using SignedByteTag = hn::Repartition<int8_t, SumTag>;
+
+/// To the left for positive counts.
+template <int kCount>
+HWY_INLINE WordVector shift(WordVector words) {
+  if constexpr (kCount > 0) {
+    return hn::ShiftLeft<kCount>(words);
+  } else if constexpr (kCount < 0) {
+    return hn::ShiftRight<-kCount>(words);
+  } else {
+    return words;
+  }
+}
+
+/// Those bits of each byte, and nothing else.
+HWY_INLINE WordVector masked(WordVector words, uint32_t bits) {
+  return hn::And(words, hn::Set(WordTag(), bits * 0x01010101U));
+}
+
+HWY_INLINE size_t word_offset(int32_t lanes, int32_t block, int32_t lane) {
+  return sizeof(uint32_t) * static_cast<size_t>(block * lanes + lane);
+}
+
+HWY_INLINE WordVector load_words(const SideData& side, size_t offset) {
+  prefetch(side.later + offset);
+  return hn::LoadU(WordTag(), reinterpret_cast<const uint32_t*>(side.data + offset));
+}
+
+/// Codes of scalar shapes as they are.
+template <int kWidth>
+struct ScalarWords {
+  static constexpr int kBits = kWidth;
+  static constexpr bool kTrellis = false;
+  static constexpr int kFields = kBits == 3 ? 4 : 8 / kBits;
+  static constexpr float kOffset = static_cast<float>((1 << kBits) - 1) / 2.0F;
+
+  static int32_t blocks(const gain_shape::Layout& layout) { return layout.low_plane().blocks(); }
+
+  /// Nothing: words don't depend on those before them.
+  struct Before {
+    void load(const gain_shape::Layout& /*layout*/, const SideData& /*side*/) {}
+  };
+
+  HWY_INLINE void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+    const int32_t lanes = layout.low_plane().lanes;
+    low_ = load_words(side, word_offset(lanes, block, lane));
+    if constexpr (kBits == 3) {
+      high_ = load_words(side, layout.high_offset() + word_offset(lanes, block / 2, lane));
+      if (block % 2 != 0) high_ = shift<-4>(high_);
+    }
+  }
+  HWY_INLINE void load_values(const gain_shape::Layout& layout, const SideData& side, const Before& /*before*/,
+                              int32_t block, int32_t lane) {
+    load_keys(layout, side, block, lane);
+  }
+
+  /// use(field, bytes)
+  template <int kField = 0, typename Use>
+  HWY_INLINE void for_each_field(const Use& use) const {
+    if constexpr (kField < kFields) {
+      constexpr int kLowBits = kBits == 3 ? 2 : kBits;
+      WordVector codes = masked(shift<-kLowBits * kField>(low_), (1U << kLowBits) - 1U);
+      if constexpr (kBits == 3) codes = hn::Or(codes, masked(shift<2 - kField>(high_), 4));
+      use(kField, hn::BitCast(ByteTag(), codes));
+      for_each_field<kField + 1>(use);
+    }
+  }
+
+ private:
+  WordVector low_;
+  WordVector high_;
+};
+
+/// Levels of trellis shapes: a block is a word of the plane with the highest bits. Its parities are those of whole
+/// words, since those bits lie in the order of the trellis. Of four bytes the second and the third change places.
+template <int kWidth>
+struct TrellisWords {
+  static constexpr int kBits = kWidth;
+  static constexpr bool kTrellis = true;
+  static constexpr int kFields = kBits == 2 ? 4 : 8;
+  static constexpr float kOffset = 0.0F;
+
+  static PackedPlane plane(const gain_shape::Layout& layout) {
+    return kBits == 3 ? layout.high_plane() : layout.low_plane();
+  }
+  static size_t plane_offset(const gain_shape::Layout& layout) { return kBits == 3 ? layout.high_offset() : 0; }
+  static int32_t blocks(const gain_shape::Layout& layout) { return plane(layout).blocks(); }
+
+  /// The highest bits of values: vectors of 16 channels, after the kMemory ones that the trellis came from.
+  struct Before {
+    static constexpr int32_t kVector = 16;
+    static constexpr int32_t kBefore = gain_shape::kMemory * kVector;
+    HWY_ALIGN uint32_t words[kBits == 2 ? 2 : 1][kBefore + kMaxHeadDim];
+
+    void load(const gain_shape::Layout& layout, const SideData& side) {
+      const int32_t lanes = plane(layout).lanes;
+      const int32_t vectors = lanes / kVector;
+      for (int32_t block = 0; block < blocks(layout); ++block) {
+        uint32_t* now = words[block] + kBefore;
+        std::memcpy(now, side.data + plane_offset(layout) + word_offset(lanes, block, 0), word_offset(lanes, 1, 0));
+        for (int32_t back = 1; back <= gain_shape::kMemory; ++back) {
+          const int32_t turns = (back + vectors - 1) / vectors;
+          const uint32_t* from = now + kVector * (turns * vectors - back);
+          uint32_t* to = now - kVector * back;
+          std::copy(from + kVector - turns, from + kVector, to);
+          std::copy(from, from + kVector - turns, to + turns);
+        }
+      }
+    }
+  };
+
+  HWY_INLINE void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+    const size_t offset = plane_offset(layout);
+    const WordVector bits = load_words(side, offset + word_offset(kPageSlots, block, lane));
+    const int32_t last = block == 0 ? blocks(layout) - 1 : block - 1;
+    const WordVector before = load_words(side, offset + word_offset(kPageSlots, last, lane));
+    constexpr int kStep = kBits == 2 ? 2 : 1;
+    const WordVector four = numbers_before<4 * kStep>(bits, before);
+    index(bits, hn::Xor(numbers_before<kStep>(bits, before), four),
+          hn::Xor3(numbers_before<2 * kStep>(bits, before), four, numbers_before<5 * kStep>(bits, before)),
+          hn::Xor3(bits, four, numbers_before<6 * kStep>(bits, before)));
+    if constexpr (kBits == 3) load_low(layout, side, block, lane);
+  }
+
+  HWY_INLINE void load_values(const gain_shape::Layout& layout, const SideData& side, const Before& before,
+                              int32_t block, int32_t lane) {
+    const WordTag d;
+    const uint32_t* now = before.words[block] + Before::kBefore + lane;
+    const auto at = [now, d](int32_t back) HWY_ATTR { return hn::LoadU(d, now - Before::kVector * back); };
+    prefetch(side.later + plane_offset(layout) + word_offset(plane(layout).lanes, block, lane));
+    const WordVector bits = at(0);
+    const WordVector four = at(4);
+    index(bits, hn::Xor(at(1), four), hn::Xor3(at(2), four, at(5)), hn::Xor3(bits, four, at(6)));
+    if constexpr (kBits == 3) load_low(layout, side, block, lane);
+  }
+
+  /// use(field, levels)
+  template <int kField = 0, typename Use>
+  HWY_INLINE void for_each_field(const Use& use) const {
+    if constexpr (kField < kFields) {
+      constexpr int kNibbles = kFields / 2;
+      const ByteTag d;
+      const auto indices =
+          hn::BitCast(d, masked(shift < kField < kNibbles ? 0 : -4 > (nibbles_[kField % kNibbles]), 15));
+      if constexpr (kBits == 1) {
+        use(kField, lookup(gain_shape::kLevels1.data(), 8, indices));
+      } else if constexpr (kBits == 2) {
+        use(kField, lookup(gain_shape::kLevels2.data(), 16, indices));
+      } else {
+        // The fourth bit of an index is the first of the two low ones; the second one tells lower levels from higher.
+        const auto low = hn::BitCast(d, shift<-2 * (kField % 4)>(low_[kField / 4]));
+        const auto one = hn::And(low, hn::Set(d, uint8_t{1}));
+        const auto full = hn::Or(indices, hn::ShiftLeft<3>(one));
+        const auto is_low = hn::Eq(hn::And(low, hn::Set(d, uint8_t{2})), hn::Zero(d));
+        use(kField, hn::IfThenElse(is_low, lookup(gain_shape::kLevels3.data(), 16, full),
+                                   lookup(gain_shape::kLevels3.data() + 16, 16, full)));
+      }
+      for_each_field<kField + 1>(use);
+    }
+  }
+
+ private:
+  template <int kBack>
+  static HWY_INLINE WordVector numbers_before(WordVector bits, WordVector before) {
+    return hn::Or(hn::ShiftLeft<kBack>(bits), hn::ShiftRight<32 - kBack>(before));
+  }
+
+  static HWY_INLINE WordVector middle_bytes_swapped(WordVector words) {
+    const ByteTag d;
+    alignas(16) static constexpr uint8_t kOrder[16] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+    return hn::BitCast(WordTag(), hn::TableLookupBytes(hn::BitCast(d, words), hn::LoadDup128(d, kOrder)));
+  }
+
+  static HWY_INLINE hn::Vec<ByteTag> lookup(const int8_t* levels, size_t n, hn::Vec<ByteTag> indices) {
+    const ByteTag d;
+    alignas(16) uint8_t table[16];
+    for (size_t i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(levels[i % n]);
+    return hn::TableLookupBytes(hn::LoadDup128(d, table), indices);
+  }
+
+  template <int kField>
+  static HWY_INLINE WordVector nibble(WordVector first, WordVector second, WordVector third) {
+    return hn::Or3(masked(shift<-kField>(first), 0x11), masked(shift<1 - kField>(second), 0x22),
+                   masked(shift<2 - kField>(third), 0x44));
+  }
+
+  /// Indices of levels in nibbles, two a byte.
+  HWY_INLINE void index(WordVector bits, WordVector first, WordVector second, WordVector third) {
+    if constexpr (kBits == 2) {
+      const auto low = hn::Or(masked(second, 0xAA), masked(shift<-1>(first), 0x55));
+      const auto high = hn::Or(masked(shift<1>(bits), 0xAA), masked(shift<-1>(third), 0x55));
+      nibbles_[0] = hn::Or(masked(low, 0x33), masked(shift<2>(high), 0xCC));
+      nibbles_[1] = hn::Or(masked(shift<-2>(low), 0x33), masked(high, 0xCC));
+    } else {
+      nibbles_[0] = nibble<0>(first, second, third);
+      nibbles_[1] = nibble<1>(first, second, third);
+      nibbles_[2] = nibble<2>(first, second, third);
+      nibbles_[3] = nibble<3>(first, second, third);
+    }
+    for (int i = 0; i < kFields / 2; ++i) nibbles_[i] = middle_bytes_swapped(nibbles_[i]);
+  }
+
+  /// The two words of low bits under one of highest ones; the last may have none.
+  HWY_INLINE void load_low(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+    const PackedPlane low = layout.low_plane();
+    low_[0] = middle_bytes_swapped(load_words(side, word_offset(low.lanes, 2 * block, lane)));
+    low_[1] = low_[0];
+    if (2 * block + 1 == low.blocks()) return;
+    low_[1] = middle_bytes_swapped(load_words(side, word_offset(low.lanes, 2 * block + 1, lane)));
+  }
+
+  WordVector nibbles_[kFields / 2];
+  WordVector low_[2];
+};
+
+}  // namespace kvq::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
