@@ -3,6 +3,8 @@
 #include "formats/gain_shape/centre_turns.h"
 #include "formats/gain_shape/centred.h"
 
+#include <array>
+
 namespace kvq::centred {
 namespace {
 
@@ -47,7 +49,8 @@ Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t 
       page_turns(StlAllocator<float>(allocator)),
       key_biases(StlAllocator<float>(allocator)),
       own_biases(StlAllocator<float>(allocator)),
-      value_biases(StlAllocator<float>(allocator)) {
+      value_biases(StlAllocator<float>(allocator)),
+      page_step(StlAllocator<float>(allocator)) {
   const Rope& rope = turns.rope();
   Vector<float> squares(static_cast<size_t>(shape().head_dim), 1.0F, StlAllocator<float>(allocator));
   own_biases = make_biases(allocator, *this, Side::kKeys, squares);
@@ -63,6 +66,13 @@ Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t 
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     fill_page_turn(rope, 0, slot, page_turns.data() + static_cast<size_t>(slot) * rope.table_stride());
   }
+  if (shape().key_centres == 0) return;
+  const TurnOrder order(rope, shape().head_dim);
+  turned_keys.emplace(allocator, rope, order, searches.of(layer, Side::kKeys), page_turns);
+  std::array<float, kMaxHeadDim> step;
+  turns.turn(kPageSlots, step.data());
+  page_step.resize(order.turn_floats());
+  order.put_turn(step.data(), page_step.data());
 }
 
 }  // namespace kvq::centred

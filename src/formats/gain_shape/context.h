@@ -7,8 +7,10 @@
 #include "formats/gain_shape/centre_search.h"
 #include "formats/gain_shape/layout.h"
 #include "formats/gain_shape/model_centres.h"
+#include "formats/gain_shape/turned_centres.h"
 
 #include <memory>
+#include <optional>
 
 namespace kvq::centred {
 
@@ -22,6 +24,10 @@ class CentreSearches final : public Resident {
   const CentreSearch& of(int32_t layer, Side side, int32_t head) const {
     const auto& searches = side == Side::kKeys ? keys_ : values_;
     return searches[static_cast<size_t>(layer * centres_->shape.kv_heads + head)];
+  }
+  /// Those of all heads.
+  std::span<const CentreSearch> of(int32_t layer, Side side) const {
+    return {&of(layer, side, 0), static_cast<size_t>(centres_->shape.kv_heads)};
   }
   const ModelCentres& centres() const { return *centres_; }
 
@@ -56,6 +62,8 @@ struct Context final : LayerContext {
   Vector<float> key_biases;    // [kv_heads][padded], of centres turned by the page
   Vector<float> own_biases;    // [kv_heads][padded], by each slot
   Vector<float> value_biases;  // [kv_heads][padded]
+  std::optional<TurnedCentres> turned_keys;
+  Vector<float> page_step;  // turn of 32 positions, as TurnOrder::put_turn() writes it
 };
 
 inline const Context& context_of(const LayerContext& context) { return static_cast<const Context&>(context); }

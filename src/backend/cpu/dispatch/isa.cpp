@@ -56,6 +56,7 @@ KernelTable make_portable(size_t i) {
           .softmax = attend.table->softmax,
           .blend = attend.table->blend,
           .commvq = *highway_commvq_kernels()[i].table,
+          .centres = {},
           .append = &append,
           .linear = highway_linear_kernels()[i].table};
 }
@@ -80,6 +81,7 @@ KernelTable make_avx512vnni(KernelTable table) {
   set_avx512vnni_softmax(table);
   set_avx512vnni_commvq_keys(table.commvq);
   set_avx512vnni_commvq_values(table.commvq);
+  set_avx512vnni_centres(table.centres);
   static const LinearKernels kLinear = make_avx512vnni_linear(avx512vnni_products());
   table.linear = &kLinear;
   return table;
