@@ -15,6 +15,7 @@
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
 #include "formats/format_name.h"
+#include "formats/gain_shape/gain_shape.h"
 #include "formats/integer/integer.h"
 
 using kvq::kPageSlots;
@@ -55,12 +56,12 @@ float number(Numbers kind, int32_t token, int32_t channel, std::mt19937& random)
   return 0.0F;
 }
 
-// An FP16 plane of 32 tokens.
-std::vector<std::byte> float16_plane(Side side, int32_t head_dim, Numbers kind) {
+// An FP16 plane of `used` tokens.
+std::vector<std::byte> float16_plane(Side side, int32_t head_dim, Numbers kind, int32_t used) {
   std::mt19937 random(static_cast<unsigned>(head_dim));
   std::vector<std::byte> plane(kvq::float16::plane(side, head_dim).bytes());
   auto* halves = reinterpret_cast<uint16_t*>(plane.data());
-  for (int32_t token = 0; token < kPageSlots; ++token) {
+  for (int32_t token = 0; token < used; ++token) {
     for (int32_t channel = 0; channel < head_dim; ++channel) {
       halves[kvq::float16::index(side, head_dim, token, channel)] =
           kvq::to_float16(number(kind, token, channel, random));
@@ -69,8 +70,9 @@ std::vector<std::byte> float16_plane(Side side, int32_t head_dim, Numbers kind) 
   return plane;
 }
 
-void check_encoder(const KernelTable& table, Side side, const kvq::SideFormat& format, int32_t head_dim, Numbers kind) {
-  const std::vector<std::byte> plane = float16_plane(side, head_dim, kind);
+void check_encoder(const KernelTable& table, Side side, const kvq::SideFormat& format, int32_t head_dim, Numbers kind,
+                   int32_t used = kPageSlots) {
+  const std::vector<std::byte> plane = float16_plane(side, head_dim, kind, used);
   const kvq::PageFormat page(format, format, head_dim);
   const size_t bytes = kvq::side_bytes(side, page);
   std::vector<std::byte> expected(bytes);
@@ -83,13 +85,14 @@ void check_encoder(const KernelTable& table, Side side, const kvq::SideFormat& f
                .first_head = 0,
                .float16 = {&source, 1},
                .out = {&target, 1},
-               .used = kPageSlots,
+               .used = used,
                .positions = {nullptr, 0},
                .context = nullptr});
-  table.side(format.kind).encode(side, format, head_dim, plane.data(), kPageSlots, encoded.data());
+  table.side(format.kind).encode(side, format, head_dim, plane.data(), used, encoded.data());
   CAPTURE(head_dim);
   CAPTURE(kvq::format_name(format));
   CAPTURE(int{format.group});
+  CAPTURE(used);
   CAPTURE(static_cast<int>(kind));
   CHECK((encoded == expected));
 }
@@ -182,6 +185,25 @@ TEST_CASE("every instruction set encodes the bytes of the reference, one number 
           }
         }
         for (const Side side : kSides) check_encoder(*table, side, {}, head_dim, kind);
+      }
+    }
+  }
+}
+
+TEST_CASE("every instruction set finds the codes and gains of the reference, one vector at a time") {
+  for (const KernelTable* table : kvq::cpu::available_tables()) {
+    CAPTURE(std::string(table->name));
+    for (const int32_t head_dim : kHeadDims) {
+      for (const Numbers kind : kAllNumbers) {
+        for (const kvq::CodecKind& format : kvq::gain_shape::kCodec.kinds) {
+          for (const int32_t used : {kPageSlots, 1, 7, 31}) {
+            for (const bool page_mean : {false, true}) {
+              check_encoder(*table, Side::kKeys, {.kind = format.kind, .hadamard = true, .page_mean = page_mean},
+                            head_dim, kind, used);
+            }
+            check_encoder(*table, Side::kValues, {.kind = format.kind, .hadamard = true}, head_dim, kind, used);
+          }
+        }
       }
     }
   }

@@ -90,8 +90,8 @@ class ContextCodec {
   virtual ~ContextCodec() = default;
 
   /// Write the sides that need the context; their bytes are zeros.
-  virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
-                      Allocator& scratch) const = 0;
+  virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
+                      Parallel& parallel, Allocator& scratch) const = 0;
 
   /// For heads with that many rows of queries.
   virtual ContextPlan plan(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const = 0;

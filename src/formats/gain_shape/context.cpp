@@ -47,6 +47,7 @@ Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t 
       layer(layer_),
       turns(turns_),
       page_turns(StlAllocator<float>(allocator)),
+      page_columns(StlAllocator<float>(allocator)),
       key_biases(StlAllocator<float>(allocator)),
       own_biases(StlAllocator<float>(allocator)),
       value_biases(StlAllocator<float>(allocator)),
@@ -65,6 +66,9 @@ Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t 
   page_turns.resize(kPageSlots * rope.table_stride());
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     fill_page_turn(rope, 0, slot, page_turns.data() + static_cast<size_t>(slot) * rope.table_stride());
+  }
+  for (size_t i = 0; i < rope.table_stride(); ++i) {
+    for (size_t slot = 0; slot < kPageSlots; ++slot) page_columns.push_back(page_turns[slot * rope.table_stride() + i]);
   }
   if (shape().key_centres == 0) return;
   const TurnOrder order(rope, shape().head_dim);

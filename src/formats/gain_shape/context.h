@@ -59,6 +59,7 @@ struct Context final : LayerContext {
   int32_t layer;
   const PositionTurns& turns;
   Vector<float> page_turns;    // [32] rows, of a page from position 0 on
+  Vector<float> page_columns;  // the same as [2 · pairs][32]
   Vector<float> key_biases;    // [kv_heads][padded], of centres turned by the page
   Vector<float> own_biases;    // [kv_heads][padded], by each slot
   Vector<float> value_biases;  // [kv_heads][padded]

@@ -12,6 +12,9 @@ namespace kvq::gain_shape {
 /// Channels whose products are summed up one after the other; sums of these are then added in order.
 inline constexpr int32_t kSumBlock = 32;
 
+/// Codes of a page's mean are −127 … 127.
+inline constexpr float kTopMean = 127.0F;
+
 /// Factors of a step among which the one is taken that makes code and vector point the same way; of one and two bits
 /// none but 1 gains anything.
 inline constexpr std::array<float, 1> kOneFactor = {1.0F};

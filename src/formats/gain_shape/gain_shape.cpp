@@ -13,8 +13,6 @@
 namespace kvq::gain_shape {
 namespace {
 
-constexpr float kTopMean = 127.0F;
-
 uint16_t& half_at(std::byte* data, size_t offset) { return *reinterpret_cast<uint16_t*>(data + offset); }
 uint16_t half_at(const std::byte* data, size_t offset) { return *reinterpret_cast<const uint16_t*>(data + offset); }
 

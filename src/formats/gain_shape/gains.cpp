@@ -32,23 +32,23 @@ constexpr std::array<float, kTopGain + 1> make_factors() {
   return factors;
 }
 
-/// Mantissas from which on the next step is nearer: 2^((i + 1/2)/32).
 constexpr std::array<float, kGainSteps> make_thresholds() {
   std::array<float, kGainSteps> thresholds{};
   for (size_t i = 0; i < thresholds.size(); ++i) thresholds[i] = static_cast<float>(kRoots[2 * i + 1]);
   return thresholds;
 }
-constexpr std::array<float, kGainSteps> kThresholds = make_thresholds();
 
 }  // namespace
 
 constexpr std::array<float, kTopGain + 1> kGainFactors = make_factors();
+constexpr std::array<float, kGainSteps> kGainThresholds = make_thresholds();
 
 uint8_t gain_code(float gain, float largest) {
   const auto bits = std::bit_cast<uint32_t>(gain / largest);
   const int32_t exponent = static_cast<int32_t>(bits >> 23U) - 127;
   const float mantissa = std::bit_cast<float>((bits & 0x7FFFFFU) | 0x3F800000U);
-  const auto step = std::upper_bound(kThresholds.begin(), kThresholds.end(), mantissa) - kThresholds.begin();
+  const auto step =
+      std::upper_bound(kGainThresholds.begin(), kGainThresholds.end(), mantissa) - kGainThresholds.begin();
   return static_cast<uint8_t>(std::clamp(kTopGain + kGainSteps * exponent + static_cast<int32_t>(step), 0, kTopGain));
 }
 

@@ -6,6 +6,7 @@
 #include "backend/cpu/dispatch/kernels.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
+#include "formats/gain_shape/layout.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +20,11 @@ namespace {
 constexpr int32_t kSliceTokens = 1024;
 // What one thread does, roughly: enough to tell whether a loop is worth sharing.
 constexpr double kScalarsStoredPerMicrosecond = 1500.0;
-constexpr double kScalarsSealedPerMicrosecond = 3500.0;
+constexpr double scalars_sealed_per_microsecond(Kind kind) {
+  const gain_shape::Shape shape = gain_shape::shape_of(kind);
+  if (shape.trellis) return 400.0;
+  return shape.bits >= 3 ? 2000.0 : 3500.0;
+}
 
 /// One call of append: groups of pages, on any number of threads.
 class AppendCall {
@@ -78,7 +83,10 @@ class AppendCall {
     for (size_t i = 0; i < groups.size() * writes_.group_size(); ++i) {
       const PageWrite& write = page(groups, i);
       sum += 2.0 * tokens_.head_dim * write.token_count / kScalarsStoredPerMicrosecond;
-      if (!write.format->is_float16()) sum += 2.0 * tokens_.head_dim * kPageSlots / kScalarsSealedPerMicrosecond;
+      if (write.format->is_float16()) continue;
+      for (const Side side : {Side::kKeys, Side::kValues}) {
+        sum += tokens_.head_dim * kPageSlots / scalars_sealed_per_microsecond(write.format->side(side).kind);
+      }
     }
     return sum;
   }

@@ -7,7 +7,9 @@
 
 #include <hwy/highway.h>
 
+#include "backend/cpu/append/centres-inl.h"
 #include "backend/cpu/append/encode-inl.h"
+#include "backend/cpu/append/gain_shape-inl.h"
 #include "backend/cpu/append/store-inl.h"
 #include "backend/cpu/append/turn-inl.h"
 
@@ -15,8 +17,14 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AppendKernels& append_kernels() {
-  static constexpr AppendKernels kKernels = {
-      .turn = turn, .store_keys = store_keys, .store_values = store_values, .encode_integer = encode};
+  static constexpr AppendKernels kKernels = {.turn = turn,
+                                             .store_keys = store_keys,
+                                             .store_values = store_values,
+                                             .encode_integer = encode,
+                                             .encode_gain_shape = encode_gain_shape,
+                                             .nearest_centres = nearest_centres,
+                                             .encode_centred = encode_centred,
+                                             .centred_room_bytes = centred_room_bytes};
   return kKernels;
 }
 

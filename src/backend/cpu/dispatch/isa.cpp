@@ -1,6 +1,5 @@
 #include "backend/cpu/dispatch/isa.h"
 
-#include "backend/cpu/attend/gain_shape.h"
 #include "backend/cpu/commvq/codec.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/dispatch/highway.h"
@@ -30,8 +29,8 @@ std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const At
   sides[index_of(Kind::kInt3)] = integer(attend.int3);
   sides[index_of(Kind::kInt2)] = integer(attend.int2);
   sides[index_of(Kind::kCommvq)] = {};  // with its context
-  const auto gain_shape = [](const PageKernels& page) {
-    return SideKernels{.encode = encode_gain_shape, .keys = page.keys, .values = page.values};
+  const auto gain_shape = [&append](const PageKernels& page) {
+    return SideKernels{.encode = append.encode_gain_shape, .keys = page.keys, .values = page.values};
   };
   sides[index_of(Kind::kGs4)] = gain_shape(attend.gs4);
   sides[index_of(Kind::kGs3)] = gain_shape(attend.gs3);
@@ -56,7 +55,7 @@ KernelTable make_portable(size_t i) {
           .softmax = attend.table->softmax,
           .blend = attend.table->blend,
           .commvq = *highway_commvq_kernels()[i].table,
-          .centres = {},
+          .centres = {.nearest = append.nearest_centres},
           .append = &append,
           .linear = highway_linear_kernels()[i].table};
 }

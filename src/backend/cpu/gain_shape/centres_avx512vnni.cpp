@@ -4,6 +4,7 @@
 #include "backend/cpu/gain_shape/kernels.h"
 
 #include <algorithm>
+#include <limits>
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")
 
@@ -17,6 +18,79 @@ constexpr int32_t kLanes = TurnOrder::kLanes;
 constexpr int32_t kWords = 16;    // of a vector
 constexpr int32_t kTogether = 4;  // slots of a vector of a plane
 constexpr int32_t kMaxVectors = 2 * kMaxHeadDim / kLanes;
+
+constexpr int32_t kSlotsAtOnce = 4;
+
+/// The best centres of some slots so far, lane by lane.
+struct Best {
+  __m512 score;
+  __m512i place;
+
+  void offer(__m512 other, __m512i other_place) {
+    const __mmask16 better = _mm512_cmp_ps_mask(other, score, _CMP_GT_OQ);
+    score = _mm512_mask_mov_ps(score, better, other);
+    place = _mm512_mask_mov_epi32(place, better, other_place);
+  }
+  /// The first of the best.
+  uint8_t get() const {
+    const __mmask16 highest = _mm512_cmp_ps_mask(score, _mm512_set1_ps(_mm512_reduce_max_ps(score)), _CMP_EQ_OQ);
+    return static_cast<uint8_t>(_mm512_mask_reduce_min_epi32(highest, place));
+  }
+};
+
+/// kVectors vectors of centres from `first` on.
+template <int kVectors>
+inline void offer_centres(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
+                          const float* units, int32_t first, Best (&best)[kSlotsAtOnce]) {
+  const int32_t padded = search.padded_count();
+  const auto* centres = reinterpret_cast<const int32_t*>(search.rounded.data()) + first;
+  __m512i sums[kVectors][kSlotsAtOnce];
+  for (int v = 0; v < kVectors; ++v) {
+    // Numbers of slots have 128 added.
+    const __m512i totals = _mm512_loadu_si512(search.totals.data() + first + v * kWords);
+    for (int i = 0; i < kSlotsAtOnce; ++i) {
+      sums[v][i] = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(totals, 7));
+    }
+  }
+  for (int32_t quad = 0; quad < search.quads(); ++quad, centres += padded, words += kPageSlots) {
+    __m512i numbers[kSlotsAtOnce];
+    for (int i = 0; i < kSlotsAtOnce; ++i) numbers[i] = _mm512_set1_epi32(static_cast<int>(words[i] ^ 0x80808080U));
+    for (int v = 0; v < kVectors; ++v) {
+      const __m512i channels = _mm512_loadu_si512(centres + v * kWords);
+      for (int i = 0; i < kSlotsAtOnce; ++i) sums[v][i] = _mm512_dpbusd_epi32(sums[v][i], numbers[i], channels);
+    }
+  }
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int v = 0; v < kVectors; ++v) {
+    const int32_t place = first + v * kWords;
+    const __m512 bias = _mm512_loadu_ps(biases + place);
+    for (int i = 0; i < kSlotsAtOnce; ++i) {
+      const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v][i]), _mm512_set1_ps(units[i]));
+      best[i].offer(_mm512_sub_ps(product, bias), _mm512_add_epi32(_mm512_set1_epi32(place), lanes));
+    }
+  }
+}
+
+void nearest_centres(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
+                     const float* units, int32_t used, uint8_t* indices) {
+  constexpr int kVectors = 4;
+  const int32_t padded = search.padded_count();
+  for (int32_t slot = 0; slot < used; slot += kSlotsAtOnce) {
+    Best best[kSlotsAtOnce];
+    for (Best& each : best) {
+      each.score = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+      each.place = _mm512_setzero_si512();
+    }
+    int32_t first = 0;
+    for (; first + kVectors * kWords <= padded; first += kVectors * kWords) {
+      offer_centres<kVectors>(search, biases, words + slot, units + slot, first, best);
+    }
+    for (; first < padded; first += kWords) {
+      offer_centres<1>(search, biases, words + slot, units + slot, first, best);
+    }
+    for (int32_t i = 0; i < std::min(kSlotsAtOnce, used - slot); ++i) indices[slot + i] = best[i].get();
+  }
+}
 
 void next_turn(const TurnOrder& order, const float* row, const float* step, float* out) {
   for (int32_t block = 0; block < order.pair_blocks(); ++block, row += 2 * kLanes, step += 2 * kLanes) {
@@ -230,6 +304,7 @@ void add_one_centre(const TurnedCentres& centres, const float* turn, int32_t row
 }  // namespace
 
 void set_avx512vnni_centres(CentreKernels& kernels) {
+  kernels.nearest = nearest_centres;
   kernels.next_turn = next_turn;
   kernels.put_centres = put_centres;
   kernels.add_scores = add_scores;

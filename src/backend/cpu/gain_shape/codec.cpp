@@ -9,9 +9,9 @@ namespace {
 
 class CentredCodec final : public ContextCodec {
  public:
-  void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
-              Allocator& /*scratch*/) const override {
-    encode_centred(tokens, groups, parallel);
+  void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
+              Parallel& parallel, Allocator& scratch) const override {
+    encode_centred(tokens, groups, kernels, parallel, scratch);
   }
 
   ContextPlan plan(const AttendBatch& batch, const KernelTable& /*kernels*/, int32_t /*rows*/) const override {

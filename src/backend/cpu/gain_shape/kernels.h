@@ -1,6 +1,7 @@
 // What an instruction set provides for pages around trained centres.
 #pragma once
 
+#include "backend/cpu/append/kernels.h"
 #include "backend/cpu/attend/kernels.h"
 #include "formats/gain_shape/turned_centres.h"
 
@@ -40,10 +41,11 @@ using OneCentreKernel = void (*)(const centred::TurnedCentres& centres, const fl
                                  const OneCentreRow* q, float* scores);
 
 struct CentreKernels {
-  NextTurnKernel next_turn;  // null, as the three after it: centres are put together as FP16 keys
-  PutCentresKernel put_centres;
-  CentreScoreKernel add_scores;
-  OneCentreKernel add_one_centre;
+  NearestKernel nearest = nullptr;
+  NextTurnKernel next_turn = nullptr;  // null, as the three after it: centres are put together as FP16 keys
+  PutCentresKernel put_centres = nullptr;
+  CentreScoreKernel add_scores = nullptr;
+  OneCentreKernel add_one_centre = nullptr;
 };
 
 }  // namespace kvq::cpu

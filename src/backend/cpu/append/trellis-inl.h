@@ -1,0 +1,429 @@
+// The best paths of 32 slots through the trellis at once: lanes are slots, and a bit of a word is one of a slot.
+#if defined(KVQ_APPEND_TRELLIS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVQ_APPEND_TRELLIS_INL_H
+#undef KVQ_APPEND_TRELLIS_INL_H
+#else
+#define KVQ_APPEND_TRELLIS_INL_H
+#endif
+
+#include "core/limits.h"
+#include "core/scratch.h"
+#include "formats/gain_shape/trellis.h"
+#include "formats/gain_shape/trellis_search.h"
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace kvq::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Memory of a search.
+struct TrellisRoom {
+  static constexpr size_t bytes(size_t channels) {
+    return channels * (kPageSlots * sizeof(int16_t) + gain_shape::kStates * sizeof(uint32_t));
+  }
+};
+
+/// Steps through which as many states go together as there are registers for.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+inline constexpr int kStepsAtOnce = 4;
+#else
+inline constexpr int kStepsAtOnce = 2;
+#endif
+
+/// Bits of two masks to those of their slots in two words, one after the other.
+template <class D>
+HWY_INLINE void store_bits(D d, hn::Mask<D> first, hn::Mask<D> second, uint8_t* bits) {
+#if HWY_TARGET == HWY_AVX3
+  // Stores are what there are most of.
+  (void)d;
+  const __mmask64 both = _mm512_kunpackd(second.raw, first.raw);
+  std::memcpy(bits, &both, sizeof(both));
+#elif HWY_TARGET == HWY_EMU128 && defined(__SSE2__)
+  const auto first_lanes = hn::VecFromMask(d, first);
+  const auto second_lanes = hn::VecFromMask(d, second);
+  const int both =
+      _mm_movemask_epi8(_mm_packs_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(first_lanes.raw)),
+                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(second_lanes.raw))));
+  bits[0] = static_cast<uint8_t>(both & 0xFF);
+  bits[sizeof(uint32_t)] = static_cast<uint8_t>(both >> 8);
+#else
+  hn::StoreMaskBits(d, first, bits);
+  hn::StoreMaskBits(d, second, bits + sizeof(uint32_t));
+#endif
+}
+
+template <int kSteps>
+struct Butterflies {
+  using D = hn::CappedTag<int16_t, kPageSlots>;
+  using V = hn::Vec<D>;
+  static constexpr uint32_t kLanes = hn::MaxLanes(D());
+  static constexpr uint32_t kRegisters = 1U << kSteps;
+  static constexpr uint32_t kGroups = gain_shape::kStates / kRegisters;
+
+  /// Where a state's decision is: its bits in the order in which the states of a path are narrowed down, the newest but
+  /// one first, because the oldest one is known last; the newest at the end, so that two that are decided together lie
+  /// together.
+  static constexpr uint32_t place(uint32_t state) {
+    uint32_t place = 0;
+    for (int32_t bit = 1; bit < gain_shape::kMemory; ++bit) place = place << 1U | (state >> bit & 1U);
+    return place << 1U | (state & 1U);
+  }
+
+  /// The state in a register after `steps` steps. Its bits are, from the top: those of the register's number that have
+  /// not been shifted out, the group, and what has been shifted in, which takes the place of what was shifted out.
+  static constexpr uint32_t state(uint32_t group, uint32_t number, uint32_t steps) {
+    const uint32_t left = kSteps - steps;
+    return (number & ((1U << left) - 1U)) << (gain_shape::kMemory - left) | group << steps | number >> left;
+  }
+
+  /// Two states whose oldest bits differ go to two whose newest ones do. All parities depend on a bit that both of
+  /// these have in common except the third, on both bits: two costs serve four ways.
+  template <bool kDecide, uint32_t kGroup, uint32_t kStep, uint32_t kPair>
+  HWY_INLINE static void cross(V (&costs)[kRegisters], const int16_t* subsets, uint8_t* decisions) {
+    constexpr uint32_t kHalf = kRegisters >> (kStep + 1);
+    constexpr uint32_t kFirst = (kPair & ~(kHalf - 1)) * 2 | (kPair & (kHalf - 1));
+    constexpr uint32_t kState = state(kGroup, kFirst, kStep) << 1U;
+    constexpr uint32_t kOldest = 1U << gain_shape::kMemory;
+    constexpr auto kNear = static_cast<uint32_t>(gain_shape::parities(kState));
+    constexpr auto kFar = static_cast<uint32_t>(gain_shape::parities(kState | kOldest));
+    static_assert(gain_shape::parities(kState | 1U) == kFar && gain_shape::parities(kState | kOldest | 1U) == kNear);
+    const D d;
+    const auto near = hn::Load(d, subsets + (kStep * gain_shape::kSubsets + kNear) * kLanes);
+    const auto far = hn::Load(d, subsets + (kStep * gain_shape::kSubsets + kFar) * kLanes);
+    const auto a = costs[kFirst];
+    const auto b = costs[kFirst + kHalf];
+    const auto a_near = hn::Add(a, near);
+    const auto a_far = hn::Add(a, far);
+    const auto b_near = hn::Add(b, near);
+    const auto b_far = hn::Add(b, far);
+    costs[kFirst] = hn::Min(a_near, b_far);
+    costs[kFirst + kHalf] = hn::Min(a_far, b_near);
+    if constexpr (kDecide) {
+      constexpr size_t kWord = sizeof(uint32_t);
+      uint8_t* step = decisions + kStep * gain_shape::kStates * kWord;
+      store_bits(d, hn::Lt(b_far, a_near), hn::Lt(b_near, a_far), step + place(kState) * kWord);
+    }
+  }
+
+  template <bool kDecide, uint32_t kGroup, uint32_t kStep, uint32_t... kPairs>
+  HWY_INLINE static void cross_all(V (&costs)[kRegisters], const int16_t* subsets, uint8_t* decisions,
+                                   std::integer_sequence<uint32_t, kPairs...> /*pairs*/) {
+    (cross<kDecide, kGroup, kStep, kPairs>(costs, subsets, decisions), ...);
+  }
+
+  template <uint32_t kGroup, uint32_t... kNumbers>
+  HWY_INLINE static void load(const int16_t* from, V (&costs)[kRegisters],
+                              std::integer_sequence<uint32_t, kNumbers...> /*numbers*/) {
+    ((costs[kNumbers] = hn::Load(D(), from + state(kGroup, kNumbers, 0) * kLanes)), ...);
+  }
+  template <uint32_t kGroup, uint32_t... kNumbers>
+  HWY_INLINE static void store(V (&costs)[kRegisters], int16_t* to,
+                               std::integer_sequence<uint32_t, kNumbers...> /*numbers*/) {
+    (hn::Store(costs[kNumbers], D(), to + state(kGroup, kNumbers, kSteps) * kLanes), ...);
+  }
+
+  template <bool kDecide, uint32_t kGroup, uint32_t... kStepNumbers>
+  HWY_INLINE static void walk_group(const int16_t* from, const int16_t* subsets, uint8_t* decisions, int16_t* to,
+                                    std::integer_sequence<uint32_t, kStepNumbers...> /*steps*/) {
+    constexpr std::make_integer_sequence<uint32_t, kRegisters> kAll;
+    constexpr std::make_integer_sequence<uint32_t, kRegisters / 2> kPairs;
+    V costs[kRegisters];
+    load<kGroup>(from, costs, kAll);
+    (cross_all<kDecide, kGroup, kStepNumbers>(costs, subsets, decisions, kPairs), ...);
+    store<kGroup>(costs, to, kAll);
+  }
+
+  /// kSteps steps: costs `[states][lanes]`, subsets `[steps][subsets][lanes]`, decisions `[steps][states]` words, of
+  /// which `decisions` points to the bits of the first lane.
+  template <bool kDecide, uint32_t... kGroupNumbers>
+  HWY_INLINE static void walk(const int16_t* from, const int16_t* subsets, uint8_t* decisions, int16_t* to,
+                              std::integer_sequence<uint32_t, kGroupNumbers...> /*groups*/) {
+    constexpr std::make_integer_sequence<uint32_t, kSteps> kAll;
+    (walk_group<kDecide, kGroupNumbers>(from, subsets, decisions, to, kAll), ...);
+  }
+  template <bool kDecide>
+  static void walk(const int16_t* from, const int16_t* subsets, uint8_t* decisions, int16_t* to) {
+    walk<kDecide>(from, subsets, decisions, to, std::make_integer_sequence<uint32_t, kGroups>());
+  }
+};
+
+/// As search_trellis(), for all slots of a page.
+template <int kBits>
+class TrellisSearch {
+  using D = hn::CappedTag<int16_t, kPageSlots>;
+  using V = hn::Vec<D>;
+  static constexpr int32_t kLanes = hn::MaxLanes(D());
+  static constexpr int32_t kStates = gain_shape::kStates;
+  static constexpr int32_t kSubsets = gain_shape::kSubsets;
+  static constexpr int32_t kMemory = gain_shape::kMemory;
+  static constexpr int32_t kOthers = 1 << (kBits - 1);
+  using Steps = Butterflies<kStepsAtOnce>;
+
+ public:
+  TrellisSearch(const gain_shape::Chain& chain, int32_t head_dim, MemoryCutter& room)
+      : length_(chain.length()), dim_(head_dim) {
+    for (int32_t i = 0; i < length_; ++i) channels_[i] = static_cast<uint8_t>(chain.channel(i));
+    targets_ = room.take<int16_t>(static_cast<size_t>(length_ * kPageSlots));
+    decisions_ = room.take<uint32_t>(static_cast<size_t>(length_ * kStates));
+    const D d;
+    for (int32_t i = 0; i < kSubsets * kOthers; ++i) {
+      hn::Store(hn::Set(d, int16_t{gain_shape::levels(kBits)[i]}), d, levels_ + i * kLanes);
+    }
+  }
+
+  /// Targets of a channel's slots, and what they became.
+  int16_t* row(int32_t channel) { return targets_ + channel * kPageSlots; }
+
+  /// in_use: all bits or none; codes: `[channels][slots]`, those of slots that are not in use zeros. Targets become
+  /// levels.
+  void run(const int16_t* in_use, uint8_t* codes) {
+    const int32_t half = length_ / 2;
+    for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
+      std::fill(costs_, costs_ + kStates * kLanes, int16_t{0});
+      walk<false>(slot, half, 0, length_ - half);
+      walk<true>(slot, half, length_ - half, length_);
+      find_best(slot, newest(length_));
+    }
+    trace(length_ - half);
+    std::array<uint32_t, kMemory> seam;
+    std::copy_n(newest(length_ - half), kMemory, seam.begin());
+    std::copy(seam.begin(), seam.end(), newest(length_));
+    for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
+      start_at(slot, seam.data());
+      walk<true>(slot, 0, 0, length_);
+    }
+    trace(kMemory);
+    std::copy_n(newest(length_), kMemory, path_);
+    for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) choose_codes(slot, in_use, codes);
+  }
+
+ private:
+  /// Highest bits of the six numbers up to walk step i, the oldest first.
+  uint32_t* newest(int32_t i) { return path_ + i; }
+
+  /// From walk step `begin` to `end`, of a walk that begins at chain step `first`. Both are multiples of kStepsAtOnce.
+  template <bool kDecide>
+  void walk(int32_t slot, int32_t first, int32_t begin, int32_t end) {
+    HWY_ALIGN_MAX int16_t subsets[kStepsAtOnce * kSubsets * kLanes];
+    HWY_ALIGN_MAX int16_t other_costs[kStates * kLanes];
+    int16_t* from = costs_;
+    int16_t* to = other_costs;
+    for (int32_t i = begin; i < end; i += kStepsAtOnce) {
+      const int32_t step = first + i < length_ ? first + i : first + i - length_;
+      for (int32_t k = 0; k < kStepsAtOnce; ++k) {
+        find_subset_costs(channels_[step + k], slot, subsets + k * kSubsets * kLanes);
+      }
+      auto* decisions = reinterpret_cast<uint8_t*>(decisions_ + i * kStates) + slot / 8;
+      Steps::template walk<kDecide>(from, subsets, decisions, to);
+      std::swap(from, to);
+      if ((i + kStepsAtOnce) % gain_shape::kRestSteps == 0) rest(from);
+    }
+    if (from != costs_) std::copy_n(from, kStates * kLanes, costs_);
+  }
+
+  static void rest(int16_t* costs) {
+    const D d;
+    auto least = hn::Load(d, costs);
+    for (int32_t state = 1; state < kStates; ++state) least = hn::Min(least, hn::Load(d, costs + state * kLanes));
+    for (int32_t state = 0; state < kStates; ++state) {
+      int16_t* each = costs + state * kLanes;
+      hn::Store(hn::Sub(hn::Load(d, each), least), d, each);
+    }
+  }
+
+  void find_subset_costs(int32_t channel, int32_t slot, int16_t* subsets) {
+    const D d;
+    if (channel >= dim_) {
+      std::fill(subsets, subsets + kSubsets * kLanes, int16_t{0});
+      return;
+    }
+    const auto target = hn::Load(d, row(channel) + slot);
+    V costs[kSubsets];
+    for (int32_t subset = 0; subset < kSubsets; ++subset) {
+      auto nearest = miss(target, subset);
+      for (int32_t other = 1; other < kOthers; ++other) {
+        nearest = hn::Min(nearest, miss(target, kSubsets * other + subset));
+      }
+      costs[subset] = distance(nearest);
+    }
+    const auto least = hn::Min(hn::Min(hn::Min(costs[0], costs[1]), hn::Min(costs[2], costs[3])),
+                               hn::Min(hn::Min(costs[4], costs[5]), hn::Min(costs[6], costs[7])));
+    for (int32_t subset = 0; subset < kSubsets; ++subset) {
+      const auto cost = hn::Min(hn::Sub(costs[subset], least), hn::Set(d, int16_t{gain_shape::kLargestCost}));
+      hn::Store(cost, d, subsets + subset * kLanes);
+    }
+  }
+
+  HWY_INLINE V miss(V target, int32_t level) const {
+    return hn::Abs(hn::Sub(target, hn::Load(D(), levels_ + level * kLanes)));
+  }
+  HWY_INLINE static V distance(V miss) {
+    const auto seen = hn::Min(miss, hn::Set(D(), int16_t{gain_shape::kFarthestDistance}));
+    return hn::ShiftRight<gain_shape::kCostShift>(hn::Mul(seen, seen));
+  }
+
+  /// The first of the states that cost nothing over the least.
+  void find_best(int32_t slot, uint32_t* newest) const {
+    const D d;
+    auto best = hn::Zero(d);
+    for (int32_t state = kStates - 1; state >= 0; --state) {
+      const auto is_least = hn::Eq(hn::Load(d, costs_ + state * kLanes), hn::Zero(d));
+      best = hn::IfThenElse(is_least, hn::Set(d, static_cast<int16_t>(state)), best);
+    }
+    for (int32_t bit = 0; bit < kMemory; ++bit) {
+      const auto has_bit = hn::TestBit(best, hn::Set(d, static_cast<int16_t>(1 << bit)));
+      hn::StoreMaskBits(d, has_bit, reinterpret_cast<uint8_t*>(newest + kMemory - 1 - bit) + slot / 8);
+    }
+  }
+
+  HWY_INLINE static hn::Mask<D> mask_of(const uint32_t* word, int32_t slot) {
+    return hn::LoadMaskBits(D(), reinterpret_cast<const uint8_t*>(word) + slot / 8);
+  }
+
+  /// All states but the one at the seam cost too much.
+  void start_at(int32_t slot, const uint32_t* seam) {
+    const D d;
+    auto start = hn::Zero(d);
+    for (int32_t bit = 0; bit < kMemory; ++bit) {
+      const auto value = hn::Set(d, static_cast<int16_t>(1 << bit));
+      start = hn::Or(start, hn::IfThenElseZero(mask_of(seam + kMemory - 1 - bit, slot), value));
+    }
+    for (int32_t state = 0; state < kStates; ++state) {
+      const auto is_start = hn::Eq(start, hn::Set(d, static_cast<int16_t>(state)));
+      const auto cost = hn::IfThenZeroElse(is_start, hn::Set(d, int16_t{gain_shape::kImpossible}));
+      hn::Store(cost, d, costs_ + state * kLanes);
+    }
+  }
+
+  /// Back from the path's end to walk step `begin`, all slots at once: six bits of each, the newest first, choose one
+  /// of 64 words.
+  void trace(int32_t begin) {
+    for (int32_t i = length_ - 1; i >= begin; --i) {
+      const uint32_t* state = newest(i + 1);
+      HWY_ALIGN uint32_t words[4];
+      hn::Store(narrowed<4>(decisions_ + i * kStates, state, 0), hn::FixedTag<uint32_t, 4>(), words);
+      const uint32_t newest = state[kMemory - 1];
+      const uint32_t clear = words[0] ^ ((words[0] ^ words[1]) & newest);
+      const uint32_t set = words[2] ^ ((words[2] ^ words[3]) & newest);
+      path_[i] = clear ^ ((clear ^ set) & state[0]);
+    }
+  }
+
+  /// Bit by bit.
+  template <class Words>
+  HWY_INLINE static Words selected(Words bits, Words set, Words clear) {
+    return hn::OrAnd(hn::AndNot(bits, clear), bits, set);
+  }
+
+  /// Of a step's 64 words the kCount that the newest bits of a state leave, or a vector of them from `offset` on.
+  template <int kCount>
+  HWY_INLINE static hn::Vec<hn::CappedTag<uint32_t, kCount>> narrowed(const uint32_t* words, const uint32_t* state,
+                                                                      int offset) {
+    const hn::CappedTag<uint32_t, kCount> d;
+    if constexpr (kCount == kStates) {
+      return hn::Load(d, words + offset);
+    } else {
+      constexpr int kBit = kMemory - std::countr_zero(static_cast<unsigned>(kCount));
+      const auto bit = hn::Set(d, state[kMemory - 1 - kBit]);
+      if constexpr (kCount >= hn::MaxLanes(hn::ScalableTag<uint32_t>())) {
+        const auto set = narrowed<2 * kCount>(words, state, offset + kCount);
+        return selected(bit, set, narrowed<2 * kCount>(words, state, offset));
+      } else {
+        const auto both = narrowed<2 * kCount>(words, state, offset);
+        return selected(bit, hn::UpperHalf(d, both), hn::LowerHalf(d, both));
+      }
+    }
+  }
+
+  /// Codes and levels of all numbers whose highest bits are known.
+  void choose_codes(int32_t slot, const int16_t* in_use, uint8_t* codes) {
+    const D d;
+    const hn::Rebind<uint8_t, D> d8;
+    const auto used = hn::Load(d, in_use + slot);
+    for (int32_t i = 0; i < length_; ++i) {
+      const int32_t channel = channels_[i];
+      const uint32_t* bits = path_ + kMemory + i;  // of this number, after those of numbers before
+      auto code = hn::IfThenElseZero(mask_of(bits, slot), hn::Set(d, int16_t{1 << (kBits - 1)}));
+      if (channel < dim_) {
+        int16_t* target = row(channel) + slot;
+        const auto near = nearest_level(hn::Load(d, target), find_entries(bits, slot));
+        hn::Store(near.level, d, target);
+        code = hn::Or(code, near.other);
+      }
+      hn::Store(hn::DemoteTo(d8, hn::And(code, used)), d8, codes + channel * kPageSlots + slot);
+    }
+  }
+
+  /// Where a table of 8 has the level of each slot's subset, in bytes.
+  HWY_INLINE static V find_entries(const uint32_t* bits, int32_t slot) {
+    const D d;
+    const uint32_t parities[] = {bits[-1] ^ bits[-4], bits[-2] ^ bits[-4] ^ bits[-5], bits[0] ^ bits[-4] ^ bits[-6], 0};
+    auto entries = hn::Set(d, int16_t{0x0100});
+    for (int parity = 0; parity < gain_shape::kParities; ++parity) {
+      const auto value = hn::Set(d, static_cast<int16_t>(0x0202 << parity));
+      entries = hn::Or(entries, hn::IfThenElseZero(mask_of(parities + parity, slot), value));
+    }
+    return entries;
+  }
+
+  struct Level {
+    V level;
+    V other;  // bits of the code below the highest
+  };
+  HWY_INLINE static Level nearest_level(V target, V entries) {
+    const D d;
+    Level best{level_at<0>(entries), hn::Zero(d)};
+    auto least = distance(hn::Abs(hn::Sub(target, best.level)));
+    if constexpr (kBits > 1) choose_nearer<1>(target, entries, best, least);
+    return best;
+  }
+  template <int kOther>
+  HWY_INLINE static void choose_nearer(V target, V entries, Level& best, V& least) {
+    const D d;
+    const auto level = level_at<kOther>(entries);
+    const auto each = distance(hn::Abs(hn::Sub(target, level)));
+    const auto nearer = hn::Lt(each, least);
+    best.level = hn::IfThenElse(nearer, level, best.level);
+    best.other = hn::IfThenElse(nearer, hn::Set(d, int16_t{kOther}), best.other);
+    least = hn::Min(least, each);
+    if constexpr (kOther + 1 < kOthers) choose_nearer<kOther + 1>(target, entries, best, least);
+  }
+  template <int kOther>
+  HWY_INLINE static V level_at(V entries) {
+    HWY_ALIGN static constexpr std::array<int16_t, kSubsets> kTable = wide_levels(kOther);
+    return hn::TableLookupBytes(hn::LoadDup128(D(), kTable.data()), entries);
+  }
+  static constexpr std::array<int16_t, kSubsets> wide_levels(int32_t other) {
+    std::array<int16_t, kSubsets> wide{};
+    for (int32_t i = 0; i < kSubsets; ++i) {
+      wide[static_cast<size_t>(i)] = gain_shape::levels(kBits)[kSubsets * other + i];
+    }
+    return wide;
+  }
+
+  const int32_t length_;
+  const int32_t dim_;
+  int16_t* targets_;     // [channels][slots]
+  uint32_t* decisions_;  // [steps][states]
+  HWY_ALIGN_MAX int16_t levels_[kSubsets * kOthers * kLanes];
+  HWY_ALIGN_MAX int16_t costs_[kStates * kLanes];
+  uint8_t channels_[gain_shape::kMaxChain];  // by step
+  uint32_t path_[gain_shape::kMaxChain + kMemory + 2];
+};
+
+}  // namespace kvq::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
