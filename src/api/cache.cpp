@@ -162,7 +162,7 @@ void check_experts(const kvq_cache_options& options, const kvq_policy& policy) {
     const Codec* codec = trained_codec(expert);
     if (codec == nullptr) continue;
     trained = codec;
-    ++n_trained;
+    if (!codec->one_context) ++n_trained;
     if (format.spans_heads() && policy.votes == Votes::kHead) {
       fail(KVQ_E_ARGUMENT,
            "policy lets each head vote, but options->%s codes all heads together: train it with scope head, or use "

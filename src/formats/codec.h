@@ -100,10 +100,13 @@ struct Codec {
   Owned<LayerContext> (*make_context)(Allocator&, const Resident&, int32_t layer, const PageFormat&,
                                       const OptionValues&, const PositionTurns&) = nullptr;
 
+  /// Whether what make_context makes serves all formats of the codec that a layer may have.
+  bool one_context = false;
+
   bool needs_training() const { return trained_as != nullptr; }
 };
 
-inline constexpr size_t kCodecs = 4;
+inline constexpr size_t kCodecs = 5;
 /// All of them, by number.
 std::span<const Codec* const, kCodecs> all_codecs();
 const Codec& codec_of(Kind kind);

@@ -3,6 +3,7 @@
 #include "formats/codec.h"
 #include "formats/commvq/commvq.h"
 #include "formats/float16/float16.h"
+#include "formats/gain_shape/centred.h"
 #include "formats/gain_shape/gain_shape.h"
 #include "formats/integer/integer.h"
 
@@ -12,8 +13,9 @@ namespace kvq {
 namespace {
 
 constexpr std::array<const Codec*, kCodecs> kAll = {&float16::kCodec, &integer::kCodec, &commvq::kCodec,
-                                                    &gain_shape::kCodec};
-static_assert(kAll[0]->number == 0 && kAll[1]->number == 1 && kAll[2]->number == 2 && kAll[3]->number == 3);
+                                                    &gain_shape::kCodec, &centred::kCodec};
+static_assert(kAll[0]->number == 0 && kAll[1]->number == 1 && kAll[2]->number == 2 && kAll[3]->number == 3 &&
+              kAll[4]->number == 4);
 
 /// Each kind once.
 constexpr bool is_complete() {

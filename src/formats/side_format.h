@@ -26,9 +26,17 @@ enum class Kind : uint8_t {
   kGs1,
   kGt3,
   kGt2,
-  kGt1
+  kGt1,
+  // The same relative to trained centres.
+  kGs4Centres,
+  kGs3Centres,
+  kGs2Centres,
+  kGs1Centres,
+  kGt3Centres,
+  kGt2Centres,
+  kGt1Centres
 };
-inline constexpr size_t kKinds = 13;
+inline constexpr size_t kKinds = 20;
 
 constexpr size_t index_of(Kind kind) { return static_cast<size_t>(kind); }
 

@@ -4,6 +4,7 @@
 #include "core/text.h"
 #include "formats/codec.h"
 #include "formats/format_name.h"
+#include "io/centres_yaml.h"
 #include "io/eviction_yaml.h"
 #include "io/yaml_document.h"
 #include "io/yaml_scalars.h"
@@ -48,18 +49,6 @@ void read_hadamard(const YamlNode& node, SideFormat& format) {
     fail(KVQ_E_FORMAT, "yaml line %d: hadamard is false for %s, which is always rotated", node.line,
          name_of(format).c_str());
   }
-}
-
-/// What vectors are encoded relative to.
-void read_centres(const YamlNode& node, SideFormat& format) {
-  if (!codec_of(format.kind).takes_page_mean) {
-    fail(KVQ_E_FORMAT, "yaml line %d: centres are given for %s, but are for gain-shape formats", node.line,
-         name_of(format).c_str());
-  }
-  if (node.kind != Kind::kScalar || (node.scalar != "none" && node.scalar != "page")) {
-    fail(KVQ_E_FORMAT, "yaml line %d: centres is \"%s\", must be none or page", node.line, Quoted(node.scalar).c_str());
-  }
-  format.page_mean = node.scalar == "page";
 }
 
 void read_group(const YamlNode& node, SideFormat& format) {
@@ -248,6 +237,8 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
     policy.sink = read_int(value, "sink", 0, INT_MAX / kPageSlots);
   } else if (name == "recent") {
     policy.recent = read_int(value, "recent", 1, INT_MAX / kPageSlots);
+  } else if (name == "centres") {
+    // Once all formats are known.
   } else if (name == "layers") {
     read_layers(value, policy);
   } else if (const Codec* codec = codec_with_options(name)) {
@@ -258,7 +249,7 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
     read_router(value, policy);
   } else {
     const std::string known =
-        "version, keys, values, sink, recent, layers, " + sections_of_codecs() + "eviction, router";
+        "version, keys, values, centres, sink, recent, layers, " + sections_of_codecs() + "eviction, router";
     fail_unknown(value, name, known.c_str());
   }
 }
@@ -278,6 +269,9 @@ Policy read_policy(Allocator& allocator, std::string_view text) {
   }
   if (root.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: a policy is a map, FORMAT or KEYS/VALUES", root.line);
   for (const auto& [name, value] : root.members) read_member(name, value, policy);
+  for (const auto& [name, value] : root.members) {
+    if (name == "centres") read_default_centres(value, root, policy);
+  }
   check_router(root, policy);
   return policy;
 }

@@ -59,7 +59,7 @@ void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes,
   check_match("rope pairing", static_cast<uint32_t>(found.rope_pairing), static_cast<uint32_t>(expected.rope_pairing));
   check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
   check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
-  check_match("codebooks (checksum)", found.trained_checksum, expected.trained_checksum);
+  check_match("codebook or centres (checksum)", found.trained_checksum, expected.trained_checksum);
 }
 
 bool same(const SideRecord& a, const SideRecord& b) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kvq.hpp"
+#include "support/centres.h"
 #include "support/codebook.h"
 #include "support/device.h"
 #include "support/tensor.h"
@@ -42,8 +43,23 @@ inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
   return Context(options);
 }
 
-inline Cache make_cache(kvq_context* context, const kvq_cache_options& options, std::string_view policy) {
-  Cache cache(context, options, Policy::load(context, policy));
+// A policy that wants centres has random ones. The cache keeps what it needs of them.
+inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy) {
+  kvq_centres* centres = nullptr;
+  if (wants_centres(policy) && options.centres == nullptr) {
+    const std::vector<std::byte> file = test_centres(options);
+    checked(kvq_centres_load, context, file.data(), file.size(), &centres);
+    options.centres = centres;
+  }
+  Cache cache = [&] {
+    try {
+      return Cache(context, options, Policy::load(context, policy));
+    } catch (...) {
+      kvq_centres_destroy(centres);
+      throw;
+    }
+  }();
+  kvq_centres_destroy(centres);
   note_cache(context, cache, options);
   return cache;
 }

@@ -156,8 +156,8 @@ inline std::string policy_of(const kvq::Codec& codec, const std::string& name, i
 
 /// Codebooks for codecs that need one; for others a null pointer.
 inline std::vector<const Codes*> codes_for(const kvq::Codec& codec, std::span<const Codes> choices) {
-  if (!codec.needs_training()) return {nullptr};
-  if (std::string(codec.trained_as) != "codebook") throw std::logic_error(codec.trained_as);  // make one here
+  if (!codec.needs_training() || std::string(codec.trained_as) == "centres") return {nullptr};  // make_cache() has some
+  if (std::string(codec.trained_as) != "codebook") throw std::logic_error(codec.trained_as);    // make one here
   std::vector<const Codes*> codes;
   for (const Codes& each : choices) codes.push_back(&each);
   return codes;

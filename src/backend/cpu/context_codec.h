@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/attention.h"
+#include "backend/cpu/attend/kernels.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 
@@ -39,13 +40,27 @@ struct ContextItem {
   const Page* const* const* lists;  // of all KV heads, `end` pages each
   int32_t head;
   ptrdiff_t end;
-  const float* queries;  // [rows, head_dim]
+  const float* queries;            // [rows, head_dim]
+  const float* rotated_queries;    // the same after a Hadamard rotation; null: no keys are rotated
+  const int32_t* rounded_queries;  // those as RoundedQueries; null: no keys are in gain–shape codes
   int32_t rows;
-  float* sums;   // [rows, sum_floats()]
-  float* plain;  // outputs of values that were decoded, [rows, padded_dim(head_dim)]
+  float* sums;     // [rows, sum_floats()]
+  float* plain;    // outputs of values that were decoded, [rows, padded_dim(head_dim)]
+  float* rotated;  // the same of rotated values
 
   const Page& page(ptrdiff_t place) const { return *lists[head][place]; }
+  /// The page to prefetch while this one is read.
+  const Page& later(ptrdiff_t place) const {
+    const bool exists = end - place > kTilePages && page(place + kTilePages).format() == page(place).format();
+    return page(exists ? place + kTilePages : place);
+  }
   const float* query(int32_t row) const { return queries + static_cast<ptrdiff_t>(row) * batch.head_dim; }
+  /// Rows for keys that are rotated in gain–shape codes.
+  QueryRows rotated_rows(int32_t row) const {
+    const int32_t words = RoundedQueries::words_of(batch.head_dim);
+    return {rotated_queries + static_cast<ptrdiff_t>(row) * batch.head_dim,
+            {rounded_queries + static_cast<ptrdiff_t>(row) * RoundedQueries::stride_of(words), words}};
+  }
 };
 
 /// Attention of one work item to the pages that need the context.
@@ -75,8 +90,8 @@ class ContextCodec {
   virtual ~ContextCodec() = default;
 
   /// Write the sides that need the context; their bytes are zeros.
-  virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
-                      Allocator& scratch) const = 0;
+  virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
+                      Parallel& parallel, Allocator& scratch) const = 0;
 
   /// For heads with that many rows of queries.
   virtual ContextPlan plan(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const = 0;

@@ -7,6 +7,7 @@
 
 #include <hwy/highway.h>
 
+#include "backend/cpu/append/centres-inl.h"
 #include "backend/cpu/append/encode-inl.h"
 #include "backend/cpu/append/gain_shape-inl.h"
 #include "backend/cpu/append/store-inl.h"
@@ -20,7 +21,10 @@ const AppendKernels& append_kernels() {
                                              .store_keys = store_keys,
                                              .store_values = store_values,
                                              .encode_integer = encode,
-                                             .encode_gain_shape = encode_gain_shape};
+                                             .encode_gain_shape = encode_gain_shape,
+                                             .nearest_centres = nearest_centres,
+                                             .encode_centred = encode_centred,
+                                             .centred_room_bytes = centred_room_bytes};
   return kKernels;
 }
 

@@ -52,7 +52,7 @@ void FilledPages::begin(std::span<const size_t> slice) {
 }
 
 void FilledPages::encode(Parallel& parallel, Allocator& scratch) const {
-  if (!groups_.empty()) codec_->encode(tokens_, groups_, parallel, scratch);
+  if (!groups_.empty()) codec_->encode(tokens_, groups_, kernels_, parallel, scratch);
 }
 
 }  // namespace kvq::cpu

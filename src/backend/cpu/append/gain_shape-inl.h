@@ -56,9 +56,16 @@ class GainShapeEncoder {
   }
 
   void encode(const std::byte* float16, bool trellis) {
+    encode(float16, trellis, [](float* /*x*/) {});
+  }
+
+  /// `take_centres`: takes them off `[channels][32 slots]`.
+  template <typename TakeCentres>
+  void encode(const std::byte* float16, bool trellis, const TakeCentres& take_centres) {
     const auto* halves = reinterpret_cast<const uint16_t*>(float16);
     if (layout_.side == Side::kKeys) load_keys(halves);
     if (layout_.side == Side::kValues) load_values(reinterpret_cast<const uint32_t*>(halves));
+    take_centres(x_);
     hadamard_columns(x_, dim_, kPageSlots);
     if (layout_.has_mean) {
       HWY_ALIGN_MAX float mean[kMaxHeadDim];

@@ -1,7 +1,8 @@
 #pragma once
 
 #include "core/rope.h"
-#include "formats/page_format.h"
+#include "formats/codec.h"
+#include "formats/gain_shape/centre_search.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,15 @@ using StoreValuesKernel = bool (*)(const HeadRows& rows, int32_t slot, uint16_t*
 using EncodeKernel = void (*)(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
                               int32_t used, std::byte* out);
 
+/// The nearest centres of up to 32 vectors, as CentreSearch::nearest() finds them.
+/// words: [quads][32] of CentreSearch::round(); units: [32] what it returns.
+using NearestKernel = void (*)(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
+                               const float* units, int32_t used, uint8_t* indices);
+
+/// Encode one side of a page around trained centres; its bytes are zeros. `room`: centred_room_bytes().
+using EncodeCentredKernel = void (*)(const SideToEncode& side, NearestKernel nearest, std::byte* room);
+using RoomKernel = size_t (*)(int32_t head_dim);
+
 /// What an instruction set provides for appending. All of them give the same bytes: each scalar goes through the same
 /// operations in the same order, and none is fused with another.
 struct AppendKernels {
@@ -48,6 +58,9 @@ struct AppendKernels {
   StoreValuesKernel store_values;
   EncodeKernel encode_integer;
   EncodeKernel encode_gain_shape;  // centres: none or their page's mean
+  NearestKernel nearest_centres;
+  EncodeCentredKernel encode_centred;
+  RoomKernel centred_room_bytes;
 };
 
 /// An EncodeKernel for FP16, whatever the instruction set.

@@ -49,9 +49,12 @@ class ItemRun {
                       .head = item.head,
                       .end = batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
                       .queries = queries.plain,
+                      .rotated_queries = queries.rotated,
+                      .rounded_queries = queries.rounded,
                       .rows = item.row_count,
                       .sums = sums_,
-                      .plain = plain_} {
+                      .plain = plain_,
+                      .rotated = rotated_} {
     if (const ContextCodec* codec = kernels.codec(batch.context)) {
       context_ = codec->attend(context_item_, item.way, work);
     }

@@ -30,8 +30,8 @@ size_t bytes(const AttendBatch& batch) {
 
 class CommvqCodec final : public ContextCodec {
  public:
-  void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
-              Allocator& scratch) const override {
+  void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& /*kernels*/,
+              Parallel& parallel, Allocator& scratch) const override {
     encode_commvq(tokens, groups, parallel, scratch);
   }
 

@@ -12,6 +12,7 @@ void set_avx512vnni_gain_shape_values(KernelTable& table);
 void set_avx512vnni_softmax(KernelTable& table);
 void set_avx512vnni_commvq_keys(CommvqKernels& kernels);
 void set_avx512vnni_commvq_values(CommvqKernels& kernels);
+void set_avx512vnni_centres(CentreKernels& kernels);
 
 // The kernels of packed matrices, by family.
 void set_avx512vnni_nuq(LinearKernels& kernels);

@@ -3,9 +3,11 @@
 #include "backend/cpu/commvq/codec.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/dispatch/highway.h"
+#include "backend/cpu/gain_shape/codec.h"
 #include "core/error.h"
 #include "core/isa_name.h"
 #include "core/text.h"
+#include "formats/gain_shape/layout.h"
 
 #include <array>
 #include <cstdio>
@@ -37,6 +39,9 @@ std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const At
   sides[index_of(Kind::kGt3)] = gain_shape(attend.gt3);
   sides[index_of(Kind::kGt2)] = gain_shape(attend.gt2);
   sides[index_of(Kind::kGt1)] = gain_shape(attend.gt1);
+  for (const Kind kind : {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1}) {
+    sides[index_of(gain_shape::with_centres(kind))] = {};  // with their context
+  }
   return sides;
 }
 
@@ -46,10 +51,11 @@ KernelTable make_portable(size_t i) {
   const AppendKernels& append = *highway_append_kernels()[i].table;
   return {.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET),
           .sides = make_sides(append, *attend.table),
-          .contexts = {nullptr, nullptr, &commvq_codec(), nullptr},
+          .contexts = {nullptr, nullptr, &commvq_codec(), nullptr, &centred_codec()},
           .softmax = attend.table->softmax,
           .blend = attend.table->blend,
           .commvq = *highway_commvq_kernels()[i].table,
+          .centres = {.nearest = append.nearest_centres},
           .append = &append,
           .linear = highway_linear_kernels()[i].table};
 }
@@ -74,6 +80,7 @@ KernelTable make_avx512vnni(KernelTable table) {
   set_avx512vnni_softmax(table);
   set_avx512vnni_commvq_keys(table.commvq);
   set_avx512vnni_commvq_values(table.commvq);
+  set_avx512vnni_centres(table.centres);
   static const LinearKernels kLinear = make_avx512vnni_linear(avx512vnni_products());
   table.linear = &kLinear;
   return table;

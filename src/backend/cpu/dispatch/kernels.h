@@ -4,6 +4,7 @@
 #include "backend/cpu/attend/kernels.h"
 #include "backend/cpu/commvq/kernels.h"
 #include "backend/cpu/context_codec.h"
+#include "backend/cpu/gain_shape/kernels.h"
 #include "backend/cpu/linear/kernels.h"
 #include "formats/codec.h"
 
@@ -26,6 +27,7 @@ struct KernelTable {
   SoftmaxKernel softmax;
   BlendKernel blend;
   CommvqKernels commvq;
+  CentreKernels centres;
   const AppendKernels* append;
   const LinearKernels* linear;
 

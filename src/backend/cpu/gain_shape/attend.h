@@ -1,0 +1,67 @@
+#pragma once
+
+#include "backend/cpu/context_codec.h"
+#include "backend/cpu/dispatch/kernels.h"
+#include "core/scratch.h"
+#include "formats/gain_shape/context.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvq::cpu {
+
+/// Codes are multiplied as those of the plain kinds. The centres of a page's keys are put together once for all rows,
+/// turned to the positions 0 to 31; the queries are turned back by the position of the page's first slot instead. The
+/// centres of values are what probabilities are summed up by.
+class CentredAttention final : public ContextAttention {
+ public:
+  struct Work {
+    Work(const AttendBatch& batch, MemoryCutter& memory);
+
+    std::byte* planes;   // [kTilePages], of FP16 keys or of an instruction set's own
+    float* turns;        // [kTilePages] rows of the pages' first slots, as put_turn() writes them or as in a Rope table
+    float* row;          // a row as in a Rope table
+    float* centres;      // [32][head_dim]
+    float* slot_turns;   // [32] rows, of a page with gaps
+    float* turned;       // [kBlockRows][head_dim], queries
+    float* scores;       // [kBlockRows][kTileSlots]
+    float* queries;      // [kItemRows][numbers()]
+    float* units;        // [kItemRows]
+    OneCentreRow* rows;  // [kItemRows]
+  };
+
+  CentredAttention(const ContextItem& item, const Work& work);
+
+  void prepare(ptrdiff_t first, int32_t count) override;
+  void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) override;
+  void add_values(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) override;
+
+  /// Floats of a row of sums: probabilities by a head's centres of values.
+  static size_t sum_floats(const centred::Context& context);
+
+ private:
+  const centred::TurnedCentres& centres() const { return *context_.turned_keys; }
+  const centred::TurnOrder& order() const { return centres().order; }
+  bool one_centre() const { return centres().count == 1; }
+  std::byte* plane(ptrdiff_t place) const;
+  float* turn(ptrdiff_t place) const;
+  /// Whether the page is read by an instruction set's own kernels.
+  bool is_fast(ptrdiff_t place) const;
+  void order_queries();
+  void multiply_queries();
+  void turn_to(ptrdiff_t place);
+  void put_centres(ptrdiff_t place);
+  void put_float16(ptrdiff_t place);
+  void add_centre_scores(ptrdiff_t place, int32_t row, int32_t rows, float* scores);
+  void add_float16_scores(ptrdiff_t place, int32_t row, int32_t rows, float* scores);
+  void add_masses(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) const;
+
+  const ContextItem& item_;
+  const centred::Context& context_;
+  const CentreKernels& kernels_;
+  Work work_;
+  ptrdiff_t prepared_ = 0;  // place of the page in the first plane
+};
+
+}  // namespace kvq::cpu

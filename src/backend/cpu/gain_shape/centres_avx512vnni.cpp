@@ -1,0 +1,316 @@
+// Centres of keys in products of 16-bit numbers.
+#include "backend/cpu/attend/fixed_point_avx512vnni.h"
+#include "backend/cpu/dispatch/avx512vnni.h"
+#include "backend/cpu/gain_shape/kernels.h"
+
+#include <algorithm>
+#include <limits>
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")
+
+namespace kvq::cpu {
+namespace {
+
+using centred::TurnedCentres;
+using centred::TurnOrder;
+
+constexpr int32_t kLanes = TurnOrder::kLanes;
+constexpr int32_t kWords = 16;    // of a vector
+constexpr int32_t kTogether = 4;  // slots of a vector of a plane
+constexpr int32_t kMaxVectors = 2 * kMaxHeadDim / kLanes;
+
+constexpr int32_t kSlotsAtOnce = 4;
+
+/// The best centres of some slots so far, lane by lane.
+struct Best {
+  __m512 score;
+  __m512i place;
+
+  void offer(__m512 other, __m512i other_place) {
+    const __mmask16 better = _mm512_cmp_ps_mask(other, score, _CMP_GT_OQ);
+    score = _mm512_mask_mov_ps(score, better, other);
+    place = _mm512_mask_mov_epi32(place, better, other_place);
+  }
+  /// The first of the best.
+  uint8_t get() const {
+    const __mmask16 highest = _mm512_cmp_ps_mask(score, _mm512_set1_ps(_mm512_reduce_max_ps(score)), _CMP_EQ_OQ);
+    return static_cast<uint8_t>(_mm512_mask_reduce_min_epi32(highest, place));
+  }
+};
+
+/// kVectors vectors of centres from `first` on.
+template <int kVectors>
+inline void offer_centres(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
+                          const float* units, int32_t first, Best (&best)[kSlotsAtOnce]) {
+  const int32_t padded = search.padded_count();
+  const auto* centres = reinterpret_cast<const int32_t*>(search.rounded.data()) + first;
+  __m512i sums[kVectors][kSlotsAtOnce];
+  for (int v = 0; v < kVectors; ++v) {
+    // Numbers of slots have 128 added.
+    const __m512i totals = _mm512_loadu_si512(search.totals.data() + first + v * kWords);
+    for (int i = 0; i < kSlotsAtOnce; ++i) {
+      sums[v][i] = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(totals, 7));
+    }
+  }
+  for (int32_t quad = 0; quad < search.quads(); ++quad, centres += padded, words += kPageSlots) {
+    __m512i numbers[kSlotsAtOnce];
+    for (int i = 0; i < kSlotsAtOnce; ++i) numbers[i] = _mm512_set1_epi32(static_cast<int>(words[i] ^ 0x80808080U));
+    for (int v = 0; v < kVectors; ++v) {
+      const __m512i channels = _mm512_loadu_si512(centres + v * kWords);
+      for (int i = 0; i < kSlotsAtOnce; ++i) sums[v][i] = _mm512_dpbusd_epi32(sums[v][i], numbers[i], channels);
+    }
+  }
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int v = 0; v < kVectors; ++v) {
+    const int32_t place = first + v * kWords;
+    const __m512 bias = _mm512_loadu_ps(biases + place);
+    for (int i = 0; i < kSlotsAtOnce; ++i) {
+      const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v][i]), _mm512_set1_ps(units[i]));
+      best[i].offer(_mm512_sub_ps(product, bias), _mm512_add_epi32(_mm512_set1_epi32(place), lanes));
+    }
+  }
+}
+
+void nearest_centres(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
+                     const float* units, int32_t used, uint8_t* indices) {
+  constexpr int kVectors = 4;
+  const int32_t padded = search.padded_count();
+  for (int32_t slot = 0; slot < used; slot += kSlotsAtOnce) {
+    Best best[kSlotsAtOnce];
+    for (Best& each : best) {
+      each.score = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+      each.place = _mm512_setzero_si512();
+    }
+    int32_t first = 0;
+    for (; first + kVectors * kWords <= padded; first += kVectors * kWords) {
+      offer_centres<kVectors>(search, biases, words + slot, units + slot, first, best);
+    }
+    for (; first < padded; first += kWords) {
+      offer_centres<1>(search, biases, words + slot, units + slot, first, best);
+    }
+    for (int32_t i = 0; i < std::min(kSlotsAtOnce, used - slot); ++i) indices[slot + i] = best[i].get();
+  }
+}
+
+void next_turn(const TurnOrder& order, const float* row, const float* step, float* out) {
+  for (int32_t block = 0; block < order.pair_blocks(); ++block, row += 2 * kLanes, step += 2 * kLanes) {
+    for (int32_t i = 0; i < kLanes; i += kWords) {
+      const __m512 c = _mm512_loadu_ps(row + i);
+      const __m512 s = _mm512_loadu_ps(row + kLanes + i);
+      const __m512 step_c = _mm512_loadu_ps(step + i);
+      const __m512 step_s = _mm512_loadu_ps(step + kLanes + i);
+      _mm512_storeu_ps(out + i, _mm512_fmsub_ps(c, step_c, _mm512_mul_ps(s, step_s)));
+      _mm512_storeu_ps(out + kLanes + i, _mm512_fmadd_ps(c, step_s, _mm512_mul_ps(s, step_c)));
+    }
+    out += 2 * kLanes;
+  }
+}
+
+/// Vectors of four slots, of which each gets a word of every four.
+inline void store_four(const __m512i (&slots)[kTogether], int16_t* plane) {
+  const __m512i low = _mm512_unpacklo_epi32(slots[0], slots[1]);
+  const __m512i high = _mm512_unpackhi_epi32(slots[0], slots[1]);
+  const __m512i other_low = _mm512_unpacklo_epi32(slots[2], slots[3]);
+  const __m512i other_high = _mm512_unpackhi_epi32(slots[2], slots[3]);
+  _mm512_store_si512(plane, _mm512_unpacklo_epi64(low, other_low));
+  _mm512_store_si512(plane + kLanes, _mm512_unpackhi_epi64(low, other_low));
+  _mm512_store_si512(plane + 2 * kLanes, _mm512_unpacklo_epi64(high, other_high));
+  _mm512_store_si512(plane + 3 * kLanes, _mm512_unpackhi_epi64(high, other_high));
+}
+
+void put_centres(const TurnedCentres& centres, int32_t head, const uint8_t* indices, int16_t* plane) {
+  const TurnOrder& order = centres.order;
+  const int32_t turned = order.slot_blocks();
+  const int32_t vectors = order.vectors();
+  const int16_t* of_head = centres.of_head(head);
+  for (int32_t slot = 0; slot < kPageSlots; slot += kTogether) {
+    const int16_t* rows[kTogether];
+    for (int32_t i = 0; i < kTogether; ++i) {
+      rows[i] = of_head + static_cast<ptrdiff_t>(indices[slot + i]) * vectors * kLanes;
+    }
+    for (int32_t block = 0; block < turned; ++block, plane += 2 * kTogether * kLanes) {
+      __m512i first[kTogether];
+      __m512i second[kTogether];
+      for (int32_t i = 0; i < kTogether; ++i) {
+        const int16_t* turn = centres.slot_turns.data() + ((slot + i) * turned + block) * 2 * kLanes;
+        const __m512i x = _mm512_loadu_si512(rows[i] + block * 2 * kLanes);
+        const __m512i y = _mm512_loadu_si512(rows[i] + (block * 2 + 1) * kLanes);
+        const __m512i c = _mm512_loadu_si512(turn);
+        const __m512i s = _mm512_loadu_si512(turn + kLanes);
+        first[i] = _mm512_sub_epi16(_mm512_mulhrs_epi16(x, c), _mm512_mulhrs_epi16(y, s));
+        second[i] = _mm512_add_epi16(_mm512_mulhrs_epi16(x, s), _mm512_mulhrs_epi16(y, c));
+      }
+      store_four(first, plane);
+      store_four(second, plane + kTogether * kLanes);
+    }
+    for (int32_t vector = 2 * turned; vector < vectors; ++vector, plane += kTogether * kLanes) {
+      __m512i slots[kTogether];
+      for (int32_t i = 0; i < kTogether; ++i) slots[i] = _mm512_loadu_si512(rows[i] + vector * kLanes);
+      store_four(slots, plane);
+    }
+  }
+}
+
+inline __m512i pack(__m512 a, __m512 b) { return _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b)); }
+
+/// 32 numbers as a plane's vectors meet them.
+inline void store_words(__m512i numbers, int16_t* out) {
+  _mm512_store_si512(out, _mm512_shuffle_epi32(numbers, _MM_PERM_AAAA));
+  _mm512_store_si512(out + kLanes, _mm512_shuffle_epi32(numbers, _MM_PERM_BBBB));
+  _mm512_store_si512(out + 2 * kLanes, _mm512_shuffle_epi32(numbers, _MM_PERM_CCCC));
+  _mm512_store_si512(out + 3 * kLanes, _mm512_shuffle_epi32(numbers, _MM_PERM_DDDD));
+}
+
+/// A query turned back by the first slot's position.
+inline void turn_query(const TurnOrder& order, const float* turn, const float* q, int16_t* out) {
+  for (int32_t block = 0; block < order.pair_blocks(); ++block, turn += 2 * kLanes, q += 2 * kLanes) {
+    __m512 x[2];
+    __m512 y[2];
+    for (int32_t i = 0; i < 2; ++i) {
+      const __m512 c = _mm512_loadu_ps(turn + i * kWords);
+      const __m512 s = _mm512_loadu_ps(turn + kLanes + i * kWords);
+      const __m512 first = _mm512_loadu_ps(q + i * kWords);
+      const __m512 second = _mm512_loadu_ps(q + kLanes + i * kWords);
+      x[i] = _mm512_fmadd_ps(first, c, _mm512_mul_ps(second, s));
+      y[i] = _mm512_fmsub_ps(second, c, _mm512_mul_ps(first, s));
+    }
+    store_words(pack(x[0], x[1]), out);
+    store_words(pack(y[0], y[1]), out + kTogether * kLanes);
+    out += 2 * kTogether * kLanes;
+  }
+  for (int32_t block = 0; block < order.rest_blocks(); ++block, q += kLanes, out += kTogether * kLanes) {
+    store_words(pack(_mm512_loadu_ps(q), _mm512_loadu_ps(q + kWords)), out);
+  }
+}
+
+/// The sums of four vectors' quarters, slot by slot.
+inline __m512i add_quarters(const __m512i (&sums)[kTogether]) {
+  const __m512i first =
+      _mm512_add_epi32(_mm512_shuffle_i32x4(sums[0], sums[1], 0x44), _mm512_shuffle_i32x4(sums[0], sums[1], 0xEE));
+  const __m512i second =
+      _mm512_add_epi32(_mm512_shuffle_i32x4(sums[2], sums[3], 0x44), _mm512_shuffle_i32x4(sums[2], sums[3], 0xEE));
+  return _mm512_add_epi32(_mm512_shuffle_i32x4(first, second, 0x88), _mm512_shuffle_i32x4(first, second, 0xDD));
+}
+
+inline void add_to(float* scores, __m512i sums, float unit) {
+  const __m512 before = _mm512_loadu_ps(scores);
+  _mm512_storeu_ps(scores, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(unit), before));
+}
+
+template <int kRows>
+void add_rows(const TurnOrder& order, const int16_t* plane, const float* turn, const float* q, const float* units,
+              float* scores) {
+  const int32_t steps = order.vectors() * kTogether;
+  alignas(64) int16_t words[kRows][kMaxVectors * kTogether * kLanes];
+  for (int r = 0; r < kRows; ++r) turn_query(order, turn, q + static_cast<size_t>(r) * order.numbers(), words[r]);
+  for (int32_t slot = 0; slot < kPageSlots; slot += kWords) {
+    __m512i sums[kRows][kTogether];
+    for (int32_t part = 0; part < kTogether; ++part, plane += steps * kLanes) {
+      __m512i sum[kRows];
+      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_si512();
+      for (int32_t step = 0; step < steps; ++step) {
+        const __m512i numbers = _mm512_load_si512(plane + step * kLanes);
+        for (int r = 0; r < kRows; ++r) {
+          sum[r] = _mm512_dpwssd_epi32(sum[r], numbers, _mm512_load_si512(words[r] + step * kLanes));
+        }
+      }
+      for (int r = 0; r < kRows; ++r) sums[r][part] = sum[r];
+    }
+    for (int r = 0; r < kRows; ++r) add_to(scores + r * kTileSlots + slot, add_quarters(sums[r]), units[r]);
+  }
+}
+
+void add_scores(const TurnOrder& order, const int16_t* plane, const float* turn, int32_t rows, const float* q,
+                const float* units, float* scores) {
+  switch (rows) {
+    case 1:
+      return add_rows<1>(order, plane, turn, q, units, scores);
+    case 2:
+      return add_rows<2>(order, plane, turn, q, units, scores);
+    case 3:
+      return add_rows<3>(order, plane, turn, q, units, scores);
+    default:
+      return add_rows<4>(order, plane, turn, q, units, scores);
+  }
+}
+
+/// Weights of a row, turned to the first slot's position: those of pairs that are turned slot by slot as words of
+/// {re, im}, the others added up.
+inline float turn_weights(const TurnOrder& order, const float* turn, const OneCentreRow& row, int32_t* words) {
+  const float* weights = row.weights;
+  __m512 rest = _mm512_setzero_ps();
+  for (int32_t pair = 0; pair < order.pairs; pair += kWords) {
+    const int32_t at = pair / kLanes * 2 * kLanes + pair % kLanes;
+    const __m512 c = _mm512_loadu_ps(turn + at);
+    const __m512 s = _mm512_loadu_ps(turn + kLanes + at);
+    const __m512 re = _mm512_loadu_ps(weights + at);
+    const __m512 im = _mm512_loadu_ps(weights + kLanes + at);
+    const __m512 x = _mm512_fmsub_ps(re, c, _mm512_mul_ps(im, s));
+    const int32_t turned = std::clamp(order.slot_pairs - pair, 0, kWords);
+    const auto others = static_cast<__mmask16>(0xFFFFU << static_cast<uint32_t>(turned));
+    rest = _mm512_mask_add_ps(rest, others, rest, x);
+    if (turned == 0) continue;
+    const __m512 y = _mm512_fmadd_ps(re, s, _mm512_mul_ps(im, c));
+    const __m512i low = _mm512_cvtps_epi32(x);
+    const __m512i high = _mm512_slli_epi32(_mm512_cvtps_epi32(y), 16);
+    _mm512_store_si512(words + pair, _mm512_mask_blend_epi16(0xAAAAAAAAU, low, high));
+  }
+  return _mm512_reduce_add_ps(rest) + row.rest;
+}
+
+template <int kRows>
+void add_one_centre_rows(const TurnedCentres& centres, const float* turn, const OneCentreRow* q, float* scores) {
+  const TurnOrder& order = centres.order;
+  alignas(64) int32_t words[kRows][kMaxHeadDim / 2 + kWords];
+  __m512 rest[kRows];
+  __m512i sums[kRows][2];
+  for (int r = 0; r < kRows; ++r) {
+    rest[r] = _mm512_set1_ps(turn_weights(order, turn, q[r], words[r]));
+    sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+  }
+  const int16_t* columns = centres.slot_columns.data();
+  for (int32_t pair = 0; pair < order.slot_pairs; ++pair, columns += 2 * kPageSlots) {
+    const __m512i first = _mm512_loadu_si512(columns);
+    const __m512i second = _mm512_loadu_si512(columns + kPageSlots);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i weight = _mm512_set1_epi32(words[r][pair]);
+      sums[r][0] = _mm512_dpwssd_epi32(sums[r][0], first, weight);
+      sums[r][1] = _mm512_dpwssd_epi32(sums[r][1], second, weight);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float* to = scores + r * kTileSlots;
+    for (int i = 0; i < 2; ++i, to += kWords) {
+      const __m512 before = _mm512_add_ps(_mm512_loadu_ps(to), rest[r]);
+      _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r][i]), _mm512_set1_ps(q[r].unit), before));
+    }
+  }
+}
+
+void add_one_centre(const TurnedCentres& centres, const float* turn, int32_t rows, const OneCentreRow* q,
+                    float* scores) {
+  switch (rows) {
+    case 1:
+      return add_one_centre_rows<1>(centres, turn, q, scores);
+    case 2:
+      return add_one_centre_rows<2>(centres, turn, q, scores);
+    case 3:
+      return add_one_centre_rows<3>(centres, turn, q, scores);
+    default:
+      return add_one_centre_rows<4>(centres, turn, q, scores);
+  }
+}
+
+}  // namespace
+
+void set_avx512vnni_centres(CentreKernels& kernels) {
+  kernels.nearest = nearest_centres;
+  kernels.next_turn = next_turn;
+  kernels.put_centres = put_centres;
+  kernels.add_scores = add_scores;
+  kernels.add_one_centre = add_one_centre;
+}
+
+}  // namespace kvq::cpu
+
+HWY_POP_ATTRIBUTES

@@ -1,0 +1,53 @@
+#include "backend/cpu/gain_shape/codec.h"
+
+#include "backend/cpu/attend/attend.h"
+#include "backend/cpu/gain_shape/attend.h"
+#include "backend/cpu/gain_shape/encode.h"
+
+namespace kvq::cpu {
+namespace {
+
+class CentredCodec final : public ContextCodec {
+ public:
+  void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
+              Parallel& parallel, Allocator& scratch) const override {
+    encode_centred(tokens, groups, kernels, parallel, scratch);
+  }
+
+  ContextPlan plan(const AttendBatch& batch, const KernelTable& /*kernels*/, int32_t /*rows*/) const override {
+    MemoryCutter memory(nullptr);
+    memory.take<CentredAttention>(1);
+    static_cast<void>(CentredAttention::Work(batch, memory));
+    return {.way = 0, .item_rows = kItemRows, .work_bytes = memory.used()};
+  }
+
+  size_t sum_floats(const LayerContext& context) const override {
+    return CentredAttention::sum_floats(centred::context_of(context));
+  }
+
+  bool reads_other_heads(const LayerContext& /*context*/) const override { return false; }
+
+  ContextAttentionPointer attend(const ContextItem& item, int32_t /*way*/, std::byte* work) const override {
+    MemoryCutter memory(work);
+    auto* place = memory.take<CentredAttention>(1);
+    const CentredAttention::Work arrays(item.batch, memory);
+    return ContextAttentionPointer(std::construct_at(place, item, arrays));
+  }
+
+  void add_sums(const LayerContext& layer, const KernelTable& kernels, int32_t head, int32_t rows, const float* sums,
+                float* out) const override {
+    const centred::Context& context = centred::context_of(layer);
+    const CentresShape& shape = context.shape();
+    kernels.commvq.multiply(context.centre(Side::kValues, head, 0), static_cast<size_t>(shape.head_dim),
+                            shape.value_centres, shape.head_dim, rows, sums, sum_floats(layer), out);
+  }
+};
+
+}  // namespace
+
+const ContextCodec& centred_codec() {
+  static const CentredCodec kCodec;
+  return kCodec;
+}
+
+}  // namespace kvq::cpu

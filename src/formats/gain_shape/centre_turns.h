@@ -1,0 +1,51 @@
+// How the centres of keys, which stand before RoPE, are turned to where keys are.
+#pragma once
+
+#include "core/limits.h"
+#include "core/rope.h"
+
+#include <array>
+#include <cmath>
+#include <span>
+
+namespace kvq::centred {
+
+/// Pairs that turn by more than a radian within a page are turned exactly; the others by the page's middle, and
+/// multiplied by the mean of what cos leaves of them there.
+inline bool turns_fast(const Rope& rope, int32_t pair) {
+  return std::abs(rope.inv_freq[static_cast<size_t>(pair)]) * static_cast<float>(kPageSlots) > 1.0F;
+}
+
+/// What the centres of a slow pair are multiplied by; 1 for a fast one.
+inline double factor_of(const Rope& rope, int32_t pair) {
+  if (turns_fast(rope, pair)) return 1.0;
+  double sum = 0.0;
+  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+    sum += std::cos((slot - 0.5 * (kPageSlots - 1)) * static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]));
+  }
+  return sum / kPageSlots;
+}
+
+/// A row as in a Rope table, cosines of all pairs, then sines, times what centres are multiplied by: of the slot of a
+/// page of consecutive positions from `first`.
+inline void fill_page_turn(const Rope& rope, int32_t first, int32_t slot, float* row) {
+  for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
+    const double within = turns_fast(rope, pair) ? slot : 0.5 * (kPageSlots - 1);
+    const double angle = (first + within) * static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]);
+    const double factor = factor_of(rope, pair);
+    row[pair] = static_cast<float>(factor * std::cos(angle));
+    row[rope.pairs() + pair] = static_cast<float>(factor * std::sin(angle));
+  }
+}
+
+/// out = one turn after another.
+inline void multiply_turns(int32_t pairs, const float* a, const float* b, float* out) {
+  for (int32_t pair = 0; pair < pairs; ++pair) {
+    const float c = a[pair] * b[pair] - a[pairs + pair] * b[pairs + pair];
+    const float s = a[pair] * b[pairs + pair] + a[pairs + pair] * b[pair];
+    out[pair] = c;
+    out[pairs + pair] = s;
+  }
+}
+
+}  // namespace kvq::centred

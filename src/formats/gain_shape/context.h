@@ -1,0 +1,72 @@
+// What gain–shape pages around trained centres need beside their bytes, on the host.
+#pragma once
+
+#include "core/position_turns.h"
+#include "core/resident.h"
+#include "formats/codec.h"
+#include "formats/gain_shape/centre_search.h"
+#include "formats/gain_shape/layout.h"
+#include "formats/gain_shape/model_centres.h"
+#include "formats/gain_shape/turned_centres.h"
+
+#include <memory>
+#include <optional>
+
+namespace kvq::centred {
+
+/// Made once for all caches that use the centres.
+class CentreSearches final : public Resident {
+ public:
+  /// `centres` is complete.
+  CentreSearches(Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
+
+  /// Of a side that has centres.
+  const CentreSearch& of(int32_t layer, Side side, int32_t head) const {
+    const auto& searches = side == Side::kKeys ? keys_ : values_;
+    return searches[static_cast<size_t>(layer * centres_->shape.kv_heads + head)];
+  }
+  /// Those of all heads.
+  std::span<const CentreSearch> of(int32_t layer, Side side) const {
+    return {&of(layer, side, 0), static_cast<size_t>(centres_->shape.kv_heads)};
+  }
+  const ModelCentres& centres() const { return *centres_; }
+
+ private:
+  std::shared_ptr<const ModelCentres> centres_;
+  Vector<CentreSearch> keys_;  // [layers][kv_heads], or empty
+  Vector<CentreSearch> values_;
+};
+
+struct Context final : LayerContext {
+  Context(Allocator& allocator, const CentreSearches& searches, int32_t layer, const PositionTurns& turns);
+
+  const CentresShape& shape() const { return searches.centres().shape; }
+  const CentreSearch& search(Side side, int32_t head) const { return searches.of(layer, side, head); }
+  gain_shape::Layout layout(Side side, const PageFormat& format) const {
+    return gain_shape::layout(side, format.side(side), format.head_dim, shape().centres(side));
+  }
+  /// A centre, [head_dim].
+  const float* centre(Side side, int32_t head, int32_t index) const {
+    return search(side, head).centres.data() + static_cast<ptrdiff_t>(index) * shape().head_dim;
+  }
+  /// For vectors that were turned back by rows of turns; by a page's, as `page_turns` are, or by a slot's own.
+  const float* biases(Side side, int32_t head, bool by_page) const {
+    const Vector<float>& of = side == Side::kValues ? value_biases : by_page ? key_biases : own_biases;
+    return of.data() + static_cast<ptrdiff_t>(head) * search(side, head).padded_count();
+  }
+
+  const CentreSearches& searches;
+  int32_t layer;
+  const PositionTurns& turns;
+  Vector<float> page_turns;    // [32] rows, of a page from position 0 on
+  Vector<float> page_columns;  // the same as [2 · pairs][32]
+  Vector<float> key_biases;    // [kv_heads][padded], of centres turned by the page
+  Vector<float> own_biases;    // [kv_heads][padded], by each slot
+  Vector<float> value_biases;  // [kv_heads][padded]
+  std::optional<TurnedCentres> turned_keys;
+  Vector<float> page_step;  // turn of 32 positions, as TurnOrder::put_turn() writes it
+};
+
+inline const Context& context_of(const LayerContext& context) { return static_cast<const Context&>(context); }
+
+}  // namespace kvq::centred

@@ -1,0 +1,101 @@
+#include "formats/gain_shape/turned_centres.h"
+
+#include "core/limits.h"
+#include "formats/gain_shape/centre_turns.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace kvq::centred {
+namespace {
+
+constexpr float kTurnUnit = 32767.0F;
+
+int16_t rounded(float number) { return static_cast<int16_t>(std::lround(number)); }
+
+}  // namespace
+
+TurnOrder::TurnOrder(const Rope& rope, int32_t head_dim_) : pairs(rope.pairs()), slot_pairs(0), head_dim(head_dim_) {
+  for (int32_t pair = 0; pair < pairs; ++pair) {
+    if (turns_fast(rope, pair)) slot_pairs = pair + 1;
+  }
+}
+
+void TurnOrder::put_floats(const Rope& rope, const float* head, float* out) const {
+  std::fill_n(out, numbers(), 0.0F);
+  for (int32_t pair = 0; pair < pairs; ++pair) {
+    float* block = out + pair / kLanes * 2 * kLanes;
+    block[pair % kLanes] = head[rope.first_channel(pair)];
+    block[kLanes + pair % kLanes] = head[rope.second_channel(pair)];
+  }
+  std::copy(head + 2 * pairs, head + head_dim, out + pair_blocks() * 2 * kLanes);
+}
+
+void TurnOrder::put_turn(const float* row, float* out) const {
+  std::fill_n(out, turn_floats(), 0.0F);
+  for (int32_t pair = 0; pair < pairs; ++pair) {
+    float* block = out + pair / kLanes * 2 * kLanes;
+    block[pair % kLanes] = row[pair];
+    block[kLanes + pair % kLanes] = row[pairs + pair];
+  }
+}
+
+TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnOrder& order_,
+                             std::span<const CentreSearch> searches, std::span<const float> page_turns)
+    : order(order_),
+      count(searches.front().count),
+      units(StlAllocator<float>(allocator)),
+      rows(searches.size() * static_cast<size_t>(count) * order.numbers(), 0, StlAllocator<int16_t>(allocator)),
+      slot_turns(kPageSlots * static_cast<size_t>(order.slot_blocks() * 2 * TurnOrder::kLanes), 0,
+                 StlAllocator<int16_t>(allocator)),
+      slot_columns(static_cast<size_t>(order.slot_pairs * 2 * kPageSlots), 0, StlAllocator<int16_t>(allocator)) {
+  constexpr int32_t kLanes = TurnOrder::kLanes;
+  const size_t stride = rope.table_stride();
+  std::array<float, 2 * kMaxHeadDim> numbers;
+  std::array<float, kMaxHeadDim> centre;
+  // A slow pair's turn is the same in all slots.
+  std::array<float, kMaxHeadDim> slow;
+  for (int32_t pair = 0; pair < order.pairs; ++pair) {
+    const bool later = pair >= order.slot_blocks() * kLanes;
+    slow[static_cast<size_t>(pair)] = later ? page_turns[static_cast<size_t>(pair)] : 1.0F;
+    slow[static_cast<size_t>(order.pairs + pair)] = later ? page_turns[static_cast<size_t>(order.pairs + pair)] : 0.0F;
+  }
+  int16_t* to = rows.data();
+  for (const CentreSearch& search : searches) {
+    double largest = 0.0;
+    for (int32_t i = 0; i < count; ++i) {
+      double norm = 0.0;
+      for (int32_t c = 0; c < order.head_dim; ++c) {
+        norm += std::pow(static_cast<double>(search.centres[static_cast<size_t>(i * order.head_dim + c)]), 2);
+      }
+      largest = std::max(largest, norm);
+    }
+    units.push_back(static_cast<float>(std::sqrt(largest)) / kNorm);
+    const float inverse = units.back() > 0.0F ? 1.0F / units.back() : 0.0F;
+    for (int32_t i = 0; i < count; ++i, to += order.numbers()) {
+      std::copy_n(search.centres.data() + static_cast<ptrdiff_t>(i) * order.head_dim, order.head_dim, centre.begin());
+      rope.rotate(slow.data(), centre.data());
+      order.put_floats(rope, centre.data(), numbers.data());
+      for (int32_t at = 0; at < static_cast<int32_t>(order.numbers()); ++at) {
+        to[at / kLanes * kLanes + TurnOrder::lane(at % kLanes)] = rounded(numbers[static_cast<size_t>(at)] * inverse);
+      }
+    }
+  }
+  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+    const float* row = page_turns.data() + static_cast<size_t>(slot) * stride;
+    int16_t* turns = slot_turns.data() + slot * order.slot_blocks() * 2 * kLanes;
+    for (int32_t pair = 0; pair < std::min(order.pairs, order.slot_blocks() * kLanes); ++pair) {
+      int16_t* block = turns + pair / kLanes * 2 * kLanes + TurnOrder::lane(pair % kLanes);
+      block[0] = rounded(row[pair] * kTurnUnit);
+      block[kLanes] = rounded(row[order.pairs + pair] * kTurnUnit);
+    }
+    for (int32_t pair = 0; pair < order.slot_pairs; ++pair) {
+      int16_t* column = slot_columns.data() + 2 * (pair * kPageSlots + slot);
+      column[0] = rounded(row[pair] * kTurnUnit);
+      column[1] = rounded(-row[order.pairs + pair] * kTurnUnit);
+    }
+  }
+}
+
+}  // namespace kvq::centred

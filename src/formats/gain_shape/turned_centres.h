@@ -1,0 +1,63 @@
+// Keys' centres of one cache in 16 bits, as CPUs with 16-bit dot products attend to them.
+#pragma once
+
+#include "core/memory.h"
+#include "core/rope.h"
+#include "formats/gain_shape/centre_search.h"
+
+#include <cstdint>
+#include <span>
+
+namespace kvq::centred {
+
+/// In which order channels lie: a vector of the first numbers of 32 pairs, one of the second ones, the next pairs; then
+/// those that RoPE leaves alone. Pairs up to the last fast one are turned slot by slot, the others have been turned to
+/// the middle of a page that begins at position 0.
+class TurnOrder {
+ public:
+  static constexpr int32_t kLanes = 32;
+
+  TurnOrder(const Rope& rope, int32_t head_dim);
+
+  int32_t pair_blocks() const { return (pairs + kLanes - 1) / kLanes; }
+  int32_t slot_blocks() const { return (slot_pairs + kLanes - 1) / kLanes; }
+  int32_t rest_blocks() const { return (head_dim - 2 * pairs + kLanes - 1) / kLanes; }
+  int32_t vectors() const { return 2 * pair_blocks() + rest_blocks(); }
+  size_t numbers() const { return static_cast<size_t>(vectors() * kLanes); }
+  size_t turn_floats() const { return static_cast<size_t>(2 * pair_blocks() * kLanes); }
+
+  /// Lanes are those of packed vectors: of 16 numbers each, four and four.
+  static constexpr int32_t lane(int32_t index) { return index % 16 / 4 * 8 + index / 16 * 4 + index % 4; }
+
+  /// A head's numbers, `[numbers()]`, zeros where there are none; lanes in their natural order.
+  void put_floats(const Rope& rope, const float* head, float* out) const;
+  /// A row of turns: cosines of 32 pairs, sines of these, the next pairs.
+  void put_turn(const float* row, float* out) const;
+
+  int32_t pairs;
+  int32_t slot_pairs;
+  int32_t head_dim;
+};
+
+/// Of a layer.
+struct TurnedCentres {
+  /// `row_turns`: [32] rows, as Context::page_turns. `searches`: of all heads.
+  TurnedCentres(Allocator& allocator, const Rope& rope, const TurnOrder& order, std::span<const CentreSearch> searches,
+                std::span<const float> page_turns);
+
+  const int16_t* of_head(int32_t head) const {
+    return rows.data() + static_cast<size_t>(head) * static_cast<size_t>(count) * order.numbers();
+  }
+
+  /// Rows and queries are rounded with a norm of this: their products then have less than 32 bits.
+  static constexpr float kNorm = 32000.0F;
+
+  TurnOrder order;
+  int32_t count;
+  Vector<float> units;           // [heads], of a number in `rows`
+  Vector<int16_t> rows;          // [heads][count][numbers()], lanes packed
+  Vector<int16_t> slot_turns;    // [32][slot_blocks()]{cos, sin}[32] in units of 2^-15, lanes packed
+  Vector<int16_t> slot_columns;  // [slot_pairs][32]{cos, −sin}: lanes are slots
+};
+
+}  // namespace kvq::centred

@@ -1,0 +1,93 @@
+#include "io/centres_yaml.h"
+
+#include "core/error.h"
+#include "core/text.h"
+#include "formats/gain_shape/layout.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace kvq::io {
+namespace {
+
+using Kind = YamlNode::Kind;
+
+enum class Centres : uint8_t { kNone, kPage, kTrained };
+
+bool takes_centres(const SideFormat& format) { return gain_shape::shape_of(format.kind).bits > 0; }
+
+Centres read(const YamlNode& node) {
+  if (node.kind == Kind::kScalar) {
+    if (node.scalar == "none") return Centres::kNone;
+    if (node.scalar == "page") return Centres::kPage;
+    if (node.scalar == "trained") return Centres::kTrained;
+  }
+  fail(KVQ_E_FORMAT, "yaml line %d: centres is \"%s\", must be none, page or trained", node.line,
+       Quoted(node.scalar).c_str());
+}
+
+void set(Centres centres, SideFormat& format) {
+  format.kind =
+      centres == Centres::kTrained ? gain_shape::with_centres(format.kind) : gain_shape::without_centres(format.kind);
+  format.page_mean = centres == Centres::kPage;
+}
+
+const YamlNode* member_of(const YamlNode& node, std::string_view name) {
+  const auto found = std::find_if(node.members.begin(), node.members.end(),
+                                  [name](const auto& member) { return member.first == name; });
+  return found != node.members.end() ? &found->second : nullptr;
+}
+
+bool says_centres(std::string_view name) { return name.ends_with("+centres") || name.ends_with("+nocentre"); }
+
+/// Sets the centres of formats that were read from somewhere in a document.
+class DefaultCentres {
+ public:
+  explicit DefaultCentres(Centres centres) : centres_(centres) {}
+
+  void apply(std::string_view name, SideFormat& format) const {
+    if (takes_centres(format) && !says_centres(name)) set(centres_, format);
+  }
+
+  void apply(const YamlNode& node, SideFormat& format) const {
+    if (node.kind != Kind::kMap) return apply(node.scalar, format);
+    if (member_of(node, "centres") == nullptr) apply(member_of(node, "format")->scalar, format);
+  }
+
+  void apply(const YamlNode& pair, FormatPair& formats) const {
+    const std::string_view name = pair.scalar;
+    const size_t slash = name.find('/');
+    apply(name.substr(0, slash), formats.keys);
+    apply(slash == std::string_view::npos ? name : name.substr(slash + 1), formats.values);
+  }
+
+ private:
+  Centres centres_;
+};
+
+}  // namespace
+
+void read_centres(const YamlNode& node, SideFormat& format) {
+  if (!takes_centres(format)) {
+    fail(KVQ_E_FORMAT, "yaml line %d: centres are given for %s, but are for gain-shape formats", node.line,
+         std::string(describe(format.kind).name).c_str());
+  }
+  set(read(node), format);
+}
+
+void read_default_centres(const YamlNode& node, const YamlNode& root, Policy& policy) {
+  const DefaultCentres centres(read(node));
+  if (const YamlNode* keys = member_of(root, "keys")) centres.apply(*keys, policy.keys);
+  if (const YamlNode* values = member_of(root, "values")) centres.apply(*values, policy.values);
+  for (size_t i = 0; i < policy.overrides.size(); ++i) {
+    const YamlNode& entry = member_of(root, "layers")->items[i];
+    if (const YamlNode* keys = member_of(entry, "keys")) centres.apply(*keys, *policy.overrides[i].keys);
+    if (const YamlNode* values = member_of(entry, "values")) centres.apply(*values, *policy.overrides[i].values);
+  }
+  for (size_t i = 0; i < policy.experts.size(); ++i) {
+    centres.apply(member_of(*member_of(root, "router"), "experts")->items[i], policy.experts[i]);
+  }
+}
+
+}  // namespace kvq::io

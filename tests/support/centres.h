@@ -1,0 +1,57 @@
+// Centres of random numbers, written as files by hand.
+#pragma once
+
+#include "kvq.h"
+#include "support/random.h"
+#include "support/safetensors_text.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvq_test {
+
+inline bool wants_centres(std::string_view policy) {
+  return policy.find("+centres") != std::string_view::npos || policy.find("trained") != std::string_view::npos;
+}
+
+// As many for keys and for values as to have some that are no power of two.
+inline std::vector<std::byte> test_centres(const kvq_cache_options& options, int32_t of_keys = 5,
+                                           int32_t of_values = 3) {
+  SafetensorsText text;
+  const auto add = [&text](const std::string& name, const std::string& value) { text.add_metadata(name, value); };
+  add("type", "kvq.centres");
+  add("version", "1");
+  add("n_layers", std::to_string(options.n_layers));
+  add("kv_heads", std::to_string(options.kv_heads));
+  add("head_dim", std::to_string(options.head_dim));
+  add("rope", options.rope == KVQ_ROPE_NONE ? "none" : options.rope == KVQ_ROPE_HALF ? "half" : "interleaved");
+  add("key_centres", std::to_string(of_keys));
+  add("value_centres", std::to_string(of_values));
+  add("model_id", "0");
+  add("seed", "0");
+  add("note", "random");
+  Random random(31);
+  for (int32_t i = 0; i < options.n_layers; ++i) {
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    add(layer + "tokens", "1");
+    add(layer + "key_residual", "1");
+    add(layer + "value_residual", "1");
+    for (const bool keys : {true, false}) {
+      const int32_t count = keys ? of_keys : of_values;
+      std::vector<float> numbers;
+      for (int32_t n = 0; n < options.kv_heads * count * options.head_dim; ++n) {
+        numbers.push_back(static_cast<float>(random.normal()));
+      }
+      if (count > 0) {
+        text.add_tensor(layer + (keys ? "keys.centres" : "values.centres"), {options.kv_heads, count, options.head_dim},
+                        numbers, true);
+      }
+    }
+  }
+  return text.file();
+}
+
+}  // namespace kvq_test
