@@ -40,6 +40,7 @@ class TrellisSearch {
   static constexpr int32_t kSubsets = gain_shape::kSubsets;
   static constexpr int32_t kMemory = gain_shape::kMemory;
   static constexpr int32_t kOthers = 1 << (kBits - 1);
+  static constexpr int32_t kBeyond = 2;  // words that may be read behind the one of a mask
   using Steps = Butterflies<kStepsAtOnce>;
 
  public:
@@ -68,9 +69,9 @@ class TrellisSearch {
       find_best(slot, newest(length_));
     }
     trace(length_ - half);
-    std::array<uint32_t, kMemory> seam;
+    std::array<uint32_t, kMemory + kBeyond> seam{};
     std::copy_n(newest(length_ - half), kMemory, seam.begin());
-    std::copy(seam.begin(), seam.end(), newest(length_));
+    std::copy_n(seam.begin(), kMemory, newest(length_));
     for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
       start_at(slot, seam.data());
       walk<true>(slot, 0, 0, length_);
@@ -205,7 +206,8 @@ class TrellisSearch {
   /// Where a table of 8 has the level of each slot's subset, in bytes.
   HWY_INLINE static V find_entries(const uint32_t* bits, int32_t slot) {
     const D d;
-    const uint32_t parities[] = {bits[-1] ^ bits[-4], bits[-2] ^ bits[-4] ^ bits[-5], bits[0] ^ bits[-4] ^ bits[-6], 0};
+    const uint32_t parities[gain_shape::kParities + kBeyond] = {bits[-1] ^ bits[-4], bits[-2] ^ bits[-4] ^ bits[-5],
+                                                                bits[0] ^ bits[-4] ^ bits[-6]};
     auto entries = hn::Set(d, int16_t{0x0100});
     for (int parity = 0; parity < gain_shape::kParities; ++parity) {
       const auto value = hn::Set(d, static_cast<int16_t>(0x0202 << parity));
@@ -256,7 +258,7 @@ class TrellisSearch {
   HWY_ALIGN_MAX int16_t levels_[kSubsets * kOthers * kLanes];
   HWY_ALIGN_MAX int16_t costs_[kStates * kLanes];
   uint8_t channels_[gain_shape::kMaxChain];  // by step
-  uint32_t path_[gain_shape::kMaxChain + kMemory + 2];
+  uint32_t path_[gain_shape::kMaxChain + kMemory + kBeyond];
 };
 
 }  // namespace kvq::cpu::HWY_NAMESPACE
