@@ -52,14 +52,9 @@ struct Coded {
                         .context = nullptr});
     CHECK(gain_shape::valid(side, page, data.data()));
     const std::byte* sides = data.data();
-    kvq::decode_side({.side = side,
-                      .format = page,
-                      .layer = 0,
-                      .head = 0,
-                      .sides = &sides,
-                      .rope = nullptr,
-                      .positions = nullptr},
-                     0, kPageSlots, decoded.data());
+    kvq::decode_side(
+        {.side = side, .format = page, .layer = 0, .head = 0, .sides = &sides, .rope = nullptr, .positions = nullptr},
+        0, kPageSlots, decoded.data());
   }
 
   std::vector<float> rows;
@@ -109,8 +104,9 @@ TEST_CASE("what gain-shape codes decode to is unbiased for every vector") {
   }
 }
 
-// The error of an unbiased reconstruction is e / (1 − e), e that of the least-error gain: for a uniform quantizer's best
-// step published as .3634, .1188, .03744 and .01154, for the trellis found by a search that shares no code with this.
+// The error of an unbiased reconstruction is e / (1 − e), e that of the least-error gain: for a uniform quantizer's
+// best step published as .3634, .1188, .03744 and .01154, for the trellis found by a search that shares no code with
+// this.
 TEST_CASE("the squared error of normal vectors is that of the best quantizers of a normal distribution") {
   struct Line {
     Kind kind;
@@ -191,6 +187,21 @@ TEST_CASE("a path is the cheapest of all closed ones with its register at the se
         best = std::min(best, cost(free_bits | seam << (kSteps - 6)));
       }
       CHECK(cost(found) == best);
+    }
+  }
+}
+
+TEST_CASE("pages are as long as a GPU copies them, at every head size, and no longer than their sides need") {
+  for (int32_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (const Kind kind : kKinds) {
+      for (const bool page_mean : {false, true}) {
+        const kvq::SideFormat keys{.kind = kind, .page_mean = page_mean};
+        const kvq::PageFormat page(keys, {.kind = kind}, head_dim);
+        const size_t least = kvq::side_bytes(Side::kKeys, page) + kvq::side_bytes(Side::kValues, page);
+        CHECK(page.bytes() % 16 == 0);
+        CHECK(page.key_bytes() % 8 == 0);
+        CHECK(page.bytes() < least + 24);
+      }
     }
   }
 }
