@@ -361,3 +361,25 @@ TEST_CASE("a policy says of all its gain-shape formats at once what they are rel
   refused("{keys: {format: gs2, centres: many}}", "centres is \"many\", must be none, page or trained");
   refused("{keys: {format: int4, centres: trained}}", "centres are given for int4, but are for gain-shape formats");
 }
+
+TEST_CASE("a cache takes centres by its options, and says what it lacks") {
+  const kvq_test::Context context = kvq_test::make_context();
+  kvq_cache_options options = options_of({64});
+  const auto message_of = [&](const std::string& policy) -> std::string {
+    try {
+      const kvq_test::Cache cache(context, options, kvq_test::Policy::load(context, policy));
+    } catch (const kvq_test::Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(message_of("gs2+centres").find("options->centres is NULL") != std::string::npos);
+  const std::vector<std::byte> file = kvq_test::test_centres(options, 5, 0);
+  kvq_centres* centres = nullptr;
+  kvq_test::checked(kvq_centres_load, context, file.data(), file.size(), &centres);
+  options.centres = centres;
+  CHECK(message_of("gs2+centres").find("options->centres has none for values") != std::string::npos);
+  CHECK(message_of("{version: 1, keys: gs2+centres, values: gs1+nocentre}").empty());
+  CHECK(message_of("gs2").empty());
+  kvq_centres_destroy(centres);
+}
