@@ -326,3 +326,60 @@ TEST_CASE("centres that there are not, and turns that nobody writes, are found i
     CHECK(!kvq::side_is_valid(each, format, data.data()));
   }
 }
+
+TEST_CASE("a policy says of all its gain-shape formats at once what they are relative to, unless one says it itself") {
+  const kvq_test::Context context = kvq_test::make_context();
+  const auto load = [&](const std::string& text) { return kvq_test::Policy::load(context, text); };
+  const auto names = [](const kvq_policy* policy, int32_t layer) {
+    return kvq::format_pair_name(policy->formats(layer));
+  };
+  CHECK(names(load("gs2+centres"), 0) == "gs2+centres");
+  CHECK(names(load("{version: 1, keys: {format: gt2, centres: trained}, values: {format: gs1+centres, centres: none}}"),
+              0) == "gt2+centres/gs1+nocentre");
+  const kvq_test::Policy mixed = load(
+      "version: 1\nkeys: gs2\nvalues: int4\ncentres: trained\nlayers:\n  - range: [1, 1]\n    keys: gs1+nocentre\n"
+      "    values: {format: gt3, centres: page}\n  - range: [2, 2]\n    keys: {format: gs4}\n    values: gt1\n");
+  CHECK(names(mixed, 0) == "gs2+centres/int4");
+  CHECK(names(mixed, 1) == "gs1+nocentre/gt3");
+  CHECK(names(mixed, 2) == "gs4+centres/gt1+centres");
+  CHECK(names(load("{keys: gs2, values: gs2, centres: none}"), 0) == "gs2+nocentre");
+  const kvq_test::Policy routed = load("{centres: trained, router: {experts: [gs4, gs2/gt1, gs1+nocentre]}}");
+  const auto& experts = static_cast<const kvq_policy*>(routed)->experts;
+  CHECK(kvq::format_pair_name(experts[0]) == "gs4+centres");
+  CHECK(kvq::format_pair_name(experts[1]) == "gs2+centres/gt1+centres");
+  CHECK(kvq::format_pair_name(experts[2]) == "gs1+nocentre");
+  const auto refused = [&](const std::string& text, const std::string& reason) {
+    std::string message;
+    try {
+      load(text);
+    } catch (const kvq_test::Error& error) {
+      message = error.what();
+    }
+    CHECK_MESSAGE(message.find(reason) != std::string::npos, message);
+  };
+  refused("{keys: gs2, centres: file}", "centres is \"file\", must be none, page or trained");
+  refused("{keys: {format: gs2, centres: many}}", "centres is \"many\", must be none, page or trained");
+  refused("{keys: {format: int4, centres: trained}}", "centres are given for int4, but are for gain-shape formats");
+}
+
+TEST_CASE("a cache takes centres by its options, and says what it lacks") {
+  const kvq_test::Context context = kvq_test::make_context();
+  kvq_cache_options options = options_of({64});
+  const auto message_of = [&](const std::string& policy) -> std::string {
+    try {
+      const kvq_test::Cache cache(context, options, kvq_test::Policy::load(context, policy));
+    } catch (const kvq_test::Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(message_of("gs2+centres").find("options->centres is NULL") != std::string::npos);
+  const std::vector<std::byte> file = kvq_test::test_centres(options, 5, 0);
+  kvq_centres* centres = nullptr;
+  kvq_test::checked(kvq_centres_load, context, file.data(), file.size(), &centres);
+  options.centres = centres;
+  CHECK(message_of("gs2+centres").find("options->centres has none for values") != std::string::npos);
+  CHECK(message_of("{version: 1, keys: gs2+centres, values: gs1+nocentre}").empty());
+  CHECK(message_of("gs2").empty());
+  kvq_centres_destroy(centres);
+}

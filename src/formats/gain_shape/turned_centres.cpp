@@ -49,7 +49,9 @@ TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnO
       rows(searches.size() * static_cast<size_t>(count) * order.numbers(), 0, StlAllocator<int16_t>(allocator)),
       slot_turns(kPageSlots * static_cast<size_t>(order.slot_blocks() * 2 * TurnOrder::kLanes), 0,
                  StlAllocator<int16_t>(allocator)),
-      slot_columns(static_cast<size_t>(order.slot_pairs * 2 * kPageSlots), 0, StlAllocator<int16_t>(allocator)) {
+      middle(2 * static_cast<size_t>(order.pairs), 0.0F, StlAllocator<float>(allocator)),
+      slot_columns(static_cast<size_t>((order.slot_pairs + 1) / 2 * 2 * kPageSlots), 0,
+                   StlAllocator<int16_t>(allocator)) {
   constexpr int32_t kLanes = TurnOrder::kLanes;
   const size_t stride = rope.table_stride();
   std::array<float, 2 * kMaxHeadDim> numbers;
@@ -90,10 +92,22 @@ TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnO
       block[0] = rounded(row[pair] * kTurnUnit);
       block[kLanes] = rounded(row[order.pairs + pair] * kTurnUnit);
     }
-    for (int32_t pair = 0; pair < order.slot_pairs; ++pair) {
-      int16_t* column = slot_columns.data() + 2 * (pair * kPageSlots + slot);
-      column[0] = rounded(row[pair] * kTurnUnit);
-      column[1] = rounded(-row[order.pairs + pair] * kTurnUnit);
+  }
+  for (int32_t pair = 0; pair < order.pairs; ++pair) {
+    const double angle = 0.5 * (kPageSlots - 1) * static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]);
+    const double factor = pair < order.slot_pairs ? 1.0 : factor_of(rope, pair);
+    middle[static_cast<size_t>(pair)] = static_cast<float>(factor * std::cos(angle));
+    middle[static_cast<size_t>(order.pairs + pair)] = static_cast<float>(factor * std::sin(angle));
+  }
+  for (int32_t pair = 0; pair < order.slot_pairs; ++pair) {
+    const double frequency = static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]);
+    const bool fast = turns_fast(rope, pair);
+    for (int32_t slot = 0; slot < kPageSlots / 2; ++slot) {
+      const double angle = fast ? (0.5 * (kPageSlots - 1) - slot) * frequency : 0.0;
+      const double factor = factor_of(rope, pair) * static_cast<double>(kTurnUnit);
+      int16_t* column = slot_columns.data() + pair / 2 * 2 * kPageSlots + 2 * slot + pair % 2;
+      column[0] = rounded(static_cast<float>(factor * std::cos(angle)));
+      column[kPageSlots] = rounded(static_cast<float>(factor * -std::sin(angle)));
     }
   }
 }

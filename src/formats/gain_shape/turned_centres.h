@@ -54,10 +54,13 @@ struct TurnedCentres {
 
   TurnOrder order;
   int32_t count;
-  Vector<float> units;           // [heads], of a number in `rows`
-  Vector<int16_t> rows;          // [heads][count][numbers()], lanes packed
-  Vector<int16_t> slot_turns;    // [32][slot_blocks()]{cos, sin}[32] in units of 2^-15, lanes packed
-  Vector<int16_t> slot_columns;  // [slot_pairs][32]{cos, −sin}: lanes are slots
+  Vector<float> units;         // [heads], of a number in `rows`
+  Vector<int16_t> rows;        // [heads][count][numbers()], lanes packed
+  Vector<int16_t> slot_turns;  // [32][slot_blocks()]{cos, sin}[32] in units of 2^-15, lanes packed
+  // What a single centre's products with queries are multiplied by: of a page's middle, a row as in a Rope table, and
+  // from there to the slots before, [slot_pairs / 2, rounded up]{cos[16][2 pairs], sin}.
+  Vector<float> middle;
+  Vector<int16_t> slot_columns;
 };
 
 }  // namespace kvq::centred

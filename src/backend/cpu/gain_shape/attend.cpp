@@ -45,7 +45,7 @@ CentredAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   const auto dim = static_cast<size_t>(batch.head_dim);
   const bool keys = context_of(batch).turned_keys.has_value();
   const size_t numbers = keys ? context_of(batch).turned_keys->order.numbers() : 0;
-  planes = memory.take<std::byte>(kTilePages * plane_bytes(batch));
+  planes = memory.take<std::byte>((kTilePages + 1) * plane_bytes(batch));
   turns = memory.take<float>(kTilePages * turn_floats(batch));
   row = memory.take<float>(dim);
   centres = memory.take<float>(kPageSlots * dim);
@@ -73,7 +73,8 @@ size_t CentredAttention::sum_floats(const centred::Context& context) {
 }
 
 std::byte* CentredAttention::plane(ptrdiff_t place) const {
-  return work_.planes + static_cast<size_t>(place - prepared_) * plane_bytes(item_.batch);
+  const ptrdiff_t index = read_at_once() && is_fast(place) ? kTilePages : place - prepared_;
+  return work_.planes + static_cast<size_t>(index) * plane_bytes(item_.batch);
 }
 
 float* CentredAttention::turn(ptrdiff_t place) const {
@@ -115,18 +116,11 @@ void CentredAttention::multiply_queries() {
       const int32_t second = rope.second_channel(pair);
       const float re = q[first] * centre[first] + q[second] * centre[second];
       const float im = q[first] * centre[second] - q[second] * centre[first];
-      float& cosine = products[static_cast<size_t>(pair)];
-      float& sine = products[static_cast<size_t>(rope.pairs() + pair)];
-      if (pair < order().slot_pairs) {
-        size += std::abs(re) + std::abs(im);
-        cosine = re;
-        sine = im;
-      } else {
-        const float c = context_.page_turns[static_cast<size_t>(pair)];
-        const float s = context_.page_turns[static_cast<size_t>(rope.pairs() + pair)];
-        cosine = re * c - im * s;
-        sine = re * s + im * c;
-      }
+      if (pair < order().slot_pairs) size += std::abs(re) + std::abs(im);
+      const float c = centres().middle[static_cast<size_t>(pair)];
+      const float s = centres().middle[static_cast<size_t>(rope.pairs() + pair)];
+      products[static_cast<size_t>(pair)] = re * c - im * s;
+      products[static_cast<size_t>(rope.pairs() + pair)] = re * s + im * c;
     }
     const float factor = size > 0.0F ? TurnedCentres::kNorm / size : 0.0F;
     for (int32_t pair = 0; pair < order().slot_pairs; ++pair) {
@@ -147,7 +141,7 @@ void CentredAttention::prepare(ptrdiff_t first, int32_t count) {
     if (!has_centred_keys(item_.page(place))) continue;
     if (is_fast(place)) {
       turn_to(place);
-      put_centres(place);
+      if (!read_at_once()) put_centres(place);
     } else {
       context_.turns.turn(item_.page(place).first_position, turn(place));
       put_float16(place);
@@ -211,6 +205,7 @@ void CentredAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
 void CentredAttention::add_centre_scores(ptrdiff_t place, int32_t row, int32_t rows, float* scores) {
   if (!is_fast(place)) return add_float16_scores(place, row, rows, scores);
   if (one_centre()) return kernels_.add_one_centre(centres(), turn(place), rows, work_.rows + row, scores);
+  if (read_at_once()) put_centres(place);
   kernels_.add_scores(order(), reinterpret_cast<const int16_t*>(plane(place)), turn(place), rows,
                       work_.queries + static_cast<size_t>(row) * order().numbers(), work_.units + row, scores);
 }

@@ -19,7 +19,7 @@ class CentredAttention final : public ContextAttention {
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
 
-    std::byte* planes;   // [kTilePages], of FP16 keys or of an instruction set's own
+    std::byte* planes;   // [kTilePages + 1], of FP16 keys or of an instruction set's own
     float* turns;        // [kTilePages] rows of the pages' first slots, as put_turn() writes them or as in a Rope table
     float* row;          // a row as in a Rope table
     float* centres;      // [32][head_dim]
@@ -44,6 +44,9 @@ class CentredAttention final : public ContextAttention {
   const centred::TurnedCentres& centres() const { return *context_.turned_keys; }
   const centred::TurnOrder& order() const { return centres().order; }
   bool one_centre() const { return centres().count == 1; }
+  /// Whether centres are put together where they are read, in a plane that stays in the first-level cache, because no
+  /// other rows follow.
+  bool read_at_once() const { return item_.rows <= kBlockRows; }
   std::byte* plane(ptrdiff_t place) const;
   float* turn(ptrdiff_t place) const;
   /// Whether the page is read by an instruction set's own kernels.

@@ -234,8 +234,8 @@ void add_scores(const TurnOrder& order, const int16_t* plane, const float* turn,
   }
 }
 
-/// Weights of a row, turned to the first slot's position: those of pairs that are turned slot by slot as words of
-/// {re, im}, the others added up.
+/// Weights of a row, turned to the page: those of pairs that are turned slot by slot as a word of two pairs' re and one
+/// of their im, the others added up.
 inline float turn_weights(const TurnOrder& order, const float* turn, const OneCentreRow& row, int32_t* words) {
   const float* weights = row.weights;
   __m512 rest = _mm512_setzero_ps();
@@ -248,41 +248,48 @@ inline float turn_weights(const TurnOrder& order, const float* turn, const OneCe
     const __m512 x = _mm512_fmsub_ps(re, c, _mm512_mul_ps(im, s));
     const int32_t turned = std::clamp(order.slot_pairs - pair, 0, kWords);
     const auto others = static_cast<__mmask16>(0xFFFFU << static_cast<uint32_t>(turned));
+    const auto turned_lanes = static_cast<__mmask16>(~others);
     rest = _mm512_mask_add_ps(rest, others, rest, x);
     if (turned == 0) continue;
     const __m512 y = _mm512_fmadd_ps(re, s, _mm512_mul_ps(im, c));
-    const __m512i low = _mm512_cvtps_epi32(x);
-    const __m512i high = _mm512_slli_epi32(_mm512_cvtps_epi32(y), 16);
-    _mm512_store_si512(words + pair, _mm512_mask_blend_epi16(0xAAAAAAAAU, low, high));
+    const __m512i low = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(turned_lanes, x));
+    const __m512i high = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(turned_lanes, y));
+    // Packing takes four pairs' re and then their im.
+    _mm512_store_si512(words + pair, _mm512_shuffle_epi32(_mm512_packs_epi32(low, high), _MM_PERM_DBCA));
   }
   return _mm512_reduce_add_ps(rest) + row.rest;
 }
 
+/// Slots that are as far from the middle of the page have the same cosines and opposite sines: what a row's pairs come
+/// to is E − O in the first half of the slots, and E + O in the second, backwards.
 template <int kRows>
 void add_one_centre_rows(const TurnedCentres& centres, const float* turn, const OneCentreRow* q, float* scores) {
   const TurnOrder& order = centres.order;
-  alignas(64) int32_t words[kRows][kMaxHeadDim / 2 + kWords];
+  alignas(64) int32_t words[kRows][kMaxHeadDim / 2 + 2 * kWords];
   __m512 rest[kRows];
-  __m512i sums[kRows][2];
+  __m512i even[kRows];
+  __m512i odd[kRows];
   for (int r = 0; r < kRows; ++r) {
     rest[r] = _mm512_set1_ps(turn_weights(order, turn, q[r], words[r]));
-    sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+    even[r] = odd[r] = _mm512_setzero_si512();
   }
   const int16_t* columns = centres.slot_columns.data();
-  for (int32_t pair = 0; pair < order.slot_pairs; ++pair, columns += 2 * kPageSlots) {
-    const __m512i first = _mm512_loadu_si512(columns);
-    const __m512i second = _mm512_loadu_si512(columns + kPageSlots);
+  for (int32_t pair = 0; pair < order.slot_pairs; pair += 2, columns += 4 * kWords) {
+    const __m512i cosines = _mm512_loadu_si512(columns);
+    const __m512i sines = _mm512_loadu_si512(columns + 2 * kWords);
     for (int r = 0; r < kRows; ++r) {
-      const __m512i weight = _mm512_set1_epi32(words[r][pair]);
-      sums[r][0] = _mm512_dpwssd_epi32(sums[r][0], first, weight);
-      sums[r][1] = _mm512_dpwssd_epi32(sums[r][1], second, weight);
+      even[r] = _mm512_dpwssd_epi32(even[r], cosines, _mm512_set1_epi32(words[r][pair]));
+      odd[r] = _mm512_dpwssd_epi32(odd[r], sines, _mm512_set1_epi32(words[r][pair + 1]));
     }
   }
+  const __m512i backwards = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   for (int r = 0; r < kRows; ++r) {
+    const __m512i second = _mm512_permutexvar_epi32(backwards, _mm512_add_epi32(even[r], odd[r]));
+    const __m512i sums[2] = {_mm512_sub_epi32(even[r], odd[r]), second};
     float* to = scores + r * kTileSlots;
     for (int i = 0; i < 2; ++i, to += kWords) {
       const __m512 before = _mm512_add_ps(_mm512_loadu_ps(to), rest[r]);
-      _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r][i]), _mm512_set1_ps(q[r].unit), before));
+      _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(q[r].unit), before));
     }
   }
 }

@@ -31,10 +31,9 @@ using CentreScoreKernel = void (*)(const centred::TurnOrder& order, const int16_
 
 /// The products of a row's pairs with those of a head's only centre, and what they come to without RoPE.
 struct OneCentreRow {
-  const float*
-      weights;  // conj(q) · centre of pairs, [turn_floats()] as of turns; in units where slots have their own turns
-  float unit;
-  float rest;  // of channels without RoPE
+  const float* weights;  // conj(q) · centre of pairs, in the middle of a page from position 0; [turn_floats()]
+  float unit;            // of the pairs that are turned slot by slot
+  float rest;            // of channels without RoPE
 };
 /// The same for a head with one centre, whose products with queries are turned instead.
 using OneCentreKernel = void (*)(const centred::TurnedCentres& centres, const float* turn, int32_t rows,
