@@ -70,7 +70,10 @@ std::string nearest_name(std::string_view name) {
 std::string format_names() {
   std::string list;
   for (const Codec* codec : all_codecs()) {
-    for (const CodecKind& each : codec->kinds) list.append(list.empty() ? "" : ", ").append(each.name);
+    for (const CodecKind& each : codec->kinds) {
+      const bool has_ending = each.name.find('+') != std::string_view::npos;
+      if (!has_ending) list.append(list.empty() ? "" : ", ").append(each.name);
+    }
   }
   return list;
 }
@@ -87,8 +90,9 @@ std::string format_name_advice(std::string_view name) {
     if (hadamard && codec.always_hadamard) return "but " + kind + " is always rotated: write " + std::string(plain);
     if (hadamard && !codec.takes_hadamard) return "but rotation is for integer formats: write " + kind;
   }
+  // An error has room for no more.
   std::string advice =
-      "must be one of " + format_names() + ", with +hadamard (after int) or +nocentre (after gs and gt)";
+      "must be one of " + format_names() + ", with +hadamard (after int), +nocentre or +centres (after gs and gt)";
   const std::string nearest = name.size() <= kLongestGuess ? nearest_name(name) : "";
   if (!nearest.empty()) advice += "; nearest: " + nearest;
   return advice;

@@ -8,7 +8,7 @@
 
 namespace kvq {
 
-/// The names of all kinds, with commas.
+/// The names of all kinds without endings, with commas.
 std::string format_names();
 /// What is wrong with a name that parse_format() does not read, and what to write instead: the rest of a sentence that
 /// says that it is the name.

@@ -96,7 +96,7 @@ static void gain_shapes(void) {
   refuse("gs", "gs4");
   refuse("GS2", "gs2");
   refuse("gs2+", NULL);
-  refuse("gs2+centre", "nearest: gs2+nocentre");
+  refuse("gs2+centre", "nearest: gs2+centres");
   refuse("gt2/", "gt2/");
   refuse("/gt2", "/gt2");
   refuse("gt2/gt4", "nearest: gt3");
@@ -106,7 +106,7 @@ static void gain_shapes(void) {
   refuse("version: 1\nrouter: {experts: [gs4, gs2, gs4]}\n", "twice");
   refuse("version: 1\nrouter: {experts: [gs4, gs2/gt5]}\n", "nearest: gt3");
   refuse("version: 1\nkeys: {format: gs2, centres: some}\n", "some");
-  ALSO_MENTIONS("none or page");
+  ALSO_MENTIONS("none, page or trained");
   refuse("version: 1\nkeys: {format: gs2, centres: [page]}\n", "centres");
   refuse("version: 1\nkeys: {format: gs2, centres: }\n", "centres");
   refuse("version: 1\nkeys: {format: gs2, centres: 256}\n", "256");

@@ -42,7 +42,7 @@ std::string refusal(kvq_context* context, const std::string& policy) {
   }
 }
 
-// The names that a policy with a wrong one is answered with, also with +hadamard and +nocentre where that is one.
+// The names that a policy with a wrong one is answered with, also with the endings that make one.
 std::vector<std::string> format_names() {
   const Context context = kvq_test::make_context();
   const std::string answer = refusal(context, policy_of(true, "nonsense"));
@@ -55,7 +55,7 @@ std::vector<std::string> format_names() {
   for (size_t at = begin + kBefore.size(); at < end; at = answer.find(", ", at) + 2) {
     const std::string name = answer.substr(at, answer.find(", ", at) - at);
     names.push_back(name);
-    for (const char* ending : {"+hadamard", "+nocentre"}) {
+    for (const char* ending : {"+hadamard", "+nocentre", "+centres"}) {
       if (refusal(context, policy_of(true, name + ending)).empty()) names.push_back(name + ending);
     }
   }
