@@ -290,6 +290,7 @@ double excess(const Codec& codec, const SealedPages& pages, Side side, const Tes
 TEST_CASE("what a codec's reference encodes, its reference decodes to what the format can say of it") {
   const kvq_test::Context context = kvq_test::make_context();
   kvq_test::for_each_name([&](const Codec& codec, const std::string& name) {
+    if (std::string(codec.name) == "centred") return;  // centred_test has its definition
     for (const int32_t head_dim : kHeadDims) {
       for (const int32_t group : {32, 64, 128}) {
         if (group != 32 && !codec.takes_groups) continue;

@@ -119,9 +119,12 @@ TEST_CASE("snapshots number codecs and widths as they always have") {
     int codec;
     int bits;
   };
-  constexpr Line kLines[] = {{"fp16", 0, 16},  {"int8", 1, 8}, {"int4", 1, 4}, {"int3", 1, 3}, {"int2", 1, 2},
-                             {"commvq", 2, 0}, {"gs4", 3, 4},  {"gs3", 3, 3},  {"gs2", 3, 2},  {"gs1", 3, 1},
-                             {"gt3", 3, 19},   {"gt2", 3, 18}, {"gt1", 3, 17}};
+  constexpr Line kLines[] = {
+      {"fp16", 0, 16},       {"int8", 1, 8},         {"int4", 1, 4},         {"int3", 1, 3},
+      {"int2", 1, 2},        {"commvq", 2, 0},       {"gs4", 3, 4},          {"gs3", 3, 3},
+      {"gs2", 3, 2},         {"gs1", 3, 1},          {"gt3", 3, 19},         {"gt2", 3, 18},
+      {"gt1", 3, 17},        {"gs4+centres", 4, 4},  {"gs3+centres", 4, 3},  {"gs2+centres", 4, 2},
+      {"gs1+centres", 4, 1}, {"gt3+centres", 4, 19}, {"gt2+centres", 4, 18}, {"gt1+centres", 4, 17}};
   CHECK(std::size(kLines) == kvq::kKinds);
   for (const Line& line : kLines) {
     CAPTURE(line.name);
