@@ -14,7 +14,7 @@ constexpr int32_t kChunk = 16;
 // The kinds of sides that the append kernels encode and the attention kernels read. Whatever is not here is refused.
 constexpr Kind kKnown[] = {Kind::kFloat16, Kind::kInt8, Kind::kInt4, Kind::kInt3, Kind::kInt2, Kind::kGs4,
                            Kind::kGs3,     Kind::kGs2,  Kind::kGs1,  Kind::kGt3,  Kind::kGt2,  Kind::kGt1};
-static_assert(kKinds <= 16, "a FormatCode has four bits for a kind");
+static_assert(index_of(Kind::kGt1) < 16, "a FormatCode has four bits for a kind");
 
 bool is_known(const SideFormat& format) {
   return std::find(std::begin(kKnown), std::end(kKnown), format.kind) != std::end(kKnown);

@@ -12,10 +12,10 @@ namespace kvq::cuda {
 inline constexpr int32_t kSlots = kPageSlots;
 inline constexpr int32_t kMaxHeadDim = kvq::kMaxHeadDim;
 
-/// Whether a side is in gain–shape codes, the last kinds.
+/// Whether a side is in gain–shape codes, the last kinds that a GPU knows.
 KVQ_HOST_DEVICE constexpr bool has_gains(Kind kind) { return kind >= Kind::kGs4; }
 KVQ_HOST_DEVICE constexpr bool is_trellis(Kind kind) { return kind >= Kind::kGt3; }
-static_assert(index_of(Kind::kGt1) + 1 == kKinds && gain_shape::shape_of(Kind::kGt3).trellis);
+static_assert(index_of(Kind::kGt1) == index_of(Kind::kGs4) + 6 && gain_shape::shape_of(Kind::kGt3).trellis);
 
 /// Bits of a code of a kind with gains. A table in a number, as integer::bits_of.
 KVQ_HOST_DEVICE constexpr int32_t gain_bits(Kind kind) {

@@ -81,6 +81,7 @@ struct Codec {
   bool takes_page_mean = false;  // of keys, and has it unless the policy says otherwise
   std::span<const CodecOption> options = {};
   size_t alignment = kDataAlignment;  // of a side
+  size_t page_alignment = 1;          // of both together, where copies on a GPU need more than a side has
 
   size_t (*bytes)(Side, const PageFormat&);
   /// Whether a side holds something of other heads' tokens.

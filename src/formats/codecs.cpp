@@ -40,8 +40,6 @@ constexpr std::array<Entry, kKinds> kByKind = [] {
   return entries;
 }();
 
-constexpr size_t kPageAlignment = 16;  // that copies on a GPU need
-
 size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 SideFormat completed(SideFormat format) {
@@ -80,7 +78,8 @@ PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32
   const size_t alignment = std::max(codec_of(keys.kind).alignment, codec_of(values.kind).alignment);
   key_bytes_ = round_up(side_bytes(Side::kKeys, *this), alignment);
   value_bytes_ = round_up(side_bytes(Side::kValues, *this), alignment);
-  value_bytes_ = round_up(key_bytes_ + value_bytes_, kPageAlignment) - key_bytes_;
+  const size_t whole = std::max(codec_of(keys.kind).page_alignment, codec_of(values.kind).page_alignment);
+  value_bytes_ = round_up(key_bytes_ + value_bytes_, whole) - key_bytes_;
 }
 
 size_t side_bytes(Side side, const PageFormat& format) { return codec_of(format.side(side).kind).bytes(side, format); }

@@ -27,14 +27,22 @@ KVQ_HOST_DEVICE constexpr Kind with_centres(Kind kind) {
 
 KVQ_HOST_DEVICE constexpr Shape shape_of(Kind kind) {
   switch (without_centres(kind)) {
-    case Kind::kGs4: return {4, false};
-    case Kind::kGs3: return {3, false};
-    case Kind::kGs2: return {2, false};
-    case Kind::kGs1: return {1, false};
-    case Kind::kGt3: return {3, true};
-    case Kind::kGt2: return {2, true};
-    case Kind::kGt1: return {1, true};
-    default: return {0, false};
+    case Kind::kGs4:
+      return {4, false};
+    case Kind::kGs3:
+      return {3, false};
+    case Kind::kGs2:
+      return {2, false};
+    case Kind::kGs1:
+      return {1, false};
+    case Kind::kGt3:
+      return {3, true};
+    case Kind::kGt2:
+      return {2, true};
+    case Kind::kGt1:
+      return {1, true};
+    default:
+      return {0, false};
   }
 }
 

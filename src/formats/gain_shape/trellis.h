@@ -21,8 +21,8 @@ inline constexpr int32_t kSubsets = 1 << kParities;
 /// Parity i is that of the register's bits in taps[i]; bit d is u of d numbers before.
 inline constexpr std::array<uint32_t, kParities> kTaps = {022, 064, 0121};
 
-/// Levels of a unit of 1/48 of the root mean square, by other bits · 8 + parities. For normal vectors of 128, the squared
-/// errors are .282, .0749 and .0197.
+/// Levels of a unit of 1/48 of the root mean square, by other bits · 8 + parities. For normal vectors of 128, the
+/// squared errors are .282, .0749 and .0197.
 inline constexpr float kLevelUnit = 48.0F;
 inline constexpr std::array<int8_t, 8> kLevels1 = {-72, -31, -30, -11, 11, 30, 31, 72};
 inline constexpr std::array<int8_t, 16> kLevels2 = {-102, -66, -58, -39, -33, -20, -14, -3,

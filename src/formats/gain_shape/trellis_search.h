@@ -14,9 +14,9 @@ inline constexpr int32_t kMaxChain = kMaxHeadDim;
 inline constexpr int32_t kFarthestTarget = 191;    // four times the root mean square
 inline constexpr int32_t kFarthestDistance = 181;  // its square has 15 bits
 inline constexpr int32_t kCostShift = 3;
-inline constexpr int32_t kLargestCost = 1023;    // of a subset over the best one's
-inline constexpr int32_t kImpossible = 16383;    // cost of a start that may not be
-inline constexpr int32_t kRestSteps = 16;        // after which the least cost is taken off all
+inline constexpr int32_t kLargestCost = 1023;  // of a subset over the best one's
+inline constexpr int32_t kImpossible = 16383;  // cost of a start that may not be
+inline constexpr int32_t kRestSteps = 16;      // after which the least cost is taken off all
 
 /// A target's distance from a level.
 KVQ_HOST_DEVICE constexpr int32_t distance(int32_t target, int32_t level) {
