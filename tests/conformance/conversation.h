@@ -110,8 +110,7 @@ inline std::vector<std::string> routed_policies() {
 }
 
 inline bool known_to_gpus(const std::string& policy) {
-  return policy.find("commvq") == std::string::npos && policy.find("gs") == std::string::npos &&
-         policy.find("gt") == std::string::npos;
+  return policy.find("commvq") == std::string::npos && policy.find("router") == std::string::npos;
 }
 
 inline std::vector<std::string> cpu_policies() {

@@ -24,7 +24,7 @@ struct PageFormat {
   bool integer() const { return family == Family::kInteger; }
   bool gain_shape() const { return family == Family::kGainShape; }
   // CUDA contexts refuse the others.
-  bool known_to_gpus() const { return !coded() && !gain_shape(); }
+  bool known_to_gpus() const { return !coded(); }
 
   // "int4", "int4+hadamard", "fp16", "commvq", "gs4", "gt2+nocentre".
   static PageFormat parse(const std::string& name) {
