@@ -29,7 +29,7 @@ struct Policy {
   SideFormat keys;
   SideFormat values;
   std::optional<int32_t> sink;  // first pages that stay FP16; nothing: as many as the formats want
-  int32_t recent = 1;  // newest pages that stay FP16, the open one included
+  int32_t recent = 1;           // newest pages that stay FP16, the open one included
   Eviction eviction;
   CodecOptions options;  // of formats that have some
   Vector<Override> overrides;

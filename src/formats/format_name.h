@@ -14,8 +14,8 @@ std::string format_names();
 /// says that it is the name.
 std::string format_name_advice(std::string_view name);
 
-/// The name of a kind, with `+hadamard` after those that take it and `+nocentre` after those whose keys have the mean of
-/// their page as centre otherwise; nothing if it is not one of them.
+/// The name of a kind, with `+hadamard` after those that take it and `+nocentre` after those whose keys have the mean
+/// of their page as centre otherwise; nothing if it is not one of them.
 std::optional<SideFormat> parse_format(std::string_view name);
 /// The name that parse_format() reads; groups have none.
 std::string format_name(const SideFormat& format);

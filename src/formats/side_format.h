@@ -43,8 +43,8 @@ constexpr size_t index_of(Kind kind) { return static_cast<size_t>(kind); }
 /// The format of one side of a page, as a policy names it. Options that a kind does not take have their defaults.
 struct SideFormat {
   Kind kind = Kind::kFloat16;
-  bool hadamard = false;  // encoded after an orthonormal Hadamard rotation of the head
-  uint8_t group = 32;     // channels that share a scale in a value page
+  bool hadamard = false;   // encoded after an orthonormal Hadamard rotation of the head
+  uint8_t group = 32;      // channels that share a scale in a value page
   bool page_mean = false;  // keys are encoded relative to the mean of their page
 
   constexpr bool operator==(const SideFormat&) const = default;

@@ -33,7 +33,8 @@ uint32_t get_code(const Layout& layout, const std::byte* data, int32_t slot, int
   return lower | layout.high_plane().get(high, at.lane, at.element) << 2U;
 }
 
-/// The bits must still be zeros. Only the highest bit of a number beyond the head size is kept: a trellis goes on there.
+/// The bits must still be zeros. Only the highest bit of a number beyond the head size is kept: a trellis goes on
+/// there.
 void put_code(const Layout& layout, std::byte* data, int32_t slot, int32_t channel, uint32_t code) {
   const Place at(layout, slot, channel);
   auto* low = reinterpret_cast<uint32_t*>(data);

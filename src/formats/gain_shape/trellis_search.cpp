@@ -65,9 +65,7 @@ class Pass {
 
   uint32_t best() const { return best_; }
   /// The register after walk step i with all seven bits, the newest at the bottom, if its last six are `state`.
-  uint32_t window(size_t i, uint32_t state) const {
-    return state | (oldest_[i][state] ? 1U : 0U) << kMemory;
-  }
+  uint32_t window(size_t i, uint32_t state) const { return state | (oldest_[i][state] ? 1U : 0U) << kMemory; }
 
  private:
   size_t step(size_t i) const { return (first_ + i) % targets_.size(); }

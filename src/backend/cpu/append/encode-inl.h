@@ -261,8 +261,8 @@ class SideEncoder {
   HWY_ALIGN_MAX float inverse_scale_[kMaxGroups];
 };
 
-inline void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
-                   int32_t /*used*/, std::byte* out) {
+inline void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, int32_t /*used*/,
+                   std::byte* out) {
   SideEncoder(integer::layout(side, format, head_dim), out).encode(float16, format.hadamard);
 }
 
