@@ -1563,7 +1563,10 @@ formats:
   gain of 8 bits for each token and side, chosen so that what is decoded is unbiased. Keys are encoded relative
   to the mean of their page's, which a page has in 8 bits; with ``+nocentre`` as they are. Nothing is trained.
 - ``gt3``, ``gt2``, ``gt1``: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states:
-  their error is a quarter to a half smaller, and they take longer to encode and to attend to.
+  their
+
+error is a quarter to a half smaller, and they take longer to encode and to attend to.
+
 - ``fp16``; ``int8``, ``int4``, ``int3``, ``int2``: integers with a scale and a minimum for each channel of a
   page's keys and for each token and group of channels of values; optionally with ``+hadamard``, encoded after a
   Hadamard rotation.

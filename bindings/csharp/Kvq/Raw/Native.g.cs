@@ -157,7 +157,10 @@ namespace Kvq.Raw
         /// <c>int4+adasnap:128</c>. The formats:</para>
         /// <list type="bullet">
         /// <item><description><c>gs4</c>, <c>gs3</c>, <c>gs2</c>, <c>gs1</c>: gain-shape pages. Codes of 4 to 1 bits after a Hadamard rotation, and a gain of 8 bits for each token and side, chosen so that what is decoded is unbiased. Keys are encoded relative to the mean of their page's, which a page has in 8 bits; with <c>+nocentre</c> as they are. Nothing is trained.</description></item>
-        /// <item><description><c>gt3</c>, <c>gt2</c>, <c>gt1</c>: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states: their error is a quarter to a half smaller, and they take longer to encode and to attend to.</description></item>
+        /// <item><description><c>gt3</c>, <c>gt2</c>, <c>gt1</c>: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states: their</description></item>
+        /// </list>
+        /// <para>error is a quarter to a half smaller, and they take longer to encode and to attend to.</para>
+        /// <list type="bullet">
         /// <item><description><c>fp16</c>; <c>int8</c>, <c>int4</c>, <c>int3</c>, <c>int2</c>: integers with a scale and a minimum for each channel of a page's keys and for each token and group of channels of values; optionally with <c>+hadamard</c>, encoded after a Hadamard rotation.</description></item>
         /// <item><description><c>commvq</c>: codes of a codebook that was trained for the model.</description></item>
         /// </list>
