@@ -151,7 +151,8 @@ TEST_CASE("vectors are stored relative to the nearest centre, keys' turned as th
               CHECK(where.bytes() == kvq::side_bytes(side, *page.format()));
               for (int32_t slot = 0; slot < kPageSlots; ++slot) {
                 const size_t row = static_cast<size_t>((index * kPageSlots + slot) * shape.head_dim);
-                const int32_t own = count > 1 ? static_cast<int32_t>(data[where.index_offset() + slot]) : 0;
+                const int32_t own =
+                    count > 1 ? static_cast<int32_t>(data[where.index_offset() + static_cast<size_t>(slot)]) : 0;
                 REQUIRE(own < count);
                 std::vector<double> chosen;
                 double least = 1e300;

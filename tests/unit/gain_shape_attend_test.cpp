@@ -40,7 +40,9 @@ struct AnySide {
     for (std::byte& each : data) each = static_cast<std::byte>(random());
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       std::byte& gain = data[layout.gain_offset() + static_cast<size_t>(slot)];
-      gain = equal_gains ? std::byte{255} : static_cast<std::byte>(slot % 7 == 6 ? slot % 2 : 128 + random() % 128);
+      gain = equal_gains
+                 ? std::byte{255}
+                 : static_cast<std::byte>(slot % 7 == 6 ? static_cast<uint32_t>(slot) % 2 : 128 + random() % 128);
     }
     half(layout.largest_offset()) = kvq::to_float16(0.37F);
     if (layout.has_mean) half(layout.mean_scale_offset()) = kvq::to_float16(0.02F);

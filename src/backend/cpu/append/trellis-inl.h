@@ -246,17 +246,17 @@ class TrellisSearch {
   static constexpr std::array<int16_t, kSubsets> wide_levels(int32_t other) {
     std::array<int16_t, kSubsets> wide{};
     for (int32_t i = 0; i < kSubsets; ++i) {
-      wide[static_cast<size_t>(i)] = gain_shape::levels(kBits)[kSubsets * other + i];
+      wide[static_cast<size_t>(i)] = static_cast<int16_t>(gain_shape::levels(kBits)[kSubsets * other + i]);
     }
     return wide;
   }
 
-  const int32_t length_;
-  const int32_t dim_;
-  int16_t* targets_;     // [channels][slots]
-  uint32_t* decisions_;  // [steps][states]
   HWY_ALIGN_MAX int16_t levels_[kSubsets * kOthers * kLanes];
   HWY_ALIGN_MAX int16_t costs_[kStates * kLanes];
+  int16_t* targets_;     // [channels][slots]
+  uint32_t* decisions_;  // [steps][states]
+  const int32_t length_;
+  const int32_t dim_;
   uint8_t channels_[gain_shape::kMaxChain];  // by step
   uint32_t path_[gain_shape::kMaxChain + kMemory + kBeyond];
 };

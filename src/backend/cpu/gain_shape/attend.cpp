@@ -11,7 +11,6 @@ namespace kvq::cpu {
 namespace {
 
 using centred::TurnedCentres;
-using centred::TurnOrder;
 
 bool has_centred_keys(const Page& page) { return gain_shape::has_trained_centres(page.format()->keys.kind); }
 
