@@ -131,6 +131,37 @@ TEST_CASE("the reference sees all tokens that a format evicts, and only second h
   CHECK(all["kl_mean"] == 0.0);
 }
 
+TEST_CASE("several formats in one run are what each of them is alone") {
+  const Arguments common{"--context", "256", "--windows", "2"};
+  const Arguments formats{"--kv", "int2", "--kv", "fp16", "--kv", "gs2"};
+  const json all = run_json(compared(with(common, formats)));
+  REQUIRE(all["formats"].size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    json each = all["formats"][i];
+    const std::string kv = formats[2 * i + 1];
+    CAPTURE(kv);
+    CHECK(each["kv"] == kv);
+    each.erase("kv");
+    json alone = run_json(compared(with(common, {"--kv", kv, "--against", "fp16"})));
+    for (json* one : {&each, &alone}) one->erase("tokens_per_second");
+    CHECK(each == alone);
+  }
+  CHECK(all["formats"][1]["kl_mean"] == 0.0);
+  const std::string table = run_text(compared(with(common, formats)));
+  check_fits_page(table);
+  CHECK(table.find("\ngs2 ") != std::string::npos);
+  CHECK(table.find("compared with fp16, perplexity ") != std::string::npos);
+  CHECK(run_text(perplexity(with(common, formats))).find("compared with nothing, over ") != std::string::npos);
+}
+
+TEST_CASE("where one of several formats evicts, second halves of all are scored") {
+  const Arguments common{"--context", "256", "--windows", "1"};
+  const json both = run_json(compared(with(common, {"--kv", "int4", "--kv", "int4+snapkv:48"})));
+  const json half = run_json(compared(with(common, {"--kv", "int4", "--second-half"})));
+  CHECK(both["formats"][0]["perplexity"] == half["perplexity"]);
+  CHECK(both["formats"][1]["reference_perplexity"] == half["reference_perplexity"]);
+}
+
 TEST_CASE("references that make no sense exit with 2 and are named") {
   check_failure(compared({"--against", "int5"}), 2, "--against int5");
   check_failure(compared({"--against", "fp16+snapkv:64"}), 2, "--against fp16+snapkv:64 evicts");

@@ -1,18 +1,21 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
 #include "options/reference_options.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
+#include "terminal/table.h"
 #include "terminal/text_file.h"
 
 namespace cli {
 namespace {
 
 struct Options : ReferenceOptions {
+  std::vector<std::string> formats{"fp16"};  // kv: all of them, in words
   std::string text;
   PerplexityOptions perplexity;
   bool per_window = false;
@@ -41,54 +44,116 @@ std::string comparison_text(const Options& options, const PerplexityResult& resu
          "top token  the same after " + number_text(100.0 * comparison.top1_agreement, 2) + " % of tokens\n";
 }
 
+nlohmann::ordered_json result_json(const Options& options, const PerplexityResult& result,
+                                   const llama::Weights& weights) {
+  nlohmann::ordered_json object;
+  object["perplexity"] = result.perplexity;
+  object["tokens"] = result.tokens;
+  if (result.comparison) add_comparison(object, result, options.reference());
+  add_sizes(object, result.usage, weights);
+  object["tokens_per_second"] = result.tokens_per_second;
+  object["windows"] = result.window_mean_nll.size();
+  object["context"] = options.perplexity.context;
+  object["chunk"] = options.perplexity.chunk;
+  object["device"] = options.compute.device;
+  if (options.per_window) object["window_mean_nll"] = result.window_mean_nll;
+  return object;
+}
+
+void print_results_json(const Options& options, const std::vector<PerplexityResult>& results,
+                        const llama::Weights& weights) {
+  if (results.size() == 1) return print_json(result_json(options, results.front(), weights));
+  nlohmann::ordered_json object;
+  object["formats"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < results.size(); ++i) {
+    nlohmann::ordered_json each;
+    each["kv"] = options.formats[i];
+    each.update(result_json(options, results[i], weights));
+    object["formats"].push_back(std::move(each));
+  }
+  print_json(object);
+}
+
+std::string extent_text(const Options& options, const PerplexityResult& result) {
+  return std::to_string(result.tokens) + " tokens in " + std::to_string(result.window_mean_nll.size()) +
+         " windows of " + std::to_string(options.perplexity.context) + "\n";
+}
+
+void print_windows(const PerplexityResult& result) {
+  for (size_t i = 0; i < result.window_mean_nll.size(); ++i) {
+    print_text("window " + std::to_string(i) + ": mean negative log-likelihood " +
+               number_text(result.window_mean_nll[i], 6) + "\n");
+  }
+}
+
 void print_result(const Options& options, const PerplexityResult& result, const llama::Weights& weights) {
-  if (options.json) {
-    nlohmann::ordered_json object;
-    object["perplexity"] = result.perplexity;
-    object["tokens"] = result.tokens;
-    if (result.comparison) add_comparison(object, result, options.reference());
-    add_sizes(object, result.usage, weights);
-    object["tokens_per_second"] = result.tokens_per_second;
-    object["windows"] = result.window_mean_nll.size();
-    object["context"] = options.perplexity.context;
-    object["chunk"] = options.perplexity.chunk;
-    object["device"] = options.compute.device;
-    if (options.per_window) object["window_mean_nll"] = result.window_mean_nll;
-    print_json(object);
-    return;
-  }
-  if (options.per_window) {
-    for (size_t i = 0; i < result.window_mean_nll.size(); ++i) {
-      print_text("window " + std::to_string(i) + ": mean negative log-likelihood " +
-                 number_text(result.window_mean_nll[i], 6) + "\n");
-    }
-  }
+  if (options.per_window) print_windows(result);
   print_text("perplexity " + number_text(result.perplexity, 4) + " with --kv " + options.kv + " over " +
-             std::to_string(result.tokens) + " tokens in " + std::to_string(result.window_mean_nll.size()) +
-             " windows of " + std::to_string(options.perplexity.context) + "\n" +  //
-             comparison_text(options, result) +                                    //
-             "cache      " + usage_text(result.usage) + "\n" +                     //
+             extent_text(options, result) +                     //
+             comparison_text(options, result) +                 //
+             "cache      " + usage_text(result.usage) + "\n" +  //
              "weights    " + weight_bits_text(weights) + "\n" + "speed      " +
              number_text(result.tokens_per_second, 0) + " tokens per second\n");
 }
 
-PerplexityResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
+void print_table(const Options& options, const std::vector<PerplexityResult>& results) {
+  std::vector<std::string> headings{"format", "bits per\nscalar", "perplexity"};
+  const bool compared = results.front().comparison.has_value();
+  if (compared) headings.insert(headings.end(), {"rise", "KL\nmean", "KL\n99.9 %", "same top\ntoken"});
+  Table table(std::move(headings));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const PerplexityResult& result = results[i];
+    std::vector<std::string> cells{options.formats[i], number_text(result.usage.bits_per_scalar, 2),
+                                   number_text(result.perplexity, 4)};
+    if (compared) {
+      cells.insert(cells.end(), {signed_percent(rise_percent(result)), number_text(result.comparison->kl_mean, 5),
+                                 number_text(result.comparison->kl_p999, 3),
+                                 number_text(100.0 * result.comparison->top1_agreement, 2) + " %"});
+    }
+    table.add_row(std::move(cells));
+  }
+  const std::string against = compared ? "compared with " + options.reference() + ", perplexity " +
+                                             number_text(results.front().comparison->perplexity, 4) + ", over "
+                                       : "compared with nothing, over ";
+  print_text(table.text() + "\n" + against + extent_text(options, results.front()));
+}
+
+void print_results(const Options& options, const std::vector<PerplexityResult>& results,
+                   const llama::Weights& weights) {
+  if (options.json) return print_results_json(options, results, weights);
+  if (results.size() == 1) return print_result(options, results.front(), weights);
+  if (options.per_window) {
+    for (size_t i = 0; i < results.size(); ++i) {
+      print_text(options.formats[i] + "\n");
+      print_windows(results[i]);
+    }
+  }
+  print_table(options, results);
+}
+
+std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
   const PerplexityOptions& measured = options.perplexity;
-  const Spec format = load_spec(engine.context, options.kv);
-  if (measured.context == 2 && (measured.second_half || format.evicts())) {
-    throw UsageError("--context 2 leaves no token of the second half to score");
+  std::vector<Spec> formats;
+  for (const std::string& kv : options.formats) {
+    formats.push_back(load_spec(engine.context, kv));
+    if (measured.context == 2 && (measured.second_half || formats.back().evicts())) {
+      throw UsageError("--context 2 leaves no token of the second half to score");
+    }
   }
   const std::optional<Spec> reference = options.load_reference(engine.context);
   const size_t windows = first_windows(tokens, measured.context, measured.windows).size();
-  Progress progress("perplexity", static_cast<int64_t>(windows) * measured.context * (reference ? 2 : 1));
-  return measure_perplexity(engine, format, tokens, measured, progress, reference ? &*reference : nullptr);
+  const size_t runs = formats.size() + (reference ? 1 : 0);
+  Progress progress("perplexity", static_cast<int64_t>(windows * runs) * measured.context);
+  return measure_perplexities(engine, formats, tokens, measured, progress, reference ? &*reference : nullptr);
 }
 
-void run(const Options& options) {
+void run(Options& options) {
+  options.kv = std::accumulate(options.formats.begin() + 1, options.formats.end(), options.formats.front(),
+                               [](const std::string& all, const std::string& each) { return all + ", " + each; });
   Engine engine = options.load();
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   check_context(options.perplexity.context, engine.model.config());
-  print_result(options, measure(engine, tokens, options), engine.model.weights());
+  print_results(options, measure(engine, tokens, options), engine.model.weights());
 }
 
 }  // namespace
@@ -99,7 +164,10 @@ void add_eval_perplexity(CLI::App& eval) {
   auto options = std::make_shared<Options>();
   add_model_options(*command, *options);
   add_text_option(*command, options->text);
-  add_kv_option(*command, options->kv);
+  command->add_option("--kv", options->formats, kSpecHelp + std::string("; may be repeated, for a table"))
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str();
   add_against_option(*command, *options);
   add_context_option(*command, options->perplexity.context, 2, "Tokens of a window");
   command->add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")

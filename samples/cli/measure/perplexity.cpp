@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <string>
 
 #include "bench/stopwatch.h"
@@ -27,17 +28,17 @@ double score(llama::Model& model, std::span<const float> logits, std::span<const
   return sum;
 }
 
-// A session that windows run through, and what they cost it.
+// A session that windows run through, and what came out.
 class ScoredRun {
  public:
   ScoredRun(llama::Model& model, llama::Session& session, Progress& progress)
       : model_(model), session_(session), progress_(progress) {}
 
   // An empty sequence that reads `prompt`.
-  void begin(std::span<const int32_t> prompt, const PerplexityOptions& options, bool compress) {
+  void begin(std::span<const int32_t> prompt, int32_t chunk, bool compress) {
     const Stopwatch watch;
     session_.clear();
-    prefill(session_, prompt, options.chunk, progress_);
+    prefill(session_, prompt, chunk, progress_);
     if (compress) session_.compress();
     nll_ = 0.0;
     seconds_ += watch.seconds();
@@ -53,8 +54,35 @@ class ScoredRun {
     return logits.first(next.size() * (logits.size() / tokens.size()));
   }
 
+  void compare(std::span<const float> expected, std::span<const float> logits) {
+    divergences_.add(model_.threads(), expected, logits, static_cast<size_t>(model_.config().vocab_size));
+  }
+
+  void end_window(size_t scored) {
+    window_mean_nll_.push_back(nll_ / static_cast<double>(scored));
+    all_nll_ += nll_;
+    scored_ += scored;
+  }
+
   double nll() const { return nll_; }  // since the sequence began
-  double seconds() const { return seconds_; }
+  double perplexity() const { return std::exp(all_nll_ / static_cast<double>(scored_)); }
+
+  PerplexityResult result(const PerplexityOptions& options, const ScoredRun* reference) const {
+    const auto run = static_cast<double>(window_mean_nll_.size()) * options.context;
+    PerplexityResult result{.perplexity = perplexity(),
+                            .tokens = static_cast<int64_t>(scored_),
+                            .tokens_per_second = run / seconds_,
+                            .window_mean_nll = window_mean_nll_,
+                            .usage = session_.usage(),
+                            .comparison = std::nullopt};
+    if (reference != nullptr) {
+      result.comparison = {.perplexity = reference->perplexity(),
+                           .kl_mean = divergences_.mean(),
+                           .kl_p999 = divergences_.p999(),
+                           .top1_agreement = divergences_.top1_agreement()};
+    }
+    return result;
+  }
 
  private:
   llama::Model& model_;
@@ -63,6 +91,10 @@ class ScoredRun {
   std::vector<double> losses_;
   double nll_ = 0.0;
   double seconds_ = 0.0;
+  std::vector<double> window_mean_nll_;
+  double all_nll_ = 0.0;
+  size_t scored_ = 0;
+  Divergences divergences_;
 };
 
 // Calls `run(tokens, next)` for each chunk from `begin` on: the tokens that enter, and what follows them in the window.
@@ -74,6 +106,26 @@ void for_each_chunk(std::span<const int32_t> window, size_t begin, int32_t chunk
     run(tokens, next.first(std::min(tokens.size(), next.size())));
     begin += tokens.size();
   }
+}
+
+// All runs go through a window chunk by chunk, so that logits of a chunk are all that is kept of the reference.
+void run_window(std::span<const int32_t> window, const PerplexityOptions& options, const std::vector<bool>& evicts,
+                std::span<ScoredRun> runs, ScoredRun* reference) {
+  const size_t prompt = options.second_half ? half_of(window.size()) : 0;  // not scored
+  const size_t scored = window.size() - 1 - prompt;
+  if (reference != nullptr) reference->begin(window.first(prompt), options.chunk, false);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    runs[i].begin(window.first(prompt), options.chunk, i < evicts.size() && evicts[i]);
+  }
+  for_each_chunk(window, prompt, options.chunk, [&](std::span<const int32_t> chunk, std::span<const int32_t> next) {
+    const auto expected = reference != nullptr ? reference->add(chunk, next) : std::span<const float>();
+    for (ScoredRun& run : runs) {
+      const std::span<const float> logits = run.add(chunk, next);
+      if (reference != nullptr) run.compare(expected, logits);
+    }
+  });
+  if (reference != nullptr) reference->end_window(scored);
+  for (ScoredRun& run : runs) run.end_window(scored);
 }
 
 }  // namespace
@@ -100,53 +152,41 @@ double score_rest(llama::Model& model, llama::Session& session, std::span<const 
   return run.nll();
 }
 
-PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
-                                    const PerplexityOptions& options, Progress& progress, llama::Session* reference) {
-  const auto context = static_cast<size_t>(options.context);
-  const size_t prompt = options.second_half ? half_of(context) : 0;  // of a window, not scored
-  const size_t scored = context - 1 - prompt;
-  const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
-  PerplexityResult result;
+PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
+                                    int32_t chunk, Progress& progress) {
   ScoredRun run(model, session, progress);
+  const PerplexityOptions options{.context = static_cast<int32_t>(window.size()), .chunk = chunk};
+  run_window(window, options, {}, std::span(&run, 1), nullptr);
+  return run.result(options, nullptr);
+}
+
+std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats,
+                                                   std::span<const int32_t> tokens, PerplexityOptions options,
+                                                   Progress& progress, const Spec* reference) {
+  std::deque<llama::Session> sessions;
+  std::vector<ScoredRun> runs;
+  std::vector<bool> evicts;
+  for (const Spec& format : formats) {
+    runs.emplace_back(engine.model, sessions.emplace_back(engine.model, engine.context, format), progress);
+    evicts.push_back(format.evicts());
+    options.second_half = options.second_half || format.evicts();
+  }
+  std::optional<llama::Session> session;
   std::optional<ScoredRun> beside;
-  if (reference != nullptr) beside.emplace(model, *reference, progress);
-  Divergences divergences;
-  double nll = 0.0;
-  double reference_nll = 0.0;
+  if (reference != nullptr) {
+    beside.emplace(engine.model, session.emplace(engine.model, engine.context, *reference), progress);
+  }
   for (const auto window : first_windows(tokens, options.context, options.windows)) {
-    if (beside) beside->begin(window.first(prompt), options, false);
-    run.begin(window.first(prompt), options, options.compress);
-    for_each_chunk(window, prompt, options.chunk, [&](std::span<const int32_t> chunk, std::span<const int32_t> next) {
-      const auto expected = beside ? beside->add(chunk, next) : std::span<const float>();
-      const std::span<const float> logits = run.add(chunk, next);
-      if (beside) divergences.add(model.threads(), expected, logits, vocabulary);
-    });
-    result.window_mean_nll.push_back(run.nll() / static_cast<double>(scored));
-    nll += run.nll();
-    if (beside) reference_nll += beside->nll();
+    run_window(window, options, evicts, runs, beside ? &*beside : nullptr);
   }
-  const size_t windows = result.window_mean_nll.size();
-  result.tokens_per_second = static_cast<double>(windows * context) / run.seconds();
-  result.tokens = static_cast<int64_t>(windows * scored);
-  result.perplexity = std::exp(nll / static_cast<double>(result.tokens));
-  result.usage = session.usage();
-  if (beside) {
-    result.comparison = {.perplexity = std::exp(reference_nll / static_cast<double>(result.tokens)),
-                         .kl_mean = divergences.mean(),
-                         .kl_p999 = divergences.p999(),
-                         .top1_agreement = divergences.top1_agreement()};
-  }
-  return result;
+  std::vector<PerplexityResult> results;
+  for (const ScoredRun& run : runs) results.push_back(run.result(options, beside ? &*beside : nullptr));
+  return results;
 }
 
 PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,
-                                    PerplexityOptions options, Progress& progress, const Spec* reference) {
-  options.compress = format.evicts();
-  options.second_half = options.second_half || options.compress;
-  llama::Session session(engine.model, engine.context, format);
-  std::optional<llama::Session> beside;
-  if (reference != nullptr) beside.emplace(engine.model, engine.context, *reference);
-  return measure_perplexity(engine.model, session, tokens, options, progress, beside ? &*beside : nullptr);
+                                    const PerplexityOptions& options, Progress& progress) {
+  return measure_perplexities(engine, {&format, 1}, tokens, options, progress).front();
 }
 
 }  // namespace cli

@@ -18,7 +18,6 @@ struct PerplexityOptions {
   int32_t windows = 0;  // 0: all
   int32_t chunk = 32;
   bool second_half = false;  // score only tokens of each window's second half
-  bool compress = false;     // evict tokens once between the halves, which asks for second_half
 };
 
 /// What is lost beside a reference that runs the same tokens, over those that are scored.
@@ -50,19 +49,23 @@ inline size_t half_of(size_t window) { return window / 2; }
 double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
                   Progress& progress);
 
-/// Perplexity over non-overlapping windows, each starting an empty sequence and running through the cache in chunks, so
-/// that later tokens see compressed pages as decoding would. An incomplete last window is dropped. `progress` advances
-/// by every token run.
+/// Perplexity of each format over non-overlapping windows, each starting an empty sequence and running through the
+/// cache in chunks, so that later tokens see compressed pages as decoding would. An incomplete last window is dropped.
+/// If a format evicts, it does so between the halves of each window, and only second halves are scored, of all formats.
+/// `progress` advances by every token run.
 ///
 /// \param reference  what to compare with, if anything: it runs each chunk first, evicts nothing, and advances
 ///                   `progress` too.
-PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> tokens,
-                                    const PerplexityOptions& options, Progress& progress,
-                                    llama::Session* reference = nullptr);
+std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats,
+                                                   std::span<const int32_t> tokens, PerplexityOptions options,
+                                                   Progress& progress, const Spec* reference = nullptr);
 
-/// The same on a cache of that format. One that evicts does so between the halves of each window, and only second
-/// halves are scored.
+/// Of one format, compared with nothing.
 PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,
-                                    PerplexityOptions options, Progress& progress, const Spec* reference = nullptr);
+                                    const PerplexityOptions& options, Progress& progress);
+
+/// Of one window on a cache that exists, which evicts nothing.
+PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
+                                    int32_t chunk, Progress& progress);
 
 }  // namespace cli

@@ -36,10 +36,7 @@ double measure_loss(Engine& engine, const RouterTraining& training) {
   for (const std::span<const int32_t> window : training.windows) {
     Interrupt::check();
     if (window.size() < 2) continue;
-    PerplexityOptions options;
-    options.context = static_cast<int32_t>(window.size());
-    options.chunk = kChunk;
-    const PerplexityResult result = measure_perplexity(engine.model, session, window, options, progress);
+    const PerplexityResult result = measure_perplexity(engine.model, session, window, kChunk, progress);
     sum += result.window_mean_nll.front() * static_cast<double>(result.tokens);
     tokens += static_cast<double>(result.tokens);
   }
