@@ -12,7 +12,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 LENGTH = 32768
 # By family the formats of keys and values, and the option with the file that was trained for them.
@@ -35,7 +34,7 @@ def parse_arguments():
     parser.add_argument("kvq", help="the program")
     parser.add_argument("model", type=pathlib.Path, help="its directory")
     parser.add_argument("text", type=pathlib.Path)
-    parser.add_argument("measurements", type=pathlib.Path, help="JSON, written after each format")
+    parser.add_argument("measurements", type=pathlib.Path, help="JSON, written after each family")
     parser.add_argument("--windows", type=int, help="only the first N windows (default: all)")
     parser.add_argument("--context", type=int, default=2048, help="tokens of a window (2048)")
     parser.add_argument("--sink", type=int, default=1, help="first pages that stay FP16 (1)")
@@ -53,21 +52,20 @@ def policy_text(name, family, sink):
     """The policy of a format; around centres that were trained where the family says so."""
     ending = "+centres" if FAMILIES[family][1] in ("centre", "centres") else ""
     keys, _, values = name.partition("/")
-    return f"version: 1\nkeys: {keys}{ending}\nvalues: {values or keys}{ending}\nsink: {sink}\n"
+    return f"{{version: 1, keys: {keys}{ending}, values: {values or keys}{ending}, sink: {sink}}}"
 
 
-def bench_spec(name, family, policy):
+def bench_spec(name, family, sink):
     """What `kvq bench` calls a layer of the format: trained on random numbers where it must be."""
     kind, _, number = family.partition(" ")
     if not number:
-        return str(policy)
+        return policy_text(name, family, sink)
     return f"commvq-{number}" if kind == "commvq" else f"{name}-{number}"
 
 
 class Program:
-    def __init__(self, arguments, directory):
+    def __init__(self, arguments):
         self.arguments = arguments
-        self.policy = pathlib.Path(directory) / "policy.yaml"
         config = json.loads((arguments.model / "config.json").read_text(encoding="utf-8"))
         heads = config["num_attention_heads"]
         self.layer = ["--heads", heads, "--kv-heads", config.get("num_key_value_heads", heads),
@@ -80,18 +78,21 @@ class Program:
             sys.exit(f"{' '.join(command)}\n{done.stderr.strip()}")
         return json.loads(done.stdout)
 
-    def measure(self, name, family):
+    def bits(self, spec):
+        return self.run("bench", "attend", "--length", LENGTH, *self.layer, "--kv", spec)["kv_bits"]
+
+    def measure(self, names, family):
+        """All formats of a family in one run: the FP16 cache that they are compared with is run once."""
         arguments = self.arguments
-        self.policy.write_text(policy_text(name, family, arguments.sink), encoding="utf-8")
         trained = FAMILIES[family][1]
-        spec = f"{self.policy}@{getattr(arguments, trained)}" if trained else str(self.policy)
+        file = f"@{getattr(arguments, trained)}" if trained else ""
+        formats = [part for name in names for part in ("--kv", policy_text(name, family, arguments.sink) + file)]
         windows = ["--windows", arguments.windows] if arguments.windows else []
-        loss = self.run("eval", "perplexity", "--model", arguments.model, "--text", arguments.text, "--kv", spec,
-                        "--context", arguments.context, "--device", arguments.device, *windows)
-        layer = self.run("bench", "attend", "--length", LENGTH, *self.layer, "--kv",
-                         bench_spec(name, family, self.policy))
-        return {"family": family, "format": name, "bits": layer["kv_bits"],
-                **{key: loss[key] for key in ("kl_mean", "kl_p999", "top1_agreement", "rise_percent", "perplexity")}}
+        found = self.run("eval", "perplexity", "--model", arguments.model, "--text", arguments.text, *formats,
+                         "--against", "fp16", "--context", arguments.context, "--device", arguments.device, *windows)
+        return [{"family": family, "format": name, "bits": self.bits(bench_spec(name, family, arguments.sink)),
+                 **{key: loss[key] for key in ("kl_mean", "kl_p999", "top1_agreement", "rise_percent", "perplexity")}}
+                for name, loss in zip(names, found.get("formats", [found]))]
 
 
 def start(arguments):
@@ -110,19 +111,19 @@ def main():
     arguments = parse_arguments()
     document = start(arguments)
     known = {(row["family"], row["format"]) for row in document["rows"]}
-    with tempfile.TemporaryDirectory() as directory:
-        program = Program(arguments, directory)
-        for family, (names, trained) in FAMILIES.items():
-            if (arguments.only and family not in arguments.only) or (trained and not getattr(arguments, trained)):
-                continue
-            for name in names:
-                if (family, name) in known:
-                    continue
-                row = program.measure(name, family)
-                document["rows"].append(row)
-                arguments.measurements.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-                print(f"{family:14} {name:14} {row['bits']:6.3f} bits   KL {row['kl_mean']:.5f}   "
-                      f"{row['rise_percent']:+.2f} %", flush=True)
+    program = Program(arguments)
+    for family, (names, trained) in FAMILIES.items():
+        if (arguments.only and family not in arguments.only) or (trained and not getattr(arguments, trained)):
+            continue
+        left = [name for name in names if (family, name) not in known]
+        if not left:
+            continue
+        rows = program.measure(left, family)
+        document["rows"] += rows
+        arguments.measurements.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        for row in rows:
+            print(f"{family:14} {row['format']:14} {row['bits']:6.3f} bits   KL {row['kl_mean']:.5f}   "
+                  f"{row['rise_percent']:+.2f} %", flush=True)
 
 
 if __name__ == "__main__":
