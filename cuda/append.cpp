@@ -2,6 +2,7 @@
 #include "kernels/append.h"
 
 #include "codecs.h"
+#include "core/error.h"
 #include "core/tensor.h"
 #include "cuda_backend.h"
 #include "page_table.h"
@@ -97,12 +98,17 @@ PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, 
   bool gains = false;
   bool trellis = false;
   for (const PageWrite& write : writes) {
-    for (const Kind kind : {write.format->keys.kind, write.format->values.kind}) {
+    const FormatCode format = format_code(*write.format);
+    for (const Kind kind : {format.keys(), format.values()}) {
       gains = gains || has_gains(kind);
       trellis = trellis || is_trellis(kind);
     }
   }
   return cuda::pages_written(gains, trellis, head_dim, shared_limit);
+}
+
+void refuse_centres(FormatCode format) {
+  if (format.centred()) fail(KVQ_E_UNSUPPORTED, "cuda does not seal pages relative to trained centres yet");
 }
 
 /// Have the tables take all pages that are written.
@@ -141,6 +147,7 @@ void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, st
                          Allocator& /*scratch*/) {
   const std::span<const PageWrite> writes = grouped.list();
   if (writes.empty()) return;
+  for (const PageWrite& write : writes) refuse_centres(format_code(*write.format));
   const Call call(*this);
   if (!layers.empty()) make_room(writes, layers);
 
@@ -192,6 +199,7 @@ void CudaBackend::record_append(const TokenBatch& tokens, PageTable& table) {
   AppendArguments arguments = append_arguments(tokens);
   arguments.target.view = table.view();
   const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
+  refuse_centres(sealed);
   arguments.pages =
       pages_written(has_gains(sealed.keys()) || has_gains(sealed.values()),
                     is_trellis(sealed.keys()) || is_trellis(sealed.values()), tokens.head_dim, shared_limit_);

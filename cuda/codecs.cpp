@@ -1,6 +1,7 @@
 #include "codecs.h"
 
 #include "core/error.h"
+#include "formats/gain_shape/model_centres.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -12,8 +13,11 @@ namespace {
 constexpr int32_t kChunk = 16;
 
 // The kinds of sides that the append kernels encode and the attention kernels read. Whatever is not here is refused.
-constexpr Kind kKnown[] = {Kind::kFloat16, Kind::kInt8, Kind::kInt4, Kind::kInt3, Kind::kInt2, Kind::kGs4,
-                           Kind::kGs3,     Kind::kGs2,  Kind::kGs1,  Kind::kGt3,  Kind::kGt2,  Kind::kGt1};
+constexpr Kind kKnown[] = {Kind::kFloat16,    Kind::kInt8,       Kind::kInt4,       Kind::kInt3,
+                           Kind::kInt2,       Kind::kGs4,        Kind::kGs3,        Kind::kGs2,
+                           Kind::kGs1,        Kind::kGt3,        Kind::kGt2,        Kind::kGt1,
+                           Kind::kGs4Centres, Kind::kGs3Centres, Kind::kGs2Centres, Kind::kGs1Centres,
+                           Kind::kGt3Centres, Kind::kGt2Centres, Kind::kGt1Centres};
 static_assert(index_of(Kind::kGt1) < 16, "a FormatCode has four bits for a kind");
 
 bool is_known(const SideFormat& format) {
@@ -22,7 +26,27 @@ bool is_known(const SideFormat& format) {
 
 uint32_t side_code(const SideFormat& format) {
   if (!is_known(format)) fail(KVQ_E_INTERNAL, "kernels know no pages of kind %d", static_cast<int>(format.kind));
-  return static_cast<uint32_t>(format.kind) | (format.hadamard ? FormatCode::kHadamardKeys : 0U);
+  const Kind kind = gain_shape::without_centres(format.kind);
+  return static_cast<uint32_t>(kind) | (format.hadamard ? FormatCode::kHadamardKeys : 0U);
+}
+
+/// Trained centres of a head; 0: the side is not relative to any.
+int32_t centres_of(Side side, const PageFormat& format) {
+  if (!gain_shape::has_trained_centres(format.side(side).kind)) return 0;
+  return static_cast<const ModelCentres*>(format.trained)->shape.centres(side);
+}
+
+CentreCode centre_code(Side side, const PageFormat& format) {
+  const int32_t centres = centres_of(side, format);
+  if (centres > 0) return centres > 1 ? CentreCode::kSeveral : CentreCode::kOne;
+  return side == Side::kKeys && format.keys.page_mean ? CentreCode::kPageMean : CentreCode::kNone;
+}
+
+gain_shape::Layout host_layout(Side side, const PageFormat& format) {
+  const int32_t centres = centres_of(side, format);
+  const SideFormat& of_side = format.side(side);
+  return centres > 0 ? gain_shape::layout(side, of_side, format.head_dim, centres)
+                     : gain_shape::layout(side, of_side, format.head_dim);
 }
 
 /// Calls `move` with a place in the order that formats define, the same on the device, and how many bytes.
@@ -55,23 +79,31 @@ void move_page(const PageFormat& format, const Move& move) {
       page.values.codes, [&](int32_t i) { return value_chunk(code.values(), head_dim, i); }, of_values);
   move_scales(page.keys, of_keys);
   move_scales(page.values, of_values);
-  if (has_gains(code.keys())) {
-    const gain_shape::Layout host = gain_shape::layout(Side::kKeys, format.keys, head_dim);
+  // What there is a byte of for each slot.
+  const auto move_slots = [](size_t host, int32_t device, const auto& move_of_side) {
     for (int32_t slot = 0; slot < kSlots; ++slot) {
-      of_keys(static_cast<int32_t>(host.gain_offset()) + slot, page.key_gains + gain_place(slot), 1);
+      move_of_side(static_cast<int32_t>(host) + slot, device + gain_place(slot), 1);
     }
-    of_keys(static_cast<int32_t>(host.largest_offset()), page.key_halves + 2 * kKeyLargest, 2);
+  };
+  const auto move_half = [](size_t host, int32_t halves, int32_t which, const auto& move_of_side) {
+    move_of_side(static_cast<int32_t>(host), halves + 2 * which, 2);
+  };
+  if (has_gains(code.keys())) {
+    const gain_shape::Layout host = host_layout(Side::kKeys, format);
+    move_slots(host.gain_offset(), page.key_gains, of_keys);
+    move_half(host.largest_offset(), page.key_halves, kKeyLargest, of_keys);
     if (host.has_mean) {
-      of_keys(static_cast<int32_t>(host.mean_scale_offset()), page.key_halves + 2 * kMeanScale, 2);
+      move_half(host.mean_scale_offset(), page.key_halves, kMeanScale, of_keys);
       move(static_cast<int32_t>(host.mean_offset()), page.mean, head_dim, kMeanFlip);
     }
+    if (host.has_turn) move_half(host.turn_offset(), page.key_halves, kKeyTurn, of_keys);
+    if (host.has_indices) move_slots(host.index_offset(), page.key_indices, of_keys);
   }
   if (has_gains(code.values())) {
-    const gain_shape::Layout host = gain_shape::layout(Side::kValues, format.values, head_dim);
-    for (int32_t slot = 0; slot < kSlots; ++slot) {
-      of_values(static_cast<int32_t>(host.gain_offset()) + slot, page.value_gains + gain_place(slot), 1);
-    }
-    of_values(static_cast<int32_t>(host.largest_offset()), page.value_halves + 2 * kValueLargest, 2);
+    const gain_shape::Layout host = host_layout(Side::kValues, format);
+    move_slots(host.gain_offset(), page.value_gains, of_values);
+    move_half(host.largest_offset(), page.value_halves, kValueLargest, of_values);
+    if (host.has_indices) move_slots(host.index_offset(), page.value_indices, of_values);
   }
 }
 
@@ -85,8 +117,9 @@ bool knows(const PageFormat& format) { return is_known(format.keys) && is_known(
 
 FormatCode format_code(const PageFormat& format) {
   const uint32_t shift = format.values.group == 128 ? 2U : (format.values.group == 64 ? 1U : 0U);
+  const auto centre = [&format](Side side) { return static_cast<uint32_t>(centre_code(side, format)); };
   return {side_code(format.keys) | side_code(format.values) << 5U | shift << 10U |
-          (format.keys.page_mean ? FormatCode::kPageMean : 0U)};
+          centre(Side::kKeys) << FormatCode::kKeyCentre | centre(Side::kValues) << FormatCode::kValueCentre};
 }
 
 void to_device_order(const PageFormat& format, const std::byte* host, std::byte* device) {

@@ -3,7 +3,9 @@
 #include "attend_workspace.h"
 #include "codecs.h"
 #include "core/error.h"
+#include "core/position_turns.h"
 #include "cuda_error.h"
+#include "device_centres.h"
 #include "kernels/append.h"
 #include "kernels/attend.h"
 #include "page_table.h"
@@ -38,6 +40,13 @@ int32_t uniform_pages(std::span<const AttendSequence> sequences, int32_t kv_head
     if (std::any_of(counts.begin(), counts.end(), [pages](int32_t count) { return count != pages; })) return -1;
   }
   return pages;
+}
+
+/// What was trained for another codec is refused before it comes here.
+void require_centres(const Codec& codec) {
+  if (!gain_shape::has_trained_centres(codec.kinds.front().kind)) {
+    fail(KVQ_E_UNSUPPORTED, "cuda does not compute with %s yet", codec.name);
+  }
 }
 
 }  // namespace
@@ -177,17 +186,21 @@ void CudaBackend::write(const PageFormat& format, const std::byte* host, std::by
 
 bool CudaBackend::knows(const PageFormat& format) const { return cuda::knows(format); }
 
-// No codec that is known needs training.
-std::shared_ptr<const Resident> CudaBackend::make_resident(Allocator& /*allocator*/, const Codec& codec,
-                                                           std::shared_ptr<const Trained> /*trained*/) {
-  fail(KVQ_E_UNSUPPORTED, "cuda does not compute with %s yet", codec.name);
+std::shared_ptr<const Resident> CudaBackend::make_resident(Allocator& allocator, const Codec& codec,
+                                                           std::shared_ptr<const Trained> trained) {
+  require_centres(codec);
+  const Call call(*this, Call::Reports::kNothing);
+  return std::allocate_shared<const DeviceCentres>(StlAllocator<DeviceCentres>(allocator), *this, allocator,
+                                                   std::static_pointer_cast<const ModelCentres>(std::move(trained)));
 }
 
-Owned<LayerContext> CudaBackend::make_context(Allocator& /*allocator*/, const Codec& codec,
-                                              const Resident& /*resident*/, int32_t /*layer*/,
-                                              const PageFormat& /*format*/, const OptionValues& /*options*/,
-                                              const PositionTurns& /*turns*/) {
-  fail(KVQ_E_UNSUPPORTED, "cuda does not compute with %s yet", codec.name);
+Owned<LayerContext> CudaBackend::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
+                                              int32_t layer, const PageFormat& /*format*/,
+                                              const OptionValues& /*options*/, const PositionTurns& turns) {
+  require_centres(codec);
+  const Call call(*this, Call::Reports::kNothing);
+  return make_owned<CentreContext>(allocator, *this, allocator, codec, static_cast<const DeviceCentres&>(resident),
+                                   layer, turns.rope());
 }
 
 Owned<LayerMirror> CudaBackend::make_mirror(Allocator& allocator, int32_t kv_heads) {
@@ -221,6 +234,9 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
       table->require_published();
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
+    }
+    if (table->any_centres()) {
+      fail(KVQ_E_UNSUPPORTED, "cuda does not attend to pages relative to trained centres yet");
     }
   }
   const int32_t* positions = nullptr;

@@ -246,7 +246,9 @@ void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
 }
 
 void PageTable::takes(const PageFormat& format) noexcept {
-  any_gains_ = any_gains_ || has_gains(format.keys.kind) || has_gains(format.values.kind);
+  const FormatCode code = format_code(format);
+  any_gains_ = any_gains_ || has_gains(code.keys()) || has_gains(code.values());
+  any_centres_ = any_centres_ || code.centred();
 }
 
 void PageTable::make_positions() {

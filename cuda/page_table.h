@@ -38,6 +38,8 @@ class PageTable final : public LayerMirror {
   void takes(const PageFormat& format) noexcept;
   /// Whether some page may be in gain–shape codes.
   bool any_gains() const { return any_gains_; }
+  /// Whether some page may be relative to trained centres.
+  bool any_centres() const { return any_centres_; }
   /// Memory for positions with gaps.
   void make_positions();
   const HeadState* states() const { return states_; }
@@ -71,6 +73,7 @@ class PageTable final : public LayerMirror {
   int32_t* positions_ = nullptr;  // [kv_heads][capacity][32], made when a page's positions have gaps
   LayerState state_;              // of every head
   bool any_gains_ = false;
+  bool any_centres_ = false;
   // Pages made ahead.
   void* reserve_memory_ = nullptr;
   size_t reserve_bytes_ = 0;

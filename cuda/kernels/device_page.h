@@ -31,21 +31,36 @@ KVQ_HOST_DEVICE constexpr int32_t code_bits(Kind kind) {
   return kind == Kind::kFloat16 ? 16 : integer::bits_of(kind);
 }
 
-/// A page's format in 16 bits: kind and Hadamard flag of keys, the same of values, log2(group / 32), and whether keys
-/// have their page's mean.
+/// What codes with gains are relative to. Trained centres have the higher bit.
+enum class CentreCode : uint32_t { kNone, kPageMean, kOne, kSeveral };
+
+/// A page's format in 16 bits: kind and Hadamard flag of keys, the same of values, log2(group / 32), the centres of
+/// keys and those of values. Kinds are those without centres: codes and gains are the same.
 struct FormatCode {
   uint32_t bits = 0;
 
   static constexpr uint32_t kHadamardKeys = 1U << 4U;
   static constexpr uint32_t kHadamardValues = 1U << 9U;
-  static constexpr uint32_t kPageMean = 1U << 12U;
+  static constexpr uint32_t kKeyCentre = 12;  // the first bit of a CentreCode
+  static constexpr uint32_t kValueCentre = 14;
 
   KVQ_HOST_DEVICE constexpr Kind keys() const { return static_cast<Kind>(bits & 15U); }
   KVQ_HOST_DEVICE constexpr bool hadamard_keys() const { return (bits & kHadamardKeys) != 0; }
   KVQ_HOST_DEVICE constexpr Kind values() const { return static_cast<Kind>((bits >> 5U) & 15U); }
   KVQ_HOST_DEVICE constexpr bool hadamard_values() const { return (bits & kHadamardValues) != 0; }
   KVQ_HOST_DEVICE constexpr int32_t group_shift() const { return static_cast<int32_t>((bits >> 10U) & 3U); }
-  KVQ_HOST_DEVICE constexpr bool page_mean() const { return (bits & kPageMean) != 0; }
+  KVQ_HOST_DEVICE constexpr CentreCode key_centre() const { return static_cast<CentreCode>(bits >> kKeyCentre & 3U); }
+  KVQ_HOST_DEVICE constexpr CentreCode value_centre() const {
+    return static_cast<CentreCode>(bits >> kValueCentre & 3U);
+  }
+  KVQ_HOST_DEVICE constexpr bool page_mean() const { return key_centre() == CentreCode::kPageMean; }
+  /// Whether a side is relative to trained centres.
+  KVQ_HOST_DEVICE constexpr bool centred_keys() const { return key_centre() >= CentreCode::kOne; }
+  KVQ_HOST_DEVICE constexpr bool centred_values() const { return value_centre() >= CentreCode::kOne; }
+  KVQ_HOST_DEVICE constexpr bool centred() const { return centred_keys() || centred_values(); }
+  /// Whether a page says which of several centres a token has.
+  KVQ_HOST_DEVICE constexpr bool key_indices() const { return key_centre() == CentreCode::kSeveral; }
+  KVQ_HOST_DEVICE constexpr bool value_indices() const { return value_centre() == CentreCode::kSeveral; }
 };
 
 /// One entry of a head's page table.
@@ -68,7 +83,7 @@ struct SideBytes {
   KVQ_HOST_DEVICE constexpr int32_t bytes() const { return (codes + 2 * scales + rest + 63) / 64 * 64; }
 };
 
-/// Bytes of the largest gain of keys, their mean's scale, the largest gain of values, and a half of padding.
+/// Bytes of the largest gain of keys, their mean's scale or turn, the largest gain of values, and a half of padding.
 inline constexpr int32_t kGainHalves = 8;
 
 KVQ_HOST_DEVICE constexpr int32_t value_lanes(int32_t head_dim) { return side_plane(Side::kValues, 1, head_dim).lanes; }
@@ -100,8 +115,9 @@ KVQ_HOST_DEVICE constexpr SideBytes full_bytes(Kind kind, bool keys, int32_t hea
   return {kSlots * head_dim * code_bits(kind) / 8, keys ? 2 * head_dim : 2 * kSlots * (head_dim / 32)};
 }
 
-/// Where the sides of a page lie in device memory. Gains of both sides, the halves and the mean of keys lie behind the
-/// codes of both, so that all codes are aligned; where only one side has them, behind that side's codes.
+/// Where the sides of a page lie in device memory. Gains of both sides, the halves, the mean of keys and the numbers of
+/// tokens' centres lie behind the codes of both, so that all codes are aligned; where only one side has them, behind
+/// that side's codes.
 struct PageBytes {
   SideBytes keys;
   SideBytes values;
@@ -111,9 +127,11 @@ struct PageBytes {
   int32_t key_gains;
   int32_t key_halves;
   int32_t mean;
+  int32_t key_indices;
   // From that of the values:
   int32_t value_gains;
   int32_t value_halves;
+  int32_t value_indices;
 };
 
 KVQ_HOST_DEVICE constexpr PageBytes page_bytes(FormatCode format, int32_t head_dim) {
@@ -121,7 +139,10 @@ KVQ_HOST_DEVICE constexpr PageBytes page_bytes(FormatCode format, int32_t head_d
   page.keys = key_bytes(format.keys(), head_dim);
   page.values = value_bytes(format.values(), format.group_shift(), head_dim);
   const int32_t mean = format.page_mean() ? head_dim : 0;
-  page.keys.rest += mean;
+  const int32_t key_indices = format.key_indices() ? kSlots : 0;
+  const int32_t value_indices = format.value_indices() ? kSlots : 0;
+  page.keys.rest += mean + key_indices;
+  page.values.rest += value_indices;
   page.key_gains = page.keys.codes;
   page.value_gains = page.values.codes;
   if (has_gains(format.keys()) && has_gains(format.values())) {
@@ -131,11 +152,15 @@ KVQ_HOST_DEVICE constexpr PageBytes page_bytes(FormatCode format, int32_t head_d
     page.key_halves = page.key_gains + 2 * kSlots;
     page.value_halves = page.key_halves - page.values_at;
     page.mean = page.key_halves + 2 * kGainHalves;
-    page.bytes = (page.mean + mean + 15) / 16 * 16;
+    page.key_indices = page.mean + mean;
+    page.value_indices = page.key_indices + key_indices - page.values_at;
+    page.bytes = (page.key_indices + key_indices + value_indices + 15) / 16 * 16;
   } else {
     page.key_halves = page.key_gains + kSlots;
     page.mean = page.key_halves + kGainHalves;
+    page.key_indices = page.mean + mean;
     page.value_halves = page.value_gains + kSlots;
+    page.value_indices = page.value_halves + kGainHalves;
     page.values_at = page.keys.bytes();
     page.bytes = page.values_at + page.values.bytes();
   }
@@ -145,9 +170,10 @@ KVQ_HOST_DEVICE constexpr PageBytes page_bytes(FormatCode format, int32_t head_d
 // Of the halves.
 inline constexpr int32_t kKeyLargest = 0;
 inline constexpr int32_t kMeanScale = 1;
+inline constexpr int32_t kKeyTurn = 1;  // of keys with trained centres: gain_shape::Layout
 inline constexpr int32_t kValueLargest = 2;
 
-/// Gains lie in the order in which lanes of attention take tokens: four a lane.
+/// Gains and numbers of centres lie in the order in which lanes of attention take tokens: four a lane.
 KVQ_HOST_DEVICE constexpr int32_t gain_place(int32_t slot) {
   return 4 * (2 * (slot / 8) + slot / 2 % 2) + 2 * (slot / 4 % 2) + slot % 2;
 }

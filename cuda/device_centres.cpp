@@ -1,0 +1,89 @@
+#include "device_centres.h"
+
+#include "cuda_backend.h"
+#include "cuda_error.h"
+
+#include <utility>
+
+namespace kvq::cuda {
+namespace {
+
+size_t bytes_for(const SideArrays& of) {
+  return DeviceArrays::bytes_for(of.floats, of.halves, of.rounded, of.means, of.scales, of.biases);
+}
+
+const __half* as_halves(const uint16_t* bits) { return reinterpret_cast<const __half*>(bits); }
+
+CentreSearchTables put_search(const SideArrays& of, DeviceArrays& to) {
+  return {.rounded = reinterpret_cast<const uint32_t*>(to.put(of.rounded)),
+          .means = to.put(of.means),
+          .scales = to.put(of.scales),
+          .biases = to.put(of.biases),
+          .own_biases = nullptr,
+          .padded = of.padded};
+}
+
+}  // namespace
+
+DeviceArrays::DeviceArrays(CudaBackend& backend, Allocator& account, size_t bytes)
+    : backend_(backend),
+      account_(account),
+      memory_(bytes > 0 ? static_cast<std::byte*>(backend.allocate_device(account, bytes)) : nullptr),
+      bytes_(bytes) {}
+
+DeviceArrays::DeviceArrays(DeviceArrays&& other) noexcept
+    : backend_(other.backend_),
+      account_(other.account_),
+      memory_(std::exchange(other.memory_, nullptr)),
+      bytes_(other.bytes_),
+      used_(other.used_) {}
+
+DeviceArrays::~DeviceArrays() { backend_.release_device(account_, memory_, bytes_); }
+
+const void* DeviceArrays::put_bytes(const void* host, size_t bytes) {
+  if (bytes == 0) return nullptr;
+  std::byte* to = memory_ + used_;
+  used_ += padded(bytes);
+  // Returns once the array may change: it is not page-locked.
+  check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, backend_.stream()), "cudaMemcpyAsync");
+  return to;
+}
+
+DeviceCentres::DeviceCentres(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCentres> centres)
+    : centres_(std::move(centres)), layers_(StlAllocator<Layer>(allocator)) {
+  const CentresShape& shape = centres_->shape;
+  layers_.reserve(static_cast<size_t>(shape.n_layers));
+  for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+    const SideArrays keys(allocator, *centres_, layer, Side::kKeys);
+    const SideArrays values(allocator, *centres_, layer, Side::kValues);
+    layers_.push_back({DeviceArrays(backend, allocator, bytes_for(keys) + bytes_for(values)), CentreTables{}});
+    auto& [arrays, tables] = layers_.back();
+    tables.keys_float = arrays.put(keys.floats);
+    tables.key_centres = shape.key_centres;
+    tables.key_search = put_search(keys, arrays);
+    tables.values = as_halves(arrays.put(values.halves));
+    tables.values_float = arrays.put(values.floats);
+    tables.value_centres = shape.value_centres;
+    tables.value_search = put_search(values, arrays);
+  }
+}
+
+CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
+                             const DeviceCentres& centres, int32_t layer, const Rope& rope)
+    : CentreContext(backend, allocator, codec_, centres.tables(layer),
+                    TurnArrays(allocator, centres.centres(), layer, rope), rope) {}
+
+CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
+                             const CentreTables& shared, const TurnArrays& turns, const Rope& rope)
+    : LayerContext(codec_),
+      arrays_(backend, allocator, DeviceArrays::bytes_for(turns.keys, turns.biases, turns.page_turns, rope.inv_freq)),
+      tables_(shared) {
+  tables_.keys = as_halves(arrays_.put(turns.keys));
+  tables_.page_turns = arrays_.put(turns.page_turns);
+  tables_.frequencies = arrays_.put(rope.inv_freq);
+  tables_.fast_pairs = turns.fast_pairs;
+  tables_.key_search.own_biases = tables_.key_search.biases;
+  tables_.key_search.biases = arrays_.put(turns.biases);
+}
+
+}  // namespace kvq::cuda
