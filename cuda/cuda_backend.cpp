@@ -235,9 +235,6 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
     }
-    if (table->any_centres()) {
-      fail(KVQ_E_UNSUPPORTED, "cuda does not attend to pages relative to trained centres yet");
-    }
   }
   const int32_t* positions = nullptr;
   if (!batch.newest_queries) {
@@ -266,6 +263,7 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   arguments.query_positions = positions;
   arguments.hadamard_keys = batch.any_hadamard_keys ? 1 : 0;
   arguments.hadamard_values = batch.any_hadamard_values ? 1 : 0;
+  if (batch.context != nullptr) arguments.centres = static_cast<const CentreContext*>(batch.context)->rows();
   for (size_t begin = 0; begin < batch.sequences.size(); begin += kMaxLaunchSequences) {
     const size_t n = std::min<size_t>(batch.sequences.size() - begin, kMaxLaunchSequences);
     for (size_t i = 0; i < n; ++i) {
@@ -274,13 +272,13 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
                                 sequence.query_count, last_position(batch, sequence)};
     }
     arguments.n_sequences = static_cast<int32_t>(n);
-    arguments.any_gains = std::any_of(batch.sequences.begin() + static_cast<std::ptrdiff_t>(begin),
-                                      batch.sequences.begin() + static_cast<std::ptrdiff_t>(begin + n),
-                                      [](const AttendSequence& sequence) {
-                                        return static_cast<PageTable*>(sequence.mirror)->any_gains();
-                                      })
-                              ? 1
-                              : 0;
+    const auto some = [of = batch.sequences.subspan(begin, n)](bool (PageTable::*any)() const) {
+      return std::any_of(of.begin(), of.end(), [any](const AttendSequence& sequence) {
+        return (static_cast<const PageTable*>(sequence.mirror)->*any)();
+      });
+    };
+    arguments.any_gains = some(&PageTable::any_gains) ? 1 : 0;
+    arguments.any_centres = some(&PageTable::any_centres) ? 1 : 0;
     const int32_t even_pages = uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
     arguments.uniform_pages = batch.recorded ? -1 : even_pages;
     const AttendPlan plan = plan_attend(arguments, even_pages, multiprocessors_, shared_limit_);

@@ -71,19 +71,29 @@ DeviceCentres::DeviceCentres(CudaBackend& backend, Allocator& allocator, std::sh
 CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
                              const DeviceCentres& centres, int32_t layer, const Rope& rope)
     : CentreContext(backend, allocator, codec_, centres.tables(layer),
-                    TurnArrays(allocator, centres.centres(), layer, rope), rope) {}
+                    TurnArrays(allocator, centres.centres(), layer, rope),
+                    CentreRowArrays(allocator, centres.centres(), layer, rope), rope) {}
 
 CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
-                             const CentreTables& shared, const TurnArrays& turns, const Rope& rope)
+                             const CentreTables& shared, const TurnArrays& turns, const CentreRowArrays& rows,
+                             const Rope& rope)
     : LayerContext(codec_),
-      arrays_(backend, allocator, DeviceArrays::bytes_for(turns.keys, turns.biases, turns.page_turns, rope.inv_freq)),
-      tables_(shared) {
+      arrays_(backend, allocator,
+              DeviceArrays::bytes_for(turns.keys, turns.biases, turns.page_turns, rope.inv_freq, rows.keys, rows.values,
+                                      rows.slot_turns, rows.frequencies)),
+      tables_(shared),
+      rows_(rows.counts) {
   tables_.keys = as_halves(arrays_.put(turns.keys));
   tables_.page_turns = arrays_.put(turns.page_turns);
   tables_.frequencies = arrays_.put(rope.inv_freq);
   tables_.fast_pairs = turns.fast_pairs;
   tables_.key_search.own_biases = tables_.key_search.biases;
   tables_.key_search.biases = arrays_.put(turns.biases);
+  rows_.keys = reinterpret_cast<const uint4*>(arrays_.put(rows.keys));
+  rows_.values = reinterpret_cast<const uint4*>(arrays_.put(rows.values));
+  rows_.slot_turns = reinterpret_cast<const uint4*>(arrays_.put(rows.slot_turns));
+  rows_.frequencies = reinterpret_cast<const uint2*>(arrays_.put(rows.frequencies));
+  rows_.own_keys = tables_.keys_float;
 }
 
 }  // namespace kvq::cuda

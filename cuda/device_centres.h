@@ -2,6 +2,7 @@
 #pragma once
 
 #include "centre_arrays.h"
+#include "centre_rows.h"
 #include "core/memory.h"
 #include "core/resident.h"
 #include "formats/codec.h"
@@ -71,13 +72,15 @@ class CentreContext final : public LayerContext {
                 int32_t layer, const Rope& rope);
 
   const CentreTables& tables() const { return tables_; }
+  const CentreRows& rows() const { return rows_; }
 
  private:
   CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
-                const TurnArrays& turns, const Rope& rope);
+                const TurnArrays& turns, const CentreRowArrays& rows, const Rope& rope);
 
   DeviceArrays arrays_;
   CentreTables tables_;
+  CentreRows rows_;
 };
 
 /// Of a layer's context, which may be null.

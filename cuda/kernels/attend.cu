@@ -35,14 +35,14 @@ void plan_blocks(AttendPlan& plan, const AttendArguments& arguments, int32_t eve
 
 }  // namespace
 
-AttendKernel choose_plain(int32_t head_dim, int32_t rows) { return choose<false>(head_dim, rows); }
+AttendKernel choose_plain(int32_t head_dim, int32_t rows) { return choose<Lists::kPlain>(head_dim, rows); }
 
 cudaError_t prepare_attend(int32_t shared_limit) {
   for (const int32_t head_dim : {64, 80, 128, 256}) {
     for (const int32_t rows : {8, 16}) {
-      for (const AttendKernel& each : {choose_plain(head_dim, rows), choose_gains(head_dim, rows)}) {
-        const cudaError_t status =
-            cudaFuncSetAttribute(each.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+      for (const auto& choose : {choose_plain, choose_gains, choose_centre, choose_centres, choose_far_centres}) {
+        const cudaError_t status = cudaFuncSetAttribute(choose(head_dim, rows).function,
+                                                        cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
         if (status != cudaSuccess) return status;
       }
     }
@@ -57,19 +57,31 @@ AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int
   for (int32_t i = 0; i < arguments.n_sequences; ++i) {
     rows = std::max(rows, arguments.sequences[i].query_count > 8 ? 16 : arguments.sequences[i].query_count * group);
   }
-  const AttendKernel chosen =
-      arguments.any_gains != 0 ? choose_gains(arguments.head_dim, rows) : choose_plain(arguments.head_dim, rows);
   // A ring holds at least one side of an FP16 page, and later a warp's outputs.
-  const int32_t side = std::max(key_bytes(Kind::kFloat16, arguments.head_dim).bytes(),
-                                value_bytes(Kind::kFloat16, 0, arguments.head_dim).bytes());
-  const int32_t least = std::max((side + 127) / 128 * 128, chosen.rows * chosen.width * 4);
-  const int32_t available = shared_limit - chosen.header - kOverrun;
+  const auto least_ring = [&arguments](const AttendKernel& kernel) {
+    const int32_t side = std::max(key_bytes(Kind::kFloat16, arguments.head_dim).bytes(),
+                                  value_bytes(Kind::kFloat16, 0, arguments.head_dim).bytes());
+    return std::max((side + 127) / 128 * 128, kernel.rows * kernel.width * 4);
+  };
+  const auto room = [&arguments, shared_limit](const AttendKernel& kernel) {
+    return shared_limit - kernel.header - kernel.centre_bytes(arguments.centres) - kOverrun;
+  };
+  AttendKernel chosen =
+      arguments.any_gains != 0 ? choose_gains(arguments.head_dim, rows) : choose_plain(arguments.head_dim, rows);
+  if (arguments.any_centres != 0) {
+    const bool several = arguments.centres.key_centres > 1 || arguments.centres.value_centres > 1;
+    chosen = several ? choose_centres(arguments.head_dim, rows) : choose_centre(arguments.head_dim, rows);
+    if (several && room(chosen) < chosen.warps * least_ring(chosen))
+      chosen = choose_far_centres(arguments.head_dim, rows);
+  }
+  const int32_t least = least_ring(chosen);
+  const int32_t available = room(chosen);
   const int32_t warps = std::max(1, std::min(chosen.warps, available / least));
   AttendPlan plan{};
   plan.kernel = chosen.function;
   plan.threads = 32 * warps;
   plan.ring_bytes = available / warps / 128 * 128;
-  plan.shared_bytes = chosen.header + warps * plan.ring_bytes + kOverrun;
+  plan.shared_bytes = shared_limit - available + warps * plan.ring_bytes;
   plan.one_row_block = true;
   plan.single_newest = arguments.query_positions == nullptr && arguments.window == 0;
   int64_t row_blocks = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/head_strides.h"
+#include "kernels/centre_rows.h"
 #include "kernels/device_page.h"
 
 #include <cuda_runtime_api.h>
@@ -55,6 +56,7 @@ struct AttendArguments {
   int32_t hadamard_keys;           // some page's keys are rotated
   int32_t hadamard_values;         // some page's values are rotated
   int32_t any_gains;               // some page is in gain–shape codes
+  int32_t any_centres;             // some page is relative to trained centres
   int32_t rope_pairing;            // kvq_rope
   int32_t rotary_dim;
   const float* inv_freq;  // [rotary_dim / 2], device memory
@@ -63,6 +65,7 @@ struct AttendArguments {
   HeadStrides out_strides;
   float* lse;          // [total queries, q_heads], or null
   const float* sinks;  // [q_heads], or null
+  CentreRows centres;  // of the layer
   AttendSequenceArguments sequences[kMaxLaunchSequences];
 };
 

@@ -185,9 +185,8 @@ __device__ __forceinline__ void load_eight(uint32_t address, uint32_t (&pairs)[4
 }
 
 /// Product kStep over tokens of block m of channels.
-template <int32_t kStep, typename G, typename Codes>
-__device__ __forceinline__ void add_products(const Codes& codes, const Weights<G::kTiles>& p, int32_t m,
-                                             Outputs<G>& outputs) {
+template <int32_t kStep, typename Codes, int NT, typename Sums>
+__device__ __forceinline__ void add_products(const Codes& codes, const Weights<NT>& p, int32_t m, Sums& outputs) {
   uint32_t even[4];
   uint32_t odd[4];
 #pragma unroll
@@ -196,7 +195,7 @@ __device__ __forceinline__ void add_products(const Codes& codes, const Weights<G
     odd[i] = codes.template odd<kStep>(i);
   }
 #pragma unroll
-  for (int32_t n = 0; n < G::kTiles; ++n) {
+  for (int32_t n = 0; n < NT; ++n) {
     float(&out)[2][4] = outputs.channels[n][m];
     mma(out[0], even[0], even[1], odd[0], odd[1], p[n][2 * kStep], p[n][2 * kStep + 1]);
     mma(out[1], even[2], even[3], odd[2], odd[3], p[n][2 * kStep], p[n][2 * kStep + 1]);

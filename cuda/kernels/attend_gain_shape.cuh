@@ -172,6 +172,12 @@ __device__ __forceinline__ void score_gains(const PageSide<G>& keys, const Query
   }
 }
 
+/// As Outputs, of one block of channels of a page.
+template <int NT>
+struct PageSums {
+  float channels[NT][1][2][4] = {};
+};
+
 template <typename K, typename G>
 __device__ __forceinline__ void add_gains(const PageSide<G>& values, const Weights<G::kTiles>& p, Outputs<G>& outputs) {
   if constexpr (K::kMiddle != 0.0F) {
@@ -190,8 +196,22 @@ __device__ __forceinline__ void add_gains(const PageSide<G>& values, const Weigh
   for (int32_t m = 0; m < G::kChannels; ++m) {
     if (!values.geometry.has_channel(32 * m)) break;
     const auto codes = page.codes(m);
-    add_products<0>(codes, lowered, m, outputs);
-    add_products<1>(codes, lowered, m, outputs);
+    if constexpr (G::kCentres) {
+      PageSums<G::kTiles> sums;
+      add_products<0>(codes, lowered, 0, sums);
+      add_products<1>(codes, lowered, 0, sums);
+#pragma unroll
+      for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+        for (int32_t i = 0; i < 8; ++i) {
+          float& out = outputs.channels[n][m][i / 4][i % 4];
+          out = fmaf(sums.channels[n][0][i / 4][i % 4], code_scale(K::kKind), out);
+        }
+      }
+    } else {
+      add_products<0>(codes, lowered, m, outputs);
+      add_products<1>(codes, lowered, m, outputs);
+    }
   }
 }
 

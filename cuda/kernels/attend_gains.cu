@@ -2,6 +2,6 @@
 
 namespace kvq::cuda {
 
-AttendKernel choose_gains(int32_t head_dim, int32_t rows) { return choose<true>(head_dim, rows); }
+AttendKernel choose_gains(int32_t head_dim, int32_t rows) { return choose<Lists::kGains>(head_dim, rows); }
 
 }  // namespace kvq::cuda

@@ -14,11 +14,18 @@ constexpr int32_t kMaxStages = 8;
 constexpr int32_t kOverrun = 512;
 constexpr uint32_t kAll = 0xFFFFFFFFU;
 
-/// DP: width of a row, the head size if kFull, at least that otherwise; NT: tiles of eight query rows; kAnyGains: some
-/// pages may be in gain–shape codes.
-template <int DP, bool kFull, int NT, bool kAnyGains>
+/// What pages a kernel knows, each all of those before it: without gains; gain–shape codes; those relative to trained
+/// centres, of which a head has one; several; several that are read from device memory, since shared memory is too
+/// small.
+enum class Lists { kPlain, kGains, kCentre, kCentres, kFarCentres };
+
+/// DP: width of a row, the head size if kFull, at least that otherwise; NT: tiles of eight query rows.
+template <int DP, bool kFull, int NT, Lists kLists>
 struct Geometry {
-  static constexpr bool kGains = kAnyGains;
+  static constexpr bool kGains = kLists >= Lists::kGains;
+  static constexpr bool kCentre = kLists >= Lists::kCentre;
+  static constexpr bool kCentres = kLists >= Lists::kCentres;
+  static constexpr bool kFarCentres = kLists == Lists::kFarCentres;
   static constexpr int32_t kWidth = DP;
   static constexpr bool kExact = kFull;
   static constexpr int32_t kTiles = NT;
@@ -72,6 +79,31 @@ struct Shared {
 template <typename G>
 using SharedOf = Shared<G::kWidth, G::kTiles>;
 
+/// Behind it, for pages relative to trained centres. Rows and turns are in the order of query_place.
+template <typename G>
+struct SharedCentres {
+  static constexpr int32_t kStride = G::kWidth + 32;  // halves; keeps neighbouring rows in different banks
+
+  alignas(16) __half queries[G::kRows][kStride];   // as SharedQueries::plain
+  alignas(16) __half turns[kMaxWarps][G::kWidth];  // of the page at hand: cosines, and sines instead of second numbers
+  alignas(16) uint2 frequencies[G::kWidth / 2];
+};
+
+constexpr int32_t whole_lines(size_t bytes) { return static_cast<int32_t>((bytes + 127) / 128 * 128); }
+
+/// Where that is, and where slots' turns, rows of keys and rows of values begin after it.
+template <typename G>
+inline constexpr int32_t kSharedCentresAt = whole_lines(sizeof(SharedOf<G>));
+template <typename G>
+inline constexpr int32_t kCentreRowsAt = kSharedCentresAt<G> + (G::kCentre ? whole_lines(sizeof(SharedCentres<G>)) : 0);
+
+/// Bytes from there up to the rings.
+template <typename G>
+KVQ_HOST_DEVICE int32_t centre_row_bytes(const CentreRows& rows) {
+  if (!G::kCentre) return 0;
+  return turn_bytes(rows) + (G::kFarCentres ? 0 : key_row_bytes(rows, G::kWidth) + value_row_bytes(rows, G::kWidth));
+}
+
 /// The rings of all warps in a row. They hold pages during a walk, and outputs after it.
 struct Rings {
   uint8_t* memory;
@@ -89,5 +121,11 @@ struct Block {
   G geometry;
   Lane lane;
 };
+
+template <typename G>
+__device__ __forceinline__ SharedCentres<G>& shared_centres(const Block<G>& block) {
+  static_assert(G::kCentre);
+  return *reinterpret_cast<SharedCentres<G>*>(reinterpret_cast<uint8_t*>(&block.shared) + kSharedCentresAt<G>);
+}
 
 }  // namespace kvq::cuda

@@ -11,40 +11,43 @@ struct AttendKernel {
   int32_t width;  // largest head size
   int32_t rows;
   int32_t header;
+  int32_t (*centre_bytes)(const CentreRows& rows);  // of shared memory, between header and rings
   int32_t warps;
 };
 
-/// For pages without gains, and for any pages: apart, since more kinds in a kernel slow all of them down.
+/// Kernels for other lists are apart, each with all its instances, since more kinds in a kernel slow all of them down.
 AttendKernel choose_plain(int32_t head_dim, int32_t rows);
 AttendKernel choose_gains(int32_t head_dim, int32_t rows);
+AttendKernel choose_centre(int32_t head_dim, int32_t rows);
+AttendKernel choose_centres(int32_t head_dim, int32_t rows);
+AttendKernel choose_far_centres(int32_t head_dim, int32_t rows);
 
-template <int DP, int NT>
-inline constexpr int32_t kSharedHeader = (static_cast<int32_t>(sizeof(Shared<DP, NT>)) + 127) / 128 * 128;
-
-template <int DP, bool kFull, int NT, bool kGains>
+template <typename G>
 __global__ void __launch_bounds__(32 * kMaxWarps, 1) attend_kernel(const __grid_constant__ AttendArguments arguments) {
   extern __shared__ __align__(128) uint8_t memory[];
-  auto& shared = *reinterpret_cast<Shared<DP, NT>*>(memory);
-  const Rings rings{memory + kSharedHeader<DP, NT>, arguments.ring_bytes};
-  run_block(Block<Geometry<DP, kFull, NT, kGains>>{arguments, shared, rings, {arguments.head_dim}, this_lane()});
+  auto& shared = *reinterpret_cast<SharedOf<G>*>(memory);
+  const Rings rings{memory + kCentreRowsAt<G> + centre_row_bytes<G>(arguments.centres), arguments.ring_bytes};
+  run_block(Block<G>{arguments, shared, rings, {arguments.head_dim}, this_lane()});
 }
 
-template <int DP, bool kFull, int NT, bool kGains>
+template <int DP, bool kFull, int NT, Lists kLists>
 AttendKernel kernel() {
-  return {.function = reinterpret_cast<const void*>(attend_kernel<DP, kFull, NT, kGains>),
+  using G = Geometry<DP, kFull, NT, kLists>;
+  return {.function = reinterpret_cast<const void*>(attend_kernel<G>),
           .width = DP,
           .rows = 8 * NT,
-          .header = kSharedHeader<DP, NT>,
+          .header = kCentreRowsAt<G>,
+          .centre_bytes = centre_row_bytes<G>,
           .warps = kMaxWarps};
 }
 
-template <bool kGains>
+template <Lists kLists>
 AttendKernel choose(int32_t head_dim, int32_t rows) {
   const bool two = rows > 8;
-  if (head_dim == 64) return two ? kernel<64, true, 2, kGains>() : kernel<64, true, 1, kGains>();
-  if (head_dim == 128) return two ? kernel<128, true, 2, kGains>() : kernel<128, true, 1, kGains>();
-  if (head_dim < 128) return two ? kernel<128, false, 2, kGains>() : kernel<128, false, 1, kGains>();
-  return kernel<256, false, 1, kGains>();
+  if (head_dim == 64) return two ? kernel<64, true, 2, kLists>() : kernel<64, true, 1, kLists>();
+  if (head_dim == 128) return two ? kernel<128, true, 2, kLists>() : kernel<128, true, 1, kLists>();
+  if (head_dim < 128) return two ? kernel<128, false, 2, kLists>() : kernel<128, false, 1, kLists>();
+  return kernel<256, false, 1, kLists>();
 }
 
 }  // namespace kvq::cuda

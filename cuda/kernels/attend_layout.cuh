@@ -75,6 +75,13 @@ __device__ inline uint4 load_shared<uint4>(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ void to_array(const uint4& from, uint32_t (&to)[4]) {
+  to[0] = from.x;
+  to[1] = from.y;
+  to[2] = from.z;
+  to[3] = from.w;
+}
+
 /// One side of a page in shared memory, as a lane reads it.
 template <typename G>
 struct PageSide {

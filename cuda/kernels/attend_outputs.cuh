@@ -57,6 +57,11 @@ __device__ __forceinline__ void scale(Outputs<G>& outputs, float factor) {
 __device__ __forceinline__ float code_scale(Kind values) {
   return is_trellis(values) ? kSubnormalScale / kTrellisWeight : kSubnormalScale;
 }
+/// What outputs of a run of pages lack. Where rows of centres may be added, those of gain–shape codes lack nothing.
+template <typename G>
+__device__ __forceinline__ float output_scale(Kind values) {
+  return G::kCentres && has_gains(values) ? 1.0F : code_scale(values);
+}
 
 /// After pages of codes: give outputs the power of two that products with codes lack, and add what minima contributed.
 template <typename G>
@@ -128,9 +133,9 @@ template <typename G>
 __device__ __forceinline__ void leave_layout(const G& geometry, const PageLayout& layout, FormatCode next,
                                              const Lane& lane, Outputs<G>& outputs) {
   const Kind values = layout.format.values();
-  if (values != Kind::kFloat16) finish_codes(outputs, code_scale(values), layout.group_shift, lane);
+  if (values != Kind::kFloat16) finish_codes(outputs, output_scale<G>(values), layout.group_shift, lane);
   if (next.hadamard_values() != layout.format.hadamard_values()) change_space(geometry, lane, outputs);
-  if (next.values() != Kind::kFloat16) scale(outputs, 1.0F / code_scale(next.values()));
+  if (next.values() != Kind::kFloat16) scale(outputs, 1.0F / output_scale<G>(next.values()));
 }
 
 }  // namespace kvq::cuda

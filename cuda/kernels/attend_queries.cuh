@@ -113,6 +113,11 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
       const int32_t second = pair_channel(arguments, lane.index + 32 * i, 1);
       queries.plain[row][first] = __float2half_rn(x[i].x * down);
       queries.plain[row][second] = __float2half_rn(x[i].y * down);
+      if constexpr (G::kCentre) {
+        __half* pairs = shared_centres(block).queries[row];
+        pairs[query_place(lane.index + 32 * i, 0)] = __float2half_rn(x[i].x * down);
+        pairs[query_place(lane.index + 32 * i, 1)] = __float2half_rn(x[i].y * down);
+      }
       if (arguments.hadamard_keys != 0) {
         scratch[first] = x[i].x * down;
         scratch[second] = x[i].y * down;

@@ -38,13 +38,6 @@ struct TrellisWords {
   }
 };
 
-__device__ __forceinline__ void to_array(const uint4& from, uint32_t (&to)[4]) {
-  to[0] = from.x;
-  to[1] = from.y;
-  to[2] = from.z;
-  to[3] = from.w;
-}
-
 /// Words of values of a plane, which is a row of a side, as chains go: of the vectors of 16 channels, lane g takes
 /// every second one, and in it four channels.
 template <typename G>

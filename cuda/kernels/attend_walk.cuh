@@ -1,6 +1,7 @@
 // The walk of a warp over its pages of a segment, and of a block over its segments.
 #pragma once
 
+#include "kernels/attend_centres.cuh"
 #include "kernels/attend_kinds.cuh"
 #include "kernels/attend_merge.cuh"
 #include "kernels/attend_queries.cuh"
@@ -26,6 +27,8 @@ struct Walk {
   QueryFragments<G> queries;
   SoftmaxState<G::kTiles> softmax;
   Outputs<G> outputs;
+
+  int32_t centred_head = -1;  // whose centres are in shared memory
 };
 
 /// Take on the format of a run of pages. The ring is empty.
@@ -34,6 +37,34 @@ __device__ __forceinline__ void prepare_run(const Block<G>& block, FormatCode fo
   walk.layout = layout_of(block.geometry, format);
   cut_stages(walk.layout, block.rings.bytes, block.lane, walk.ring);
   walk.copies = {run, false, 0, 0};
+}
+
+/// Add what centres of keys contribute to a page's scores.
+template <typename K, typename G>
+__device__ __forceinline__ void score_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
+                                              int32_t at, const Walk<G>& walk, Scores<G::kTiles>& scores) {
+  if constexpr (!PageKind<K>) {
+    if (turned_by_own(keys)) {
+      const DevicePage page = page_at(walk.batch, at);
+      return add_own_centres(block, unit, keys, page, walk.batch.base + at * block.lane.warps, walk.queries, scores);
+    }
+  }
+  add_page_centres(block, unit, keys, walk.queries, scores);
+}
+
+/// Weights of a page's values, and their weighted sums.
+template <typename K, typename G>
+__device__ __forceinline__ void add_page_values(const Block<G>& block, const Unit& unit, const PageSide<G>& values,
+                                                const Scores<G::kTiles>& scores, Walk<G>& walk) {
+  Weights<G::kTiles> p;
+  Weights<G::kTiles> without_gains;
+  softmax<G::kCentres>(scores, K::value_gains(values), walk.softmax, walk.outputs, p, without_gains);
+  K::add_values(values, p, walk.outputs);
+  if constexpr (G::kCentres) {
+    if (values.layout.format.value_indices()) {
+      add_centres_of_values(block, unit, values, without_gains, walk.outputs);
+    }
+  }
 }
 
 /// Pages of a run, both sides of kind K, or MixedPages: any kinds, and whatever else is special about them.
@@ -49,9 +80,18 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
 #pragma unroll 1
   for (; run != 0; run &= run - 1) {
     copy_next(ring, layout, walk.batch, lane, walk.copies);
+    if constexpr (G::kCentre) {
+      if (layout.format.centred_keys()) {
+        turn_page(block, static_cast<int32_t>(__shfl_sync(kAll, walk.batch.record.z, first_page(run))));
+      }
+    }
     uint32_t side = wait_for_stage(ring);
     Scores<G::kTiles> scores;
-    K::score(page_side(block.geometry, layout, lane, side), walk.queries, scores);
+    const auto keys = page_side(block.geometry, layout, lane, side);
+    K::score(keys, walk.queries, scores);
+    if constexpr (G::kCentre) {
+      if (layout.format.centred_keys()) score_centres<K>(block, unit, keys, first_page(run), walk, scores);
+    }
     if (ring.by_side) {
       leave_stage(ring);
       copy_next(ring, layout, walk.batch, lane, walk.copies);
@@ -65,10 +105,7 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
       }
     }
     side = ring.by_side ? wait_for_stage(ring) : side + static_cast<uint32_t>(values_at<K, G>(layout));
-    const auto values = page_side(block.geometry, layout, lane, side);
-    Weights<G::kTiles> p;
-    softmax(scores, K::value_gains(values), walk.softmax, walk.outputs, p);
-    K::add_values(values, p, walk.outputs);
+    add_page_values<K>(block, unit, page_side(block.geometry, layout, lane, side), scores, walk);
     leave_stage(ring);
   }
 }
@@ -99,7 +136,12 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     if (any_run && format.bits != walk.layout.format.bits) {
       leave_layout(block.geometry, walk.layout, format, lane, walk.outputs);
     }
-    if (done) return;
+    if (done) {
+      if constexpr (G::kCentre) {
+        if (arguments.centres.value_centres == 1) add_single_centre(block, segment.unit, walk.softmax, walk.outputs);
+      }
+      return;
+    }
     any_run = true;
     batch.wanted &= ~run;
     if (!early) prepare_run(block, format, run, walk);
@@ -107,12 +149,15 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     start_copies(walk.ring, walk.layout, batch, lane, walk.ring.stages - 1, walk.copies);
     // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
     const Kind keys = walk.layout.format.keys();
+    const bool elsewhere = !walk.layout.format.centred_values();
+    if (G::kCentre && elsewhere) note_elsewhere(walk.softmax, -1.0F);
     const bool special = (run & batch.masked) != 0 || arguments.softcap > 0.0F || keys != walk.layout.format.values();
     if (special || !FastKinds<G>::has(keys)) {
       run_pages<MixedPages>(block, segment.unit, run, walk);
     } else {
       FastKinds<G>::visit(keys, [&](auto kind) { run_pages<decltype(kind)>(block, segment.unit, run, walk); });
     }
+    if (G::kCentre && elsewhere) note_elsewhere(walk.softmax, 1.0F);
   }
 }
 
@@ -138,7 +183,12 @@ __device__ __forceinline__ void run_segment(const Block<G>& block, const Segment
     prepare_run(block, format_of(walk.batch, run), run, walk);
     start_copies(ring, walk.layout, walk.batch, lane, min(kEarlyCopies, ring.stages - 1), walk.copies);
   }
+  if constexpr (G::kCentre) {
+    if (walk.centred_head != segment.unit.head) load_centres(block, segment.unit.head);
+    walk.centred_head = segment.unit.head;
+  }
   load_queries(block, segment.unit, rows, row);
+  if constexpr (G::kCentre) wait_chunks();
   __syncthreads();
   load_row_scales(block.shared.queries.row_scale, lane, walk.queries);
   walk.range = range_of(block.shared.queries, rows, lane);

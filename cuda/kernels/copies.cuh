@@ -59,6 +59,14 @@ __device__ inline void start_copy(uint32_t to, uint64_t from, int32_t bytes, uin
 #endif
 }
 
+/// A thread copies 16 bytes, which do not change while the kernel runs.
+__device__ inline void copy_chunk(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+
+/// Wait for what this thread copies so.
+__device__ inline void wait_chunks() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
+
 /// Wait for the phase of the given parity.
 __device__ inline void wait_copy(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900

@@ -52,6 +52,37 @@ __device__ inline uint32_t pack(float low, float high) {
   return result;
 }
 
+/// a · b + c.
+__device__ inline uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  return result;
+}
+
+__device__ inline uint32_t negated(uint32_t a) {
+  uint32_t result;
+  asm("neg.f16x2 %0, %1;\n" : "=r"(result) : "r"(a));
+  return result;
+}
+
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  mma(c, a[0], a[1], a[2], a[3], b0, b1);
+}
+
+/// Four blocks of 8 x 8 halves; lane i says where row i % 8 of block i / 8 is in shared memory.
+__device__ inline void load_blocks(uint32_t row, uint32_t (&blocks)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(row));
+}
+
+/// The same, transposed.
+__device__ inline void load_transposed(uint32_t row, uint32_t (&blocks)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(row));
+}
+
 /// Low halves, and high halves, of two words.
 __device__ inline uint32_t low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
