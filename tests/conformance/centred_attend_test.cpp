@@ -21,7 +21,9 @@ TEST_CASE("centres: every head size, pairing and number of query heads") {
   for (const int32_t head_dim : {64, 80, 128}) {
     for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
       for (const int32_t group : {1, 3, 4}) {
-        const char* const pairing = rope == KVQ_ROPE_NONE ? ", none" : rope == KVQ_ROPE_HALF ? ", half" : ", interleaved";
+        const char* const pairing = rope == KVQ_ROPE_NONE   ? ", none"
+                                    : rope == KVQ_ROPE_HALF ? ", half"
+                                                            : ", interleaved";
         check_attention({.name = "head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group) + pairing,
                          .q_heads = 2 * group,
                          .head_dim = head_dim,
@@ -87,8 +89,7 @@ TEST_CASE("centres: positions with gaps, queries anywhere, positions of any size
     check_attention({.name = "gaps", .lengths = {300, 31}, .query_counts = {17, 2}, .positions = positions},
                     centred_storages());
   }
-  check_attention({.name = "thousands of positions", .lengths = {2500}, .positions = Positions::kGaps},
-                  few_storages());
+  check_attention({.name = "thousands of positions", .lengths = {2500}, .positions = Positions::kGaps}, few_storages());
 }
 
 TEST_CASE("centres: window, soft-cap and scale") {
