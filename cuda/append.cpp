@@ -2,13 +2,12 @@
 #include "kernels/append.h"
 
 #include "codecs.h"
-#include "core/error.h"
 #include "core/tensor.h"
 #include "cuda_backend.h"
+#include "device_centres.h"
 #include "page_table.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace kvq::cuda {
 namespace {
@@ -34,15 +33,19 @@ bool has_gaps(const PageWrite& write) {
   return write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
 }
 
+/// Whether a page's encoder must know the positions of all slots.
+bool turns_by_slots(const PageWrite& write) { return has_gaps(write) && format_code(*write.format).centred_keys(); }
+
 /// Nothing but new tokens: quick to write.
 bool is_whole(const PageWrite& write) { return write.token_count == kSlots; }
 
-/// Position of the first of a page's new tokens if the others follow it, otherwise −1.
+/// Position of the first of a page's new tokens if the others follow it, otherwise where they are: ~token_begin.
 int32_t token_position(const TokenBatch& tokens, const PageWrite& write) {
   if (write.token_count == 0) return 0;
   const auto of_page =
       tokens.positions.subspan(static_cast<size_t>(write.token_begin), static_cast<size_t>(write.token_count));
-  return of_page.back() - of_page.front() == write.token_count - 1 ? of_page.front() : -1;  // they ascend
+  return of_page.back() - of_page.front() == write.token_count - 1 ? of_page.front()
+                                                                   : ~write.token_begin;  // they ascend
 }
 
 DeviceWrite device_write(const TokenBatch& tokens, const PageWrite& write, bool ends_list) {
@@ -72,15 +75,23 @@ bool ends_list(std::span<const PageWrite> writes, size_t i) {
   return i + 1 == writes.size() || writes[i + 1].head != writes[i].head || writes[i + 1].sequence != writes[i].sequence;
 }
 
+/// Positions that kernels look up: of all new tokens, then of all slots of some pages.
+struct StagedPositions {
+  int32_t* memory;
+  size_t tokens;
+};
+
 /// Slow ones first. The others come head by head; where heads have equally many, those of the same tokens go side by
 /// side. Returns the number of slow ones.
-size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes, DeviceWrite* to) {
+size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes, DeviceWrite* to,
+                    const StagedPositions& positions) {
   const auto whole = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), is_whole));
   const size_t slow = writes.size() - whole;
   const auto heads = static_cast<size_t>(tokens.kv_heads);
   const size_t pages = whole % heads == 0 ? whole / heads : 0;
   size_t next_slow = 0;
   size_t next_whole = 0;
+  size_t next_position = positions.tokens;
   for (size_t i = 0; i < writes.size(); ++i) {
     size_t place = next_slow;
     if (is_whole(writes[i])) {
@@ -90,25 +101,18 @@ size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes,
       ++next_slow;
     }
     to[place] = device_write(tokens, writes[i], ends_list(writes, i));
+    if (!turns_by_slots(writes[i])) continue;
+    to[place].token_position = ~(static_cast<int32_t>(next_position) + writes[i].kept);
+    std::copy_n(writes[i].positions, kSlots, positions.memory + next_position);
+    next_position += kSlots;
   }
   return slow;
 }
 
 PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, int32_t shared_limit) {
-  bool gains = false;
-  bool trellis = false;
-  for (const PageWrite& write : writes) {
-    const FormatCode format = format_code(*write.format);
-    for (const Kind kind : {format.keys(), format.values()}) {
-      gains = gains || has_gains(kind);
-      trellis = trellis || is_trellis(kind);
-    }
-  }
-  return cuda::pages_written(gains, trellis, head_dim, shared_limit);
-}
-
-void refuse_centres(FormatCode format) {
-  if (format.centred()) fail(KVQ_E_UNSUPPORTED, "cuda does not seal pages relative to trained centres yet");
+  PagesWritten pages;
+  for (const PageWrite& write : writes) pages.add(format_code(*write.format));
+  return fit(pages, head_dim, shared_limit);
 }
 
 /// Have the tables take all pages that are written.
@@ -139,6 +143,7 @@ AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
   arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
   arguments.status = status_;
   arguments.rope = rope_arguments(*tokens.rope);
+  arguments.centres = centre_tables(tokens.context);
   return arguments;
 }
 
@@ -147,7 +152,6 @@ void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, st
                          Allocator& /*scratch*/) {
   const std::span<const PageWrite> writes = grouped.list();
   if (writes.empty()) return;
-  for (const PageWrite& write : writes) refuse_centres(format_code(*write.format));
   const Call call(*this);
   if (!layers.empty()) make_room(writes, layers);
 
@@ -158,12 +162,17 @@ void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, st
   // What does not travel as kernel arguments.
   const size_t write_bytes = writes.size() <= kInlineWrites ? 0 : writes.size() * sizeof(DeviceWrite);
   const size_t target_bytes = layers.size() <= 1 ? 0 : layers.size() * sizeof(AppendTarget);
-  const size_t position_bytes = scattered ? tokens.positions.size_bytes() : 0;
+  const size_t token_positions = scattered ? tokens.positions.size() : 0;
+  const auto by_slots = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), turns_by_slots));
+  const size_t position_bytes = (token_positions + by_slots * kSlots) * sizeof(int32_t);
   const size_t staged = write_bytes + target_bytes + position_bytes;
   auto* memory = staged > 0 ? static_cast<std::byte*>(staging_->take(staged)) : nullptr;
   DeviceWrite* device_writes = arguments.inline_writes;
   if (write_bytes > 0) arguments.writes = device_writes = reinterpret_cast<DeviceWrite*>(memory);
-  arguments.n_slow = static_cast<int32_t>(order_writes(tokens, writes, device_writes));
+  auto* positions = reinterpret_cast<int32_t*>(memory + write_bytes + target_bytes);
+  if (position_bytes > 0) arguments.positions = positions;
+  std::copy_n(tokens.positions.begin(), token_positions, positions);
+  arguments.n_slow = static_cast<int32_t>(order_writes(tokens, writes, device_writes, {positions, token_positions}));
   arguments.pages = pages_written(writes, tokens.head_dim, shared_limit_);
   if (target_bytes > 0) {
     auto* targets = reinterpret_cast<AppendTarget*>(memory + write_bytes);
@@ -171,11 +180,6 @@ void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, st
     arguments.targets = targets;
   } else if (!layers.empty()) {
     arguments.target = target_of(layers.front());
-  }
-  if (scattered) {
-    auto* positions = memory + write_bytes + target_bytes;
-    std::memcpy(positions, tokens.positions.data(), position_bytes);
-    arguments.positions = reinterpret_cast<const int32_t*>(positions);
   }
   call.require(launch_append(arguments, stream_), "append kernel");
   if (staged > 0) staging_->done(stream_);
@@ -199,10 +203,9 @@ void CudaBackend::record_append(const TokenBatch& tokens, PageTable& table) {
   AppendArguments arguments = append_arguments(tokens);
   arguments.target.view = table.view();
   const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
-  refuse_centres(sealed);
-  arguments.pages =
-      pages_written(has_gains(sealed.keys()) || has_gains(sealed.values()),
-                    is_trellis(sealed.keys()) || is_trellis(sealed.values()), tokens.head_dim, shared_limit_);
+  PagesWritten pages;
+  pages.add(sealed);
+  arguments.pages = fit(pages, tokens.head_dim, shared_limit_);
   call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, stream_), "append kernel");
 }
 

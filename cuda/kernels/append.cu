@@ -5,13 +5,13 @@
 namespace kvq::cuda {
 namespace {
 
-/// Any pages, or any but those with gains, one a block.
-template <bool kGains>
+/// Any pages of these codes, one a block.
+template <PageCodes kCodes>
 __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint32_t shared[];
   const DeviceWrite write =
       arguments.writes != nullptr ? arguments.writes[blockIdx.x] : arguments.inline_writes[blockIdx.x];
-  PageWriter<kGains>(arguments, write, shared).run();
+  PageWriter<kCodes>(arguments, write, shared).run();
 }
 
 /// Mostly whole pages: every block writes its share of them, after those that write a slow one.
@@ -29,9 +29,11 @@ __global__ void __maxnreg__(kPages == WholePages::kPlain ? 64 : 128)
   WholePageWriter<kHeadDim, kPages>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
 }
 
-template <bool kGains>
-const void* any_kernel() {
-  return reinterpret_cast<const void*>(append_kernel<kGains>);
+const void* any_kernel(const PagesWritten& pages) {
+  const auto kernel = pages.centres != 0 ? append_kernel<PageCodes::kCentred>
+                      : pages.gains != 0 ? append_kernel<PageCodes::kGains>
+                                         : append_kernel<PageCodes::kPlain>;
+  return reinterpret_cast<const void*>(kernel);
 }
 
 struct Launch {
@@ -77,6 +79,7 @@ Launch whole_of(const AppendArguments& arguments) {
 }
 
 Launch choose_whole(const AppendArguments& arguments) {
+  if (arguments.pages.centres != 0) return whole_of<WholePages::kCentred>(arguments);
   if (arguments.pages.gains != 0) return whole_of<WholePages::kGains>(arguments);
   return arguments.hadamard != 0 ? whole_of<WholePages::kHadamard>(arguments) : whole_of<WholePages::kPlain>(arguments);
 }
@@ -91,7 +94,7 @@ Launch choose(const AppendArguments& arguments) {
     if (launch.blocks > 0) return launch;
   }
   // While one warp looks for paths, the others of its block wait: fewer of them leave registers to more blocks.
-  return {.kernel = arguments.pages.gains != 0 ? any_kernel<true>() : any_kernel<false>(),
+  return {.kernel = any_kernel(arguments.pages),
           .blocks = arguments.n_writes,
           .threads = arguments.pages.search_lanes > 0 ? kAppendThreads / 2 : kAppendThreads,
           .shared_bytes = Layout{arguments.head_dim, arguments.pages}.bytes()};
@@ -111,6 +114,7 @@ cudaError_t allow_all_whole(int32_t limit) {
   cudaError_t status = allow_whole<kHeadDim, WholePages::kPlain>(limit);
   if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kHadamard>(limit);
   if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kGains>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kCentred>(limit);
   return status;
 }
 
@@ -123,15 +127,23 @@ cudaError_t prepare_append() {
   if (status == cudaSuccess) {
     status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
-  if (status == cudaSuccess) status = allow_shared(any_kernel<false>(), limit);
-  if (status == cudaSuccess) status = allow_shared(any_kernel<true>(), limit);
+  for (const PagesWritten& pages : {PagesWritten{}, PagesWritten{.gains = 1}, PagesWritten{.gains = 1, .centres = 1}}) {
+    if (status == cudaSuccess) status = allow_shared(any_kernel(pages), limit);
+  }
   if (status == cudaSuccess) status = allow_all_whole<128>(limit);
   if (status == cudaSuccess) status = allow_all_whole<0>(limit);
   return status;
 }
 
-PagesWritten pages_written(bool gains, bool trellis, int32_t head_dim, int32_t shared_limit) {
-  PagesWritten pages{gains ? 1 : 0, trellis ? kSlots : 0};
+void PagesWritten::add(FormatCode format) {
+  for (const Kind kind : {format.keys(), format.values()}) {
+    if (has_gains(kind)) gains = 1;
+    if (is_trellis(kind)) search_lanes = kSlots;
+  }
+  if (format.centred()) centres = 1;
+}
+
+PagesWritten fit(PagesWritten pages, int32_t head_dim, int32_t shared_limit) {
   while (pages.search_lanes > 1 && Layout{head_dim, pages}.bytes() > shared_limit) pages.search_lanes /= 2;
   return pages;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/head_strides.h"
+#include "kernels/centre_tables.h"
 #include "kernels/device_page.h"
 #include "kernels/rope.h"
 
@@ -17,7 +18,7 @@ struct alignas(16) DeviceWrite {
   int16_t token_count;
   int32_t head;
   int32_t token_begin;
-  int32_t token_position;  // of the first token, which the others' follow; −1: see AppendArguments::positions
+  int32_t token_position;  // of the first token, which the others' follow; < 0: see AppendArguments::positions
   int32_t index;           // in the head's page table
   int32_t first_position;
   uint16_t format;
@@ -38,8 +39,11 @@ struct AppendTarget {
 
 /// What kinds of pages a launch may write: says how much shared memory blocks need.
 struct PagesWritten {
-  int32_t gains;         // some in gain–shape codes
-  int32_t search_lanes;  // trellis paths that a block looks for at once; 0: there are none
+  int32_t gains = 0;         // some in gain–shape codes
+  int32_t centres = 0;       // some of them relative to trained centres
+  int32_t search_lanes = 0;  // trellis paths that a block looks for at once; 0: there are none
+
+  void add(FormatCode format);
 };
 
 struct AppendArguments {
@@ -53,7 +57,9 @@ struct AppendArguments {
   int32_t head_dim;
   int32_t hadamard;  // pages may be stored so (otherwise they are written slowly)
   PagesWritten pages;
-  const int32_t* positions;     // [n], or null if those of every page's tokens follow each other
+  // Those of a page's new tokens are from ~DeviceWrite::token_position on, after those of its kept slots if it has gaps
+  // and needs them all. Null if tokens of every page follow each other.
+  const int32_t* positions;
   AppendTarget target;          // of the only sequence
   const AppendTarget* targets;  // of several, or null
   int32_t* status;              // [0] set to 1 when a value had to be changed to fit FP16; [1]: see kNoRoom
@@ -61,6 +67,7 @@ struct AppendArguments {
   int32_t n_writes;
   int32_t n_slow;  // of them, the first: a block each
   RopeArguments rope;
+  CentreTables centres;
   DeviceWrite inline_writes[kInlineWrites];
 
   KVQ_HOST_DEVICE bool enters_pages() const { return targets != nullptr || target.view.pages != nullptr; }
@@ -70,8 +77,8 @@ struct AppendArguments {
 };
 
 cudaError_t prepare_append();
-/// For pages of these formats, on a device whose blocks have so much shared memory.
-PagesWritten pages_written(bool gains, bool trellis, int32_t head_dim, int32_t shared_limit);
+/// What a device's blocks have enough shared memory for.
+PagesWritten fit(PagesWritten pages, int32_t head_dim, int32_t shared_limit);
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream);
 
 /// Tokens that one launch_append_next takes at most: no list grows by more than a page.

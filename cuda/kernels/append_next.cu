@@ -91,6 +91,7 @@ class NextWrites {
 };
 
 /// A block a head, which nobody else reads or writes meanwhile.
+template <PageCodes kCodes>
 __global__ void __launch_bounds__(kAppendThreads)
     append_next_kernel(const __grid_constant__ AppendArguments arguments, const __grid_constant__ ReserveView reserve,
                        int32_t n) {
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kAppendThreads)
 #pragma unroll 1
   for (int32_t i = 0; i < n_writes; ++i) {
     const DeviceWrite& write = writes[i];
-    PageWriter<true>(arguments, write, shared).run();
+    PageWriter<kCodes>(arguments, write, shared).run();
     // Pages with gaps keep the positions of all their slots.
     if (write.has_positions != 0 && static_cast<int32_t>(threadIdx.x) < write.token_count) {
       const int64_t page = static_cast<int64_t>(head) * arguments.target.view.capacity + write.index;
@@ -128,18 +129,27 @@ __global__ void __launch_bounds__(kAppendThreads)
   }
 }
 
+const void* next_kernel(bool centres) {
+  return reinterpret_cast<const void*>(centres ? append_next_kernel<PageCodes::kCentred>
+                                               : append_next_kernel<PageCodes::kGains>);
+}
+
 }  // namespace
 
 cudaError_t prepare_append_next(int32_t shared_limit) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(append_next_kernel),
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+  for (const bool centres : {false, true}) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(next_kernel(centres), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
                                cudaStream_t stream) {
   void* parameters[] = {const_cast<AppendArguments*>(&arguments), const_cast<ReserveView*>(&reserve), &n};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(append_next_kernel),
-                          dim3(static_cast<uint32_t>(arguments.kv_heads)), dim3(kAppendThreads), parameters,
+  return cudaLaunchKernel(next_kernel(arguments.pages.centres != 0), dim3(static_cast<uint32_t>(arguments.kv_heads)),
+                          dim3(kAppendThreads), parameters,
                           static_cast<size_t>(Layout{arguments.head_dim, arguments.pages}.bytes()), stream);
 }
 

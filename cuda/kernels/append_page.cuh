@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/append.h"
+#include "kernels/append_centres.cuh"
 #include "kernels/append_gains.cuh"
 #include "kernels/rope.cuh"
 #include "kernels/tensor.cuh"
@@ -38,7 +39,11 @@ struct Layout {
   __host__ __device__ int32_t gain_begin() const {
     return (key_words() + value_words() + scratch_words() + 2 * groups() + kMaxHeadDim / 2 + 3) / 4 * 4;
   }
-  __host__ __device__ int32_t bytes() const { return 4 * (gain_begin() + (pages.gains != 0 ? gains().words() : 0)); }
+  /// The same for trained centres.
+  __host__ __device__ int32_t centre_begin() const { return gain_begin() + (pages.gains != 0 ? gains().words() : 0); }
+  __host__ __device__ int32_t bytes() const {
+    return 4 * (centre_begin() + (pages.centres != 0 ? CentreTaker<true>::words(head_dim) : 0));
+  }
 };
 
 /// x / (2^bits − 1) as division rounds it: a product with the reciprocal, corrected by what it leaves.
@@ -64,8 +69,10 @@ struct Quantizer {
   }
 };
 
-/// `kGains`: pages may be in gain–shape codes, of which others know nothing, so that these need few registers.
-template <bool kGains>
+/// Which codes pages may be in. What a kernel does not know of needs no registers.
+enum class PageCodes { kPlain, kGains, kCentred };
+
+template <PageCodes kCodes>
 class PageWriter {
  public:
   __device__ PageWriter(const AppendArguments& arguments, const DeviceWrite& write, uint32_t* shared)
@@ -136,7 +143,7 @@ class PageWriter {
     return (w_.token_begin + i) * strides.token + w_.head * strides.head;
   }
   __device__ int32_t token_position(int32_t i) const {
-    return w_.token_position >= 0 ? w_.token_position + i : a_.positions[w_.token_begin + i];
+    return w_.token_position >= 0 ? w_.token_position + i : a_.positions[~w_.token_position + i];
   }
 
   __device__ void fill_angles() {
@@ -242,7 +249,7 @@ class PageWriter {
     const Kind kind = kKeys ? format.keys() : format.values();
     const bool hadamard = kKeys ? format.hadamard_keys() : format.hadamard_values();
     const int32_t group_shift = kKeys ? 0 : format.group_shift();
-    if constexpr (kGains) {
+    if constexpr (kCodes != PageCodes::kPlain) {
       if (has_gains(kind)) return write_gains<kKeys>(format, page, target);
     }
     if (kind == Kind::kFloat16) {
@@ -275,13 +282,33 @@ class PageWriter {
 
   template <bool kKeys>
   __device__ void write_gains(FormatCode format, const PageBytes& page, uint8_t* target) {
+    if constexpr (kCodes == PageCodes::kCentred) {
+      if (kKeys ? format.centred_keys() : format.centred_values()) return write_centred<kKeys>(format, page, target);
+    }
     load_floats<kKeys>(true);
     __syncthreads();
+    encode_gains<kKeys>(format, page, target);
+  }
+
+  template <bool kKeys>
+  __device__ void encode_gains(FormatCode format, const PageBytes& page, uint8_t* target) {
     // The side is not needed in FP16 any more: codes may lie there.
     auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
     GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), w_.kept + w_.token_count,
                       scratch_, codes, shared_ + layout_.gain_begin(), target)
         .run(format);
+  }
+
+  template <bool kKeys>
+  __device__ void write_centred(FormatCode format, const PageBytes& page, uint8_t* target) {
+    load_floats<kKeys>(false);
+    __syncthreads();
+    CentreTaker<kKeys> centres(a_, w_, scratch_, shared_ + layout_.centre_begin());
+    centres.take(w_.kept + w_.token_count);
+    rotate_floats();
+    __syncthreads();
+    encode_gains<kKeys>(format, page, target);
+    centres.write(page, target);
   }
 
   /// One side as floats, rotated if the format says so.
@@ -306,6 +333,26 @@ class PageWriter {
         if (channel >= a_.head_dim) continue;
         scratch_[slot * layout_.row_floats() + channel] = x[k];
         if (hadamard && fabsf(x[k]) > kMaxHalf) *a_.status = 1;
+      }
+    }
+  }
+
+  /// Floats as they lie.
+  __device__ void rotate_floats() {
+    const int32_t lane = thread_ % 32;
+    const int32_t block = a_.head_dim & -a_.head_dim;
+    const float norm = 1.0F / sqrtf(static_cast<float>(block));
+    for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
+      float* row = scratch_ + slot * layout_.row_floats();
+      float x[kMaxHeadDim / 32];
+#pragma unroll
+      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) x[k] = 32 * k + lane < a_.head_dim ? row[32 * k + lane] : 0.0F;
+      rotate(x, block, lane, norm);
+#pragma unroll
+      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+        if (32 * k + lane >= a_.head_dim) continue;
+        row[32 * k + lane] = x[k];
+        if (fabsf(x[k]) > kMaxHalf) *a_.status = 1;
       }
     }
   }

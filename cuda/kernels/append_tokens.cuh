@@ -6,20 +6,72 @@
 
 namespace kvq::cuda {
 
-/// cos and sin of 32 positions, shared by the heads of a page of tokens, in the order in which threads read them:
-/// [slots][4][units]{two pairs}.
+/// cos and sin of all pairs for 32 slots, in the order in which threads read them: [slots][4][units]{two pairs}.
+class TurnTable {
+ public:
+  __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return head_dim / 2 * kSlots * 8; }
+
+  __device__ TurnTable(const RopeArguments& rope, int32_t head_dim, void* memory)
+      : rope_(rope), units_(head_dim / 16), table_(static_cast<float4*>(memory)) {}
+
+  /// Of a slot; of the next ones, `slot_stride()` further each.
+  __device__ float2* place(int32_t slot, int32_t pair) const {
+    const int32_t eighth = rope_.half() ? pair / 8 : pair / 4;
+    const int32_t within = rope_.half() ? pair % 8 : eighth / units_ * 4 + pair % 4;
+    const int32_t at = ((slot * 4 + within / 2) * units_ + eighth % units_) * 2 + within % 2;
+    return reinterpret_cast<float2*>(table_) + at;
+  }
+  __device__ int32_t slot_stride() const { return 8 * units_; }
+  __device__ void put(int32_t slot, int32_t pair, float2 turn) const { *place(slot, pair) = turn; }
+
+  /// Channels [8·eighths[i], 8·eighths[i] + 8) of a slot, or back with `kBack`.
+  template <bool kBack = false>
+  __device__ void rotate(int32_t slot, int32_t unit, const int32_t (&eighths)[2], float (&x)[2][8]) const {
+    float2 angles[8];
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      const float4 two = table_[(slot * 4 + i) * units_ + unit];
+      angles[2 * i] = make_float2(two.x, two.y);
+      angles[2 * i + 1] = make_float2(two.z, two.w);
+    }
+    if (rope_.half()) {
+      if (16 * eighths[0] >= rope_.rotary_dim) return;
+#pragma unroll
+      for (int32_t i = 0; i < 8; ++i) turn<kBack>(angles[i], x[0][i], x[1][i]);
+    } else {
+#pragma unroll
+      for (int32_t i = 0; i < 8; ++i) {
+        if (8 * eighths[i / 4] >= rope_.rotary_dim) continue;
+        turn<kBack>(angles[i], x[i / 4][i % 4 * 2], x[i / 4][i % 4 * 2 + 1]);
+      }
+    }
+  }
+
+ private:
+  template <bool kBack>
+  __device__ static void turn(const float2& angle, float& first, float& second) {
+    const float x = kBack ? first * angle.x + second * angle.y : first * angle.x - second * angle.y;
+    second = kBack ? second * angle.x - first * angle.y : first * angle.y + second * angle.x;
+    first = x;
+  }
+
+  const RopeArguments& rope_;
+  const int32_t units_;  // threads of a token
+  float4* table_;
+};
+
+/// The turns of 32 positions, shared by the heads of a page of tokens.
 class Angles {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) {
-    return head_dim / 2 * (kSlots * 8 + static_cast<int32_t>(sizeof(double2) + sizeof(double)));
+    return TurnTable::bytes(head_dim) + head_dim / 2 * static_cast<int32_t>(sizeof(double2) + sizeof(double));
   }
 
   __device__ Angles(const AppendArguments& arguments, int32_t head_dim, uint8_t* memory)
       : a_(arguments),
-        units_(head_dim / 16),
         steps_(reinterpret_cast<double2*>(memory)),
         inv_freq_(reinterpret_cast<double*>(steps_ + head_dim / 2)),
-        table_(reinterpret_cast<float4*>(inv_freq_ + head_dim / 2)) {}
+        table_(arguments.rope, head_dim, inv_freq_ + head_dim / 2) {}
 
   /// Once, before a barrier.
   __device__ void start(int32_t thread) const {
@@ -36,62 +88,31 @@ class Angles {
     for (int32_t i = thread; i < pairs * (kSlots / kRun); i += threads) {
       const int32_t pair = i % pairs;
       const int32_t slot = i / pairs * kRun;
-      float2* place = reinterpret_cast<float2*>(table_) + place_of(slot, pair);
+      float2* place = table_.place(slot, pair);
       const double inv_freq = inv_freq_[pair];
       if (page.token_position >= 0) {
         const double2 step = steps_[pair];
         double2 at = cos_sin_double(static_cast<double>(page.token_position + slot) * inv_freq);
         for (int32_t j = 0; j < kRun; ++j) {
-          place[j * 8 * units_] = make_float2(static_cast<float>(at.x), static_cast<float>(at.y));
+          place[j * table_.slot_stride()] = make_float2(static_cast<float>(at.x), static_cast<float>(at.y));
           at = make_double2(fma(at.x, step.x, -at.y * step.y), fma(at.x, step.y, at.y * step.x));
         }
       } else {
         for (int32_t j = 0; j < kRun; ++j) {
-          place[j * 8 * units_] = cos_sin(static_cast<double>(a_.positions[page.token_begin + slot + j]) * inv_freq);
+          place[j * table_.slot_stride()] =
+              cos_sin(static_cast<double>(a_.positions[~page.token_position + slot + j]) * inv_freq);
         }
       }
     }
   }
 
-  /// Channels [8·eighths[i], 8·eighths[i] + 8) of a slot.
-  __device__ void rotate(int32_t slot, int32_t unit, const int32_t (&eighths)[2], float (&x)[2][8]) const {
-    float2 angles[8];
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      const float4 two = table_[(slot * 4 + i) * units_ + unit];
-      angles[2 * i] = make_float2(two.x, two.y);
-      angles[2 * i + 1] = make_float2(two.z, two.w);
-    }
-    if (a_.rope.half()) {
-      if (16 * eighths[0] >= a_.rope.rotary_dim) return;
-#pragma unroll
-      for (int32_t i = 0; i < 8; ++i) turn(angles[i], x[0][i], x[1][i]);
-    } else {
-#pragma unroll
-      for (int32_t i = 0; i < 8; ++i) {
-        if (8 * eighths[i / 4] < a_.rope.rotary_dim) turn(angles[i], x[i / 4][i % 4 * 2], x[i / 4][i % 4 * 2 + 1]);
-      }
-    }
-  }
+  __device__ const TurnTable& table() const { return table_; }
 
  private:
-  __device__ int32_t place_of(int32_t slot, int32_t pair) const {
-    const int32_t eighth = a_.rope.half() ? pair / 8 : pair / 4;
-    const int32_t within = a_.rope.half() ? pair % 8 : eighth / units_ * 4 + pair % 4;
-    return ((slot * 4 + within / 2) * units_ + eighth % units_) * 2 + within % 2;
-  }
-
-  __device__ static void turn(const float2& angle, float& first, float& second) {
-    const float x = first * angle.x - second * angle.y;
-    second = first * angle.y + second * angle.x;
-    first = x;
-  }
-
   const AppendArguments& a_;
-  const int32_t units_;  // threads of a token
-  double2* steps_;       // [pairs], from one position to the next
-  double* inv_freq_;     // [pairs]
-  float4* table_;
+  double2* steps_;    // [pairs], from one position to the next
+  double* inv_freq_;  // [pairs]
+  const TurnTable table_;
 };
 
 __device__ inline void to_halves(const float (&x)[2][8], __half2 (&halves)[2][4]) {

@@ -5,6 +5,7 @@
 // tile.
 #pragma once
 
+#include "kernels/append_centre_search.cuh"
 #include "kernels/append_gain_tile.cuh"
 #include "kernels/append_tokens.cuh"
 
@@ -15,24 +16,27 @@ namespace kvq::cuda {
 inline constexpr int32_t kMostPages = 16;  // of a block
 
 /// Which pages are written as a whole; others are left to PageWriter.
-enum class WholePages { kPlain, kHadamard, kGains };
+enum class WholePages { kPlain, kHadamard, kGains, kCentred };
 
 /// `kHeadDim` 0: any multiple of 32. kPlain: without rotation; kHadamard: integers with it as well; kGains: scalar
-/// gain–shape codes and FP16.
+/// gain–shape codes and FP16; kCentred: these relative to trained centres as well.
 template <int32_t kHeadDim, WholePages kPages>
 class WholePageWriter {
-  static constexpr bool kGains = kPages == WholePages::kGains;
+  static constexpr bool kCentred = kPages == WholePages::kCentred;
+  static constexpr bool kGains = kPages == WholePages::kGains || kCentred;
   static constexpr bool kHadamard = kPages != WholePages::kPlain;
+  static constexpr PageCodes kCodes = kCentred ? PageCodes::kCentred : (kGains ? PageCodes::kGains : PageCodes::kPlain);
   using RotatedPlane = std::conditional_t<kGains, SlotPlane, FloatPlane>;
 
  public:
   /// 16 channels of a token each.
   __host__ __device__ static constexpr int32_t threads(int32_t head_dim) { return kSlots * head_dim / 16; }
-  /// Of shared memory: the block's writes, angles, two planes, tokens on their way.
+  /// Of shared memory: the block's writes, angles, two planes, tokens on their way, what belongs to gains and centres.
   __host__ __device__ static int32_t bytes(int32_t head_dim, int32_t dtype, const PagesWritten& pages) {
     const int32_t tokens = 2 * kSlots * head_dim * element_bytes(dtype);
-    const int32_t whole =
-        Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens + (kGains ? GainTileWriter::kBytes : 0);
+    const int32_t whole = Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens +
+                          (kGains ? GainTileWriter::kBytes : 0) +
+                          (kCentred ? PageTurns::bytes(head_dim) + CentreSearcher::bytes(threads(head_dim)) : 0);
     const int32_t other = Layout{head_dim, pages}.bytes();
     return kWriteBytes + (whole > other ? whole : other);
   }
@@ -71,7 +75,7 @@ class WholePageWriter {
       token_begin = writes_[0].token_begin;
       fetch<true>(writes_[0]);
       fetch<false>(writes_[0]);
-      angles_.find(writes_[0], thread_, threads(head_dim()));
+      find_turns(writes_[0]);
     }
     if (piece < n * kPieces) pieces[piece] = others;
     __syncthreads();
@@ -80,7 +84,7 @@ class WholePageWriter {
     uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // a bit a write
     uint32_t rest = ~whole & ((1U << n) - 1U);
     if (a_.enters_pages() && thread_ < 32 && (whole >> lane & 1U) != 0) {
-      PageWriter<kGains>(a_, writes_[lane], nullptr).enter();
+      PageWriter<kCodes>(a_, writes_[lane], nullptr).enter();
     }
     if (!begins_whole && whole != 0) {
       fetch<true>(first_of(whole));
@@ -91,7 +95,7 @@ class WholePageWriter {
       whole &= whole - 1;
       if (write.token_begin != token_begin) {
         token_begin = write.token_begin;
-        angles_.find(write, thread_, threads(head_dim()));
+        find_turns(write);
         __syncthreads();
       }
       write_whole(write, whole);
@@ -99,7 +103,7 @@ class WholePageWriter {
     // Last, so that registers of one are not those of the other.
     for (; rest != 0; rest &= rest - 1) {
       __syncthreads();
-      PageWriter<kGains>(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
+      PageWriter<kCodes>(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
     }
   }
 
@@ -126,7 +130,8 @@ class WholePageWriter {
     // A token's threads must have all its channels in order to rotate them by Hadamard.
     const bool in_order =
         (head_dim() & (head_dim() - 1)) == 0 && (!a_.rope.half() || a_.rope.rotary_dim % head_dim() == 0);
-    return write.source == 0 && write.token_count == kSlots && (plain || (kHadamard && in_order)) &&
+    const bool turns_by_slots = write.has_positions != 0 && format.centred_keys();
+    return write.source == 0 && !turns_by_slots && write.token_count == kSlots && (plain || (kHadamard && in_order)) &&
            (format.group_shift() == 0 || format.values() == Kind::kFloat16) && is_of_these(format.keys()) &&
            is_of_these(format.values());
   }
@@ -137,6 +142,11 @@ class WholePageWriter {
     asm volatile("" : "+r"(thread_), "+r"(slot_), "+r"(unit_), "+r"(eighths_[0]), "+r"(eighths_[1]));
     const FormatCode format{write.format};
     asm volatile("cp.async.wait_all;\n" ::: "memory");
+    if constexpr (kCentred) {
+      take_centres(write, format, next);
+      encode_gains(write, format);
+      return;
+    }
     prepare<true>(format.hadamard_keys() && format.keys() != Kind::kFloat16);
     if (next != 0) fetch<true>(first_of(next));
     prepare<false>(format.hadamard_values() && format.values() != Kind::kFloat16);
@@ -177,8 +187,32 @@ class WholePageWriter {
   /// A token's channels of this thread as halves, keys after rotation, into the side's plane.
   template <bool kKeys>
   __device__ void prepare(bool hadamard) const {
-    float x[2][8];
     __half2 halves[2][4];
+    convert<kKeys>(halves);
+    if (kHadamard && hadamard) {
+      float x[2][8];
+      to_floats(halves, x);
+      put_rotated<kKeys>(x);
+    } else {
+      put_halves<kKeys>(halves);
+    }
+  }
+
+  template <bool kKeys>
+  __device__ void put_rotated(float (&x)[2][8]) const {
+    rotate_hadamard(units(), x);
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) RotatedPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], x[i]);
+  }
+  template <bool kKeys>
+  __device__ void put_halves(const __half2 (&halves)[2][4]) const {
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) HalfPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], halves[i]);
+  }
+
+  template <bool kKeys>
+  __device__ void convert(__half2 (&halves)[2][4]) const {
+    float x[2][8];
     if (a_.dtype == 1 && !(kKeys && a_.rope.rotary_dim > 0)) {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
@@ -194,22 +228,87 @@ class WholePageWriter {
     } else {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) read_eight(staged<kKeys>(i), a_.dtype, true, 0, x[i]);
-      if (kKeys && a_.rope.rotary_dim > 0) angles_.rotate(slot_, unit_, eighths_, x);
+      if (kKeys && a_.rope.rotary_dim > 0) angles_.table().rotate(slot_, unit_, eighths_, x);
       to_halves(x, halves);
       if (!are_below_most(halves)) {
         if (!fit_halves(x)) *a_.status = 1;
         keep_finite(halves);
       }
     }
-    if (kHadamard && hadamard) {
-      to_floats(halves, x);
-      rotate_hadamard(units(), x);
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) RotatedPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], x[i]);
-    } else {
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) HalfPlane(plane(kKeys), head_dim()).put(slot_, eighths_[i], halves[i]);
+  }
+
+  /// Both sides into their planes, less their centres. Then planes are complete.
+  __device__ void take_centres(const DeviceWrite& write, FormatCode format, uint32_t next) const {
+    __half2 keys[2][4];
+    __half2 values[2][4];
+    convert<true>(keys);
+    convert<false>(values);
+    if (next != 0) {
+      fetch<true>(first_of(next));
+      fetch<false>(first_of(next));
     }
+    if (format.key_indices() || format.value_indices()) {
+      if (format.key_indices()) round<true>(write.head, keys);
+      if (format.value_indices()) round<false>(write.head, values);
+      __syncthreads();
+      if (format.key_indices()) searcher().search(true, write.head, {plane(true), head_dim()});
+      if (format.value_indices()) searcher().search(false, write.head, {plane(false), head_dim()});
+      __syncthreads();
+    }
+    put_rest<true>(write.head, format, keys);
+    put_rest<false>(write.head, format, values);
+    __syncthreads();
+  }
+
+  template <bool kKeys>
+  __device__ void round(int32_t head, const __half2 (&halves)[2][4]) const {
+    float x[2][8];
+    to_floats(halves, x);
+    if (kKeys && a_.rope.rotary_dim > 0) page_turns().table().template rotate<true>(slot_, unit_, eighths_, x);
+    searcher().round(kKeys, head, slot_, units(), unit_, eighths_, x, {plane(kKeys), head_dim()});
+  }
+
+  template <bool kKeys>
+  __device__ void put_rest(int32_t head, FormatCode format, const __half2 (&halves)[2][4]) const {
+    if ((kKeys ? format.keys() : format.values()) == Kind::kFloat16) return put_halves<kKeys>(halves);
+    float x[2][8];
+    to_floats(halves, x);
+    if (kKeys ? format.centred_keys() : format.centred_values()) {
+      const bool several = kKeys ? format.key_indices() : format.value_indices();
+      const int32_t index = several ? searcher().choose(kKeys, slot_, unit_) : 0;
+      const float* from = SideCentres(a_, kKeys, head, false).floats + index * head_dim();
+      float centre[2][8];
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) read_eight(from, 0, true, 8 * eighths_[i], centre[i]);
+      if (kKeys && a_.rope.rotary_dim > 0) page_turns().table().rotate(slot_, unit_, eighths_, centre);
+#pragma unroll
+      for (int32_t i = 0; i < 16; ++i) x[i / 8][i % 8] -= centre[i / 8][i % 8];
+    }
+    put_rotated<kKeys>(x);
+  }
+
+  /// Numbers of the tokens' centres, once the bytes behind codes have been cleared.
+  __device__ void write_indices(const DeviceWrite& write, FormatCode format) const {
+    const bool keys = thread_ < kSlots;
+    if (thread_ >= 2 * kSlots || !(keys ? format.key_indices() : format.value_indices())) return;
+    const PageBytes page = page_bytes(format, head_dim());
+    const int32_t slot = thread_ % kSlots;
+    auto* target = reinterpret_cast<uint8_t*>(write.target);
+    target[(keys ? page.key_indices : page.values_at + page.value_indices) + gain_place(slot)] =
+        searcher().chosen(keys, slot);
+  }
+
+  __device__ uint8_t* of_centres() const {
+    return staged_ + 2 * kSlots * head_dim() * element_bytes(a_.dtype) + GainTileWriter::kBytes;
+  }
+  __device__ PageTurns page_turns() const { return {a_, head_dim(), of_centres()}; }
+  __device__ CentreSearcher searcher() const {
+    return {a_, head_dim(), threads(head_dim()), of_centres() + PageTurns::bytes(head_dim())};
+  }
+
+  __device__ void find_turns(const DeviceWrite& write) const {
+    angles_.find(write, thread_, threads(head_dim()));
+    if constexpr (kCentred) page_turns().find(write, thread_, threads(head_dim()));
   }
 
   /// Half of the warps encode keys, half values. Synchronises the block once, when its tiles are in registers: then the
@@ -270,6 +369,7 @@ class WholePageWriter {
       halves.read({plane(keys), head_dim()}, part);
     }
     __syncthreads();
+    if constexpr (kCentred) write_indices(write, format);
     if (gains) {
       writer.add_squares();
     } else if (keys) {

@@ -228,6 +228,7 @@ void test_allocation_failures(void) {
   changing_calls("fp16");
   changing_calls("int4");
   changing_calls("gs2/gt2");
+  changing_calls("gs2+centres/gt2+centres");
   changing_calls("version: 1\nkeys: int8+hadamard\nvalues: int2\nrecent: 2\n");
   fail_each("kvq_sequence_truncate of a shared page", "fp16", truncate_shared, 0, 1);
 }

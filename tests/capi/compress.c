@@ -385,6 +385,7 @@ void test_compress(void) {
       "int2+streaming:40",
       "gs2+h2o:40",
       "gt1/gs3+nocentre+adasnap:40",
+      "gs2+centres/gt1+centres+snapkv:40",
       "version: 1\nvalues: int4\nsink: 1\neviction: {budget: 40, layers: pyramid, heads: reserved, group: max}\n",
   };
   size_t i;

@@ -1,6 +1,7 @@
 #include "fixture.h"
 
 #include "check.h"
+#include "trainer_fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,7 @@ void fixture_open(fixture* f, const char* policy_text, uint64_t context_bytes, u
   kvq_context_options options;
   kvq_cache_options cache_options = small_cache_options();
   kvq_policy* policy = NULL;
+  kvq_centres* centres;
   memset(f, 0, sizeof *f);
   kvq_context_options_init(&options, sizeof(options));
   options.allocate = tracker_allocate;
@@ -93,7 +95,9 @@ void fixture_open(fixture* f, const char* policy_text, uint64_t context_bytes, u
   ACCEPTED(kvq_context_create(&options, &f->context, err));
   if (policy_text != NULL) policy = load_policy(f->context, policy_text);
   cache_options.max_bytes = cache_bytes;
+  cache_options.centres = centres = centres_for(f->context, policy_text);
   ACCEPTED(kvq_cache_create(f->context, &cache_options, policy, &f->cache, err));
+  kvq_centres_destroy(centres);
   kvq_policy_destroy(policy);
 }
 

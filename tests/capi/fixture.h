@@ -28,7 +28,7 @@ typedef struct fixture {
   kvq_cache* cache;
 } fixture;
 
-/* `policy` is YAML or a short form; NULL: fp16. Byte limits of 0 mean none. */
+/* `policy` is YAML or a short form, also with trained centres; NULL: fp16. Byte limits of 0 mean none. */
 void fixture_open(fixture* f, const char* policy, uint64_t context_bytes, uint64_t cache_bytes);
 /* Checks that everything went back to the allocator. */
 void fixture_close(fixture* f);

@@ -258,6 +258,8 @@ void test_limits(void) {
   append_until_limit("int4", 0, 32);
   append_until_limit("int2+hadamard", 1, 50);
   append_until_limit("gs1", 1, 50);
+  append_until_limit("gs1+centres", 1, 50);
+  append_until_limit("gt2+centres/gs1", 0, 32);
   append_until_limit("version: 1\nkeys: int2\nvalues: int2\nrecent: 3\nsink: 2\n", 0, 1);
   limits_to_the_byte();
   append_of_many_pages();

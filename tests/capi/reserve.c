@@ -151,6 +151,7 @@ void test_reserve(void) {
   room_after_a_cut("fp16", 100, 1);
   room_after_a_cut("version: 1\nkeys: int2\nvalues: int8\nrecent: 3\nsink: 1\n", 100, 1);
   room_after_a_cut("gs2", 100, 1);
+  room_after_a_cut("gs2+centres/gt1+centres", 100, 1);
   room_after_a_cut("version: 1\nkeys: gt2\nvalues: gs1\nsink: 0\n", 100, 1);
   room_after_a_cut("version: 1\nkeys: int4\nvalues: int4\nrecent: 2\n", 300, 40);
 }

@@ -2,6 +2,7 @@
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
+#include "trainer_fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ static const char* const kPolicies[] = {
     "int3+hadamard",
     "version: 1\nkeys: int4\nvalues: {format: int2, group: 64}\nsink: 1\nrecent: 2\n",
     "version: 1\nkeys: gs2\nvalues: gt1\nsink: 0\n",
+    "version: 1\nkeys: gs2+centres\nvalues: gt1+centres\nsink: 0\n",
 };
 
 /* Loading gives an independent sequence that saves to the same bytes, attends to the same numbers and grows on alike.
@@ -218,15 +220,18 @@ static void garbage(void) {
 }
 
 /* A snapshot of the small cache, loaded into a cache that differs in one respect. */
-static void refuse_in(const blob* saved, const kvq_cache_options* options, const char* policy_text, kvq_status expected,
+static void refuse_in(const blob* saved, const kvq_cache_options* shape, const char* policy_text, kvq_status expected,
                       const char* mention) {
+  kvq_cache_options options = *shape;
   kvq_context* context = NULL;
   kvq_cache* cache = NULL;
   kvq_policy* policy;
+  kvq_centres* centres;
   kvq_sequence* loaded = (kvq_sequence*)&unused_place;
   ACCEPTED(kvq_context_create(NULL, &context, err));
   policy = load_policy(context, policy_text);
-  ACCEPTED(kvq_cache_create(context, options, policy, &cache, err));
+  options.centres = centres = centres_for(context, policy_text);
+  ACCEPTED(kvq_cache_create(context, &options, policy, &cache, err));
   if (expected == KVQ_OK) {
     ACCEPTED(kvq_sequence_load(cache, saved->data, saved->size, &loaded, err));
     kvq_sequence_destroy(loaded);
@@ -234,6 +239,7 @@ static void refuse_in(const blob* saved, const kvq_cache_options* options, const
     REFUSED(expected, mention, kvq_sequence_load(cache, saved->data, saved->size, &loaded, err));
     CHECK(loaded == NULL);
   }
+  kvq_centres_destroy(centres);
   kvq_policy_destroy(policy);
   kvq_cache_destroy(cache);
   kvq_context_destroy(context);
@@ -282,6 +288,26 @@ static void snapshots_of_other_caches(void) {
   refuse_in(&saved, &options, "gt2", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "gs2/gt2", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "int2+hadamard", KVQ_E_MISMATCH, NULL);
+  refuse_in(&saved, &options, "gs2+centres", KVQ_E_MISMATCH, "centres");
+  blob_free(&saved);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+
+  fixture_open(&f, "gs2+centres", 0, 0);
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 100);
+  saved = save_sequence(f.cache, sequence);
+  refuse_in(&saved, &options, "gs2+centres", KVQ_OK, NULL);
+  refuse_in(&saved, &options, "{version: 1, keys: gs2, values: gs2, centres: trained}", KVQ_OK, NULL);
+  refuse_in(&saved, &options, "gs2", KVQ_E_MISMATCH, "centres");
+  refuse_in(&saved, &options, "gs2+centres/gs2", KVQ_E_MISMATCH, "layer 0");
+  refuse_in(&saved, &options, "gt2+centres", KVQ_E_MISMATCH, "layer 0");
+  refuse_in(&saved, &options, "gs3+centres", KVQ_E_MISMATCH, "layer 0");
+  options.rope_base = 500000.0f, refuse_in(&saved, &options, "gs2+centres", KVQ_E_MISMATCH, "rope frequencies");
+  ALSO_MENTIONS("this cache");
+  options = small_cache_options();
+  options.rotary_dim = 8, refuse_in(&saved, &options, "gs2+centres", KVQ_E_MISMATCH, "rotary_dim");
+  options = small_cache_options();
   blob_free(&saved);
   kvq_sequence_destroy(sequence);
   fixture_close(&f);

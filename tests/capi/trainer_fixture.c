@@ -62,6 +62,21 @@ kvq_centres* small_centres(kvq_context* context) {
   return centres;
 }
 
+kvq_centres* centres_for(kvq_context* context, const char* policy) {
+  static blob file; /* made once */
+  kvq_centres* centres = NULL;
+  if (policy == NULL || (strstr(policy, "+centres") == NULL && strstr(policy, "trained") == NULL)) return NULL;
+  if (file.data == NULL) {
+    kvq_context* elsewhere = threaded_context(1);
+    centres = small_centres(elsewhere);
+    SAVE(&file, kvq_centres_save, centres);
+    kvq_centres_destroy(centres);
+    kvq_context_destroy(elsewhere);
+  }
+  ACCEPTED(kvq_centres_load(context, file.data, file.size, &centres, err));
+  return centres;
+}
+
 kvq_router_trainer_options small_router_options(void) {
   kvq_router_trainer_options options;
   kvq_router_trainer_options_init(&options, sizeof(options));

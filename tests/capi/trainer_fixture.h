@@ -24,6 +24,8 @@ kvq_centres_trainer* new_centres_trainer(kvq_context* context, const kvq_centres
 void add_centres_tokens(kvq_centres_trainer* trainer, int32_t layer);
 /* Trained for all layers. */
 kvq_centres* small_centres(kvq_context* context);
+/* The same for a policy that needs centres, and NULL for others. */
+kvq_centres* centres_for(kvq_context* context, const char* policy);
 
 /* The formats that routers choose among. */
 extern const char kExperts[];

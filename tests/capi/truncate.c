@@ -181,6 +181,8 @@ void test_truncate(void) {
   every_cut("version: 1\nkeys: int2\nvalues: int8\nsink: 1\n", 32, 96);
   every_cut("version: 1\nkeys: fp16\nvalues: int4\n", 0, 96);
   every_cut("gt1/gs2+nocentre", 32, 96);
+  every_cut("gs2+centres/gt1+centres", 32, 96);
+  every_cut("version: 1\nkeys: gt3\nvalues: gs4\ncentres: trained\nsink: 0\nrecent: 2\n", 0, 64);
   uneven_layers();
   refused_by_one_layer_cuts_none();
   positions_follow_the_cut();
@@ -188,5 +190,6 @@ void test_truncate(void) {
   own_length_after_eviction("int4+streaming:50", 1);
   own_length_after_eviction("int4+streaming:50", 3);
   own_length_after_eviction("gs2/gt2+streaming:50", 3);
+  own_length_after_eviction("gs2+centres/gt2+centres+streaming:50", 3);
   own_length_after_eviction("fp16+streaming:50", 3);
 }

@@ -2,6 +2,7 @@
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
+#include "trainer_fixture.h"
 
 #include <math.h>
 #include <string.h>
@@ -60,6 +61,8 @@ static void usage_is_what_was_allocated(const char* policy_text) {
   kvq_context* context = NULL;
   kvq_policy* policy;
   kvq_cache* cache = NULL;
+  kvq_cache* first = NULL; /* what all caches share of their centres is of none */
+  kvq_centres* centres;
   kvq_sequence* sequences[3] = {NULL, NULL, NULL};
   kvq_usage whole;
   size_t base;
@@ -71,6 +74,8 @@ static void usage_is_what_was_allocated(const char* policy_text) {
   context_options.allocator_user = &memory;
   ACCEPTED(kvq_context_create(&context_options, &context, err));
   policy = load_policy(context, policy_text);
+  options.centres = centres = centres_for(context, policy_text);
+  ACCEPTED(kvq_cache_create(context, &options, policy, &first, err));
   base = memory.live_bytes;
   ACCEPTED(kvq_cache_create(context, &options, policy, &cache, err));
   for (step = 0; step < 12; ++step) {
@@ -96,6 +101,8 @@ static void usage_is_what_was_allocated(const char* policy_text) {
   CHECK(whole.sealed_bytes == 0 && whole.fp16_bytes == 0);
   kvq_cache_destroy(cache);
   CHECK(memory.live_bytes == base);
+  kvq_cache_destroy(first);
+  kvq_centres_destroy(centres);
   kvq_policy_destroy(policy);
   kvq_context_destroy(context);
   CHECK(memory.live_bytes == 0 && memory.live_blocks == 0 && memory.n_violations == 0);
@@ -194,6 +201,7 @@ void test_usage(void) {
   usage_is_what_was_allocated("fp16");
   usage_is_what_was_allocated("int4");
   usage_is_what_was_allocated("gs2/gt1");
+  usage_is_what_was_allocated("gs2+centres/gt1+centres");
   usage_is_what_was_allocated("version: 1\nkeys: int2+hadamard\nvalues: int8\nsink: 1\nrecent: 2\n");
   one_sequence("fp16");
   one_sequence("int3+hadamard");

@@ -62,6 +62,7 @@ TEST_CASE("nothing is read or written beyond its end") {
     if (kvq_test::kSmallRun && head_dim != 24 && head_dim != 128) continue;
     std::vector<Storage> storages = all_storages();
     for (const Storage& storage : coded_storages()) storages.push_back(storage);
+    for (const Storage& storage : centred_storages()) storages.push_back(storage);
     const Shape shape{.q_heads = 3, .kv_heads = 1, .head_dim = head_dim, .n_layers = 1};
     for (const std::string& isa : kvq_test::cpu_isa_names()) {
       for (const Storage& storage : storages) {
@@ -82,9 +83,7 @@ TEST_CASE("nothing is read or written beyond its end") {
           kvq_test::Snapshot snapshots[2];
           for (const bool guarded : {false, true}) {
             const Context context = guarded ? kvq_test::Context(options) : kvq_test::make_context(isa.c_str());
-            const Cache cache = storage.coded()
-                                    ? kvq_test::make_cache(context, shape.options(), storage.policy(), storage.codes)
-                                    : kvq_test::make_cache(context, shape.options(), storage.policy());
+            const Cache cache = make_cache(context, shape.options(), storage);
             Sequence sequence(cache);
             GuardedArray<float> k_guarded(k);
             GuardedArray<float> v_guarded(v);

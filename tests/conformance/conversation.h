@@ -91,6 +91,14 @@ inline std::vector<std::string> gain_shape_policies() {
           "layers:\n  - {range: [1, 1], keys: gt3, values: gs3}\n"};
 }
 
+// The same around trained centres, by default of 5 a head for keys and 3 for values.
+inline const std::string kOneCentre = "# one centre\nversion: 1\nkeys: gs2+centres\nvalues: gs2+centres\n";
+inline std::vector<std::string> centred_policies() {
+  return {"gs2+centres", kOneCentre, "{version: 1, keys: gt2+centres, values: gt1+centres, sink: 0}",
+          "version: 1\nkeys: gs4+centres\nvalues: int4\nrecent: 2\n"
+          "layers:\n  - {range: [1, 1], keys: gs1, values: gt3+centres}\n"};
+}
+
 // The same with codes, of a layer and of each head, and with formats that have none: not for a GPU yet.
 inline const std::string kCodesOfLayer = "commvq";
 inline const std::string kCodesOfHeads =
@@ -106,11 +114,13 @@ inline std::vector<std::string> routed_policies() {
   return {"version: 1\nsink: 1\nrouter: {experts: [fp16, int4, int2]}\n",
           "version: 1\nrecent: 2\nrouter: {experts: [int8/int4, int4+hadamard, int2], votes: head}\n",
           "version: 1\nrouter: {experts: [int4+hadamard, commvq]}\n",
-          "version: 1\nrouter: {experts: [gs4, gt2/gs2+nocentre, gt1], votes: head}\n"};
+          "version: 1\nrouter: {experts: [gs4, gt2/gs2+nocentre, gt1], votes: head}\n",
+          "version: 1\nrouter: {experts: [gs4+centres, gs2/gt2+centres, gt1+centres], votes: head}\n"};
 }
 
 inline bool known_to_gpus(const std::string& policy) {
-  return policy.find("commvq") == std::string::npos && policy.find("router") == std::string::npos;
+  return policy.find("commvq") == std::string::npos && policy.find("router") == std::string::npos &&
+         !kvq_test::wants_centres(policy);
 }
 
 inline std::vector<std::string> cpu_policies() {
@@ -118,12 +128,13 @@ inline std::vector<std::string> cpu_policies() {
   for (const std::string& policy : coded_policies()) policies.push_back(policy);
   for (const std::string& policy : routed_policies()) policies.push_back(policy);
   for (const std::string& policy : gain_shape_policies()) policies.push_back(policy);
+  for (const std::string& policy : centred_policies()) policies.push_back(policy);
   return policies;
 }
 
 inline std::vector<std::string> cpu_formats() {
   std::vector<std::string> formats = all_formats();
-  formats.insert(formats.end(), {kCodesOfLayer, kCodesOfHeads, "gs2", "gt2+nocentre"});
+  formats.insert(formats.end(), {kCodesOfLayer, kCodesOfHeads, "gs2", "gt2+nocentre", "gs2+centres", kOneCentre});
   return formats;
 }
 
@@ -147,6 +158,7 @@ inline kvq_test::Cache make_cache(kvq_context* context, kvq_cache_options option
     router = kvq_test::Router::load(context, kvq_test::TestRouter(options, experts_of(policy)).file());
     options.router = router;
   }
+  if (policy == kOneCentre) return kvq_test::make_cache(context, options, policy, {.keys = 1, .values = 1});
   if (policy.find("commvq") == std::string::npos) return kvq_test::make_cache(context, options, policy);
   const bool of_heads = policy.rfind("# codes of each head", 0) == 0;
   const kvq_scope scope = of_heads ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;

@@ -310,6 +310,8 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
                            Case{"int2+hadamard", "method: adapyramid, budget: 100", nullptr},
                            Case{"gs2", "method: snapkv, budget: 100", nullptr},
                            Case{"gt2+nocentre", "method: adapyramid, budget: 100", nullptr},
+                           Case{"gs2+centres", "method: snapkv, budget: 100", nullptr},
+                           Case{"gt2+centres", "method: adapyramid, budget: 100", nullptr},
                            Case{"commvq", "method: adasnap, budget: 90", &of_head},
                            Case{"commvq", "heads: together, budget: 90", &of_layer}}) {
     for (const std::string& isa : kvq_test::cpu_isa_names()) {

@@ -79,7 +79,8 @@ TEST_CASE("the short form and its long form are the same policy") {
   };
   for (const std::string& format : all_formats()) check(format);
   for (const std::string& format : gain_shape_formats()) check(format);
-  for (const std::string& keys : {std::string("int8"), std::string("gt2+nocentre")}) {
+  for (const char* format : {"gs4+centres", "gs1+centres", "gt2+centres"}) check(format);
+  for (const std::string& keys : {std::string("int8"), std::string("gt2+nocentre"), std::string("gs2+centres")}) {
     CAPTURE(keys);
     CHECK(snapshot(keys + "/int4+hadamard") == snapshot("version: 1\nkeys: " + keys + "\nvalues: int4+hadamard\n"));
   }

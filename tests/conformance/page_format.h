@@ -1,7 +1,7 @@
 // The page formats, as the tests name and parse them.
 #pragma once
 
-#include "support/codebook.h"
+#include "support/handles.h"
 
 #include <stdexcept>
 #include <string>
@@ -18,22 +18,23 @@ struct PageFormat {
   int bits = 16;  // 0: a codebook says
   bool hadamard = false;
   bool page_mean = false;  // of keys
+  bool centres = false;    // trained ones
 
   bool sealed() const { return family != Family::kFloat16; }
   bool coded() const { return family == Family::kCodes; }
   bool integer() const { return family == Family::kInteger; }
   bool gain_shape() const { return family == Family::kGainShape; }
   // CUDA contexts refuse the others.
-  bool known_to_gpus() const { return !coded(); }
+  bool known_to_gpus() const { return !coded() && !centres; }
 
-  // "int4", "int4+hadamard", "fp16", "commvq", "gs4", "gt2+nocentre".
+  // "int4", "int4+hadamard", "fp16", "commvq", "gs4", "gt2+nocentre", "gt1+centres".
   static PageFormat parse(const std::string& name) {
     if (name == "fp16") return {};
     if (name == "commvq") return {Family::kCodes, 0};
     const size_t plus = name.find('+');
     const bool plain = plus == std::string::npos;
     if (name.rfind("gs", 0) == 0 || name.rfind("gt", 0) == 0) {
-      return {Family::kGainShape, std::stoi(name.substr(2, plus - 2)), true, plain};
+      return {Family::kGainShape, std::stoi(name.substr(2, plus - 2)), true, plain, kvq_test::wants_centres(name)};
     }
     if (name.rfind("int", 0) != 0) throw std::invalid_argument(name);
     return {Family::kInteger, std::stoi(name.substr(3, plus - 3)), !plain};
@@ -49,10 +50,12 @@ struct Storage {
   int recent = 1;
   kvq_test::Codes codes = {};
   std::string attention = {};  // the way to attend to pages with codes; empty: the library chooses
+  kvq_test::CentreCounts centres = {};
 
   static Storage uniform(const std::string& format) { return {format, format, 32, 0, 1, {}}; }
 
   bool coded() const { return PageFormat::parse(keys).coded() || PageFormat::parse(values).coded(); }
+  bool centred() const { return PageFormat::parse(keys).centres || PageFormat::parse(values).centres; }
   bool known_to_gpus() const {
     return PageFormat::parse(keys).known_to_gpus() && PageFormat::parse(values).known_to_gpus();
   }
@@ -61,6 +64,7 @@ struct Storage {
     std::string text = keys == values ? keys : keys + "/" + values;
     if (group != 32) text += " g" + std::to_string(group);
     if (coded()) text += " " + codes.name();
+    if (centred()) text += " " + centres.name();
     if (!attention.empty()) text += ", " + attention;
     return text;
   }
@@ -89,6 +93,11 @@ struct Storage {
     return n;
   }
 };
+
+inline kvq_test::Cache make_cache(kvq_context* context, const kvq_cache_options& options, const Storage& storage) {
+  return storage.coded() ? kvq_test::make_cache(context, options, storage.policy(), storage.codes)
+                         : kvq_test::make_cache(context, options, storage.policy(), storage.centres);
+}
 
 // Those that every device knows.
 inline const std::vector<std::string>& all_formats() {
@@ -119,6 +128,25 @@ inline std::vector<Storage> all_storages() {
   storages.push_back({"int2+hadamard", "gt3", 32, 0, 1, {}});
   storages.push_back({"fp16", "gs3", 32, 0, 1, {}});
   return storages;
+}
+
+// Around trained centres: one and several of them, on one side or both, every width, and beside every other kind of
+// format. The last is for heads that are large enough to hold the numbers of 256 centres.
+inline std::vector<Storage> centred_storages() {
+  const auto pair = [](const char* keys, const char* values, const kvq_test::CentreCounts& centres, int sink = 0) {
+    return Storage{.keys = keys, .values = values, .sink = sink, .centres = centres};
+  };
+  return {pair("gs2+centres", "gs2+centres", {.keys = 1, .values = 1}),
+          pair("gs2+centres", "gt1+centres", {.keys = 5, .values = 3}, 1),
+          pair("gs4+centres", "gs4+centres", {.keys = 17, .values = 1}),
+          pair("gt2+centres", "gs1+centres", {.keys = 1, .values = 40}),
+          pair("gs3+centres", "int4+hadamard", {.keys = 2, .values = 0}),
+          pair("gs1+centres", "fp16", {.keys = 16, .values = 0}),
+          pair("gt1+centres", "gs3", {.keys = 1, .values = 0}),
+          pair("gs2+nocentre", "gt3+centres", {.keys = 0, .values = 16}),
+          pair("int8", "gs4+centres", {.keys = 0, .values = 1}),
+          pair("fp16", "gt2+centres", {.keys = 0, .values = 7}),
+          pair("gt3+centres", "gs3+centres", {.keys = 256, .values = 256})};
 }
 
 // Each storage with every way to attend to it.

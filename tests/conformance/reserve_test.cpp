@@ -20,6 +20,7 @@ std::vector<std::string> policies() {
   std::vector<std::string> policies = sequence_policies();
   for (const std::string& policy : coded_policies()) policies.push_back(policy);
   for (const std::string& policy : gain_shape_policies()) policies.push_back(policy);
+  for (const std::string& policy : centred_policies()) policies.push_back(policy);
   policies.emplace_back("version: 1\nkeys: int2\nvalues: int3\nrecent: 3\n");
   policies.emplace_back("version: 1\nkeys: int4\nvalues: int4\nsink: 40\n");
   return policies;

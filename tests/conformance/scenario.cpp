@@ -96,8 +96,7 @@ Run::Run(const Scenario& s, const Inputs& inputs, const Storage& storage, const 
     : scenario_(s),
       inputs_(inputs),
       context_(kvq_test::make_context(isa.c_str(), n_threads)),
-      cache_(storage.coded() ? kvq_test::make_cache(context_, options_of(s), storage.policy(), storage.codes)
-                             : kvq_test::make_cache(context_, options_of(s), storage.policy())) {
+      cache_(make_cache(context_, options_of(s), storage)) {
   for (const Inputs::Tokens& tokens : inputs.sequences) {
     sequences_.emplace_back(cache_);
     const auto n = static_cast<int32_t>(tokens.positions.size());

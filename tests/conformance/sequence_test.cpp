@@ -99,8 +99,9 @@ TEST_CASE("forks of forks, destroyed in any order") {
 
 // As long as no page was sealed in between: with `recent: 2`, tokens 97 to 128 leave pages 2 and 3 in FP16.
 TEST_CASE("what is truncated again was never appended") {
-  for (const std::string formats : {"keys: int4\nvalues: int2\n", "keys: int8+hadamard\nvalues: int8\n",
-                                    "keys: fp16\nvalues: fp16\n", "keys: fp16\nvalues: int3+hadamard\n"}) {
+  for (const std::string formats :
+       {"keys: int4\nvalues: int2\n", "keys: int8+hadamard\nvalues: int8\n", "keys: fp16\nvalues: fp16\n",
+        "keys: fp16\nvalues: int3+hadamard\n", "sink: 0\nkeys: gs2+centres\nvalues: gt1+centres\n"}) {
     CAPTURE(formats);
     const Bench bench("version: 1\nrecent: 2\n" + formats);
     for (const auto& [base, longer] : {std::pair{97, 128}, {100, 101}, {65, 96}, {1, 64}, {127, 128}}) {

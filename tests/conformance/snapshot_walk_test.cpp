@@ -144,7 +144,8 @@ TEST_CASE("whatever was appended, evicted, cut and forked, what is saved can be 
        {"int4", "version: 1\neviction: {method: streaming, budget: 32, window: 16}\n", "fp16+adasnap:40", "fp16+h2o:64",
         "int4+streaming:50",
         "version: 1\nkeys: int8\nvalues: int2\nsink: 1\nrecent: 3\neviction: {method: adapyramid, budget: 70}\n",
-        "version: 1\nkeys: commvq\nvalues: commvq\neviction: {heads: together, budget: 60}\n",
+        "version: 1\nkeys: commvq\nvalues: commvq\neviction: {heads: together, budget: 60}\n", "gs2+centres+adasnap:60",
+        "version: 1\nkeys: gt2+centres\nvalues: gs1\nsink: 0\neviction: {budget: 40}\n",
         "version: 1\nrouter: {experts: [fp16, int4, int2]}\neviction: {method: snapkv, budget: 60}\n"}) {
     CAPTURE(policy);
     for (uint64_t seed = 1; seed <= 4; ++seed) {

@@ -22,7 +22,7 @@ HeadTokens store(const HeadTokens& tokens, const Storage& storage, const std::st
   const kvq_test::Context context = kvq_test::make_context(isa.c_str());
   kvq_cache_options options = kvq_test::cache_options(1, 1, tokens.head_dim);
   options.rope = KVQ_ROPE_NONE;
-  const kvq_test::Cache cache = kvq_test::make_cache(context, options, storage.policy());
+  const kvq_test::Cache cache = make_cache(context, options, storage);
   kvq_test::Sequence sequence(cache);
   const std::vector<float> k(tokens.k.begin(), tokens.k.end());
   const std::vector<float> v(tokens.v.begin(), tokens.v.end());

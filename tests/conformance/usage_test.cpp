@@ -42,7 +42,7 @@ double page_padding(const Storage& storage) {
 
 kvq_usage usage_after(const Storage& storage, const Shape& shape, int32_t n, int32_t chunk) {
   const Context context = kvq_test::make_context();
-  const Cache cache = kvq_test::make_cache(context, shape.options(), storage.policy());
+  const Cache cache = make_cache(context, shape.options(), storage);
   Sequence sequence(cache);
   Text(shape, n, 1).append(sequence, 0, n, chunk);
   return sequence.usage();

@@ -17,9 +17,17 @@ inline bool wants_centres(std::string_view policy) {
   return policy.find("+centres") != std::string_view::npos || policy.find("trained") != std::string_view::npos;
 }
 
-// As many for keys and for values as to have some that are no power of two.
-inline std::vector<std::byte> test_centres(const kvq_cache_options& options, int32_t of_keys = 5,
-                                           int32_t of_values = 3) {
+// Of a head; by default numbers that are no power of two and not the same.
+struct CentreCounts {
+  int32_t keys = 5;
+  int32_t values = 3;
+  uint64_t seed = 31;
+
+  std::string name() const { return std::to_string(keys) + "/" + std::to_string(values) + " centres"; }
+};
+
+// As a file. The numbers of keys' centres and of values' have a seed each: more of one do not change the other.
+inline std::vector<std::byte> test_centres(const kvq_cache_options& options, const CentreCounts& counts = {}) {
   SafetensorsText text;
   const auto add = [&text](const std::string& name, const std::string& value) { text.add_metadata(name, value); };
   add("type", "kvq.centres");
@@ -28,19 +36,19 @@ inline std::vector<std::byte> test_centres(const kvq_cache_options& options, int
   add("kv_heads", std::to_string(options.kv_heads));
   add("head_dim", std::to_string(options.head_dim));
   add("rope", options.rope == KVQ_ROPE_NONE ? "none" : options.rope == KVQ_ROPE_HALF ? "half" : "interleaved");
-  add("key_centres", std::to_string(of_keys));
-  add("value_centres", std::to_string(of_values));
-  add("model_id", "0");
+  add("key_centres", std::to_string(counts.keys));
+  add("value_centres", std::to_string(counts.values));
+  add("model_id", hexadecimal(options.model_id));
   add("seed", "0");
   add("note", "random");
-  Random random(31);
   for (int32_t i = 0; i < options.n_layers; ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";
     add(layer + "tokens", "1");
     add(layer + "key_residual", "1");
     add(layer + "value_residual", "1");
     for (const bool keys : {true, false}) {
-      const int32_t count = keys ? of_keys : of_values;
+      const int32_t count = keys ? counts.keys : counts.values;
+      Random random(1000 * counts.seed + 2 * static_cast<uint64_t>(i) + (keys ? 0 : 1));
       std::vector<float> numbers;
       for (int32_t n = 0; n < options.kv_heads * count * options.head_dim; ++n) {
         numbers.push_back(static_cast<float>(random.normal()));

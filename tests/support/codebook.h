@@ -122,15 +122,6 @@ class TestCodebook {
     }
   }
 
-  static std::string hexadecimal(uint64_t number) {
-    std::string text;
-    do {
-      text.insert(text.begin(), "0123456789abcdef"[number % 16]);
-      number /= 16;
-    } while (number != 0);
-    return text;
-  }
-
   // Of the size that fits unit vectors: centres of later stages are smaller, and half of all bits add up to nothing.
   Layer random_layer(int32_t index) const {
     Random random(1000 * codes.seed + static_cast<uint64_t>(index));

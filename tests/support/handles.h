@@ -19,6 +19,7 @@ namespace kvq_test {
 
 namespace api = KVQ_NAMESPACE;  // unit tests give it another name, for the library's own classes are in kvq
 using api::Cache;
+using api::Centres;
 using api::checked;
 using api::Codebook;
 using api::Context;
@@ -44,22 +45,14 @@ inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
 }
 
 // A policy that wants centres has random ones. The cache keeps what it needs of them.
-inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy) {
-  kvq_centres* centres = nullptr;
+inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy,
+                        const CentreCounts& counts = {}) {
+  Centres centres = nullptr;
   if (wants_centres(policy) && options.centres == nullptr) {
-    const std::vector<std::byte> file = test_centres(options);
-    checked(kvq_centres_load, context, file.data(), file.size(), &centres);
+    centres = Centres::load(context, test_centres(options, counts));
     options.centres = centres;
   }
-  Cache cache = [&] {
-    try {
-      return Cache(context, options, Policy::load(context, policy));
-    } catch (...) {
-      kvq_centres_destroy(centres);
-      throw;
-    }
-  }();
-  kvq_centres_destroy(centres);
+  Cache cache(context, options, Policy::load(context, policy));
   note_cache(context, cache, options);
   return cache;
 }

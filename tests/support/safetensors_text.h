@@ -11,6 +11,16 @@
 
 namespace kvq_test {
 
+// As metadata has it: no zeros in front.
+inline std::string hexadecimal(uint64_t number) {
+  std::string text;
+  do {
+    text.insert(text.begin(), "0123456789abcdef"[number % 16]);
+    number /= 16;
+  } while (number != 0);
+  return text;
+}
+
 class SafetensorsText {
  public:
   void add_metadata(const std::string& name, const std::string& value) {

@@ -15,11 +15,6 @@
 
 namespace kvq_test {
 
-struct CentreCounts {
-  int32_t keys;
-  int32_t values;
-};
-
 /// Numbers as files have them: in FP16.
 inline std::shared_ptr<const kvq::ModelCentres> random_centres(kvq_context* context, const kvq_cache_options& options,
                                                                CentreCounts counts, double size = 2.0) {

@@ -375,7 +375,7 @@ TEST_CASE("a cache takes centres by its options, and says what it lacks") {
     return "";
   };
   CHECK(message_of("gs2+centres").find("options->centres is NULL") != std::string::npos);
-  const std::vector<std::byte> file = kvq_test::test_centres(options, 5, 0);
+  const std::vector<std::byte> file = kvq_test::test_centres(options, {.keys = 5, .values = 0});
   kvq_centres* centres = nullptr;
   kvq_test::checked(kvq_centres_load, context, file.data(), file.size(), &centres);
   options.centres = centres;

@@ -1,0 +1,119 @@
+// Attention over pages around trained centres, against float64 over what the reference decoder returns.
+#include "attention_error.h"
+#include "support/build.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace conformance {
+namespace {
+
+std::vector<Storage> few_storages() { return {centred_storages()[0], centred_storages()[1]}; }
+
+Storage uniform(const char* format, int32_t centres) {
+  return {.keys = format, .values = format, .centres = {.keys = centres, .values = centres}};
+}
+
+}  // namespace
+
+TEST_CASE("centres: every head size, pairing and number of query heads") {
+  for (const int32_t head_dim : {64, 80, 128}) {
+    for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
+      for (const int32_t group : {1, 3, 4}) {
+        const char* const pairing = rope == KVQ_ROPE_NONE   ? ", none"
+                                    : rope == KVQ_ROPE_HALF ? ", half"
+                                                            : ", interleaved";
+        check_attention({.name = "head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group) + pairing,
+                         .q_heads = 2 * group,
+                         .head_dim = head_dim,
+                         .rope = rope,
+                         .lengths = {161, 70},
+                         .query_counts = {1, 3}},
+                        head_dim == 80 ? few_storages() : centred_storages());
+      }
+    }
+  }
+}
+
+TEST_CASE("centres: the smallest head and the largest, and channels without RoPE") {
+  for (const int32_t head_dim : {8, 24, 256}) {
+    for (const int32_t rotary_dim : {0, head_dim / 2 + 2}) {
+      check_attention({.name = "head_dim " + std::to_string(head_dim) + ", rotary_dim " + std::to_string(rotary_dim),
+                       .head_dim = head_dim,
+                       .rotary_dim = rotary_dim,
+                       .lengths = {100}},
+                      {centred_storages()[0], centred_storages()[1], centred_storages()[3]});
+    }
+  }
+}
+
+// Which pairs turn by more than a radian within a page: all of them, none, and some in any order.
+TEST_CASE("centres: frequencies of any size") {
+  std::vector<float> mixed;
+  for (int32_t pair = 0; pair < 32; ++pair) mixed.push_back(pair % 3 == 1 ? 0.7F : pair % 3 == 2 ? -0.004F : 0.0F);
+  for (const std::vector<float>& frequencies :
+       {std::vector<float>(32, 0.9F), std::vector<float>(32, 1e-3F), std::vector<float>(32, 0.0F), mixed}) {
+    check_attention({.name = "frequencies " + std::to_string(frequencies[0]) + ", " + std::to_string(frequencies[1]),
+                     .inv_freq = frequencies,
+                     .lengths = {200},
+                     .query_counts = {5}},
+                    few_storages());
+  }
+  check_attention({.name = "rope_base 1e6", .rope_base = 1e6F, .lengths = {200}}, few_storages());
+}
+
+TEST_CASE("centres: every number of them") {
+  for (const int32_t centres : {1, 2, 3, 15, 16, 17, 31, 64, 255, 256}) {
+    check_attention({.name = std::to_string(centres) + " centres", .lengths = {170}, .query_counts = {2}},
+                    {uniform("gs2+centres", centres), uniform("gt1+centres", centres)});
+  }
+}
+
+TEST_CASE("centres: several queries, and batches of sequences of different length") {
+  for (const int32_t queries : {2, 5, 33, 100}) {
+    check_attention({.name = std::to_string(queries) + " queries",
+                     .lengths = {kvq_test::full_or_small(300, 150)},
+                     .query_counts = {queries}},
+                    centred_storages());
+  }
+  check_attention({.name = "six sequences", .lengths = {1, 33, 64, 500, 31, 97}, .query_counts = {1, 5, 64, 2, 31, 1}},
+                  centred_storages());
+  check_attention({.name = "several parts", .lengths = {2100, 40}, .query_counts = {1, 1}}, few_storages());
+}
+
+// Pages whose positions have gaps turn centres by each token's own; those of consecutive ones, beside them, by the
+// page's.
+TEST_CASE("centres: positions with gaps, queries anywhere, positions of any size") {
+  for (const Positions positions : {Positions::kGaps, Positions::kAnyQueries}) {
+    check_attention({.name = "gaps", .lengths = {300, 31}, .query_counts = {17, 2}, .positions = positions},
+                    centred_storages());
+  }
+  check_attention({.name = "thousands of positions", .lengths = {2500}, .positions = Positions::kGaps}, few_storages());
+}
+
+TEST_CASE("centres: window, soft-cap and scale") {
+  for (const int32_t window : {1, 32, 100}) {
+    for (const Positions positions : {Positions::kConsecutive, Positions::kGaps}) {
+      check_attention({.name = "window " + std::to_string(window),
+                       .lengths = {300},
+                       .query_counts = {40},
+                       .positions = positions,
+                       .sliding_window = window},
+                      few_storages());
+    }
+  }
+  check_attention(masked_and_capped(), few_storages());
+}
+
+TEST_CASE("centres: sinks, and every element type") {
+  check_attention({.name = "sinks", .lengths = {200}, .query_counts = {3}, .sinks = {0.5F, -2.0F, 9.0F, 3.0F}},
+                  centred_storages());
+  for (const kvq_dtype dtype : {KVQ_F16, KVQ_BF16}) {
+    check_attention(
+        {.name = "16-bit tensors", .lengths = {100}, .kv_dtype = dtype, .q_dtype = dtype, .output_dtype = dtype},
+        few_storages());
+  }
+}
+
+}  // namespace conformance
