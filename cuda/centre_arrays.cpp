@@ -1,7 +1,5 @@
 #include "centre_arrays.h"
 
-#include "core/float16.h"
-#include "core/hadamard.h"
 #include "formats/gain_shape/centre_search.h"
 #include "formats/gain_shape/centre_turns.h"
 
@@ -26,19 +24,6 @@ void for_each_head(const ModelCentres& centres, int32_t layer, Side side, const 
   }
 }
 
-/// Calls `change` with a copy of each centre, and appends what it becomes in FP16.
-template <typename Change>
-void append_halves(std::span<const float> numbers, int32_t head_dim, const Change& change, Vector<uint16_t>& out) {
-  const auto dim = static_cast<size_t>(head_dim);
-  std::array<float, kMaxHeadDim> centre;
-  for (size_t begin = 0; begin < numbers.size(); begin += dim) {
-    std::copy_n(numbers.data() + begin, dim, centre.begin());
-    change(centre.data());
-    std::transform(centre.begin(), centre.begin() + static_cast<std::ptrdiff_t>(dim), std::back_inserter(out),
-                   [](float x) { return to_float16(std::clamp(x, -kMaxFloat16, kMaxFloat16)); });
-  }
-}
-
 void append_biases(const CentreSearch& search, std::span<const float> squares, Vector<float>& out) {
   const auto padded = static_cast<size_t>(search.padded_count());
   out.resize(out.size() + padded);
@@ -49,7 +34,6 @@ void append_biases(const CentreSearch& search, std::span<const float> squares, V
 
 SideArrays::SideArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, Side side)
     : floats(StlAllocator<float>(allocator)),
-      halves(StlAllocator<uint16_t>(allocator)),
       rounded(StlAllocator<int8_t>(allocator)),
       means(StlAllocator<float>(allocator)),
       scales(StlAllocator<float>(allocator)),
@@ -59,10 +43,6 @@ SideArrays::SideArrays(Allocator& allocator, const ModelCentres& centres, int32_
   for_each_head(centres, layer, side, [&](std::span<const float> numbers) {
     const CentreSearch search(allocator, numbers, dim);
     floats.insert(floats.end(), numbers.begin(), numbers.end());
-    if (side == Side::kValues) {
-      append_halves(
-          numbers, dim, [dim](float* centre) { hadamard(centre, dim); }, halves);
-    }
     rounded.insert(rounded.end(), search.rounded.begin(), search.rounded.end());
     means.insert(means.end(), search.mean.begin(), search.mean.end());
     scales.push_back(search.scale);
@@ -73,21 +53,9 @@ SideArrays::SideArrays(Allocator& allocator, const ModelCentres& centres, int32_
 
 TurnArrays::TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope)
     : page_turns(kPageSlots * rope.table_stride(), 0.0F, StlAllocator<float>(allocator)),
-      keys(StlAllocator<uint16_t>(allocator)),
       biases(StlAllocator<float>(allocator)) {
-  const auto pairs = static_cast<size_t>(rope.pairs());
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     centred::fill_page_turn(rope, 0, slot, page_turns.data() + static_cast<size_t>(slot) * rope.table_stride());
-  }
-  for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
-    if (centred::turns_fast(rope, pair)) fast_pairs = pair + 1;
-  }
-  // Pairs that no slot turns differently, as any slot's row turns them; the others not at all.
-  std::array<float, kMaxHeadDim> slow{};
-  std::fill_n(slow.begin(), static_cast<size_t>(fast_pairs), 1.0F);
-  for (auto pair = static_cast<size_t>(fast_pairs); pair < pairs; ++pair) {
-    slow[pair] = page_turns[pair];
-    slow[pairs + pair] = page_turns[pairs + pair];
   }
   const int32_t dim = centres.shape.head_dim;
   Vector<float> squares(static_cast<size_t>(dim), 1.0F, StlAllocator<float>(allocator));
@@ -98,8 +66,6 @@ TurnArrays::TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_
     }
   }
   for_each_head(centres, layer, Side::kKeys, [&](std::span<const float> numbers) {
-    append_halves(
-        numbers, dim, [&](float* centre) { rope.rotate(slow.data(), centre); }, keys);
     append_biases(CentreSearch(allocator, numbers, dim), squares, biases);
   });
 }

@@ -12,12 +12,11 @@ namespace kvq::cuda {
 struct SideArrays {
   SideArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, Side side);
 
-  Vector<float> floats;     // [kv_heads][centres][head_dim]
-  Vector<uint16_t> halves;  // the same after a Hadamard rotation; of values
-  Vector<int8_t> rounded;   // [kv_heads][quads][padded][4]
-  Vector<float> means;      // [kv_heads][head_dim]
-  Vector<float> scales;     // [kv_heads]
-  Vector<float> biases;     // [kv_heads][padded] of vectors that nothing is multiplied by
+  Vector<float> floats;    // [kv_heads][centres][head_dim]
+  Vector<int8_t> rounded;  // [kv_heads][quads][padded][4]
+  Vector<float> means;     // [kv_heads][head_dim]
+  Vector<float> scales;    // [kv_heads]
+  Vector<float> biases;    // [kv_heads][padded] of vectors that nothing is multiplied by
   int32_t padded = 0;
 };
 
@@ -26,9 +25,7 @@ struct TurnArrays {
   TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope);
 
   Vector<float> page_turns;  // [32] rows
-  Vector<uint16_t> keys;     // [kv_heads][key_centres][head_dim]; empty without centres of keys, as what follows
   Vector<float> biases;      // [kv_heads][padded] as a page turns centres
-  int32_t fast_pairs = 0;
 };
 
 }  // namespace kvq::cuda

@@ -9,10 +9,8 @@ namespace kvq::cuda {
 namespace {
 
 size_t bytes_for(const SideArrays& of) {
-  return DeviceArrays::bytes_for(of.floats, of.halves, of.rounded, of.means, of.scales, of.biases);
+  return DeviceArrays::bytes_for(of.floats, of.rounded, of.means, of.scales, of.biases);
 }
-
-const __half* as_halves(const uint16_t* bits) { return reinterpret_cast<const __half*>(bits); }
 
 CentreSearchTables put_search(const SideArrays& of, DeviceArrays& to) {
   return {.rounded = reinterpret_cast<const uint32_t*>(to.put(of.rounded)),
@@ -61,7 +59,6 @@ DeviceCentres::DeviceCentres(CudaBackend& backend, Allocator& allocator, std::sh
     tables.keys_float = arrays.put(keys.floats);
     tables.key_centres = shape.key_centres;
     tables.key_search = put_search(keys, arrays);
-    tables.values = as_halves(arrays.put(values.halves));
     tables.values_float = arrays.put(values.floats);
     tables.value_centres = shape.value_centres;
     tables.value_search = put_search(values, arrays);
@@ -72,21 +69,17 @@ CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const C
                              const DeviceCentres& centres, int32_t layer, const Rope& rope)
     : CentreContext(backend, allocator, codec_, centres.tables(layer),
                     TurnArrays(allocator, centres.centres(), layer, rope),
-                    CentreRowArrays(allocator, centres.centres(), layer, rope), rope) {}
+                    CentreRowArrays(allocator, centres.centres(), layer, rope)) {}
 
 CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
-                             const CentreTables& shared, const TurnArrays& turns, const CentreRowArrays& rows,
-                             const Rope& rope)
+                             const CentreTables& shared, const TurnArrays& turns, const CentreRowArrays& rows)
     : LayerContext(codec_),
       arrays_(backend, allocator,
-              DeviceArrays::bytes_for(turns.keys, turns.biases, turns.page_turns, rope.inv_freq, rows.keys, rows.values,
-                                      rows.slot_turns, rows.frequencies)),
+              DeviceArrays::bytes_for(turns.biases, turns.page_turns, rows.keys, rows.values, rows.slot_turns,
+                                      rows.frequencies)),
       tables_(shared),
       rows_(rows.counts) {
-  tables_.keys = as_halves(arrays_.put(turns.keys));
   tables_.page_turns = arrays_.put(turns.page_turns);
-  tables_.frequencies = arrays_.put(rope.inv_freq);
-  tables_.fast_pairs = turns.fast_pairs;
   tables_.key_search.own_biases = tables_.key_search.biases;
   tables_.key_search.biases = arrays_.put(turns.biases);
   rows_.keys = reinterpret_cast<const uint4*>(arrays_.put(rows.keys));

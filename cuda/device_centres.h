@@ -76,7 +76,7 @@ class CentreContext final : public LayerContext {
 
  private:
   CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
-                const TurnArrays& turns, const CentreRowArrays& rows, const Rope& rope);
+                const TurnArrays& turns, const CentreRowArrays& rows);
 
   DeviceArrays arrays_;
   CentreTables tables_;

@@ -67,19 +67,18 @@ __device__ __forceinline__ void load_centres(const Block<G>& block, int32_t head
   }
 }
 
-/// Have the warp's turns be those of a page's first position.
+/// Put the turns of a page's first position where the warp finds them.
 template <typename G>
-__device__ __forceinline__ void turn_page(const Block<G>& block, int32_t position) {
+__device__ __forceinline__ void put_turns(const Block<G>& block, int32_t position, int32_t buffer) {
   auto& shared = shared_centres(block);
   const int32_t lane = opaque(block.lane.index);
-  __half* to = shared.turns[block.lane.warp] + 16 * (lane % 8 / 2) + 2 * (lane / 8) + lane % 2;
+  __half* to = shared.turns[block.lane.warp][buffer] + 16 * (lane % 8 / 2) + 2 * (lane / 8) + lane % 2;
 #pragma unroll
   for (int32_t i = 0; i < G::kWidth / 64; ++i) {
     const float2 turn = turn_at(shared.frequencies[lane + 32 * i], position);
     to[64 * i] = __float2half_rn(turn.x);
     to[64 * i + 8] = __float2half_rn(turn.y);
   }
-  __syncwarp();
 }
 
 /// The queries' 32 pairs of block m, turned back by the page's first position: words of a lane.
@@ -88,9 +87,9 @@ struct TurnedQueries {
   uint32_t first[G::kTiles][4];
   uint32_t second[G::kTiles][4];
 
-  __device__ __forceinline__ TurnedQueries(const Block<G>& block, const Lane& lane, int32_t m) {
+  __device__ __forceinline__ TurnedQueries(const Block<G>& block, const Lane& lane, int32_t buffer, int32_t m) {
     const auto& shared = shared_centres(block);
-    const auto* turn = reinterpret_cast<const uint4*>(shared.turns[lane.warp] + 64 * m + 16 * lane.t);
+    const auto* turn = reinterpret_cast<const uint4*>(shared.turns[lane.warp][buffer] + 64 * m + 16 * lane.t);
     uint32_t cosine[4];
     uint32_t sine[4];
     to_array(turn[0], cosine);
@@ -172,10 +171,11 @@ __device__ __forceinline__ void turn_slots(uint32_t turns, uint32_t (&first)[4],
   for (int32_t i = 0; i < 4; ++i) turn_two(first[i], second[i], cosine[i], sine[i], first[i], second[i]);
 }
 
-/// Add what the centres of a page's keys contribute to scores.
+/// Add what the centres of a page's keys contribute to scores. The turns are in a buffer.
 template <typename G>
 __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
-                                                 const QueryFragments<G>& queries, Scores<G::kTiles>& scores) {
+                                                 int32_t turns_buffer, const QueryFragments<G>& queries,
+                                                 Scores<G::kTiles>& scores) {
   Lane lane = keys.lane;
   lane.index = opaque(lane.index);
   lane.g = opaque(lane.g);
@@ -196,7 +196,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
   clear(second);
 #pragma unroll
   for (int32_t m = 0; m < G::kWidth / 64; ++m) {
-    const TurnedQueries<G> q(block, lane, m);
+    const TurnedQueries<G> q(block, lane, turns_buffer, m);
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
 #pragma unroll

@@ -84,8 +84,9 @@ template <typename G>
 struct SharedCentres {
   static constexpr int32_t kStride = G::kWidth + 32;  // halves; keeps neighbouring rows in different banks
 
-  alignas(16) __half queries[G::kRows][kStride];   // as SharedQueries::plain
-  alignas(16) __half turns[kMaxWarps][G::kWidth];  // of the page at hand: cosines, and sines instead of second numbers
+  alignas(16) __half queries[G::kRows][kStride];  // as SharedQueries::plain
+  // Of the page at hand and the next one: cosines, and sines instead of second numbers.
+  alignas(16) __half turns[kMaxWarps][2][G::kWidth];
   alignas(16) uint2 frequencies[G::kWidth / 2];
 };
 

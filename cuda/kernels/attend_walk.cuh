@@ -39,17 +39,25 @@ __device__ __forceinline__ void prepare_run(const Block<G>& block, FormatCode fo
   walk.copies = {run, false, 0, 0};
 }
 
+/// Put the turns of the first of some pages where they are found. Of no page: nobody looks at them.
+template <typename G>
+__device__ __forceinline__ void put_page_turns(const Block<G>& block, const Batch& batch, uint32_t pages,
+                                               int32_t buffer) {
+  put_turns(block, static_cast<int32_t>(__shfl_sync(kAll, batch.record.z, first_page(pages) & 31)), buffer);
+}
+
 /// Add what centres of keys contribute to a page's scores.
 template <typename K, typename G>
 __device__ __forceinline__ void score_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
-                                              int32_t at, const Walk<G>& walk, Scores<G::kTiles>& scores) {
+                                              int32_t at, int32_t turns_buffer, const Walk<G>& walk,
+                                              Scores<G::kTiles>& scores) {
   if constexpr (!PageKind<K>) {
     if (turned_by_own(keys)) {
       const DevicePage page = page_at(walk.batch, at);
       return add_own_centres(block, unit, keys, page, walk.batch.base + at * block.lane.warps, walk.queries, scores);
     }
   }
-  add_page_centres(block, unit, keys, walk.queries, scores);
+  add_page_centres(block, unit, keys, turns_buffer, walk.queries, scores);
 }
 
 /// Weights of a page's values, and their weighted sums.
@@ -77,20 +85,24 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
   load_fragments(layout.format.hadamard_keys() ? shared.rotated : shared.plain, key_order<K, G>(layout.format.keys()),
                  lane, walk.queries);
   if (has_gains(layout.format.keys())) sum_queries(key_order<K, G>(layout.format.keys()), lane, walk.queries);
+  int32_t turns_buffer = 0;
+  if constexpr (G::kCentre) {
+    if (layout.format.centred_keys()) put_page_turns(block, walk.batch, run, turns_buffer);
+    __syncwarp();
+  }
 #pragma unroll 1
   for (; run != 0; run &= run - 1) {
     copy_next(ring, layout, walk.batch, lane, walk.copies);
-    if constexpr (G::kCentre) {
-      if (layout.format.centred_keys()) {
-        turn_page(block, static_cast<int32_t>(__shfl_sync(kAll, walk.batch.record.z, first_page(run))));
-      }
-    }
     uint32_t side = wait_for_stage(ring);
     Scores<G::kTiles> scores;
     const auto keys = page_side(block.geometry, layout, lane, side);
     K::score(keys, walk.queries, scores);
     if constexpr (G::kCentre) {
-      if (layout.format.centred_keys()) score_centres<K>(block, unit, keys, first_page(run), walk, scores);
+      if (layout.format.centred_keys()) {
+        score_centres<K>(block, unit, keys, first_page(run), turns_buffer, walk, scores);
+        turns_buffer ^= 1;
+        put_page_turns(block, walk.batch, run & (run - 1), turns_buffer);  // seen after leave_stage
+      }
     }
     if (ring.by_side) {
       leave_stage(ring);

@@ -4,8 +4,11 @@
 
 #include "kernels/device_page.h"
 
-#include <vector_types.h>
 #include <cstdint>
+
+// Vectors of CUDA, which not everybody who makes rows has.
+struct uint2;
+struct uint4;
 
 namespace kvq::cuda {
 

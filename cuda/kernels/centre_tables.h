@@ -1,8 +1,6 @@
 // What kernels know about the trained centres of a layer. All of it lies in device memory.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 namespace kvq::cuda {
@@ -17,19 +15,14 @@ struct CentreSearchTables {
   int32_t padded;           // centres of a head, rounded up to 16
 };
 
-/// Pairs before `fast_pairs` are turned slot by slot, the others by the middle of a page. Where a side has no centres,
-/// its numbers are 0 and null.
+/// For encoding; attention has rows of its own (kernels/centre_rows.h). Where a side has no centres, its numbers are 0
+/// and null.
 struct CentreTables {
-  const __half* keys;         // [kv_heads][key_centres][head_dim]; pairs from fast_pairs on stand where the middle of a
-                              // page that begins at position 0 turns them, attenuated as page_turns are
   const float* keys_float;    // [kv_heads][key_centres][head_dim], before RoPE
-  const __half* values;       // [kv_heads][value_centres][head_dim] after a Hadamard rotation
   const float* values_float;  // [kv_heads][value_centres][head_dim]
   const float* page_turns;    // [32] slots of a page from position 0 on: cosines of all pairs, then sines
-  const float* frequencies;   // [rotary_dim / 2]
   int32_t key_centres;
   int32_t value_centres;
-  int32_t fast_pairs;
   CentreSearchTables key_search;
   CentreSearchTables value_search;
 };

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <memory>
+#include <numbers>
 #include <vector>
 
 #include "centre_arrays.h"
+#include "centre_rows.h"
 #include "codecs.h"
 #include "core/float16.h"
 #include "formats/codec.h"
@@ -151,43 +154,148 @@ TEST_CASE("formats without trained centres have the codes that they had, whateve
   CHECK(kvq::cuda::format_code(none).key_centre() == CentreCode::kNone);
 }
 
-TEST_CASE("a GPU's centres of values are rotated, those of keys stand in a page from position 0") {
-  kvq::Allocator allocator({}, UINT64_MAX);
-  constexpr int32_t kHeadDim = 48;
-  const kvq::ModelCentres centres = random_centres(allocator, kHeadDim, 3, 2);
-  const kvq::LayerCentres& numbers = *centres.layers.front().numbers;
-  const kvq::cuda::SideArrays values(allocator, centres, 0, Side::kValues);
-  REQUIRE(values.halves.size() == static_cast<size_t>(kKvHeads * 2 * kHeadDim));
-  CHECK(std::equal(values.floats.begin(), values.floats.end(), numbers.values.begin(), numbers.values.end()));
-  for (size_t i = 0; i < values.halves.size(); ++i) {
-    const size_t block = i / 16 * 16;  // the largest power of two that divides 48
-    double sum = 0.0;
-    for (size_t j = 0; j < 16; ++j) {
-      const double sign = std::popcount((i - block) & j) % 2 == 0 ? 1.0 : -1.0;
-      sum += sign * static_cast<double>(numbers.values[block + j]) / 4.0;
-    }
-    CHECK(static_cast<double>(kvq::from_float16(values.halves[i])) == doctest::Approx(sum).epsilon(0.001));
-  }
+namespace {
 
+/// A half of row `row`, whose chunks trade places.
+double number_at(const kvq::Vector<uint16_t>& rows, int32_t head_dim, int32_t row, int32_t number, int32_t place) {
+  const int32_t at = row * kvq::cuda::row_width(head_dim) + (place ^ 8 * kvq::cuda::row_swizzle(number));
+  return static_cast<double>(kvq::from_float16(rows[static_cast<size_t>(at)]));
+}
+
+/// Whether two numbers are the same in FP16, or nearly so.
+doctest::Approx half_of(double number) { return doctest::Approx(number).epsilon(0.001); }
+
+/// Four pairs of neighbours, of which the last is the only slow one behind all fast ones.
+kvq::Rope four_pairs(kvq::Allocator& allocator) {
   kvq::Rope rope(allocator);
   rope.pairing = KVQ_ROPE_INTERLEAVED;
   rope.rotary_dim = 8;
   for (const float frequency : {1.0F, 0.02F, 0.5F, 0.001F}) rope.inv_freq.push_back(frequency);
-  const kvq::cuda::TurnArrays turns(allocator, centres, 0, rope);
-  CHECK(turns.fast_pairs == 3);  // the last is the only slow one behind all fast ones
+  return rope;
+}
+
+/// What the middle of a page from position 0 on makes of a pair (CentreTurns), or what the slot does.
+std::complex<double> page_turn(double frequency, int32_t slot) {
+  if (frequency * kPageSlots > 1.0) return std::polar(1.0, slot * frequency);
   double mean = 0.0;
-  for (int32_t slot = 0; slot < kPageSlots; ++slot) mean += std::cos((slot - 15.5) * 0.001) / kPageSlots;
-  const double c = mean * std::cos(15.5 * 0.001);
-  const double s = mean * std::sin(15.5 * 0.001);
-  for (size_t begin = 0; begin < turns.keys.size(); begin += kHeadDim) {
-    for (size_t channel = 0; channel < kHeadDim; ++channel) {
-      double expected = static_cast<double>(numbers.keys[begin + channel]);
-      if (channel == 6) expected = c * expected - s * static_cast<double>(numbers.keys[begin + 7]);
-      if (channel == 7) expected = c * expected + s * static_cast<double>(numbers.keys[begin + 6]);
-      CHECK(static_cast<double>(kvq::from_float16(turns.keys[begin + channel])) ==
-            doctest::Approx(expected).epsilon(0.001));
+  for (int32_t each = 0; each < kPageSlots; ++each) mean += std::cos((each - 15.5) * frequency) / kPageSlots;
+  return std::polar(mean, 15.5 * frequency);
+}
+
+/// Of pairs that are not rotated, neighbours after those that are, the numbers as they are.
+void check_pair(const kvq::cuda::CentreRowArrays& rows, int32_t row, int32_t number, int32_t pair,
+                const std::complex<double>& expected) {
+  constexpr int32_t kHeadDim = 48;
+  CHECK(number_at(rows.keys, kHeadDim, row, number, kvq::cuda::key_place(pair, 0)) == half_of(expected.real()));
+  CHECK(number_at(rows.keys, kHeadDim, row, number, kvq::cuda::key_place(pair, 1)) == half_of(expected.imag()));
+}
+
+std::complex<double> pair_of(const kvq::Vector<float>& numbers, int32_t centre, int32_t pair) {
+  const auto at = static_cast<size_t>(48 * centre + 2 * pair);
+  return {static_cast<double>(numbers[at]), static_cast<double>(numbers[at + 1])};
+}
+
+}  // namespace
+
+TEST_CASE("rows of values' centres are rotated") {
+  kvq::Allocator allocator({}, UINT64_MAX);
+  constexpr int32_t kHeadDim = 48;
+  constexpr int32_t kCentres = 9;
+  const kvq::ModelCentres centres = random_centres(allocator, kHeadDim, 0, kCentres);
+  const kvq::Vector<float>& numbers = centres.layers.front().numbers->values;
+  const kvq::cuda::CentreRowArrays rows(allocator, centres, 0, kvq::Rope(allocator));
+  CHECK(rows.counts.value_centres == kCentres);
+  REQUIRE(rows.values.size() == static_cast<size_t>(kKvHeads * kCentres * 128));
+  for (int32_t row = 0; row < kKvHeads * kCentres; ++row) {
+    for (int32_t channel = 0; channel < 128; ++channel) {
+      double sum = 0.0;
+      for (int32_t j = 0; j < 16 && channel < kHeadDim; ++j) {  // the largest power of two that divides 48
+        const double sign = std::popcount(static_cast<uint32_t>(channel % 16 & j)) % 2 == 0 ? 1.0 : -1.0;
+        sum += sign * static_cast<double>(numbers[static_cast<size_t>(row * kHeadDim + channel / 16 * 16 + j)]) / 4.0;
+      }
+      CHECK(number_at(rows.values, kHeadDim, row, row % kCentres, kvq::cuda::value_place(channel)) == half_of(sum));
     }
   }
+}
+
+TEST_CASE("rows of keys' centres stand where the middle of a page turns what turns slowly") {
+  kvq::Allocator allocator({}, UINT64_MAX);
+  const kvq::ModelCentres centres = random_centres(allocator, 48, 3, 0);
+  const kvq::Rope rope = four_pairs(allocator);
+  const kvq::cuda::CentreRowArrays rows(allocator, centres, 0, rope);
+  CHECK(rows.counts.key_rows == 3);
+  CHECK(rows.counts.fast_pairs == 3);
+  for (int32_t row = 0; row < kKvHeads * 3; ++row) {
+    for (int32_t pair = 0; pair < 24; ++pair) {
+      const std::complex<double> turn = pair == 3 ? page_turn(0.001, 0) : 1.0;
+      check_pair(rows, row, row % 3, pair, pair_of(centres.layers.front().numbers->keys, row, pair) * turn);
+    }
+  }
+  // Slots turn the others.
+  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+    const int32_t g = kvq::cuda::gain_place(slot) / 4;
+    const int32_t tile = kvq::cuda::gain_place(slot) % 4;
+    for (int32_t pair = 0; pair < 32; ++pair) {
+      const std::complex<double> turn =
+          pair < 3 ? page_turn(static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]), slot) : 1.0;
+      const int32_t vector = kvq::cuda::slot_turn_place(pair, tile / 2) + 4 * g + pair % 8 / 2;
+      const int32_t within = 2 * (tile % 2 + pair % 16 / 8 * 2) + pair % 2;
+      const auto at = static_cast<size_t>(8 * vector + within);
+      CHECK(static_cast<double>(kvq::from_float16(rows.slot_turns[at])) == half_of(turn.real()));
+      CHECK(static_cast<double>(kvq::from_float16(rows.slot_turns[at + 8 * 32])) == half_of(turn.imag()));
+    }
+  }
+}
+
+TEST_CASE("a single centre of keys has a row for each slot of a page") {
+  kvq::Allocator allocator({}, UINT64_MAX);
+  const kvq::ModelCentres centres = random_centres(allocator, 48, 1, 0);
+  const kvq::Rope rope = four_pairs(allocator);
+  const kvq::cuda::CentreRowArrays rows(allocator, centres, 0, rope);
+  REQUIRE(rows.counts.key_rows == kPageSlots);
+  CHECK(rows.counts.turn_blocks == 0);
+  std::vector<int32_t> slots;
+  for (int32_t row = 0; row < kPageSlots; ++row) {
+    const int32_t slot = kvq::cuda::slot_of_row(row);
+    slots.push_back(slot);
+    CHECK(row == 8 * (kvq::cuda::gain_place(slot) % 4) + kvq::cuda::gain_place(slot) / 4);
+    for (int32_t head = 0; head < kKvHeads; ++head) {
+      for (int32_t pair = 0; pair < 24; ++pair) {
+        const std::complex<double> turn =
+            pair < 4 ? page_turn(static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]), slot) : 1.0;
+        check_pair(rows, head * kPageSlots + row, row, pair,
+                   pair_of(centres.layers.front().numbers->keys, head, pair) * turn);
+      }
+    }
+  }
+  std::sort(slots.begin(), slots.end());
+  for (int32_t slot = 0; slot < kPageSlots; ++slot) CHECK(slots[static_cast<size_t>(slot)] == slot);
+}
+
+TEST_CASE("fractions of turns say where a position is, far out too") {
+  kvq::Allocator allocator({}, UINT64_MAX);
+  const kvq::ModelCentres centres = random_centres(allocator, 48, 1, 0);
+  kvq::Rope rope = four_pairs(allocator);
+  rope.inv_freq[2] = -0.7F;
+  const kvq::cuda::CentreRowArrays rows(allocator, centres, 0, rope);
+  REQUIRE(rows.frequencies.size() == 64);
+  for (size_t pair = 0; pair < 5; ++pair) {
+    for (const uint32_t position : {0U, 1U, 131072U, 1234567U}) {
+      const auto fraction = static_cast<double>(rows.frequencies[pair] * position) * 0x1p-64;
+      const double angle = pair < 4 ? static_cast<double>(rope.inv_freq[pair]) * position : 0.0;
+      CHECK(std::cos(2.0 * std::numbers::pi * fraction) == doctest::Approx(std::cos(angle)).epsilon(1e-6));
+      CHECK(std::sin(2.0 * std::numbers::pi * fraction) == doctest::Approx(std::sin(angle)).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("a GPU searches the centres as they were trained, and turns slots as pages do") {
+  kvq::Allocator allocator({}, UINT64_MAX);
+  const kvq::ModelCentres centres = random_centres(allocator, 48, 3, 2);
+  const kvq::Vector<float>& numbers = centres.layers.front().numbers->values;
+  const kvq::cuda::SideArrays values(allocator, centres, 0, Side::kValues);
+  CHECK(std::equal(values.floats.begin(), values.floats.end(), numbers.begin(), numbers.end()));
+  const kvq::cuda::TurnArrays turns(allocator, centres, 0, four_pairs(allocator));
   CHECK(turns.page_turns.size() == static_cast<size_t>(kPageSlots * 8));
   CHECK(static_cast<double>(turns.page_turns[5 * 8]) == doctest::Approx(std::cos(5.0)));
   CHECK(static_cast<double>(turns.page_turns[5 * 8 + 4]) == doctest::Approx(std::sin(5.0)));
@@ -199,9 +307,10 @@ TEST_CASE("a side without centres has no arrays on a GPU") {
   const kvq::cuda::SideArrays keys(allocator, centres, 0, Side::kKeys);
   CHECK(keys.floats.empty());
   CHECK(keys.rounded.empty());
-  kvq::Rope rope(allocator);
-  const kvq::cuda::TurnArrays turns(allocator, centres, 0, rope);
-  CHECK(turns.keys.empty());
-  CHECK(turns.page_turns.empty());
-  CHECK(turns.fast_pairs == 0);
+  const kvq::Rope rope(allocator);
+  CHECK(kvq::cuda::TurnArrays(allocator, centres, 0, rope).page_turns.empty());
+  const kvq::cuda::CentreRowArrays rows(allocator, centres, 0, rope);
+  CHECK(rows.keys.empty());
+  CHECK(rows.slot_turns.empty());
+  CHECK(rows.counts.key_rows == 0);
 }
