@@ -146,7 +146,7 @@ class CentreSearcher {
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           const float product = static_cast<float>(sums[j / 2][i / 2][2 * (i % 2) + j % 2]);
-          best[i].join({product * units[i] - bias, centre});
+          best[i].look_at(product * units[i] - bias, centre);
         }
       }
     }

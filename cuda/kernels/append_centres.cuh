@@ -39,6 +39,12 @@ struct BestCentre {
   float score = -INFINITY;
   int32_t index = 0;
 
+  /// With a centre behind all that were looked at.
+  __device__ void look_at(float other, int32_t centre) {
+    if (other <= score) return;
+    score = other;
+    index = centre;
+  }
   __device__ void join(const BestCentre& other) {
     if (other.score > score || (other.score == score && other.index < index)) *this = other;
   }
@@ -180,7 +186,7 @@ class CentreTaker {
       const float bias = centres_.biases[centre];
 #pragma unroll
       for (int32_t i = 0; i < kTogether; ++i) {
-        best[i].join({static_cast<float>(products[i]) * units[i] - bias, centre});
+        best[i].look_at(static_cast<float>(products[i]) * units[i] - bias, centre);
       }
     }
 #pragma unroll

@@ -181,7 +181,7 @@ void check_batches(const How& how) {
 }
 
 std::vector<std::string> policies_of(const std::string& isa) {
-  return isa == kvq_test::kCuda ? sequence_policies() : cpu_policies();
+  return isa == kvq_test::kCuda ? gpu_policies() : cpu_policies();
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ inline std::vector<std::string> sequence_policies() {
   return policies;
 }
 
-// Gain-shape formats: with and without FP16 pages at the begin, by layer. Not for a GPU yet.
+// Gain-shape formats: with and without FP16 pages at the begin, by layer.
 inline std::vector<std::string> gain_shape_policies() {
   return {"gs2", "{version: 1, keys: gt2, values: gt1, sink: 0}", "gs4+nocentre",
           "version: 1\nkeys: {format: gs1, centres: none}\nvalues: int8\nrecent: 2\n"
@@ -119,8 +119,14 @@ inline std::vector<std::string> routed_policies() {
 }
 
 inline bool known_to_gpus(const std::string& policy) {
-  return policy.find("commvq") == std::string::npos && policy.find("router") == std::string::npos &&
-         !kvq_test::wants_centres(policy);
+  return policy.find("commvq") == std::string::npos && policy.find("router") == std::string::npos;
+}
+
+inline std::vector<std::string> gpu_policies() {
+  std::vector<std::string> policies = sequence_policies();
+  for (const std::string& policy : gain_shape_policies()) policies.push_back(policy);
+  for (const std::string& policy : centred_policies()) policies.push_back(policy);
+  return policies;
 }
 
 inline std::vector<std::string> cpu_policies() {

@@ -25,7 +25,7 @@ struct PageFormat {
   bool integer() const { return family == Family::kInteger; }
   bool gain_shape() const { return family == Family::kGainShape; }
   // CUDA contexts refuse the others.
-  bool known_to_gpus() const { return !coded() && !centres; }
+  bool known_to_gpus() const { return !coded(); }
 
   // "int4", "int4+hadamard", "fp16", "commvq", "gs4", "gt2+nocentre", "gt1+centres".
   static PageFormat parse(const std::string& name) {
