@@ -41,7 +41,7 @@ struct CentreMemory {
   __device__ __forceinline__ CentreMemory(const Block<G>& block) {
     const CentreRows& rows = block.arguments.centres;
     slot_turns = shared_address(&block.shared) + static_cast<uint32_t>(kCentreRowsAt<G>);
-    keys = slot_turns + static_cast<uint32_t>(turn_bytes(rows));
+    keys = slot_turns + (G::kCentres ? static_cast<uint32_t>(turn_bytes(rows)) : 0U);
     values = keys + static_cast<uint32_t>(key_row_bytes(rows, G::kWidth));
   }
 };
@@ -121,7 +121,10 @@ class CentreBlocks {
       const uint32_t chunk = kSide == Side::kKeys ? eighth >> 1U : eighth & 1U;
 #pragma unroll
       for (int32_t half = 0; half < 2; ++half) {
-        const uint32_t number = number_of(half, tile);
+        // Rows of a single centre are in the order in which lanes give addresses.
+        const uint32_t number = G::kCentres
+                                    ? number_of(half, tile)
+                                    : static_cast<uint32_t>(16 * half) + (static_cast<uint32_t>(lane.index) & 15U);
         near_[half] = near + 16 * (number * kChunks + ((number & 7U) ^ chunk));
       }
     }
@@ -183,7 +186,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
   const CentreRows& rows = block.arguments.centres;
   const CentreMemory<G> memory(block);
   const int32_t place = Blocks::place(lane);
-  uint32_t numbers = 0x18100800U + 0x01010101U * static_cast<uint32_t>(place);  // rows 8 · tile + g: slot_of_row
+  uint32_t numbers = 0x18100800U + 0x01010101U * static_cast<uint32_t>(place);  // of a single centre: slot_of_row
   if (G::kCentres && keys.layout.format.key_indices()) {
     numbers = load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.key_indices + 4 * place));
   }
