@@ -209,14 +209,14 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
     const PageFormat format(pair.keys, pair.values, options.head_dim, trained);
     if (const Codec* codec = trained_codec(pair)) {
       if (trained == nullptr) {
-        fail(KVQ_E_ARGUMENT, "policy stores layer %d as %s, but options->%s is NULL", layer, codec->name,
-             codec->trained_as);
+        fail(KVQ_E_ARGUMENT, "policy stores layer %d as %s, but options->%s is NULL", layer,
+             format_pair_name(pair).c_str(), codec->trained_as);
       }
       codec->check(*trained, shape, format);
     }
     if (!pages.knows(format)) {
-      fail(KVQ_E_UNSUPPORTED, "policy stores layer %d in a format that %s does not compute with yet", layer,
-           context.backend->name());
+      fail(KVQ_E_UNSUPPORTED, "policy stores layer %d as %s, which %s does not compute with yet", layer,
+           format_pair_name(pair).c_str(), context.backend->name());
     }
   });
   if (needed == nullptr) return;

@@ -46,5 +46,7 @@ constexpr uint16_t to_bfloat16(float value) {
 }
 
 constexpr bool is_finite_float16(uint16_t half) { return (half & 0x7C00U) != 0x7C00U; }
+/// Finite and without a sign.
+constexpr bool is_scale(uint16_t half) { return half < 0x7C00U; }
 
 }  // namespace kvq

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kHadamard = "+hadamard";
 constexpr std::string_view kNoCentre = "+nocentre";
+constexpr std::string_view kCentres = "+centres";  // of the names of kinds
 
 /// Whether a name ends so; then without that.
 bool take(std::string_view& name, std::string_view ending) {
@@ -81,12 +82,15 @@ std::string format_names() {
 std::string format_name_advice(std::string_view name) {
   std::string_view plain = name;
   const bool hadamard = take(plain, kHadamard);
-  const bool no_centre = !hadamard && take(plain, kNoCentre);
-  const std::optional<SideFormat> format = hadamard || no_centre ? parse_format(plain) : std::nullopt;
+  const bool of_centres = !hadamard && (take(plain, kNoCentre) || take(plain, kCentres));
+  const std::optional<SideFormat> format = hadamard || of_centres ? parse_format(plain) : std::nullopt;
   if (format.has_value()) {
     const std::string kind(describe(format->kind).name);
     const Codec& codec = codec_of(format->kind);
-    if (no_centre && !codec.takes_page_mean) return "but only gain-shape formats have centres: write " + kind;
+    if (of_centres && (codec.takes_page_mean || kind.ends_with(kCentres))) {
+      return "but a format has +centres or +nocentre, not two of them: write " + std::string(plain);
+    }
+    if (of_centres) return "but only gain-shape formats have centres: write " + kind;
     if (hadamard && codec.always_hadamard) return "but " + kind + " is always rotated: write " + std::string(plain);
     if (hadamard && !codec.takes_hadamard) return "but rotation is for integer formats: write " + kind;
   }

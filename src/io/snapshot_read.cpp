@@ -198,7 +198,7 @@ class SequenceReader {
         side_is_valid(Side::kValues, format, aligned.data() + format.key_bytes())) {
       return;
     }
-    fail(KVQ_E_FORMAT, "snapshot has a page with a number that is not finite");
+    fail(KVQ_E_FORMAT, "snapshot has a page with a number that is not finite, or that no page has there");
   }
 
   Reader& reader_;

@@ -2,6 +2,7 @@
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
+#include "trainer_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -86,6 +87,25 @@ static void refused_codebooks(void) {
   OTHER(key_stages, 0, KVQ_E_ARGUMENT, kBothSides, "keys", "commvq");
   OTHER(key_stages, 0, KVQ_E_ARGUMENT, kKeysOnly, "keys", "commvq");
 #undef OTHER
+
+  /* One cache has no room for both, whichever of them there is. */
+  {
+    kvq_centres* centres = centres_for(f.context, "gs2+centres");
+    int given;
+    trained = small_trainer_options();
+    codebook = train(f.context, &trained, trained.n_layers);
+    for (given = 0; given < 4; ++given) {
+      options = small_cache_options();
+      options.codebook = given % 2 != 0 ? codebook : NULL;
+      options.centres = given / 2 != 0 ? centres : NULL;
+      REFUSED(KVQ_E_UNSUPPORTED, "options->codebook", create(f.context, &options, "commvq/gs2+centres", &cache, err));
+      ALSO_MENTIONS("options->centres");
+      CHECK(cache == NULL);
+    }
+    kvq_codebook_destroy(codebook);
+    kvq_centres_destroy(centres);
+    options = small_cache_options();
+  }
 
   trained = small_trainer_options();
   codebook = train(f.context, &trained, 1);

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
+#include "trainer_fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +156,23 @@ static void context_of_a_device(void) {
   CHECK(strcmp(info.isa, "pretend_1") == 0);
   CHECK(info.bytes == on_host.live_bytes + 512); /* the plug-in counts its device memory */
   CHECK(on_device.live == 1 && on_device.stream_of_allocate == &first_stream);
+
+  {
+    /* It knows the formats that need no training, and fails later. */
+    kvq_cache_options shape = small_cache_options();
+    kvq_policy* policy = load_policy(context, "gs2+centres/gt1+centres");
+    kvq_centres* centres = centres_for(context, "gs2+centres");
+    kvq_cache* cache = NULL;
+    shape.centres = centres;
+    REFUSED(KVQ_E_UNSUPPORTED, "gs2+centres/gt1+centres", kvq_cache_create(context, &shape, policy, &cache, err));
+    ALSO_MENTIONS("pretend");
+    CHECK(cache == NULL);
+    kvq_centres_destroy(centres);
+    kvq_policy_destroy(policy);
+    policy = load_policy(context, "gs2/gt1+nocentre");
+    REFUSED(KVQ_E_BACKEND, "computes nothing", kvq_cache_create(context, &shape, policy, &cache, err));
+    kvq_policy_destroy(policy);
+  }
 
   ACCEPTED(kvq_context_set_stream(context, &second_stream, err));
   REFUSED(KVQ_E_BACKEND, "pretend device", kvq_context_set_stream(context, NULL, err));

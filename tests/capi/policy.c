@@ -79,7 +79,15 @@ static void gain_shapes(void) {
     refuse(text, "always rotated");
     ALSO_MENTIONS(kNames[i]);
     sprintf(text, "%s+nocentre+nocentre", kNames[i]);
-    refuse(text, "nearest");
+    refuse(text, "not two of them");
+    sprintf(text, "%s+centres+snapkv:64", kNames[i]);
+    accept(text);
+    sprintf(text, "version: 1\nkeys: {format: %s, centres: trained}\nvalues: {format: %s+centres, group: 64}\n",
+            kNames[i], kNames[i]);
+    accept(text);
+    sprintf(text, "%s+centres+nocentre", kNames[i]);
+    refuse(text, "not two of them");
+    ALSO_MENTIONS(kNames[i]);
     sprintf(text, "version: 1\nvalues: {format: %s, hadamard: false}\n", kNames[i]);
     refuse(text, "always rotated");
     sprintf(text, "version: 1\nkeys: {format: %s, group: 32}\n", kNames[i]); /* as for integers, values have groups */

@@ -131,7 +131,7 @@ inline std::vector<Storage> all_storages() {
 }
 
 // Around trained centres: one and several of them, on one side or both, every width, and beside every other kind of
-// format. The last is for heads that are large enough to hold the numbers of 256 centres.
+// format.
 inline std::vector<Storage> centred_storages() {
   const auto pair = [](const char* keys, const char* values, const kvq_test::CentreCounts& centres, int sink = 0) {
     return Storage{.keys = keys, .values = values, .sink = sink, .centres = centres};

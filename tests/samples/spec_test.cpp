@@ -67,6 +67,10 @@ TEST_CASE("what is no gain-shape format is answered with what to write") {
   check_failure(perplexity({"--kv", "int4+nocentre"}), 2, "gain-shape");
   check_failure(perplexity({"--kv", "gs2+snapkv:8"}), 2, "window");
   check_failure(perplexity({"--kv", "gs2:" + absent}), 1, absent);
+  check_failure(perplexity({"--kv", "gs2+nocentre:" + absent}), 2, "write gs2:FILE, or gs2+nocentre");
+  check_failure(perplexity({"--kv", "gs2/gt1+centres:" + absent}), 2, "write gs2/gt1+centres@FILE");
+  check_failure(perplexity({"--kv", "gs2+centres+nocentre"}), 2, "not two of them: write gs2+centres");
+  check_failure(perplexity({"--kv", "gs2+centres"}), 1, "as gs2+centres, but options->centres is NULL");
   check_failure(perplexity({"--kv", "gt2/gt1:" + absent + "+adasnap:64"}), 1, absent);
 }
 

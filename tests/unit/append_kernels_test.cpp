@@ -12,11 +12,13 @@
 
 #include "backend/cpu/append/angle_table.h"
 #include "backend/cpu/dispatch/isa.h"
+#include "core/aligned_bytes.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
 #include "formats/format_name.h"
 #include "formats/gain_shape/gain_shape.h"
 #include "formats/integer/integer.h"
+#include "support/allocator.h"
 
 using kvq::kPageSlots;
 using kvq::Side;
@@ -88,7 +90,9 @@ void check_encoder(const KernelTable& table, Side side, const kvq::SideFormat& f
                .used = used,
                .positions = {nullptr, 0},
                .context = nullptr});
-  table.side(format.kind).encode(side, format, head_dim, plane.data(), used, encoded.data());
+  kvq::AlignedBytes room(kvq_test::test_allocator());
+  room.resize(table.append->encode_room_bytes(format.kind, head_dim));
+  table.side(format.kind).encode(side, format, head_dim, plane.data(), used, encoded.data(), room.data());
   CAPTURE(head_dim);
   CAPTURE(kvq::format_name(format));
   CAPTURE(int{format.group});

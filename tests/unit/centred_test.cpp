@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <span>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "centred_cache.h"
 #include "formats/float16/layout.h"
 #include "formats/gain_shape/centred.h"
+#include "formats/gain_shape/context.h"
 #include "formats/gain_shape/layout.h"
 
 namespace {
@@ -325,6 +327,53 @@ TEST_CASE("centres that there are not, and turns that nobody writes, are found i
     CHECK(kvq::side_is_valid(each, format, data.data()));
     data[where.turn_offset()] = std::byte{2};
     CHECK(!kvq::side_is_valid(each, format, data.data()));
+  }
+}
+
+TEST_CASE("gains and means have scales that are not negative and finite, or a page is not valid") {
+  const kvq_test::Context context = kvq_test::make_context();
+  const kvq_cache_options options = options_of({64});
+  const auto centres = kvq_test::random_centres(context, options, {5, 5});
+  const auto check = [&](const kvq::PageFormat& format, Side side, size_t offset) {
+    std::vector<std::byte> data(format.bytes(side));
+    const auto put = [&](uint16_t half) { std::memcpy(data.data() + offset, &half, sizeof(half)); };
+    for (const int32_t half : {0x0000, 0x0001, 0x3C00, 0x7BFF}) {
+      put(static_cast<uint16_t>(half));
+      CHECK(kvq::side_is_valid(side, format, data.data()));
+    }
+    for (const int32_t half : {0x8000, 0x8001, 0xBC00, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE00}) {
+      CAPTURE(half);
+      put(static_cast<uint16_t>(half));
+      CHECK(!kvq::side_is_valid(side, format, data.data()));
+    }
+  };
+  const kvq::SideFormat centred{.kind = kvq::Kind::kGt2Centres};
+  const kvq::SideFormat plain{.kind = kvq::Kind::kGs3, .page_mean = true};
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    check({centred, centred, 64, centres.get()}, side, kvq::gain_shape::layout(side, centred, 64, 5).largest_offset());
+    check({plain, plain, 64, nullptr}, side, kvq::gain_shape::layout(side, plain, 64).largest_offset());
+  }
+  check({plain, plain, 64, nullptr}, Side::kKeys, kvq::gain_shape::layout(Side::kKeys, plain, 64).mean_scale_offset());
+}
+
+TEST_CASE("centres in 16 bits are there, and take memory, where an instruction set multiplies them") {
+  const kvq_cache_options options = options_of({64});
+  constexpr uint64_t kTable = 2 * 64 * 64 * sizeof(int16_t);  // two heads, 64 centres, 64 channels
+  uint64_t least = UINT64_MAX;
+  for (const char* isa : {"baseline", "avx512vnni"}) {
+    const std::vector<std::string> isas = kvq_test::cpu_isa_names();
+    if (std::find(isas.begin(), isas.end(), isa) == isas.end()) continue;
+    CAPTURE(std::string(isa));
+    const kvq_test::Context context = kvq_test::make_context(isa);
+    const auto centres = kvq_test::random_centres(context, options, {.keys = 64, .values = 1});
+    const OwnedCache cache = kvq_test::make_centred_cache(context, options, "gs2+centres", centres);
+    const kvq::LayerContext* made = static_cast<const kvq::Cache&>(*cache).context(0);
+    const bool multiplies = std::string(isa) != "baseline";
+    CHECK(kvq::centred::context_of(*made).turned_keys.has_value() == multiplies);
+    auto usage = kvq_test::initialised<kvq_usage>();
+    kvq_test::checked(kvq_cache_usage, cache.get(), nullptr, &usage);
+    if (multiplies) CHECK(usage.total_bytes >= least + kTable);
+    least = usage.total_bytes;
   }
 }
 

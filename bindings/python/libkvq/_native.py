@@ -1561,12 +1561,12 @@ formats:
 
 - ``gs4``, ``gs3``, ``gs2``, ``gs1``: gain-shape pages. Codes of 4 to 1 bits after a Hadamard rotation, and a
   gain of 8 bits for each token and side, chosen so that what is decoded is unbiased. Keys are encoded relative
-  to the mean of their page's, which a page has in 8 bits; with ``+nocentre`` as they are. Nothing is trained.
+  to the mean of their page's, which a page has in 8 bits, and values as they are; with ``+nocentre`` keys, too.
+  Nothing is trained for these two. With ``+centres`` a side is encoded relative to the nearest of its head's
+  trained centres, which ``kvq_cache_options`` has, those of keys turned by RoPE to where the key is; a page then
+  has a byte for each token that says which, unless there is but one.
 - ``gt3``, ``gt2``, ``gt1``: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states:
-  their
-
-error is a quarter to a half smaller, and they take longer to encode and to attend to.
-
+  their error is a quarter to a half smaller, and they take longer to encode and to attend to.
 - ``fp16``; ``int8``, ``int4``, ``int3``, ``int2``: integers with a scale and a minimum for each channel of a
   page's keys and for each token and group of channels of values; optionally with ``+hadamard``, encoded after a
   Hadamard rotation.
@@ -1581,7 +1581,8 @@ The long form:
     recent: 1                      # newest pages that stay FP16, the open one included
     layers:                        # later entries win
       - {range: [0, 1], keys: fp16, values: int8}
-      - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page; none is +nocentre
+      - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
+    centres: page                  # of all gain-shape formats, of experts too, that do not say it themselves
     commvq:                        # for the format commvq, which needs a codebook
       beam: 4                      # sums of codes kept while a key is encoded, 1 to 16
       flips: 100                   # bits of a value's code flipped to lower its error, at most

@@ -44,6 +44,14 @@ void take_eviction(const std::string& given, std::string& spec, Parts& parts) {
   if (method.empty() || method.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string_view::npos) {
     return;
   }
+  if (method == "nocentre") {
+    throw UsageError(given + ": +nocentre goes without a file of centres: write " + spec.substr(0, plus) +
+                     ":FILE, or " + spec.substr(0, colon));
+  }
+  if (method == "centres") {
+    throw UsageError(given + ": the file of formats with +centres goes behind @: write " + spec.substr(0, colon) +
+                     "@FILE");
+  }
   const auto [end, code] = std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), parts.budget);
   if (code != std::errc() || end != spec.data() + spec.size()) {
     throw UsageError(given + ": must end in a budget, a number of tokens");

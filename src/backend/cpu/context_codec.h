@@ -89,6 +89,9 @@ class ContextCodec {
  public:
   virtual ~ContextCodec() = default;
 
+  /// Add to a context that was just made what only some instruction sets compute with.
+  virtual void complete(Allocator& /*allocator*/, const KernelTable& /*kernels*/, LayerContext& /*context*/) const {}
+
   /// Write the sides that need the context; their bytes are zeros.
   virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
                       Parallel& parallel, Allocator& scratch) const = 0;

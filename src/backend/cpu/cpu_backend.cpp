@@ -42,7 +42,9 @@ std::shared_ptr<const Resident> CpuBackend::make_resident(Allocator& allocator, 
 Owned<LayerContext> CpuBackend::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
                                              int32_t layer, const PageFormat& format, const OptionValues& options,
                                              const PositionTurns& turns) {
-  return codec.make_context(allocator, resident, layer, format, options, turns);
+  Owned<LayerContext> context = codec.make_context(allocator, resident, layer, format, options, turns);
+  kernels_.contexts[codec.number]->complete(allocator, kernels_, *context);
+  return context;
 }
 
 std::byte* CpuBackend::allocate(Allocator& allocator, size_t bytes) {

@@ -26,21 +26,20 @@ uint16_t& turn_at(const Layout& where, std::byte* data) {
   return *reinterpret_cast<uint16_t*>(data + where.turn_offset());
 }
 
-/// Rows of a page's slots that turn centres to its keys, `[used]`; returns whether they are the page's.
-bool turn_slots(const Context& context, const SlotPositions& positions, int32_t used, float* rows) {
-  const size_t stride = context.turns.rope().table_stride();
-  const bool by_page = positions[used - 1] - positions[0] == used - 1;
-  if (!by_page) {
-    for (int32_t slot = 0; slot < used; ++slot, rows += stride) context.turns.turn(positions[slot], rows);
-    return false;
-  }
-  std::array<float, kMaxHeadDim> first;
-  context.turns.turn(positions[0], first.data());
-  const float* within = context.page_turns.data();
-  for (int32_t slot = 0; slot < used; ++slot, rows += stride, within += stride) {
-    multiply_turns(context.turns.rope().pairs(), first.data(), within, rows);
-  }
-  return true;
+/// The nearest centre of a slot's vector is taken off it; returns its number. `turn`: that turns centres to the slot.
+uint8_t take_centre(const SideToEncode& side, const float* biases, const float* turn, float* row) {
+  const Context& context = context_of(*side.context);
+  const Rope& rope = context.turns.rope();
+  const bool keys = side.side == Side::kKeys;
+  const int32_t dim = side.format.head_dim;
+  std::array<float, kMaxHeadDim> x;
+  std::copy_n(row, dim, x.begin());
+  if (keys) turn_back(rope, turn, x.data());
+  const uint8_t index = context.search(side.side, side.first_head).nearest(x.data(), biases);
+  std::copy_n(context.centre(side.side, side.first_head, index), dim, x.begin());
+  if (keys) rope.rotate(turn, x.data());
+  for (int32_t i = 0; i < dim; ++i) row[i] -= x[static_cast<size_t>(i)];
+  return index;
 }
 
 }  // namespace
@@ -56,32 +55,30 @@ void encode(const SideToEncode& side) {
   const bool keys = side.side == Side::kKeys;
   const int32_t dim = side.format.head_dim;
   const Layout where = layout(side.side, side.format);
+  const bool trellis = gain_shape::shape_of(side.format.side(side.side).kind).trellis;
   std::byte* out = side.out.front();
-  std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> turns;  // [slots] rows
-  bool by_page = true;
-  if (keys) {
-    by_page = turn_slots(context, side.positions, side.used, turns.data());
-    turn_at(where, out) = by_page ? 0 : 1;
-  }
-  const CentreSearch& search = context.search(side.side, side.first_head);
+  const bool by_page = keys && side.positions[side.used - 1] - side.positions[0] == side.used - 1;
+  if (keys) turn_at(where, out) = by_page ? 0 : 1;
   const float* biases = context.biases(side.side, side.first_head, by_page);
-  std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;  // [slots, head_dim]
   const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
-  std::array<float, kMaxHeadDim> x;
+  std::array<float, kPageSlots> gains{};
+  std::array<float, kMaxHeadDim> first;
+  std::array<float, kMaxHeadDim> turn;
+  std::array<float, kMaxHeadDim> row;
+  if (by_page) context.turns.turn(side.positions[0], first.data());
   for (int32_t slot = 0; slot < side.used; ++slot) {
-    float* row = rows.data() + static_cast<ptrdiff_t>(slot) * dim;
-    const float* turn = turns.data() + static_cast<size_t>(slot) * rope.table_stride();
-    for (int32_t i = 0; i < dim; ++i) row[i] = from_float16(halves[float16::index(side.side, dim, slot, i)]);
-    std::copy_n(row, dim, x.begin());
-    if (keys) turn_back(rope, turn, x.data());
-    const uint8_t index = search.nearest(x.data(), biases);
+    const float* within = context.page_turns.data() + static_cast<size_t>(slot) * rope.table_stride();
+    if (by_page) multiply_turns(rope.pairs(), first.data(), within, turn.data());
+    if (keys && !by_page) context.turns.turn(side.positions[slot], turn.data());
+    for (int32_t i = 0; i < dim; ++i) {
+      row[static_cast<size_t>(i)] = from_float16(halves[float16::index(side.side, dim, slot, i)]);
+    }
+    const uint8_t index = take_centre(side, biases, turn.data(), row.data());
     if (where.has_indices) out[where.index_offset() + static_cast<size_t>(slot)] = std::byte{index};
-    std::copy_n(context.centre(side.side, side.first_head, index), dim, x.begin());
-    if (keys) rope.rotate(turn, x.data());
-    for (int32_t i = 0; i < dim; ++i) row[i] -= x[static_cast<size_t>(i)];
-    hadamard(row, dim);
+    hadamard(row.data(), dim);
+    gains[static_cast<size_t>(slot)] = gain_shape::encode_residual(where, trellis, row.data(), slot, out);
   }
-  encode_residuals(where, gain_shape::shape_of(side.format.side(side.side).kind).trellis, rows.data(), side.used, out);
+  gain_shape::put_gains(where, gains, out);
 }
 
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
@@ -113,9 +110,9 @@ void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
 
 bool valid(Side side, const PageFormat& format, const std::byte* data) {
   const Layout where = layout(side, format);
-  const auto* largest = reinterpret_cast<const uint16_t*>(data + where.largest_offset());
-  const auto* turn = reinterpret_cast<const uint16_t*>(data + where.turn_offset());
-  if (!is_finite_float16(*largest) || (where.has_turn && *turn > 1)) return false;
+  const auto half_at = [data](size_t offset) { return *reinterpret_cast<const uint16_t*>(data + offset); };
+  if (!is_scale(half_at(where.largest_offset()))) return false;
+  if (where.has_turn && half_at(where.turn_offset()) > 1) return false;
   const auto* indices = reinterpret_cast<const uint8_t*>(data + where.index_offset());
   const int32_t count = centres_of(format).shape.centres(side);
   return !where.has_indices || std::all_of(indices, indices + kPageSlots, [count](uint8_t i) { return i < count; });

@@ -70,7 +70,11 @@ Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t 
   for (size_t i = 0; i < rope.table_stride(); ++i) {
     for (size_t slot = 0; slot < kPageSlots; ++slot) page_columns.push_back(page_turns[slot * rope.table_stride() + i]);
   }
+}
+
+void Context::turn_keys(Allocator& allocator) {
   if (shape().key_centres == 0) return;
+  const Rope& rope = turns.rope();
   const TurnOrder order(rope, shape().head_dim);
   turned_keys.emplace(allocator, rope, order, searches.of(layer, Side::kKeys), page_turns);
   std::array<float, kMaxHeadDim> step;

@@ -40,6 +40,9 @@ class CentreSearches final : public Resident {
 struct Context final : LayerContext {
   Context(Allocator& allocator, const CentreSearches& searches, int32_t layer, const PositionTurns& turns);
 
+  /// Make `turned_keys` and what goes with them, if there are centres of keys.
+  void turn_keys(Allocator& allocator);
+
   const CentresShape& shape() const { return searches.centres().shape; }
   const CentreSearch& search(Side side, int32_t head) const { return searches.of(layer, side, head); }
   gain_shape::Layout layout(Side side, const PageFormat& format) const {
@@ -58,13 +61,13 @@ struct Context final : LayerContext {
   const CentreSearches& searches;
   int32_t layer;
   const PositionTurns& turns;
-  Vector<float> page_turns;    // [32] rows, of a page from position 0 on
-  Vector<float> page_columns;  // the same as [2 · pairs][32]
-  Vector<float> key_biases;    // [kv_heads][padded], of centres turned by the page
-  Vector<float> own_biases;    // [kv_heads][padded], by each slot
-  Vector<float> value_biases;  // [kv_heads][padded]
-  std::optional<TurnedCentres> turned_keys;
-  Vector<float> page_step;  // turn of 32 positions, as TurnOrder::put_turn() writes it
+  Vector<float> page_turns;                  // [32] rows, of a page from position 0 on
+  Vector<float> page_columns;                // the same as [2 · pairs][32]
+  Vector<float> key_biases;                  // [kv_heads][padded], of centres turned by the page
+  Vector<float> own_biases;                  // [kv_heads][padded], by each slot
+  Vector<float> value_biases;                // [kv_heads][padded]
+  std::optional<TurnedCentres> turned_keys;  // empty unless turn_keys() was called
+  Vector<float> page_step;                   // turn of 32 positions, as TurnOrder::put_turn() writes it; likewise
 };
 
 inline const Context& context_of(const LayerContext& context) { return static_cast<const Context&>(context); }

@@ -134,25 +134,24 @@ void decode_levels(const Layout& layout, bool trellis, const std::byte* data, in
   }
 }
 
-void encode_residuals(const Layout& layout, bool trellis, const float* rows, int32_t used, std::byte* out) {
+float encode_residual(const Layout& layout, bool trellis, const float* row, int32_t slot, std::byte* out) {
   const int32_t dim = layout.head_dim;
-  std::array<float, kPageSlots> gains{};
-  std::array<float, kMaxHeadDim> u;
-  for (int32_t slot = 0; slot < used; ++slot) {
-    const float* row = rows + static_cast<ptrdiff_t>(slot) * dim;
-    const float norm = sum(dim, [=](int32_t i) { return row[i] * row[i]; });
-    if (norm == 0.0F) continue;
-    const float rms = std::sqrt(norm / static_cast<float>(dim));
-    if (trellis) {
-      put_trellis(layout, row, rms, slot, out);
-    } else {
-      put_scalar(layout, row, rms, slot, out);
-    }
-    decode_levels(layout, trellis, out, slot, u.data());
-    const float product = sum(dim, [&](int32_t i) { return row[i] * u[static_cast<size_t>(i)]; });
-    // ⟨gain · u, r⟩ = ⟨r, r⟩: what a query looks for keeps its product.
-    if (product > 0.0F) gains[static_cast<size_t>(slot)] = norm / product;
+  const float norm = sum(dim, [=](int32_t i) { return row[i] * row[i]; });
+  if (norm == 0.0F) return 0.0F;
+  const float rms = std::sqrt(norm / static_cast<float>(dim));
+  if (trellis) {
+    put_trellis(layout, row, rms, slot, out);
+  } else {
+    put_scalar(layout, row, rms, slot, out);
   }
+  std::array<float, kMaxHeadDim> u;
+  decode_levels(layout, trellis, out, slot, u.data());
+  const float product = sum(dim, [&](int32_t i) { return row[i] * u[static_cast<size_t>(i)]; });
+  // ⟨gain · u, r⟩ = ⟨r, r⟩: what a query looks for keeps its product.
+  return product > 0.0F ? norm / product : 0.0F;
+}
+
+void put_gains(const Layout& layout, const std::array<float, kPageSlots>& gains, std::byte* out) {
   const uint16_t largest = to_float16(std::min(*std::max_element(gains.begin(), gains.end()), kMaxFloat16));
   *reinterpret_cast<uint16_t*>(out + layout.largest_offset()) = largest;
   for (size_t slot = 0; largest != 0 && slot < kPageSlots; ++slot) {

@@ -31,9 +31,11 @@ constexpr float step_of(int32_t bits) {
   return bits == 1 ? 1.596F : bits == 2 ? 0.9957F : bits == 3 ? 0.586F : 0.3352F;
 }
 
-/// Write what is left of vectors after their centres, rotated, `[32][head_dim]` of which the first `used` count: codes,
-/// gains and the largest gain. The bytes must be zeros.
-void encode_residuals(const Layout& layout, bool trellis, const float* rows, int32_t used, std::byte* out);
+/// Write the codes of what is left of a slot's vector after its centre, rotated, `[head_dim]`; returns its gain. The
+/// bytes must be zeros.
+float encode_residual(const Layout& layout, bool trellis, const float* row, int32_t slot, std::byte* out);
+/// Write the gains of a page's slots, and the largest.
+void put_gains(const Layout& layout, const std::array<float, kPageSlots>& gains, std::byte* out);
 
 /// A number in units of a level, as the search for a path takes it.
 int16_t target_of(float units);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 namespace kvq::gain_shape {
 namespace {
@@ -16,25 +15,37 @@ namespace {
 uint16_t& half_at(std::byte* data, size_t offset) { return *reinterpret_cast<uint16_t*>(data + offset); }
 uint16_t half_at(const std::byte* data, size_t offset) { return *reinterpret_cast<const uint16_t*>(data + offset); }
 
-/// Write the mean of the first rows and take it off them as it decodes.
-void take_mean(const Layout& layout, int32_t used, float* rows, std::byte* out) {
+/// A slot's numbers, rotated.
+void read_row(const SideToEncode& side, int32_t slot, float* row) {
+  const int32_t dim = side.format.head_dim;
+  const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
+  for (int32_t i = 0; i < dim; ++i) row[i] = from_float16(halves[float16::index(side.side, dim, slot, i)]);
+  hadamard(row, dim);
+}
+
+/// Write the mean of the slots in use; `mean`: as it decodes.
+void put_mean(const SideToEncode& side, const Layout& layout, float* mean) {
   const int32_t dim = layout.head_dim;
-  std::array<float, kMaxHeadDim> mean{};
+  std::byte* out = side.out.front();
+  std::array<float, kMaxHeadDim> row;
+  std::fill_n(mean, dim, 0.0F);
+  for (int32_t slot = 0; slot < side.used; ++slot) {
+    read_row(side, slot, row.data());
+    for (int32_t i = 0; i < dim; ++i) mean[i] += row[static_cast<size_t>(i)];
+  }
   float largest = 0.0F;
   for (int32_t i = 0; i < dim; ++i) {
-    float& each = mean[static_cast<size_t>(i)];
-    for (int32_t slot = 0; slot < used; ++slot) each += rows[slot * dim + i];
-    each /= static_cast<float>(used);
-    largest = std::max(largest, std::abs(each));
+    mean[i] /= static_cast<float>(side.used);
+    largest = std::max(largest, std::abs(mean[i]));
   }
   const uint16_t bits = to_float16(largest / kTopMean);
   half_at(out, layout.mean_scale_offset()) = bits;
   const float scale = from_float16(bits);
   const float inverse = scale > 0.0F ? 1.0F / scale : 0.0F;
   for (int32_t i = 0; i < dim; ++i) {
-    const float code = std::nearbyint(std::clamp(mean[static_cast<size_t>(i)] * inverse, -kTopMean, kTopMean));
+    const float code = std::nearbyint(std::clamp(mean[i] * inverse, -kTopMean, kTopMean));
     out[layout.mean_offset() + static_cast<size_t>(i)] = static_cast<std::byte>(static_cast<int8_t>(code));
-    for (int32_t slot = 0; slot < used; ++slot) rows[slot * dim + i] -= code * scale;
+    mean[i] = code * scale;
   }
 }
 
@@ -43,19 +54,18 @@ void take_mean(const Layout& layout, int32_t used, float* rows, std::byte* out) 
 size_t bytes(Side side, const PageFormat& format) { return layout(side, format).bytes(); }
 
 void encode(const SideToEncode& side) {
-  const int32_t dim = side.format.head_dim;
   const Layout where = layout(side.side, side.format);
-  std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;  // [slots, head_dim]
-  const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
-  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    float* row = rows.data() + static_cast<ptrdiff_t>(slot) * dim;
-    for (int32_t i = 0; i < dim; ++i) row[i] = from_float16(halves[float16::index(side.side, dim, slot, i)]);
-    hadamard(row, dim);
+  const bool trellis = shape_of(side.format.side(side.side).kind).trellis;
+  std::array<float, kMaxHeadDim> mean{};
+  if (where.has_mean) put_mean(side, where, mean.data());
+  std::array<float, kPageSlots> gains{};
+  std::array<float, kMaxHeadDim> row;
+  for (int32_t slot = 0; slot < side.used; ++slot) {
+    read_row(side, slot, row.data());
+    for (size_t i = 0; i < static_cast<size_t>(where.head_dim); ++i) row[i] -= mean[i];
+    gains[static_cast<size_t>(slot)] = encode_residual(where, trellis, row.data(), slot, side.out.front());
   }
-  std::byte* out = side.out.front();
-  std::memset(out, 0, where.bytes());
-  if (where.has_mean) take_mean(where, side.used, rows.data(), out);
-  encode_residuals(where, shape_of(side.format.side(side.side).kind).trellis, rows.data(), side.used, out);
+  put_gains(where, gains, side.out.front());
 }
 
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
@@ -78,8 +88,8 @@ void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
 
 bool valid(Side side, const PageFormat& format, const std::byte* data) {
   const Layout where = layout(side, format);
-  return is_finite_float16(half_at(data, where.largest_offset())) &&
-         (!where.has_mean || is_finite_float16(half_at(data, where.mean_scale_offset())));
+  return is_scale(half_at(data, where.largest_offset())) &&
+         (!where.has_mean || is_scale(half_at(data, where.mean_scale_offset())));
 }
 
 }  // namespace kvq::gain_shape

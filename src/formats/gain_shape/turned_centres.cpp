@@ -14,6 +14,16 @@ constexpr float kTurnUnit = 32767.0F;
 
 int16_t rounded(float number) { return static_cast<int16_t>(std::lround(number)); }
 
+double largest_norm(const CentreSearch& search) {
+  double largest = 0.0;
+  for (auto centre = search.centres.begin(); centre != search.centres.end(); centre += search.head_dim) {
+    double norm = 0.0;
+    for (auto number = centre; number != centre + search.head_dim; ++number) norm += double{*number} * double{*number};
+    largest = std::max(largest, norm);
+  }
+  return std::sqrt(largest);
+}
+
 }  // namespace
 
 TurnOrder::TurnOrder(const Rope& rope, int32_t head_dim_) : pairs(rope.pairs()), slot_pairs(0), head_dim(head_dim_) {
@@ -52,12 +62,19 @@ TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnO
       middle(2 * static_cast<size_t>(order.pairs), 0.0F, StlAllocator<float>(allocator)),
       slot_columns(static_cast<size_t>((order.slot_pairs + 1) / 2 * 2 * kPageSlots), 0,
                    StlAllocator<int16_t>(allocator)) {
+  fill_rows(rope, searches, page_turns);
+  fill_slot_turns(rope, page_turns);
+  fill_middle(rope);
+  fill_slot_columns(rope);
+}
+
+/// Rounded by head. Slow pairs are turned, all slots alike.
+void TurnedCentres::fill_rows(const Rope& rope, std::span<const CentreSearch> searches,
+                              std::span<const float> page_turns) {
   constexpr int32_t kLanes = TurnOrder::kLanes;
-  const size_t stride = rope.table_stride();
   std::array<float, 2 * kMaxHeadDim> numbers;
   std::array<float, kMaxHeadDim> centre;
-  // A slow pair's turn is the same in all slots.
-  std::array<float, kMaxHeadDim> slow;
+  std::array<float, kMaxHeadDim> slow;  // a row of turns
   for (int32_t pair = 0; pair < order.pairs; ++pair) {
     const bool later = pair >= order.slot_blocks() * kLanes;
     slow[static_cast<size_t>(pair)] = later ? page_turns[static_cast<size_t>(pair)] : 1.0F;
@@ -65,15 +82,7 @@ TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnO
   }
   int16_t* to = rows.data();
   for (const CentreSearch& search : searches) {
-    double largest = 0.0;
-    for (int32_t i = 0; i < count; ++i) {
-      double norm = 0.0;
-      for (int32_t c = 0; c < order.head_dim; ++c) {
-        norm += std::pow(static_cast<double>(search.centres[static_cast<size_t>(i * order.head_dim + c)]), 2);
-      }
-      largest = std::max(largest, norm);
-    }
-    units.push_back(static_cast<float>(std::sqrt(largest)) / kNorm);
+    units.push_back(static_cast<float>(largest_norm(search)) / kNorm);
     const float inverse = units.back() > 0.0F ? 1.0F / units.back() : 0.0F;
     for (int32_t i = 0; i < count; ++i, to += order.numbers()) {
       std::copy_n(search.centres.data() + static_cast<ptrdiff_t>(i) * order.head_dim, order.head_dim, centre.begin());
@@ -84,8 +93,12 @@ TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnO
       }
     }
   }
+}
+
+void TurnedCentres::fill_slot_turns(const Rope& rope, std::span<const float> page_turns) {
+  constexpr int32_t kLanes = TurnOrder::kLanes;
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    const float* row = page_turns.data() + static_cast<size_t>(slot) * stride;
+    const float* row = page_turns.data() + static_cast<size_t>(slot) * rope.table_stride();
     int16_t* turns = slot_turns.data() + slot * order.slot_blocks() * 2 * kLanes;
     for (int32_t pair = 0; pair < std::min(order.pairs, order.slot_blocks() * kLanes); ++pair) {
       int16_t* block = turns + pair / kLanes * 2 * kLanes + TurnOrder::lane(pair % kLanes);
@@ -93,18 +106,24 @@ TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnO
       block[kLanes] = rounded(row[order.pairs + pair] * kTurnUnit);
     }
   }
+}
+
+void TurnedCentres::fill_middle(const Rope& rope) {
   for (int32_t pair = 0; pair < order.pairs; ++pair) {
     const double angle = 0.5 * (kPageSlots - 1) * static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]);
     const double factor = pair < order.slot_pairs ? 1.0 : factor_of(rope, pair);
     middle[static_cast<size_t>(pair)] = static_cast<float>(factor * std::cos(angle));
     middle[static_cast<size_t>(order.pairs + pair)] = static_cast<float>(factor * std::sin(angle));
   }
+}
+
+void TurnedCentres::fill_slot_columns(const Rope& rope) {
   for (int32_t pair = 0; pair < order.slot_pairs; ++pair) {
     const double frequency = static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]);
     const bool fast = turns_fast(rope, pair);
+    const double factor = factor_of(rope, pair) * static_cast<double>(kTurnUnit);
     for (int32_t slot = 0; slot < kPageSlots / 2; ++slot) {
       const double angle = fast ? (0.5 * (kPageSlots - 1) - slot) * frequency : 0.0;
-      const double factor = factor_of(rope, pair) * static_cast<double>(kTurnUnit);
       int16_t* column = slot_columns.data() + pair / 2 * 2 * kPageSlots + 2 * slot + pair % 2;
       column[0] = rounded(static_cast<float>(factor * std::cos(angle)));
       column[kPageSlots] = rounded(static_cast<float>(factor * -std::sin(angle)));

@@ -61,6 +61,12 @@ struct TurnedCentres {
   // from there to the slots before, [slot_pairs / 2, rounded up]{cos[16][2 pairs], sin}.
   Vector<float> middle;
   Vector<int16_t> slot_columns;
+
+ private:
+  void fill_rows(const Rope& rope, std::span<const CentreSearch> searches, std::span<const float> page_turns);
+  void fill_slot_turns(const Rope& rope, std::span<const float> page_turns);
+  void fill_middle(const Rope& rope);
+  void fill_slot_columns(const Rope& rope);
 };
 
 }  // namespace kvq::centred

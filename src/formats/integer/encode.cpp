@@ -69,35 +69,54 @@ class Writer {
   uint16_t* minima_;
 };
 
-void encode_keys(const Layout& layout, const float* rows, std::byte* out) {
-  Writer writer(layout, out);
-  for (int32_t channel = 0; channel < layout.head_dim; ++channel) {
-    float low = rows[channel];
-    float high = rows[channel];
-    for (int32_t slot = 1; slot < kPageSlots; ++slot) {
-      const float value = rows[slot * layout.head_dim + channel];
-      low = std::min(low, value);
-      high = std::max(high, value);
-    }
-    const Quantizer quantizer(low, high, layout.bits);
-    writer.set_scale(channel, quantizer);
+/// A slot's numbers.
+void read_row(const SideToEncode& side, int32_t slot, float* row) {
+  const int32_t head_dim = side.format.head_dim;
+  const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
+  for (int32_t channel = 0; channel < head_dim; ++channel) {
+    row[channel] = from_float16(halves[float16::index(side.side, head_dim, slot, channel)]);
+  }
+  if (side.format.side(side.side).hadamard) hadamard(row, head_dim);
+}
+
+/// Some channels at a time: a whole page is much for a stack.
+void encode_keys(const SideToEncode& side, const Layout& layout) {
+  constexpr int32_t kChannels = 64;
+  Writer writer(layout, side.out.front());
+  std::array<float, kMaxHeadDim> row;
+  std::array<float, static_cast<size_t>(kPageSlots * kChannels)> columns;  // [channels][slots]
+  for (int32_t begin = 0; begin < layout.head_dim; begin += kChannels) {
+    const int32_t end = std::min(begin + kChannels, layout.head_dim);
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-      writer.set_code(slot, channel, quantizer.code(rows[slot * layout.head_dim + channel]));
+      read_row(side, slot, row.data());
+      for (int32_t channel = begin; channel < end; ++channel) {
+        columns[static_cast<size_t>((channel - begin) * kPageSlots + slot)] = row[static_cast<size_t>(channel)];
+      }
+    }
+    for (int32_t channel = begin; channel < end; ++channel) {
+      const float* column = columns.data() + static_cast<ptrdiff_t>(channel - begin) * kPageSlots;
+      // The first of equal numbers: zeros have signs.
+      const float low = *std::min_element(column, column + kPageSlots);
+      const float high = *std::max_element(column, column + kPageSlots);
+      const Quantizer quantizer(low, high, layout.bits);
+      writer.set_scale(channel, quantizer);
+      for (int32_t slot = 0; slot < kPageSlots; ++slot) writer.set_code(slot, channel, quantizer.code(column[slot]));
     }
   }
 }
 
-void encode_values(const Layout& layout, const float* rows, std::byte* out) {
-  Writer writer(layout, out);
+void encode_values(const SideToEncode& side, const Layout& layout) {
+  Writer writer(layout, side.out.front());
+  std::array<float, kMaxHeadDim> row;
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    const float* row = rows + slot * layout.head_dim;
+    read_row(side, slot, row.data());
     for (int32_t begin = 0; begin < layout.head_dim; begin += layout.group) {
       const int32_t end = std::min(begin + layout.group, layout.head_dim);
-      const auto [low, high] = std::minmax_element(row + begin, row + end);
+      const auto [low, high] = std::minmax_element(row.begin() + begin, row.begin() + end);
       const Quantizer quantizer(*low, *high, layout.bits);
       writer.set_scale(layout.scale_index(slot, begin), quantizer);
       for (int32_t channel = begin; channel < end; ++channel) {
-        writer.set_code(slot, channel, quantizer.code(row[channel]));
+        writer.set_code(slot, channel, quantizer.code(row[static_cast<size_t>(channel)]));
       }
     }
   }
@@ -106,22 +125,11 @@ void encode_values(const Layout& layout, const float* rows, std::byte* out) {
 }  // namespace
 
 void encode(const SideToEncode& side) {
-  const int32_t head_dim = side.format.head_dim;
-  const SideFormat& format = side.format.side(side.side);
-  std::array<float, static_cast<size_t>(kPageSlots * kMaxHeadDim)> rows;  // [slots, head_dim]
-  const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
-  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    float* row = rows.data() + static_cast<ptrdiff_t>(slot) * head_dim;
-    for (int32_t channel = 0; channel < head_dim; ++channel) {
-      row[channel] = from_float16(halves[float16::index(side.side, head_dim, slot, channel)]);
-    }
-    if (format.hadamard) hadamard(row, head_dim);
-  }
-  const Layout where = layout(side.side, format, head_dim);
+  const Layout where = layout(side.side, side.format.side(side.side), side.format.head_dim);
   if (side.side == Side::kKeys) {
-    encode_keys(where, rows.data(), side.out.front());
+    encode_keys(side, where);
   } else {
-    encode_values(where, rows.data(), side.out.front());
+    encode_values(side, where);
   }
 }
 

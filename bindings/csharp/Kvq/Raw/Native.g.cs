@@ -156,11 +156,8 @@ namespace Kvq.Raw
         /// KEYS/VALUES, and optionally <c>+METHOD:BUDGET</c> of eviction at the end, like <c>gs2</c>, <c>gt2/gt1</c>,
         /// <c>int4+adasnap:128</c>. The formats:</para>
         /// <list type="bullet">
-        /// <item><description><c>gs4</c>, <c>gs3</c>, <c>gs2</c>, <c>gs1</c>: gain-shape pages. Codes of 4 to 1 bits after a Hadamard rotation, and a gain of 8 bits for each token and side, chosen so that what is decoded is unbiased. Keys are encoded relative to the mean of their page's, which a page has in 8 bits; with <c>+nocentre</c> as they are. Nothing is trained.</description></item>
-        /// <item><description><c>gt3</c>, <c>gt2</c>, <c>gt1</c>: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states: their</description></item>
-        /// </list>
-        /// <para>error is a quarter to a half smaller, and they take longer to encode and to attend to.</para>
-        /// <list type="bullet">
+        /// <item><description><c>gs4</c>, <c>gs3</c>, <c>gs2</c>, <c>gs1</c>: gain-shape pages. Codes of 4 to 1 bits after a Hadamard rotation, and a gain of 8 bits for each token and side, chosen so that what is decoded is unbiased. Keys are encoded relative to the mean of their page's, which a page has in 8 bits, and values as they are; with <c>+nocentre</c> keys, too. Nothing is trained for these two. With <c>+centres</c> a side is encoded relative to the nearest of its head's trained centres, which <see cref="Kvq.Raw.kvq_cache_options"/> has, those of keys turned by RoPE to where the key is; a page then has a byte for each token that says which, unless there is but one.</description></item>
+        /// <item><description><c>gt3</c>, <c>gt2</c>, <c>gt1</c>: the same with codes of 3 to 1 bits that are a path through a trellis of 64 states: their error is a quarter to a half smaller, and they take longer to encode and to attend to.</description></item>
         /// <item><description><c>fp16</c>; <c>int8</c>, <c>int4</c>, <c>int3</c>, <c>int2</c>: integers with a scale and a minimum for each channel of a page's keys and for each token and group of channels of values; optionally with <c>+hadamard</c>, encoded after a Hadamard rotation.</description></item>
         /// <item><description><c>commvq</c>: codes of a codebook that was trained for the model.</description></item>
         /// </list>
@@ -173,7 +170,8 @@ namespace Kvq.Raw
         /// recent: 1                      # newest pages that stay FP16, the open one included
         /// layers:                        # later entries win
         ///   - {range: [0, 1], keys: fp16, values: int8}
-        ///   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page; none is +nocentre
+        ///   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
+        /// centres: page                  # of all gain-shape formats, of experts too, that do not say it themselves
         /// commvq:                        # for the format commvq, which needs a codebook
         ///   beam: 4                      # sums of codes kept while a key is encoded, 1 to 16
         ///   flips: 100                   # bits of a value's code flipped to lower its error, at most

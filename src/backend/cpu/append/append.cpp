@@ -4,6 +4,7 @@
 #include "backend/cpu/append/filled_pages.h"
 #include "backend/cpu/append/range_check.h"
 #include "backend/cpu/dispatch/kernels.h"
+#include "core/scratch.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
 #include "formats/gain_shape/layout.h"
@@ -36,7 +37,8 @@ class AppendCall {
         plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
         check_(tokens),
         filled_(tokens, writes, kernels, plain_.bytes(), scratch),
-        order_(writes.groups(), 0, StlAllocator<size_t>(scratch)) {
+        order_(writes.groups(), 0, StlAllocator<size_t>(scratch)),
+        rooms_(scratch) {
     // By tokens rather than by heads: the heads of a token are neighbours in memory.
     std::iota(order_.begin(), order_.end(), size_t{0});
     std::sort(order_.begin(), order_.end(), [this](size_t a, size_t b) {
@@ -47,6 +49,7 @@ class AppendCall {
   void run(Parallel& parallel, Allocator& scratch) {
     AngleTable angles(*tokens_.rope, kernels_.append->turn, tokens_.n, std::min(tokens_.n, kSliceTokens + kPageSlots),
                       parallel, scratch);
+    prepare_rooms(parallel);
     auto first = order_.begin();
     for (int32_t begin = 0; first != order_.end(); begin += kSliceTokens) {
       // The last page of a slice may reach beyond it.
@@ -72,6 +75,25 @@ class AppendCall {
   }
 
  private:
+  void prepare_rooms(const Parallel& parallel) {
+    constexpr size_t kThreads = 16;  // if the host does not say how many it has
+    size_t sealed = 0;
+    for (const PageWrite& write : writes_.list()) {
+      if (write.format->is_float16()) continue;
+      ++sealed;
+      for (const Side side : {Side::kKeys, Side::kValues}) {
+        const Kind kind = write.format->side(side).kind;
+        if (kernels_.needs_context(kind)) continue;
+        encode_bytes_ = std::max(encode_bytes_, kernels_.append->encode_room_bytes(kind, tokens_.head_dim));
+      }
+    }
+    MemoryCutter room(nullptr);
+    room.take<std::byte>(plain_.bytes());
+    room.take<std::byte>(encode_bytes_);
+    const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : kThreads;
+    if (sealed > 0) rooms_.prepare(std::min(sealed, threads), room.used());
+  }
+
   /// All pages of a group have the same tokens.
   int32_t first_token(size_t group) const { return writes_.of_group(group, 0).token_begin; }
   const PageWrite& page(std::span<const size_t> groups, size_t i) const {
@@ -98,19 +120,22 @@ class AppendCall {
       fill_page(write, next, angles, write.target);
       return;
     }
-    alignas(kDataAlignment) std::array<std::byte, size_t{4} * kPageSlots * kMaxHeadDim> staging;
+    const ScratchPool::Piece piece(rooms_);
+    MemoryCutter memory(piece.data());
+    auto* staging = memory.take<std::byte>(plain_.bytes());
+    auto* room = memory.take<std::byte>(encode_bytes_);
     const std::byte* page = write.source;
     if (write.token_count > 0) {
-      std::byte* filled = kept != nullptr ? kept : staging.data();
+      std::byte* filled = kept != nullptr ? kept : staging;
       fill_page(write, next, angles, filled);
       page = filled;
     }
     if (check_.failed()) return;
     const PageFormat& format = *write.format;
     const int32_t used = write.kept + write.token_count;
-    seal_side(Side::kKeys, format, page, used, {write.target, format.key_bytes()});
+    seal_side(Side::kKeys, format, page, used, {write.target, format.key_bytes()}, room);
     seal_side(Side::kValues, format, page + plain_.key_bytes(), used,
-              {write.target + format.key_bytes(), format.value_bytes()});
+              {write.target + format.key_bytes(), format.value_bytes()}, room);
   }
 
   /// Slots that are kept and tokens that arrive, in an FP16 page.
@@ -152,12 +177,12 @@ class AppendCall {
   size_t row_stride(Side side) const { return static_cast<size_t>(strides(side).token) * dtype_bytes(tokens_.dtype); }
 
   /// `out`: the side's part of the page, of which the codec may need less. Zeros, if the side is encoded later.
-  void seal_side(Side side, const PageFormat& format, const std::byte* float16, int32_t used,
-                 std::span<std::byte> out) noexcept {
+  void seal_side(Side side, const PageFormat& format, const std::byte* float16, int32_t used, std::span<std::byte> out,
+                 std::byte* room) noexcept {
     const SideFormat& of_side = format.side(side);
     const EncodeKernel encode = kernels_.side(of_side.kind).encode;
     const size_t bytes = encode != nullptr ? side_bytes(side, format) : 0;
-    if (encode != nullptr) encode(side, of_side, tokens_.head_dim, float16, used, out.data());
+    if (encode != nullptr) encode(side, of_side, tokens_.head_dim, float16, used, out.data(), room);
     std::memset(out.data() + bytes, 0, out.size() - bytes);
   }
 
@@ -176,6 +201,8 @@ class AppendCall {
   RangeCheck check_;
   FilledPages filled_;
   Vector<size_t> order_;  // groups
+  ScratchPool rooms_;     // for pages that are sealed: each in FP16, and `encode_bytes_`
+  size_t encode_bytes_ = 0;
 };
 
 }  // namespace
@@ -186,7 +213,7 @@ void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTabl
 }
 
 void copy_float16(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* float16, int32_t /*used*/,
-                  std::byte* out) {
+                  std::byte* out, std::byte* /*room*/) {
   std::memcpy(out, float16, float16::plane(side, head_dim).bytes());
 }
 

@@ -22,6 +22,7 @@ const AppendKernels& append_kernels() {
                                              .store_values = store_values,
                                              .encode_integer = encode,
                                              .encode_gain_shape = encode_gain_shape,
+                                             .encode_room_bytes = encode_room_bytes,
                                              .nearest_centres = nearest_centres,
                                              .encode_centred = encode_centred,
                                              .centred_room_bytes = centred_room_bytes};

@@ -34,14 +34,20 @@ constexpr int32_t kMaxGroups = kMaxHeadDim + 16;  // and room for what a vector 
 /// One side on its way from floats to codes.
 class SideEncoder {
  public:
-  SideEncoder(const integer::Layout& layout, std::byte* out)
+  static constexpr size_t room_bytes(int32_t head_dim) {
+    return static_cast<size_t>((head_dim + kChunk - 1) / kChunk * kChunk * kPageSlots) * sizeof(float);
+  }
+
+  /// `room`: room_bytes(), aligned for vectors.
+  SideEncoder(const integer::Layout& layout, std::byte* room, std::byte* out)
       : layout_(layout),
         keys_(layout.side == Side::kKeys),
         count_(keys_ ? layout.head_dim : kPageSlots),
         width_(keys_ ? kPageSlots : layout.head_dim),
         stride_((width_ + kChunk - 1) / kChunk * kChunk),
         group_(keys_ ? kPageSlots : layout.group),
-        out_(out) {}
+        out_(out),
+        x_(reinterpret_cast<float*>(room)) {}
 
   void encode(const std::byte* float16, bool hadamard) {
     load(reinterpret_cast<const uint16_t*>(float16));
@@ -254,7 +260,7 @@ class SideEncoder {
   const int32_t stride_;  // lanes of a row
   const int32_t group_;   // lanes that share a scale
   std::byte* out_;
-  HWY_ALIGN_MAX float x_[kMaxHeadDim * kPageSlots];  // [count][stride]
+  float* const x_;  // [count, rounded up][stride]
   HWY_ALIGN_MAX float low_[kMaxGroups];
   HWY_ALIGN_MAX float high_[kMaxGroups];
   HWY_ALIGN_MAX float minimum_[kMaxGroups];
@@ -262,8 +268,8 @@ class SideEncoder {
 };
 
 inline void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, int32_t /*used*/,
-                   std::byte* out) {
-  SideEncoder(integer::layout(side, format, head_dim), out).encode(float16, format.hadamard);
+                   std::byte* out, std::byte* room) {
+  SideEncoder(integer::layout(side, format, head_dim), room, out).encode(float16, format.hadamard);
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

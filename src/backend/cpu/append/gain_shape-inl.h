@@ -7,6 +7,7 @@
 #define KVQ_APPEND_GAIN_SHAPE_INL_H
 #endif
 
+#include "backend/cpu/append/encode-inl.h"
 #include "backend/cpu/append/gains-inl.h"
 #include "backend/cpu/append/hadamard-inl.h"
 #include "backend/cpu/append/half-inl.h"
@@ -377,25 +378,17 @@ class GainShapeEncoder {
   HWY_ALIGN_MAX float product_[kPageSlots];
 };
 
-/// With a room for heads of up to kDim.
-template <int32_t kDim, bool kTrellis>
-HWY_NOINLINE void encode_gain_shape_in_room(const gain_shape::Layout& layout, const std::byte* float16, int32_t used,
-                                            std::byte* out) {
-  HWY_ALIGN_MAX std::byte room[GainShapeEncoder::room_bytes(kDim, kTrellis)];
-  GainShapeEncoder(layout, used, room, out).encode(float16, kTrellis);
+inline void encode_gain_shape(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
+                              int32_t used, std::byte* out, std::byte* room) {
+  const gain_shape::Layout layout = gain_shape::layout(side, format, head_dim);
+  GainShapeEncoder(layout, used, room, out).encode(float16, gain_shape::shape_of(format.kind).trellis);
 }
 
-inline void encode_gain_shape(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
-                              int32_t used, std::byte* out) {
-  const gain_shape::Layout layout = gain_shape::layout(side, format, head_dim);
-  const bool small = head_dim <= kMaxHeadDim / 2;
-  if (gain_shape::shape_of(format.kind).trellis) {
-    small ? encode_gain_shape_in_room<kMaxHeadDim / 2, true>(layout, float16, used, out)
-          : encode_gain_shape_in_room<kMaxHeadDim, true>(layout, float16, used, out);
-  } else {
-    small ? encode_gain_shape_in_room<kMaxHeadDim / 2, false>(layout, float16, used, out)
-          : encode_gain_shape_in_room<kMaxHeadDim, false>(layout, float16, used, out);
-  }
+/// Of an EncodeKernel.
+inline size_t encode_room_bytes(Kind kind, int32_t head_dim) {
+  if (kind == Kind::kFloat16) return 0;
+  const gain_shape::Shape shape = gain_shape::shape_of(kind);
+  return shape.bits > 0 ? GainShapeEncoder::room_bytes(head_dim, shape.trellis) : SideEncoder::room_bytes(head_dim);
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

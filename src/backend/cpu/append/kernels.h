@@ -37,9 +37,10 @@ using StoreKeysKernel = bool (*)(const HeadRows& rows, const Rope& rope, const f
 using StoreValuesKernel = bool (*)(const HeadRows& rows, int32_t slot, uint16_t* plane);
 
 /// Encode one side from its FP16 plane, of which the first `used` slots count and the others are zeros; every byte of
-/// the side is written.
+/// the side is written. `room`: EncodeRoomKernel says how much; hosts' threads may have small stacks.
 using EncodeKernel = void (*)(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
-                              int32_t used, std::byte* out);
+                              int32_t used, std::byte* out, std::byte* room);
+using EncodeRoomKernel = size_t (*)(Kind kind, int32_t head_dim);
 
 /// The nearest centres of up to 32 vectors, as CentreSearch::nearest() finds them.
 /// words: [quads][32] of CentreSearch::round(); units: [32] what it returns.
@@ -57,7 +58,8 @@ struct AppendKernels {
   StoreKeysKernel store_keys;
   StoreValuesKernel store_values;
   EncodeKernel encode_integer;
-  EncodeKernel encode_gain_shape;  // centres: none or their page's mean
+  EncodeKernel encode_gain_shape;      // centres: none or their page's mean
+  EncodeRoomKernel encode_room_bytes;  // of both
   NearestKernel nearest_centres;
   EncodeCentredKernel encode_centred;
   RoomKernel centred_room_bytes;
@@ -65,6 +67,6 @@ struct AppendKernels {
 
 /// An EncodeKernel for FP16, whatever the instruction set.
 void copy_float16(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, int32_t used,
-                  std::byte* out);
+                  std::byte* out, std::byte* room);
 
 }  // namespace kvq::cpu

@@ -29,8 +29,11 @@ inline __m512i unpack_indices(const std::byte* stage) {
   return _mm512_ternarylogic_epi32(indices, _mm512_set1_epi8(63), _mm512_set1_epi16(0x4000), kAndThenOr);
 }
 
+constexpr int32_t kPagesAtOnce = 4;
+
+/// Of a stage.
 struct Indices {
-  __m512i pages[kTilePages];
+  __m512i pages[kPagesAtOnce];
 };
 
 /// e^{iθ} times the sums of a pair, and {re, im} of slots in words. Their order is that of unpacked halves of
@@ -44,10 +47,10 @@ inline void rotate_and_store(__m512i real, __m512i imaginary, const int16_t* tur
   _mm512_storeu_si512(plane + kPageSlots, _mm512_unpackhi_epi16(x, y));
 }
 
-/// The pairs of one group. A table is read once for all pages.
+/// The pairs of one group. A table is read once for all pages. `planes`: of the first of them.
 template <int kPages>
 inline void sum_pairs(const KeyLookup& lookup, int32_t stages, int32_t begin, int32_t end, const Indices* indices,
-                      int32_t first_page, size_t plane_size, const int16_t* turns, int16_t* planes) {
+                      size_t plane_size, const int16_t* turns, int16_t* planes) {
   for (int32_t pair = begin; pair < end; ++pair) {
     const KeyLookup::Table* tables = lookup.tables(pair);
     const uint32_t* multipliers = lookup.multipliers(pair);
@@ -62,7 +65,7 @@ inline void sum_pairs(const KeyLookup& lookup, int32_t stages, int32_t begin, in
       const __m512i multiplier = _mm512_set1_epi32(static_cast<int32_t>(multipliers[stage]));
       HWY_UNROLL(8)
       for (int p = 0; p < kPages; ++p) {
-        const __m512i index = indices[stage].pages[first_page + p];
+        const __m512i index = indices[stage].pages[p];
         const __m512i of_real = _mm512_permutex2var_epi8(re, index, minus_im);
         const __m512i of_imaginary = _mm512_permutex2var_epi8(im, index, re);
         real[p] = _mm512_add_epi16(real[p], _mm512_maddubs_epi16(multiplier, of_real));
@@ -72,8 +75,7 @@ inline void sum_pairs(const KeyLookup& lookup, int32_t stages, int32_t begin, in
     const auto at = static_cast<size_t>(pair) * 2 * kPairWords;
     HWY_UNROLL(8)
     for (int p = 0; p < kPages; ++p) {
-      rotate_and_store(real[p], imaginary[p], turns + at,
-                       planes + static_cast<size_t>(first_page + p) * plane_size + at);
+      rotate_and_store(real[p], imaginary[p], turns + at, planes + static_cast<size_t>(p) * plane_size + at);
     }
   }
 }
@@ -88,20 +90,23 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
   }
   Indices indices[kMaxKeyStages];
   for (int32_t group = 0; group < shape.groups(); ++group) {
-    for (int32_t stage = 0; stage < stages; ++stage) {
-      const size_t offset = static_cast<size_t>(group * stages + stage) * layout.stage_bytes();
-      for (int32_t page = 0; page < pages; ++page) {
-        indices[stage].pages[page] = unpack_indices(keys.at(head, page) + offset);
-      }
-    }
     const int32_t begin = group * shape.keys.group;
     const int32_t end = begin + shape.keys.group;
-    int32_t page = 0;
-    for (; page + 4 <= pages; page += 4) {
-      sum_pairs<4>(lookup, stages, begin, end, indices, page, plane_size, turns, planes);
-    }
-    for (; page < pages; ++page) {
-      sum_pairs<1>(lookup, stages, begin, end, indices, page, plane_size, turns, planes);
+    for (int32_t page = 0; page < pages;) {
+      const int32_t count = page + kPagesAtOnce <= pages ? kPagesAtOnce : 1;
+      for (int32_t stage = 0; stage < stages; ++stage) {
+        const size_t offset = static_cast<size_t>(group * stages + stage) * layout.stage_bytes();
+        for (int32_t p = 0; p < count; ++p) {
+          indices[stage].pages[p] = unpack_indices(keys.at(head, page + p) + offset);
+        }
+      }
+      int16_t* const out = planes + static_cast<size_t>(page) * plane_size;
+      if (count == kPagesAtOnce) {
+        sum_pairs<kPagesAtOnce>(lookup, stages, begin, end, indices, plane_size, turns, out);
+      } else {
+        sum_pairs<1>(lookup, stages, begin, end, indices, plane_size, turns, out);
+      }
+      page += count;
     }
   }
 }

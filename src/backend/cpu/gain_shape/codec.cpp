@@ -9,6 +9,10 @@ namespace {
 
 class CentredCodec final : public ContextCodec {
  public:
+  void complete(Allocator& allocator, const KernelTable& kernels, LayerContext& context) const override {
+    if (kernels.centres.next_turn != nullptr) static_cast<centred::Context&>(context).turn_keys(allocator);
+  }
+
   void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
               Parallel& parallel, Allocator& scratch) const override {
     encode_centred(tokens, groups, kernels, parallel, scratch);
