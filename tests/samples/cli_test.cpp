@@ -175,7 +175,7 @@ TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not ex
   CHECK(text["device"] == "cuda");
   CHECK(text["tokens"] == run_json(generate)["tokens"]);
   CHECK(run_json(with(find_needle, on_gpu))["accuracy"] == 1.0);
-  CHECK(run_json(with({"demo", "--quick"}, on_gpu))["formats"].size() == 8);
+  CHECK(run_json(with({"demo", "--quick"}, on_gpu))["formats"].size() == 12);
   // Integer codes at the border of two steps may fall on either side.
   const std::map<std::string, double> tolerances{{"fp16", 1e-3}, {"int8", 1e-3}, {"int4", 5e-3}};
   for (const auto& kv : tolerances) {
@@ -309,10 +309,12 @@ TEST_CASE("bench linear measures schemes and FP16 in the same run") {
 
 TEST_CASE("the demo shows every format and fits a page") {
   const json demo = run_json({"demo", "--quick"});
-  REQUIRE(demo["formats"].size() == 14);
+  REQUIRE(demo["formats"].size() == 16);
   CHECK(demo["formats"][0]["kv"] == "fp16");
   CHECK(demo["formats"][1]["kv"] == "gs2");
   CHECK(demo["formats"][2]["kv"] == "gt2");
+  CHECK(demo["formats"][3]["kv"] == "gs2-256");
+  CHECK(demo["formats"][4]["kv"] == "gt2-256");
   for (const json& format : demo["formats"]) {
     check_numbers(format, {"perplexity", "rise_percent", "kv_bits", "kv_bytes", "fp16_kv_bytes", "accuracy",
                            "microseconds", "ratio"});

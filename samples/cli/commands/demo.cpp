@@ -90,9 +90,11 @@ std::vector<Format> all_formats(const std::filesystem::path& directory, const Co
   std::vector<Format> formats;
   const auto add = [&formats](const char* kv) { formats.push_back({kv, kv, kv}); };
   add(kBaseline);
-  if (on_cpu) std::ranges::for_each(kGainShapes, add);
+  std::ranges::for_each(kGainShapes, add);
+  const std::filesystem::path centres = directory / "centres.safetensors";
+  for (const std::string kv : kGainShapes) formats.push_back({kv + "-256", kv + ":" + centres.string(), kv + "-256"});
   std::ranges::for_each(kIntegers, add);
-  if (!on_cpu) return formats;  // GPUs know no codes and no gain-shape pages yet and evict nothing
+  if (!on_cpu) return formats;  // GPUs know no codes yet and evict nothing
   for (const std::string bits : {"2bit", "1bit"}) {
     const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
     formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
