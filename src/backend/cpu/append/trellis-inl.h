@@ -246,7 +246,7 @@ class TrellisSearch {
   static constexpr std::array<int16_t, kSubsets> wide_levels(int32_t other) {
     std::array<int16_t, kSubsets> wide{};
     for (int32_t i = 0; i < kSubsets; ++i) {
-      wide[static_cast<size_t>(i)] = static_cast<int16_t>(gain_shape::levels(kBits)[kSubsets * other + i]);
+      wide[static_cast<size_t>(i)] = int16_t{gain_shape::levels(kBits)[kSubsets * other + i]};
     }
     return wide;
   }
