@@ -131,6 +131,7 @@ namespace {
 void encode_keys(const Context& context, const GroupSide& group, std::span<std::byte* const> out) {
   std::vector<float> work(key_work_floats(context));
   std::vector<KeyFits> fits;
+  fits.reserve(static_cast<size_t>(group.heads));
   for (int32_t head = 0; head < group.heads; ++head) {
     fits.push_back(encode_keys(context, group, head, out[static_cast<size_t>(head)], work.data()));
   }
