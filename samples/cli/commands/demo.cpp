@@ -205,6 +205,7 @@ void print_formats(const Extent& extent, const std::vector<Row>& rows, const std
              std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
              std::to_string(extent.needle.context) + " tokens.\n" +  //
              "gs2, gt2: codes of 2 bits and a gain for each token, no training; the first 32 tokens stay FP16.\n" +
+             "-256: the same around 256 trained centres a head.\n" +                                      //
              "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
              "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
              "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
