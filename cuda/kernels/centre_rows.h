@@ -20,8 +20,8 @@ struct CentreRows {
   const uint2* frequencies;  // [row_width / 2]
   const float* own_keys;     // [kv_heads][key_centres][head_dim], before RoPE, in the model's order of channels
   int32_t key_centres;
-  int32_t
-      key_rows;  // a centre each; of a single one, those of the 32 slots, at slot_of_row, which all slots' turns turned
+  // A centre each; of a single one those of the 32 slots, at slot_of_row, turned as slots are.
+  int32_t key_rows;
   int32_t value_centres;
   int32_t fast_pairs;   // the first ones: kernels turn their rows slot by slot
   int32_t turn_blocks;  // of 32 pairs

@@ -245,16 +245,23 @@ static void refuse_in(const blob* saved, const kvq_cache_options* shape, const c
   kvq_context_destroy(context);
 }
 
-static void snapshots_of_other_caches(void) {
+/* Of a sequence of that many tokens in the small cache. */
+static blob saved_with(const char* policy_text, int32_t tokens) {
   fixture f;
   kvq_sequence* sequence;
-  kvq_cache_options options;
   blob saved;
-  fixture_open(&f, "int4", 0, 0);
+  fixture_open(&f, policy_text, 0, 0);
   sequence = new_sequence(f.cache);
-  grow(f.cache, sequence, 70);
+  grow(f.cache, sequence, tokens);
   saved = save_sequence(f.cache, sequence);
-  options = small_cache_options();
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+  return saved;
+}
+
+static void snapshots_of_other_caches(void) {
+  kvq_cache_options options = small_cache_options();
+  blob saved = saved_with("int4", 70);
   refuse_in(&saved, &options, "int4", KVQ_OK, NULL);
   options.model_id = 8, refuse_in(&saved, &options, "int4", KVQ_E_MISMATCH, "model_id");
   options = small_cache_options();
@@ -274,13 +281,8 @@ static void snapshots_of_other_caches(void) {
   refuse_in(&saved, &options, "version: 1\nkeys: int4\nvalues: {format: int4, group: 64}\n", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "version: 1\nkeys: int4\nvalues: int2\n", KVQ_E_MISMATCH, NULL);
   blob_free(&saved);
-  kvq_sequence_destroy(sequence);
-  fixture_close(&f);
 
-  fixture_open(&f, "gs2", 0, 0);
-  sequence = new_sequence(f.cache);
-  grow(f.cache, sequence, 100);
-  saved = save_sequence(f.cache, sequence);
+  saved = saved_with("gs2", 100);
   refuse_in(&saved, &options, "gs2", KVQ_OK, NULL);
   refuse_in(&saved, &options, "gs2/gs2+nocentre", KVQ_OK, NULL); /* values have no mean anyway */
   refuse_in(&saved, &options, "gs2+nocentre", KVQ_E_MISMATCH, NULL);
@@ -290,13 +292,8 @@ static void snapshots_of_other_caches(void) {
   refuse_in(&saved, &options, "int2+hadamard", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "gs2+centres", KVQ_E_MISMATCH, "centres");
   blob_free(&saved);
-  kvq_sequence_destroy(sequence);
-  fixture_close(&f);
 
-  fixture_open(&f, "gs2+centres", 0, 0);
-  sequence = new_sequence(f.cache);
-  grow(f.cache, sequence, 100);
-  saved = save_sequence(f.cache, sequence);
+  saved = saved_with("gs2+centres", 100);
   refuse_in(&saved, &options, "gs2+centres", KVQ_OK, NULL);
   refuse_in(&saved, &options, "{version: 1, keys: gs2, values: gs2, centres: trained}", KVQ_OK, NULL);
   refuse_in(&saved, &options, "gs2", KVQ_E_MISMATCH, "centres");
@@ -309,8 +306,6 @@ static void snapshots_of_other_caches(void) {
   options.rotary_dim = 8, refuse_in(&saved, &options, "gs2+centres", KVQ_E_MISMATCH, "rotary_dim");
   options = small_cache_options();
   blob_free(&saved);
-  kvq_sequence_destroy(sequence);
-  fixture_close(&f);
 }
 
 void test_snapshot(void) {

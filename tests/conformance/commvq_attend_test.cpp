@@ -1,6 +1,5 @@
 // Attention over pages stored with codebooks, against float64 over what the reference decoder returns.
 #include "attention_error.h"
-#include "support/build.h"
 
 #include <doctest/doctest.h>
 
@@ -83,44 +82,21 @@ TEST_CASE("codes: numbers of key heads that do not divide a page") {
 }
 
 TEST_CASE("codes: several queries, and batches of sequences of different length") {
-  for (const int32_t queries : {2, 5, 33, 100}) {
-    check_attention({.name = std::to_string(queries) + " queries",
-                     .lengths = {kvq_test::full_or_small(300, 150)},
-                     .query_counts = {queries}},
-                    all_coded());
-  }
-  check_attention({.name = "six sequences", .lengths = {1, 33, 64, 500, 31, 97}, .query_counts = {1, 5, 64, 2, 31, 1}},
-                  all_coded());
+  for (const Scenario& each : several_queries()) check_attention(each, all_coded());
   check_attention({.name = "several parts", .lengths = {2100, 40}, .query_counts = {1, 1}}, few_storages());
 }
 
 TEST_CASE("codes: positions with gaps, queries anywhere, positions of any size") {
-  for (const Positions positions : {Positions::kGaps, Positions::kAnyQueries}) {
-    check_attention({.name = "gaps", .lengths = {300, 31}, .query_counts = {17, 2}, .positions = positions},
-                    all_coded());
-  }
+  for (const Scenario& each : positions_with_gaps()) check_attention(each, all_coded());
 }
 
 TEST_CASE("codes: window, soft-cap and scale") {
-  for (const int32_t window : {1, 32, 100}) {
-    for (const Positions positions : {Positions::kConsecutive, Positions::kGaps}) {
-      check_attention({.name = "window " + std::to_string(window),
-                       .lengths = {300},
-                       .query_counts = {40},
-                       .positions = positions,
-                       .sliding_window = window},
-                      few_storages());
-    }
-  }
+  for (const Scenario& each : windows()) check_attention(each, few_storages());
   check_attention(masked_and_capped(), few_storages());
 }
 
 TEST_CASE("codes: every element type") {
-  for (const kvq_dtype dtype : {KVQ_F16, KVQ_BF16}) {
-    check_attention(
-        {.name = "16-bit tensors", .lengths = {100}, .kv_dtype = dtype, .q_dtype = dtype, .output_dtype = dtype},
-        few_storages());
-  }
+  for (const Scenario& each : tensors_in_16_bits()) check_attention(each, few_storages());
 }
 
 }  // namespace conformance

@@ -1,5 +1,6 @@
 #include "scenario.h"
 
+#include "support/build.h"
 #include "support/random.h"
 
 #include <algorithm>
@@ -58,6 +59,49 @@ Scenario masked_and_capped() {
           .query_counts = {3},
           .sliding_window = 50,
           .logit_softcap = 3.0F};
+}
+
+std::vector<Scenario> windows() {
+  std::vector<Scenario> scenarios;
+  for (const int32_t window : {1, 32, 100}) {
+    for (const Positions positions : {Positions::kConsecutive, Positions::kGaps}) {
+      scenarios.push_back({.name = "window " + std::to_string(window),
+                           .lengths = {300},
+                           .query_counts = {40},
+                           .positions = positions,
+                           .sliding_window = window});
+    }
+  }
+  return scenarios;
+}
+
+std::vector<Scenario> several_queries() {
+  std::vector<Scenario> scenarios;
+  for (const int32_t queries : {2, 5, 33, 100}) {
+    scenarios.push_back({.name = std::to_string(queries) + " queries",
+                         .lengths = {kvq_test::full_or_small(300, 150)},
+                         .query_counts = {queries}});
+  }
+  scenarios.push_back(
+      {.name = "six sequences", .lengths = {1, 33, 64, 500, 31, 97}, .query_counts = {1, 5, 64, 2, 31, 1}});
+  return scenarios;
+}
+
+std::vector<Scenario> positions_with_gaps() {
+  std::vector<Scenario> scenarios;
+  for (const Positions positions : {Positions::kGaps, Positions::kAnyQueries}) {
+    scenarios.push_back({.name = "gaps", .lengths = {300, 31}, .query_counts = {17, 2}, .positions = positions});
+  }
+  return scenarios;
+}
+
+std::vector<Scenario> tensors_in_16_bits() {
+  std::vector<Scenario> scenarios;
+  for (const kvq_dtype dtype : {KVQ_F16, KVQ_BF16}) {
+    scenarios.push_back(
+        {.name = "16-bit tensors", .lengths = {100}, .kv_dtype = dtype, .q_dtype = dtype, .output_dtype = dtype});
+  }
+  return scenarios;
 }
 
 Inputs make_inputs(const Scenario& s) {

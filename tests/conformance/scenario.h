@@ -53,6 +53,14 @@ struct Inputs {
 
 /// Soft-cap, window and scale at once.
 Scenario masked_and_capped();
+/// Windows of several sizes, over consecutive positions and over gaps.
+std::vector<Scenario> windows();
+/// One sequence with several queries, and batches of sequences of different length.
+std::vector<Scenario> several_queries();
+/// Positions with gaps, and queries anywhere.
+std::vector<Scenario> positions_with_gaps();
+/// Keys, values, queries and outputs in 16 bits.
+std::vector<Scenario> tensors_in_16_bits();
 
 Inputs make_inputs(const Scenario& scenario);
 kvq_cache_options options_of(const Scenario& scenario);

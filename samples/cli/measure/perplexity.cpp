@@ -31,15 +31,15 @@ double score(llama::Model& model, std::span<const float> logits, std::span<const
 // A session that windows run through, and what came out.
 class ScoredRun {
  public:
-  ScoredRun(llama::Model& model, llama::Session& session, Progress& progress)
-      : model_(model), session_(session), progress_(progress) {}
+  ScoredRun(llama::Model& model, llama::Session& session, bool evicts, Progress& progress)
+      : model_(model), session_(session), evicts_(evicts), progress_(progress) {}
 
   // An empty sequence that reads `prompt`.
-  void begin(std::span<const int32_t> prompt, int32_t chunk, bool compress) {
+  void begin(std::span<const int32_t> prompt, int32_t chunk) {
     const Stopwatch watch;
     session_.clear();
     prefill(session_, prompt, chunk, progress_);
-    if (compress) session_.compress();
+    if (evicts_) session_.compress();
     nll_ = 0.0;
     seconds_ += watch.seconds();
   }
@@ -87,6 +87,7 @@ class ScoredRun {
  private:
   llama::Model& model_;
   llama::Session& session_;
+  bool evicts_;
   Progress& progress_;
   std::vector<double> losses_;
   double nll_ = 0.0;
@@ -109,14 +110,12 @@ void for_each_chunk(std::span<const int32_t> window, size_t begin, int32_t chunk
 }
 
 // All runs go through a window chunk by chunk, so that logits of a chunk are all that is kept of the reference.
-void run_window(std::span<const int32_t> window, const PerplexityOptions& options, const std::vector<bool>& evicts,
-                std::span<ScoredRun> runs, ScoredRun* reference) {
+void run_window(std::span<const int32_t> window, const PerplexityOptions& options, std::span<ScoredRun> runs,
+                ScoredRun* reference) {
   const size_t prompt = options.second_half ? half_of(window.size()) : 0;  // not scored
   const size_t scored = window.size() - 1 - prompt;
-  if (reference != nullptr) reference->begin(window.first(prompt), options.chunk, false);
-  for (size_t i = 0; i < runs.size(); ++i) {
-    runs[i].begin(window.first(prompt), options.chunk, i < evicts.size() && evicts[i]);
-  }
+  if (reference != nullptr) reference->begin(window.first(prompt), options.chunk);
+  for (ScoredRun& run : runs) run.begin(window.first(prompt), options.chunk);
   for_each_chunk(window, prompt, options.chunk, [&](std::span<const int32_t> chunk, std::span<const int32_t> next) {
     const auto expected = reference != nullptr ? reference->add(chunk, next) : std::span<const float>();
     for (ScoredRun& run : runs) {
@@ -146,7 +145,7 @@ std::vector<std::span<const int32_t>> first_windows(std::span<const int32_t> tok
 
 double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
                   Progress& progress) {
-  ScoredRun run(model, session, progress);
+  ScoredRun run(model, session, false, progress);
   for_each_chunk(window, static_cast<size_t>(session.length()), chunk,
                  [&](std::span<const int32_t> tokens, std::span<const int32_t> next) { run.add(tokens, next); });
   return run.nll();
@@ -154,9 +153,9 @@ double score_rest(llama::Model& model, llama::Session& session, std::span<const 
 
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
                                     int32_t chunk, Progress& progress) {
-  ScoredRun run(model, session, progress);
+  ScoredRun run(model, session, false, progress);
   const PerplexityOptions options{.context = static_cast<int32_t>(window.size()), .chunk = chunk};
-  run_window(window, options, {}, std::span(&run, 1), nullptr);
+  run_window(window, options, std::span(&run, 1), nullptr);
   return run.result(options, nullptr);
 }
 
@@ -165,19 +164,18 @@ std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<con
                                                    Progress& progress, const Spec* reference) {
   std::deque<llama::Session> sessions;
   std::vector<ScoredRun> runs;
-  std::vector<bool> evicts;
   for (const Spec& format : formats) {
-    runs.emplace_back(engine.model, sessions.emplace_back(engine.model, engine.context, format), progress);
-    evicts.push_back(format.evicts());
+    llama::Session& session = sessions.emplace_back(engine.model, engine.context, format);
+    runs.emplace_back(engine.model, session, format.evicts(), progress);
     options.second_half = options.second_half || format.evicts();
   }
   std::optional<llama::Session> session;
   std::optional<ScoredRun> beside;
   if (reference != nullptr) {
-    beside.emplace(engine.model, session.emplace(engine.model, engine.context, *reference), progress);
+    beside.emplace(engine.model, session.emplace(engine.model, engine.context, *reference), false, progress);
   }
   for (const auto window : first_windows(tokens, options.context, options.windows)) {
-    run_window(window, options, evicts, runs, beside ? &*beside : nullptr);
+    run_window(window, options, runs, beside ? &*beside : nullptr);
   }
   std::vector<PerplexityResult> results;
   for (const ScoredRun& run : runs) results.push_back(run.result(options, beside ? &*beside : nullptr));
