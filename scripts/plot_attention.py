@@ -17,10 +17,11 @@ LABEL_GAP = 0.052  # between neighbouring labels, in heights of the plot
 
 
 def take_lines(document):
-    """By name the points (tokens, microseconds) that were measured with batch 1, ascending; and the subtitle."""
+    """By name the points (tokens, microseconds) of one query of the usual heads, ascending; and the subtitle."""
     lines = {}
     for measurement in sorted(document["measurements"], key=lambda one: one["tokens"]):
-        if measurement["batch"] == measurement["queries"] == 1:
+        usual = all(measurement[key] == document[key] for key in ("heads", "kv_heads"))
+        if usual and measurement["batch"] == measurement["queries"] == 1:
             for name, microseconds in measurement["microseconds"].items():
                 lines.setdefault(name, []).append((measurement["tokens"], microseconds))
     subtitle = ("%(device)s, %(date)s; one layer, %(heads)d query and %(kv_heads)d KV heads of %(head_dim)d, batch 1"

@@ -17,7 +17,7 @@ namespace kvq::cuda {
 __device__ __forceinline__ TokenGains load_gains(uint32_t gains, uint32_t largest, float unit, const Lane& lane) {
   const auto codes = load_shared<uint32_t>(gains + static_cast<uint32_t>(4 * lane.g));
   const auto half = __ushort_as_half(static_cast<uint16_t>(load_shared<uint32_t>(largest)));
-  const float raise = __log2f(__half2float(half) * unit) - (1024.0F + 255.0F / 32.0F);
+  const float raise = log2_fast(__half2float(half) * unit) - (1024.0F + 255.0F / 32.0F);
   TokenGains gain;
 #pragma unroll
   for (uint32_t tile = 0; tile < 4; ++tile) {
@@ -115,8 +115,8 @@ __device__ __forceinline__ void score_mean(const PageSide<G>& keys, const QueryF
 #pragma unroll
       for (int32_t j = 0; j < 2; ++j) {
         const uint32_t word = j == 0 ? words.x : words.y;
-        const uint32_t even = code_pair<8, 0>(word);
-        const uint32_t odd = code_pair<8, 0>(word >> 8U);
+        const uint32_t even = __byte_perm(word, 0, 0x4240);  // bytes 0 and 2
+        const uint32_t odd = __byte_perm(word, 0, 0x4341);
         const int32_t step = kFields * i + f + j;
 #pragma unroll
         for (int32_t n = 0; n < G::kTiles; ++n) {
@@ -133,9 +133,9 @@ __device__ __forceinline__ void score_mean(const PageSide<G>& keys, const QueryF
   for (int32_t n = 0; n < G::kTiles; ++n) {
 #pragma unroll
     for (int32_t c = 0; c < 2; ++c) {
-      float sum = 0.0F;
+      float sum = sums[n][0][c];
 #pragma unroll
-      for (int32_t f = 0; f < kFields; ++f) {
+      for (int32_t f = 1; f < kFields; ++f) {
         sum = fmaf(sums[n][f][c], static_cast<float>(1 << (K::kOrder.shift * f)), sum);
       }
       const float of_codes = fmaf(sum, kSubnormalScale, -static_cast<float>(kMeanFlip) * queries.sums[n][c]);

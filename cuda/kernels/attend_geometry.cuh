@@ -7,7 +7,7 @@
 
 namespace kvq::cuda {
 
-/// Two a scheduler, with all the registers that they can use, do more than three with fewer.
+/// Two a scheduler do more than three, even where those have all the registers that they need.
 constexpr int32_t kMaxWarps = 8;
 constexpr int32_t kMaxStages = 8;
 /// Lanes of groups that a head does not have read minima of values past the end of a page.

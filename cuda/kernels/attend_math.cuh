@@ -13,6 +13,13 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
+/// Of a normal number.
+__device__ inline float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Keeps the compiler from computing what follows from `x` ahead of loops, once for every page format.
 __device__ inline int32_t opaque(int32_t x) {
   asm volatile("" : "+r"(x));

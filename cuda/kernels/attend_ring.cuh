@@ -59,20 +59,29 @@ __device__ __forceinline__ int32_t next_stage(const Ring& ring, int32_t stage) {
   return stage + 1 == ring.stages ? 0 : stage + 1;
 }
 
+/// Whether a stage holds one side of a page whose sides are of kind K, or of any kinds.
+template <typename K>
+__device__ __forceinline__ bool goes_by_side(const Ring& ring) {
+  if constexpr (PageKind<K>) {
+    if constexpr (has_gains(K::kKind)) return false;
+  }
+  return ring.by_side;
+}
+
 /// Pages go through the ring one by one, or large ones side by side; copies run ahead of their use.
-__device__ __forceinline__ void copy_next(const Ring& ring, const PageLayout& layout, const Batch& batch,
+__device__ __forceinline__ void copy_next(const Ring& ring, bool by_side, const PageLayout& layout, const Batch& batch,
                                           const Lane& lane, Copies& copies) {
   if (copies.pages == 0) return;
   const int32_t at = first_page(copies.pages);
   uint64_t from = static_cast<uint64_t>(batch.record.y) << 32U | batch.record.x;
-  int32_t bytes = ring.by_side ? layout.keys.bytes() : ring.stage_bytes;
-  if (copies.values_next) {
+  int32_t bytes = by_side ? layout.keys.bytes() : ring.stage_bytes;
+  if (by_side && copies.values_next) {
     from += static_cast<uint64_t>(bytes);
     bytes = layout.values.bytes();
   }
   start_copy(ring.memory + static_cast<uint32_t>(copies.stage * ring.stage_bytes), from, bytes,
              ring.arrived + static_cast<uint32_t>(8 * copies.stage), lane.index, at);
-  copies.values_next = ring.by_side && !copies.values_next;
+  copies.values_next = by_side && !copies.values_next;
   if (!copies.values_next) copies.pages &= copies.pages - 1;
   copies.stage = next_stage(ring, copies.stage);
 }
@@ -81,7 +90,7 @@ __device__ __forceinline__ void copy_next(const Ring& ring, const PageLayout& la
 __device__ __forceinline__ void start_copies(const Ring& ring, const PageLayout& layout, const Batch& batch,
                                              const Lane& lane, int32_t n, Copies& copies) {
 #pragma unroll 1
-  for (; copies.started < n; ++copies.started) copy_next(ring, layout, batch, lane, copies);
+  for (; copies.started < n; ++copies.started) copy_next(ring, ring.by_side, layout, batch, lane, copies);
 }
 
 /// Address of the oldest stage once its copy has arrived.

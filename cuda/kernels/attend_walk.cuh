@@ -85,6 +85,7 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
   load_fragments(layout.format.hadamard_keys() ? shared.rotated : shared.plain, key_order<K, G>(layout.format.keys()),
                  lane, walk.queries);
   if (has_gains(layout.format.keys())) sum_queries(key_order<K, G>(layout.format.keys()), lane, walk.queries);
+  const bool by_side = goes_by_side<K>(ring);
   int32_t turns_buffer = 0;
   if constexpr (G::kCentre) {
     if (layout.format.centred_keys()) put_page_turns(block, walk.batch, run, turns_buffer);
@@ -92,7 +93,7 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
   }
 #pragma unroll 1
   for (; run != 0; run &= run - 1) {
-    copy_next(ring, layout, walk.batch, lane, walk.copies);
+    copy_next(ring, by_side, layout, walk.batch, lane, walk.copies);
     uint32_t side = wait_for_stage(ring);
     Scores<G::kTiles> scores;
     const auto keys = page_side(block.geometry, layout, lane, side);
@@ -104,9 +105,9 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
         put_page_turns(block, walk.batch, run & (run - 1), turns_buffer);  // seen after leave_stage
       }
     }
-    if (ring.by_side) {
+    if (by_side) {
       leave_stage(ring);
-      copy_next(ring, layout, walk.batch, lane, walk.copies);
+      copy_next(ring, by_side, layout, walk.batch, lane, walk.copies);
     }
     if constexpr (!PageKind<K>) {
       if (block.arguments.softcap > 0.0F) cap_scores(block.arguments.softcap, scores);
@@ -116,7 +117,7 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
         mask(block.arguments, unit, page, walk.batch.base + at * lane.warps, shared.row_position, lane, scores);
       }
     }
-    side = ring.by_side ? wait_for_stage(ring) : side + static_cast<uint32_t>(values_at<K, G>(layout));
+    side = by_side ? wait_for_stage(ring) : side + static_cast<uint32_t>(values_at<K, G>(layout));
     add_page_values<K>(block, unit, page_side(block.geometry, layout, lane, side), scores, walk);
     leave_stage(ring);
   }

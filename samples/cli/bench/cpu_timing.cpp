@@ -46,6 +46,7 @@ class Cpu final : public TimedDevice {
   }
 
   uint64_t bytes_to_rotate() const override { return 2 * last_level_cache_bytes(); }
+  bool forgets_instructions() const override { return false; }
 
  private:
   int32_t threads_;

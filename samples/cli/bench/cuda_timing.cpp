@@ -84,6 +84,7 @@ class Gpu final : public TimedDevice {
   }
 
   uint64_t bytes_to_rotate() const override { return 0; }
+  bool forgets_instructions() const override { return true; }
 
  private:
   kvq_device_info info_;

@@ -34,6 +34,9 @@ class TimedDevice {
   virtual double time(const std::function<void()>& issue) = 0;
   /// Bytes that calls have to use in turn so that each reads its own from memory; 0 if time() empties the caches.
   virtual uint64_t bytes_to_rotate() const = 0;
+  /// Whether instructions have to be fetched after other work has run. Then a call that is to be compared with others'
+  /// follows one of its own kind that is not timed, as theirs do.
+  virtual bool forgets_instructions() const = 0;
 };
 
 /// The device of `options`. An Error with the reason if it is not available.
