@@ -17,6 +17,8 @@ class AttendWorkspace final : public Workspace {
   /// Throws if `recorded` and memory would be needed.
   void reserve(const AttendPlan& plan, bool recorded);
 
+  /// Counts what a call takes beside.
+  Allocator& allocator() const { return allocator_; }
   float* partials() const { return static_cast<float*>(partials_.memory); }
   int32_t* tickets() const { return static_cast<int32_t*>(tickets_.memory); }
 

@@ -8,6 +8,7 @@
 #include "device_centres.h"
 #include "kernels/append.h"
 #include "kernels/attend.h"
+#include "kernels/prefill.h"
 #include "page_table.h"
 
 #include <algorithm>
@@ -16,31 +17,6 @@
 
 namespace kvq::cuda {
 namespace {
-
-constexpr float kLog2E = 1.4426950408889634F;
-
-bool consecutive(std::span<const int32_t> positions) {
-  return positions.empty() ||
-         positions.back() - positions.front() == static_cast<int64_t>(positions.size()) - 1;  // they ascend
-}
-
-/// Position of a sequence's last query if its queries are at consecutive positions, otherwise −1.
-int32_t last_position(const AttendBatch& batch, const AttendSequence& sequence) {
-  if (batch.recorded) return -1;
-  const auto positions = batch.query_positions.subspan(static_cast<size_t>(sequence.query_begin),
-                                                       static_cast<size_t>(sequence.query_count));
-  return batch.newest_queries && consecutive(positions) ? positions.back() : -1;
-}
-
-/// The number of pages that every list of some sequences has, or −1.
-int32_t uniform_pages(std::span<const AttendSequence> sequences, int32_t kv_heads) {
-  const int32_t pages = sequences[0].page_counts[0];
-  for (const AttendSequence& sequence : sequences) {
-    const std::span<const int32_t> counts(sequence.page_counts, static_cast<size_t>(kv_heads));
-    if (std::any_of(counts.begin(), counts.end(), [pages](int32_t count) { return count != pages; })) return -1;
-  }
-  return pages;
-}
 
 /// What was trained for another codec is refused before it comes here.
 void require_centres(const Codec& codec) {
@@ -95,11 +71,16 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
   cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_), "cudaDeviceGetAttribute");
   cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_), "cudaDeviceGetAttribute");
   std::snprintf(isa_, sizeof(isa_), "sm_%d%d", major, minor);
+  compute_capability_ = 10 * major + minor;
   cuda::check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_),
               "cudaDeviceGetAttribute");
   cuda::check(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
               "cudaDeviceGetAttribute");
   cuda::check(prepare_attend(shared_limit_), "cudaFuncSetAttribute");
+  if (has_prefill(compute_capability_)) {
+    cuda::check(prepare_unpack(), "cudaFuncSetAttribute");
+    cuda::check(prepare_prefill(), "cudaFuncSetAttribute");
+  }
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
   cuda::check(prepare_append_next(shared_limit_), "cudaFuncSetAttribute");
   memory_.emplace(options);
@@ -223,69 +204,6 @@ void CudaBackend::read_lengths(std::span<const Owned<LayerMirror>> mirrors, std:
 
 Owned<Workspace> CudaBackend::make_workspace(Allocator& allocator) {
   return make_owned<AttendWorkspace>(allocator, *this, allocator);
-}
-
-void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
-  const Call call(*this);
-  auto& space = static_cast<AttendWorkspace&>(workspace);
-  for (const AttendSequence& sequence : batch.sequences) {
-    auto* table = static_cast<PageTable*>(sequence.mirror);
-    if (batch.recorded) {
-      table->require_published();
-    } else {
-      table->catch_up(sequence.pages, sequence.page_counts);
-    }
-  }
-  const int32_t* positions = nullptr;
-  if (!batch.newest_queries) {
-    auto* staged = static_cast<int32_t*>(staging_->take(batch.query_positions.size_bytes()));
-    std::copy(batch.query_positions.begin(), batch.query_positions.end(), staged);
-    positions = staged;
-  }
-  AttendArguments arguments{};
-  arguments.q_heads = batch.q_heads;
-  arguments.kv_heads = batch.kv_heads;
-  arguments.head_dim = batch.head_dim;
-  arguments.q = batch.q;
-  arguments.q_strides = batch.q_strides;
-  arguments.out = batch.out;
-  arguments.out_strides = batch.out_strides;
-  arguments.lse = batch.lse;
-  arguments.sinks = batch.sinks;
-  arguments.q_dtype = batch.q_dtype;
-  arguments.out_dtype = batch.out_dtype;
-  arguments.scale = batch.scale * kLog2E;
-  arguments.softcap = batch.softcap * kLog2E;
-  arguments.window = batch.window;
-  arguments.rope_pairing = batch.rope->pairing;
-  arguments.rotary_dim = batch.rope->rotary_dim;
-  arguments.inv_freq = space.inv_freq(*batch.rope, batch.recorded);
-  arguments.query_positions = positions;
-  arguments.hadamard_keys = batch.any_hadamard_keys ? 1 : 0;
-  arguments.hadamard_values = batch.any_hadamard_values ? 1 : 0;
-  if (batch.context != nullptr) arguments.centres = static_cast<const CentreContext*>(batch.context)->rows();
-  for (size_t begin = 0; begin < batch.sequences.size(); begin += kMaxLaunchSequences) {
-    const size_t n = std::min<size_t>(batch.sequences.size() - begin, kMaxLaunchSequences);
-    for (size_t i = 0; i < n; ++i) {
-      const AttendSequence& sequence = batch.sequences[begin + i];
-      arguments.sequences[i] = {static_cast<PageTable*>(sequence.mirror)->view(), sequence.query_begin,
-                                sequence.query_count, last_position(batch, sequence)};
-    }
-    arguments.n_sequences = static_cast<int32_t>(n);
-    const auto some = [of = batch.sequences.subspan(begin, n)](bool (PageTable::*any)() const) {
-      return std::any_of(of.begin(), of.end(), [any](const AttendSequence& sequence) {
-        return (static_cast<const PageTable*>(sequence.mirror)->*any)();
-      });
-    };
-    arguments.any_gains = some(&PageTable::any_gains) ? 1 : 0;
-    arguments.any_centres = some(&PageTable::any_centres) ? 1 : 0;
-    const int32_t even_pages = uniform_pages(batch.sequences.subspan(begin, n), batch.kv_heads);
-    arguments.uniform_pages = batch.recorded ? -1 : even_pages;
-    const AttendPlan plan = plan_attend(arguments, even_pages, multiprocessors_, shared_limit_);
-    space.reserve(plan, batch.recorded);
-    call.require(launch_attend(plan, arguments, space.partials(), space.tickets(), stream_), "attention kernel");
-  }
-  if (positions != nullptr) staging_->done(stream_);
 }
 
 }  // namespace kvq::cuda

@@ -33,6 +33,7 @@ class CudaBackend final : public Backend, private Pages, private Attention {
 
   // For the objects that live on this device.
   class Call;
+  class AttendCall;
   void record_append(const TokenBatch& tokens, PageTable& table);
   cudaStream_t stream() const { return stream_; }
   Staging& staging() { return *staging_; }
@@ -63,6 +64,7 @@ class CudaBackend final : public Backend, private Pages, private Attention {
   AppendArguments append_arguments(const TokenBatch& tokens) const;
   int32_t device_;
   cudaStream_t stream_;
+  int32_t compute_capability_ = 0;  // 10 · major + minor
   int32_t multiprocessors_ = 0;
   int32_t shared_limit_ = 0;  // bytes of a block
   char isa_[16] = {};

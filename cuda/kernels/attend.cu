@@ -104,8 +104,7 @@ cudaError_t launch_attend(const AttendPlan& plan, AttendArguments& arguments, fl
                           cudaStream_t stream) {
   arguments.partials = partials;
   arguments.tickets = tickets;
-  const auto group = static_cast<uint32_t>(arguments.q_heads / arguments.kv_heads);
-  arguments.group = {group, static_cast<uint32_t>(ceiling(int64_t{1} << 31U, group))};
+  arguments.group = divisor(static_cast<uint32_t>(arguments.q_heads / arguments.kv_heads));
   arguments.units = plan.units;
   arguments.parts = plan.parts;
   arguments.part_pages = plan.part_pages;

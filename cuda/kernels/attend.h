@@ -29,6 +29,7 @@ struct Divisor {
   uint32_t number;
   uint32_t reciprocal;  // ⌈2^31 / number⌉
 };
+inline Divisor divisor(uint32_t number) { return {number, ((uint32_t{1} << 31U) + number - 1) / number}; }
 
 /// What is read first comes first: kernel arguments arrive through a cache, line by line.
 struct AttendArguments {

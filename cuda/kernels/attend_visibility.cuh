@@ -13,10 +13,11 @@ struct QueryRange {
   int32_t last;
 };
 
-/// Fewer than 32 slots, or positions with gaps. A single newest query needs masks for nothing else.
-__device__ __forceinline__ bool is_partial(const uint4& record) {
-  return record.w >> 24U != 0 || ((record.w >> 16U) & 0xFFU) < kSlots;
-}
+/// Fewer than 32 slots.
+__device__ __forceinline__ bool is_short(const uint4& record) { return ((record.w >> 16U) & 0xFFU) < kSlots; }
+
+/// That, or positions with gaps.
+__device__ __forceinline__ bool is_partial(const uint4& record) { return record.w >> 24U != 0 || is_short(record); }
 
 /// Whether some query may not see all of 32 slots.
 __device__ __forceinline__ bool needs_mask(const uint4& record, const QueryRange& queries, int32_t window) {

@@ -1,0 +1,103 @@
+// Tiles on their way through shared memory, and which of them a block's rows see.
+#pragma once
+
+#include "kernels/attend_units.cuh"
+#include "kernels/copies.cuh"
+#include "kernels/prefill.h"
+#include "kernels/warpgroup.cuh"
+
+namespace kvq::cuda {
+
+constexpr int32_t kConsumers = 2;  // warpgroups
+constexpr int32_t kGroupRows = kBlockRows / kConsumers;
+constexpr int32_t kTileStages = 2;
+
+/// Shared memory of a block.
+template <int D>
+struct PrefillShared {
+  alignas(1024) uint8_t queries[kConsumers][kGroupRows * D * 2];  // [D / 64] planes of a row a query
+  alignas(1024) uint8_t keys[kTileStages][tile_bytes(D)];
+  alignas(1024) uint8_t values[kTileStages][tile_bytes(D)];
+  alignas(16) TileTokens tokens[kTileStages];
+  float row_scale[kBlockRows];
+  int32_t row_position[kBlockRows];
+  uint64_t keys_arrived[kTileStages];
+  uint64_t values_arrived[kTileStages];
+  uint64_t keys_free[kTileStages];
+  uint64_t values_free[kTileStages];
+};
+
+__device__ __forceinline__ void make_barrier(uint64_t& barrier, int32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void arrive(uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&barrier)) : "memory");
+}
+/// One thread; the phase ends when so many bytes have been copied.
+__device__ __forceinline__ void expect_bytes(uint64_t& barrier, size_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&barrier)),
+               "r"(static_cast<uint32_t>(bytes))
+               : "memory");
+}
+__device__ __forceinline__ void copy_bytes(void* to, const void* from, size_t bytes, uint64_t& arrived) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+                   shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(bytes)), "r"(shared_address(&arrived))
+               : "memory");
+}
+
+/// Which stage a tile takes, and how often stages were used before.
+struct TileTurn {
+  int32_t stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kTileStages) {
+      stage = 0;
+      parity ^= 1U;
+    }
+  }
+};
+
+/// The first of n numbers for which `holds` is false, if it is so for all after it. A warp, 32 at a time.
+template <typename Predicate>
+__device__ __forceinline__ int32_t count_while(int32_t n, const Predicate& holds) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  int32_t low = 0;
+  int32_t high = n;
+#pragma unroll 1
+  while (low < high) {
+    const int32_t step = (high - low + 31) / 32;
+    const int32_t mine = low + lane * step;
+    const int32_t held = __popc(__ballot_sync(kAll, mine < high && holds(mine)));
+    if (held == 0) break;
+    high = min(high, low + held * step);
+    low += (held - 1) * step + 1;
+  }
+  return low;
+}
+
+/// Some consecutive tiles of a head.
+struct TileRun {
+  int32_t begin;
+  int32_t end;
+};
+
+/// The tiles that rows at positions from `first` to `last` see something of, and of those the share of part `part`.
+__device__ __forceinline__ TileRun visible_tiles(const TileTokens* tokens, int32_t tiles, int32_t first, int32_t last,
+                                                 int32_t window, int32_t part, int32_t parts) {
+  TileRun run{};
+  run.end = count_while(tiles, [&](int32_t i) { return __ldg(&tokens[i].first) <= last; });
+  if (window > 0) {
+    const int64_t before = static_cast<int64_t>(first) - window;
+    run.begin = count_while(run.end, [&](int32_t i) { return __ldg(&tokens[i].last) <= before; });
+  }
+  if (parts > 1) {
+    const int32_t share = (run.end - run.begin + parts - 1) / parts;
+    run.begin = min(run.begin + part * share, run.end);
+    run.end = min(run.begin + share, run.end);
+  }
+  return run;
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,91 @@
+// Products of warpgroups (Hopper's wgmma), and what goes with them.
+#pragma once
+
+#include <cstdint>
+
+namespace kvq::cuda {
+
+/// A plane in shared memory, aligned to 1024 bytes, of rows of 128 bytes along the reduction, whose 16-byte chunks
+/// trade places by the row's number.
+__device__ __forceinline__ uint64_t describe_plane(uint32_t address) {
+  constexpr uint64_t kSwizzled = uint64_t{1} << 62U;
+  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32U;
+  constexpr uint64_t kUnused = uint64_t{1} << 16U;
+  return kSwizzled | kEightRows | kUnused | (address & 0x3FFFFU) >> 4U;
+}
+
+/// What this thread wrote to shared memory or registers is there for products started later.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+/// Wait until at most kPending groups are on their way.
+template <int kPending>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
+/// Keeps the compiler from moving uses of an accumulator across waits.
+template <int N>
+__device__ __forceinline__ void hold(float (&x)[N]) {
+#pragma unroll
+  for (int32_t i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+
+#define KVQ_F8(x, i)                                                                                          \
+  "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), \
+      "+f"(x[i + 7])
+#define KVQ_F32(x, i) KVQ_F8(x, i), KVQ_F8(x, i + 8), KVQ_F8(x, i + 16), KVQ_F8(x, i + 24)
+#define KVQ_REGISTERS_32                                                                            \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
+  "%26,%27,%28,%29,%30,%31}"
+#define KVQ_REGISTERS_64                                                                            \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
+  "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,"    \
+  "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+/// c (64 rows, 128 columns) = a · bᵀ, or c + a · bᵀ, over 16 numbers, both in shared memory. Of a lane (g, t) of warp
+/// w, c[4j + 2h + i] is row 16w + 8h + g, column 8j + 2t + i.
+__device__ __forceinline__ void multiply_planes(float (&c)[64], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KVQ_REGISTERS_64 ", %64, %65, p, 1, 1, 0, 0;\n}\n"
+      : KVQ_F32(c, 0), KVQ_F32(c, 32)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+
+/// c += a · bᵀ with a in registers, as halves of the columns of two groups of eight of such a c.
+__device__ __forceinline__ void multiply_registers(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KVQ_REGISTERS_64
+               ", {%64,%65,%66,%67}, %68, 1, 1, 1, 0;\n"
+               : KVQ_F32(c, 0), KVQ_F32(c, 32)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void multiply_registers(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " KVQ_REGISTERS_32
+               ", {%32,%33,%34,%35}, %36, 1, 1, 1, 0;\n"
+               : KVQ_F32(c, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef KVQ_F8
+#undef KVQ_F32
+#undef KVQ_REGISTERS_32
+#undef KVQ_REGISTERS_64
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+/// Named barriers, of which 0 is that of __syncthreads.
+__device__ __forceinline__ void wait_at(int32_t barrier, int32_t threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void arrive_at(int32_t barrier, int32_t threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+}  // namespace kvq::cuda
