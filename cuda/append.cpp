@@ -6,19 +6,12 @@
 #include "cuda_backend.h"
 #include "device_centres.h"
 #include "page_table.h"
+#include "rope_arguments.h"
 
 #include <algorithm>
 
 namespace kvq::cuda {
 namespace {
-
-RopeArguments rope_arguments(const Rope& rope) {
-  RopeArguments result{};
-  result.pairing = rope.pairing;
-  result.rotary_dim = rope.rotary_dim;
-  std::copy(rope.inv_freq.begin(), rope.inv_freq.end(), result.inv_freq);
-  return result;
-}
 
 /// Whether the rows of a tensor can be read 16 bytes at a time.
 bool takes_vectors(const void* tensor, const HeadStrides& strides, kvq_dtype dtype) {

@@ -9,6 +9,7 @@
 #include "kernels/append.h"
 #include "kernels/attend.h"
 #include "kernels/prefill.h"
+#include "kernels/vote.h"
 #include "page_table.h"
 
 #include <algorithm>
@@ -83,6 +84,7 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
   }
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
   cuda::check(prepare_append_next(shared_limit_), "cudaFuncSetAttribute");
+  cuda::check(prepare_vote(), "cudaFuncSetAttribute");
   memory_.emplace(options);
   staging_.emplace();
   cuda::check(cudaHostAlloc(reinterpret_cast<void**>(&status_), 2 * sizeof(int32_t), cudaHostAllocDefault),

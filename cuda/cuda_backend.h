@@ -15,7 +15,7 @@ namespace kvq::cuda {
 class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
-class CudaBackend final : public Backend, private Pages, private Attention {
+class CudaBackend final : public Backend, private Pages, private Attention, private Voting {
  public:
   explicit CudaBackend(const DeviceOptions& options);
   ~CudaBackend() override;
@@ -28,7 +28,7 @@ class CudaBackend final : public Backend, private Pages, private Attention {
   Pages& pages() override { return *this; }
   Attention& attention() override { return *this; }
   Facet<Weighing> weighing() override { return Facet<Weighing>::missing("cuda does not weigh tokens yet"); }
-  Facet<Voting> voting() override { return Facet<Voting>::missing("cuda does not route pages yet"); }
+  Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return Facet<Linear>::missing("cuda does not multiply by packed matrices yet"); }
 
   // For the objects that live on this device.
@@ -59,6 +59,11 @@ class CudaBackend final : public Backend, private Pages, private Attention {
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
+
+  std::shared_ptr<const Resident> make_resident(Allocator& allocator,
+                                                std::shared_ptr<const ModelRouter> router) override;
+  void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router, int32_t group,
+            std::span<int32_t> counts) override;
 
   bool is_capturing() const;
   AppendArguments append_arguments(const TokenBatch& tokens) const;

@@ -63,8 +63,9 @@ std::vector<int32_t> count_votes(const TestRouter& router, const Tokens& tokens,
 
 class Filled {
  public:
-  Filled(const Tokens& tokens, kvq_cache_options options, const std::string& policy, const TestRouter* router)
-      : context_(kvq_test::make_context()) {
+  Filled(const Tokens& tokens, kvq_cache_options options, const std::string& policy, const TestRouter* router,
+         const char* device = nullptr)
+      : context_(kvq_test::make_context(device)) {
     kvq_test::Router loaded = nullptr;
     if (router != nullptr) loaded = kvq_test::Router::load(context_, router->file());
     options.router = loaded;
@@ -93,79 +94,88 @@ bool same(const Decoded& a, const Decoded& b) { return a.k == b.k && a.v == b.v;
 }  // namespace
 
 TEST_CASE("pages are sealed in the format that most of their tokens prefer, layers follow the first of their group") {
-  const Tokens tokens;
-  for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
-    const kvq_cache_options options = options_with(rope);
-    const TestRouter router(options, {"int8", "int4/int3", "int2+hadamard"});
-    std::vector<Filled> uniform;
-    for (const char* formats :
-         {"keys: int8\nvalues: int8\n", "keys: int4\nvalues: int3\n", "keys: int2+hadamard\nvalues: int2+hadamard\n"}) {
-      uniform.emplace_back(tokens, options, std::string("version: 1\nsink: 1\n") + formats, nullptr);
-    }
-    for (const bool by_head : {false, true}) {
-      const std::string policy = "version: 1\nsink: 1\nrouter: {experts: [int8, int4/int3, int2+hadamard], votes: " +
-                                 std::string(by_head ? "head" : "layer") + "}\n";
-      CAPTURE(policy);
-      CAPTURE(rope);
-      Filled routed(tokens, options, policy, &router);
-      std::map<size_t, int> chosen;
-      for (int32_t layer = 0; layer < kLayers; ++layer) {
-        for (int32_t head = 0; head < kKvHeads; ++head) {
-          for (int32_t page = 1; page < kPages; ++page) {
-            const std::vector<int32_t> votes = count_votes(router, tokens, layer / 3 * 3, page, by_head ? head : -1);
-            const auto winner = static_cast<size_t>(std::max_element(votes.begin(), votes.end()) - votes.begin());
-            ++chosen[winner];
-            CAPTURE(layer);
-            CAPTURE(page);
-            for (size_t expert = 0; expert < uniform.size(); ++expert) {
-              const bool equal = same(routed.page(layer, head, page), uniform[expert].page(layer, head, page));
-              CHECK(equal == (expert == winner));
+  for (const char* device : kvq_test::devices()) {
+    CAPTURE(device);
+    const Tokens tokens;
+    for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
+      const kvq_cache_options options = options_with(rope);
+      const TestRouter router(options, {"int8", "int4/int3", "int2+hadamard"});
+      std::vector<Filled> uniform;
+      for (const char* formats : {"keys: int8\nvalues: int8\n", "keys: int4\nvalues: int3\n",
+                                  "keys: int2+hadamard\nvalues: int2+hadamard\n"}) {
+        uniform.emplace_back(tokens, options, std::string("version: 1\nsink: 1\n") + formats, nullptr, device);
+      }
+      for (const bool by_head : {false, true}) {
+        const std::string policy = "version: 1\nsink: 1\nrouter: {experts: [int8, int4/int3, int2+hadamard], votes: " +
+                                   std::string(by_head ? "head" : "layer") + "}\n";
+        CAPTURE(policy);
+        CAPTURE(rope);
+        Filled routed(tokens, options, policy, &router, device);
+        std::map<size_t, int> chosen;
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          for (int32_t head = 0; head < kKvHeads; ++head) {
+            for (int32_t page = 1; page < kPages; ++page) {
+              const std::vector<int32_t> votes = count_votes(router, tokens, layer / 3 * 3, page, by_head ? head : -1);
+              const auto winner = static_cast<size_t>(std::max_element(votes.begin(), votes.end()) - votes.begin());
+              ++chosen[winner];
+              CAPTURE(layer);
+              CAPTURE(page);
+              for (size_t expert = 0; expert < uniform.size(); ++expert) {
+                const bool equal = same(routed.page(layer, head, page), uniform[expert].page(layer, head, page));
+                CHECK(equal == (expert == winner));
+              }
             }
           }
         }
+        CHECK(chosen.size() == router.experts.size());  // or this shows little
       }
-      CHECK(chosen.size() == router.experts.size());  // or this shows little
     }
   }
 }
 
 TEST_CASE("where experts have as many votes, the one with more bits wins") {
-  const Tokens tokens;
-  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
-  TestRouter router(options, {"int8", "int2"});
-  for (TestRouter::Network& network : router.networks) std::fill(network.w3.begin(), network.w3.end(), 0.0F);
-  Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
-  const Filled uniform(tokens, options, "int8", nullptr);
-  for (int32_t page = 0; page < kPages; ++page) CHECK(same(routed.page(0, 0, page), uniform.page(0, 0, page)));
+  for (const char* device : kvq_test::devices()) {
+    CAPTURE(device);
+    const Tokens tokens;
+    const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+    TestRouter router(options, {"int8", "int2"});
+    for (TestRouter::Network& network : router.networks) std::fill(network.w3.begin(), network.w3.end(), 0.0F);
+    Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router, device);
+    const Filled uniform(tokens, options, "int8", nullptr, device);
+    for (int32_t page = 0; page < kPages; ++page) CHECK(same(routed.page(0, 0, page), uniform.page(0, 0, page)));
+  }
 }
 
 TEST_CASE("pages of mixed formats are attended to as float64 does over what they hold") {
-  const Tokens tokens;
-  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
-  const kvq_test::Rotation rotation = kvq_test::Rotation::from(options);
-  for (const char* experts : {"[fp16, int4, int2]", "[int8/int4, int4+hadamard, int3, int2+hadamard]"}) {
-    const std::string policy = std::string("version: 1\nsink: 1\nrouter: {experts: ") + experts + "}\n";
-    const TestRouter router(options, experts_of(policy));
-    Filled routed(tokens, options, policy, &router);
-    const std::vector<float> q = kvq_test::normal_tensor(kKvHeads * kDim, 77);
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
-      std::vector<float> out(q.size());
-      const kvq_sequence* sequences[] = {routed.sequence()};
-      auto batch = kvq_test::initialised<kvq_attend_batch>();
-      batch.n_sequences = 1;
-      batch.sequences = sequences;
-      batch.q = q.data();
-      batch.output = out.data();
-      kvq_test::attend(routed.cache(), layer, batch);
-      for (int32_t head = 0; head < kKvHeads; ++head) {
-        const Decoded all = kvq_test::decode(routed.sequence(), layer, head, 0, kTokens, kDim);
-        std::vector<double> query(q.begin() + head * kDim, q.begin() + (head + 1) * kDim);
-        rotation.apply(query, kTokens - 1);
-        const std::vector<double> expected = kvq_test::attention<float>({.scale = 1.0 / std::sqrt(double{kDim})}, query,
-                                                                        kTokens - 1, all.k, all.v, all.positions);
-        for (int32_t c = 0; c < kDim; ++c) {
-          CHECK(double{out[static_cast<size_t>(head * kDim + c)]} ==
-                doctest::Approx(expected[static_cast<size_t>(c)]).epsilon(0.0).scale(1.0).epsilon(9e-3));
+  for (const char* device : kvq_test::devices()) {
+    CAPTURE(device);
+    const Tokens tokens;
+    const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+    const kvq_test::Rotation rotation = kvq_test::Rotation::from(options);
+    for (const char* experts : {"[fp16, int4, int2]", "[int8/int4, int4+hadamard, int3, int2+hadamard]"}) {
+      const std::string policy = std::string("version: 1\nsink: 1\nrouter: {experts: ") + experts + "}\n";
+      const TestRouter router(options, experts_of(policy));
+      Filled routed(tokens, options, policy, &router, device);
+      const std::vector<float> q = kvq_test::normal_tensor(kKvHeads * kDim, 77);
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        std::vector<float> out(q.size());
+        const kvq_sequence* sequences[] = {routed.sequence()};
+        auto batch = kvq_test::initialised<kvq_attend_batch>();
+        batch.n_sequences = 1;
+        batch.sequences = sequences;
+        batch.q = q.data();
+        batch.output = out.data();
+        kvq_test::attend(routed.cache(), layer, batch);
+        for (int32_t head = 0; head < kKvHeads; ++head) {
+          const Decoded all = kvq_test::decode(routed.sequence(), layer, head, 0, kTokens, kDim);
+          std::vector<double> query(q.begin() + head * kDim, q.begin() + (head + 1) * kDim);
+          rotation.apply(query, kTokens - 1);
+          const std::vector<double> expected = kvq_test::attention<float>(
+              {.scale = 1.0 / std::sqrt(double{kDim})}, query, kTokens - 1, all.k, all.v, all.positions);
+          for (int32_t c = 0; c < kDim; ++c) {
+            CHECK(double{out[static_cast<size_t>(head * kDim + c)]} ==
+                  doctest::Approx(expected[static_cast<size_t>(c)]).epsilon(0.0).scale(1.0).epsilon(9e-3));
+          }
         }
       }
     }
@@ -173,50 +183,56 @@ TEST_CASE("pages of mixed formats are attended to as float64 does over what they
 }
 
 TEST_CASE("a layer that follows another's router is appended to after it") {
-  const Tokens tokens;
-  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
-  const TestRouter router(options, {"int8", "int2"});
-  Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
-  const kvq_test::Snapshot before = filled.sequence().save();
-  const auto append = [&](int32_t layer) {
-    kvq_test::append(filled.sequence(), layer, 3, tokens.k[0].data(), tokens.v[0].data());
-  };
-  for (const int32_t layer : {1, 2, 4}) {
-    CHECK_THROWS_WITH_AS(append(layer), doctest::Contains("append to that first"), kvq_test::Error);
+  for (const char* device : kvq_test::devices()) {
+    CAPTURE(device);
+    const Tokens tokens;
+    const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+    const TestRouter router(options, {"int8", "int2"});
+    Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router, device);
+    const kvq_test::Snapshot before = filled.sequence().save();
+    const auto append = [&](int32_t layer) {
+      kvq_test::append(filled.sequence(), layer, 3, tokens.k[0].data(), tokens.v[0].data());
+    };
+    for (const int32_t layer : {1, 2, 4}) {
+      CHECK_THROWS_WITH_AS(append(layer), doctest::Contains("append to that first"), kvq_test::Error);
+    }
+    CHECK(filled.sequence().save() == before);
+    for (const int32_t layer : {3, 4, 0, 2, 1}) append(layer);
+    CHECK(filled.sequence().length(1) == kTokens + 3);
   }
-  CHECK(filled.sequence().save() == before);
-  for (const int32_t layer : {3, 4, 0, 2, 1}) append(layer);
-  CHECK(filled.sequence().length(1) == kTokens + 3);
 }
 
 TEST_CASE("a router costs what its pages take, whichever formats follow each other") {
-  const Tokens tokens;
-  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
-  const TestRouter router(options, {"int8", "int4", "int2"});
-  Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int4, int2], votes: head}\n", &router);
-  const Filled most(tokens, options, "int8", nullptr);
-  const Filled least(tokens, options, "int2", nullptr);
-  const auto bytes = [](const Filled& filled) { return filled.sequence().usage().sealed_bytes; };
-  CHECK(bytes(routed) < bytes(most));
-  CHECK(bytes(routed) > bytes(least));
-  // A prompt fills its runs exactly: nothing lies between pages.
-  const uint64_t page8 = bytes(most) / (kLayers * kKvHeads * kPages);
-  const uint64_t page2 = bytes(least) / (kLayers * kKvHeads * kPages);
-  const Filled middle(tokens, options, "int4", nullptr);
-  const uint64_t page4 = bytes(middle) / (kLayers * kKvHeads * kPages);
-  uint64_t expected = 0;
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (int32_t head = 0; head < kKvHeads; ++head) {
-      for (int32_t page = 0; page < kPages; ++page) {
-        const Decoded stored = routed.page(layer, head, page);
-        if (same(stored, most.page(layer, head, page))) expected += page8;
-        if (same(stored, middle.page(layer, head, page))) expected += page4;
-        if (same(stored, least.page(layer, head, page))) expected += page2;
+  for (const char* device : kvq_test::devices()) {
+    CAPTURE(device);
+    const Tokens tokens;
+    const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+    const TestRouter router(options, {"int8", "int4", "int2"});
+    Filled routed(tokens, options, "version: 1\nrouter: {experts: [int8, int4, int2], votes: head}\n", &router, device);
+    const Filled most(tokens, options, "int8", nullptr, device);
+    const Filled least(tokens, options, "int2", nullptr, device);
+    const auto bytes = [](const Filled& filled) { return filled.sequence().usage().sealed_bytes; };
+    CHECK(bytes(routed) < bytes(most));
+    CHECK(bytes(routed) > bytes(least));
+    // A prompt fills its runs exactly: nothing lies between pages.
+    const uint64_t page8 = bytes(most) / (kLayers * kKvHeads * kPages);
+    const uint64_t page2 = bytes(least) / (kLayers * kKvHeads * kPages);
+    const Filled middle(tokens, options, "int4", nullptr, device);
+    const uint64_t page4 = bytes(middle) / (kLayers * kKvHeads * kPages);
+    uint64_t expected = 0;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      for (int32_t head = 0; head < kKvHeads; ++head) {
+        for (int32_t page = 0; page < kPages; ++page) {
+          const Decoded stored = routed.page(layer, head, page);
+          if (same(stored, most.page(layer, head, page))) expected += page8;
+          if (same(stored, middle.page(layer, head, page))) expected += page4;
+          if (same(stored, least.page(layer, head, page))) expected += page2;
+        }
       }
     }
+    CHECK(bytes(routed) == expected);
+    CHECK(routed.cache().usage().sealed_bytes == expected);
   }
-  CHECK(bytes(routed) == expected);
-  CHECK(routed.cache().usage().sealed_bytes == expected);
 }
 
 TEST_CASE("what is left after eviction is routed head by head") {
@@ -338,14 +354,17 @@ TEST_CASE("codes of a whole layer go with votes of the layer and with eviction o
 }
 
 TEST_CASE("pages whose formats are not known yet cannot be made ahead") {
-  const Tokens tokens;
-  const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
-  const TestRouter router(options, {"int8", "int2"});
-  Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router);
-  auto error = kvq_test::initialised<kvq_error>();
-  CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 10, &error) == KVQ_E_UNSUPPORTED);
-  CHECK(std::string(error.message).find("tokens is 10") != std::string::npos);
-  CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 0, &error) == KVQ_OK);
+  for (const char* device : kvq_test::devices()) {
+    CAPTURE(device);
+    const Tokens tokens;
+    const kvq_cache_options options = options_with(KVQ_ROPE_HALF);
+    const TestRouter router(options, {"int8", "int2"});
+    Filled filled(tokens, options, "version: 1\nrouter: {experts: [int8, int2]}\n", &router, device);
+    auto error = kvq_test::initialised<kvq_error>();
+    CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 10, &error) == KVQ_E_UNSUPPORTED);
+    CHECK(std::string(error.message).find("tokens is 10") != std::string::npos);
+    CHECK(kvq_sequence_reserve(filled.cache(), filled.sequence(), 0, &error) == KVQ_OK);
+  }
 }
 
 }  // namespace conformance

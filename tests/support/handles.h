@@ -157,4 +157,11 @@ inline std::vector<std::string> backends() {
   return names;
 }
 
+// The CPU with its best instruction set, and the GPU if there is one: for make_context.
+inline std::vector<const char*> devices() {
+  std::vector<const char*> names = {nullptr};
+  if (why_no_cuda().empty()) names.push_back(kCuda);
+  return names;
+}
+
 }  // namespace kvq_test
