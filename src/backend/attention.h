@@ -1,9 +1,8 @@
-// Attention over pages, and how much of it each token gets.
+// Attention over pages.
 #pragma once
 
 #include "backend/pages.h"
 #include "core/tensor.h"
-#include "eviction/eviction.h"
 
 #include <span>
 
@@ -57,16 +56,6 @@ class Attention {
   virtual ~Attention() = default;
   virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
-};
-
-/// For eviction: who was attended to.
-class Weighing {
- public:
-  virtual ~Weighing() = default;
-  /// Add to masses[kv head][slot] the attention that the slot gets from the queries of the batch's only sequence: a
-  /// query's mean or largest softmax weight over the query heads of the KV head. Writes nothing else. `workspace`: of
-  /// the same backend's attention.
-  virtual void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) = 0;
 };
 
 }  // namespace kvq

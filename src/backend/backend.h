@@ -6,6 +6,7 @@
 #include "backend/linear.h"
 #include "backend/pages.h"
 #include "backend/voting.h"
+#include "backend/weighing.h"
 
 namespace kvq {
 

@@ -10,82 +10,25 @@
 namespace kvq {
 namespace {
 
-/// Scores of the slots before the window, and which slots stay, of all heads of one layer.
-class LayerSelection {
- public:
-  LayerSelection(Sequence& sequence, const Eviction& eviction, int32_t layer)
-      : sequence_(sequence),
-        cache_(sequence.cache),
-        eviction_(eviction),
-        layer_(layer),
-        scores_(StlAllocator<Vector<float>>(cache_.allocator)) {}
-
-  /// Slots of head `head` that stay, in rising order, one list a head. `total`: of all heads together.
-  void select(int32_t total, std::span<Vector<int32_t>> slots) {
-    score();
-    if (eviction_.heads == HeadSplit::kTogether) join();
-    Vector<HeadScores> views{StlAllocator<HeadScores>(cache_.allocator)};
-    int64_t outside = total;
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      outside -= window(head);
-      views.push_back(scores_[static_cast<size_t>(head)]);
-    }
-    Vector<int32_t> counts(views.size(), 0, StlAllocator<int32_t>(cache_.allocator));
-    if (eviction_.heads == HeadSplit::kTogether) {
-      std::fill(counts.begin(), counts.end(), static_cast<int32_t>(outside / cache_.kv_heads));
-    } else {
-      split_heads(cache_.allocator, eviction_, views, outside, counts);
-    }
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      const auto h = static_cast<size_t>(head);
-      select_tokens(views[h], counts[h], slots[h]);
-      for (int32_t i = 0; i < window(head); ++i) slots[h].push_back(slot_count(head) - window(head) + i);
+/// Slots of a layer's heads that stay: `total` of all of them together.
+void select_layer(Sequence& sequence, const Eviction& eviction, int32_t layer, int32_t total,
+                  std::span<Vector<int32_t>> slots) {
+  Cache& cache = sequence.cache;
+  const SlotMasses masses = sequence.observations->masses(sequence, layer);
+  if (eviction.heads == HeadSplit::kTogether) {
+    const auto differs = [first = masses.counts.front()](int32_t count) { return count != first; };
+    const auto other = std::find_if(masses.counts.begin(), masses.counts.end(), differs);
+    if (other != masses.counts.end()) {
+      fail(KVQ_E_STATE,
+           "the policy evicts the same tokens from all heads, but of layer %d head 0 holds %d tokens and head %d holds "
+           "%d",
+           layer, masses.counts.front(), static_cast<int32_t>(other - masses.counts.begin()), *other);
     }
   }
-
- private:
-  int32_t slot_count(int32_t head) const { return sequence_.slots(layer_, head); }
-  int32_t window(int32_t head) const { return std::min(eviction_.window, slot_count(head)); }
-
-  void score() {
-    Vector<Vector<float>> masses = sequence_.observations->masses(sequence_, layer_);
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      Vector<float>& mass = masses[static_cast<size_t>(head)];
-      mass.resize(static_cast<size_t>(slot_count(head) - window(head)));
-      scores_.emplace_back(mass.size(), 0.0F, StlAllocator<float>(cache_.allocator));
-      if (eviction_.score == TokenScore::kWindow) {
-        pool_scores(eviction_, mass, scores_.back());
-      } else if (eviction_.score == TokenScore::kMass) {
-        scores_.back() = mass;
-      } else {
-        stream(scores_.back());
-      }
-    }
-  }
-
-  /// The first tokens before all others, then the newer the better.
-  void stream(std::span<float> scores) const {
-    for (size_t i = 0; i < scores.size(); ++i) {
-      const bool first = i < static_cast<size_t>(eviction_.first);
-      scores[i] = static_cast<float>(i) + (first ? 3.0F * static_cast<float>(scores.size()) : 0.0F);
-    }
-  }
-
-  /// What a token is worth for all heads.
-  void join() {
-    Vector<float>& sum = scores_.front();
-    for (size_t head = 1; head < scores_.size(); ++head) {
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += scores_[head][i];
-    }
-    for (size_t head = 1; head < scores_.size(); ++head) scores_[head] = sum;
-  }
-
-  Sequence& sequence_;
-  Cache& cache_;
-  const Eviction& eviction_;
-  int32_t layer_;
-  Vector<Vector<float>> scores_;  // [kv_heads][slots before the window]
-};
+  const Vector<const float*> numbers = masses.heads();
+  cache.backend.weighing().require().select(
+      cache.allocator, {.eviction = eviction, .masses = numbers, .counts = masses.counts, .total = total}, slots);
+}
 
 Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction) {
   Cache& cache = sequence.cache;
@@ -138,11 +81,12 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
     int64_t held = 0;
     for (int32_t head = 0; head < cache.kv_heads; ++head) held += sequence.slots(layer, head);
     if (budgets[static_cast<size_t>(layer)] >= held) continue;
-    LayerSelection(sequence, eviction, layer).select(budgets[static_cast<size_t>(layer)], of_layer);
+    select_layer(sequence, eviction, layer, budgets[static_cast<size_t>(layer)], of_layer);
     pages.add_layer(layer, of_layer);
   }
+  sequence.observations->stage_kept(slots);
   pages.commit();
-  sequence.observations->keep(slots);
+  sequence.observations->keep();
   for (size_t list = 0; list < kept.size(); ++list) {
     kept[list] = sequence.slots(sequence.layer_of(list), sequence.head_of(list));
   }

@@ -1,7 +1,7 @@
 #include "cache/dense_pages.h"
 
+#include "cache/backend_memory.h"
 #include "cache/decode.h"
-#include "core/aligned_bytes.h"
 #include "core/float16.h"
 #include "formats/float16/layout.h"
 
@@ -20,6 +20,25 @@ void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels
   }
 }
 
+/// Finds rising slots of one list.
+class SlotWalk {
+ public:
+  explicit SlotWalk(const Sequence::PageList& list) : list_(list) {}
+
+  /// The place in the list of the page that holds the slot.
+  size_t page_of(int32_t slot) {
+    while (slot >= first_slot_ + list_[index_]->count) first_slot_ += list_[index_++]->count;
+    return index_;
+  }
+  /// The slot in that page.
+  int32_t within(int32_t slot) const { return slot - first_slot_; }
+
+ private:
+  const Sequence::PageList& list_;
+  size_t index_ = 0;
+  int32_t first_slot_ = 0;  // of that page
+};
+
 /// Slots of one list, decoded page by page as rising slots are asked for.
 class SlotReader {
  public:
@@ -31,36 +50,26 @@ class SlotReader {
               StlAllocator<float>(sequence.cache.allocator)),
         values_(keys_) {}
 
-  /// Copy a slot into a slot of an FP16 page; returns its position.
-  int32_t copy(int32_t slot, int32_t target, std::byte* page) {
+  /// Copy slot `within` of page `index` into a slot of an FP16 page.
+  void copy(size_t index, int32_t within, int32_t target, std::byte* page) {
     const Cache& cache = sequence_.cache;
-    const Sequence::PageList& list = sequence_.list(layer_, head_);
-    while (slot >= first_slot_ + list[index_]->count) {
-      first_slot_ += list[index_++]->count;
-      decoded_ = false;
+    if (index != decoded_) {
+      decode_page(sequence_, layer_, head_, index, 0, sequence_.list(layer_, head_)[index]->count,
+                  {keys_.data(), values_.data(), nullptr});
     }
-    if (!decoded_) {
-      decode_page(sequence_, layer_, head_, index_, 0, list[index_]->count,
-                  {keys_.data(), values_.data(), positions_.data()});
-    }
-    decoded_ = true;
-    const auto at = static_cast<size_t>(slot - first_slot_);
-    const size_t row = at * static_cast<size_t>(cache.head_dim);
+    decoded_ = index;
+    const size_t row = static_cast<size_t>(within) * static_cast<size_t>(cache.head_dim);
     write_slot(Side::kKeys, cache.head_dim, target, keys_.data() + row, page);
     write_slot(Side::kValues, cache.head_dim, target, values_.data() + row, page + cache.float16.key_bytes());
-    return positions_[at];
   }
 
  private:
   const Sequence& sequence_;
   int32_t layer_;
   int32_t head_;
-  size_t index_ = 0;        // of the page that is decoded, if it is
-  int32_t first_slot_ = 0;  // of that page
-  bool decoded_ = false;
+  size_t decoded_ = SIZE_MAX;  // page
   Vector<float> keys_;
   Vector<float> values_;
-  std::array<int32_t, kPageSlots> positions_{};
 };
 
 }  // namespace
@@ -81,17 +90,22 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   const size_t page_bytes = cache_.float16.bytes();
   size_t pages = 0;
   for (const auto& of_head : slots) pages += pages_for(of_head.size());
-  AlignedBytes memory(cache_.allocator);
-  memory.resize(pages * page_bytes);
+  BackendMemory memory(cache_.backend, cache_.allocator);
+  memory.make(pages * page_bytes);
+  Vector<std::byte*> targets(slots.size(), nullptr, StlAllocator<std::byte*>(cache_.allocator));
   std::byte* staging = memory.data();
   Vector<Filled> filled{StlAllocator<Filled>(cache_.allocator)};
   filled.reserve(pages);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
     if (static_cast<int32_t>(of_head.size()) == sequence_.slots(layer, head)) continue;
-    fill(layer, head, of_head, staging, filled);
+    targets[static_cast<size_t>(head)] = staging;
+    plan(layer, head, of_head, staging, filled);
     staging += pages_for(of_head.size()) * page_bytes;
   }
+  if (filled.empty()) return;
+  cache_.backend.weighing()->clear(memory.data(), memory.bytes());
+  fill(layer, slots, targets);
   choose(layer, filled);
   Vector<PageWrite> writes{StlAllocator<PageWrite>(cache_.allocator)};
   writes.reserve(filled.size());  // entries point to pages, which exist
@@ -101,14 +115,14 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
     make(layer, {first, last}, writes);
     first = last;
   }
-  if (writes.empty()) return;
   cache_.backend.pages().append(cache_.no_tokens(layer), cache_.page_writes(layer, writes), {}, cache_.allocator);
 }
 
-/// Pages of a head, in FP16 from `staging` on.
-void DensePages::fill(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
+/// The pages of a head, which will be in FP16 from `staging` on.
+void DensePages::plan(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
                       Vector<Filled>& pages) {
-  SlotReader reader(sequence_, layer, head);
+  const Sequence::PageList& list = sequence_.list(layer, head);
+  SlotWalk walk(list);
   const Cache::Layer& of_layer = cache_.layers[static_cast<size_t>(layer)];
   const auto n = static_cast<int32_t>(pages_for(slots.size()));
   for (int32_t index = 0; index < n; ++index, staging += cache_.float16.bytes()) {
@@ -119,8 +133,58 @@ void DensePages::fill(int32_t layer, int32_t head, std::span<const int32_t> slot
     pages.push_back(
         {{head, index, {staging, {}}}, static_cast<int32_t>(of_page.size()), stays ? &cache_.float16 : sealed, stays});
     for (size_t i = 0; i < of_page.size(); ++i) {
-      pages.back().full.page.positions[i] = reader.copy(of_page[i], static_cast<int32_t>(i), staging);
+      const Page* page = list[walk.page_of(of_page[i])];
+      pages.back().full.page.positions[i] = page->position(walk.within(of_page[i]));
     }
+  }
+}
+
+/// Move the slots that stay to their FP16 pages.
+void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets) {
+  Weighing& weighing = *cache_.backend.weighing();
+  const auto& formats = cache_.layers[static_cast<size_t>(layer)].formats;
+  const auto moves = [&weighing](const PageFormat* format) { return weighing.moves(*format); };
+  if (!moves(&cache_.float16) || !std::all_of(formats.begin(), formats.end(), moves)) {
+    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      const auto h = static_cast<size_t>(head);
+      if (targets[h] != nullptr) copy(layer, head, slots[h], targets[h]);
+    }
+    return;
+  }
+  Vector<SlotMove> list{StlAllocator<SlotMove>(cache_.allocator)};
+  Vector<const Page* const*> lists{StlAllocator<const Page* const*>(cache_.allocator)};
+  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+    const auto h = static_cast<size_t>(head);
+    lists.push_back(sequence_.list(layer, head).data());
+    if (targets[h] == nullptr) continue;
+    SlotWalk walk(sequence_.list(layer, head));
+    for (int32_t rank = 0; rank < std::ssize(slots[h]); ++rank) {
+      const int32_t slot = slots[h][static_cast<size_t>(rank)];
+      const auto index = static_cast<int32_t>(walk.page_of(slot));
+      if (list.empty() || list.back().head != head || list.back().index != index) {
+        list.push_back({.head = head, .index = index, .slots = 0, .rank = rank});
+      }
+      list.back().slots |= uint32_t{1} << static_cast<uint32_t>(walk.within(slot));
+    }
+  }
+  weighing.move({.moves = list, .lists = lists.data(), .targets = targets, .head_dim = cache_.head_dim});
+}
+
+/// The same of one head by way of the host.
+void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target) {
+  SlotWalk walk(sequence_.list(layer, head));
+  SlotReader reader(sequence_, layer, head);
+  const size_t bytes = cache_.float16.bytes();
+  Vector<std::byte> page(bytes, std::byte{0}, StlAllocator<std::byte>(cache_.allocator));
+  for (; !slots.empty(); target += bytes) {
+    const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
+    slots = slots.subspan(of_page.size());
+    std::fill(page.begin(), page.end(), std::byte{0});
+    for (size_t i = 0; i < of_page.size(); ++i) {
+      const size_t index = walk.page_of(of_page[i]);
+      reader.copy(index, walk.within(of_page[i]), static_cast<int32_t>(i), page.data());
+    }
+    cache_.backend.pages().write(cache_.float16, page.data(), target);
   }
 }
 

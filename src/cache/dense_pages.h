@@ -33,7 +33,9 @@ class DensePages {
     bool stays = false;        // in FP16 for now
   };
 
-  void fill(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging, Vector<Filled>& pages);
+  void plan(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging, Vector<Filled>& pages);
+  void fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets);
+  void copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target);
   void choose(int32_t layer, std::span<Filled> pages) const;
   void make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes);
   const Sequence::PageList& list_to_be(int32_t layer, int32_t head) const;

@@ -10,21 +10,18 @@
 namespace kvq {
 namespace {
 
-template <typename T>
-void release(Vector<T>& vector) noexcept {
-  Vector<T>(vector.get_allocator()).swap(vector);
-}
+Weighing& weighing_of(Backend& backend) { return backend.weighing().require(); }
 
 /// Add the attention that slots get from the queries of a batch's only sequence, each query's shares adding up to 1 for
 /// each head.
-void weigh(Cache& cache, const AttendBatch& batch, Workspace& workspace, std::span<Vector<float>> masses) {
+void weigh(Cache& cache, const AttendBatch& batch, Workspace& workspace, const SlotMasses& masses) {
   Vector<float*> targets{StlAllocator<float*>(cache.allocator)};
-  for (Vector<float>& mass : masses) targets.push_back(mass.data());
-  cache.backend.weighing().require().weigh(batch, cache.eviction.group, workspace, targets);
+  for (size_t head = 0; head < masses.counts.size(); ++head) targets.push_back(masses.of(head));
+  weighing_of(cache.backend).weigh(batch, cache.eviction.group, workspace, targets);
 }
 
 /// The same for queries that were kept.
-void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& window, std::span<Vector<float>> masses) {
+void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& window, const SlotMasses& masses) {
   Cache& cache = sequence.cache;
   Vector<const Page* const*> lists{StlAllocator<const Page* const*>(cache.allocator)};
   Vector<int32_t> counts{StlAllocator<int32_t>(cache.allocator)};
@@ -32,7 +29,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
     lists.push_back(sequence.list(layer, head).data());
     counts.push_back(static_cast<int32_t>(sequence.list(layer, head).size()));
   }
-  const AttendSequence entry{.mirror = nullptr,
+  const AttendSequence entry{.mirror = sequence.mirror(layer),
                              .pages = lists.data(),
                              .page_counts = counts.data(),
                              .query_begin = 0,
@@ -49,86 +46,154 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
   weigh(cache, batch, *space->workspace, masses);
 }
 
+Vector<int32_t> slots_of(const Sequence& sequence, int32_t layer) {
+  Vector<int32_t> slots{StlAllocator<int32_t>(sequence.cache.allocator)};
+  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) slots.push_back(sequence.slots(layer, head));
+  return slots;
+}
+
 }  // namespace
 
+void SlotMasses::make(std::span<const int32_t> slots) {
+  constexpr size_t kLine = 32;
+  counts.assign(slots.begin(), slots.end());
+  stride_ = 0;
+  for (const int32_t count : slots) stride_ = std::max(stride_, (static_cast<size_t>(count) + kLine) / kLine * kLine);
+  numbers_.make(slots.size() * stride_ * sizeof(float));
+}
+
+void SlotMasses::extend(const SlotMasses& from, std::span<const int32_t> slots) {
+  make(slots);
+  Weighing& weighing = weighing_of(numbers_.backend());
+  if (!empty()) weighing.clear(numbers_.data(), numbers_.bytes());
+  for (size_t head = 0; head < from.counts.size(); ++head) {
+    const int32_t n = std::min(from.counts[head], slots[head]);
+    if (n > 0) weighing.copy(of(head), from.of(head), static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+void SlotMasses::keep(const SlotMasses& from, std::span<const Vector<int32_t>> slots) {
+  if (from.empty()) return;
+  make(from.counts);
+  Weighing& weighing = weighing_of(numbers_.backend());
+  for (size_t head = 0; head < counts.size(); ++head) {
+    if (slots[head].empty()) {
+      if (counts[head] > 0) weighing.copy(of(head), from.of(head), static_cast<size_t>(counts[head]) * sizeof(float));
+      continue;
+    }
+    // What no query has seen yet comes last and has no mass.
+    const auto seen = std::lower_bound(slots[head].begin(), slots[head].end(), counts[head]);
+    weighing.take(of(head), from.of(head), {slots[head].begin(), seen});
+    counts[head] = static_cast<int32_t>(seen - slots[head].begin());
+  }
+}
+
+Vector<const float*> SlotMasses::heads() const {
+  Vector<const float*> heads(counts.size(), nullptr, StlAllocator<const float*>(numbers_.allocator()));
+  for (size_t head = 0; head < heads.size(); ++head) heads[head] = of(head);
+  return heads;
+}
+
+void SlotMasses::release() noexcept {
+  numbers_.release();
+  Vector<int32_t>(counts.get_allocator()).swap(counts);
+}
+
+void QueryWindow::Queries::release() noexcept {
+  rows.release();
+  Vector<int32_t>(positions.get_allocator()).swap(positions);
+}
+
+QueryWindow::QueryWindow(const QueryWindow& other)
+    : QueryWindow(other.held_.rows.backend(), other.held_.rows.allocator()) {
+  Weighing& weighing = weighing_of(held_.rows.backend());
+  if (!other.held_.rows.empty()) {
+    held_.positions.reserve(other.held_.positions.capacity());
+    held_.positions.assign(other.held_.positions.begin(), other.held_.positions.end());
+    held_.rows.make(other.held_.rows.bytes());
+    weighing.copy(held_.rows.data(), other.held_.rows.data(), held_.rows.bytes());
+  }
+  if (other.has_sinks_) {
+    sinks_.make(other.sinks_.bytes());
+    weighing.copy(sinks_.data(), other.sinks_.data(), sinks_.bytes());
+  }
+  has_sinks_ = other.has_sinks_;
+  width_ = other.width_;
+  softcap_ = other.softcap_;
+  sliding_window_ = other.sliding_window_;
+  oldest_ = other.oldest_;
+}
+
 void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window) {
-  if (batch.sinks != nullptr) sinks_.reserve(static_cast<size_t>(batch.q_heads));
+  if (batch.sinks != nullptr && sinks_.empty()) sinks_.make(static_cast<size_t>(batch.q_heads) * sizeof(float));
+  width_ = static_cast<size_t>(batch.q_heads) * static_cast<size_t>(batch.head_dim);
   staged_ += queries;
   // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
   const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_);
-  if (wanted <= std::max(held_.positions.capacity(), grown_.positions.capacity())) return;
+  if (wanted <= std::max(held_.capacity(), grown_.capacity())) return;
+  grown_.release();
   grown_.positions.reserve(wanted);
-  grown_.rows.reserve(wanted * static_cast<size_t>(batch.q_heads) * static_cast<size_t>(batch.head_dim));
+  grown_.rows.make(grown_.positions.capacity() * width_ * sizeof(uint16_t));
 }
 
 void QueryWindow::add(const AttendBatch& batch, size_t first, std::span<const int32_t> positions,
                       int32_t window) noexcept {
-  if (grown_.positions.capacity() > held_.positions.capacity()) {
+  Weighing& weighing = *held_.rows.backend().weighing();
+  if (grown_.capacity() > held_.capacity()) {
     grown_.positions.assign(held_.positions.begin(), held_.positions.end());
-    grown_.rows.assign(held_.rows.begin(), held_.rows.end());
+    weighing.copy(grown_.rows.data(), held_.rows.data(), held_.positions.size() * width_ * sizeof(uint16_t));
     std::swap(held_, grown_);
-    release_grown();
+    grown_.release();
   }
   staged_ -= positions.size();
   softcap_ = batch.softcap;
   sliding_window_ = batch.window;
-  const auto heads = static_cast<size_t>(batch.q_heads);
-  const auto head_dim = static_cast<size_t>(batch.head_dim);
-  const size_t width = heads * head_dim;
-  sinks_.assign(batch.sinks, batch.sinks + (batch.sinks != nullptr ? heads : 0));
+  has_sinks_ = batch.sinks != nullptr;
+  if (has_sinks_) weighing.copy(sinks_.data(), batch.sinks, sinks_.bytes());
   const auto kept = static_cast<size_t>(window);
-  std::array<float, kMaxHeadDim> numbers;
-  for (size_t i = positions.size() > kept ? positions.size() - kept : 0; i < positions.size(); ++i) {
+  const size_t end = positions.size();
+  // Rows that follow each other go together.
+  for (size_t i = end > kept ? end - kept : 0; i < end;) {
     const bool full = held_.positions.size() == kept;
     const size_t row = full ? oldest_ : held_.positions.size();
-    if (full) {
-      oldest_ = (oldest_ + 1) % kept;
-    } else {
-      held_.positions.push_back(0);
-      held_.rows.resize(held_.rows.size() + width);
-    }
-    held_.positions[row] = positions[i];
-    for (size_t head = 0; head < heads; ++head) {
-      read_floats(batch.q, batch.q_dtype, batch.q_strides.at(first + i, head), batch.head_dim, numbers.data());
-      for (size_t c = 0; c < head_dim; ++c) {
-        held_.rows[row * width + head * head_dim + c] = to_float16(std::clamp(numbers[c], -kMaxFloat16, kMaxFloat16));
-      }
-    }
+    const size_t n = std::min(end - i, kept - row);
+    if (!full) held_.positions.resize(row + n);
+    if (full) oldest_ = (oldest_ + n) % kept;
+    std::copy_n(positions.begin() + static_cast<ptrdiff_t>(i), n,
+                held_.positions.begin() + static_cast<ptrdiff_t>(row));
+    weighing.keep_queries({.batch = batch,
+                           .first = static_cast<int32_t>(first + i),
+                           .count = static_cast<int32_t>(n),
+                           .rows = held_.numbers() + row * width_});
+    i += n;
   }
 }
 
 void QueryWindow::discard() noexcept {
-  release_grown();
+  grown_.release();
   staged_ = 0;
 }
 
-void QueryWindow::release_grown() noexcept {
-  release(grown_.rows);
-  release(grown_.positions);
-}
-
 void QueryWindow::clear() noexcept {
-  release(held_.rows);
-  release(held_.positions);
-  release(sinks_);
+  held_.release();
+  sinks_.release();
+  has_sinks_ = false;
   oldest_ = 0;
 }
 
 uint64_t QueryWindow::bytes() const noexcept {
-  return held_.rows.capacity() * sizeof(uint16_t) + held_.positions.capacity() * sizeof(int32_t) +
-         sinks_.capacity() * sizeof(float);
+  return held_.rows.bytes() + held_.positions.capacity() * sizeof(int32_t) + sinks_.bytes();
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
     : seen_(static_cast<size_t>(cache.n_layers), 0, StlAllocator<int32_t>(allocator)),
       windows_(StlAllocator<QueryWindow>(allocator)),
-      masses_(StlAllocator<Vector<float>>(allocator)),
-      staged_(StlAllocator<Vector<float>>(allocator)) {
+      masses_(StlAllocator<SlotMasses>(allocator)),
+      staged_(cache.backend, allocator),
+      kept_(StlAllocator<SlotMasses>(allocator)) {
   const auto layers = static_cast<size_t>(cache.n_layers);
-  if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(allocator));
-  if (cache.eviction.score == TokenScore::kMass) {
-    masses_.resize(layers * static_cast<size_t>(cache.kv_heads), Vector<float>(StlAllocator<float>(allocator)));
-  }
+  if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(cache.backend, allocator));
+  if (cache.eviction.score == TokenScore::kMass) masses_.resize(layers, SlotMasses(cache.backend, allocator));
 }
 
 void Observations::check_seen(const Sequence& sequence, int32_t layer) const {
@@ -145,18 +210,13 @@ void Observations::check_seen(const Sequence& sequence, int32_t layer) const {
        layer, unseen, window);
 }
 
-Vector<Vector<float>> Observations::masses(const Sequence& sequence, int32_t layer) const {
+SlotMasses Observations::masses(const Sequence& sequence, int32_t layer) const {
   check_seen(sequence, layer);
+  const Vector<int32_t> slots = slots_of(sequence, layer);
   Cache& cache = sequence.cache;
-  Vector<Vector<float>> masses{StlAllocator<Vector<float>>(cache.allocator)};
-  for (int32_t head = 0; head < cache.kv_heads; ++head) {
-    if (masses_.empty()) {
-      masses.emplace_back(StlAllocator<float>(cache.allocator));
-    } else {
-      masses.push_back(masses_[sequence.list_index(layer, head)]);
-    }
-    masses.back().resize(static_cast<size_t>(sequence.slots(layer, head)), 0.0F);
-  }
+  SlotMasses masses(cache.backend, cache.allocator);
+  masses.extend(masses_.empty() ? SlotMasses(cache.backend, cache.allocator) : masses_[static_cast<size_t>(layer)],
+                slots);
   if (!windows_.empty()) weigh_window(sequence, layer, windows_[static_cast<size_t>(layer)], masses);
   return masses;
 }
@@ -168,14 +228,7 @@ void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBa
     windows_[static_cast<size_t>(layer)].stage(batch, static_cast<size_t>(entry.query_count), cache.eviction.window);
   }
   if (masses_.empty()) return;
-  if (staged_.empty()) {
-    staged_.reserve(static_cast<size_t>(cache.kv_heads));
-    for (int32_t head = 0; head < cache.kv_heads; ++head) {
-      const Vector<float>& mass = masses_[sequence.list_index(layer, head)];
-      staged_.emplace_back(static_cast<size_t>(sequence.slots(layer, head)), 0.0F, mass.get_allocator());
-      std::copy(mass.begin(), mass.end(), staged_.back().begin());
-    }
-  }
+  if (staged_.empty()) staged_.extend(masses_[static_cast<size_t>(layer)], slots_of(sequence, layer));
   AttendBatch alone = batch;
   alone.sequences = {&entry, 1};
   weigh(cache, alone, workspace, staged_);
@@ -184,37 +237,38 @@ void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBa
 void Observations::commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
                           const AttendSequence& entry) noexcept {
   const Cache& cache = sequence.cache;
+  const auto l = static_cast<size_t>(layer);
   if (!windows_.empty()) {
     const auto first = static_cast<size_t>(entry.query_begin);
     const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
-    windows_[static_cast<size_t>(layer)].add(batch, first, positions, cache.eviction.window);
+    windows_[l].add(batch, first, positions, cache.eviction.window);
   }
   // Of all entries of this sequence: where it comes again, nothing is left.
-  for (int32_t head = 0; head < std::ssize(staged_); ++head) {
-    masses_[sequence.list_index(layer, head)].swap(staged_[static_cast<size_t>(head)]);
-  }
-  release(staged_);
-  seen_[static_cast<size_t>(layer)] = sequence.length(layer);
+  if (!staged_.empty()) std::swap(masses_[l], staged_);
+  staged_.release();
+  seen_[l] = sequence.length(layer);
 }
 
 void Observations::discard(int32_t layer) noexcept {
   if (!windows_.empty()) windows_[static_cast<size_t>(layer)].discard();
-  release(staged_);
+  staged_.release();
 }
 
-void Observations::keep(std::span<const Vector<int32_t>> slots) noexcept {
+void Observations::stage_kept(std::span<const Vector<int32_t>> slots) {
+  kept_.clear();
+  if (masses_.empty()) return;
+  const size_t heads = slots.size() / masses_.size();
+  for (size_t layer = 0; layer < masses_.size(); ++layer) {
+    kept_.push_back(SlotMasses(staged_));  // empty
+    kept_.back().keep(masses_[layer], slots.subspan(layer * heads, heads));
+  }
+}
+
+void Observations::keep() noexcept {
   for (QueryWindow& window : windows_) window.clear();
   if (!windows_.empty()) std::fill(seen_.begin(), seen_.end(), 0);
-  for (size_t list = 0; list < masses_.size(); ++list) {
-    if (slots[list].empty()) continue;
-    Vector<float>& mass = masses_[list];
-    size_t kept = 0;
-    // What no query has seen yet comes last and has no mass.
-    for (const int32_t slot : slots[list]) {
-      if (static_cast<size_t>(slot) < mass.size()) mass[kept++] = mass[static_cast<size_t>(slot)];
-    }
-    mass.resize(kept);
-  }
+  masses_.swap(kept_);
+  Vector<SlotMasses>(kept_.get_allocator()).swap(kept_);
 }
 
 void Observations::truncate(const Sequence& sequence) noexcept {
@@ -222,18 +276,19 @@ void Observations::truncate(const Sequence& sequence) noexcept {
     const auto l = static_cast<size_t>(layer);
     seen_[l] = std::min(seen_[l], sequence.length(layer));
     if (seen_[l] == 0 && !windows_.empty()) windows_[l].clear();
-    for (int32_t head = 0; head < sequence.cache.kv_heads && !masses_.empty(); ++head) {
-      Vector<float>& mass = masses_[sequence.list_index(layer, head)];
-      mass.resize(std::min(mass.size(), static_cast<size_t>(sequence.slots(layer, head))));
+    if (masses_.empty()) continue;
+    Vector<int32_t>& counts = masses_[l].counts;
+    for (size_t head = 0; head < counts.size(); ++head) {
+      counts[head] = std::min(counts[head], sequence.slots(layer, static_cast<int32_t>(head)));
     }
   }
 }
 
 uint64_t Observations::bytes() const noexcept {
   uint64_t sum = sizeof(Observations) + seen_.capacity() * sizeof(int32_t) + windows_.capacity() * sizeof(QueryWindow) +
-                 masses_.capacity() * sizeof(Vector<float>);
+                 masses_.capacity() * sizeof(SlotMasses);
   for (const QueryWindow& window : windows_) sum += window.bytes();
-  for (const Vector<float>& mass : masses_) sum += mass.capacity() * sizeof(float);
+  for (const SlotMasses& masses : masses_) sum += masses.bytes();
   return sum;
 }
 

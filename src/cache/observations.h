@@ -1,6 +1,7 @@
 // What attention has shown of a sequence, for eviction to judge by.
 #pragma once
 
+#include "cache/backend_memory.h"
 #include "cache/cache.h"
 
 #include <cstdint>
@@ -8,11 +9,46 @@
 
 namespace kvq {
 
+/// A number for each slot of each head of a layer, where the backend computes.
+class SlotMasses {
+ public:
+  SlotMasses(Backend& backend, Allocator& allocator)
+      : counts(StlAllocator<int32_t>(allocator)), numbers_(backend, allocator) {}
+  SlotMasses(SlotMasses&&) noexcept = default;
+  SlotMasses& operator=(SlotMasses&&) noexcept = default;
+  SlotMasses(const SlotMasses& other) : SlotMasses(other.numbers_.backend(), other.numbers_.allocator()) {
+    extend(other, other.counts);
+  }
+  SlotMasses& operator=(const SlotMasses& other) { return *this = SlotMasses(other); }
+
+  bool empty() const { return numbers_.empty(); }
+  /// Those of `from`, then zeros up to `slots` of each head. `*this` is empty.
+  void extend(const SlotMasses& from, std::span<const int32_t> slots);
+  /// Those of `from` that stay; an empty list: all. `*this` is empty.
+  void keep(const SlotMasses& from, std::span<const Vector<int32_t>> slots);
+  float* of(size_t head) const { return reinterpret_cast<float*>(numbers_.data()) + head * stride_; }
+  Vector<const float*> heads() const;
+  void release() noexcept;
+  uint64_t bytes() const noexcept { return numbers_.bytes() + counts.capacity() * sizeof(int32_t); }
+
+  Vector<int32_t> counts;  // [kv_heads] slots that have a number
+
+ private:
+  void make(std::span<const int32_t> slots);
+
+  BackendMemory numbers_;  // [kv_heads][stride]
+  size_t stride_ = 0;
+};
+
 /// The newest queries of one layer.
 class QueryWindow {
  public:
-  explicit QueryWindow(Allocator& allocator)
-      : held_(allocator), grown_(allocator), sinks_(StlAllocator<float>(allocator)) {}
+  QueryWindow(Backend& backend, Allocator& allocator)
+      : held_(backend, allocator), grown_(backend, allocator), sinks_(backend, allocator) {}
+  QueryWindow(QueryWindow&&) noexcept = default;
+  QueryWindow& operator=(QueryWindow&&) noexcept = default;
+  QueryWindow(const QueryWindow& other);
+  QueryWindow& operator=(const QueryWindow& other) { return *this = QueryWindow(other); }
 
   /// Have memory for `queries` more of a batch, the last `window` of which are kept.
   void stage(const AttendBatch& batch, size_t queries, int32_t window);
@@ -23,27 +59,32 @@ class QueryWindow {
   void clear() noexcept;
 
   int32_t size() const { return static_cast<int32_t>(held_.positions.size()); }
-  const uint16_t* rows() const { return held_.rows.data(); }              // [size, q_heads, head_dim], in no order
+  const uint16_t* rows() const { return held_.numbers(); }                // [size, q_heads, head_dim], in no order
   std::span<const int32_t> positions() const { return held_.positions; }  // of the rows
   /// As the newest queries attended.
   float softcap() const { return softcap_; }
   int32_t sliding_window() const { return sliding_window_; }
-  const float* sinks() const { return sinks_.empty() ? nullptr : sinks_.data(); }
+  const float* sinks() const { return has_sinks_ ? reinterpret_cast<const float*>(sinks_.data()) : nullptr; }
   uint64_t bytes() const noexcept;
 
  private:
   struct Queries {
-    explicit Queries(Allocator& allocator)
-        : rows(StlAllocator<uint16_t>(allocator)), positions(StlAllocator<int32_t>(allocator)) {}
-    Vector<uint16_t> rows;
+    Queries(Backend& backend, Allocator& allocator)
+        : rows(backend, allocator), positions(StlAllocator<int32_t>(allocator)) {}
+    uint16_t* numbers() const { return reinterpret_cast<uint16_t*>(rows.data()); }
+    size_t capacity() const { return rows.empty() ? 0 : positions.capacity(); }
+    void release() noexcept;
+
+    BackendMemory rows;  // where the backend computes
     Vector<int32_t> positions;
   };
-  void release_grown() noexcept;
 
   Queries held_;
   Queries grown_;  // takes the place of the one above when staged queries are added; has memory only
   size_t staged_ = 0;
-  Vector<float> sinks_;  // [q_heads], or empty
+  BackendMemory sinks_;  // [q_heads]
+  bool has_sinks_ = false;
+  size_t width_ = 0;  // numbers of a row
   float softcap_ = 0.0F;
   int32_t sliding_window_ = 0;
   size_t oldest_ = 0;  // row that the next one replaces, once there are `window`
@@ -58,15 +99,16 @@ class Observations {
 
   /// Attention that every slot of every head of a layer has had from the queries in view, [kv_heads][slots]; throws
   /// KVQ_E_STATE if tokens before the window that is always kept have come since.
-  Vector<Vector<float>> masses(const Sequence& sequence, int32_t layer) const;
+  SlotMasses masses(const Sequence& sequence, int32_t layer) const;
   /// The queries of an entry of the batch have attended to `sequence`: everything about that that can fail. They count
   /// from commit() on.
   void stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
              Workspace& workspace);
   void commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry) noexcept;
   void discard(int32_t layer) noexcept;
-  /// Only these slots are left, [n_layers, kv_heads]; an empty list: all.
-  void keep(std::span<const Vector<int32_t>> slots) noexcept;
+  /// Only these slots will be left, [n_layers, kv_heads]; an empty list: all. From keep() on.
+  void stage_kept(std::span<const Vector<int32_t>> slots);
+  void keep() noexcept;
   /// `sequence` has lost its newest tokens.
   void truncate(const Sequence& sequence) noexcept;
   uint64_t bytes() const noexcept;
@@ -75,10 +117,11 @@ class Observations {
   /// Throw KVQ_E_STATE unless a query has seen every token that is judged.
   void check_seen(const Sequence& sequence, int32_t layer) const;
 
-  Vector<int32_t> seen_;          // [n_layers] tokens of the layer when queries last attended that are known, or 0
-  Vector<QueryWindow> windows_;   // [n_layers], or empty
-  Vector<Vector<float>> masses_;  // [n_layers, kv_heads] attention that each slot has had, or empty
-  Vector<Vector<float>> staged_;  // [kv_heads] of the layer that is attended to, or empty
+  Vector<int32_t> seen_;         // [n_layers] tokens of the layer when queries last attended that are known, or 0
+  Vector<QueryWindow> windows_;  // [n_layers], or empty
+  Vector<SlotMasses> masses_;    // [n_layers] attention that each slot has had, or empty
+  SlotMasses staged_;            // of the layer that is attended to, or empty
+  Vector<SlotMasses> kept_;      // [n_layers] what takes the place of masses_, or empty
 };
 
 }  // namespace kvq

@@ -68,7 +68,7 @@ RoutedPages::RoutedPages(Sequence& sequence, int32_t layer)
       pages_(StlAllocator<FullPage>(cache_.allocator)),
       is_put_together_(StlAllocator<bool>(cache_.allocator)),
       staged_(StlAllocator<PageWrite>(cache_.allocator)),
-      memory_(cache_.allocator),
+      memory_(cache_.backend, cache_.allocator),
       formats_(StlAllocator<const PageFormat*>(cache_.allocator)) {}
 
 void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t token, std::span<const int32_t> positions) {
@@ -115,7 +115,7 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
 /// Put the pages together in FP16, which is what sealing encodes, however the tokens came.
 void RoutedPages::stage(const TokenBatch& tokens) {
   const size_t page_bytes = cache_.float16.bytes();
-  memory_.resize(staged_.size() * page_bytes);
+  memory_.make(staged_.size() * page_bytes);
   std::byte* next = memory_.data();
   size_t staged = 0;
   for (size_t i = 0; i < pages_.size(); ++i) {

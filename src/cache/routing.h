@@ -1,8 +1,8 @@
 // Which format each page is sealed in where a router chooses.
 #pragma once
 
+#include "cache/backend_memory.h"
 #include "cache/sequence.h"
-#include "core/aligned_bytes.h"
 
 #include <span>
 
@@ -52,7 +52,7 @@ class RoutedPages {
   Vector<FullPage> pages_;
   Vector<bool> is_put_together_;  // [pages_] from tokens that arrive
   Vector<PageWrite> staged_;      // of those, to memory_
-  AlignedBytes memory_;
+  BackendMemory memory_;
   Vector<const PageFormat*> formats_;
   size_t taken_ = 0;
 };

@@ -179,4 +179,59 @@ void select_tokens(HeadScores scores, int32_t count, Vector<int32_t>& indices) {
   std::sort(indices.begin(), indices.end());
 }
 
+namespace {
+
+int32_t window_of(const Eviction& eviction, HeadScores masses) { return std::min(eviction.window, size_of(masses)); }
+
+/// The first tokens before all others, then the newer the better.
+void score_stream(const Eviction& eviction, std::span<float> scores) {
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const bool first = i < static_cast<size_t>(eviction.first);
+    scores[i] = static_cast<float>(i) + (first ? 3.0F * static_cast<float>(scores.size()) : 0.0F);
+  }
+}
+
+/// What tokens are worth for all heads together, for each of them.
+void join(std::span<Vector<float>> scores) {
+  Vector<float>& sum = scores.front();
+  for (const Vector<float>& each : scores.subspan(1)) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += each[i];
+  }
+  for (Vector<float>& each : scores.subspan(1)) each = sum;
+}
+
+}  // namespace
+
+void select_slots(Allocator& allocator, const Eviction& eviction, std::span<const HeadScores> masses, int64_t total,
+                  std::span<Vector<int32_t>> slots) {
+  Vector<Vector<float>> scores{StlAllocator<Vector<float>>(allocator)};
+  for (const HeadScores& mass : masses) {
+    const HeadScores outside = mass.first(mass.size() - static_cast<size_t>(window_of(eviction, mass)));
+    scores.emplace_back(outside.size(), 0.0F, StlAllocator<float>(allocator));
+    if (eviction.score == TokenScore::kWindow) {
+      pool_scores(eviction, outside, scores.back());
+    } else if (eviction.score == TokenScore::kMass) {
+      std::copy(outside.begin(), outside.end(), scores.back().begin());
+    } else {
+      score_stream(eviction, scores.back());
+    }
+  }
+  if (eviction.heads == HeadSplit::kTogether) join(scores);
+  Vector<HeadScores> views{StlAllocator<HeadScores>(allocator)};
+  for (size_t head = 0; head < masses.size(); ++head) {
+    total -= window_of(eviction, masses[head]);
+    views.push_back(scores[head]);
+  }
+  Vector<int32_t> counts(views.size(), 0, StlAllocator<int32_t>(allocator));
+  if (eviction.heads == HeadSplit::kTogether) {
+    std::fill(counts.begin(), counts.end(), static_cast<int32_t>(total / static_cast<int64_t>(views.size())));
+  } else {
+    split_heads(allocator, eviction, views, total, counts);
+  }
+  for (size_t head = 0; head < masses.size(); ++head) {
+    select_tokens(views[head], counts[head], slots[head]);
+    for (int32_t i = size_of(views[head]); i < size_of(masses[head]); ++i) slots[head].push_back(i);
+  }
+}
+
 }  // namespace kvq

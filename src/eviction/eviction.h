@@ -81,4 +81,9 @@ void split_heads(Allocator& allocator, const Eviction& eviction, std::span<const
 /// The `count` largest scores' indices in rising order; of equals the lower index.
 void select_tokens(HeadScores scores, int32_t count, Vector<int32_t>& indices);
 
+/// Slots of each head that stay, in rising order: `total` of all heads together, the newest `window` of each among
+/// them. `masses`: of all slots of each head, which need no numbers for streaming.
+void select_slots(Allocator& allocator, const Eviction& eviction, std::span<const HeadScores> masses, int64_t total,
+                  std::span<Vector<int32_t>> slots);
+
 }  // namespace kvq

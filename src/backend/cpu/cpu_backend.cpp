@@ -5,8 +5,10 @@
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/linear/linear.h"
 #include "core/error.h"
+#include "core/tensor.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace kvq::cpu {
@@ -82,6 +84,42 @@ Owned<Workspace> CpuBackend::make_workspace(Allocator& allocator) {
 void CpuBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   cpu::attend(batch, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace));
 }
+
+void CpuBackend::copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+void CpuBackend::clear(void* data, size_t bytes) { std::memset(data, 0, bytes); }
+
+void CpuBackend::keep_queries(const QueriesToKeep& queries) noexcept {
+  const AttendBatch& batch = queries.batch;
+  const auto head_dim = static_cast<size_t>(batch.head_dim);
+  std::array<float, kMaxHeadDim> numbers;
+  uint16_t* row = queries.rows;
+  for (int32_t i = 0; i < queries.count; ++i) {
+    for (int32_t head = 0; head < batch.q_heads; ++head, row += head_dim) {
+      const size_t at = batch.q_strides.at(static_cast<size_t>(queries.first + i), static_cast<size_t>(head));
+      read_floats(batch.q, batch.q_dtype, at, batch.head_dim, numbers.data());
+      std::transform(numbers.begin(), numbers.begin() + head_dim, row,
+                     [](float x) { return to_float16(std::clamp(x, -kMaxFloat16, kMaxFloat16)); });
+    }
+  }
+}
+
+void CpuBackend::select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) {
+  Vector<HeadScores> masses{StlAllocator<HeadScores>(allocator)};
+  for (size_t head = 0; head < selection.masses.size(); ++head) {
+    masses.emplace_back(selection.masses[head], static_cast<size_t>(selection.counts[head]));
+  }
+  select_slots(allocator, selection.eviction, masses, selection.total, slots);
+}
+
+void CpuBackend::take(float* to, const float* from, std::span<const int32_t> slots) {
+  for (const int32_t slot : slots) *to++ = from[slot];
+}
+
+// The host reads all pages itself.
+void CpuBackend::move(const SlotMoves& /*moves*/) {}
 
 void CpuBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {
   cpu::weigh(batch, group, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace), masses);

@@ -48,7 +48,15 @@ class CpuBackend final : public Backend,
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
+
+  void copy(void* to, const void* from, size_t bytes) override;
+  void clear(void* data, size_t bytes) override;
+  void keep_queries(const QueriesToKeep& queries) noexcept override;
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
+  void select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) override;
+  void take(float* to, const float* from, std::span<const int32_t> slots) override;
+  bool moves(const PageFormat& /*format*/) const override { return false; }
+  void move(const SlotMoves& moves) override;
 
   std::shared_ptr<const Resident> make_resident(Allocator& allocator,
                                                 std::shared_ptr<const ModelRouter> router) override;

@@ -4,6 +4,7 @@
 #include "backend/cpu/dispatch/kernels.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "eviction/eviction.h"
 
 namespace kvq::cpu {
 
