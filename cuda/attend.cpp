@@ -1,9 +1,8 @@
 // How the host has a batch attended to: sequences with few rows a KV head by one kernel, those with many by way of
 // tiles.
 #include "kernels/attend.h"
-#include "attend_workspace.h"
-#include "core/error.h"
-#include "cuda_backend.h"
+#include "attend_call.h"
+#include "device_block.h"
 #include "device_centres.h"
 #include "kernels/prefill.h"
 #include "page_table.h"
@@ -30,8 +29,10 @@ int32_t last_position(const AttendBatch& batch, const AttendSequence& sequence) 
 
 const PageTable& table_of(const AttendSequence& sequence) { return *static_cast<const PageTable*>(sequence.mirror); }
 
+}  // namespace
+
 /// Sequences of one launch.
-class Chosen {
+class ChosenSequences {
  public:
   void add(const AttendSequence& sequence) { sequences_[count_++] = &sequence; }
   bool full() const { return count_ == kMaxLaunchSequences; }
@@ -47,8 +48,10 @@ class Chosen {
   int32_t count_ = 0;
 };
 
+namespace {
+
 /// The number of pages that every list has, or −1.
-int32_t uniform_pages(const Chosen& chosen, int32_t kv_heads) {
+int32_t uniform_pages(const ChosenSequences& chosen, int32_t kv_heads) {
   const int32_t pages = chosen.list()[0]->page_counts[0];
   for (const AttendSequence* sequence : chosen.list()) {
     const std::span<const int32_t> counts(sequence->page_counts, static_cast<size_t>(kv_heads));
@@ -69,185 +72,156 @@ size_t bytes_of_tiles(int32_t tiles, int32_t head_dim) {
 
 }  // namespace
 
-class CudaBackend::AttendCall {
- public:
-  AttendCall(CudaBackend& backend, const Call& call, const AttendBatch& batch, AttendWorkspace& space)
-      : backend_(backend), call_(call), batch_(batch), space_(space) {
-    describe();
-  }
+CudaBackend::AttendCall::AttendCall(CudaBackend& backend, const Call& call, const AttendBatch& batch,
+                                    AttendWorkspace& space)
+    : backend_(backend), call_(call), batch_(batch), space_(space) {
+  arguments_.q_heads = batch_.q_heads;
+  arguments_.kv_heads = batch_.kv_heads;
+  arguments_.head_dim = batch_.head_dim;
+  arguments_.q = batch_.q;
+  arguments_.q_strides = batch_.q_strides;
+  arguments_.out = batch_.out;
+  arguments_.out_strides = batch_.out_strides;
+  arguments_.lse = batch_.lse;
+  arguments_.sinks = batch_.sinks;
+  arguments_.q_dtype = batch_.q_dtype;
+  arguments_.out_dtype = batch_.out_dtype;
+  arguments_.scale = batch_.scale * kLog2E;
+  arguments_.softcap = batch_.softcap * kLog2E;
+  arguments_.window = batch_.window;
+  arguments_.rope_pairing = batch_.rope->pairing;
+  arguments_.rotary_dim = batch_.rope->rotary_dim;
+  arguments_.inv_freq = space_.inv_freq(*batch_.rope, batch_.recorded);
+  arguments_.hadamard_keys = batch_.any_hadamard_keys ? 1 : 0;
+  arguments_.hadamard_values = batch_.any_hadamard_values ? 1 : 0;
+  if (batch_.context != nullptr) arguments_.centres = static_cast<const CentreContext*>(batch_.context)->rows();
+}
 
-  void run() {
-    for_some([this](const AttendSequence& sequence) { return !has_many_rows(sequence); }, SIZE_MAX,
-             [this](const Chosen& chosen) { attend_pages(chosen); });
-    for_some([this](const AttendSequence& sequence) { return has_many_rows(sequence); }, kTileMemory,
-             [this](const Chosen& chosen) { attend_tiles(chosen); });
-    if (positions_ != nullptr) backend_.staging_->done(backend_.stream_);
-  }
+void CudaBackend::AttendCall::run() {
+  for_some([this](const AttendSequence& sequence) { return !has_many_rows(sequence); }, SIZE_MAX,
+           [this](const ChosenSequences& chosen) { attend_pages(chosen); });
+  for_some([this](const AttendSequence& sequence) { return has_many_rows(sequence); }, kTileMemory,
+           [this](const ChosenSequences& chosen) { attend_tiles(chosen); });
+}
 
- private:
-  void describe() {
-    arguments_.q_heads = batch_.q_heads;
-    arguments_.kv_heads = batch_.kv_heads;
-    arguments_.head_dim = batch_.head_dim;
-    arguments_.q = batch_.q;
-    arguments_.q_strides = batch_.q_strides;
-    arguments_.out = batch_.out;
-    arguments_.out_strides = batch_.out_strides;
-    arguments_.lse = batch_.lse;
-    arguments_.sinks = batch_.sinks;
-    arguments_.q_dtype = batch_.q_dtype;
-    arguments_.out_dtype = batch_.out_dtype;
-    arguments_.scale = batch_.scale * kLog2E;
-    arguments_.softcap = batch_.softcap * kLog2E;
-    arguments_.window = batch_.window;
-    arguments_.rope_pairing = batch_.rope->pairing;
-    arguments_.rotary_dim = batch_.rope->rotary_dim;
-    arguments_.inv_freq = space_.inv_freq(*batch_.rope, batch_.recorded);
-    arguments_.hadamard_keys = batch_.any_hadamard_keys ? 1 : 0;
-    arguments_.hadamard_values = batch_.any_hadamard_values ? 1 : 0;
-    if (batch_.context != nullptr) arguments_.centres = static_cast<const CentreContext*>(batch_.context)->rows();
-  }
+void CudaBackend::AttendCall::done() {
+  if (positions_ != nullptr) backend_.staging_->done(backend_.stream_);
+}
 
-  bool has_many_rows(const AttendSequence& sequence) const {
-    return !batch_.recorded && has_prefill(backend_.compute_capability_) && has_prefill_of(batch_.head_dim) &&
-           int64_t{sequence.query_count} * batch_.q_heads >= int64_t{kManyRows} * batch_.kv_heads &&
-           !table_of(sequence).any_centres();
-  }
+bool CudaBackend::AttendCall::has_many_rows(const AttendSequence& sequence) const {
+  return !batch_.recorded && has_prefill(backend_.compute_capability_) && has_prefill_of(batch_.head_dim) &&
+         int64_t{sequence.query_count} * batch_.q_heads >= int64_t{kManyRows} * batch_.kv_heads &&
+         !table_of(sequence).any_centres();
+}
 
-  /// Launch for all sequences that are `wanted`, some at a time: of many, only as many as one head's tiles of all fit
-  /// into `tile_memory`.
-  template <typename Wanted, typename Launch>
-  void for_some(const Wanted& wanted, size_t tile_memory, const Launch& launch) const {
-    Chosen chosen;
-    size_t bytes = 0;
-    for (const AttendSequence& sequence : batch_.sequences) {
-      if (!wanted(sequence)) continue;
-      const size_t more = bytes_of_tiles(tiles_of(sequence, batch_.kv_heads), batch_.head_dim);
-      if (chosen.full() || (!chosen.list().empty() && bytes + more > tile_memory)) {
-        launch(chosen);
-        chosen = Chosen();
-        bytes = 0;
-      }
-      chosen.add(sequence);
-      bytes += more;
+/// Launch for all sequences that are `wanted`, some at a time: of many, only as many as one head's tiles of all fit
+/// into `tile_memory`.
+template <typename Wanted, typename Launch>
+void CudaBackend::AttendCall::for_some(const Wanted& wanted, size_t tile_memory, const Launch& launch) const {
+  ChosenSequences chosen;
+  size_t bytes = 0;
+  for (const AttendSequence& sequence : batch_.sequences) {
+    if (!wanted(sequence)) continue;
+    const size_t more = bytes_of_tiles(tiles_of(sequence, batch_.kv_heads), batch_.head_dim);
+    if (chosen.full() || (!chosen.list().empty() && bytes + more > tile_memory)) {
+      launch(chosen);
+      chosen = ChosenSequences();
+      bytes = 0;
     }
-    if (!chosen.list().empty()) launch(chosen);
+    chosen.add(sequence);
+    bytes += more;
   }
+  if (!chosen.list().empty()) launch(chosen);
+}
 
-  /// What both ways ask of some sequences.
-  void take(const Chosen& chosen) {
-    int32_t n = 0;
-    for (const AttendSequence* sequence : chosen.list()) {
-      arguments_.sequences[n++] = {table_of(*sequence).view(), sequence->query_begin, sequence->query_count,
-                                   last_position(batch_, *sequence)};
-    }
-    arguments_.n_sequences = n;
-    arguments_.query_positions = batch_.newest_queries ? nullptr : positions();
+/// What both ways ask of some sequences.
+void CudaBackend::AttendCall::take(const ChosenSequences& chosen) {
+  int32_t n = 0;
+  for (const AttendSequence* sequence : chosen.list()) {
+    arguments_.sequences[n++] = {table_of(*sequence).view(), sequence->query_begin, sequence->query_count,
+                                 last_position(batch_, *sequence)};
   }
+  arguments_.n_sequences = n;
+  arguments_.query_positions = batch_.newest_queries ? nullptr : positions();
+}
 
-  void attend_pages(const Chosen& chosen) {
-    take(chosen);
-    arguments_.any_gains = chosen.any(&PageTable::any_gains) ? 1 : 0;
-    arguments_.any_centres = chosen.any(&PageTable::any_centres) ? 1 : 0;
-    const int32_t even_pages = uniform_pages(chosen, batch_.kv_heads);
-    arguments_.uniform_pages = batch_.recorded ? -1 : even_pages;
-    const AttendPlan plan = plan_attend(arguments_, even_pages, backend_.multiprocessors_, backend_.shared_limit_);
-    space_.reserve(plan, batch_.recorded);
-    call_.require(launch_attend(plan, arguments_, space_.partials(), space_.tickets(), backend_.stream_),
-                  "attention kernel");
+void CudaBackend::AttendCall::attend_pages(const ChosenSequences& chosen) {
+  take(chosen);
+  arguments_.any_gains = chosen.any(&PageTable::any_gains) ? 1 : 0;
+  arguments_.any_centres = chosen.any(&PageTable::any_centres) ? 1 : 0;
+  const int32_t even_pages = uniform_pages(chosen, batch_.kv_heads);
+  arguments_.uniform_pages = batch_.recorded ? -1 : even_pages;
+  const AttendPlan plan = plan_attend(arguments_, even_pages, backend_.multiprocessors_, backend_.shared_limit_);
+  space_.reserve(plan, batch_.recorded);
+  call_.require(launch_attend(plan, arguments_, space_.partials(), space_.tickets(), backend_.stream_),
+                "attention kernel");
+}
+
+void CudaBackend::AttendCall::attend_tiles(const ChosenSequences& chosen) {
+  take(chosen);
+  const auto sequences = std::span(arguments_.sequences).first(chosen.list().size());
+  if (std::any_of(sequences.begin(), sequences.end(), [](const auto& each) { return each.last_position < 0; })) {
+    arguments_.query_positions = positions();  // tables would be walked for every query
   }
-
-  void attend_tiles(const Chosen& chosen) {
-    take(chosen);
-    const auto sequences = std::span(arguments_.sequences).first(chosen.list().size());
-    if (std::any_of(sequences.begin(), sequences.end(), [](const auto& each) { return each.last_position < 0; })) {
-      arguments_.query_positions = positions();  // tables would be walked for every query
-    }
-    const auto group = static_cast<uint32_t>(batch_.q_heads / batch_.kv_heads);
-    arguments_.group = divisor(group);
-    arguments_.one_row_block = 0;
-    arguments_.uniform_pages = -1;
-    Tiles tiles{};
-    int32_t of_a_head = 0;
-    int32_t longest = 0;
+  const auto group = static_cast<uint32_t>(batch_.q_heads / batch_.kv_heads);
+  arguments_.group = divisor(group);
+  arguments_.one_row_block = 0;
+  arguments_.uniform_pages = -1;
+  Tiles tiles{};
+  int32_t of_a_head = 0;
+  int32_t longest = 0;
+  for (size_t i = 0; i < chosen.list().size(); ++i) {
+    const AttendSequence& sequence = *chosen.list()[i];
+    tiles.counts[i] = tiles_of(sequence, batch_.kv_heads);
+    of_a_head += tiles.counts[i];
+    longest = std::max(longest, tiles.counts[i]);
+    tiles.row_blocks += (sequence.query_count * static_cast<int32_t>(group) + kBlockRows - 1) / kBlockRows;
+  }
+  const size_t bytes_of_head = std::max(bytes_of_tiles(of_a_head, batch_.head_dim), size_t{1});
+  const auto heads_together =
+      static_cast<int32_t>(std::clamp<size_t>(kTileMemory / bytes_of_head, 1, static_cast<size_t>(batch_.kv_heads)));
+  tiles.heads = heads_together;
+  tiles.parts = parts_of(tiles, longest);
+  const int32_t most = of_a_head * heads_together;
+  const size_t side = static_cast<size_t>(most) * tile_bytes(batch_.head_dim);
+  const size_t units = static_cast<size_t>(tiles.row_blocks) * static_cast<size_t>(tiles.heads);
+  const size_t partials = tiles.parts > 1 ? units * static_cast<size_t>(tiles.parts) : 0;
+  const size_t partial_bytes = partials * prefill_partial_floats(batch_.head_dim) * sizeof(float);
+  const size_t all_tiles = bytes_of_tiles(most, batch_.head_dim);
+  const DeviceBlock memory(backend_, space_.allocator(), std::max(all_tiles + partial_bytes, size_t{1}));
+  tiles.keys = memory.memory();
+  tiles.values = memory.memory() + side;
+  tiles.tokens = reinterpret_cast<TileTokens*>(memory.memory() + 2 * side);
+  tiles.partials = reinterpret_cast<float*>(memory.memory() + all_tiles);
+  for (tiles.first_head = 0; tiles.first_head < batch_.kv_heads; tiles.first_head += heads_together) {
+    tiles.heads = std::min(heads_together, batch_.kv_heads - tiles.first_head);
+    tiles.total = 0;
     for (size_t i = 0; i < chosen.list().size(); ++i) {
-      const AttendSequence& sequence = *chosen.list()[i];
-      tiles.counts[i] = tiles_of(sequence, batch_.kv_heads);
-      of_a_head += tiles.counts[i];
-      longest = std::max(longest, tiles.counts[i]);
-      tiles.row_blocks += (sequence.query_count * static_cast<int32_t>(group) + kBlockRows - 1) / kBlockRows;
+      tiles.begins[i] = tiles.total;
+      tiles.total += tiles.counts[i] * tiles.heads;
     }
-    const size_t bytes_of_head = std::max(bytes_of_tiles(of_a_head, batch_.head_dim), size_t{1});
-    const auto heads_together =
-        static_cast<int32_t>(std::clamp<size_t>(kTileMemory / bytes_of_head, 1, static_cast<size_t>(batch_.kv_heads)));
-    tiles.heads = heads_together;
-    tiles.parts = parts_of(tiles, longest);
-    const TileMemory memory(*this, tiles, of_a_head * heads_together);
-    for (tiles.first_head = 0; tiles.first_head < batch_.kv_heads; tiles.first_head += heads_together) {
-      tiles.heads = std::min(heads_together, batch_.kv_heads - tiles.first_head);
-      tiles.total = 0;
-      for (size_t i = 0; i < chosen.list().size(); ++i) {
-        tiles.begins[i] = tiles.total;
-        tiles.total += tiles.counts[i] * tiles.heads;
-      }
-      if (tiles.total > 0) {
-        call_.require(launch_unpack(arguments_, tiles, backend_.multiprocessors_, backend_.stream_),
-                      "unpacking kernel");
-      }
-      call_.require(launch_prefill(arguments_, tiles, backend_.stream_), "attention kernel");
+    if (tiles.total > 0) {
+      call_.require(launch_unpack(arguments_, tiles, backend_.multiprocessors_, backend_.stream_), "unpacking kernel");
     }
+    call_.require(launch_prefill(arguments_, tiles, backend_.stream_), "attention kernel");
   }
+}
 
-  /// Few blocks share each unit's tiles.
-  int32_t parts_of(const Tiles& tiles, int32_t longest) const {
-    constexpr int32_t kLeastTiles = 4;
-    const int32_t units = tiles.row_blocks * tiles.heads;
-    return std::clamp(longest / kLeastTiles, 1, std::max(backend_.multiprocessors_ / units, 1));
+/// Few blocks share each unit's tiles.
+int32_t CudaBackend::AttendCall::parts_of(const Tiles& tiles, int32_t longest) const {
+  constexpr int32_t kLeastTiles = 4;
+  const int32_t units = tiles.row_blocks * tiles.heads;
+  return std::clamp(longest / kLeastTiles, 1, std::max(backend_.multiprocessors_ / units, 1));
+}
+
+/// The positions of all queries where kernels read them.
+const int32_t* CudaBackend::AttendCall::positions() {
+  if (positions_ == nullptr) {
+    positions_ = static_cast<int32_t*>(backend_.staging_->take(batch_.query_positions.size_bytes()));
+    std::copy(batch_.query_positions.begin(), batch_.query_positions.end(), positions_);
   }
-
-  /// Memory for as long as the launches of some sequences need it.
-  class TileMemory {
-   public:
-    TileMemory(AttendCall& call, Tiles& tiles, int32_t most) : call_(call) {
-      const int32_t head_dim = call.batch_.head_dim;
-      const size_t side = static_cast<size_t>(most) * tile_bytes(head_dim);
-      const size_t units = static_cast<size_t>(tiles.row_blocks) * static_cast<size_t>(tiles.heads);
-      const size_t partials =
-          tiles.parts > 1 ? units * static_cast<size_t>(tiles.parts) * prefill_partial_floats(head_dim) * sizeof(float)
-                          : 0;
-      bytes_ = std::max(bytes_of_tiles(most, head_dim) + partials, size_t{1});
-      memory_ = static_cast<std::byte*>(call.backend_.allocate_device(call.space_.allocator(), bytes_));
-      tiles.keys = memory_;
-      tiles.values = memory_ + side;
-      tiles.tokens = reinterpret_cast<TileTokens*>(memory_ + 2 * side);
-      tiles.partials = reinterpret_cast<float*>(memory_ + bytes_of_tiles(most, head_dim));
-    }
-    ~TileMemory() { call_.backend_.release_device(call_.space_.allocator(), memory_, bytes_); }
-    TileMemory(const TileMemory&) = delete;
-    TileMemory& operator=(const TileMemory&) = delete;
-
-   private:
-    AttendCall& call_;
-    std::byte* memory_ = nullptr;
-    size_t bytes_ = 0;
-  };
-
-  /// The positions of all queries where kernels read them.
-  const int32_t* positions() {
-    if (positions_ == nullptr) {
-      positions_ = static_cast<int32_t*>(backend_.staging_->take(batch_.query_positions.size_bytes()));
-      std::copy(batch_.query_positions.begin(), batch_.query_positions.end(), positions_);
-    }
-    return positions_;
-  }
-
-  CudaBackend& backend_;
-  const Call& call_;
-  const AttendBatch& batch_;
-  AttendWorkspace& space_;
-  AttendArguments arguments_{};
-  int32_t* positions_ = nullptr;
-};
+  return positions_;
+}
 
 void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   const Call call(*this);
@@ -259,7 +233,9 @@ void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
       table->catch_up(sequence.pages, sequence.page_counts);
     }
   }
-  AttendCall(*this, call, batch, static_cast<AttendWorkspace&>(workspace)).run();
+  AttendCall attention(*this, call, batch, static_cast<AttendWorkspace&>(workspace));
+  attention.run();
+  attention.done();
 }
 
 }  // namespace kvq::cuda

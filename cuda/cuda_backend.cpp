@@ -10,6 +10,7 @@
 #include "kernels/attend.h"
 #include "kernels/prefill.h"
 #include "kernels/vote.h"
+#include "kernels/weigh.h"
 #include "page_table.h"
 
 #include <algorithm>
@@ -85,6 +86,8 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
   cuda::check(prepare_append_next(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_vote(), "cudaFuncSetAttribute");
+  cuda::check(prepare_weigh(shared_limit_), "cudaFuncSetAttribute");
+  cuda::check(prepare_move(), "cudaFuncSetAttribute");
   memory_.emplace(options);
   staging_.emplace();
   cuda::check(cudaHostAlloc(reinterpret_cast<void**>(&status_), 2 * sizeof(int32_t), cudaHostAllocDefault),

@@ -15,7 +15,7 @@ namespace kvq::cuda {
 class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
-class CudaBackend final : public Backend, private Pages, private Attention, private Voting {
+class CudaBackend final : public Backend, private Pages, private Attention, private Weighing, private Voting {
  public:
   explicit CudaBackend(const DeviceOptions& options);
   ~CudaBackend() override;
@@ -27,7 +27,7 @@ class CudaBackend final : public Backend, private Pages, private Attention, priv
 
   Pages& pages() override { return *this; }
   Attention& attention() override { return *this; }
-  Facet<Weighing> weighing() override { return Facet<Weighing>::missing("cuda does not weigh tokens yet"); }
+  Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return Facet<Linear>::missing("cuda does not multiply by packed matrices yet"); }
 
@@ -59,6 +59,15 @@ class CudaBackend final : public Backend, private Pages, private Attention, priv
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
+
+  void copy(void* to, const void* from, size_t bytes) override;
+  void clear(void* data, size_t bytes) override;
+  void keep_queries(const QueriesToKeep& queries) noexcept override;
+  void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
+  void select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) override;
+  void take(float* to, const float* from, std::span<const int32_t> slots) override;
+  bool moves(const PageFormat& format) const override;
+  void move(const SlotMoves& moves) override;
 
   std::shared_ptr<const Resident> make_resident(Allocator& allocator,
                                                 std::shared_ptr<const ModelRouter> router) override;

@@ -1,10 +1,8 @@
-// Pages of any kind become tiles of halves. Codes are decoded by the products that attention makes of them: keys times
-// the rows of a unit matrix, or of a Hadamard matrix where keys are rotated; values times weights that take one token
-// each.
+// Pages of any kind become tiles of halves.
 #pragma once
 
-#include "kernels/attend_kinds.cuh"
 #include "kernels/attend_ring.cuh"
+#include "kernels/decoding.cuh"
 #include "kernels/prefill.h"
 
 namespace kvq::cuda {
@@ -43,12 +41,6 @@ __device__ __forceinline__ int32_t chunk_at(int32_t row, int32_t number) {
   return (number / 64 * kRows + row) * 128 + ((number / 8 % 8) ^ (row & 7)) * 16;
 }
 
-/// Two halves, the nearest ones that are finite.
-__device__ __forceinline__ uint32_t pack_finite(float low, float high) {
-  constexpr float kMost = 65504.0F;
-  return pack(fminf(fmaxf(low, -kMost), kMost), fminf(fmaxf(high, -kMost), kMost));
-}
-
 template <int D>
 __device__ __forceinline__ void store_keys(const Scores<2>& scores, int32_t first_channel, const Lane& lane,
                                            const TilePlace& place) {
@@ -79,56 +71,6 @@ __device__ __forceinline__ void store_values(const Outputs<UnpackGeometry<D>>& o
         *reinterpret_cast<uint32_t*>(place.values + at) = pack_finite(four[2 * (i % 2)], four[2 * (i % 2) + 1]);
       }
     }
-  }
-}
-
-template <typename K, int D>
-__device__ __forceinline__ void unpack_keys(const PageSide<UnpackGeometry<D>>& keys, const UnpackShared<D>& shared,
-                                            const TilePlace& place) {
-  using G = UnpackGeometry<D>;
-  const bool rotated = keys.layout.format.hadamard_keys();
-  const KeyOrder order = key_order<K, G>(K::kKind);
-  QueryFragments<G> rows;
-#pragma unroll
-  for (int32_t i = 0; i < 4; ++i) rows.row_scale[i / 2][i % 2] = rotated ? rsqrtf(static_cast<float>(D)) : 1.0F;
-#pragma unroll 1
-  for (int32_t pass = 0; pass < D / 16; ++pass) {
-    load_fragments<G>(rotated ? shared.rotated[pass] : shared.plain[pass], order, keys.lane, rows);
-    if constexpr (has_gains(K::kKind)) sum_queries(order, keys.lane, rows);
-    Scores<2> scores;
-    K::score(keys, rows, scores);
-    store_keys<D>(scores, 16 * pass, keys.lane, place);
-  }
-}
-
-/// Weights of queries that each take one of tokens `first` to `first` + 15, times the token's gain.
-template <typename Gains>
-__device__ __forceinline__ void unit_weights(int32_t first, const Gains& gains, const Lane& lane, Weights<2>& p) {
-#pragma unroll
-  for (int32_t n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int32_t tile = 0; tile < 4; ++tile) {
-      const int32_t query = token_of(lane.g, tile) - first - 8 * n - 2 * lane.t;
-      const float gain = gains.apply(1.0F, tile);
-      p[n][tile] = transpose8x8(pack(query == 0 ? gain : 0.0F, query == 1 ? gain : 0.0F));
-    }
-  }
-}
-
-template <typename K, int D>
-__device__ __forceinline__ void unpack_values(const PageSide<UnpackGeometry<D>>& values, const TilePlace& place) {
-  using G = UnpackGeometry<D>;
-  const auto gains = K::value_gains(values);
-#pragma unroll 1
-  for (int32_t first = 0; first < kSlots; first += 16) {
-    Weights<2> p;
-    unit_weights(first, gains, values.lane, p);
-    Outputs<G> outputs;
-    clear(outputs);
-    K::add_values(values, p, outputs);
-    finish_codes(outputs, code_scale(K::kKind), values.layout.group_shift, values.lane);
-    if (values.layout.format.hadamard_values()) change_space(values.geometry, values.lane, outputs);
-    store_values<D>(outputs, place.slot + first, values.lane, place);
   }
 }
 
@@ -268,14 +210,18 @@ struct Unpacker {
     }
     if (key_codes) {
       const auto side = page_side(geometry, layout, lane, memory);
-      PageKinds<G>::visit(layout.format.keys(),
-                          [&](auto kind) { unpack_keys<decltype(kind), D>(side, shared, place); });
+      const auto& tables = layout.format.hadamard_keys() ? shared.rotated : shared.plain;
+      decode_keys(
+          side, [&](int32_t pass) -> const auto& { return tables[pass]; },
+          [&](const auto& scores, int32_t first_channel) { store_keys<D>(scores, first_channel, lane, place); });
     } else {
       copy_keys<D>(data, lane, place);
     }
     if (value_codes) {
       const auto side = page_side(geometry, layout, lane, memory + static_cast<uint32_t>(layout.values_at));
-      PageKinds<G>::visit(layout.format.values(), [&](auto kind) { unpack_values<decltype(kind), D>(side, place); });
+      decode_values(side, [&](const auto& outputs, int32_t first_token) {
+        store_values<D>(outputs, place.slot + first_token, lane, place);
+      });
     } else {
       copy_values<D>(data + layout.values_at, lane, place);
     }

@@ -251,6 +251,8 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
 void DensePages::commit() noexcept {
   for (List& list : lists_) {
     sequence_.lists[list.index].swap(list.pages);
+    LayerMirror* mirror = sequence_.mirror(sequence_.layer_of(list.index));
+    if (mirror != nullptr) mirror->invalidate(sequence_.head_of(list.index), 0);
     std::swap_ranges(list.runs.begin(), list.runs.end(), sequence_.runs_of(list.index).begin());
   }
 }
