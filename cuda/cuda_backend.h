@@ -15,7 +15,12 @@ namespace kvq::cuda {
 class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
-class CudaBackend final : public Backend, private Pages, private Attention, private Weighing, private Voting {
+class CudaBackend final : public Backend,
+                          private Pages,
+                          private Attention,
+                          private Weighing,
+                          private Voting,
+                          private Training {
  public:
   explicit CudaBackend(const DeviceOptions& options);
   ~CudaBackend() override;
@@ -30,6 +35,7 @@ class CudaBackend final : public Backend, private Pages, private Attention, priv
   Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return Facet<Linear>::missing("cuda does not multiply by packed matrices yet"); }
+  Facet<Training> training() override { return *this; }
 
   // For the objects that live on this device.
   class Call;
@@ -73,6 +79,10 @@ class CudaBackend final : public Backend, private Pages, private Attention, priv
                                                 std::shared_ptr<const ModelRouter> router) override;
   void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router, int32_t group,
             std::span<int32_t> counts) override;
+
+  Owned<KeySample> make_key_sample(Allocator& allocator, const KeyVectors& keys) override;
+  Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
+  Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
 
   bool is_capturing() const;
   AppendArguments append_arguments(const TokenBatch& tokens) const;

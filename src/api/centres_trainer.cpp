@@ -8,7 +8,7 @@ using namespace kvq::api;
 
 struct kvq_centres_trainer : CentresTrainer {
   kvq_centres_trainer(kvq_context& owner, const CentresTrainerOptions& options)
-      : CentresTrainer(owner.allocator, owner.parallel, options), context(owner) {}
+      : CentresTrainer(owner.allocator, owner.parallel, owner.backend->training().require(), options), context(owner) {}
 
   Kept<kvq_context> context;
 };

@@ -8,7 +8,8 @@ using namespace kvq::api;
 
 struct kvq_codebook_trainer : CodebookTrainer {
   kvq_codebook_trainer(kvq_context& owner, const CodebookTrainerOptions& options)
-      : CodebookTrainer(owner.allocator, owner.parallel, options), context(owner) {}
+      : CodebookTrainer(owner.allocator, owner.parallel, owner.backend->training().require(), options),
+        context(owner) {}
 
   Kept<kvq_context> context;
 };

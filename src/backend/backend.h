@@ -5,6 +5,7 @@
 #include "backend/facet.h"
 #include "backend/linear.h"
 #include "backend/pages.h"
+#include "backend/training.h"
 #include "backend/voting.h"
 #include "backend/weighing.h"
 
@@ -26,6 +27,7 @@ class Backend {
   virtual Facet<Weighing> weighing() = 0;
   virtual Facet<Voting> voting() = 0;
   virtual Facet<Linear> linear() = 0;
+  virtual Facet<Training> training() = 0;
 };
 
 }  // namespace kvq

@@ -50,6 +50,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   Attention& attention() override { return *this; }
   Facet<Weighing> weighing() override { return Facet<Weighing>::missing("the pretend device weighs nothing"); }
   Facet<Voting> voting() override { return Facet<Voting>::missing("the pretend device lets nobody vote"); }
+  Facet<Training> training() override { return Facet<Training>::missing("the pretend device learns nothing"); }
   Facet<Linear> linear() override { return Facet<Linear>::missing("the pretend device multiplies nothing"); }
 
  private:

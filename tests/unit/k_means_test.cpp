@@ -9,22 +9,24 @@
 #include <set>
 #include <vector>
 
+#include "backend/cpu/training/centre_sample.h"
 #include "support/allocator.h"
 #include "support/random.h"
 
 namespace {
 
+using kvq::CentreVectors;
 using kvq::centres::KMeans;
 using kvq::centres::KMeansOptions;
 using kvq::centres::nearest_kernels;
 using kvq::centres::NearestKernels;
-using kvq::centres::Vectors;
+using kvq::cpu::HostCentreSample;
 using kvq_test::test_allocator;
 
 struct Data {
   Data(int32_t n_, int32_t dim_) : n(n_), dim(dim_), numbers(static_cast<size_t>(n_) * static_cast<size_t>(dim_)) {}
 
-  Vectors vectors() const { return {numbers.data(), n, dim}; }
+  CentreVectors vectors() const { return {numbers.data(), n, dim}; }
 
   int32_t n;
   int32_t dim;
@@ -50,7 +52,8 @@ Data spotted(int32_t n, int32_t dim, int32_t spots, double spread, uint64_t seed
 std::vector<float> find(const Data& data, int32_t centres, const KMeansOptions& options, int32_t n_threads = 1,
                         const NearestKernels& kernels = *nearest_kernels().front()) {
   kvq::Parallel parallel(n_threads, nullptr, nullptr);
-  KMeans k_means(test_allocator(), parallel, kernels, centres, data.vectors());
+  HostCentreSample sample(test_allocator(), parallel, centres, data.vectors(), kernels);
+  KMeans k_means(test_allocator(), parallel, sample, centres, data.vectors());
   kvq::Vector<float> found(kvq::StlAllocator<float>{test_allocator()});
   REQUIRE(k_means.find(options, kvq::TrainingProgress(nullptr, nullptr), found));
   return {found.begin(), found.end()};
@@ -212,7 +215,8 @@ TEST_CASE("fewer different vectors than centres leave nothing") {
 TEST_CASE("the error that k-means tells is that of the nearest centres, the energy that of none") {
   const Data data = spotted(700, 48, 10, 1.0, 13);
   kvq::Parallel parallel(2, nullptr, nullptr);
-  KMeans k_means(test_allocator(), parallel, *nearest_kernels().front(), 9, data.vectors());
+  HostCentreSample sample(test_allocator(), parallel, 9, data.vectors());
+  KMeans k_means(test_allocator(), parallel, sample, 9, data.vectors());
   kvq::Vector<float> found(kvq::StlAllocator<float>{test_allocator()});
   REQUIRE(k_means.find({}, kvq::TrainingProgress(nullptr, nullptr), found));
   for (float& c : found) c *= 0.9F;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <string>
 
+#include "backend/cpu/training/host_training.h"
 #include "core/error.h"
 #include "training/commvq/key_refinement.h"
 #include "training/commvq/key_stage.h"
@@ -55,7 +56,8 @@ kvq::KeyTrainingData data_of(const Floats& keys, int32_t group) {
 Codes train(const Floats& keys, int32_t stages, int32_t codes, int32_t group, bool refine,
             const kvq::KeyTrainingOptions& options = {}, int32_t threads = 1) {
   kvq::Parallel parallel(threads, nullptr, nullptr);
-  kvq::KeyTrainer trainer(memory(), parallel, codes, data_of(keys, group), options);
+  kvq::cpu::HostTraining backend(parallel);
+  kvq::KeyTrainer trainer(memory(), backend, codes, data_of(keys, group), options);
   kvq::Vector<float> z{kvq::StlAllocator<float>(memory())};
   REQUIRE(trainer.add_stages(stages, z));
   if (refine) REQUIRE(trainer.refine(z));
@@ -86,17 +88,19 @@ TEST_CASE("the M-step solves the least squares of hard, soft and weighted assign
     }
   }
   kvq::Parallel parallel(2, nullptr, nullptr);
-  kvq::keys::Assignment assignment(memory(), parallel, kCodes, kGroup);
-  kvq::keys::Statistics statistics(memory(), kCodes, kGroup);
+  kvq::cpu::HostTraining backend(parallel);
+  kvq::KeyStatistics statistics(memory(), kCodes, kGroup);
   // 1e-3 is beyond the range in which soft assignments can be computed: all belongs to the nearest.
   for (const float temperature : {0.0F, 5.0F, 0.5F, 1e-3F}) {
     for (const float* weight : {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
       CAPTURE(temperature);
-      const kvq::keys::Tokens tokens{planar.data(), weight, kTokens, kGroup};
+      const std::span<const float> counted(weight, weight == nullptr ? 0 : kTokens);
+      const auto sample = backend.make_key_sample(memory(), {planar, counted, kTokens, kGroup});
       if (temperature == 0.0F) {
-        assignment.assign_nearest(codes.encoder(), tokens, statistics);
+        sample->assign_nearest(codes.encoder(), statistics);
       } else {
-        assignment.assign_softly(codes.encoder(), tokens, temperature, statistics);
+        const kvq::SoftKernel kernel(memory(), codes.encoder(), temperature);
+        sample->assign_softly(codes.encoder(), kernel, kTokens, statistics);
       }
       // One row a token and centre, for real and imaginary part: unknowns x_0 … x_3, y_0 … y_3 of a pair.
       constexpr int32_t kRows = kTokens * kCodes * kCodes;
@@ -124,7 +128,8 @@ TEST_CASE("the M-step solves the least squares of hard, soft and weighted assign
           }
         }
       }
-      CHECK(statistics.error(codes.encoder(), kvq::keys::energy(tokens)) == doctest::Approx(error).epsilon(1e-4));
+      const double found = kvq::keys::assignment_error(statistics, codes.encoder(), sample->energy(kTokens));
+      CHECK(found == doctest::Approx(error).epsilon(1e-4));
       const Eigen::MatrixXd expected = design.colPivHouseholderQr().solve(target);
       Floats z = codes.z;
       kvq::keys::fit_codes(statistics, 1e-9, z);
@@ -151,17 +156,16 @@ TEST_CASE("refinement solves the least squares of all stages") {
   constexpr int32_t kUnknowns = kStages * kCodes;
   Eigen::MatrixXcd design = Eigen::MatrixXcd::Zero(kTokens + kUnknowns, kUnknowns);
   Eigen::VectorXcd target(kTokens + kUnknowns);
-  Floats residuals(kTokens * 32, 0.0F);
+  Floats planar(kTokens * 32, 0.0F);
   for (int32_t t = 0; t < kTokens; ++t) {
-    Complex left = target(t) = key_at(keys, 1, t)[0];
+    const Complex key = target(t) = key_at(keys, 1, t)[0];
     for (int32_t stage = 0; stage < kStages; ++stage) {
       const uint8_t* index = indices.data() + 2 * (t * kStages + stage);
       design(t, stage * kCodes + index[0]) += 1.0;
       design(t, stage * kCodes + index[1]) += Complex(0, 1);
-      left -= codes.centre(stage, index[0], index[1], 0);
     }
-    residuals[static_cast<size_t>(t) * 32] = static_cast<float>(left.real());
-    residuals[static_cast<size_t>(t) * 32 + 16] = static_cast<float>(left.imag());
+    planar[static_cast<size_t>(t) * 32] = static_cast<float>(key.real());
+    planar[static_cast<size_t>(t) * 32 + 16] = static_cast<float>(key.imag());
   }
   for (int32_t i = 0; i < kUnknowns; ++i) {
     design(kTokens + i, i) = std::sqrt(kRidge);
@@ -170,9 +174,11 @@ TEST_CASE("refinement solves the least squares of all stages") {
   const Eigen::VectorXcd expected = design.colPivHouseholderQr().solve(target);
 
   kvq::Parallel parallel(2, nullptr, nullptr);
+  kvq::cpu::HostTraining backend(parallel);
   Floats z = codes.z;
-  kvq::keys::refine_codes(memory(), parallel, {residuals.data(), nullptr, kTokens, 1}, indices.data(), kStages, kCodes,
-                          kRidge, z);
+  const auto sample = backend.make_key_sample(memory(), {planar, {}, kTokens, 1});
+  sample->encode(codes.encoder(), 2);
+  kvq::keys::refine_codes(memory(), *sample, codes.encoder(), kRidge, z);
   for (int32_t i = 0; i < kUnknowns; ++i) {
     CHECK(double{z[static_cast<size_t>(2 * i)]} == doctest::Approx(expected(i).real()).epsilon(1e-3));
     CHECK(double{z[static_cast<size_t>(2 * i + 1)]} == doctest::Approx(expected(i).imag()).epsilon(1e-3));
@@ -218,9 +224,10 @@ TEST_CASE("errors after every stage are those of what its codes leave") {
   const Floats keys = correlated(2000, 16, 18);
   const Codes codes = train(keys, 5, 8, 16, true);
   kvq::Parallel parallel(1, nullptr, nullptr);
+  kvq::cpu::HostTraining backend(parallel);
   kvq::KeyTrainingOptions options;
   options.held_out = 0.0F;
-  const kvq::KeyTrainer trainer(memory(), parallel, 8, data_of(keys, 16), options);
+  const kvq::KeyTrainer trainer(memory(), backend, 8, data_of(keys, 16), options);
   const kvq::Vector<double> errors = trainer.stage_errors(codes.z);
   REQUIRE(errors.size() == 5);
   CHECK(errors.back() == doctest::Approx(trainer.error(codes.z)).epsilon(1e-6));
@@ -256,7 +263,8 @@ TEST_CASE("training is the same for any number of threads, and stages can be add
   CHECK(train(keys, 3, 8, 8, true, {}, 2).z == expected.z);
 
   kvq::Parallel parallel(2, nullptr, nullptr);
-  kvq::KeyTrainer trainer(memory(), parallel, 8, data_of(keys, 8), {});
+  kvq::cpu::HostTraining backend(parallel);
+  kvq::KeyTrainer trainer(memory(), backend, 8, data_of(keys, 8), {});
   kvq::Vector<float> z{kvq::StlAllocator<float>(memory())};
   REQUIRE(trainer.add_stages(1, z));
   REQUIRE(trainer.add_stages(2, z));
@@ -267,7 +275,8 @@ TEST_CASE("training is the same for any number of threads, and stages can be add
 TEST_CASE("an observer sees errors fall and can stop the training") {
   const Floats keys = correlated(1000, 8, 20);
   kvq::Parallel parallel(2, nullptr, nullptr);
-  kvq::KeyTrainer trainer(memory(), parallel, 8, data_of(keys, 8), {});
+  kvq::cpu::HostTraining backend(parallel);
+  kvq::KeyTrainer trainer(memory(), backend, 8, data_of(keys, 8), {});
   kvq::Vector<float> z{kvq::StlAllocator<float>(memory())};
   std::vector<kvq::KeyTrainingProgress> seen;
   kvq::KeyTrainingObserver observer;
@@ -291,7 +300,8 @@ TEST_CASE("tokens that count more are closer to their centres") {
   kvq::KeyTrainingData data = data_of(keys, 8);
   data.weights = weights.data();
   kvq::Parallel parallel(1, nullptr, nullptr);
-  kvq::KeyTrainer trainer(memory(), parallel, 4, data, {});
+  kvq::cpu::HostTraining backend(parallel);
+  kvq::KeyTrainer trainer(memory(), backend, 4, data, {});
   kvq::Vector<float> z{kvq::StlAllocator<float>(memory())};
   REQUIRE(trainer.add_stages(2, z));
   const Codes weighted{2, 4, 8, Floats(z.begin(), z.end())};
@@ -321,9 +331,10 @@ TEST_CASE("what cannot be trained is refused with the reason") {
   const auto training = [&](int32_t codes, int32_t n, const kvq::KeyTrainingOptions& options) {
     return refusal([&] {
       kvq::Parallel parallel(1, nullptr, nullptr);
+      kvq::cpu::HostTraining backend(parallel);
       kvq::KeyTrainingData data = data_of(keys, 8);
       data.n = n;
-      kvq::KeyTrainer(memory(), parallel, codes, data, options);
+      kvq::KeyTrainer(memory(), backend, codes, data, options);
     });
   };
   CHECK(training(64, 63, {}) == "there are 63 tokens to train 64 codes of keys from");

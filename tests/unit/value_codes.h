@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/cpu/training/host_training.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "formats/commvq/codebook.h"
@@ -22,10 +23,11 @@ using kvq::ValueEncoder;
 using kvq::ValueKernels;
 
 struct Machine {
-  explicit Machine(int32_t threads = 1) : parallel(threads, nullptr, nullptr) {}
+  explicit Machine(int32_t threads = 1) : parallel(threads, nullptr, nullptr), backend(parallel) {}
 
   Allocator allocator{{}, UINT64_MAX};
   Parallel parallel;
+  kvq::cpu::HostTraining backend;
 };
 
 struct Encoded {

@@ -138,7 +138,7 @@ LayerCodebook train(Machine& machine, const CodebookShape& shape, const std::vec
   options.network_rounds = rounds;
   options.seed = seed;
   const std::optional<double> result =
-      train_values(machine.allocator, machine.parallel, shape, values, options, {}, codebook);
+      train_values(machine.allocator, machine.parallel, machine.backend, shape, values, options, {}, codebook);
   REQUIRE(result.has_value());
   if (error != nullptr) *error = *result;
   return codebook;
@@ -306,8 +306,8 @@ TEST_CASE("training of a network reports every round, and cancelled leaves the c
                                      },
                                      &calls};
   const CodebookShape shape = network_shape(2, 16, 2, Scope::kHead);
-  CHECK(!train_values(machine.allocator, machine.parallel, shape, clustered_values(100, 32, 11), options, cancel,
-                      codebook)
+  CHECK(!train_values(machine.allocator, machine.parallel, machine.backend, shape, clustered_values(100, 32, 11),
+                      options, cancel, codebook)
              .has_value());
   CHECK(calls == 6);
   for_each_value_array(shape, [&](const CodebookArray& array) { CHECK((codebook.*array.numbers).empty()); });
@@ -318,7 +318,8 @@ TEST_CASE("training refuses networks that it cannot train") {
   LayerCodebook codebook(machine.allocator);
   const auto refusal = [&](const CodebookShape& shape, const ValueTrainingOptions& options) -> std::string {
     try {
-      train_values(machine.allocator, machine.parallel, shape, clustered_values(10, 16, 12), options, {}, codebook);
+      train_values(machine.allocator, machine.parallel, machine.backend, shape, clustered_values(10, 16, 12), options,
+                   {}, codebook);
     } catch (const Error& error) {
       CHECK(error.status() == KVQ_E_ARGUMENT);
       return error.what();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/training/cross_products.h"
 #include "core/error.h"
 #include "core/float16.h"
 #include "training/commvq/value_least_squares.h"
@@ -25,7 +26,7 @@ LayerCodebook train(Machine& machine, const CodebookShape& shape, const std::vec
                     const ValueTrainingOptions& options, double* error = nullptr) {
   LayerCodebook codebook(machine.allocator);
   const std::optional<double> result =
-      train_values(machine.allocator, machine.parallel, shape, values, options, {}, codebook);
+      train_values(machine.allocator, machine.parallel, machine.backend, shape, values, options, {}, codebook);
   REQUIRE(result.has_value());
   if (error != nullptr) *error = *result;
   return codebook;
@@ -63,7 +64,7 @@ std::string refusal(const CodebookShape& shape, const std::vector<float>& values
   Machine machine;
   LayerCodebook codebook(machine.allocator);
   try {
-    train_values(machine.allocator, machine.parallel, shape, values, options, {}, codebook);
+    train_values(machine.allocator, machine.parallel, machine.backend, shape, values, options, {}, codebook);
   } catch (const Error& error) {
     CHECK(error.status() == KVQ_E_ARGUMENT);
     return error.what();
@@ -109,10 +110,10 @@ TEST_CASE("ridge regression satisfies its normal equations") {
   }
   const auto input = [&](size_t t, size_t i) { return inputs[t * kUnknowns + i]; };
   const auto target = [&](size_t t, size_t c) { return targets[t * kColumns + c]; };
-  Vector<double> a =
-      cross_products<true>(machine.allocator, machine.parallel, kTokens, kUnknowns, kUnknowns, input, input);
-  Vector<double> x =
-      cross_products<false>(machine.allocator, machine.parallel, kTokens, kUnknowns, kColumns, input, target);
+  Vector<double> a(kUnknowns * kUnknowns, StlAllocator<double>(machine.allocator));
+  Vector<double> x(kUnknowns * kColumns, StlAllocator<double>(machine.allocator));
+  cross_products<true>(machine.allocator, machine.parallel, kTokens, kUnknowns, kUnknowns, input, input, a);
+  cross_products<false>(machine.allocator, machine.parallel, kTokens, kUnknowns, kColumns, input, target, x);
   solve_ridge(a, 0.01, prior.data(), kColumns, x);
   double trace = 0;
   for (const float each : inputs) trace += static_cast<double>(each) * static_cast<double>(each);
@@ -225,7 +226,7 @@ TEST_CASE("a cancelled training leaves the codebook as it was") {
                                        return progress.round < 3;
                                      },
                                      &calls};
-  CHECK(!train_values(machine.allocator, machine.parallel, shape_of(1, 16, 1, Scope::kLayer),
+  CHECK(!train_values(machine.allocator, machine.parallel, machine.backend, shape_of(1, 16, 1, Scope::kLayer),
                       correlated_values(300, 16, 14), {}, cancel, codebook)
              .has_value());
   CHECK(calls == 3);

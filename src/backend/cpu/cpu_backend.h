@@ -2,6 +2,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/training/host_training.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
 
@@ -17,7 +18,7 @@ class CpuBackend final : public Backend,
  public:
   /// `allocator`: of memory that is kept from call to call.
   CpuBackend(Allocator& allocator, const KernelTable& kernels, Parallel& parallel)
-      : kernels_(kernels), parallel_(parallel), linear_scratch_(allocator) {}
+      : kernels_(kernels), parallel_(parallel), linear_scratch_(allocator), training_(parallel) {}
 
   const char* name() const override { return "cpu"; }
   const char* isa() const override { return kernels_.name; }
@@ -29,6 +30,7 @@ class CpuBackend final : public Backend,
   Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return *this; }
+  Facet<Training> training() override { return training_; }
 
  private:
   bool knows(const PageFormat& format) const override;
@@ -70,6 +72,7 @@ class CpuBackend final : public Backend,
   const KernelTable& kernels_;
   Parallel& parallel_;
   ScratchPool linear_scratch_;
+  HostTraining training_;
 };
 
 }  // namespace kvq::cpu

@@ -199,18 +199,6 @@ void KeyEncoder::add_bounds() {
   }
 }
 
-const float* KeyEncoder::planes(int32_t stage) const {
-  return planes_.data() + index(stage * group_, 2 * static_cast<size_t>(width_));
-}
-
-const float* KeyEncoder::norms(int32_t stage) const {
-  return norms_.data() + index(stage * codes_, static_cast<size_t>(width_));
-}
-
-const float* KeyEncoder::code(int32_t stage, int32_t c) const {
-  return rows_.data() + index(stage * codes_ + c, keys::vector_floats(group_));
-}
-
 size_t KeyEncoder::work_bytes() const {
   const size_t row = 2 * keys::vector_floats(group_) + 2 * static_cast<size_t>(width_) + 1;
   return sizeof(float) * (index(kBlockRows, row) + static_cast<size_t>(width_)) +

@@ -84,9 +84,14 @@ class KeyEncoder {
 
   // What the kernels read (key_kernels.h); `width` is the codes, padded.
   int32_t width() const { return width_; }
-  const float* planes(int32_t stage) const;               // 2z: [group]{re[width], im[width]}
-  const float* norms(int32_t stage) const;                // n_ab: [b][width of a], infinite where there is no a
-  const float* code(int32_t stage, int32_t index) const;  // z, planar
+  // 2z: [group]{re[width], im[width]}
+  const float* planes(int32_t stage) const { return planes_.data() + at(stage * group_, 2 * width_); }
+  // n_ab: [b][width of a], infinite where there is no a
+  const float* norms(int32_t stage) const { return norms_.data() + at(stage * codes_, width_); }
+  // z, planar
+  const float* code(int32_t stage, int32_t index) const {
+    return rows_.data() + at(stage * codes_ + index, 2 * keys::padded(group_));
+  }
   const float* bounds() const { return bounds_.data(); }  // [padded(group)]: |a sum of one code a stage|
 
  private:
@@ -94,6 +99,7 @@ class KeyEncoder {
   struct Work;
   struct Candidates;
 
+  static size_t at(int32_t row, int32_t stride) { return static_cast<size_t>(row) * static_cast<size_t>(stride); }
   void add_bounds();
   int32_t search(int32_t tokens, int32_t beam, Work& work) const;
   int32_t step(int32_t stage, int32_t tokens, int32_t live, int32_t beam, const Work& work) const;

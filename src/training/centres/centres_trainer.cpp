@@ -41,10 +41,12 @@ void gather(Parallel& parallel, const KeptTokens& tokens, Side side, const Centr
 
 }  // namespace
 
-CentresTrainer::CentresTrainer(Allocator& allocator, Parallel& parallel, const CentresTrainerOptions& options)
+CentresTrainer::CentresTrainer(Allocator& allocator, Parallel& parallel, Training& backend,
+                               const CentresTrainerOptions& options)
     : allocator_(allocator),
       work_(allocator, options.max_bytes, "trainer"),
       parallel_(parallel),
+      backend_(backend),
       rounds_(options.rounds),
       result_(allocator, options.shape),
       tokens_(static_cast<size_t>(options.shape.n_layers), KeptTokens(work_, width(options.shape)),
@@ -104,13 +106,15 @@ double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t 
     first += block.tokens;
   }
   Vector<float> numbers(static_cast<size_t>(n) * static_cast<size_t>(shape.head_dim), StlAllocator<float>(work_));
-  const centres::Vectors vectors{numbers.data(), n, shape.head_dim};
-  centres::KMeans k_means(work_, parallel_, *centres::nearest_kernels().front(), shape.centres(side), vectors);
+  const CentreVectors vectors{numbers.data(), n, shape.head_dim};
+  const Owned<CentreSample> sample = backend_.make_centre_sample(work_, shape.centres(side), vectors);
+  centres::KMeans k_means(work_, parallel_, *sample, shape.centres(side), vectors);
   Vector<float> of_head(StlAllocator<float>{work_});
   double left = 0.0;
   double all = 0.0;
   for (int32_t head = 0; head < shape.kv_heads; ++head) {
     gather(parallel_, tokens, side, shape, head, places, first_tokens, numbers.data());
+    sample->reload();
     centres::KMeansOptions options;
     options.seed = seed + static_cast<uint64_t>(head);
     if (rounds_ > 0) options.rounds = rounds_;

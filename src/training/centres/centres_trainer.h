@@ -1,6 +1,7 @@
 // Collects the keys and values of a model, layer by layer, and finds their centres.
 #pragma once
 
+#include "backend/training.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/training_progress.h"
@@ -25,7 +26,7 @@ struct CentresTrainerOptions {
 class CentresTrainer {
  public:
   /// \param allocator  of finished layers, and of everything else below `options.max_bytes`.
-  CentresTrainer(Allocator& allocator, Parallel& parallel, const CentresTrainerOptions& options);
+  CentresTrainer(Allocator& allocator, Parallel& parallel, Training& backend, const CentresTrainerOptions& options);
 
   /// Keep a copy of n tokens' keys and values, [n, kv_heads, head_dim]; what a side without centres has is not read.
   void add(int32_t layer, int32_t n, const void* keys, const void* values, kvq_dtype dtype);
@@ -45,6 +46,7 @@ class CentresTrainer {
   Allocator& allocator_;
   Allocator work_;
   Parallel& parallel_;
+  Training& backend_;
   int32_t rounds_;
   ModelCentres result_;
   Vector<KeptTokens> tokens_;  // [n_layers]

@@ -1,25 +1,15 @@
 // Centres that leave little of vectors (k-means).
 #pragma once
 
+#include "backend/centre_sample.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/training_progress.h"
-#include "training/centres/nearest_kernels.h"
 
 #include <cstdint>
 #include <span>
 
 namespace kvq::centres {
-
-/// Vectors in an order in which any first ones are a fair sample of all.
-struct Vectors {
-  const float* numbers;  // [n][dim]
-  int32_t n;
-  int32_t dim;
-
-  const float* operator[](int32_t i) const { return numbers + static_cast<int64_t>(i) * dim; }
-  Vectors first(int32_t count) const { return {numbers, count, dim}; }
-};
 
 struct KMeansOptions {
   int32_t rounds = 8;       // over all vectors, at most
@@ -30,9 +20,9 @@ struct KMeansOptions {
 /// Work space for clustering vectors of one size into a number of centres.
 class KMeans {
  public:
+  /// \param sample   of the vectors, and for as many centres.
   /// \param centres  1 to 256, at most as many as vectors.
-  KMeans(Allocator& allocator, Parallel& parallel, const NearestKernels& kernels, int32_t centres,
-         const Vectors& vectors);
+  KMeans(Allocator& allocator, Parallel& parallel, CentreSample& sample, int32_t centres, const CentreVectors& vectors);
 
   /// Centres [centres][dim]. What they are depends on the vectors and the options alone. Nothing on a cancellation.
   ///
@@ -45,30 +35,25 @@ class KMeans {
   double energy();
 
  private:
-  bool refine(const Vectors& vectors, int32_t rounds, double tolerance, const TrainingProgress& progress,
+  bool refine(const CentreVectors& vectors, int32_t rounds, double tolerance, const TrainingProgress& progress,
               Vector<float>& centres);
-  void start(const Vectors& sample, Vector<float>& centres);
-  double assign(const Vectors& vectors, std::span<const float> centres);
-  void move_to_means(const Vectors& vectors, Vector<float>& centres);
-  void revive(const Vectors& vectors, Vector<float>& centres);
-  void lower_distances(const Vectors& vectors, const float* centre);
-  bool draw(const Vectors& vectors, float* centre);
+  void start(const CentreVectors& sample, Vector<float>& centres);
+  double assign(const CentreVectors& vectors, std::span<const float> centres);
+  void revive(const CentreVectors& vectors, Vector<float>& centres);
+  void lower_distances(const CentreVectors& vectors, const float* centre);
+  bool draw(const CentreVectors& vectors, float* centre);
   uint64_t random();
   template <typename Use>
   void for_each_block(int32_t n, const Use& use);
 
   Parallel& parallel_;
-  const NearestKernels& kernels_;
+  CentreSample& sample_;
   int32_t n_centres_;
-  Vectors vectors_;
+  CentreVectors vectors_;
   uint64_t seed_ = 0;
-  uint64_t drawn_ = 0;        // numbers of this seed
-  Vector<float> packed_;      // PackedCentres::numbers
-  Vector<float> half_norms_;  // PackedCentres::half_norms
-  Vector<uint8_t> nearest_;   // [n]
-  Vector<float> distances_;   // [n] squared
-  Vector<int32_t> order_;     // [n] vectors by centre
-  Vector<int32_t> begins_;    // [centres + 1] in order_
+  uint64_t drawn_ = 0;       // numbers of this seed
+  Vector<float> distances_;  // [n] squared
+  Vector<int32_t> counts_;   // [centres] vectors
 };
 
 }  // namespace kvq::centres

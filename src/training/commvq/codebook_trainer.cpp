@@ -13,10 +13,12 @@ size_t width(const CodebookShape& shape) {
 
 }  // namespace
 
-CodebookTrainer::CodebookTrainer(Allocator& allocator, Parallel& parallel, const CodebookTrainerOptions& options)
+CodebookTrainer::CodebookTrainer(Allocator& allocator, Parallel& parallel, Training& backend,
+                                 const CodebookTrainerOptions& options)
     : allocator_(allocator),
       work_(allocator, options.max_bytes, "trainer"),
       parallel_(parallel),
+      backend_(backend),
       rounds_(options.rounds),
       result_(allocator, options.shape),
       tokens_(static_cast<size_t>(options.shape.n_layers), KeptTokens(work_, width(options.shape)),
@@ -65,12 +67,12 @@ void CodebookTrainer::run(int32_t layer, const TrainingProgress& progress) {
   const bool both = shape.keys.stages > 0 && shape.values.bits > 0;
   if (shape.keys.stages > 0) {
     const Vector<float> keys = tokens.gather(Side::kKeys);
-    trained.key_errors = train_layer_keys(work_, parallel_, shape, keys, rounds_.keys, seed,
+    trained.key_errors = train_layer_keys(work_, backend_, shape, keys, rounds_.keys, seed,
                                           progress.part(0.0, both ? 0.5 : 1.0), *numbers);
   }
   if (shape.values.bits > 0) {
     const Vector<float> values = tokens.gather(Side::kValues);
-    trained.value_error = train_layer_values(work_, parallel_, shape, values, rounds_.values, seed,
+    trained.value_error = train_layer_values(work_, parallel_, backend_, shape, values, rounds_.values, seed,
                                              progress.part(both ? 0.5 : 0.0, 1.0), *numbers);
   }
   check_layer_codebook(shape, *numbers, layer, KVQ_E_INTERNAL);

@@ -1,6 +1,7 @@
 // Collects the keys and values of a model, layer by layer, and turns them into codebooks.
 #pragma once
 
+#include "backend/training.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "formats/commvq/model_codebook.h"
@@ -25,7 +26,7 @@ struct CodebookTrainerOptions {
 class CodebookTrainer {
  public:
   /// \param allocator  of finished layers, and of everything else below `options.max_bytes`.
-  CodebookTrainer(Allocator& allocator, Parallel& parallel, const CodebookTrainerOptions& options);
+  CodebookTrainer(Allocator& allocator, Parallel& parallel, Training& backend, const CodebookTrainerOptions& options);
 
   /// Take over the layers of an earlier result that are still missing here. Throws KVQ_E_MISMATCH if it was trained for
   /// something else.
@@ -47,6 +48,7 @@ class CodebookTrainer {
   Allocator& allocator_;
   Allocator work_;
   Parallel& parallel_;
+  Training& backend_;
   TrainingRounds rounds_;
   ModelCodebook result_;
   Vector<KeptTokens> tokens_;  // [n_layers]

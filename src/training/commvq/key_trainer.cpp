@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "formats/commvq/key_kernels.h"
 #include "training/commvq/key_refinement.h"
+#include "training/commvq/key_stage.h"
 
 #include <algorithm>
 #include <cmath>
@@ -47,32 +48,45 @@ void shuffle(std::span<int32_t> items, std::mt19937_64& random) {
 }
 
 /// Codes z = x / (1 + i) of random x: centre (a, a) is the token itself.
-void start_codes(const keys::Tokens& tokens, std::mt19937_64& random, std::span<float> z) {
-  const auto group = static_cast<size_t>(tokens.group);
-  for (size_t at = 0; at < z.size(); at += 2 * group) {
-    const KeyPairs x = tokens.pairs().from(draw(random, tokens.n));
-    for (size_t j = 0; j < group; ++j) {
-      z[at + 2 * j] = 0.5F * (x.real[j] + x.imaginary[j]);
-      z[at + 2 * j + 1] = 0.5F * (x.imaginary[j] - x.real[j]);
+void start_codes(KeySample& sample, int32_t n, int32_t group, std::mt19937_64& random, Vector<float>& z) {
+  const size_t codes = z.size() / (2 * static_cast<size_t>(group));
+  Vector<int32_t> drawn(codes, z.get_allocator());
+  for (int32_t& each : drawn) each = draw(random, n);
+  Vector<float> vectors(codes * keys::vector_floats(group), z.get_allocator());
+  sample.read(drawn, vectors.data());
+  float* to = z.data();
+  for (size_t c = 0; c < codes; ++c) {
+    const float* real = vectors.data() + c * keys::vector_floats(group);
+    const float* imaginary = real + keys::padded(group);
+    for (int32_t j = 0; j < group; ++j) {
+      *to++ = 0.5F * (real[j] + imaginary[j]);
+      *to++ = 0.5F * (imaginary[j] - real[j]);
     }
   }
 }
 
-double total_weight(const keys::Tokens& tokens) {
+/// Σ weight · ‖vector‖².
+double energy_of(std::span<const float> vectors, std::span<const float> weights, size_t length) {
   double sum = 0.0;
-  for (int32_t t = 0; t < tokens.n; ++t) sum += double{tokens.weight(t)};
+  for (size_t t = 0; t * length < vectors.size(); ++t) {
+    double squares = 0.0;
+    for (const float x : vectors.subspan(t * length, length)) squares += double{x} * double{x};
+    sum += (weights.empty() ? 1.0 : double{weights[t]}) * squares;
+  }
   return sum;
 }
 
 }  // namespace
 
 KeyTrainer::Sample::Sample(Allocator& allocator)
-    : vectors(StlAllocator<float>(allocator)), weights(StlAllocator<float>(allocator)) {}
+    : vectors(StlAllocator<float>(allocator)),
+      weights(StlAllocator<float>(allocator)),
+      keys(nullptr, Deleter<KeySample>(allocator, 0, 0)) {}
 
-KeyTrainer::KeyTrainer(Allocator& allocator, Parallel& parallel, int32_t codes, const KeyTrainingData& data,
+KeyTrainer::KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, const KeyTrainingData& data,
                        const KeyTrainingOptions& options)
     : allocator_(&allocator),
-      parallel_(&parallel),
+      backend_(&backend),
       codes_(codes),
       group_(data.group),
       options_(options),
@@ -81,9 +95,9 @@ KeyTrainer::KeyTrainer(Allocator& allocator, Parallel& parallel, int32_t codes, 
   check_key_codes(codes, data.group);
   check(data, codes, options);
   read(data);
-  if (training_.tokens.n < codes) {
-    fail(KVQ_E_ARGUMENT, "there are %d tokens to train %d codes of keys from, %d others are held out",
-         training_.tokens.n, codes, held_out_.tokens.n);
+  if (training_.n < codes) {
+    fail(KVQ_E_ARGUMENT, "there are %d tokens to train %d codes of keys from, %d others are held out", training_.n,
+         codes, held_out_.n);
   }
 }
 
@@ -102,16 +116,17 @@ void KeyTrainer::read(const KeyTrainingData& data) {
     const auto n = std::count_if(order.begin(), order.end(), [&](int32_t t) { return is_held_out(t) == wanted; });
     sample->vectors.resize(static_cast<size_t>(n) * keys::vector_floats(group_));
     if (data.weights != nullptr) sample->weights.resize(static_cast<size_t>(n));
-    sample->tokens = {sample->vectors.data(), data.weights != nullptr ? sample->weights.data() : nullptr, 0, group_};
     for (const int32_t token : order) {
       if (is_held_out(token) == wanted) add(data, token, *sample);
     }
-    sample->energy = keys::energy(sample->tokens);
+    if (sample->n == 0) continue;
+    sample->keys = backend_->make_key_sample(*allocator_, {sample->vectors, sample->weights, sample->n, group_});
+    sample->energy = sample->keys->energy(sample->n);
   }
 }
 
 void KeyTrainer::add(const KeyTrainingData& data, int32_t token, Sample& sample) const {
-  const auto to = static_cast<size_t>(sample.tokens.n++);
+  const auto to = static_cast<size_t>(sample.n++);
   keys::read_vector(data.keys.from(token), group_, data.norms != nullptr ? data.norms[token] : 1.0F,
                     sample.vectors.data() + to * keys::vector_floats(group_));
   if (data.weights != nullptr) sample.weights[to] = data.weights[token];
@@ -125,43 +140,35 @@ int32_t KeyTrainer::stages_of(std::span<const float> z) const {
 
 bool KeyTrainer::add_stages(int32_t stages, Vector<float>& z, const KeyTrainingObserver& observer) {
   const int32_t first = stages_of(z);
-  Vector<uint8_t> indices{StlAllocator<uint8_t>(*allocator_)};
-  Vector<float> memory(training_.vectors);
-  keys::Tokens residuals = training_.tokens;
-  residuals.vectors = memory.data();
-  if (first > 0) {
-    const KeyEncoder encoder(*allocator_, first, codes_, group_, z);
-    keys::subtract_codes(*allocator_, *parallel_, encoder, 1, residuals, indices);
-  }
+  KeySample& sample = *training_.keys;
+  sample.restore();
+  if (first > 0) sample.encode(KeyEncoder(*allocator_, first, codes_, group_, z), 1);
   Vector<float> codes(2 * static_cast<size_t>(codes_) * static_cast<size_t>(group_), StlAllocator<float>(*allocator_));
   for (int32_t stage = first; stage < first + stages; ++stage) {
-    if (!train_stage(stage, residuals, codes, observer)) return false;
+    if (!train_stage(stage, codes, observer)) return false;
     z.insert(z.end(), codes.begin(), codes.end());
-    const KeyEncoder encoder(*allocator_, 1, codes_, group_, codes);
-    keys::subtract_codes(*allocator_, *parallel_, encoder, 1, residuals, indices);
+    sample.encode(KeyEncoder(*allocator_, 1, codes_, group_, codes), 1);
   }
   return true;
 }
 
-bool KeyTrainer::train_stage(int32_t stage, const keys::Tokens& residuals, std::span<float> z,
-                             const KeyTrainingObserver& observer) {
+bool KeyTrainer::train_stage(int32_t stage, Vector<float>& z, const KeyTrainingObserver& observer) {
   std::fill(z.begin(), z.end(), 0.0F);
-  const double energy = keys::energy(residuals);
+  KeySample& sample = *training_.keys;
+  const int32_t n = training_.n;
+  const double energy = sample.energy(n);
   if (energy <= kNothing * training_.energy) return true;
 
   std::mt19937_64 random(options_.seed + static_cast<uint64_t>(stage) + 1);
-  start_codes(residuals, random, z);
+  start_codes(sample, n, group_, random, z);
   // The tokens are in random order: any part of them is a sample.
-  const auto share = static_cast<int32_t>(options_.soft_share * static_cast<float>(residuals.n));
-  const keys::Tokens part = residuals.part(0, std::max(share, std::min(codes_, residuals.n)));
-  keys::Tokens unweighted = residuals;
-  unweighted.weights = nullptr;
-  const double squared_length = keys::energy(unweighted) / residuals.n;
-  const double part_energy = keys::energy(part);
+  const auto share = static_cast<int32_t>(options_.soft_share * static_cast<float>(n));
+  const int32_t part = std::max(share, std::min(codes_, n));
+  const double squared_length = sample.plain_energy() / n;
+  const double part_energy = sample.energy(part);
 
-  keys::Assignment assignment(*allocator_, *parallel_, codes_, group_);
-  keys::Statistics statistics(*allocator_, codes_, group_);
-  Vector<float> best(z.begin(), z.end(), StlAllocator<float>(*allocator_));
+  KeyStatistics statistics(*allocator_, codes_, group_);
+  Vector<float> best(z);
   double best_error = HUGE_VAL;
   const int32_t soft = options_.soft_iterations;
   for (int32_t iteration = 0; iteration < soft + options_.hard_iterations; ++iteration) {
@@ -172,40 +179,41 @@ bool KeyTrainer::train_stage(int32_t stage, const keys::Tokens& residuals, std::
       const double progress = soft > 1 ? 1.0 * iteration / (soft - 1) : 0.0;
       const double temperature = double{options_.first_temperature} *
                                  std::pow(double{options_.last_temperature / options_.first_temperature}, progress);
-      assignment.assign_softly(encoder, part, static_cast<float>(temperature * squared_length), statistics);
-      error = part_energy > 0.0 ? statistics.error(encoder, part_energy) / part_energy * energy : 0.0;
+      const SoftKernel kernel(*allocator_, encoder, static_cast<float>(temperature * squared_length));
+      sample.assign_softly(encoder, kernel, part, statistics);
+      if (part_energy > 0.0) {
+        error = keys::assignment_error(statistics, encoder, part_energy) / part_energy * energy;
+      }
     } else {
-      assignment.assign_nearest(encoder, residuals, statistics);
-      error = statistics.error(encoder, energy);
+      sample.assign_nearest(encoder, statistics);
+      error = keys::assignment_error(statistics, encoder, energy);
       last = !(error < (1.0 - kLeastGain) * best_error);
       if (error < best_error) {
         best_error = error;
-        std::copy(z.begin(), z.end(), best.begin());
+        best = z;
       }
     }
     if (!observer({stage, iteration, relative(error, training_)})) return false;
     if (last) break;
     keys::fit_codes(statistics, options_.count_floor, z);
   }
-  std::copy(best.begin(), best.end(), z.begin());
+  z = best;
   return true;
 }
 
 bool KeyTrainer::refine(std::span<float> z, const KeyTrainingObserver& observer) {
   const int32_t stages = stages_of(z);
   if (stages == 0) return true;
-  const double ridge = options_.ridge * 2.0 * total_weight(training_.tokens) / codes_;
-  Vector<uint8_t> indices{StlAllocator<uint8_t>(*allocator_)};
-  Vector<float> memory(training_.vectors.size(), StlAllocator<float>(*allocator_));
-  keys::Tokens residuals = training_.tokens;
-  residuals.vectors = memory.data();
+  double weight = training_.n;
+  if (!training_.weights.empty()) weight = std::accumulate(training_.weights.begin(), training_.weights.end(), 0.0);
+  const double ridge = options_.ridge * 2.0 * weight / codes_;
   Vector<float> next(z.begin(), z.end(), StlAllocator<float>(*allocator_));
   double best_error = error(z);
   for (int32_t round = 0; round < options_.rounds && best_error > kNothing; ++round) {
-    std::copy(training_.vectors.begin(), training_.vectors.end(), memory.begin());
     const KeyEncoder encoder(*allocator_, stages, codes_, group_, next);
-    keys::subtract_codes(*allocator_, *parallel_, encoder, options_.beam, residuals, indices);
-    keys::refine_codes(*allocator_, *parallel_, residuals, indices.data(), stages, codes_, ridge, next);
+    training_.keys->restore();
+    training_.keys->encode(encoder, options_.beam);
+    keys::refine_codes(*allocator_, *training_.keys, encoder, ridge, next);
     const double reached = error(next);
     const bool better = reached < best_error;
     if (better) {
@@ -221,13 +229,9 @@ double KeyTrainer::error(std::span<const float> z) const {
   const int32_t stages = stages_of(z);
   const Sample& sample = judges();
   if (stages == 0) return relative(sample.energy, sample);
-  Vector<float> memory(sample.vectors);
-  keys::Tokens residuals = sample.tokens;
-  residuals.vectors = memory.data();
-  Vector<uint8_t> indices{StlAllocator<uint8_t>(*allocator_)};
-  const KeyEncoder encoder(*allocator_, stages, codes_, group_, z);
-  keys::subtract_codes(*allocator_, *parallel_, encoder, options_.beam, residuals, indices);
-  return relative(keys::energy(residuals), sample);
+  sample.keys->restore();
+  sample.keys->encode(KeyEncoder(*allocator_, stages, codes_, group_, z), options_.beam);
+  return relative(sample.keys->energy(sample.n), sample);
 }
 
 Vector<double> KeyTrainer::stage_errors(std::span<const float> z) const {
@@ -236,22 +240,20 @@ Vector<double> KeyTrainer::stage_errors(std::span<const float> z) const {
   if (stages == 0) return errors;
   const Sample& sample = judges();
   const KeyEncoder encoder(*allocator_, stages, codes_, group_, z);
-  Vector<float> memory(sample.vectors);
-  keys::Tokens residuals = sample.tokens;
-  residuals.vectors = memory.data();
-  Vector<uint8_t> indices{StlAllocator<uint8_t>(*allocator_)};
-  keys::subtract_codes(*allocator_, *parallel_, encoder, options_.beam, residuals, indices);
-  std::copy(sample.vectors.begin(), sample.vectors.end(), memory.begin());
+  sample.keys->restore();
+  sample.keys->encode(encoder, options_.beam);
+  const std::span<const uint8_t> indices = sample.keys->indices();
+  Vector<float> rest(sample.vectors);
+  const size_t length = keys::vector_floats(group_);
   const keys::KeyKernels& run = *keys::key_kernels().front();
   for (int32_t stage = 0; stage < stages; ++stage) {
-    for (int32_t t = 0; t < residuals.n; ++t) {
-      const uint8_t* index =
-          indices.data() + 2 * (static_cast<size_t>(t) * static_cast<size_t>(stages) + static_cast<size_t>(stage));
-      float* vector = residuals.vectors + static_cast<size_t>(t) * residuals.vector();
+    for (size_t t = 0; t < static_cast<size_t>(sample.n); ++t) {
+      const uint8_t* index = indices.data() + 2 * (t * static_cast<size_t>(stages) + static_cast<size_t>(stage));
+      float* vector = rest.data() + t * length;
       run.subtract_centre(vector, encoder.code(stage, index[0]), encoder.code(stage, index[1]), keys::padded(group_),
                           vector);
     }
-    errors.push_back(relative(keys::energy(residuals), sample));
+    errors.push_back(relative(energy_of(rest, sample.weights, length), sample));
   }
   return errors;
 }

@@ -1,11 +1,9 @@
 // Learns the codes of keys: stage by stage on what the stages before leave (CommVQ, appendix A.2), then all at once.
 #pragma once
 
+#include "backend/training.h"
 #include "core/memory.h"
-#include "core/parallel.h"
 #include "formats/commvq/key_encoder.h"
-#include "training/commvq/key_stage.h"
-#include "training/commvq/key_tokens.h"
 
 #include <cstdint>
 #include <span>
@@ -60,7 +58,7 @@ struct KeyTrainingObserver {
 class KeyTrainer {
  public:
   /// Copies the data. Throws KVQ_E_ARGUMENT, for one if there are fewer tokens than codes.
-  KeyTrainer(Allocator& allocator, Parallel& parallel, int32_t codes, const KeyTrainingData& data,
+  KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, const KeyTrainingData& data,
              const KeyTrainingOptions& options);
 
   /// Append stages to `z`, which may have some. False if the observer stopped it: z has the stages that were finished.
@@ -79,22 +77,22 @@ class KeyTrainer {
   struct Sample {
     explicit Sample(Allocator& allocator);
 
-    Vector<float> vectors;
+    Vector<float> vectors;  // planar, in random order
     Vector<float> weights;
-    keys::Tokens tokens;  // in random order
+    int32_t n = 0;
     double energy = 0.0;
+    Owned<KeySample> keys;  // null if there are none
   };
 
   void read(const KeyTrainingData& data);
   void add(const KeyTrainingData& data, int32_t token, Sample& sample) const;
   int32_t stages_of(std::span<const float> z) const;
-  const Sample& judges() const { return held_out_.tokens.n > 0 ? held_out_ : training_; }
-  bool train_stage(int32_t stage, const keys::Tokens& residuals, std::span<float> z,
-                   const KeyTrainingObserver& observer);
+  const Sample& judges() const { return held_out_.n > 0 ? held_out_ : training_; }
+  bool train_stage(int32_t stage, Vector<float>& z, const KeyTrainingObserver& observer);
   double relative(double energy, const Sample& sample) const { return sample.energy > 0 ? energy / sample.energy : 0; }
 
   Allocator* allocator_;
-  Parallel* parallel_;
+  Training* backend_;
   int32_t codes_;
   int32_t group_;
   KeyTrainingOptions options_;

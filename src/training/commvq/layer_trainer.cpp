@@ -66,7 +66,7 @@ double energy_of(const KeyTrainingData& data) {
 
 }  // namespace
 
-KeyErrors train_layer_keys(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
+KeyErrors train_layer_keys(Allocator& allocator, Training& backend, const CodebookShape& shape,
                            std::span<const float> keys, int32_t rounds, uint64_t seed, const TrainingProgress& progress,
                            LayerCodebook& layer) {
   const size_t tokens = keys.size() / static_cast<size_t>(shape.kv_heads * shape.head_dim);
@@ -89,7 +89,7 @@ KeyErrors train_layer_keys(Allocator& allocator, Parallel& parallel, const Codeb
     GroupProgress group_progress{part, options, shape.keys.stages};
     const KeyTrainingObserver observer{GroupProgress::observe, &group_progress};
 
-    KeyTrainer trainer(allocator, parallel, shape.keys.codes, data, options);
+    KeyTrainer trainer(allocator, backend, shape.keys.codes, data, options);
     Vector<float> z{StlAllocator<float>(allocator)};
     if (!trainer.add_stages(shape.keys.stages, z, observer) || !trainer.refine(z, observer)) fail_cancelled();
     layer.key_codes.insert(layer.key_codes.end(), z.begin(), z.end());
@@ -104,7 +104,7 @@ KeyErrors train_layer_keys(Allocator& allocator, Parallel& parallel, const Codeb
   return errors;
 }
 
-double train_layer_values(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
+double train_layer_values(Allocator& allocator, Parallel& parallel, Training& backend, const CodebookShape& shape,
                           std::span<const float> values, int32_t rounds, uint64_t seed,
                           const TrainingProgress& progress, LayerCodebook& layer) {
   ValueTrainingOptions options;
@@ -114,7 +114,8 @@ double train_layer_values(Allocator& allocator, Parallel& parallel, const Codebo
     return static_cast<const TrainingProgress*>(user)->report(static_cast<double>(done.round) / done.rounds);
   };
   const ValueTrainingCallback callback{call, const_cast<TrainingProgress*>(&progress)};
-  const std::optional<double> error = train_values(allocator, parallel, shape, values, options, callback, layer);
+  const std::optional<double> error =
+      train_values(allocator, parallel, backend, shape, values, options, callback, layer);
   if (!error) fail_cancelled();
   return *error;
 }

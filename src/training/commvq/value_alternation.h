@@ -1,12 +1,11 @@
 // One round after the other of a code for unit vectors: bits from the code, then the code from the bits.
 #pragma once
 
+#include "backend/value_sample.h"
 #include "core/memory.h"
-#include "core/parallel.h"
 #include "formats/commvq/value_code.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 namespace kvq {
@@ -29,33 +28,25 @@ struct ValueDraft {
   Vector<float> proposal_bias;
 };
 
-/// Unit vectors [tokens][width], of which the last `held_out` only judge.
-struct UnitVectors {
-  Vector<float> numbers;
-  size_t width;
-  size_t held_out;
-
-  size_t tokens() const { return numbers.size() / width; }
-  size_t training() const { return tokens() - held_out; }
-  const float* row(size_t token) const { return numbers.data() + token * width; }
-};
-
 struct AlternationOptions {
   double ridge;           // of the codes, towards those of the round before
   double proposal_ridge;  // of the proposal, towards zero; both relative to the mean of the diagonal
 };
 
+/// Set a draft, which must have as many bits as channels, to the signs along the principal directions of vectors, given
+/// their moments (ValueSample::moments).
+void start_from_signs(Allocator& allocator, std::span<const double> moments, ValueDraft& draft);
+
 /// Alternating least squares of one draft.
 class ValueAlternation {
  public:
-  ValueAlternation(Allocator& allocator, Parallel& parallel, const AlternationOptions& options,
-                   const UnitVectors& targets, ValueDraft& draft);
+  ValueAlternation(Allocator& allocator, const AlternationOptions& options, ValueSample& targets, ValueDraft& draft);
 
-  /// Set the draft, which must have as many bits as channels: the signs along the principal directions of the targets.
+  /// Set the draft to signs.
   void start_from_signs();
 
   /// Find the bits of all targets and return the mean squared error of the held-out ones.
-  double encode();
+  double encode() { return targets_.encode(draft_.code()); }
 
   /// Solve for codes and offset, given the bits.
   void solve_codes();
@@ -63,21 +54,12 @@ class ValueAlternation {
   /// Solve for the proposal of a draft that started from signs, given the bits.
   void solve_proposal();
 
-  /// Unit vectors of what bits and scales leave of the targets; `norm` is their mean length before.
-  UnitVectors residuals(double& norm) const;
-
  private:
-  bool bit(size_t token, size_t n) const { return is_set(packed_.data() + token * words_, n); }
-
   Allocator& allocator_;
-  Parallel& parallel_;
   AlternationOptions options_;
-  const UnitVectors& targets_;
+  ValueSample& targets_;
   ValueDraft& draft_;
-  size_t words_;
-  Vector<uint32_t> packed_;  // [tokens][words]
-  Vector<float> scales_;     // [tokens]
-  Vector<double> moments_;   // of the targets with a 1 behind each, once started from signs
+  Vector<double> moments_;  // of the targets, once started from signs
 };
 
 }  // namespace kvq

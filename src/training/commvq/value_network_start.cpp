@@ -24,10 +24,9 @@ constexpr uint64_t kWeightStream = 0x77656967687473;
 
 /// The principal components of the targets: signs along them, as least squares starts from.
 struct Components {
-  Components(Allocator& allocator, Parallel& parallel, const UnitVectors& targets)
-      : signs(allocator, targets.width, targets.width), deviations(targets.width, StlAllocator<double>(allocator)) {
-    ValueAlternation(allocator, parallel, {}, targets, signs).start_from_signs();
-    const size_t width = targets.width;
+  Components(Allocator& allocator, ValueSample& targets, size_t width)
+      : signs(allocator, width, width), deviations(width, StlAllocator<double>(allocator)) {
+    ValueAlternation(allocator, {}, targets, signs).start_from_signs();
     for (size_t q = 0; q < width; ++q) {
       double sum = 0;
       for (size_t c = 0; c < width; ++c) sum += double{signs.codes[q * width + c]} * signs.codes[q * width + c];
@@ -124,9 +123,8 @@ void fill_second_layer(const Levels& levels, NetworkDraft& draft) {
 
 }  // namespace
 
-void start_from_components(Allocator& allocator, Parallel& parallel, const UnitVectors& targets, uint64_t seed,
-                           NetworkDraft& draft) {
-  const Components components(allocator, parallel, targets);
+void start_from_components(Allocator& allocator, ValueSample& targets, uint64_t seed, NetworkDraft& draft) {
+  const Components components(allocator, targets, draft.layout.width);
   const Levels levels(draft.layout);
   const std::span<float> gain = draft.part(NetworkPart::kNormGain);
   std::fill(gain.begin(), gain.end(), 1.0F);
@@ -135,7 +133,7 @@ void start_from_components(Allocator& allocator, Parallel& parallel, const UnitV
   const std::span<float> codes = draft.part(NetworkPart::kCodes);
   fill_codes(components, levels, codes);
   // To decode to vectors of length √width, so that steps of the optimizer are as small for codes as for weights.
-  const auto scale = static_cast<float>(std::sqrt(static_cast<double>(targets.width)));
+  const auto scale = static_cast<float>(std::sqrt(static_cast<double>(draft.layout.width)));
   for (float& each : codes) each *= scale;
 }
 

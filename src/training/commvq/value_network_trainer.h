@@ -42,8 +42,7 @@ struct NetworkDraft {
 /// Set a draft to what least squares starts from as well: a code of levels along the principal components of the
 /// targets, two each, or four with 2 bits, and a network that finds the nearest ones, but for what a GELU bends. One
 /// bit is always set: its row is the constant that levels on both sides of a mean need.
-void start_from_components(Allocator& allocator, Parallel& parallel, const UnitVectors& targets, uint64_t seed,
-                           NetworkDraft& draft);
+void start_from_components(Allocator& allocator, ValueSample& targets, uint64_t seed, NetworkDraft& draft);
 
 /// The result depends on the options, the targets and the draft alone.
 class NetworkTrainer {

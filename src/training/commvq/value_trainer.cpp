@@ -69,17 +69,17 @@ class Progress {
 /// The code of one vector, by least squares.
 class VectorTrainer {
  public:
-  VectorTrainer(Allocator& allocator, Parallel& parallel, const ValueTrainingOptions& options, Progress& progress)
-      : allocator_(allocator), parallel_(parallel), options_(options), progress_(progress) {}
+  VectorTrainer(Allocator& allocator, size_t width, const ValueTrainingOptions& options, Progress& progress)
+      : allocator_(allocator), width_(width), options_(options), progress_(progress) {}
 
   /// Stage by stage, each on what the stages before it leave, then all together; nothing if cancelled.
-  std::optional<ValueDraft> train(const UnitVectors& units, size_t bits) {
+  std::optional<ValueDraft> train(ValueSample& units, size_t bits) {
     std::optional<ValueDraft> all = train_stage(units);
     while (all && all->bits() < bits) {
-      ValueAlternation joint(allocator_, parallel_, ridges(), units, *all);
-      joint.encode();
+      units.encode(all->code());
       double norm = 0;
-      const std::optional<ValueDraft> stage = train_stage(joint.residuals(norm));
+      const Owned<ValueSample> residuals = units.residuals(allocator_, all->code(), norm);
+      const std::optional<ValueDraft> stage = train_stage(*residuals);
       if (!stage) return {};
       append(*all, *stage, static_cast<float>(norm));
       if (!train_jointly(units, *all)) return {};
@@ -90,16 +90,16 @@ class VectorTrainer {
  private:
   AlternationOptions ridges() const { return {options_.ridge, options_.proposal_ridge}; }
 
-  std::optional<ValueDraft> train_stage(const UnitVectors& targets) {
-    ValueDraft stage(allocator_, targets.width, targets.width);
-    ValueAlternation alternation(allocator_, parallel_, ridges(), targets, stage);
+  std::optional<ValueDraft> train_stage(ValueSample& targets) {
+    ValueDraft stage(allocator_, width_, width_);
+    ValueAlternation alternation(allocator_, ridges(), targets, stage);
     alternation.start_from_signs();
     if (!alternate(alternation, stage, options_.rounds, true)) return {};
     return stage;
   }
 
-  bool train_jointly(const UnitVectors& units, ValueDraft& all) {
-    ValueAlternation joint(allocator_, parallel_, ridges(), units, all);
+  bool train_jointly(ValueSample& units, ValueDraft& all) {
+    ValueAlternation joint(allocator_, ridges(), units, all);
     return alternate(joint, all, options_.joint_rounds, false);
   }
 
@@ -131,7 +131,7 @@ class VectorTrainer {
   }
 
   Allocator& allocator_;
-  Parallel& parallel_;
+  size_t width_;
   const ValueTrainingOptions& options_;
   Progress& progress_;
 };
@@ -164,10 +164,10 @@ std::pair<double, double> judge(Allocator& allocator, Parallel& parallel, const 
 
 /// The network and the code of one vector, as they were after the best of all rounds; nothing if cancelled.
 std::optional<NetworkDraft> train_network(Allocator& allocator, Parallel& parallel, const NetworkLayout& layout,
-                                          const UnitVectors& units, const ValueTrainingOptions& options,
-                                          Progress& progress) {
+                                          ValueSample& sample, const UnitVectors& units,
+                                          const ValueTrainingOptions& options, Progress& progress) {
   NetworkDraft draft(allocator, layout);
-  start_from_components(allocator, parallel, units, options.seed, draft);
+  start_from_components(allocator, sample, options.seed, draft);
   NetworkTrainer trainer(allocator, parallel, {.rounds = options.network_rounds, .seed = options.seed}, units, draft);
   double least = trainer.held_out_error();
   NetworkDraft best = draft;
@@ -207,25 +207,28 @@ void append_to(LayerCodebook& codebook, const NetworkDraft& draft) {
 }
 
 /// Train the next vector's code and append it; false if cancelled.
-bool train_vector(Allocator& allocator, Parallel& parallel, const CodebookShape& shape, const UnitVectors& units,
-                  const ValueTrainingOptions& options, Progress& progress, LayerCodebook& codebook) {
+bool train_vector(Allocator& allocator, Parallel& parallel, Training& backend, const CodebookShape& shape,
+                  const UnitVectors& units, const ValueTrainingOptions& options, Progress& progress,
+                  LayerCodebook& codebook) {
+  const Owned<ValueSample> sample = backend.make_value_sample(allocator, units);
   const auto bits = static_cast<size_t>(shape.code_bits());
   const auto append = [&](const auto& draft) {
     if (draft) append_to(codebook, *draft);
     return draft.has_value();
   };
   if (shape.values.proposal == ValueProposal::kLinear) {
-    return append(VectorTrainer(allocator, parallel, options, progress).train(units, bits));
+    return append(VectorTrainer(allocator, units.width, options, progress).train(*sample, bits));
   }
   const NetworkLayout layout{units.width, static_cast<size_t>(shape.values.hidden), bits};
-  return append(train_network(allocator, parallel, layout, units, options, progress));
+  return append(train_network(allocator, parallel, layout, *sample, units, options, progress));
 }
 
 }  // namespace
 
-std::optional<double> train_values(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
-                                   std::span<const float> values, const ValueTrainingOptions& options,
-                                   const ValueTrainingCallback& callback, LayerCodebook& codebook) {
+std::optional<double> train_values(Allocator& allocator, Parallel& parallel, Training& backend,
+                                   const CodebookShape& shape, std::span<const float> values,
+                                   const ValueTrainingOptions& options, const ValueTrainingCallback& callback,
+                                   LayerCodebook& codebook) {
   check(shape, values, options);
   const size_t channels = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
   const auto width = static_cast<size_t>(shape.width());
@@ -241,7 +244,7 @@ std::optional<double> train_values(Allocator& allocator, Parallel& parallel, con
     const auto channel_scale = std::span<const float>(trained.channel_scale).subspan(first, width);
     const UnitVectors units{unit_vectors(allocator, split, values.data() + first, channels, channel_scale), width,
                             split.held_out};
-    if (!train_vector(allocator, parallel, shape, units, options, progress, trained)) return {};
+    if (!train_vector(allocator, parallel, backend, shape, units, options, progress, trained)) return {};
     const auto [vector_error, vector_norm] =
         judge(allocator, parallel, value_code(shape, trained, vector), split, values.data() + first, channels);
     error += vector_error;

@@ -2,6 +2,7 @@
 // proposes bits, and the codes with it, by gradient descent. The shape says which.
 #pragma once
 
+#include "backend/training.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "formats/commvq/codebook.h"
@@ -39,8 +40,9 @@ struct ValueTrainingCallback {
 /// nothing but the arguments. Returns Σ|v̂ − v|² / Σ|v|² of the held-out tokens, or nothing if cancelled, with the
 /// codebook as it was. Throws KVQ_E_ARGUMENT: bits other than 1 and 2, options, numbers that are not finite, fewer than
 /// two tokens.
-std::optional<double> train_values(Allocator& allocator, Parallel& parallel, const CodebookShape& shape,
-                                   std::span<const float> values, const ValueTrainingOptions& options,
-                                   const ValueTrainingCallback& callback, LayerCodebook& codebook);
+std::optional<double> train_values(Allocator& allocator, Parallel& parallel, Training& backend,
+                                   const CodebookShape& shape, std::span<const float> values,
+                                   const ValueTrainingOptions& options, const ValueTrainingCallback& callback,
+                                   LayerCodebook& codebook);
 
 }  // namespace kvq

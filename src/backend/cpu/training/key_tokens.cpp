@@ -1,4 +1,4 @@
-#include "training/commvq/key_tokens.h"
+#include "backend/cpu/training/key_tokens.h"
 
 #include "formats/commvq/key_kernels.h"
 

@@ -1,4 +1,4 @@
-// Keys as training sees them: planar vectors of one group, in memory of their own.
+// Keys as training on a CPU sees them: planar vectors of one group.
 #pragma once
 
 #include "core/memory.h"

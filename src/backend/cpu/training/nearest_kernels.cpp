@@ -1,8 +1,8 @@
 // Compiled once per Highway target: this file includes itself through foreach_target.h.
-#include "training/centres/nearest_kernels.h"
+#include "backend/cpu/training/nearest_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "training/centres/nearest_kernels.cpp"
+#define HWY_TARGET_INCLUDE "backend/cpu/training/nearest_kernels.cpp"
 #include <hwy/foreach_target.h>  // must precede highway.h
 
 #include <hwy/highway.h>

@@ -1,0 +1,17 @@
+// The normal equations of all stages of codes for keys, given the indices.
+#pragma once
+
+#include "backend/cpu/training/key_tokens.h"
+#include "core/parallel.h"
+
+#include <complex>
+#include <cstdint>
+#include <span>
+
+namespace kvq::keys {
+
+/// As KeySample::add_equations. `indices`: [n][stages]{a, b}.
+void add_equations(Parallel& parallel, const Tokens& residuals, const uint8_t* indices, int32_t stages, int32_t codes,
+                   std::span<std::complex<double>> system, std::span<std::complex<double>> sides);
+
+}  // namespace kvq::keys

@@ -1,0 +1,108 @@
+#include "backend/cpu/training/value_sample.h"
+
+#include "backend/cpu/training/cross_products.h"
+#include "core/float16.h"
+#include "core/scratch.h"
+#include "formats/commvq/value_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace kvq::cpu {
+namespace {
+
+/// Reads a unit vector with a 1 behind it, which gives regressions their constant.
+struct Extended {
+  const UnitVectors& vectors;
+
+  float operator()(size_t token, size_t c) const { return c == vectors.width ? 1.0F : vectors.row(token)[c]; }
+};
+
+}  // namespace
+
+HostValueSample::HostValueSample(Allocator& allocator, Parallel& parallel, const UnitVectors& vectors)
+    : allocator_(allocator),
+      parallel_(parallel),
+      vectors_(vectors),
+      packed_(StlAllocator<uint32_t>(allocator)),
+      scales_(StlAllocator<float>(allocator)) {}
+
+HostValueSample::HostValueSample(Allocator& allocator, Parallel& parallel, UnitVectors&& vectors)
+    : allocator_(allocator),
+      parallel_(parallel),
+      own_(std::move(vectors)),
+      vectors_(*own_),
+      packed_(StlAllocator<uint32_t>(allocator)),
+      scales_(StlAllocator<float>(allocator)) {}
+
+double HostValueSample::encode(const ValueCode& code) {
+  bits_ = static_cast<size_t>(code.bits);
+  words_ = code.words();
+  packed_.resize(vectors_.tokens() * words_);
+  scales_.resize(vectors_.tokens());
+  const ValueEncoder encoder(allocator_, parallel_, code);
+  Vector<uint16_t> halves(vectors_.tokens(), StlAllocator<uint16_t>(allocator_));
+  encoder.encode(allocator_, parallel_, vectors_.numbers.data(), vectors_.width, vectors_.tokens(), packed_.data(),
+                 halves.data());
+  std::transform(halves.begin(), halves.end(), scales_.begin(), from_float16);
+
+  Vector<double> errors(vectors_.held_out, StlAllocator<double>(allocator_));
+  const auto judge = [&](size_t i, float* decoded) noexcept {
+    const size_t token = vectors_.training() + i;
+    decode_value(code, packed_.data() + token * words_, scales_[token], decoded);
+    for (size_t c = 0; c < vectors_.width; ++c) {
+      const double error = static_cast<double>(decoded[c]) - vectors_.row(token)[c];
+      errors[i] += error * error;
+    }
+  };
+  for_each_block(parallel_, allocator_, errors.size(), vectors_.width, judge);
+  double sum = 0;
+  for (const double error : errors) sum += error;
+  return sum / static_cast<double>(errors.size());
+}
+
+void HostValueSample::moments(std::span<double> sums) {
+  const Extended input{vectors_};
+  cross_products<true>(allocator_, parallel_, vectors_.training(), vectors_.width + 1, vectors_.width + 1, input, input,
+                       sums);
+}
+
+void HostValueSample::code_products(std::span<double> normal, std::span<double> sides) {
+  const auto factor = [&](size_t token, size_t n) {
+    return n == bits_ || bit(token, n) ? scales_[token] : 0.0F;  // the last one is the offset's
+  };
+  const auto target = [&](size_t token, size_t c) { return vectors_.row(token)[c]; };
+  const size_t tokens = vectors_.training();
+  cross_products<true>(allocator_, parallel_, tokens, bits_ + 1, bits_ + 1, factor, factor, normal);
+  cross_products<false>(allocator_, parallel_, tokens, bits_ + 1, vectors_.width, factor, target, sides);
+}
+
+void HostValueSample::sign_products(std::span<double> sums) {
+  const auto sign = [&](size_t token, size_t n) { return bit(token, n) ? 1.0F : -1.0F; };
+  cross_products<false>(allocator_, parallel_, vectors_.training(), vectors_.width + 1, bits_, Extended{vectors_}, sign,
+                        sums);
+}
+
+Owned<ValueSample> HostValueSample::residuals(Allocator& allocator, const ValueCode& code, double& norm) {
+  UnitVectors rest{Vector<float>(vectors_.numbers), vectors_.width, vectors_.held_out};
+  Vector<double> norms(vectors_.tokens(), StlAllocator<double>(allocator_));
+  const auto subtract = [&](size_t token, float* decoded) noexcept {
+    decode_value(code, packed_.data() + token * words_, scales_[token], decoded);
+    float* residual = rest.numbers.data() + token * rest.width;
+    double sum = 0;
+    for (size_t c = 0; c < rest.width; ++c) {
+      residual[c] -= decoded[c];
+      sum += static_cast<double>(residual[c]) * residual[c];
+    }
+    norms[token] = std::sqrt(sum);
+    const auto inverse = static_cast<float>(sum > 0 ? 1 / norms[token] : 0);
+    for (size_t c = 0; c < rest.width; ++c) residual[c] *= inverse;
+  };
+  for_each_block(parallel_, allocator_, norms.size(), rest.width, subtract);
+  norm = 0;
+  for (const double each : norms) norm += each / static_cast<double>(norms.size());
+  return make_owned<HostValueSample>(allocator, allocator, parallel_, std::move(rest));
+}
+
+}  // namespace kvq::cpu
