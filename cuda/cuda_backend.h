@@ -74,6 +74,8 @@ class CudaBackend final : public Backend, private Pages, private Attention, priv
   void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router, int32_t group,
             std::span<int32_t> counts) override;
 
+  void select_on_host(const Call& call, Allocator& allocator, const Selection& selection,
+                      std::span<Vector<int32_t>> slots);
   bool is_capturing() const;
   AppendArguments append_arguments(const TokenBatch& tokens) const;
   int32_t device_;
