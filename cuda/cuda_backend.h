@@ -84,6 +84,8 @@ class CudaBackend final : public Backend,
   Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
   Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
 
+  void select_on_host(const Call& call, Allocator& allocator, const Selection& selection,
+                      std::span<Vector<int32_t>> slots);
   bool is_capturing() const;
   AppendArguments append_arguments(const TokenBatch& tokens) const;
   int32_t device_;

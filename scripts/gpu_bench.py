@@ -27,7 +27,7 @@ TABLES = {
          Shape(131072, heads=32, kv_heads=1)], FEW_FORMATS),
     "queries of the newest tokens, at 32 768": (
         [Shape(32768, queries=queries) for queries in (1, 4, 8, 16, 512, 2048)], FEW_FORMATS),
-    "prompts: tokens": ([Shape(4096, queries=4096), Shape(8192, queries=8192)], FEW_FORMATS),
+    "prompts: tokens": ([Shape(n, queries=n) for n in (4096, 8192, 32768)], FEW_FORMATS),
 }
 FEW_QUERIES = 16
 LENGTHS = [1024 << i for i in range(8)]
@@ -102,8 +102,9 @@ def kvq(program, shape, formats):
     for name in formats:
         command += ["--kv", name]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    times = {"fp16": result["rows"][0]["fp16_microseconds"]}
-    times.update({row["kv"]: row["microseconds"] for row in result["rows"]})
+    rows = result["rows"]
+    times = {"fp16": rows[0]["fp16_microseconds"]}
+    times.update({row["kv"]: row["microseconds"] for row in rows})
     return result, times
 
 

@@ -25,9 +25,8 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Work& work, Pr
     const auto tile = static_cast<size_t>(work.first_tile + i);
     const int32_t stage = turn.stage;
     wait_copy(shared_address(&shared.keys_free[stage]), turn.parity ^ 1U);
-    expect_bytes(shared.keys_arrived[stage], tile_bytes(D) + sizeof(TileTokens));
+    expect_bytes(shared.keys_arrived[stage], tile_bytes(D));
     copy_bytes(shared.keys[stage], tiles.keys + tile * tile_bytes(D), tile_bytes(D), shared.keys_arrived[stage]);
-    copy_bytes(&shared.tokens[stage], tiles.tokens + tile, sizeof(TileTokens), shared.keys_arrived[stage]);
     wait_copy(shared_address(&shared.values_free[stage]), turn.parity ^ 1U);
     expect_bytes(shared.values_arrived[stage], tile_bytes(D));
     copy_bytes(shared.values[stage], tiles.values + tile * tile_bytes(D), tile_bytes(D), shared.values_arrived[stage]);
@@ -40,14 +39,15 @@ template <int D>
 struct Consumer {
   const AttendArguments& arguments;
   PrefillShared<D>& shared;
+  const TileTokens* tokens;  // of the tile at hand, which those before it follow
   int32_t group;
   RowPair rows;
   QueryRange range;  // of the warpgroup's rows
   float outputs[D / 2];
 
   __device__ __forceinline__ void multiply_keys(int32_t stage, float (&scores)[64]) const {
-    const uint64_t queries = describe_plane(shared_address(shared.queries[group]));
-    const uint64_t keys = describe_plane(shared_address(shared.keys[stage]));
+    const uint64_t queries = describe_plane<128>(shared_address(shared.queries[group]));
+    const uint64_t keys = describe_plane<128>(shared_address(shared.keys[stage]));
 #pragma unroll
     for (int32_t i = 0; i < D / 16; ++i) {
       const auto within = static_cast<uint64_t>(i % 4 * 2);
@@ -58,26 +58,30 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void multiply_values(int32_t stage, const uint32_t (&weights)[8][4]) {
-    const uint64_t values = describe_plane(shared_address(shared.values[stage]));
+    const uint64_t values = describe_plane<64>(shared_address(shared.values[stage]));
 #pragma unroll
     for (int32_t i = 0; i < kTileTokens / 16; ++i) {
-      multiply_registers(outputs, weights[i], values + static_cast<uint64_t>(i / 4 * (D * 128 >> 4) + i % 4 * 2));
+      multiply_registers(outputs, weights[i], values + static_cast<uint64_t>(i / 2 * (D * 64 >> 4) + i % 2 * 2));
     }
     commit_products();
   }
 
-  __device__ __forceinline__ void weigh(int32_t stage, float (&scores)[64], float (&factors)[2]) {
-    const TileTokens& tokens = shared.tokens[stage];
+  /// First and last position of the tile at hand, asked for ahead of their use.
+  __device__ __forceinline__ int2 tile_range() const { return __ldg(reinterpret_cast<const int2*>(&tokens->first)); }
+
+  __device__ __forceinline__ void weigh(const int2& of_tile, float (&scores)[64], float (&factors)[2]) {
     const bool capped = arguments.softcap > 0.0F;
     if (capped) cap_rows(arguments.softcap, rows, scores);
     const int32_t window = arguments.window;
     const bool partial =
-        tokens.last > range.first || (window > 0 && tokens.first <= static_cast<int64_t>(range.last) - window);
-    if (partial) mask_rows(tokens, window, rows, static_cast<int32_t>(threadIdx.x % 4), scores);
+        of_tile.y > range.first || (window > 0 && of_tile.x <= static_cast<int64_t>(range.last) - window);
+    if (partial) mask_rows(*tokens, window, rows, static_cast<int32_t>(threadIdx.x % 4), scores);
+    --tokens;
     const float scale[2] = {capped ? 1.0F : rows.scale[0], capped ? 1.0F : rows.scale[1]};
     weigh_rows(scale, rows, scores, factors);
   }
 
+  /// The warp's products with a stage have been waited for.
   __device__ __forceinline__ static void leave(uint64_t& barrier) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(barrier);
@@ -97,6 +101,7 @@ struct Consumer {
     float scores[64];
     float factors[2];
     uint32_t weights[8][4];
+    int2 of_tile = tile_range();
     wait_copy(shared_address(&shared.keys_arrived[0]), 0);
     take_turn();
     begin_products();
@@ -104,12 +109,13 @@ struct Consumer {
     pass_turn();
     wait_products<0>();
     hold(scores);
-    weigh(0, scores, factors);
+    weigh(of_tile, scores, factors);
     leave(shared.keys_free[0]);
     pack_weights(scores, weights);
     keys.advance();
 #pragma unroll 1
     for (int32_t i = 1; i < tiles; ++i) {
+      of_tile = tile_range();
       wait_copy(shared_address(&shared.keys_arrived[keys.stage]), keys.parity);
       take_turn();
       begin_products();
@@ -119,7 +125,7 @@ struct Consumer {
       pass_turn();
       wait_products<1>();
       hold(scores);
-      weigh(keys.stage, scores, factors);
+      weigh(of_tile, scores, factors);
       leave(shared.keys_free[keys.stage]);
       wait_products<0>();
       hold(outputs);
@@ -193,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   load_query_rows<D>(arguments, work.unit, work.rows, warp_row, shared);
   order_before_copies();
   wait_at(kFirstGroup + warpgroup, 128);
-  Consumer<D> consumer{arguments, shared, warpgroup, {}, {}, {}};
+  Consumer<D> consumer{arguments, shared, tiles.tokens + work.first_tile + work.run.end - 1, warpgroup, {}, {}, {}};
   const int32_t mine = warp_row + thread % 32 / 4;
 #pragma unroll
   for (int32_t h = 0; h < 2; ++h) {

@@ -19,7 +19,7 @@ cudaError_t prepare_unpack() {
 
 cudaError_t launch_unpack(const AttendArguments& arguments, const Tiles& tiles, int32_t multiprocessors,
                           cudaStream_t stream) {
-  const int32_t needed = (tiles.total * kTilePages + kUnpackWarps - 1) / kUnpackWarps;
+  const int32_t needed = (2 * kTilePages * tiles.total + kUnpackWarps - 1) / kUnpackWarps;
   const auto blocks = static_cast<uint32_t>(std::min(needed, multiprocessors));
   if (arguments.head_dim == 64) {
     unpack_kernel<64><<<blocks, 32 * kUnpackWarps, sizeof(UnpackShared<64>), stream>>>(arguments, tiles);

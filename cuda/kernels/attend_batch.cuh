@@ -26,7 +26,8 @@ __device__ __forceinline__ void choose_pages(const AttendArguments& arguments, c
                                              const QueryRange& queries, const Lane& lane, Batch& batch) {
   const uint4& record = batch.record;
   bool visible = record.w != 0;
-  bool masked = is_short(record);  // the newest query sees all tokens, wherever they are
+  // The newest query sees all tokens, wherever they are; but keys around centres may have been turned one by one.
+  bool masked = arguments.any_centres != 0 ? is_partial(record) : is_short(record);
   if (arguments.single_newest == 0) {
     const int32_t index = batch.base + lane.index * lane.warps;
     visible = visible && is_visible(arguments, unit, record, index, queries);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attend_kinds.cuh"
+#include "kernels/key_operands.cuh"
 
 namespace kvq::cuda {
 
@@ -19,12 +20,28 @@ __device__ __forceinline__ __half unit_number(int32_t row, int32_t channel, bool
   return __float2half_rn((__popc(row & channel & (hadamard_block - 1)) & 1) != 0 ? -1.0F : 1.0F);
 }
 
+/// Keys as they are scored again and again.
+template <typename K, typename G>
+struct WholeKeys {
+  __device__ __forceinline__ explicit WholeKeys(const PageSide<G>& /*keys*/) {}
+  __device__ __forceinline__ void score(const PageSide<G>& keys, const QueryFragments<G>& queries,
+                                        Scores<G::kTiles>& scores) const {
+    K::score(keys, queries, scores);
+  }
+};
+
+/// Codes of short rows fit into registers all at once.
+template <typename K, typename G>
+using ScoredKeys =
+    std::conditional_t<K::kKind != Kind::kFloat16 && G::kWidth <= 128, KeyOperands<K, G>, WholeKeys<K, G>>;
+
 /// Calls `store` with G::kRows channels of all tokens as if they were scores of queries, and the first of them. `rows`
 /// gives the rows of a pass of so many channels.
 template <typename G, typename Rows, typename Store>
 __device__ __forceinline__ void decode_keys(const PageSide<G>& keys, const Rows& rows, const Store& store) {
   PageKinds<G>::visit(keys.layout.format.keys(), [&](auto kind) {
     using K = decltype(kind);
+    const ScoredKeys<K, G> scored(keys);
     const float scale =
         keys.layout.format.hadamard_keys() ? rsqrtf(static_cast<float>(keys.geometry.hadamard_block())) : 1.0F;
     const KeyOrder order = key_order<K, G>(K::kKind);
@@ -36,7 +53,7 @@ __device__ __forceinline__ void decode_keys(const PageSide<G>& keys, const Rows&
       load_fragments<G>(rows(first / G::kRows), order, keys.lane, queries);
       if constexpr (has_gains(K::kKind)) sum_queries(order, keys.lane, queries);
       Scores<G::kTiles> scores;
-      K::score(keys, queries, scores);
+      scored.score(keys, queries, scores);
       store(scores, first);
     }
   });

@@ -40,7 +40,7 @@ class Mover {
     __syncwarp();
   }
 
-  __device__ void run(const DeviceMove& move) {
+  __device__ __forceinline__ void run(const DeviceMove& move) {
     move_ = move;
     const PageLayout layout = layout_of(geometry_, FormatCode{move.format});
     const bool key_codes = layout.format.keys() != Kind::kFloat16;
@@ -90,7 +90,7 @@ class Mover {
     return reinterpret_cast<__half*>(target.page + float16_.values_at + value_at(target.slot, channel));
   }
 
-  __device__ void decode(const PageSide<G>& keys) {
+  __device__ __forceinline__ void decode(const PageSide<G>& keys) {
     auto& rows = shared_.rows[lane_.warp];
     const bool rotated = keys.layout.format.hadamard_keys();
     const auto make_rows = [&](int32_t pass) -> const auto& {
@@ -105,7 +105,7 @@ class Mover {
     decode_keys(keys, make_rows, [this](const Scores<G::kTiles>& scores, int32_t first) { store(scores, first); });
   }
 
-  __device__ void store(const Scores<G::kTiles>& scores, int32_t first_channel) const {
+  __device__ __forceinline__ void store(const Scores<G::kTiles>& scores, int32_t first_channel) const {
 #pragma unroll
     for (int32_t tile = 0; tile < 4; ++tile) {
       const int32_t slot = token_of(lane_.g, tile);
@@ -121,7 +121,7 @@ class Mover {
     }
   }
 
-  __device__ void store(const Outputs<G>& outputs, int32_t first_token) const {
+  __device__ __forceinline__ void store(const Outputs<G>& outputs, int32_t first_token) const {
 #pragma unroll
     for (int32_t n = 0; n < G::kTiles; ++n) {
 #pragma unroll
@@ -140,7 +140,7 @@ class Mover {
     }
   }
 
-  __device__ void copy_keys(const std::byte* keys) const {
+  __device__ __forceinline__ void copy_keys(const std::byte* keys) const {
     if (!moves(lane_.index)) return;
     const Target target = target_of(lane_.index);
     const Target source{const_cast<std::byte*>(keys), lane_.index};
@@ -148,7 +148,7 @@ class Mover {
       *key_word(target, channel) = *key_word(source, channel);
     }
   }
-  __device__ void copy_values(const std::byte* values) const {
+  __device__ __forceinline__ void copy_values(const std::byte* values) const {
     for (uint32_t left = move_.slots; left != 0; left &= left - 1) {
       const int32_t slot = __ffs(static_cast<int>(left)) - 1;
       const Target target = target_of(slot);
@@ -167,7 +167,7 @@ class Mover {
 };
 
 template <typename G>
-__global__ void __launch_bounds__(32 * kMoveWarps) move_kernel(const __grid_constant__ MoveArguments arguments) {
+__global__ void __launch_bounds__(32 * kMoveWarps, 2) move_kernel(const __grid_constant__ MoveArguments arguments) {
   extern __shared__ __align__(128) uint8_t memory[];
   Mover<G> mover(arguments, *reinterpret_cast<MoveShared<G>*>(memory));
   const auto warps = static_cast<int32_t>(gridDim.x) * kMoveWarps;

@@ -22,15 +22,15 @@ struct TileTokens {
   int32_t positions[kTileTokens];  // INT32_MAX: no token
   int32_t first;                   // lowest position
   int32_t last;                    // highest; INT32_MAX if some slot has no token
-  int32_t padding[2];              // copies are multiples of 16 bytes
+  int32_t padding[2];
 };
 
 /// Bytes of a tile's keys, and of its values.
 inline constexpr size_t tile_bytes(int32_t head_dim) { return size_t{2} * kTileTokens * static_cast<size_t>(head_dim); }
 
 /// Pages of some KV heads of the launch's sequences as tiles. Both sides lie as products of warpgroups take them from
-/// shared memory, with rows of 128 bytes whose 16-byte chunks trade places by the row's number: keys as [channels / 64]
-/// planes of a row a token, values as [tokens / 64] planes of a row a channel.
+/// shared memory: keys as [channels / 64] planes with a row of 128 bytes a token, values as a plane a page with a row
+/// of 64 bytes a channel. The 16-byte chunks of rows trade places by the row's number.
 struct Tiles {
   int32_t first_head;
   int32_t heads;

@@ -90,7 +90,7 @@ __device__ __forceinline__ void mask_rows(const TileTokens& tokens, int32_t wind
   }
 #pragma unroll
   for (int32_t j = 0; j < 16; ++j) {
-    const int2 two = *reinterpret_cast<const int2*>(tokens.positions + 8 * j + 2 * t);
+    const int2 two = __ldg(reinterpret_cast<const int2*>(tokens.positions + 8 * j + 2 * t));
 #pragma unroll
     for (int32_t h = 0; h < 2; ++h) {
 #pragma unroll

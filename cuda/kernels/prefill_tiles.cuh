@@ -18,7 +18,6 @@ struct PrefillShared {
   alignas(1024) uint8_t queries[kConsumers][kGroupRows * D * 2];  // [D / 64] planes of a row a query
   alignas(1024) uint8_t keys[kTileStages][tile_bytes(D)];
   alignas(1024) uint8_t values[kTileStages][tile_bytes(D)];
-  alignas(16) TileTokens tokens[kTileStages];
   float row_scale[kBlockRows];
   int32_t row_position[kBlockRows];
   uint64_t keys_arrived[kTileStages];

@@ -5,6 +5,8 @@
 #include "kernels/decoding.cuh"
 #include "kernels/prefill.h"
 
+#include <algorithm>
+
 namespace kvq::cuda {
 
 constexpr int32_t kUnpackWarps = 8;
@@ -13,10 +15,11 @@ constexpr int32_t kUnpackWarps = 8;
 template <int D>
 using UnpackGeometry = Geometry<D, true, 2, Lists::kGains>;
 
-/// Bytes of the largest page of which some side is in codes.
+/// Bytes of the largest side in codes, and of the largest page whose sides' bytes are mixed.
 template <int D>
 inline constexpr int32_t kLargestCodes =
-    page_bytes({static_cast<uint32_t>(Kind::kFloat16) | static_cast<uint32_t>(Kind::kInt8) << 5U}, D).bytes;
+    std::max({full_bytes(Kind::kInt8, true, D).bytes(), full_bytes(Kind::kInt8, false, D).bytes(),
+              page_bytes({static_cast<uint32_t>(Kind::kGs4) * 33U | 1U << FormatCode::kKeyCentre}, D).bytes});
 
 template <int D>
 struct UnpackShared {
@@ -24,41 +27,37 @@ struct UnpackShared {
 
   alignas(16) Rows plain[D / 16];    // a unit matrix
   alignas(16) Rows rotated[D / 16];  // signs of a Hadamard matrix
-  alignas(128) uint8_t pages[kUnpackWarps][(kLargestCodes<D> + kOverrun + 127) / 128 * 128];
+  alignas(128) uint8_t sides[kUnpackWarps][(kLargestCodes<D> + kOverrun + 127) / 128 * 128];
+  alignas(128) std::byte made[kUnpackWarps][2 * kSlots * D];  // a side of a page, as tiles have it
   uint64_t arrived[kUnpackWarps];
 };
 
-/// One of four pages of a tile.
-struct TilePlace {
-  std::byte* keys;  // of the tile
-  std::byte* values;
-  int32_t slot;  // first of the page's in the tile
-};
-
-/// Where a chunk of 16 bytes is: of row `row` of planes of `rows` rows, whose 64 numbers a plane go on in the next.
-template <int kRows>
-__device__ __forceinline__ int32_t chunk_at(int32_t row, int32_t number) {
-  return (number / 64 * kRows + row) * 128 + ((number / 8 % 8) ^ (row & 7)) * 16;
+/// Where a chunk of eight channels of a token's key is, of planes of 64 channels with a row a token.
+__device__ __forceinline__ int32_t key_chunk_at(int32_t slot, int32_t channel) {
+  return (channel / 64 * kSlots + slot) * 128 + ((channel / 8 % 8) ^ (slot & 7)) * 16;
+}
+/// The same of eight tokens' values of a channel: a row a channel.
+__device__ __forceinline__ int32_t value_chunk_at(int32_t slot, int32_t channel) {
+  return channel * 64 + ((slot / 8) ^ (channel / 2 & 3)) * 16;
 }
 
-template <int D>
 __device__ __forceinline__ void store_keys(const Scores<2>& scores, int32_t first_channel, const Lane& lane,
-                                           const TilePlace& place) {
+                                           std::byte* to) {
 #pragma unroll
   for (int32_t tile = 0; tile < 4; ++tile) {
-    const int32_t row = place.slot + token_of(lane.g, tile);
+    const int32_t slot = token_of(lane.g, tile);
 #pragma unroll
     for (int32_t n = 0; n < 2; ++n) {
       const float(&two)[4] = scores[n][tile / 2];
-      const int32_t at = chunk_at<kTileTokens>(row, first_channel + 8 * n) + 4 * lane.t;
-      *reinterpret_cast<uint32_t*>(place.keys + at) = pack_finite(two[2 * (tile % 2)], two[2 * (tile % 2) + 1]);
+      const int32_t at = key_chunk_at(slot, first_channel + 8 * n) + 4 * lane.t;
+      *reinterpret_cast<uint32_t*>(to + at) = pack_finite(two[2 * (tile % 2)], two[2 * (tile % 2) + 1]);
     }
   }
 }
 
 template <int D>
 __device__ __forceinline__ void store_values(const Outputs<UnpackGeometry<D>>& outputs, int32_t first_token,
-                                             const Lane& lane, const TilePlace& place) {
+                                             const Lane& lane, std::byte* to) {
 #pragma unroll
   for (int32_t n = 0; n < 2; ++n) {
 #pragma unroll
@@ -66,9 +65,8 @@ __device__ __forceinline__ void store_values(const Outputs<UnpackGeometry<D>>& o
 #pragma unroll
       for (int32_t i = 0; i < 4; ++i) {
         const float(&four)[4] = outputs.channels[n][m][i / 2];
-        const int32_t channel = 32 * m + 4 * lane.g + i;
-        const int32_t at = chunk_at<D>(channel, first_token + 8 * n) + 4 * lane.t;
-        *reinterpret_cast<uint32_t*>(place.values + at) = pack_finite(four[2 * (i % 2)], four[2 * (i % 2) + 1]);
+        const int32_t at = value_chunk_at(first_token + 8 * n, 32 * m + 4 * lane.g + i) + 4 * lane.t;
+        *reinterpret_cast<uint32_t*>(to + at) = pack_finite(four[2 * (i % 2)], four[2 * (i % 2) + 1]);
       }
     }
   }
@@ -76,9 +74,8 @@ __device__ __forceinline__ void store_values(const Outputs<UnpackGeometry<D>>& o
 
 /// A side of FP16 from device memory, a token a lane.
 template <int D>
-__device__ __forceinline__ void copy_keys(const std::byte* keys, const Lane& lane, const TilePlace& place) {
-  const int32_t row = place.slot + lane.index;
-#pragma unroll 4
+__device__ __forceinline__ void copy_keys(const std::byte* keys, const Lane& lane, std::byte* to) {
+#pragma unroll 8
   for (int32_t chunk = 0; chunk < D / 8; ++chunk) {
     uint32_t words[4];
 #pragma unroll
@@ -86,14 +83,13 @@ __device__ __forceinline__ void copy_keys(const std::byte* keys, const Lane& lan
       const int32_t at = key_chunk(Kind::kFloat16, (4 * chunk + i) * 8 + lane.index / 4);
       words[i] = __ldg(reinterpret_cast<const uint32_t*>(keys + at * 16) + lane.index % 4);
     }
-    *reinterpret_cast<uint4*>(place.keys + chunk_at<kTileTokens>(row, 8 * chunk)) = {words[0], words[1], words[2],
-                                                                                     words[3]};
+    *reinterpret_cast<uint4*>(to + key_chunk_at(lane.index, 8 * chunk)) = {words[0], words[1], words[2], words[3]};
   }
 }
 
 /// The same of values, a channel a lane.
 template <int D>
-__device__ __forceinline__ void copy_values(const std::byte* values, const Lane& lane, const TilePlace& place) {
+__device__ __forceinline__ void copy_values(const std::byte* values, const Lane& lane, std::byte* to) {
 #pragma unroll
   for (int32_t channel = lane.index; channel < D; channel += 32) {
 #pragma unroll
@@ -104,25 +100,21 @@ __device__ __forceinline__ void copy_values(const std::byte* values, const Lane&
         const int32_t at = value_chunk(Kind::kFloat16, D, (4 * chunk + i) * (D / 4) + channel / 4);
         words[i] = __ldg(reinterpret_cast<const uint32_t*>(values + at * 16) + channel % 4);
       }
-      *reinterpret_cast<uint4*>(place.values + chunk_at<D>(channel, place.slot + 8 * chunk)) = {words[0], words[1],
-                                                                                                words[2], words[3]};
+      *reinterpret_cast<uint4*>(to + value_chunk_at(8 * chunk, channel)) = {words[0], words[1], words[2], words[3]};
     }
   }
 }
 
-/// What products with weight 0 may read.
-template <int D>
-__device__ __forceinline__ void clear_page(const Lane& lane, const TilePlace& place) {
-  const uint4 zeros{0, 0, 0, 0};
-#pragma unroll 1
-  for (int32_t chunk = 0; chunk < D / 8; ++chunk) {
-    *reinterpret_cast<uint4*>(place.keys + chunk_at<kTileTokens>(place.slot + lane.index, 8 * chunk)) = zeros;
-  }
-#pragma unroll 1
-  for (int32_t i = lane.index; i < D * (kSlots / 8); i += 32) {
-    *reinterpret_cast<uint4*>(place.values + chunk_at<D>(i % D, place.slot + 8 * (i / D))) = zeros;
-  }
+/// A warp's copy of what it made to device memory, once all lanes have written it.
+__device__ __forceinline__ void start_store(std::byte* to, const std::byte* from, int32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(__cvta_generic_to_global(to)),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
 }
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
+/// Until they have been read, or also written.
+__device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
 
 template <int D>
 struct Unpacker {
@@ -147,8 +139,10 @@ struct Unpacker {
     __syncthreads();
   }
 
-  /// Page `item` of all sequences' and heads' tiles in a row.
+  /// Of all sequences' and heads' tiles in a row, keys of page `item / 2` or its values.
   __device__ __forceinline__ void run(int32_t item) {
+    const Side side = item % 2 == 0 ? Side::kKeys : Side::kValues;
+    item /= 2;
     const int32_t tile = item / kTilePages;
     int32_t sequence = 0;
     while (sequence + 1 < arguments.n_sequences && tiles.begins[sequence + 1] <= tile) ++sequence;
@@ -159,17 +153,39 @@ struct Unpacker {
     const int32_t pages = page_count(arguments, unit);
     const DevicePage* records = pages_of(arguments, unit);
     const DevicePage page = index < pages ? records[index] : DevicePage{};
-    const auto place = TilePlace{tiles.keys + tile_bytes(D) * static_cast<size_t>(tile),
-                                 tiles.values + tile_bytes(D) * static_cast<size_t>(tile), item % kTilePages * kSlots};
-    TileTokens& tokens = tiles.tokens[tile];
-    tokens.positions[place.slot + lane.index] =
-        lane.index < page.count ? position_in_page(arguments, unit, page, index, lane.index) : INT32_MAX;
-    if (place.slot == 0) write_range(unit, index, pages, tokens);
-    if (page.count == 0 || is_out_of_sight(unit, index, pages)) {
-      clear_page<D>(lane, place);
-    } else {
-      unpack(page, place);
+    const int32_t slot = item % kTilePages * kSlots;  // first of the page's in the tile
+    std::byte* made = shared.made[lane.warp];
+    if (lane.index == 0) wait_stores_read();
+    __syncwarp();
+    if (side == Side::kKeys) {
+      TileTokens& tokens = tiles.tokens[tile];
+      tokens.positions[slot + lane.index] =
+          lane.index < page.count ? position_in_page(arguments, unit, page, index, lane.index) : INT32_MAX;
+      if (slot == 0) write_range(unit, index, pages, tokens);
     }
+    if (page.count == 0 || is_out_of_sight(unit, index, pages)) {
+      // Products with weight 0 read it.
+      for (int32_t i = 16 * lane.index; i < 2 * kSlots * D; i += 16 * 32) {
+        *reinterpret_cast<uint4*>(made + i) = {0, 0, 0, 0};
+      }
+    } else if (side == Side::kKeys) {
+      unpack_keys(page, made);
+    } else {
+      unpack_values(page, made);
+    }
+    order_before_copies();
+    __syncwarp();
+    if (lane.index != 0) return;
+    const size_t at = tile_bytes(D) * static_cast<size_t>(tile);
+    if (side == Side::kKeys) {
+#pragma unroll
+      for (int32_t plane = 0; plane < D / 64; ++plane) {
+        start_store(tiles.keys + at + (plane * kTileTokens + slot) * 128, made + plane * kSlots * 128, kSlots * 128);
+      }
+    } else {
+      start_store(tiles.values + at + slot * D * 2, made, 2 * kSlots * D);
+    }
+    commit_stores();
   }
 
  private:
@@ -195,36 +211,39 @@ struct Unpacker {
            position_in_page(arguments, unit, page, last, kSlots - 1) <= first_query - arguments.window;
   }
 
-  __device__ __forceinline__ void unpack(const DevicePage& page, const TilePlace& place) {
+  /// Shared address of the side of a page that begins `at` bytes from its beginning.
+  __device__ __forceinline__ uint32_t load_side(const DevicePage& page, const PageLayout& layout, int32_t at,
+                                                int32_t bytes) {
+    const bool mixed = has_gains(layout.format.keys()) && has_gains(layout.format.values());
+    const uint32_t memory = shared_address(shared.sides[lane.warp]);
+    const uint32_t arrived = shared_address(&shared.arrived[lane.warp]);
+    __syncwarp();
+    start_copy(memory, page.data + static_cast<uint64_t>(mixed ? 0 : at), mixed ? layout.bytes : bytes, arrived,
+               lane.index, 0);
+    wait_copy(arrived, parity);
+    parity ^= 1U;
+    return memory + static_cast<uint32_t>(mixed ? at : 0);
+  }
+
+  __device__ __forceinline__ void unpack_keys(const DevicePage& page, std::byte* made) {
     const PageLayout layout = layout_of(geometry, FormatCode{page.format});
-    const auto* data = reinterpret_cast<const std::byte*>(page.data);
-    const bool key_codes = layout.format.keys() != Kind::kFloat16;
-    const bool value_codes = layout.format.values() != Kind::kFloat16;
-    const uint32_t memory = shared_address(shared.pages[lane.warp]);
-    if (key_codes || value_codes) {
-      const uint32_t arrived = shared_address(&shared.arrived[lane.warp]);
-      __syncwarp();
-      start_copy(memory, page.data, layout.bytes, arrived, lane.index, 0);
-      wait_copy(arrived, parity);
-      parity ^= 1U;
+    if (layout.format.keys() == Kind::kFloat16) {
+      return copy_keys<D>(reinterpret_cast<const std::byte*>(page.data), lane, made);
     }
-    if (key_codes) {
-      const auto side = page_side(geometry, layout, lane, memory);
-      const auto& tables = layout.format.hadamard_keys() ? shared.rotated : shared.plain;
-      decode_keys(
-          side, [&](int32_t pass) -> const auto& { return tables[pass]; },
-          [&](const auto& scores, int32_t first_channel) { store_keys<D>(scores, first_channel, lane, place); });
-    } else {
-      copy_keys<D>(data, lane, place);
+    const auto& tables = layout.format.hadamard_keys() ? shared.rotated : shared.plain;
+    decode_keys(
+        page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes())),
+        [&](int32_t pass) -> const auto& { return tables[pass]; },
+        [&](const auto& scores, int32_t first_channel) { store_keys(scores, first_channel, lane, made); });
+  }
+
+  __device__ __forceinline__ void unpack_values(const DevicePage& page, std::byte* made) {
+    const PageLayout layout = layout_of(geometry, FormatCode{page.format});
+    if (layout.format.values() == Kind::kFloat16) {
+      return copy_values<D>(reinterpret_cast<const std::byte*>(page.data) + layout.values_at, lane, made);
     }
-    if (value_codes) {
-      const auto side = page_side(geometry, layout, lane, memory + static_cast<uint32_t>(layout.values_at));
-      decode_values(side, [&](const auto& outputs, int32_t first_token) {
-        store_values<D>(outputs, place.slot + first_token, lane, place);
-      });
-    } else {
-      copy_values<D>(data + layout.values_at, lane, place);
-    }
+    decode_values(page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes())),
+                  [&](const auto& outputs, int32_t first_token) { store_values<D>(outputs, first_token, lane, made); });
   }
 };
 
@@ -235,12 +254,13 @@ __global__ void __launch_bounds__(32 * kUnpackWarps, 1)
   Unpacker<D> unpacker{
       arguments, tiles, *reinterpret_cast<UnpackShared<D>*>(memory), {arguments.head_dim}, this_lane()};
   unpacker.make_tables();
-  const int32_t items = tiles.total * kTilePages;
+  const int32_t items = 2 * kTilePages * tiles.total;
   const auto warps = static_cast<int32_t>(gridDim.x) * kUnpackWarps;
 #pragma unroll 1
   for (auto item = static_cast<int32_t>(blockIdx.x) * kUnpackWarps + unpacker.lane.warp; item < items; item += warps) {
     unpacker.run(item);
   }
+  if (unpacker.lane.index == 0) wait_stores();
 }
 
 }  // namespace kvq::cuda

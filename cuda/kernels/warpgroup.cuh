@@ -5,13 +5,14 @@
 
 namespace kvq::cuda {
 
-/// A plane in shared memory, aligned to 1024 bytes, of rows of 128 bytes along the reduction, whose 16-byte chunks
-/// trade places by the row's number.
+/// A plane in shared memory of rows of kRowBytes, 128 or 64, along the reduction, whose 16-byte chunks trade places by
+/// the row's number. Aligned to eight rows.
+template <int kRowBytes>
 __device__ __forceinline__ uint64_t describe_plane(uint32_t address) {
-  constexpr uint64_t kSwizzled = uint64_t{1} << 62U;
-  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32U;
+  constexpr uint64_t kSwizzle = uint64_t{kRowBytes == 128 ? 1 : 2} << 62U;
+  constexpr uint64_t kEightRows = uint64_t{8 * kRowBytes / 16} << 32U;
   constexpr uint64_t kUnused = uint64_t{1} << 16U;
-  return kSwizzled | kEightRows | kUnused | (address & 0x3FFFFU) >> 4U;
+  return kSwizzle | kEightRows | kUnused | (address & 0x3FFFFU) >> 4U;
 }
 
 /// What this thread wrote to shared memory or registers is there for products started later.

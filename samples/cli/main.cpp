@@ -46,6 +46,7 @@ void add_commands(CLI::App& app) {
   bench->require_subcommand(1);
   cli::add_bench_attend(*bench);
   cli::add_bench_append(*bench);
+  cli::add_bench_compress(*bench);
   cli::add_bench_linear(*bench);
   cli::add_bench_quantize(*bench);
 }

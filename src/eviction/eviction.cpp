@@ -28,11 +28,9 @@ void count_best(Vector<Candidate>& candidates, int64_t total, std::span<int32_t>
 
 int32_t size_of(HeadScores scores) { return static_cast<int32_t>(scores.size()); }
 
-/// Keep the best of each head for `alpha` of its uniform share, then the best of all that is left.
-void reserve_then_share(Allocator& allocator, float alpha, std::span<const HeadScores> heads, int64_t total,
+/// Keep the best `reserved` of each head, then the best of all that is left.
+void reserve_then_share(Allocator& allocator, int32_t reserved, std::span<const HeadScores> heads, int64_t total,
                         std::span<int32_t> out) {
-  const double share = static_cast<double>(total) / static_cast<double>(heads.size());
-  const auto reserved = static_cast<int32_t>(double{alpha} * share);
   Vector<Candidate> candidates{StlAllocator<Candidate>(allocator)};
   Vector<int32_t> best{StlAllocator<int32_t>(allocator)};
   int64_t left = total;
@@ -139,30 +137,40 @@ void pool_scores(const Eviction& eviction, std::span<const float> scores, std::s
   }
 }
 
+void blend_heads(Allocator& allocator, const Eviction& eviction, std::span<const int32_t> most, int64_t total,
+                 std::span<int32_t> counts) {
+  const size_t n = most.size();
+  const double uniform = static_cast<double>(total) / static_cast<double>(n);
+  const double alpha = eviction.heads == HeadSplit::kAdaptive ? double{eviction.alpha} : 1.0;
+  const Vector<int32_t> least(n, 0, StlAllocator<int32_t>(allocator));
+  Vector<double> shares(n, uniform, StlAllocator<double>(allocator));
+  for (size_t h = 0; h < n && alpha != 1.0; ++h) shares[h] = (1.0 - alpha) * counts[h] + alpha * uniform;
+  round_within(allocator, shares, total, least, most, counts);
+}
+
+int32_t reserved_of_head(const Eviction& eviction, size_t heads, int64_t total) {
+  return static_cast<int32_t>(double{eviction.alpha} * (static_cast<double>(total) / static_cast<double>(heads)));
+}
+
 void split_heads(Allocator& allocator, const Eviction& eviction, std::span<const HeadScores> heads, int64_t total,
                  std::span<int32_t> out) {
-  const size_t n = heads.size();
-  const Vector<int32_t> least(n, 0, StlAllocator<int32_t>(allocator));
-  Vector<int32_t> most(n, 0, StlAllocator<int32_t>(allocator));
+  Vector<int32_t> most(heads.size(), 0, StlAllocator<int32_t>(allocator));
   std::transform(heads.begin(), heads.end(), most.begin(), size_of);
   total = std::min(total, std::accumulate(most.begin(), most.end(), int64_t{0}));
   std::fill(out.begin(), out.end(), 0);
-  if (eviction.heads == HeadSplit::kReserved) return reserve_then_share(allocator, eviction.alpha, heads, total, out);
-
-  const double uniform = static_cast<double>(total) / static_cast<double>(n);
-  Vector<double> shares(n, uniform, StlAllocator<double>(allocator));
+  if (eviction.heads == HeadSplit::kReserved) {
+    return reserve_then_share(allocator, reserved_of_head(eviction, heads.size(), total), heads, total, out);
+  }
   if (eviction.heads == HeadSplit::kAdaptive) {
     Vector<Candidate> candidates{StlAllocator<Candidate>(allocator)};
-    for (size_t h = 0; h < n; ++h) {
+    for (size_t h = 0; h < heads.size(); ++h) {
       for (int32_t i = 0; i < most[h]; ++i) {
         candidates.push_back({heads[h][static_cast<size_t>(i)], i, static_cast<int32_t>(h)});
       }
     }
     count_best(candidates, total, out);
-    const double alpha = eviction.alpha;
-    for (size_t h = 0; h < n; ++h) shares[h] = (1.0 - alpha) * out[h] + alpha * uniform;
   }
-  round_within(allocator, shares, total, least, most, out);
+  blend_heads(allocator, eviction, most, total, out);
 }
 
 void select_tokens(HeadScores scores, int32_t count, Vector<int32_t>& indices) {

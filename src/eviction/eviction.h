@@ -78,6 +78,13 @@ using HeadScores = std::span<const float>;
 void split_heads(Allocator& allocator, const Eviction& eviction, std::span<const HeadScores> heads, int64_t total,
                  std::span<int32_t> out);
 
+/// What adaptive and uniform splits make of how many tokens each head has among the best `total` of all (`counts`,
+/// which is replaced). `most`: that each head has.
+void blend_heads(Allocator& allocator, const Eviction& eviction, std::span<const int32_t> most, int64_t total,
+                 std::span<int32_t> counts);
+/// Of HeadSplit::kReserved: how many each head keeps of its own best.
+int32_t reserved_of_head(const Eviction& eviction, size_t heads, int64_t total);
+
 /// The `count` largest scores' indices in rising order; of equals the lower index.
 void select_tokens(HeadScores scores, int32_t count, Vector<int32_t>& indices);
 

@@ -330,7 +330,7 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
                            Case{"commvq", "heads: together, budget: 90", &of_layer}}) {
     for (const std::string& isa : kvq_test::backends()) {
       if (each.codes != nullptr && isa == kvq_test::kCuda) continue;  // refused there
-      CAPTURE(each.format);
+      CAPTURE(std::string(each.format));
       CAPTURE(isa);
       Run run(Prompt(300, 4), policy(each.format, each.eviction, 1), isa, each.codes);
       std::vector<int32_t> kept = run.compress();
@@ -455,7 +455,8 @@ TEST_CASE("queries of more tokens than are left have the positions of their toke
       kvq_test::Rotation::from(small_options()).apply(rotated, 200 + query);
       const Doubles expected = kvq_test::attention<float>({1.0 / std::sqrt(double{kDim}), 0, 0.0}, rotated, 200 + query,
                                                           stored.k, stored.v, stored.positions);
-      for (size_t c = 0; c < kDim; ++c) CHECK(all[at + c] == doctest::Approx(expected[c]).epsilon(1e-4).scale(1.0));
+      for (size_t c = 0; c < kDim; ++c)
+        CHECK(all[at + c] == doctest::Approx(expected[c]).epsilon(device.empty() ? 1e-4 : 4e-3).scale(1.0));
     }
   }
 }
@@ -493,8 +494,8 @@ TEST_CASE("tokens that stand out stay on every device, and no others") {
   for (const char* method : {"snapkv", "adasnap", "h2o"}) {
     for (const char* format : {"fp16", "int4", "gs2"}) {
       for (const std::string& device : devices()) {
-        CAPTURE(method);
-        CAPTURE(format);
+        CAPTURE(std::string(method));
+        CAPTURE(std::string(format));
         CAPTURE(device);
         const std::string text = policy(
             format, std::string("method: ") + method + ", kernel: 1, budget: " + std::to_string(chosen + kWindow));

@@ -282,6 +282,20 @@ TEST_CASE("bench append measures decoding in cycles that seal a page, and prompt
   CHECK(rows[0]["bytes"] < rows[0]["fp16_bytes"]);
 }
 
+TEST_CASE("bench compress times what evicts tokens, and refuses what does not") {
+  const Arguments common{"bench", "compress", "--length", "300", "--layers", "2", "--heads", "4", "--kv-heads", "2",
+                         "--head-dim", "64"};
+  const json rows = run_json(with(common, {"--kv", "int4+adasnap:100", "--kv", "fp16+streaming:64"}))["rows"];
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0]["kv"] == "int4+adasnap:100");
+  for (const json& row : rows) {
+    check_numbers(row, {"microseconds", "microseconds_a_layer", "min", "max", "bytes_before", "bytes_after"});
+    CHECK(row["bytes_after"].get<double>() < 0.6 * row["bytes_before"].get<double>());
+    CHECK(row["microseconds_a_layer"].get<double>() == doctest::Approx(row["microseconds"].get<double>() / 2));
+  }
+  check_failure(with(common, {"--kv", "int4"}), 2, "--kv int4 evicts nothing");
+}
+
 TEST_CASE("bench linear measures schemes and FP16 in the same run") {
   const Arguments common{"bench", "linear", "--shape", "250x128"};
   const json one = run_json(common);

@@ -36,7 +36,7 @@ TimedAppend::TimedAppend(TimedDevice& device, kvq_context* context, const llama:
     : device_(&device),
       shape_(shape),
       input_(&input),
-      cache_(one_layer_cache(context, format, shape.layer)),
+      cache_(cache_of_layers(context, format, shape.layer)),
       start_(cache_),
       cycles_(sequences_in_turn(device, shape)) {
   append_random(device, std::span(&start_, 1), shape.layer, shape.length);

@@ -7,7 +7,6 @@ namespace {
 
 constexpr uint64_t kMostCaches = 256;
 constexpr uint64_t kQuerySeed = 3;  // of the first ones
-constexpr uint64_t kWindowSeed = 2000;
 constexpr size_t kMostQueries = 8;  // to be used in turn, as long as they are small
 constexpr size_t kQueryScalars = size_t{1} << 20;
 
@@ -21,7 +20,7 @@ size_t query_scalars(const AttentionShape& shape) {
 TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format,
                                const AttentionShape& shape)
     : device_(&device),
-      cache_(one_layer_cache(context, format, shape.layer)),
+      cache_(cache_of_layers(context, format, shape.layer)),
       out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))),
       n_queries_(shape.queries) {
   const size_t scalars = query_scalars(shape);
@@ -48,18 +47,8 @@ void TimedAttention::fill_first(const AttentionShape& shape) {
 // As after a prompt of random tokens, whose last queries are random too.
 void TimedAttention::compress_first(const Spec& format, const AttentionShape& shape) {
   const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
-  const size_t scalars = query_scalars({.layer = shape.layer, .length = shape.length, .batch = 1, .queries = window});
-  const DeviceBuffer queries = random_scalars(*device_, scalars, kWindowSeed);
-  const DeviceBuffer out = device_->upload(std::vector<std::byte>(scalars * sizeof(float)));
   for (kvq::Sequence& sequence : batches_.front()) {
-    const kvq_sequence* const only = sequence;
-    auto batch = kvq::initialised<kvq_attend_batch>();
-    batch.n_sequences = 1;
-    batch.sequences = &only;
-    batch.query_counts = &window;
-    batch.q = queries.get();
-    batch.output = out.get();
-    cache_.attend(0, batch);
+    attend_random(*device_, cache_, sequence, shape.layer, window);
     sequence.compress();
   }
 }

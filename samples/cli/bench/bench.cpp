@@ -41,7 +41,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
                   std::string(kSpecHelp) +
                       ", commvq-1 or commvq-2, both optionally with ,head and "
                       ",attention=tables, rebuild or decode, gain-shape formats with a number of centres (gs2-256), or "
-                      "moqae, all trained on random numbers; may be repeated")
+                      "moqae or moqae-BITS, all trained on random numbers; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();

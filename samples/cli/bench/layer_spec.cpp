@@ -40,26 +40,39 @@ kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scop
   return trainer.result();
 }
 
-/// Routers that choose formats of about 4 bits for random pages, and the policy that they serve.
-Spec random_router(kvq_context* context, const LayerShape& shape) {
-  Spec spec{.policy = kvq::Policy::load(context, "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}")};
+/// Routers that choose formats of so many bits in the mean for random pages, and the policy that they serve.
+Spec random_router(kvq_context* context, double bits, const LayerShape& shape) {
+  constexpr std::string_view kPolicy = "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}";
+  const kvq::Context trains{kvq::initialised<kvq_context_options>()};  // which only CPUs do
   auto layer = kvq::initialised<kvq_cache_options>();
   layer.n_layers = 1;
   layer.q_heads = shape.q_heads;
   layer.kv_heads = shape.kv_heads;
   layer.head_dim = shape.head_dim;
   auto options = kvq::initialised<kvq_router_trainer_options>();
-  options.mean_bits = kRouterBits;
+  options.mean_bits = bits;
   options.epochs = 1;
-  kvq::RouterTrainer trainer(context, layer, spec.policy, options);
+  kvq::RouterTrainer trainer(trains, layer, kvq::Policy::load(trains, kPolicy), options);
   const std::vector<float> queries = normal_numbers(
       size_t{kTokens} * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim), kQuerySeed);
   const std::vector<float> keys = normal_numbers(kTokens * shape.token_width(), kKeySeed);
   const std::vector<float> values = normal_numbers(kTokens * shape.token_width(), kValueSeed);
   trainer.add(0, kTokens, queries, keys, values);
   trainer.run(1.0);
-  spec.router = trainer.result();
-  return spec;
+  return {.policy = kvq::Policy::load(context, kPolicy), .router = kvq::Router::load(context, trainer.result().save())};
+}
+
+/// As in moqae-7.5; kRouterBits if there is nothing behind the name, no value if it is another one.
+std::optional<double> router_bits(const std::string& spec) {
+  if (spec == kRandomRouter) return kRouterBits;
+  const std::string start = std::string(kRandomRouter) + "-";
+  if (!spec.starts_with(start)) return {};
+  double bits = 0.0;
+  const auto [end, code] = std::from_chars(spec.data() + start.size(), spec.data() + spec.size(), bits);
+  if (code != std::errc() || end != spec.data() + spec.size()) {
+    throw UsageError("--kv " + spec + ": must end in a number of bits, as moqae-7.5 does");
+  }
+  return bits;
 }
 
 constexpr int32_t kMostCentres = 256;
@@ -134,7 +147,7 @@ Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape
 }  // namespace
 
 Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
-  if (spec == kRandomRouter) return random_router(context, shape);
+  if (const auto bits = router_bits(spec)) return random_router(context, *bits, shape);
   if (auto centred = centred_spec(context, spec, shape)) return std::move(*centred);
   return spec.starts_with(kRandom) ? random_spec(context, spec, shape) : load_spec(context, spec);
 }

@@ -11,6 +11,7 @@ namespace {
 constexpr int32_t kAppendChunk = 1024;
 constexpr uint64_t kKeySeed = 1;
 constexpr uint64_t kValueSeed = 2;
+constexpr uint64_t kQuerySeed = 2000;
 
 // Random numbers are as random when they are cut off instead of rounded, and when the smallest become zero.
 uint16_t cut_to_float16(float value) {
@@ -32,9 +33,10 @@ std::vector<float> normal_numbers(size_t n, uint64_t seed) {
   return numbers;
 }
 
-kvq::Cache one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape) {
+kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
+                           int32_t n_layers) {
   auto options = kvq::initialised<kvq_cache_options>();
-  options.n_layers = 1;
+  options.n_layers = n_layers;
   if (format.codebook != nullptr) {
     auto codebook = kvq::initialised<kvq_codebook_info>();
     kvq::checked(kvq_codebook_describe, format.codebook, &codebook);
@@ -56,7 +58,8 @@ DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dt
   return device.upload(std::as_bytes(std::span(halves)));
 }
 
-void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length) {
+void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length,
+                   int32_t n_layers) {
   if (length == 0) return;
   const size_t scalars = static_cast<size_t>(std::min(kAppendChunk, length)) * shape.token_width();
   const DeviceBuffer keys = random_scalars(device, scalars, kKeySeed);
@@ -64,9 +67,25 @@ void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, cons
   for (kvq::Sequence& sequence : sequences) {
     for (int32_t begin = 0; begin < length; begin += kAppendChunk) {
       const int32_t n = std::min(kAppendChunk, length - begin);
-      sequence.append(0, n, keys.get(), values.get(), KVQ_F32);
+      for (int32_t layer = 0; layer < n_layers; ++layer) sequence.append(layer, n, keys.get(), values.get(), KVQ_F32);
     }
   }
+}
+
+void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequence, const LayerShape& shape,
+                   int32_t queries, int32_t n_layers) {
+  const size_t scalars =
+      static_cast<size_t>(queries) * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim);
+  const DeviceBuffer q = random_scalars(device, scalars, kQuerySeed);
+  const DeviceBuffer out = device.upload(std::vector<std::byte>(scalars * sizeof(float)));
+  const kvq_sequence* const only = sequence;
+  auto batch = kvq::initialised<kvq_attend_batch>();
+  batch.n_sequences = 1;
+  batch.sequences = &only;
+  batch.query_counts = &queries;
+  batch.q = q.get();
+  batch.output = out.get();
+  for (int32_t layer = 0; layer < n_layers; ++layer) cache.attend(layer, batch);
 }
 
 }  // namespace cli

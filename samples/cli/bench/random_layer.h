@@ -21,7 +21,9 @@ struct LayerShape {
   uint64_t fp16_token_bytes() const { return uint64_t{4} * token_width(); }
 };
 
-kvq::Cache one_layer_cache(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape);
+/// A cache of so many such layers, or of as many as the format's codebook is for.
+kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
+                           int32_t n_layers = 1);
 
 /// Normally distributed numbers.
 std::vector<float> normal_numbers(size_t n, uint64_t seed);
@@ -31,7 +33,12 @@ size_t bytes_of(kvq_dtype dtype);
 /// `n` normally distributed scalars in the memory of `device`.
 DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dtype dtype = KVQ_F32);
 
-/// Append `length` tokens of random keys and values, the same ones to each of `sequences`.
-void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length);
+/// Append `length` tokens of random keys and values, the same ones to each layer of each of `sequences`.
+void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length,
+                   int32_t n_layers = 1);
+
+/// Have the newest `queries` tokens of every layer attend, with random queries: what eviction judges by.
+void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequence, const LayerShape& shape,
+                   int32_t queries, int32_t n_layers = 1);
 
 }  // namespace cli

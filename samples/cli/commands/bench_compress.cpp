@@ -1,0 +1,102 @@
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/bench.h"
+#include "bench/compress_timing.h"
+#include "bench/layer_spec.h"
+#include "commands/commands.h"
+#include "options/usage_error.h"
+#include "terminal/output.h"
+#include "terminal/table.h"
+
+namespace cli {
+namespace {
+
+struct Options : BenchOptions {
+  int32_t length = CompressShape{}.length;
+  int32_t n_layers = CompressShape{}.n_layers;
+
+  CompressShape shape() const { return {.layer = layer, .n_layers = n_layers, .length = length}; }
+};
+
+struct Row {
+  std::string kv;
+  Timing timing;
+  uint64_t bytes = 0;
+  uint64_t bytes_left = 0;
+};
+
+std::vector<Row> measure(TimedDevice& device, const kvq::Context& context, const Options& options) {
+  Progress progress("compressing", kTimingSteps * static_cast<int64_t>(options.kv.size() + 1));
+  std::vector<TimedCompress> subjects;
+  for (const std::string& kv : options.kv) {
+    const Spec format = load_layer_spec(context, kv, options.layer);
+    if (!format.evicts()) throw UsageError("--kv " + kv + " evicts nothing: add a method, as in int4+adasnap:4096");
+    subjects.emplace_back(device, context, format, options.shape());
+    progress.advance(kTimingSteps);
+  }
+  const std::vector<Timing> timings =
+      time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
+  std::vector<Row> rows;
+  for (size_t i = 0; i < subjects.size(); ++i) {
+    rows.push_back({options.kv[i], timings[i], subjects[i].bytes(), subjects[i].bytes_left()});
+  }
+  return rows;
+}
+
+nlohmann::ordered_json row_json(const Row& row, int32_t n_layers) {
+  return {{"kv", row.kv},
+          {"microseconds", row.timing.median},
+          {"microseconds_a_layer", row.timing.median / n_layers},
+          {"min", row.timing.min},
+          {"max", row.timing.max},
+          {"bytes_before", row.bytes},
+          {"bytes_after", row.bytes_left},
+          {"repetitions", row.timing.repetitions}};
+}
+
+void print_rows(const Options& options, const std::vector<Row>& rows, const BenchMachine& machine) {
+  Table table({"format", "bytes\nbefore", "bytes\nafter", "median\nus", "min\nus", "max\nus", "us\na layer"});
+  for (const Row& row : rows) {
+    table.add_row({row.kv, bytes_text(row.bytes), bytes_text(row.bytes_left), number_text(row.timing.median, 1),
+                   number_text(row.timing.min, 1), number_text(row.timing.max, 1),
+                   number_text(row.timing.median / options.n_layers, 1)});
+  }
+  print_text("Calls of kvq_compress after a prompt of " + std::to_string(options.length) + " tokens, " +
+             std::to_string(options.n_layers) + " layers of " + std::to_string(options.layer.q_heads) + " query and " +
+             std::to_string(options.layer.kv_heads) + " KV heads of " + std::to_string(options.layer.head_dim) + ";\n" +
+             machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions) +
+             " calls in turn.\n\n" + table.text());
+}
+
+void run(const Options& options) {
+  const std::unique_ptr<TimedDevice> device = make_bench_device(options);
+  require_memory(*device, timing_memory(*device, options.shape(), options.kv.size()));
+  const kvq::Context context = make_context(options.compute);
+  const std::vector<Row> rows = measure(*device, context, options);
+  const BenchMachine machine = measure_machine(*device, context);
+  if (!options.json) return print_rows(options, rows, machine);
+  std::vector<nlohmann::ordered_json> objects;
+  for (const Row& row : rows) objects.push_back(row_json(row, options.n_layers));
+  print_bench_json(objects, options.with_layer({{"length", options.length}, {"n_layers", options.n_layers}}),
+                   options.compute, machine);
+}
+
+}  // namespace
+
+void add_bench_compress(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("compress", "Time of evicting tokens after a prompt of random keys");
+  auto options = std::make_shared<Options>();
+  options->kv = {"int4+adasnap:4096", "int4+snapkv:4096"};
+  command->add_option("--length", options->length, "Tokens of the prompt")
+      ->check(CLI::Range(64, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--layers", options->n_layers, "Layers, which are compressed together")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  add_bench_options(*command, *options);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli
