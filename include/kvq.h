@@ -1382,7 +1382,7 @@ typedef struct kvq_codebook_trainer_options {
  *  \threads any.  \since 1.0 */
 KVQ_API void kvq_codebook_trainer_options_init(kvq_codebook_trainer_options* options, size_t size);
 
-/** Create a trainer. It works on the CPU, whatever the device of the context.
+/** Create a trainer. It works on the device of the context; networks of values, on the host.
  *
  *  \param result  receives the handle. \parent context
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
@@ -1415,7 +1415,7 @@ KVQ_API kvq_status kvq_codebook_trainer_add(kvq_codebook_trainer* trainer, int32
                                             const void* v, kvq_dtype dtype, kvq_error* error);
 
 /** Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of the
- *  context. The result depends on the options and the tokens alone.
+ *  context. The result depends on the options, the tokens and the kind of device alone.
  *
  *  \param progress  it may not use `trainer`. NULL: not called. \nullable \keeps call
  *  \param user      passed to `progress`. \nullable \keeps call
@@ -1474,7 +1474,7 @@ typedef struct kvq_centres_trainer_options {
  *  \threads any.  \since 1.0 */
 KVQ_API void kvq_centres_trainer_options_init(kvq_centres_trainer_options* options, size_t size);
 
-/** Create a trainer. It works on the CPU, whatever the device of the context.
+/** Create a trainer. It works on the device of the context.
  *
  *  \param result  receives the handle. \parent context
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.

@@ -1602,7 +1602,7 @@ class CodebookTrainer
  public:
   CodebookTrainer(std::nullptr_t) noexcept : Owned(nullptr) {}
 
-  /// Create a trainer. It works on the CPU, whatever the device of the context.
+  /// Create a trainer. It works on the device of the context; networks of values, on the host.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
   CodebookTrainer(kvq_context* context, const kvq_codebook_trainer_options& options)
       : Owned(detail::made<Owned>(kvq_codebook_trainer_create, context, &options)),
@@ -1636,7 +1636,7 @@ class CodebookTrainer
   }
 
   /// Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of the
-  /// context. The result depends on the options and the tokens alone.
+  /// context. The result depends on the options, the tokens and the kind of device alone.
   /// \param progress it may not use `trainer`. NULL: not called.
   /// \throws Error: KVQ_E_ARGUMENT (also: too few tokens); KVQ_E_STATE (the layer is finished, or has no tokens);
   /// KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer has its tokens still.
@@ -1676,7 +1676,7 @@ class CentresTrainer
  public:
   CentresTrainer(std::nullptr_t) noexcept : Owned(nullptr) {}
 
-  /// Create a trainer. It works on the CPU, whatever the device of the context.
+  /// Create a trainer. It works on the device of the context.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
   CentresTrainer(kvq_context* context, const kvq_centres_trainer_options& options)
       : Owned(detail::made<Owned>(kvq_centres_trainer_create, context, &options)),

@@ -58,7 +58,7 @@ func (o *CodebookTrainerOptions) fill(to *raw.CodebookTrainerOptions) (err error
 	return err
 }
 
-// NewCodebookTrainer creates a trainer. It works on the CPU, whatever the device of the context.
+// NewCodebookTrainer creates a trainer. It works on the device of the context; networks of values, on the host.
 func (x *Context) NewCodebookTrainer(options *CodebookTrainerOptions) (*CodebookTrainer, error) {
 	if options == nil {
 		return nil, argument("options is nil")
@@ -183,7 +183,7 @@ func (o *CentresTrainerOptions) fill(to *raw.CentresTrainerOptions) (err error) 
 	return err
 }
 
-// NewCentresTrainer creates a trainer. It works on the CPU, whatever the device of the context.
+// NewCentresTrainer creates a trainer. It works on the device of the context.
 func (x *Context) NewCentresTrainer(options *CentresTrainerOptions) (*CentresTrainer, error) {
 	if options == nil {
 		return nil, argument("options is nil")

@@ -63,6 +63,13 @@ struct ObservedAttention {
   const float* attended;  // [n, q_heads, head_dim]
 };
 
+/// Keys and values of `n` tokens of one layer, in host memory, before RoPE.
+struct ObservedTokens {
+  int32_t n;
+  const float* k;  // [n, kv_heads, head_dim]
+  const float* v;  // [n, kv_heads, head_dim]
+};
+
 /// One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
 /// context must outlive it. Sessions of one model are used one at a time.
 class Session {
@@ -89,6 +96,10 @@ class Session {
   using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
   /// From now on; an empty one ends it. For models on the CPU.
   void observe(Observer observer);
+  /// Sees keys and values of every layer of every forward().
+  using TokenObserver = std::function<void(int32_t layer, const ObservedTokens& tokens)>;
+  /// From now on; an empty one ends it. For models on any device.
+  void observe_tokens(TokenObserver observer) { token_observer_ = std::move(observer); }
   /// Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's.
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
   /// As observe().
@@ -115,6 +126,8 @@ class Session {
   kvq::Sequence sequence_;                   // destroyed before the cache
   int32_t length_ = 0;
   Observer observer_;
+  TokenObserver token_observer_;
+  Array observed_k_, observed_v_;  // where the host reads what a device has
   InputObserver input_observer_;
 
   // Activations, `[rows, width]`, for the largest call so far.

@@ -126,7 +126,6 @@ TEST_CASE("training of centres that cannot be done is refused before it begins")
   check_failure(place.train(out, {"--key-centres", "257"}), 2, "--key-centres");
   check_failure(place.train(out, {"--value-centres", "-1"}), 2, "--value-centres");
   check_failure(place.train(out, {"--key-centres", "0", "--value-centres", "0"}), 1, "both 0");
-  check_failure(place.train(out, {"--device", "cuda"}), 2, "runs on the CPU only");
   check_failure(place.train(place.path("absent/centres")), 1, "cannot write");
   check_failure(place.train(out, {}, "200"), 1, "layer 0 has 200 tokens, too few for 256 centres");
 }

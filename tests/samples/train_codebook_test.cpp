@@ -241,7 +241,6 @@ TEST_CASE("training that cannot be done is refused before it begins") {
   check_failure(place.train(out, {"--value-method", "guess"}), 2, "--value-method");
   check_failure(place.train(out, {"--value-rounds", "1001"}), 2, "--value-rounds");
   check_failure(place.train(out, {"--threads", "0"}), 2, "--threads");
-  check_failure(place.train(out, {"--device", "cuda"}), 2, "runs on the CPU only");
   check_failure(place.train(out, {"--text", place.write("empty.txt", "")}), 1, "empty");
   check_failure(place.train(out, {"--text", model}), 1, "is a directory");
   check_failure(place.train(place.path("absent/codes")), 1, "cannot write");

@@ -283,7 +283,8 @@ func CodebookTrainerOptionsInit(options *CodebookTrainerOptions) {
 	}
 }
 
-// CodebookTrainerCreate: create a trainer. It works on the CPU, whatever the device of the context.
+// CodebookTrainerCreate: create a trainer. It works on the device of the context; networks of values, on the
+// host.
 //
 //   - result: receives the handle.
 //
@@ -334,7 +335,8 @@ func CodebookTrainerAdd(trainer *CodebookTrainer, layer int32, n int32, k unsafe
 }
 
 // CodebookTrainerRun: train one layer on the tokens added to it, and drop them. Takes minutes for a large
-// model; uses the threads of the context. The result depends on the options and the tokens alone.
+// model; uses the threads of the context. The result depends on the options, the tokens and the kind of device
+// alone.
 //
 //   - progress: it may not use trainer. nil: not called.
 //   - user: passed to progress.
@@ -389,7 +391,7 @@ func CentresTrainerOptionsInit(options *CentresTrainerOptions) {
 	}
 }
 
-// CentresTrainerCreate: create a trainer. It works on the CPU, whatever the device of the context.
+// CentresTrainerCreate: create a trainer. It works on the device of the context.
 //
 //   - result: receives the handle.
 //

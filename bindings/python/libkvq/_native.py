@@ -2723,7 +2723,7 @@ kvq_codebook_trainer**, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
-Create a trainer. It works on the CPU, whatever the device of the context.
+Create a trainer. It works on the device of the context; networks of values, on the host.
 
 - result: receives the handle.
 
@@ -2799,7 +2799,7 @@ void*, error: kvq_error*) -> kvq_status
 Experimental: may change in a minor version.
 
 Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads of
-the context. The result depends on the options and the tokens alone.
+the context. The result depends on the options, the tokens and the kind of device alone.
 
 - progress: it may not use ``trainer``. NULL: not called.
 - user: passed to ``progress``.
@@ -2874,7 +2874,7 @@ kvq_centres_trainer**, error: kvq_error*) -> kvq_status
 
 Experimental: may change in a minor version.
 
-Create a trainer. It works on the CPU, whatever the device of the context.
+Create a trainer. It works on the device of the context.
 
 - result: receives the handle.
 

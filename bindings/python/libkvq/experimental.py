@@ -43,7 +43,8 @@ class CodebookTrainer(Handle):
     """Trains codebooks from keys and values that an engine computed on some texts.
 
     For every text, for every layer: ``add``; for every layer: ``run``; then ``result``. Layers are independent: where
-    memory is short, add and run a few at a time. It works on the CPU, whatever the context's device.
+    memory is short, add and run a few at a time. It works on the context's device, but
+    trains networks of values on the host.
 
     :param key_stages: 0 … 64, 0: no codes for keys.
     :param key_codes: of a stage, a power of two, 2 … 256.
@@ -131,7 +132,7 @@ class CentresTrainer(Handle):
     """Trains centres from keys and values that an engine computed on some texts.
 
     For every text, for every layer: ``add``; for every layer: ``run``; then ``result``. Layers are independent: where
-    memory is short, add and run a few at a time. It works on the CPU, whatever the context's device.
+    memory is short, add and run a few at a time. It works on the context's device.
 
     :param key_centres: of a head, 0 … 256; 1: the mean, 0: none for keys.
     :param value_centres: the same for values.

@@ -58,7 +58,7 @@ void print_result(const Options& options, const TrainedCentres& result, uint64_t
 }
 
 void run(const Options& options) {
-  check_training(options, "train centres");
+  check_writable(options.out);
   TrainingInputs inputs(options);
   CentresTraining training;
   kvq_centres_trainer_options_init(&training.options, sizeof(training.options));

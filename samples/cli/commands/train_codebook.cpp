@@ -102,7 +102,7 @@ CodebookTraining plan_training(const TrainingInputs& inputs, const Options& opti
 }
 
 void run(const Options& options) {
-  check_training(options, "train codebook");
+  check_writable(options.out);
   TrainingInputs inputs(options);
   const CodebookTraining training = plan_training(inputs, options);
   const TrainedCodebook result = train_codebook(inputs.engine, training);

@@ -137,7 +137,8 @@ RouterTraining plan_training(const CalibrationTexts& texts, const Options& optio
 void run(const Options& options) {
   find_method(options);
   policy_text(options);
-  check_training(options, "train router");
+  require_cpu(options, "train router");
+  check_writable(options.out);
   TrainingInputs inputs(options);
   kvq::Codebook codebook = nullptr;
   if (!options.codebook.empty()) {

@@ -26,9 +26,8 @@ kvq::CentresTrainer make_trainer(Engine& engine, const CentresTraining& training
 
 void collect(Engine& engine, kvq::CentresTrainer& trainer, const std::vector<std::span<const int32_t>>& windows) {
   llama::Session session(engine.model, engine.context, nullptr);
-  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
-    trainer.add(layer, seen.n, seen.k, seen.v, KVQ_F32);
-  });
+  session.observe_tokens(
+      [&](int32_t layer, const llama::ObservedTokens& seen) { trainer.add(layer, seen.n, seen.k, seen.v, KVQ_F32); });
   run_windows(session, windows, "keys and values");
 }
 

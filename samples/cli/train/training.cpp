@@ -4,7 +4,6 @@
 
 #include "options/model_options.h"
 #include "options/usage_error.h"
-#include "terminal/output_file.h"
 #include "terminal/text_file.h"
 
 namespace cli {
@@ -24,17 +23,13 @@ void add_training_options(CLI::App& command, TrainingOptions& options, const std
   command.add_option("--seed", options.seed, "Of everything random")->capture_default_str();
   command.add_option("--out", options.out, out_help)->required();
   add_compute_options(command, options.compute);
-  command.add_option("--device", options.compute.device, "Only cpu")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
+  add_device_options(command, options.compute);
   add_json_flag(command, options.json);
 }
 
-void check_training(const TrainingOptions& options, const std::string& name) {
-  if (options.compute.device != "cpu") {
-    throw UsageError("--device " + options.compute.device + ": " + name + " runs on the CPU only");
-  }
-  check_writable(options.out);
+void require_cpu(const TrainingOptions& options, const std::string& name) {
+  if (options.compute.device == "cpu") return;
+  throw UsageError("--device " + options.compute.device + ": " + name + " runs on the CPU only");
 }
 
 TrainingInputs::TrainingInputs(const TrainingOptions& options)

@@ -31,8 +31,8 @@ void add_training_inputs(CLI::App& command, TrainingOptions& options);
 /// Add the others; `out_help` describes --out.
 void add_training_options(CLI::App& command, TrainingOptions& options, const std::string& out_help);
 
-/// A UsageError unless the device is the CPU, an Error unless --out can be written. `name`: of the command.
-void check_training(const TrainingOptions& options, const std::string& name);
+/// A UsageError unless the device is the CPU. `name`: of the command.
+void require_cpu(const TrainingOptions& options, const std::string& name);
 
 /// The model and the texts, which are read first because that takes less time.
 struct TrainingInputs {

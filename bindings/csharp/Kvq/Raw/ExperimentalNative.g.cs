@@ -17,7 +17,8 @@ namespace Kvq.Raw
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void kvq_codebook_trainer_options_init(kvq_codebook_trainer_options* options, UIntPtr size);
 
-        /// <summary>Create a trainer. It works on the CPU, whatever the device of the context.</summary>
+        /// <summary>Create a trainer. It works on the device of the context; networks of values, on the
+        /// host.</summary>
         /// <remarks>
         /// <para>Threads: any.</para>
         /// <para>Since 1.0.</para>
@@ -64,7 +65,8 @@ namespace Kvq.Raw
         public static extern Status kvq_codebook_trainer_add(IntPtr trainer, int layer, int n, void* k, void* v, Dtype dtype, kvq_error* error);
 
         /// <summary>Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses
-        /// the threads of the context. The result depends on the options and the tokens alone.</summary>
+        /// the threads of the context. The result depends on the options, the tokens and the kind of device
+        /// alone.</summary>
         /// <remarks>
         /// <para>Threads: exclusive use of <c>trainer</c>.</para>
         /// <para>Since 1.0.</para>
@@ -114,7 +116,7 @@ namespace Kvq.Raw
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void kvq_centres_trainer_options_init(kvq_centres_trainer_options* options, UIntPtr size);
 
-        /// <summary>Create a trainer. It works on the CPU, whatever the device of the context.</summary>
+        /// <summary>Create a trainer. It works on the device of the context.</summary>
         /// <remarks>
         /// <para>Threads: any.</para>
         /// <para>Since 1.0.</para>

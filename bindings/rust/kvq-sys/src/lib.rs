@@ -2267,7 +2267,7 @@ extern "C" {
     #[cfg(feature = "experimental")]
     pub fn kvq_codebook_trainer_options_init(options: *mut kvq_codebook_trainer_options, size: usize);
 
-    /// Create a trainer. It works on the CPU, whatever the device of the context.
+    /// Create a trainer. It works on the device of the context; networks of values, on the host.
     ///
     /// - `result`: receives the handle. (keeps `context` alive)
     ///
@@ -2327,7 +2327,7 @@ extern "C" {
     ) -> kvq_status;
 
     /// Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads
-    /// of the context. The result depends on the options and the tokens alone.
+    /// of the context. The result depends on the options, the tokens and the kind of device alone.
     ///
     /// - `progress`: it may not use `trainer`. NULL: not called. (may be NULL)
     /// - `user`: passed to `progress`. (may be NULL)
@@ -2385,7 +2385,7 @@ extern "C" {
     #[cfg(feature = "experimental")]
     pub fn kvq_centres_trainer_options_init(options: *mut kvq_centres_trainer_options, size: usize);
 
-    /// Create a trainer. It works on the CPU, whatever the device of the context.
+    /// Create a trainer. It works on the device of the context.
     ///
     /// - `result`: receives the handle. (keeps `context` alive)
     ///

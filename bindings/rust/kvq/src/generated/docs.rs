@@ -896,7 +896,7 @@ names the tensor or field); [`Status::Mismatch`](crate::Status::Mismatch) (a fil
 [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
     };
     (kvq_codebook_trainer_create) => {
-        r#"Create a trainer. It works on the CPU, whatever the device of the context.
+        r#"Create a trainer. It works on the device of the context; networks of values, on the host.
 
 # Errors
 
@@ -928,7 +928,7 @@ finished); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::S
     };
     (kvq_codebook_trainer_run) => {
         r#"Train one layer on the tokens added to it, and drop them. Takes minutes for a large model; uses the threads
-of the context. The result depends on the options and the tokens alone.
+of the context. The result depends on the options, the tokens and the kind of device alone.
 
 # Errors
 
@@ -946,7 +946,7 @@ of the context. The result depends on the options and the tokens alone.
 [`Status::Limit`](crate::Status::Limit)."#
     };
     (kvq_centres_trainer_create) => {
-        r#"Create a trainer. It works on the CPU, whatever the device of the context.
+        r#"Create a trainer. It works on the device of the context.
 
 # Errors
 
