@@ -147,7 +147,8 @@ double stored_error(const std::vector<std::byte>& file, const std::vector<float>
   const kvq_test::Codebook codebook = kvq_test::Codebook::load(context, file);
   kvq_cache_options options = kvq_test::cache_options(kHeads, kHeads, kDim);
   options.codebook = codebook;
-  const kvq_test::Cache cache = kvq_test::make_cache(context, options, "{version: 1, keys: commvq, values: commvq, sink: 0}");
+  const kvq_test::Cache cache =
+      kvq_test::make_cache(context, options, "{version: 1, keys: commvq, values: commvq, sink: 0}");
   kvq_test::Sequence sequence(cache);
   constexpr int32_t kStored = 256;
   sequence.append(0, kStored + 1, std::span(k).first((kStored + 1) * kWidth),
