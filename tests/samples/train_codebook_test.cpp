@@ -226,6 +226,24 @@ TEST_CASE("several texts give equal shares, and a text that is too short what it
   CHECK(result["tokens"] == 400 + 11);
 }
 
+TEST_CASE("the GPU trains as the CPU does, or the reason why it does not exits with 1") {
+  const Workplace place;
+  const Arguments on_gpu = place.train(place.path("gpu.safetensors"), {"--device", "cuda"}, "2000");
+  const json info = run_json({"info"});
+  if (!info["cuda_available"].get<bool>()) {
+    const std::string reason = info["cuda_unavailable_because"];
+    check_failure(on_gpu, 1, reason);
+    MESSAGE("skipped on the GPU: " << reason);
+    return;
+  }
+  const json gpu = run_json(on_gpu);
+  const json cpu = run_json(place.train(place.path("cpu.safetensors"), {}, "2000"));
+  for (const char* error : {"key_error", "value_error"}) {
+    CHECK(gpu[error].get<double>() == doctest::Approx(cpu[error].get<double>()).epsilon(0.05));
+  }
+  CHECK(gpu["tokens"] == cpu["tokens"]);
+}
+
 TEST_CASE("training that cannot be done is refused before it begins") {
   const Workplace place;
   const std::string out = place.path("codes.safetensors");
