@@ -90,12 +90,7 @@ void Session::clear() {
   length_ = 0;
 }
 
-void Session::observe(Observer observer) {
-  if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {
-    throw Error("attention can be observed on the CPU only");
-  }
-  observer_ = std::move(observer);
-}
+void Session::observe(Observer observer) { observer_ = std::move(observer); }
 
 void Session::observe_inputs(InputObserver observer) {
   if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {

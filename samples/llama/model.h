@@ -54,7 +54,7 @@ kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const Cac
 /// What a cache of the model's shape is made with. Refers to the model's config.
 kvq_cache_options cache_options(const Model& model);
 
-/// What one layer's attention took and gave, in host memory: `n` tokens, before RoPE.
+/// What one layer's attention took and gave, in the memory of the model's device: `n` tokens, before RoPE.
 struct ObservedAttention {
   int32_t n;
   const float* q;         // [n, q_heads, head_dim]
@@ -87,11 +87,11 @@ class Session {
 
   /// Sees every layer of every forward() once its attention is computed.
   using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
-  /// From now on; an empty one ends it. For models on the CPU.
+  /// From now on; an empty one ends it. What it sees lies in the memory of the model's device.
   void observe(Observer observer);
   /// Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's.
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
-  /// As observe().
+  /// As observe(), of models on the CPU.
   void observe_inputs(InputObserver observer);
 
   /// Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
