@@ -90,12 +90,7 @@ void Session::clear() {
   length_ = 0;
 }
 
-void Session::observe(Observer observer) {
-  if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {
-    throw Error("attention can be observed on the CPU only");
-  }
-  observer_ = std::move(observer);
-}
+void Session::observe(Observer observer) { observer_ = std::move(observer); }
 
 void Session::observe_inputs(InputObserver observer) {
   if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {
@@ -184,9 +179,6 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
 
   attend(index, n, q.data(), k.data(), v.data(), attended_.data.get());
   if (observer_) observer_(index, {n, q.data(), k.data(), v.data(), attended_.data.get()});
-  if (token_observer_) {
-    token_observer_(index, {n, device.read(k, observed_k_).data(), device.read(v, observed_v_).data()});
-  }
   const std::span<const float> attended = rows_of(attended_, n, layer.q.weight.rows);
   observe_input(index, LinearInput::kOutput, attended);
   device.apply_and_add(layer.o, attended, x);

@@ -54,20 +54,13 @@ kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const Cac
 /// What a cache of the model's shape is made with. Refers to the model's config.
 kvq_cache_options cache_options(const Model& model);
 
-/// What one layer's attention took and gave, in host memory: `n` tokens, before RoPE.
+/// What one layer's attention took and gave, in the memory of the model's device: `n` tokens, before RoPE.
 struct ObservedAttention {
   int32_t n;
   const float* q;         // [n, q_heads, head_dim]
   const float* k;         // [n, kv_heads, head_dim]
   const float* v;         // [n, kv_heads, head_dim]
   const float* attended;  // [n, q_heads, head_dim]
-};
-
-/// Keys and values of `n` tokens of one layer, in host memory, before RoPE.
-struct ObservedTokens {
-  int32_t n;
-  const float* k;  // [n, kv_heads, head_dim]
-  const float* v;  // [n, kv_heads, head_dim]
 };
 
 /// One conversation: a sequence of the library's cache and the activations of the tokens in flight. The model and the
@@ -94,15 +87,11 @@ class Session {
 
   /// Sees every layer of every forward() once its attention is computed.
   using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
-  /// From now on; an empty one ends it. For models on the CPU.
+  /// From now on; an empty one ends it. What it sees lies in the memory of the model's device.
   void observe(Observer observer);
-  /// Sees keys and values of every layer of every forward().
-  using TokenObserver = std::function<void(int32_t layer, const ObservedTokens& tokens)>;
-  /// From now on; an empty one ends it. For models on any device.
-  void observe_tokens(TokenObserver observer) { token_observer_ = std::move(observer); }
   /// Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's.
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
-  /// As observe().
+  /// As observe(), of models on the CPU.
   void observe_inputs(InputObserver observer);
 
   /// Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
@@ -126,8 +115,6 @@ class Session {
   kvq::Sequence sequence_;                   // destroyed before the cache
   int32_t length_ = 0;
   Observer observer_;
-  TokenObserver token_observer_;
-  Array observed_k_, observed_v_;  // where the host reads what a device has
   InputObserver input_observer_;
 
   // Activations, `[rows, width]`, for the largest call so far.

@@ -175,7 +175,7 @@ TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not ex
   CHECK(text["device"] == "cuda");
   CHECK(text["tokens"] == run_json(generate)["tokens"]);
   CHECK(run_json(with(find_needle, on_gpu))["accuracy"] == 1.0);
-  CHECK(run_json(with({"demo", "--quick"}, on_gpu))["formats"].size() == 12);
+  CHECK(run_json(with({"demo", "--quick"}, on_gpu))["formats"].size() == 14);
   // Integer codes at the border of two steps may fall on either side.
   const std::map<std::string, double> tolerances{{"fp16", 1e-3}, {"int8", 1e-3}, {"int4", 5e-3}};
   for (const auto& kv : tolerances) {
@@ -187,6 +187,23 @@ TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not ex
     CHECK(gpu["tokens"] == cpu["tokens"]);
     CHECK(gpu["tokens_per_second"].get<double>() > 0.0);
   }
+  const Arguments evicting{"eval",      "eviction", "--model",   kModel, "--text",    kModel + "/sample.txt",
+                           "--methods", "adasnap",  "--budgets", "96",   "--context", "512",
+                           "--windows", "1",        "--needles", "2",    "--kv",      "int4"};
+  const json evicted = run_json(with(evicting, on_gpu))["rows"];
+  const json evicted_on_cpu = run_json(evicting)["rows"];
+  REQUIRE(evicted.size() == 2);
+  for (size_t i = 0; i < evicted.size(); ++i) {
+    CHECK(evicted[i]["perplexity"].get<double>() ==
+          doctest::Approx(evicted_on_cpu[i]["perplexity"].get<double>()).epsilon(0.02));
+    CHECK(evicted[i]["attention_error"].get<double>() ==
+          doctest::Approx(evicted_on_cpu[i]["attention_error"].get<double>()).epsilon(0.02));
+  }
+  const json errors = run_json(with({"eval", "error", "--model", kModel, "--text", kModel + "/sample.txt", "--kv",
+                                     "int4", "--context", "256", "--windows", "1"},
+                                    on_gpu));
+  CHECK(errors["key_error"].get<double>() > 0.0);
+  CHECK(errors["key_error"].get<double>() < 0.01);
   const json lost = run_json(with(compared({"--context", "256", "--windows", "1", "--kv", "int4"}), on_gpu));
   CHECK(lost["kl_mean"].get<double>() > 0.0);
   CHECK(lost["kl_mean"].get<double>() < 0.05);
@@ -283,8 +300,8 @@ TEST_CASE("bench append measures decoding in cycles that seal a page, and prompt
 }
 
 TEST_CASE("bench compress times what evicts tokens, and refuses what does not") {
-  const Arguments common{"bench", "compress", "--length", "300", "--layers", "2", "--heads", "4", "--kv-heads", "2",
-                         "--head-dim", "64"};
+  const Arguments common{"bench",   "compress", "--length",   "300", "--layers",   "2",
+                         "--heads", "4",        "--kv-heads", "2",   "--head-dim", "64"};
   const json rows = run_json(with(common, {"--kv", "int4+adasnap:100", "--kv", "fp16+streaming:64"}))["rows"];
   REQUIRE(rows.size() == 2);
   CHECK(rows[0]["kv"] == "int4+adasnap:100");

@@ -85,13 +85,18 @@ def test_the_demo_model_generates_what_the_librarys_own_runner_generates(demo_mo
     ids=["int4+hadamard", "int2", "commvq", "moqae"],
 )
 def test_compressed_caches_hold_what_those_of_the_runner_hold(demo_model, kv, options):
-    """Rounding can turn a code over, and then a token; given the same text, hardly any differ, and those by little."""
+    """Rounding, which differs between processors, can turn a code over, and then a token; given the same text, hardly
+    any differ, and those by little beside what compression does."""
     tokens, reply = runner_tokens("In the year 1850 a ship", kv)
     text = torch.cat([tokens, reply], dim=1)
     pieces = [tokens.shape[1]] + [1] * reply.shape[1]
-    logits = logits_in_pieces(demo_model, text, KvqCache(**options), pieces)[0, tokens.shape[1] - 1 : -1]
+
+    def logits_with(cache):
+        return logits_in_pieces(demo_model, text, cache, pieces)[0, tokens.shape[1] - 1 : -1]
+
+    logits = logits_with(KvqCache(**options))
     behind = logits.max(dim=-1).values - logits.gather(1, reply[0, :, None])[:, 0]
-    assert float(behind.max()) < 0.1
+    assert float(behind.max()) < 0.25 * float((logits - logits_with(KvqCache("fp16"))).abs().max())
     assert int((behind > 0).sum()) <= 2
 
 

@@ -94,8 +94,8 @@ std::vector<Format> all_formats(const std::filesystem::path& directory, const Co
   const std::filesystem::path centres = directory / "centres.safetensors";
   for (const std::string kv : kGainShapes) formats.push_back({kv + "-256", kv + ":" + centres.string(), kv + "-256"});
   std::ranges::for_each(kIntegers, add);
-  if (!on_cpu) return formats;  // GPUs know no codes yet and evict nothing
   for (const std::string bits : {"2bit", "1bit"}) {
+    if (!on_cpu) break;  // GPUs know no codebooks yet
     const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
     formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
   }

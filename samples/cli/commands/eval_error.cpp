@@ -68,6 +68,7 @@ void add_eval_error(CLI::App& eval) {
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }

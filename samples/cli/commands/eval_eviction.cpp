@@ -131,6 +131,7 @@ void add_eval_eviction(CLI::App& eval) {
   command->add_option("--seed", measured.seed, "Start of the random numbers")->capture_default_str();
   add_chunk_option(*command, measured.chunk);
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }

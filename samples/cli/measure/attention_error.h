@@ -19,12 +19,11 @@ struct AttentionRecord {
   std::vector<Layer> layers;
 };
 
-/// Run `tokens` at the end of the session.
-AttentionRecord record_attention(const llama::ModelConfig& config, llama::Session session,
-                                 std::span<const int32_t> tokens);
+/// Run `tokens` at the end of the session, which is one of the model's.
+AttentionRecord record_attention(llama::Model& model, llama::Session session, std::span<const int32_t> tokens);
 
 /// How far attention over the session's cache is from the recorded one when it gets the same queries, keys and values:
 /// the mean of ‖o − o_recorded‖₁ / ‖o_recorded‖₁ over layers, queries and query heads.
-double attention_error(llama::Session session, const AttentionRecord& record);
+double attention_error(llama::Model& model, llama::Session session, const AttentionRecord& record);
 
 }  // namespace cli

@@ -45,7 +45,7 @@ void EvictionQuality::add_window(std::span<const int32_t> window, Progress& prog
   const std::span<const int32_t> rest = window.subspan(prompt.size());
   prefills_.push_back(seconds_of([&] { prefill(session_, prompt, options_.chunk, progress); }));
   const AttentionRecord whole =
-      record_attention(engine_.model.config(), session_.fork(), rest.first(std::min(kComparedTokens, rest.size())));
+      record_attention(engine_.model, session_.fork(), rest.first(std::min(kComparedTokens, rest.size())));
   for (size_t i = 0; i < rows_.size(); ++i) {
     BudgetQuality& row = rows_[i];
     row.budget = budget_of(i);
@@ -53,7 +53,7 @@ void EvictionQuality::add_window(std::span<const int32_t> window, Progress& prog
     const double seconds = seconds_of([&] { compress(session, row.budget); });
     if (i == 0 && row.budget > 0) compresses_.push_back(seconds);
     row.usage = session.usage();
-    row.attention_error += attention_error(session.fork(), whole);
+    row.attention_error += attention_error(engine_.model, session.fork(), whole);
     row.nll += score_rest(engine_.model, session, window, options_.chunk, progress);
   }
   session_.clear();

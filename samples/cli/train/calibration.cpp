@@ -84,6 +84,13 @@ CalibrationTexts::CalibrationTexts(const std::vector<std::string>& files, const 
   note = describe_windows(files, windows, window);
 }
 
+HostTokens::HostTokens(llama::Model& model, const llama::ObservedAttention& seen) {
+  const llama::ModelConfig& config = model.config();
+  const auto n = static_cast<size_t>(int64_t{seen.n} * config.kv_heads * config.head_dim);
+  k_ = model.device().read({seen.k, n}, k_copy_);
+  v_ = model.device().read({seen.v, n}, v_copy_);
+}
+
 void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label) {
   constexpr int32_t kChunk = 256;  // tokens that the model takes at once
   int64_t tokens = 0;

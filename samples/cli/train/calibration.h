@@ -26,6 +26,19 @@ struct CalibrationTexts {
   std::string note;  // in words; the same only for the same tokens in the same windows
 };
 
+/// Keys and values that an observer sees, where the host can read them.
+class HostTokens {
+ public:
+  HostTokens(llama::Model& model, const llama::ObservedAttention& seen);
+
+  const float* k() const { return k_.data(); }
+  const float* v() const { return v_.data(); }
+
+ private:
+  llama::Array k_copy_, v_copy_;  // empty if the device is the host
+  std::span<const float> k_, v_;
+};
+
 /// Run a model over windows, each from an empty session, for what the session's observers see. Ends with an Error on an
 /// interruption. \param label  of the progress bar.
 void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label);

@@ -26,8 +26,10 @@ kvq::CentresTrainer make_trainer(Engine& engine, const CentresTraining& training
 
 void collect(Engine& engine, kvq::CentresTrainer& trainer, const std::vector<std::span<const int32_t>>& windows) {
   llama::Session session(engine.model, engine.context, nullptr);
-  session.observe_tokens(
-      [&](int32_t layer, const llama::ObservedTokens& seen) { trainer.add(layer, seen.n, seen.k, seen.v, KVQ_F32); });
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    const HostTokens tokens(engine.model, seen);
+    trainer.add(layer, seen.n, tokens.k(), tokens.v(), KVQ_F32);
+  });
   run_windows(session, windows, "keys and values");
 }
 

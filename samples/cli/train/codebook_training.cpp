@@ -51,9 +51,10 @@ std::vector<bool> finished_layers(const kvq::CodebookTrainer& trainer, int32_t n
 void collect(Engine& engine, kvq::CodebookTrainer& trainer, const std::vector<bool>& finished,
              const std::vector<std::span<const int32_t>>& windows) {
   llama::Session session(engine.model, engine.context, nullptr);
-  session.observe_tokens([&](int32_t layer, const llama::ObservedTokens& seen) {
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
     if (finished[static_cast<size_t>(layer)]) return;
-    trainer.add(layer, seen.n, seen.k, seen.v, KVQ_F32);
+    const HostTokens tokens(engine.model, seen);
+    trainer.add(layer, seen.n, tokens.k(), tokens.v(), KVQ_F32);
   });
   run_windows(session, windows, "keys and values");
 }
