@@ -210,7 +210,7 @@ void CudaBackend::AttendCall::attend_tiles(const ChosenSequences& chosen) {
 /// Few blocks share each unit's tiles.
 int32_t CudaBackend::AttendCall::parts_of(const Tiles& tiles, int32_t longest) const {
   constexpr int32_t kLeastTiles = 4;
-  const int32_t units = tiles.row_blocks * tiles.heads;
+  const int32_t units = std::max(tiles.row_blocks * tiles.heads, 1);
   return std::clamp(longest / kLeastTiles, 1, std::max(backend_.multiprocessors_ / units, 1));
 }
 
