@@ -60,7 +60,7 @@ class CudaBackend final : public Backend, private Pages, private Attention, priv
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
-  void copy(void* to, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) noexcept override;
   void clear(void* data, size_t bytes) override;
   void keep_queries(const QueriesToKeep& queries) noexcept override;
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
@@ -74,6 +74,9 @@ class CudaBackend final : public Backend, private Pages, private Attention, priv
   void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router, int32_t group,
             std::span<int32_t> counts) override;
 
+  /// Issue work where nothing may be thrown.
+  template <typename Issue>
+  void issue(const Issue& issue) noexcept;
   void select_on_host(const Call& call, Allocator& allocator, const Selection& selection,
                       std::span<Vector<int32_t>> slots);
   bool is_capturing() const;
