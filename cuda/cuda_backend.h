@@ -66,7 +66,7 @@ class CudaBackend final : public Backend,
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
-  void copy(void* to, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) noexcept override;
   void clear(void* data, size_t bytes) override;
   void keep_queries(const QueriesToKeep& queries) noexcept override;
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
@@ -84,6 +84,9 @@ class CudaBackend final : public Backend,
   Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
   Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
 
+  /// Issue work where nothing may be thrown.
+  template <typename Issue>
+  void issue(const Issue& issue) noexcept;
   void select_on_host(const Call& call, Allocator& allocator, const Selection& selection,
                       std::span<Vector<int32_t>> slots);
   bool is_capturing() const;

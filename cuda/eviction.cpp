@@ -23,10 +23,21 @@ constexpr int32_t kQueriesTogether = 4096;
 
 }  // namespace
 
-void CudaBackend::copy(void* to, const void* from, size_t bytes) {
+template <typename Issue>
+void CudaBackend::issue(const Issue& issue) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (broken_ != cudaSuccess) return;
+  int previous = 0;
+  cudaGetDevice(&previous);
+  if (previous != device_) cudaSetDevice(device_);
+  const cudaError_t status = issue();
+  if (status != cudaSuccess) broken_ = status;
+  if (previous != device_) cudaSetDevice(previous);
+}
+
+void CudaBackend::copy(void* to, const void* from, size_t bytes) noexcept {
   if (bytes == 0) return;
-  const Call call(*this, Call::Reports::kNothing);
-  call.require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
+  issue([=, this] { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_); });
 }
 
 void CudaBackend::clear(void* data, size_t bytes) {
@@ -35,19 +46,16 @@ void CudaBackend::clear(void* data, size_t bytes) {
 }
 
 void CudaBackend::keep_queries(const QueriesToKeep& queries) noexcept {
-  const std::lock_guard lock(mutex_);
-  const DeviceGuard guard(device_);
   const AttendBatch& batch = queries.batch;
-  const cudaError_t status = launch_keep({.q = batch.q,
-                                          .strides = batch.q_strides,
-                                          .dtype = batch.q_dtype,
-                                          .first = queries.first,
-                                          .count = queries.count,
-                                          .q_heads = batch.q_heads,
-                                          .head_dim = batch.head_dim,
-                                          .rows = queries.rows},
-                                         stream_);
-  if (status != cudaSuccess && broken_ == cudaSuccess) broken_ = status;
+  const KeepArguments arguments{.q = batch.q,
+                                .strides = batch.q_strides,
+                                .dtype = batch.q_dtype,
+                                .first = queries.first,
+                                .count = queries.count,
+                                .q_heads = batch.q_heads,
+                                .head_dim = batch.head_dim,
+                                .rows = queries.rows};
+  issue([&] { return launch_keep(arguments, stream_); });
 }
 
 void CudaBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {

@@ -46,11 +46,10 @@ class Weighing {
  public:
   virtual ~Weighing() = default;
 
-  /// Memory of Pages::allocate. Everything happens in the order in which it is asked for.
-  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  // Memory of Pages::allocate. Everything happens in the order in which it is asked for. What cannot throw leaves a
+  // device's failure to a later call.
+  virtual void copy(void* to, const void* from, size_t bytes) noexcept = 0;
   virtual void clear(void* data, size_t bytes) = 0;
-
-  /// Cannot fail: what the device reports comes with a later call.
   virtual void keep_queries(const QueriesToKeep& queries) noexcept = 0;
   /// Add to masses[kv head][slot] the attention that the slot gets from the queries of the batch's only sequence: a
   /// query's mean or largest softmax weight over the query heads of the KV head. Writes nothing else. `workspace`: of

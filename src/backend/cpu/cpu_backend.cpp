@@ -85,7 +85,7 @@ void CpuBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   cpu::attend(batch, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace));
 }
 
-void CpuBackend::copy(void* to, const void* from, size_t bytes) {
+void CpuBackend::copy(void* to, const void* from, size_t bytes) noexcept {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 

@@ -51,7 +51,7 @@ class CpuBackend final : public Backend,
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
-  void copy(void* to, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) noexcept override;
   void clear(void* data, size_t bytes) override;
   void keep_queries(const QueriesToKeep& queries) noexcept override;
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
