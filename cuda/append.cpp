@@ -2,6 +2,7 @@
 #include "kernels/append.h"
 
 #include "codecs.h"
+#include "coded_append.h"
 #include "core/tensor.h"
 #include "cuda_backend.h"
 #include "device_centres.h"
@@ -27,7 +28,7 @@ bool has_gaps(const PageWrite& write) {
 }
 
 /// Whether a page's encoder must know the positions of all slots.
-bool turns_by_slots(const PageWrite& write) { return has_gaps(write) && format_code(*write.format).centred_keys(); }
+bool turns_by_slots(const PageWrite& write) { return has_gaps(write) && without_codes(*write.format).centred_keys(); }
 
 /// Nothing but new tokens: quick to write.
 bool is_whole(const PageWrite& write) { return write.token_count == kSlots; }
@@ -51,7 +52,7 @@ DeviceWrite device_write(const TokenBatch& tokens, const PageWrite& write, bool 
           .token_position = token_position(tokens, write),
           .index = write.index,
           .first_position = write.first_position,
-          .format = static_cast<uint16_t>(format_code(*write.format).bits),
+          .format = static_cast<uint16_t>(without_codes(*write.format).bits),
           .has_positions = static_cast<uint8_t>(has_gaps(write) ? 1 : 0),
           .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
           .sequence = write.sequence};
@@ -104,7 +105,7 @@ size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes,
 
 PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, int32_t shared_limit) {
   PagesWritten pages;
-  for (const PageWrite& write : writes) pages.add(format_code(*write.format));
+  for (const PageWrite& write : writes) pages.add(without_codes(*write.format));
   return fit(pages, head_dim, shared_limit);
 }
 
@@ -136,18 +137,31 @@ AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
   arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
   arguments.status = status_;
   arguments.rope = rope_arguments(*tokens.rope);
-  arguments.centres = centre_tables(tokens.context);
+  if (const CentreContext* centres = centre_context(tokens.context)) arguments.centres = centres->tables();
   return arguments;
 }
 
 // Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
 void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, std::span<const AppendedLayer> layers,
-                         Allocator& /*scratch*/) {
-  const std::span<const PageWrite> writes = grouped.list();
-  if (writes.empty()) return;
+                         Allocator& scratch) {
+  if (grouped.empty()) return;
   const Call call(*this);
+  const std::span<const PageWrite> writes = grouped.list();
   if (!layers.empty()) make_room(writes, layers);
+  const bool any_codes =
+      std::any_of(writes.begin(), writes.end(), [](const PageWrite& write) { return has_codes(*write.format); });
+  if (any_codes) {
+    CodedAppend(*this, call, tokens, scratch).append(grouped, layers);
+  } else {
+    append_plain(call, tokens, writes, layers);
+  }
+  for (const AppendedLayer& layer : layers) table_of(layer)->set_state(layer.after);
+}
 
+/// Pages that have no codes of a codebook, or that hold halves instead for now.
+void CudaBackend::append_plain(const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
+                               std::span<const AppendedLayer> layers) {
+  if (writes.empty()) return;
   AppendArguments arguments = append_arguments(tokens);
   arguments.n_writes = static_cast<int32_t>(writes.size());
   const bool scattered = std::any_of(writes.begin(), writes.end(),
@@ -177,7 +191,6 @@ void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, st
   call.require(launch_append(arguments, stream_), "append kernel");
   if (staged > 0) staging_->done(stream_);
   if (layers.empty()) return;
-  for (const AppendedLayer& layer : layers) table_of(layer)->set_state(layer.after);
   for (size_t i = 0; i < writes.size(); ++i) {
     PageTable& table = *table_of(layers[static_cast<size_t>(writes[i].sequence)]);
     table.takes(*writes[i].format);

@@ -2,12 +2,14 @@
 // tiles.
 #include "kernels/attend.h"
 #include "attend_call.h"
+#include "decoded_lists.h"
 #include "device_block.h"
 #include "device_centres.h"
 #include "kernels/prefill.h"
 #include "page_table.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace kvq::cuda {
 namespace {
@@ -73,8 +75,8 @@ size_t bytes_of_tiles(int32_t tiles, int32_t head_dim) {
 }  // namespace
 
 CudaBackend::AttendCall::AttendCall(CudaBackend& backend, const Call& call, const AttendBatch& batch,
-                                    AttendWorkspace& space)
-    : backend_(backend), call_(call), batch_(batch), space_(space) {
+                                    AttendWorkspace& space, std::span<const SequenceView> views)
+    : backend_(backend), call_(call), batch_(batch), space_(space), views_(views) {
   arguments_.q_heads = batch_.q_heads;
   arguments_.kv_heads = batch_.kv_heads;
   arguments_.head_dim = batch_.head_dim;
@@ -94,7 +96,7 @@ CudaBackend::AttendCall::AttendCall(CudaBackend& backend, const Call& call, cons
   arguments_.inv_freq = space_.inv_freq(*batch_.rope, batch_.recorded);
   arguments_.hadamard_keys = batch_.any_hadamard_keys ? 1 : 0;
   arguments_.hadamard_values = batch_.any_hadamard_values ? 1 : 0;
-  if (batch_.context != nullptr) arguments_.centres = static_cast<const CentreContext*>(batch_.context)->rows();
+  if (const CentreContext* centres = centre_context(batch_.context)) arguments_.centres = centres->rows();
 }
 
 void CudaBackend::AttendCall::run() {
@@ -134,11 +136,16 @@ void CudaBackend::AttendCall::for_some(const Wanted& wanted, size_t tile_memory,
   if (!chosen.list().empty()) launch(chosen);
 }
 
+SequenceView CudaBackend::AttendCall::view_of(const AttendSequence& sequence) const {
+  if (views_.empty()) return table_of(sequence).view();
+  return views_[static_cast<size_t>(&sequence - batch_.sequences.data())];
+}
+
 /// What both ways ask of some sequences.
 void CudaBackend::AttendCall::take(const ChosenSequences& chosen) {
   int32_t n = 0;
   for (const AttendSequence* sequence : chosen.list()) {
-    arguments_.sequences[n++] = {table_of(*sequence).view(), sequence->query_begin, sequence->query_count,
+    arguments_.sequences[n++] = {view_of(*sequence), sequence->query_begin, sequence->query_count,
                                  last_position(batch_, *sequence)};
   }
   arguments_.n_sequences = n;
@@ -225,17 +232,55 @@ const int32_t* CudaBackend::AttendCall::positions() {
 
 void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   const Call call(*this);
+  auto& space = static_cast<AttendWorkspace&>(workspace);
+  bool any_codes = false;
   for (const AttendSequence& sequence : batch.sequences) {
     auto* table = static_cast<PageTable*>(sequence.mirror);
     if (batch.recorded) {
       table->require_published();
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
+      any_codes = any_codes || has_codes(sequence);
     }
   }
-  AttendCall attention(*this, call, batch, static_cast<AttendWorkspace&>(workspace));
+  if (any_codes) return attend_decoded(call, batch, space);
+  AttendCall attention(*this, call, batch, space);
   attention.run();
   attention.done();
+}
+
+/// Sequences with codes by way of pages with halves, the others as they are.
+void CudaBackend::attend_decoded(const Call& call, const AttendBatch& batch, AttendWorkspace& space) {
+  const auto attend_to = [&](const AttendBatch& some, std::span<const SequenceView> views) {
+    AttendCall attention(*this, call, some, space, views);
+    attention.run();
+    attention.done();
+  };
+  Vector<AttendSequence> others{StlAllocator<AttendSequence>(space.allocator())};
+  std::copy_if(batch.sequences.begin(), batch.sequences.end(), std::back_inserter(others),
+               [](const AttendSequence& sequence) { return !has_codes(sequence); });
+  if (!others.empty()) {
+    AttendBatch without = batch;
+    without.sequences = others;
+    attend_to(without, {});
+  }
+  for_decoded_lists(*this, call, space, batch, [&](const DecodedLists& lists, int32_t first_head) {
+    AttendBatch some = lists.batch();
+    if (batch.lse == nullptr || some.lse != nullptr) return attend_to(some, lists.views());
+    const auto row = [](int32_t heads) { return static_cast<size_t>(heads) * sizeof(float); };
+    const DeviceBlock lse(*this, space.allocator(), batch.query_positions.size() * row(some.q_heads));
+    some.lse = reinterpret_cast<float*>(lse.memory());
+    attend_to(some, lists.views());
+    const int32_t group = batch.q_heads / batch.kv_heads;
+    for (const AttendSequence& sequence : some.sequences) {
+      const auto first = static_cast<size_t>(sequence.query_begin);
+      call.require(cudaMemcpy2DAsync(batch.lse + first * static_cast<size_t>(batch.q_heads) + first_head * group,
+                                     row(batch.q_heads), some.lse + first * static_cast<size_t>(some.q_heads),
+                                     row(some.q_heads), row(some.q_heads), static_cast<size_t>(sequence.query_count),
+                                     cudaMemcpyDeviceToDevice, stream_),
+                   "cudaMemcpy2DAsync");
+    }
+  });
 }
 
 }  // namespace kvq::cuda

@@ -16,7 +16,9 @@ class ChosenSequences;
 /// tables have caught up.
 class CudaBackend::AttendCall {
  public:
-  AttendCall(CudaBackend& backend, const Call& call, const AttendBatch& batch, AttendWorkspace& space);
+  /// `views`: of the batch's sequences, if they are not those of their page tables.
+  AttendCall(CudaBackend& backend, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
+             std::span<const SequenceView> views = {});
 
   void run();
   /// After the last launch that uses the arguments.
@@ -34,11 +36,13 @@ class CudaBackend::AttendCall {
   void attend_tiles(const ChosenSequences& chosen);
   int32_t parts_of(const Tiles& tiles, int32_t longest) const;
   const int32_t* positions();
+  SequenceView view_of(const AttendSequence& sequence) const;
 
   CudaBackend& backend_;
   const Call& call_;
   const AttendBatch& batch_;
   AttendWorkspace& space_;
+  std::span<const SequenceView> views_;
   AttendArguments arguments_{};
   int32_t* positions_ = nullptr;
 };

@@ -14,10 +14,10 @@ constexpr int32_t kChunk = 16;
 
 // The kinds of sides that the append kernels encode and the attention kernels read. Whatever is not here is refused.
 constexpr Kind kKnown[] = {Kind::kFloat16,    Kind::kInt8,       Kind::kInt4,       Kind::kInt3,
-                           Kind::kInt2,       Kind::kGs4,        Kind::kGs3,        Kind::kGs2,
-                           Kind::kGs1,        Kind::kGt3,        Kind::kGt2,        Kind::kGt1,
-                           Kind::kGs4Centres, Kind::kGs3Centres, Kind::kGs2Centres, Kind::kGs1Centres,
-                           Kind::kGt3Centres, Kind::kGt2Centres, Kind::kGt1Centres};
+                           Kind::kInt2,       Kind::kCommvq,     Kind::kGs4,        Kind::kGs3,
+                           Kind::kGs2,        Kind::kGs1,        Kind::kGt3,        Kind::kGt2,
+                           Kind::kGt1,        Kind::kGs4Centres, Kind::kGs3Centres, Kind::kGs2Centres,
+                           Kind::kGs1Centres, Kind::kGt3Centres, Kind::kGt2Centres, Kind::kGt1Centres};
 static_assert(index_of(Kind::kGt1) < 16, "a FormatCode has four bits for a kind");
 
 bool is_known(const SideFormat& format) {
@@ -29,6 +29,8 @@ uint32_t side_code(const SideFormat& format) {
   const Kind kind = gain_shape::without_centres(format.kind);
   return static_cast<uint32_t>(kind) | (format.hadamard ? FormatCode::kHadamardKeys : 0U);
 }
+
+bool is_coded(const SideFormat& format) { return format.kind == Kind::kCommvq; }
 
 /// Trained centres of a head; 0: the side is not relative to any.
 int32_t centres_of(Side side, const PageFormat& format) {
@@ -62,12 +64,19 @@ void move_scales(const SideBytes& bytes, const Move& move) {
   }
 }
 
-/// The same of a whole page, and with bits that differ in every byte.
+/// The same of a whole page, and with bits that differ in every byte. Sides with codes of a codebook lie as they are.
 template <typename Move>
 void move_page(const PageFormat& format, const Move& move) {
-  const FormatCode code = format_code(format);
+  const FormatCode code = without_codes(format);
   const int32_t head_dim = format.head_dim;
-  const PageBytes page = page_bytes(code, head_dim);
+  PageBytes page = page_bytes(code, head_dim);
+  page.values_at = values_at(format);
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    if (!is_coded(format.side(side))) continue;
+    const auto at = static_cast<int32_t>(format.offset(side));
+    move(at, at, static_cast<int32_t>(format.bytes(side)), uint8_t{0});
+    (side == Side::kKeys ? page.keys : page.values) = {};
+  }
   const auto host_values = static_cast<int32_t>(format.key_bytes());
   const auto of_keys = [&](int32_t host, int32_t device, int32_t n) { move(host, device, n, uint8_t{0}); };
   const auto of_values = [&](int32_t host, int32_t device, int32_t n) {
@@ -114,6 +123,20 @@ void copy_flipped(const std::byte* from, std::byte* to, int32_t n, uint8_t flip)
 }  // namespace
 
 bool knows(const PageFormat& format) { return is_known(format.keys) && is_known(format.values); }
+
+bool has_codes(const PageFormat& format) { return is_coded(format.keys) || is_coded(format.values); }
+
+FormatCode without_codes(const PageFormat& format) {
+  FormatCode code = format_code(format);
+  if (is_coded(format.keys)) code.bits &= ~FormatCode::kKeys;
+  if (is_coded(format.values)) code.bits &= ~FormatCode::kValues;
+  return code;
+}
+
+int32_t values_at(const PageFormat& format) {
+  if (has_codes(format)) return static_cast<int32_t>(format.offset(Side::kValues));
+  return page_bytes(format_code(format), format.head_dim).values_at;
+}
 
 FormatCode format_code(const PageFormat& format) {
   const uint32_t shift = format.values.group == 128 ? 2U : (format.values.group == 64 ? 1U : 0U);

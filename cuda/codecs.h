@@ -12,6 +12,13 @@ bool knows(const PageFormat& format);
 /// A page's format as kernels know it. It is one that they know.
 FormatCode format_code(const PageFormat& format);
 
+/// Whether a side has codes of a codebook, which only kernels of their own write and read.
+bool has_codes(const PageFormat& format);
+/// The same page with halves where such codes are.
+FormatCode without_codes(const PageFormat& format);
+/// Where the values of a page begin on the device.
+int32_t values_at(const PageFormat& format);
+
 /// Copy a page from the order of bytes that its format defines to the one on the device (kernels/device_page.h).
 void to_device_order(const PageFormat& format, const std::byte* host, std::byte* device);
 /// And back.

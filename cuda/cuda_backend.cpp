@@ -6,6 +6,7 @@
 #include "core/position_turns.h"
 #include "cuda_error.h"
 #include "device_centres.h"
+#include "device_codebook.h"
 #include "kernels/append.h"
 #include "kernels/attend.h"
 #include "kernels/prefill.h"
@@ -20,12 +21,8 @@
 namespace kvq::cuda {
 namespace {
 
-/// What was trained for another codec is refused before it comes here.
-void require_centres(const Codec& codec) {
-  if (!gain_shape::has_trained_centres(codec.kinds.front().kind)) {
-    fail(KVQ_E_UNSUPPORTED, "cuda does not compute with %s yet", codec.name);
-  }
-}
+/// Of the codecs that need training, what is not CommVQ has trained centres.
+bool has_codebooks(const Codec& codec) { return codec.kinds.front().kind == Kind::kCommvq; }
 
 }  // namespace
 
@@ -85,6 +82,7 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
   }
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
   cuda::check(prepare_append_next(shared_limit_), "cudaFuncSetAttribute");
+  cuda::check(prepare_encode_keys(), "cudaFuncSetAttribute");
   cuda::check(prepare_vote(), "cudaFuncSetAttribute");
   cuda::check(prepare_weigh(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_move(), "cudaFuncSetAttribute");
@@ -174,17 +172,23 @@ bool CudaBackend::knows(const PageFormat& format) const { return cuda::knows(for
 
 std::shared_ptr<const Resident> CudaBackend::make_resident(Allocator& allocator, const Codec& codec,
                                                            std::shared_ptr<const Trained> trained) {
-  require_centres(codec);
   const Call call(*this, Call::Reports::kNothing);
+  if (has_codebooks(codec)) {
+    return std::allocate_shared<const DeviceCodebook>(StlAllocator<DeviceCodebook>(allocator), *this, allocator,
+                                                      std::static_pointer_cast<const ModelCodebook>(std::move(trained)));
+  }
   return std::allocate_shared<const DeviceCentres>(StlAllocator<DeviceCentres>(allocator), *this, allocator,
                                                    std::static_pointer_cast<const ModelCentres>(std::move(trained)));
 }
 
 Owned<LayerContext> CudaBackend::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
                                               int32_t layer, const PageFormat& /*format*/,
-                                              const OptionValues& /*options*/, const PositionTurns& turns) {
-  require_centres(codec);
+                                              const OptionValues& options, const PositionTurns& turns) {
   const Call call(*this, Call::Reports::kNothing);
+  if (has_codebooks(codec)) {
+    return make_owned<CodebookContext>(allocator, *this, allocator, codec, static_cast<const DeviceCodebook&>(resident),
+                                       layer, options, turns);
+  }
   return make_owned<CentreContext>(allocator, *this, allocator, codec, static_cast<const DeviceCentres&>(resident),
                                    layer, turns.rope());
 }

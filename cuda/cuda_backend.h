@@ -12,6 +12,7 @@
 
 namespace kvq::cuda {
 
+class AttendWorkspace;
 class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
@@ -40,6 +41,7 @@ class CudaBackend final : public Backend,
   // For the objects that live on this device.
   class Call;
   class AttendCall;
+  class CodedAppend;
   void record_append(const TokenBatch& tokens, PageTable& table);
   cudaStream_t stream() const { return stream_; }
   Staging& staging() { return *staging_; }
@@ -84,6 +86,9 @@ class CudaBackend final : public Backend,
   Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
   Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
 
+  void weigh_heads(const Call& call, const AttendBatch& batch, std::span<const SequenceView> views, Pooling group,
+                   AttendWorkspace& space, std::span<float* const> masses);
+  void attend_decoded(const Call& call, const AttendBatch& batch, AttendWorkspace& space);
   /// Issue work where nothing may be thrown.
   template <typename Issue>
   void issue(const Issue& issue) noexcept;
@@ -91,6 +96,8 @@ class CudaBackend final : public Backend,
                       std::span<Vector<int32_t>> slots);
   bool is_capturing() const;
   AppendArguments append_arguments(const TokenBatch& tokens) const;
+  void append_plain(const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
+                    std::span<const AppendedLayer> layers);
   int32_t device_;
   cudaStream_t stream_;
   int32_t compute_capability_ = 0;  // 10 · major + minor

@@ -1,9 +1,6 @@
 #include "device_centres.h"
 
 #include "cuda_backend.h"
-#include "cuda_error.h"
-
-#include <utility>
 
 namespace kvq::cuda {
 namespace {
@@ -22,30 +19,6 @@ CentreSearchTables put_search(const SideArrays& of, DeviceArrays& to) {
 }
 
 }  // namespace
-
-DeviceArrays::DeviceArrays(CudaBackend& backend, Allocator& account, size_t bytes)
-    : backend_(backend),
-      account_(account),
-      memory_(bytes > 0 ? static_cast<std::byte*>(backend.allocate_device(account, bytes)) : nullptr),
-      bytes_(bytes) {}
-
-DeviceArrays::DeviceArrays(DeviceArrays&& other) noexcept
-    : backend_(other.backend_),
-      account_(other.account_),
-      memory_(std::exchange(other.memory_, nullptr)),
-      bytes_(other.bytes_),
-      used_(other.used_) {}
-
-DeviceArrays::~DeviceArrays() { backend_.release_device(account_, memory_, bytes_); }
-
-const void* DeviceArrays::put_bytes(const void* host, size_t bytes) {
-  if (bytes == 0) return nullptr;
-  std::byte* to = memory_ + used_;
-  used_ += padded(bytes);
-  // Returns once the array may change: it is not page-locked.
-  check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, backend_.stream()), "cudaMemcpyAsync");
-  return to;
-}
 
 DeviceCentres::DeviceCentres(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCentres> centres)
     : centres_(std::move(centres)), layers_(StlAllocator<Layer>(allocator)) {

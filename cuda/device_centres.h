@@ -3,8 +3,8 @@
 
 #include "centre_arrays.h"
 #include "centre_rows.h"
-#include "core/memory.h"
 #include "core/resident.h"
+#include "device_arrays.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/model_centres.h"
 #include "kernels/centre_tables.h"
@@ -13,38 +13,6 @@
 #include <memory>
 
 namespace kvq::cuda {
-
-class CudaBackend;
-
-/// Arrays one behind the other. Made and filled during a call of the backend.
-class DeviceArrays {
- public:
-  template <typename... Arrays>
-  static size_t bytes_for(const Arrays&... arrays) {
-    return (padded(arrays.size() * sizeof(arrays[0])) + ... + 0);
-  }
-
-  DeviceArrays(CudaBackend& backend, Allocator& account, size_t bytes);
-  DeviceArrays(DeviceArrays&& other) noexcept;
-  DeviceArrays& operator=(DeviceArrays&& other) = delete;
-  ~DeviceArrays();
-
-  /// Copy an array to the next place; null if it is empty.
-  template <typename Array>
-  auto put(const Array& array) -> decltype(array.data()) {
-    return static_cast<decltype(array.data())>(put_bytes(array.data(), array.size() * sizeof(array[0])));
-  }
-
- private:
-  static constexpr size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
-  const void* put_bytes(const void* host, size_t bytes);
-
-  CudaBackend& backend_;
-  Allocator& account_;
-  std::byte* memory_;
-  size_t bytes_;
-  size_t used_ = 0;
-};
 
 /// What caches with the same centres share.
 class DeviceCentres final : public Resident {
@@ -83,9 +51,10 @@ class CentreContext final : public LayerContext {
   CentreRows rows_;
 };
 
-/// Of a layer's context, which may be null.
-inline CentreTables centre_tables(const LayerContext* context) {
-  return context != nullptr ? static_cast<const CentreContext*>(context)->tables() : CentreTables{};
+/// A layer's context, if it is one of centres; otherwise null.
+inline const CentreContext* centre_context(const LayerContext* context) {
+  const bool is_one = context != nullptr && gain_shape::has_trained_centres(context->codec.kinds.front().kind);
+  return is_one ? static_cast<const CentreContext*>(context) : nullptr;
 }
 
 }  // namespace kvq::cuda

@@ -3,7 +3,7 @@
 
 #include "attend_call.h"
 #include "codecs.h"
-#include "device_block.h"
+#include "decoded_lists.h"
 #include "kernels/select.h"
 #include "kernels/weigh.h"
 #include "page_table.h"
@@ -61,10 +61,21 @@ void CudaBackend::keep_queries(const QueriesToKeep& queries) noexcept {
 void CudaBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {
   const Call call(*this);
   const AttendSequence& whole = batch.sequences.front();
-  auto* table = static_cast<PageTable*>(whole.mirror);
-  table->catch_up(whole.pages, whole.page_counts);
-  const int32_t pages = *std::max_element(whole.page_counts, whole.page_counts + batch.kv_heads);
+  static_cast<PageTable*>(whole.mirror)->catch_up(whole.pages, whole.page_counts);
   auto& space = static_cast<AttendWorkspace&>(workspace);
+  if (!has_codes(whole)) return weigh_heads(call, batch, {}, group, space, masses);
+  for_decoded_lists(*this, call, space, batch, [&](const DecodedLists& lists, int32_t first_head) {
+    const auto heads = static_cast<size_t>(lists.batch().kv_heads);
+    weigh_heads(call, lists.batch(), lists.views(), group, space,
+                masses.subspan(static_cast<size_t>(first_head), heads));
+  });
+}
+
+/// `views`: as AttendCall's.
+void CudaBackend::weigh_heads(const Call& call, const AttendBatch& batch, std::span<const SequenceView> views,
+                              Pooling group, AttendWorkspace& space, std::span<float* const> masses) {
+  const AttendSequence& whole = batch.sequences.front();
+  const int32_t pages = *std::max_element(whole.page_counts, whole.page_counts + batch.kv_heads);
   const int32_t most = std::min(whole.query_count, kQueriesTogether);
   const size_t scalars = static_cast<size_t>(most) * static_cast<size_t>(batch.q_heads);
   const size_t lse_bytes = (scalars * sizeof(float) + 255) / 256 * 256;
@@ -93,7 +104,7 @@ void CudaBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& work
     part.out = scratch.memory() + target_bytes + lse_bytes;
     part.out_dtype = KVQ_F16;
     part.out_strides = {int64_t{batch.q_heads} * batch.head_dim, batch.head_dim};
-    AttendCall attention(*this, call, part, space);
+    AttendCall attention(*this, call, part, space, views);
     attention.run();
     const WeighArguments weighing{.lse = part.lse,
                                   .masses = reinterpret_cast<float**>(scratch.memory()),
@@ -288,7 +299,7 @@ void CudaBackend::take(float* to, const float* from, std::span<const int32_t> sl
 }
 
 bool CudaBackend::moves(const PageFormat& format) const {
-  return cuda::knows(format) && !format_code(format).centred();
+  return cuda::knows(format) && !has_codes(format) && !format_code(format).centred();
 }
 
 void CudaBackend::move(const SlotMoves& moves) {

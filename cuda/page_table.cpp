@@ -198,6 +198,11 @@ void PageTable::agreed(const int32_t* counts) noexcept {
 void PageTable::record_append(const TokenBatch& tokens) { backend_.record_append(tokens, *this); }
 
 void PageTable::require_recordable() {
+  if (coded_ != nullptr) {
+    fail(KVQ_E_UNSUPPORTED,
+         "cuda neither fills nor reads pages with a codebook's codes in a CUDA graph: append and attend outside of "
+         "graphs, or store the layer in another format");
+  }
   if (published_) return;
   fail(KVQ_E_STATE,
        "the device does not know the pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph");
@@ -249,6 +254,7 @@ void PageTable::takes(const PageFormat& format) noexcept {
   const FormatCode code = format_code(format);
   any_gains_ = any_gains_ || has_gains(code.keys()) || has_gains(code.values());
   any_centres_ = any_centres_ || code.centred();
+  if (has_codes(format)) coded_ = &format;
 }
 
 void PageTable::make_positions() {

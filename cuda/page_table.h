@@ -40,6 +40,8 @@ class PageTable final : public LayerMirror {
   bool any_gains() const { return any_gains_; }
   /// Whether some page may be relative to trained centres.
   bool any_centres() const { return any_centres_; }
+  /// The format of pages with codes of a codebook, of which a layer has one; null: there are none.
+  const PageFormat* coded() const { return coded_; }
   /// Memory for positions with gaps.
   void make_positions();
   const HeadState* states() const { return states_; }
@@ -74,6 +76,7 @@ class PageTable final : public LayerMirror {
   LayerState state_;              // of every head
   bool any_gains_ = false;
   bool any_centres_ = false;
+  const PageFormat* coded_ = nullptr;
   // Pages made ahead.
   void* reserve_memory_ = nullptr;
   size_t reserve_bytes_ = 0;

@@ -39,7 +39,9 @@ enum class CentreCode : uint32_t { kNone, kPageMean, kOne, kSeveral };
 struct FormatCode {
   uint32_t bits = 0;
 
+  static constexpr uint32_t kKeys = 15U;
   static constexpr uint32_t kHadamardKeys = 1U << 4U;
+  static constexpr uint32_t kValues = kKeys << 5U;
   static constexpr uint32_t kHadamardValues = 1U << 9U;
   static constexpr uint32_t kKeyCentre = 12;  // the first bit of a CentreCode
   static constexpr uint32_t kValueCentre = 14;

@@ -17,6 +17,8 @@ class PositionTurns {
 
   /// Rows are as those of a Rope table: cosines of all pairs, then sines.
   void turn(int32_t position, float* row) const;
+  /// Rows of all digits, [levels][32]: level after level.
+  std::span<const float> digits() const { return rows_; }
   /// Rows of positions 0 to 31.
   const float* slots() const { return rows_.data(); }
   /// The same in fixed point.

@@ -180,15 +180,11 @@ void check_batches(const How& how) {
   }
 }
 
-std::vector<std::string> policies_of(const std::string& isa) {
-  return isa == kvq_test::kCuda ? gpu_policies() : cpu_policies();
-}
-
 }  // namespace
 
 TEST_CASE("a batch of appends stores what appends one by one store") {
   for (const std::string& isa : kvq_test::backends()) {
-    for (const std::string& policy : policies_of(isa)) check_batches({.isa = isa, .policy = policy});
+    for (const std::string& policy : all_policies()) check_batches({.isa = isa, .policy = policy});
   }
 }
 
@@ -201,7 +197,7 @@ TEST_CASE("a batch of appends with pages made ahead, on several threads, of ever
     }
   }
   const std::string best = kvq_test::cpu_isa_names().front();
-  for (const std::string& policy : cpu_policies()) check_batches({.isa = best, .policy = policy, .threads = 3});
+  for (const std::string& policy : all_policies()) check_batches({.isa = best, .policy = policy, .threads = 3});
 }
 
 TEST_CASE("a batch of appends to a parent and its forks leaves each with its own tokens") {

@@ -99,7 +99,7 @@ inline std::vector<std::string> centred_policies() {
           "layers:\n  - {range: [1, 1], keys: gs1, values: gt3+centres}\n"};
 }
 
-// The same with codes, of a layer and of each head, and with formats that have none: not for a GPU yet.
+// The same with codes, of a layer and of each head, and with formats that have none.
 inline const std::string kCodesOfLayer = "commvq";
 inline const std::string kCodesOfHeads =
     "# codes of each head\nversion: 1\nkeys: commvq\nvalues: commvq\nsink: 1\nrecent: 2\n"
@@ -118,23 +118,18 @@ inline std::vector<std::string> routed_policies() {
           "version: 1\nrouter: {experts: [gs4+centres, gs2/gt2+centres, gt1+centres], votes: head}\n"};
 }
 
-inline bool known_to_gpus(const std::string& policy) {
-  return policy.find("commvq") == std::string::npos && policy.find("router") == std::string::npos;
-}
-
-inline std::vector<std::string> gpu_policies() {
+// Those whose pages CUDA graphs can fill.
+inline std::vector<std::string> graph_policies() {
   std::vector<std::string> policies = sequence_policies();
   for (const std::string& policy : gain_shape_policies()) policies.push_back(policy);
   for (const std::string& policy : centred_policies()) policies.push_back(policy);
   return policies;
 }
 
-inline std::vector<std::string> cpu_policies() {
-  std::vector<std::string> policies = sequence_policies();
+inline std::vector<std::string> all_policies() {
+  std::vector<std::string> policies = graph_policies();
   for (const std::string& policy : coded_policies()) policies.push_back(policy);
   for (const std::string& policy : routed_policies()) policies.push_back(policy);
-  for (const std::string& policy : gain_shape_policies()) policies.push_back(policy);
-  for (const std::string& policy : centred_policies()) policies.push_back(policy);
   return policies;
 }
 

@@ -28,7 +28,7 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
   const size_t step_scalars = kSequences * shape.token_scalars();
   const std::vector<float> k = kvq_test::normal_tensor(kSteps * step_scalars, 1);
   const std::vector<float> v = kvq_test::normal_tensor(kSteps * step_scalars, 2);
-  for (const std::string& policy : gpu_policies()) {
+  for (const std::string& policy : graph_policies()) {
     CAPTURE(policy);
     cudaStream_t stream = nullptr;
     check_cuda(cudaStreamCreate(&stream));

@@ -176,7 +176,7 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 }
 
 std::vector<std::string> policies() {
-  std::vector<std::string> policies = gpu_policies();
+  std::vector<std::string> policies = graph_policies();
   policies.emplace_back("version: 1\nkeys: int2\nvalues: int3\nrecent: 3\n");
   policies.emplace_back("version: 1\nkeys: int4\nvalues: int4\nsink: 3\n");
   return policies;

@@ -150,7 +150,7 @@ TEST_CASE("many queries at once give what they give one by one, up to rounding")
 TEST_CASE("instruction sets store the same bytes and read each other's snapshots") {
   const Shape shape{.q_heads = 2, .kv_heads = 2, .head_dim = 80, .n_layers = 1};
   const Text text(shape, 400, 3);
-  for (const std::string& policy : cpu_policies()) {
+  for (const std::string& policy : all_policies()) {
     if (policy.find("layers") != std::string::npos) continue;
     CAPTURE(policy);
     kvq_test::Snapshot first;

@@ -329,7 +329,6 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
                            Case{"commvq", "method: adasnap, budget: 90", &of_head},
                            Case{"commvq", "heads: together, budget: 90", &of_layer}}) {
     for (const std::string& isa : kvq_test::backends()) {
-      if (each.codes != nullptr && isa == kvq_test::kCuda) continue;  // refused there
       CAPTURE(std::string(each.format));
       CAPTURE(isa);
       Run run(Prompt(300, 4), policy(each.format, each.eviction, 1), isa, each.codes);

@@ -24,8 +24,6 @@ struct PageFormat {
   bool coded() const { return family == Family::kCodes; }
   bool integer() const { return family == Family::kInteger; }
   bool gain_shape() const { return family == Family::kGainShape; }
-  // CUDA contexts refuse the others.
-  bool known_to_gpus() const { return !coded(); }
 
   // "int4", "int4+hadamard", "fp16", "commvq", "gs4", "gt2+nocentre", "gt1+centres".
   static PageFormat parse(const std::string& name) {
@@ -56,9 +54,6 @@ struct Storage {
 
   bool coded() const { return PageFormat::parse(keys).coded() || PageFormat::parse(values).coded(); }
   bool centred() const { return PageFormat::parse(keys).centres || PageFormat::parse(values).centres; }
-  bool known_to_gpus() const {
-    return PageFormat::parse(keys).known_to_gpus() && PageFormat::parse(values).known_to_gpus();
-  }
 
   std::string name() const {
     std::string text = keys == values ? keys : keys + "/" + values;

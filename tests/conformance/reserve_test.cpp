@@ -41,7 +41,6 @@ TEST_CASE("a sequence with pages made ahead holds the same bytes as one without,
     for (const std::string& policy : policies()) {
       CAPTURE(isa);
       CAPTURE(policy);
-      if (isa == kvq_test::kCuda && !known_to_gpus(policy)) continue;
       const Context context = kvq_test::make_context(isa.c_str());
       const Cache cache = make_cache(context, shape.options(), policy);
       const auto make = [&] { return kvq_test::Sequence(cache); };

@@ -39,7 +39,7 @@ struct Bench {
 }  // namespace
 
 TEST_CASE("appending in chunks of any size stores the same bytes") {
-  for (const std::string& policy : cpu_policies()) {
+  for (const std::string& policy : all_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {1, 32, 33, 64, 500}) {
@@ -56,7 +56,7 @@ TEST_CASE("appending in chunks of any size stores the same bytes") {
 }
 
 TEST_CASE("a fork that is appended to leaves its parent alone and equals a sequence built directly") {
-  for (const std::string& policy : cpu_policies()) {
+  for (const std::string& policy : all_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {1, 31, 32, 33, 64, 100}) {
@@ -117,7 +117,7 @@ TEST_CASE("what is truncated again was never appended") {
 }
 
 TEST_CASE("truncating to a page border keeps sealed pages as they are") {
-  for (const std::string& policy : cpu_policies()) {
+  for (const std::string& policy : all_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     Sequence sequence = bench.filled(200);
@@ -151,7 +151,7 @@ TEST_CASE("truncating a fork leaves its parent alone") {
 }
 
 TEST_CASE("a snapshot loads to the same bytes and the same attention, and goes on the same way") {
-  for (const std::string& policy : cpu_policies()) {
+  for (const std::string& policy : all_policies()) {
     CAPTURE(policy);
     const Bench bench(policy);
     for (const int32_t n : {0, 1, 32, 33, 200}) {

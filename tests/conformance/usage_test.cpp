@@ -137,7 +137,7 @@ TEST_CASE("bits per scalar are those of the pages, plus positions and lists") {
 TEST_CASE("usage grows with every token and never with reading") {
   const Shape shape;
   const Context context = kvq_test::make_context();
-  for (const std::string& policy : cpu_policies()) {
+  for (const std::string& policy : all_policies()) {
     CAPTURE(policy);
     const Cache cache = make_cache(context, shape.options(), policy);
     Sequence sequence(cache);

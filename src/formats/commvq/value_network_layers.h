@@ -2,6 +2,7 @@
 // instruction set, and in double for tests. Everything is an array of columns [rows][kValueBlock], a column a vector.
 #pragma once
 
+#include "core/host_device.h"
 #include "formats/commvq/value_kernels.h"
 #include "formats/commvq/value_network.h"
 
@@ -31,7 +32,7 @@ inline void multiply(const ValueKernels& /*kernels*/, const double* matrix, size
 }
 
 /// eˣ for x ≤ 0. The C library's differs from one processor to the next, which would make codes do so.
-inline double exponential(double x) {
+KVQ_HOST_DEVICE constexpr double exponential(double x) {
   constexpr double kLn2High = 0x1.62e42feep-1;  // whose products with exponents are exact
   constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
   constexpr double kInverseFactorials[] = {
@@ -47,7 +48,7 @@ inline double exponential(double x) {
 
 /// GELU in its tanh form, x·σ(2·√(2/π)·(x + 0.044715·x³)), and its derivative.
 struct Gelu {
-  explicit Gelu(double x) {
+  KVQ_HOST_DEVICE explicit Gelu(double x) {
     constexpr double kSlope = 1.5957691216057308;  // 2·√(2/π)
     constexpr double kCubic = 0.044715;
     const double t = kSlope * (x + kCubic * x * x * x);
@@ -61,11 +62,12 @@ struct Gelu {
   double slope;
 };
 
-/// out = (unit − mean) / deviation of each column, like LayerNorm without its gain and bias. The variance of a unit
-/// vector is 1 / width, and what is added to it to divide by is 10⁻⁵ of that.
+/// What is added to the variance of a unit vector, which is 1 / width, to divide by it, in parts of that.
+inline constexpr double kEpsilon = 1e-5;
+
+/// out = (unit − mean) / deviation of each column, like LayerNorm without its gain and bias.
 template <typename Real>
 void standardize(const Real* unit, size_t width, Real* out) {
-  constexpr double kEpsilon = 1e-5;
   const auto n = static_cast<double>(width);
   double sums[kValueBlock] = {};
   double squares[kValueBlock] = {};
