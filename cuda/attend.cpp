@@ -2,14 +2,18 @@
 // tiles.
 #include "kernels/attend.h"
 #include "attend_call.h"
+#include "codecs.h"
 #include "decoded_lists.h"
 #include "device_block.h"
 #include "device_centres.h"
+#include "device_codebook.h"
 #include "kernels/prefill.h"
 #include "page_table.h"
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
+#include <utility>
 
 namespace kvq::cuda {
 namespace {
@@ -100,10 +104,25 @@ CudaBackend::AttendCall::AttendCall(CudaBackend& backend, const Call& call, cons
 }
 
 void CudaBackend::AttendCall::run() {
-  for_some([this](const AttendSequence& sequence) { return !has_many_rows(sequence); }, SIZE_MAX,
+  const auto is_plain = [this](const AttendSequence& sequence) { return !views_.empty() || !has_codes(sequence); };
+  for_some([&](const AttendSequence& sequence) { return is_plain(sequence) && !has_many_rows(sequence); }, SIZE_MAX,
            [this](const ChosenSequences& chosen) { attend_pages(chosen); });
-  for_some([this](const AttendSequence& sequence) { return has_many_rows(sequence); }, kTileMemory,
+  for_some([&](const AttendSequence& sequence) { return is_plain(sequence) && has_many_rows(sequence); }, kTileMemory,
            [this](const ChosenSequences& chosen) { attend_tiles(chosen); });
+  for_some([&](const AttendSequence& sequence) { return !is_plain(sequence) && takes_codes(sequence); }, SIZE_MAX,
+           [this](const ChosenSequences& chosen) { attend_codes(chosen); });
+}
+
+bool CudaBackend::AttendCall::needs_decoding(const AttendSequence& sequence) const {
+  return has_codes(sequence) && !takes_codes(sequence);
+}
+
+bool CudaBackend::AttendCall::takes_codes(const AttendSequence& sequence) const {
+  if (!table_of(sequence).only_codes() || sequence.query_count * (batch_.q_heads / batch_.kv_heads) > kMostCodedRows) {
+    return false;
+  }
+  const CodebookContext& context = codebook_context(batch_.context);
+  return coded_warps(context.tables(), context.key_bytes(), backend_.shared_limit_) > 0;
 }
 
 void CudaBackend::AttendCall::done() {
@@ -214,6 +233,51 @@ void CudaBackend::AttendCall::attend_tiles(const ChosenSequences& chosen) {
   }
 }
 
+void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
+  take(chosen);
+  arguments_.group = divisor(static_cast<uint32_t>(batch_.q_heads / batch_.kv_heads));
+  const CodebookContext& context = codebook_context(batch_.context);
+  const PageFormat& format = *table_of(*chosen.list()[0]).coded();
+  CodedAttention coded{};
+  coded.tables = context.tables();
+  coded.bytes = context.key_bytes();
+  coded.coded = format_code(format).bits;
+  coded.values_at = values_at(format);
+  coded.warps = coded_warps(coded.tables, coded.bytes, backend_.shared_limit_);
+  int32_t pages = 1;
+  for (const AttendSequence* sequence : chosen.list()) {
+    coded.rows = std::max(coded.rows, sequence->query_count * static_cast<int32_t>(arguments_.group.number));
+    pages = std::max(pages, *std::max_element(sequence->page_counts, sequence->page_counts + batch_.kv_heads));
+  }
+  coded.tokens = pages * kSlots;
+  // As many blocks as there are multiprocessors, of each kernel, unless lists are short.
+  const auto sequences = static_cast<int32_t>(chosen.list().size());
+  const auto ceiling = [](int32_t a, int32_t b) { return (a + b - 1) / b; };
+  const auto parts = [&](int32_t units, int32_t of_list) {
+    return std::clamp(backend_.multiprocessors_ / (units * sequences), 1, of_list);
+  };
+  coded.parts = parts(batch_.kv_heads * ceiling(coded.rows, kCodedRows), ceiling(pages, coded.warps));
+  const int32_t bit_blocks = ceiling(coded.tables.values.bits, kBlockBits);
+  coded.sum_parts = coded.page_warps() * parts(coded.vectors() * bit_blocks * ceiling(coded.vector_rows(), 32),
+                                               ceiling(pages, kBlockBits / kWarpBits));
+  const auto all_rows = static_cast<size_t>(sequences * coded.all_rows());
+  const auto units = static_cast<size_t>(sequences * batch_.kv_heads);
+  const size_t sizes[] = {
+      all_rows * static_cast<size_t>(coded.tokens), all_rows * static_cast<size_t>(coded.parts),
+      all_rows * static_cast<size_t>(coded.sum_parts) * static_cast<size_t>(coded.tables.values.bits),
+      all_rows * static_cast<size_t>(coded.sum_parts) * 2,
+      units * static_cast<size_t>(coded.output_blocks() * coded.rows * kCodedDim)};
+  AttendPlan plan{};
+  plan.partial_floats = std::accumulate(std::begin(sizes), std::end(sizes), size_t{0});
+  plan.tickets = units;
+  space_.reserve(plan, false);
+  float* next = space_.partials();
+  float** const arrays[] = {&coded.scores, &coded.maxima, &coded.sums, &coded.weights, &coded.outputs};
+  for (size_t i = 0; i < std::size(sizes); ++i) *arrays[i] = std::exchange(next, next + sizes[i]);
+  coded.tickets = space_.tickets();
+  call_.require(launch_coded_attention(arguments_, coded, backend_.stream_), "attention kernel");
+}
+
 /// Few blocks share each unit's tiles.
 int32_t CudaBackend::AttendCall::parts_of(const Tiles& tiles, int32_t longest) const {
   constexpr int32_t kLeastTiles = 4;
@@ -233,54 +297,45 @@ const int32_t* CudaBackend::AttendCall::positions() {
 void CudaBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   const Call call(*this);
   auto& space = static_cast<AttendWorkspace&>(workspace);
-  bool any_codes = false;
   for (const AttendSequence& sequence : batch.sequences) {
     auto* table = static_cast<PageTable*>(sequence.mirror);
     if (batch.recorded) {
       table->require_published();
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
-      any_codes = any_codes || has_codes(sequence);
     }
   }
-  if (any_codes) return attend_decoded(call, batch, space);
   AttendCall attention(*this, call, batch, space);
   attention.run();
   attention.done();
+  for_decoded_lists(
+      *this, call, space, batch, [&](const AttendSequence& sequence) { return attention.needs_decoding(sequence); },
+      [&](const DecodedLists& lists, int32_t first_head) { attend_decoded(call, batch, space, lists, first_head); });
 }
 
-/// Sequences with codes by way of pages with halves, the others as they are.
-void CudaBackend::attend_decoded(const Call& call, const AttendBatch& batch, AttendWorkspace& space) {
-  const auto attend_to = [&](const AttendBatch& some, std::span<const SequenceView> views) {
-    AttendCall attention(*this, call, some, space, views);
+/// Some heads of sequences with codes by way of pages with halves.
+void CudaBackend::attend_decoded(const Call& call, const AttendBatch& batch, AttendWorkspace& space,
+                                 const DecodedLists& lists, int32_t first_head) {
+  const auto attend_to = [&](const AttendBatch& some) {
+    AttendCall attention(*this, call, some, space, lists.views());
     attention.run();
     attention.done();
   };
-  Vector<AttendSequence> others{StlAllocator<AttendSequence>(space.allocator())};
-  std::copy_if(batch.sequences.begin(), batch.sequences.end(), std::back_inserter(others),
-               [](const AttendSequence& sequence) { return !has_codes(sequence); });
-  if (!others.empty()) {
-    AttendBatch without = batch;
-    without.sequences = others;
-    attend_to(without, {});
+  AttendBatch some = lists.batch();
+  if (batch.lse == nullptr || some.lse != nullptr) return attend_to(some);
+  const auto row = [](int32_t heads) { return static_cast<size_t>(heads) * sizeof(float); };
+  const DeviceBlock lse(*this, space.allocator(), batch.query_positions.size() * row(some.q_heads));
+  some.lse = reinterpret_cast<float*>(lse.memory());
+  attend_to(some);
+  const int32_t group = batch.q_heads / batch.kv_heads;
+  for (const AttendSequence& sequence : some.sequences) {
+    const auto first = static_cast<size_t>(sequence.query_begin);
+    call.require(cudaMemcpy2DAsync(batch.lse + first * static_cast<size_t>(batch.q_heads) + first_head * group,
+                                   row(batch.q_heads), some.lse + first * static_cast<size_t>(some.q_heads),
+                                   row(some.q_heads), row(some.q_heads), static_cast<size_t>(sequence.query_count),
+                                   cudaMemcpyDeviceToDevice, stream_),
+                 "cudaMemcpy2DAsync");
   }
-  for_decoded_lists(*this, call, space, batch, [&](const DecodedLists& lists, int32_t first_head) {
-    AttendBatch some = lists.batch();
-    if (batch.lse == nullptr || some.lse != nullptr) return attend_to(some, lists.views());
-    const auto row = [](int32_t heads) { return static_cast<size_t>(heads) * sizeof(float); };
-    const DeviceBlock lse(*this, space.allocator(), batch.query_positions.size() * row(some.q_heads));
-    some.lse = reinterpret_cast<float*>(lse.memory());
-    attend_to(some, lists.views());
-    const int32_t group = batch.q_heads / batch.kv_heads;
-    for (const AttendSequence& sequence : some.sequences) {
-      const auto first = static_cast<size_t>(sequence.query_begin);
-      call.require(cudaMemcpy2DAsync(batch.lse + first * static_cast<size_t>(batch.q_heads) + first_head * group,
-                                     row(batch.q_heads), some.lse + first * static_cast<size_t>(some.q_heads),
-                                     row(some.q_heads), row(some.q_heads), static_cast<size_t>(sequence.query_count),
-                                     cudaMemcpyDeviceToDevice, stream_),
-                   "cudaMemcpy2DAsync");
-    }
-  });
 }
 
 }  // namespace kvq::cuda

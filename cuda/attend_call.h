@@ -21,6 +21,8 @@ class CudaBackend::AttendCall {
              std::span<const SequenceView> views = {});
 
   void run();
+  /// Whether a sequence of the batch has codes that run() does not know how to attend to.
+  bool needs_decoding(const AttendSequence& sequence) const;
   /// After the last launch that uses the arguments.
   void done();
 
@@ -29,11 +31,13 @@ class CudaBackend::AttendCall {
 
  private:
   bool has_many_rows(const AttendSequence& sequence) const;
+  bool takes_codes(const AttendSequence& sequence) const;
   template <typename Wanted, typename Launch>
   void for_some(const Wanted& wanted, size_t tile_memory, const Launch& launch) const;
   void take(const ChosenSequences& chosen);
   void attend_pages(const ChosenSequences& chosen);
   void attend_tiles(const ChosenSequences& chosen);
+  void attend_codes(const ChosenSequences& chosen);
   int32_t parts_of(const Tiles& tiles, int32_t longest) const;
   const int32_t* positions();
   SequenceView view_of(const AttendSequence& sequence) const;

@@ -9,6 +9,7 @@
 #include "device_codebook.h"
 #include "kernels/append.h"
 #include "kernels/attend.h"
+#include "kernels/coded_attend.h"
 #include "kernels/prefill.h"
 #include "kernels/vote.h"
 #include "kernels/weigh.h"
@@ -83,6 +84,7 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
   cuda::check(prepare_append_next(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_encode_keys(), "cudaFuncSetAttribute");
+  cuda::check(prepare_coded_attention(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_vote(), "cudaFuncSetAttribute");
   cuda::check(prepare_weigh(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_move(), "cudaFuncSetAttribute");

@@ -13,6 +13,7 @@
 namespace kvq::cuda {
 
 class AttendWorkspace;
+class DecodedLists;
 class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
@@ -88,7 +89,8 @@ class CudaBackend final : public Backend,
 
   void weigh_heads(const Call& call, const AttendBatch& batch, std::span<const SequenceView> views, Pooling group,
                    AttendWorkspace& space, std::span<float* const> masses);
-  void attend_decoded(const Call& call, const AttendBatch& batch, AttendWorkspace& space);
+  void attend_decoded(const Call& call, const AttendBatch& batch, AttendWorkspace& space, const DecodedLists& lists,
+                      int32_t first_head);
   /// Issue work where nothing may be thrown.
   template <typename Issue>
   void issue(const Issue& issue) noexcept;

@@ -34,10 +34,11 @@ class DecodedLists {
 /// Whether some page of a sequence may have such codes.
 bool has_codes(const AttendSequence& sequence);
 
-/// Calls use(lists) for all sequences with codes, as many of them and of their heads at a time as fit.
-template <typename Use>
+/// Calls use(lists, first head) for all sequences that are `wanted`, which have codes, as many of them and of their
+/// heads at a time as fit.
+template <typename Wanted, typename Use>
 void for_decoded_lists(CudaBackend& backend, const CudaBackend::Call& call, AttendWorkspace& space,
-                       const AttendBatch& batch, const Use& use) {
+                       const AttendBatch& batch, const Wanted& wanted, const Use& use) {
   constexpr size_t kMemory = size_t{132} << 20U;
   Vector<AttendSequence> some{StlAllocator<AttendSequence>(space.allocator())};
   size_t bytes = 0;
@@ -49,7 +50,7 @@ void for_decoded_lists(CudaBackend& backend, const CudaBackend::Call& call, Atte
     bytes = 0;
   };
   for (const AttendSequence& sequence : batch.sequences) {
-    if (!has_codes(sequence)) continue;
+    if (!wanted(sequence)) continue;
     const size_t of_head = DecodedLists::bytes_of_head(batch, sequence);
     const size_t more = of_head * static_cast<size_t>(batch.kv_heads);
     if (!some.empty() && bytes + more > kMemory) run(batch.kv_heads);

@@ -8,6 +8,8 @@
 #include "formats/commvq/context.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 
 namespace kvq::cuda {
 namespace {
@@ -32,6 +34,30 @@ Halves planes_of(Allocator& allocator, const Halves& rows, size_t codes, size_t 
   }
   return planes;
 }
+
+/// Codes of keys in bytes, as attention sums them; empty if it does not know such codes.
+struct ByteRows {
+  ByteRows(Allocator& allocator, const CodebookShape& shape, const Vector<float>& codes)
+      : rows(StlAllocator<uint8_t>(allocator)), units(StlAllocator<float>(allocator)) {
+    if (shape.keys.stages == 0 || shape.groups() != 1 || shape.head_dim != kCodedDim) return;
+    constexpr float kLargestByte = 127.0F;
+    const auto pairs = static_cast<size_t>(shape.pairs());
+    const size_t of_head = codes.size() / static_cast<size_t>(shape.kv_heads);
+    units.resize(static_cast<size_t>(shape.kv_heads) * pairs);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      float& unit = units[i / of_head * pairs + i / 2 % pairs];
+      unit = std::max(unit, std::abs(codes[i]) / kLargestByte);
+    }
+    rows.resize(codes.size());
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const float unit = units[i / of_head * pairs + i / 2 % pairs];
+      rows[i] = static_cast<uint8_t>(128 + std::lround(unit > 0.0F ? codes[i] / unit : 0.0F));
+    }
+  }
+
+  Vector<uint8_t> rows;
+  Vector<float> units;
+};
 
 SharedNumbers shared_numbers(const commvq::TokenNumbers& numbers, Scope scope) {
   return {.offset = static_cast<int32_t>(numbers.offset),
@@ -95,6 +121,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
   const Halves proposal = halves_of(allocator, numbers.proposal);
   const Halves first = halves_of(allocator, numbers.network_first);
   const Halves second = halves_of(allocator, numbers.network_second);
+  const ByteRows bytes(allocator, shape, numbers.key_codes);
   const size_t parts = keys.stages > 0 ? rows.size() / (2 * codes * static_cast<size_t>(keys.group)) : 0;
   const auto vectors = static_cast<size_t>(values.lanes > 0 ? shape.vectors() : 0);
   const auto bits = static_cast<size_t>(values.bits);
@@ -103,7 +130,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
   using Arrays = DeviceArrays;
   Layer layer{
       Arrays(backend, allocator,
-             Arrays::bytes_for(rows, planes, value_codes, proposal, first, second, numbers.channel_scale,
+             Arrays::bytes_for(rows, planes, bytes.rows, bytes.units, value_codes, proposal, first, second, numbers.channel_scale,
                                numbers.value_offset, numbers.proposal_bias, numbers.network_norm_gain,
                                numbers.network_norm_bias, numbers.network_first_bias, numbers.network_second_bias) +
                  Arrays::bytes_for_room<float>(parts * codes * codes) +
@@ -111,11 +138,12 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
                  Arrays::bytes_for_room<float>(vectors * stages * width) +
                  Arrays::bytes_for_room<float>(vectors * stages * bits) +
                  Arrays::bytes_for_room<double>(vectors * stages)),
-      CodebookTables{}};
+      CodebookTables{}, KeyBytes{}};
   Arrays& arrays = layer.arrays;
   if (keys.stages > 0) {
     keys.rows = reinterpret_cast<const uint32_t*>(arrays.put(rows));
     keys.planes = arrays.put(planes);
+    layer.key_bytes = {reinterpret_cast<const uint4*>(arrays.put(bytes.rows)), arrays.put(bytes.units)};
     auto* norms = arrays.take<float>(parts * codes * codes);
     keys.norms = norms;
     check(launch_centre_norms(keys.rows, static_cast<int32_t>(parts), keys.codes, keys.group, norms, backend.stream()),
@@ -160,6 +188,7 @@ CodebookContext::CodebookContext(CudaBackend& backend, Allocator& allocator, con
     : LayerContext(codec_),
       arrays_(backend, allocator, DeviceArrays::bytes_for(turns.digits())),
       tables_(codebook.tables(layer)),
+      key_bytes_(codebook.key_bytes(layer)),
       effort_{.beam = options[commvq::kBeam], .flips = options[commvq::kFlips]} {
   tables_.turns = arrays_.put(turns.digits());
 }

@@ -7,7 +7,7 @@
 #include "formats/codec.h"
 #include "formats/commvq/coding_effort.h"
 #include "formats/commvq/model_codebook.h"
-#include "kernels/codebook.h"
+#include "kernels/coded_attend.h"
 
 #include <memory>
 
@@ -21,11 +21,13 @@ class DeviceCodebook final : public Resident {
 
   /// Without what a layer's context adds.
   const CodebookTables& tables(int32_t layer) const { return layers_[static_cast<size_t>(layer)].tables; }
+  const KeyBytes& key_bytes(int32_t layer) const { return layers_[static_cast<size_t>(layer)].key_bytes; }
 
  private:
   struct Layer {
     DeviceArrays arrays;
     CodebookTables tables;
+    KeyBytes key_bytes;
   };
   Layer make_layer(CudaBackend& backend, Allocator& allocator, const LayerCodebook& numbers) const;
 
@@ -40,11 +42,13 @@ class CodebookContext final : public LayerContext {
                   int32_t layer, const OptionValues& options, const PositionTurns& turns);
 
   const CodebookTables& tables() const { return tables_; }
+  const KeyBytes& key_bytes() const { return key_bytes_; }
   const CodingEffort& effort() const { return effort_; }
 
  private:
   DeviceArrays arrays_;
   CodebookTables tables_;
+  KeyBytes key_bytes_;
   CodingEffort effort_;
 };
 

@@ -64,7 +64,8 @@ void CudaBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& work
   static_cast<PageTable*>(whole.mirror)->catch_up(whole.pages, whole.page_counts);
   auto& space = static_cast<AttendWorkspace&>(workspace);
   if (!has_codes(whole)) return weigh_heads(call, batch, {}, group, space, masses);
-  for_decoded_lists(*this, call, space, batch, [&](const DecodedLists& lists, int32_t first_head) {
+  const auto all = [](const AttendSequence& /*sequence*/) { return true; };
+  for_decoded_lists(*this, call, space, batch, all, [&](const DecodedLists& lists, int32_t first_head) {
     const auto heads = static_cast<size_t>(lists.batch().kv_heads);
     weigh_heads(call, lists.batch(), lists.views(), group, space,
                 masses.subspan(static_cast<size_t>(first_head), heads));

@@ -255,6 +255,8 @@ void PageTable::takes(const PageFormat& format) noexcept {
   any_gains_ = any_gains_ || has_gains(code.keys()) || has_gains(code.values());
   any_centres_ = any_centres_ || code.centred();
   if (has_codes(format)) coded_ = &format;
+  const bool both = code.keys() == Kind::kCommvq && code.values() == Kind::kCommvq;
+  any_others_ = any_others_ || (!both && !format.is_float16());
 }
 
 void PageTable::make_positions() {

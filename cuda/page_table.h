@@ -42,6 +42,8 @@ class PageTable final : public LayerMirror {
   bool any_centres() const { return any_centres_; }
   /// The format of pages with codes of a codebook, of which a layer has one; null: there are none.
   const PageFormat* coded() const { return coded_; }
+  /// Whether all pages have such codes on both sides or are in FP16.
+  bool only_codes() const { return coded_ != nullptr && !any_others_; }
   /// Memory for positions with gaps.
   void make_positions();
   const HeadState* states() const { return states_; }
@@ -77,6 +79,7 @@ class PageTable final : public LayerMirror {
   bool any_gains_ = false;
   bool any_centres_ = false;
   const PageFormat* coded_ = nullptr;
+  bool any_others_ = false;
   // Pages made ahead.
   void* reserve_memory_ = nullptr;
   size_t reserve_bytes_ = 0;

@@ -18,8 +18,8 @@ from collections import namedtuple
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 Shape = namedtuple("Shape", "tokens batch queries heads kv_heads", defaults=(1, 1, HEADS, KV_HEADS))
 FORMATS = ["int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard",
-           "gs4", "gs3", "gs2", "gs2+nocentre", "gs1", "gt3", "gt2", "gt2+nocentre", "gt1"]
-FEW_FORMATS = ["int4", "int2", "gs4", "gs2", "gt2"]
+           "gs4", "gs3", "gs2", "gs2+nocentre", "gs1", "gt3", "gt2", "gt2+nocentre", "gt1", "commvq-2", "commvq-1"]
+FEW_FORMATS = ["int4", "int2", "gs4", "gs2", "gt2", "commvq-1"]
 TABLES = {
     "decoding: tokens x batch": ([Shape(8192), Shape(32768), Shape(131072), Shape(8192, 16)], FORMATS),
     "decoding, other heads: query/KV heads, tokens": (

@@ -50,7 +50,8 @@ constexpr double kCodedValueLimit = 1e-5;
 const double kCodedLength = std::sqrt(2.0);
 
 double coded_limit(const std::string& way, bool of_keys, const std::string& isa) {
-  if (isa == kvq_test::kCuda) return kHalfLimit + kCodedKeyLimit;  // values are rounded to halves, too
+  // Codes of keys are 8 bits wide there, too.
+  if (isa == kvq_test::kCuda) return of_keys ? kFixed8Limit : kHalfLimit;
   if (way == "decode") return of_keys ? kFloatLimit : kCodedValueLimit;
   if (way == "tables" && of_keys) return kCodedKeyLimit;
   // There, codes, queries and sums of probabilities are 8 bits wide as for the smaller integers.

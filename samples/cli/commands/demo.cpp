@@ -85,8 +85,7 @@ struct Report {
 };
 
 /// The baseline first, then what to take.
-std::vector<Format> all_formats(const std::filesystem::path& directory, const ComputeOptions& compute) {
-  const bool on_cpu = compute.device == "cpu";
+std::vector<Format> all_formats(const std::filesystem::path& directory) {
   std::vector<Format> formats;
   const auto add = [&formats](const char* kv) { formats.push_back({kv, kv, kv}); };
   add(kBaseline);
@@ -95,7 +94,6 @@ std::vector<Format> all_formats(const std::filesystem::path& directory, const Co
   for (const std::string kv : kGainShapes) formats.push_back({kv + "-256", kv + ":" + centres.string(), kv + "-256"});
   std::ranges::for_each(kIntegers, add);
   for (const std::string bits : {"2bit", "1bit"}) {
-    if (!on_cpu) break;  // GPUs know no codebooks yet
     const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
     formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
   }
@@ -260,7 +258,7 @@ void run(const Options& options) {
   report.samples = generate_samples(engine);
   report.machine = machine_text(engine.context, options.compute);
   if (!options.json) print_samples(directory, report.samples);
-  measure_quality(engine, all_formats(directory, options.compute), tokens, extent, report.formats);
+  measure_quality(engine, all_formats(directory), tokens, extent, report.formats);
   measure_speed(options.compute, extent, report.formats);
   report.plain = plain_weights(engine, directory, report.formats.front());
   const WeightsDemo weights{.model = directory,
