@@ -182,8 +182,9 @@ void CudaBackend::CodedAppend::encode_some(const PageWrites& writes, std::span<c
   if (codes_keys) call_.require(encode_keys(coded, work.keys, context.effort().beam, stream), "encoding kernel");
   if (codes_values) call_.require(encode_values(coded, work.values, context.effort().flips, stream), "encoding kernel");
   if (codes_keys && codes_values) return;
-  coded.copied = codes_keys ? CopiedSide{plain.values_at, coded.target_values, static_cast<int32_t>(format.value_bytes())}
-                            : CopiedSide{0, 0, static_cast<int32_t>(format.key_bytes())};
+  coded.copied = codes_keys
+                     ? CopiedSide{plain.values_at, coded.target_values, static_cast<int32_t>(format.value_bytes())}
+                     : CopiedSide{0, 0, static_cast<int32_t>(format.key_bytes())};
   call_.require(copy_sides(coded, stream), "encoding kernel");
 }
 

@@ -176,16 +176,17 @@ std::shared_ptr<const Resident> CudaBackend::make_resident(Allocator& allocator,
                                                            std::shared_ptr<const Trained> trained) {
   const Call call(*this, Call::Reports::kNothing);
   if (has_codebooks(codec)) {
-    return std::allocate_shared<const DeviceCodebook>(StlAllocator<DeviceCodebook>(allocator), *this, allocator,
-                                                      std::static_pointer_cast<const ModelCodebook>(std::move(trained)));
+    return std::allocate_shared<const DeviceCodebook>(
+        StlAllocator<DeviceCodebook>(allocator), *this, allocator,
+        std::static_pointer_cast<const ModelCodebook>(std::move(trained)));
   }
   return std::allocate_shared<const DeviceCentres>(StlAllocator<DeviceCentres>(allocator), *this, allocator,
                                                    std::static_pointer_cast<const ModelCentres>(std::move(trained)));
 }
 
 Owned<LayerContext> CudaBackend::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
-                                              int32_t layer, const PageFormat& /*format*/,
-                                              const OptionValues& options, const PositionTurns& turns) {
+                                              int32_t layer, const PageFormat& /*format*/, const OptionValues& options,
+                                              const PositionTurns& turns) {
   const Call call(*this, Call::Reports::kNothing);
   if (has_codebooks(codec)) {
     return make_owned<CodebookContext>(allocator, *this, allocator, codec, static_cast<const DeviceCodebook&>(resident),

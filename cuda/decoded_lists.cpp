@@ -71,8 +71,8 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
     const size_t page = stand_in_bytes(format);
     CodedLists lists{.tables = tables,
                      .view = view,
-                     .records = reinterpret_cast<DevicePage*>(
-                         next + static_cast<size_t>(heads) * static_cast<size_t>(longest) * page),
+                     .records = reinterpret_cast<DevicePage*>(next + static_cast<size_t>(heads) *
+                                                                         static_cast<size_t>(longest) * page),
                      .pages = next,
                      .first_head = first_head,
                      .heads = heads,

@@ -128,17 +128,17 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
   const auto width = static_cast<size_t>(values.width);
   const auto stages = static_cast<size_t>(values.stages);
   using Arrays = DeviceArrays;
-  Layer layer{
-      Arrays(backend, allocator,
-             Arrays::bytes_for(rows, planes, bytes.rows, bytes.units, value_codes, proposal, first, second, numbers.channel_scale,
-                               numbers.value_offset, numbers.proposal_bias, numbers.network_norm_gain,
-                               numbers.network_norm_bias, numbers.network_first_bias, numbers.network_second_bias) +
-                 Arrays::bytes_for_room<float>(parts * codes * codes) +
-                 Arrays::bytes_for_room<float>(vectors * bits * bits) +
-                 Arrays::bytes_for_room<float>(vectors * stages * width) +
-                 Arrays::bytes_for_room<float>(vectors * stages * bits) +
-                 Arrays::bytes_for_room<double>(vectors * stages)),
-      CodebookTables{}, KeyBytes{}};
+  Layer layer{Arrays(backend, allocator,
+                     Arrays::bytes_for(rows, planes, bytes.rows, bytes.units, value_codes, proposal, first, second,
+                                       numbers.channel_scale, numbers.value_offset, numbers.proposal_bias,
+                                       numbers.network_norm_gain, numbers.network_norm_bias, numbers.network_first_bias,
+                                       numbers.network_second_bias) +
+                         Arrays::bytes_for_room<float>(parts * codes * codes) +
+                         Arrays::bytes_for_room<float>(vectors * bits * bits) +
+                         Arrays::bytes_for_room<float>(vectors * stages * width) +
+                         Arrays::bytes_for_room<float>(vectors * stages * bits) +
+                         Arrays::bytes_for_room<double>(vectors * stages)),
+              CodebookTables{}, KeyBytes{}};
   Arrays& arrays = layer.arrays;
   if (keys.stages > 0) {
     keys.rows = reinterpret_cast<const uint32_t*>(arrays.put(rows));

@@ -43,11 +43,11 @@ struct NetworkTables {
 
 /// A layer's codes of values; of each vector one behind the other's.
 struct ValueTables {
-  int32_t lanes;    // bits of a code that a page holds; 0: there are none
-  int32_t parts;    // pages that share a code
-  int32_t width;    // channels of a vector
-  int32_t bits;     // of a vector's code
-  int32_t stages;   // in which they are found
+  int32_t lanes;   // bits of a code that a page holds; 0: there are none
+  int32_t parts;   // pages that share a code
+  int32_t width;   // channels of a vector
+  int32_t bits;    // of a vector's code
+  int32_t stages;  // in which they are found
   SharedNumbers numbers;
   const uint16_t* codes;         // halves, exact: [bits][width]
   const uint16_t* proposal;      // the same
@@ -146,13 +146,13 @@ cudaError_t prepare_encode_keys();
 
 /// Rows are vectors: 32 of a group of pages if they share codes, or of a page.
 struct ValueWork {
-  float* unit;      // [rows][width]
-  float* residual;  // [rows][width]; null: one stage
-  float* bit;       // [rows][bits]
-  float* wanted;    // [rows][bits]
-  float* decoded;   // [rows][bits]
-  float* hidden;    // [rows][hidden]
-  float* outputs;   // [rows][2 · bits]
+  float* unit;             // [rows][width]
+  float* residual;         // [rows][width]; null: one stage
+  float* bit;              // [rows][bits]
+  float* wanted;           // [rows][bits]
+  float* decoded;          // [rows][bits]
+  float* hidden;           // [rows][hidden]
+  float* outputs;          // [rows][2 · bits]
   double* norms;           // [rows]
   double* residual_norms;  // [rows]; null: one stage
   float* scales;           // [rows]
@@ -167,15 +167,15 @@ cudaError_t copy_sides(const CodedPages& pages, cudaStream_t stream);
 /// Some heads' lists of a sequence, to be decoded into pages with halves where codes are.
 struct CodedLists {
   CodebookTables tables;
-  SequenceView view;   // of all heads
+  SequenceView view;    // of all heads
   DevicePage* records;  // [heads][capacity]: of the pages that stand in for those with codes, and of the others
   std::byte* pages;     // [heads][longest][page_bytes]
   int32_t first_head;
   int32_t heads;
-  int32_t longest;      // pages of a list, at most
+  int32_t longest;  // pages of a list, at most
   int32_t page_bytes;
-  uint32_t coded;       // FormatCode of pages with codes
-  uint32_t stand_in;    // what these become
+  uint32_t coded;        // FormatCode of pages with codes
+  uint32_t stand_in;     // what these become
   int32_t codes_keys;    // 1: keys have codes
   int32_t codes_values;  // 1: values have
   int32_t coded_values;  // where values begin in a page with codes

@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kSumThreads, 1)
 __global__ void __launch_bounds__(kOutputThreads)
     coded_outputs_kernel(const __grid_constant__ AttendArguments arguments,
                          const __grid_constant__ CodedAttention coded) {
-  __shared__ OutputShared shared;
-  OutputMaker(arguments, coded, shared).run();
+  extern __shared__ __align__(128) std::byte memory[];
+  OutputMaker(arguments, coded, *reinterpret_cast<OutputShared*>(memory)).run();
 }
 
 int32_t score_bytes(const KeyTables& keys, int32_t warps) {
@@ -63,6 +63,7 @@ cudaError_t prepare_coded_attention(int32_t shared_limit) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   };
   cudaError_t status = allow(coded_scores_kernel, shared_limit);
+  if (status == cudaSuccess) status = allow(coded_outputs_kernel, sizeof(OutputShared));
   if (status == cudaSuccess) status = allow(coded_sums_kernel<1>, sizeof(SumShared<1>));
   if (status == cudaSuccess) status = allow(coded_sums_kernel<2>, sizeof(SumShared<2>));
   if (status == cudaSuccess) status = allow(coded_sums_kernel<4>, sizeof(SumShared<4>));
@@ -83,8 +84,8 @@ cudaError_t launch_coded_attention(const AttendArguments& arguments, const Coded
   } else {
     sum_bits<4>(arguments, coded, stream);
   }
-  coded_outputs_kernel<<<dim3(static_cast<uint32_t>(coded.output_blocks()), heads, sequences), kOutputThreads, 0,
-                         stream>>>(arguments, coded);
+  coded_outputs_kernel<<<dim3(static_cast<uint32_t>(coded.output_blocks()), heads, sequences), kOutputThreads,
+                         sizeof(OutputShared), stream>>>(arguments, coded);
   return cudaGetLastError();
 }
 

@@ -8,15 +8,20 @@
 
 namespace kvq::cuda {
 
-inline constexpr int32_t kOutputThreads = 256;
+/// Threads are channels, or bits, in several groups, which share parts or rows.
+inline constexpr int32_t kOutputGroups = 8;
+inline constexpr int32_t kOutputThreads = kOutputGroups * kCodedDim;
+inline constexpr int32_t kOutputWarps = kOutputThreads / kWarpLanes;
 inline constexpr int32_t kOutputRows = kMostCodedRows;
-/// Threads are channels, twice: each half has every second row.
-inline constexpr int32_t kOwnRows = kOutputRows * kCodedDim / kOutputThreads;
-static_assert(kOutputThreads == 2 * kCodedDim && kWarpBits == kCodedDim);
+/// Rows of a group.
+inline constexpr int32_t kOwnRows = kOutputRows / kOutputGroups;
+static_assert(kWarpBits == kCodedDim && kOutputRows <= kOutputWarps);
 
 struct OutputShared {
-  float sums[kOutputRows][kWarpBits];  // by bits, or weights of a page's slots
+  __half codes[kWarpBits][kCodedDim];
+  float sums[kOutputGroups][kOutputRows][kWarpBits];  // by bits: of some parts, then all; or weights of a page's slots
   float maxima[kOutputRows];
+  float weights[kOutputRows][2];
 };
 
 class OutputMaker {
@@ -29,8 +34,10 @@ class OutputMaker {
         block_(static_cast<int32_t>(blockIdx.x)),
         head_(static_cast<int32_t>(blockIdx.y)),
         sequence_(static_cast<int32_t>(blockIdx.z)),
+        warp_(static_cast<int32_t>(threadIdx.x) / kWarpLanes),
+        lane_(static_cast<int32_t>(threadIdx.x) % kWarpLanes),
         channel_(static_cast<int32_t>(threadIdx.x) % kCodedDim),
-        half_(static_cast<int32_t>(threadIdx.x) / kCodedDim),
+        group_(static_cast<int32_t>(threadIdx.x) / kCodedDim),
         view_(arguments.sequences[sequence_].view) {}
 
   __device__ void run() {
@@ -53,112 +60,152 @@ class OutputMaker {
   __device__ __forceinline__ void for_own_rows(const Use& use) {
 #pragma unroll
     for (int32_t i = 0; i < kOwnRows; ++i) {
-      const int32_t row = 2 * i + half_;
+      const int32_t row = kOutputGroups * i + group_;
       if (row < c_.rows) use(i, row);
     }
   }
-  __device__ __forceinline__ int64_t unit() const { return static_cast<int64_t>(sequence_) * c_.tables.kv_heads + head_; }
+  __device__ __forceinline__ int64_t unit() const {
+    return static_cast<int64_t>(sequence_) * c_.tables.kv_heads + head_;
+  }
   __device__ __forceinline__ int32_t* ticket() const { return c_.tickets + unit(); }
   __device__ __forceinline__ float* outputs(int32_t block) const {
     return c_.outputs + (unit() * c_.output_blocks() + block) * c_.rows * kCodedDim;
   }
   __device__ __forceinline__ int64_t row_at(int32_t row) const { return unit() * c_.rows + row; }
-  /// Where the head's channels are in those of its vector.
-  __device__ __forceinline__ int32_t first_channel() const { return values_.of_layer() ? head_ * kCodedDim : 0; }
+  /// Which codes the head has, and where its channels are in those of its vector.
   __device__ __forceinline__ int64_t vector() const { return values_.of_layer() ? 0 : head_; }
+  __device__ __forceinline__ int32_t first_channel() const { return values_.of_layer() ? head_ * kCodedDim : 0; }
+
+  /// A warp a row.
+  __device__ __forceinline__ void find_maxima() {
+    if (warp_ >= c_.rows) return;
+    const float most = row_maximum(c_, row_at(warp_), lane_);
+    if (lane_ == 0) shared_.maxima[warp_] = most;
+  }
 
   __device__ void decode_sums() {
-    const int32_t vector_of_sums = values_.of_layer() ? 0 : head_;
-    const int32_t first_row = values_.of_layer() ? head_ * c_.rows : 0;
+    const uint16_t* codes =
+        values_.codes + (vector() * values_.bits + block_ * kWarpBits) * values_.width + first_channel();
+    constexpr int32_t kChunks = kCodedDim / 8;
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < kWarpBits * kChunks; i += kOutputThreads) {
+      const int32_t bit = i / kChunks;
+      const int32_t chunk = 8 * (i % kChunks);
+      copy_chunk(shared_address(&shared_.codes[bit][chunk]), codes + static_cast<int64_t>(bit) * values_.width + chunk);
+    }
+    // Thread channel_ is a bit here, and a group has every eighth part.
+    const int64_t first_row = values_.of_layer() ? head_ * c_.rows : 0;
     const int64_t stride = static_cast<int64_t>(c_.vector_rows()) * values_.bits;
-    const float* from = c_.sums +
-                        (static_cast<int64_t>(sequence_) * c_.vectors() + vector_of_sums) * c_.sum_parts * stride +
-                        static_cast<int64_t>(first_row) * values_.bits + block_ * kWarpBits + channel_;
+    const int64_t of_vector = (static_cast<int64_t>(sequence_) * c_.vectors() + vector()) * c_.sum_parts * stride;
+    const float* from = c_.sums + of_vector + first_row * values_.bits + block_ * kWarpBits + channel_;
+    for (int32_t first = 0; first < c_.rows; first += kOwnRows * 2) {
+      float sums[kOwnRows * 2] = {};
+#pragma unroll 4
+      for (int32_t part = group_; part < c_.sum_parts; part += kOutputGroups) {
+#pragma unroll
+        for (int32_t i = 0; i < kOwnRows * 2; ++i) {
+          if (first + i < c_.rows) sums[i] += from[part * stride + static_cast<int64_t>(first + i) * values_.bits];
+        }
+      }
+#pragma unroll
+      for (int32_t i = 0; i < kOwnRows * 2; ++i) {
+        if (first + i < c_.rows) shared_.sums[group_][first + i][channel_] = sums[i];
+      }
+    }
+    wait_chunks();
+    __syncthreads();
     for_own_rows([&](int32_t /*i*/, int32_t row) {
       float sum = 0.0F;
-#pragma unroll 8
-      for (int32_t part = 0; part < c_.sum_parts; ++part) sum += from[part * stride + static_cast<int64_t>(row) * values_.bits];
-      shared_.sums[row][channel_] = sum * kSubnormalScale;
+#pragma unroll
+      for (int32_t group = 0; group < kOutputGroups; ++group) sum += shared_.sums[group][row][channel_];
+      shared_.sums[0][row][channel_] = sum * kSubnormalScale;
     });
     __syncthreads();
-    const uint16_t* codes = values_.codes + (vector() * values_.bits + block_ * kWarpBits) * values_.width +
-                            first_channel() + channel_;
-#pragma unroll 4
-    for (int32_t bit = 0; bit < kWarpBits; ++bit) {
-      const float code = half_at(codes, static_cast<int64_t>(bit) * values_.width);
-      for_own_rows([&](int32_t i, int32_t row) { sums_[i] = fmaf(shared_.sums[row][bit], code, sums_[i]); });
-    }
+    for_own_rows([&](int32_t i, int32_t row) {
+#pragma unroll 16
+      for (int32_t bit = 0; bit < kWarpBits; ++bit) {
+        sums_[i] = fmaf(shared_.sums[0][row][bit], __half2float(shared_.codes[bit][channel_]), sums_[i]);
+      }
+    });
   }
 
   /// Every kPlainParts-th page, if it is in FP16.
   __device__ void add_pages(int32_t part) {
-    if (threadIdx.x < kOutputRows) {
-      const auto row = static_cast<int32_t>(threadIdx.x);
-      shared_.maxima[row] = row < c_.rows ? row_maximum(c_, row_at(row)) : minus_infinity();
-    }
+    find_maxima();
     const int32_t pages = view_.heads[head_].pages;
     const DevicePage* records = view_.pages + static_cast<int64_t>(head_) * view_.capacity;
     for (int32_t first = part; first < pages; first += kPlainParts * kOutputThreads) {
       const int32_t mine = first + kPlainParts * static_cast<int32_t>(threadIdx.x);
       const bool plain = mine < pages && records[mine].format != c_.coded;
       if (__syncthreads_or(plain ? 1 : 0) == 0) continue;
-      for (int32_t i = 0; i < kOutputThreads; ++i) {
-        const int32_t index = first + kPlainParts * i;
-        if (index >= pages) break;
-        const DevicePage page = records[index];
-        if (page.format == c_.coded) continue;
-        add_page(page, index);
+      // Found again by all threads, 32 at a time.
+      for (int32_t i = 0; i < kOutputThreads; i += kWarpLanes) {
+        const int32_t index = first + kPlainParts * (i + lane_);
+        const bool is_plain = index < pages && records[index].format != c_.coded;
+        for (uint32_t found = __ballot_sync(kAll, is_plain); found != 0; found &= found - 1) {
+          const int32_t at = first + kPlainParts * (i + __ffs(static_cast<int32_t>(found)) - 1);
+          add_page(records[at], at);
+        }
       }
     }
   }
 
   __device__ void add_page(const DevicePage& page, int32_t index) {
     __syncthreads();
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < kOutputRows * kSlots; i += kOutputThreads) {
-      const int32_t row = i / kSlots;
-      const int32_t slot = i % kSlots;
-      const float maximum = shared_.maxima[row];
-      shared_.sums[row][slot] =
-          maximum > minus_infinity() ? exp2_fast(c_.scores[row_at(row) * c_.tokens + index * kSlots + slot] - maximum)
-                                     : 0.0F;
+    if (warp_ < c_.rows) {
+      const float maximum = shared_.maxima[warp_];
+      const float score = c_.scores[row_at(warp_) * c_.tokens + index * kSlots + lane_];
+      shared_.sums[0][warp_][lane_] = maximum > minus_infinity() ? exp2_fast(score - maximum) : 0.0F;
     }
     __syncthreads();
     const auto* side = reinterpret_cast<const std::byte*>(page.data) + kSlots * kCodedDim * 2;
-#pragma unroll 4
-    for (int32_t slot = 0; slot < kSlots; slot += 2) {
-      const uint32_t two = __ldg(reinterpret_cast<const uint32_t*>(
-          side + float16_place(Side::kValues, kCodedDim, slot, channel_)));
-      const float2 value = __half22float2(*reinterpret_cast<const __half2*>(&two));
-      for_own_rows([&](int32_t i, int32_t row) {
-        sums_[i] = fmaf(shared_.sums[row][slot], value.x, sums_[i]);
-        sums_[i] = fmaf(shared_.sums[row][slot + 1], value.y, sums_[i]);
-      });
-    }
+    for_own_rows([&](int32_t i, int32_t row) {
+#pragma unroll
+      for (int32_t slot = 0; slot < kSlots; slot += 2) {
+        const uint32_t two =
+            __ldg(reinterpret_cast<const uint32_t*>(side + float16_place(Side::kValues, kCodedDim, slot, channel_)));
+        const float2 value = __half22float2(*reinterpret_cast<const __half2*>(&two));
+        sums_[i] = fmaf(shared_.sums[0][row][slot], value.x, sums_[i]);
+        sums_[i] = fmaf(shared_.sums[0][row][slot + 1], value.y, sums_[i]);
+      }
+    });
   }
 
+  /// The last block of a head.
   __device__ void finish() {
-    const Unit unit{sequence_, head_, 0};
-    const int32_t rows = a_.sequences[sequence_].query_count * static_cast<int32_t>(a_.group.number);
-    const float offset = __ldg(values_.offset + vector() * values_.width + first_channel() + channel_);
-    const float channel_scale = __ldg(values_.channel_scale + vector() * values_.width + first_channel() + channel_);
-    const int32_t bit_blocks = values_.bits / kWarpBits;
-    for_own_rows([&](int32_t /*i*/, int32_t row) {
-      if (row >= rows) return;
-      const float* weights = c_.weights + row_at(row) * c_.sum_parts * 2;
+    find_maxima();
+    if (warp_ < c_.rows) {
+      const float* weights = c_.weights + row_at(warp_) * c_.sum_parts * 2;
       float all = 0.0F;
       float scaled = 0.0F;
-      for (int32_t part = 0; part < c_.sum_parts; ++part) {
+      for (int32_t part = lane_; part < c_.sum_parts; part += kWarpLanes) {
         all += weights[2 * part];
         scaled += weights[2 * part + 1];
       }
-      float sum = scaled * offset;
+      all = sum_of_lanes(all);
+      scaled = sum_of_lanes(scaled);
+      if (lane_ == 0) {
+        shared_.weights[warp_][0] = all;
+        shared_.weights[warp_][1] = scaled;
+      }
+    }
+    __syncthreads();
+    const Unit unit{sequence_, head_, 0};
+    const int32_t rows = a_.sequences[sequence_].query_count * static_cast<int32_t>(a_.group.number);
+    const int64_t channel = vector() * values_.width + first_channel() + channel_;
+    const int32_t bit_blocks = values_.bits / kWarpBits;
+    for_own_rows([&](int32_t /*i*/, int32_t row) {
+      if (row >= rows) return;
+      float sum = shared_.weights[row][1] * __ldg(values_.offset + channel);
+#pragma unroll 8
       for (int32_t block = 0; block < bit_blocks; ++block) sum += outputs(block)[row * kCodedDim + channel_];
-      sum *= channel_scale;
-      for (int32_t block = bit_blocks; block < c_.output_blocks(); ++block) {
-        sum += outputs(block)[row * kCodedDim + channel_];
+      sum *= __ldg(values_.channel_scale + channel);
+#pragma unroll
+      for (int32_t block = 0; block < kPlainParts; ++block) {
+        sum += outputs(bit_blocks + block)[row * kCodedDim + channel_];
       }
       const RowPlace place = row_place(a_, unit, row);
-      const RowSum seen{all > 0.0F ? row_maximum(c_, row_at(row)) : minus_infinity(), all};
+      const float all = shared_.weights[row][0];
+      const RowSum seen{all > 0.0F ? shared_.maxima[row] : minus_infinity(), all};
       const float factor = finish_row(a_, place, seen, channel_ == 0);
       write_float(a_.out, a_.out_dtype, row_offset(a_.out_strides, place) + channel_, sum * factor);
     });
@@ -171,8 +218,10 @@ class OutputMaker {
   int32_t block_;
   int32_t head_;
   int32_t sequence_;
+  int32_t warp_;
+  int32_t lane_;
   int32_t channel_;
-  int32_t half_;
+  int32_t group_;
   const SequenceView& view_;
   float sums_[kOwnRows] = {};
 };

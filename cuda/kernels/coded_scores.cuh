@@ -5,8 +5,8 @@
 
 #include "kernels/attend_layout.cuh"
 #include "kernels/attend_units.cuh"
-#include "kernels/coded_attend.h"
 #include "kernels/codebook.cuh"
+#include "kernels/coded_attend.h"
 #include "kernels/copies.cuh"
 #include "kernels/fragments.cuh"
 #include "kernels/rope.cuh"

@@ -3,8 +3,9 @@
 #pragma once
 
 #include "kernels/attend_math.cuh"
-#include "kernels/coded_attend.h"
 #include "kernels/codebook.cuh"
+#include "kernels/coded_attend.h"
+#include "kernels/copies.cuh"
 #include "kernels/fragments.cuh"
 #include "kernels/warp.cuh"
 
@@ -16,20 +17,34 @@ inline constexpr int32_t kSumThreads = kSumWarps * kWarpLanes;
 inline constexpr int32_t kSumPages = kSumThreads / kSlots;
 inline constexpr int32_t kBitTiles = kWarpBits / 16;
 
-/// Weights as the second operand takes them: of each page those of slots 4k, 4k + 2, 4k + 1, 4k + 3. Rows begin 16 words
-/// apart in the banks, so that lanes of four rows meet in none.
+/// Weights as the second operand takes them: of each page those of slots 4k, 4k + 2, 4k + 1, 4k + 3. Rows begin 16
+/// words apart in the banks, so that lanes of four rows meet in none.
 template <int kTiles>
 struct SumShared {
   __half weights[2][8 * kTiles][kSumThreads + 16];
+  uint32_t words[kSumWarps][kSumPages]
+                [kWarpBits];  // of pages to come: a page's place is taken by that of the next step
   float maxima[8 * kTiles];
   float totals[kSumWarps][8 * kTiles];
 };
 
-/// Highest score of a row, over all parts of its list.
-__device__ __forceinline__ float row_maximum(const CodedAttention& coded, int64_t row) {
+/// Highest score of a row, over all parts of its list; a warp.
+__device__ __forceinline__ float row_maximum(const CodedAttention& coded, int64_t row, int32_t lane) {
   float most = minus_infinity();
-  for (int32_t part = 0; part < coded.parts; ++part) most = fmaxf(most, coded.maxima[row * coded.parts + part]);
-  return most;
+  for (int32_t part = lane; part < coded.parts; part += kWarpLanes) {
+    most = fmaxf(most, coded.maxima[row * coded.parts + part]);
+  }
+  return largest_of_lanes(most);
+}
+
+__device__ __forceinline__ void copy_eight_bytes(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;\n" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+/// Wait until at most `kLeft` groups of copies are on their way.
+template <int kLeft>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft) : "memory");
 }
 
 template <int kTiles>
@@ -55,23 +70,32 @@ class BitSummer {
         pages_(view_.heads[first_head_].pages) {}
 
   __device__ void run() {
-    for (auto row = static_cast<int32_t>(threadIdx.x); row < kRows; row += kSumThreads) {
-      shared_.maxima[row] = first_row_ + row < c_.vector_rows() ? row_maximum(c_, row_at(row)) : minus_infinity();
+    for (int32_t row = warp_; row < kRows; row += kSumWarps) {
+      const bool exists = first_row_ + row < c_.vector_rows();
+      const float most = exists ? row_maximum(c_, row_at(row), lane_) : minus_infinity();
+      if (lane_ == 0) shared_.maxima[row] = most;
     }
     __syncthreads();
     const auto blocks = static_cast<int32_t>(gridDim.x);
     const int32_t steps = (pages_ + kSumPages - 1) / kSumPages;
     const bool has_bits = first_bit_ < values_.bits;
     int32_t phase = 0;
+    uint64_t words = has_bits ? find_words(part_) : 0;
+    for (int32_t page = first_page(); has_bits && page < kSumPages; page += c_.page_warps()) start_copy(page, words);
 #pragma unroll 1
     for (int32_t step = part_; step < steps; step += blocks, phase ^= 1) {
+      const uint64_t next = has_bits ? find_words(step + blocks) : 0;
       weigh(step * kSumPages, phase);
       __syncthreads();
       if (!has_bits) continue;
 #pragma unroll 1
-      for (int32_t page = warp_ / c_.bit_warps(); page < kSumPages; page += c_.page_warps()) {
-        add(step * kSumPages + page, page, phase);
+      for (int32_t page = first_page(); page < kSumPages; page += c_.page_warps()) {
+        wait_for_page();
+        if (__shfl_sync(kAll, words, page) != 0) add(page, phase);
+        __syncwarp();
+        start_copy(page, next);
       }
+      words = next;
     }
     if (has_bits) store_sums();
     store_totals();
@@ -116,27 +140,55 @@ class BitSummer {
     }
   }
 
-  __device__ __forceinline__ void add(int32_t index, int32_t of_step, int32_t phase) {
-    if (index >= pages_) return;
+  /// Of the pages of a step, the warp's first.
+  __device__ __forceinline__ int32_t first_page() const { return warp_ / c_.bit_warps(); }
+
+  /// A lane a page of a step: where the warp's words are in it; 0: it has none.
+  __device__ __forceinline__ uint64_t find_words(int32_t step) const {
+    const int32_t index = step * kSumPages + lane_;
+    if (lane_ >= kSumPages || index >= pages_) return 0;
+    const DevicePage page = record_of(first_head_ + (values_.of_layer() ? first_bit_ / values_.lanes : 0), index);
+    if (page.format != c_.coded) return 0;
+    return page.data + static_cast<uint64_t>(c_.values_at + 4 * (first_bit_ % values_.lanes));
+  }
+
+  __device__ __forceinline__ void start_copy(int32_t page, uint64_t words) const {
+    const uint64_t from = __shfl_sync(kAll, words, page);
+    if (from != 0) {
+#pragma unroll
+      for (int32_t i = 2 * lane_; i < kWarpBits; i += 2 * kWarpLanes) {
+        copy_eight_bytes(shared_address(&shared_.words[warp_][page][i]), reinterpret_cast<const uint32_t*>(from) + i);
+      }
+    }
+    commit_copies();
+  }
+
+  /// The oldest copy of a step's.
+  __device__ __forceinline__ void wait_for_page() const {
+    const int32_t pages = kSumPages / c_.page_warps();
+    if (pages == 8) {
+      wait_copies<7>();
+    } else if (pages == 4) {
+      wait_copies<3>();
+    } else if (pages == 2) {
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void add(int32_t page, int32_t phase) {
     const int32_t g = lane_ / 4;
     const int32_t t = lane_ % 4;
-    const DevicePage page = record_of(first_head_ + (values_.of_layer() ? first_bit_ / values_.lanes : 0), index);
-    if (page.format != c_.coded) return;
-    const auto* words = reinterpret_cast<const uint32_t*>(page.data + static_cast<uint64_t>(c_.values_at)) +
-                        first_bit_ % values_.lanes + g;
-    uint32_t own[kBitTiles][2];
-#pragma unroll
-    for (int32_t tile = 0; tile < kBitTiles; ++tile) {
-      own[tile][0] = __ldg(words + 16 * tile);
-      own[tile][1] = __ldg(words + 16 * tile + 8);
-    }
+    const uint32_t* words = shared_.words[warp_][page] + g;
 #pragma unroll
     for (int32_t step = 0; step < 2; ++step) {
       uint2 weights[kTiles];
 #pragma unroll
       for (int32_t n = 0; n < kTiles; ++n) {
-        weights[n] = *reinterpret_cast<const uint2*>(
-            &shared_.weights[phase][8 * n + g][of_step * kSlots + 16 * step + 4 * t]);
+        weights[n] =
+            *reinterpret_cast<const uint2*>(&shared_.weights[phase][8 * n + g][page * kSlots + 16 * step + 4 * t]);
       }
       if (sums_scales()) {
 #pragma unroll
@@ -150,7 +202,7 @@ class BitSummer {
         uint32_t bits[4];
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {
-          const uint32_t word = own[tile][i] >> (t + 4 * step);
+          const uint32_t word = words[16 * tile + 8 * i] >> (t + 4 * step);
           bits[i] = word & 0x00010001U;
           bits[2 + i] = word >> 8U & 0x00010001U;
         }

@@ -19,8 +19,7 @@ struct ListPage {
       : head(lists.first_head + which), index(index_), records(lists.view.pages + index_) {}
 
   __device__ DevicePage record(const CodedLists& lists, int32_t of_head) const {
-    const uint4 words =
-        __ldg(reinterpret_cast<const uint4*>(records + int64_t{of_head} * lists.view.capacity));
+    const uint4 words = __ldg(reinterpret_cast<const uint4*>(records + int64_t{of_head} * lists.view.capacity));
     return *reinterpret_cast<const DevicePage*>(&words);
   }
 };
@@ -71,8 +70,8 @@ __global__ void __launch_bounds__(kThreads) decode_keys_kernel(CodedLists lists)
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
   for (int32_t slot = static_cast<int32_t>(threadIdx.x) / kWarpLanes; slot < kSlots; slot += kThreads / kWarpLanes) {
     const DevicePage holder = page.record(lists, holder_of(keys.numbers, page.head, slot));
-    const auto norm = __half2float(*reinterpret_cast<const __half*>(
-        reinterpret_cast<const std::byte*>(holder.data) + place_of(keys.numbers, slot)));
+    const auto norm = __half2float(*reinterpret_cast<const __half*>(reinterpret_cast<const std::byte*>(holder.data) +
+                                                                    place_of(keys.numbers, slot)));
     int32_t position = record.first_position + slot;
     if (record.has_positions != 0) {
       position = lists.view.positions[(int64_t{page.head} * lists.view.capacity + index) * kSlots + slot];
@@ -103,8 +102,8 @@ __global__ void __launch_bounds__(kThreads) decode_keys_kernel(CodedLists lists)
   }
 }
 
-// Values: codes of 128 slots by rows of C, on tensor cores. Bits under a mask are subnormal halves (fragments.cuh): those
-// of the lowest bit of a byte, 2^-24, and of the next byte, 2^-16.
+// Values: codes of 128 slots by rows of C, on tensor cores. Bits under a mask are subnormal halves (fragments.cuh):
+// those of the lowest bit of a byte, 2^-24, and of the next byte, 2^-16.
 
 constexpr int32_t kPages = 4;      // a block's
 constexpr int32_t kChannels = 64;  // a block's
@@ -150,7 +149,8 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
   const ValueTables& values = tables.values;
   const int32_t blocks_of_head = (tables.head_dim + kChannels - 1) / kChannels;
   const int32_t which = static_cast<int32_t>(blockIdx.y) / blocks_of_head;
-  const int32_t channel = static_cast<int32_t>(blockIdx.y) % blocks_of_head * kChannels;  // of the head, the block's first
+  const int32_t channel =
+      static_cast<int32_t>(blockIdx.y) % blocks_of_head * kChannels;  // of the head, the block's first
   const int32_t head = lists.first_head + which;
   const int32_t first_page = static_cast<int32_t>(blockIdx.x) * kPages;
   if (first_page >= pages_of(lists, head)) return;
@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
 #pragma unroll
       for (int32_t n = 0; n < kWarpChannels / 16; ++n) {
         uint32_t b[4];
-        load_transposed(shared_address(&shared.rows[step % 2][16 * k + lane % 16][warp_channel + 16 * n + lane / 16 * 8]),
-                        b);
+        load_transposed(
+            shared_address(&shared.rows[step % 2][16 * k + lane % 16][warp_channel + 16 * n + lane / 16 * 8]), b);
 #pragma unroll
         for (int32_t tile = 0; tile < 2; ++tile) {
           mma(sums[tile][2 * n], a[tile], b[0], b[1]);
@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
   for (int32_t i = 0; i < 4; ++i) {
     const int32_t slot = 4 * g + i;
     const DevicePage record = list_page.record(lists, holder_of(values.numbers, head, slot));
-    scales[i] = __half2float(*reinterpret_cast<const __half*>(
-        reinterpret_cast<const std::byte*>(record.data) + lists.coded_values + place_of(values.numbers, slot)));
+    scales[i] = __half2float(*reinterpret_cast<const __half*>(reinterpret_cast<const std::byte*>(record.data) +
+                                                              lists.coded_values + place_of(values.numbers, slot)));
   }
   const float* offset = values.offset + vector * values.width + of_vector;
   const float* channel_scale = values.channel_scale + vector * values.width + of_vector;

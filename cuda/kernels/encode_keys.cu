@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kThreads) read_keys_kernel(CodedPages all, flo
     float x = load(tables.first_channel(pair));
     float y = load(tables.second_channel(pair));
     if (slot < page.used) {
-      const int32_t position =
-          page.positions < 0 ? page.first_position + slot : all.positions[page.positions + slot];
+      const int32_t position = page.positions < 0 ? page.first_position + slot : all.positions[page.positions + slot];
       const float2 turn = turn_of(tables, position, pair);
       const float turned = x * turn.x + y * turn.y;
       y = y * turn.x - x * turn.y;
@@ -222,8 +221,8 @@ struct Search {
         subtract(stage, first + row, a, b, to, lane);
         if (lane != 0) continue;
         memory.next_energies[to] = next.number - greedy.number;
-        memory.steps[stage * kRows + to] = {static_cast<uint8_t>(row), static_cast<uint8_t>(a),
-                                            static_cast<uint8_t>(b), 0};
+        memory.steps[stage * kRows + to] = {static_cast<uint8_t>(row), static_cast<uint8_t>(a), static_cast<uint8_t>(b),
+                                            0};
       }
     }
     return next_live;
@@ -283,8 +282,12 @@ __global__ void __launch_bounds__(kThreads) search_kernel(CodedPages all, KeyWor
   const int32_t of_head = static_cast<int32_t>(blockIdx.x) % keys.groups;
   const int32_t together = kRows / beam;
   const int32_t first_slot = static_cast<int32_t>(blockIdx.y) * together;
-  Search search{all,  keys, SearchMemory(memory, keys), int64_t{all.pages[page].head} * keys.groups + of_head,
-                beam, min(together, kSlots - first_slot)};
+  Search search{all,
+                keys,
+                SearchMemory(memory, keys),
+                int64_t{all.pages[page].head} * keys.groups + of_head,
+                beam,
+                min(together, kSlots - first_slot)};
   const int32_t group = page / all.members;
   const int32_t member = page % all.members;
   const float* norms = work.norms + (keys.numbers.of_layer != 0 ? group : group * all.members + member) * kSlots;

@@ -50,9 +50,8 @@ struct Matrix {
 };
 
 template <bool kAlongDepth, typename Number, typename Use>
-__global__ void __launch_bounds__(kThreads)
-    product_kernel(CodedPages all, Matrix<Number> matrix, int32_t lines, int32_t depth, const float* rows,
-                   int32_t stride, Use use) {
+__global__ void __launch_bounds__(kThreads) product_kernel(CodedPages all, Matrix<Number> matrix, int32_t lines,
+                                                           int32_t depth, const float* rows, int32_t stride, Use use) {
   __shared__ __align__(16) float left[kDepth][kSlots + 4];
   __shared__ __align__(16) float right[kDepth][kColumns + 4];
   const int32_t vector = Rows{all}.vector(static_cast<int32_t>(blockIdx.x));
@@ -329,8 +328,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   Scale scale{start[0], start[1]};
-  const auto most = static_cast<int32_t>(
-      min(static_cast<int64_t>(max_flips), int64_t{kMostFlipsOfBit} * ((end + kWarpLanes - 1) / kWarpLanes * kWarpLanes)));
+  const auto most = static_cast<int32_t>(min(
+      static_cast<int64_t>(max_flips), int64_t{kMostFlipsOfBit} * ((end + kWarpLanes - 1) / kWarpLanes * kWarpLanes)));
   float change = 0.0F;
   const float* gram_row = gram;
   Flip best{};
@@ -518,8 +517,7 @@ void guess_bits(const CodedPages& pages, const ValueWork& work, int32_t stage, c
     const StoreBit store{work.bit + first, tables.bits, tables.proposal_bias + first};
     return multiply(pages, proposal, end - first, width, rows, width, store, stream);
   }
-  standardize_kernel<<<static_cast<uint32_t>(Rows{pages}.blocks()), kWarpLanes, 0, stream>>>(pages, rows,
-                                                                                             work.decoded);
+  standardize_kernel<<<static_cast<uint32_t>(Rows{pages}.blocks()), kWarpLanes, 0, stream>>>(pages, rows, work.decoded);
   const Matrix<uint16_t> one{network.first, int64_t{network.hidden} * width, width, 1};
   const StoreUnit units{{work.hidden, network.hidden, network.first_bias}};
   multiply(pages, one, network.hidden, width, work.decoded, width, units, stream);
@@ -527,7 +525,7 @@ void guess_bits(const CodedPages& pages, const ValueWork& work, int32_t stage, c
   const StoreBiased outputs{work.outputs, 2 * tables.bits, network.second_bias};
   multiply(pages, two, 2 * tables.bits, network.hidden, work.hidden, network.hidden, outputs, stream);
   choose_kernel<<<static_cast<uint32_t>(Rows{pages}.count()), kThreads, 0, stream>>>(work.outputs, tables.bits,
-                                                                                    work.bit);
+                                                                                     work.bit);
 }
 
 }  // namespace
@@ -538,7 +536,7 @@ cudaError_t launch_value_tables(const ValueTables& tables, int32_t vectors, floa
   const auto ceiling = [](int32_t n, int32_t by) { return static_cast<uint32_t>((n + by - 1) / by); };
   const uint32_t side = ceiling(tables.bits, kSide);
   gram_kernel<<<dim3(side, side, static_cast<uint32_t>(vectors)), kThreads, 0, stream>>>(tables.codes, tables.width,
-                                                                                        tables.bits, gram);
+                                                                                         tables.bits, gram);
   offsets_kernel<<<dim3(ceiling(tables.width, kThreads), static_cast<uint32_t>(vectors)), kThreads, 0, stream>>>(
       tables, offsets);
   const dim3 grid(ceiling(tables.bits + 1, kThreads), static_cast<uint32_t>(vectors * tables.stages));
