@@ -9,35 +9,48 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 
-/// A page of one of the heads that are decoded.
-struct ListPage {
-  int32_t head;
-  int32_t index;
-  const DevicePage* records;  // of all heads at this index: by capacity
-
-  __device__ ListPage(const CodedLists& lists, int32_t which, int32_t index_)
-      : head(lists.first_head + which), index(index_), records(lists.view.pages + index_) {}
-
-  __device__ DevicePage record(const CodedLists& lists, int32_t of_head) const {
-    const uint4 words = __ldg(reinterpret_cast<const uint4*>(records + int64_t{of_head} * lists.view.capacity));
-    return *reinterpret_cast<const DevicePage*>(&words);
-  }
-};
-
 __device__ int32_t pages_of(const CodedLists& lists, int32_t head) { return lists.view.heads[head].pages; }
 
 __device__ std::byte* stand_in(const CodedLists& lists, int32_t which, int32_t index) {
   return lists.pages + (int64_t{which} * lists.longest + index) * lists.page_bytes;
 }
 
+/// A page of one of the heads that are decoded, if the list goes so far.
+struct ListPage {
+  const CodedLists& lists;
+  int32_t head;
+  int32_t index;
+  DevicePage record{};
+  bool exists;
+
+  __device__ ListPage(const CodedLists& lists_, int32_t which, int32_t index_)
+      : lists(lists_), head(lists_.first_head + which), index(index_), exists(index_ < pages_of(lists_, head)) {
+    if (exists) record = record_of(head);
+  }
+
+  __device__ bool has_codes() const { return exists && record.format == lists.coded; }
+
+  /// Of the page that another head has of the same tokens.
+  __device__ DevicePage record_of(int32_t of_head) const {
+    const uint4 words =
+        __ldg(reinterpret_cast<const uint4*>(lists.view.pages + int64_t{of_head} * lists.view.capacity + index));
+    return *reinterpret_cast<const DevicePage*>(&words);
+  }
+  /// The number that a slot shares with other heads, of a side that begins `at` bytes from a page's beginning.
+  __device__ float shared_number(const SharedNumbers& numbers, int32_t at, int32_t slot) const {
+    const auto* side = reinterpret_cast<const std::byte*>(record_of(holder_of(numbers, head, slot)).data) + at;
+    return __half2float(*reinterpret_cast<const __half*>(side + place_of(numbers, slot)));
+  }
+};
+
 /// A thread a page.
 __global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists lists) {
   const auto which = static_cast<int32_t>(blockIdx.y);
   const auto index = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
-  if (index >= pages_of(lists, lists.first_head + which)) return;
   const ListPage page(lists, which, index);
-  DevicePage record = page.record(lists, page.head);
-  if (record.format == lists.coded) {
+  if (!page.exists) return;
+  DevicePage record = page.record;
+  if (page.has_codes()) {
     record.data = reinterpret_cast<uint64_t>(stand_in(lists, which, index));
     record.format = static_cast<uint16_t>(lists.stand_in);
   }
@@ -48,30 +61,25 @@ __global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists li
 __global__ void __launch_bounds__(kThreads) copy_side_kernel(CodedLists lists) {
   const auto which = static_cast<int32_t>(blockIdx.y);
   const auto index = static_cast<int32_t>(blockIdx.x);
-  if (index >= pages_of(lists, lists.first_head + which)) return;
   const ListPage page(lists, which, index);
-  const DevicePage record = page.record(lists, page.head);
-  if (record.format != lists.coded) return;
-  copy_side(lists.copied, record.data, reinterpret_cast<uint64_t>(stand_in(lists, which, index)));
+  if (!page.has_codes()) return;
+  copy_side(lists.copied, page.record.data, reinterpret_cast<uint64_t>(stand_in(lists, which, index)));
 }
 
 /// norm · e^{i·position·θ} · Σ (z[a] + i·z[b]) of the stages; a block a page, a lane some pairs.
 __global__ void __launch_bounds__(kThreads) decode_keys_kernel(CodedLists lists) {
   const auto which = static_cast<int32_t>(blockIdx.y);
   const auto index = static_cast<int32_t>(blockIdx.x);
-  if (index >= pages_of(lists, lists.first_head + which)) return;
   const ListPage page(lists, which, index);
-  const DevicePage record = page.record(lists, page.head);
-  if (record.format != lists.coded) return;
+  if (!page.has_codes()) return;
+  const DevicePage& record = page.record;
   const CodebookTables& tables = lists.tables;
   const KeyTables& keys = tables.keys;
   const auto* side = reinterpret_cast<const std::byte*>(record.data);
   std::byte* to = stand_in(lists, which, index);
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
   for (int32_t slot = static_cast<int32_t>(threadIdx.x) / kWarpLanes; slot < kSlots; slot += kThreads / kWarpLanes) {
-    const DevicePage holder = page.record(lists, holder_of(keys.numbers, page.head, slot));
-    const auto norm = __half2float(*reinterpret_cast<const __half*>(reinterpret_cast<const std::byte*>(holder.data) +
-                                                                    place_of(keys.numbers, slot)));
+    const float norm = page.shared_number(keys.numbers, 0, slot);
     int32_t position = record.first_position + slot;
     if (record.has_positions != 0) {
       position = lists.view.positions[(int64_t{page.head} * lists.view.capacity + index) * kSlots + slot];
@@ -115,18 +123,6 @@ struct ValueShared {
   __half rows[2][kBits][kChannels + 8];
 };
 
-/// Whether a page is in the list and has codes for values.
-struct ValuePage {
-  DevicePage record;
-  bool coded;
-
-  __device__ ValuePage(const CodedLists& lists, int32_t which, int32_t index) : record{}, coded(false) {
-    if (index >= pages_of(lists, lists.first_head + which)) return;
-    record = ListPage(lists, which, index).record(lists, lists.first_head + which);
-    coded = record.format == lists.coded;
-  }
-};
-
 /// Rows of C, from `bit` of part `part` on, become shared memory; zeros beyond either end.
 __device__ void start_rows(const ValueTables& values, int64_t vector, int32_t part, int32_t bit, int32_t channel,
                            int32_t channels, __half (&to)[kBits][kChannels + 8]) {
@@ -160,8 +156,7 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
   const int32_t t = lane % 4;
   const int32_t index = first_page + warp % kPages;
   const int32_t warp_channel = warp / kPages * kWarpChannels;
-  const ValuePage page(lists, which, index);
-  const ListPage list_page(lists, which, index);
+  const ListPage page(lists, which, index);
   const int64_t vector = values.of_layer() ? 0 : head;
   const int32_t of_vector = values.of_layer() ? head * tables.head_dim : 0;
   const int32_t channels = min(kChannels, tables.head_dim - channel);
@@ -179,10 +174,10 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
       start_rows(values, vector, next / steps, next % steps * kBits, of_vector + channel, channels,
                  shared.rows[next % 2]);
     }
-    if (!page.coded) continue;
+    if (!page.has_codes()) continue;
     const int32_t bit = step % steps * kBits;
     const int32_t holder = values.of_layer() ? step / steps : head;
-    const DevicePage record = list_page.record(lists, holder);
+    const DevicePage record = page.record_of(holder);
     const auto* words = reinterpret_cast<const uint32_t*>(record.data + static_cast<uint64_t>(lists.coded_values));
 #pragma unroll
     for (int32_t k = 0; k < kBits / 16; ++k) {
@@ -216,16 +211,11 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
       }
     }
   }
-  if (!page.coded) return;
+  if (!page.has_codes()) return;
   std::byte* to = stand_in(lists, which, index) + lists.stand_in_values;
   float scales[4];
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) {
-    const int32_t slot = 4 * g + i;
-    const DevicePage record = list_page.record(lists, holder_of(values.numbers, head, slot));
-    scales[i] = __half2float(*reinterpret_cast<const __half*>(reinterpret_cast<const std::byte*>(record.data) +
-                                                              lists.coded_values + place_of(values.numbers, slot)));
-  }
+  for (int32_t i = 0; i < 4; ++i) scales[i] = page.shared_number(values.numbers, lists.coded_values, 4 * g + i);
   const float* offset = values.offset + vector * values.width + of_vector;
   const float* channel_scale = values.channel_scale + vector * values.width + of_vector;
 #pragma unroll

@@ -2,6 +2,7 @@
 // instruction set.
 #include "page_format.h"
 #include "scenario.h"
+#include "support/failure.h"
 #include "support/handles.h"
 #include "support/random.h"
 
@@ -11,6 +12,9 @@
 #include <limits>
 
 namespace conformance {
+
+using kvq_test::failure;
+
 namespace {
 
 constexpr int32_t kHeadDim = 64;
@@ -36,18 +40,6 @@ struct Conversation {
 };
 
 std::vector<float> tokens(int32_t n) { return kvq_test::normal_tensor(static_cast<size_t>(n) * kTokenScalars, 5); }
-
-template <typename Call>
-std::string failure(kvq_status status, Call&& call) {
-  try {
-    call();
-  } catch (const kvq_test::Error& failure) {
-    CHECK(failure.status() == status);
-    return failure.what();
-  }
-  FAIL("the call succeeded");
-  return "";
-}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
 // Codebooks and centres trained on every device, from numbers of which it is known how well they can be learned.
+#include "support/failure.h"
 #include "support/handles.h"
 #include "support/random.h"
 
@@ -8,11 +9,13 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace conformance {
 namespace {
 
+using kvq_test::failure;
 using kvq_test::api::CentresTrainer;
 using kvq_test::api::CodebookTrainer;
 
@@ -90,11 +93,17 @@ std::vector<float> signs_along_directions(uint64_t seed) {
   return numbers;
 }
 
-kvq_codebook_trainer_options codebook_options(int32_t stages, int32_t bits) {
-  auto options = kvq_test::initialised<kvq_codebook_trainer_options>();
+template <typename Options>
+Options one_layer() {
+  auto options = kvq_test::initialised<Options>();
   options.n_layers = 1;
   options.kv_heads = kHeads;
   options.head_dim = kDim;
+  return options;
+}
+
+kvq_codebook_trainer_options codebook_options(int32_t stages, int32_t bits) {
+  auto options = one_layer<kvq_codebook_trainer_options>();
   options.key_stages = stages;
   options.key_codes = 16;
   options.value_bits = bits;
@@ -102,41 +111,20 @@ kvq_codebook_trainer_options codebook_options(int32_t stages, int32_t bits) {
 }
 
 kvq_centres_trainer_options centres_options(int32_t keys, int32_t values) {
-  auto options = kvq_test::initialised<kvq_centres_trainer_options>();
-  options.n_layers = 1;
-  options.kv_heads = kHeads;
-  options.head_dim = kDim;
+  auto options = one_layer<kvq_centres_trainer_options>();
   options.key_centres = keys;
   options.value_centres = values;
   return options;
 }
 
-kvq_test::Codebook train(kvq_context* context, const kvq_codebook_trainer_options& options, const std::vector<float>& k,
-                         const std::vector<float>& v) {
-  CodebookTrainer trainer(context, options);
+// What a codebook's or centres' trainer makes of keys and values.
+template <typename Options>
+auto train(kvq_context* context, const Options& options, const std::vector<float>& k, const std::vector<float>& v) {
+  constexpr bool kOfCodes = std::is_same_v<Options, kvq_codebook_trainer_options>;
+  std::conditional_t<kOfCodes, CodebookTrainer, CentresTrainer> trainer(context, options);
   trainer.add(0, static_cast<int32_t>(k.size()) / kWidth, k, v);
   trainer.run(0);
   return trainer.result();
-}
-
-kvq_test::Centres train(kvq_context* context, const kvq_centres_trainer_options& options, const std::vector<float>& k,
-                        const std::vector<float>& v) {
-  CentresTrainer trainer(context, options);
-  trainer.add(0, static_cast<int32_t>(k.size()) / kWidth, k, v);
-  trainer.run(0);
-  return trainer.result();
-}
-
-template <typename Call>
-std::string failure(kvq_status status, Call&& call) {
-  try {
-    call();
-  } catch (const kvq_test::Error& failure) {
-    CHECK(failure.status() == status);
-    return failure.what();
-  }
-  FAIL("the call succeeded");
-  return "";
 }
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
