@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""translate.py SOURCE TARGET: turns CUDA sources into C++ that runs with emulator.h.
+
+Launches become calls, PTX instructions calls of functions in emulator.h, and shared memory a pointer. Whatever else CUDA
+adds to C++, emulator.h defines. Kernels for one generation of GPUs (hopper/) are left out: the emulated device is an
+older one.
+"""
+import pathlib
+import re
+import sys
+
+# What an asm statement contains, and the function that stands for it: outputs come first, then inputs.
+INSTRUCTIONS = [
+    ("ex2.approx", "exp2"),
+    ("lg2.approx", "log2"),
+    ("%%laneid", "lane_id"),
+    ("prmt.b32", "permute_bytes"),
+    ("ld.shared.u32", "load_shared"),
+    ("ld.shared.v2", "load_shared"),
+    ("ld.shared.v4", "load_shared"),
+    ("ld.global.nc", "read_bits"),
+    ("mma.sync.aligned.m16n8k16", "mma_halves"),
+    ("mma.sync.aligned.m16n8k32", "mma_bytes"),
+    ("ldmatrix.sync.aligned.m8n8.x4.trans", "load_matrices_transposed"),
+    ("ldmatrix.sync.aligned.m8n8.x4", "load_matrices"),
+    ("movmatrix", "transpose_matrix"),
+    ("mul.rn.f16x2", "multiply_halves"),
+    ("fma.rn.f16x2", "multiply_add_halves"),
+    ("neg.f16x2", "negate_halves"),
+    ("cvt.rn.f16x2.f32", "pack_halves"),
+    ("mbarrier.init", "init_barrier"),
+    ("cp.async.mbarrier.arrive", "arrive"),
+    ("mbarrier.test_wait", "test_barrier"),
+    ("[%1 + 16], 16", "copy_next_16"),
+    ("cp.async.cg.shared.global [%0], [%1], 16", "copy_16"),
+    ("cp.async.ca.shared.global [%0], [%1], 8", "copy_8"),
+    ("cp.async.commit_group", "nothing"),  # copies are done at once
+    ("cp.async.wait", "nothing"),
+    ("atom.acq_rel.gpu.global.add.s32", "take"),
+]
+# Kernels that are launched by their address, whose parameters are no longer known there.
+PARAMETERS = {
+    "append.cu": "AppendArguments",
+    "append_next.cu": "AppendArguments, ReserveView, int32_t",
+    "attend.cu": "AttendArguments",
+    "move.cu": "MoveArguments",
+    "weigh.cu": "AttendArguments, WeighArguments",
+}
+SKIPPED = ("hopper", "prefill", "warpgroup")
+
+
+def end_of_string(text, at):
+    """The place of the quote that ends the string that begins at `at`."""
+    at += 1
+    while text[at] != '"':
+        at += 2 if text[at] == "\\" else 1
+    return at
+
+
+def closing(text, at):
+    """The place of the bracket that closes the one at `at`."""
+    depth = 0
+    while True:
+        if text[at] == '"':
+            at = end_of_string(text, at)
+        elif text[at] in "([{":
+            depth += 1
+        elif text[at] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return at
+        at += 1
+
+
+def split(text, separator):
+    """Parts of `text` between separators that are in no brackets and no strings."""
+    parts, begin, at = [], 0, 0
+    while at < len(text):
+        if text[at] == '"':
+            at = end_of_string(text, at)
+        elif text[at] in "([{":
+            at = closing(text, at)
+        elif text[at] == separator:
+            parts.append(text[begin:at].strip())
+            begin = at + 1
+        at += 1
+    return parts + [text[begin:].strip()]
+
+
+def call_of(statement):
+    """The call that stands for what is between the brackets of an asm statement."""
+    text, *operands = split(statement, ":")
+    values = []
+    for operand in [one for part in operands[:2] for one in split(part, ",") if one]:
+        values.append(re.fullmatch(r'"[^"]*"\s*\((.*)\)', operand, re.S).group(1))
+    # What has no function must not be compiled, as instructions of newer GPUs are not.
+    name = "keep" if text == '""' else next((name for key, name in INSTRUCTIONS if key in text), "unknown_instruction")
+    return f"emulator::{name}({', '.join(values)})"
+
+
+def without_instructions(text):
+    result, at = "", 0
+    for found in re.finditer(r"\basm\b( volatile)?\s*\(", text):
+        end = closing(text, found.end() - 1)
+        result += text[at : found.start()] + call_of(text[found.end() : end])
+        at = end + 1
+    return result + text[at:]
+
+
+def without_launches(text):
+    launch = re.compile(r"([\w:]+(?:<[\w:, /]*>)?)\s*<<<(.*?)>>>\s*(?=\()", re.S)
+    while found := launch.search(text):
+        end = closing(text, found.end())
+        call = found.group(1) + text[found.end() : end + 1]
+        text = text[: found.start()] + f"emulator::launch({found.group(2)}, [=] {{ {call}; }})" + text[end + 1 :]
+    return text
+
+
+def translated(path):
+    text = path.read_text()
+    if path.suffix not in (".cu", ".cuh"):
+        return text
+    text = without_launches(without_instructions(text))
+    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?([\w:]+) (\w+)\[\];",
+                  r"auto* \2 = reinterpret_cast<\1*>(emulator::dynamic_memory);", text)
+    if path.name in PARAMETERS:
+        text = text.replace("cudaLaunchKernel(", f"emulator::launch_pointer<{PARAMETERS[path.name]}>(")
+    return '#include "emulator.h"\n' + text
+
+
+def main():
+    source, target = map(pathlib.Path, sys.argv[1:3])
+    for path in sorted(source.rglob("*")):
+        parts = path.relative_to(source)
+        is_code = path.suffix in (".cu", ".cuh", ".cpp", ".h")
+        if not is_code or (path.suffix in (".cu", ".cuh") and any(str(part).startswith(SKIPPED) for part in parts.parts)):
+            continue
+        to = target / (f"{parts}.cpp" if path.suffix == ".cu" else parts)
+        text = translated(path)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if not to.exists() or to.read_text() != text:
+            to.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
