@@ -242,7 +242,7 @@ void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
   coded.tables = context.tables();
   coded.bytes = context.key_bytes();
   coded.coded = format_code(format).bits;
-  coded.values_at = values_at(format);
+  coded.values_at = coded_values_at(format);
   coded.warps = coded_warps(coded.tables, coded.bytes, backend_.shared_limit_);
   int32_t pages = 1;
   for (const AttendSequence* sequence : chosen.list()) {
@@ -254,7 +254,7 @@ void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
   const auto sequences = static_cast<int32_t>(chosen.list().size());
   const auto ceiling = [](int32_t a, int32_t b) { return (a + b - 1) / b; };
   const auto parts = [&](int32_t units, int32_t of_list) {
-    return std::clamp(backend_.multiprocessors_ / (units * sequences), 1, of_list);
+    return std::clamp(backend_.multiprocessors_ / std::max(units * sequences, 1), 1, of_list);
   };
   coded.parts = parts(batch_.kv_heads * ceiling(coded.rows, kCodedRows), ceiling(pages, coded.warps));
   const int32_t bit_blocks = ceiling(coded.tables.values.bits, kBlockBits);

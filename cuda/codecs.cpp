@@ -70,7 +70,7 @@ void move_page(const PageFormat& format, const Move& move) {
   const FormatCode code = without_codes(format);
   const int32_t head_dim = format.head_dim;
   PageBytes page = page_bytes(code, head_dim);
-  page.values_at = values_at(format);
+  if (has_codes(format)) page.values_at = coded_values_at(format);
   for (const Side side : {Side::kKeys, Side::kValues}) {
     if (!is_coded(format.side(side))) continue;
     const auto at = static_cast<int32_t>(format.offset(side));
@@ -131,11 +131,6 @@ FormatCode without_codes(const PageFormat& format) {
   if (is_coded(format.keys)) code.bits &= ~FormatCode::kKeys;
   if (is_coded(format.values)) code.bits &= ~FormatCode::kValues;
   return code;
-}
-
-int32_t values_at(const PageFormat& format) {
-  if (has_codes(format)) return static_cast<int32_t>(format.offset(Side::kValues));
-  return page_bytes(format_code(format), format.head_dim).values_at;
 }
 
 FormatCode format_code(const PageFormat& format) {

@@ -16,8 +16,8 @@ FormatCode format_code(const PageFormat& format);
 bool has_codes(const PageFormat& format);
 /// The same page with halves where such codes are.
 FormatCode without_codes(const PageFormat& format);
-/// Where the values of a page begin on the device.
-int32_t values_at(const PageFormat& format);
+/// Where the values of a page with such codes begin, on the device as on the host.
+inline int32_t coded_values_at(const PageFormat& format) { return static_cast<int32_t>(format.offset(Side::kValues)); }
 
 /// Copy a page from the order of bytes that its format defines to the one on the device (kernels/device_page.h).
 void to_device_order(const PageFormat& format, const std::byte* host, std::byte* device);

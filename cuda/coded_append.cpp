@@ -99,15 +99,13 @@ void CudaBackend::CodedAppend::append(const PageWrites& writes, std::span<const 
   backend_.append_plain(call_, tokens_, plain, layers);
 
   Vector<size_t> groups{StlAllocator<size_t>(scratch_)};
-  const PageFormat* format = nullptr;
   for (size_t group = 0; group < writes.groups(); ++group) {
-    const PageWrite& first = writes.of_group(group, 0);
-    if (!has_codes(*first.format)) continue;
-    format = first.format;
-    groups.push_back(group);
+    if (has_codes(*writes.of_group(group, 0).format)) groups.push_back(group);
   }
+  if (groups.empty()) return;
+  const PageFormat& format = *writes.of_group(groups.front(), 0).format;
   const CodebookTables& tables = codebook_context(tokens_.context).tables();
-  const size_t of_group = Work(nullptr, tables, *format, 1, writes.group_size()).bytes;
+  const size_t of_group = Work(nullptr, tables, format, 1, writes.group_size()).bytes;
   const size_t together = std::clamp<size_t>(kWorkMemory / of_group, 1, groups.size());
   for (size_t first = 0; first < groups.size(); first += together) {
     encode_some(writes, std::span<const size_t>(groups).subspan(first, std::min(together, groups.size() - first)));
@@ -176,7 +174,7 @@ void CudaBackend::CodedAppend::encode_some(const PageWrites& writes, std::span<c
                    .groups = static_cast<int32_t>(groups.size()),
                    .members = static_cast<int32_t>(members),
                    .source_values = plain.values_at,
-                   .target_values = values_at(format),
+                   .target_values = coded_values_at(format),
                    .target_bytes = static_cast<int32_t>(format.bytes()),
                    .copied = {}};
   if (codes_keys) call_.require(encode_keys(coded, work.keys, context.effort().beam, stream), "encoding kernel");

@@ -82,7 +82,7 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
                      .stand_in = plain.bits,
                      .codes_keys = codes_keys ? 1 : 0,
                      .codes_values = codes_values ? 1 : 0,
-                     .coded_values = values_at(format),
+                     .coded_values = coded_values_at(format),
                      .stand_in_values = plain_bytes.values_at,
                      .copied = {}};
     if (!codes_values) lists.copied = {lists.coded_values, plain_bytes.values_at, plain_bytes.values.bytes()};
