@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """translate.py SOURCE TARGET: turns CUDA sources into C++ that runs with emulator.h.
 
-Launches become calls, PTX instructions calls of functions in emulator.h, and shared memory a pointer. Whatever else CUDA
-adds to C++, emulator.h defines. Kernels for one generation of GPUs (hopper/) are left out: the emulated device is an
-older one.
+Launches become calls, PTX instructions calls of functions in emulator.h, and shared memory a pointer. Whatever else
+CUDA adds to C++, emulator.h defines. Kernels for one generation of GPUs (hopper/) are left out: the emulated device is
+an older one.
 """
+
 import pathlib
 import re
 import sys
@@ -121,8 +122,11 @@ def translated(path):
     if path.suffix not in (".cu", ".cuh"):
         return text
     text = without_launches(without_instructions(text))
-    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?([\w:]+) (\w+)\[\];",
-                  r"auto* \2 = reinterpret_cast<\1*>(emulator::dynamic_memory);", text)
+    text = re.sub(
+        r"extern __shared__ (?:__align__\(\d+\) )?([\w:]+) (\w+)\[\];",
+        r"auto* \2 = reinterpret_cast<\1*>(emulator::dynamic_memory);",
+        text,
+    )
     if path.name in PARAMETERS:
         text = text.replace("cudaLaunchKernel(", f"emulator::launch_pointer<{PARAMETERS[path.name]}>(")
     return '#include "emulator.h"\n' + text
@@ -133,7 +137,9 @@ def main():
     for path in sorted(source.rglob("*")):
         parts = path.relative_to(source)
         is_code = path.suffix in (".cu", ".cuh", ".cpp", ".h")
-        if not is_code or (path.suffix in (".cu", ".cuh") and any(str(part).startswith(SKIPPED) for part in parts.parts)):
+        if not is_code or (
+            path.suffix in (".cu", ".cuh") and any(str(part).startswith(SKIPPED) for part in parts.parts)
+        ):
             continue
         to = target / (f"{parts}.cpp" if path.suffix == ".cu" else parts)
         text = translated(path)

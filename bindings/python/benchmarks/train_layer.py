@@ -44,8 +44,9 @@ def main():
     trainer.add(0, k, v)
     begin = time.perf_counter()
     trainer.run(0)
-    print("%s of a layer of %d heads of %d, %d tokens, %s: %.2f s" % (
-        options.what, options.kv_heads, options.head_dim, options.tokens, options.device, time.perf_counter() - begin))
+    seconds = time.perf_counter() - begin
+    layer = "a layer of %d heads of %d" % (options.kv_heads, options.head_dim)
+    print("%s of %s, %d tokens, %s: %.2f s" % (options.what, layer, options.tokens, options.device, seconds))
 
 
 if __name__ == "__main__":
