@@ -96,19 +96,18 @@ TEST_CASE("codes: window, soft-cap and scale") {
 }
 
 // GPUs attend to these as they are, if there are few queries.
-TEST_CASE("codes: heads of 128, with every mask, pages in FP16 between, and codes of 1 to 16 heads") {
+TEST_CASE("codes: heads of 128, with every mask, pages in FP16 between, and codes of 1 and 8 heads") {
   const Codes of_layer{.stages = 3, .codes = 16, .bits = 1};
   const Codes of_head{.stages = 2, .codes = 64, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD};
   const Codes mixed{.stages = 4, .codes = 32, .bits = 1, .norms = KVQ_SCOPE_HEAD};
   const std::vector<Storage> storages = {coded(of_layer), coded(of_head), {"commvq", "commvq", 32, 2, 3, mixed}};
   std::vector<Scenario> scenarios = several_queries();
   for (const Scenario& each : positions_with_gaps()) scenarios.push_back(each);
-  for (const Scenario& each : windows()) scenarios.push_back(each);
   scenarios.push_back(masked_and_capped());
   scenarios.push_back({.name = "sinks", .lengths = {300}, .sinks = {0.5F, -1.0F, 3.0F, 0.0F}});
-  for (const int32_t kv_heads : {1, 4, 8, 16}) {
+  for (const int32_t kv_heads : {1, 8}) {
     scenarios.push_back(
-        {.name = std::to_string(kv_heads) + " key heads", .q_heads = 16, .kv_heads = kv_heads, .lengths = {700}});
+        {.name = std::to_string(kv_heads) + " key heads", .q_heads = 16, .kv_heads = kv_heads, .lengths = {300}});
   }
   scenarios.push_back(
       {.name = "interleaved", .rope = KVQ_ROPE_INTERLEAVED, .lengths = {200, 33}, .query_counts = {4, 1}});
