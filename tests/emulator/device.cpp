@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "emulator.h"
@@ -69,6 +70,15 @@ unsigned current = 0;
 void* outside = nullptr;  // the stack pointer of whoever launched
 const std::function<void()>* work = nullptr;
 
+/// Threads take turns upwards, or with KVQ_EMULATED_ORDER=down in the environment downwards: results must not differ.
+bool goes_down() {
+  static const bool kDown = [] {
+    const char* order = std::getenv("KVQ_EMULATED_ORDER");
+    return order != nullptr && std::strcmp(order, "down") == 0;
+  }();
+  return kDown;
+}
+
 /// Saves what a call must keep, and goes on where `to` was saved.
 extern "C" void emulator_switch(void** save, void* to);
 asm(R"(
@@ -123,8 +133,9 @@ void run_block() {
     ++warps[i / kLanes].members;
     fibers[i] = {new_stack(stacks[i]), false};
   }
-  become(0);
-  emulator_switch(&outside, fibers[0].stack_pointer);
+  const unsigned first = goes_down() ? threads - 1 : 0;
+  become(first);
+  emulator_switch(&outside, fibers[first].stack_pointer);
 }
 
 }  // namespace
@@ -139,7 +150,7 @@ void yield() {
   const auto threads = static_cast<unsigned>(fibers.size());
   Fiber& own = fibers[current];
   for (unsigned i = 1; i <= threads; ++i) {
-    const unsigned next = (current + i) % threads;
+    const unsigned next = (current + (goes_down() ? threads - i : i)) % threads;
     if (fibers[next].done) continue;
     if (next == current) return;
     become(next);
