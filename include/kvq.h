@@ -500,6 +500,7 @@ KVQ_API kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codeb
 enum {
   KVQ_MAX_KEY_STAGES = 64, /**< The most stages that codes for keys can have. */
   KVQ_MAX_EXPERTS = 8,     /**< The most formats that a router can choose among. */
+  KVQ_MAX_FUSED = 4,       /**< The most matrices that a plan multiplies together. */
   KVQ_FORMATS_SIZE = 256   /**< Bytes of kvq_layer_info::formats. */
 };
 
@@ -1621,6 +1622,270 @@ KVQ_API kvq_status kvq_router_trainer_result(const kvq_router_trainer* trainer, 
  *  \param trainer  \nullable
  *  \threads exclusive use of the handle.  \since 1.0 */
 KVQ_API void kvq_router_trainer_destroy(kvq_router_trainer* trainer);
+
+/* -------------------------------------------------------------------------------------------------------- planning */
+
+/** What a plan makes as small as possible. \values */
+typedef int32_t kvq_plan_goal;
+enum {
+  KVQ_PLAN_BYTES = 0,   /**< Memory. */
+  KVQ_PLAN_SECONDS = 1, /**< Time, of a step of decoding for example. */
+  KVQ_PLAN_LOSS = 2     /**< What is lost, in nats of divergence from the uncompressed model for example. */
+};
+
+/** Choices, of each of which a plan takes one option: the scheme of a matrix, the format of a layer's keys. Costs add
+ *  up; the library knows nothing else of them. */
+typedef struct kvq_plan_problem {
+  uint32_t struct_size;
+  kvq_plan_goal goal;           /**< ::KVQ_PLAN_LOSS by default. */
+  int32_t n_choices;            /**< 1 … 2^20. */
+  int32_t reserved;             /**< 0. */
+  const int32_t* option_counts; /**< Options of each choice, at least 1; 2^24 together at most.
+                                     \length n_choices \memory host \keeps call */
+  const double* bytes;          /**< Of the options of the first choice, then of the second, …; finite, not negative.
+                                     NULL (default): 0. \nullable \length sum(option_counts) \memory host \keeps call */
+  const double* seconds;        /**< The same. \nullable \length sum(option_counts) \memory host \keeps call */
+  const double* loss;           /**< The same. \nullable \length sum(option_counts) \memory host \keeps call */
+  double max_bytes;             /**< That all options taken may have together; infinity (default): any. */
+  double max_seconds;           /**< The same. */
+  double max_loss;              /**< The same. */
+  double tolerance;             /**< Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by
+                                     default. */
+} kvq_plan_problem;
+
+/** Fill with defaults.
+ *  \param problem  \nullable
+ *  \param size     sizeof(kvq_plan_problem).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_plan_problem_init(kvq_plan_problem* problem, size_t size);
+
+/** What a plan costs. */
+typedef struct kvq_plan_costs {
+  uint32_t struct_size;
+  int32_t reserved; /**< 0. */
+  double bytes;
+  double seconds;
+  double loss;
+  double bound; /**< No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but for
+                     the hardest problems with two limits. */
+} kvq_plan_costs;
+
+/** Take one option of every choice, so that the goal is as small as possible and the limits hold.
+ *
+ *  With one limit this takes milliseconds for hundreds of choices with dozens of options, with two below a second.
+ *
+ *  \param chosen  receives the number of each choice's option, from 0. \length n \memory host \keeps call
+ *  \param n       as many as there are choices.
+ *  \param costs   its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_LIMIT (no plan keeps the limits; the message says what is missing, and the
+ *           goal ::KVQ_PLAN_BYTES finds the smallest plan); KVQ_E_MEMORY.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_plan_solve(kvq_context* context, const kvq_plan_problem* problem, int32_t* chosen, int32_t n,
+                                  kvq_plan_costs* costs, kvq_error* error);
+
+/** All ways to group matrices that read the same inputs and to write them: for engines whose kernels fuse only equal
+ *  schemes. Those that another one beats in bytes, seconds and loss are left out; the others are the options of one
+ *  choice for ::kvq_plan_solve. Immutable. \destroy kvq_plan_fusion_destroy */
+typedef struct kvq_plan_fusion kvq_plan_fusion;
+
+/** Matrices that read the same inputs, of which some may be multiplied together if they have one scheme. A group is a
+ *  set of members, bit i for member i. */
+typedef struct kvq_plan_fusion_options {
+  uint32_t struct_size;
+  int32_t n_members;     /**< 1 … ::KVQ_MAX_FUSED, for example 3: q, k and v. */
+  int32_t n_schemes;     /**< 1 … 1024. */
+  int32_t n_groups;      /**< Groups that can be multiplied together, those of one member, too; 1 … 15. */
+  const int32_t* groups; /**< All different; every member must be in one. \length n_groups \memory host \keeps call */
+  const double* bytes;   /**< `[n_members, n_schemes]`, finite, not negative. \length n_members * n_schemes
+                              \memory host \keeps call */
+  const double* loss;    /**< The same. \length n_members * n_schemes \memory host \keeps call */
+  const double* seconds; /**< `[n_groups, n_schemes]`, of each group as a whole; the same, or infinity where a group
+                              cannot have a scheme. \length n_groups * n_schemes \memory host \keeps call */
+} kvq_plan_fusion_options;
+
+/** Fill with defaults; the sizes and arrays are left 0 and must be set.
+ *  \param options  \nullable
+ *  \param size     sizeof(kvq_plan_fusion_options).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_plan_fusion_options_init(kvq_plan_fusion_options* options, size_t size);
+
+/** Find the groupings.
+ *  \param result  receives the handle. \parent context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_plan_fusion_create(kvq_context* context, const kvq_plan_fusion_options* options,
+                                          kvq_plan_fusion** result, kvq_error* error);
+
+/** How many groupings there are. */
+typedef struct kvq_plan_fusion_info {
+  uint32_t struct_size;
+  int32_t n_members;
+  int32_t n_groupings; /**< 0: no grouping has a time. */
+  int32_t reserved;    /**< 0. */
+} kvq_plan_fusion_info;
+
+/** Describe groupings.
+ *  \param info  its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_plan_fusion_describe(const kvq_plan_fusion* fusion, kvq_plan_fusion_info* info,
+                                            kvq_error* error);
+
+/** One grouping. */
+typedef struct kvq_plan_grouping_info {
+  uint32_t struct_size;
+  int32_t reserved; /**< 0. */
+  double bytes;
+  double seconds;
+  double loss;
+  int32_t groups[KVQ_MAX_FUSED];  /**< Of each member, the group that it is multiplied in; then 0. */
+  int32_t schemes[KVQ_MAX_FUSED]; /**< Of each member, the number of its scheme; then 0. */
+} kvq_plan_grouping_info;
+
+/** Describe one grouping.
+ *  \param index  0 … n_groupings − 1, those with the smallest loss first.
+ *  \param info   its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_plan_fusion_describe_grouping(const kvq_plan_fusion* fusion, int32_t index,
+                                                     kvq_plan_grouping_info* info, kvq_error* error);
+
+/** Destroy groupings.
+ *  \param fusion  \nullable
+ *  \threads exclusive use of the handle.  \since 1.0 */
+KVQ_API void kvq_plan_fusion_destroy(kvq_plan_fusion* fusion);
+
+/** The bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an error of 2^(−2b)
+ *  with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette, theorem 3.1).
+ *
+ *  \param n              matrices, 1 … 2^20.
+ *  \param weights        numbers in each, above 0. \length n \memory host \keeps call
+ *  \param sensitivities  loss of each at a relative squared error of 1, not negative. \length n \memory host
+ *                        \keeps call
+ *  \param least_bits     of a weight, at least 0.
+ *  \param total_bits     of all weights, at least `least_bits` each.
+ *  \param bits           receives the bits of a weight of each matrix. \length n \memory host \keeps call
+ *  \param loss           receives what is lost. \length 1 \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_plan_rates(int32_t n, const double* weights, const double* sensitivities, double least_bits,
+                                  double total_bits, double* bits, double* loss, kvq_error* error);
+
+/** What a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable.
+ *  \destroy kvq_plan_destroy */
+typedef struct kvq_plan kvq_plan;
+
+/** What is in a plan. */
+typedef struct kvq_plan_content {
+  uint32_t struct_size;
+  int32_t n_matrices;         /**< 0 … 2^20. */
+  const char* const* names;   /**< Of the matrices, all different, each a string of 1 to 200 bytes without control
+                                   characters. \nullable \length n_matrices \memory host \keeps call */
+  const char* const* schemes; /**< As in qp_quantize_options, each a string. \nullable \length n_matrices \memory host
+                                   \keeps call */
+  const kvq_policy* policy;   /**< Of the context. NULL (default): the plan says nothing of caches.
+                                   \nullable \keeps call */
+  double bytes;               /**< Expected; finite, not negative, 0 by default. */
+  double seconds;             /**< The same. */
+  double loss;                /**< The same. */
+  const char* note;           /**< At most 4096 bytes, UTF-8 without control characters. NULL (default): "".
+                                   \nullable \length string \memory host \keeps call */
+} kvq_plan_content;
+
+/** Fill with defaults.
+ *  \param content  \nullable
+ *  \param size     sizeof(kvq_plan_content).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_plan_content_init(kvq_plan_content* content, size_t size);
+
+/** Make a plan.
+ *  \param result  receives the handle. \parent context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_plan_create(kvq_context* context, const kvq_plan_content* content, kvq_plan** result,
+                                   kvq_error* error);
+
+/** Read a plan from YAML:
+ *
+ *      version: 1
+ *      note: "..."                                    # optional
+ *      expected: {bytes: 1000, seconds: 0.01, loss: 0.02}  # optional
+ *      weights:                                       # optional
+ *        "model.layers.0.mlp.up_proj": tcx-3
+ *      cache: {keys: gs3, values: gs2}                # a policy, optional
+ *
+ *  \param yaml    text, not necessarily NUL-terminated; at most 64 MiB. \length length \memory host \keeps call
+ *  \param length  bytes of `yaml`.
+ *  \param result  receives the handle. \parent context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (with the line); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_plan_load(kvq_context* context, const char* yaml, size_t length, kvq_plan** result,
+                                 kvq_error* error);
+
+/** Write a plan as YAML. The same plan gives the same text.
+ *
+ *  \param buffer    NULL: only the size is asked for. \nullable \length capacity \memory host \keeps call
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the text in bytes, without NUL; also when `capacity` is too small. \length 1
+ *                   \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_plan_save(const kvq_plan* plan, void* buffer, size_t capacity, size_t* size, kvq_error* error);
+
+/** What is in a plan. */
+typedef struct kvq_plan_info {
+  uint32_t struct_size;
+  int32_t n_matrices;
+  int32_t has_policy; /**< 1 or 0. */
+  int32_t reserved;   /**< 0. */
+  double bytes;
+  double seconds;
+  double loss;
+  const char* note; /**< \length string \keeps handle */
+} kvq_plan_info;
+
+/** Describe a plan.
+ *  \param info  its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_plan_describe(const kvq_plan* plan, kvq_plan_info* info, kvq_error* error);
+
+/** One matrix of a plan. */
+typedef struct kvq_plan_matrix_info {
+  uint32_t struct_size;
+  int32_t reserved;   /**< 0. */
+  const char* name;   /**< \length string \keeps handle */
+  const char* scheme; /**< \length string \keeps static */
+} kvq_plan_matrix_info;
+
+/** Describe one matrix of a plan.
+ *  \param index   0 … n_matrices − 1, in the order of the plan.
+ *  \param info    its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_plan_describe_matrix(const kvq_plan* plan, int32_t index, kvq_plan_matrix_info* info,
+                                            kvq_error* error);
+
+/** The scheme that a plan gives a matrix; NULL if it does not name it.
+ *  \param plan  \nullable
+ *  \param name  \nullable \length string \memory host \keeps call
+ *  \returns \nullable \length string \keeps static
+ *  \threads read-only.  \since 1.0 */
+KVQ_API const char* kvq_plan_scheme(const kvq_plan* plan, const char* name);
+
+/** The policy of a plan.
+ *  \param result  receives a handle of its own. \parent plan.context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the plan says nothing of caches); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_plan_policy(const kvq_plan* plan, kvq_policy** result, kvq_error* error);
+
+/** Destroy a plan.
+ *  \param plan  \nullable
+ *  \threads exclusive use of the handle.  \since 1.0 */
+KVQ_API void kvq_plan_destroy(kvq_plan* plan);
 
 #endif /* KVQ_EXPERIMENTAL */
 

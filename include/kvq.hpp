@@ -163,6 +163,33 @@ inline kvq_router_trainer_options initialised() {
 }
 #endif
 
+#ifdef KVQ_EXPERIMENTAL
+template <>
+inline kvq_plan_problem initialised() {
+  kvq_plan_problem it;
+  kvq_plan_problem_init(&it, sizeof(it));
+  return it;
+}
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+template <>
+inline kvq_plan_fusion_options initialised() {
+  kvq_plan_fusion_options it;
+  kvq_plan_fusion_options_init(&it, sizeof(it));
+  return it;
+}
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+template <>
+inline kvq_plan_content initialised() {
+  kvq_plan_content it;
+  kvq_plan_content_init(&it, sizeof(it));
+  return it;
+}
+#endif
+
 namespace detail {
 
 /// An owned handle, or none. Of most objects a `const` one gives a `const` pointer, for what several threads may do at
@@ -451,6 +478,7 @@ static_assert(KVQ_SCOPE_LAYER == 0);
 static_assert(KVQ_SCOPE_HEAD == 1);
 static_assert(KVQ_MAX_KEY_STAGES == 64);
 static_assert(KVQ_MAX_EXPERTS == 8);
+static_assert(KVQ_MAX_FUSED == 4);
 static_assert(KVQ_FORMATS_SIZE == 256);
 static_assert(KVQ_ROUTER_LABEL == 0);
 static_assert(KVQ_ROUTER_PAPER == 1);
@@ -460,6 +488,12 @@ static_assert(QP_ROUNDING_NEAREST == 1);
 #ifdef KVQ_EXPERIMENTAL
 static_assert(KVQ_VALUES_LEAST_SQUARES == 0);
 static_assert(KVQ_VALUES_NETWORK == 1);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(KVQ_PLAN_BYTES == 0);
+static_assert(KVQ_PLAN_SECONDS == 1);
+static_assert(KVQ_PLAN_LOSS == 2);
 #endif
 static_assert(sizeof(void*) != 8 || sizeof(kvq_error) == 268);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_error, struct_size) == 0);
@@ -751,6 +785,96 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_router_trainer_options, learnin
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_trainer_options, seed) == 40);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_trainer_options, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_trainer_options, note) == 56);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_problem) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, goal) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, n_choices) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, reserved) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, option_counts) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, bytes) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, seconds) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, loss) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, max_bytes) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, max_seconds) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, max_loss) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_problem, tolerance) == 72);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_costs) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_costs, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_costs, reserved) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_costs, bytes) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_costs, seconds) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_costs, loss) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_costs, bound) == 32);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_fusion_options) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, n_members) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, n_schemes) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, n_groups) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, groups) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, bytes) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, loss) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_options, seconds) == 40);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_fusion_info) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_info, n_members) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_info, n_groupings) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_fusion_info, reserved) == 12);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_grouping_info) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_grouping_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_grouping_info, reserved) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_grouping_info, bytes) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_grouping_info, seconds) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_grouping_info, loss) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_grouping_info, groups) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_grouping_info, schemes) == 48);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_content) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, n_matrices) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, names) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, schemes) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, policy) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, bytes) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, seconds) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, loss) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_content, note) == 56);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_info) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, n_matrices) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, has_policy) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, reserved) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, bytes) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, seconds) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, loss) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_info, note) == 40);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_plan_matrix_info) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_matrix_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_matrix_info, reserved) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_matrix_info, name) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_plan_matrix_info, scheme) == 16);
 #endif
 
 /// Name of a status code, for example "KVQ_E_LIMIT"; "unknown status" for other numbers.
@@ -1812,6 +1936,113 @@ class RouterTrainer : public detail::Owned<kvq_router_trainer, kvq_router_traine
   int32_t head_dim_ = 0;
   int32_t kv_heads_ = 0;
   int32_t q_heads_ = 0;
+};
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+/// All ways to group matrices that read the same inputs and to write them: for engines whose kernels fuse only equal
+/// schemes. Those that another one beats in bytes, seconds and loss are left out; the others are the options of one
+/// choice for ::kvq_plan_solve. Immutable.
+class PlanFusion : public detail::Owned<kvq_plan_fusion, kvq_plan_fusion_destroy, const kvq_plan_fusion> {
+ public:
+  using Owned::Owned;
+
+  /// Find the groupings.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+  PlanFusion(kvq_context* context, const kvq_plan_fusion_options& options)
+      : Owned(detail::made<Owned>(kvq_plan_fusion_create, context, &options)) {}
+
+  /// Describe groupings.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  kvq_plan_fusion_info describe() const {
+    return detail::described<kvq_plan_fusion_info>(kvq_plan_fusion_describe, get());
+  }
+
+  /// Describe one grouping.
+  /// \param index 0 … n_groupings − 1, those with the smallest loss first.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  kvq_plan_grouping_info describe_grouping(int32_t index) const {
+    return detail::described<kvq_plan_grouping_info>(kvq_plan_fusion_describe_grouping, get(), index);
+  }
+};
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+/// What a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable.
+class Plan : public detail::Owned<kvq_plan, kvq_plan_destroy, const kvq_plan> {
+ public:
+  using Owned::Owned;
+
+  /// Make a plan.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+  Plan(kvq_context* context, const kvq_plan_content& content)
+      : Owned(detail::made<Owned>(kvq_plan_create, context, &content)) {}
+
+  /// Take one option of every choice, so that the goal is as small as possible and the limits hold.
+  ///
+  /// With one limit this takes milliseconds for hundreds of choices with dozens of options, with two below a second.
+  /// \param chosen receives the number of each choice's option, from 0.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_LIMIT (no plan keeps the limits; the message says what is missing, and the
+  /// goal ::KVQ_PLAN_BYTES finds the smallest plan); KVQ_E_MEMORY.
+  static kvq_plan_costs solve(kvq_context* context, const kvq_plan_problem& problem, std::span<int32_t> chosen) {
+    return detail::described<kvq_plan_costs>(kvq_plan_solve, context, &problem, chosen.data(),
+                                             detail::count("chosen", chosen.size()));
+  }
+
+  /// The bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an error of 2^(−2b)
+  /// with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette, theorem 3.1).
+  /// \param weights numbers in each, above 0.
+  /// \param sensitivities loss of each at a relative squared error of 1, not negative.
+  /// \param least_bits of a weight, at least 0.
+  /// \param total_bits of all weights, at least `least_bits` each.
+  /// \param bits receives the bits of a weight of each matrix.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  static double rates(std::span<const double> weights, std::span<const double> sensitivities, double least_bits,
+                      double total_bits, std::span<double> bits) {
+    detail::require_size("sensitivities", sensitivities.size(), static_cast<int64_t>(weights.size()),
+                         "as many as weights");
+    detail::require_size("bits", bits.size(), static_cast<int64_t>(weights.size()), "as many as weights");
+    return detail::counted<double>(kvq_plan_rates, detail::count("weights", weights.size()), weights.data(),
+                                   sensitivities.data(), least_bits, total_bits, bits.data());
+  }
+
+  /// Read a plan from YAML:
+  ///
+  ///     version: 1
+  ///     note: "..."                                    # optional
+  ///     expected: {bytes: 1000, seconds: 0.01, loss: 0.02}  # optional
+  ///     weights:                                       # optional
+  ///       "model.layers.0.mlp.up_proj": tcx-3
+  ///     cache: {keys: gs3, values: gs2}                # a policy, optional
+  /// \param yaml text, not necessarily NUL-terminated; at most 64 MiB.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (with the line); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  static Plan load(kvq_context* context, std::string_view yaml) {
+    return detail::made<Plan>(kvq_plan_load, context, yaml.data(), yaml.size());
+  }
+
+  /// Write a plan as YAML. The same plan gives the same text.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  std::vector<std::byte> save() const { return detail::saved(kvq_plan_save, get()); }
+
+  /// Describe a plan.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  kvq_plan_info describe() const { return detail::described<kvq_plan_info>(kvq_plan_describe, get()); }
+
+  /// Describe one matrix of a plan.
+  /// \param index 0 … n_matrices − 1, in the order of the plan.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  kvq_plan_matrix_info describe_matrix(int32_t index) const {
+    return detail::described<kvq_plan_matrix_info>(kvq_plan_describe_matrix, get(), index);
+  }
+
+  /// The scheme that a plan gives a matrix; NULL if it does not name it.
+  const char* scheme(const std::string& name = {}) const {
+    return kvq_plan_scheme(get(), detail::c_string_or_null(name, "name"));
+  }
+
+  /// The policy of a plan.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the plan says nothing of caches); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  Policy policy() const { return detail::made<Policy>(kvq_plan_policy, get()); }
 };
 #endif
 

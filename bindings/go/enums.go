@@ -98,6 +98,8 @@ const (
 	MaxKeyStages = raw.MaxKeyStages
 	// MaxExperts: The most formats that a router can choose among.
 	MaxExperts = raw.MaxExperts
+	// MaxFused: The most matrices that a plan multiplies together.
+	MaxFused = raw.MaxFused
 	// FormatsSize: Bytes of [LayerInfo.Formats].
 	FormatsSize = raw.FormatsSize
 )

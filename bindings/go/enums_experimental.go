@@ -18,3 +18,17 @@ const (
 	// together with the codes by gradient descent.
 	ValuesNetwork = raw.ValuesNetwork
 )
+
+// PlanGoal: what a plan makes as small as possible.
+//
+// Experimental: may change in a minor version.
+type PlanGoal = raw.PlanGoal
+
+const (
+	// PlanBytes: Memory.
+	PlanBytes = raw.PlanBytes
+	// PlanSeconds: Time, of a step of decoding for example.
+	PlanSeconds = raw.PlanSeconds
+	// PlanLoss: What is lost, in nats of divergence from the uncompressed model for example.
+	PlanLoss = raw.PlanLoss
+)

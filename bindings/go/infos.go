@@ -532,3 +532,91 @@ func matrixInfoFrom(it *raw.MatrixInfo) MatrixInfo {
 		Scheme:     text(it.Scheme),
 	}
 }
+
+// PlanFusionInfo: how many groupings there are.
+//
+// Experimental: may change in a minor version.
+type PlanFusionInfo struct {
+	Members int
+
+	// 0: no grouping has a time.
+	Groupings int
+}
+
+func planFusionInfoFrom(it *raw.PlanFusionInfo) PlanFusionInfo {
+	return PlanFusionInfo{
+		Members:   int(it.NMembers),
+		Groupings: int(it.NGroupings),
+	}
+}
+
+// PlanGroupingInfo: one grouping.
+//
+// Experimental: may change in a minor version.
+type PlanGroupingInfo struct {
+	Bytes float64
+
+	Seconds float64
+
+	Loss float64
+
+	// Of each member, the group that it is multiplied in; then 0.
+	Groups [4]int32
+
+	// Of each member, the number of its scheme; then 0.
+	Schemes [4]int32
+}
+
+func planGroupingInfoFrom(it *raw.PlanGroupingInfo) PlanGroupingInfo {
+	return PlanGroupingInfo{
+		Bytes:   it.Bytes,
+		Seconds: it.Seconds,
+		Loss:    it.Loss,
+		Groups:  it.Groups,
+		Schemes: it.Schemes,
+	}
+}
+
+// PlanInfo: what is in a plan.
+//
+// Experimental: may change in a minor version.
+type PlanInfo struct {
+	Matrices int
+
+	HasPolicy bool
+
+	Bytes float64
+
+	Seconds float64
+
+	Loss float64
+
+	Note string
+}
+
+func planInfoFrom(it *raw.PlanInfo) PlanInfo {
+	return PlanInfo{
+		Matrices:  int(it.NMatrices),
+		HasPolicy: it.HasPolicy != 0,
+		Bytes:     it.Bytes,
+		Seconds:   it.Seconds,
+		Loss:      it.Loss,
+		Note:      text(it.Note),
+	}
+}
+
+// PlanMatrixInfo: one matrix of a plan.
+//
+// Experimental: may change in a minor version.
+type PlanMatrixInfo struct {
+	Name string
+
+	Scheme string
+}
+
+func planMatrixInfoFrom(it *raw.PlanMatrixInfo) PlanMatrixInfo {
+	return PlanMatrixInfo{
+		Name:   text(it.Name),
+		Scheme: text(it.Scheme),
+	}
+}

@@ -41,6 +41,7 @@ void add_commands(CLI::App& app) {
   cli::add_train_centres(*train);
   cli::add_train_codebook(*train);
   cli::add_train_router(*train);
+  cli::add_plan(app);
   cli::add_quantize(app);
   CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);

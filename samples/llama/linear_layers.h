@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "config.h"
 
@@ -16,6 +17,10 @@ enum class LinearInput {
   kDown
 };
 
+/// What a linear layer is in its decoder layer.
+enum class LinearRole { kQ, kK, kV, kO, kGate, kUp, kDown };
+inline constexpr size_t kLinearRoles = 7;
+
 /// A linear layer of a decoder layer.
 struct LinearLayer {
   std::string name;  // in the checkpoint, without ".weight" and ".bias"
@@ -24,9 +29,14 @@ struct LinearLayer {
   bool bias;
   int32_t layer;  // whose it is
   LinearInput input;
+  LinearRole role;
+
+  int64_t weights() const { return out * in; }
 };
 
 /// q, k, v, o, gate, up and down.
-std::array<LinearLayer, 7> linear_layers(const ModelConfig& config, int32_t layer);
+std::array<LinearLayer, kLinearRoles> linear_layers(const ModelConfig& config, int32_t layer);
+/// Those of all decoder layers.
+std::vector<LinearLayer> all_linear_layers(const ModelConfig& config);
 
 }  // namespace llama

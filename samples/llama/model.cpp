@@ -64,6 +64,10 @@ Model::Model(const std::filesystem::path& directory, std::shared_ptr<ThreadPool>
       device_(device != nullptr ? std::move(device) : make_cpu_device(*threads_)),
       weights_(load(directory, weights, config_, *device_)) {}
 
+Linear Model::exchange(const LinearLayer& layer, Linear other) {
+  return std::exchange(weights_.at(layer), std::move(other));
+}
+
 Session::Session(Model& model, const kvq::Context& context, const CacheFormat& format)
     : model_(&model),
       cache_(std::make_shared<const kvq::Cache>(make_model_cache(model, context, format))),
@@ -99,21 +103,37 @@ void Session::observe_inputs(InputObserver observer) {
   input_observer_ = std::move(observer);
 }
 
+void Session::observe_hidden(HiddenObserver observer) { hidden_observer_ = std::move(observer); }
+
 void Session::observe_input(int32_t layer, LinearInput which, std::span<const float> x) {
   if (input_observer_) input_observer_(layer, which, x);
 }
 
 std::span<const float> Session::forward(std::span<const int32_t> tokens, bool all_logits) {
-  const ModelConfig& config = model_->config();
-  const Weights& weights = model_->weights();
-  Device& device = model_->device();
   if (tokens.empty()) throw Error("there are no tokens to run");
   const auto n = static_cast<int32_t>(tokens.size());
   const int32_t first_logits = all_logits ? 0 : n - 1;
   reserve(n, n - first_logits);
-
   embed(tokens);
-  for (int32_t i = 0; i < config.n_layers; ++i) {
+  return run_layers(0, n, first_logits);
+}
+
+std::span<const float> Session::forward_from(int32_t first_layer, std::span<const float> x, bool all_logits) {
+  const auto n = static_cast<int32_t>(static_cast<int64_t>(x.size()) / model_->config().hidden_size);
+  if (n == 0) throw Error("there are no tokens to run");
+  const int32_t first_logits = all_logits ? 0 : n - 1;
+  x_ = model_->device().upload({x.begin(), x.end()});
+  reserve(n, n - first_logits);
+  return run_layers(first_layer, n, first_logits);
+}
+
+/// Of `n` tokens whose inputs of the first layer are in x_.
+std::span<const float> Session::run_layers(int32_t first_layer, int32_t n, int32_t first_logits) {
+  const ModelConfig& config = model_->config();
+  const Weights& weights = model_->weights();
+  Device& device = model_->device();
+  for (int32_t i = first_layer; i < config.n_layers; ++i) {
+    if (hidden_observer_) hidden_observer_(i, rows_of(x_, n, config.hidden_size));
     attention_block(weights.layers[static_cast<size_t>(i)], i, n);
     mlp_block(weights.layers[static_cast<size_t>(i)], i, n);
   }

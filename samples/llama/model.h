@@ -34,6 +34,10 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
+  const Linear& linear(const LinearLayer& layer) { return weights_.at(layer); }
+  /// Put other numbers in the place of a linear layer's weights, `[out, in]`, to see what that changes.
+  /// \returns the layer as it was before.
+  Linear exchange(const LinearLayer& layer, Linear other);
   Device& device() { return *device_; }
   /// For the context's `parallel_for` hook, so that the attention runs on the same threads.
   ThreadPool& threads() { return *threads_; }
@@ -75,6 +79,9 @@ class Session {
   /// \param all_logits  whether the result is `[tokens, vocabulary]`, for every token, or `[vocabulary]`, for the last.
   /// \returns logits, valid until the next call. After an error only clear() is allowed.
   std::span<const float> forward(std::span<const int32_t> tokens, bool all_logits);
+  /// The same from layer `first_layer` on, which reads `x`, `[tokens, hidden]` in host memory. What the layers before it
+  /// hold stays as it is, so successive calls of a session begin with the same layer.
+  std::span<const float> forward_from(int32_t first_layer, std::span<const float> x, bool all_logits);
 
   /// A session that continues from here; cached pages are shared.
   Session fork() const;
@@ -93,6 +100,10 @@ class Session {
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
   /// As observe(), of models on the CPU.
   void observe_inputs(InputObserver observer);
+  /// Sees what each layer of every forward() reads, `[tokens, hidden]`.
+  using HiddenObserver = std::function<void(int32_t layer, std::span<const float> x)>;
+  /// As observe().
+  void observe_hidden(HiddenObserver observer);
 
   /// Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
   /// makes of given numbers. Shapes as in ObservedAttention, in the device's memory; length() counts no such tokens.
@@ -105,6 +116,7 @@ class Session {
   Session(Model& model, std::shared_ptr<const kvq::Cache> cache, kvq::Sequence sequence, int32_t length);
 
   void embed(std::span<const int32_t> tokens);
+  std::span<const float> run_layers(int32_t first_layer, int32_t n, int32_t first_logits);
   void attention_block(const LayerWeights& layer, int32_t index, int32_t n);
   void mlp_block(const LayerWeights& layer, int32_t index, int32_t n);
   void observe_input(int32_t layer, LinearInput which, std::span<const float> x);
@@ -116,6 +128,7 @@ class Session {
   int32_t length_ = 0;
   Observer observer_;
   InputObserver input_observer_;
+  HiddenObserver hidden_observer_;
 
   // Activations, `[rows, width]`, for the largest call so far.
   Array x_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;

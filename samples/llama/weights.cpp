@@ -103,6 +103,13 @@ LayerWeights load_layer(Reader& reader, const ModelConfig& config, int32_t index
 
 }  // namespace
 
+Linear& Weights::at(const LinearLayer& layer) {
+  constexpr std::array<Linear LayerWeights::*, kLinearRoles> kMembers = {
+      &LayerWeights::q,    &LayerWeights::k,  &LayerWeights::v,   &LayerWeights::o,
+      &LayerWeights::gate, &LayerWeights::up, &LayerWeights::down};  // by LinearRole
+  return layers[static_cast<size_t>(layer.layer)].*kMembers[static_cast<size_t>(layer.role)];
+}
+
 Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, kvq_context* context) {
   Reader reader(checkpoint, device, context);
   Weights weights;

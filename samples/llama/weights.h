@@ -7,6 +7,7 @@
 #include "checkpoint.h"
 #include "config.h"
 #include "device.h"
+#include "linear_layers.h"
 
 namespace llama {
 
@@ -24,6 +25,8 @@ struct Weights {
   Array final_norm;
   Linear output;  // [vocabulary, hidden]; the embedding's numbers if they are tied
   std::vector<LayerWeights> layers;
+  /// One of linear_layers().
+  Linear& at(const LinearLayer& layer);
   double bits = 0.0;         // mean bits per weight in the file
   double linear_bits = 0.0;  // the same of packed layers alone, without biases; 0 if there are none
   uint64_t fingerprint = 0;  // of the checkpoint

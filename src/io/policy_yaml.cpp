@@ -256,8 +256,9 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
 
 }  // namespace
 
-Policy read_policy(Allocator& allocator, std::string_view text) {
-  const YamlNode root = parse_yaml(text);
+Policy read_policy(Allocator& allocator, std::string_view text) { return read_policy(allocator, parse_yaml(text)); }
+
+Policy read_policy(Allocator& allocator, const YamlNode& root) {
   Policy policy(allocator);
   if (root.kind == Kind::kScalar) {
     std::string_view name = root.scalar;

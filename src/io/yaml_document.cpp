@@ -12,7 +12,6 @@
 namespace kvq::io {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 20U;
 constexpr size_t kMaxDepth = 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
@@ -153,9 +152,8 @@ class Parser {
 
 }  // namespace
 
-YamlNode parse_yaml(std::string_view text) {
-  if (text.size() > kMaxBytes)
-    fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), kMaxBytes);
+YamlNode parse_yaml(std::string_view text, size_t most) {
+  if (text.size() > most) fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), most);
   if (text.find('\0') != std::string_view::npos) fail(KVQ_E_FORMAT, "yaml contains a NUL byte");
   if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) text.remove_prefix(kByteOrderMark.size());
   Parser parser(text);

@@ -21,7 +21,7 @@ struct YamlNode {
   std::vector<std::pair<std::string, YamlNode>> members;  // kMap
 };
 
-/// Parse one document. Throws KVQ_E_FORMAT.
-YamlNode parse_yaml(std::string_view text);
+/// Parse one document of at most `most` bytes. Throws KVQ_E_FORMAT.
+YamlNode parse_yaml(std::string_view text, size_t most = size_t{1} << 20U);
 
 }  // namespace kvq::io

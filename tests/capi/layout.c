@@ -312,6 +312,80 @@ static void lp64_offsets(void) {
   OFFSET(kvq_router_trainer_options, seed, 40);
   OFFSET(kvq_router_trainer_options, max_bytes, 48);
   OFFSET(kvq_router_trainer_options, note, 56);
+
+  CHECK(sizeof(kvq_plan_problem) == 80);
+  OFFSET(kvq_plan_problem, struct_size, 0);
+  OFFSET(kvq_plan_problem, goal, 4);
+  OFFSET(kvq_plan_problem, n_choices, 8);
+  OFFSET(kvq_plan_problem, reserved, 12);
+  OFFSET(kvq_plan_problem, option_counts, 16);
+  OFFSET(kvq_plan_problem, bytes, 24);
+  OFFSET(kvq_plan_problem, seconds, 32);
+  OFFSET(kvq_plan_problem, loss, 40);
+  OFFSET(kvq_plan_problem, max_bytes, 48);
+  OFFSET(kvq_plan_problem, max_seconds, 56);
+  OFFSET(kvq_plan_problem, max_loss, 64);
+  OFFSET(kvq_plan_problem, tolerance, 72);
+
+  CHECK(sizeof(kvq_plan_costs) == 40);
+  OFFSET(kvq_plan_costs, struct_size, 0);
+  OFFSET(kvq_plan_costs, reserved, 4);
+  OFFSET(kvq_plan_costs, bytes, 8);
+  OFFSET(kvq_plan_costs, seconds, 16);
+  OFFSET(kvq_plan_costs, loss, 24);
+  OFFSET(kvq_plan_costs, bound, 32);
+
+  CHECK(sizeof(kvq_plan_fusion_options) == 48);
+  OFFSET(kvq_plan_fusion_options, struct_size, 0);
+  OFFSET(kvq_plan_fusion_options, n_members, 4);
+  OFFSET(kvq_plan_fusion_options, n_schemes, 8);
+  OFFSET(kvq_plan_fusion_options, n_groups, 12);
+  OFFSET(kvq_plan_fusion_options, groups, 16);
+  OFFSET(kvq_plan_fusion_options, bytes, 24);
+  OFFSET(kvq_plan_fusion_options, loss, 32);
+  OFFSET(kvq_plan_fusion_options, seconds, 40);
+
+  CHECK(sizeof(kvq_plan_fusion_info) == 16);
+  OFFSET(kvq_plan_fusion_info, struct_size, 0);
+  OFFSET(kvq_plan_fusion_info, n_members, 4);
+  OFFSET(kvq_plan_fusion_info, n_groupings, 8);
+  OFFSET(kvq_plan_fusion_info, reserved, 12);
+
+  CHECK(sizeof(kvq_plan_grouping_info) == 64);
+  OFFSET(kvq_plan_grouping_info, struct_size, 0);
+  OFFSET(kvq_plan_grouping_info, reserved, 4);
+  OFFSET(kvq_plan_grouping_info, bytes, 8);
+  OFFSET(kvq_plan_grouping_info, seconds, 16);
+  OFFSET(kvq_plan_grouping_info, loss, 24);
+  OFFSET(kvq_plan_grouping_info, groups, 32);
+  OFFSET(kvq_plan_grouping_info, schemes, 48);
+
+  CHECK(sizeof(kvq_plan_content) == 64);
+  OFFSET(kvq_plan_content, struct_size, 0);
+  OFFSET(kvq_plan_content, n_matrices, 4);
+  OFFSET(kvq_plan_content, names, 8);
+  OFFSET(kvq_plan_content, schemes, 16);
+  OFFSET(kvq_plan_content, policy, 24);
+  OFFSET(kvq_plan_content, bytes, 32);
+  OFFSET(kvq_plan_content, seconds, 40);
+  OFFSET(kvq_plan_content, loss, 48);
+  OFFSET(kvq_plan_content, note, 56);
+
+  CHECK(sizeof(kvq_plan_info) == 48);
+  OFFSET(kvq_plan_info, struct_size, 0);
+  OFFSET(kvq_plan_info, n_matrices, 4);
+  OFFSET(kvq_plan_info, has_policy, 8);
+  OFFSET(kvq_plan_info, reserved, 12);
+  OFFSET(kvq_plan_info, bytes, 16);
+  OFFSET(kvq_plan_info, seconds, 24);
+  OFFSET(kvq_plan_info, loss, 32);
+  OFFSET(kvq_plan_info, note, 40);
+
+  CHECK(sizeof(kvq_plan_matrix_info) == 24);
+  OFFSET(kvq_plan_matrix_info, struct_size, 0);
+  OFFSET(kvq_plan_matrix_info, reserved, 4);
+  OFFSET(kvq_plan_matrix_info, name, 8);
+  OFFSET(kvq_plan_matrix_info, scheme, 16);
 }
 
 static void numbers(void) {
@@ -356,6 +430,7 @@ static void numbers(void) {
 
   CHECK(KVQ_MAX_KEY_STAGES == 64);
   CHECK(KVQ_MAX_EXPERTS == 8);
+  CHECK(KVQ_MAX_FUSED == 4);
   CHECK(KVQ_FORMATS_SIZE == 256);
 
   CHECK(KVQ_ROUTER_LABEL == 0);
@@ -369,6 +444,11 @@ static void numbers(void) {
   CHECK(KVQ_VALUES_LEAST_SQUARES == 0);
   CHECK(KVQ_VALUES_NETWORK == 1);
   CHECK(sizeof(kvq_value_method) == 4);
+
+  CHECK(KVQ_PLAN_BYTES == 0);
+  CHECK(KVQ_PLAN_SECONDS == 1);
+  CHECK(KVQ_PLAN_LOSS == 2);
+  CHECK(sizeof(kvq_plan_goal) == 4);
 }
 
 void test_layout(void) {

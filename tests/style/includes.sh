@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-library="core < formats < eviction, router, weights < backend < cache < training, io < api"
-program="terminal < options < bench < measure < train < commands"
+library="core < formats < eviction, router, weights, planning < backend < cache < training, io < api"
+program="terminal < options < bench < measure < train < plan < commands"
 
 # check ROOT ORDER FOLDERS...: of the rooms in ROOT.
 check() {

@@ -121,6 +121,8 @@ namespace Kvq
         public const int MaxKeyStages = 64;
         /// <summary>The most formats that a router can choose among.</summary>
         public const int MaxExperts = 8;
+        /// <summary>The most matrices that a plan multiplies together.</summary>
+        public const int MaxFused = 4;
         /// <summary>Bytes of <see cref="Kvq.LayerInfo.Formats"/>.</summary>
         public const int FormatsSize = 256;
 

@@ -382,6 +382,104 @@ namespace Kvq.Tests
                 Test.Equal(48, (byte*)&it.max_bytes - start, "kvq_router_trainer_options.max_bytes");
                 Test.Equal(56, (byte*)&it.note - start, "kvq_router_trainer_options.note");
             }
+            {
+                var it = default(kvq_plan_problem);
+                byte* start = (byte*)&it;
+                Test.Equal(80, sizeof(kvq_plan_problem), "sizeof kvq_plan_problem");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_problem.struct_size");
+                Test.Equal(4, (byte*)&it.goal - start, "kvq_plan_problem.goal");
+                Test.Equal(8, (byte*)&it.n_choices - start, "kvq_plan_problem.n_choices");
+                Test.Equal(12, (byte*)&it.reserved - start, "kvq_plan_problem.reserved");
+                Test.Equal(16, (byte*)&it.option_counts - start, "kvq_plan_problem.option_counts");
+                Test.Equal(24, (byte*)&it.bytes - start, "kvq_plan_problem.bytes");
+                Test.Equal(32, (byte*)&it.seconds - start, "kvq_plan_problem.seconds");
+                Test.Equal(40, (byte*)&it.loss - start, "kvq_plan_problem.loss");
+                Test.Equal(48, (byte*)&it.max_bytes - start, "kvq_plan_problem.max_bytes");
+                Test.Equal(56, (byte*)&it.max_seconds - start, "kvq_plan_problem.max_seconds");
+                Test.Equal(64, (byte*)&it.max_loss - start, "kvq_plan_problem.max_loss");
+                Test.Equal(72, (byte*)&it.tolerance - start, "kvq_plan_problem.tolerance");
+            }
+            {
+                var it = default(kvq_plan_costs);
+                byte* start = (byte*)&it;
+                Test.Equal(40, sizeof(kvq_plan_costs), "sizeof kvq_plan_costs");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_costs.struct_size");
+                Test.Equal(4, (byte*)&it.reserved - start, "kvq_plan_costs.reserved");
+                Test.Equal(8, (byte*)&it.bytes - start, "kvq_plan_costs.bytes");
+                Test.Equal(16, (byte*)&it.seconds - start, "kvq_plan_costs.seconds");
+                Test.Equal(24, (byte*)&it.loss - start, "kvq_plan_costs.loss");
+                Test.Equal(32, (byte*)&it.bound - start, "kvq_plan_costs.bound");
+            }
+            {
+                var it = default(kvq_plan_fusion_options);
+                byte* start = (byte*)&it;
+                Test.Equal(48, sizeof(kvq_plan_fusion_options), "sizeof kvq_plan_fusion_options");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_fusion_options.struct_size");
+                Test.Equal(4, (byte*)&it.n_members - start, "kvq_plan_fusion_options.n_members");
+                Test.Equal(8, (byte*)&it.n_schemes - start, "kvq_plan_fusion_options.n_schemes");
+                Test.Equal(12, (byte*)&it.n_groups - start, "kvq_plan_fusion_options.n_groups");
+                Test.Equal(16, (byte*)&it.groups - start, "kvq_plan_fusion_options.groups");
+                Test.Equal(24, (byte*)&it.bytes - start, "kvq_plan_fusion_options.bytes");
+                Test.Equal(32, (byte*)&it.loss - start, "kvq_plan_fusion_options.loss");
+                Test.Equal(40, (byte*)&it.seconds - start, "kvq_plan_fusion_options.seconds");
+            }
+            {
+                var it = default(kvq_plan_fusion_info);
+                byte* start = (byte*)&it;
+                Test.Equal(16, sizeof(kvq_plan_fusion_info), "sizeof kvq_plan_fusion_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_fusion_info.struct_size");
+                Test.Equal(4, (byte*)&it.n_members - start, "kvq_plan_fusion_info.n_members");
+                Test.Equal(8, (byte*)&it.n_groupings - start, "kvq_plan_fusion_info.n_groupings");
+                Test.Equal(12, (byte*)&it.reserved - start, "kvq_plan_fusion_info.reserved");
+            }
+            {
+                var it = default(kvq_plan_grouping_info);
+                byte* start = (byte*)&it;
+                Test.Equal(64, sizeof(kvq_plan_grouping_info), "sizeof kvq_plan_grouping_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_grouping_info.struct_size");
+                Test.Equal(4, (byte*)&it.reserved - start, "kvq_plan_grouping_info.reserved");
+                Test.Equal(8, (byte*)&it.bytes - start, "kvq_plan_grouping_info.bytes");
+                Test.Equal(16, (byte*)&it.seconds - start, "kvq_plan_grouping_info.seconds");
+                Test.Equal(24, (byte*)&it.loss - start, "kvq_plan_grouping_info.loss");
+                Test.Equal(32, (byte*)it.groups - start, "kvq_plan_grouping_info.groups");
+                Test.Equal(48, (byte*)it.schemes - start, "kvq_plan_grouping_info.schemes");
+            }
+            {
+                var it = default(kvq_plan_content);
+                byte* start = (byte*)&it;
+                Test.Equal(64, sizeof(kvq_plan_content), "sizeof kvq_plan_content");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_content.struct_size");
+                Test.Equal(4, (byte*)&it.n_matrices - start, "kvq_plan_content.n_matrices");
+                Test.Equal(8, (byte*)&it.names - start, "kvq_plan_content.names");
+                Test.Equal(16, (byte*)&it.schemes - start, "kvq_plan_content.schemes");
+                Test.Equal(24, (byte*)&it.policy - start, "kvq_plan_content.policy");
+                Test.Equal(32, (byte*)&it.bytes - start, "kvq_plan_content.bytes");
+                Test.Equal(40, (byte*)&it.seconds - start, "kvq_plan_content.seconds");
+                Test.Equal(48, (byte*)&it.loss - start, "kvq_plan_content.loss");
+                Test.Equal(56, (byte*)&it.note - start, "kvq_plan_content.note");
+            }
+            {
+                var it = default(kvq_plan_info);
+                byte* start = (byte*)&it;
+                Test.Equal(48, sizeof(kvq_plan_info), "sizeof kvq_plan_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_info.struct_size");
+                Test.Equal(4, (byte*)&it.n_matrices - start, "kvq_plan_info.n_matrices");
+                Test.Equal(8, (byte*)&it.has_policy - start, "kvq_plan_info.has_policy");
+                Test.Equal(12, (byte*)&it.reserved - start, "kvq_plan_info.reserved");
+                Test.Equal(16, (byte*)&it.bytes - start, "kvq_plan_info.bytes");
+                Test.Equal(24, (byte*)&it.seconds - start, "kvq_plan_info.seconds");
+                Test.Equal(32, (byte*)&it.loss - start, "kvq_plan_info.loss");
+                Test.Equal(40, (byte*)&it.note - start, "kvq_plan_info.note");
+            }
+            {
+                var it = default(kvq_plan_matrix_info);
+                byte* start = (byte*)&it;
+                Test.Equal(24, sizeof(kvq_plan_matrix_info), "sizeof kvq_plan_matrix_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_plan_matrix_info.struct_size");
+                Test.Equal(4, (byte*)&it.reserved - start, "kvq_plan_matrix_info.reserved");
+                Test.Equal(8, (byte*)&it.name - start, "kvq_plan_matrix_info.name");
+                Test.Equal(16, (byte*)&it.scheme - start, "kvq_plan_matrix_info.scheme");
+            }
         }
     }
 }

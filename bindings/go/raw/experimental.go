@@ -38,6 +38,33 @@ func (value ValueMethod) String() string {
 	return "ValueMethod(" + strconv.Itoa(int(value)) + ")"
 }
 
+// PlanGoal: what a plan makes as small as possible.
+//
+// Experimental: may change in a minor version.
+type PlanGoal int32
+
+const (
+	// PlanBytes: Memory.
+	PlanBytes PlanGoal = 0
+	// PlanSeconds: Time, of a step of decoding for example.
+	PlanSeconds PlanGoal = 1
+	// PlanLoss: What is lost, in nats of divergence from the uncompressed model for example.
+	PlanLoss PlanGoal = 2
+)
+
+// String is the value's name in C.
+func (value PlanGoal) String() string {
+	switch value {
+	case PlanBytes:
+		return "KVQ_PLAN_BYTES"
+	case PlanSeconds:
+		return "KVQ_PLAN_SECONDS"
+	case PlanLoss:
+		return "KVQ_PLAN_LOSS"
+	}
+	return "PlanGoal(" + strconv.Itoa(int(value)) + ")"
+}
+
 // CodebookTrainer: trains codebooks from keys and values that the caller's engine computed on some texts.
 //
 //	kvq_codebook_trainer_create(context, &options, &trainer, &error);
@@ -83,6 +110,22 @@ type CentresTrainer struct{ _ [0]byte }
 //
 // Experimental: may change in a minor version.
 type RouterTrainer struct{ _ [0]byte }
+
+// PlanFusion: all ways to group matrices that read the same inputs and to write them: for engines whose kernels
+// fuse only equal schemes. Those that another one beats in bytes, seconds and loss are left out; the others are
+// the options of one choice for [PlanSolve]. Immutable.
+//
+// Ended by [PlanFusionDestroy].
+//
+// Experimental: may change in a minor version.
+type PlanFusion struct{ _ [0]byte }
+
+// Plan: what a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable.
+//
+// Ended by [PlanDestroy].
+//
+// Experimental: may change in a minor version.
+type Plan struct{ _ [0]byte }
 
 // CodebookTrainerOptions: what codebooks are trained for, and how many codes they have.
 //
@@ -220,6 +263,204 @@ type RouterTrainerOptions struct {
 	Note *byte
 }
 
+// PlanProblem: choices, of each of which a plan takes one option: the scheme of a matrix, the format of a
+// layer's keys. Costs add up; the library knows nothing else of them.
+//
+// Experimental: may change in a minor version.
+type PlanProblem struct {
+	StructSize uint32
+
+	// [PlanLoss] by default.
+	Goal PlanGoal
+
+	// 1 … 2^20.
+	NChoices int32
+
+	// 0.
+	Reserved int32
+
+	// Options of each choice, at least 1; 2^24 together at most. Elements: n_choices.
+	OptionCounts *int32
+
+	// Of the options of the first choice, then of the second, …; finite, not negative. nil (default): 0.
+	// Elements: sum(option_counts).
+	Bytes *float64
+
+	// The same. May be nil. Elements: sum(option_counts).
+	Seconds *float64
+
+	// The same. May be nil. Elements: sum(option_counts).
+	Loss *float64
+
+	// That all options taken may have together; infinity (default): any.
+	MaxBytes float64
+
+	// The same.
+	MaxSeconds float64
+
+	// The same.
+	MaxLoss float64
+
+	// Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by default.
+	Tolerance float64
+}
+
+// PlanCosts: what a plan costs.
+//
+// Experimental: may change in a minor version.
+type PlanCosts struct {
+	StructSize uint32
+
+	// 0.
+	Reserved int32
+
+	Bytes float64
+
+	Seconds float64
+
+	Loss float64
+
+	// No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but for the
+	// hardest problems with two limits.
+	Bound float64
+}
+
+// PlanFusionOptions: matrices that read the same inputs, of which some may be multiplied together if they have
+// one scheme. A group is a set of members, bit i for member i.
+//
+// Experimental: may change in a minor version.
+type PlanFusionOptions struct {
+	StructSize uint32
+
+	// 1 … [MaxFused], for example 3: q, k and v.
+	NMembers int32
+
+	// 1 … 1024.
+	NSchemes int32
+
+	// Groups that can be multiplied together, those of one member, too; 1 … 15.
+	NGroups int32
+
+	// All different; every member must be in one. Elements: n_groups.
+	Groups *int32
+
+	// `[n_members, n_schemes]`, finite, not negative. Elements: n_members * n_schemes.
+	Bytes *float64
+
+	// The same. Elements: n_members * n_schemes.
+	Loss *float64
+
+	// `[n_groups, n_schemes]`, of each group as a whole; the same, or infinity where a group cannot have a
+	// scheme. Elements: n_groups * n_schemes.
+	Seconds *float64
+}
+
+// PlanFusionInfo: how many groupings there are.
+//
+// Experimental: may change in a minor version.
+type PlanFusionInfo struct {
+	StructSize uint32
+
+	NMembers int32
+
+	// 0: no grouping has a time.
+	NGroupings int32
+
+	// 0.
+	Reserved int32
+}
+
+// PlanGroupingInfo: one grouping.
+//
+// Experimental: may change in a minor version.
+type PlanGroupingInfo struct {
+	StructSize uint32
+
+	// 0.
+	Reserved int32
+
+	Bytes float64
+
+	Seconds float64
+
+	Loss float64
+
+	// Of each member, the group that it is multiplied in; then 0.
+	Groups [4]int32
+
+	// Of each member, the number of its scheme; then 0.
+	Schemes [4]int32
+}
+
+// PlanContent: what is in a plan.
+//
+// Experimental: may change in a minor version.
+type PlanContent struct {
+	StructSize uint32
+
+	// 0 … 2^20.
+	NMatrices int32
+
+	// Of the matrices, all different, each a string of 1 to 200 bytes without control characters. May be nil.
+	// Elements: n_matrices.
+	Names **byte
+
+	// As in [QuantizeOptions], each a string. May be nil. Elements: n_matrices.
+	Schemes **byte
+
+	// Of the context. nil (default): the plan says nothing of caches.
+	Policy *Policy
+
+	// Expected; finite, not negative, 0 by default.
+	Bytes float64
+
+	// The same.
+	Seconds float64
+
+	// The same.
+	Loss float64
+
+	// At most 4096 bytes, UTF-8 without control characters. nil (default): "".
+	Note *byte
+}
+
+// PlanInfo: what is in a plan.
+//
+// Experimental: may change in a minor version.
+type PlanInfo struct {
+	StructSize uint32
+
+	NMatrices int32
+
+	// 1 or 0.
+	HasPolicy int32
+
+	// 0.
+	Reserved int32
+
+	Bytes float64
+
+	Seconds float64
+
+	Loss float64
+
+	Note *byte
+}
+
+// PlanMatrixInfo: one matrix of a plan.
+//
+// Experimental: may change in a minor version.
+type PlanMatrixInfo struct {
+	StructSize uint32
+
+	// 0.
+	Reserved int32
+
+	Name *byte
+
+	Scheme *byte
+}
+
 // The layout of structs is that of C, field by field; see shims.h for C's own side.
 
 var _ [88]byte = [unsafe.Sizeof(CodebookTrainerOptions{})]byte{}
@@ -267,6 +508,80 @@ var _ [32]byte = [unsafe.Offsetof(RouterTrainerOptions{}.LearningRate)]byte{}
 var _ [40]byte = [unsafe.Offsetof(RouterTrainerOptions{}.Seed)]byte{}
 var _ [48]byte = [unsafe.Offsetof(RouterTrainerOptions{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(RouterTrainerOptions{}.Note)]byte{}
+
+var _ [80]byte = [unsafe.Sizeof(PlanProblem{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanProblem{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanProblem{}.Goal)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanProblem{}.NChoices)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PlanProblem{}.Reserved)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PlanProblem{}.OptionCounts)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PlanProblem{}.Bytes)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PlanProblem{}.Seconds)]byte{}
+var _ [40]byte = [unsafe.Offsetof(PlanProblem{}.Loss)]byte{}
+var _ [48]byte = [unsafe.Offsetof(PlanProblem{}.MaxBytes)]byte{}
+var _ [56]byte = [unsafe.Offsetof(PlanProblem{}.MaxSeconds)]byte{}
+var _ [64]byte = [unsafe.Offsetof(PlanProblem{}.MaxLoss)]byte{}
+var _ [72]byte = [unsafe.Offsetof(PlanProblem{}.Tolerance)]byte{}
+
+var _ [40]byte = [unsafe.Sizeof(PlanCosts{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanCosts{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanCosts{}.Reserved)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanCosts{}.Bytes)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PlanCosts{}.Seconds)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PlanCosts{}.Loss)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PlanCosts{}.Bound)]byte{}
+
+var _ [48]byte = [unsafe.Sizeof(PlanFusionOptions{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanFusionOptions{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanFusionOptions{}.NMembers)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanFusionOptions{}.NSchemes)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PlanFusionOptions{}.NGroups)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PlanFusionOptions{}.Groups)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PlanFusionOptions{}.Bytes)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PlanFusionOptions{}.Loss)]byte{}
+var _ [40]byte = [unsafe.Offsetof(PlanFusionOptions{}.Seconds)]byte{}
+
+var _ [16]byte = [unsafe.Sizeof(PlanFusionInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanFusionInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanFusionInfo{}.NMembers)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanFusionInfo{}.NGroupings)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PlanFusionInfo{}.Reserved)]byte{}
+
+var _ [64]byte = [unsafe.Sizeof(PlanGroupingInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanGroupingInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanGroupingInfo{}.Reserved)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanGroupingInfo{}.Bytes)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PlanGroupingInfo{}.Seconds)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PlanGroupingInfo{}.Loss)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PlanGroupingInfo{}.Groups)]byte{}
+var _ [48]byte = [unsafe.Offsetof(PlanGroupingInfo{}.Schemes)]byte{}
+
+var _ [64]byte = [unsafe.Sizeof(PlanContent{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanContent{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanContent{}.NMatrices)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanContent{}.Names)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PlanContent{}.Schemes)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PlanContent{}.Policy)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PlanContent{}.Bytes)]byte{}
+var _ [40]byte = [unsafe.Offsetof(PlanContent{}.Seconds)]byte{}
+var _ [48]byte = [unsafe.Offsetof(PlanContent{}.Loss)]byte{}
+var _ [56]byte = [unsafe.Offsetof(PlanContent{}.Note)]byte{}
+
+var _ [48]byte = [unsafe.Sizeof(PlanInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanInfo{}.NMatrices)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanInfo{}.HasPolicy)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PlanInfo{}.Reserved)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PlanInfo{}.Bytes)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PlanInfo{}.Seconds)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PlanInfo{}.Loss)]byte{}
+var _ [40]byte = [unsafe.Offsetof(PlanInfo{}.Note)]byte{}
+
+var _ [24]byte = [unsafe.Sizeof(PlanMatrixInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PlanMatrixInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Reserved)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Name)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Scheme)]byte{}
 
 // CodebookTrainerOptionsInit: fill with defaults; the three sizes are left 0 and must be set.
 //
@@ -581,4 +896,270 @@ func RouterTrainerResult(trainer *RouterTrainer, result **Router, err *Error) St
 // Experimental: may change in a minor version.
 func RouterTrainerDestroy(trainer *RouterTrainer) {
 	C.kvq_go_kvq_router_trainer_destroy((*C.uint8_t)(unsafe.Pointer(trainer)))
+}
+
+// PlanProblemInit: fill with defaults.
+//
+//   - problem: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_plan_problem_init.
+//
+// Experimental: may change in a minor version.
+func PlanProblemInit(problem *PlanProblem) {
+	if problem != nil {
+		var it PlanProblem
+		C.kvq_go_kvq_plan_problem_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*problem = it
+	}
+}
+
+// PlanSolve: take one option of every choice, so that the goal is as small as possible and the limits hold.
+//
+// With one limit this takes milliseconds for hundreds of choices with dozens of options, with two below a
+// second.
+//
+//   - chosen: receives the number of each choice's option, from 0. Elements: n.
+//   - n: as many as there are choices.
+//   - costs: its StructSize must be set.
+//
+// Returns [OK]; [EArgument]; [ELimit] (no plan keeps the limits; the message says what is missing, and the goal
+// [PlanBytes] finds the smallest plan); [EMemory].
+//
+// Threads: any. Since 1.0. In C: kvq_plan_solve.
+//
+// Experimental: may change in a minor version.
+func PlanSolve(context *Context, problem *PlanProblem, chosen *int32, n int32, costs *PlanCosts, err *Error) Status {
+	var problemGiven C.int32_t
+	if problem == nil {
+		problem = &PlanProblem{}
+	} else {
+		problemGiven = 1
+	}
+	return Status(C.kvq_go_kvq_plan_solve((*C.uint8_t)(unsafe.Pointer(context)), problemGiven, C.kvq_plan_goal(problem.Goal), C.int32_t(problem.NChoices), C.int32_t(problem.Reserved), (*C.int32_t)(unsafe.Pointer(problem.OptionCounts)), (*C.double)(unsafe.Pointer(problem.Bytes)), (*C.double)(unsafe.Pointer(problem.Seconds)), (*C.double)(unsafe.Pointer(problem.Loss)), C.double(problem.MaxBytes), C.double(problem.MaxSeconds), C.double(problem.MaxLoss), C.double(problem.Tolerance), (*C.int32_t)(unsafe.Pointer(chosen)), C.int32_t(n), (*C.kvq_plan_costs)(unsafe.Pointer(costs)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanFusionOptionsInit: fill with defaults; the sizes and arrays are left 0 and must be set.
+//
+//   - options: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_plan_fusion_options_init.
+//
+// Experimental: may change in a minor version.
+func PlanFusionOptionsInit(options *PlanFusionOptions) {
+	if options != nil {
+		var it PlanFusionOptions
+		C.kvq_go_kvq_plan_fusion_options_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*options = it
+	}
+}
+
+// PlanFusionCreate: find the groupings.
+//
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument]; [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_plan_fusion_create.
+//
+// Experimental: may change in a minor version.
+func PlanFusionCreate(context *Context, options *PlanFusionOptions, result **PlanFusion, err *Error) Status {
+	var optionsGiven C.int32_t
+	if options == nil {
+		options = &PlanFusionOptions{}
+	} else {
+		optionsGiven = 1
+	}
+	return Status(C.kvq_go_kvq_plan_fusion_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NMembers), C.int32_t(options.NSchemes), C.int32_t(options.NGroups), (*C.int32_t)(unsafe.Pointer(options.Groups)), (*C.double)(unsafe.Pointer(options.Bytes)), (*C.double)(unsafe.Pointer(options.Loss)), (*C.double)(unsafe.Pointer(options.Seconds)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanFusionDescribe: describe groupings.
+//
+//   - info: its StructSize must be set.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_plan_fusion_describe.
+//
+// Experimental: may change in a minor version.
+func PlanFusionDescribe(fusion *PlanFusion, info *PlanFusionInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_fusion_describe((*C.uint8_t)(unsafe.Pointer(fusion)), (*C.kvq_plan_fusion_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanFusionDescribeGrouping: describe one grouping.
+//
+//   - index: 0 … n_groupings − 1, those with the smallest loss first.
+//   - info: its StructSize must be set.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_plan_fusion_describe_grouping.
+//
+// Experimental: may change in a minor version.
+func PlanFusionDescribeGrouping(fusion *PlanFusion, index int32, info *PlanGroupingInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_fusion_describe_grouping((*C.uint8_t)(unsafe.Pointer(fusion)), C.int32_t(index), (*C.kvq_plan_grouping_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanFusionDestroy: destroy groupings.
+//
+//   - fusion: May be nil.
+//
+// Threads: exclusive use of the handle. Since 1.0. In C: kvq_plan_fusion_destroy.
+//
+// Experimental: may change in a minor version.
+func PlanFusionDestroy(fusion *PlanFusion) {
+	C.kvq_go_kvq_plan_fusion_destroy((*C.uint8_t)(unsafe.Pointer(fusion)))
+}
+
+// PlanRates: the bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an
+// error of 2^(−2b) with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette, theorem
+// 3.1).
+//
+//   - n: matrices, 1 … 2^20.
+//   - weights: numbers in each, above 0. Elements: n.
+//   - sensitivities: loss of each at a relative squared error of 1, not negative. Elements: n.
+//   - leastBits: of a weight, at least 0.
+//   - totalBits: of all weights, at least leastBits each.
+//   - bits: receives the bits of a weight of each matrix. Elements: n.
+//   - loss: receives what is lost.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: any. Since 1.0. In C: kvq_plan_rates.
+//
+// Experimental: may change in a minor version.
+func PlanRates(n int32, weights *float64, sensitivities *float64, leastBits float64, totalBits float64, bits *float64, loss *float64, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_rates(C.int32_t(n), (*C.double)(unsafe.Pointer(weights)), (*C.double)(unsafe.Pointer(sensitivities)), C.double(leastBits), C.double(totalBits), (*C.double)(unsafe.Pointer(bits)), (*C.double)(unsafe.Pointer(loss)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanContentInit: fill with defaults.
+//
+//   - content: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_plan_content_init.
+//
+// Experimental: may change in a minor version.
+func PlanContentInit(content *PlanContent) {
+	if content != nil {
+		var it PlanContent
+		C.kvq_go_kvq_plan_content_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*content = it
+	}
+}
+
+// PlanCreate: make a plan.
+//
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument]; [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_plan_create.
+//
+// Experimental: may change in a minor version.
+func PlanCreate(context *Context, content *PlanContent, result **Plan, err *Error) Status {
+	var contentGiven C.int32_t
+	if content == nil {
+		content = &PlanContent{}
+	} else {
+		contentGiven = 1
+	}
+	return Status(C.kvq_go_kvq_plan_create((*C.uint8_t)(unsafe.Pointer(context)), contentGiven, C.int32_t(content.NMatrices), (*C.uint8_t)(unsafe.Pointer(content.Names)), (*C.uint8_t)(unsafe.Pointer(content.Schemes)), (*C.uint8_t)(unsafe.Pointer(content.Policy)), C.double(content.Bytes), C.double(content.Seconds), C.double(content.Loss), (*C.char)(unsafe.Pointer(content.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanLoad: read a plan from YAML:
+//
+//	version: 1
+//	note: "..."                                    # optional
+//	expected: {bytes: 1000, seconds: 0.01, loss: 0.02}  # optional
+//	weights:                                       # optional
+//	  "model.layers.0.mlp.up_proj": tcx-3
+//	cache: {keys: gs3, values: gs2}                # a policy, optional
+//   - yaml: text, not necessarily NUL-terminated; at most 64 MiB. Elements: length.
+//   - length: bytes of yaml.
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument]; [EFormat] (with the line); [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_plan_load.
+//
+// Experimental: may change in a minor version.
+func PlanLoad(context *Context, yaml *byte, length uintptr, result **Plan, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.char)(unsafe.Pointer(yaml)), C.size_t(length), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanSave: write a plan as YAML. The same plan gives the same text.
+//
+//   - buffer: nil: only the size is asked for. Elements: capacity.
+//   - capacity: bytes available at buffer.
+//   - size: receives the size of the text in bytes, without NUL; also when capacity is too small.
+//
+// Returns [OK]; [EArgument]; [EBufferSize] (nothing is written); [EMemory]; [ELimit].
+//
+// Threads: read-only. Since 1.0. In C: kvq_plan_save.
+//
+// Experimental: may change in a minor version.
+func PlanSave(plan *Plan, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_save((*C.uint8_t)(unsafe.Pointer(plan)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanDescribe: describe a plan.
+//
+//   - info: its StructSize must be set.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_plan_describe.
+//
+// Experimental: may change in a minor version.
+func PlanDescribe(plan *Plan, info *PlanInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_describe((*C.uint8_t)(unsafe.Pointer(plan)), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanDescribeMatrix: describe one matrix of a plan.
+//
+//   - index: 0 … n_matrices − 1, in the order of the plan.
+//   - info: its StructSize must be set.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_plan_describe_matrix.
+//
+// Experimental: may change in a minor version.
+func PlanDescribeMatrix(plan *Plan, index int32, info *PlanMatrixInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_describe_matrix((*C.uint8_t)(unsafe.Pointer(plan)), C.int32_t(index), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanScheme: the scheme that a plan gives a matrix; nil if it does not name it.
+//
+//   - plan: May be nil.
+//   - name: May be nil.
+//
+// Threads: read-only. Since 1.0. In C: kvq_plan_scheme.
+//
+// Experimental: may change in a minor version.
+func PlanScheme(plan *Plan, name *byte) *byte {
+	return (*byte)(unsafe.Pointer(C.kvq_go_kvq_plan_scheme((*C.uint8_t)(unsafe.Pointer(plan)), (*C.char)(unsafe.Pointer(name)))))
+}
+
+// PlanPolicy: the policy of a plan.
+//
+//   - result: receives a handle of its own.
+//
+// Returns [OK]; [EArgument]; [EState] (the plan says nothing of caches); [EMemory]; [ELimit].
+//
+// Threads: read-only. Since 1.0. In C: kvq_plan_policy.
+//
+// Experimental: may change in a minor version.
+func PlanPolicy(plan *Plan, result **Policy, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_policy((*C.uint8_t)(unsafe.Pointer(plan)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PlanDestroy: destroy a plan.
+//
+//   - plan: May be nil.
+//
+// Threads: exclusive use of the handle. Since 1.0. In C: kvq_plan_destroy.
+//
+// Experimental: may change in a minor version.
+func PlanDestroy(plan *Plan) {
+	C.kvq_go_kvq_plan_destroy((*C.uint8_t)(unsafe.Pointer(plan)))
 }

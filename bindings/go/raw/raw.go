@@ -268,6 +268,8 @@ const (
 	MaxKeyStages = 64
 	// MaxExperts: The most formats that a router can choose among.
 	MaxExperts = 8
+	// MaxFused: The most matrices that a plan multiplies together.
+	MaxFused = 4
 	// FormatsSize: Bytes of [LayerInfo.Formats].
 	FormatsSize = 256
 )

@@ -52,6 +52,80 @@ _Static_assert(offsetof(kvq_router_trainer_options, seed) == 40, "kvq_router_tra
 _Static_assert(offsetof(kvq_router_trainer_options, max_bytes) == 48, "kvq_router_trainer_options.max_bytes");
 _Static_assert(offsetof(kvq_router_trainer_options, note) == 56, "kvq_router_trainer_options.note");
 
+_Static_assert(sizeof(kvq_plan_problem) == 80, "kvq_plan_problem");
+_Static_assert(offsetof(kvq_plan_problem, struct_size) == 0, "kvq_plan_problem.struct_size");
+_Static_assert(offsetof(kvq_plan_problem, goal) == 4, "kvq_plan_problem.goal");
+_Static_assert(offsetof(kvq_plan_problem, n_choices) == 8, "kvq_plan_problem.n_choices");
+_Static_assert(offsetof(kvq_plan_problem, reserved) == 12, "kvq_plan_problem.reserved");
+_Static_assert(offsetof(kvq_plan_problem, option_counts) == 16, "kvq_plan_problem.option_counts");
+_Static_assert(offsetof(kvq_plan_problem, bytes) == 24, "kvq_plan_problem.bytes");
+_Static_assert(offsetof(kvq_plan_problem, seconds) == 32, "kvq_plan_problem.seconds");
+_Static_assert(offsetof(kvq_plan_problem, loss) == 40, "kvq_plan_problem.loss");
+_Static_assert(offsetof(kvq_plan_problem, max_bytes) == 48, "kvq_plan_problem.max_bytes");
+_Static_assert(offsetof(kvq_plan_problem, max_seconds) == 56, "kvq_plan_problem.max_seconds");
+_Static_assert(offsetof(kvq_plan_problem, max_loss) == 64, "kvq_plan_problem.max_loss");
+_Static_assert(offsetof(kvq_plan_problem, tolerance) == 72, "kvq_plan_problem.tolerance");
+
+_Static_assert(sizeof(kvq_plan_costs) == 40, "kvq_plan_costs");
+_Static_assert(offsetof(kvq_plan_costs, struct_size) == 0, "kvq_plan_costs.struct_size");
+_Static_assert(offsetof(kvq_plan_costs, reserved) == 4, "kvq_plan_costs.reserved");
+_Static_assert(offsetof(kvq_plan_costs, bytes) == 8, "kvq_plan_costs.bytes");
+_Static_assert(offsetof(kvq_plan_costs, seconds) == 16, "kvq_plan_costs.seconds");
+_Static_assert(offsetof(kvq_plan_costs, loss) == 24, "kvq_plan_costs.loss");
+_Static_assert(offsetof(kvq_plan_costs, bound) == 32, "kvq_plan_costs.bound");
+
+_Static_assert(sizeof(kvq_plan_fusion_options) == 48, "kvq_plan_fusion_options");
+_Static_assert(offsetof(kvq_plan_fusion_options, struct_size) == 0, "kvq_plan_fusion_options.struct_size");
+_Static_assert(offsetof(kvq_plan_fusion_options, n_members) == 4, "kvq_plan_fusion_options.n_members");
+_Static_assert(offsetof(kvq_plan_fusion_options, n_schemes) == 8, "kvq_plan_fusion_options.n_schemes");
+_Static_assert(offsetof(kvq_plan_fusion_options, n_groups) == 12, "kvq_plan_fusion_options.n_groups");
+_Static_assert(offsetof(kvq_plan_fusion_options, groups) == 16, "kvq_plan_fusion_options.groups");
+_Static_assert(offsetof(kvq_plan_fusion_options, bytes) == 24, "kvq_plan_fusion_options.bytes");
+_Static_assert(offsetof(kvq_plan_fusion_options, loss) == 32, "kvq_plan_fusion_options.loss");
+_Static_assert(offsetof(kvq_plan_fusion_options, seconds) == 40, "kvq_plan_fusion_options.seconds");
+
+_Static_assert(sizeof(kvq_plan_fusion_info) == 16, "kvq_plan_fusion_info");
+_Static_assert(offsetof(kvq_plan_fusion_info, struct_size) == 0, "kvq_plan_fusion_info.struct_size");
+_Static_assert(offsetof(kvq_plan_fusion_info, n_members) == 4, "kvq_plan_fusion_info.n_members");
+_Static_assert(offsetof(kvq_plan_fusion_info, n_groupings) == 8, "kvq_plan_fusion_info.n_groupings");
+_Static_assert(offsetof(kvq_plan_fusion_info, reserved) == 12, "kvq_plan_fusion_info.reserved");
+
+_Static_assert(sizeof(kvq_plan_grouping_info) == 64, "kvq_plan_grouping_info");
+_Static_assert(offsetof(kvq_plan_grouping_info, struct_size) == 0, "kvq_plan_grouping_info.struct_size");
+_Static_assert(offsetof(kvq_plan_grouping_info, reserved) == 4, "kvq_plan_grouping_info.reserved");
+_Static_assert(offsetof(kvq_plan_grouping_info, bytes) == 8, "kvq_plan_grouping_info.bytes");
+_Static_assert(offsetof(kvq_plan_grouping_info, seconds) == 16, "kvq_plan_grouping_info.seconds");
+_Static_assert(offsetof(kvq_plan_grouping_info, loss) == 24, "kvq_plan_grouping_info.loss");
+_Static_assert(offsetof(kvq_plan_grouping_info, groups) == 32, "kvq_plan_grouping_info.groups");
+_Static_assert(offsetof(kvq_plan_grouping_info, schemes) == 48, "kvq_plan_grouping_info.schemes");
+
+_Static_assert(sizeof(kvq_plan_content) == 64, "kvq_plan_content");
+_Static_assert(offsetof(kvq_plan_content, struct_size) == 0, "kvq_plan_content.struct_size");
+_Static_assert(offsetof(kvq_plan_content, n_matrices) == 4, "kvq_plan_content.n_matrices");
+_Static_assert(offsetof(kvq_plan_content, names) == 8, "kvq_plan_content.names");
+_Static_assert(offsetof(kvq_plan_content, schemes) == 16, "kvq_plan_content.schemes");
+_Static_assert(offsetof(kvq_plan_content, policy) == 24, "kvq_plan_content.policy");
+_Static_assert(offsetof(kvq_plan_content, bytes) == 32, "kvq_plan_content.bytes");
+_Static_assert(offsetof(kvq_plan_content, seconds) == 40, "kvq_plan_content.seconds");
+_Static_assert(offsetof(kvq_plan_content, loss) == 48, "kvq_plan_content.loss");
+_Static_assert(offsetof(kvq_plan_content, note) == 56, "kvq_plan_content.note");
+
+_Static_assert(sizeof(kvq_plan_info) == 48, "kvq_plan_info");
+_Static_assert(offsetof(kvq_plan_info, struct_size) == 0, "kvq_plan_info.struct_size");
+_Static_assert(offsetof(kvq_plan_info, n_matrices) == 4, "kvq_plan_info.n_matrices");
+_Static_assert(offsetof(kvq_plan_info, has_policy) == 8, "kvq_plan_info.has_policy");
+_Static_assert(offsetof(kvq_plan_info, reserved) == 12, "kvq_plan_info.reserved");
+_Static_assert(offsetof(kvq_plan_info, bytes) == 16, "kvq_plan_info.bytes");
+_Static_assert(offsetof(kvq_plan_info, seconds) == 24, "kvq_plan_info.seconds");
+_Static_assert(offsetof(kvq_plan_info, loss) == 32, "kvq_plan_info.loss");
+_Static_assert(offsetof(kvq_plan_info, note) == 40, "kvq_plan_info.note");
+
+_Static_assert(sizeof(kvq_plan_matrix_info) == 24, "kvq_plan_matrix_info");
+_Static_assert(offsetof(kvq_plan_matrix_info, struct_size) == 0, "kvq_plan_matrix_info.struct_size");
+_Static_assert(offsetof(kvq_plan_matrix_info, reserved) == 4, "kvq_plan_matrix_info.reserved");
+_Static_assert(offsetof(kvq_plan_matrix_info, name) == 8, "kvq_plan_matrix_info.name");
+_Static_assert(offsetof(kvq_plan_matrix_info, scheme) == 16, "kvq_plan_matrix_info.scheme");
+
 #endif
 
 static inline void kvq_go_kvq_codebook_trainer_options_init(uint8_t* it) {
@@ -188,6 +262,106 @@ static inline kvq_status kvq_go_kvq_router_trainer_result(uint8_t* trainer, uint
 
 static inline void kvq_go_kvq_router_trainer_destroy(uint8_t* trainer) {
   kvq_router_trainer_destroy((kvq_router_trainer*)trainer);
+}
+
+static inline void kvq_go_kvq_plan_problem_init(uint8_t* it) {
+  kvq_plan_problem_init((kvq_plan_problem*)it, sizeof(kvq_plan_problem));
+}
+
+static inline kvq_status kvq_go_kvq_plan_solve(uint8_t* context, int32_t problem_given, kvq_plan_goal problem_goal, int32_t problem_n_choices, int32_t problem_reserved, const int32_t* problem_option_counts, const double* problem_bytes, const double* problem_seconds, const double* problem_loss, double problem_max_bytes, double problem_max_seconds, double problem_max_loss, double problem_tolerance, int32_t* chosen, int32_t n, kvq_plan_costs* costs, kvq_error* error) {
+  kvq_plan_problem problem = {0};
+  problem.struct_size = sizeof(kvq_plan_problem);
+  problem.goal = problem_goal;
+  problem.n_choices = problem_n_choices;
+  problem.reserved = problem_reserved;
+  problem.option_counts = problem_option_counts;
+  problem.bytes = problem_bytes;
+  problem.seconds = problem_seconds;
+  problem.loss = problem_loss;
+  problem.max_bytes = problem_max_bytes;
+  problem.max_seconds = problem_max_seconds;
+  problem.max_loss = problem_max_loss;
+  problem.tolerance = problem_tolerance;
+  return kvq_plan_solve((kvq_context*)context, problem_given ? &problem : NULL, chosen, n, costs, error);
+}
+
+static inline void kvq_go_kvq_plan_fusion_options_init(uint8_t* it) {
+  kvq_plan_fusion_options_init((kvq_plan_fusion_options*)it, sizeof(kvq_plan_fusion_options));
+}
+
+static inline kvq_status kvq_go_kvq_plan_fusion_create(uint8_t* context, int32_t options_given, int32_t options_n_members, int32_t options_n_schemes, int32_t options_n_groups, const int32_t* options_groups, const double* options_bytes, const double* options_loss, const double* options_seconds, uint8_t* result, kvq_error* error) {
+  kvq_plan_fusion_options options = {0};
+  options.struct_size = sizeof(kvq_plan_fusion_options);
+  options.n_members = options_n_members;
+  options.n_schemes = options_n_schemes;
+  options.n_groups = options_n_groups;
+  options.groups = options_groups;
+  options.bytes = options_bytes;
+  options.loss = options_loss;
+  options.seconds = options_seconds;
+  return kvq_plan_fusion_create((kvq_context*)context, options_given ? &options : NULL, (kvq_plan_fusion**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_plan_fusion_describe(uint8_t* fusion, kvq_plan_fusion_info* info, kvq_error* error) {
+  return kvq_plan_fusion_describe((const kvq_plan_fusion*)fusion, info, error);
+}
+
+static inline kvq_status kvq_go_kvq_plan_fusion_describe_grouping(uint8_t* fusion, int32_t index, kvq_plan_grouping_info* info, kvq_error* error) {
+  return kvq_plan_fusion_describe_grouping((const kvq_plan_fusion*)fusion, index, info, error);
+}
+
+static inline void kvq_go_kvq_plan_fusion_destroy(uint8_t* fusion) {
+  kvq_plan_fusion_destroy((kvq_plan_fusion*)fusion);
+}
+
+static inline kvq_status kvq_go_kvq_plan_rates(int32_t n, const double* weights, const double* sensitivities, double least_bits, double total_bits, double* bits, double* loss, kvq_error* error) {
+  return kvq_plan_rates(n, weights, sensitivities, least_bits, total_bits, bits, loss, error);
+}
+
+static inline void kvq_go_kvq_plan_content_init(uint8_t* it) {
+  kvq_plan_content_init((kvq_plan_content*)it, sizeof(kvq_plan_content));
+}
+
+static inline kvq_status kvq_go_kvq_plan_create(uint8_t* context, int32_t content_given, int32_t content_n_matrices, uint8_t* content_names, uint8_t* content_schemes, uint8_t* content_policy, double content_bytes, double content_seconds, double content_loss, const char* content_note, uint8_t* result, kvq_error* error) {
+  kvq_plan_content content = {0};
+  content.struct_size = sizeof(kvq_plan_content);
+  content.n_matrices = content_n_matrices;
+  content.names = (const char* const*)content_names;
+  content.schemes = (const char* const*)content_schemes;
+  content.policy = (const kvq_policy*)content_policy;
+  content.bytes = content_bytes;
+  content.seconds = content_seconds;
+  content.loss = content_loss;
+  content.note = content_note;
+  return kvq_plan_create((kvq_context*)context, content_given ? &content : NULL, (kvq_plan**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_plan_load(uint8_t* context, const char* yaml, size_t length, uint8_t* result, kvq_error* error) {
+  return kvq_plan_load((kvq_context*)context, yaml, length, (kvq_plan**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_plan_save(uint8_t* plan, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_plan_save((const kvq_plan*)plan, (void*)buffer, capacity, size, error);
+}
+
+static inline kvq_status kvq_go_kvq_plan_describe(uint8_t* plan, uint8_t* info, kvq_error* error) {
+  return kvq_plan_describe((const kvq_plan*)plan, (kvq_plan_info*)info, error);
+}
+
+static inline kvq_status kvq_go_kvq_plan_describe_matrix(uint8_t* plan, int32_t index, uint8_t* info, kvq_error* error) {
+  return kvq_plan_describe_matrix((const kvq_plan*)plan, index, (kvq_plan_matrix_info*)info, error);
+}
+
+static inline const char* kvq_go_kvq_plan_scheme(uint8_t* plan, const char* name) {
+  return kvq_plan_scheme((const kvq_plan*)plan, name);
+}
+
+static inline kvq_status kvq_go_kvq_plan_policy(uint8_t* plan, uint8_t* result, kvq_error* error) {
+  return kvq_plan_policy((const kvq_plan*)plan, (kvq_policy**)result, error);
+}
+
+static inline void kvq_go_kvq_plan_destroy(uint8_t* plan) {
+  kvq_plan_destroy((kvq_plan*)plan);
 }
 
 #endif

@@ -467,3 +467,80 @@ class MatrixInfo:
             proxy_error=it.proxy_error,
             scheme=text(it.scheme),
         )
+
+
+@dataclass(frozen=True)
+class PlanFusionInfo:
+    """How many groupings there are."""
+
+    n_members: int
+    n_groupings: int
+    """0: no grouping has a time."""
+
+    @classmethod
+    def _of(cls, it: _native.kvq_plan_fusion_info) -> PlanFusionInfo:
+        return cls(
+            n_members=it.n_members,
+            n_groupings=it.n_groupings,
+        )
+
+
+@dataclass(frozen=True)
+class PlanGroupingInfo:
+    """One grouping."""
+
+    bytes: float
+    seconds: float
+    loss: float
+    groups: Tuple[int, ...]
+    """Of each member, the group that it is multiplied in; then 0."""
+    schemes: Tuple[int, ...]
+    """Of each member, the number of its scheme; then 0."""
+
+    @classmethod
+    def _of(cls, it: _native.kvq_plan_grouping_info) -> PlanGroupingInfo:
+        return cls(
+            bytes=it.bytes,
+            seconds=it.seconds,
+            loss=it.loss,
+            groups=tuple(it.groups),
+            schemes=tuple(it.schemes),
+        )
+
+
+@dataclass(frozen=True)
+class PlanInfo:
+    """What is in a plan."""
+
+    n_matrices: int
+    has_policy: bool
+    bytes: float
+    seconds: float
+    loss: float
+    note: str
+
+    @classmethod
+    def _of(cls, it: _native.kvq_plan_info) -> PlanInfo:
+        return cls(
+            n_matrices=it.n_matrices,
+            has_policy=it.has_policy != 0,
+            bytes=it.bytes,
+            seconds=it.seconds,
+            loss=it.loss,
+            note=text(it.note),
+        )
+
+
+@dataclass(frozen=True)
+class PlanMatrixInfo:
+    """One matrix of a plan."""
+
+    name: str
+    scheme: str
+
+    @classmethod
+    def _of(cls, it: _native.kvq_plan_matrix_info) -> PlanMatrixInfo:
+        return cls(
+            name=text(it.name),
+            scheme=text(it.scheme),
+        )

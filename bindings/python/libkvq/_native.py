@@ -208,6 +208,8 @@ KVQ_MAX_KEY_STAGES = 64
 """The most stages that codes for keys can have."""
 KVQ_MAX_EXPERTS = 8
 """The most formats that a router can choose among."""
+KVQ_MAX_FUSED = 4
+"""The most matrices that a plan multiplies together."""
 KVQ_FORMATS_SIZE = 256
 """Bytes of ``kvq_layer_info.formats``."""
 
@@ -253,6 +255,22 @@ class kvq_value_method(IntEnum):
 
 KVQ_VALUES_LEAST_SQUARES = kvq_value_method.KVQ_VALUES_LEAST_SQUARES
 KVQ_VALUES_NETWORK = kvq_value_method.KVQ_VALUES_NETWORK
+
+
+class kvq_plan_goal(IntEnum):
+    """What a plan makes as small as possible."""
+
+    KVQ_PLAN_BYTES = 0
+    """Memory."""
+    KVQ_PLAN_SECONDS = 1
+    """Time, of a step of decoding for example."""
+    KVQ_PLAN_LOSS = 2
+    """What is lost, in nats of divergence from the uncompressed model for example."""
+
+
+KVQ_PLAN_BYTES = kvq_plan_goal.KVQ_PLAN_BYTES
+KVQ_PLAN_SECONDS = kvq_plan_goal.KVQ_PLAN_SECONDS
+KVQ_PLAN_LOSS = kvq_plan_goal.KVQ_PLAN_LOSS
 
 
 class kvq_context(c_void_p):
@@ -337,6 +355,17 @@ class kvq_router_trainer(c_void_p):
     Texts should be as long as those that the model will see, a few thousand tokens each, and tens of thousands
     together: how much a page matters depends on what comes after it.
     """
+
+
+class kvq_plan_fusion(c_void_p):
+    """All ways to group matrices that read the same inputs and to write them: for engines whose kernels fuse only equal
+    schemes. Those that another one beats in bytes, seconds and loss are left out; the others are the options of one
+    choice for ``kvq_plan_solve``. Immutable.
+    """
+
+
+class kvq_plan(c_void_p):
+    """What a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable."""
 
 
 kvq_allocate_hook = CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)
@@ -1363,6 +1392,228 @@ class kvq_router_trainer_options(Structure):
         ("seed", c_uint64),
         ("max_bytes", c_uint64),
         ("note", c_char_p),
+    ]
+
+
+class kvq_plan_problem(Structure):
+    """Choices, of each of which a plan takes one option: the scheme of a matrix, the format of a layer's keys. Costs
+    add up; the library knows nothing else of them.
+    """
+
+    struct_size: int
+    goal: int
+    """``KVQ_PLAN_LOSS`` by default."""
+    n_choices: int
+    """1 … 2^20."""
+    reserved: int
+    """0."""
+    option_counts: Any
+    """Options of each choice, at least 1; 2^24 together at most."""
+    bytes: Any
+    """Of the options of the first choice, then of the second, …; finite, not negative. NULL (default): 0."""
+    seconds: Any
+    """The same."""
+    loss: Any
+    """The same."""
+    max_bytes: float
+    """That all options taken may have together; infinity (default): any."""
+    max_seconds: float
+    """The same."""
+    max_loss: float
+    """The same."""
+    tolerance: float
+    """Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by default."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("goal", c_int32),
+        ("n_choices", c_int32),
+        ("reserved", c_int32),
+        ("option_counts", c_void_p),
+        ("bytes", c_void_p),
+        ("seconds", c_void_p),
+        ("loss", c_void_p),
+        ("max_bytes", c_double),
+        ("max_seconds", c_double),
+        ("max_loss", c_double),
+        ("tolerance", c_double),
+    ]
+
+
+class kvq_plan_costs(Structure):
+    """What a plan costs."""
+
+    struct_size: int
+    reserved: int
+    """0."""
+    bytes: float
+    seconds: float
+    loss: float
+    bound: float
+    """No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but for the hardest
+    problems with two limits.
+    """
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_int32),
+        ("bytes", c_double),
+        ("seconds", c_double),
+        ("loss", c_double),
+        ("bound", c_double),
+    ]
+
+
+class kvq_plan_fusion_options(Structure):
+    """Matrices that read the same inputs, of which some may be multiplied together if they have one scheme. A group is
+    a set of members, bit i for member i.
+    """
+
+    struct_size: int
+    n_members: int
+    """1 … ``KVQ_MAX_FUSED``, for example 3: q, k and v."""
+    n_schemes: int
+    """1 … 1024."""
+    n_groups: int
+    """Groups that can be multiplied together, those of one member, too; 1 … 15."""
+    groups: Any
+    """All different; every member must be in one."""
+    bytes: Any
+    """``[n_members, n_schemes]``, finite, not negative."""
+    loss: Any
+    """The same."""
+    seconds: Any
+    """``[n_groups, n_schemes]``, of each group as a whole; the same, or infinity where a group cannot have a scheme."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_members", c_int32),
+        ("n_schemes", c_int32),
+        ("n_groups", c_int32),
+        ("groups", c_void_p),
+        ("bytes", c_void_p),
+        ("loss", c_void_p),
+        ("seconds", c_void_p),
+    ]
+
+
+class kvq_plan_fusion_info(Structure):
+    """How many groupings there are."""
+
+    struct_size: int
+    n_members: int
+    n_groupings: int
+    """0: no grouping has a time."""
+    reserved: int
+    """0."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_members", c_int32),
+        ("n_groupings", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class kvq_plan_grouping_info(Structure):
+    """One grouping."""
+
+    struct_size: int
+    reserved: int
+    """0."""
+    bytes: float
+    seconds: float
+    loss: float
+    groups: Any
+    """Of each member, the group that it is multiplied in; then 0."""
+    schemes: Any
+    """Of each member, the number of its scheme; then 0."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_int32),
+        ("bytes", c_double),
+        ("seconds", c_double),
+        ("loss", c_double),
+        ("groups", c_int32 * 4),
+        ("schemes", c_int32 * 4),
+    ]
+
+
+class kvq_plan_content(Structure):
+    """What is in a plan."""
+
+    struct_size: int
+    n_matrices: int
+    """0 … 2^20."""
+    names: Any
+    """Of the matrices, all different, each a string of 1 to 200 bytes without control characters."""
+    schemes: Any
+    """As in qp_quantize_options, each a string."""
+    policy: Any
+    """Of the context. NULL (default): the plan says nothing of caches."""
+    bytes: float
+    """Expected; finite, not negative, 0 by default."""
+    seconds: float
+    """The same."""
+    loss: float
+    """The same."""
+    note: Optional[Text]
+    """At most 4096 bytes, UTF-8 without control characters. NULL (default): ""."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_matrices", c_int32),
+        ("names", c_void_p),
+        ("schemes", c_void_p),
+        ("policy", kvq_policy),
+        ("bytes", c_double),
+        ("seconds", c_double),
+        ("loss", c_double),
+        ("note", c_char_p),
+    ]
+
+
+class kvq_plan_info(Structure):
+    """What is in a plan."""
+
+    struct_size: int
+    n_matrices: int
+    has_policy: int
+    """1 or 0."""
+    reserved: int
+    """0."""
+    bytes: float
+    seconds: float
+    loss: float
+    note: Optional[Text]
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_matrices", c_int32),
+        ("has_policy", c_int32),
+        ("reserved", c_int32),
+        ("bytes", c_double),
+        ("seconds", c_double),
+        ("loss", c_double),
+        ("note", c_char_p),
+    ]
+
+
+class kvq_plan_matrix_info(Structure):
+    """One matrix of a plan."""
+
+    struct_size: int
+    reserved: int
+    """0."""
+    name: Optional[Text]
+    scheme: Optional[Text]
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_int32),
+        ("name", c_char_p),
+        ("scheme", c_char_p),
     ]
 
 
@@ -3119,6 +3370,360 @@ kvq_router_trainer_destroy = library.function(
 Experimental: may change in a minor version.
 
 Destroy a trainer.
+
+Threads: exclusive use of the handle.
+""",
+    experimental=True,
+)
+kvq_plan_problem_init = library.function(
+    "kvq_plan_problem_init",
+    None,
+    {"problem": POINTER(kvq_plan_problem), "size": c_size_t},
+    """kvq_plan_problem_init(problem: kvq_plan_problem*, size: size_t) -> void
+
+Experimental: may change in a minor version.
+
+Fill with defaults.
+
+- size: sizeof(kvq_plan_problem).
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_solve = library.function(
+    "kvq_plan_solve",
+    c_int32,
+    {
+        "context": kvq_context,
+        "problem": POINTER(kvq_plan_problem),
+        "chosen": c_void_p,
+        "n": c_int32,
+        "costs": POINTER(kvq_plan_costs),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_plan_solve(context: kvq_context*, problem: const kvq_plan_problem*, chosen: int32_t*, n: int32_t, costs:
+kvq_plan_costs*, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Take one option of every choice, so that the goal is as small as possible and the limits hold.
+
+With one limit this takes milliseconds for hundreds of choices with dozens of options, with two below a second.
+
+- chosen: receives the number of each choice's option, from 0.
+- n: as many as there are choices.
+- costs: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_LIMIT (no plan keeps the limits; the message says what is missing, and the
+goal ``KVQ_PLAN_BYTES`` finds the smallest plan); KVQ_E_MEMORY.
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_fusion_options_init = library.function(
+    "kvq_plan_fusion_options_init",
+    None,
+    {"options": POINTER(kvq_plan_fusion_options), "size": c_size_t},
+    """kvq_plan_fusion_options_init(options: kvq_plan_fusion_options*, size: size_t) -> void
+
+Experimental: may change in a minor version.
+
+Fill with defaults; the sizes and arrays are left 0 and must be set.
+
+- size: sizeof(kvq_plan_fusion_options).
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_fusion_create = library.function(
+    "kvq_plan_fusion_create",
+    c_int32,
+    {
+        "context": kvq_context,
+        "options": POINTER(kvq_plan_fusion_options),
+        "result": POINTER(kvq_plan_fusion),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_plan_fusion_create(context: kvq_context*, options: const kvq_plan_fusion_options*, result: kvq_plan_fusion**,
+error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Find the groupings.
+
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_fusion_describe = library.function(
+    "kvq_plan_fusion_describe",
+    c_int32,
+    {"fusion": kvq_plan_fusion, "info": POINTER(kvq_plan_fusion_info), "error": POINTER(kvq_error)},
+    """kvq_plan_fusion_describe(fusion: const kvq_plan_fusion*, info: kvq_plan_fusion_info*, error: kvq_error*) ->
+kvq_status
+
+Experimental: may change in a minor version.
+
+Describe groupings.
+
+- info: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_plan_fusion_describe_grouping = library.function(
+    "kvq_plan_fusion_describe_grouping",
+    c_int32,
+    {"fusion": kvq_plan_fusion, "index": c_int32, "info": POINTER(kvq_plan_grouping_info), "error": POINTER(kvq_error)},
+    """kvq_plan_fusion_describe_grouping(fusion: const kvq_plan_fusion*, index: int32_t, info: kvq_plan_grouping_info*,
+error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Describe one grouping.
+
+- index: 0 … n_groupings − 1, those with the smallest loss first.
+- info: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_plan_fusion_destroy = library.function(
+    "kvq_plan_fusion_destroy",
+    None,
+    {"fusion": kvq_plan_fusion},
+    """kvq_plan_fusion_destroy(fusion: kvq_plan_fusion*) -> void
+
+Experimental: may change in a minor version.
+
+Destroy groupings.
+
+Threads: exclusive use of the handle.
+""",
+    experimental=True,
+)
+kvq_plan_rates = library.function(
+    "kvq_plan_rates",
+    c_int32,
+    {
+        "n": c_int32,
+        "weights": c_void_p,
+        "sensitivities": c_void_p,
+        "least_bits": c_double,
+        "total_bits": c_double,
+        "bits": c_void_p,
+        "loss": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_plan_rates(n: int32_t, weights: const double*, sensitivities: const double*, least_bits: double, total_bits:
+double, bits: double*, loss: double*, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+The bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an error of
+2^(−2b) with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette, theorem 3.1).
+
+- n: matrices, 1 … 2^20.
+- weights: numbers in each, above 0.
+- sensitivities: loss of each at a relative squared error of 1, not negative.
+- least_bits: of a weight, at least 0.
+- total_bits: of all weights, at least ``least_bits`` each.
+- bits: receives the bits of a weight of each matrix.
+- loss: receives what is lost.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_content_init = library.function(
+    "kvq_plan_content_init",
+    None,
+    {"content": POINTER(kvq_plan_content), "size": c_size_t},
+    """kvq_plan_content_init(content: kvq_plan_content*, size: size_t) -> void
+
+Experimental: may change in a minor version.
+
+Fill with defaults.
+
+- size: sizeof(kvq_plan_content).
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_create = library.function(
+    "kvq_plan_create",
+    c_int32,
+    {
+        "context": kvq_context,
+        "content": POINTER(kvq_plan_content),
+        "result": POINTER(kvq_plan),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_plan_create(context: kvq_context*, content: const kvq_plan_content*, result: kvq_plan**, error: kvq_error*)
+-> kvq_status
+
+Experimental: may change in a minor version.
+
+Make a plan.
+
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_load = library.function(
+    "kvq_plan_load",
+    c_int32,
+    {
+        "context": kvq_context,
+        "yaml": c_char_p,
+        "length": c_size_t,
+        "result": POINTER(kvq_plan),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_plan_load(context: kvq_context*, yaml: const char*, length: size_t, result: kvq_plan**, error: kvq_error*) ->
+kvq_status
+
+Experimental: may change in a minor version.
+
+Read a plan from YAML:
+
+    version: 1
+    note: "..."                                    # optional
+    expected: {bytes: 1000, seconds: 0.01, loss: 0.02}  # optional
+    weights:                                       # optional
+      "model.layers.0.mlp.up_proj": tcx-3
+    cache: {keys: gs3, values: gs2}                # a policy, optional
+
+- yaml: text, not necessarily NUL-terminated; at most 64 MiB.
+- length: bytes of ``yaml``.
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (with the line); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_plan_save = library.function(
+    "kvq_plan_save",
+    c_int32,
+    {"plan": kvq_plan, "buffer": c_void_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_plan_save(plan: const kvq_plan*, buffer: void*, capacity: size_t, size: size_t*, error: kvq_error*) ->
+kvq_status
+
+Experimental: may change in a minor version.
+
+Write a plan as YAML. The same plan gives the same text.
+
+- buffer: NULL: only the size is asked for.
+- capacity: bytes available at ``buffer``.
+- size: receives the size of the text in bytes, without NUL; also when ``capacity`` is too small.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_plan_describe = library.function(
+    "kvq_plan_describe",
+    c_int32,
+    {"plan": kvq_plan, "info": POINTER(kvq_plan_info), "error": POINTER(kvq_error)},
+    """kvq_plan_describe(plan: const kvq_plan*, info: kvq_plan_info*, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Describe a plan.
+
+- info: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_plan_describe_matrix = library.function(
+    "kvq_plan_describe_matrix",
+    c_int32,
+    {"plan": kvq_plan, "index": c_int32, "info": POINTER(kvq_plan_matrix_info), "error": POINTER(kvq_error)},
+    """kvq_plan_describe_matrix(plan: const kvq_plan*, index: int32_t, info: kvq_plan_matrix_info*, error: kvq_error*)
+-> kvq_status
+
+Experimental: may change in a minor version.
+
+Describe one matrix of a plan.
+
+- index: 0 … n_matrices − 1, in the order of the plan.
+- info: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_plan_scheme = library.function(
+    "kvq_plan_scheme",
+    c_char_p,
+    {"plan": kvq_plan, "name": c_char_p},
+    """kvq_plan_scheme(plan: const kvq_plan*, name: const char*) -> const char*
+
+Experimental: may change in a minor version.
+
+The scheme that a plan gives a matrix; NULL if it does not name it.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_plan_policy = library.function(
+    "kvq_plan_policy",
+    c_int32,
+    {"plan": kvq_plan, "result": POINTER(kvq_policy), "error": POINTER(kvq_error)},
+    """kvq_plan_policy(plan: const kvq_plan*, result: kvq_policy**, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+The policy of a plan.
+
+- result: receives a handle of its own.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the plan says nothing of caches); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: read-only.
+""",
+    experimental=True,
+)
+kvq_plan_destroy = library.function(
+    "kvq_plan_destroy",
+    None,
+    {"plan": kvq_plan},
+    """kvq_plan_destroy(plan: kvq_plan*) -> void
+
+Experimental: may change in a minor version.
+
+Destroy a plan.
 
 Threads: exclusive use of the handle.
 """,

@@ -19,14 +19,6 @@
 namespace cli {
 namespace {
 
-std::vector<llama::LinearLayer> all_linear_layers(const llama::ModelConfig& config) {
-  std::vector<llama::LinearLayer> layers;
-  for (int32_t i = 0; i < config.n_layers; ++i) {
-    for (const llama::LinearLayer& layer : llama::linear_layers(config, i)) layers.push_back(layer);
-  }
-  return layers;
-}
-
 std::vector<float> read_tensor(const llama::Checkpoint& checkpoint, const std::string& name,
                                const std::vector<int64_t>& shape) {
   const llama::TensorView& tensor = checkpoint.at(name);
@@ -214,7 +206,7 @@ double QuantizedModel::seconds() const {
 QuantizedModel quantize_model(const Quantization& quantization) {
   const llama::ModelConfig config = llama::load_config(quantization.model);
   const llama::Checkpoint checkpoint(quantization.model);
-  const std::vector<llama::LinearLayer> layers = all_linear_layers(config);
+  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(config);
   const CalibrationTexts texts = hessian_texts(quantization, config);
   const PartialMatrices partial(quantization.partial(), made_with(quantization, checkpoint.fingerprint(), texts.note));
   const Interrupt interrupt;

@@ -11,4 +11,15 @@ namespace Kvq.Experimental
         /// the codes by gradient descent.</summary>
         Network = 1,
     }
+
+    /// <summary>What a plan makes as small as possible.</summary>
+    public enum PlanGoal
+    {
+        /// <summary>Memory.</summary>
+        Bytes = 0,
+        /// <summary>Time, of a step of decoding for example.</summary>
+        Seconds = 1,
+        /// <summary>What is lost, in nats of divergence from the uncompressed model for example.</summary>
+        Loss = 2,
+    }
 }

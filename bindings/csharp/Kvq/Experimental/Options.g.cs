@@ -298,4 +298,40 @@ namespace Kvq.Experimental
         /// <summary>At most 4096 bytes. null (default): "".</summary>
         public string Note { get; set; }
     }
+
+    /// <summary>Matrices that read the same inputs, of which some may be multiplied together if they have one scheme.
+    /// A group is a set of members, bit i for member i.</summary>
+    public sealed partial class PlanFusionOptions
+    {
+        internal kvq_plan_fusion_options raw = Defaults();
+
+        static unsafe kvq_plan_fusion_options Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_plan_fusion_options);
+            ExperimentalNative.kvq_plan_fusion_options_init(&it, (UIntPtr)sizeof(kvq_plan_fusion_options));
+            return it;
+        }
+
+        /// <summary>1 … <see cref="Kvq.Constants.MaxFused"/>, for example 3: q, k and v.</summary>
+        public int NMembers
+        {
+            get => raw.n_members;
+            set => raw.n_members = value;
+        }
+
+        /// <summary>1 … 1024.</summary>
+        public int NSchemes
+        {
+            get => raw.n_schemes;
+            set => raw.n_schemes = value;
+        }
+
+        /// <summary>Groups that can be multiplied together, those of one member, too; 1 … 15.</summary>
+        public int NGroups
+        {
+            get => raw.n_groups;
+            set => raw.n_groups = value;
+        }
+    }
 }

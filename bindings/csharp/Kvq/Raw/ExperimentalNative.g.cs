@@ -286,5 +286,236 @@ namespace Kvq.Raw
         /// <param name="trainer">The trainer.</param>
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void kvq_router_trainer_destroy(IntPtr trainer);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="problem">The problem.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_plan_problem"/>).</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_plan_problem_init(kvq_plan_problem* problem, UIntPtr size);
+
+        /// <summary>Take one option of every choice, so that the goal is as small as possible and the limits
+        /// hold.</summary>
+        /// <remarks>
+        /// <para>With one limit this takes milliseconds for hundreds of choices with dozens of options, with two
+        /// below a second.</para>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="problem">The problem.</param>
+        /// <param name="chosen">receives the number of each choice's option, from 0.</param>
+        /// <param name="n">as many as there are choices.</param>
+        /// <param name="costs">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Limit"/>
+        /// (no plan keeps the limits; the message says what is missing, and the goal
+        /// <see cref="Kvq.Experimental.PlanGoal.Bytes"/> finds the smallest plan);
+        /// <see cref="Kvq.Status.Memory"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_solve(IntPtr context, kvq_plan_problem* problem, int* chosen, int n, kvq_plan_costs* costs, kvq_error* error);
+
+        /// <summary>Fill with defaults; the sizes and arrays are left 0 and must be set.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="options">The options.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_plan_fusion_options"/>).</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_plan_fusion_options_init(kvq_plan_fusion_options* options, UIntPtr size);
+
+        /// <summary>Find the groupings.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="options">The options.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_fusion_create(IntPtr context, kvq_plan_fusion_options* options, IntPtr* result, kvq_error* error);
+
+        /// <summary>Describe groupings.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="fusion">The fusion.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_fusion_describe(IntPtr fusion, kvq_plan_fusion_info* info, kvq_error* error);
+
+        /// <summary>Describe one grouping.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="fusion">The fusion.</param>
+        /// <param name="index">0 … n_groupings − 1, those with the smallest loss first.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_fusion_describe_grouping(IntPtr fusion, int index, kvq_plan_grouping_info* info, kvq_error* error);
+
+        /// <summary>Destroy groupings.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of the handle.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="fusion">The fusion.</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_plan_fusion_destroy(IntPtr fusion);
+
+        /// <summary>The bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an
+        /// error of 2^(−2b) with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette,
+        /// theorem 3.1).</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="n">matrices, 1 … 2^20.</param>
+        /// <param name="weights">numbers in each, above 0.</param>
+        /// <param name="sensitivities">loss of each at a relative squared error of 1, not negative.</param>
+        /// <param name="least_bits">of a weight, at least 0.</param>
+        /// <param name="total_bits">of all weights, at least <c>least_bits</c> each.</param>
+        /// <param name="bits">receives the bits of a weight of each matrix.</param>
+        /// <param name="loss">receives what is lost.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_rates(int n, double* weights, double* sensitivities, double least_bits, double total_bits, double* bits, double* loss, kvq_error* error);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="content">The content.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_plan_content"/>).</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_plan_content_init(kvq_plan_content* content, UIntPtr size);
+
+        /// <summary>Make a plan.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="content">The content.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_create(IntPtr context, kvq_plan_content* content, IntPtr* result, kvq_error* error);
+
+        /// <summary>Read a plan from YAML:</summary>
+        /// <remarks>
+        /// <para>version: 1</para>
+        /// <code>
+        /// note: "..."                                    # optional
+        /// expected: {bytes: 1000, seconds: 0.01, loss: 0.02}  # optional
+        /// weights:                                       # optional
+        ///   "model.layers.0.mlp.up_proj": tcx-3
+        /// cache: {keys: gs3, values: gs2}                # a policy, optional
+        /// </code>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="yaml">text, not necessarily NUL-terminated; at most 64 MiB.</param>
+        /// <param name="length">bytes of <c>yaml</c>.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Format"/>
+        /// (with the line); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_load(IntPtr context, byte* yaml, UIntPtr length, IntPtr* result, kvq_error* error);
+
+        /// <summary>Write a plan as YAML. The same plan gives the same text.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="buffer">null: only the size is asked for.</param>
+        /// <param name="capacity">bytes available at <c>buffer</c>.</param>
+        /// <param name="size">receives the size of the text in bytes, without NUL; also when <c>capacity</c> is too
+        /// small.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
+        /// <see cref="Kvq.Status.BufferSize"/> (nothing is written); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_save(IntPtr plan, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
+        /// <summary>Describe a plan.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_describe(IntPtr plan, kvq_plan_info* info, kvq_error* error);
+
+        /// <summary>Describe one matrix of a plan.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="index">0 … n_matrices − 1, in the order of the plan.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_describe_matrix(IntPtr plan, int index, kvq_plan_matrix_info* info, kvq_error* error);
+
+        /// <summary>The scheme that a plan gives a matrix; null if it does not name it.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="name">The name.</param>
+        /// <returns>See above.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern byte* kvq_plan_scheme(IntPtr plan, byte* name);
+
+        /// <summary>The policy of a plan.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="result">receives a handle of its own.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
+        /// (the plan says nothing of caches); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_plan_policy(IntPtr plan, IntPtr* result, kvq_error* error);
+
+        /// <summary>Destroy a plan.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of the handle.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_plan_destroy(IntPtr plan);
     }
 }

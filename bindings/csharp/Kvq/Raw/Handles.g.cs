@@ -57,4 +57,14 @@ namespace Kvq.Raw
     {
         protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_router_trainer_destroy(it);
     }
+
+    internal sealed class PlanFusionHandle : Handle
+    {
+        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_plan_fusion_destroy(it);
+    }
+
+    internal sealed class PlanHandle : Handle
+    {
+        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_plan_destroy(it);
+    }
 }

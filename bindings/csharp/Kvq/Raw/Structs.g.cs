@@ -758,4 +758,175 @@ namespace Kvq.Raw
         /// <summary>At most 4096 bytes. null (default): "".</summary>
         public byte* note;
     }
+
+    /// <summary>Choices, of each of which a plan takes one option: the scheme of a matrix, the format of a layer's
+    /// keys. Costs add up; the library knows nothing else of them.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_problem
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary><see cref="Kvq.Experimental.PlanGoal.Loss"/> by default.</summary>
+        public PlanGoal goal;
+        /// <summary>1 … 2^20.</summary>
+        public int n_choices;
+        /// <summary>0.</summary>
+        public int reserved;
+        /// <summary>Options of each choice, at least 1; 2^24 together at most.</summary>
+        public int* option_counts;
+        /// <summary>Of the options of the first choice, then of the second, …; finite, not negative. null (default):
+        /// 0.</summary>
+        public double* bytes;
+        /// <summary>The same.</summary>
+        public double* seconds;
+        /// <summary>The same.</summary>
+        public double* loss;
+        /// <summary>That all options taken may have together; infinity (default): any.</summary>
+        public double max_bytes;
+        /// <summary>The same.</summary>
+        public double max_seconds;
+        /// <summary>The same.</summary>
+        public double max_loss;
+        /// <summary>Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by
+        /// default.</summary>
+        public double tolerance;
+    }
+
+    /// <summary>What a plan costs.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_costs
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>0.</summary>
+        public int reserved;
+        /// <summary>Bytes.</summary>
+        public double bytes;
+        /// <summary>Seconds.</summary>
+        public double seconds;
+        /// <summary>Loss.</summary>
+        public double loss;
+        /// <summary>No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but
+        /// for the hardest problems with two limits.</summary>
+        public double bound;
+    }
+
+    /// <summary>Matrices that read the same inputs, of which some may be multiplied together if they have one scheme.
+    /// A group is a set of members, bit i for member i.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_fusion_options
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>1 … <see cref="Kvq.Constants.MaxFused"/>, for example 3: q, k and v.</summary>
+        public int n_members;
+        /// <summary>1 … 1024.</summary>
+        public int n_schemes;
+        /// <summary>Groups that can be multiplied together, those of one member, too; 1 … 15.</summary>
+        public int n_groups;
+        /// <summary>All different; every member must be in one.</summary>
+        public int* groups;
+        /// <summary><c>[n_members, n_schemes]</c>, finite, not negative.</summary>
+        public double* bytes;
+        /// <summary>The same.</summary>
+        public double* loss;
+        /// <summary><c>[n_groups, n_schemes]</c>, of each group as a whole; the same, or infinity where a group
+        /// cannot have a scheme.</summary>
+        public double* seconds;
+    }
+
+    /// <summary>How many groupings there are.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_fusion_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>NMembers.</summary>
+        public int n_members;
+        /// <summary>0: no grouping has a time.</summary>
+        public int n_groupings;
+        /// <summary>0.</summary>
+        public int reserved;
+    }
+
+    /// <summary>One grouping.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_grouping_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>0.</summary>
+        public int reserved;
+        /// <summary>Bytes.</summary>
+        public double bytes;
+        /// <summary>Seconds.</summary>
+        public double seconds;
+        /// <summary>Loss.</summary>
+        public double loss;
+        /// <summary>Of each member, the group that it is multiplied in; then 0.</summary>
+        public fixed int groups[4];
+        /// <summary>Of each member, the number of its scheme; then 0.</summary>
+        public fixed int schemes[4];
+    }
+
+    /// <summary>What is in a plan.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_content
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>0 … 2^20.</summary>
+        public int n_matrices;
+        /// <summary>Of the matrices, all different, each a string of 1 to 200 bytes without control
+        /// characters.</summary>
+        public byte** names;
+        /// <summary>As in <see cref="Kvq.Raw.qp_quantize_options"/>, each a string.</summary>
+        public byte** schemes;
+        /// <summary>Of the context. null (default): the plan says nothing of caches.</summary>
+        public IntPtr policy;
+        /// <summary>Expected; finite, not negative, 0 by default.</summary>
+        public double bytes;
+        /// <summary>The same.</summary>
+        public double seconds;
+        /// <summary>The same.</summary>
+        public double loss;
+        /// <summary>At most 4096 bytes, UTF-8 without control characters. null (default): "".</summary>
+        public byte* note;
+    }
+
+    /// <summary>What is in a plan.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>NMatrices.</summary>
+        public int n_matrices;
+        /// <summary>1 or 0.</summary>
+        public int has_policy;
+        /// <summary>0.</summary>
+        public int reserved;
+        /// <summary>Bytes.</summary>
+        public double bytes;
+        /// <summary>Seconds.</summary>
+        public double seconds;
+        /// <summary>Loss.</summary>
+        public double loss;
+        /// <summary>Note.</summary>
+        public byte* note;
+    }
+
+    /// <summary>One matrix of a plan.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_plan_matrix_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>0.</summary>
+        public int reserved;
+        /// <summary>Name.</summary>
+        public byte* name;
+        /// <summary>Scheme.</summary>
+        public byte* scheme;
+    }
 }

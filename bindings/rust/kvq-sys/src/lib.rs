@@ -178,6 +178,9 @@ pub const KVQ_MAX_KEY_STAGES: i32 = 64;
 /// The most formats that a router can choose among.
 pub const KVQ_MAX_EXPERTS: i32 = 8;
 
+/// The most matrices that a plan multiplies together.
+pub const KVQ_MAX_FUSED: i32 = 4;
+
 /// Bytes of [`kvq_layer_info::formats`].
 pub const KVQ_FORMATS_SIZE: i32 = 256;
 
@@ -213,6 +216,22 @@ pub const KVQ_VALUES_LEAST_SQUARES: kvq_value_method = 0;
 /// by gradient descent.
 #[cfg(feature = "experimental")]
 pub const KVQ_VALUES_NETWORK: kvq_value_method = 1;
+
+/// What a plan makes as small as possible.
+#[cfg(feature = "experimental")]
+pub type kvq_plan_goal = i32;
+
+/// Memory.
+#[cfg(feature = "experimental")]
+pub const KVQ_PLAN_BYTES: kvq_plan_goal = 0;
+
+/// Time, of a step of decoding for example.
+#[cfg(feature = "experimental")]
+pub const KVQ_PLAN_SECONDS: kvq_plan_goal = 1;
+
+/// What is lost, in nats of divergence from the uncompressed model for example.
+#[cfg(feature = "experimental")]
+pub const KVQ_PLAN_LOSS: kvq_plan_goal = 2;
 
 /// Memory, threads, limits and device shared by any number of caches.
 ///
@@ -342,6 +361,26 @@ pub struct kvq_centres_trainer {
 #[cfg(feature = "experimental")]
 #[repr(C)]
 pub struct kvq_router_trainer {
+    _opaque: Opaque,
+}
+
+/// All ways to group matrices that read the same inputs and to write them: for engines whose kernels fuse only
+/// equal schemes. Those that another one beats in bytes, seconds and loss are left out; the others are the
+/// options of one choice for [`kvq_plan_solve`]. Immutable.
+///
+/// It is ended by [`kvq_plan_fusion_destroy`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+pub struct kvq_plan_fusion {
+    _opaque: Opaque,
+}
+
+/// What a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable.
+///
+/// It is ended by [`kvq_plan_destroy`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+pub struct kvq_plan {
     _opaque: Opaque,
 }
 
@@ -1060,6 +1099,171 @@ pub struct kvq_router_trainer_options {
     pub max_bytes: u64,
     /// At most 4096 bytes. NULL (default): "". (may be NULL; ends with a NUL)
     pub note: *const c_char,
+}
+
+/// Choices, of each of which a plan takes one option: the scheme of a matrix, the format of a layer's keys.
+/// Costs add up; the library knows nothing else of them.
+///
+/// Filled with defaults by [`kvq_plan_problem_init`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_problem {
+    pub struct_size: u32,
+    /// [`KVQ_PLAN_LOSS`] by default.
+    pub goal: kvq_plan_goal,
+    /// 1 … 2^20.
+    pub n_choices: i32,
+    /// 0.
+    pub reserved: i32,
+    /// Options of each choice, at least 1; 2^24 together at most. (length `n_choices`)
+    pub option_counts: *const i32,
+    /// Of the options of the first choice, then of the second, …; finite, not negative. NULL (default): 0. (may be
+    /// NULL; length `sum(option_counts)`)
+    pub bytes: *const f64,
+    /// The same. (may be NULL; length `sum(option_counts)`)
+    pub seconds: *const f64,
+    /// The same. (may be NULL; length `sum(option_counts)`)
+    pub loss: *const f64,
+    /// That all options taken may have together; infinity (default): any.
+    pub max_bytes: f64,
+    /// The same.
+    pub max_seconds: f64,
+    /// The same.
+    pub max_loss: f64,
+    /// Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by default.
+    pub tolerance: f64,
+}
+
+/// What a plan costs.
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_costs {
+    pub struct_size: u32,
+    /// 0.
+    pub reserved: i32,
+    pub bytes: f64,
+    pub seconds: f64,
+    pub loss: f64,
+    /// No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but for the
+    /// hardest problems with two limits.
+    pub bound: f64,
+}
+
+/// Matrices that read the same inputs, of which some may be multiplied together if they have one scheme. A
+/// group is a set of members, bit i for member i.
+///
+/// Filled with defaults by [`kvq_plan_fusion_options_init`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_fusion_options {
+    pub struct_size: u32,
+    /// 1 … [`KVQ_MAX_FUSED`], for example 3: q, k and v.
+    pub n_members: i32,
+    /// 1 … 1024.
+    pub n_schemes: i32,
+    /// Groups that can be multiplied together, those of one member, too; 1 … 15.
+    pub n_groups: i32,
+    /// All different; every member must be in one. (length `n_groups`)
+    pub groups: *const i32,
+    /// `[n_members, n_schemes]`, finite, not negative. (length `n_members * n_schemes`)
+    pub bytes: *const f64,
+    /// The same. (length `n_members * n_schemes`)
+    pub loss: *const f64,
+    /// `[n_groups, n_schemes]`, of each group as a whole; the same, or infinity where a group cannot have a scheme.
+    /// (length `n_groups * n_schemes`)
+    pub seconds: *const f64,
+}
+
+/// How many groupings there are.
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_fusion_info {
+    pub struct_size: u32,
+    pub n_members: i32,
+    /// 0: no grouping has a time.
+    pub n_groupings: i32,
+    /// 0.
+    pub reserved: i32,
+}
+
+/// One grouping.
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_grouping_info {
+    pub struct_size: u32,
+    /// 0.
+    pub reserved: i32,
+    pub bytes: f64,
+    pub seconds: f64,
+    pub loss: f64,
+    /// Of each member, the group that it is multiplied in; then 0.
+    pub groups: [i32; 4],
+    /// Of each member, the number of its scheme; then 0.
+    pub schemes: [i32; 4],
+}
+
+/// What is in a plan.
+///
+/// Filled with defaults by [`kvq_plan_content_init`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_content {
+    pub struct_size: u32,
+    /// 0 … 2^20.
+    pub n_matrices: i32,
+    /// Of the matrices, all different, each a string of 1 to 200 bytes without control characters. (may be NULL;
+    /// length `n_matrices`)
+    pub names: *const *const c_char,
+    /// As in [`qp_quantize_options`], each a string. (may be NULL; length `n_matrices`)
+    pub schemes: *const *const c_char,
+    /// Of the context. NULL (default): the plan says nothing of caches. (may be NULL)
+    pub policy: *const kvq_policy,
+    /// Expected; finite, not negative, 0 by default.
+    pub bytes: f64,
+    /// The same.
+    pub seconds: f64,
+    /// The same.
+    pub loss: f64,
+    /// At most 4096 bytes, UTF-8 without control characters. NULL (default): "". (may be NULL; ends with a NUL)
+    pub note: *const c_char,
+}
+
+/// What is in a plan.
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_info {
+    pub struct_size: u32,
+    pub n_matrices: i32,
+    /// 1 or 0.
+    pub has_policy: i32,
+    /// 0.
+    pub reserved: i32,
+    pub bytes: f64,
+    pub seconds: f64,
+    pub loss: f64,
+    /// (ends with a NUL; used as long as the handle lives)
+    pub note: *const c_char,
+}
+
+/// One matrix of a plan.
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_plan_matrix_info {
+    pub struct_size: u32,
+    /// 0.
+    pub reserved: i32,
+    /// (ends with a NUL; used as long as the handle lives)
+    pub name: *const c_char,
+    /// (ends with a NUL; used for ever)
+    pub scheme: *const c_char,
 }
 
 extern "C" {
@@ -2594,6 +2798,287 @@ extern "C" {
     /// Since 1.0.
     #[cfg(feature = "experimental")]
     pub fn kvq_router_trainer_destroy(trainer: *mut kvq_router_trainer);
+
+    /// Fill with defaults.
+    ///
+    /// - `problem`: (may be NULL)
+    /// - `size`: sizeof([`kvq_plan_problem`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_problem_init(problem: *mut kvq_plan_problem, size: usize);
+
+    /// Take one option of every choice, so that the goal is as small as possible and the limits hold.
+    ///
+    /// With one limit this takes milliseconds for hundreds of choices with dozens of options, with two below a
+    /// second.
+    ///
+    /// - `chosen`: receives the number of each choice's option, from 0. (length `n`)
+    /// - `n`: as many as there are choices.
+    /// - `costs`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_LIMIT`] (no plan keeps the limits; the message says what is
+    /// missing, and the goal [`KVQ_PLAN_BYTES`] finds the smallest plan); [`KVQ_E_MEMORY`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_solve(
+        context: *mut kvq_context,
+        problem: *const kvq_plan_problem,
+        chosen: *mut i32,
+        n: i32,
+        costs: *mut kvq_plan_costs,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Fill with defaults; the sizes and arrays are left 0 and must be set.
+    ///
+    /// - `options`: (may be NULL)
+    /// - `size`: sizeof([`kvq_plan_fusion_options`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_fusion_options_init(options: *mut kvq_plan_fusion_options, size: usize);
+
+    /// Find the groupings.
+    ///
+    /// - `result`: receives the handle. (keeps `context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_fusion_create(
+        context: *mut kvq_context,
+        options: *const kvq_plan_fusion_options,
+        result: *mut *mut kvq_plan_fusion,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Describe groupings.
+    ///
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_fusion_describe(
+        fusion: *const kvq_plan_fusion,
+        info: *mut kvq_plan_fusion_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Describe one grouping.
+    ///
+    /// - `index`: 0 … n_groupings − 1, those with the smallest loss first.
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_fusion_describe_grouping(
+        fusion: *const kvq_plan_fusion,
+        index: i32,
+        info: *mut kvq_plan_grouping_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Destroy groupings.
+    ///
+    /// - `fusion`: (may be NULL)
+    ///
+    /// Threads: exclusive use of the handle.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_fusion_destroy(fusion: *mut kvq_plan_fusion);
+
+    /// The bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an error of
+    /// 2^(−2b) with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette, theorem 3.1).
+    ///
+    /// - `n`: matrices, 1 … 2^20.
+    /// - `weights`: numbers in each, above 0. (length `n`)
+    /// - `sensitivities`: loss of each at a relative squared error of 1, not negative. (length `n`)
+    /// - `least_bits`: of a weight, at least 0.
+    /// - `total_bits`: of all weights, at least `least_bits` each.
+    /// - `bits`: receives the bits of a weight of each matrix. (length `n`)
+    /// - `loss`: receives what is lost. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_rates(
+        n: i32,
+        weights: *const f64,
+        sensitivities: *const f64,
+        least_bits: f64,
+        total_bits: f64,
+        bits: *mut f64,
+        loss: *mut f64,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Fill with defaults.
+    ///
+    /// - `content`: (may be NULL)
+    /// - `size`: sizeof([`kvq_plan_content`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_content_init(content: *mut kvq_plan_content, size: usize);
+
+    /// Make a plan.
+    ///
+    /// - `result`: receives the handle. (keeps `context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_create(
+        context: *mut kvq_context,
+        content: *const kvq_plan_content,
+        result: *mut *mut kvq_plan,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Read a plan from YAML:
+    ///
+    /// ```text
+    /// version: 1
+    /// note: "..."                                    # optional
+    /// expected: {bytes: 1000, seconds: 0.01, loss: 0.02}  # optional
+    /// weights:                                       # optional
+    ///   "model.layers.0.mlp.up_proj": tcx-3
+    /// cache: {keys: gs3, values: gs2}                # a policy, optional
+    /// ```
+    ///
+    /// - `yaml`: text, not necessarily NUL-terminated; at most 64 MiB. (length `length`)
+    /// - `length`: bytes of `yaml`.
+    /// - `result`: receives the handle. (keeps `context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_FORMAT`] (with the line); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_load(
+        context: *mut kvq_context,
+        yaml: *const c_char,
+        length: usize,
+        result: *mut *mut kvq_plan,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Write a plan as YAML. The same plan gives the same text.
+    ///
+    /// - `buffer`: NULL: only the size is asked for. (may be NULL; length `capacity`)
+    /// - `capacity`: bytes available at `buffer`.
+    /// - `size`: receives the size of the text in bytes, without NUL; also when `capacity` is too small. (length
+    ///   `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_BUFFER_SIZE`] (nothing is written); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_save(
+        plan: *const kvq_plan,
+        buffer: *mut c_void,
+        capacity: usize,
+        size: *mut usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Describe a plan.
+    ///
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_describe(plan: *const kvq_plan, info: *mut kvq_plan_info, error: *mut kvq_error) -> kvq_status;
+
+    /// Describe one matrix of a plan.
+    ///
+    /// - `index`: 0 … n_matrices − 1, in the order of the plan.
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_describe_matrix(
+        plan: *const kvq_plan,
+        index: i32,
+        info: *mut kvq_plan_matrix_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// The scheme that a plan gives a matrix; NULL if it does not name it.
+    ///
+    /// - `plan`: (may be NULL)
+    /// - `name`: (may be NULL; ends with a NUL)
+    ///
+    /// Returns (may be NULL; ends with a NUL; used for ever)
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_scheme(plan: *const kvq_plan, name: *const c_char) -> *const c_char;
+
+    /// The policy of a plan.
+    ///
+    /// - `result`: receives a handle of its own. (keeps `plan.context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (the plan says nothing of caches); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_policy(plan: *const kvq_plan, result: *mut *mut kvq_policy, error: *mut kvq_error) -> kvq_status;
+
+    /// Destroy a plan.
+    ///
+    /// - `plan`: (may be NULL)
+    ///
+    /// Threads: exclusive use of the handle.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_plan_destroy(plan: *mut kvq_plan);
 }
 
 /// Sizes as the library was compiled with.
@@ -2651,4 +3136,36 @@ const _: () = {
     assert!(size_of::<kvq_router_trainer_options>() == 64);
     #[cfg(feature = "experimental")]
     assert!(align_of::<kvq_router_trainer_options>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_problem>() == 80);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_problem>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_costs>() == 40);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_costs>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_fusion_options>() == 48);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_fusion_options>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_fusion_info>() == 16);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_fusion_info>() == 4);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_grouping_info>() == 64);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_grouping_info>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_content>() == 64);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_content>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_info>() == 48);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_info>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_plan_matrix_info>() == 24);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_plan_matrix_info>() == 8);
 };

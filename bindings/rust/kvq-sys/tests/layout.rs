@@ -367,3 +367,101 @@ fn offsets_of_kvq_router_trainer_options() {
     assert_eq!(offset!(kvq_router_trainer_options, max_bytes), 48);
     assert_eq!(offset!(kvq_router_trainer_options, note), 56);
 }
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_problem() {
+    assert_eq!(offset!(kvq_plan_problem, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_problem, goal), 4);
+    assert_eq!(offset!(kvq_plan_problem, n_choices), 8);
+    assert_eq!(offset!(kvq_plan_problem, reserved), 12);
+    assert_eq!(offset!(kvq_plan_problem, option_counts), 16);
+    assert_eq!(offset!(kvq_plan_problem, bytes), 24);
+    assert_eq!(offset!(kvq_plan_problem, seconds), 32);
+    assert_eq!(offset!(kvq_plan_problem, loss), 40);
+    assert_eq!(offset!(kvq_plan_problem, max_bytes), 48);
+    assert_eq!(offset!(kvq_plan_problem, max_seconds), 56);
+    assert_eq!(offset!(kvq_plan_problem, max_loss), 64);
+    assert_eq!(offset!(kvq_plan_problem, tolerance), 72);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_costs() {
+    assert_eq!(offset!(kvq_plan_costs, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_costs, reserved), 4);
+    assert_eq!(offset!(kvq_plan_costs, bytes), 8);
+    assert_eq!(offset!(kvq_plan_costs, seconds), 16);
+    assert_eq!(offset!(kvq_plan_costs, loss), 24);
+    assert_eq!(offset!(kvq_plan_costs, bound), 32);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_fusion_options() {
+    assert_eq!(offset!(kvq_plan_fusion_options, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_fusion_options, n_members), 4);
+    assert_eq!(offset!(kvq_plan_fusion_options, n_schemes), 8);
+    assert_eq!(offset!(kvq_plan_fusion_options, n_groups), 12);
+    assert_eq!(offset!(kvq_plan_fusion_options, groups), 16);
+    assert_eq!(offset!(kvq_plan_fusion_options, bytes), 24);
+    assert_eq!(offset!(kvq_plan_fusion_options, loss), 32);
+    assert_eq!(offset!(kvq_plan_fusion_options, seconds), 40);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_fusion_info() {
+    assert_eq!(offset!(kvq_plan_fusion_info, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_fusion_info, n_members), 4);
+    assert_eq!(offset!(kvq_plan_fusion_info, n_groupings), 8);
+    assert_eq!(offset!(kvq_plan_fusion_info, reserved), 12);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_grouping_info() {
+    assert_eq!(offset!(kvq_plan_grouping_info, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_grouping_info, reserved), 4);
+    assert_eq!(offset!(kvq_plan_grouping_info, bytes), 8);
+    assert_eq!(offset!(kvq_plan_grouping_info, seconds), 16);
+    assert_eq!(offset!(kvq_plan_grouping_info, loss), 24);
+    assert_eq!(offset!(kvq_plan_grouping_info, groups), 32);
+    assert_eq!(offset!(kvq_plan_grouping_info, schemes), 48);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_content() {
+    assert_eq!(offset!(kvq_plan_content, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_content, n_matrices), 4);
+    assert_eq!(offset!(kvq_plan_content, names), 8);
+    assert_eq!(offset!(kvq_plan_content, schemes), 16);
+    assert_eq!(offset!(kvq_plan_content, policy), 24);
+    assert_eq!(offset!(kvq_plan_content, bytes), 32);
+    assert_eq!(offset!(kvq_plan_content, seconds), 40);
+    assert_eq!(offset!(kvq_plan_content, loss), 48);
+    assert_eq!(offset!(kvq_plan_content, note), 56);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_info() {
+    assert_eq!(offset!(kvq_plan_info, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_info, n_matrices), 4);
+    assert_eq!(offset!(kvq_plan_info, has_policy), 8);
+    assert_eq!(offset!(kvq_plan_info, reserved), 12);
+    assert_eq!(offset!(kvq_plan_info, bytes), 16);
+    assert_eq!(offset!(kvq_plan_info, seconds), 24);
+    assert_eq!(offset!(kvq_plan_info, loss), 32);
+    assert_eq!(offset!(kvq_plan_info, note), 40);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_plan_matrix_info() {
+    assert_eq!(offset!(kvq_plan_matrix_info, struct_size), 0);
+    assert_eq!(offset!(kvq_plan_matrix_info, reserved), 4);
+    assert_eq!(offset!(kvq_plan_matrix_info, name), 8);
+    assert_eq!(offset!(kvq_plan_matrix_info, scheme), 16);
+}

@@ -76,6 +76,14 @@ kvq_router_trainer_result(trainer, &router, &error);
 Texts should be as long as those that the model will see, a few thousand tokens each, and tens of thousands
 together: how much a page matters depends on what comes after it."#
     };
+    (kvq_plan_fusion) => {
+        r#"All ways to group matrices that read the same inputs and to write them: for engines whose kernels fuse only
+equal schemes. Those that another one beats in bytes, seconds and loss are left out; the others are the
+options of one choice for [`Plan::solve`](crate::Plan::solve). Immutable."#
+    };
+    (kvq_plan) => {
+        r#"What a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable."#
+    };
     (kvq_allocate_hook) => {
         r#"Allocate `bytes` (\> 0) aligned to `alignment` (a power of two), or return NULL. Called from any thread,
 also from several at once. Like all hooks it may not use the context or what was made from it."#
@@ -282,6 +290,56 @@ sum of values; neither scaled nor capped; -infinity is none; NaN and +infinity a
     };
     (kvq_router_trainer_options, note) => {
         r#"At most 4096 bytes. NULL (default): ""."#
+    };
+    (kvq_plan_problem) => {
+        r#"Choices, of each of which a plan takes one option: the scheme of a matrix, the format of a layer's keys.
+Costs add up; the library knows nothing else of them."#
+    };
+    (kvq_plan_problem, option_counts) => {
+        r#"Options of each choice, at least 1; 2^24 together at most."#
+    };
+    (kvq_plan_problem, bytes) => {
+        r#"Of the options of the first choice, then of the second, …; finite, not negative. NULL (default): 0."#
+    };
+    (kvq_plan_problem, seconds) => {
+        r#"The same."#
+    };
+    (kvq_plan_problem, loss) => {
+        r#"The same."#
+    };
+    (kvq_plan_costs) => {
+        r#"What a plan costs."#
+    };
+    (kvq_plan_fusion_options) => {
+        r#"Matrices that read the same inputs, of which some may be multiplied together if they have one scheme. A
+group is a set of members, bit i for member i."#
+    };
+    (kvq_plan_fusion_options, groups) => {
+        r#"All different; every member must be in one."#
+    };
+    (kvq_plan_fusion_options, bytes) => {
+        r#"`[n_members, n_schemes]`, finite, not negative."#
+    };
+    (kvq_plan_fusion_options, loss) => {
+        r#"The same."#
+    };
+    (kvq_plan_fusion_options, seconds) => {
+        r#"`[n_groups, n_schemes]`, of each group as a whole; the same, or infinity where a group cannot have a scheme."#
+    };
+    (kvq_plan_content) => {
+        r#"What is in a plan."#
+    };
+    (kvq_plan_content, names) => {
+        r#"Of the matrices, all different, each a string of 1 to 200 bytes without control characters."#
+    };
+    (kvq_plan_content, schemes) => {
+        r#"As in [`QuantizeOptions`](crate::QuantizeOptions), each a string."#
+    };
+    (kvq_plan_content, policy) => {
+        r#"Of the context. NULL (default): the plan says nothing of caches."#
+    };
+    (kvq_plan_content, note) => {
+        r#"At most 4096 bytes, UTF-8 without control characters. NULL (default): ""."#
     };
     (kvq_status_name) => {
         r#"Name of a status code, for example "[`Status::Limit`](crate::Status::Limit)"; "unknown status" for other
@@ -1037,6 +1095,122 @@ done; a layer lacks texts that another one has; no text is long enough; the trai
 
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (not trained yet);
 [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_plan_solve) => {
+        r#"Take one option of every choice, so that the goal is as small as possible and the limits hold.
+
+With one limit this takes milliseconds for hundreds of choices with dozens of options, with two below a
+second.
+
+- `chosen`: receives the number of each choice's option, from 0.
+- `costs`: its `struct_size` must be set.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Limit`](crate::Status::Limit) (no plan keeps the
+limits; the message says what is missing, and the goal [`PlanGoal::Bytes`](crate::PlanGoal::Bytes) finds the
+smallest plan); [`Status::Memory`](crate::Status::Memory)."#
+    };
+    (kvq_plan_fusion_create) => {
+        r#"Find the groupings.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_plan_fusion_describe) => {
+        r#"Describe groupings.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_plan_fusion_describe_grouping) => {
+        r#"Describe one grouping.
+
+- `index`: 0 … n_groupings − 1, those with the smallest loss first.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_plan_rates) => {
+        r#"The bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an error of
+2^(−2b) with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette, theorem 3.1).
+
+- `weights`: numbers in each, above 0.
+- `sensitivities`: loss of each at a relative squared error of 1, not negative.
+- `least_bits`: of a weight, at least 0.
+- `total_bits`: of all weights, at least `least_bits` each.
+- `bits`: receives the bits of a weight of each matrix.
+- `loss`: receives what is lost.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_plan_create) => {
+        r#"Make a plan.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_plan_load) => {
+        r#"Read a plan from YAML:
+
+```text
+version: 1
+note: "..."                                    # optional
+expected: {bytes: 1000, seconds: 0.01, loss: 0.02}  # optional
+weights:                                       # optional
+  "model.layers.0.mlp.up_proj": tcx-3
+cache: {keys: gs3, values: gs2}                # a policy, optional
+```
+
+- `yaml`: text, not necessarily NUL-terminated; at most 64 MiB.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Format`](crate::Status::Format) (with the line);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_plan_save) => {
+        r#"Write a plan as YAML. The same plan gives the same text.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::BufferSize`](crate::Status::BufferSize) (nothing is
+written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_plan_describe) => {
+        r#"Describe a plan.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_plan_describe_matrix) => {
+        r#"Describe one matrix of a plan.
+
+- `index`: 0 … n_matrices − 1, in the order of the plan.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_plan_scheme) => {
+        r#"The scheme that a plan gives a matrix; NULL if it does not name it."#
+    };
+    (kvq_plan_policy) => {
+        r#"The policy of a plan.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (the plan says
+nothing of caches); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
     };
 }
 pub(crate) use header;

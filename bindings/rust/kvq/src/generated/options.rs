@@ -456,5 +456,99 @@ macro_rules! setters {
             self
         }
     };
+    (kvq_plan_problem) => {
+        /// [`PlanGoal::Loss`](crate::PlanGoal::Loss) by default.
+        #[must_use]
+        pub fn goal(mut self, goal: $crate::PlanGoal) -> Self {
+            self.raw.goal = goal.code();
+            self
+        }
+
+        /// 1 … 2^20.
+        #[must_use]
+        pub fn n_choices(mut self, n_choices: usize) -> Self {
+            self.raw.n_choices = $crate::convert::int(n_choices);
+            self
+        }
+
+        /// That all options taken may have together; infinity (default): any.
+        #[must_use]
+        pub fn max_bytes(mut self, max_bytes: f64) -> Self {
+            self.raw.max_bytes = max_bytes;
+            self
+        }
+
+        /// The same.
+        #[must_use]
+        pub fn max_seconds(mut self, max_seconds: f64) -> Self {
+            self.raw.max_seconds = max_seconds;
+            self
+        }
+
+        /// The same.
+        #[must_use]
+        pub fn max_loss(mut self, max_loss: f64) -> Self {
+            self.raw.max_loss = max_loss;
+            self
+        }
+
+        /// Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by default.
+        #[must_use]
+        pub fn tolerance(mut self, tolerance: f64) -> Self {
+            self.raw.tolerance = tolerance;
+            self
+        }
+    };
+    (kvq_plan_fusion_options) => {
+        /// 1 … [`KVQ_MAX_FUSED`](crate::sys::KVQ_MAX_FUSED), for example 3: q, k and v.
+        #[must_use]
+        pub fn n_members(mut self, n_members: usize) -> Self {
+            self.raw.n_members = $crate::convert::int(n_members);
+            self
+        }
+
+        /// 1 … 1024.
+        #[must_use]
+        pub fn n_schemes(mut self, n_schemes: usize) -> Self {
+            self.raw.n_schemes = $crate::convert::int(n_schemes);
+            self
+        }
+
+        /// Groups that can be multiplied together, those of one member, too; 1 … 15.
+        #[must_use]
+        pub fn n_groups(mut self, n_groups: usize) -> Self {
+            self.raw.n_groups = $crate::convert::int(n_groups);
+            self
+        }
+    };
+    (kvq_plan_content) => {
+        /// 0 … 2^20.
+        #[must_use]
+        pub fn n_matrices(mut self, n_matrices: usize) -> Self {
+            self.raw.n_matrices = $crate::convert::int(n_matrices);
+            self
+        }
+
+        /// Expected; finite, not negative, 0 by default.
+        #[must_use]
+        pub fn bytes(mut self, bytes: f64) -> Self {
+            self.raw.bytes = bytes;
+            self
+        }
+
+        /// The same.
+        #[must_use]
+        pub fn seconds(mut self, seconds: f64) -> Self {
+            self.raw.seconds = seconds;
+            self
+        }
+
+        /// The same.
+        #[must_use]
+        pub fn loss(mut self, loss: f64) -> Self {
+            self.raw.loss = loss;
+            self
+        }
+    };
 }
 pub(crate) use setters;

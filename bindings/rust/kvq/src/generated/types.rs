@@ -357,6 +357,44 @@ impl ValueMethod {
     }
 }
 
+/// What a plan makes as small as possible.
+#[cfg(feature = "experimental")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PlanGoal {
+    /// Memory.
+    Bytes,
+    /// Time, of a step of decoding for example.
+    Seconds,
+    /// What is lost, in nats of divergence from the uncompressed model for example.
+    Loss,
+    /// A number of a newer library, which this crate has no name for.
+    Other(i32),
+}
+
+#[cfg(feature = "experimental")]
+impl PlanGoal {
+    /// The number in C.
+    pub fn code(self) -> i32 {
+        match self {
+            PlanGoal::Bytes => sys::KVQ_PLAN_BYTES,
+            PlanGoal::Seconds => sys::KVQ_PLAN_SECONDS,
+            PlanGoal::Loss => sys::KVQ_PLAN_LOSS,
+            PlanGoal::Other(code) => code,
+        }
+    }
+
+    /// What a number in C means.
+    pub fn from_code(code: i32) -> Self {
+        match code {
+            sys::KVQ_PLAN_BYTES => PlanGoal::Bytes,
+            sys::KVQ_PLAN_SECONDS => PlanGoal::Seconds,
+            sys::KVQ_PLAN_LOSS => PlanGoal::Loss,
+            code => PlanGoal::Other(code),
+        }
+    }
+}
+
 /// What a context runs on and uses.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -845,5 +883,88 @@ impl MatrixInfo {
             proxy_error: raw.proxy_error,
             scheme: unsafe { text_at(raw.scheme) },
         }
+    }
+}
+
+/// How many groupings there are.
+#[cfg(feature = "experimental")]
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PlanFusionInfo {
+    pub n_members: usize,
+    /// 0: no grouping has a time.
+    pub n_groupings: usize,
+}
+
+impl PlanFusionInfo {
+    pub(crate) fn from_raw(raw: &sys::kvq_plan_fusion_info) -> Self {
+        Self { n_members: count(raw.n_members), n_groupings: count(raw.n_groupings) }
+    }
+}
+
+/// One grouping.
+#[cfg(feature = "experimental")]
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PlanGroupingInfo {
+    pub bytes: f64,
+    pub seconds: f64,
+    pub loss: f64,
+    /// Of each member, the group that it is multiplied in; then 0.
+    pub groups: [i32; 4],
+    /// Of each member, the number of its scheme; then 0.
+    pub schemes: [i32; 4],
+}
+
+impl PlanGroupingInfo {
+    pub(crate) fn from_raw(raw: &sys::kvq_plan_grouping_info) -> Self {
+        Self { bytes: raw.bytes, seconds: raw.seconds, loss: raw.loss, groups: raw.groups, schemes: raw.schemes }
+    }
+}
+
+/// What is in a plan.
+#[cfg(feature = "experimental")]
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PlanInfo {
+    pub n_matrices: usize,
+    pub has_policy: bool,
+    pub bytes: f64,
+    pub seconds: f64,
+    pub loss: f64,
+    pub note: String,
+}
+
+impl PlanInfo {
+    /// # Safety
+    /// The library has filled `raw`, and its strings are still there.
+    pub(crate) unsafe fn from_raw(raw: &sys::kvq_plan_info) -> Self {
+        // SAFETY: the caller's word for the strings.
+        Self {
+            n_matrices: count(raw.n_matrices),
+            has_policy: raw.has_policy != 0,
+            bytes: raw.bytes,
+            seconds: raw.seconds,
+            loss: raw.loss,
+            note: unsafe { text_at(raw.note) },
+        }
+    }
+}
+
+/// One matrix of a plan.
+#[cfg(feature = "experimental")]
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PlanMatrixInfo {
+    pub name: String,
+    pub scheme: String,
+}
+
+impl PlanMatrixInfo {
+    /// # Safety
+    /// The library has filled `raw`, and its strings are still there.
+    pub(crate) unsafe fn from_raw(raw: &sys::kvq_plan_matrix_info) -> Self {
+        // SAFETY: the caller's word for the strings.
+        Self { name: unsafe { text_at(raw.name) }, scheme: unsafe { text_at(raw.scheme) } }
     }
 }

@@ -1,0 +1,194 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "commands/plan_report.h"
+#include "llama/error.h"
+#include "options/matrix_options.h"
+#include "options/model_options.h"
+#include "options/usage_error.h"
+#include "plan/planner.h"
+#include "plan/probe_text.h"
+#include "plan/sensitivities.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
+#include "terminal/output_file.h"
+
+namespace cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::string text;
+  int64_t tokens = ProbeText{}.tokens;
+  double target_bits = 0.0;
+  uint64_t target_bytes = 0;
+  bool weights_only = false;
+  bool cache_only = false;
+  int32_t context = 2048;
+  int32_t batch = 1;
+  std::vector<std::string> schemes;
+  std::vector<std::string> formats;
+  std::filesystem::path measurements;
+  std::filesystem::path out;
+  int32_t chunk = 256;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+/// Everything there is: in a plan, better schemes take the place of worse ones by themselves.
+std::vector<std::string> planned_schemes() {
+  std::vector<std::string> schemes;
+  for (const std::string& scheme : kvq::scheme_names()) {
+    if (scheme.starts_with("tcx") || scheme.starts_with("tcq") || scheme.starts_with("nuq") ||
+        scheme.starts_with("vq")) {
+      schemes.push_back(scheme);
+    }
+  }
+  return schemes;
+}
+
+PlanRequest request_of(const Options& options) {
+  return {.weights = !options.cache_only,
+          .cache = !options.weights_only,
+          .context = options.context,
+          .batch = options.batch,
+          .schemes = options.schemes.empty() ? planned_schemes() : options.schemes,
+          .formats = options.formats.empty() ? kPlannedFormats : options.formats};
+}
+
+/// Bytes of what is planned.
+double byte_limit(const Options& options, const llama::ModelConfig& config) {
+  if (options.target_bytes > 0) return static_cast<double>(options.target_bytes);
+  double scalars = 0.0;
+  if (!options.cache_only) {
+    for (const llama::LinearLayer& layer : llama::all_linear_layers(config)) {
+      scalars += static_cast<double>(layer.weights());
+    }
+  } else {
+    scalars = 2.0 * config.n_layers * config.kv_heads * config.head_dim * options.context * options.batch;
+  }
+  return std::floor(options.target_bits * scalars / 8.0);
+}
+
+void check(const Options& options) {
+  if (options.weights_only && options.cache_only) {
+    throw UsageError("--weights-only and --cache-only are both given, which leaves nothing to plan");
+  }
+  const int targets = (options.target_bits > 0.0 ? 1 : 0) + (options.target_bytes > 0 ? 1 : 0);
+  if (targets != 1) throw UsageError("give one of --target-bits and --target-bytes");
+  if (options.target_bits > 0.0 && !options.weights_only && !options.cache_only) {
+    throw UsageError("--target-bits goes with --weights-only or --cache-only; for both together use --target-bytes");
+  }
+}
+
+std::filesystem::path measurements_path(const Options& options) {
+  if (!options.measurements.empty()) return options.measurements;
+  const std::filesystem::path model = std::filesystem::weakly_canonical(options.model);
+  return model.filename().string() + ".measurements.json";
+}
+
+/// Measures what the planner needs and the file lacks.
+void measure(const PlanRequest& request, const Options& options, Engine& engine, const ProbeWindows& windows,
+             Measurements& known) {
+  const llama::ModelConfig& config = engine.model.config();
+  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(config);
+  const bool lacks_weights =
+      request.weights && std::ranges::any_of(layers, [&](const auto& each) { return !known.weights.contains(each.name); });
+  const Interrupt interrupt;
+  if (request.weights) measure_schemes(known, engine.context, request.schemes);
+  if (!lacks_weights && !(request.cache && lacks_cache(known, config.n_layers, request.formats))) return;
+  std::vector<std::vector<int32_t>> tokens = windows.tokens(engine);
+  Progress reading("reading the text", static_cast<int64_t>(tokens.size()) * config.n_layers);
+  const Probe probe(engine, std::move(tokens), options.chunk, reading);
+  if (lacks_weights) {
+    Progress progress("measuring weights", missing_steps(known, probe, layers));
+    measure_weights(known, probe, engine.model, layers, progress);
+  }
+  if (request.cache) {
+    Progress progress("measuring caches", missing_steps(known, probe, config.n_layers, request.formats));
+    measure_cache(known, probe, engine, request.formats, progress);
+  }
+}
+
+void write_plan(const Options& options, kvq_context* context, const ModelPlan& plan, const std::string& note) {
+  auto content = kvq::initialised<kvq_plan_content>();
+  std::vector<const char*> names;
+  std::vector<const char*> schemes;
+  for (const PlannedMatrix& each : plan.matrices) {
+    names.push_back(each.layer.name.c_str());
+    schemes.push_back(each.scheme.c_str());
+  }
+  content.n_matrices = static_cast<int32_t>(names.size());
+  content.names = names.data();
+  content.schemes = schemes.data();
+  kvq::Policy policy = nullptr;
+  if (!plan.cache.empty()) policy = kvq::Policy::load(context, policy_text(plan.cache));
+  content.policy = policy;
+  content.bytes = static_cast<double>(plan.bytes());
+  content.seconds = plan.seconds;
+  content.loss = plan.loss();
+  content.note = note.c_str();
+  const kvq::Plan made(context, content);
+  write_file(options.out, made.save());
+}
+
+void run(const Options& options) {
+  check(options);
+  if (!options.out.empty()) check_writable(options.out);
+  Engine engine(options.model, options.compute);
+  check_context(options.context, engine.model.config());
+  const PlanRequest request = request_of(options);
+  const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
+  Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
+  measure(request, options, engine, windows, known);
+
+  const Planner planner(engine.context, engine.model.config(), known, request);
+  const ModelPlan plan = planner.solve({.max_bytes = byte_limit(options, engine.model.config())});
+  if (!options.out.empty()) {
+    write_plan(options, engine.context, plan,
+               "for " + std::to_string(options.batch) + " x " + std::to_string(options.context) + " tokens; measured on " + windows.note());
+  }
+  if (options.json) return print_json(plan_json(plan));
+  print_text(plan_text(plan) + (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "plan", "Find the schemes of matrices and the formats of caches that lose least in given memory");
+  auto options = std::make_shared<Options>();
+  add_model_option(*command, options->model);
+  command->add_option("--text", options->text,
+                      "Text file that the model reads to be measured (default: a text that it writes itself)");
+  command->add_option("--tokens", options->tokens, "Tokens of the text, about")
+      ->check(CLI::Range(int64_t{64}, int64_t{1} << 30))
+      ->capture_default_str();
+  command->add_option("--target-bits", options->target_bits,
+                      "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
+      ->check(CLI::Range(0.1, 32.0));
+  command->add_option("--target-bytes", options->target_bytes, "Bytes of linear layers and caches together")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50));
+  command->add_flag("--weights-only", options->weights_only, "Plan linear layers alone");
+  command->add_flag("--cache-only", options->cache_only, "Plan caches alone");
+  add_context_option(*command, options->context, 1, "Tokens of a sequence");
+  command->add_option("--batch", options->batch, "Sequences")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  add_schemes_option(*command, options->schemes, "Of linear layers, to choose among; may be repeated (default: all)");
+  command->add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--measurements", options->measurements,
+                      "File of what has been measured, which grows (default: MODEL.measurements.json)");
+  command->add_option("--out", options->out, "File to write the plan to (YAML)");
+  add_chunk_option(*command, options->chunk, "Tokens that the model reads at once while it is measured");
+  add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
+  add_json_flag(*command, options->json);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvq.hpp"
+#include "llama/config.h"
+#include "llama/linear_layers.h"
+#include "plan/measurements.h"
+
+namespace cli {
+
+/// What there is to plan.
+struct PlanRequest {
+  bool weights = true;
+  bool cache = true;
+  int32_t context = 2048;            // tokens of a sequence
+  int32_t batch = 1;                 // sequences
+  std::vector<std::string> schemes;  // of linear layers
+  std::vector<std::string> formats;  // of keys and of values
+};
+
+/// Of linear layers and caches together.
+struct PlanLimits {
+  kvq_plan_goal goal = KVQ_PLAN_LOSS;
+  double max_bytes = std::numeric_limits<double>::infinity();
+  double max_seconds = std::numeric_limits<double>::infinity();
+  double max_loss = std::numeric_limits<double>::infinity();
+};
+
+struct PlannedMatrix {
+  llama::LinearLayer layer;
+  std::string scheme;
+  uint64_t bytes = 0;
+  double loss = 0.0;
+};
+
+struct PlannedCacheLayer {
+  std::string keys;
+  std::string values;
+  double loss = 0.0;
+};
+
+/// A scheme for every matrix, and formats for every layer.
+struct ModelPlan {
+  std::vector<PlannedMatrix> matrices;
+  std::vector<PlannedCacheLayer> cache;  // of each layer; empty if caches were not planned
+  uint64_t weight_bytes = 0;             // of linear layers, true to the byte
+  uint64_t cache_bytes = 0;              // of all sequences when they hold their context, true to the byte
+  double cache_bits = 0.0;               // of a scalar
+  double weight_loss = 0.0;              // expected divergence in nats
+  double cache_loss = 0.0;
+  double seconds = 0.0;  // of a step of decoding, linear layers and attention; 0: not known
+  double bound = 0.0;    // no plan has a smaller goal
+
+  double loss() const { return weight_loss + cache_loss; }
+  uint64_t bytes() const { return weight_bytes + cache_bytes; }
+  double weight_bits() const;  // of a weight
+};
+
+/// The policy of a planned cache as YAML.
+std::string policy_text(const std::vector<PlannedCacheLayer>& cache);
+
+/// Knows what linear layers and caches of a model can be, each option with what it costs and loses.
+class Planner {
+ public:
+  Planner(kvq_context* context, const llama::ModelConfig& config, const Measurements& known, PlanRequest request);
+
+  /// The best plan within limits.
+  ModelPlan solve(const PlanLimits& limits) const;
+  /// The plan that gives every matrix one scheme, and every layer the same formats. What is not planned is ignored.
+  ModelPlan uniform(const std::string& scheme, const std::string& keys, const std::string& values) const;
+  /// Any plan.
+  ModelPlan random(uint64_t seed) const;
+
+ private:
+  void add_matrices(const Measurements& known);
+  void add_layers(const Measurements& known);
+  double fixed_bytes() const;
+  ModelPlan plan_of(std::span<const int32_t> chosen) const;
+
+  kvq_context* context_;
+  llama::ModelConfig config_;
+  PlanRequest request_;
+  std::vector<llama::LinearLayer> matrices_;
+  std::vector<std::pair<std::string, std::string>> pairs_;  // formats of keys and values
+  std::vector<int32_t> counts_;                             // options of matrices, then of layers
+  std::vector<double> bytes_;                               // of all options
+  std::vector<double> seconds_;
+  std::vector<double> loss_;
+};
+
+}  // namespace cli

@@ -1,0 +1,73 @@
+#include "plan/probe.h"
+
+#include <algorithm>
+
+#include "bench/stopwatch.h"
+#include "measure/divergence.h"
+#include "terminal/interrupt.h"
+
+namespace cli {
+
+Probe::Probe(Engine& engine, std::vector<std::vector<int32_t>> windows, int32_t chunk, Progress& progress)
+    : engine_(engine), chunk_(chunk) {
+  const Stopwatch watch;
+  for (std::vector<int32_t>& tokens : windows) {
+    Window& window = windows_.emplace_back();
+    window.tokens = std::move(tokens);
+    read(window, progress);
+  }
+  seconds_ = watch.seconds();
+}
+
+void Probe::read(Window& window, Progress& progress) {
+  const int32_t n_layers = engine_.model.config().n_layers;
+  window.inputs.resize(static_cast<size_t>(n_layers));
+  llama::Session session(engine_.model, engine_.context, {});
+  llama::Array copy;
+  session.observe_hidden([&](int32_t layer, std::span<const float> x) {
+    const std::span<const float> read = engine_.model.device().read(x, copy);
+    std::vector<float>& inputs = window.inputs[static_cast<size_t>(layer)];
+    inputs.insert(inputs.end(), read.begin(), read.end());
+  });
+  for (std::span<const int32_t> rest = window.tokens; !rest.empty();) {
+    Interrupt::check();
+    const auto tokens = rest.first(std::min(static_cast<size_t>(chunk_), rest.size()));
+    const std::span<const float> logits = session.forward(tokens, true);
+    window.logits.insert(window.logits.end(), logits.begin(), logits.end());
+    rest = rest.subspan(tokens.size());
+  }
+  progress.advance(n_layers);
+}
+
+double Probe::divergence(const llama::CacheFormat& format, int32_t first_layer, Progress& progress) const {
+  const llama::ModelConfig& config = engine_.model.config();
+  const auto hidden = static_cast<size_t>(config.hidden_size);
+  const auto vocabulary = static_cast<size_t>(config.vocab_size);
+  Divergences divergences;
+  for (const Window& window : windows_) {
+    llama::Session session(engine_.model, engine_.context, format);
+    const std::span<const float> inputs = window.inputs[static_cast<size_t>(first_layer)];
+    for (size_t begin = 0; begin < window.tokens.size();) {
+      Interrupt::check();
+      const size_t n = std::min(static_cast<size_t>(chunk_), window.tokens.size() - begin);
+      const auto logits = session.forward_from(first_layer, inputs.subspan(begin * hidden, n * hidden), true);
+      const auto expected = std::span(window.logits).subspan(begin * vocabulary, n * vocabulary);
+      divergences.add(engine_.model.threads(), expected, logits, vocabulary);
+      begin += n;
+    }
+    progress.advance(config.n_layers - first_layer);
+  }
+  return divergences.mean();
+}
+
+int64_t Probe::steps(int32_t first_layer) const {
+  return static_cast<int64_t>(windows_.size()) * (engine_.model.config().n_layers - first_layer);
+}
+
+int64_t Probe::tokens() const {
+  int64_t tokens = 0;
+  for (const Window& window : windows_) tokens += static_cast<int64_t>(window.tokens.size());
+  return tokens;
+}
+
+}  // namespace cli

@@ -1,0 +1,169 @@
+#include "plan/sensitivities.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "bench/random_layer.h"
+#include "options/spec.h"
+#include "terminal/interrupt.h"
+
+namespace cli {
+namespace {
+
+/// Relative norms of noise: sixteenths that span the errors of schemes, from 5 bits to 1.5.
+const std::vector<double> kNoiseLevels = {1.0 / 16, 2.0 / 16, 3.0 / 16, 5.0 / 16};
+constexpr uint64_t kNoiseSeed = 7;
+
+/// A Gaussian matrix to see the errors of schemes by.
+constexpr int64_t kGaussianRows = 256;
+constexpr int64_t kGaussianColumns = 1024;
+constexpr uint64_t kGaussianSeed = 5;
+
+/// Weights in the place of others while it lives.
+class Exchanged {
+ public:
+  Exchanged(llama::Model& model, const llama::LinearLayer& layer, llama::Linear other)
+      : model_(model), layer_(layer), original_(model.exchange(layer, std::move(other))) {}
+  ~Exchanged() { model_.exchange(layer_, std::move(original_)); }
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
+
+ private:
+  llama::Model& model_;
+  const llama::LinearLayer& layer_;
+  llama::Linear original_;
+};
+
+/// The layer with noise of a relative norm on its weights.
+llama::Linear with_noise(llama::Device& device, const llama::Linear& linear, double level, uint64_t seed) {
+  llama::Array copy;
+  const std::span<const float> weights = device.read(linear.weight.values.all(), copy);
+  std::vector<float> noise = normal_numbers(weights.size(), seed);
+  double squares = 0.0;
+  double noise_squares = 0.0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    squares += double{weights[i]} * weights[i];
+    noise_squares += double{noise[i]} * noise[i];
+  }
+  const double scale = level * std::sqrt(squares / noise_squares);
+  for (size_t i = 0; i < weights.size(); ++i) noise[i] = weights[i] + static_cast<float>(scale * noise[i]);
+  llama::Linear noisy = linear;
+  noisy.weight.values = device.upload(std::move(noise));
+  return noisy;
+}
+
+/// The line through the origin whose relative distances from the divergences are smallest.
+Sensitivity fit(std::vector<double> divergences) {
+  Sensitivity result{.slope = 0.0, .fit_error = 0.0, .divergences = std::move(divergences)};
+  std::vector<double> slopes;
+  for (size_t i = 0; i < kNoiseLevels.size(); ++i) {
+    slopes.push_back(std::max(result.divergences[i], 0.0) / (kNoiseLevels[i] * kNoiseLevels[i]));
+    result.slope += slopes.back() / static_cast<double>(kNoiseLevels.size());
+  }
+  if (result.slope <= 0.0) return result;
+  for (const double slope : slopes) result.fit_error += std::pow(slope / result.slope - 1.0, 2);
+  result.fit_error = std::sqrt(result.fit_error / static_cast<double>(slopes.size()));
+  return result;
+}
+
+/// Formats of a side that have not been measured yet.
+std::vector<std::string> missing(const Measurements& known, const std::string& key,
+                                 std::span<const std::string> formats) {
+  std::vector<std::string> left;
+  const auto found = known.cache.find(key);
+  std::ranges::copy_if(formats, std::back_inserter(left), [&](const std::string& format) {
+    return format != "fp16" && (found == known.cache.end() || !found->second.contains(format));
+  });
+  return left;
+}
+
+/// A policy in which one side of one layer alone is not FP16.
+std::string lone_policy(int32_t layer, Side side, const std::string& format) {
+  const std::string number = std::to_string(layer);
+  return std::string("{version: 1, sink: 1, layers: [{range: [") + number + ", " + number + "], " +
+         (side == Side::kKeys ? "keys: " : "values: ") + format + "}]}";
+}
+
+}  // namespace
+
+bool lacks_cache(const Measurements& known, int32_t n_layers, std::span<const std::string> formats) {
+  for (int32_t layer = 0; layer < n_layers; ++layer) {
+    for (const Side side : {Side::kKeys, Side::kValues}) {
+      if (!missing(known, cache_key(layer, side), formats).empty()) return true;
+    }
+  }
+  return false;
+}
+
+int64_t missing_steps(const Measurements& known, const Probe& probe, std::span<const llama::LinearLayer> layers) {
+  int64_t steps = 0;
+  for (const llama::LinearLayer& layer : layers) {
+    if (known.weights.contains(layer.name)) continue;
+    steps += static_cast<int64_t>(kNoiseLevels.size()) * probe.steps(layer.layer);
+  }
+  return steps;
+}
+
+int64_t missing_steps(const Measurements& known, const Probe& probe, int32_t n_layers,
+                      std::span<const std::string> formats) {
+  int64_t steps = 0;
+  for (int32_t layer = 0; layer < n_layers; ++layer) {
+    for (const Side side : {Side::kKeys, Side::kValues}) {
+      steps += static_cast<int64_t>(missing(known, cache_key(layer, side), formats).size()) * probe.steps(layer);
+    }
+  }
+  return steps;
+}
+
+void measure_weights(Measurements& known, const Probe& probe, llama::Model& model,
+                     std::span<const llama::LinearLayer> layers, Progress& progress) {
+  known.noise_levels = kNoiseLevels;
+  uint64_t seed = kNoiseSeed;
+  for (const llama::LinearLayer& layer : layers) {
+    seed += kNoiseLevels.size();
+    if (known.weights.contains(layer.name)) continue;
+    std::vector<double> divergences;
+    for (size_t i = 0; i < kNoiseLevels.size(); ++i) {
+      const Exchanged noisy(model, layer,
+                            with_noise(model.device(), model.linear(layer), kNoiseLevels[i], seed + i));
+      divergences.push_back(probe.divergence({}, layer.layer, progress));
+    }
+    known.weights[layer.name] = fit(std::move(divergences));
+    known.save();
+  }
+}
+
+void measure_cache(Measurements& known, const Probe& probe, Engine& engine, std::span<const std::string> formats,
+                   Progress& progress) {
+  for (int32_t layer = 0; layer < engine.model.config().n_layers; ++layer) {
+    for (const Side side : {Side::kKeys, Side::kValues}) {
+      const std::string key = cache_key(layer, side);
+      const std::vector<std::string> left = missing(known, key, formats);
+      for (const std::string& format : left) {
+        const auto policy = kvq::Policy::load(engine.context, lone_policy(layer, side, format));
+        known.cache[key][format] = std::max(probe.divergence({policy}, layer, progress), 0.0);
+      }
+      if (!left.empty()) known.save();
+    }
+  }
+}
+
+void measure_schemes(Measurements& known, kvq_context* context, std::span<const std::string> schemes) {
+  const std::vector<float> gaussian =
+      normal_numbers(static_cast<size_t>(kGaussianRows * kGaussianColumns), kGaussianSeed);
+  Progress progress("errors of schemes", static_cast<int64_t>(schemes.size()));
+  for (const std::string& scheme : schemes) {
+    Interrupt::check();
+    if (!known.scheme_errors.contains(scheme)) {
+      auto options = kvq::initialised<qp_quantize_options>();
+      options.scheme = scheme.c_str();
+      const auto matrix = kvq::Matrix::quantize(context, options, gaussian, kGaussianRows, kGaussianColumns);
+      known.scheme_errors[scheme] = matrix.describe().error;
+      known.save();
+    }
+    progress.advance(1);
+  }
+}
+
+}  // namespace cli

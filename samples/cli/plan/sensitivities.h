@@ -1,0 +1,37 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/measurements.h"
+#include "plan/probe.h"
+
+namespace cli {
+
+/// Formats that a planner chooses among for keys and values.
+inline const std::vector<std::string> kPlannedFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gt3", "gs3",
+                                                         "gt2",  "gs2",  "gt1",           "gs1"};
+
+/// Whether a planner needs to know more of caches.
+bool lacks_cache(const Measurements& known, int32_t n_layers, std::span<const std::string> formats);
+
+/// What the planner needs to know and does not know yet, in steps of a Probe.
+int64_t missing_steps(const Measurements& known, const Probe& probe, std::span<const llama::LinearLayer> layers);
+int64_t missing_steps(const Measurements& known, const Probe& probe, int32_t n_layers,
+                      std::span<const std::string> formats);
+
+/// Measures what each linear layer loses: Gaussian noise on its weights alone, at some levels, and a line through the
+/// divergences. Saves after every layer.
+void measure_weights(Measurements& known, const Probe& probe, llama::Model& model,
+                     std::span<const llama::LinearLayer> layers, Progress& progress);
+
+/// Measures what each layer's keys and values lose in each format, with that side of that layer alone compressed. Saves
+/// after every side.
+void measure_cache(Measurements& known, const Probe& probe, Engine& engine, std::span<const std::string> formats,
+                   Progress& progress);
+
+/// Measures the squared error of Gaussian weights in each scheme: what rotated weights are.
+void measure_schemes(Measurements& known, kvq_context* context, std::span<const std::string> schemes);
+
+}  // namespace cli

@@ -1,0 +1,151 @@
+#include "api/boundary.h"
+#include "api/handles.h"
+#include "core/text.h"
+#include "io/matrix_file.h"
+#include "io/plan_document.h"
+
+#include <algorithm>
+#include <cmath>
+
+using namespace kvq;
+using namespace kvq::api;
+
+struct kvq_plan : io::PlanDocument {
+  kvq_plan(kvq_context& owner, io::PlanDocument&& plan) : io::PlanDocument(std::move(plan)), context(owner) {}
+
+  Kept<kvq_context> context;
+};
+
+namespace {
+
+void require_expected(double value, const char* argument) {
+  if (value >= 0.0 && std::isfinite(value)) return;
+  fail(KVQ_E_ARGUMENT, "%s is %g, must be finite and not negative", argument, value);
+}
+
+void take_matrices(const kvq_plan_content& content, io::PlanDocument& plan) {
+  require_range(content.n_matrices, 0, static_cast<int64_t>(io::kMaxPlanMatrices), "content->n_matrices");
+  if (content.n_matrices > 0) {
+    require(content.names, "content->names");
+    require(content.schemes, "content->schemes");
+  }
+  for (int32_t i = 0; i < content.n_matrices; ++i) {
+    require_entry(content.names[i], "content->names", i);
+    require_entry(content.schemes[i], "content->schemes", i);
+    const std::string_view name = content.names[i];
+    if (name.empty()) fail(KVQ_E_ARGUMENT, "content->names[%d] is empty", i);
+    io::check_plan_text(name, io::kMaxMatrixName, "a name of content->names");
+    const std::optional<weights::Scheme> scheme = weights::parse_scheme(content.schemes[i]);
+    if (!scheme.has_value()) {
+      fail(KVQ_E_ARGUMENT, "content->schemes[%d] is \"%s\", must be the name of a scheme, like tcx-3", i,
+           Quoted(content.schemes[i]).c_str());
+    }
+    plan.add(name, *scheme);
+  }
+  plan.seal();
+}
+
+io::PlanDocument plan_of(kvq_context& context, const kvq_plan_content& content) {
+  io::PlanDocument plan(context.allocator);
+  require_expected(content.bytes, "content->bytes");
+  require_expected(content.seconds, "content->seconds");
+  require_expected(content.loss, "content->loss");
+  plan.expected = {content.bytes, content.seconds, content.loss};
+  if (content.note != nullptr) {
+    io::check_plan_text(content.note, io::kMaxPlanNote, "content->note");
+    plan.note = content.note;
+  }
+  if (content.policy != nullptr) {
+    if (&*content.policy->context != &context) {
+      fail(KVQ_E_ARGUMENT, "content->policy belongs to another context");
+    }
+    plan.policy.emplace(*content.policy);
+  }
+  take_matrices(content, plan);
+  return plan;
+}
+
+kvq_plan* hand_out(kvq_context& context, io::PlanDocument&& plan) {
+  return make_owned<kvq_plan>(context.allocator, context, std::move(plan)).release();
+}
+
+}  // namespace
+
+void kvq_plan_content_init(kvq_plan_content* content, size_t size) { init_struct(content, size, kvq_plan_content{}); }
+
+kvq_status kvq_plan_create(kvq_context* context, const kvq_plan_content* content, kvq_plan** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    const kvq_plan_content given = read_struct(content, kvq_plan_content{}, "content");
+    require(result, "result");
+    *result = hand_out(*context, plan_of(*context, given));
+  });
+}
+
+kvq_status kvq_plan_load(kvq_context* context, const char* yaml, size_t length, kvq_plan** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require(yaml, "yaml");
+    require(result, "result");
+    *result = hand_out(*context, io::read_plan(context->allocator, {yaml, length}));
+  });
+}
+
+kvq_status kvq_plan_save(const kvq_plan* plan, void* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require(plan, "plan");
+    require(size, "size");
+    const std::string text = io::plan_yaml(*plan);
+    hand_over(text.size(), buffer, capacity, *size, [&text](std::span<std::byte> bytes) {
+      std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data()));
+    });
+  });
+}
+
+kvq_status kvq_plan_describe(const kvq_plan* plan, kvq_plan_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(plan, "plan");
+    kvq_plan_info found{};
+    found.n_matrices = static_cast<int32_t>(plan->matrices.size());
+    found.has_policy = plan->policy.has_value() ? 1 : 0;
+    found.bytes = plan->expected[planning::kBytes];
+    found.seconds = plan->expected[planning::kSeconds];
+    found.loss = plan->expected[planning::kLoss];
+    found.note = plan->note.c_str();
+    write_struct(info, found, "info");
+  });
+}
+
+kvq_status kvq_plan_describe_matrix(const kvq_plan* plan, int32_t index, kvq_plan_matrix_info* info,
+                                    kvq_error* error) {
+  return guarded(error, [&] {
+    require(plan, "plan");
+    require_range(index, 0, static_cast<int64_t>(plan->matrices.size()) - 1, "index");
+    const io::PlanDocument::Matrix& matrix = plan->matrices[static_cast<size_t>(index)];
+    kvq_plan_matrix_info found{};
+    found.name = matrix.name.c_str();
+    found.scheme = qp_scheme_name(weights::index_of(matrix.scheme));
+    write_struct(info, found, "info");
+  });
+}
+
+const char* kvq_plan_scheme(const kvq_plan* plan, const char* name) {
+  if (plan == nullptr || name == nullptr) return nullptr;
+  const io::PlanDocument::Matrix* matrix = plan->find(name);
+  return matrix != nullptr ? qp_scheme_name(weights::index_of(matrix->scheme)) : nullptr;
+}
+
+kvq_status kvq_plan_policy(const kvq_plan* plan, kvq_policy** result, kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
+  return guarded(error, [&] {
+    require(plan, "plan");
+    require(result, "result");
+    if (!plan->policy.has_value()) fail(KVQ_E_STATE, "the plan says nothing of caches");
+    kvq_context& context = *plan->context;
+    *result = make_owned<kvq_policy>(context.allocator, context, Policy(*plan->policy)).release();
+  });
+}
+
+void kvq_plan_destroy(kvq_plan* plan) { destroy(plan); }

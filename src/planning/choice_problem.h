@@ -1,0 +1,38 @@
+// One option of every choice, so that one sum is as small as possible and others keep limits: a multiple-choice knapsack.
+#pragma once
+
+#include "core/memory.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace kvq::planning {
+
+/// What an option, and a plan as the sum of its options, costs.
+enum Cost : uint8_t { kBytes, kSeconds, kLoss };
+inline constexpr int kCosts = 3;
+using Costs = std::array<double, kCosts>;
+
+/// All costs are finite and not negative.
+struct ChoiceProblem {
+  Cost goal = kLoss;                 // as small as possible
+  Costs limits;                      // of sums; infinity: none. That of the goal holds, too
+  std::span<const int32_t> counts;   // [choices] options of each, at least one
+  std::span<const Costs> options;    // those of the first choice, then those of the second, …
+  double tolerance = 1e-4;           // a plan's goal may exceed the smallest there is by this share of it
+};
+
+struct Plan {
+  explicit Plan(Allocator& allocator) : chosen(StlAllocator<int32_t>(allocator)) {}
+
+  Vector<int32_t> chosen;  // [choices], from 0
+  Costs sums{};
+  double bound = 0.0;  // no plan has a smaller goal; at most the goal of this one
+};
+
+/// A plan within the tolerance, unless it takes too many states to tell: then `bound` says how far off it may be.
+/// Throws KVQ_E_LIMIT, with what is missing, if no plan keeps the limits.
+Plan solve(Allocator& allocator, const ChoiceProblem& problem);
+
+}  // namespace kvq::planning

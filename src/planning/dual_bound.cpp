@@ -1,0 +1,121 @@
+#include "planning/dual_bound.h"
+
+#include <cmath>
+#include <limits>
+
+namespace kvq::planning {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int kMostDoublings = 400;
+constexpr int kBisections = 60;
+constexpr double kGolden = 0.6180339887498949;
+
+/// Of the least price worth trying: one at which all that is used costs a millionth of the goal.
+constexpr double kFirstShare = 1e-6;
+
+}  // namespace
+
+DualSearch::DualSearch(Allocator& allocator, const ReducedProblem& problem)
+    : problem_(problem),
+      selection_(allocator, problem.choices()),
+      best_(allocator, problem.choices()),
+      last_(allocator, problem.choices()) {
+  best_.goal = kInfinity;
+  bound_.value = -kInfinity;
+  for (size_t i = 0; i < problem.choices(); ++i) greatest_goal_ += problem.choice(i).back().goal;
+}
+
+/// The least priced plan; its price less that of the limits is the bound.
+double DualSearch::evaluate(const Amounts& prices) {
+  selection_.goal = 0.0;
+  selection_.used = {};
+  double value = 0.0;
+  for (size_t i = 0; i < problem_.choices(); ++i) {
+    const std::span<const Alternative> choice = problem_.choice(i);
+    uint32_t least = 0;
+    double least_price = priced(choice.front(), prices);
+    for (uint32_t k = 1; k < choice.size(); ++k) {
+      const double price = priced(choice[k], prices);
+      if (price >= least_price) continue;
+      least = k;
+      least_price = price;
+    }
+    selection_.chosen[i] = least;
+    selection_.add(choice[least]);
+    value += least_price;
+  }
+  for (size_t i = 0; i < kResources; ++i) {
+    if (prices[i] > 0.0) value -= prices[i] * problem_.limits[i];
+  }
+  if (keeps(selection_.used, problem_.limits) && selection_.goal < best_.goal) best_ = selection_;
+  if (value > bound_.value) {
+    bound_ = {prices, value};
+    last_ = selection_;
+  }
+  return value;
+}
+
+/// The highest bound with this price of the second resource.
+double DualSearch::highest_of_first(double second) {
+  const auto exceeds = [this] { return selection_.used[0] > problem_.limits[0]; };
+  double highest = evaluate({0.0, second});
+  if (!exceeds()) return highest;
+  double low = 0.0;
+  double high = kFirstShare * (greatest_goal_ + second * selection_.used[1]) / selection_.used[0];
+  if (high <= 0.0) high = kFirstShare;
+  for (int i = 0; i < kMostDoublings; ++i) {
+    highest = std::max(highest, evaluate({high, second}));
+    if (!exceeds()) break;
+    low = high;
+    high *= 2.0;
+  }
+  for (int i = 0; i < kBisections && high - low > 1e-14 * high; ++i) {
+    const double middle = 0.5 * (low + high);
+    highest = std::max(highest, evaluate({middle, second}));
+    (exceeds() ? low : high) = middle;
+  }
+  return highest;
+}
+
+/// The bound is concave in the second price.
+double DualSearch::highest() {
+  double value = highest_of_first(0.0);
+  if (std::isinf(problem_.limits[1]) || selection_.used[1] <= 0.0) return value;
+  double high = kFirstShare * greatest_goal_ / selection_.used[1];
+  if (high <= 0.0) high = kFirstShare;
+  for (int i = 0; i < kMostDoublings; ++i) {
+    const double next = highest_of_first(high);
+    if (next < value || next > greatest_goal_) break;
+    value = next;
+    high *= 2.0;
+  }
+  double low = 0.0;
+  double left = high - kGolden * (high - low);
+  double right = low + kGolden * (high - low);
+  double at_left = highest_of_first(left);
+  double at_right = highest_of_first(right);
+  for (int i = 0; i < kBisections && high - low > 1e-9 * high; ++i) {
+    if (at_left >= at_right) {
+      high = right;
+      right = left;
+      at_right = at_left;
+      left = high - kGolden * (high - low);
+      at_left = highest_of_first(left);
+    } else {
+      low = left;
+      left = right;
+      at_left = at_right;
+      right = low + kGolden * (high - low);
+      at_right = highest_of_first(right);
+    }
+  }
+  return bound_.value;
+}
+
+DualBound DualSearch::run() {
+  highest();
+  return bound_;
+}
+
+}  // namespace kvq::planning

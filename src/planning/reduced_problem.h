@@ -1,0 +1,51 @@
+// A problem of planning without what has no part in its solution.
+#pragma once
+
+#include "planning/choice_problem.h"
+#include "planning/pareto.h"
+
+namespace kvq::planning {
+
+/// An option of a choice. `use` is 0 of what has no limit.
+struct Alternative {
+  double goal;
+  Amounts use;
+  int32_t option;  // its number
+};
+
+/// Options that another one does not beat in everything that counts.
+struct ReducedProblem {
+  ReducedProblem(Allocator& allocator, const ChoiceProblem& problem);
+
+  size_t choices() const { return begins.size() - 1; }
+  std::span<const Alternative> choice(size_t i) const {
+    return std::span(alternatives).subspan(begins[i], begins[i + 1] - begins[i]);
+  }
+
+  Amounts limits{};  // infinity: none
+  Vector<Alternative> alternatives;
+  Vector<size_t> begins;  // [choices + 1]
+};
+
+/// Sums in another order may be larger by this share.
+inline constexpr double kRounding = 1e-12;
+
+inline bool keeps(const Amounts& used, const Amounts& limits) {
+  return used[0] <= limits[0] * (1.0 + kRounding) && used[1] <= limits[1] * (1.0 + kRounding);
+}
+
+/// One alternative of every choice.
+struct Selection {
+  Selection(Allocator& allocator, size_t choices) : chosen(choices, 0, StlAllocator<uint32_t>(allocator)) {}
+
+  void add(const Alternative& each) {
+    goal += each.goal;
+    for (size_t i = 0; i < kResources; ++i) used[i] += each.use[i];
+  }
+
+  Vector<uint32_t> chosen;  // [choices]
+  double goal = 0.0;
+  Amounts used{};
+};
+
+}  // namespace kvq::planning

@@ -1,0 +1,129 @@
+#include "planning/state_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace kvq::planning {
+namespace {
+
+/// States kept of a stage. More would take seconds and are hardly ever needed.
+constexpr size_t kMostStates = 5000;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted)
+    : allocator_(allocator),
+      problem_(problem),
+      bound_(bound),
+      wanted_(wanted),
+      stages_(StlAllocator<Stage>(allocator)) {
+  stages_.reserve(problem.choices());
+  for (size_t i = 0; i < problem.choices(); ++i) add_stage(i);
+  std::stable_sort(stages_.begin(), stages_.end(),
+                   [](const Stage& a, const Stage& b) { return a.candidates.size() < b.candidates.size(); });
+  add_rests();
+}
+
+/// With any alternative, a plan costs at least the bound and what the alternative's price is above the least.
+void StateSearch::add_stage(size_t choice) {
+  Stage& stage = stages_.emplace_back(Stage{choice, Vector<Candidate>{StlAllocator<Candidate>(allocator_)}, {},
+                                            Vector<Step>{StlAllocator<Step>(allocator_)}});
+  const std::span<const Alternative> alternatives = problem_.choice(choice);
+  double least = kInfinity;
+  for (const Alternative& each : alternatives) least = std::min(least, priced(each, bound_.prices));
+  for (uint32_t i = 0; i < alternatives.size(); ++i) {
+    const Alternative& each = alternatives[i];
+    if (bound_.value + (priced(each, bound_.prices) - least) >= wanted_) continue;
+    stage.candidates.push_back({each.goal, each.use, i});
+  }
+}
+
+void StateSearch::add_rests() {
+  Rest rest;
+  for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage) {
+    stage->rest = rest;
+    double least_price = kInfinity;
+    Amounts least_use = {kInfinity, kInfinity};
+    for (const Candidate& each : stage->candidates) {
+      least_price = std::min(least_price, priced(each, bound_.prices));
+      for (size_t i = 0; i < kResources; ++i) least_use[i] = std::min(least_use[i], each.use[i]);
+    }
+    rest.priced += least_price;
+    for (size_t i = 0; i < kResources; ++i) rest.use[i] += least_use[i];
+  }
+}
+
+/// What no plan that begins with a state has a smaller goal than; infinity if none keeps the limits.
+double StateSearch::least_end(const State& state, const Rest& rest) const {
+  if (!keeps({state.use[0] + rest.use[0], state.use[1] + rest.use[1]}, problem_.limits)) return kInfinity;
+  double least = state.goal + rest.priced;
+  for (size_t i = 0; i < kResources; ++i) {
+    if (bound_.prices[i] > 0.0) least += bound_.prices[i] * (state.use[i] - problem_.limits[i]);
+  }
+  return std::max(least, state.goal);
+}
+
+/// Every state with every candidate of a stage, but for those that cannot end in what is wanted.
+void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
+  Vector<State> next{StlAllocator<State>(allocator_)};
+  for (uint32_t parent = 0; parent < states.size(); ++parent) {
+    const State& from = states[parent];
+    for (const Candidate& each : stage.candidates) {
+      const State state{from.goal + each.goal,
+                        {from.use[0] + each.use[0], from.use[1] + each.use[1]},
+                        parent,
+                        each.alternative};
+      if (least_end(state, stage.rest) < wanted_) next.push_back(state);
+    }
+  }
+  keep_undominated(allocator_, next);
+  states.swap(next);
+}
+
+/// Leave out the states that promise least, if there are too many.
+/// \returns what these promised at best.
+double StateSearch::leave_out(Vector<State>& states, const Rest& rest) const {
+  if (states.size() <= kMostStates) return kInfinity;
+  const auto first_left_out = states.begin() + kMostStates;
+  std::nth_element(states.begin(), first_left_out, states.end(), [&](const State& a, const State& b) {
+    return least_end(a, rest) < least_end(b, rest);
+  });
+  const double promised = least_end(*first_left_out, rest);
+  states.erase(first_left_out, states.end());
+  return promised;
+}
+
+double StateSearch::run(Selection& best) {
+  const bool is_possible =
+      std::none_of(stages_.begin(), stages_.end(), [](const Stage& stage) { return stage.candidates.empty(); });
+  Vector<State> states{StlAllocator<State>(allocator_)};
+  if (is_possible) states.push_back({});
+  double left_out = kInfinity;
+  for (Stage& stage : stages_) {
+    extend(states, stage);
+    left_out = std::min(left_out, leave_out(states, stage.rest));
+    stage.steps.reserve(states.size());
+    for (const State& state : states) stage.steps.push_back({state.parent, state.alternative});
+  }
+  if (states.empty()) return std::min(wanted_, left_out);
+  const auto end = std::min_element(states.begin(), states.end(),
+                                    [](const State& a, const State& b) { return a.goal < b.goal; });
+  trace_back(*end, best);
+  return std::min(end->goal, left_out);
+}
+
+void StateSearch::trace_back(const State& end, Selection& best) const {
+  Step step{end.parent, end.alternative};
+  for (size_t i = stages_.size(); i-- > 0;) {
+    best.chosen[stages_[i].choice] = step.alternative;
+    if (i > 0) step = stages_[i - 1].steps[step.parent];
+  }
+  best.goal = 0.0;
+  best.used = {};
+  for (size_t i = 0; i < problem_.choices(); ++i) best.add(problem_.choice(i)[best.chosen[i]]);
+}
+
+}  // namespace kvq::planning

@@ -1,0 +1,64 @@
+// From choice to choice, all sums that may still end in a better plan.
+#pragma once
+
+#include "planning/dual_bound.h"
+
+namespace kvq::planning {
+
+/// Looks for the best plan with a goal below what is wanted.
+class StateSearch {
+ public:
+  /// Of plans with a goal below `wanted`.
+  StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted);
+
+  /// Replaces `best` by the best such plan, if there is any.
+  /// \returns what no plan has a smaller goal than: that of the plan, or `wanted` if there is none; less only if there
+  ///          were too many states.
+  double run(Selection& best);
+
+ private:
+  /// Sums of alternatives of some choices.
+  struct State {
+    double goal;
+    Amounts use;
+    uint32_t parent;  // among the states before the last of these choices
+    uint32_t alternative;
+  };
+  struct Step {
+    uint32_t parent;
+    uint32_t alternative;
+  };
+  /// An alternative that may be part of such a plan.
+  struct Candidate {
+    double goal;
+    Amounts use;
+    uint32_t alternative;
+  };
+  /// What all choices that follow take at least.
+  struct Rest {
+    double priced = 0.0;
+    Amounts use{};
+  };
+  /// One choice.
+  struct Stage {
+    size_t choice;
+    Vector<Candidate> candidates;
+    Rest rest;  // of the stages behind it
+    Vector<Step> steps;
+  };
+
+  void add_stage(size_t choice);
+  void add_rests();
+  double least_end(const State& state, const Rest& rest) const;
+  void extend(Vector<State>& states, const Stage& stage) const;
+  double leave_out(Vector<State>& states, const Rest& rest) const;
+  void trace_back(const State& end, Selection& best) const;
+
+  Allocator& allocator_;
+  const ReducedProblem& problem_;
+  const DualBound& bound_;
+  double wanted_;
+  Vector<Stage> stages_;  // those with most candidates last
+};
+
+}  // namespace kvq::planning
