@@ -25,8 +25,13 @@ double rise_percent(const PerplexityResult& result) {
   return 100.0 * (result.perplexity / result.comparison->perplexity - 1.0);
 }
 
-void add_comparison(nlohmann::ordered_json& object, const PerplexityResult& result, const std::string& reference) {
-  object["against"] = reference;
+std::string reference_text(const Options& options) {
+  return options.reference() + (options.against_original ? " and the model's own weights" : "");
+}
+
+void add_comparison(nlohmann::ordered_json& object, const Options& options, const PerplexityResult& result) {
+  object["against"] = options.reference();
+  if (options.against_original) object["against_original"] = true;
   object["reference_perplexity"] = result.comparison->perplexity;
   object["rise_percent"] = rise_percent(result);
   object["kl_mean"] = result.comparison->kl_mean;
@@ -37,7 +42,7 @@ void add_comparison(nlohmann::ordered_json& object, const PerplexityResult& resu
 std::string comparison_text(const Options& options, const PerplexityResult& result) {
   if (!result.comparison) return "against    nothing: " + options.why_no_reference() + "\n";
   const ReferenceComparison& comparison = *result.comparison;
-  return "against    " + options.reference() + ", perplexity " + number_text(comparison.perplexity, 4) + ": rise " +
+  return "against    " + reference_text(options) + ", perplexity " + number_text(comparison.perplexity, 4) + ": rise " +
          signed_percent(rise_percent(result)) + "\n" +  //
          "divergence " + number_text(comparison.kl_mean, 6) + " nats on average (KL), at most " +
          number_text(comparison.kl_p999, 4) + " for 99.9 % of tokens\n" +  //
@@ -49,7 +54,7 @@ nlohmann::ordered_json result_json(const Options& options, const PerplexityResul
   nlohmann::ordered_json object;
   object["perplexity"] = result.perplexity;
   object["tokens"] = result.tokens;
-  if (result.comparison) add_comparison(object, result, options.reference());
+  if (result.comparison) add_comparison(object, options, result);
   add_sizes(object, result.usage, weights);
   object["tokens_per_second"] = result.tokens_per_second;
   object["windows"] = result.window_mean_nll.size();
@@ -112,7 +117,7 @@ void print_table(const Options& options, const std::vector<PerplexityResult>& re
     }
     table.add_row(std::move(cells));
   }
-  const std::string against = compared ? "compared with " + options.reference() + ", perplexity " +
+  const std::string against = compared ? "compared with " + reference_text(options) + ", perplexity " +
                                              number_text(results.front().comparison->perplexity, 4) + ", over "
                                        : "compared with nothing, over ";
   print_text(table.text() + "\n" + against + extent_text(options, results.front()));
@@ -140,7 +145,12 @@ std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> t
       throw UsageError("--context 2 leaves no token of the second half to score");
     }
   }
-  const std::optional<Spec> reference = options.load_reference(engine.context);
+  std::optional<Engine> original;
+  if (options.against_original) original.emplace(options.model, options.compute);
+  Engine& other = original ? *original : engine;
+  const std::optional<Spec> format = options.load_reference(other.context);
+  std::optional<PerplexityReference> reference;
+  if (format) reference.emplace(PerplexityReference{other, *format});
   const size_t windows = first_windows(tokens, measured.context, measured.windows).size();
   const size_t runs = formats.size() + (reference ? 1 : 0);
   Progress progress("perplexity", static_cast<int64_t>(windows * runs) * measured.context);
@@ -169,6 +179,7 @@ void add_eval_perplexity(CLI::App& eval) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();
   add_against_option(*command, *options);
+  add_against_original_flag(*command, *options);
   add_context_option(*command, options->perplexity.context, 2, "Tokens of a window");
   command->add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
       ->check(CLI::Range(1, 1 << 30));

@@ -6,6 +6,7 @@
 #include "llama/error.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
+#include "options/usage_error.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
@@ -24,7 +25,8 @@ void print_result_json(const Options& options, const QuantizedModel& result) {
   nlohmann::ordered_json object;
   object["file"] = options.out.string();
   object["bytes"] = result.bytes;
-  object["scheme"] = options.scheme;
+  if (!options.scheme.empty()) object["scheme"] = options.scheme;
+  if (!options.plan.empty()) object["plan"] = options.plan;
   object["bits"] = result.bits();
   object["error"] = result.error();
   if (has_hessians) object["proxy_error"] = result.proxy_error();
@@ -33,6 +35,7 @@ void print_result_json(const Options& options, const QuantizedModel& result) {
   for (const QuantizedLayer& each : result.layers) {
     nlohmann::ordered_json layer;
     layer["name"] = each.layer.name;
+    layer["scheme"] = each.scheme;
     layer["out"] = each.layer.out;
     layer["in"] = each.layer.in;
     layer["bits"] = each.bits;
@@ -47,15 +50,15 @@ void print_result_json(const Options& options, const QuantizedModel& result) {
 
 void print_result(const Options& options, const QuantizedModel& result) {
   const bool has_hessians = !result.note.empty();
-  Table table({"layer", "weights", "bits", "error", "proxy error", "seconds"});
+  Table table({"layer", "weights", "scheme", "bits", "error", "proxy error", "seconds"});
   const auto error_text = [](double error) { return number_text(error, 6); };
   const auto proxy_text = [&](double error) { return has_hessians ? error_text(error) : std::string("-"); };
   for (const QuantizedLayer& each : result.layers) {
     table.add_row({each.layer.name, std::to_string(each.layer.out) + " x " + std::to_string(each.layer.in),
-                   number_text(each.bits, 3), error_text(each.error), proxy_text(each.proxy_error),
+                   each.scheme, number_text(each.bits, 3), error_text(each.error), proxy_text(each.proxy_error),
                    each.seconds < 0.0 ? "kept" : number_text(each.seconds, 2)});
   }
-  table.add_row({"all", "", number_text(result.bits(), 3), error_text(result.error()), proxy_text(result.proxy_error()),
+  table.add_row({"all", "", "", number_text(result.bits(), 3), error_text(result.error()), proxy_text(result.proxy_error()),
                  number_text(result.seconds(), 2)});
   print_text(table.text() + "\nerrors are squared, over squared norms" +
              (has_hessians ? ", the proxy's as seen in outputs for " + result.note : std::string()) + "\nwritten to " +
@@ -73,7 +76,8 @@ QuantizedModel quantize(const Options& options) {
 }
 
 void run(const Options& options) {
-  check_scheme(options.scheme);
+  if (options.scheme.empty() && options.plan.empty()) throw UsageError("give --scheme or --plan");
+  if (!options.scheme.empty()) check_scheme(options.scheme);
   check_writable(options.out);
   const QuantizedModel result = quantize(options);
   if (options.json) return print_result_json(options, result);
@@ -88,8 +92,9 @@ void add_quantize(CLI::App& app) {
   add_model_option(*command, options->model);
   command
       ->add_option("--scheme", options->scheme,
-                   "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75")
-      ->required();
+                   "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75; with --plan, "
+                   "of the matrices that the plan leaves out");
+  command->add_option("--plan", options->plan, "File of `kvq plan` that gives every matrix a scheme of its own");
   command
       ->add_option("--out", options->out,
                    "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")

@@ -161,7 +161,7 @@ PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session
 
 std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats,
                                                    std::span<const int32_t> tokens, PerplexityOptions options,
-                                                   Progress& progress, const Spec* reference) {
+                                                   Progress& progress, const PerplexityReference* reference) {
   std::deque<llama::Session> sessions;
   std::vector<ScoredRun> runs;
   for (const Spec& format : formats) {
@@ -172,7 +172,8 @@ std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<con
   std::optional<llama::Session> session;
   std::optional<ScoredRun> beside;
   if (reference != nullptr) {
-    beside.emplace(engine.model, session.emplace(engine.model, engine.context, *reference), false, progress);
+    Engine& other = reference->engine;
+    beside.emplace(other.model, session.emplace(other.model, other.context, reference->format), false, progress);
   }
   for (const auto window : first_windows(tokens, options.context, options.windows)) {
     run_window(window, options, runs, beside ? &*beside : nullptr);

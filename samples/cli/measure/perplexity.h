@@ -49,16 +49,22 @@ inline size_t half_of(size_t window) { return window / 2; }
 double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
                   Progress& progress);
 
+/// What formats are compared with: a model of its own, or the same one, on a cache that evicts nothing.
+struct PerplexityReference {
+  Engine& engine;
+  const Spec& format;
+};
+
 /// Perplexity of each format over non-overlapping windows, each starting an empty sequence and running through the
 /// cache in chunks, so that later tokens see compressed pages as decoding would. An incomplete last window is dropped.
 /// If a format evicts, it does so between the halves of each window, and only second halves are scored, of all formats.
 /// `progress` advances by every token run.
 ///
-/// \param reference  what to compare with, if anything: it runs each chunk first, evicts nothing, and advances
-///                   `progress` too.
+/// \param reference  what to compare with, if anything: it runs each chunk first, and advances `progress` too.
 std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats,
                                                    std::span<const int32_t> tokens, PerplexityOptions options,
-                                                   Progress& progress, const Spec* reference = nullptr);
+                                                   Progress& progress,
+                                                   const PerplexityReference* reference = nullptr);
 
 /// Of one format, compared with nothing.
 PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,

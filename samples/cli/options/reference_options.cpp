@@ -13,7 +13,7 @@ constexpr const char* kNone = "none";
 }  // namespace
 
 std::string ReferenceOptions::reference() const {
-  if (!against && kv == kDefault) return "";  // it would be compared with itself
+  if (!against && kv == kDefault && !against_original) return "";  // it would be compared with itself
   return against == kNone ? "" : against.value_or(kDefault);
 }
 
@@ -35,6 +35,11 @@ void add_against_option(CLI::App& command, ReferenceOptions& options) {
                   "What to compare --kv with, in a run beside it that takes as long again: a format as for --kv, but "
                   "without eviction, or none. Left out, --kv fp16 is compared with nothing")
       ->default_str(kDefault);
+}
+
+void add_against_original_flag(CLI::App& command, ReferenceOptions& options) {
+  command.add_flag("--against-original", options.against_original,
+                   "Compare with the model's own weights instead of those of --weights");
 }
 
 }  // namespace cli

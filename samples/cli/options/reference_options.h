@@ -10,6 +10,7 @@ namespace cli {
 /// What every command that compares a format with a reference can be told.
 struct ReferenceOptions : ModelOptions {
   std::optional<std::string> against;  // nothing: not given
+  bool against_original = false;       // with the model's own weights, not those of a file
 
   /// The SPEC of the cache to compare with; empty: nothing is compared.
   std::string reference() const;
@@ -21,5 +22,7 @@ struct ReferenceOptions : ModelOptions {
 
 /// Add `--against`.
 void add_against_option(CLI::App& command, ReferenceOptions& options);
+/// Add `--against-original`.
+void add_against_original_flag(CLI::App& command, ReferenceOptions& options);
 
 }  // namespace cli

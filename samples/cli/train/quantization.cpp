@@ -1,6 +1,7 @@
 #include "train/quantization.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bench/stopwatch.h"
@@ -18,6 +19,34 @@
 
 namespace cli {
 namespace {
+
+using Schemes = std::map<std::string, std::string>;
+
+constexpr size_t kMaxPlanBytes = size_t{64} << 20;
+
+/// The scheme of every layer, from the plan or the same for all.
+Schemes schemes_of(const Quantization& quantization, const std::vector<llama::LinearLayer>& layers) {
+  Schemes schemes;
+  if (!quantization.scheme.empty()) {
+    for (const llama::LinearLayer& layer : layers) schemes[layer.name] = quantization.scheme;
+  }
+  if (quantization.plan.empty()) return schemes;
+  const kvq::Context context = make_context(quantization.compute);
+  const kvq::Plan plan = kvq::Plan::load(context, read_text(quantization.plan, kMaxPlanBytes));
+  for (int32_t i = 0; i < plan.describe().n_matrices; ++i) {
+    const kvq_plan_matrix_info matrix = plan.describe_matrix(i);
+    if (std::ranges::none_of(layers, [&](const llama::LinearLayer& layer) { return layer.name == matrix.name; })) {
+      throw llama::Error(quantization.plan + " is for another model: it names " + matrix.name + ", which " +
+                         quantization.model + " lacks");
+    }
+    schemes[matrix.name] = matrix.scheme;
+  }
+  for (const llama::LinearLayer& layer : layers) {
+    if (schemes.contains(layer.name)) continue;
+    throw llama::Error(quantization.plan + " has no scheme for " + layer.name + "; --scheme gives those it leaves out one");
+  }
+  return schemes;
+}
 
 std::vector<float> read_tensor(const llama::Checkpoint& checkpoint, const std::string& name,
                                const std::vector<int64_t>& shape) {
@@ -49,9 +78,11 @@ kvq::Matrix quantize_layer(kvq_context* context, const llama::Checkpoint& checkp
 /// Quantizes what an earlier run has not finished.
 class Quantizer {
  public:
-  Quantizer(const Quantization& quantization, const llama::Checkpoint& checkpoint, const PartialMatrices& partial,
-            const llama::Hessians* hessians)
+  /// `schemes`: of the layers, by name.
+  Quantizer(const Quantization& quantization, const Schemes& schemes, const llama::Checkpoint& checkpoint,
+            const PartialMatrices& partial, const llama::Hessians* hessians)
       : quantization_(quantization),
+        schemes_(schemes),
         checkpoint_(checkpoint),
         partial_(partial),
         hessians_(hessians),
@@ -60,14 +91,15 @@ class Quantizer {
   QuantizedLayer run(const llama::LinearLayer& layer, Progress& progress) const {
     const std::vector<float> weights = read_tensor(checkpoint_, layer.name + ".weight", {layer.out, layer.in});
     TrainingBar bar(progress, layer.out * layer.in);
-    QuantizedLayer result{.layer = layer, .squares = sum_of_squares(weights)};
+    const std::string& scheme = schemes_.at(layer.name);
+    QuantizedLayer result{.layer = layer, .scheme = scheme, .squares = sum_of_squares(weights)};
     kvq::Matrix matrix = nullptr;
     if (partial_.holds(layer.name)) {
       matrix = load(layer.name);
     } else {
       const Stopwatch watch;
       const std::vector<float> hessian = hessians_ != nullptr ? hessians_->of(layer) : std::vector<float>();
-      matrix = quantize_layer(context_, checkpoint_, layer, weights, options(hessian), bar);
+      matrix = quantize_layer(context_, checkpoint_, layer, weights, options(scheme, hessian), bar);
       result.seconds = watch.seconds();
       partial_.keep(layer.name, matrix.save(layer.name));
     }
@@ -80,9 +112,9 @@ class Quantizer {
   }
 
  private:
-  qp_quantize_options options(const std::vector<float>& hessian) const {
+  qp_quantize_options options(const std::string& scheme, const std::vector<float>& hessian) const {
     auto options = kvq::initialised<qp_quantize_options>();
-    options.scheme = quantization_.scheme.c_str();
+    options.scheme = scheme.c_str();
     options.seed = quantization_.seed;
     options.damping = quantization_.damping;
     options.rounding = quantization_.rounding == "nearest" ? QP_ROUNDING_NEAREST : QP_ROUNDING_LDLQ;
@@ -100,6 +132,7 @@ class Quantizer {
   }
 
   const Quantization& quantization_;
+  const Schemes& schemes_;
   const llama::Checkpoint& checkpoint_;
   const PartialMatrices& partial_;
   const llama::Hessians* hessians_;
@@ -139,14 +172,17 @@ void write_model(const std::filesystem::path& out, const llama::Checkpoint& chec
 }
 
 /// What the matrices depend on.
-nlohmann::ordered_json made_with(const Quantization& quantization, uint64_t fingerprint, const std::string& note) {
-  return {{"model", hexadecimal(fingerprint)}, {"scheme", quantization.scheme},
+nlohmann::ordered_json made_with(const Quantization& quantization, const Schemes& schemes, uint64_t fingerprint,
+                                 const std::string& note) {
+  const nlohmann::ordered_json scheme =
+      quantization.plan.empty() ? nlohmann::ordered_json(quantization.scheme) : nlohmann::ordered_json(schemes);
+  return {{"model", hexadecimal(fingerprint)}, {"scheme", scheme},
           {"seed", quantization.seed},         {"hessian", note},
           {"rounding", quantization.rounding}, {"damping", quantization.damping},
           {"version", kvq_version_string()}};
 }
 
-QuantizedModel quantize(const Quantization& quantization, const PartialMatrices& partial,
+QuantizedModel quantize(const Quantization& quantization, const Schemes& schemes, const PartialMatrices& partial,
                         const llama::Checkpoint& checkpoint, const std::vector<llama::LinearLayer>& layers,
                         const CalibrationTexts& texts) {
   std::vector<llama::LinearLayer> to_do;
@@ -156,7 +192,7 @@ QuantizedModel quantize(const Quantization& quantization, const PartialMatrices&
   if (!texts.windows.empty() && !to_do.empty()) {
     hessians = collect_hessians(quantization.model, quantization.compute, to_do, texts.windows);
   }
-  const Quantizer quantizer(quantization, checkpoint, partial, hessians ? &*hessians : nullptr);
+  const Quantizer quantizer(quantization, schemes, checkpoint, partial, hessians ? &*hessians : nullptr);
   QuantizedModel result{.layers = quantize_layers(quantizer, layers), .note = texts.note};
   write_model(quantization.out, checkpoint, layers, partial);
   partial.remove(layers);
@@ -208,10 +244,12 @@ QuantizedModel quantize_model(const Quantization& quantization) {
   const llama::Checkpoint checkpoint(quantization.model);
   const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(config);
   const CalibrationTexts texts = hessian_texts(quantization, config);
-  const PartialMatrices partial(quantization.partial(), made_with(quantization, checkpoint.fingerprint(), texts.note));
+  const Schemes schemes = schemes_of(quantization, layers);
+  const PartialMatrices partial(quantization.partial(),
+                                made_with(quantization, schemes, checkpoint.fingerprint(), texts.note));
   const Interrupt interrupt;
   try {
-    return quantize(quantization, partial, checkpoint, layers, texts);
+    return quantize(quantization, schemes, partial, checkpoint, layers, texts);
   } catch (const std::runtime_error&) {
     if (partial.is_empty()) partial.remove(layers);
     Interrupt::check();

@@ -13,7 +13,8 @@ namespace cli {
 /// What to make of a model, and how.
 struct Quantization {
   std::string model;  // directory
-  std::string scheme;
+  std::string scheme;                      // of every matrix that `plan` does not name; empty: it names all
+  std::string plan = {};                   // file of a plan; empty: none
   std::vector<std::string> hessian_texts;  // none: every weight is rounded alone
   int64_t hessian_tokens = 16384;
   std::string rounding = "ldlq";  // or "nearest"
@@ -28,6 +29,7 @@ struct Quantization {
 
 struct QuantizedLayer {
   llama::LinearLayer layer;
+  std::string scheme;
   double bits = 0.0;
   double error = 0.0;
   double proxy_error = 0.0;
