@@ -25,12 +25,11 @@ void require_map(const YamlNode& node, const char* key) {
 }
 
 /// What check_plan_text() refuses in a file.
-void check_text(const YamlNode& node, std::string_view text, size_t most, const char* key) {
+void check_text(int line, std::string_view text, size_t most, const char* key) {
   try {
-    if (node.kind == Kind::kSequence || node.kind == Kind::kMap) fail(KVQ_E_ARGUMENT, "%s must be text", key);
     check_plan_text(text, most, key);
   } catch (const Error& error) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s", node.line, error.what());
+    fail(KVQ_E_FORMAT, "yaml line %d: %s", line, error.what());
   }
 }
 
@@ -57,7 +56,7 @@ void read_weights(const YamlNode& node, PlanDocument& plan) {
          kMaxPlanMatrices);
   }
   for (const auto& [name, value] : node.members) {
-    check_text(value, name, kMaxMatrixName, "a matrix's name");
+    check_text(value.line, name, kMaxMatrixName, "a matrix's name");
     const auto scheme =
         value.kind == Kind::kScalar ? weights::parse_scheme(value.scalar) : std::optional<weights::Scheme>();
     if (!scheme.has_value()) {
@@ -140,7 +139,8 @@ PlanDocument read_plan(Allocator& allocator, std::string_view text) {
       has_version = true;
       read_int(value, "version", 1, 1);
     } else if (name == "note") {
-      check_text(value, value.scalar, kMaxPlanNote, "note");
+      if (value.kind != Kind::kScalar) fail(KVQ_E_FORMAT, "yaml line %d: note must be text", value.line);
+      check_text(value.line, value.scalar, kMaxPlanNote, "note");
       plan.note = value.scalar;
     } else if (name == "expected") {
       read_expected(value, plan.expected);

@@ -158,6 +158,7 @@ std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> t
 }
 
 void run(Options& options) {
+  if (options.kv == options.plan && !options.plan.empty()) options.formats = {options.plan};  // no --kv
   options.kv = std::accumulate(options.formats.begin() + 1, options.formats.end(), options.formats.front(),
                                [](const std::string& all, const std::string& each) { return all + ", " + each; });
   Engine engine = options.load();

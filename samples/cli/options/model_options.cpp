@@ -2,9 +2,40 @@
 
 #include <CLI/CLI.hpp>
 
+#include "llama/error.h"
 #include "options/usage_error.h"
+#include "terminal/text_file.h"
 
 namespace cli {
+namespace {
+
+/// An Error unless the model's matrices are those of the plan.
+void check_schemes(const kvq::Plan& plan, const std::string& path, Engine& engine) {
+  for (const llama::LinearLayer& layer : llama::all_linear_layers(engine.model.config())) {
+    const char* planned = plan.scheme(layer.name);
+    if (planned == nullptr) continue;
+    const auto& packed = engine.model.linear(layer).packed;
+    const std::string found = packed != nullptr ? packed->describe().scheme : "";
+    if (found == planned) continue;
+    throw llama::Error(path + " has " + planned + " for " + layer.name + ", which is " +
+                       (found.empty() ? "not packed" : found) + ": make the weights with `kvq quantize --plan " + path +
+                       " --out FILE` and give --weights FILE, or take the formats of the cache alone with --kv " + path);
+  }
+}
+
+}  // namespace
+
+Engine ModelOptions::load() const {
+  Engine engine(model, compute, weights);
+  if (plan.empty()) return engine;
+  const std::string text = read_text(plan, kMaxPlanBytes);
+  try {
+    check_schemes(kvq::Plan::load(engine.context, text), plan, engine);
+  } catch (const kvq::Error& error) {
+    throw llama::Error("plan " + plan + ": " + error.what());
+  }
+  return engine;
+}
 
 void add_model_option(CLI::App& command, std::string& model) {
   command.add_option("--model", model, "Model directory")->required();
@@ -14,6 +45,12 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   add_model_option(command, options.model);
   command.add_option("--weights", options.weights,
                      "File of `kvq quantize` to take the weights from (default: the model's own)");
+  command.add_option("--plan", options.plan,
+                     "File of `kvq plan`: stands for --kv with its formats, and for weights that were made with it");
+  command.parse_complete_callback([&command, &options] {
+    const CLI::Option* kv = command.get_option_no_throw("--kv");
+    if (!options.plan.empty() && kv != nullptr && kv->count() == 0) options.kv = options.plan;
+  });
 }
 
 void add_text_option(CLI::App& command, std::string& text) {

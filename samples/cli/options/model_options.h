@@ -17,16 +17,18 @@ struct ModelOptions {
   std::string model;    // directory
   std::string weights;  // a file of `kvq quantize` to take the weights from; empty: those in the directory
   std::string kv = "fp16";
+  std::string plan;  // a file of `kvq plan`; empty: none
   ComputeOptions compute;
   bool json = false;
 
-  Engine load() const { return Engine(model, compute, weights); }
+  /// An Error if the plan gives matrices other schemes than they have.
+  Engine load() const;
 };
 
 /// Add `--model`.
 void add_model_option(CLI::App& command, std::string& model);
 
-/// Add `--model` and `--weights`.
+/// Add `--model`, `--weights` and `--plan`, which takes the place of a `--kv` that is not given.
 void add_model_options(CLI::App& command, ModelOptions& options);
 
 /// Add `--text`, the file to evaluate a model on.

@@ -16,7 +16,6 @@
 namespace cli {
 namespace {
 
-constexpr size_t kMaxPolicyBytes = 1 << 20;
 constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
 constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
 constexpr std::string_view kCommvq = "commvq:";
@@ -114,11 +113,19 @@ bool names_file(const std::string& base) {
   return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
 }
 
+/// Whether a YAML text has sections that plans have and policies have not.
+bool is_plan(std::string_view text) {
+  const auto has = [text](std::string_view key) {
+    return text.starts_with(key) || text.find("\n" + std::string(key)) != std::string_view::npos;
+  };
+  return has("cache:") || has("weights:");
+}
+
 kvq::Policy load_policy(kvq_context* context, const std::string& base) {
   if (!names_file(base)) return kvq::Policy::load(context, base);
-  const std::string text = read_text(base, kMaxPolicyBytes);
+  const std::string text = read_text(base, kMaxPlanBytes);
   try {
-    return kvq::Policy::load(context, text);
+    return is_plan(text) ? kvq::Plan::load(context, text).policy() : kvq::Policy::load(context, text);
   } catch (const kvq::Error& error) {
     throw llama::Error("policy file " + base + ": " + error.what());
   }

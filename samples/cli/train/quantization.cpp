@@ -8,6 +8,7 @@
 #include "llama/error.h"
 #include "llama/mapped_file.h"
 #include "llama/safetensors.h"
+#include "options/spec.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
@@ -21,8 +22,6 @@ namespace cli {
 namespace {
 
 using Schemes = std::map<std::string, std::string>;
-
-constexpr size_t kMaxPlanBytes = size_t{64} << 20;
 
 /// The scheme of every layer, from the plan or the same for all.
 Schemes schemes_of(const Quantization& quantization, const std::vector<llama::LinearLayer>& layers) {
