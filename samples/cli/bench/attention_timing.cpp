@@ -34,7 +34,8 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
     bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
     bits_ = usage.bits_per_scalar;
   }
-  copy_first(std::clamp<uint64_t>((device.bytes_to_rotate() + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
+  const uint64_t wanted = std::min(device.bytes_to_rotate(), shape.most_bytes);
+  copy_first(std::clamp<uint64_t>((wanted + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
 }
 
 void TimedAttention::fill_first(const AttentionShape& shape) {

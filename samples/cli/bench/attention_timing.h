@@ -12,7 +12,8 @@ struct AttentionShape {
   LayerShape layer{};
   int32_t length = 32768;
   int32_t batch = 1;
-  int32_t queries = 1;  // of a sequence: its newest tokens'
+  int32_t queries = 1;               // of a sequence: its newest tokens'
+  uint64_t most_bytes = UINT64_MAX;  // of all caches that calls read in turn: those of a small model stay in caches
 };
 
 /// Attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes that

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,25 +15,31 @@ struct LinearShape {
   int64_t out = 14336;
   int64_t in = 4096;
   int32_t batch = 1;
+  std::vector<int64_t> also = {};       // outputs of further layers that are multiplied in the same call
+  uint64_t most_bytes = UINT64_MAX;     // of all matrices that calls read in turn: a small model stays in caches
+
+  int64_t all_outputs() const;
 };
 
-/// A linear layer of random weights, ready to be timed. Holds as many equal matrices as it takes for every call to read
-/// its own from memory.
+/// A linear layer of random weights, or several that share their inputs, ready to be timed. Holds as many equal ones as
+/// it takes for every call to read its own from memory.
 class TimedLinear {
  public:
   TimedLinear(TimedDevice& device, kvq_context* context, const std::string& scheme, const LinearShape& shape);
 
   /// Microseconds of one call.
   double run();
-  /// Of one matrix.
+  /// Of what one call reads.
   uint64_t bytes() const { return bytes_; }
   double bits() const { return bits_; }
 
  private:
+  void load(kvq_context* context, std::span<const std::vector<std::byte>> files);
+
   TimedDevice* device_;
-  std::vector<kvq::Matrix> matrices_;
-  DeviceBuffer x_;  // [batch, in]
-  DeviceBuffer y_;  // [batch, out]
+  std::vector<std::vector<kvq::Matrix>> layers_;  // each those of one call
+  DeviceBuffer x_;                                // [batch, in]
+  std::vector<DeviceBuffer> y_;                   // [batch, out] of each layer
   int32_t batch_;
   size_t runs_ = 0;
   uint64_t bytes_ = 0;

@@ -10,6 +10,7 @@
 #include "options/matrix_options.h"
 #include "options/model_options.h"
 #include "options/usage_error.h"
+#include "plan/latencies.h"
 #include "plan/planner.h"
 #include "plan/probe_text.h"
 #include "plan/sensitivities.h"
@@ -26,6 +27,8 @@ struct Options {
   int64_t tokens = ProbeText{}.tokens;
   double target_bits = 0.0;
   uint64_t target_bytes = 0;
+  double target_latency = 0.0;  // milliseconds
+  bool fusion = false;
   bool weights_only = false;
   bool cache_only = false;
   int32_t context = 2048;
@@ -57,7 +60,8 @@ PlanRequest request_of(const Options& options) {
           .context = options.context,
           .batch = options.batch,
           .schemes = options.schemes.empty() ? planned_schemes() : options.schemes,
-          .formats = options.formats.empty() ? kPlannedFormats : options.formats};
+          .formats = options.formats.empty() ? kPlannedFormats : options.formats,
+          .fusion = options.fusion};
 }
 
 /// Bytes of what is planned.
@@ -74,12 +78,22 @@ double byte_limit(const Options& options, const llama::ModelConfig& config) {
   return std::floor(options.target_bits * scalars / 8.0);
 }
 
+PlanLimits limits_of(const Options& options, const llama::ModelConfig& config) {
+  PlanLimits limits;
+  if (options.target_bits > 0.0 || options.target_bytes > 0) limits.max_bytes = byte_limit(options, config);
+  if (options.target_latency > 0.0) limits.max_seconds = 1e-3 * options.target_latency;
+  return limits;
+}
+
 void check(const Options& options) {
   if (options.weights_only && options.cache_only) {
     throw UsageError("--weights-only and --cache-only are both given, which leaves nothing to plan");
   }
   const int targets = (options.target_bits > 0.0 ? 1 : 0) + (options.target_bytes > 0 ? 1 : 0);
-  if (targets != 1) throw UsageError("give one of --target-bits and --target-bytes");
+  if (targets > 1) throw UsageError("--target-bits and --target-bytes are both given");
+  if (targets == 0 && options.target_latency == 0.0) {
+    throw UsageError("give --target-bits, --target-bytes or --target-latency");
+  }
   if (options.target_bits > 0.0 && !options.weights_only && !options.cache_only) {
     throw UsageError("--target-bits goes with --weights-only or --cache-only; for both together use --target-bytes");
   }
@@ -146,8 +160,13 @@ void run(const Options& options) {
   Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
   measure(request, options, engine, windows, known);
 
-  const Planner planner(engine.context, engine.model.config(), known, request);
-  const ModelPlan plan = planner.solve({.max_bytes = byte_limit(options, engine.model.config())});
+  const Latencies* times = nullptr;
+  if (options.target_latency > 0.0) {
+    measure_latencies(known, engine, options.compute, request);
+    times = &known.machines.at(machine_of(engine, options.compute));
+  }
+  const Planner planner(engine.context, engine.model.config(), known, times, request);
+  const ModelPlan plan = planner.solve(limits_of(options, engine.model.config()));
   if (!options.out.empty()) {
     write_plan(options, engine.context, plan,
                "for " + std::to_string(options.batch) + " x " + std::to_string(options.context) + " tokens; measured on " + windows.note());
@@ -173,6 +192,11 @@ void add_plan(CLI::App& app) {
       ->check(CLI::Range(0.1, 32.0));
   command->add_option("--target-bytes", options->target_bytes, "Bytes of linear layers and caches together")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50));
+  command->add_option("--target-latency", options->target_latency,
+                      "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
+      ->check(CLI::Range(1e-6, 1e9));
+  command->add_flag("--fusion", options->fusion,
+                    "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
   command->add_flag("--weights-only", options->weights_only, "Plan linear layers alone");
   command->add_flag("--cache-only", options->cache_only, "Plan caches alone");
   add_context_option(*command, options->context, 1, "Tokens of a sequence");

@@ -28,6 +28,7 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan) {
   object["bytes"] = plan.bytes();
   object["loss"] = plan.loss();
   object["loss_bound"] = plan.bound;
+  if (plan.seconds > 0.0) object["seconds"] = plan.seconds;
   if (!plan.matrices.empty()) {
     object["weight_bytes"] = plan.weight_bytes;
     object["weight_bits"] = plan.weight_bits();
@@ -71,6 +72,7 @@ std::string plan_text(const ModelPlan& plan) {
   if (!plan.cache.empty()) text += part_text("cache    ", plan.cache_bytes, plan.cache_bits, "scalar", plan.cache_loss);
   text += "together " + bytes_text(plan.bytes()) + ", loses " + number_text(plan.loss(), 5) +
           " nats of divergence; no plan loses less than " + number_text(plan.bound, 5) + "\n";
+  if (plan.seconds > 0.0) text += "a step of decoding takes about " + number_text(1e3 * plan.seconds, 3) + " ms\n";
   return text;
 }
 

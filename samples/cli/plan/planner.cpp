@@ -1,12 +1,11 @@
 #include "plan/planner.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <random>
 
 #include "llama/error.h"
 #include "plan/cache_bytes.h"
+#include "plan/latencies.h"
 
 namespace cli {
 namespace {
@@ -44,62 +43,139 @@ std::string policy_text(const std::vector<PlannedCacheLayer>& cache) {
 }
 
 Planner::Planner(kvq_context* context, const llama::ModelConfig& config, const Measurements& known,
-                 PlanRequest request)
-    : context_(context), config_(config), request_(std::move(request)) {
-  if (request_.weights) add_matrices(known);
-  if (request_.cache) add_layers(known);
+                 const Latencies* times, PlanRequest request)
+    : context_(context), config_(config), known_(known), times_(times), request_(std::move(request)) {
+  if (request_.weights) add_matrices();
+  if (request_.cache) add_layers();
 }
 
-void Planner::add_matrices(const Measurements& known) {
+Planner::Option Planner::matrix_option(int32_t matrix, int32_t scheme) const {
+  const llama::LinearLayer& layer = matrices_[static_cast<size_t>(matrix)];
+  const std::string& name = request_.schemes[static_cast<size_t>(scheme)];
+  const auto found = known_.weights.find(layer.name);
+  if (found == known_.weights.end()) throw llama::Error("the measurements lack the matrix " + layer.name);
+  const double microseconds =
+      times_ != nullptr ? matrix_microseconds(*times_, config_, layer, name, request_.batch) : 0.0;
+  return {.bytes = static_cast<double>(packed_bytes(name, layer)),
+          .seconds = 1e-6 * microseconds,
+          .loss = found->second.slope * at(known_.scheme_errors, name, "the error"),
+          .picks = {scheme}};
+}
+
+void Planner::add_matrices() {
   matrices_ = llama::all_linear_layers(config_);
-  for (const llama::LinearLayer& layer : matrices_) {
-    const auto found = known.weights.find(layer.name);
-    if (found == known.weights.end()) throw llama::Error("the measurements lack the matrix " + layer.name);
-    counts_.push_back(static_cast<int32_t>(request_.schemes.size()));
-    for (const std::string& scheme : request_.schemes) {
-      bytes_.push_back(static_cast<double>(packed_bytes(scheme, layer)));
-      loss_.push_back(found->second.slope * at(known.scheme_errors, scheme, "the error"));
-      seconds_.push_back(0.0);
+  for (size_t begin = 0; begin < matrices_.size();) {
+    std::vector<int32_t> together;
+    for (size_t i = begin; i < matrices_.size() && matrices_[i].layer == matrices_[begin].layer &&
+                           matrices_[i].input == matrices_[begin].input;
+         ++i) {
+      together.push_back(static_cast<int32_t>(i));
+    }
+    begin += together.size();
+    if (request_.fusion && times_ != nullptr) {
+      add_fused(together);
+      continue;
+    }
+    for (const int32_t matrix : together) {
+      Choice& choice = choices_.emplace_back(Choice{{matrix}, {}});
+      for (int32_t scheme = 0; scheme < static_cast<int32_t>(request_.schemes.size()); ++scheme) {
+        choice.options.push_back(matrix_option(matrix, scheme));
+      }
     }
   }
 }
 
-void Planner::add_layers(const Measurements& known) {
-  for (const std::string& keys : request_.formats) {
-    for (const std::string& values : request_.formats) pairs_.emplace_back(keys, values);
+/// All groupings of matrices that share their inputs.
+void Planner::add_fused(const std::vector<int32_t>& matrices) {
+  std::vector<double> bytes;
+  std::vector<double> loss;
+  std::vector<double> seconds;
+  std::vector<int32_t> groups;
+  const auto n_schemes = static_cast<int32_t>(request_.schemes.size());
+  for (const int32_t matrix : matrices) {
+    for (int32_t scheme = 0; scheme < n_schemes; ++scheme) {
+      const Option option = matrix_option(matrix, scheme);
+      bytes.push_back(option.bytes);
+      loss.push_back(option.loss);
+    }
   }
+  for (int32_t group = 1; group < 1 << matrices.size(); ++group) {
+    std::vector<llama::LinearLayer> members;
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      if ((group >> i & 1) != 0) members.push_back(matrices_[static_cast<size_t>(matrices[i])]);
+    }
+    groups.push_back(group);
+    for (const std::string& scheme : request_.schemes) {
+      seconds.push_back(1e-6 * group_microseconds(*times_, members, scheme, request_.batch));
+    }
+  }
+  auto options = kvq::initialised<kvq_plan_fusion_options>();
+  options.n_members = static_cast<int32_t>(matrices.size());
+  options.n_schemes = n_schemes;
+  options.n_groups = static_cast<int32_t>(groups.size());
+  options.groups = groups.data();
+  options.bytes = bytes.data();
+  options.loss = loss.data();
+  options.seconds = seconds.data();
+  const kvq::PlanFusion fusion(context_, options);
+  Choice& choice = choices_.emplace_back(Choice{matrices, {}});
+  for (int32_t i = 0; i < fusion.describe().n_groupings; ++i) {
+    const kvq_plan_grouping_info grouping = fusion.describe_grouping(i);
+    choice.options.push_back({.bytes = grouping.bytes,
+                              .seconds = grouping.seconds,
+                              .loss = grouping.loss,
+                              .picks = {grouping.schemes, grouping.schemes + matrices.size()}});
+  }
+}
+
+void Planner::add_layers() {
   const CacheShape shape{config_, request_.context, request_.batch};
-  std::vector<double> pair_bytes;
-  for (const auto& [keys, values] : pairs_) pair_bytes.push_back(layer_bytes(context_, shape, keys, values));
+  std::vector<Option> pairs;
+  for (int32_t keys = 0; keys < static_cast<int32_t>(request_.formats.size()); ++keys) {
+    for (int32_t values = 0; values < static_cast<int32_t>(request_.formats.size()); ++values) {
+      const std::string& of_keys = request_.formats[static_cast<size_t>(keys)];
+      const std::string& of_values = request_.formats[static_cast<size_t>(values)];
+      const double microseconds =
+          times_ != nullptr ? attention_microseconds(*times_, of_keys, of_values, request_) : 0.0;
+      pairs.push_back({.bytes = layer_bytes(context_, shape, of_keys, of_values),
+                       .seconds = 1e-6 * microseconds,
+                       .loss = 0.0,
+                       .picks = {keys, values}});
+    }
+  }
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    counts_.push_back(static_cast<int32_t>(pairs_.size()));
-    for (size_t i = 0; i < pairs_.size(); ++i) {
-      bytes_.push_back(pair_bytes[i]);
-      loss_.push_back(loss_of_side(known, layer, Side::kKeys, pairs_[i].first) +
-                      loss_of_side(known, layer, Side::kValues, pairs_[i].second));
-      seconds_.push_back(0.0);
+    Choice& choice = choices_.emplace_back(Choice{{}, pairs});
+    for (Option& option : choice.options) {
+      for (const Side side : {Side::kKeys, Side::kValues}) {
+        const auto format = static_cast<size_t>(option.picks[static_cast<size_t>(side)]);
+        option.loss += loss_of_side(known_, layer, side, request_.formats[format]);
+      }
     }
   }
 }
 
 ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
   ModelPlan plan;
-  size_t begin = 0;
   for (size_t i = 0; i < chosen.size(); ++i) {
-    const auto option = static_cast<size_t>(chosen[i]);
-    const double loss = loss_[begin + option];
-    plan.seconds += seconds_[begin + option];
-    if (i < matrices_.size()) {
-      const std::string& scheme = request_.schemes[option];
-      plan.matrices.push_back({matrices_[i], scheme, packed_bytes(scheme, matrices_[i]), loss});
-      plan.weight_bytes += plan.matrices.back().bytes;
-      plan.weight_loss += loss;
-    } else {
-      plan.cache.push_back({pairs_[option].first, pairs_[option].second, loss});
-      plan.cache_loss += loss;
+    const Choice& choice = choices_[i];
+    const Option& option = choice.options[static_cast<size_t>(chosen[i])];
+    plan.seconds += option.seconds;
+    if (choice.matrices.empty()) {
+      plan.cache.push_back({request_.formats[static_cast<size_t>(option.picks[0])],
+                            request_.formats[static_cast<size_t>(option.picks[1])], option.loss});
+      plan.cache_loss += option.loss;
+      continue;
     }
-    begin += static_cast<size_t>(counts_[i]);
+    for (size_t k = 0; k < choice.matrices.size(); ++k) {
+      const Option single = matrix_option(choice.matrices[k], option.picks[k]);
+      plan.matrices.push_back({matrices_[static_cast<size_t>(choice.matrices[k])],
+                               request_.schemes[static_cast<size_t>(option.picks[k])],
+                               static_cast<uint64_t>(single.bytes), single.loss});
+      plan.weight_bytes += plan.matrices.back().bytes;
+      plan.weight_loss += single.loss;
+    }
   }
+  if (times_ != nullptr) plan.seconds += 1e-6 * times_->rest;
   if (!plan.cache.empty()) {
     const CacheUsage usage = cache_usage(context_, {config_, request_.context, request_.batch}, policy_text(plan.cache));
     plan.cache_bytes = usage.bytes;
@@ -109,18 +185,30 @@ ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
 }
 
 ModelPlan Planner::solve(const PlanLimits& limits) const {
+  std::vector<int32_t> counts;
+  std::vector<double> bytes;
+  std::vector<double> seconds;
+  std::vector<double> loss;
+  for (const Choice& choice : choices_) {
+    counts.push_back(static_cast<int32_t>(choice.options.size()));
+    for (const Option& option : choice.options) {
+      bytes.push_back(option.bytes);
+      seconds.push_back(option.seconds);
+      loss.push_back(option.loss);
+    }
+  }
+  const double rest = times_ != nullptr ? 1e-6 * times_->rest : 0.0;
   auto problem = kvq::initialised<kvq_plan_problem>();
   problem.goal = limits.goal;
-  problem.n_choices = static_cast<int32_t>(counts_.size());
-  problem.option_counts = counts_.data();
-  problem.bytes = bytes_.data();
-  problem.seconds = seconds_.data();
-  problem.loss = loss_.data();
-  problem.max_bytes = limits.max_bytes - fixed_bytes();
-  problem.max_seconds = limits.max_seconds;
+  problem.n_choices = static_cast<int32_t>(counts.size());
+  problem.option_counts = counts.data();
+  problem.bytes = bytes.data();
+  problem.seconds = seconds.data();
+  problem.loss = loss.data();
+  problem.max_bytes = std::max(limits.max_bytes - fixed_bytes(), 0.0);
+  problem.max_seconds = std::max(limits.max_seconds - rest, 0.0);
   problem.max_loss = limits.max_loss;
-  if (problem.max_bytes < 0.0) problem.max_bytes = 0.0;
-  std::vector<int32_t> chosen(counts_.size());
+  std::vector<int32_t> chosen(counts.size());
   const kvq_plan_costs costs = kvq::Plan::solve(context_, problem, chosen);
   ModelPlan plan = plan_of(chosen);
   plan.bound = costs.bound;
@@ -129,7 +217,7 @@ ModelPlan Planner::solve(const PlanLimits& limits) const {
 
 /// Of caches, whatever their layers are: the objects of the sequences.
 double Planner::fixed_bytes() const {
-  if (pairs_.empty()) return 0.0;
+  if (!request_.cache) return 0.0;
   const CacheShape shape{config_, request_.context, request_.batch};
   const PlannedCacheLayer plain{"fp16", "fp16", 0.0};
   const std::vector<PlannedCacheLayer> layers(static_cast<size_t>(config_.n_layers), plain);
@@ -138,15 +226,19 @@ double Planner::fixed_bytes() const {
 }
 
 ModelPlan Planner::uniform(const std::string& scheme, const std::string& keys, const std::string& values) const {
-  std::vector<int32_t> chosen;
-  const auto index = [](const auto& list, const auto& wanted) {
-    const auto found = std::find(list.begin(), list.end(), wanted);
-    if (found == list.end()) throw llama::Error("the planner does not choose among what was asked for");
-    return static_cast<int32_t>(found - list.begin());
+  const auto number = [](const std::vector<std::string>& names, const std::string& name) {
+    return static_cast<int32_t>(std::ranges::find(names, name) - names.begin());
   };
-  for (size_t i = 0; i < counts_.size(); ++i) {
-    chosen.push_back(i < matrices_.size() ? index(request_.schemes, scheme)
-                                          : index(pairs_, std::pair(keys, values)));
+  const std::vector<int32_t> formats = {number(request_.formats, keys), number(request_.formats, values)};
+  std::vector<int32_t> chosen;
+  for (const Choice& choice : choices_) {
+    const std::vector<int32_t> wanted = choice.matrices.empty()
+                                            ? formats
+                                            : std::vector<int32_t>(choice.matrices.size(), number(request_.schemes, scheme));
+    const auto found =
+        std::ranges::find_if(choice.options, [&wanted](const Option& option) { return option.picks == wanted; });
+    if (found == choice.options.end()) throw llama::Error("no option of the plan is " + scheme + " or " + keys);
+    chosen.push_back(static_cast<int32_t>(found - choice.options.begin()));
   }
   return plan_of(chosen);
 }
@@ -154,7 +246,7 @@ ModelPlan Planner::uniform(const std::string& scheme, const std::string& keys, c
 ModelPlan Planner::random(uint64_t seed) const {
   std::mt19937_64 random(seed);
   std::vector<int32_t> chosen;
-  for (const int32_t count : counts_) chosen.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(count)));
+  for (const Choice& choice : choices_) chosen.push_back(static_cast<int32_t>(random() % choice.options.size()));
   return plan_of(chosen);
 }
 

@@ -22,6 +22,7 @@ struct PlanRequest {
   int32_t batch = 1;                 // sequences
   std::vector<std::string> schemes;  // of linear layers
   std::vector<std::string> formats;  // of keys and of values
+  bool fusion = false;               // matrices that share inputs go into one kernel only if they have one scheme
 };
 
 /// Of linear layers and caches together.
@@ -54,7 +55,7 @@ struct ModelPlan {
   double cache_bits = 0.0;               // of a scalar
   double weight_loss = 0.0;              // expected divergence in nats
   double cache_loss = 0.0;
-  double seconds = 0.0;  // of a step of decoding, linear layers and attention; 0: not known
+  double seconds = 0.0;  // of a step of decoding, all of it; 0: not known
   double bound = 0.0;    // no plan has a smaller goal
 
   double loss() const { return weight_loss + cache_loss; }
@@ -68,7 +69,9 @@ std::string policy_text(const std::vector<PlannedCacheLayer>& cache);
 /// Knows what linear layers and caches of a model can be, each option with what it costs and loses.
 class Planner {
  public:
-  Planner(kvq_context* context, const llama::ModelConfig& config, const Measurements& known, PlanRequest request);
+  /// \param times  of the machine; nullptr: time does not count.
+  Planner(kvq_context* context, const llama::ModelConfig& config, const Measurements& known, const Latencies* times,
+          PlanRequest request);
 
   /// The best plan within limits.
   ModelPlan solve(const PlanLimits& limits) const;
@@ -78,20 +81,32 @@ class Planner {
   ModelPlan random(uint64_t seed) const;
 
  private:
-  void add_matrices(const Measurements& known);
-  void add_layers(const Measurements& known);
+  struct Option {
+    double bytes;
+    double seconds;
+    double loss;
+    std::vector<int32_t> picks;  // of matrices: their schemes; of a layer: its formats of keys and values
+  };
+  /// Of matrices, or of a layer.
+  struct Choice {
+    std::vector<int32_t> matrices;  // among matrices_; none: the cache of a layer
+    std::vector<Option> options;
+  };
+
+  Option matrix_option(int32_t matrix, int32_t scheme) const;
+  void add_matrices();
+  void add_fused(const std::vector<int32_t>& matrices);
+  void add_layers();
   double fixed_bytes() const;
   ModelPlan plan_of(std::span<const int32_t> chosen) const;
 
   kvq_context* context_;
   llama::ModelConfig config_;
+  const Measurements& known_;
+  const Latencies* times_;
   PlanRequest request_;
   std::vector<llama::LinearLayer> matrices_;
-  std::vector<std::pair<std::string, std::string>> pairs_;  // formats of keys and values
-  std::vector<int32_t> counts_;                             // options of matrices, then of layers
-  std::vector<double> bytes_;                               // of all options
-  std::vector<double> seconds_;
-  std::vector<double> loss_;
+  std::vector<Choice> choices_;  // of matrices, then of layers
 };
 
 }  // namespace cli

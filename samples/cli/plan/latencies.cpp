@@ -1,0 +1,198 @@
+#include "plan/latencies.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "bench/attention_timing.h"
+#include "bench/linear_timing.h"
+#include "bench/stopwatch.h"
+#include "bench/timing.h"
+#include "llama/error.h"
+#include "plan/cache_bytes.h"
+#include "terminal/interrupt.h"
+
+namespace cli {
+namespace {
+
+constexpr int kRuns = 15;             // of a subject, whose median counts
+constexpr double kPatience = 500000;  // microseconds for these, after three
+
+double median_of_runs(const std::function<double()>& run) {
+  run();
+  std::vector<double> times;
+  double all = 0.0;
+  while (times.size() < kRuns && (times.size() < 3 || all < kPatience)) {
+    times.push_back(run());
+    all += times.back();
+  }
+  return median(std::move(times));
+}
+
+/// Matrices that are multiplied in one call.
+struct SharedMatrices {
+  std::vector<int64_t> outs;
+  int64_t in;
+
+  bool operator==(const SharedMatrices&) const = default;
+};
+
+SharedMatrices shared_with(const llama::ModelConfig& config, const llama::LinearLayer& layer) {
+  SharedMatrices shared{{}, layer.in};
+  for (const llama::LinearLayer& each : llama::linear_layers(config, layer.layer)) {
+    if (each.input == layer.input) shared.outs.push_back(each.out);
+  }
+  return shared;
+}
+
+/// Every shape once: single matrices, those that share inputs, and with `fusion` every part of these.
+std::vector<SharedMatrices> all_shapes(const llama::ModelConfig& config, bool fusion) {
+  std::vector<SharedMatrices> shapes;
+  const auto add = [&shapes](const SharedMatrices& shape) {
+    if (std::ranges::find(shapes, shape) == shapes.end()) shapes.push_back(shape);
+  };
+  for (const llama::LinearLayer& layer : llama::linear_layers(config, 0)) {
+    const SharedMatrices all = shared_with(config, layer);
+    add({{layer.out}, layer.in});
+    add(all);
+    for (size_t part = 1; fusion && part < size_t{1} << all.outs.size(); ++part) {
+      SharedMatrices some{{}, all.in};
+      for (size_t i = 0; i < all.outs.size(); ++i) {
+        if ((part >> i & 1) != 0) some.outs.push_back(all.outs[i]);
+      }
+      add(some);
+    }
+  }
+  return shapes;
+}
+
+uint64_t model_bytes(const llama::ModelConfig& config, const std::string& scheme) {
+  uint64_t bytes = 0;
+  for (const llama::LinearLayer& layer : llama::all_linear_layers(config)) bytes += packed_bytes(scheme, layer);
+  return bytes;
+}
+
+void measure_linear(Measurements& known, Latencies& times, Engine& engine, TimedDevice& device,
+                    const PlanRequest& request) {
+  const llama::ModelConfig& config = engine.model.config();
+  const std::vector<SharedMatrices> shapes = all_shapes(config, request.fusion);
+  Progress progress("timing linear layers", static_cast<int64_t>(shapes.size() * request.schemes.size()));
+  for (const SharedMatrices& shape : shapes) {
+    bool changed = false;
+    for (const std::string& scheme : request.schemes) {
+      Interrupt::check();
+      progress.advance(1);
+      const std::string key = linear_key(scheme, shape.outs, shape.in, request.batch);
+      if (times.linear.contains(key)) continue;
+      TimedLinear subject(device, engine.context, scheme,
+                          {.out = shape.outs.front(),
+                           .in = shape.in,
+                           .batch = request.batch,
+                           .also = {shape.outs.begin() + 1, shape.outs.end()},
+                           .most_bytes = model_bytes(config, scheme)});
+      times.linear[key] = median_of_runs([&subject] { return subject.run(); });
+      changed = true;
+    }
+    if (changed) known.save();
+  }
+}
+
+std::string pair_text(const std::string& keys, const std::string& values) { return keys + "/" + values; }
+
+void measure_attention(Measurements& known, Latencies& times, Engine& engine, TimedDevice& device,
+                       const PlanRequest& request) {
+  const llama::ModelConfig& config = engine.model.config();
+  std::vector<std::string> pairs = {pair_text("fp16", "fp16")};
+  for (const std::string& format : request.formats) {
+    pairs.push_back(pair_text(format, "fp16"));
+    pairs.push_back(pair_text("fp16", format));
+  }
+  Progress progress("timing attention", static_cast<int64_t>(pairs.size()));
+  for (const std::string& pair : pairs) {
+    Interrupt::check();
+    progress.advance(1);
+    const std::string key = attention_key(pair, request.context, request.batch);
+    if (times.attention.contains(key)) continue;
+    AttentionShape shape{.layer = {config.q_heads, config.kv_heads, config.head_dim},
+                         .length = request.context,
+                         .batch = request.batch};
+    const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(request.context) *
+                          static_cast<uint64_t>(request.batch);
+    shape.most_bytes = fp16 * static_cast<uint64_t>(config.n_layers);
+    TimedAttention subject(device, engine.context, load_spec(engine.context, pair), shape);
+    times.attention[key] = median_of_runs([&subject] { return subject.run(); });
+    known.save();
+  }
+}
+
+/// What comes after the layers, for one token: the final norm and the logits.
+void measure_rest(Measurements& known, Latencies& times, Engine& engine, int32_t batch) {
+  if (times.rest >= 0.0) return;
+  const llama::ModelConfig& config = engine.model.config();
+  llama::Session session(engine.model, engine.context, {});
+  const std::vector<float> x(static_cast<size_t>(batch) * static_cast<size_t>(config.hidden_size), 1.0F);
+  times.rest = median_of_runs([&] {
+    const Stopwatch watch;
+    session.forward_from(config.n_layers, x, true);
+    return watch.microseconds();
+  });
+  known.save();
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string wanted = "model name";
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(wanted)) continue;
+    const size_t begin = line.find_first_not_of(" \t:", wanted.size());
+    return begin == std::string::npos ? "" : line.substr(begin) + ", ";
+  }
+  return "";
+}
+
+double at(const std::map<std::string, double>& times, const std::string& key) {
+  const auto found = times.find(key);
+  if (found != times.end()) return found->second;
+  throw llama::Error("the measurements of this machine lack the time of " + key);
+}
+
+}  // namespace
+
+std::string machine_of(const Engine& engine, const ComputeOptions& compute) {
+  const std::string processor = compute.device == "cpu" ? processor_name() : "";
+  return processor + machine_text(engine.context, compute) + ", kvq " + kvq_version_string();
+}
+
+void measure_latencies(Measurements& known, Engine& engine, const ComputeOptions& compute,
+                       const PlanRequest& request) {
+  const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
+  Latencies& times = known.machines[machine_of(engine, compute)];
+  if (request.weights) measure_linear(known, times, engine, *device, request);
+  if (request.cache) measure_attention(known, times, engine, *device, request);
+  measure_rest(known, times, engine, request.batch);
+}
+
+double matrix_microseconds(const Latencies& times, const llama::ModelConfig& config, const llama::LinearLayer& layer,
+                           const std::string& scheme, int32_t batch) {
+  const SharedMatrices shared = shared_with(config, layer);
+  const double alone = at(times.linear, linear_key(scheme, {layer.out}, layer.in, batch));
+  double all_alone = 0.0;
+  for (const int64_t out : shared.outs) all_alone += at(times.linear, linear_key(scheme, {out}, layer.in, batch));
+  return alone * at(times.linear, linear_key(scheme, shared.outs, layer.in, batch)) / all_alone;
+}
+
+double group_microseconds(const Latencies& times, const std::vector<llama::LinearLayer>& matrices,
+                          const std::string& scheme, int32_t batch) {
+  std::vector<int64_t> outs;
+  for (const llama::LinearLayer& each : matrices) outs.push_back(each.out);
+  return at(times.linear, linear_key(scheme, outs, matrices.front().in, batch));
+}
+
+double attention_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
+                              const PlanRequest& request) {
+  const auto of = [&](const std::string& k, const std::string& v) {
+    return at(times.attention, attention_key(pair_text(k, v), request.context, request.batch));
+  };
+  return std::max(of(keys, "fp16") + of("fp16", values) - of("fp16", "fp16"), 0.0);
+}
+
+}  // namespace cli

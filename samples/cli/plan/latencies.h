@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "options/engine.h"
+#include "plan/planner.h"
+
+namespace cli {
+
+/// What times depend on besides shapes: the processor or GPU, threads, instruction set and version.
+std::string machine_of(const Engine& engine, const ComputeOptions& compute);
+
+/// Measures what a step of decoding takes, as far as the file lacks it: linear layers of each shape in each scheme, those
+/// that share inputs together as well; attention of a layer in each format; and the rest of a step. Saves after every
+/// shape.
+void measure_latencies(Measurements& known, Engine& engine, const ComputeOptions& compute, const PlanRequest& request);
+
+/// Microseconds of a matrix that is multiplied together with the others that read its inputs.
+double matrix_microseconds(const Latencies& times, const llama::ModelConfig& config, const llama::LinearLayer& layer,
+                           const std::string& scheme, int32_t batch);
+
+/// Microseconds of matrices that are multiplied in one call and have one scheme, or of one by itself.
+double group_microseconds(const Latencies& times, const std::vector<llama::LinearLayer>& matrices,
+                          const std::string& scheme, int32_t batch);
+
+/// Microseconds of the attention of a layer, with a query token of each sequence.
+double attention_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
+                              const PlanRequest& request);
+
+}  // namespace cli
