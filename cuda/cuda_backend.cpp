@@ -200,6 +200,10 @@ Owned<LayerMirror> CudaBackend::make_mirror(Allocator& allocator, int32_t kv_hea
   return make_owned<PageTable>(allocator, *this, allocator, kv_heads);
 }
 
+uint64_t CudaBackend::mirror_bytes(int32_t kv_heads, int32_t pages, int32_t ring) const {
+  return PageTable::bytes_of(kv_heads, pages, ring);
+}
+
 void CudaBackend::read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) {
   const Call call(*this);
   auto* staged = static_cast<int32_t*>(staging_->take(lengths.size_bytes()));
@@ -216,6 +220,13 @@ void CudaBackend::read_lengths(std::span<const Owned<LayerMirror>> mirrors, std:
 
 Owned<Workspace> CudaBackend::make_workspace(Allocator& allocator) {
   return make_owned<AttendWorkspace>(allocator, *this, allocator);
+}
+
+uint64_t CudaBackend::workspace_bytes(const ExpectedCall& call) {
+  if (call.queries == 0) return sizeof(AttendWorkspace);
+  fail(KVQ_E_UNSUPPORTED,
+       "queries is %d: what cuda's work space takes depends on the device and is not known ahead; 0 tells all but that",
+       call.queries);
 }
 
 }  // namespace kvq::cuda

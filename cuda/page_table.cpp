@@ -16,6 +16,16 @@ uint64_t address_of(const Page* page) { return page != nullptr ? reinterpret_cas
 
 size_t state_bytes(size_t heads) { return (heads * sizeof(HeadState) + 255) / 256 * 256; }
 
+int32_t capacity_for(int32_t pages) { return std::max(pages + pages / 4, 16); }
+
+size_t table_bytes(size_t heads, int32_t capacity) {
+  return state_bytes(heads) + heads * static_cast<size_t>(capacity) * sizeof(DevicePage);
+}
+
+size_t reserve_bytes(size_t heads, int32_t capacity, int32_t ring) {
+  return heads * static_cast<size_t>(capacity + ring) * sizeof(uint64_t);
+}
+
 }  // namespace
 
 PageTable::PageTable(CudaBackend& backend, Allocator& allocator, int32_t kv_heads)
@@ -41,12 +51,19 @@ uint64_t PageTable::bytes() const noexcept {
          (positions_ != nullptr ? heads_.size() * static_cast<size_t>(capacity_) * kSlots * sizeof(int32_t) : 0);
 }
 
+uint64_t PageTable::bytes_of(int32_t kv_heads, int32_t pages, int32_t ring) {
+  const auto heads = static_cast<size_t>(kv_heads);
+  const int32_t capacity = capacity_for(pages);
+  return sizeof(PageTable) + heads * sizeof(Head) + table_bytes(heads, capacity) +
+         (ring > 0 ? reserve_bytes(heads, capacity, ring) : 0);
+}
+
 void PageTable::reserve(int32_t pages) {
   if (pages <= capacity_) return;
   require_movable();
   const size_t heads = heads_.size();
-  const int32_t capacity = std::max(pages + pages / 4, 16);
-  const size_t bytes = state_bytes(heads) + heads * static_cast<size_t>(capacity) * sizeof(DevicePage);
+  const int32_t capacity = capacity_for(pages);
+  const size_t bytes = table_bytes(heads, capacity);
   void* memory = backend_.allocate_device(allocator_, bytes);
   auto* states = static_cast<HeadState*>(memory);
   auto* table = reinterpret_cast<DevicePage*>(static_cast<std::byte*>(memory) + state_bytes(heads));
@@ -120,7 +137,7 @@ void PageTable::make_room(int32_t pages, int32_t ring) {
   const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
   recorded_ = false;  // graphs from before are not replayed any more
   reserve(pages);
-  const size_t bytes = heads_.size() * static_cast<size_t>(capacity_ + ring) * sizeof(uint64_t);
+  const size_t bytes = reserve_bytes(heads_.size(), capacity_, ring);
   if (bytes > reserve_bytes_) {
     published_ = false;
     void* memory = backend_.allocate_device(allocator_, bytes);

@@ -24,6 +24,9 @@ class PageTable final : public LayerMirror {
   void require_recordable() override;
   void record_append(const TokenBatch& tokens) override;
   uint64_t bytes() const noexcept override;
+  /// Of one that has made room for lists of `pages` pages, none with gaps in its positions; a ring of 0: without pages
+  /// made ahead.
+  static uint64_t bytes_of(int32_t kv_heads, int32_t pages, int32_t ring);
 
   /// Room for lists of `pages` pages.
   void reserve(int32_t pages);

@@ -1153,6 +1153,26 @@ typedef struct kvq_usage {
 KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* sequence, kvq_usage* usage,
                                    kvq_error* error);
 
+/** What ::kvq_cache_usage would say of the whole cache if it held nothing but new sequences, to the byte. Computed from
+ *  sizes: no page is made, and what the cache holds now does not matter.
+ *
+ *  Each sequence is one for which ::kvq_sequence_reserve made pages for `tokens` tokens, and to every layer of which
+ *  these were then appended: at consecutive positions, up to ::KVQ_PAGE_SLOTS at once or all at once. With `queries`,
+ *  ::kvq_attend was then called for each layer, with `queries` queries of each sequence in one batch and without sinks;
+ *  calls of several threads at once take a work space each.
+ *
+ *  \param sequences  ≥ 1.
+ *  \param tokens     of each sequence, ≥ 0.
+ *  \param queries    of each sequence, ≥ 0; 0: nothing is attended to.
+ *  \param usage      its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a number out of range; more pages or queries than are counted);
+ *           KVQ_E_UNSUPPORTED (a router chooses the formats of pages, so nobody knows their sizes before; `queries`
+ *           above 0 on a CUDA context, whose work space depends on the device); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_cache_predict_usage(const kvq_cache* cache, int32_t sequences, int32_t tokens, int32_t queries,
+                                           kvq_usage* usage, kvq_error* error);
+
 /* --------------------------------------------------------------------------------------------------- linear layers */
 
 /** A linear layer y = x·Wᵀ + b on weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
@@ -1326,6 +1346,23 @@ KVQ_API kvq_status qp_matrix_load(kvq_context* context, const void* buffer, size
  *  \param matrix  \nullable
  *  \threads exclusive use of the handle.  \since 1.0 */
 KVQ_API void qp_matrix_destroy(qp_matrix* matrix);
+
+/** How large a matrix will be, before there is one.
+ *
+ *  \param scheme     as in qp_quantize_options. \length string \memory host \keeps call
+ *  \param rows       as for ::qp_quantize.
+ *  \param columns    as for ::qp_quantize.
+ *  \param has_bias   1 or 0.
+ *  \param bytes      receives what qp_matrix_info::bytes will be; unchanged on failure. \length 1 \memory host
+ *                    \keeps call
+ *  \param allocated  receives by how much kvq_context_info::bytes of a CPU context grows with such a matrix, by
+ *                    ::qp_quantize or ::qp_matrix_load: padding and the object included; unchanged on failure. NULL:
+ *                    not wanted. \nullable \length 1 \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, a scheme that does not exist, shape, `has_bias`).
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status qp_matrix_predict_bytes(const char* scheme, int64_t rows, int64_t columns, int32_t has_bias,
+                                           uint64_t* bytes, uint64_t* allocated, kvq_error* error);
 
 /* --------------------------------------------------------------------------------------------------- experimental */
 

@@ -248,10 +248,11 @@ Number counted(Count count, Arguments... arguments) {
   return number;
 }
 
-/// What `save(arguments..., buffer, capacity, &size, error)` writes.
-template <class Save, class... Arguments>
-std::vector<std::byte> saved(Save save, Arguments... arguments) {
-  std::vector<std::byte> bytes(counted<size_t>(save, arguments..., nullptr, size_t{0}));
+/// What `save(arguments..., buffer, capacity, &size, error)` writes, bytes or text.
+template <class Bytes = std::vector<std::byte>, class Save, class... Arguments>
+Bytes saved(Save save, Arguments... arguments) {
+  Bytes bytes;
+  bytes.resize(counted<size_t>(save, arguments..., nullptr, size_t{0}));
   size_t size = 0;
   checked(save, arguments..., bytes.data(), bytes.size(), &size);
   return bytes;
@@ -1414,6 +1415,23 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BACKEND.
   /// \par Threads: read-only for one sequence; exclusive use of all sequences when `sequence` is NULL.
   kvq_usage usage() const { return detail::described<kvq_usage>(kvq_cache_usage, get(), nullptr); }
+
+  /// What ::kvq_cache_usage would say of the whole cache if it held nothing but new sequences, to the byte. Computed
+  /// from sizes: no page is made, and what the cache holds now does not matter.
+  ///
+  /// Each sequence is one for which ::kvq_sequence_reserve made pages for `tokens` tokens, and to every layer of which
+  /// these were then appended: at consecutive positions, up to ::KVQ_PAGE_SLOTS at once or all at once. With `queries`,
+  /// ::kvq_attend was then called for each layer, with `queries` queries of each sequence in one batch and without
+  /// sinks; calls of several threads at once take a work space each.
+  /// \param sequences ≥ 1.
+  /// \param tokens of each sequence, ≥ 0.
+  /// \param queries of each sequence, ≥ 0; 0: nothing is attended to.
+  /// \throws Error: KVQ_E_ARGUMENT (NULL; a number out of range; more pages or queries than are counted);
+  /// KVQ_E_UNSUPPORTED (a router chooses the formats of pages, so nobody knows their sizes before; `queries` above 0 on
+  /// a CUDA context, whose work space depends on the device); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  kvq_usage predict_usage(int32_t sequences, int32_t tokens, int32_t queries) const {
+    return detail::described<kvq_usage>(kvq_cache_predict_usage, get(), sequences, tokens, queries);
+  }
 };
 
 /// The pages of one conversation. Belongs to the cache that made it.
@@ -1708,6 +1726,21 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
   /// KVQ_E_LIMIT.
   static Matrix load(kvq_context* context, std::span<const std::byte> buffer, const std::string& name) {
     return detail::made<Matrix>(qp_matrix_load, context, buffer.data(), buffer.size(), detail::c_string(name, "name"));
+  }
+
+  /// How large a matrix will be, before there is one.
+  /// \param scheme as in qp_quantize_options.
+  /// \param rows as for ::qp_quantize.
+  /// \param columns as for ::qp_quantize.
+  /// \param has_bias 1 or 0.
+  /// \param allocated receives by how much kvq_context_info::bytes of a CPU context grows with such a matrix, by
+  /// ::qp_quantize or ::qp_matrix_load: padding and the object included; unchanged on failure. empty: not wanted.
+  /// \throws Error: KVQ_E_ARGUMENT (NULL, a scheme that does not exist, shape, `has_bias`).
+  static uint64_t predict_bytes(const std::string& scheme, int64_t rows, int64_t columns, int32_t has_bias,
+                                uint64_t* allocated = nullptr) {
+    uint64_t found = 0;
+    checked(qp_matrix_predict_bytes, detail::c_string(scheme, "scheme"), rows, columns, has_bias, &found, allocated);
+    return found;
   }
 };
 

@@ -307,6 +307,18 @@ kvq_status kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_l
 
 kvq_context* kvq_cache_context(const kvq_cache* cache) { return cache != nullptr ? &*cache->context : nullptr; }
 
+kvq_status kvq_cache_predict_usage(const kvq_cache* cache, int32_t sequences, int32_t tokens, int32_t queries,
+                                   kvq_usage* usage, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require_range(sequences, 1, INT32_MAX, "sequences");
+    require_range(tokens, 0, INT32_MAX - kPageSlots, "tokens");
+    require_range(queries, 0, INT32_MAX, "queries");
+    require_struct(usage, sizeof(uint32_t), "usage");
+    write_struct(usage, predict_usage(*cache, sequences, tokens, queries), "usage");
+  });
+}
+
 kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* sequence, kvq_usage* usage, kvq_error* error) {
   return guarded(error, [&] {
     require(cache, "cache");

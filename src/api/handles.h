@@ -155,6 +155,11 @@ struct kvq_router : kvq::api::TrainedHandle<kvq::ModelRouter> {
 /// A packed matrix lies where the context computes with it; what it is, the host knows too.
 struct qp_matrix {
   qp_matrix(kvq_context& owner, kvq::weights::Matrix&& matrix);
+  /// What one in host memory takes, this object included.
+  static uint64_t allocated_bytes(const kvq::weights::MatrixShape& shape) {
+    return sizeof(qp_matrix) + kvq::weights::MatrixInfo::allocated_bytes(shape) + sizeof(kvq::HostMatrix) +
+           shape.allocated_bytes();
+  }
 
   kvq::api::Kept<kvq_context> context;
   kvq::weights::MatrixInfo info;

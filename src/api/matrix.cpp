@@ -21,14 +21,24 @@ void require_dtype(kvq_dtype dtype, const char* argument) {
   if (!is_dtype(dtype)) fail(KVQ_E_ARGUMENT, "%s is %d, must be KVQ_F32, KVQ_F16 or KVQ_BF16", argument, dtype);
 }
 
-weights::Scheme require_scheme(const char* name) {
-  require(name, "options->scheme");
+weights::Scheme require_scheme(const char* name, const char* argument) {
+  require(name, argument);
   const std::optional<weights::Scheme> scheme = weights::parse_scheme(name);
   if (scheme.has_value()) return *scheme;
   fail(KVQ_E_ARGUMENT,
-       "options->scheme is \"%s\", must be fp16 or a family and bits: nuq-1, 2, 3, 4, 5, 6 or 8; vq- or tcx-1.5, 2, "
+       "%s is \"%s\", must be fp16 or a family and bits: nuq-1, 2, 3, 4, 5, 6 or 8; vq- or tcx-1.5, 2, "
        "2.5, ... 5; tcq-1.5, 1.75, 2, ... 5",
-       Quoted(name).c_str());
+       argument, Quoted(name).c_str());
+}
+
+weights::MatrixShape require_shape(const weights::Scheme& scheme, int64_t rows, int64_t columns, bool has_bias) {
+  require_range(rows, 1, weights::kMostRows, "rows");
+  require_range(columns, weights::kInputMultiple, weights::kMostColumns, "columns");
+  if (columns % weights::kInputMultiple != 0) {
+    fail(KVQ_E_ARGUMENT, "columns is %lld, must be a multiple of %d", static_cast<long long>(columns),
+         weights::kInputMultiple);
+  }
+  return {scheme, static_cast<int32_t>(rows), static_cast<int32_t>(columns), has_bias};
 }
 
 qp_quantize_options default_options() {
@@ -48,7 +58,7 @@ weights::QuantizeOptions checked(const qp_quantize_options& options) {
   if (!(options.damping >= 0.0 && options.damping <= 1.0)) {
     fail(KVQ_E_ARGUMENT, "options->damping is %g, must be in [0, 1]", options.damping);
   }
-  return {.scheme = require_scheme(options.scheme),
+  return {.scheme = require_scheme(options.scheme, "options->scheme"),
           .seed = options.seed,
           .hessian = options.hessian,
           .feed_back = options.rounding == QP_ROUNDING_LDLQ,
@@ -129,15 +139,9 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
     require(w, "w");
     require(result, "result");
     const weights::QuantizeOptions quantizing = checked(chosen);
-    require_range(rows, 1, weights::kMostRows, "rows");
-    require_range(columns, weights::kInputMultiple, weights::kMostColumns, "columns");
-    if (columns % weights::kInputMultiple != 0) {
-      fail(KVQ_E_ARGUMENT, "columns is %lld, must be a multiple of %d", static_cast<long long>(columns),
-           weights::kInputMultiple);
-    }
+    const weights::MatrixShape shape = require_shape(quantizing.scheme, rows, columns, quantizing.bias != nullptr);
     *result = hand_out(*context, weights::quantize(context->allocator, context->parallel, quantizing, w, chosen.dtype,
-                                                   static_cast<int32_t>(rows), static_cast<int32_t>(columns),
-                                                   {chosen.progress, chosen.progress_user}));
+                                                   shape.out, shape.in, {chosen.progress, chosen.progress_user}));
   });
 }
 
@@ -210,6 +214,18 @@ kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq
     found.proxy_error = of.proxy_error;
     found.scheme = qp_scheme_name(weights::index_of(of.scheme));
     write_struct(info, found, "info");
+  });
+}
+
+kvq_status qp_matrix_predict_bytes(const char* scheme, int64_t rows, int64_t columns, int32_t has_bias, uint64_t* bytes,
+                                   uint64_t* allocated, kvq_error* error) {
+  return guarded(error, [&] {
+    const weights::Scheme named = require_scheme(scheme, "scheme");
+    require_range(has_bias, 0, 1, "has_bias");
+    const weights::MatrixShape shape = require_shape(named, rows, columns, has_bias == 1);
+    require(bytes, "bytes");
+    *bytes = shape.bytes();
+    if (allocated != nullptr) *allocated = qp_matrix::allocated_bytes(shape);
   });
 }
 

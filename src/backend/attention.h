@@ -3,7 +3,9 @@
 
 #include "backend/pages.h"
 #include "core/tensor.h"
+#include "eviction/eviction.h"
 
+#include <optional>
 #include <span>
 
 namespace kvq {
@@ -51,10 +53,21 @@ class Workspace {
   virtual ~Workspace() = default;
 };
 
+/// A call of attention that is to come, for each of some layers: of every sequence and head a list of `pages` pages.
+struct ExpectedCall {
+  std::span<const AttendBatch> layers;  // what is known of them before there are sequences and queries
+  int32_t sequences;
+  int32_t queries;  // of each sequence
+  int32_t pages;
+  std::optional<Pooling> weighed;  // how the softmax weights are pooled that are asked for as well
+};
+
 class Attention {
  public:
   virtual ~Attention() = default;
   virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
+  /// Bytes of a new work space, its object included, after such calls; without queries, before any call.
+  virtual uint64_t workspace_bytes(const ExpectedCall& call) = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
 };
 

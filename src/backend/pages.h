@@ -160,6 +160,8 @@ class Pages {
 
   /// Null if the backend needs nothing beside the host's lists.
   virtual Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) = 0;
+  /// LayerMirror::bytes() of one that has made room and been told everything; 0 if there are none.
+  virtual uint64_t mirror_bytes(int32_t kv_heads, int32_t pages, int32_t ring) const = 0;
   /// Tokens of the layers of some mirrors, replayed appends included; waits for the device.
   virtual void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) = 0;
 

@@ -34,12 +34,18 @@ struct AppendMemory {
         positions(StlAllocator<int32_t>(allocator)) {}
 
   /// Room for `pages` pages of each list, which takes them from `list_runs` runs, and positions of `tokens` tokens.
+  /// bytes() of it is then bytes_of() the same.
   void reserve(int32_t kv_heads, size_t list_runs, int32_t pages, int32_t tokens) {
     const auto n = static_cast<size_t>(kv_heads) * static_cast<size_t>(pages);
     writes.reserve(n);
     changes.reserve(n);
     runs.reserve(static_cast<size_t>(kv_heads) * list_runs);
     positions.reserve(static_cast<size_t>(tokens));
+  }
+  static size_t bytes_of(int32_t kv_heads, size_t list_runs, int32_t pages, int32_t tokens) {
+    const auto heads = static_cast<size_t>(kv_heads);
+    return heads * static_cast<size_t>(pages) * (sizeof(PageWrite) + sizeof(PageChange)) +
+           heads * list_runs * sizeof(StagedRun) + static_cast<size_t>(tokens) * sizeof(int32_t);
   }
   void clear() noexcept {
     writes.clear();

@@ -15,6 +15,7 @@ AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch
   space_->lists.clear();
   space_->counts.clear();
   space_->positions.clear();
+  space_->sequences.reserve(static_cast<size_t>(batch.n_sequences));
   // Entries of `sequences` point into these two, which therefore may not grow later.
   space_->lists.reserve(lists);
   space_->counts.reserve(lists);
@@ -51,14 +52,22 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
                                .page_counts = space_->counts.data() + first_list,
                                .query_begin = queries_,
                                .query_count = count});
-  for (int32_t i = 0; i < count && !recorded_; ++i) {
-    const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[queries_ + i]
+  queries_ += count;
+}
+
+void AttendRequest::place(int32_t index, const Sequence& sequence) {
+  if (recorded_) return;
+  space_->positions.reserve(static_cast<size_t>(queries_));
+  const AttendSequence& entry = space_->sequences[static_cast<size_t>(index)];
+  const int32_t first = entry.query_begin;
+  const int32_t count = entry.query_count;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[first + i]
                                                                : sequence.position_from_end(layer_, count - i);
     if (position < 0)
-      fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", queries_ + i, position);
+      fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", first + i, position);
     space_->positions.push_back(position);
   }
-  queries_ += count;
 }
 
 AttendBatch AttendRequest::run() {

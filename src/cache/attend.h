@@ -13,6 +13,8 @@ class AttendRequest {
  public:
   AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch);
   void add(int32_t index, const Sequence& sequence);
+  /// After all have been added: where the queries of each are.
+  void place(int32_t index, const Sequence& sequence);
   /// What the backend was handed; valid as long as this lives.
   AttendBatch run();
   /// For more work on the same batch.
@@ -33,6 +35,7 @@ template <typename SequenceAt>
 void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const SequenceAt& sequence_at) {
   AttendRequest request(cache, layer, batch);
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
+  for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
   if (cache.eviction.budget == 0) return;
   // Queries count for the whole batch, or if that fails not at all.

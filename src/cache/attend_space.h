@@ -16,6 +16,15 @@ struct AttendSpace {
         positions(StlAllocator<int32_t>(allocator)),
         next(nullptr, Deleter<AttendSpace>(allocator, 0, 0)) {}
 
+  /// Of one in which such a call was made, its work space included.
+  static uint64_t bytes_of(const ExpectedCall& call, int32_t kv_heads, Attention& attention) {
+    const uint64_t lists = sizeof(const Page* const*) + sizeof(int32_t);
+    const uint64_t of_sequence = sizeof(AttendSequence) + static_cast<uint64_t>(kv_heads) * lists +
+                                 static_cast<uint64_t>(call.queries) * sizeof(int32_t);
+    const uint64_t entries = call.queries == 0 ? 0 : static_cast<uint64_t>(call.sequences) * of_sequence;
+    return sizeof(AttendSpace) + attention.workspace_bytes(call) + entries;
+  }
+
   Owned<Workspace> workspace;
   Vector<AttendSequence> sequences;
   Vector<const Page* const*> lists;

@@ -79,6 +79,8 @@ class Cache {
 
   /// Bytes that do not grow with the tokens held: this object, its tables, the work space of attend.
   uint64_t fixed_bytes() const noexcept { return table_bytes_ + work_allocator.bytes(); }
+  /// The same without any work space.
+  uint64_t table_bytes() const noexcept { return table_bytes_; }
   /// Everything, this object included.
   uint64_t total_bytes() const noexcept { return allocator.bytes(); }
 

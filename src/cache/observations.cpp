@@ -55,10 +55,9 @@ Vector<int32_t> slots_of(const Sequence& sequence, int32_t layer) {
 }  // namespace
 
 void SlotMasses::make(std::span<const int32_t> slots) {
-  constexpr size_t kLine = 32;
   counts.assign(slots.begin(), slots.end());
   stride_ = 0;
-  for (const int32_t count : slots) stride_ = std::max(stride_, (static_cast<size_t>(count) + kLine) / kLine * kLine);
+  for (const int32_t count : slots) stride_ = std::max(stride_, stride_of(count));
   numbers_.make(slots.size() * stride_ * sizeof(float));
 }
 
@@ -126,7 +125,7 @@ QueryWindow::QueryWindow(const QueryWindow& other)
 
 void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window) {
   if (batch.sinks != nullptr && sinks_.empty()) sinks_.make(static_cast<size_t>(batch.q_heads) * sizeof(float));
-  width_ = static_cast<size_t>(batch.q_heads) * static_cast<size_t>(batch.head_dim);
+  width_ = width_of(batch.q_heads, batch.head_dim);
   staged_ += queries;
   // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
   const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_);
@@ -285,11 +284,25 @@ void Observations::truncate(const Sequence& sequence) noexcept {
 }
 
 uint64_t Observations::bytes() const noexcept {
-  uint64_t sum = sizeof(Observations) + seen_.capacity() * sizeof(int32_t) + windows_.capacity() * sizeof(QueryWindow) +
-                 masses_.capacity() * sizeof(SlotMasses);
+  uint64_t sum = bytes_of(seen_.capacity(), windows_.capacity(), masses_.capacity());
   for (const QueryWindow& window : windows_) sum += window.bytes();
   for (const SlotMasses& masses : masses_) sum += masses.bytes();
   return sum;
+}
+
+uint64_t Observations::bytes_of(const Cache& cache, int32_t tokens, int32_t queries) {
+  if (cache.eviction.budget == 0) return 0;
+  const auto layers = static_cast<size_t>(cache.n_layers);
+  const auto heads = static_cast<size_t>(cache.kv_heads);
+  switch (cache.eviction.score) {
+    case TokenScore::kWindow:
+      return bytes_of(layers, layers, 0) + layers * QueryWindow::bytes_of(cache, queries);
+    case TokenScore::kMass:
+      return bytes_of(layers, 0, layers) + (queries == 0 ? 0 : layers * SlotMasses::bytes_of(heads, tokens));
+    case TokenScore::kStreaming:
+      break;
+  }
+  return bytes_of(layers, 0, 0);
 }
 
 }  // namespace kvq

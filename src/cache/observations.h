@@ -4,6 +4,7 @@
 #include "cache/backend_memory.h"
 #include "cache/cache.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -30,11 +31,19 @@ class SlotMasses {
   Vector<const float*> heads() const;
   void release() noexcept;
   uint64_t bytes() const noexcept { return numbers_.bytes() + counts.capacity() * sizeof(int32_t); }
+  /// Of those of heads with so many slots each.
+  static uint64_t bytes_of(size_t heads, int32_t slots) {
+    return heads * (stride_of(slots) * sizeof(float) + sizeof(int32_t));
+  }
 
   Vector<int32_t> counts;  // [kv_heads] slots that have a number
 
  private:
   void make(std::span<const int32_t> slots);
+  static size_t stride_of(int32_t slots) {
+    constexpr size_t kLine = 32;
+    return (static_cast<size_t>(slots) + kLine) / kLine * kLine;
+  }
 
   BackendMemory numbers_;  // [kv_heads][stride]
   size_t stride_ = 0;
@@ -66,8 +75,17 @@ class QueryWindow {
   int32_t sliding_window() const { return sliding_window_; }
   const float* sinks() const { return has_sinks_ ? reinterpret_cast<const float*>(sinks_.data()) : nullptr; }
   uint64_t bytes() const noexcept;
+  /// Of one that has got so many queries at once, without sinks.
+  static uint64_t bytes_of(const Cache& cache, int32_t queries) {
+    const auto kept = static_cast<uint64_t>(std::min(queries, cache.eviction.window));
+    return kept * (width_of(cache.q_heads, cache.head_dim) * sizeof(uint16_t) + sizeof(int32_t));
+  }
 
  private:
+  static size_t width_of(int32_t q_heads, int32_t head_dim) {
+    return static_cast<size_t>(q_heads) * static_cast<size_t>(head_dim);
+  }
+
   struct Queries {
     Queries(Backend& backend, Allocator& allocator)
         : rows(backend, allocator), positions(StlAllocator<int32_t>(allocator)) {}
@@ -112,8 +130,14 @@ class Observations {
   /// `sequence` has lost its newest tokens.
   void truncate(const Sequence& sequence) noexcept;
   uint64_t bytes() const noexcept;
+  /// Of those of a sequence with so many tokens, of which `queries` have attended at once; 0 without eviction.
+  static uint64_t bytes_of(const Cache& cache, int32_t tokens, int32_t queries);
 
  private:
+  static uint64_t bytes_of(size_t layers, size_t windows, size_t masses) {
+    return sizeof(Observations) + layers * sizeof(int32_t) + windows * sizeof(QueryWindow) +
+           masses * sizeof(SlotMasses);
+  }
   /// Throw KVQ_E_STATE unless a query has seen every token that is judged.
   void check_seen(const Sequence& sequence, int32_t layer) const;
 

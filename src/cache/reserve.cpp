@@ -19,6 +19,15 @@ int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
 
 }  // namespace
 
+ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest)
+    : ring(std::min(cache.recent + 1, longest)) {
+  const bool float16 = cache.layers[static_cast<size_t>(layer)].stays_float16();
+  // The newest pages are never sealed with these tokens.
+  finals = float16 ? pages : std::max({pages - cache.recent, std::min(cache.sink, pages), 0});
+  sinks = float16 ? finals : std::min(cache.sink, finals);
+  open = float16 ? 0 : std::max(pages - std::max(pages - ring, cache.sink), 0);
+}
+
 Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old)
     : sequence_(sequence),
       cache_(sequence.cache),
@@ -34,13 +43,15 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old
       copies_(cache_),
       shared_(StlAllocator<Shared>(cache_.allocator)) {
   const auto heads = static_cast<size_t>(kv_heads());
+  const int32_t longest = longest_after(sequence, layer, tokens);
+  pages_.reserve(heads);
+  finals_.reserve(heads);
+  open_.reserve(heads);
   for (int32_t head = 0; head < kv_heads(); ++head) {
     const int32_t pages = Sequence::pages_after(sequence.list(layer, head), tokens);
-    // The newest pages are never sealed with these tokens.
-    const int32_t finals =
-        sealed()->is_float16() ? pages : std::max({pages - cache_.recent, std::min(cache_.sink, pages), 0});
+    const ReservePlaces places(cache_, layer, pages, longest);
     pages_.push_back(pages);
-    finals_.emplace_back(static_cast<size_t>(finals), nullptr, StlAllocator<Page*>(cache_.allocator));
+    finals_.emplace_back(static_cast<size_t>(places.finals), nullptr, StlAllocator<Page*>(cache_.allocator));
     open_.emplace_back(static_cast<size_t>(ring_), nullptr, StlAllocator<Page*>(cache_.allocator));
   }
   final_lists_.reserve(heads);
@@ -85,6 +96,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
   const auto existing = static_cast<int32_t>(list.size());
   Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
   Vector<Page*>& open = open_[static_cast<size_t>(head)];
+  const ReservePlaces places(cache_, layer_, pages, ring_);
 
   PageRun* run = nullptr;
   try {
@@ -97,8 +109,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
         cache_.release(std::exchange(run, nullptr));  // pages of a run follow each other
         continue;
       }
-      const int32_t left = std::min(static_cast<int32_t>(finals.size()) - i, kMaxRunPages);
-      finals[static_cast<size_t>(i)] = cache_.make_page(format, false, &run, left);
+      finals[static_cast<size_t>(i)] = cache_.make_page(format, false, &run, places.run_pages(i));
     }
   } catch (...) {
     cache_.release(run);
@@ -208,14 +219,19 @@ ReservedPages Reserve::view() const {
 }
 
 size_t Reserve::record_bytes() const {
-  size_t bytes = sizeof(Reserve) + pages_.capacity() * sizeof(int32_t) + final_counts_.capacity() * sizeof(int32_t) +
-                 (final_lists_.capacity() + open_lists_.capacity()) * sizeof(const Page* const*) +
-                 (finals_.capacity() + open_.capacity()) * sizeof(Vector<Page*>) +
-                 borrowed_.capacity() * sizeof(Borrowed) + shared_.capacity() * sizeof(Shared) + copies_.record_bytes();
-  for (const auto* places : {&finals_, &open_}) {
-    for (const Vector<Page*>& of_head : *places) bytes += of_head.capacity() * sizeof(Page*);
+  size_t places = 0;
+  for (const auto* lists : {&finals_, &open_}) {
+    for (const Vector<Page*>& of_head : *lists) places += of_head.capacity();
   }
-  return bytes;
+  return record_bytes(kv_heads(), places) + borrowed_.capacity() * sizeof(Borrowed) +
+         shared_.capacity() * sizeof(Shared) + copies_.record_bytes();
+}
+
+size_t Reserve::record_bytes(int32_t kv_heads, size_t places) {
+  constexpr size_t kOfHead = sizeof(decltype(pages_)::value_type) + sizeof(decltype(finals_)::value_type) +
+                             sizeof(decltype(open_)::value_type) + sizeof(decltype(final_lists_)::value_type) +
+                             sizeof(decltype(final_counts_)::value_type) + sizeof(decltype(open_lists_)::value_type);
+  return sizeof(Reserve) + static_cast<size_t>(kv_heads) * kOfHead + places * sizeof(Page*);
 }
 
 void reserve(Sequence& sequence, int32_t tokens) {

@@ -5,6 +5,20 @@
 
 namespace kvq {
 
+/// How many pages are made ahead for one list of a layer.
+struct ReservePlaces {
+  /// The list comes to have `pages` pages, the longest one of its layer `longest`.
+  ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest);
+
+  int32_t sinks;   // leading final pages that are in FP16 whatever the others' format is
+  int32_t finals;  // sinks included
+  int32_t ring;    // places of open pages
+  int32_t open;    // that get a page, where the list has none yet
+
+  /// Pages of the run that begins with final page `index`: those of its format, as far as a run goes.
+  int32_t run_pages(int32_t index) const { return std::min((index < sinks ? sinks : finals) - index, kMaxRunPages); }
+};
+
 /// Pages made ahead for one layer of a sequence. Its lists take them instead of new ones, and a device that knows them
 /// can append by itself.
 ///
@@ -39,6 +53,8 @@ class Reserve {
   const Vector<Page*>& open(int32_t head) const { return open_[static_cast<size_t>(head)]; }
   /// Memory of this object without that of pages.
   size_t record_bytes() const;
+  /// The same of a new one with so many places in all lists together.
+  static size_t record_bytes(int32_t kv_heads, size_t places);
 
  private:
   struct Borrowed {

@@ -5,8 +5,6 @@
 #include "cache/reserve.h"
 #include "core/error.h"
 
-#include <algorithm>
-#include <array>
 #include <numeric>
 
 namespace kvq {
@@ -41,6 +39,15 @@ Sequence::Sequence(Cache& cache_)
       published_counts(published_lists.size(), 0, StlAllocator<int32_t>(cache.allocator)),
       append_memory(cache.allocator) {
   append_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots);
+}
+
+uint64_t Sequence::record_bytes(const Cache& cache, bool mirrored) {
+  const auto layers = static_cast<uint64_t>(cache.n_layers);
+  const auto heads = static_cast<uint64_t>(cache.kv_heads);
+  const uint64_t of_mirrors =
+      layers * sizeof(Owned<LayerMirror>) + heads * (sizeof(const Page* const*) + sizeof(int32_t));
+  return sizeof(Sequence) + layers * heads * (sizeof(PageList) + cache.runs_of_list() * sizeof(PageRun*)) +
+         layers * sizeof(Layer) + (mirrored ? of_mirrors : 0);
 }
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
@@ -111,87 +118,6 @@ const int32_t* Sequence::counts(int32_t layer) {
     published_counts[static_cast<size_t>(head)] = static_cast<int32_t>(list(layer, head).size());
   }
   return published_counts.data();
-}
-
-namespace {
-
-void finish(kvq_usage& usage, int32_t head_dim, int64_t slots) {
-  usage.scalars = 2 * static_cast<int64_t>(head_dim) * slots;
-  usage.plain_fp16_bytes = 2 * static_cast<uint64_t>(usage.scalars);
-  const uint64_t held = usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
-  usage.total_bytes = held + usage.workspace_bytes;
-  usage.bits_per_scalar =
-      usage.scalars == 0 ? 0.0 : 8.0 * static_cast<double>(held) / static_cast<double>(usage.scalars);
-}
-
-}  // namespace
-
-namespace {
-
-void add_run(kvq_usage& usage, const PageRun* run) {
-  (run->format->is_float16() ? usage.fp16_bytes : usage.sealed_bytes) += run->data_bytes();
-  usage.metadata_bytes += run->record_bytes();
-}
-
-}  // namespace
-
-kvq_usage usage(const Sequence& sequence) {
-  kvq_usage result = {};
-  int64_t slots = 0;
-  result.metadata_bytes =
-      sizeof(Sequence) + sequence.lists.capacity() * sizeof(Sequence::PageList) +
-      sequence.runs.capacity() * sizeof(PageRun*) + sequence.layers.capacity() * sizeof(Sequence::Layer) +
-      sequence.mirrors.capacity() * sizeof(Owned<LayerMirror>) + sequence.reserves.capacity() * sizeof(Owned<Reserve>) +
-      sequence.published_lists.capacity() * sizeof(const Page* const*) +
-      sequence.published_counts.capacity() * sizeof(int32_t) + sequence.append_memory.bytes();
-  if (sequence.observations != nullptr) result.metadata_bytes += sequence.observations->bytes();
-  for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
-  for (size_t i = 0; i < sequence.lists.size(); ++i) {
-    const Sequence::PageList& pages = sequence.lists[i];
-    result.metadata_bytes += pages.capacity() * sizeof(Page*);
-    // The last ones counted, by format: pages of a format follow each other. FP16 may come after the sealed formats.
-    std::array<const PageRun*, kMaxExperts + 1> long_runs{};
-    const auto count_page = [&](const Page* page) {
-      (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
-      result.shared_pages += page->is_shared() ? 1 : 0;
-      result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
-      slots += page->count;
-      const PageRun*& long_run = long_runs[sequence.cache.run_number(sequence.layer_of(i), page->format())];
-      if (page->run == long_run) return;
-      add_run(result, page->run);
-      if (page->run->capacity > 1) long_run = page->run;
-    };
-    for (const Page* page : pages) count_page(page);
-    for (const PageRun* current : sequence.runs_of(i)) {
-      const auto in_current = [current](const Page* page) { return page->run == current; };
-      const bool counted = current == nullptr || std::any_of(pages.begin(), pages.end(), in_current);
-      if (!counted) add_run(result, current);
-    }
-    const Reserve* reserve = sequence.reserve(sequence.layer_of(i));
-    if (reserve == nullptr) continue;
-    const auto head = static_cast<int32_t>(i % static_cast<size_t>(sequence.cache.kv_heads));
-    for (const auto* made : {&reserve->finals(head), &reserve->open(head)}) {
-      for (const Page* page : *made) {
-        if (page != nullptr) count_page(page);
-      }
-    }
-  }
-  for (const Owned<Reserve>& reserve : sequence.reserves) result.metadata_bytes += reserve->record_bytes();
-  finish(result, sequence.cache.head_dim, slots);
-  return result;
-}
-
-kvq_usage usage(const Cache& cache) {
-  kvq_usage result = {};
-  result.sealed_bytes = cache.account.sealed_bytes;
-  result.fp16_bytes = cache.account.float16_bytes;
-  result.sealed_pages = cache.account.sealed_pages;
-  result.fp16_pages = cache.account.float16_pages;
-  result.shared_pages = cache.account.shared_pages;
-  result.workspace_bytes = cache.fixed_bytes();
-  result.metadata_bytes = cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes;
-  finish(result, cache.head_dim, cache.account.slots);
-  return result;
 }
 
 }  // namespace kvq

@@ -93,6 +93,9 @@ class Sequence {
     return {0, last == tokens - 1 ? -1 : last};
   }
 
+  /// Of the object and those of its lists whose lengths the cache's shape says. `mirrored`: the backend keeps mirrors.
+  static uint64_t record_bytes(const Cache& cache, bool mirrored);
+
   Cache& cache;
   Vector<PageList> lists;  // [n_layers, kv_heads]
   /// [n_layers, kv_heads, cache.runs_of_list()] what each list takes its next page of a format from, or null.
@@ -143,5 +146,8 @@ void truncate(Sequence& sequence, int32_t length);
 kvq_usage usage(const Sequence& sequence);
 /// The same for everything a cache holds, shared pages once.
 kvq_usage usage(const Cache& cache);
+/// What that would be if the cache held so many new sequences alone, with `tokens` tokens each, for which pages were
+/// made ahead, and if there are `queries`, so many of each had attended to them in one batch.
+kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries);
 
 }  // namespace kvq

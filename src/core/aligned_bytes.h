@@ -14,9 +14,11 @@ class AlignedBytes {
 
   /// What is new is zeros. Invalidates data().
   void resize(size_t bytes) {
-    bytes_.reserve(bytes + kDataAlignment);  // no more than that: it is counted
-    bytes_.resize(bytes + kDataAlignment);
+    bytes_.reserve(bytes_of(bytes));  // no more than that: it is counted
+    bytes_.resize(bytes_of(bytes));
   }
+  /// What so many take.
+  static constexpr size_t bytes_of(size_t bytes) { return bytes + kDataAlignment; }
   bool empty() const { return bytes_.empty(); }
   std::byte* data() { return bytes_.data() + offset(); }
   const std::byte* data() const { return bytes_.data() + offset(); }

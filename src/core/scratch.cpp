@@ -13,13 +13,13 @@ void ScratchPool::Node::grow(size_t wanted) {
 void ScratchPool::prepare(size_t pieces, size_t bytes) {
   empty_ = bytes == 0;
   if (empty_) return;
+  // All alike: nobody knows which of them a loop takes, and what they need follows from the most of both numbers.
+  largest_ = std::max(largest_, bytes);
   size_t ready = 0;
-  for (Node* node = nodes_.first(); node != nullptr && ready < pieces; node = node->next.get(), ++ready) {
-    node->grow(bytes);
-  }
+  for (Node* node = nodes_.first(); node != nullptr; node = node->next.get(), ++ready) node->grow(largest_);
   for (; ready < pieces; ++ready) {
     Owned<Node> node = make_owned<Node>(allocator_, allocator_);
-    node->grow(bytes);
+    node->grow(largest_);
     nodes_.put_back(std::move(node));
   }
 }

@@ -91,6 +91,10 @@ class ScratchPool {
   /// Before a loop, whose bodies cannot fail: that many pieces of at least that many bytes, which may be 0. None may be
   /// in use.
   void prepare(size_t pieces, size_t bytes);
+  /// What a pool takes in which nothing else is prepared, or less.
+  static size_t bytes_of(size_t pieces, size_t bytes) {
+    return bytes == 0 ? 0 : pieces * (sizeof(Node) + AlignedBytes::bytes_of(bytes));
+  }
 
   class Piece {
    public:
@@ -116,7 +120,8 @@ class ScratchPool {
 
   Allocator& allocator_;
   Pool<Node> nodes_;
-  bool empty_ = true;  // prepared pieces have no bytes
+  bool empty_ = true;   // prepared pieces have no bytes
+  size_t largest_ = 0;  // bytes that have ever been prepared
 };
 
 /// Run body(block, workspace) for every block in [0, blocks), each with `count` numbers of its own while it runs.

@@ -26,9 +26,8 @@ Matrix::Matrix(Allocator& allocator, const Scheme& scheme_, int32_t out_, int32_
       bias(StlAllocator<float>(allocator)),
       segments(scheme_.segments(in_)) {
   codes.resize(code_bytes() + kCodePadding);
-  if (scheme.family == Family::kFloat16) return;
-  row_scales.resize(static_cast<size_t>(out));
-  signs.resize(static_cast<size_t>(in) / 8);
+  row_scales.resize(shape().row_scales());
+  signs.resize(shape().signs());
 }
 
 std::span<uint8_t> Matrix::panel(int32_t index) {
@@ -41,9 +40,13 @@ std::span<const uint8_t> Matrix::panel(int32_t index) const {
   return {reinterpret_cast<const uint8_t*>(codes.data()) + static_cast<size_t>(index) * bytes, bytes};
 }
 
-uint64_t Matrix::weight_bytes() const {
-  const size_t scales = row_scales.empty() ? 0 : row_scales.size() * sizeof(uint16_t) + sizeof(scale);
-  return code_bytes() + scales + signs.size();
+uint64_t MatrixShape::weight_bytes() const {
+  const size_t scales = is_rotated() ? row_scales() * sizeof(uint16_t) + sizeof(Matrix::scale) : 0;
+  return code_bytes() + scales + signs();
+}
+
+uint64_t MatrixShape::allocated_bytes() const {
+  return AlignedBytes::bytes_of(code_bytes() + kCodePadding) + row_scales() * sizeof(uint16_t) + signs() + bias_bytes();
 }
 
 double Matrix::true_bits() const {

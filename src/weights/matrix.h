@@ -26,6 +26,26 @@ constexpr int32_t panels_of(int32_t out) { return (out + kTileRows - 1) / kTileR
 /// Bytes of one panel, 16 rows of all columns: its tiles from left to right.
 size_t panel_bytes(const Scheme& scheme, int32_t in);
 
+/// What the arrays of a matrix have.
+struct MatrixShape {
+  Scheme scheme;
+  int32_t out;
+  int32_t in;
+  bool has_bias = false;
+
+  size_t code_bytes() const { return static_cast<size_t>(panels_of(out)) * panel_bytes(scheme, in); }
+  bool is_rotated() const { return scheme.family != Family::kFloat16; }  // and has scales
+  size_t row_scales() const { return is_rotated() ? static_cast<size_t>(out) : 0; }
+  size_t signs() const { return is_rotated() ? static_cast<size_t>(in) / 8 : 0; }
+  /// Of codes, scales and signs.
+  uint64_t weight_bytes() const;
+  uint64_t bias_bytes() const { return has_bias ? static_cast<uint64_t>(out) * sizeof(float) : 0; }
+  /// Of everything.
+  uint64_t bytes() const { return weight_bytes() + bias_bytes(); }
+  /// What a Matrix allocates.
+  uint64_t allocated_bytes() const;
+};
+
 /// W ≈ diag(scale · row_scales) · Q · R: Q holds unit · level of every weight, R rotates the inputs (rotation.h). In
 /// FP16 it is Q alone, without scales and signs.
 struct Matrix {
@@ -43,20 +63,23 @@ struct Matrix {
   Vector<float> bias;           // [out], or empty
 
   Segments segments;
-  size_t code_bytes() const { return static_cast<size_t>(panels_of(out)) * panel_bytes(scheme, in); }
+  MatrixShape shape() const { return {scheme, out, in, !bias.empty()}; }
+  size_t code_bytes() const { return shape().code_bytes(); }
   std::span<uint8_t> panel(int32_t index);
   std::span<const uint8_t> panel(int32_t index) const;
   /// Of codes, scales and signs.
-  uint64_t weight_bytes() const;
+  uint64_t weight_bytes() const { return shape().weight_bytes(); }
   /// Bits a weight of these.
   double true_bits() const;
   /// Of its arrays.
-  uint64_t bytes() const { return weight_bytes() + bias.size() * sizeof(float); }
+  uint64_t bytes() const { return shape().bytes(); }
 };
 
 /// What a matrix is, wherever its bytes are.
 struct MatrixInfo {
   explicit MatrixInfo(const Matrix& matrix);
+  /// What it allocates.
+  static uint64_t allocated_bytes(const MatrixShape& shape) { return shape.signs(); }
 
   Scheme scheme;
   int32_t out;

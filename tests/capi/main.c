@@ -38,6 +38,7 @@ static const suite kSuites[] = {
     {"append_batch", test_append_batch},
     {"attend", test_attend},
     {"usage", test_usage},
+    {"predict", test_predict},
     {"snapshot", test_snapshot},
     {"limits", test_limits},
     {"allocation_failures", test_allocation_failures},

@@ -162,6 +162,9 @@ static kvq_status describe_cache_usage(const objects* o, void* usage) {
 static kvq_status describe_sequence_usage(const objects* o, void* usage) {
   return kvq_cache_usage(o->cache, o->sequence, (kvq_usage*)usage, err);
 }
+static kvq_status predict_usage(const objects* o, void* usage) {
+  return kvq_cache_predict_usage(o->cache, 2, 100, 1, (kvq_usage*)usage, err);
+}
 static kvq_status describe_matrix(const objects* o, void* info) {
   return qp_matrix_describe(o->matrix, (qp_matrix_info*)info, err);
 }
@@ -213,6 +216,7 @@ static void describe_functions(const objects* o) {
   CHECK_DESCRIBE("info", kvq_layer_info, describe_layer);
   CHECK_DESCRIBE("usage", kvq_usage, describe_cache_usage);
   CHECK_DESCRIBE("usage", kvq_usage, describe_sequence_usage);
+  CHECK_DESCRIBE("usage", kvq_usage, predict_usage);
   CHECK_DESCRIBE("info", qp_matrix_info, describe_matrix);
 }
 

@@ -28,6 +28,7 @@ void test_append(void);
 void test_append_batch(void);
 void test_attend(void);
 void test_usage(void);
+void test_predict(void);
 void test_snapshot(void);
 void test_limits(void);
 void test_allocation_failures(void);

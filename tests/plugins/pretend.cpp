@@ -69,6 +69,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
     refuse();
   }
   Owned<LayerMirror> make_mirror(Allocator& /*allocator*/, int32_t /*kv_heads*/) override { refuse(); }
+  uint64_t mirror_bytes(int32_t /*kv_heads*/, int32_t /*pages*/, int32_t /*ring*/) const override { return 0; }
   void read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) override {
     refuse();
   }
@@ -77,6 +78,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
     refuse();
   }
   Owned<Workspace> make_workspace(Allocator& /*allocator*/) override { refuse(); }
+  uint64_t workspace_bytes(const ExpectedCall& /*call*/) override { refuse(); }
   void attend(const AttendBatch& /*batch*/, Workspace& /*workspace*/) override { refuse(); }
 
   Allocator& allocator_;

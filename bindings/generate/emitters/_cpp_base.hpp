@@ -99,10 +99,11 @@ Number counted(Count count, Arguments... arguments) {
   return number;
 }
 
-/// What `save(arguments..., buffer, capacity, &size, error)` writes.
-template <class Save, class... Arguments>
-std::vector<std::byte> saved(Save save, Arguments... arguments) {
-  std::vector<std::byte> bytes(counted<size_t>(save, arguments..., nullptr, size_t{0}));
+/// What `save(arguments..., buffer, capacity, &size, error)` writes, bytes or text.
+template <class Bytes = std::vector<std::byte>, class Save, class... Arguments>
+Bytes saved(Save save, Arguments... arguments) {
+  Bytes bytes;
+  bytes.resize(counted<size_t>(save, arguments..., nullptr, size_t{0}));
   size_t size = 0;
   checked(save, arguments..., bytes.data(), bytes.size(), &size);
   return bytes;

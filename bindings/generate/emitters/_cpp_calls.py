@@ -45,7 +45,8 @@ class Call:
         self.function, self.model, self.typed = function, model, typed and not by_address
         self.parameters, self.before, self.arguments, self.documented = [], [], [], []
         self.described = {}
-        self.result = None  # ("handle", name), ("struct", name), ("number", type) or ("bytes",)
+        self.result = None  # ("handle", name), ("struct", name), ("number", type), ("bytes",) or ("text",)
+        self.also = []      # numbers beside the result that the caller may want, behind pointers
         self.told = None    # the hook that is called during the call
         self.inputs = [one for one in function["parameters"] if one["name"] not in ("result", "error")]
         self.receiver = self.receiver_of(whole)
@@ -121,8 +122,14 @@ class Call:
             self.arguments.append("nullptr")
         elif target["kind"] == "struct" and not constant:
             self.result = ("struct", target["name"])
+        elif one.get("length") == "1" and self.result and "nullable" in one:
+            self.parameters.append("%s %s = nullptr" % (one["c"], name))
+            self.also.append(name)
+            self.documented.append(one)
         elif one.get("length") == "1":
-            self.result = ("bytes",) if name == "size" else ("number", target["name"])
+            text = any(other.get("length") == "capacity" and target_of(other["type"])["kind"] == "character"
+                       for other in self.inputs)
+            self.result = ("text",) if name == "size" and text else ("bytes",) if name == "size" else ("number", target["name"])
         elif one.get("length") == "capacity" or name == "capacity":
             pass
         elif target["kind"] == "hook" or name == "user" and self.hook():
@@ -255,6 +262,11 @@ class Call:
             last = "return %s;" % made
         elif self.result[0] == "bytes":
             last = "return detail::saved(%s);" % arguments
+        elif self.result[0] == "text":
+            last = "return detail::saved<std::string>(%s);" % arguments
+        elif self.also:
+            return before + ["%s found = 0;" % self.result[1],
+                             "checked(%s);" % ", ".join([arguments, "&found"] + self.also), "return found;"]
         else:
             last = "return detail::%s<%s>(%s);" % ({"struct": "described", "number": "counted"}[self.result[0]], self.result[1], arguments)
         if self.told and made:
@@ -269,7 +281,8 @@ class Call:
             return self.function["returns"]["c"]
         if self.result is None:
             return "void"
-        return {"handle": lambda: class_of(self.result[1]), "bytes": lambda: "std::vector<std::byte>"}.get(
+        return {"handle": lambda: class_of(self.result[1]), "bytes": lambda: "std::vector<std::byte>",
+                "text": lambda: "std::string"}.get(
             self.result[0], lambda: self.result[1])()
 
 

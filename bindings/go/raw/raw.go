@@ -2152,6 +2152,28 @@ func CacheUsage(cache *Cache, sequence *Sequence, usage *Usage, err *Error) Stat
 	return Status(C.kvq_go_kvq_cache_usage((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), (*C.kvq_usage)(unsafe.Pointer(usage)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
+// CachePredictUsage: what [CacheUsage] would say of the whole cache if it held nothing but new sequences, to
+// the byte. Computed from sizes: no page is made, and what the cache holds now does not matter.
+//
+// Each sequence is one for which [SequenceReserve] made pages for tokens tokens, and to every layer of which
+// these were then appended: at consecutive positions, up to [PageSlots] at once or all at once. With queries,
+// [Attend] was then called for each layer, with queries queries of each sequence in one batch and without
+// sinks; calls of several threads at once take a work space each.
+//
+//   - sequences: ≥ 1.
+//   - tokens: of each sequence, ≥ 0.
+//   - queries: of each sequence, ≥ 0; 0: nothing is attended to.
+//   - usage: its StructSize must be set.
+//
+// Returns [OK]; [EArgument] (nil; a number out of range; more pages or queries than are counted);
+// [EUnsupported] (a router chooses the formats of pages, so nobody knows their sizes before; queries above 0 on
+// a CUDA context, whose work space depends on the device); [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_cache_predict_usage.
+func CachePredictUsage(cache *Cache, sequences int32, tokens int32, queries int32, usage *Usage, err *Error) Status {
+	return Status(C.kvq_go_kvq_cache_predict_usage((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(sequences), C.int32_t(tokens), C.int32_t(queries), (*C.kvq_usage)(unsafe.Pointer(usage)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
 // SchemeCount: number of schemes that [QuantizeOptions.Scheme] may name.
 //
 // Threads: any. Since 1.0. In C: qp_scheme_count.
@@ -2319,4 +2341,21 @@ func MatrixLoad(context *Context, buffer unsafe.Pointer, size uintptr, name *byt
 // Threads: exclusive use of the handle. Since 1.0. In C: qp_matrix_destroy.
 func MatrixDestroy(matrix *Matrix) {
 	C.kvq_go_qp_matrix_destroy((*C.uint8_t)(unsafe.Pointer(matrix)))
+}
+
+// MatrixPredictBytes: how large a matrix will be, before there is one.
+//
+//   - scheme: as in [QuantizeOptions].
+//   - rows: as for [Quantize].
+//   - columns: as for [Quantize].
+//   - hasBias: 1 or 0.
+//   - bytes: receives what [MatrixInfo.Bytes] will be; unchanged on failure.
+//   - allocated: receives by how much [ContextInfo.Bytes] of a CPU context grows with such a matrix, by
+//     [Quantize] or [MatrixLoad]: padding and the object included; unchanged on failure. nil: not wanted.
+//
+// Returns [OK]; [EArgument] (nil, a scheme that does not exist, shape, hasBias).
+//
+// Threads: any. Since 1.0. In C: qp_matrix_predict_bytes.
+func MatrixPredictBytes(scheme *byte, rows int64, columns int64, hasBias int32, bytes *uint64, allocated *uint64, err *Error) Status {
+	return Status(C.kvq_go_qp_matrix_predict_bytes((*C.char)(unsafe.Pointer(scheme)), C.int64_t(rows), C.int64_t(columns), C.int32_t(hasBias), (*C.uint64_t)(unsafe.Pointer(bytes)), (*C.uint64_t)(unsafe.Pointer(allocated)), (*C.kvq_error)(unsafe.Pointer(err))))
 }

@@ -586,6 +586,10 @@ static inline kvq_status kvq_go_kvq_cache_usage(uint8_t* cache, uint8_t* sequenc
   return kvq_cache_usage((const kvq_cache*)cache, (const kvq_sequence*)sequence, usage, error);
 }
 
+static inline kvq_status kvq_go_kvq_cache_predict_usage(uint8_t* cache, int32_t sequences, int32_t tokens, int32_t queries, kvq_usage* usage, kvq_error* error) {
+  return kvq_cache_predict_usage((const kvq_cache*)cache, sequences, tokens, queries, usage, error);
+}
+
 static inline int32_t kvq_go_qp_scheme_count(void) {
   return qp_scheme_count();
 }
@@ -660,6 +664,10 @@ static inline kvq_status kvq_go_qp_matrix_load(uint8_t* context, uint8_t* buffer
 
 static inline void kvq_go_qp_matrix_destroy(uint8_t* matrix) {
   qp_matrix_destroy((qp_matrix*)matrix);
+}
+
+static inline kvq_status kvq_go_qp_matrix_predict_bytes(const char* scheme, int64_t rows, int64_t columns, int32_t has_bias, uint64_t* bytes, uint64_t* allocated, kvq_error* error) {
+  return qp_matrix_predict_bytes(scheme, rows, columns, has_bias, bytes, allocated, error);
 }
 
 static inline void* kvq_go_call_kvq_allocate_hook(kvq_allocate_hook hook, uintptr_t user, size_t bytes, size_t alignment) {

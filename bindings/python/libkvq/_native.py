@@ -2704,6 +2704,40 @@ Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BACKEND.
 Threads: read-only for one sequence; exclusive use of all sequences when ``sequence`` is NULL.
 """,
 )
+kvq_cache_predict_usage = library.function(
+    "kvq_cache_predict_usage",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "sequences": c_int32,
+        "tokens": c_int32,
+        "queries": c_int32,
+        "usage": POINTER(kvq_usage),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_cache_predict_usage(cache: const kvq_cache*, sequences: int32_t, tokens: int32_t, queries: int32_t, usage:
+kvq_usage*, error: kvq_error*) -> kvq_status
+
+What ``kvq_cache_usage`` would say of the whole cache if it held nothing but new sequences, to the byte. Computed
+from sizes: no page is made, and what the cache holds now does not matter.
+
+Each sequence is one for which ``kvq_sequence_reserve`` made pages for ``tokens`` tokens, and to every layer of
+which these were then appended: at consecutive positions, up to ``KVQ_PAGE_SLOTS`` at once or all at once. With
+``queries``, ``kvq_attend`` was then called for each layer, with ``queries`` queries of each sequence in one
+batch and without sinks; calls of several threads at once take a work space each.
+
+- sequences: ≥ 1.
+- tokens: of each sequence, ≥ 0.
+- queries: of each sequence, ≥ 0; 0: nothing is attended to.
+- usage: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a number out of range; more pages or queries than are counted);
+KVQ_E_UNSUPPORTED (a router chooses the formats of pages, so nobody knows their sizes before; ``queries`` above 0
+on a CUDA context, whose work space depends on the device); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+)
 qp_scheme_count = library.function(
     "qp_scheme_count",
     c_int32,
@@ -2942,6 +2976,36 @@ qp_matrix_destroy = library.function(
 Destroy a matrix.
 
 Threads: exclusive use of the handle.
+""",
+)
+qp_matrix_predict_bytes = library.function(
+    "qp_matrix_predict_bytes",
+    c_int32,
+    {
+        "scheme": c_char_p,
+        "rows": c_int64,
+        "columns": c_int64,
+        "has_bias": c_int32,
+        "bytes": c_void_p,
+        "allocated": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """qp_matrix_predict_bytes(scheme: const char*, rows: int64_t, columns: int64_t, has_bias: int32_t, bytes:
+uint64_t*, allocated: uint64_t*, error: kvq_error*) -> kvq_status
+
+How large a matrix will be, before there is one.
+
+- scheme: as in qp_quantize_options.
+- rows: as for ``qp_quantize``.
+- columns: as for ``qp_quantize``.
+- has_bias: 1 or 0.
+- bytes: receives what ``qp_matrix_info.bytes`` will be; unchanged on failure.
+- allocated: receives by how much ``kvq_context_info.bytes`` of a CPU context grows with such a matrix, by
+  ``qp_quantize`` or ``qp_matrix_load``: padding and the object included; unchanged on failure. NULL: not wanted.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, a scheme that does not exist, shape, ``has_bias``).
+
+Threads: any.
 """,
 )
 kvq_codebook_trainer_options_init = library.function(

@@ -81,6 +81,10 @@ Owned<Workspace> CpuBackend::make_workspace(Allocator& allocator) {
   return make_owned<AttendWorkspace>(allocator, allocator);
 }
 
+uint64_t CpuBackend::workspace_bytes(const ExpectedCall& call) {
+  return cpu::workspace_bytes(call, kernels_, parallel_.n_threads());
+}
+
 void CpuBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   cpu::attend(batch, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace));
 }

@@ -44,11 +44,13 @@ class CpuBackend final : public Backend,
   void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
   void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;
+  uint64_t mirror_bytes(int32_t /*kv_heads*/, int32_t /*pages*/, int32_t /*ring*/) const override { return 0; }
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
   void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
               Allocator& scratch) override;
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
+  uint64_t workspace_bytes(const ExpectedCall& call) override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
   void copy(void* to, const void* from, size_t bytes) noexcept override;

@@ -894,6 +894,32 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_cache_usage(IntPtr cache, IntPtr sequence, kvq_usage* usage, kvq_error* error);
 
+        /// <summary>What <see cref="Kvq.Raw.Native.kvq_cache_usage"/> would say of the whole cache if it held nothing
+        /// but new sequences, to the byte. Computed from sizes: no page is made, and what the cache holds now does
+        /// not matter.</summary>
+        /// <remarks>
+        /// <para>Each sequence is one for which <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> made pages for
+        /// <c>tokens</c> tokens, and to every layer of which these were then appended: at consecutive positions, up
+        /// to <see cref="Kvq.Constants.PageSlots"/> at once or all at once. With <c>queries</c>,
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/> was then called for each layer, with <c>queries</c> queries of
+        /// each sequence in one batch and without sinks; calls of several threads at once take a work space
+        /// each.</para>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="sequences">≥ 1.</param>
+        /// <param name="tokens">of each sequence, ≥ 0.</param>
+        /// <param name="queries">of each sequence, ≥ 0; 0: nothing is attended to.</param>
+        /// <param name="usage">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (null; a number out of range; more
+        /// pages or queries than are counted); <see cref="Kvq.Status.Unsupported"/> (a router chooses the formats of
+        /// pages, so nobody knows their sizes before; <c>queries</c> above 0 on a CUDA context, whose work space
+        /// depends on the device); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_cache_predict_usage(IntPtr cache, int sequences, int tokens, int queries, kvq_usage* usage, kvq_error* error);
+
         /// <summary>Number of schemes that <see cref="Kvq.Raw.qp_quantize_options.scheme"/> may name.</summary>
         /// <remarks>
         /// <para>Threads: any.</para>
@@ -1076,5 +1102,26 @@ namespace Kvq.Raw
         /// <param name="matrix">The matrix.</param>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void qp_matrix_destroy(IntPtr matrix);
+
+        /// <summary>How large a matrix will be, before there is one.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="scheme">as in <see cref="Kvq.Raw.qp_quantize_options"/>.</param>
+        /// <param name="rows">as for <see cref="Kvq.Raw.Native.qp_quantize"/>.</param>
+        /// <param name="columns">as for <see cref="Kvq.Raw.Native.qp_quantize"/>.</param>
+        /// <param name="has_bias">1 or 0.</param>
+        /// <param name="bytes">receives what <see cref="Kvq.Raw.qp_matrix_info.bytes"/> will be; unchanged on
+        /// failure.</param>
+        /// <param name="allocated">receives by how much <see cref="Kvq.Raw.kvq_context_info.bytes"/> of a CPU context
+        /// grows with such a matrix, by <see cref="Kvq.Raw.Native.qp_quantize"/> or
+        /// <see cref="Kvq.Raw.Native.qp_matrix_load"/>: padding and the object included; unchanged on failure. null:
+        /// not wanted.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (null, a scheme that does not
+        /// exist, shape, <c>has_bias</c>).</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status qp_matrix_predict_bytes(byte* scheme, long rows, long columns, int has_bias, ulong* bytes, ulong* allocated, kvq_error* error);
     }
 }

@@ -2256,6 +2256,36 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
+    /// What [`kvq_cache_usage`] would say of the whole cache if it held nothing but new sequences, to the byte.
+    /// Computed from sizes: no page is made, and what the cache holds now does not matter.
+    ///
+    /// Each sequence is one for which [`kvq_sequence_reserve`] made pages for `tokens` tokens, and to every layer
+    /// of which these were then appended: at consecutive positions, up to [`KVQ_PAGE_SLOTS`] at once or all at
+    /// once. With `queries`, [`kvq_attend`] was then called for each layer, with `queries` queries of each sequence
+    /// in one batch and without sinks; calls of several threads at once take a work space each.
+    ///
+    /// - `sequences`: ≥ 1.
+    /// - `tokens`: of each sequence, ≥ 0.
+    /// - `queries`: of each sequence, ≥ 0; 0: nothing is attended to.
+    /// - `usage`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (NULL; a number out of range; more pages or queries than are
+    /// counted); [`KVQ_E_UNSUPPORTED`] (a router chooses the formats of pages, so nobody knows their sizes before;
+    /// `queries` above 0 on a CUDA context, whose work space depends on the device); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_cache_predict_usage(
+        cache: *const kvq_cache,
+        sequences: i32,
+        tokens: i32,
+        queries: i32,
+        usage: *mut kvq_usage,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
     /// Number of schemes that [`qp_quantize_options::scheme`] may name.
     ///
     /// Threads: any.
@@ -2459,6 +2489,32 @@ extern "C" {
     ///
     /// Since 1.0.
     pub fn qp_matrix_destroy(matrix: *mut qp_matrix);
+
+    /// How large a matrix will be, before there is one.
+    ///
+    /// - `scheme`: as in [`qp_quantize_options`]. (ends with a NUL)
+    /// - `rows`: as for [`qp_quantize`].
+    /// - `columns`: as for [`qp_quantize`].
+    /// - `has_bias`: 1 or 0.
+    /// - `bytes`: receives what [`qp_matrix_info::bytes`] will be; unchanged on failure. (length `1`)
+    /// - `allocated`: receives by how much [`kvq_context_info::bytes`] of a CPU context grows with such a matrix,
+    ///   by [`qp_quantize`] or [`qp_matrix_load`]: padding and the object included; unchanged on failure. NULL: not
+    ///   wanted. (may be NULL; length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (NULL, a scheme that does not exist, shape, `has_bias`).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn qp_matrix_predict_bytes(
+        scheme: *const c_char,
+        rows: i64,
+        columns: i64,
+        has_bias: i32,
+        bytes: *mut u64,
+        allocated: *mut u64,
+        error: *mut kvq_error,
+    ) -> kvq_status;
 
     /// Fill with defaults; the three sizes are left 0 and must be set.
     ///

@@ -1,6 +1,7 @@
 #include "backend/cpu/attend/attend.h"
 
 #include "backend/cpu/attend/attend_item.h"
+#include "backend/cpu/attend/attend_sizes.h"
 #include "core/error.h"
 #include "core/hadamard.h"
 #include "core/tensor.h"
@@ -10,7 +11,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <thread>
 #include <tuple>
 
 namespace kvq::cpu {
@@ -48,27 +48,24 @@ class AttendCall {
         workspace_(workspace),
         codec_(kernels.codec(batch.context)),
         layout_(batch, kernels),
+        sizes_(batch, kernels),
         group_(batch.q_heads / batch.kv_heads) {}
 
-  /// Everything that may allocate.
-  void plan(int32_t n_threads) {
-    const size_t queries = batch_.query_positions.size();
-    const size_t rows = queries * static_cast<size_t>(batch_.q_heads) + kBlockRows;
-    const size_t floats = rows * static_cast<size_t>(batch_.head_dim);
-    grow(workspace_.rope_table, queries * batch_.rope->table_stride());
-    grow(workspace_.queries, floats);
-    if (batch_.any_hadamard_keys) grow(workspace_.rotated_queries, floats);
-    if (batch_.any_gain_shape_keys) grow(workspace_.rounded_queries, rows * rounded_stride());
-    workspace_.items.clear();
-    workspace_.merges.clear();
-    work_bytes_ = 0;
+  /// Everything that may allocate. `largest`: numbers that weigh() needs beside.
+  void plan(int32_t n_threads, size_t largest) {
+    for (const AttendSequence& sequence : batch_.sequences) {
+      for (int32_t head = 0; head < batch_.kv_heads; ++head) {
+        sizes_.add(1, sequence.query_count, sequence.page_counts[head]);
+      }
+    }
+    AttendSizes sizes = sizes_.sum(batch_.query_positions.size(), n_threads);
+    sizes.largest = largest;
+    workspace_.make_room(sizes);
     size_t partials = 0;
     for (size_t s = 0; s < batch_.sequences.size(); ++s) {
       for (int32_t head = 0; head < batch_.kv_heads; ++head) partials = plan_head(s, head, partials);
     }
-    grow(workspace_.partials, partials);
     order_items();
-    workspace_.scratch.prepare(std::min(workspace_.items.size(), items_at_once(n_threads)), work_bytes_);
   }
 
   void run(Parallel& parallel) {
@@ -103,17 +100,6 @@ class AttendCall {
                    weights);
       }
     });
-  }
-
-  /// Everything else that weigh() may allocate.
-  void plan_weights(Pooling group) {
-    workspace_.largest.clear();
-    if (group != Pooling::kMax) return;
-    size_t pages = 0;
-    for (int32_t head = 0; head < batch_.kv_heads; ++head) {
-      pages += static_cast<size_t>(batch_.sequences.front().page_counts[head]);
-    }
-    workspace_.largest.resize(pages * kPageSlots, 0.0F);
   }
 
  private:
@@ -166,38 +152,23 @@ class AttendCall {
     });
   }
 
-  template <typename T>
-  static void grow(Vector<T>& vector, size_t n) {
-    if (vector.size() < n) vector.resize(n);
-  }
-
-  /// Loops of the caller's, whose threads nobody knows, may have to wait for each other.
-  static size_t items_at_once(int32_t n_threads) {
-    return n_threads > 0 ? static_cast<size_t>(n_threads) : std::max(1U, std::thread::hardware_concurrency());
-  }
-
   size_t plan_head(size_t s, int32_t head, size_t partials) {
     const AttendSequence& sequence = batch_.sequences[s];
-    const int32_t rows = sequence.query_count * group_;
     const int32_t pages = sequence.page_counts[head];
-    const ContextPlan plan = codec_ != nullptr ? codec_->plan(batch_, kernels_, rows) : ContextPlan{0, kItemRows, 0};
-    const int32_t step = plan.item_rows;
-    work_bytes_ = std::max(work_bytes_, plan.work_bytes);
-    // Many rows are work enough without splitting the pages, and their partials would be large.
-    const int32_t split = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
-    for (int32_t row = 0; row < rows; row += step) {
-      const int32_t count = std::min(step, rows - row);
+    const HeadCut cut = sizes_.cut(sequence.query_count, pages);
+    for (int32_t row = 0; row < cut.rows; row += cut.item_rows) {
+      const int32_t count = std::min(cut.item_rows, cut.rows - row);
       AttendMerge merge{workspace_.items.size(), 0};
       int32_t page = 0;
       do {
-        const int32_t length = std::min(split, pages - page);
+        const int32_t length = std::min(cut.item_pages, pages - page);
         workspace_.items.push_back({.sequence = static_cast<int32_t>(s),
                                     .head = head,
                                     .row_begin = row,
                                     .row_count = count,
                                     .page_begin = page,
                                     .page_count = length,
-                                    .way = plan.way,
+                                    .way = cut.way,
                                     .partial = partials});
         partials += layout_.item_floats(count);
         ++merge.items;
@@ -245,27 +216,23 @@ class AttendCall {
         std::copy_n(q, dim, rotated);
         hadamard(rotated, dim);
         if (!batch_.any_gain_shape_keys) continue;
-        round_query(rotated, dim, workspace_.rounded_queries.data() + row * rounded_stride());
+        round_query(rotated, dim, workspace_.rounded_queries.data() + row * rounded_stride(dim));
       }
     }
-  }
-
-  /// Words of a row of rounded queries.
-  size_t rounded_stride() const {
-    return static_cast<size_t>(RoundedQueries::stride_of(RoundedQueries::words_of(batch_.head_dim)));
   }
 
   ItemQueries queries_of(const AttendItem& item) const {
     const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
     const size_t row = first_query(sequence, item.head) + static_cast<size_t>(item.row_begin);
     const size_t first = row * static_cast<size_t>(batch_.head_dim);
-    return {
-        .plain = workspace_.queries.data() + first,
-        .rotated = batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
-        .rounded = batch_.any_gain_shape_keys ? workspace_.rounded_queries.data() + row * rounded_stride() : nullptr,
-        .positions = batch_.query_positions.data() + sequence.query_begin,
-        .first_row = item.row_begin,
-        .group = group_};
+    return {.plain = workspace_.queries.data() + first,
+            .rotated = batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
+            .rounded = batch_.any_gain_shape_keys
+                           ? workspace_.rounded_queries.data() + row * rounded_stride(batch_.head_dim)
+                           : nullptr,
+            .positions = batch_.query_positions.data() + sequence.query_begin,
+            .first_row = item.row_begin,
+            .group = group_};
   }
 
   void run(size_t index) noexcept {
@@ -360,24 +327,29 @@ class AttendCall {
   AttendWorkspace& workspace_;
   const ContextCodec* codec_;  // null: no page needs its layer's context
   PartialLayout layout_;
+  CallSizes sizes_;
   int32_t group_;
-  size_t work_bytes_ = 0;  // of the item that needs most
 };
+
+/// Slots of all heads of a batch's only sequence.
+size_t slots_of(const AttendBatch& batch) {
+  const int32_t* counts = batch.sequences.front().page_counts;
+  return std::accumulate(counts, counts + batch.kv_heads, size_t{0}) * kPageSlots;
+}
 
 }  // namespace
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace) {
   check_sinks(batch);
   AttendCall call(batch, kernels, workspace);
-  call.plan(parallel.n_threads());
+  call.plan(parallel.n_threads(), 0);
   call.run(parallel);
 }
 
 void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,
            AttendWorkspace& workspace, std::span<float* const> masses) {
   AttendCall call(batch, kernels, workspace);
-  call.plan(parallel.n_threads());
-  call.plan_weights(group);
+  call.plan(parallel.n_threads(), group == Pooling::kMax ? slots_of(batch) : 0);
   call.weigh(parallel, group, masses);
 }
 

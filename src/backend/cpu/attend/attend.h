@@ -32,6 +32,26 @@ struct AttendMerge {
   int32_t items;
 };
 
+/// What a call has room for in the work space. Its vectors have no more than the most that any call needed, so that
+/// sizes of calls say how large it is.
+struct AttendSizes {
+  size_t rope_table = 0;
+  size_t queries = 0;
+  size_t rotated_queries = 0;
+  size_t rounded_queries = 0;
+  size_t partials = 0;
+  size_t items = 0;
+  size_t merges = 0;
+  size_t largest = 0;
+  size_t pieces = 0;  // of scratch
+  size_t piece_bytes = 0;
+
+  /// The larger of each.
+  void join(const AttendSizes& other);
+  /// Of vectors and scratch that have had room for so much.
+  uint64_t bytes() const;
+};
+
 /// Memory of attend, kept from call to call.
 class AttendWorkspace : public Workspace {
  public:
@@ -47,6 +67,9 @@ class AttendWorkspace : public Workspace {
         largest(StlAllocator<float>(allocator)),
         scratch(allocator) {}
 
+  /// Everything that a call may allocate. Items and merges are none then, largest weights zeros.
+  void make_room(const AttendSizes& sizes);
+
   Vector<float> rope_table;         // [total queries, rotary_dim]
   Vector<float> queries;            // [total queries · q_heads, head_dim], grouped by sequence, then KV head
   Vector<float> rotated_queries;    // the same after a Hadamard rotation; empty when no page needs it
@@ -60,6 +83,9 @@ class AttendWorkspace : public Workspace {
 };
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);
+
+/// As Attention::workspace_bytes().
+uint64_t workspace_bytes(const ExpectedCall& call, const KernelTable& kernels, int32_t n_threads);
 
 /// As Weighing::weigh().
 void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,

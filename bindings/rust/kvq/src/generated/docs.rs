@@ -851,6 +851,28 @@ captured, see [`Sequence::reserve`](crate::Sequence::reserve)); [`Status::Memory
 
 [`Status::Argument`](crate::Status::Argument); [`Status::Backend`](crate::Status::Backend)."#
     };
+    (kvq_cache_predict_usage) => {
+        r#"What [`Cache::usage`](crate::Cache::usage) would say of the whole cache if it held nothing but new
+sequences, to the byte. Computed from sizes: no page is made, and what the cache holds now does not matter.
+
+Each sequence is one for which [`Sequence::reserve`](crate::Sequence::reserve) made pages for `tokens`
+tokens, and to every layer of which these were then appended: at consecutive positions, up to
+[`PAGE_SLOTS`](crate::PAGE_SLOTS) at once or all at once. With `queries`,
+[`Cache::attend`](crate::Cache::attend) was then called for each layer, with `queries` queries of each
+sequence in one batch and without sinks; calls of several threads at once take a work space each.
+
+- `sequences`: ≥ 1.
+- `tokens`: of each sequence, ≥ 0.
+- `queries`: of each sequence, ≥ 0; 0: nothing is attended to.
+- `usage`: its `struct_size` must be set.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (NULL; a number out of range; more pages or queries than are
+counted); [`Status::Unsupported`](crate::Status::Unsupported) (a router chooses the formats of pages, so
+nobody knows their sizes before; `queries` above 0 on a CUDA context, whose work space depends on the
+device); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
     (qp_scheme_count) => {
         r#"Number of schemes that [`QuantizeOptions::scheme`](crate::QuantizeOptions::scheme) may name."#
     };
@@ -952,6 +974,23 @@ do not share their inputs)."#
 [`Status::Format`](crate::Status::Format) (damaged, truncated, sizes that do not fit together; the message
 names the tensor or field); [`Status::Mismatch`](crate::Status::Mismatch) (a file of another version);
 [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (qp_matrix_predict_bytes) => {
+        r#"How large a matrix will be, before there is one.
+
+- `scheme`: as in [`QuantizeOptions`](crate::QuantizeOptions).
+- `rows`: as for [`Matrix::quantize`](crate::Matrix::quantize).
+- `columns`: as for [`Matrix::quantize`](crate::Matrix::quantize).
+- `has_bias`: 1 or 0.
+- `bytes`: receives what [`MatrixInfo::bytes`](crate::MatrixInfo::bytes) will be; unchanged on failure.
+- `allocated`: receives by how much [`ContextInfo::bytes`](crate::ContextInfo::bytes) of a CPU context grows
+  with such a matrix, by [`Matrix::quantize`](crate::Matrix::quantize) or
+  [`Matrix::load`](crate::Matrix::load): padding and the object included; unchanged on failure. NULL: not
+  wanted.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (NULL, a scheme that does not exist, shape, `has_bias`)."#
     };
     (kvq_codebook_trainer_create) => {
         r#"Create a trainer. It works on the device of the context; networks of values, on the host.

@@ -1,0 +1,165 @@
+// What sequences and caches take.
+#include "cache/observations.h"
+#include "cache/reserve.h"
+#include "cache/sequence.h"
+#include "core/error.h"
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <initializer_list>
+
+namespace kvq {
+namespace {
+
+void finish(kvq_usage& usage, int32_t head_dim, int64_t slots) {
+  usage.scalars = 2 * static_cast<int64_t>(head_dim) * slots;
+  usage.plain_fp16_bytes = 2 * static_cast<uint64_t>(usage.scalars);
+  const uint64_t held = usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
+  usage.total_bytes = held + usage.workspace_bytes;
+  usage.bits_per_scalar =
+      usage.scalars == 0 ? 0.0 : 8.0 * static_cast<double>(held) / static_cast<double>(usage.scalars);
+}
+
+void add_run(kvq_usage& usage, const PageRun* run) {
+  (run->format->is_float16() ? usage.fp16_bytes : usage.sealed_bytes) += run->data_bytes();
+  usage.metadata_bytes += run->record_bytes();
+}
+
+}  // namespace
+
+kvq_usage usage(const Sequence& sequence) {
+  kvq_usage result = {};
+  int64_t slots = 0;
+  result.metadata_bytes = Sequence::record_bytes(sequence.cache, !sequence.mirrors.empty()) +
+                          sequence.reserves.capacity() * sizeof(Owned<Reserve>) + sequence.append_memory.bytes();
+  if (sequence.observations != nullptr) result.metadata_bytes += sequence.observations->bytes();
+  for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
+  for (size_t i = 0; i < sequence.lists.size(); ++i) {
+    const Sequence::PageList& pages = sequence.lists[i];
+    result.metadata_bytes += pages.capacity() * sizeof(Page*);
+    // The last ones counted, by format: pages of a format follow each other. FP16 may come after the sealed formats.
+    std::array<const PageRun*, kMaxExperts + 1> long_runs{};
+    const auto count_page = [&](const Page* page) {
+      (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
+      result.shared_pages += page->is_shared() ? 1 : 0;
+      result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
+      slots += page->count;
+      const PageRun*& long_run = long_runs[sequence.cache.run_number(sequence.layer_of(i), page->format())];
+      if (page->run == long_run) return;
+      add_run(result, page->run);
+      if (page->run->capacity > 1) long_run = page->run;
+    };
+    for (const Page* page : pages) count_page(page);
+    for (const PageRun* current : sequence.runs_of(i)) {
+      const auto in_current = [current](const Page* page) { return page->run == current; };
+      const bool counted = current == nullptr || std::any_of(pages.begin(), pages.end(), in_current);
+      if (!counted) add_run(result, current);
+    }
+    const Reserve* reserve = sequence.reserve(sequence.layer_of(i));
+    if (reserve == nullptr) continue;
+    const auto head = static_cast<int32_t>(i % static_cast<size_t>(sequence.cache.kv_heads));
+    for (const auto* made : {&reserve->finals(head), &reserve->open(head)}) {
+      for (const Page* page : *made) {
+        if (page != nullptr) count_page(page);
+      }
+    }
+  }
+  for (const Owned<Reserve>& reserve : sequence.reserves) result.metadata_bytes += reserve->record_bytes();
+  finish(result, sequence.cache.head_dim, slots);
+  return result;
+}
+
+kvq_usage usage(const Cache& cache) {
+  kvq_usage result = {};
+  result.sealed_bytes = cache.account.sealed_bytes;
+  result.fp16_bytes = cache.account.float16_bytes;
+  result.sealed_pages = cache.account.sealed_pages;
+  result.fp16_pages = cache.account.float16_pages;
+  result.shared_pages = cache.account.shared_pages;
+  result.workspace_bytes = cache.fixed_bytes();
+  result.metadata_bytes = cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes;
+  finish(result, cache.head_dim, cache.account.slots);
+  return result;
+}
+
+namespace {
+
+/// What is added up here stays far below 2^64 with so many pages, and rows of queries.
+constexpr uint64_t kMostPages = uint64_t{1} << 36;
+constexpr uint64_t kMostRows = INT32_MAX;
+
+uint64_t product(std::initializer_list<int32_t> factors) {
+  uint64_t product = 1;
+  for (const int32_t factor : factors) {
+    if (__builtin_mul_overflow(product, static_cast<uint64_t>(factor), &product)) return UINT64_MAX;
+  }
+  return product;
+}
+
+void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries) {
+  if (cache.training.router != nullptr) {
+    fail(KVQ_E_UNSUPPORTED,
+         "tokens is %d: a router of the cache chooses the formats of pages, so their sizes are not known ahead",
+         tokens);
+  }
+  const int32_t pages = tokens / kPageSlots + 1;
+  if (product({sequences, cache.n_layers, cache.kv_heads, pages}) > kMostPages) {
+    fail(KVQ_E_ARGUMENT, "sequences is %d and tokens %d: %d layers of %d heads would have more than 2^36 pages",
+         sequences, tokens, cache.n_layers, cache.kv_heads);
+  }
+  if (product({sequences, queries, cache.q_heads}) > kMostRows) {
+    fail(KVQ_E_ARGUMENT, "sequences is %d and queries %d: with %d heads these are more than 2^31 rows", sequences,
+         queries, cache.q_heads);
+  }
+}
+
+/// A layer of one sequence, for which pages were made ahead: every head is alike.
+void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t pages, uint64_t sequences) {
+  const ReservePlaces places(cache, layer, pages, pages);
+  const uint64_t lists = sequences * static_cast<uint64_t>(cache.kv_heads);
+  const auto add_pages = [&](const PageFormat& format, int32_t n, int32_t runs) {
+    const uint64_t n_pages = lists * static_cast<uint64_t>(n);
+    (format.is_float16() ? usage.fp16_pages : usage.sealed_pages) += n_pages;
+    (format.is_float16() ? usage.fp16_bytes : usage.sealed_bytes) += n_pages * format.bytes();
+    usage.metadata_bytes += n_pages * sizeof(Page) + lists * static_cast<uint64_t>(runs) * sizeof(PageRun);
+  };
+  const auto runs_of = [](int32_t n) { return (n + kMaxRunPages - 1) / kMaxRunPages; };
+  const int32_t rest = places.finals - places.sinks;
+  add_pages(cache.float16, places.sinks, runs_of(places.sinks));
+  add_pages(*cache.layers[static_cast<size_t>(layer)].formats.front(), rest, runs_of(rest));
+  add_pages(cache.float16, places.open, places.open);
+  const auto of_list = static_cast<size_t>(places.finals) + static_cast<size_t>(places.ring);
+  const size_t record = Reserve::record_bytes(cache.kv_heads, static_cast<size_t>(cache.kv_heads) * of_list);
+  usage.metadata_bytes +=
+      sequences * (sizeof(Owned<Reserve>) + record) + lists * static_cast<uint64_t>(pages) * sizeof(Page*);
+}
+
+}  // namespace
+
+kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries) {
+  check_numbers(cache, sequences, tokens, queries);
+  const int32_t pages = (tokens + kPageSlots - 1) / kPageSlots;
+  const int32_t ring = pages > 0 ? ReservePlaces(cache, 0, pages, pages).ring : 0;
+  const auto n = static_cast<uint64_t>(sequences);
+  const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, pages, ring);
+  kvq_usage result = {};
+  result.metadata_bytes =
+      n * (Sequence::record_bytes(cache, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
+           AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
+           static_cast<uint64_t>(cache.n_layers) * mirror);
+  Vector<AttendBatch> layers{StlAllocator<AttendBatch>(cache.allocator.parent())};
+  layers.reserve(static_cast<size_t>(cache.n_layers));
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    if (pages > 0) add_layer(result, cache, layer, pages, n);
+    layers.push_back(cache.attend_batch(layer));
+  }
+  ExpectedCall call{.layers = layers, .sequences = sequences, .queries = queries, .pages = pages, .weighed = {}};
+  const bool weighs = cache.eviction.budget > 0 && cache.eviction.score == TokenScore::kMass;
+  if (weighs) call.weighed = cache.eviction.group;
+  result.workspace_bytes = cache.table_bytes() + AttendSpace::bytes_of(call, cache.kv_heads, cache.backend.attention());
+  finish(result, cache.head_dim, static_cast<int64_t>(product({sequences, cache.n_layers, cache.kv_heads, tokens})));
+  return result;
+}
+
+}  // namespace kvq

@@ -1,0 +1,436 @@
+/* kvq_cache_predict_usage and qp_matrix_predict_bytes: what is predicted is what is then allocated, to the byte. */
+#include "check.h"
+#include "fixture.h"
+#include "objects.h"
+#include "suites.h"
+#include "trainer_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A cache that nothing was done with, and one beside it that has what both share. */
+typedef struct bench {
+  tracker memory;
+  kvq_context* context;
+  kvq_policy* policy;
+  kvq_codebook* codebook;
+  kvq_centres* centres;
+  kvq_cache* first;
+  kvq_cache* cache;
+  size_t base; /* bytes before `cache` */
+  kvq_cache_options shape;
+} bench;
+
+typedef struct shape {
+  int32_t n_layers;
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+} shape;
+
+typedef struct load {
+  int32_t sequences;
+  int32_t tokens;
+  int32_t queries;
+} load;
+
+enum { kMostSequences = 3 };
+
+static kvq_codebook* codebook_for(kvq_context* context, const char* policy) {
+  kvq_codebook_trainer_options options = small_codebook_options();
+  kvq_codebook_trainer* trainer;
+  kvq_codebook* codebook = NULL;
+  static float k[kCodebookScalars];
+  static float v[kCodebookScalars];
+  int32_t layer;
+  if (strstr(policy, "commvq") == NULL) return NULL;
+  trainer = new_codebook_trainer(context, &options);
+  for (layer = 0; layer < kLayers; ++layer) {
+    fill_tensor(k, kCodebookScalars, (uint32_t)layer);
+    fill_tensor(v, kCodebookScalars, 10 + (uint32_t)layer);
+    ACCEPTED(kvq_codebook_trainer_add(trainer, layer, kCodebookTokens, k, v, KVQ_F32, err));
+    ACCEPTED(kvq_codebook_trainer_run(trainer, layer, NULL, NULL, err));
+  }
+  ACCEPTED(kvq_codebook_trainer_result(trainer, &codebook, err));
+  kvq_codebook_trainer_destroy(trainer);
+  return codebook;
+}
+
+static void bench_open(bench* b, const shape* of, const char* policy_text, int32_t n_threads) {
+  kvq_context_options options;
+  memset(b, 0, sizeof *b);
+  kvq_context_options_init(&options, sizeof(options));
+  options.allocate = tracker_allocate;
+  options.free = tracker_free;
+  options.allocator_user = &b->memory;
+  options.n_threads = n_threads;
+  ACCEPTED(kvq_context_create(&options, &b->context, err));
+  b->policy = load_policy(b->context, policy_text);
+  b->shape = small_cache_options();
+  b->shape.n_layers = of->n_layers;
+  b->shape.q_heads = of->q_heads;
+  b->shape.kv_heads = of->kv_heads;
+  b->shape.head_dim = of->head_dim;
+  b->shape.codebook = b->codebook = codebook_for(b->context, policy_text);
+  b->shape.centres = b->centres = centres_for(b->context, policy_text);
+  ACCEPTED(kvq_cache_create(b->context, &b->shape, b->policy, &b->first, err));
+  b->base = b->memory.live_bytes;
+  ACCEPTED(kvq_cache_create(b->context, &b->shape, b->policy, &b->cache, err));
+}
+
+static void bench_close(bench* b) {
+  kvq_cache_destroy(b->cache);
+  CHECK(b->memory.live_bytes == b->base);
+  kvq_cache_destroy(b->first);
+  kvq_policy_destroy(b->policy);
+  kvq_centres_destroy(b->centres);
+  kvq_codebook_destroy(b->codebook);
+  kvq_context_destroy(b->context);
+  CHECK(b->memory.live_bytes == 0 && b->memory.n_violations == 0);
+}
+
+static kvq_usage usage_of(const kvq_cache* cache) {
+  kvq_usage usage;
+  memset(&usage, 0x77, sizeof usage);
+  usage.struct_size = sizeof usage;
+  ACCEPTED(kvq_cache_usage(cache, NULL, &usage, err));
+  return usage;
+}
+
+static kvq_usage predicted(const bench* b, const load* of) {
+  kvq_usage usage;
+  memset(&usage, 0x77, sizeof usage);
+  usage.struct_size = sizeof usage;
+  ACCEPTED(kvq_cache_predict_usage(b->cache, of->sequences, of->tokens, of->queries, &usage, err));
+  return usage;
+}
+
+/* Reserve and append, `at_once` tokens at a time. */
+static void fill_sequence(const bench* b, kvq_sequence* sequence, int32_t tokens, int32_t at_once) {
+  const size_t token = (size_t)b->shape.kv_heads * (size_t)b->shape.head_dim;
+  float* numbers = (float*)malloc(token * (size_t)at_once * sizeof *numbers);
+  int32_t layer;
+  int32_t done;
+  fill_tensor(numbers, token * (size_t)at_once, 5);
+  ACCEPTED(kvq_sequence_reserve(b->cache, sequence, tokens, err));
+  for (layer = 0; layer < b->shape.n_layers; ++layer) {
+    for (done = 0; done < tokens; done += at_once) {
+      const int32_t n = tokens - done < at_once ? tokens - done : at_once;
+      ACCEPTED(kvq_append(b->cache, sequence, layer, n, numbers, numbers, KVQ_F32, NULL, err));
+    }
+  }
+  free(numbers);
+}
+
+static void attend_all(const bench* b, kvq_sequence** sequences, const load* of) {
+  const size_t queries = (size_t)of->sequences * (size_t)of->queries;
+  const size_t scalars = queries * (size_t)b->shape.q_heads * (size_t)b->shape.head_dim;
+  int32_t* positions = (int32_t*)malloc(queries * sizeof *positions);
+  float* q = (float*)malloc(scalars * sizeof *q);
+  float* output = (float*)malloc(scalars * sizeof *output);
+  int32_t counts[kMostSequences];
+  kvq_attend_batch batch;
+  int32_t layer;
+  size_t i;
+  fill_tensor(q, scalars, 9);
+  kvq_attend_batch_init(&batch, sizeof(batch));
+  for (i = 0; i < (size_t)of->sequences; ++i) counts[i] = of->queries;
+  for (i = 0; i < queries; ++i) positions[i] = of->tokens;
+  batch.n_sequences = of->sequences;
+  batch.sequences = (const kvq_sequence* const*)sequences;
+  batch.query_counts = counts;
+  if (of->queries > of->tokens) batch.query_positions = positions;
+  batch.q = q;
+  batch.output = output;
+  for (layer = 0; layer < b->shape.n_layers; ++layer) ACCEPTED(kvq_attend(b->cache, layer, &batch, err));
+  free(positions);
+  free(q);
+  free(output);
+}
+
+static void check_same(const kvq_usage* expected, const kvq_usage* found, const char* policy, const load* of) {
+  const int same = memcmp(expected, found, sizeof *found) == 0;
+  CHECK(same);
+  if (same) return;
+  printf("%s, %d sequences, %d tokens, %d queries: predicted, found\n", policy, of->sequences, of->tokens, of->queries);
+  printf("  sealed %llu %llu, fp16 %llu %llu, metadata %llu %llu, workspace %llu %llu\n",
+         (unsigned long long)expected->sealed_bytes, (unsigned long long)found->sealed_bytes,
+         (unsigned long long)expected->fp16_bytes, (unsigned long long)found->fp16_bytes,
+         (unsigned long long)expected->metadata_bytes, (unsigned long long)found->metadata_bytes,
+         (unsigned long long)expected->workspace_bytes, (unsigned long long)found->workspace_bytes);
+}
+
+/* Everything that the prediction speaks of is done, and compared. */
+static void as_predicted(const shape* of, const char* policy, int32_t n_threads, const load* what, int32_t at_once) {
+  kvq_sequence* sequences[kMostSequences];
+  kvq_usage before;
+  kvq_usage found;
+  bench b;
+  size_t live;
+  int32_t i;
+  bench_open(&b, of, policy, n_threads);
+  live = b.memory.live_bytes;
+  before = predicted(&b, what);
+  CHECK(b.memory.live_bytes == live);
+  for (i = 0; i < what->sequences; ++i) {
+    sequences[i] = new_sequence(b.cache);
+    fill_sequence(&b, sequences[i], what->tokens, at_once);
+  }
+  if (what->queries > 0) attend_all(&b, sequences, what);
+  found = usage_of(b.cache);
+  check_same(&before, &found, policy, what);
+  CHECK(before.total_bytes == b.memory.live_bytes - b.base);
+  /* The same again needs nothing, but for methods that keep the newest queries. */
+  if (what->queries > 0 && strstr(policy, "snap") == NULL && strstr(policy, "pyramid") == NULL) {
+    attend_all(&b, sequences, what);
+    found = usage_of(b.cache);
+    check_same(&before, &found, policy, what);
+  }
+  found = predicted(&b, what); /* what is there now does not matter */
+  check_same(&before, &found, policy, what);
+  for (i = 0; i < what->sequences; ++i) kvq_sequence_destroy(sequences[i]);
+  bench_close(&b);
+}
+
+static const char* const kPolicies[] = {
+    "fp16",
+    "int8",
+    "int4",
+    "int2",
+    "int4+hadamard",
+    "gs2",
+    "gt1",
+    "gs4/gs2",
+    "gs2+nocentre/int3",
+    "int2+hadamard/fp16",
+    "version: 1\nkeys: int4\nvalues: int4\nsink: 3\n",
+    "version: 1\nkeys: gs2\nvalues: gs2\nsink: 0\nrecent: 1\n",
+    "version: 1\nkeys: gs2\nvalues: gs2\nsink: 2\nrecent: 3\n",
+    "version: 1\nkeys: int2\nvalues: int2\nrecent: 40\n",
+    "version: 1\nkeys: gs2\nvalues: gt2\nlayers: [{range: [0, 0], keys: fp16, values: fp16}]\n",
+    "version: 1\nkeys: fp16\nvalues: int2+hadamard\nlayers: [{range: [1, 1], keys: gs3, values: int8}]\n",
+    "int4+streaming:64",
+    "gs2+snapkv:64",
+    "int4+hadamard+h2o:64",
+    "version: 1\nkeys: int4\nvalues: int4\neviction: {method: h2o, budget: 64, group: max}\n",
+    "fp16+adapyramid:128",
+};
+
+static void policies(void) {
+  static const shape kShape = {2, 4, 2, 64};
+  static const int32_t kTokens[] = {1, 31, 32, 33, 1000};
+  static const int32_t kQueries[] = {0, 1, 7, 40};
+  size_t policy;
+  size_t t;
+  size_t q;
+  for (policy = 0; policy < sizeof kPolicies / sizeof kPolicies[0]; ++policy) {
+    for (t = 0; t < sizeof kTokens / sizeof kTokens[0]; ++t) {
+      for (q = 0; q < sizeof kQueries / sizeof kQueries[0]; ++q) {
+        const load what = {(t + q) % 2 == 0 ? 1 : 3, kTokens[t], kQueries[q]};
+        as_predicted(&kShape, kPolicies[policy], 1 + (int32_t)((policy + t) % 2), &what, KVQ_PAGE_SLOTS);
+      }
+    }
+  }
+}
+
+static void shapes(void) {
+  static const shape kShapes[] = {{1, 1, 1, 128}, {2, 8, 8, 80}, {3, 16, 2, 128}, {2, 6, 3, 40}};
+  static const char* const kSome[] = {"fp16", "int4", "gs2", "gs2+h2o:64"};
+  static const load kLoads[] = {{1, 4096, 1}, {3, 300, 40}, {1, 65, 33}, {2, 0, 0}, {1, 0, 2}};
+  size_t s;
+  size_t policy;
+  size_t l;
+  for (s = 0; s < sizeof kShapes / sizeof kShapes[0]; ++s) {
+    for (policy = 0; policy < sizeof kSome / sizeof kSome[0]; ++policy) {
+      for (l = 0; l < sizeof kLoads / sizeof kLoads[0]; ++l) {
+        as_predicted(&kShapes[s], kSome[policy], 2, &kLoads[l], 1 + (int32_t)(7 * l));
+      }
+    }
+  }
+}
+
+/* A prompt in one append. */
+static void at_once(void) {
+  static const shape kShape = {2, 4, 2, 64};
+  static const load kLoads[] = {{1, 100, 100}, {3, 1000, 3}};
+  size_t policy;
+  for (policy = 0; policy < sizeof kPolicies / sizeof kPolicies[0]; ++policy) {
+    as_predicted(&kShape, kPolicies[policy], 2, &kLoads[policy % 2], 1000);
+  }
+}
+
+/* Formats that need training; their ways to attend need work spaces of their own. */
+static void trained(void) {
+  static const shape kShape = {kLayers, kQHeads, kKvHeads, kHeadDim};
+  static const char* const kTrained[] = {
+      "commvq",
+      "int4/commvq",
+      "version: 1\nkeys: commvq\nvalues: commvq\ncommvq: {attention: tables}\n",
+      "version: 1\nkeys: commvq\nvalues: int8\ncommvq: {attention: rebuild}\nsink: 1\n",
+      "version: 1\nkeys: commvq\nvalues: commvq\ncommvq: {attention: decode}\n",
+      "version: 1\nkeys: commvq\nvalues: commvq\nlayers: [{range: [1, 1], keys: gs2, values: int4}]\n",
+      "gs2+centres/gt1+centres",
+      "gs2+centres/gs1",
+      "gs3/gs2+centres",
+  };
+  static const load kLoads[] = {{1, 70, 1}, {3, 200, 2}, {2, 2500, 5}, {1, 90, 40}};
+  size_t policy;
+  size_t l;
+  for (policy = 0; policy < sizeof kTrained / sizeof kTrained[0]; ++policy) {
+    for (l = 0; l < sizeof kLoads / sizeof kLoads[0]; ++l) {
+      as_predicted(&kShape, kTrained[policy], 1 + (int32_t)(l % 2), &kLoads[l], KVQ_PAGE_SLOTS);
+    }
+  }
+}
+
+/* Of a large model nothing is made: a handful of small allocations, which are given back. */
+static void large(void) {
+  static const shape kShape = {32, 32, 8, 128};
+  static const load kLoad = {16, 131072, 1};
+  kvq_usage usage;
+  bench b;
+  size_t live;
+  size_t allocations;
+  bench_open(&b, &kShape, "gs2", 1);
+  live = b.memory.live_bytes;
+  allocations = b.memory.n_allocations;
+  usage = predicted(&b, &kLoad);
+  CHECK(b.memory.live_bytes == live);
+  CHECK(b.memory.n_allocations < allocations + 10);
+  CHECK(usage.scalars == (int64_t)16 * 131072 * 32 * 8 * 128 * 2);
+  CHECK(usage.bits_per_scalar > 2.0 && usage.bits_per_scalar < 2.6);
+  CHECK(usage.sealed_pages == (uint64_t)16 * 32 * 8 * 4094); /* but for the sink and the newest */
+  CHECK(usage.fp16_pages == (uint64_t)16 * 32 * 8 * 3);      /* the sink, the open page and the one before it */
+  CHECK(usage.fp16_bytes == usage.fp16_pages * 32 * 128 * 2 * 2);
+  bench_close(&b);
+}
+
+static void refused_usage(void) {
+  static const shape kShape = {2, 4, 2, 64};
+  kvq_usage usage;
+  bench b;
+  bench_open(&b, &kShape, "int4", 1);
+  memset(&usage, 0, sizeof usage);
+  usage.struct_size = sizeof usage;
+  REFUSED(KVQ_E_ARGUMENT, "cache", kvq_cache_predict_usage(NULL, 1, 1, 1, &usage, err));
+  REFUSED(KVQ_E_ARGUMENT, "usage", kvq_cache_predict_usage(b.cache, 1, 1, 1, NULL, err));
+  REFUSED(KVQ_E_ARGUMENT, "sequences is 0", kvq_cache_predict_usage(b.cache, 0, 1, 1, &usage, err));
+  REFUSED(KVQ_E_ARGUMENT, "sequences is -3", kvq_cache_predict_usage(b.cache, -3, 1, 1, &usage, err));
+  REFUSED(KVQ_E_ARGUMENT, "tokens is -1", kvq_cache_predict_usage(b.cache, 1, -1, 1, &usage, err));
+  REFUSED(KVQ_E_ARGUMENT, "tokens is 2147483647", kvq_cache_predict_usage(b.cache, 1, INT32_MAX, 1, &usage, err));
+  REFUSED(KVQ_E_ARGUMENT, "queries is -7", kvq_cache_predict_usage(b.cache, 1, 1, -7, &usage, err));
+  REFUSED(KVQ_E_ARGUMENT, "sequences is 2147483647",
+          kvq_cache_predict_usage(b.cache, INT32_MAX, 1000000, 0, &usage, err));
+  ALSO_MENTIONS("tokens 1000000");
+  REFUSED(KVQ_E_ARGUMENT, "queries 1000000", kvq_cache_predict_usage(b.cache, 65536, 1, 1000000, &usage, err));
+  CHECK(usage.scalars == 0 && usage.total_bytes == 0);
+  usage.struct_size = 3;
+  REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_cache_predict_usage(b.cache, 1, 1, 1, &usage, err));
+  bench_close(&b);
+}
+
+/* Nobody knows which formats a router will choose. */
+static void routed(void) {
+  objects o;
+  kvq_usage usage;
+  objects_open(&o);
+  memset(&usage, 0, sizeof usage);
+  usage.struct_size = sizeof usage;
+  REFUSED(KVQ_E_UNSUPPORTED, "router", kvq_cache_predict_usage(o.routed, 1, 100, 0, &usage, err));
+  ALSO_MENTIONS("tokens is 100");
+  objects_close(&o);
+}
+
+/* ---------------------------------------------------------------------------------------------- linear layers */
+
+static uint64_t bytes_of(const qp_matrix* matrix) {
+  qp_matrix_info info;
+  memset(&info, 0, sizeof info);
+  info.struct_size = sizeof info;
+  ACCEPTED(qp_matrix_describe(matrix, &info, err));
+  return info.bytes;
+}
+
+static void matrix_as_predicted(kvq_context* context, const tracker* memory, const char* scheme, int64_t rows,
+                                int64_t columns, int32_t has_bias) {
+  const size_t n = (size_t)(rows * columns);
+  float* w = (float*)malloc((n + (size_t)rows) * sizeof *w);
+  size_t live = memory->live_bytes;
+  const char* const name = "matrix";
+  const qp_matrix* saved;
+  qp_quantize_options options;
+  qp_matrix* matrix = NULL;
+  uint64_t bytes = 0;
+  uint64_t allocated = 0;
+  uint64_t alone = 0;
+  size_t size = 0;
+  void* file;
+  fill_tensor(w, n + (size_t)rows, 3);
+  ACCEPTED(qp_matrix_predict_bytes(scheme, rows, columns, has_bias, &bytes, &allocated, err));
+  ACCEPTED(qp_matrix_predict_bytes(scheme, rows, columns, has_bias, &alone, NULL, err));
+  CHECK(alone == bytes);
+  qp_quantize_options_init(&options, sizeof(options));
+  options.scheme = scheme;
+  options.bias = has_bias != 0 ? w + n : NULL;
+  ACCEPTED(qp_quantize(context, &options, w, rows, columns, &matrix, err));
+  CHECK(bytes_of(matrix) == bytes);
+  CHECK(memory->live_bytes - live == allocated);
+  saved = matrix;
+  ACCEPTED(qp_matrix_save(&saved, &name, 1, NULL, 0, &size, err));
+  file = malloc(size);
+  ACCEPTED(qp_matrix_save(&saved, &name, 1, file, size, &size, err));
+  qp_matrix_destroy(matrix);
+  CHECK(memory->live_bytes == live);
+  ACCEPTED(qp_matrix_load(context, file, size, name, &matrix, err));
+  CHECK(bytes_of(matrix) == bytes);
+  CHECK(memory->live_bytes - live == allocated);
+  qp_matrix_destroy(matrix);
+  free(file);
+  free(w);
+}
+
+static void matrices(void) {
+  fixture f;
+  int32_t i;
+  fixture_open(&f, NULL, 0, 0);
+  for (i = 0; i < qp_scheme_count(); ++i) {
+    const char* const scheme = qp_scheme_name(i);
+    const int quick = scheme[0] != 't';
+    matrix_as_predicted(f.context, &f.memory, scheme, 1, 64, 1);
+    matrix_as_predicted(f.context, &f.memory, scheme, 17, 64, 0);
+    matrix_as_predicted(f.context, &f.memory, scheme, 16, quick ? 320 : 128, 1);
+    if (quick) matrix_as_predicted(f.context, &f.memory, scheme, 100, 1024, i % 2);
+  }
+  fixture_close(&f);
+}
+
+static void refused_matrices(void) {
+  uint64_t bytes = 7;
+  uint64_t allocated = 8;
+  REFUSED(KVQ_E_ARGUMENT, "scheme is NULL", qp_matrix_predict_bytes(NULL, 16, 64, 0, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "scheme is \"nuq-7\"", qp_matrix_predict_bytes("nuq-7", 16, 64, 0, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "rows is 0", qp_matrix_predict_bytes("nuq-4", 0, 64, 0, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "rows is 16777217",
+          qp_matrix_predict_bytes("nuq-4", (1 << 24) + 1, 64, 0, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "columns is 32", qp_matrix_predict_bytes("nuq-4", 16, 32, 0, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "columns is 100", qp_matrix_predict_bytes("nuq-4", 16, 100, 0, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "has_bias is 2", qp_matrix_predict_bytes("nuq-4", 16, 64, 2, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "has_bias is -1", qp_matrix_predict_bytes("nuq-4", 16, 64, -1, &bytes, &allocated, err));
+  REFUSED(KVQ_E_ARGUMENT, "bytes is NULL", qp_matrix_predict_bytes("nuq-4", 16, 64, 0, NULL, &allocated, err));
+  CHECK(bytes == 7 && allocated == 8);
+  ACCEPTED(qp_matrix_predict_bytes("tcq-2.75", 1 << 24, 1 << 20, 1, &bytes, &allocated, err));
+  CHECK(bytes > ((uint64_t)1 << 42) && allocated > bytes && allocated < bytes + ((uint64_t)1 << 20));
+}
+
+void test_predict(void) {
+  refused_usage();
+  routed();
+  policies();
+  shapes();
+  at_once();
+  trained();
+  large();
+  matrices();
+  refused_matrices();
+}
