@@ -183,8 +183,9 @@ void read_tokens(const JsonObject& root, ModelConfig& config) {
 
 }  // namespace
 
-ModelConfig load_config(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / "config.json";
+ModelConfig load_config(const std::filesystem::path& directory_or_file) {
+  const bool is_file = std::filesystem::is_regular_file(directory_or_file);
+  const std::filesystem::path path = is_file ? directory_or_file : directory_or_file / "config.json";
   const nlohmann::json document = read_json(path);
   const JsonObject root(document, path.string());
   ModelConfig config;

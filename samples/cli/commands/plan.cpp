@@ -5,12 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
+#include "commands/plan_fits.h"
 #include "commands/plan_report.h"
 #include "llama/error.h"
+#include "options/byte_count.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
 #include "options/usage_error.h"
 #include "plan/latencies.h"
+#include "plan/model_memory.h"
 #include "plan/planner.h"
 #include "plan/probe_text.h"
 #include "plan/sensitivities.h"
@@ -27,8 +30,10 @@ struct Options {
   int64_t tokens = ProbeText{}.tokens;
   double target_bits = 0.0;
   uint64_t target_bytes = 0;
+  std::string memory;           // bytes of everything
   double target_latency = 0.0;  // milliseconds
   bool fusion = false;
+  int32_t check = 0;  // random plans to carry out
   bool weights_only = false;
   bool cache_only = false;
   int32_t context = 2048;
@@ -41,6 +46,9 @@ struct Options {
   ComputeOptions compute;
   bool json = false;
 };
+
+/// Tokens of a prompt that attend at once, for which there must be work space.
+constexpr int32_t kQueries = 32;
 
 /// Everything there is: in a plan, better schemes take the place of worse ones by themselves.
 std::vector<std::string> planned_schemes() {
@@ -59,6 +67,7 @@ PlanRequest request_of(const Options& options) {
           .cache = !options.weights_only,
           .context = options.context,
           .batch = options.batch,
+          .queries = options.memory.empty() || options.compute.device != "cpu" ? 0 : kQueries,
           .schemes = options.schemes.empty() ? planned_schemes() : options.schemes,
           .formats = options.formats.empty() ? kPlannedFormats : options.formats,
           .fusion = options.fusion};
@@ -89,13 +98,14 @@ void check(const Options& options) {
   if (options.weights_only && options.cache_only) {
     throw UsageError("--weights-only and --cache-only are both given, which leaves nothing to plan");
   }
-  const int targets = (options.target_bits > 0.0 ? 1 : 0) + (options.target_bytes > 0 ? 1 : 0);
-  if (targets > 1) throw UsageError("--target-bits and --target-bytes are both given");
-  if (targets == 0 && options.target_latency == 0.0) {
-    throw UsageError("give --target-bits, --target-bytes or --target-latency");
+  const int targets =
+      (options.target_bits > 0.0 ? 1 : 0) + (options.target_bytes > 0 ? 1 : 0) + (options.memory.empty() ? 0 : 1);
+  if (targets > 1) throw UsageError("--memory, --target-bits and --target-bytes say the same: give one of them");
+  if (targets == 0 && options.target_latency == 0.0 && options.check == 0) {
+    throw UsageError("give --memory, --target-bits, --target-bytes or --target-latency");
   }
   if (options.target_bits > 0.0 && !options.weights_only && !options.cache_only) {
-    throw UsageError("--target-bits goes with --weights-only or --cache-only; for both together use --target-bytes");
+    throw UsageError("--target-bits goes with --weights-only or --cache-only; for both together use --memory or --target-bytes");
   }
 }
 
@@ -103,6 +113,12 @@ std::filesystem::path measurements_path(const Options& options) {
   if (!options.measurements.empty()) return options.measurements;
   const std::filesystem::path model = std::filesystem::weakly_canonical(options.model);
   return model.filename().string() + ".measurements.json";
+}
+
+Probe make_probe(const Options& options, Engine& engine, const ProbeWindows& windows) {
+  std::vector<std::vector<int32_t>> tokens = windows.tokens(engine);
+  Progress reading("reading the text", static_cast<int64_t>(tokens.size()) * engine.model.config().n_layers);
+  return {engine, std::move(tokens), options.chunk, reading};
 }
 
 /// Measures what the planner needs and the file lacks.
@@ -115,9 +131,7 @@ void measure(const PlanRequest& request, const Options& options, Engine& engine,
   const Interrupt interrupt;
   if (request.weights) measure_schemes(known, engine.context, request.schemes);
   if (!lacks_weights && !(request.cache && lacks_cache(known, config.n_layers, request.formats))) return;
-  std::vector<std::vector<int32_t>> tokens = windows.tokens(engine);
-  Progress reading("reading the text", static_cast<int64_t>(tokens.size()) * config.n_layers);
-  const Probe probe(engine, std::move(tokens), options.chunk, reading);
+  const Probe probe = make_probe(options, engine, windows);
   if (lacks_weights) {
     Progress progress("measuring weights", missing_steps(known, probe, layers));
     measure_weights(known, probe, engine.model, layers, progress);
@@ -150,7 +164,54 @@ void write_plan(const Options& options, kvq_context* context, const ModelPlan& p
   write_file(options.out, made.save());
 }
 
+/// What is not planned but takes memory too: embeddings and norms in 16 bits, and what is left as it is.
+uint64_t unplanned_bytes(const Options& options, kvq_context* context, const llama::ModelConfig& config) {
+  uint64_t bytes = other_tensor_bytes(config);
+  if (options.cache_only) bytes += packed_bytes("fp16", config);
+  if (options.weights_only) {
+    bytes += cache_usage(context, {config, options.context, options.batch, kQueries}, "fp16").total_bytes;
+  }
+  return bytes;
+}
+
+ModelPlan solve(const Options& options, const Planner& planner, Engine& engine) {
+  const llama::ModelConfig& config = engine.model.config();
+  PlanLimits limits = limits_of(options, config);
+  if (options.memory.empty()) return planner.solve(limits);
+  const auto memory = static_cast<double>(parse_byte_count(options.memory, "--memory"));
+  const auto others = static_cast<double>(unplanned_bytes(options, engine.context, config));
+  limits.max_bytes = memory - others;
+  if (limits.max_bytes <= 0.0) {
+    throw llama::Error("--memory " + options.memory + " is less than the " +
+                       bytes_text(static_cast<uint64_t>(others)) + " of what is not planned");
+  }
+  // Work space depends a little on the formats.
+  for (double all = 0.0;;) {
+    ModelPlan plan = planner.solve(limits);
+    plan.other_bytes = static_cast<uint64_t>(others);
+    all = static_cast<double>(plan.total_bytes());
+    if (all <= memory) return plan;
+    limits.max_bytes -= all - memory;
+  }
+}
+
+void print_check(const Options& options, const std::vector<CheckedPlan>& plans) {
+  if (options.json) return print_json(check_json(plans));
+  print_text(check_text(plans));
+}
+
+/// A model that is known by its configuration alone.
+bool lacks_weights(const std::filesystem::path& model) { return !llama::Checkpoint::is_in(model); }
+
 void run(const Options& options) {
+  if (lacks_weights(options.model)) {
+    return print_what_fits({.model = options.model,
+                            .memory = options.memory.empty() ? 0 : parse_byte_count(options.memory, "--memory"),
+                            .context = options.context,
+                            .batch = options.batch,
+                            .json = options.json,
+                            .compute = options.compute});
+  }
   check(options);
   if (!options.out.empty()) check_writable(options.out);
   Engine engine(options.model, options.compute);
@@ -166,7 +227,11 @@ void run(const Options& options) {
     times = &known.machines.at(machine_of(engine, options.compute));
   }
   const Planner planner(engine.context, engine.model.config(), known, times, request);
-  const ModelPlan plan = planner.solve(limits_of(options, engine.model.config()));
+  if (options.check > 0) {
+    const Probe probe = make_probe(options, engine, windows);
+    return print_check(options, check_plans(planner, probe, engine, options.check));
+  }
+  const ModelPlan plan = solve(options, planner, engine);
   if (!options.out.empty()) {
     write_plan(options, engine.context, plan,
                "for " + std::to_string(options.batch) + " x " + std::to_string(options.context) + " tokens; measured on " + windows.note());
@@ -192,6 +257,8 @@ void add_plan(CLI::App& app) {
       ->check(CLI::Range(0.1, 32.0));
   command->add_option("--target-bytes", options->target_bytes, "Bytes of linear layers and caches together")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50));
+  command->add_option("--memory", options->memory,
+                      "Bytes of everything: linear layers, other tensors, caches and their work space, such as 6GiB");
   command->add_option("--target-latency", options->target_latency,
                       "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
       ->check(CLI::Range(1e-6, 1e9));
@@ -208,6 +275,9 @@ void add_plan(CLI::App& app) {
   command->add_option("--measurements", options->measurements,
                       "File of what has been measured, which grows (default: MODEL.measurements.json)");
   command->add_option("--out", options->out, "File to write the plan to (YAML)");
+  command->add_option("--check", options->check,
+                      "Instead of planning, carry out N random plans and compare what they lose with what is expected")
+      ->check(CLI::Range(2, 1 << 20));
   add_chunk_option(*command, options->chunk, "Tokens that the model reads at once while it is measured");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);

@@ -26,6 +26,11 @@ std::string part_text(const char* name, uint64_t bytes, double bits, const char*
 nlohmann::ordered_json plan_json(const ModelPlan& plan) {
   nlohmann::ordered_json object;
   object["bytes"] = plan.bytes();
+  if (plan.other_bytes > 0) {
+    object["other_bytes"] = plan.other_bytes;
+    object["workspace_bytes"] = plan.workspace_bytes;
+    object["total_bytes"] = plan.total_bytes();
+  }
   object["loss"] = plan.loss();
   object["loss_bound"] = plan.bound;
   if (plan.seconds > 0.0) object["seconds"] = plan.seconds;
@@ -70,10 +75,37 @@ std::string plan_text(const ModelPlan& plan) {
     text += part_text("weights  ", plan.weight_bytes, plan.weight_bits(), "weight", plan.weight_loss);
   }
   if (!plan.cache.empty()) text += part_text("cache    ", plan.cache_bytes, plan.cache_bits, "scalar", plan.cache_loss);
+  if (plan.other_bytes > 0) {
+    text += "others   " + bytes_text(plan.other_bytes) + " that are not planned, " + bytes_text(plan.workspace_bytes) +
+            " of work space: " + bytes_text(plan.total_bytes()) + " in all\n";
+  }
   text += "together " + bytes_text(plan.bytes()) + ", loses " + number_text(plan.loss(), 5) +
           " nats of divergence; no plan loses less than " + number_text(plan.bound, 5) + "\n";
   if (plan.seconds > 0.0) text += "a step of decoding takes about " + number_text(1e3 * plan.seconds, 3) + " ms\n";
   return text;
+}
+
+nlohmann::ordered_json check_json(const std::vector<CheckedPlan>& plans) {
+  nlohmann::ordered_json object = {{"rank_correlation", rank_correlation(plans)}, {"worst_factor", worst_factor(plans)}};
+  for (const CheckedPlan& each : plans) {
+    nlohmann::ordered_json plan = {{"bytes", each.plan.bytes()}, {"expected", each.plan.loss()}, {"measured", each.measured}};
+    if (!each.plan.matrices.empty()) plan["weight_bits"] = each.plan.weight_bits();
+    if (!each.plan.cache.empty()) plan["cache_bits"] = each.plan.cache_bits;
+    object["plans"].push_back(std::move(plan));
+  }
+  return object;
+}
+
+std::string check_text(const std::vector<CheckedPlan>& plans) {
+  Table table({"plan", "bits per\nweight", "bits per\nscalar", "expected\nto lose", "loses", "ratio"});
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const ModelPlan& plan = plans[i].plan;
+    table.add_row({std::to_string(i), plan.matrices.empty() ? "-" : number_text(plan.weight_bits(), 2),
+                   plan.cache.empty() ? "-" : number_text(plan.cache_bits, 2), number_text(plan.loss(), 5),
+                   number_text(plans[i].measured, 5), number_text(plans[i].measured / plan.loss(), 2)});
+  }
+  return table.text() + "\nrank correlation " + number_text(rank_correlation(plans), 3) + ", off by a factor of " +
+         number_text(worst_factor(plans), 2) + " at most\n";
 }
 
 }  // namespace cli

@@ -9,22 +9,18 @@
 
 namespace cli {
 
-/// How much is in the caches of a model.
+/// How much is in the caches of a model, and how much attends to it at once.
 struct CacheShape {
   const llama::ModelConfig& config;
-  int32_t tokens;     // of a sequence
+  int32_t tokens;  // of a sequence
   int32_t sequences;
+  int32_t queries = 0;  // tokens of each sequence in one call of attention; 0: work space does not count
 };
 
-struct CacheUsage {
-  uint64_t bytes = 0;  // of sequences that reserved their tokens and hold them
-  double bits = 0.0;   // of a scalar
-};
+/// Of caches with a policy as YAML, whose sequences reserved their tokens and hold them.
+kvq_usage cache_usage(kvq_context* context, const CacheShape& shape, const std::string& policy);
 
-/// Of a policy as YAML.
-CacheUsage cache_usage(kvq_context* context, const CacheShape& shape, const std::string& policy);
-
-/// What one layer more adds to the caches, if pages have these formats.
+/// What one layer more adds to the bytes of keys and values, if pages have these formats.
 double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values);
 
 /// Of a packed matrix, its bias included.

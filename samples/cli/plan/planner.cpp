@@ -1,11 +1,14 @@
 #include "plan/planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <random>
 
 #include "llama/error.h"
 #include "plan/cache_bytes.h"
 #include "plan/latencies.h"
+#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -177,9 +180,11 @@ ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
   }
   if (times_ != nullptr) plan.seconds += 1e-6 * times_->rest;
   if (!plan.cache.empty()) {
-    const CacheUsage usage = cache_usage(context_, {config_, request_.context, request_.batch}, policy_text(plan.cache));
-    plan.cache_bytes = usage.bytes;
-    plan.cache_bits = usage.bits;
+    const CacheShape shape{config_, request_.context, request_.batch, request_.queries};
+    const kvq_usage usage = cache_usage(context_, shape, policy_text(plan.cache));
+    plan.workspace_bytes = request_.queries > 0 ? usage.workspace_bytes : 0;
+    plan.cache_bytes = kv_bytes(usage);
+    plan.cache_bits = usage.bits_per_scalar;
   }
   return plan;
 }
@@ -221,7 +226,7 @@ double Planner::fixed_bytes() const {
   const CacheShape shape{config_, request_.context, request_.batch};
   const PlannedCacheLayer plain{"fp16", "fp16", 0.0};
   const std::vector<PlannedCacheLayer> layers(static_cast<size_t>(config_.n_layers), plain);
-  return static_cast<double>(cache_usage(context_, shape, policy_text(layers)).bytes) -
+  return static_cast<double>(kv_bytes(cache_usage(context_, shape, policy_text(layers)))) -
          config_.n_layers * layer_bytes(context_, shape, plain.keys, plain.values);
 }
 
@@ -244,9 +249,18 @@ ModelPlan Planner::uniform(const std::string& scheme, const std::string& keys, c
 }
 
 ModelPlan Planner::random(uint64_t seed) const {
+  constexpr double kSpread = 0.3;
   std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  const double mean = uniform(random);
   std::vector<int32_t> chosen;
-  for (const Choice& choice : choices_) chosen.push_back(static_cast<int32_t>(random() % choice.options.size()));
+  for (const Choice& choice : choices_) {
+    std::vector<int32_t> by_bytes(choice.options.size());
+    std::iota(by_bytes.begin(), by_bytes.end(), 0);
+    std::ranges::stable_sort(by_bytes, {}, [&](int32_t i) { return choice.options[static_cast<size_t>(i)].bytes; });
+    const double place = std::clamp(mean + kSpread * (2.0 * uniform(random) - 1.0), 0.0, 1.0);
+    chosen.push_back(by_bytes[static_cast<size_t>(std::lround(place * static_cast<double>(by_bytes.size() - 1)))]);
+  }
   return plan_of(chosen);
 }
 

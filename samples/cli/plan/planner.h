@@ -20,6 +20,7 @@ struct PlanRequest {
   bool cache = true;
   int32_t context = 2048;            // tokens of a sequence
   int32_t batch = 1;                 // sequences
+  int32_t queries = 0;               // tokens of each in one call of attention; 0: work space does not count
   std::vector<std::string> schemes;  // of linear layers
   std::vector<std::string> formats;  // of keys and of values
   bool fusion = false;               // matrices that share inputs go into one kernel only if they have one scheme
@@ -52,6 +53,8 @@ struct ModelPlan {
   std::vector<PlannedCacheLayer> cache;  // of each layer; empty if caches were not planned
   uint64_t weight_bytes = 0;             // of linear layers, true to the byte
   uint64_t cache_bytes = 0;              // of all sequences when they hold their context, true to the byte
+  uint64_t workspace_bytes = 0;          // of attention; not part of what limits are about
+  uint64_t other_bytes = 0;              // what is not planned and takes memory too; 0: not asked for
   double cache_bits = 0.0;               // of a scalar
   double weight_loss = 0.0;              // expected divergence in nats
   double cache_loss = 0.0;
@@ -60,6 +63,7 @@ struct ModelPlan {
 
   double loss() const { return weight_loss + cache_loss; }
   uint64_t bytes() const { return weight_bytes + cache_bytes; }
+  uint64_t total_bytes() const { return bytes() + workspace_bytes + other_bytes; }
   double weight_bits() const;  // of a weight
 };
 
@@ -77,7 +81,7 @@ class Planner {
   ModelPlan solve(const PlanLimits& limits) const;
   /// The plan that gives every matrix one scheme, and every layer the same formats. What is not planned is ignored.
   ModelPlan uniform(const std::string& scheme, const std::string& keys, const std::string& values) const;
-  /// Any plan.
+  /// Any plan, small or large: options of about the same rank by bytes.
   ModelPlan random(uint64_t seed) const;
 
  private:

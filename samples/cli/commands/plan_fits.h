@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "options/compute.h"
+
+namespace cli {
+
+/// What is asked of a model that is known by its configuration alone.
+struct FitsQuestion {
+  std::string model;    // directory or config.json
+  uint64_t memory = 0;  // bytes that there are; 0: not known
+  int32_t context = 0;  // tokens to be highlighted among the lengths; 0: none
+  int32_t batch = 1;
+  bool json = false;
+  ComputeOptions compute;
+};
+
+/// Print how many bytes weights and caches take in each scheme and format, and what fits.
+void print_what_fits(const FitsQuestion& question);
+
+}  // namespace cli
