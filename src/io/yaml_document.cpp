@@ -12,7 +12,6 @@
 namespace kvq::io {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 20U;
 constexpr size_t kMaxDepth = 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
@@ -154,8 +153,8 @@ class Parser {
 }  // namespace
 
 YamlNode parse_yaml(std::string_view text) {
-  if (text.size() > kMaxBytes)
-    fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), kMaxBytes);
+  if (text.size() > kMaxYamlBytes)
+    fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), kMaxYamlBytes);
   if (text.find('\0') != std::string_view::npos) fail(KVQ_E_FORMAT, "yaml contains a NUL byte");
   if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) text.remove_prefix(kByteOrderMark.size());
   Parser parser(text);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,9 @@ struct YamlNode {
   std::vector<YamlNode> items;                            // kSequence
   std::vector<std::pair<std::string, YamlNode>> members;  // kMap
 };
+
+/// The longest text that is parsed.
+inline constexpr size_t kMaxYamlBytes = size_t{1} << 20U;
 
 /// Parse one document. Throws KVQ_E_FORMAT.
 YamlNode parse_yaml(std::string_view text);
