@@ -410,6 +410,38 @@ KVQ_API kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_
 KVQ_API kvq_status kvq_policy_with_eviction(kvq_context* context, const kvq_policy* policy, const char* method,
                                             int32_t budget, kvq_policy** result, kvq_error* error);
 
+/** A policy whose layers `first_layer` to `last_layer` are stored in other formats and that otherwise says what another
+ *  one says.
+ *
+ *  \param policy       of this context, without a router.
+ *  \param first_layer  0 … `last_layer`.
+ *  \param last_layer   at most 65535; creating a cache with fewer layers fails.
+ *  \param keys         name of a format, see ::kvq_policy_load; NULL: as before. \nullable \length string
+ *                      \memory host \keeps call
+ *  \param values       the same for values. \nullable \length string \memory host \keeps call
+ *  \param result       receives the handle. \parent context
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: the name of no format, a policy with a router); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_policy_with_layer(kvq_context* context, const kvq_policy* policy, int32_t first_layer,
+                                         int32_t last_layer, const char* keys, const char* values, kvq_policy** result,
+                                         kvq_error* error);
+
+/** Write a policy in the long form, which ::kvq_policy_load reads: the same is then said of every layer. Reading and
+ *  writing again gives the same bytes.
+ *
+ *  \param buffer    receives the text, without a NUL. NULL: only the size is asked for. \nullable \length capacity
+ *                   \memory host \keeps call
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the text in bytes; also when `capacity` is too small. \length 1 \memory host
+ *                   \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_UNSUPPORTED (so many layers differ
+ *           that the text would be longer than can be read); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads read-only.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_policy_save(const kvq_policy* policy, char* buffer, size_t capacity, size_t* size,
+                                   kvq_error* error);
+
 /** What a host has to know of a policy. */
 typedef struct kvq_policy_info {
   uint32_t struct_size;
@@ -1871,7 +1903,7 @@ KVQ_API kvq_status kvq_plan_load(kvq_context* context, const char* yaml, size_t 
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
  *  \threads read-only.
  *  \since 1.0 */
-KVQ_API kvq_status kvq_plan_save(const kvq_plan* plan, void* buffer, size_t capacity, size_t* size, kvq_error* error);
+KVQ_API kvq_status kvq_plan_save(const kvq_plan* plan, char* buffer, size_t capacity, size_t* size, kvq_error* error);
 
 /** What is in a plan. */
 typedef struct kvq_plan_info {

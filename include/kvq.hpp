@@ -1122,6 +1122,25 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
     return detail::made<Policy>(kvq_policy_with_eviction, context, get(), detail::c_string(method, "method"), budget);
   }
 
+  /// A policy whose layers `first_layer` to `last_layer` are stored in other formats and that otherwise says what
+  /// another one says.
+  /// \param first_layer 0 … `last_layer`.
+  /// \param last_layer at most 65535; creating a cache with fewer layers fails.
+  /// \param keys name of a format, see ::kvq_policy_load; empty: as before.
+  /// \param values the same for values.
+  /// \throws Error: KVQ_E_ARGUMENT (also: the name of no format, a policy with a router); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  Policy with_layer(kvq_context* context, int32_t first_layer, int32_t last_layer, const std::string& keys = {},
+                    const std::string& values = {}) const {
+    return detail::made<Policy>(kvq_policy_with_layer, context, get(), first_layer, last_layer,
+                                detail::c_string_or_null(keys, "keys"), detail::c_string_or_null(values, "values"));
+  }
+
+  /// Write a policy in the long form, which ::kvq_policy_load reads: the same is then said of every layer. Reading and
+  /// writing again gives the same bytes.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_UNSUPPORTED (so many layers differ
+  /// that the text would be longer than can be read); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  std::string save() const { return detail::saved<std::string>(kvq_policy_save, get()); }
+
   /// Describe a policy.
   /// \throws Error: KVQ_E_ARGUMENT.
   kvq_policy_info describe() const { return detail::described<kvq_policy_info>(kvq_policy_describe, get()); }
@@ -2055,7 +2074,7 @@ class Plan : public detail::Owned<kvq_plan, kvq_plan_destroy, const kvq_plan> {
 
   /// Write a plan as YAML. The same plan gives the same text.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  std::vector<std::byte> save() const { return detail::saved(kvq_plan_save, get()); }
+  std::string save() const { return detail::saved<std::string>(kvq_plan_save, get()); }
 
   /// Describe a plan.
   /// \throws Error: KVQ_E_ARGUMENT.

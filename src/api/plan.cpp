@@ -93,7 +93,7 @@ kvq_status kvq_plan_load(kvq_context* context, const char* yaml, size_t length, 
   });
 }
 
-kvq_status kvq_plan_save(const kvq_plan* plan, void* buffer, size_t capacity, size_t* size, kvq_error* error) {
+kvq_status kvq_plan_save(const kvq_plan* plan, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return guarded(error, [&] {
     require(plan, "plan");
     require(size, "size");

@@ -1,13 +1,31 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "core/checks.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "io/eviction_yaml.h"
 #include "io/policy_yaml.h"
+#include "io/policy_yaml_write.h"
 
+#include <cstring>
+#include <optional>
+#include <string>
 #include <string_view>
 
 using namespace kvq;
 using namespace kvq::api;
+
+namespace {
+
+/// Nothing for NULL.
+std::optional<SideFormat> optional_format(const char* name, const char* argument) {
+  if (name == nullptr) return {};
+  const std::optional<SideFormat> format = parse_format(name);
+  if (format.has_value()) return format;
+  fail(KVQ_E_ARGUMENT, "%s is \"%s\", %s", argument, Quoted(name).c_str(), format_name_advice(name).c_str());
+}
+
+}  // namespace
 
 kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length, kvq_policy** result,
                            kvq_error* error) {
@@ -34,6 +52,40 @@ kvq_status kvq_policy_with_eviction(kvq_context* context, const kvq_policy* poli
     Policy evicting = *policy;
     evicting.eviction = io::with_method(policy->eviction, method, budget);
     *result = make_owned<kvq_policy>(allocator, *context, std::move(evicting)).release();
+  });
+}
+
+kvq_status kvq_policy_with_layer(kvq_context* context, const kvq_policy* policy, int32_t first_layer,
+                                 int32_t last_layer, const char* keys, const char* values, kvq_policy** result,
+                                 kvq_error* error) {
+  if (result != nullptr) *result = nullptr;
+  return guarded(error, [&] {
+    require(context, "context");
+    require(policy, "policy");
+    require(result, "result");
+    Allocator& allocator = context->allocator;
+    if (&*policy->context != context) fail(KVQ_E_ARGUMENT, "policy belongs to another context");
+    require_range(last_layer, 0, kMaxLayers - 1, "last_layer");
+    require_range(first_layer, 0, last_layer, "first_layer");
+    const Policy::Override entry{first_layer, last_layer, optional_format(keys, "keys"),
+                                 optional_format(values, "values")};
+    if (!policy->experts.empty()) {
+      fail(KVQ_E_ARGUMENT, "policy has a router, which chooses the formats of layers %d to %d too", first_layer,
+           last_layer);
+    }
+    Policy changed = *policy;
+    changed.overrides.push_back(entry);
+    *result = make_owned<kvq_policy>(allocator, *context, std::move(changed)).release();
+  });
+}
+
+kvq_status kvq_policy_save(const kvq_policy* policy, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require(policy, "policy");
+    require(size, "size");
+    const std::string text = io::write_policy(*policy);
+    hand_over(text.size(), buffer, capacity, *size,
+              [&text](std::span<std::byte> bytes) { std::memcpy(bytes.data(), text.data(), text.size()); });
   });
 }
 

@@ -13,6 +13,8 @@ namespace kvq {
 /// Whose tokens choose the format of a page together: those of all heads of the layer, or each head's its own.
 enum class Votes : uint8_t { kLayer, kHead };
 
+inline constexpr int32_t kDefaultRecent = 1;
+
 /// How pages are stored, as a policy document says it.
 struct Policy {
   explicit Policy(Allocator& allocator)
@@ -28,8 +30,8 @@ struct Policy {
 
   SideFormat keys;
   SideFormat values;
-  std::optional<int32_t> sink;  // first pages that stay FP16; nothing: as many as the formats want
-  int32_t recent = 1;           // newest pages that stay FP16, the open one included
+  std::optional<int32_t> sink;      // first pages that stay FP16; nothing: as many as the formats want
+  int32_t recent = kDefaultRecent;  // newest pages that stay FP16, the open one included
   Eviction eviction;
   CodecOptions options;  // of formats that have some
   Vector<Override> overrides;

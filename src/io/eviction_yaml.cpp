@@ -4,6 +4,7 @@
 #include "core/text.h"
 #include "io/yaml_scalars.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <climits>
@@ -42,6 +43,10 @@ const Method* find_method(std::string_view name) {
     if (name == method.name) return &method;
   }
   return nullptr;
+}
+
+bool is_method(const Method& method, const Eviction& eviction) {
+  return method.score == eviction.score && method.layers == eviction.layers && method.heads == eviction.heads;
 }
 
 void apply(const Method& method, Eviction& eviction) {
@@ -121,6 +126,39 @@ Eviction read_eviction(const YamlNode& node) {
   for (const auto& [name, value] : node.members) read_member(name, value, eviction);
   check(eviction, node.line);
   return eviction;
+}
+
+std::string write_eviction(const Eviction& eviction) {
+  Eviction defaults;
+  const Method* method =
+      std::find_if(kMethods.begin(), kMethods.end(), [&](const Method& each) { return is_method(each, eviction); });
+  std::string text = "{";
+  if (method != kMethods.end()) {
+    apply(*method, defaults);
+    text.append("method: ").append(method->name).append(", ");
+  }
+  text += "budget: " + std::to_string(eviction.budget);
+  const auto add = [&](const char* key, const auto& of, const auto& name_of) {
+    if (eviction.*of != defaults.*of) text.append(", ").append(key).append(": ").append(name_of(eviction.*of));
+  };
+  const auto name_in = [](const auto& names) {
+    return [&names](auto choice) { return names[static_cast<size_t>(choice)]; };
+  };
+  const auto number = [](auto value) {
+    std::array<char, 32> digits{};
+    return std::string(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr);
+  };
+  add("score", &Eviction::score, name_in(kScores));
+  add("layers", &Eviction::layers, name_in(kLayerSplits));
+  add("heads", &Eviction::heads, name_in(kHeadSplits));
+  add("window", &Eviction::window, number);
+  add("kernel", &Eviction::kernel, number);
+  add("pooling", &Eviction::pooling, name_in(kPoolings));
+  add("group", &Eviction::group, name_in(kPoolings));
+  add("first", &Eviction::first, number);
+  add("alpha", &Eviction::alpha, number);
+  add("beta", &Eviction::beta, number);
+  return text + "}";
 }
 
 Eviction take_eviction(const YamlNode& node, std::string_view& name) {

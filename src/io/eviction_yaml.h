@@ -3,12 +3,16 @@
 #include "eviction/eviction.h"
 #include "io/yaml_document.h"
 
+#include <string>
 #include <string_view>
 
 namespace kvq::io {
 
 /// Read the `eviction` of a policy document. Throws KVQ_E_FORMAT with the line.
 Eviction read_eviction(const YamlNode& node);
+
+/// A map that read_eviction() reads as `eviction`, without defaults.
+std::string write_eviction(const Eviction& eviction);
 
 /// Take a method at the end of a short form, like "+snapkv:128", off `name`; without one there is no eviction. `node`
 /// is for messages.

@@ -5,6 +5,7 @@
 #include "io/matrix_file.h"
 #include "io/metadata_fields.h"
 #include "io/policy_yaml.h"
+#include "io/policy_yaml_write.h"
 #include "io/yaml_document.h"
 #include "io/yaml_scalars.h"
 
@@ -171,7 +172,7 @@ std::string plan_yaml(const PlanDocument& plan) {
   for (const PlanDocument::Matrix& each : plan.matrices) {
     text += "  " + quoted(each.name) + ": " + weights::scheme_name(each.scheme).data() + "\n";
   }
-  if (plan.policy.has_value()) text += "cache:\n" + indented(policy_yaml(*plan.policy));
+  if (plan.policy.has_value()) text += "cache:\n" + indented(write_policy(*plan.policy));
   return text;
 }
 

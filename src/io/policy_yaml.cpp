@@ -6,6 +6,7 @@
 #include "formats/format_name.h"
 #include "io/centres_yaml.h"
 #include "io/eviction_yaml.h"
+#include "io/policy_names.h"
 #include "io/yaml_document.h"
 #include "io/yaml_scalars.h"
 #include "router/router.h"
@@ -204,11 +205,12 @@ void read_router(const YamlNode& node, Policy& policy) {
     if (name == "experts") {
       read_experts(value, policy);
     } else if (name == "votes") {
-      if (value.scalar != "layer" && value.scalar != "head") {
-        fail(KVQ_E_FORMAT, "yaml line %d: votes is \"%s\", must be layer or head", value.line,
-             Quoted(value.scalar).c_str());
+      const auto choice = std::find(kVotes.begin(), kVotes.end(), value.scalar);
+      if (choice == kVotes.end()) {
+        fail(KVQ_E_FORMAT, "yaml line %d: votes is \"%s\", must be %s or %s", value.line, Quoted(value.scalar).c_str(),
+             kVotes[0], kVotes[1]);
       }
-      policy.votes = value.scalar == "layer" ? Votes::kLayer : Votes::kHead;
+      policy.votes = static_cast<Votes>(choice - kVotes.begin());
     } else {
       fail_unknown(value, name, "experts, votes");
     }

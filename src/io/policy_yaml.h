@@ -9,9 +9,6 @@ namespace kvq::io {
 
 /// Read a policy document, or the short form of one format. Throws KVQ_E_FORMAT with the line.
 Policy read_policy(Allocator& allocator, std::string_view text);
-/// A policy as a document that reads as the same policy.
-std::string policy_yaml(const Policy& policy);
-
 /// The same of a part of a document.
 Policy read_policy(Allocator& allocator, const YamlNode& root);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,7 +22,10 @@ struct YamlNode {
   std::vector<std::pair<std::string, YamlNode>> members;  // kMap
 };
 
+/// The longest text that is parsed, unless a reader takes more.
+inline constexpr size_t kMaxYamlBytes = size_t{1} << 20U;
+
 /// Parse one document of at most `most` bytes. Throws KVQ_E_FORMAT.
-YamlNode parse_yaml(std::string_view text, size_t most = size_t{1} << 20U);
+YamlNode parse_yaml(std::string_view text, size_t most = kMaxYamlBytes);
 
 }  // namespace kvq::io

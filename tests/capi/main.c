@@ -19,6 +19,7 @@ static const suite kSuites[] = {
     {"context", test_context},
     {"device", test_device},
     {"policy", test_policy},
+    {"policy_save", test_policy_save},
     {"plan", test_plan},
     {"codebook", test_codebook},
     {"codebook_trainer", test_codebook_trainer},

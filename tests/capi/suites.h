@@ -9,6 +9,7 @@ void test_lifetimes(void);
 void test_context(void);
 void test_device(void);
 void test_policy(void);
+void test_policy_save(void);
 void test_plan(void);
 void test_codebook(void);
 void test_codebook_trainer(void);

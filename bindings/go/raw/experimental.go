@@ -1097,8 +1097,8 @@ func PlanLoad(context *Context, yaml *byte, length uintptr, result **Plan, err *
 // Threads: read-only. Since 1.0. In C: kvq_plan_save.
 //
 // Experimental: may change in a minor version.
-func PlanSave(plan *Plan, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
-	return Status(C.kvq_go_kvq_plan_save((*C.uint8_t)(unsafe.Pointer(plan)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+func PlanSave(plan *Plan, buffer *byte, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_plan_save((*C.uint8_t)(unsafe.Pointer(plan)), (*C.char)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // PlanDescribe: describe a plan.

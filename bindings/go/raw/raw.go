@@ -1535,6 +1535,38 @@ func PolicyWithEviction(context *Context, policy *Policy, method *byte, budget i
 	return Status(C.kvq_go_kvq_policy_with_eviction((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.char)(unsafe.Pointer(method)), C.int32_t(budget), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
+// PolicyWithLayer: A policy whose layers firstLayer to lastLayer are stored in other formats and that otherwise
+// says what another one says.
+//
+//   - policy: of this context, without a router.
+//   - firstLayer: 0 … lastLayer.
+//   - lastLayer: at most 65535; creating a cache with fewer layers fails.
+//   - keys: name of a format, see [PolicyLoad]; nil: as before.
+//   - values: the same for values. May be nil.
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument] (also: the name of no format, a policy with a router); [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_policy_with_layer.
+func PolicyWithLayer(context *Context, policy *Policy, firstLayer int32, lastLayer int32, keys *byte, values *byte, result **Policy, err *Error) Status {
+	return Status(C.kvq_go_kvq_policy_with_layer((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(policy)), C.int32_t(firstLayer), C.int32_t(lastLayer), (*C.char)(unsafe.Pointer(keys)), (*C.char)(unsafe.Pointer(values)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PolicySave: write a policy in the long form, which [PolicyLoad] reads: the same is then said of every layer.
+// Reading and writing again gives the same bytes.
+//
+//   - buffer: receives the text, without a NUL. nil: only the size is asked for. Elements: capacity.
+//   - capacity: bytes available at buffer.
+//   - size: receives the size of the text in bytes; also when capacity is too small.
+//
+// Returns [OK]; [EArgument]; [EBufferSize] (nothing is written); [EUnsupported] (so many layers differ that the
+// text would be longer than can be read); [EMemory]; [ELimit].
+//
+// Threads: read-only. Since 1.0. In C: kvq_policy_save.
+func PolicySave(policy *Policy, buffer *byte, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_policy_save((*C.uint8_t)(unsafe.Pointer(policy)), (*C.char)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
 // PolicyDescribe: describe a policy.
 //
 //   - info: its StructSize must be set.

@@ -360,6 +360,14 @@ static inline kvq_status kvq_go_kvq_policy_with_eviction(uint8_t* context, uint8
   return kvq_policy_with_eviction((kvq_context*)context, (const kvq_policy*)policy, method, budget, (kvq_policy**)result, error);
 }
 
+static inline kvq_status kvq_go_kvq_policy_with_layer(uint8_t* context, uint8_t* policy, int32_t first_layer, int32_t last_layer, const char* keys, const char* values, uint8_t* result, kvq_error* error) {
+  return kvq_policy_with_layer((kvq_context*)context, (const kvq_policy*)policy, first_layer, last_layer, keys, values, (kvq_policy**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_policy_save(uint8_t* policy, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_policy_save((const kvq_policy*)policy, buffer, capacity, size, error);
+}
+
 static inline kvq_status kvq_go_kvq_policy_describe(uint8_t* policy, kvq_policy_info* info, kvq_error* error) {
   return kvq_policy_describe((const kvq_policy*)policy, info, error);
 }

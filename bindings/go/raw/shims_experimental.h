@@ -340,8 +340,8 @@ static inline kvq_status kvq_go_kvq_plan_load(uint8_t* context, const char* yaml
   return kvq_plan_load((kvq_context*)context, yaml, length, (kvq_plan**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_plan_save(uint8_t* plan, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
-  return kvq_plan_save((const kvq_plan*)plan, (void*)buffer, capacity, size, error);
+static inline kvq_status kvq_go_kvq_plan_save(uint8_t* plan, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_plan_save((const kvq_plan*)plan, buffer, capacity, size, error);
 }
 
 static inline kvq_status kvq_go_kvq_plan_describe(uint8_t* plan, uint8_t* info, kvq_error* error) {

@@ -1892,6 +1892,57 @@ KVQ_E_LIMIT.
 Threads: any.
 """,
 )
+kvq_policy_with_layer = library.function(
+    "kvq_policy_with_layer",
+    c_int32,
+    {
+        "context": kvq_context,
+        "policy": kvq_policy,
+        "first_layer": c_int32,
+        "last_layer": c_int32,
+        "keys": c_char_p,
+        "values": c_char_p,
+        "result": POINTER(kvq_policy),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_policy_with_layer(context: kvq_context*, policy: const kvq_policy*, first_layer: int32_t, last_layer:
+int32_t, keys: const char*, values: const char*, result: kvq_policy**, error: kvq_error*) -> kvq_status
+
+A policy whose layers ``first_layer`` to ``last_layer`` are stored in other formats and that otherwise says what
+another one says.
+
+- policy: of this context, without a router.
+- first_layer: 0 … ``last_layer``.
+- last_layer: at most 65535; creating a cache with fewer layers fails.
+- keys: name of a format, see ``kvq_policy_load``; NULL: as before.
+- values: the same for values.
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: the name of no format, a policy with a router); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+)
+kvq_policy_save = library.function(
+    "kvq_policy_save",
+    c_int32,
+    {"policy": kvq_policy, "buffer": c_char_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_policy_save(policy: const kvq_policy*, buffer: char*, capacity: size_t, size: size_t*, error: kvq_error*) ->
+kvq_status
+
+Write a policy in the long form, which ``kvq_policy_load`` reads: the same is then said of every layer. Reading
+and writing again gives the same bytes.
+
+- buffer: receives the text, without a NUL. NULL: only the size is asked for.
+- capacity: bytes available at ``buffer``.
+- size: receives the size of the text in bytes; also when ``capacity`` is too small.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_UNSUPPORTED (so many layers differ
+that the text would be longer than can be read); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: read-only.
+""",
+)
 kvq_policy_describe = library.function(
     "kvq_policy_describe",
     c_int32,
@@ -3691,8 +3742,8 @@ Threads: any.
 kvq_plan_save = library.function(
     "kvq_plan_save",
     c_int32,
-    {"plan": kvq_plan, "buffer": c_void_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
-    """kvq_plan_save(plan: const kvq_plan*, buffer: void*, capacity: size_t, size: size_t*, error: kvq_error*) ->
+    {"plan": kvq_plan, "buffer": c_char_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_plan_save(plan: const kvq_plan*, buffer: char*, capacity: size_t, size: size_t*, error: kvq_error*) ->
 kvq_status
 
 Experimental: may change in a minor version.

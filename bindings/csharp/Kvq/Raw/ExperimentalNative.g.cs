@@ -457,7 +457,7 @@ namespace Kvq.Raw
         /// <see cref="Kvq.Status.BufferSize"/> (nothing is written); <see cref="Kvq.Status.Memory"/>;
         /// <see cref="Kvq.Status.Limit"/>.</returns>
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-        public static extern Status kvq_plan_save(IntPtr plan, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+        public static extern Status kvq_plan_save(IntPtr plan, byte* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
 
         /// <summary>Describe a plan.</summary>
         /// <remarks>

@@ -224,6 +224,44 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_policy_with_eviction(IntPtr context, IntPtr policy, byte* method, int budget, IntPtr* result, kvq_error* error);
 
+        /// <summary>A policy whose layers <c>first_layer</c> to <c>last_layer</c> are stored in other formats and
+        /// that otherwise says what another one says.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="policy">of this context, without a router.</param>
+        /// <param name="first_layer">0 … <c>last_layer</c>.</param>
+        /// <param name="last_layer">at most 65535; creating a cache with fewer layers fails.</param>
+        /// <param name="keys">name of a format, see <see cref="Kvq.Raw.Native.kvq_policy_load"/>; null: as
+        /// before.</param>
+        /// <param name="values">the same for values.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: the name of no format, a
+        /// policy with a router); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_policy_with_layer(IntPtr context, IntPtr policy, int first_layer, int last_layer, byte* keys, byte* values, IntPtr* result, kvq_error* error);
+
+        /// <summary>Write a policy in the long form, which <see cref="Kvq.Raw.Native.kvq_policy_load"/> reads: the
+        /// same is then said of every layer. Reading and writing again gives the same bytes.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="policy">The policy.</param>
+        /// <param name="buffer">receives the text, without a NUL. null: only the size is asked for.</param>
+        /// <param name="capacity">bytes available at <c>buffer</c>.</param>
+        /// <param name="size">receives the size of the text in bytes; also when <c>capacity</c> is too small.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
+        /// <see cref="Kvq.Status.BufferSize"/> (nothing is written); <see cref="Kvq.Status.Unsupported"/> (so many
+        /// layers differ that the text would be longer than can be read); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_policy_save(IntPtr policy, byte* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
         /// <summary>Describe a policy.</summary>
         /// <remarks>
         /// <para>Threads: read-only.</para>

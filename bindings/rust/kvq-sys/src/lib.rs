@@ -1502,6 +1502,55 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
+    /// A policy whose layers `first_layer` to `last_layer` are stored in other formats and that otherwise says what
+    /// another one says.
+    ///
+    /// - `policy`: of this context, without a router.
+    /// - `first_layer`: 0 … `last_layer`.
+    /// - `last_layer`: at most 65535; creating a cache with fewer layers fails.
+    /// - `keys`: name of a format, see [`kvq_policy_load`]; NULL: as before. (may be NULL; ends with a NUL)
+    /// - `values`: the same for values. (may be NULL; ends with a NUL)
+    /// - `result`: receives the handle. (keeps `context` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: the name of no format, a policy with a router);
+    /// [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_policy_with_layer(
+        context: *mut kvq_context,
+        policy: *const kvq_policy,
+        first_layer: i32,
+        last_layer: i32,
+        keys: *const c_char,
+        values: *const c_char,
+        result: *mut *mut kvq_policy,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Write a policy in the long form, which [`kvq_policy_load`] reads: the same is then said of every layer.
+    /// Reading and writing again gives the same bytes.
+    ///
+    /// - `buffer`: receives the text, without a NUL. NULL: only the size is asked for. (may be NULL; length
+    ///   `capacity`)
+    /// - `capacity`: bytes available at `buffer`.
+    /// - `size`: receives the size of the text in bytes; also when `capacity` is too small. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_BUFFER_SIZE`] (nothing is written); [`KVQ_E_UNSUPPORTED`]
+    /// (so many layers differ that the text would be longer than can be read); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_policy_save(
+        policy: *const kvq_policy,
+        buffer: *mut c_char,
+        capacity: usize,
+        size: *mut usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
     /// Describe a policy.
     ///
     /// - `info`: its `struct_size` must be set.
@@ -3064,7 +3113,7 @@ extern "C" {
     #[cfg(feature = "experimental")]
     pub fn kvq_plan_save(
         plan: *const kvq_plan,
-        buffer: *mut c_void,
+        buffer: *mut c_char,
         capacity: usize,
         size: *mut usize,
         error: *mut kvq_error,

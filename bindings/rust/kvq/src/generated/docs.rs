@@ -480,6 +480,32 @@ slower, for comparison; `auto` takes the faster of the first two.
 [`Status::Argument`](crate::Status::Argument) (also: an unknown method, a budget smaller than the window);
 [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
     };
+    (kvq_policy_with_layer) => {
+        r#"A policy whose layers `first_layer` to `last_layer` are stored in other formats and that otherwise says what
+another one says.
+
+- `policy`: of this context, without a router.
+- `first_layer`: 0 … `last_layer`.
+- `last_layer`: at most 65535; creating a cache with fewer layers fails.
+- `keys`: name of a format, see [`Policy::load`](crate::Policy::load); NULL: as before.
+- `values`: the same for values.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (also: the name of no format, a policy with a router);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_policy_save) => {
+        r#"Write a policy in the long form, which [`Policy::load`](crate::Policy::load) reads: the same is then said of
+every layer. Reading and writing again gives the same bytes.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::BufferSize`](crate::Status::BufferSize) (nothing is
+written); [`Status::Unsupported`](crate::Status::Unsupported) (so many layers differ that the text would be
+longer than can be read); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
     (kvq_policy_describe) => {
         r#"Describe a policy.
 
