@@ -49,7 +49,7 @@ class PartlyPacked {
     std::vector<std::vector<std::byte>> files;
     std::vector<llama::SafetensorsContent> contents;
     size_t turn = 0;
-    for (const llama::LinearLayer& layer : all_layers(config)) {
+    for (const llama::LinearLayer& layer : llama::all_linear_layers(config)) {
       const std::string& scheme = schemes[turn++ % schemes.size()];
       if (scheme.empty()) continue;
       const kvq::Matrix matrix = quantize(context_, checkpoint, layer, scheme);
@@ -192,7 +192,7 @@ TEST_CASE("observed inputs are what linear layers multiply, and their mean produ
   const kvq::Context context = make_context();
   llama::Model model(directory.path(), 1);
   const llama::Checkpoint checkpoint(directory.path());
-  const std::vector<llama::LinearLayer> layers = all_layers(model.config());
+  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(model.config());
   const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
 
   std::map<std::pair<int32_t, llama::LinearInput>, std::vector<float>> inputs;

@@ -61,7 +61,7 @@ std::filesystem::path leave_partial(const Workplace& place, const std::string& f
   std::filesystem::create_directory(partial);
   const kvq::Context context = make_context();
   const llama::MappedFile file(finished);
-  const std::vector<llama::LinearLayer> layers = all_layers(llama::load_config(place.model()));
+  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(llama::load_config(place.model()));
   for (size_t i = 0; i < n; ++i) {
     const kvq::Matrix matrix = kvq::Matrix::load(context, file.bytes(), layers[i].name);
     const std::vector<std::byte> bytes = matrix.save(layers[i].name);
@@ -149,7 +149,7 @@ TEST_CASE("what quantize reports is what the decoded weights differ by and what 
   const kvq::Context context = make_context();
   const llama::SafetensorsFile file(out);
   const llama::Checkpoint checkpoint(place.model());
-  const std::vector<llama::LinearLayer> layers = all_layers(llama::load_config(place.model()));
+  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(llama::load_config(place.model()));
   double lost = 0.0;
   double squares = 0.0;
   double code_bits = 0.0;
@@ -269,7 +269,7 @@ TEST_CASE("codes that a Hessian chose lose less of the outputs than rounding doe
 
   const kvq::Context context = make_context();
   const llama::Checkpoint checkpoint(place.model());
-  const std::vector<llama::LinearLayer> layers = all_layers(llama::load_config(place.model()));
+  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(llama::load_config(place.model()));
   std::map<std::string, double> totals;
   for (const char* rounding : {"ldlq", "nearest"}) {
     CAPTURE(rounding);

@@ -12,10 +12,10 @@
 #include "options/matrix_options.h"
 #include "options/model_options.h"
 #include "options/usage_error.h"
+#include "plan/frontier.h"
 #include "plan/latencies.h"
+#include "plan/measuring.h"
 #include "plan/model_memory.h"
-#include "plan/planner.h"
-#include "plan/probe_text.h"
 #include "plan/sensitivities.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
@@ -40,8 +40,10 @@ struct Options {
   int32_t batch = 1;
   std::vector<std::string> schemes;
   std::vector<std::string> formats;
+  std::string eviction;  // method; empty: none
   std::filesystem::path measurements;
   std::filesystem::path out;
+  std::filesystem::path plot;
   int32_t chunk = 256;
   ComputeOptions compute;
   bool json = false;
@@ -66,6 +68,7 @@ PlanRequest request_of(const Options& options) {
   return {.weights = !options.cache_only,
           .cache = !options.weights_only,
           .context = options.context,
+          .eviction = options.eviction,
           .batch = options.batch,
           .queries = options.memory.empty() || options.compute.device != "cpu" ? 0 : kQueries,
           .schemes = options.schemes.empty() ? planned_schemes() : options.schemes,
@@ -115,33 +118,6 @@ std::filesystem::path measurements_path(const Options& options) {
   return model.filename().string() + ".measurements.json";
 }
 
-Probe make_probe(const Options& options, Engine& engine, const ProbeWindows& windows) {
-  std::vector<std::vector<int32_t>> tokens = windows.tokens(engine);
-  Progress reading("reading the text", static_cast<int64_t>(tokens.size()) * engine.model.config().n_layers);
-  return {engine, std::move(tokens), options.chunk, reading};
-}
-
-/// Measures what the planner needs and the file lacks.
-void measure(const PlanRequest& request, const Options& options, Engine& engine, const ProbeWindows& windows,
-             Measurements& known) {
-  const llama::ModelConfig& config = engine.model.config();
-  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(config);
-  const bool lacks_weights =
-      request.weights && std::ranges::any_of(layers, [&](const auto& each) { return !known.weights.contains(each.name); });
-  const Interrupt interrupt;
-  if (request.weights) measure_schemes(known, engine.context, request.schemes);
-  if (!lacks_weights && !(request.cache && lacks_cache(known, config.n_layers, request.formats))) return;
-  const Probe probe = make_probe(options, engine, windows);
-  if (lacks_weights) {
-    Progress progress("measuring weights", missing_steps(known, probe, layers));
-    measure_weights(known, probe, engine.model, layers, progress);
-  }
-  if (request.cache) {
-    Progress progress("measuring caches", missing_steps(known, probe, config.n_layers, request.formats));
-    measure_cache(known, probe, engine, request.formats, progress);
-  }
-}
-
 void write_plan(const Options& options, kvq_context* context, const ModelPlan& plan, const std::string& note) {
   auto content = kvq::initialised<kvq_plan_content>();
   std::vector<const char*> names;
@@ -154,14 +130,22 @@ void write_plan(const Options& options, kvq_context* context, const ModelPlan& p
   content.names = names.data();
   content.schemes = schemes.data();
   kvq::Policy policy = nullptr;
-  if (!plan.cache.empty()) policy = kvq::Policy::load(context, policy_text(plan.cache));
+  if (!plan.cache.empty()) policy = kvq::Policy::load(context, policy_text(plan));
   content.policy = policy;
   content.bytes = static_cast<double>(plan.bytes());
   content.seconds = plan.seconds;
   content.loss = plan.loss();
   content.note = note.c_str();
   const kvq::Plan made(context, content);
-  write_file(options.out, made.save());
+  const std::string text = made.save();
+  write_file(options.out, std::as_bytes(std::span(text)));
+}
+
+/// What a machine takes, measured if need be; nullptr: time does not count.
+const Latencies* times_of(const Options& options, const PlanRequest& request, Engine& engine, Measurements& known) {
+  if (options.target_latency == 0.0) return nullptr;
+  measure_latencies(known, engine, options.compute, request);
+  return &known.machines.at(machine_of(engine, options.compute));
 }
 
 /// What is not planned but takes memory too: embeddings and norms in 16 bits, and what is left as it is.
@@ -203,6 +187,72 @@ void print_check(const Options& options, const std::vector<CheckedPlan>& plans) 
 /// A model that is known by its configuration alone.
 bool lacks_weights(const std::filesystem::path& model) { return !llama::Checkpoint::is_in(model); }
 
+/// The best of the plans that let tokens stay, or a share of them.
+struct BestPlan {
+  std::unique_ptr<Planner> planner;
+  PlanRequest request;
+  ModelPlan plan;
+};
+
+BestPlan best_plan(const Options& options, PlanRequest request, Engine& engine, Measurements& known) {
+  std::vector<double> shares = {1.0};
+  if (!request.eviction.empty()) shares.insert(shares.end(), kPlannedShares.begin(), kPlannedShares.end());
+  std::optional<BestPlan> best;
+  std::optional<kvq::Error> failure;  // with the smallest share
+  for (const double share : shares) {
+    request.share = share;
+    auto planner = std::make_unique<Planner>(engine.context, engine.model.config(), known,
+                                             times_of(options, request, engine, known), request);
+    try {
+      ModelPlan plan = solve(options, *planner, engine);
+      if (!best || plan.loss() < best->plan.loss()) best = BestPlan{std::move(planner), request, std::move(plan)};
+    } catch (const kvq::Error& error) {
+      if (error.status() != KVQ_E_LIMIT) throw;
+      failure = error;
+    }
+  }
+  if (!best) throw kvq::Error(*failure);
+  return std::move(*best);
+}
+
+void report(const Options& options, const BestPlan& best, const MeasuringTime& time) {
+  const bool groups = best.request.fusion;  // of which the same for all need not be one
+  const std::vector<UniformPlan> uniform =
+      groups ? std::vector<UniformPlan>() : uniform_plans(*best.planner, best.request);
+  const std::optional<UniformPlan> same = best_uniform(uniform, best.plan);
+  if (!options.plot.empty()) {
+    const std::string picture = frontier_svg(*best.planner, best.plan, uniform);
+    write_file(options.plot, std::as_bytes(std::span(picture)));
+  }
+  if (options.json) return print_json(plan_json(best.plan, same));
+  print_text(plan_text(best.plan, same) + measuring_text(time) +
+             (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
+}
+
+void plan(const Options& options) {
+  Engine engine(options.model, options.compute);
+  check_context(options.context, engine.model.config());
+  const PlanRequest request = request_of(options);
+  for (const std::string& scheme : request.schemes) check_scheme(scheme);
+  for (const std::string& format : request.formats) load_spec(engine.context, format, "--format");
+  if (!request.eviction.empty()) load_spec(engine.context, "fp16+" + request.eviction + ":64", "--evict");
+  const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
+  Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
+  const MeasuringTime time = measure_losses(known, engine, windows, request, options.chunk);
+  if (options.check > 0) {
+    const Planner planner(engine.context, engine.model.config(), known, nullptr, request);
+    const Probe probe = make_probe(engine, windows, options.chunk);
+    return print_check(options, check_plans(planner, probe, engine, options.check));
+  }
+  const BestPlan best = best_plan(options, request, engine, known);
+  if (!options.out.empty()) {
+    write_plan(options, engine.context, best.plan,
+               "for " + std::to_string(options.batch) + " x " + std::to_string(options.context) +
+                   " tokens; measured on " + windows.note());
+  }
+  report(options, best, time);
+}
+
 void run(const Options& options) {
   if (lacks_weights(options.model)) {
     return print_what_fits({.model = options.model,
@@ -213,31 +263,10 @@ void run(const Options& options) {
                             .compute = options.compute});
   }
   check(options);
-  if (!options.out.empty()) check_writable(options.out);
-  Engine engine(options.model, options.compute);
-  check_context(options.context, engine.model.config());
-  const PlanRequest request = request_of(options);
-  const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
-  Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
-  measure(request, options, engine, windows, known);
-
-  const Latencies* times = nullptr;
-  if (options.target_latency > 0.0) {
-    measure_latencies(known, engine, options.compute, request);
-    times = &known.machines.at(machine_of(engine, options.compute));
+  for (const std::filesystem::path& path : {options.out, options.plot}) {
+    if (!path.empty()) check_writable(path);
   }
-  const Planner planner(engine.context, engine.model.config(), known, times, request);
-  if (options.check > 0) {
-    const Probe probe = make_probe(options, engine, windows);
-    return print_check(options, check_plans(planner, probe, engine, options.check));
-  }
-  const ModelPlan plan = solve(options, planner, engine);
-  if (!options.out.empty()) {
-    write_plan(options, engine.context, plan,
-               "for " + std::to_string(options.batch) + " x " + std::to_string(options.context) + " tokens; measured on " + windows.note());
-  }
-  if (options.json) return print_json(plan_json(plan));
-  print_text(plan_text(plan) + (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
+  plan(options);
 }
 
 }  // namespace
@@ -272,9 +301,12 @@ void add_plan(CLI::App& app) {
   command->add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--evict", options->eviction,
+                      "Let the plan evict half or more of a prompt by this method, such as adasnap, where that loses less");
   command->add_option("--measurements", options->measurements,
                       "File of what has been measured, which grows (default: MODEL.measurements.json)");
   command->add_option("--out", options->out, "File to write the plan to (YAML)");
+  command->add_option("--plot", options->plot, "Picture to draw of what the best plans of all sizes lose (SVG)");
   command->add_option("--check", options->check,
                       "Instead of planning, carry out N random plans and compare what they lose with what is expected")
       ->check(CLI::Range(2, 1 << 20));

@@ -23,7 +23,7 @@ std::string part_text(const char* name, uint64_t bytes, double bits, const char*
 
 }  // namespace
 
-nlohmann::ordered_json plan_json(const ModelPlan& plan) {
+nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
   nlohmann::ordered_json object;
   object["bytes"] = plan.bytes();
   if (plan.other_bytes > 0) {
@@ -33,6 +33,10 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan) {
   }
   object["loss"] = plan.loss();
   object["loss_bound"] = plan.bound;
+  if (uniform) {
+    object["uniform"] = {
+        {"name", uniform->name}, {"bytes", uniform->plan.bytes()}, {"loss", uniform->plan.loss()}};
+  }
   if (plan.seconds > 0.0) object["seconds"] = plan.seconds;
   if (!plan.matrices.empty()) {
     object["weight_bytes"] = plan.weight_bytes;
@@ -42,6 +46,10 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan) {
       object["weights"].push_back(
           {{"name", each.layer.name}, {"scheme", each.scheme}, {"bytes", each.bytes}, {"loss", each.loss}});
     }
+  }
+  if (!plan.eviction.empty()) {
+    object["eviction"] = plan.eviction;
+    object["eviction_loss"] = plan.eviction_loss;
   }
   if (!plan.cache.empty()) {
     object["cache_bytes"] = plan.cache_bytes;
@@ -54,7 +62,7 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan) {
   return object;
 }
 
-std::string plan_text(const ModelPlan& plan) {
+std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
   std::vector<std::string> headings{"layer"};
   if (!plan.matrices.empty()) headings.insert(headings.end(), {"q", "k", "v", "o", "gate", "up", "down"});
   if (!plan.cache.empty()) headings.insert(headings.end(), {"keys", "values"});
@@ -75,14 +83,27 @@ std::string plan_text(const ModelPlan& plan) {
     text += part_text("weights  ", plan.weight_bytes, plan.weight_bits(), "weight", plan.weight_loss);
   }
   if (!plan.cache.empty()) text += part_text("cache    ", plan.cache_bytes, plan.cache_bits, "scalar", plan.cache_loss);
+  if (!plan.eviction.empty()) {
+    text += "eviction " + plan.eviction + " tokens a head, loses " + number_text(plan.eviction_loss, 5) + " nats\n";
+  }
   if (plan.other_bytes > 0) {
     text += "others   " + bytes_text(plan.other_bytes) + " that are not planned, " + bytes_text(plan.workspace_bytes) +
             " of work space: " + bytes_text(plan.total_bytes()) + " in all\n";
   }
   text += "together " + bytes_text(plan.bytes()) + ", loses " + number_text(plan.loss(), 5) +
           " nats of divergence; no plan loses less than " + number_text(plan.bound, 5) + "\n";
+  if (uniform) {
+    text += "the same for all, " + uniform->name + ", takes " + bytes_text(uniform->plan.bytes()) + " and loses " +
+            number_text(uniform->plan.loss(), 5) + "\n";
+  }
   if (plan.seconds > 0.0) text += "a step of decoding takes about " + number_text(1e3 * plan.seconds, 3) + " ms\n";
   return text;
+}
+
+std::string measuring_text(const MeasuringTime& time) {
+  if (time.seconds == 0.0) return "";
+  return "measuring took " + number_text(time.seconds, 0) + " s; of a model of 8 billion weights it would take about " +
+         number_text(time.seconds_of_8b / 3600.0, 1) + " hours here\n";
 }
 
 nlohmann::ordered_json check_json(const std::vector<CheckedPlan>& plans) {

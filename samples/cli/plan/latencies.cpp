@@ -110,12 +110,12 @@ void measure_attention(Measurements& known, Latencies& times, Engine& engine, Ti
   for (const std::string& pair : pairs) {
     Interrupt::check();
     progress.advance(1);
-    const std::string key = attention_key(pair, request.context, request.batch);
+    const std::string key = attention_key(pair, request.kept(), request.batch);
     if (times.attention.contains(key)) continue;
     AttentionShape shape{.layer = {config.q_heads, config.kv_heads, config.head_dim},
-                         .length = request.context,
+                         .length = request.kept(),
                          .batch = request.batch};
-    const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(request.context) *
+    const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(request.kept()) *
                           static_cast<uint64_t>(request.batch);
     shape.most_bytes = fp16 * static_cast<uint64_t>(config.n_layers);
     TimedAttention subject(device, engine.context, load_spec(engine.context, pair), shape);
@@ -190,7 +190,7 @@ double group_microseconds(const Latencies& times, const std::vector<llama::Linea
 double attention_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
                               const PlanRequest& request) {
   const auto of = [&](const std::string& k, const std::string& v) {
-    return at(times.attention, attention_key(pair_text(k, v), request.context, request.batch));
+    return at(times.attention, attention_key(pair_text(k, v), request.kept(), request.batch));
   };
   return std::max(of(keys, "fp16") + of("fp16", values) - of("fp16", "fp16"), 0.0);
 }

@@ -89,7 +89,7 @@ std::vector<CheckedPlan> check_plans(const Planner& planner, const Probe& probe,
     checked.plan = planner.random(kFirstSeed + static_cast<uint64_t>(i));
     const CarriedOut weights(engine.model, checked.plan, matrices);
     kvq::Policy policy = nullptr;
-    if (!checked.plan.cache.empty()) policy = kvq::Policy::load(engine.context, policy_text(checked.plan.cache));
+    if (!checked.plan.cache.empty()) policy = kvq::Policy::load(engine.context, policy_text(checked.plan));
     checked.measured = probe.divergence({policy}, 0, progress);
   }
   return plans;

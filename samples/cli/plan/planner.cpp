@@ -35,14 +35,24 @@ double ModelPlan::weight_bits() const {
   return weights > 0.0 ? 8.0 * static_cast<double>(weight_bytes) / weights : 0.0;
 }
 
-std::string policy_text(const std::vector<PlannedCacheLayer>& cache) {
+int32_t PlanRequest::kept() const {
+  constexpr int32_t kWindow = 32;  // that every method keeps
+  return std::max(static_cast<int32_t>(std::lround(share * context)), std::min(kWindow, context));
+}
+
+std::string eviction_key(const std::string& method, double share) { return method + ":" + number_text(share, 4); }
+
+std::string policy_text(const ModelPlan& plan) {
   std::string text = "version: 1\nsink: 1\nlayers:\n";
-  for (size_t i = 0; i < cache.size(); ++i) {
+  for (size_t i = 0; i < plan.cache.size(); ++i) {
     const std::string number = std::to_string(i);
-    text += "  - {range: [" + number + ", " + number + "], keys: " + cache[i].keys + ", values: " + cache[i].values +
-            "}\n";
+    text += "  - {range: [" + number + ", " + number + "], keys: " + plan.cache[i].keys +
+            ", values: " + plan.cache[i].values + "}\n";
   }
-  return text;
+  if (plan.eviction.empty()) return text;
+  const size_t colon = plan.eviction.find(':');
+  return text + "eviction: {method: " + plan.eviction.substr(0, colon) + ", budget: " +
+         plan.eviction.substr(colon + 1) + "}\n";
 }
 
 Planner::Planner(kvq_context* context, const llama::ModelConfig& config, const Measurements& known,
@@ -132,7 +142,7 @@ void Planner::add_fused(const std::vector<int32_t>& matrices) {
 }
 
 void Planner::add_layers() {
-  const CacheShape shape{config_, request_.context, request_.batch};
+  const CacheShape shape{config_, request_.kept(), request_.batch};
   std::vector<Option> pairs;
   for (int32_t keys = 0; keys < static_cast<int32_t>(request_.formats.size()); ++keys) {
     for (int32_t values = 0; values < static_cast<int32_t>(request_.formats.size()); ++values) {
@@ -179,9 +189,13 @@ ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
     }
   }
   if (times_ != nullptr) plan.seconds += 1e-6 * times_->rest;
+  if (request_.cache && request_.share < 1.0) {
+    plan.eviction = request_.eviction + ":" + std::to_string(request_.kept());
+    plan.eviction_loss = at(known_.eviction, eviction_key(request_.eviction, request_.share), "what is lost with");
+  }
   if (!plan.cache.empty()) {
-    const CacheShape shape{config_, request_.context, request_.batch, request_.queries};
-    const kvq_usage usage = cache_usage(context_, shape, policy_text(plan.cache));
+    const CacheShape shape{config_, request_.kept(), request_.batch, request_.queries};
+    const kvq_usage usage = cache_usage(context_, shape, policy_text(plan));
     plan.workspace_bytes = request_.queries > 0 ? usage.workspace_bytes : 0;
     plan.cache_bytes = kv_bytes(usage);
     plan.cache_bits = usage.bits_per_scalar;
@@ -216,18 +230,19 @@ ModelPlan Planner::solve(const PlanLimits& limits) const {
   std::vector<int32_t> chosen(counts.size());
   const kvq_plan_costs costs = kvq::Plan::solve(context_, problem, chosen);
   ModelPlan plan = plan_of(chosen);
-  plan.bound = costs.bound;
+  plan.bound = costs.bound + (limits.goal == KVQ_PLAN_LOSS ? plan.eviction_loss : 0.0);
   return plan;
 }
 
 /// Of caches, whatever their layers are: the objects of the sequences.
 double Planner::fixed_bytes() const {
   if (!request_.cache) return 0.0;
-  const CacheShape shape{config_, request_.context, request_.batch};
-  const PlannedCacheLayer plain{"fp16", "fp16", 0.0};
-  const std::vector<PlannedCacheLayer> layers(static_cast<size_t>(config_.n_layers), plain);
-  return static_cast<double>(kv_bytes(cache_usage(context_, shape, policy_text(layers)))) -
-         config_.n_layers * layer_bytes(context_, shape, plain.keys, plain.values);
+  const CacheShape shape{config_, request_.kept(), request_.batch};
+  ModelPlan plain;
+  plain.cache.assign(static_cast<size_t>(config_.n_layers), {"fp16", "fp16", 0.0});
+  if (request_.share < 1.0) plain.eviction = request_.eviction + ":" + std::to_string(request_.kept());
+  return static_cast<double>(kv_bytes(cache_usage(context_, shape, policy_text(plain)))) -
+         config_.n_layers * layer_bytes(context_, shape, "fp16", "fp16");
 }
 
 ModelPlan Planner::uniform(const std::string& scheme, const std::string& keys, const std::string& values) const {

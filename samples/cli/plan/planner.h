@@ -19,10 +19,15 @@ struct PlanRequest {
   bool weights = true;
   bool cache = true;
   int32_t context = 2048;            // tokens of a sequence
+  std::string eviction;              // method that evicts after the prompt; empty: all tokens stay
+  double share = 1.0;                // of the tokens, that stay
   int32_t batch = 1;                 // sequences
   int32_t queries = 0;               // tokens of each in one call of attention; 0: work space does not count
   std::vector<std::string> schemes;  // of linear layers
   std::vector<std::string> formats;  // of keys and of values
+  /// Tokens that a KV head holds, on average.
+  int32_t kept() const;
+
   bool fusion = false;               // matrices that share inputs go into one kernel only if they have one scheme
 };
 
@@ -58,17 +63,22 @@ struct ModelPlan {
   double cache_bits = 0.0;               // of a scalar
   double weight_loss = 0.0;              // expected divergence in nats
   double cache_loss = 0.0;
+  std::string eviction;        // METHOD:BUDGET; empty: none
+  double eviction_loss = 0.0;
   double seconds = 0.0;  // of a step of decoding, all of it; 0: not known
   double bound = 0.0;    // no plan has a smaller goal
 
-  double loss() const { return weight_loss + cache_loss; }
+  double loss() const { return weight_loss + cache_loss + eviction_loss; }
   uint64_t bytes() const { return weight_bytes + cache_bytes; }
   uint64_t total_bytes() const { return bytes() + workspace_bytes + other_bytes; }
   double weight_bits() const;  // of a weight
 };
 
 /// The policy of a planned cache as YAML.
-std::string policy_text(const std::vector<PlannedCacheLayer>& cache);
+std::string policy_text(const ModelPlan& plan);
+
+/// The key of measurements of eviction.
+std::string eviction_key(const std::string& method, double share);
 
 /// Knows what linear layers and caches of a model can be, each option with what it costs and loses.
 class Planner {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "bench/stopwatch.h"
 #include "measure/divergence.h"
 #include "terminal/interrupt.h"
 
@@ -10,13 +9,11 @@ namespace cli {
 
 Probe::Probe(Engine& engine, std::vector<std::vector<int32_t>> windows, int32_t chunk, Progress& progress)
     : engine_(engine), chunk_(chunk) {
-  const Stopwatch watch;
   for (std::vector<int32_t>& tokens : windows) {
     Window& window = windows_.emplace_back();
     window.tokens = std::move(tokens);
     read(window, progress);
   }
-  seconds_ = watch.seconds();
 }
 
 void Probe::read(Window& window, Progress& progress) {
@@ -64,10 +61,10 @@ int64_t Probe::steps(int32_t first_layer) const {
   return static_cast<int64_t>(windows_.size()) * (engine_.model.config().n_layers - first_layer);
 }
 
-int64_t Probe::tokens() const {
-  int64_t tokens = 0;
-  for (const Window& window : windows_) tokens += static_cast<int64_t>(window.tokens.size());
-  return tokens;
+std::vector<std::vector<int32_t>> Probe::windows() const {
+  std::vector<std::vector<int32_t>> windows;
+  for (const Window& window : windows_) windows.push_back(window.tokens);
+  return windows;
 }
 
 }  // namespace cli

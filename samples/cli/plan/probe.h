@@ -22,10 +22,10 @@ class Probe {
   /// changed. `progress` advances by a step for each layer from there on and window.
   double divergence(const llama::CacheFormat& format, int32_t first_layer, Progress& progress) const;
 
+  /// Tokens of each window.
+  std::vector<std::vector<int32_t>> windows() const;
   /// Steps of a run from a layer on.
   int64_t steps(int32_t first_layer) const;
-  int64_t tokens() const;
-  double seconds() const { return seconds_; }  // that reading the windows took
 
  private:
   struct Window {
@@ -39,7 +39,6 @@ class Probe {
   Engine& engine_;
   int32_t chunk_;
   std::vector<Window> windows_;
-  double seconds_ = 0.0;
 };
 
 }  // namespace cli

@@ -5,7 +5,9 @@
 #include <random>
 
 #include "bench/random_layer.h"
+#include "measure/perplexity.h"
 #include "options/spec.h"
+#include "plan/planner.h"
 #include "terminal/interrupt.h"
 
 namespace cli {
@@ -147,6 +149,41 @@ void measure_cache(Measurements& known, const Probe& probe, Engine& engine, std:
       if (!left.empty()) known.save();
     }
   }
+}
+
+bool lacks_eviction(const Measurements& known, const std::string& method) {
+  return std::ranges::any_of(kPlannedShares,
+                             [&](double share) { return !known.eviction.contains(eviction_key(method, share)); });
+}
+
+void measure_eviction(Measurements& known, Engine& engine, const std::vector<std::vector<int32_t>>& windows,
+                      const std::string& method, int32_t chunk) {
+  std::vector<double> left;
+  std::ranges::copy_if(kPlannedShares, std::back_inserter(left),
+                       [&](double share) { return !known.eviction.contains(eviction_key(method, share)); });
+  int64_t tokens = 0;
+  for (const std::vector<int32_t>& window : windows) tokens += static_cast<int64_t>(window.size());
+  Progress progress("measuring eviction", tokens * static_cast<int64_t>(left.size() + 1));
+  const Spec plain = load_spec(engine.context, "fp16");
+  std::vector<double> sums(left.size());
+  for (const std::vector<int32_t>& window : windows) {
+    const PerplexityOptions options{.context = static_cast<int32_t>(window.size()), .chunk = chunk};
+    std::vector<Spec> formats;
+    for (const double share : left) {
+      PlanRequest half;
+    half.context = static_cast<int32_t>(half_of(window.size()));
+    half.share = share;
+      Spec& format = formats.emplace_back();
+      format.policy = plain.policy.with_eviction(engine.context, method, half.kept());
+    }
+    const PerplexityReference reference{engine, plain};
+    const auto results = measure_perplexities(engine, formats, window, options, progress, &reference);
+    for (size_t i = 0; i < left.size(); ++i) sums[i] += std::max(results[i].comparison->kl_mean, 0.0);
+  }
+  for (size_t i = 0; i < left.size(); ++i) {
+    known.eviction[eviction_key(method, left[i])] = sums[i] / static_cast<double>(windows.size());
+  }
+  known.save();
 }
 
 void measure_schemes(Measurements& known, kvq_context* context, std::span<const std::string> schemes) {

@@ -10,6 +10,7 @@
 namespace cli {
 
 /// Formats that a planner chooses among for keys and values.
+inline const std::vector<double> kPlannedShares = {0.5, 0.25, 0.125};  // of tokens that eviction may keep
 inline const std::vector<std::string> kPlannedFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gt3", "gs3",
                                                          "gt2",  "gs2",  "gt1",           "gs1"};
 
@@ -30,6 +31,13 @@ void measure_weights(Measurements& known, const Probe& probe, llama::Model& mode
 /// after every side.
 void measure_cache(Measurements& known, const Probe& probe, Engine& engine, std::span<const std::string> formats,
                    Progress& progress);
+
+/// Whether a planner needs to know more of a method of eviction.
+bool lacks_eviction(const Measurements& known, const std::string& method);
+
+/// Measures what the second half of each window loses if a method keeps a share of the first half, in FP16.
+void measure_eviction(Measurements& known, Engine& engine, const std::vector<std::vector<int32_t>>& windows,
+                      const std::string& method, int32_t chunk);
 
 /// Measures the squared error of Gaussian weights in each scheme: what rotated weights are.
 void measure_schemes(Measurements& known, kvq_context* context, std::span<const std::string> schemes);

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cli {
+
+/// Points of a line or of separate marks.
+struct PlotSeries {
+  std::string name;
+  std::vector<std::pair<double, double>> points;
+  bool line = true;
+  std::vector<std::string> labels = {};  // of the points, or none
+};
+
+/// A picture of lines over a number, as an SVG text that any browser shows, on light and on dark pages.
+struct LinePlot {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  bool logarithmic = false;  // the upright axis; points that are not above 0 are left out
+  std::vector<PlotSeries> series;
+
+  std::string svg() const;
+};
+
+}  // namespace cli
