@@ -170,6 +170,18 @@ func (c *Cache) Usage() (Usage, error) {
 	return usage(c.raw, nil, c.fail)
 }
 
+// PredictUsage tells what Usage would if the cache held nothing but new sequences with so many tokens each, for which
+// pages were reserved, and, unless it is 0, if so many queries of each had attended in one batch.
+func (c *Cache) PredictUsage(sequences, tokens, queries int) (Usage, error) {
+	var n [3]int32
+	if err := narrowAll([]number{{"sequences", sequences, &n[0]}, {"tokens", tokens, &n[1]}, {"queries", queries, &n[2]}}); err != nil {
+		return Usage{}, err
+	}
+	return described(&c.handle, func(it *raw.Usage, err *raw.Error) raw.Status {
+		return raw.CachePredictUsage(c.raw, n[0], n[1], n[2], it, err)
+	}, usageFrom)
+}
+
 func usage(cache *raw.Cache, sequence *raw.Sequence, fail *hooks) (Usage, error) {
 	return told(fail, func(it *raw.Usage, err *raw.Error) raw.Status {
 		return raw.CacheUsage(cache, sequence, it, err)

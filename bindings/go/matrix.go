@@ -82,6 +82,24 @@ func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns in
 	return it.described(x, err)
 }
 
+// PredictMatrixBytes tells how large a matrix will be: MatrixInfo.Bytes, and what a CPU context allocates for it.
+func PredictMatrixBytes(scheme string, rows, columns int, hasBias bool) (bytes, allocated uint64, err error) {
+	name, err := terminated("scheme", scheme)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := checkVersion(); err != nil {
+		return 0, 0, err
+	}
+	bias := int32(0)
+	if hasBias {
+		bias = 1
+	}
+	c := acquire()
+	status := raw.MatrixPredictBytes(name, int64(rows), int64(columns), bias, &bytes, &allocated, &c.err)
+	return bytes, allocated, c.end(status, nil)
+}
+
 // LoadMatrix reads one matrix from a safetensors file in memory.
 func (x *Context) LoadMatrix(file []byte, name string) (*Matrix, error) {
 	if len(file) == 0 {

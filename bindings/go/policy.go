@@ -1,6 +1,10 @@
 package kvq
 
-import "kvq/raw"
+import (
+	"unsafe"
+
+	"kvq/raw"
+)
 
 // Policy says which format pages are sealed in, how many stay FP16, and which tokens are evicted. It is immutable.
 type Policy struct{ handle[raw.Policy] }
@@ -46,6 +50,51 @@ func (x *Context) PolicyWithEviction(policy *Policy, method string, budget int) 
 	c := acquire()
 	status := raw.PolicyWithEviction(x.raw, policy.raw, name, tokens, &made, &c.err)
 	return created(p, &p.handle, made, raw.PolicyDestroy, c, status, x.fail)
+}
+
+// PolicyWithLayer is a policy whose layers from first to last store keys and values in other formats, "" for as before,
+// and that otherwise says what another one says.
+func (x *Context) PolicyWithLayer(policy *Policy, first, last int, keys, values string) (*Policy, error) {
+	var layers [2]int32
+	if err := narrowAll([]number{{"first", first, &layers[0]}, {"last", last, &layers[1]}}); err != nil {
+		return nil, err
+	}
+	k, err := optional("keys", keys)
+	if err != nil {
+		return nil, err
+	}
+	v, err := optional("values", values)
+	if err != nil {
+		return nil, err
+	}
+	if policy == nil {
+		return nil, argument("policy is nil")
+	}
+	if err := x.lock(shared); err != nil {
+		return nil, err
+	}
+	defer x.unlock(shared)
+	if err := policy.lock(shared); err != nil {
+		return nil, err
+	}
+	defer policy.unlock(shared)
+	p := new(Policy)
+	var made *raw.Policy
+	c := acquire()
+	status := raw.PolicyWithLayer(x.raw, policy.raw, layers[0], layers[1], k, v, &made, &c.err)
+	return created(p, &p.handle, made, raw.PolicyDestroy, c, status, x.fail)
+}
+
+// Save writes the policy as YAML that LoadPolicy reads.
+func (p *Policy) Save() (string, error) {
+	if err := p.lock(shared); err != nil {
+		return "", err
+	}
+	defer p.unlock(shared)
+	yaml, err := saved(p.fail, func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status {
+		return raw.PolicySave(p.raw, (*byte)(buffer), capacity, size, err)
+	})
+	return string(yaml), err
 }
 
 // Describe tells what a host has to know of the policy.

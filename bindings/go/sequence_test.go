@@ -99,6 +99,29 @@ func TestReserveMakesRoom(t *testing.T) {
 	requireError(t, m.sequence.Reserve(-1), kvq.ErrArgument, "tokens is -1")
 }
 
+func TestPoliciesAreWrittenWithTheirLayersAndSizesPredicted(t *testing.T) {
+	m := newModel(t, "fp16", nil, kvq.NewCacheOptions(1, 2, 2, 16))
+	plain := must(m.context.LoadPolicy("int4"))(t)
+	defer plain.Close()
+	policy := must(m.context.PolicyWithLayer(plain, 0, 0, "", "gs2"))(t)
+	defer policy.Close()
+	text := must(policy.Save())(t)
+	if text != "version: 1\nkeys: int4\nvalues: int4\nlayers:\n  - {range: [0, 0], values: gs2}\n" {
+		t.Fatalf("the policy is written as %q", text)
+	}
+	cache := must(m.context.NewCache(kvq.NewCacheOptions(1, 2, 2, 16), policy))(t)
+	defer cache.Close()
+	predicted := must(cache.PredictUsage(1, 100, 0))(t)
+	s := must(cache.NewSequence())(t)
+	defer s.Close()
+	require(t, s.Reserve(100))
+	r := random(5)
+	m.append(t, s, 0, 100, &r)
+	if found := must(cache.Usage())(t); found != predicted {
+		t.Fatalf("predicted %+v, found %+v", predicted, found)
+	}
+}
+
 func TestCompressKeepsTheBudget(t *testing.T) {
 	m := newModel(t, "fp16", nil, kvq.NewCacheOptions(1, 2, 2, 16))
 	plain := must(m.context.LoadPolicy("int4"))(t)

@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <string>
+#include <vector>
 
 namespace conformance {
 
@@ -111,6 +113,34 @@ TEST_CASE("while there is room, appending takes no page memory") {
       CHECK(page_bytes(sequence.usage()) == bytes);
       text.append(sequence, begin + tokens, begin + tokens + 1);
       CHECK(sequence.length(0) == begin + tokens + 1);
+    }
+  }
+}
+
+TEST_CASE("what sequences with pages made ahead take is predicted to the byte") {
+  const Shape shape;
+  const Text text(shape, 1000, 1);
+  for (const char* device : kvq_test::devices()) {
+    for (const std::string& policy : policies()) {
+      CAPTURE(policy);
+      const Context context = kvq_test::make_context(device);
+      const Cache cache = make_cache(context, shape.options(), policy);
+      for (const int32_t tokens : {0, 1, 32, 33, 999}) {
+        CAPTURE(tokens);
+        const kvq_usage expected = cache.predict_usage(2, tokens, 0);
+        std::vector<Sequence> sequences;
+        for (int32_t i = 0; i < 2; ++i) {
+          sequences.emplace_back(cache);
+          sequences.back().reserve(tokens);
+          if (tokens > 0) text.append(sequences.back(), 0, tokens, i == 0 ? 9 : tokens);
+        }
+        const kvq_usage found = cache.usage();
+        CHECK(found.sealed_bytes == expected.sealed_bytes);
+        CHECK(found.fp16_bytes == expected.fp16_bytes);
+        CHECK(found.metadata_bytes == expected.metadata_bytes);
+        CHECK(found.workspace_bytes == expected.workspace_bytes);
+        CHECK(std::memcmp(&found, &expected, sizeof(found)) == 0);
+      }
     }
   }
 }

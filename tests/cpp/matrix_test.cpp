@@ -66,3 +66,14 @@ TEST_CASE("matrices are written to a file and read from it") {
   CHECK(kvq::Matrix::quantize(context, options, w, kRows, kColumns).save("m") ==
         kvq::Matrix::quantize(context, options, w.data(), kRows, kColumns).save("m"));
 }
+
+TEST_CASE("what a matrix takes is known before there is one") {
+  const kvq::Context context;
+  const uint64_t before = context.describe().bytes;
+  const kvq::Matrix matrix = quantized(context, 1);
+  uint64_t allocated = 0;
+  CHECK(kvq::Matrix::predict_bytes("nuq-8", kRows, kColumns, 0, &allocated) == matrix.describe().bytes);
+  CHECK(allocated == context.describe().bytes - before);
+  CHECK(kvq::Matrix::predict_bytes("nuq-8", kRows, kColumns, 0) == matrix.describe().bytes);
+  CHECK_FAILS(KVQ_E_ARGUMENT, "rows is 0", kvq::Matrix::predict_bytes("nuq-8", 0, kColumns, 0));
+}

@@ -101,6 +101,10 @@ TEST_CASE("contexts, policies and caches are made and described") {
   CHECK(policy.describe().eviction_budget == 128);
   CHECK_FAILS(KVQ_E_FORMAT, "int5", kvq::Policy::load(context, "int5"));
   CHECK_FAILS(KVQ_E_ARGUMENT, "magic", plain.with_eviction(context, "magic", 128));
+  const kvq::Policy mixed = plain.with_layer(context, 1, 2, "gs2");
+  CHECK(kvq::Policy::load(context, mixed.save()).save() == mixed.save());
+  CHECK(mixed.save().ends_with("  - {range: [1, 2], keys: gs2}\n"));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "magic", plain.with_layer(context, 1, 2, {}, "magic"));
   CHECK_FAILS(KVQ_E_ARGUMENT, "method contains a NUL", plain.with_eviction(context, std::string("snap\0kv", 7), 128));
 
   const kvq::Cache cache(context, small_options(3), policy);

@@ -91,6 +91,29 @@ namespace Kvq
             }
         }
 
+        /// <summary>What <see cref="Usage"/> would tell of nothing but new sequences, to the byte; see
+        /// <see cref="Native.kvq_cache_predict_usage"/>.</summary>
+        /// <param name="sequences">At least 1.</param>
+        /// <param name="tokens">Of each sequence.</param>
+        /// <param name="queries">Of each sequence; 0: nothing is attended to.</param>
+        /// <returns>Where the bytes would be.</returns>
+        public Usage PredictUsage(int sequences, int tokens, int queries = 0)
+        {
+            var error = Call.Error();
+            var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
+            IntPtr it = Enter();
+            try
+            {
+                Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error,
+                           Hooks);
+                return new Usage(&raw);
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
         /// <summary>Make a sequence from a snapshot; see <see cref="Native.kvq_sequence_load"/>.</summary>
         /// <param name="snapshot">What <see cref="Sequence.Save"/> returned.</param>
         /// <returns>The sequence.</returns>

@@ -82,6 +82,25 @@ namespace Kvq
             return new Matrix(handle, context);
         }
 
+        /// <summary>How large a matrix will be; see <see cref="Native.qp_matrix_predict_bytes"/>.</summary>
+        /// <param name="scheme">As in <see cref="QuantizeOptions"/>.</param>
+        /// <param name="rows">Outputs of the layer.</param>
+        /// <param name="columns">Its inputs.</param>
+        /// <param name="hasBias">Whether it has a bias.</param>
+        /// <param name="allocated">What a CPU context allocates for it.</param>
+        /// <returns>As <see cref="MatrixInfo.Bytes"/>.</returns>
+        public static ulong PredictBytes(string scheme, long rows, long columns, bool hasBias, out ulong allocated)
+        {
+            Library.Require();
+            var error = Call.Error();
+            ulong bytes, all;
+            fixed (byte* name = Text.Needed(scheme, nameof(scheme)))
+                Call.Check(Native.qp_matrix_predict_bytes(name, rows, columns, hasBias ? 1 : 0, &bytes, &all, &error),
+                           &error, null);
+            allocated = all;
+            return bytes;
+        }
+
         /// <summary>See <see cref="Native.qp_matrix_load"/>.</summary>
         /// <param name="context">What it computes on.</param>
         /// <param name="file">Bytes of a safetensors file.</param>

@@ -54,6 +54,44 @@ namespace Kvq
             return new Policy(handle, context.Hooks);
         }
 
+        /// <summary>See <see cref="Native.kvq_policy_with_layer"/>.</summary>
+        /// <param name="context">The policy's context.</param>
+        /// <param name="firstLayer">The first of the layers.</param>
+        /// <param name="lastLayer">The last of them.</param>
+        /// <param name="keys">Name of a format, see <see cref="Native.kvq_policy_load"/>; null: as before.</param>
+        /// <param name="values">The same for values.</param>
+        /// <returns>A policy that stores these layers so and otherwise says what this one says.</returns>
+        public Policy WithLayer(Context context, int firstLayer, int lastLayer, string keys, string values = null)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
+            byte[] ofKeys = Text.Bytes(keys, nameof(keys)), ofValues = Text.Bytes(values, nameof(values));
+            var error = Call.Error();
+            var handle = new PolicyHandle();
+            IntPtr result;
+            using (new UseMany(UseMany.Sorted(new NativeObject[] { context, this }, "objects"), alone: false))
+            fixed (byte* k = ofKeys, v = ofValues)
+                Call.Check(Native.kvq_policy_with_layer(context.Handle.DangerousGetHandle(),
+                    Handle.DangerousGetHandle(), firstLayer, lastLayer, k, v, &result, &error), &error, context.Hooks,
+                    handle, result);
+            return new Policy(handle, context.Hooks);
+        }
+
+        /// <summary>See <see cref="Native.kvq_policy_save"/>.</summary>
+        /// <returns>YAML that says the same.</returns>
+        public string Save()
+        {
+            IntPtr it = Enter();
+            try
+            {
+                return System.Text.Encoding.UTF8.GetString(Files.Save((buffer, capacity, size, error) =>
+                    Native.kvq_policy_save(it, (byte*)buffer, capacity, size, error), Hooks));
+            }
+            finally
+            {
+                Leave();
+            }
+        }
+
         /// <summary>See <see cref="Native.kvq_policy_describe"/>.</summary>
         /// <returns>What a host has to know of the policy.</returns>
         public PolicyInfo Describe()

@@ -177,6 +177,18 @@ namespace Kvq.Tests
                 Test.Equal(0, plain.Describe().EvictionBudget, "budget of a policy without");
                 Test.Equal(128, evicting.Describe().EvictionBudget, "budget");
                 Test.Refused(Status.Argument, "method", () => plain.WithEviction(context, "guess", 128));
+                Test.Refused(Status.Argument, "keys", () => plain.WithLayer(context, 0, 1, "guess"));
+                using (Policy mixed = plain.WithLayer(context, 1, 1, null, "gs2"))
+                    Test.Equal("version: 1\nkeys: int4+hadamard\nvalues: int4+hadamard\nlayers:\n" +
+                               "  - {range: [1, 1], values: gs2}\n", mixed.Save(), "the policy's text");
+                ulong bytes = Matrix.PredictBytes("nuq-4", 16, 64, false, out ulong allocated);
+                Test.Equal(16UL * 64 / 2 + 16 * 2 + 4 + 64 / 8, bytes, "bytes of a matrix");
+                Test.Equal(true, allocated > bytes, "more is allocated");
+                Test.Refused(Status.Argument, "rows", () => Matrix.PredictBytes("nuq-4", 0, 64, false, out allocated));
+                Usage predicted = cache.PredictUsage(1, 0), found;
+                using (new Sequence(cache)) found = cache.Usage();
+                Test.Equal(found.TotalBytes, predicted.TotalBytes, "bytes of an empty sequence");
+                Test.Refused(Status.Argument, "sequences", () => cache.PredictUsage(0, 1));
                 CacheInfo info = cache.Describe();
                 Test.Equal("2 4 2 16 Interleaved 16 128", string.Join(" ", info.NLayers, info.QHeads, info.KvHeads,
                     info.HeadDim, info.Rope, info.RotaryDim, info.EvictionBudget), "the cache");

@@ -47,7 +47,7 @@ from ._infos import (
     RouterInfo,
     Usage,
 )
-from ._matrix import Matrix, Scheme, linear_shared, save_matrices, schemes
+from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, save_matrices, schemes
 from ._policy import Centres, Codebook, Policy, Router
 from ._sequence import Compressed, Decoded, Sequence
 
@@ -81,6 +81,7 @@ __all__ = [
     "LayerInfo",
     "Matrix",
     "MatrixInfo",
+    "MatrixSize",
     "Policy",
     "PolicyInfo",
     "Router",
@@ -93,6 +94,7 @@ __all__ = [
     "device_describe",
     "experimental",
     "linear_shared",
+    "predict_bytes",
     "raw",
     "save_matrices",
     "schemes",

@@ -151,6 +151,16 @@ class Cache(Handle):
         with self._shared() as pointer:
             return Sequence._made(self, _native.kvq_sequence_load, pointer, address, size)
 
+    def predict_usage(self, sequences: int, tokens: int, queries: int = 0) -> Usage:
+        """What ``usage`` would tell of nothing but new sequences, to the byte; nothing is made.
+
+        :param sequences: at least 1.
+        :param tokens: of each sequence, for which pages were reserved.
+        :param queries: of each sequence, that attended in one batch; 0: none.
+        """
+        function = _native.kvq_cache_predict_usage
+        return self._described(function, _native.kvq_usage, Usage._of, sequences, tokens, queries)
+
     def usage(self) -> Usage:
         """Bytes used by the whole cache, shared pages counted once."""
         with self._sequences_lock:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_char_p, c_void_p, sizeof
+from ctypes import byref, c_char_p, c_uint64, c_void_p, sizeof
 from typing import Any, List, Mapping, NamedTuple, Optional, Union
 from typing import Sequence as Many
 
 from . import _native
 from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
 from ._context import Context
-from ._errors import KvqArgumentError, assign
+from ._errors import KvqArgumentError, assign, call
 from ._handle import Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
 from ._infos import MatrixInfo
@@ -23,6 +23,23 @@ class Scheme(NamedTuple):
     name: str
     bits: float
     """Of a weight, without scales and signs."""
+
+
+class MatrixSize(NamedTuple):
+    """How large a matrix will be."""
+
+    bytes: int
+    """As in ``MatrixInfo``."""
+    allocated: int
+    """By a CPU context, the object included."""
+
+
+def predict_bytes(scheme: str, rows: int, columns: int, has_bias: bool = False) -> MatrixSize:
+    """How large a matrix will be, before there is one."""
+    found, allocated = c_uint64(), c_uint64()
+    name = encoded("scheme", scheme)
+    call(_native.qp_matrix_predict_bytes, name, rows, columns, int(has_bias), byref(found), byref(allocated))
+    return MatrixSize(found.value, allocated.value)
 
 
 def schemes() -> List[Scheme]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Type, TypeVar, Union
+from typing import ClassVar, Optional, Type, TypeVar, Union
 
 from . import _native
 from ._arrays import bytes_of
@@ -51,6 +51,27 @@ class Policy(Handle):
         with self._context._shared() as context, self._shared() as policy:
             result._create(self._hooks, _native.kvq_policy_with_eviction, context, policy, name, budget)
         return result
+
+    def with_layer(
+        self, first_layer: int, last_layer: int, keys: Optional[str] = None, values: Optional[str] = None
+    ) -> Policy:
+        """A policy whose layers from first to last are in other formats and that otherwise says what this one says.
+
+        :param keys: name of a format; None: as before.
+        :param values: the same for values.
+        """
+        result = Policy.__new__(Policy)
+        result._context = self._context
+        names = [None if name is None else encoded(side, name) for side, name in (("keys", keys), ("values", values))]
+        function = _native.kvq_policy_with_layer
+        with self._context._shared() as context, self._shared() as policy:
+            result._create(self._hooks, function, context, policy, first_layer, last_layer, *names)
+        return result
+
+    def save(self) -> str:
+        """YAML that says the same."""
+        with self._shared() as pointer:
+            return self._saved(_native.kvq_policy_save, pointer).decode("utf-8")
 
     def describe(self) -> PolicyInfo:
         """What a host has to know of the policy."""

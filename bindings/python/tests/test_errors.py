@@ -172,6 +172,8 @@ def test_numbers_that_c_would_cut_off_are_refused_by_name(cache, filled):
         (lambda: libkvq.Context(max_bytes=-1), "max_bytes is -1, must fit into 64 bits"),
         (lambda: libkvq.Cache(cache.context, big, 1, 1, 8), "n_layers is 4294967297"),
         (lambda: libkvq.Policy(cache.context, "int4").with_eviction("h2o", big), "budget is 4294967297"),
+        (lambda: libkvq.Policy(cache.context, "int4").with_layer(big, 0), "first_layer is 4294967297"),
+        (lambda: cache.predict_usage(big, 1), "sequences is 4294967297"),
         (lambda: libkvq.device_describe(index=big), "index is 4294967297"),
     ]
     before = filled.save()

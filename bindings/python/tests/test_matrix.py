@@ -110,3 +110,15 @@ def test_schemes_tell_their_bits():
     schemes = {one.name: one.bits for one in libkvq.schemes()}
     assert schemes["nuq-4"] == 4 and schemes["tcq-2.75"] == 2.75 and schemes["fp16"] == 16
     assert libkvq.raw.qp_scheme_bits(b"nothing") == 0
+
+
+def test_sizes_are_predicted(context, random):
+    size = libkvq.predict_bytes("nuq-4", 17, 64, has_bias=True)
+    before = context.describe().bytes
+    matrix = libkvq.Matrix.quantize(
+        context, random.standard_normal((17, 64), dtype="f4"), "nuq-4", bias=numpy.zeros(17, "f4")
+    )
+    assert matrix.describe().bytes == size.bytes
+    assert context.describe().bytes - before == size.allocated
+    with pytest.raises(libkvq.KvqArgumentError, match="nuq-7"):
+        libkvq.predict_bytes("nuq-7", 17, 64)

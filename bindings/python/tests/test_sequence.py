@@ -62,6 +62,21 @@ def test_reserved_room_is_used_up_by_appends(cache, random):
     assert sequence.room(1) == 0
 
 
+def test_policies_are_written_with_their_layers_and_sizes_predicted(context, random):
+    policy = libkvq.Policy(context, "int4").with_layer(1, 1, keys="gs2")
+    text = policy.save()
+    assert text == "version: 1\nkeys: int4\nvalues: int4\nlayers:\n  - {range: [1, 1], keys: gs2}\n"
+    assert libkvq.Policy(context, text).save() == text
+    cache = libkvq.Cache(context, n_layers=2, q_heads=2, kv_heads=2, head_dim=32, policy=policy)
+    predicted = cache.predict_usage(1, 100)
+    sequence = cache.sequence()
+    sequence.reserve(100)
+    k = random.standard_normal((100, 2, 32), dtype="f4")
+    for layer in range(2):
+        sequence.append(layer, k, k)
+    assert cache.usage() == predicted
+
+
 def test_compress_keeps_what_the_policy_says(context, random):
     policy = libkvq.Policy(context, "int8").with_eviction("snapkv", 40)
     assert policy.describe().eviction_budget == 40

@@ -262,6 +262,18 @@ impl Cache {
         self.usage_of(ptr::null())
     }
 
+    #[doc = header!(kvq_cache_predict_usage)]
+    pub fn predict_usage(&self, sequences: usize, tokens: usize, queries: usize) -> Result<Usage> {
+        let (sequences, tokens, queries) = (int(sequences), int(tokens), int(queries));
+        // SAFETY: kvq_cache_predict_usage fills this struct.
+        let raw = unsafe {
+            fill(self.context().panics(), |usage, error| {
+                sys::kvq_cache_predict_usage(self.raw(), sequences, tokens, queries, usage, error)
+            })?
+        };
+        Ok(Usage::from_raw(&raw))
+    }
+
     pub(crate) fn usage_of(&self, sequence: *const sys::kvq_sequence) -> Result<Usage> {
         // SAFETY: kvq_cache_usage fills this struct.
         let raw = unsafe {

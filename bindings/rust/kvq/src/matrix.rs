@@ -1,6 +1,7 @@
 //! Linear layers on weights of few bits.
-use crate::call::{defaults, fill, save, Handle};
+use crate::call::{call, defaults, fill, save, Handle, Panics};
 use crate::convert::{c_string, int, long, text_at};
+use crate::error::require_version;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::{Progress, ProgressHook};
@@ -145,6 +146,22 @@ impl Matrix {
         save(first.1 .0.context.panics(), |buffer, capacity, size, error| unsafe {
             sys::qp_matrix_save(handles.as_ptr(), names.as_ptr(), n, buffer.cast(), capacity, size, error)
         })
+    }
+
+    #[doc = header!(qp_matrix_predict_bytes)]
+    ///
+    /// The two numbers are `bytes` and `allocated`.
+    pub fn predict_bytes(scheme: &str, rows: usize, columns: usize, has_bias: bool) -> Result<(u64, u64)> {
+        require_version()?;
+        let scheme = c_string(scheme, "scheme")?;
+        let (mut bytes, mut allocated) = (0, 0);
+        let (rows, columns) = (long(rows), long(columns));
+        // SAFETY: the name ends with a NUL, and both numbers can be written to.
+        call(&Panics::default(), |error| unsafe {
+            let scheme = scheme.as_ptr();
+            sys::qp_matrix_predict_bytes(scheme, rows, columns, has_bias.into(), &mut bytes, &mut allocated, error)
+        })?;
+        Ok((bytes, allocated))
     }
 
     #[doc = header!(qp_matrix_describe)]

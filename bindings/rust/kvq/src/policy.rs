@@ -1,10 +1,12 @@
 //! Policies.
-use crate::call::{fill, Handle};
+use crate::call::{fill, save, Handle};
 use crate::convert::{c_string, int};
 use crate::generated::docs::header;
 use crate::{Context, PolicyInfo, Result};
 use kvq_sys as sys;
+use std::ffi::CString;
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 
 #[doc = header!(kvq_policy)]
@@ -34,6 +36,35 @@ impl Policy {
             sys::kvq_policy_with_eviction(self.context.raw(), self.raw(), method.as_ptr(), int(budget), result, error)
         })?;
         Ok(Policy { handle: Arc::new(handle), context: self.context.clone() })
+    }
+
+    #[doc = header!(kvq_policy_with_layer)]
+    pub fn with_layer(
+        &self,
+        first_layer: usize,
+        last_layer: usize,
+        keys: Option<&str>,
+        values: Option<&str>,
+    ) -> Result<Self> {
+        let keys = keys.map(|name| c_string(name, "keys")).transpose()?;
+        let values = values.map(|name| c_string(name, "values")).transpose()?;
+        let name_at = |name: &Option<CString>| name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
+        // SAFETY: the names are NULL or end with a NUL, and live until the call returns.
+        let handle = self.context.create(|result, error| unsafe {
+            let (keys, values) = (name_at(&keys), name_at(&values));
+            let (first, last) = (int(first_layer), int(last_layer));
+            sys::kvq_policy_with_layer(self.context.raw(), self.raw(), first, last, keys, values, result, error)
+        })?;
+        Ok(Policy { handle: Arc::new(handle), context: self.context.clone() })
+    }
+
+    #[doc = header!(kvq_policy_save)]
+    pub fn save(&self) -> Result<String> {
+        // SAFETY: there are `capacity` bytes at `buffer`.
+        let text = save(self.context.panics(), |buffer, capacity, size, error| unsafe {
+            sys::kvq_policy_save(self.raw(), buffer.cast(), capacity, size, error)
+        })?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     #[doc = header!(kvq_policy_describe)]

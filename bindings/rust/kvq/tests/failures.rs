@@ -83,6 +83,11 @@ fn the_librarys_messages_name_the_argument_and_its_value() {
     let policy = Policy::load(context, "fp16").unwrap();
     assert_fails(policy.with_eviction("best", 64), argument, &["best"]);
     assert_fails(policy.with_eviction("snapkv", 3), argument, &["budget", "3"]);
+    assert_fails(policy.with_layer(3, 2, Some("int4"), None), argument, &["first_layer", "3"]);
+    assert_fails(policy.with_layer(0, 2, Some("int4"), Some("int5")), argument, &["values", "int5"]);
+    assert_fails(cache.predict_usage(0, 10, 1), argument, &["sequences", "0"]);
+    assert_fails(Matrix::predict_bytes("nuq-7", 2, 64, false), argument, &["scheme", "nuq-7"]);
+    assert_fails(Matrix::predict_bytes("nuq-4", 2, 65, false), argument, &["columns", "65"]);
 }
 
 #[test]
@@ -98,6 +103,8 @@ fn a_nul_in_a_name_is_refused() {
     assert_fails(Matrix::load(&context, &[], "a\0"), Status::Argument, &["name"]);
     let policy = Policy::load(&context, "fp16").unwrap();
     assert_fails(policy.with_eviction("snap\0", 64), Status::Argument, &["method"]);
+    assert_fails(policy.with_layer(0, 0, Some("int8\0"), None), Status::Argument, &["keys"]);
+    assert_fails(Matrix::predict_bytes("nuq\0", 2, 64, false), Status::Argument, &["scheme"]);
     assert_eq!(kvq::scheme_bits("nuq-4\0"), 0.0);
 }
 

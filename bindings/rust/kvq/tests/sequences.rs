@@ -74,6 +74,22 @@ fn room_is_made_ahead_and_filled() {
 }
 
 #[test]
+fn policies_are_written_with_their_layers_and_sizes_predicted() {
+    let context = context();
+    let plain = Policy::load(&context, "int4").unwrap();
+    let policy = plain.with_layer(1, 1, Some("gs2"), None).unwrap();
+    let text = policy.save().unwrap();
+    assert_eq!(text, "version: 1\nkeys: int4\nvalues: int4\nlayers:\n  - {range: [1, 1], keys: gs2}\n");
+    assert_eq!(Policy::load(&context, &text).unwrap().save().unwrap(), text);
+    let cache = Cache::new(&context, CacheOptions::new(2, 4, 2, 16), &policy).unwrap();
+    let predicted = cache.predict_usage(1, 200, 0).unwrap();
+    let mut sequence = Sequence::new(&cache).unwrap();
+    sequence.reserve(200).unwrap();
+    extend(&mut sequence, 200, 1);
+    assert_eq!(predicted, cache.usage().unwrap());
+}
+
+#[test]
 fn compression_keeps_the_budget_and_frees_what_it_says() {
     let context = context();
     let options = CacheOptions::new(2, 4, 2, 16).rope(Rope::None);

@@ -46,10 +46,10 @@ class AttendCall {
       : batch_(batch),
         kernels_(kernels),
         workspace_(workspace),
-        codec_(kernels.codec(batch.context)),
-        layout_(batch, kernels),
         sizes_(batch, kernels),
-        group_(batch.q_heads / batch.kv_heads) {}
+        codec_(sizes_.codec()),
+        layout_(sizes_.layout()),
+        group_(sizes_.group()) {}
 
   /// Everything that may allocate. `largest`: numbers that weigh() needs beside.
   void plan(int32_t n_threads, size_t largest) {
@@ -325,9 +325,9 @@ class AttendCall {
   const AttendBatch& batch_;
   const KernelTable& kernels_;
   AttendWorkspace& workspace_;
-  const ContextCodec* codec_;  // null: no page needs its layer's context
-  PartialLayout layout_;
   CallSizes sizes_;
+  const ContextCodec* codec_;
+  const PartialLayout& layout_;
   int32_t group_;
 };
 

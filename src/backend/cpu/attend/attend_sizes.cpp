@@ -4,12 +4,13 @@
 #include <thread>
 
 namespace kvq::cpu {
-namespace {
 
 /// Loops of the caller's, whose threads nobody knows, may have to wait for each other.
-size_t items_at_once(int32_t n_threads) {
+size_t CallSizes::items_at_once(int32_t n_threads) {
   return n_threads > 0 ? static_cast<size_t>(n_threads) : std::max(1U, std::thread::hardware_concurrency());
 }
+
+namespace {
 
 template <typename T>
 void grow(Vector<T>& vector, size_t n) {
@@ -20,23 +21,7 @@ void grow(Vector<T>& vector, size_t n) {
 
 }  // namespace
 
-CallSizes::CallSizes(const AttendBatch& batch, const KernelTable& kernels)
-    : batch_(batch), kernels_(kernels), codec_(kernels.codec(batch.context)), layout_(batch, kernels) {}
-
-HeadCut CallSizes::cut(int32_t queries, int32_t pages) const {
-  const int32_t rows = queries * (batch_.q_heads / batch_.kv_heads);
-  const ContextPlan plan = codec_ != nullptr ? codec_->plan(batch_, kernels_, rows) : ContextPlan{0, kItemRows, 0};
-  // Many rows are work enough without splitting the pages, and their partials would be large.
-  const int32_t item_pages = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
-  return {.rows = rows,
-          .item_rows = plan.item_rows,
-          .item_pages = item_pages,
-          .way = plan.way,
-          .work_bytes = plan.work_bytes};
-}
-
-void CallSizes::add(size_t heads, int32_t queries, int32_t pages) {
-  const HeadCut head = cut(queries, pages);
+void CallSizes::add_cut(size_t heads, const HeadCut& head, int32_t pages) {
   const auto whole = static_cast<size_t>(head.rows / head.item_rows);
   const int32_t rest = head.rows % head.item_rows;
   const auto stretches = static_cast<size_t>(std::max(pages + head.item_pages - 1, head.item_pages) / head.item_pages);
@@ -44,23 +29,6 @@ void CallSizes::add(size_t heads, int32_t queries, int32_t pages) {
   merges_ += heads * merges;
   items_ += heads * merges * stretches;
   partials_ += heads * stretches * (whole * layout_.item_floats(head.item_rows) + layout_.item_floats(rest));
-  work_bytes_ = std::max(work_bytes_, head.work_bytes);
-}
-
-AttendSizes CallSizes::sum(size_t queries, int32_t n_threads) const {
-  const size_t rows = queries * static_cast<size_t>(batch_.q_heads) + kBlockRows;
-  const size_t floats = rows * static_cast<size_t>(batch_.head_dim);
-  AttendSizes sizes;
-  sizes.rope_table = queries * batch_.rope->table_stride();
-  sizes.queries = floats;
-  if (batch_.any_hadamard_keys) sizes.rotated_queries = floats;
-  if (batch_.any_gain_shape_keys) sizes.rounded_queries = rows * rounded_stride(batch_.head_dim);
-  sizes.partials = partials_;
-  sizes.items = items_;
-  sizes.merges = merges_;
-  sizes.pieces = work_bytes_ > 0 ? std::min(items_, items_at_once(n_threads)) : 0;
-  sizes.piece_bytes = work_bytes_;
-  return sizes;
 }
 
 void AttendSizes::join(const AttendSizes& other) {
@@ -91,8 +59,10 @@ void AttendWorkspace::make_room(const AttendSizes& sizes) {
   merges.clear();
   merges.reserve(sizes.merges);
   largest.clear();
-  largest.reserve(sizes.largest);
-  largest.resize(sizes.largest, 0.0F);
+  if (sizes.largest > 0) {
+    largest.reserve(sizes.largest);
+    largest.resize(sizes.largest, 0.0F);
+  }
   scratch.prepare(sizes.pieces, sizes.piece_bytes);
 }
 

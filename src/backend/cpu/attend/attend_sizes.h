@@ -4,6 +4,8 @@
 #include "backend/cpu/attend/attend_item.h"
 #include "backend/cpu/context_codec.h"
 
+#include <algorithm>
+
 namespace kvq::cpu {
 
 /// How the queries of one head and the pages of its list become work items: stretches of rows by stretches of pages.
@@ -15,31 +17,77 @@ struct HeadCut {
   size_t work_bytes;  // of an item
 };
 
+/// Words of a row of rounded queries.
+inline size_t rounded_stride(int32_t head_dim) {
+  return static_cast<size_t>(RoundedQueries::stride_of(RoundedQueries::words_of(head_dim)));
+}
+
 /// Adds up what a call takes, from numbers alone.
 class CallSizes {
  public:
-  CallSizes(const AttendBatch& batch, const KernelTable& kernels);
+  CallSizes(const AttendBatch& batch, const KernelTable& kernels)
+      : batch_(batch),
+        kernels_(kernels),
+        codec_(kernels.codec(batch.context)),
+        layout_(batch, kernels),
+        group_(batch.q_heads / batch.kv_heads) {}
 
-  HeadCut cut(int32_t queries, int32_t pages) const;
+  /// Null: no page needs its layer's context.
+  const ContextCodec* codec() const { return codec_; }
+  const PartialLayout& layout() const { return layout_; }
+  /// Query heads of a KV head.
+  int32_t group() const { return group_; }
+
+  HeadCut cut(int32_t queries, int32_t pages) const {
+    const int32_t rows = queries * group_;
+    const ContextPlan plan = codec_ != nullptr ? codec_->plan(batch_, kernels_, rows) : ContextPlan{0, kItemRows, 0};
+    // Many rows are work enough without splitting the pages, and their partials would be large.
+    const int32_t item_pages = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
+    return {.rows = rows,
+            .item_rows = plan.item_rows,
+            .item_pages = item_pages,
+            .way = plan.way,
+            .work_bytes = plan.work_bytes};
+  }
   /// Heads with that many queries and pages.
-  void add(size_t heads, int32_t queries, int32_t pages);
+  void add(size_t heads, int32_t queries, int32_t pages) {
+    const HeadCut head = cut(queries, pages);
+    work_bytes_ = std::max(work_bytes_, head.work_bytes);
+    if (head.rows > head.item_rows || pages > head.item_pages) return add_cut(heads, head, pages);
+    merges_ += heads;
+    items_ += heads;
+    partials_ += heads * layout_.item_floats(head.rows);
+  }
   /// Of all that was added, `queries` tokens together.
-  AttendSizes sum(size_t queries, int32_t n_threads) const;
+  AttendSizes sum(size_t queries, int32_t n_threads) const {
+    const size_t rows = queries * static_cast<size_t>(batch_.q_heads) + kBlockRows;
+    const size_t floats = rows * static_cast<size_t>(batch_.head_dim);
+    AttendSizes sizes;
+    sizes.rope_table = queries * batch_.rope->table_stride();
+    sizes.queries = floats;
+    if (batch_.any_hadamard_keys) sizes.rotated_queries = floats;
+    if (batch_.any_gain_shape_keys) sizes.rounded_queries = rows * rounded_stride(batch_.head_dim);
+    sizes.partials = partials_;
+    sizes.items = items_;
+    sizes.merges = merges_;
+    sizes.pieces = work_bytes_ > 0 ? std::min(items_, items_at_once(n_threads)) : 0;
+    sizes.piece_bytes = work_bytes_;
+    return sizes;
+  }
 
  private:
+  void add_cut(size_t heads, const HeadCut& head, int32_t pages);
+  static size_t items_at_once(int32_t n_threads);
+
   const AttendBatch& batch_;
   const KernelTable& kernels_;
-  const ContextCodec* codec_;  // null: no page needs its layer's context
+  const ContextCodec* codec_;
   PartialLayout layout_;
+  int32_t group_;
   size_t items_ = 0;
   size_t merges_ = 0;
   size_t partials_ = 0;
   size_t work_bytes_ = 0;  // of the item that needs most
 };
-
-/// Words of a row of rounded queries.
-inline size_t rounded_stride(int32_t head_dim) {
-  return static_cast<size_t>(RoundedQueries::stride_of(RoundedQueries::words_of(head_dim)));
-}
 
 }  // namespace kvq::cpu
