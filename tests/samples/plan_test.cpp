@@ -120,7 +120,7 @@ TEST_CASE("a plan of weights keeps its target, and quantize and eval carry it ou
     CHECK(quantized["layers"][i]["scheme"] == planned["scheme"]);
     const kvq::Matrix matrix = kvq::Matrix::load(context, llama::MappedFile(weights).bytes(), planned["name"]);
     CHECK(matrix.describe().bytes == planned["bytes"]);
-    CHECK(matrix.describe().scheme == std::string(written.scheme(planned["name"])));
+    CHECK(matrix.describe().scheme == std::string(written.scheme(planned["name"].get<std::string>())));
     bytes += matrix.describe().bytes;
   }
   CHECK(bytes == plan["weight_bytes"]);
@@ -170,7 +170,7 @@ TEST_CASE("the sensitivity of a matrix foretells what other noise does") {
 
 TEST_CASE("what is known of caches is what a run with one side compressed loses") {
   const Workplace place;
-  run_json(place.plan({"--cache-only", "--target-bits", "8", "--context", "256", "--chunk", "256"}));
+  run_json(place.plan({"--cache-only", "--target-bytes", "1000000", "--context", "256", "--chunk", "256"}));
   const json known = place.known();
   Runner runner(place);
   const std::vector<float> before = runner.logits();
@@ -219,7 +219,7 @@ TEST_CASE("a plan of caches takes the bytes that it says") {
                                   ? plan["cache"][0]["keys"].get<std::string>()
                                   : plan["cache"][0]["keys"].get<std::string>() + "/" +
                                         plan["cache"][0]["values"].get<std::string>();
-  CHECK(cache.describe_layer(0).formats == formats);
+  CHECK(std::string(cache.describe_layer(0).formats) == formats);
   for (const char* option : {"--plan", "--kv"}) {
     const json measured = run_json({"eval", "perplexity", "--model", place.model(), "--text", place.path("text.txt"),
                                     "--context", "640", option, place.plan_file()});

@@ -36,7 +36,7 @@ struct Options {
   int32_t check = 0;  // random plans to carry out
   bool weights_only = false;
   bool cache_only = false;
-  int32_t context = 2048;
+  int32_t context = 0;  // 0: not given
   int32_t batch = 1;
   std::vector<std::string> schemes;
   std::vector<std::string> formats;
@@ -51,6 +51,9 @@ struct Options {
 
 /// Tokens of a prompt that attend at once, for which there must be work space.
 constexpr int32_t kQueries = 32;
+
+/// Tokens of a sequence if none are given.
+constexpr int32_t kUsualContext = 2048;
 
 /// Everything there is: in a plan, better schemes take the place of worse ones by themselves.
 std::vector<std::string> planned_schemes() {
@@ -98,6 +101,8 @@ PlanLimits limits_of(const Options& options, const llama::ModelConfig& config) {
 }
 
 void check(const Options& options) {
+  for (const std::string& scheme : options.schemes) check_scheme(scheme);
+  if (!options.memory.empty()) parse_byte_count(options.memory, "--memory");
   if (options.weights_only && options.cache_only) {
     throw UsageError("--weights-only and --cache-only are both given, which leaves nothing to plan");
   }
@@ -233,7 +238,6 @@ void plan(const Options& options) {
   Engine engine(options.model, options.compute);
   check_context(options.context, engine.model.config());
   const PlanRequest request = request_of(options);
-  for (const std::string& scheme : request.schemes) check_scheme(scheme);
   for (const std::string& format : request.formats) load_spec(engine.context, format, "--format");
   if (!request.eviction.empty()) load_spec(engine.context, "fp16+" + request.eviction + ":64", "--evict");
   const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
@@ -266,7 +270,11 @@ void run(const Options& options) {
   for (const std::filesystem::path& path : {options.out, options.plot}) {
     if (!path.empty()) check_writable(path);
   }
-  plan(options);
+  Options filled = options;
+  if (filled.context == 0) {
+    filled.context = std::min(kUsualContext, llama::load_config(options.model).max_positions);
+  }
+  plan(filled);
 }
 
 }  // namespace
@@ -295,7 +303,8 @@ void add_plan(CLI::App& app) {
                     "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
   command->add_flag("--weights-only", options->weights_only, "Plan linear layers alone");
   command->add_flag("--cache-only", options->cache_only, "Plan caches alone");
-  add_context_option(*command, options->context, 1, "Tokens of a sequence");
+  add_context_option(*command, options->context, 1, "Tokens of a sequence")
+      ->default_str(std::to_string(kUsualContext) + ", or what the model takes");
   command->add_option("--batch", options->batch, "Sequences")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   add_schemes_option(*command, options->schemes, "Of linear layers, to choose among; may be repeated (default: all)");
   command->add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated")

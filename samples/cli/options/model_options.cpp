@@ -61,8 +61,8 @@ void add_kv_option(CLI::App& command, std::string& kv, const std::string& help) 
   command.add_option("--kv", kv, help)->capture_default_str();
 }
 
-void add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help) {
-  command.add_option("--context", context, help)->check(CLI::Range(least, 1 << 24))->capture_default_str();
+CLI::Option* add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help) {
+  return command.add_option("--context", context, help)->check(CLI::Range(least, 1 << 24))->capture_default_str();
 }
 
 void add_chunk_option(CLI::App& command, int32_t& chunk, const std::string& help) {

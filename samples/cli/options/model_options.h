@@ -8,7 +8,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace cli {
 
@@ -38,7 +39,7 @@ void add_text_option(CLI::App& command, std::string& text);
 void add_kv_option(CLI::App& command, std::string& kv, const std::string& help = kSpecHelp);
 
 /// Add `--context`, whose value is the default.
-void add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help);
+CLI::Option* add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help);
 
 /// Add `--chunk`, whose value is the default.
 void add_chunk_option(CLI::App& command, int32_t& chunk,
