@@ -295,6 +295,24 @@ TEST_CASE("memory is what everything takes") {
   check_failure(place.plan({"--memory", "many"}), 2, "--memory many");
 }
 
+TEST_CASE("a plan evicts where that is all that fits, or loses less") {
+  const Workplace place;
+  const Arguments cache = {"--cache-only", "--context", "960", "--evict", "adasnap", "--out", place.plan_file()};
+  const json roomy = run_json(place.plan(with(cache, {"--target-bytes", "100000000"})));
+  CHECK_FALSE(roomy.contains("eviction"));
+  const json tight = run_json(place.plan(with(cache, {"--target-bytes", "60000"})));
+  REQUIRE(tight.contains("eviction"));
+  CHECK(tight["cache_bytes"] <= 60000);
+  CHECK(tight["loss"].get<double>() ==
+        doctest::Approx(tight["cache_loss"].get<double>() + tight["eviction_loss"].get<double>()));
+  const kvq::Context context = make_context();
+  const int32_t budget = load_plan(context, place.plan_file()).policy().describe().eviction_budget;
+  CHECK(tight["eviction"] == "adasnap:" + std::to_string(budget));
+  CHECK((budget == 480 || budget == 240 || budget == 120));
+  CHECK(place.known()["eviction"].size() == 3);
+  check_failure(place.plan({"--cache-only", "--target-bytes", "60000", "--evict", "snap"}), 2, "snap");
+}
+
 TEST_CASE("a step of decoding can be limited") {
   const Workplace place;
   const json fast = run_json(place.plan({"--target-latency", "1000", "--target-bytes", "100000000"}));
