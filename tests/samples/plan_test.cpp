@@ -342,6 +342,7 @@ TEST_CASE("the frontier is drawn") {
   CHECK(svg.starts_with("<svg "));
   CHECK(svg.ends_with("</svg>\n"));
   CHECK(svg.find("this plan") != std::string::npos);
+  CHECK(svg.find("<path d=\"M") != std::string::npos);
   CHECK(svg.find("nan") == std::string::npos);
 }
 

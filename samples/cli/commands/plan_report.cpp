@@ -102,8 +102,11 @@ std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& u
 
 std::string measuring_text(const MeasuringTime& time) {
   if (time.seconds == 0.0) return "";
-  return "measuring took " + number_text(time.seconds, 0) + " s; of a model of 8 billion weights it would take about " +
-         number_text(time.seconds_of_8b / 3600.0, 1) + " hours here\n";
+  const std::string larger = time.seconds_of_8b > 0.0
+                                 ? "; all of it, of a model of 8 billion weights, would take about " +
+                                       number_text(time.seconds_of_8b / 3600.0, 1) + " hours here"
+                                 : "";
+  return "measuring took " + number_text(time.seconds, 0) + " s" + larger + "\n";
 }
 
 nlohmann::ordered_json check_json(const std::vector<CheckedPlan>& plans) {

@@ -57,8 +57,13 @@ std::string frontier_svg(const Planner& planner, const ModelPlan& plan, const st
     best.points.push_back(point_of(planner.solve({.max_bytes = std::ceil(bytes)})));
   }
   PlotSeries same{.name = "the same for all", .points = {}, .line = false};
-  for (const UniformPlan& each : uniform) same.points.push_back(point_of(each.plan));
-  plot.series = {best, same, {.name = "this plan", .points = {point_of(plan)}, .line = false, .labels = {"this plan"}}};
+  for (const UniformPlan& each : uniform) {
+    const auto beats = [&each](const UniformPlan& other) {
+      return other.plan.bytes() < each.plan.bytes() && other.plan.loss() < each.plan.loss();
+    };
+    if (std::ranges::none_of(uniform, beats)) same.points.push_back(point_of(each.plan));
+  }
+  plot.series = {best, same, {.name = "this plan", .points = {point_of(plan)}, .line = false}};
   return plot.svg();
 }
 

@@ -9,14 +9,26 @@
 namespace cli {
 namespace {
 
-/// Of the linear layers of Llama 3 8B.
-constexpr double kWeightsOf8b = 6.98e9;
+/// Of Llama 3 8B: layers, and linear weights in each.
 constexpr double kLayersOf8b = 32;
+constexpr double kLayerWeightsOf8b = 6.98e9 / kLayersOf8b;
 
-double weights_of(const std::vector<llama::LinearLayer>& layers) {
+/// Runs that begin at a layer, of `n` for each layer, in steps of a layer.
+double steps_of(double n, double layers) { return n * layers * (layers + 1.0) / 2.0; }
+
+double layer_weights(const llama::ModelConfig& config) {
   double weights = 0.0;
-  for (const llama::LinearLayer& each : layers) weights += static_cast<double>(each.weights());
+  for (const llama::LinearLayer& each : llama::linear_layers(config, 0)) weights += static_cast<double>(each.weights());
   return weights;
+}
+
+/// What all measurements would take with the larger model, if `steps` of this one took `seconds`.
+double seconds_of_8b(const PlanRequest& request, const llama::ModelConfig& config, double seconds, int64_t steps,
+                     size_t windows) {
+  const double of_layer = (request.weights ? kRunsOfMatrix * static_cast<double>(llama::kLinearRoles) : 0.0) +
+                          (request.cache ? 2.0 * static_cast<double>(request.formats.size()) : 0.0);
+  return seconds / static_cast<double>(steps) * kLayerWeightsOf8b / layer_weights(config) *
+         steps_of(of_layer, kLayersOf8b) * static_cast<double>(windows);
 }
 
 }  // namespace
@@ -41,18 +53,25 @@ MeasuringTime measure_losses(Measurements& known, Engine& engine, const ProbeWin
   if (!lacks_weights && !lacks_formats && !lacks_shares) return {};
   const Stopwatch watch;
   const Probe probe = make_probe(engine, windows, chunk);
+  const Stopwatch runs;
+  const int64_t of_weights = lacks_weights ? missing_steps(known, probe, layers) : 0;
+  const int64_t of_caches = lacks_formats ? missing_steps(known, probe, config.n_layers, request.formats) : 0;
   if (lacks_weights) {
-    Progress progress("measuring weights", missing_steps(known, probe, layers));
+    Progress progress("measuring weights", of_weights);
     measure_weights(known, probe, engine.model, layers, progress);
   }
   if (lacks_formats) {
-    Progress progress("measuring caches", missing_steps(known, probe, config.n_layers, request.formats));
+    Progress progress("measuring caches", of_caches);
     measure_cache(known, probe, engine, request.formats, progress);
   }
+  MeasuringTime time;
+  if (of_weights + of_caches > 0) {
+    time.seconds_of_8b =
+        seconds_of_8b(request, config, runs.seconds(), of_weights + of_caches, probe.windows().size());
+  }
   if (lacks_shares) measure_eviction(known, engine, probe.windows(), request.eviction, chunk);
-  // A run takes as long as there are weights, and there are as many runs as layers.
-  const double larger = kWeightsOf8b / weights_of(layers) * kLayersOf8b / config.n_layers;
-  return {.seconds = watch.seconds(), .seconds_of_8b = watch.seconds() * larger};
+  time.seconds = watch.seconds();
+  return time;
 }
 
 }  // namespace cli

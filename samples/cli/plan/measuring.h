@@ -12,7 +12,7 @@ Probe make_probe(Engine& engine, const ProbeWindows& windows, int32_t chunk);
 /// What this run has measured, for an estimate of larger models.
 struct MeasuringTime {
   double seconds = 0.0;
-  double seconds_of_8b = 0.0;  // that a model of 8 billion weights in 32 layers would take here
+  double seconds_of_8b = 0.0;  // that all of it would take here with 8 billion weights in 32 layers; 0: cannot tell
 };
 
 /// Measures what plans of the request lose, as far as the file does not say it yet. Goes on where an interrupted run

@@ -1,6 +1,7 @@
 #include "plan/sensitivities.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -14,7 +15,7 @@ namespace cli {
 namespace {
 
 /// Relative norms of noise: sixteenths that span the errors of schemes, from 5 bits to 1.5.
-const std::vector<double> kNoiseLevels = {1.0 / 16, 2.0 / 16, 3.0 / 16, 5.0 / 16};
+constexpr std::array<double, kRunsOfMatrix> kNoiseLevels = {1.0 / 16, 2.0 / 16, 3.0 / 16, 5.0 / 16};
 constexpr uint64_t kNoiseSeed = 7;
 
 /// A Gaussian matrix to see the errors of schemes by.
@@ -120,7 +121,7 @@ int64_t missing_steps(const Measurements& known, const Probe& probe, int32_t n_l
 
 void measure_weights(Measurements& known, const Probe& probe, llama::Model& model,
                      std::span<const llama::LinearLayer> layers, Progress& progress) {
-  known.noise_levels = kNoiseLevels;
+  known.noise_levels.assign(kNoiseLevels.begin(), kNoiseLevels.end());
   uint64_t seed = kNoiseSeed;
   for (const llama::LinearLayer& layer : layers) {
     seed += kNoiseLevels.size();

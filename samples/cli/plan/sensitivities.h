@@ -14,6 +14,9 @@ inline const std::vector<double> kPlannedShares = {0.5, 0.25, 0.125};  // of tok
 inline const std::vector<std::string> kPlannedFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gt3", "gs3",
                                                          "gt2",  "gs2",  "gt1",           "gs1"};
 
+/// Runs of a probe that a matrix takes.
+inline constexpr int kRunsOfMatrix = 4;
+
 /// Whether a planner needs to know more of caches.
 bool lacks_cache(const Measurements& known, int32_t n_layers, std::span<const std::string> formats);
 

@@ -156,15 +156,12 @@ class Picture {
     const std::string color = kColors[index % kColors.size()];
     std::string path;
     std::string marks;
-    for (size_t i = 0; i < of.points.size(); ++i) {
-      const auto [x, y] = of.points[i];
+    for (const auto& [x, y] : of.points) {
       if (!shows(y)) continue;
       path += (path.empty() ? "M" : "L") + place(left(x)) + " " + place(top(y));
-      if (of.line) continue;
       marks += "<circle cx=\"" + place(left(x)) + "\" cy=\"" + place(top(y)) + "\" r=\"4\" fill=\"" + color + "\"/>\n";
-      if (i < of.labels.size()) marks += label(left(x) + 7, top(y) - 6, "start", of.labels[i], " font-size=\"11\"");
     }
-    std::string text = marks;
+    std::string text = of.line ? "" : marks;
     if (of.line) text += "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + color + "\" stroke-width=\"2\"/>\n";
     const double y = kTop + 8 + 18 * static_cast<double>(index);
     text += "<rect x=\"" + place(kWidth - kRight - 12) + "\" y=\"" + place(y - 9) +

@@ -11,7 +11,6 @@ struct PlotSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;
   bool line = true;
-  std::vector<std::string> labels = {};  // of the points, or none
 };
 
 /// A picture of lines over a number, as an SVG text that any browser shows, on light and on dark pages.
