@@ -1735,8 +1735,8 @@ typedef struct kvq_plan_costs {
   double bytes;
   double seconds;
   double loss;
-  double bound; /**< No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but for
-                     the hardest problems with two limits. */
+  double bound; /**< No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but
+                   for the hardest problems with two limits. */
 } kvq_plan_costs;
 
 /** Take one option of every choice, so that the goal is as small as possible and the limits hold.

@@ -30,7 +30,8 @@ struct ModelConfig {
   std::vector<int> eos_tokens;  ///< any of them ends a text; may be empty
 };
 
-/// Read and check `config.json` in a directory, or a file of that kind. Layouts other than Llama, Mistral, Qwen2 and Qwen3 are refused by name.
+/// Read and check `config.json` in a directory, or a file of that kind. Layouts other than Llama, Mistral, Qwen2 and
+/// Qwen3 are refused by name.
 ModelConfig load_config(const std::filesystem::path& directory_or_file);
 
 }  // namespace llama

@@ -79,8 +79,8 @@ class Session {
   /// \param all_logits  whether the result is `[tokens, vocabulary]`, for every token, or `[vocabulary]`, for the last.
   /// \returns logits, valid until the next call. After an error only clear() is allowed.
   std::span<const float> forward(std::span<const int32_t> tokens, bool all_logits);
-  /// The same from layer `first_layer` on, which reads `x`, `[tokens, hidden]` in host memory. What the layers before it
-  /// hold stays as it is, so successive calls of a session begin with the same layer.
+  /// The same from layer `first_layer` on, which reads `x`, `[tokens, hidden]` in host memory. What the layers before
+  /// it hold stays as it is, so successive calls of a session begin with the same layer.
   std::span<const float> forward_from(int32_t first_layer, std::span<const float> x, bool all_logits);
 
   /// A session that continues from here; cached pages are shared.

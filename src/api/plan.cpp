@@ -118,8 +118,7 @@ kvq_status kvq_plan_describe(const kvq_plan* plan, kvq_plan_info* info, kvq_erro
   });
 }
 
-kvq_status kvq_plan_describe_matrix(const kvq_plan* plan, int32_t index, kvq_plan_matrix_info* info,
-                                    kvq_error* error) {
+kvq_status kvq_plan_describe_matrix(const kvq_plan* plan, int32_t index, kvq_plan_matrix_info* info, kvq_error* error) {
   return guarded(error, [&] {
     require(plan, "plan");
     require_range(index, 0, static_cast<int64_t>(plan->matrices.size()) - 1, "index");

@@ -110,8 +110,8 @@ std::span<const double> checked_numbers(const double* numbers, int32_t rows, int
 /// Times by the number of the group; infinity for groups that are not given.
 Vector<double> seconds_of_groups(Allocator& allocator, const kvq_plan_fusion_options& options) {
   const int32_t all = (1 << options.n_members) - 1;
-  const auto given = checked_numbers(options.seconds, options.n_groups, options.n_schemes, kInfinity,
-                                     "options->seconds");
+  const auto given =
+      checked_numbers(options.seconds, options.n_groups, options.n_schemes, kInfinity, "options->seconds");
   const auto schemes = static_cast<size_t>(options.n_schemes);
   Vector<double> seconds(static_cast<size_t>(all) * schemes, kInfinity, StlAllocator<double>(allocator));
   int32_t seen = 0;
@@ -125,11 +125,11 @@ Vector<double> seconds_of_groups(Allocator& allocator, const kvq_plan_fusion_opt
     }
     seen |= group;
     const auto row = given.subspan(static_cast<size_t>(i) * schemes, schemes);
-    std::copy(row.begin(), row.end(), seconds.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(group - 1) * schemes));
+    std::copy(row.begin(), row.end(),
+              seconds.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(group - 1) * schemes));
   }
   if (seen == all) return seconds;
-  fail(KVQ_E_ARGUMENT, "options->groups has no group with member %d",
-       std::countr_one(static_cast<uint32_t>(seen)));
+  fail(KVQ_E_ARGUMENT, "options->groups has no group with member %d", std::countr_one(static_cast<uint32_t>(seen)));
 }
 
 planning::FusionProblem checked(const kvq_plan_fusion_options& options) {
@@ -206,8 +206,8 @@ kvq_status kvq_plan_fusion_describe(const kvq_plan_fusion* fusion, kvq_plan_fusi
   });
 }
 
-kvq_status kvq_plan_fusion_describe_grouping(const kvq_plan_fusion* fusion, int32_t index,
-                                             kvq_plan_grouping_info* info, kvq_error* error) {
+kvq_status kvq_plan_fusion_describe_grouping(const kvq_plan_fusion* fusion, int32_t index, kvq_plan_grouping_info* info,
+                                             kvq_error* error) {
   return guarded(error, [&] {
     require(fusion, "fusion");
     require_range(index, 0, static_cast<int64_t>(fusion->options.size()) - 1, "index");

@@ -96,7 +96,8 @@ void check_plan_text(std::string_view text, size_t most, const char* argument) {
     const auto code = static_cast<unsigned char>(each);
     return code < 0x20 || code == 0x7F;
   };
-  // YAML has control characters beyond ASCII: U+0080 to U+009F, and U+2028, U+2029 and U+FEFF, which end lines or texts.
+  // YAML has control characters beyond ASCII: U+0080 to U+009F, and U+2028, U+2029 and U+FEFF, which end lines or
+  // texts.
   constexpr std::array<std::string_view, 3> kOthers = {"\u2028", "\u2029", "\uFEFF"};
   bool is_plain = std::none_of(text.begin(), text.end(), is_control);
   for (const std::string_view each : kOthers) is_plain = is_plain && text.find(each) == std::string_view::npos;

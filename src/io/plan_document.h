@@ -16,7 +16,9 @@ inline constexpr size_t kMaxPlanMatrices = size_t{1} << 20U;
 
 struct PlanDocument {
   explicit PlanDocument(Allocator& allocator)
-      : matrices(StlAllocator<Matrix>(allocator)), by_name(StlAllocator<int32_t>(allocator)), note(StlAllocator<char>(allocator)) {}
+      : matrices(StlAllocator<Matrix>(allocator)),
+        by_name(StlAllocator<int32_t>(allocator)),
+        note(StlAllocator<char>(allocator)) {}
 
   struct Matrix {
     String name;

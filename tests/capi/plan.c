@@ -87,10 +87,10 @@ static void refuses_problems(void) {
   REFUSED(KVQ_E_ARGUMENT, "n is 3", kvq_plan_solve(context, &problem, chosen, 3, &costs, err));
   REFUSED(KVQ_E_ARGUMENT, "costs", kvq_plan_solve(context, &problem, chosen, 2, NULL, err));
 
-#define REFUSED_WITH(status, mention, change)                                           \
-  do {                                                                                  \
-    problem = problem_of();                                                             \
-    change;                                                                             \
+#define REFUSED_WITH(status, mention, change)                                            \
+  do {                                                                                   \
+    problem = problem_of();                                                              \
+    change;                                                                              \
     REFUSED(status, mention, kvq_plan_solve(context, &problem, chosen, 2, &costs, err)); \
   } while (0)
   REFUSED_WITH(KVQ_E_ARGUMENT, "goal is 3", problem.goal = 3);
@@ -177,13 +177,13 @@ static void refuses_fusions(void) {
   double seconds[8];
   kvq_plan_fusion_options options;
   kvq_plan_fusion* fusion = NULL;
-#define REFUSED_WITH(mention, change)                                                             \
-  do {                                                                                            \
-    options = fusion_options();                                                                   \
-    change;                                                                                       \
-    fusion = (kvq_plan_fusion*)&unused_place;                                                     \
-    REFUSED(KVQ_E_ARGUMENT, mention, kvq_plan_fusion_create(context, &options, &fusion, err));    \
-    CHECK(fusion == NULL);                                                                        \
+#define REFUSED_WITH(mention, change)                                                          \
+  do {                                                                                         \
+    options = fusion_options();                                                                \
+    change;                                                                                    \
+    fusion = (kvq_plan_fusion*)&unused_place;                                                  \
+    REFUSED(KVQ_E_ARGUMENT, mention, kvq_plan_fusion_create(context, &options, &fusion, err)); \
+    CHECK(fusion == NULL);                                                                     \
   } while (0)
   REFUSED_WITH("n_members is 5", options.n_members = 5);
   REFUSED_WITH("n_members is 0", options.n_members = 0);
@@ -223,8 +223,7 @@ static void rates(void) {
   REFUSED(KVQ_E_ARGUMENT, "weights[1] is 0", kvq_plan_rates(2, nothing, sensitivities, 0, 600, bits, &loss, err));
   REFUSED(KVQ_E_ARGUMENT, "sensitivities", kvq_plan_rates(2, weights, NULL, 0, 600, bits, &loss, err));
   REFUSED(KVQ_E_ARGUMENT, "least_bits is -1", kvq_plan_rates(2, weights, sensitivities, -1, 600, bits, &loss, err));
-  REFUSED(KVQ_E_ARGUMENT, "total_bits is 399",
-          kvq_plan_rates(2, weights, sensitivities, 2, 399, bits, &loss, err));
+  REFUSED(KVQ_E_ARGUMENT, "total_bits is 399", kvq_plan_rates(2, weights, sensitivities, 2, 399, bits, &loss, err));
   REFUSED(KVQ_E_ARGUMENT, "bits is NULL", kvq_plan_rates(2, weights, sensitivities, 0, 600, NULL, &loss, err));
   REFUSED(KVQ_E_ARGUMENT, "loss is NULL", kvq_plan_rates(2, weights, sensitivities, 0, 600, bits, NULL, err));
 }
@@ -266,7 +265,8 @@ static void check_content(const kvq_plan* plan) {
     CHECK(strcmp(matrix.name, kNames[i]) == 0 && strcmp(matrix.scheme, kSchemes[i]) == 0);
     CHECK(strcmp(kvq_plan_scheme(plan, kNames[i]), kSchemes[i]) == 0);
   }
-  CHECK(kvq_plan_scheme(plan, "c") == NULL && kvq_plan_scheme(plan, NULL) == NULL && kvq_plan_scheme(NULL, "a") == NULL);
+  CHECK(kvq_plan_scheme(plan, "c") == NULL && kvq_plan_scheme(plan, NULL) == NULL &&
+        kvq_plan_scheme(NULL, "a") == NULL);
 }
 
 static void check_policy(const kvq_plan* plan) {
@@ -385,13 +385,13 @@ static void refuses_content(void) {
   kvq_plan_info info = {sizeof info, 0, 0, 0, 0, 0, 0, NULL};
   kvq_plan_matrix_info matrix = {sizeof matrix, 0, NULL, NULL};
   size_t size = 0;
-#define REFUSED_WITH(mention, change)                                                   \
-  do {                                                                                  \
-    content = content_of(NULL);                                                         \
-    change;                                                                             \
-    plan = (kvq_plan*)&unused_place;                                                    \
-    REFUSED(KVQ_E_ARGUMENT, mention, kvq_plan_create(context, &content, &plan, err));   \
-    CHECK(plan == NULL);                                                                \
+#define REFUSED_WITH(mention, change)                                                 \
+  do {                                                                                \
+    content = content_of(NULL);                                                       \
+    change;                                                                           \
+    plan = (kvq_plan*)&unused_place;                                                  \
+    REFUSED(KVQ_E_ARGUMENT, mention, kvq_plan_create(context, &content, &plan, err)); \
+    CHECK(plan == NULL);                                                              \
   } while (0)
   REFUSED_WITH("n_matrices is -1", content.n_matrices = -1);
   REFUSED_WITH("names is NULL", content.names = NULL);

@@ -33,9 +33,9 @@ class Workplace : public LetterModel {
   std::string plan_file() const { return path("plan.yaml"); }
 
   Arguments plan(const Arguments& more) const {
-    return with({"plan", "--model", model(), "--text", path("text.txt"), "--tokens", "256", "--measurements",
-                 measurements()},
-                with(with(kFewSchemes, kFewFormats), more));
+    return with(
+        {"plan", "--model", model(), "--text", path("text.txt"), "--tokens", "256", "--measurements", measurements()},
+        with(with(kFewSchemes, kFewFormats), more));
   }
 
   json known() const { return json::parse(contents(measurements())); }
@@ -125,8 +125,8 @@ TEST_CASE("a plan of weights keeps its target, and quantize and eval carry it ou
   }
   CHECK(bytes == plan["weight_bytes"]);
 
-  const Arguments evaluate = {"eval", "perplexity", "--model", place.model(), "--text", place.path("text.txt"),
-                              "--context", "128", "--plan", place.plan_file()};
+  const Arguments evaluate = {"eval",      "perplexity", "--model", place.model(),    "--text", place.path("text.txt"),
+                              "--context", "128",        "--plan",  place.plan_file()};
   run_json(with(evaluate, {"--weights", weights, "--kv", "fp16"}));
   check_failure(with(evaluate, {"--kv", "fp16"}), 1, "not packed");
   const std::string other = place.path("nuq-4.safetensors");
@@ -215,10 +215,10 @@ TEST_CASE("a plan of caches takes the bytes that it says") {
   const kvq_usage usage = cache.usage();
   CHECK(usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes == plan["cache_bytes"]);
   CHECK(usage.bits_per_scalar == doctest::Approx(plan["cache_bits"].get<double>()));
-  const std::string formats = plan["cache"][0]["keys"] == plan["cache"][0]["values"]
-                                  ? plan["cache"][0]["keys"].get<std::string>()
-                                  : plan["cache"][0]["keys"].get<std::string>() + "/" +
-                                        plan["cache"][0]["values"].get<std::string>();
+  const std::string formats =
+      plan["cache"][0]["keys"] == plan["cache"][0]["values"]
+          ? plan["cache"][0]["keys"].get<std::string>()
+          : plan["cache"][0]["keys"].get<std::string>() + "/" + plan["cache"][0]["values"].get<std::string>();
   CHECK(std::string(cache.describe_layer(0).formats) == formats);
   for (const char* option : {"--plan", "--kv"}) {
     const json measured = run_json({"eval", "perplexity", "--model", place.model(), "--text", place.path("text.txt"),
@@ -391,8 +391,7 @@ TEST_CASE("plans that say too little or too much are refused") {
   const std::string other = place.write("other.yaml", "version: 1\nweights: {model.layers.9.mlp.up_proj: nuq-2}\n");
   check_failure({"quantize", "--model", place.model(), "--plan", other, "--out", place.path("x.safetensors")}, 1,
                 "another model");
-  const std::string part =
-      place.write("part.yaml", "version: 1\nweights: {model.layers.1.mlp.up_proj: nuq-2}\n");
+  const std::string part = place.write("part.yaml", "version: 1\nweights: {model.layers.1.mlp.up_proj: nuq-2}\n");
   check_failure({"quantize", "--model", place.model(), "--plan", part, "--out", place.path("x.safetensors")}, 1,
                 "--scheme");
   const json quantized = run_json({"quantize", "--model", place.model(), "--plan", part, "--scheme", "nuq-4", "--out",

@@ -58,8 +58,8 @@ Problem small_problem(std::mt19937& random) {
   for (size_t i = 0; i < choices; ++i) {
     problem.counts.push_back(static_cast<int32_t>(1 + random() % 5));
     for (int32_t k = 0; k < problem.counts.back(); ++k) {
-      problem.options.push_back({static_cast<double>(random() % 20), static_cast<double>(random() % 20),
-                                 static_cast<double>(random() % 20)});
+      problem.options.push_back(
+          {static_cast<double>(random() % 20), static_cast<double>(random() % 20), static_cast<double>(random() % 20)});
     }
   }
   for (double& limit : problem.limits) {
@@ -230,6 +230,5 @@ TEST_CASE("a limit that nothing keeps is named with what is missing") {
   problem.limits = {kInfinity, kInfinity, 4};
   CHECK(message() == "max_loss is 4, but no plan takes less than 5: 1 more than there is");
   problem.limits = {16, 7, kInfinity};  // either, not both
-  CHECK(message() ==
-        "no plan was found that keeps max_bytes 16, max_seconds 7 and max_loss inf together");
+  CHECK(message() == "no plan was found that keeps max_bytes 16, max_seconds 7 and max_loss inf together");
 }

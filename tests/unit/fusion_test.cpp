@@ -93,9 +93,8 @@ TEST_CASE("groupings are all that no other one beats") {
       const auto is_better = [&](const Costs& costs) { return beats(costs, option.costs) && costs != option.costs; };
       REQUIRE(std::none_of(all.begin(), all.end(), is_better));
     }
-    REQUIRE(std::is_sorted(options.begin(), options.end(), [](const FusedOption& a, const FusedOption& b) {
-      return a.costs[kLoss] < b.costs[kLoss];
-    }));
+    REQUIRE(std::is_sorted(options.begin(), options.end(),
+                           [](const FusedOption& a, const FusedOption& b) { return a.costs[kLoss] < b.costs[kLoss]; }));
   }
 }
 

@@ -15,8 +15,8 @@ struct LinearShape {
   int64_t out = 14336;
   int64_t in = 4096;
   int32_t batch = 1;
-  std::vector<int64_t> also = {};       // outputs of further layers that are multiplied in the same call
-  uint64_t most_bytes = UINT64_MAX;     // of all matrices that calls read in turn: a small model stays in caches
+  std::vector<int64_t> also = {};    // outputs of further layers that are multiplied in the same call
+  uint64_t most_bytes = UINT64_MAX;  // of all matrices that calls read in turn: a small model stays in caches
 
   int64_t all_outputs() const;
 };

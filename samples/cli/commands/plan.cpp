@@ -55,18 +55,6 @@ constexpr int32_t kQueries = 32;
 /// Tokens of a sequence if none are given.
 constexpr int32_t kUsualContext = 2048;
 
-/// Everything there is: in a plan, better schemes take the place of worse ones by themselves.
-std::vector<std::string> planned_schemes() {
-  std::vector<std::string> schemes;
-  for (const std::string& scheme : kvq::scheme_names()) {
-    if (scheme.starts_with("tcx") || scheme.starts_with("tcq") || scheme.starts_with("nuq") ||
-        scheme.starts_with("vq")) {
-      schemes.push_back(scheme);
-    }
-  }
-  return schemes;
-}
-
 PlanRequest request_of(const Options& options) {
   return {.weights = !options.cache_only,
           .cache = !options.weights_only,
@@ -74,7 +62,7 @@ PlanRequest request_of(const Options& options) {
           .eviction = options.eviction,
           .batch = options.batch,
           .queries = options.memory.empty() || options.compute.device != "cpu" ? 0 : kQueries,
-          .schemes = options.schemes.empty() ? planned_schemes() : options.schemes,
+          .schemes = options.schemes.empty() ? kvq::scheme_names() : options.schemes,
           .formats = options.formats.empty() ? kPlannedFormats : options.formats,
           .fusion = options.fusion};
 }
@@ -113,7 +101,8 @@ void check(const Options& options) {
     throw UsageError("give --memory, --target-bits, --target-bytes or --target-latency");
   }
   if (options.target_bits > 0.0 && !options.weights_only && !options.cache_only) {
-    throw UsageError("--target-bits goes with --weights-only or --cache-only; for both together use --memory or --target-bytes");
+    throw UsageError(
+        "--target-bits goes with --weights-only or --cache-only; for both together use --memory or --target-bytes");
   }
 }
 
@@ -171,8 +160,8 @@ ModelPlan solve(const Options& options, const Planner& planner, Engine& engine) 
   const auto others = static_cast<double>(unplanned_bytes(options, engine.context, config));
   limits.max_bytes = memory - others;
   if (limits.max_bytes <= 0.0) {
-    throw llama::Error("--memory " + options.memory + " is less than the " +
-                       bytes_text(static_cast<uint64_t>(others)) + " of what is not planned");
+    throw llama::Error("--memory " + options.memory + " is less than the " + bytes_text(static_cast<uint64_t>(others)) +
+                       " of what is not planned");
   }
   // Work space depends a little on the formats.
   for (double all = 0.0;;) {
@@ -289,15 +278,18 @@ void add_plan(CLI::App& app) {
   command->add_option("--tokens", options->tokens, "Tokens of the text, about")
       ->check(CLI::Range(int64_t{64}, int64_t{1} << 30))
       ->capture_default_str();
-  command->add_option("--target-bits", options->target_bits,
-                      "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
+  command
+      ->add_option("--target-bits", options->target_bits,
+                   "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
       ->check(CLI::Range(0.1, 32.0));
   command->add_option("--target-bytes", options->target_bytes, "Bytes of linear layers and caches together")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50));
   command->add_option("--memory", options->memory,
                       "Bytes of everything: linear layers, other tensors, caches and their work space, such as 6GiB");
-  command->add_option("--target-latency", options->target_latency,
-                      "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
+  command
+      ->add_option(
+          "--target-latency", options->target_latency,
+          "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
       ->check(CLI::Range(1e-6, 1e9));
   command->add_flag("--fusion", options->fusion,
                     "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
@@ -310,14 +302,16 @@ void add_plan(CLI::App& app) {
   command->add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--evict", options->eviction,
-                      "Let the plan evict half or more of a prompt by this method, such as adasnap, where that loses less");
+  command->add_option(
+      "--evict", options->eviction,
+      "Let the plan evict half or more of a prompt by this method, such as adasnap, where that loses less");
   command->add_option("--measurements", options->measurements,
                       "File of what has been measured, which grows (default: MODEL.measurements.json)");
   command->add_option("--out", options->out, "File to write the plan to (YAML)");
   command->add_option("--plot", options->plot, "Picture to draw of what the best plans of all sizes lose (SVG)");
-  command->add_option("--check", options->check,
-                      "Instead of planning, carry out N random plans and compare what they lose with what is expected")
+  command
+      ->add_option("--check", options->check,
+                   "Instead of planning, carry out N random plans and compare what they lose with what is expected")
       ->check(CLI::Range(2, 1 << 20));
   add_chunk_option(*command, options->chunk, "Tokens that the model reads at once while it is measured");
   add_compute_options(*command, options->compute);

@@ -39,10 +39,10 @@ std::string policy_of(const std::string& formats) {
 struct Fits {
   llama::ModelConfig config;
   std::vector<int32_t> contexts;
-  uint64_t other = 0;                          // tensors that are never packed
-  std::vector<uint64_t> weights;               // by scheme, with the other tensors
-  std::vector<std::vector<uint64_t>> caches;   // by format and context, of all sequences, work space included
-  std::vector<std::vector<int32_t>> longest;   // by scheme and format: tokens that fit; empty without a memory
+  uint64_t other = 0;                         // tensors that are never packed
+  std::vector<uint64_t> weights;              // by scheme, with the other tensors
+  std::vector<std::vector<uint64_t>> caches;  // by format and context, of all sequences, work space included
+  std::vector<std::vector<int32_t>> longest;  // by scheme and format: tokens that fit; empty without a memory
 };
 
 Fits what_fits(const FitsQuestion& question) {
@@ -85,9 +85,7 @@ nlohmann::ordered_json fits_json(const FitsQuestion& question, const Fits& fits)
   return object;
 }
 
-std::string sequences_text(int32_t batch) {
-  return batch == 1 ? "one sequence" : std::to_string(batch) + " sequences";
-}
+std::string sequences_text(int32_t batch) { return batch == 1 ? "one sequence" : std::to_string(batch) + " sequences"; }
 
 std::string fits_text(const FitsQuestion& question, const Fits& fits) {
   Table weights({"weights", "bits", "bytes"});

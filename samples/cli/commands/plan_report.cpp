@@ -34,8 +34,7 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<Unif
   object["loss"] = plan.loss();
   object["loss_bound"] = plan.bound;
   if (uniform) {
-    object["uniform"] = {
-        {"name", uniform->name}, {"bytes", uniform->plan.bytes()}, {"loss", uniform->plan.loss()}};
+    object["uniform"] = {{"name", uniform->name}, {"bytes", uniform->plan.bytes()}, {"loss", uniform->plan.loss()}};
   }
   if (plan.seconds > 0.0) object["seconds"] = plan.seconds;
   if (!plan.matrices.empty()) {
@@ -110,9 +109,11 @@ std::string measuring_text(const MeasuringTime& time) {
 }
 
 nlohmann::ordered_json check_json(const std::vector<CheckedPlan>& plans) {
-  nlohmann::ordered_json object = {{"rank_correlation", rank_correlation(plans)}, {"worst_factor", worst_factor(plans)}};
+  nlohmann::ordered_json object = {{"rank_correlation", rank_correlation(plans)},
+                                   {"worst_factor", worst_factor(plans)}};
   for (const CheckedPlan& each : plans) {
-    nlohmann::ordered_json plan = {{"bytes", each.plan.bytes()}, {"expected", each.plan.loss()}, {"measured", each.measured}};
+    nlohmann::ordered_json plan = {
+        {"bytes", each.plan.bytes()}, {"expected", each.plan.loss()}, {"measured", each.measured}};
     if (!each.plan.matrices.empty()) plan["weight_bits"] = each.plan.weight_bits();
     if (!each.plan.cache.empty()) plan["cache_bits"] = each.plan.cache_bits;
     object["plans"].push_back(std::move(plan));

@@ -54,12 +54,12 @@ void print_result(const Options& options, const QuantizedModel& result) {
   const auto error_text = [](double error) { return number_text(error, 6); };
   const auto proxy_text = [&](double error) { return has_hessians ? error_text(error) : std::string("-"); };
   for (const QuantizedLayer& each : result.layers) {
-    table.add_row({each.layer.name, std::to_string(each.layer.out) + " x " + std::to_string(each.layer.in),
-                   each.scheme, number_text(each.bits, 3), error_text(each.error), proxy_text(each.proxy_error),
+    table.add_row({each.layer.name, std::to_string(each.layer.out) + " x " + std::to_string(each.layer.in), each.scheme,
+                   number_text(each.bits, 3), error_text(each.error), proxy_text(each.proxy_error),
                    each.seconds < 0.0 ? "kept" : number_text(each.seconds, 2)});
   }
-  table.add_row({"all", "", "", number_text(result.bits(), 3), error_text(result.error()), proxy_text(result.proxy_error()),
-                 number_text(result.seconds(), 2)});
+  table.add_row({"all", "", "", number_text(result.bits(), 3), error_text(result.error()),
+                 proxy_text(result.proxy_error()), number_text(result.seconds(), 2)});
   print_text(table.text() + "\nerrors are squared, over squared norms" +
              (has_hessians ? ", the proxy's as seen in outputs for " + result.note : std::string()) + "\nwritten to " +
              options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
@@ -90,10 +90,10 @@ void add_quantize(CLI::App& app) {
   CLI::App* command = app.add_subcommand("quantize", "Write the linear layers of a model in 1 to 8 bits");
   auto options = std::make_shared<Options>();
   add_model_option(*command, options->model);
-  command
-      ->add_option("--scheme", options->scheme,
-                   "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75; with --plan, "
-                   "of the matrices that the plan leaves out");
+  command->add_option(
+      "--scheme", options->scheme,
+      "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75; with --plan, "
+      "of the matrices that the plan leaves out");
   command->add_option("--plan", options->plan, "File of `kvq plan` that gives every matrix a scheme of its own");
   command
       ->add_option("--out", options->out,

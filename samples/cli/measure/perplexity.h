@@ -63,8 +63,7 @@ struct PerplexityReference {
 /// \param reference  what to compare with, if anything: it runs each chunk first, and advances `progress` too.
 std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats,
                                                    std::span<const int32_t> tokens, PerplexityOptions options,
-                                                   Progress& progress,
-                                                   const PerplexityReference* reference = nullptr);
+                                                   Progress& progress, const PerplexityReference* reference = nullptr);
 
 /// Of one format, compared with nothing.
 PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,

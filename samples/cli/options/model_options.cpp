@@ -19,7 +19,8 @@ void check_schemes(const kvq::Plan& plan, const std::string& path, Engine& engin
     if (found == planned) continue;
     throw llama::Error(path + " has " + planned + " for " + layer.name + ", which is " +
                        (found.empty() ? "not packed" : found) + ": make the weights with `kvq quantize --plan " + path +
-                       " --out FILE` and give --weights FILE, or take the formats of the cache alone with --kv " + path);
+                       " --out FILE` and give --weights FILE, or take the formats of the cache alone with --kv " +
+                       path);
   }
 }
 

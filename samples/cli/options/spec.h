@@ -13,7 +13,8 @@ inline constexpr const char* kSpecHelp =
     "trained centres with :FILE; fp16, int8, int4, int3 or int2, the latter optionally with +hadamard; KEYS/VALUES for "
     "two of these (the newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too); "
     "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose commvq; "
-    "or a policy file (YAML) or plan, followed by @FILE for what was trained for it; each with +METHOD:BUDGET to evict tokens "
+    "or a policy file (YAML) or plan, followed by @FILE for what was trained for it; each with +METHOD:BUDGET to evict "
+    "tokens "
     "after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
 
 /// Of a plan in a file; a policy has less.

@@ -112,11 +112,10 @@ void measure_attention(Measurements& known, Latencies& times, Engine& engine, Ti
     progress.advance(1);
     const std::string key = attention_key(pair, request.kept(), request.batch);
     if (times.attention.contains(key)) continue;
-    AttentionShape shape{.layer = {config.q_heads, config.kv_heads, config.head_dim},
-                         .length = request.kept(),
-                         .batch = request.batch};
-    const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(request.kept()) *
-                          static_cast<uint64_t>(request.batch);
+    AttentionShape shape{
+        .layer = {config.q_heads, config.kv_heads, config.head_dim}, .length = request.kept(), .batch = request.batch};
+    const uint64_t fp16 =
+        shape.layer.fp16_token_bytes() * static_cast<uint64_t>(request.kept()) * static_cast<uint64_t>(request.batch);
     shape.most_bytes = fp16 * static_cast<uint64_t>(config.n_layers);
     TimedAttention subject(device, engine.context, load_spec(engine.context, pair), shape);
     times.attention[key] = median_of_runs([&subject] { return subject.run(); });
@@ -162,8 +161,7 @@ std::string machine_of(const Engine& engine, const ComputeOptions& compute) {
   return processor + machine_text(engine.context, compute) + ", kvq " + kvq_version_string();
 }
 
-void measure_latencies(Measurements& known, Engine& engine, const ComputeOptions& compute,
-                       const PlanRequest& request) {
+void measure_latencies(Measurements& known, Engine& engine, const ComputeOptions& compute, const PlanRequest& request) {
   const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
   Latencies& times = known.machines[machine_of(engine, compute)];
   if (request.weights) measure_linear(known, times, engine, *device, request);

@@ -10,9 +10,9 @@ namespace cli {
 /// What times depend on besides shapes: the processor or GPU, threads, instruction set and version.
 std::string machine_of(const Engine& engine, const ComputeOptions& compute);
 
-/// Measures what a step of decoding takes, as far as the file lacks it: linear layers of each shape in each scheme, those
-/// that share inputs together as well; attention of a layer in each format; and the rest of a step. Saves after every
-/// shape.
+/// Measures what a step of decoding takes, as far as the file lacks it: linear layers of each shape in each scheme,
+/// those that share inputs together as well; attention of a layer in each format; and the rest of a step. Saves after
+/// every shape.
 void measure_latencies(Measurements& known, Engine& engine, const ComputeOptions& compute, const PlanRequest& request);
 
 /// Microseconds of a matrix that is multiplied together with the others that read its inputs.

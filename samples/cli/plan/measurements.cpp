@@ -93,8 +93,7 @@ void Measurements::save() const {
                                  {"eviction", eviction},
                                  {"machines", nlohmann::ordered_json::object()}};
   for (const auto& [name, each] : weights) {
-    file["weights"][name] = {
-        {"slope", each.slope}, {"fit_error", each.fit_error}, {"divergences", each.divergences}};
+    file["weights"][name] = {{"slope", each.slope}, {"fit_error", each.fit_error}, {"divergences", each.divergences}};
   }
   for (const auto& [name, machine] : machines) {
     nlohmann::ordered_json& entry = file["machines"][name];

@@ -24,7 +24,7 @@ struct Sensitivity {
 struct Latencies {
   std::map<std::string, double> linear;     // by linear_key()
   std::map<std::string, double> attention;  // of a layer, by attention_key()
-  double rest = -1.0;                       // of a step of decoding, beside linear layers and attention; −1: not known
+  double rest = -1.0;  // of a step of decoding, beside linear layers and attention; −1: not known
 };
 
 /// What a planner knows of a model and of machines, kept in a file, which grows measurement by measurement.
@@ -36,14 +36,14 @@ struct Measurements {
   void save() const;
 
   std::filesystem::path path;
-  uint64_t model;    // fingerprint of the checkpoint
-  std::string text;  // what the model read, in words
-  std::vector<double> noise_levels;                      // relative norms
-  std::map<std::string, Sensitivity> weights;            // by the name of the linear layer
-  std::map<std::string, double> scheme_errors;           // by scheme: squared error of Gaussian weights
+  uint64_t model;                                              // fingerprint of the checkpoint
+  std::string text;                                            // what the model read, in words
+  std::vector<double> noise_levels;                            // relative norms
+  std::map<std::string, Sensitivity> weights;                  // by the name of the linear layer
+  std::map<std::string, double> scheme_errors;                 // by scheme: squared error of Gaussian weights
   std::map<std::string, std::map<std::string, double>> cache;  // by cache_key(): divergence by format
-  std::map<std::string, double> eviction;                // divergence by METHOD:BUDGET
-  std::map<std::string, Latencies> machines;             // by machine and version
+  std::map<std::string, double> eviction;                      // divergence by METHOD:BUDGET
+  std::map<std::string, Latencies> machines;                   // by machine and version
 
  private:
   void check(const llama::JsonObject& file) const;

@@ -46,8 +46,8 @@ MeasuringTime measure_losses(Measurements& known, Engine& engine, const ProbeWin
   const Interrupt interrupt;
   if (request.weights) measure_schemes(known, engine.context, request.schemes);
   const bool lacks_weights = request.weights && std::ranges::any_of(layers, [&known](const auto& layer) {
-    return !known.weights.contains(layer.name);
-  });
+                               return !known.weights.contains(layer.name);
+                             });
   const bool lacks_formats = request.cache && lacks_cache(known, config.n_layers, request.formats);
   const bool lacks_shares = request.cache && !request.eviction.empty() && lacks_eviction(known, request.eviction);
   if (!lacks_weights && !lacks_formats && !lacks_shares) return {};
@@ -66,8 +66,7 @@ MeasuringTime measure_losses(Measurements& known, Engine& engine, const ProbeWin
   }
   MeasuringTime time;
   if (of_weights + of_caches > 0) {
-    time.seconds_of_8b =
-        seconds_of_8b(request, config, runs.seconds(), of_weights + of_caches, probe.windows().size());
+    time.seconds_of_8b = seconds_of_8b(request, config, runs.seconds(), of_weights + of_caches, probe.windows().size());
   }
   if (lacks_shares) measure_eviction(known, engine, probe.windows(), request.eviction, chunk);
   time.seconds = watch.seconds();

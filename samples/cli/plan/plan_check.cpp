@@ -24,8 +24,8 @@ class QuantizedMatrices {
       options.scheme = scheme.c_str();
       llama::Array copy;
       const std::span<const float> weights = engine_.model.device().read(linear.weight.values.all(), copy);
-      matrix = std::make_unique<kvq::Matrix>(
-          kvq::Matrix::quantize(engine_.context, options, weights, layer.out, layer.in));
+      matrix =
+          std::make_unique<kvq::Matrix>(kvq::Matrix::quantize(engine_.context, options, weights, layer.out, layer.in));
     }
     std::vector<float> weights(static_cast<size_t>(layer.weights()));
     matrix->dequantize(0, layer.out, weights);

@@ -51,8 +51,8 @@ std::string policy_text(const ModelPlan& plan) {
   }
   if (plan.eviction.empty()) return text;
   const size_t colon = plan.eviction.find(':');
-  return text + "eviction: {method: " + plan.eviction.substr(0, colon) + ", budget: " +
-         plan.eviction.substr(colon + 1) + "}\n";
+  return text + "eviction: {method: " + plan.eviction.substr(0, colon) +
+         ", budget: " + plan.eviction.substr(colon + 1) + "}\n";
 }
 
 Planner::Planner(kvq_context* context, const llama::ModelConfig& config, const Measurements& known,
@@ -252,9 +252,9 @@ ModelPlan Planner::uniform(const std::string& scheme, const std::string& keys, c
   const std::vector<int32_t> formats = {number(request_.formats, keys), number(request_.formats, values)};
   std::vector<int32_t> chosen;
   for (const Choice& choice : choices_) {
-    const std::vector<int32_t> wanted = choice.matrices.empty()
-                                            ? formats
-                                            : std::vector<int32_t>(choice.matrices.size(), number(request_.schemes, scheme));
+    const std::vector<int32_t> wanted =
+        choice.matrices.empty() ? formats
+                                : std::vector<int32_t>(choice.matrices.size(), number(request_.schemes, scheme));
     const auto found =
         std::ranges::find_if(choice.options, [&wanted](const Option& option) { return option.picks == wanted; });
     if (found == choice.options.end()) throw llama::Error("no option of the plan is " + scheme + " or " + keys);

@@ -28,7 +28,7 @@ struct PlanRequest {
   /// Tokens that a KV head holds, on average.
   int32_t kept() const;
 
-  bool fusion = false;               // matrices that share inputs go into one kernel only if they have one scheme
+  bool fusion = false;  // matrices that share inputs go into one kernel only if they have one scheme
 };
 
 /// Of linear layers and caches together.
@@ -63,7 +63,7 @@ struct ModelPlan {
   double cache_bits = 0.0;               // of a scalar
   double weight_loss = 0.0;              // expected divergence in nats
   double cache_loss = 0.0;
-  std::string eviction;        // METHOD:BUDGET; empty: none
+  std::string eviction;  // METHOD:BUDGET; empty: none
   double eviction_loss = 0.0;
   double seconds = 0.0;  // of a step of decoding, all of it; 0: not known
   double bound = 0.0;    // no plan has a smaller goal

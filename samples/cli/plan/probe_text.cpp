@@ -33,8 +33,7 @@ std::vector<int32_t> written_by(Engine& engine, int32_t length, uint64_t seed, P
 
 ProbeWindows::ProbeWindows(const Engine& engine, ProbeText text)
     : text_(std::move(text)),
-      length_(static_cast<int32_t>(
-          std::min<int64_t>({kWindow, engine.model.config().max_positions, text_.tokens}))) {
+      length_(static_cast<int32_t>(std::min<int64_t>({kWindow, engine.model.config().max_positions, text_.tokens}))) {
   if (text_.file.empty()) {
     note_ = std::to_string(text_.tokens) + " tokens in windows of " + std::to_string(length_) +
             ", written by the model with seed " + std::to_string(text_.seed);

@@ -128,8 +128,7 @@ void measure_weights(Measurements& known, const Probe& probe, llama::Model& mode
     if (known.weights.contains(layer.name)) continue;
     std::vector<double> divergences;
     for (size_t i = 0; i < kNoiseLevels.size(); ++i) {
-      const Exchanged noisy(model, layer,
-                            with_noise(model.device(), model.linear(layer), kNoiseLevels[i], seed + i));
+      const Exchanged noisy(model, layer, with_noise(model.device(), model.linear(layer), kNoiseLevels[i], seed + i));
       divergences.push_back(probe.divergence({}, layer.layer, progress));
     }
     known.weights[layer.name] = fit(std::move(divergences));
@@ -172,8 +171,8 @@ void measure_eviction(Measurements& known, Engine& engine, const std::vector<std
     std::vector<Spec> formats;
     for (const double share : left) {
       PlanRequest half;
-    half.context = static_cast<int32_t>(half_of(window.size()));
-    half.share = share;
+      half.context = static_cast<int32_t>(half_of(window.size()));
+      half.share = share;
       Spec& format = formats.emplace_back();
       format.policy = plain.policy.with_eviction(engine.context, method, half.kept());
     }

@@ -11,8 +11,8 @@ namespace cli {
 
 /// Formats that a planner chooses among for keys and values.
 inline const std::vector<double> kPlannedShares = {0.5, 0.25, 0.125};  // of tokens that eviction may keep
-inline const std::vector<std::string> kPlannedFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gt3", "gs3",
-                                                         "gt2",  "gs2",  "gt1",           "gs1"};
+inline const std::vector<std::string> kPlannedFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gt3",
+                                                         "gs3",  "gt2",  "gs2",           "gt1", "gs1"};
 
 /// Runs of a probe that a matrix takes.
 inline constexpr int kRunsOfMatrix = 4;

@@ -23,10 +23,17 @@ std::string escaped(const std::string& text) {
   std::string result;
   for (const char each : text) {
     switch (each) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      default: result += each;
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      default:
+        result += each;
     }
   }
   return result;
@@ -96,11 +103,11 @@ class Picture {
   explicit Picture(const LinePlot& plot) : plot_(plot), x_(range(false)), y_(range(true)) {}
 
   std::string svg() const {
-    std::string text =
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
-        "\" font-family=\"sans-serif\" font-size=\"13\">\n"
-        "<style>text{fill:#1f2328}.axis{stroke:#8b949e}.grid{stroke:#d0d7de}"
-        "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#30363d}}</style>\n";
+    std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + number(kWidth) + " " +
+                       number(kHeight) +
+                       "\" font-family=\"sans-serif\" font-size=\"13\">\n"
+                       "<style>text{fill:#1f2328}.axis{stroke:#8b949e}.grid{stroke:#d0d7de}"
+                       "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#30363d}}</style>\n";
     text += label(kLeft, 24, "start", plot_.title, " font-size=\"16\" font-weight=\"bold\"");
     text += axes();
     for (size_t i = 0; i < plot_.series.size(); ++i) text += series(plot_.series[i], i);

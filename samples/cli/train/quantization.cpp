@@ -42,7 +42,8 @@ Schemes schemes_of(const Quantization& quantization, const std::vector<llama::Li
   }
   for (const llama::LinearLayer& layer : layers) {
     if (schemes.contains(layer.name)) continue;
-    throw llama::Error(quantization.plan + " has no scheme for " + layer.name + "; --scheme gives those it leaves out one");
+    throw llama::Error(quantization.plan + " has no scheme for " + layer.name +
+                       "; --scheme gives those it leaves out one");
   }
   return schemes;
 }

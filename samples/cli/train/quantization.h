@@ -12,7 +12,7 @@ namespace cli {
 
 /// What to make of a model, and how.
 struct Quantization {
-  std::string model;  // directory
+  std::string model;                       // directory
   std::string scheme;                      // of every matrix that `plan` does not name; empty: it names all
   std::string plan = {};                   // file of a plan; empty: none
   std::vector<std::string> hessian_texts;  // none: every weight is rounded alone
