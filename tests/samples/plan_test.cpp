@@ -319,6 +319,16 @@ TEST_CASE("a step of decoding can be limited") {
   CHECK(fast["seconds"] > 0.0);
   CHECK(fast["seconds"] < 1.0);
   CHECK(place.known()["machines"].size() == 1);
+
+  // What another machine took says nothing of this one.
+  json known = place.known();
+  const std::string here = known["machines"].begin().key();
+  json elsewhere = known["machines"][here];
+  for (auto& time : elsewhere["linear"]) time = 1e9;
+  known["machines"] = {{"another processor, kvq 0.9.0", elsewhere}};
+  std::ofstream(place.measurements()) << known;
+  CHECK(run_json(place.plan({"--target-latency", "1000", "--target-bytes", "100000000"}))["seconds"] < 1.0);
+  CHECK(place.known()["machines"].size() == 2);
   const json fused = run_json(place.plan({"--target-latency", "1000", "--weights-only", "--fusion"}));
   CHECK(fused["weights"].size() == 14);
   check_failure(place.plan({"--target-latency", "0.00001"}), 1, "max_seconds");
