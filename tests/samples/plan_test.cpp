@@ -98,7 +98,7 @@ TEST_CASE("a plan of weights keeps its target, and quantize and eval carry it ou
   const json plan = run_json(place.plan({"--weights-only", "--target-bits", "3", "--out", place.plan_file()}));
   CHECK(plan["weight_bits"] <= 3.0);
   CHECK(plan["weights"].size() == 14);
-  CHECK(plan["loss"] >= plan["loss_bound"]);
+  CHECK(plan["loss"] >= plan["bound"]);
   CHECK(plan["loss"].get<double>() <= plan["uniform"]["loss"].get<double>());
   CHECK(plan["uniform"]["name"] == "nuq-2");
 
@@ -332,6 +332,26 @@ TEST_CASE("a step of decoding can be limited") {
   const json fused = run_json(place.plan({"--target-latency", "1000", "--weights-only", "--fusion"}));
   CHECK(fused["weights"].size() == 14);
   check_failure(place.plan({"--target-latency", "0.00001"}), 1, "max_seconds");
+}
+
+TEST_CASE("the smallest and the fastest plan that lose no more than so much") {
+  const Workplace place;
+  const json wanted = run_json(place.plan({"--weights-only", "--target-bits", "3"}));
+  const double loss = wanted["loss"];
+  const std::string most = std::to_string(1.001 * loss);
+  const json small = run_json(place.plan({"--weights-only", "--max-loss", most, "--goal", "bytes"}));
+  CHECK(small["loss"] <= 1.001 * loss);
+  CHECK(small["bytes"] <= wanted["bytes"]);
+  CHECK(small["bytes"] >= small["bound"]);
+  const json fast = run_json(place.plan({"--weights-only", "--max-loss", most, "--goal", "seconds"}));
+  CHECK(fast["loss"] <= 1.001 * loss);
+  CHECK(fast["seconds"] > 0.0);
+  const json timed = run_json(place.plan({"--weights-only", "--max-loss", most, "--goal", "bytes", "--target-latency",
+                                          std::to_string(1e3 * 1.01 * fast["seconds"].get<double>())}));
+  CHECK(timed["seconds"] <= 1.01 * fast["seconds"].get<double>());
+  CHECK(timed["bytes"] >= small["bytes"]);
+  check_failure(place.plan({"--weights-only", "--goal", "bytes"}), 2, "--max-loss");
+  check_failure(place.plan({"--weights-only", "--max-loss", "0.000000001", "--goal", "bytes"}), 1, "max_loss");
 }
 
 TEST_CASE("random plans lose about what is expected") {

@@ -32,6 +32,8 @@ struct Options {
   uint64_t target_bytes = 0;
   std::string memory;           // bytes of everything
   double target_latency = 0.0;  // milliseconds
+  std::string goal = "loss";
+  double max_loss = 0.0;  // nats; 0: any
   bool fusion = false;
   int32_t check = 0;  // random plans to carry out
   bool weights_only = false;
@@ -81,10 +83,23 @@ double byte_limit(const Options& options, const llama::ModelConfig& config) {
   return std::floor(options.target_bits * scalars / 8.0);
 }
 
+kvq_plan_goal goal_of(const Options& options) {
+  if (options.goal == "bytes") return KVQ_PLAN_BYTES;
+  return options.goal == "seconds" ? KVQ_PLAN_SECONDS : KVQ_PLAN_LOSS;
+}
+
+/// Of a plan.
+double cost(const ModelPlan& plan, kvq_plan_goal goal) {
+  if (goal == KVQ_PLAN_BYTES) return static_cast<double>(plan.bytes());
+  return goal == KVQ_PLAN_SECONDS ? plan.seconds : plan.loss();
+}
+
 PlanLimits limits_of(const Options& options, const llama::ModelConfig& config) {
   PlanLimits limits;
   if (options.target_bits > 0.0 || options.target_bytes > 0) limits.max_bytes = byte_limit(options, config);
   if (options.target_latency > 0.0) limits.max_seconds = 1e-3 * options.target_latency;
+  if (options.max_loss > 0.0) limits.max_loss = options.max_loss;
+  limits.goal = goal_of(options);
   return limits;
 }
 
@@ -97,8 +112,11 @@ void check(const Options& options) {
   const int targets =
       (options.target_bits > 0.0 ? 1 : 0) + (options.target_bytes > 0 ? 1 : 0) + (options.memory.empty() ? 0 : 1);
   if (targets > 1) throw UsageError("--memory, --target-bits and --target-bytes say the same: give one of them");
-  if (targets == 0 && options.target_latency == 0.0 && options.check == 0) {
-    throw UsageError("give --memory, --target-bits, --target-bytes or --target-latency");
+  if (goal_of(options) != KVQ_PLAN_LOSS && options.max_loss == 0.0) {
+    throw UsageError("--goal " + options.goal + " needs --max-loss: what may be lost for it");
+  }
+  if (targets == 0 && options.target_latency == 0.0 && options.max_loss == 0.0 && options.check == 0) {
+    throw UsageError("give --memory, --target-bits, --target-bytes, --target-latency, or --max-loss with --goal");
   }
   if (options.target_bits > 0.0 && !options.weights_only && !options.cache_only) {
     throw UsageError(
@@ -137,7 +155,7 @@ void write_plan(const Options& options, kvq_context* context, const ModelPlan& p
 
 /// What a machine takes, measured if need be; nullptr: time does not count.
 const Latencies* times_of(const Options& options, const PlanRequest& request, Engine& engine, Measurements& known) {
-  if (options.target_latency == 0.0) return nullptr;
+  if (options.target_latency == 0.0 && goal_of(options) != KVQ_PLAN_SECONDS) return nullptr;
   measure_latencies(known, engine, options.compute, request);
   return &known.machines.at(machine_of(engine, options.compute));
 }
@@ -199,7 +217,9 @@ BestPlan best_plan(const Options& options, PlanRequest request, Engine& engine, 
                                              times_of(options, request, engine, known), request);
     try {
       ModelPlan plan = solve(options, *planner, engine);
-      if (!best || plan.loss() < best->plan.loss()) best = BestPlan{std::move(planner), request, std::move(plan)};
+      const kvq_plan_goal goal = goal_of(options);
+      if (!best || cost(plan, goal) < cost(best->plan, goal))
+        best = BestPlan{std::move(planner), request, std::move(plan)};
     } catch (const kvq::Error& error) {
       if (error.status() != KVQ_E_LIMIT) throw;
       failure = error;
@@ -291,6 +311,13 @@ void add_plan(CLI::App& app) {
           "--target-latency", options->target_latency,
           "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
       ->check(CLI::Range(1e-6, 1e9));
+  command
+      ->add_option("--goal", options->goal,
+                   "What is made as small as possible: seconds are those of a step of decoding")
+      ->check(CLI::IsMember({"loss", "bytes", "seconds"}))
+      ->capture_default_str();
+  command->add_option("--max-loss", options->max_loss, "Nats of divergence that may be lost")
+      ->check(CLI::Range(1e-9, 1e9));
   command->add_flag("--fusion", options->fusion,
                     "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
   command->add_flag("--weights-only", options->weights_only, "Plan linear layers alone");

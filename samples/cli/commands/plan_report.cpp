@@ -21,6 +21,14 @@ std::string part_text(const char* name, uint64_t bytes, double bits, const char*
          number_text(loss, 5) + " nats\n";
 }
 
+std::string bound_text(const ModelPlan& plan) {
+  if (plan.goal == KVQ_PLAN_BYTES)
+    return "that loses no more is smaller than " + bytes_text(static_cast<uint64_t>(plan.bound));
+  if (plan.goal == KVQ_PLAN_SECONDS)
+    return "that loses no more takes less than " + number_text(1e3 * plan.bound, 3) + " ms";
+  return "loses less than " + number_text(plan.bound, 5);
+}
+
 }  // namespace
 
 nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
@@ -32,7 +40,7 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<Unif
     object["total_bytes"] = plan.total_bytes();
   }
   object["loss"] = plan.loss();
-  object["loss_bound"] = plan.bound;
+  object["bound"] = plan.bound;
   if (uniform) {
     object["uniform"] = {{"name", uniform->name}, {"bytes", uniform->plan.bytes()}, {"loss", uniform->plan.loss()}};
   }
@@ -90,7 +98,7 @@ std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& u
             " of work space: " + bytes_text(plan.total_bytes()) + " in all\n";
   }
   text += "together " + bytes_text(plan.bytes()) + ", loses " + number_text(plan.loss(), 5) +
-          " nats of divergence; no plan loses less than " + number_text(plan.bound, 5) + "\n";
+          " nats of divergence; no plan " + bound_text(plan) + "\n";
   if (uniform) {
     text += "the same for all, " + uniform->name + ", takes " + bytes_text(uniform->plan.bytes()) + " and loses " +
             number_text(uniform->plan.loss(), 5) + "\n";

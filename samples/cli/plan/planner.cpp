@@ -167,6 +167,11 @@ void Planner::add_layers() {
   }
 }
 
+double Planner::eviction_loss() const {
+  if (!request_.cache || request_.share == 1.0) return 0.0;
+  return at(known_.eviction, eviction_key(request_.eviction, request_.share), "what is lost with");
+}
+
 ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
   ModelPlan plan;
   for (size_t i = 0; i < chosen.size(); ++i) {
@@ -191,7 +196,7 @@ ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
   if (times_ != nullptr) plan.seconds += 1e-6 * times_->rest;
   if (request_.cache && request_.share < 1.0) {
     plan.eviction = request_.eviction + ":" + std::to_string(request_.kept());
-    plan.eviction_loss = at(known_.eviction, eviction_key(request_.eviction, request_.share), "what is lost with");
+    plan.eviction_loss = eviction_loss();
   }
   if (!plan.cache.empty()) {
     const CacheShape shape{config_, request_.kept(), request_.batch, request_.queries};
@@ -226,11 +231,16 @@ ModelPlan Planner::solve(const PlanLimits& limits) const {
   problem.loss = loss.data();
   problem.max_bytes = std::max(limits.max_bytes - fixed_bytes(), 0.0);
   problem.max_seconds = std::max(limits.max_seconds - rest, 0.0);
-  problem.max_loss = limits.max_loss;
+  problem.max_loss = limits.max_loss - eviction_loss();
+  if (problem.max_loss < 0.0) problem.max_loss = 0.0;
   std::vector<int32_t> chosen(counts.size());
   const kvq_plan_costs costs = kvq::Plan::solve(context_, problem, chosen);
   ModelPlan plan = plan_of(chosen);
-  plan.bound = costs.bound + (limits.goal == KVQ_PLAN_LOSS ? plan.eviction_loss : 0.0);
+  plan.goal = limits.goal;
+  plan.bound = costs.bound;
+  if (limits.goal == KVQ_PLAN_LOSS) plan.bound += plan.eviction_loss;
+  if (limits.goal == KVQ_PLAN_BYTES) plan.bound += fixed_bytes();
+  if (limits.goal == KVQ_PLAN_SECONDS) plan.bound += rest;
   return plan;
 }
 

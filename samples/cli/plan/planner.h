@@ -66,7 +66,8 @@ struct ModelPlan {
   std::string eviction;  // METHOD:BUDGET; empty: none
   double eviction_loss = 0.0;
   double seconds = 0.0;  // of a step of decoding, all of it; 0: not known
-  double bound = 0.0;    // no plan has a smaller goal
+  kvq_plan_goal goal = KVQ_PLAN_LOSS;
+  double bound = 0.0;  // no plan has a smaller goal
 
   double loss() const { return weight_loss + cache_loss + eviction_loss; }
   uint64_t bytes() const { return weight_bytes + cache_bytes; }
@@ -112,6 +113,7 @@ class Planner {
   void add_fused(const std::vector<int32_t>& matrices);
   void add_layers();
   double fixed_bytes() const;
+  double eviction_loss() const;
   ModelPlan plan_of(std::span<const int32_t> chosen) const;
 
   kvq_context* context_;
