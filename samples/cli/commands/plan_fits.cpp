@@ -24,7 +24,7 @@ std::vector<int32_t> contexts_of(const FitsQuestion& question, const llama::Mode
   contexts.push_back(config.max_positions);
   if (question.context > 0) contexts.push_back(question.context);
   std::ranges::sort(contexts);
-  contexts.erase(std::ranges::unique(contexts).begin(), contexts.end());
+  contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
   return contexts;
 }
 
