@@ -1,4 +1,4 @@
-"""Training of codebooks, centres and routers. What is here may change in a minor version."""
+"""Training of codebooks, centres and routers, and planning. What is here may change in a minor version."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ._context import Context
 from ._errors import KvqArgumentError, assign
 from ._handle import Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
+from ._planning import Fusion, Plan, Solution, rates, solve
 from ._policy import Centres, Codebook, Policy, Router
 from ._text import encoded, value_of
 
-__all__ = ["CentresTrainer", "CodebookTrainer", "RouterTrainer"]
+__all__ = ["CentresTrainer", "CodebookTrainer", "Fusion", "Plan", "RouterTrainer", "Solution", "rates", "solve"]
 
 
 class _Text:
