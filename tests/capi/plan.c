@@ -1,5 +1,7 @@
-/* kvq_plan_*: solving, fusing, rates and plan files; and every way their arguments can be wrong. */
+/* kvq_plan_*: solving, fusing, rates and plan files; every way their arguments can be wrong; damaged files and failing
+ * allocations. */
 #include "check.h"
+#include "fixture.h"
 #include "suites.h"
 #include "trainer_fixture.h"
 
@@ -438,6 +440,92 @@ static void refuses_other_contexts(void) {
   kvq_context_destroy(other);
 }
 
+static void failing_allocations(void) {
+  kvq_context* const shared = context;
+  const kvq_plan_problem problem = problem_of();
+  const kvq_plan_fusion_options options = fusion_options();
+  kvq_plan_costs costs = costs_of();
+  kvq_policy* policy = NULL;
+  kvq_policy* again = NULL;
+  kvq_plan_fusion* fusion = NULL;
+  kvq_plan* plan = NULL;
+  kvq_plan* loaded = NULL;
+  kvq_plan_content content;
+  char text[2000];
+  size_t size = 0;
+  int32_t chosen[2];
+  fixture f;
+  fixture_open(&f, NULL, 0, 0);
+  context = f.context;
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_plan_solve(context, &problem, chosen, 2, &costs, err));
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_plan_fusion_create(context, &options, &fusion, err));
+  ACCEPTED(kvq_policy_load(context, kPolicy, strlen(kPolicy), &policy, err));
+  content = content_of(policy);
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_plan_create(context, &content, &plan, err));
+  FAIL_ALLOCATIONS(&f.memory, 1, 1, kvq_plan_save(plan, text, sizeof text, &size, err));
+  FAIL_EACH_ALLOCATION(&f.memory, kvq_plan_load(context, text, size, &loaded, err));
+  check_content(loaded);
+  FAIL_ALLOCATIONS(&f.memory, 1, 1, kvq_plan_policy(loaded, &again, err));
+  kvq_policy_destroy(again);
+  kvq_policy_destroy(policy);
+  kvq_plan_destroy(loaded);
+  kvq_plan_destroy(plan);
+  kvq_plan_fusion_destroy(fusion);
+  fixture_close(&f);
+  context = shared;
+}
+
+/* A plan with one to three bytes changed, cut off at times: read or refused, and what is read can be written again. */
+static void damaged_texts(void) {
+  static const char kLikely[] = "{}[]:,-#&*|>'\"\n\t 019.e\xC2\xFF";
+  kvq_policy* policy = NULL;
+  kvq_plan* plan = NULL;
+  kvq_plan_content content;
+  char text[2000];
+  char damaged[2000];
+  char again[8000];
+  size_t size = 0;
+  uint32_t random = 1;
+  int n_read = 0;
+  int n_refused = 0;
+  int i;
+  ACCEPTED(kvq_policy_load(context, kPolicy, strlen(kPolicy), &policy, err));
+  content = content_of(policy);
+  ACCEPTED(kvq_plan_create(context, &content, &plan, err));
+  kvq_policy_destroy(policy);
+  ACCEPTED(kvq_plan_save(plan, text, sizeof text, &size, err));
+  kvq_plan_destroy(plan);
+  for (i = 0; i < 3000; ++i) {
+    const int n_changes = 1 + i % 3;
+    size_t length = size;
+    size_t written = 0;
+    kvq_status status;
+    int change;
+    memcpy(damaged, text, size);
+    for (change = 0; change < n_changes; ++change) {
+      size_t place;
+      random = random * 1664525U + 1013904223U;
+      place = (size_t)(random >> 8) % size;
+      random = random * 1664525U + 1013904223U;
+      damaged[place] = kLikely[(random >> 8) % (sizeof kLikely - 1)];
+    }
+    if (i % 7 == 0) length = (size_t)(random >> 4) % size;
+    plan = (kvq_plan*)&unused_place;
+    status = kvq_plan_load(context, damaged, length, &plan, err);
+    CHECK(status == KVQ_OK || (status == KVQ_E_FORMAT && plan == NULL));
+    if (status == KVQ_OK) {
+      ++n_read;
+      ACCEPTED(kvq_plan_save(plan, again, sizeof again, &written, err));
+      kvq_plan_destroy(plan);
+      ACCEPTED(kvq_plan_load(context, again, written, &plan, err));
+      kvq_plan_destroy(plan);
+    } else {
+      ++n_refused;
+    }
+  }
+  CHECK(n_read > 100 && n_refused > 1000);
+}
+
 void test_plan(void) {
   context = threaded_context(1);
   solves();
@@ -450,5 +538,7 @@ void test_plan(void) {
   refuses_texts();
   refuses_content();
   refuses_other_contexts();
+  failing_allocations();
+  damaged_texts();
   kvq_context_destroy(context);
 }
