@@ -88,6 +88,8 @@ class Names:
         """A doc comment as gofmt would write it."""
         lines = []
         for kind, part in paragraphs(text):
+            if kind == "list" and lines and lines[-1].startswith("\t"):
+                lines += ["", "Parameters:"]  # or gofmt takes the list as more code
             if lines and not (kind == "list" and lines[-1].strip()[-1:] != "."):
                 lines.append("")
             width = WIDTH - 3 - 4 * len(indent)

@@ -57,10 +57,10 @@ def converted(names, field):
     return names.type(kind), raw
 
 
-def go(names):
+def go(names, experimental):
     lines = ["package kvq\n", "import \"kvq/raw\"\n"]
     for one in names.api["structs"]:
-        if not is_info(one):
+        if not is_info(one) or one["experimental"] != experimental:
             continue
         name = names.go[one["name"]]
         fields = [field for field in one["fields"][1:] if not field["name"].startswith("reserved")]

@@ -74,7 +74,7 @@ def filled(one, docs, paths):
                   "    pub %s: %s," % (field["name"], idiom_type(field, paths))]
     has_pointer = any(field["type"]["kind"] == "pointer" for field in fields)
     safety = ["    // SAFETY: the caller's word for the strings."] if has_pointer else []
-    lines += ["}", "", "impl %s {" % name]
+    lines += ["}", "", *gate(one), "impl %s {" % name]
     if has_pointer:
         lines += ["    /// # Safety", "    /// The library has filled `raw`, and its strings are still there."]
     head = "pub(crate) %sfn from_raw(raw: &sys::%s) -> Self {" % ("unsafe " if has_pointer else "", one["name"])

@@ -286,5 +286,6 @@ def emit(api):
         ROOT + "raw/hooks.c": "/* %s */\n" % NOTICE + hooks.c(names),
         ROOT + "enums.go": HEAD + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names, False),
         ROOT + "enums_experimental.go": HEAD + TAG + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names, True),
-        ROOT + "infos.go": HEAD + infos.go(names),
+        ROOT + "infos.go": HEAD + infos.go(names, False),
+        ROOT + "infos_experimental.go": HEAD + TAG + infos.go(names, True),
     }

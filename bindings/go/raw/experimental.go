@@ -1073,6 +1073,8 @@ func PlanCreate(context *Context, content *PlanContent, result **Plan, err *Erro
 //	weights:                                       # optional
 //	  "model.layers.0.mlp.up_proj": tcx-3
 //	cache: {keys: gs3, values: gs2}                # a policy, optional
+//
+// Parameters:
 //   - yaml: text, not necessarily NUL-terminated; at most 64 MiB. Elements: length.
 //   - length: bytes of yaml.
 //   - result: receives the handle.

@@ -896,6 +896,7 @@ pub struct PlanFusionInfo {
     pub n_groupings: usize,
 }
 
+#[cfg(feature = "experimental")]
 impl PlanFusionInfo {
     pub(crate) fn from_raw(raw: &sys::kvq_plan_fusion_info) -> Self {
         Self { n_members: count(raw.n_members), n_groupings: count(raw.n_groupings) }
@@ -916,6 +917,7 @@ pub struct PlanGroupingInfo {
     pub schemes: [i32; 4],
 }
 
+#[cfg(feature = "experimental")]
 impl PlanGroupingInfo {
     pub(crate) fn from_raw(raw: &sys::kvq_plan_grouping_info) -> Self {
         Self { bytes: raw.bytes, seconds: raw.seconds, loss: raw.loss, groups: raw.groups, schemes: raw.schemes }
@@ -935,6 +937,7 @@ pub struct PlanInfo {
     pub note: String,
 }
 
+#[cfg(feature = "experimental")]
 impl PlanInfo {
     /// # Safety
     /// The library has filled `raw`, and its strings are still there.
@@ -960,6 +963,7 @@ pub struct PlanMatrixInfo {
     pub scheme: String,
 }
 
+#[cfg(feature = "experimental")]
 impl PlanMatrixInfo {
     /// # Safety
     /// The library has filled `raw`, and its strings are still there.
