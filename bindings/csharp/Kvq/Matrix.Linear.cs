@@ -134,7 +134,7 @@ namespace Kvq
     {
         readonly GCHandle[] pins;
 
-        internal Texts(string[] texts)
+        internal Texts(string[] texts, string argument)
         {
             pins = new GCHandle[texts.Length];
             Pointers = new byte*[texts.Length];
@@ -142,7 +142,7 @@ namespace Kvq
             {
                 for (int i = 0; i < texts.Length; ++i)
                 {
-                    pins[i] = GCHandle.Alloc(Text.Needed(texts[i], "names[" + i + "]"), GCHandleType.Pinned);
+                    pins[i] = GCHandle.Alloc(Text.Needed(texts[i], argument + "[" + i + "]"), GCHandleType.Pinned);
                     Pointers[i] = (byte*)pins[i].AddrOfPinnedObject();
                 }
             }

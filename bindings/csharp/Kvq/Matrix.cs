@@ -138,7 +138,7 @@ namespace Kvq
                 throw new ArgumentException("names has " + names.Length + " elements; there are " + matrices.Length +
                     " matrices", nameof(names));
             using (new UseMany(sorted, alone: false))
-            using (var texts = new Texts(names))
+            using (var texts = new Texts(names, nameof(names)))
                 return Files.Save((buffer, capacity, size, error) =>
                 {
                     fixed (IntPtr* pointers = UseMany.Pointers(matrices))

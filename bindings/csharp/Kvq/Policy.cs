@@ -7,7 +7,7 @@ namespace Kvq
     /// Immutable.</summary>
     public sealed unsafe class Policy : NativeObject
     {
-        Policy(PolicyHandle handle, Hooks hooks) : base(handle, hooks) { }
+        internal Policy(PolicyHandle handle, Hooks hooks) : base(handle, hooks) { }
 
         /// <summary>Read a policy from YAML, or from the short form of one format such as "int4+hadamard"; see
         /// <see cref="Native.kvq_policy_load"/>.</summary>

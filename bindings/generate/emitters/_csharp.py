@@ -27,7 +27,8 @@ def property_name(struct, field):
 
 def has_class(struct):
     """Whether a struct of the raw layer has a class around it."""
-    return struct["name"] != "kvq_compress_options" and struct["name"].endswith(("_options", "_batch", "_info", "_usage"))
+    return struct["name"] not in ("kvq_compress_options", "kvq_plan_fusion_options") and \
+        struct["name"].endswith(("_options", "_problem", "_content", "_batch", "_info", "_usage"))
 
 
 def raw_type(it):

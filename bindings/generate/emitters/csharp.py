@@ -6,7 +6,8 @@ from emitters._text import flag_text, is_flag
 FOLDER = "bindings/csharp/"
 # What of a struct the hand-written half of its class computes.
 BY_HAND = {"kvq_append_batch": {"n_sequences", "dtype"},
-           "kvq_attend_batch": {"n_sequences", "q_dtype", "output_dtype"}}
+           "kvq_attend_batch": {"n_sequences", "q_dtype", "output_dtype"},
+           "kvq_plan_problem": {"n_choices"}, "kvq_plan_content": {"n_matrices"}}
 
 
 def summary(field):
@@ -168,9 +169,10 @@ def description(names, one):
               '        public override string ToString() => Text.Shown("%s"' % name]
     lines[-1] += "".join(',\n            "%s", %s' % (it, it) for it in (property_name(one, field) for field in shown(one)))
     lines[-1] += ");"
-    if any("Copy(" in line for line in assignments):
-        lines += ["", "        static unsafe double[] Copy(double* from, int count)", "        {",
-                  "            var to = new double[count];", "            for (int i = 0; i < count; ++i) to[i] = from[i];",
+    for element in sorted({raw_type({"type": field["type"]["of"]}) for field in shown(one)
+                           if field["type"]["kind"] == "array" and field["type"]["of"]["kind"] != "character"}):
+        lines += ["", "        static unsafe %s[] Copy(%s* from, int count)" % (element, element), "        {",
+                  "            var to = new %s[count];" % element, "            for (int i = 0; i < count; ++i) to[i] = from[i];",
                   "            return to;", "        }"]
     return lines + ["    }", ""]
 
@@ -214,8 +216,10 @@ def emit(api):
         kvq + "Enumerations.g.cs": file(IDIOMATIC, enumerations(names, False) + [""] + constants(names), ()),
         kvq + "Experimental/Enumerations.g.cs": file(EXPERIMENTAL, enumerations(names, True), ()),
         kvq + "Options.g.cs": file(IDIOMATIC, classes(names, False, options, ("_options", "_batch")), ("System", RAW)),
-        kvq + "Experimental/Options.g.cs": file(EXPERIMENTAL, classes(names, True, options, "_options"), experimental),
+        kvq + "Experimental/Options.g.cs": file(EXPERIMENTAL, classes(names, True, options, ("_options", "_problem", "_content")),
+                                               experimental),
         kvq + "Descriptions.g.cs": file(IDIOMATIC, classes(names, False, description, ("_info", "_usage")), ("System", RAW)),
+        kvq + "Experimental/Descriptions.g.cs": file(EXPERIMENTAL, classes(names, True, description, "_info"), experimental),
         kvq + "AssemblyInfo.g.cs": "\n".join(assembly),
         FOLDER + "Tests/Layout.g.cs": file("Kvq.Tests", layout(raw), (RAW,)),
     }

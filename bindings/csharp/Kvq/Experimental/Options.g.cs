@@ -299,39 +299,92 @@ namespace Kvq.Experimental
         public string Note { get; set; }
     }
 
-    /// <summary>Matrices that read the same inputs, of which some may be multiplied together if they have one scheme.
-    /// A group is a set of members, bit i for member i.</summary>
-    public sealed partial class PlanFusionOptions
+    /// <summary>Choices, of each of which a plan takes one option: the scheme of a matrix, the format of a layer's
+    /// keys. Costs add up; the library knows nothing else of them.</summary>
+    public sealed partial class PlanProblem
     {
-        internal kvq_plan_fusion_options raw = Defaults();
+        internal kvq_plan_problem raw = Defaults();
 
-        static unsafe kvq_plan_fusion_options Defaults()
+        static unsafe kvq_plan_problem Defaults()
         {
             Library.Require();
-            var it = default(kvq_plan_fusion_options);
-            ExperimentalNative.kvq_plan_fusion_options_init(&it, (UIntPtr)sizeof(kvq_plan_fusion_options));
+            var it = default(kvq_plan_problem);
+            ExperimentalNative.kvq_plan_problem_init(&it, (UIntPtr)sizeof(kvq_plan_problem));
             return it;
         }
 
-        /// <summary>1 … <see cref="Kvq.Constants.MaxFused"/>, for example 3: q, k and v.</summary>
-        public int NMembers
+        /// <summary><see cref="Kvq.Experimental.PlanGoal.Loss"/> by default.</summary>
+        public PlanGoal Goal
         {
-            get => raw.n_members;
-            set => raw.n_members = value;
+            get => raw.goal;
+            set => raw.goal = value;
         }
 
-        /// <summary>1 … 1024.</summary>
-        public int NSchemes
+        /// <summary>That all options taken may have together; infinity (default): any.</summary>
+        public double MaxBytes
         {
-            get => raw.n_schemes;
-            set => raw.n_schemes = value;
+            get => raw.max_bytes;
+            set => raw.max_bytes = value;
         }
 
-        /// <summary>Groups that can be multiplied together, those of one member, too; 1 … 15.</summary>
-        public int NGroups
+        /// <summary>The same.</summary>
+        public double MaxSeconds
         {
-            get => raw.n_groups;
-            set => raw.n_groups = value;
+            get => raw.max_seconds;
+            set => raw.max_seconds = value;
         }
+
+        /// <summary>The same.</summary>
+        public double MaxLoss
+        {
+            get => raw.max_loss;
+            set => raw.max_loss = value;
+        }
+
+        /// <summary>Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by
+        /// default.</summary>
+        public double Tolerance
+        {
+            get => raw.tolerance;
+            set => raw.tolerance = value;
+        }
+    }
+
+    /// <summary>What is in a plan.</summary>
+    public sealed partial class PlanContent
+    {
+        internal kvq_plan_content raw = Defaults();
+
+        static unsafe kvq_plan_content Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_plan_content);
+            ExperimentalNative.kvq_plan_content_init(&it, (UIntPtr)sizeof(kvq_plan_content));
+            return it;
+        }
+
+        /// <summary>Expected; finite, not negative, 0 by default.</summary>
+        public double Bytes
+        {
+            get => raw.bytes;
+            set => raw.bytes = value;
+        }
+
+        /// <summary>The same.</summary>
+        public double Seconds
+        {
+            get => raw.seconds;
+            set => raw.seconds = value;
+        }
+
+        /// <summary>The same.</summary>
+        public double Loss
+        {
+            get => raw.loss;
+            set => raw.loss = value;
+        }
+
+        /// <summary>At most 4096 bytes, UTF-8 without control characters. null (default): "".</summary>
+        public string Note { get; set; }
     }
 }
