@@ -14,6 +14,7 @@ KEPT = {"call": "until the call returns", "handle": "as long as the handle lives
 
 # What the crate kvq calls things, where that does not follow from the name in C.
 IDIOM = {
+    "kvq_plan_solve": "PlanProblem::solve", "kvq_plan_rates": "plan_rates",
     "kvq_context_create": "Context::new", "kvq_cache_create": "Cache::new", "kvq_sequence_create": "Sequence::new",
     "kvq_codebook_trainer_create": "CodebookTrainer::new", "kvq_centres_trainer_create": "CentresTrainer::new",
     "kvq_router_trainer_create": "RouterTrainer::new",

@@ -8,7 +8,7 @@ from emitters._text import NOTICE, flag_text, is_flag
 OUT = "bindings/rust/kvq/src/generated/"
 FILLED = ("_info", "_usage")
 # Fields that Rust's types say, or that are taken as something else than a number.
-TAKEN_OTHERWISE = ("struct_size", "n_sequences", "dtype", "q_dtype", "output_dtype")
+TAKEN_OTHERWISE = ("struct_size", "n_sequences", "n_choices", "n_matrices", "dtype", "q_dtype", "output_dtype")
 # Parameters that methods do not have.
 LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch",
             "info")

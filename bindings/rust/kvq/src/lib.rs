@@ -42,6 +42,8 @@ mod error;
 mod generated;
 mod hooks;
 mod matrix;
+#[cfg(feature = "experimental")]
+mod planning;
 mod policy;
 mod sequence;
 mod shape;
@@ -58,6 +60,8 @@ pub use error::{api_version, version, Error, Result};
 pub use generated::types::*;
 pub use hooks::{DeviceAllocator, HostAllocator};
 pub use matrix::{scheme_bits, schemes, Matrix, QuantizeOptions};
+#[cfg(feature = "experimental")]
+pub use planning::{plan_rates, Plan, PlanContent, PlanCosts, PlanFusion, PlanGroup, PlanProblem, PlanSolution};
 pub use policy::Policy;
 pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
 pub use trained::{Centres, Codebook, Router};

@@ -19,6 +19,11 @@ pub struct Policy {
 }
 
 impl Policy {
+    #[cfg(feature = "experimental")]
+    pub(crate) fn of(handle: Handle<sys::kvq_policy>, context: &Context) -> Self {
+        Policy { handle: Arc::new(handle), context: context.clone() }
+    }
+
     #[doc = header!(kvq_policy_load)]
     pub fn load(context: &Context, yaml: &str) -> Result<Self> {
         // SAFETY: the text has this length and lives until the call returns.

@@ -79,7 +79,7 @@ together: how much a page matters depends on what comes after it."#
     (kvq_plan_fusion) => {
         r#"All ways to group matrices that read the same inputs and to write them: for engines whose kernels fuse only
 equal schemes. Those that another one beats in bytes, seconds and loss are left out; the others are the
-options of one choice for [`Plan::solve`](crate::Plan::solve). Immutable."#
+options of one choice for [`PlanProblem::solve`](crate::PlanProblem::solve). Immutable."#
     };
     (kvq_plan) => {
         r#"What a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable."#

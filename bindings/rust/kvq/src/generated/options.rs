@@ -464,13 +464,6 @@ macro_rules! setters {
             self
         }
 
-        /// 1 … 2^20.
-        #[must_use]
-        pub fn n_choices(mut self, n_choices: usize) -> Self {
-            self.raw.n_choices = $crate::convert::int(n_choices);
-            self
-        }
-
         /// That all options taken may have together; infinity (default): any.
         #[must_use]
         pub fn max_bytes(mut self, max_bytes: f64) -> Self {
@@ -522,13 +515,6 @@ macro_rules! setters {
         }
     };
     (kvq_plan_content) => {
-        /// 0 … 2^20.
-        #[must_use]
-        pub fn n_matrices(mut self, n_matrices: usize) -> Self {
-            self.raw.n_matrices = $crate::convert::int(n_matrices);
-            self
-        }
-
         /// Expected; finite, not negative, 0 by default.
         #[must_use]
         pub fn bytes(mut self, bytes: f64) -> Self {
