@@ -1,4 +1,5 @@
-// One option of every choice, so that one sum is as small as possible and others keep limits: a multiple-choice knapsack.
+// One option of every choice, so that one sum is as small as possible and others keep limits: a multiple-choice
+// knapsack.
 #pragma once
 
 #include "core/memory.h"
@@ -16,11 +17,11 @@ using Costs = std::array<double, kCosts>;
 
 /// All costs are finite and not negative.
 struct ChoiceProblem {
-  Cost goal = kLoss;                 // as small as possible
-  Costs limits;                      // of sums; infinity: none. That of the goal holds, too
-  std::span<const int32_t> counts;   // [choices] options of each, at least one
-  std::span<const Costs> options;    // those of the first choice, then those of the second, …
-  double tolerance = 1e-4;           // a plan's goal may exceed the smallest there is by this share of it
+  Cost goal = kLoss;                // as small as possible
+  Costs limits;                     // of sums; infinity: none. That of the goal holds, too
+  std::span<const int32_t> counts;  // [choices] options of each, at least one
+  std::span<const Costs> options;   // those of the first choice, then those of the second, …
+  double tolerance = 1e-4;          // a plan's goal may exceed the smallest there is by this share of it
 };
 
 struct Plan {

@@ -14,8 +14,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::array<const char*, kCosts> kLimitNames = {"max_bytes", "max_seconds", "max_loss"};
 
 [[noreturn]] void fail_beyond(size_t cost, double limit, double least) {
-  fail(KVQ_E_LIMIT, "%s is %.10g, but no plan takes less than %.10g: %.10g more than there is", kLimitNames[cost], limit,
-       least, least - limit);
+  fail(KVQ_E_LIMIT, "%s is %.10g, but no plan takes less than %.10g: %.10g more than there is", kLimitNames[cost],
+       limit, least, least - limit);
 }
 
 /// By itself, each limit must be possible to keep.

@@ -45,7 +45,8 @@ void keep_undominated(Allocator& allocator, Vector<T>& things) {
   std::sort(things.begin(), things.end(),
             [](const T& a, const T& b) { return a.goal != b.goal ? a.goal < b.goal : a.use < b.use; });
   Staircase stairs(allocator);
-  const auto kept = std::remove_if(things.begin(), things.end(), [&stairs](const T& each) { return !stairs.take(each.use); });
+  const auto kept =
+      std::remove_if(things.begin(), things.end(), [&stairs](const T& each) { return !stairs.take(each.use); });
   things.erase(kept, things.end());
 }
 

@@ -29,7 +29,9 @@ StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, co
 
 /// With any alternative, a plan costs at least the bound and what the alternative's price is above the least.
 void StateSearch::add_stage(size_t choice) {
-  Stage& stage = stages_.emplace_back(Stage{choice, Vector<Candidate>{StlAllocator<Candidate>(allocator_)}, {},
+  Stage& stage = stages_.emplace_back(Stage{choice,
+                                            Vector<Candidate>{StlAllocator<Candidate>(allocator_)},
+                                            {},
                                             Vector<Step>{StlAllocator<Step>(allocator_)}});
   const std::span<const Alternative> alternatives = problem_.choice(choice);
   double least = kInfinity;
@@ -72,10 +74,8 @@ void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
   for (uint32_t parent = 0; parent < states.size(); ++parent) {
     const State& from = states[parent];
     for (const Candidate& each : stage.candidates) {
-      const State state{from.goal + each.goal,
-                        {from.use[0] + each.use[0], from.use[1] + each.use[1]},
-                        parent,
-                        each.alternative};
+      const State state{
+          from.goal + each.goal, {from.use[0] + each.use[0], from.use[1] + each.use[1]}, parent, each.alternative};
       if (least_end(state, stage.rest) < wanted_) next.push_back(state);
     }
   }
@@ -88,9 +88,8 @@ void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
 double StateSearch::leave_out(Vector<State>& states, const Rest& rest) const {
   if (states.size() <= kMostStates) return kInfinity;
   const auto first_left_out = states.begin() + kMostStates;
-  std::nth_element(states.begin(), first_left_out, states.end(), [&](const State& a, const State& b) {
-    return least_end(a, rest) < least_end(b, rest);
-  });
+  std::nth_element(states.begin(), first_left_out, states.end(),
+                   [&](const State& a, const State& b) { return least_end(a, rest) < least_end(b, rest); });
   const double promised = least_end(*first_left_out, rest);
   states.erase(first_left_out, states.end());
   return promised;
@@ -109,8 +108,8 @@ double StateSearch::run(Selection& best) {
     for (const State& state : states) stage.steps.push_back({state.parent, state.alternative});
   }
   if (states.empty()) return std::min(wanted_, left_out);
-  const auto end = std::min_element(states.begin(), states.end(),
-                                    [](const State& a, const State& b) { return a.goal < b.goal; });
+  const auto end =
+      std::min_element(states.begin(), states.end(), [](const State& a, const State& b) { return a.goal < b.goal; });
   trace_back(*end, best);
   return std::min(end->goal, left_out);
 }
