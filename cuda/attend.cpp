@@ -118,11 +118,10 @@ bool CudaBackend::AttendCall::needs_decoding(const AttendSequence& sequence) con
 }
 
 bool CudaBackend::AttendCall::takes_codes(const AttendSequence& sequence) const {
-  if (!table_of(sequence).only_codes() || sequence.query_count * (batch_.q_heads / batch_.kv_heads) > kMostCodedRows) {
-    return false;
-  }
+  if (!table_of(sequence).only_codes()) return false;
   const CodebookContext& context = codebook_context(batch_.context);
-  return coded_warps(context.tables(), context.key_bytes(), backend_.shared_limit_) > 0;
+  const int32_t rows = sequence.query_count * (batch_.q_heads / batch_.kv_heads);
+  return coded_warps(context.tables(), context.key_bytes(), rows, backend_.shared_limit_) > 0;
 }
 
 void CudaBackend::AttendCall::done() {
@@ -243,23 +242,23 @@ void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
   coded.bytes = context.key_bytes();
   coded.coded = format_code(format).bits;
   coded.values_at = coded_values_at(format);
-  coded.warps = coded_warps(coded.tables, coded.bytes, backend_.shared_limit_);
   int32_t pages = 1;
   for (const AttendSequence* sequence : chosen.list()) {
     coded.rows = std::max(coded.rows, sequence->query_count * static_cast<int32_t>(arguments_.group.number));
     pages = std::max(pages, *std::max_element(sequence->page_counts, sequence->page_counts + batch_.kv_heads));
   }
   coded.tokens = pages * kSlots;
+  coded.warps = coded_warps(coded.tables, coded.bytes, coded.rows, backend_.shared_limit_);
   // As many blocks as there are multiprocessors, of each kernel, unless lists are short.
   const auto sequences = static_cast<int32_t>(chosen.list().size());
   const auto ceiling = [](int32_t a, int32_t b) { return (a + b - 1) / b; };
   const auto parts = [&](int32_t units, int32_t of_list) {
     return std::clamp(backend_.multiprocessors_ / std::max(units * sequences, 1), 1, of_list);
   };
-  coded.parts = parts(batch_.kv_heads * ceiling(coded.rows, kCodedRows), ceiling(pages, coded.warps));
+  coded.parts = parts(batch_.kv_heads, ceiling(pages, coded.warps));
   const int32_t bit_blocks = ceiling(coded.tables.values.bits, kBlockBits);
-  coded.sum_parts = coded.page_warps() * parts(coded.vectors() * bit_blocks * ceiling(coded.vector_rows(), 32),
-                                               ceiling(pages, kBlockBits / kWarpBits));
+  coded.sum_parts = coded.page_warps() *
+                    parts(coded.vectors() * bit_blocks * ceiling(coded.vector_rows(), 32), ceiling(pages, kSumPages));
   const auto all_rows = static_cast<size_t>(sequences * coded.all_rows());
   const auto units = static_cast<size_t>(sequences * batch_.kv_heads);
   const size_t sizes[] = {

@@ -10,13 +10,14 @@ namespace kvq::cuda {
 
 /// The only head size that these kernels know.
 inline constexpr int32_t kCodedDim = 128;
-/// Rows of a KV head whose scores a block finds.
-inline constexpr int32_t kCodedRows = 8;
-/// From so many rows of a KV head on, pages are decoded instead.
-inline constexpr int32_t kMostCodedRows = 16;
-/// Bits of codes that a block of the second kernel sums, a warp 128 of them, and that one of the third decodes.
+/// With more rows of a KV head pages are decoded instead.
+inline constexpr int32_t kMostCodedRows = 32;
+/// Bits of codes that a block of the second kernel sums, and a warp of them; pages that it takes at a time.
 inline constexpr int32_t kBlockBits = 1024;
-inline constexpr int32_t kWarpBits = 128;
+inline constexpr int32_t kWarpBits = 64;
+inline constexpr int32_t kSumPages = 8;
+/// Bits that a block of the third kernel decodes.
+inline constexpr int32_t kOutputBits = 128;
 /// Blocks of the third kernel that share a head's pages in FP16.
 inline constexpr int32_t kPlainParts = 4;
 
@@ -57,11 +58,12 @@ struct CodedAttention {
   }
   KVQ_HOST_DEVICE int32_t page_warps() const { return kBlockBits / kWarpBits / bit_warps(); }
   /// Blocks of the third kernel, a head's.
-  KVQ_HOST_DEVICE int32_t output_blocks() const { return tables.values.bits / kWarpBits + kPlainParts; }
+  KVQ_HOST_DEVICE int32_t output_blocks() const { return tables.values.bits / kOutputBits + kPlainParts; }
 };
 
-/// Whether the kernels serve a layer's codes, and how many warps the first one's blocks have then; 0: they do not.
-int32_t coded_warps(const CodebookTables& tables, const KeyBytes& bytes, int32_t shared_limit);
+/// Whether the kernels serve a layer's codes for so many rows, and how many warps the first one's blocks have then; 0:
+/// they do not.
+int32_t coded_warps(const CodebookTables& tables, const KeyBytes& bytes, int32_t rows, int32_t shared_limit);
 
 /// All sequences of the launch; tickets must be zero before and are zero again after.
 cudaError_t launch_coded_attention(const AttendArguments& arguments, const CodedAttention& coded, cudaStream_t stream);

@@ -12,21 +12,25 @@ namespace kvq::cuda {
 inline constexpr int32_t kOutputGroups = 8;
 inline constexpr int32_t kOutputThreads = kOutputGroups * kCodedDim;
 inline constexpr int32_t kOutputWarps = kOutputThreads / kWarpLanes;
-inline constexpr int32_t kOutputRows = kMostCodedRows;
-/// Rows of a group.
-inline constexpr int32_t kOwnRows = kOutputRows / kOutputGroups;
-static_assert(kWarpBits == kCodedDim && kOutputRows <= kOutputWarps);
+static_assert(kOutputBits == kCodedDim && kMostCodedRows <= kOutputWarps);
 
+/// Of 8 · kTiles rows, of which a group has every eighth.
+template <int kTiles>
 struct OutputShared {
-  __half codes[kWarpBits][kCodedDim];
-  float sums[kOutputGroups][kOutputRows][kWarpBits];  // by bits: of some parts, then all; or weights of a page's slots
+  static constexpr int32_t kOutputRows = kOutputGroups * kTiles;
+  __half codes[kOutputBits][kCodedDim];
+  float sums[kOutputGroups][kOutputRows]
+            [kOutputBits];  // by bits: of some parts, then all; or weights of a page's slots
   float maxima[kOutputRows];
   float weights[kOutputRows][2];
 };
 
+template <int kTiles>
 class OutputMaker {
  public:
-  __device__ OutputMaker(const AttendArguments& arguments, const CodedAttention& coded, OutputShared& shared)
+  static constexpr int32_t kOwnRows = kTiles;
+
+  __device__ OutputMaker(const AttendArguments& arguments, const CodedAttention& coded, OutputShared<kTiles>& shared)
       : a_(arguments),
         c_(coded),
         shared_(shared),
@@ -41,7 +45,7 @@ class OutputMaker {
         view_(arguments.sequences[sequence_].view) {}
 
   __device__ void run() {
-    const int32_t bit_blocks = values_.bits / kWarpBits;
+    const int32_t bit_blocks = values_.bits / kOutputBits;
     if (block_ < bit_blocks) {
       decode_sums();
     } else {
@@ -85,9 +89,9 @@ class OutputMaker {
 
   __device__ void decode_sums() {
     const uint16_t* codes =
-        values_.codes + (vector() * values_.bits + block_ * kWarpBits) * values_.width + first_channel();
+        values_.codes + (vector() * values_.bits + block_ * kOutputBits) * values_.width + first_channel();
     constexpr int32_t kChunks = kCodedDim / 8;
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < kWarpBits * kChunks; i += kOutputThreads) {
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < kOutputBits * kChunks; i += kOutputThreads) {
       const int32_t bit = i / kChunks;
       const int32_t chunk = 8 * (i % kChunks);
       copy_chunk(shared_address(&shared_.codes[bit][chunk]), codes + static_cast<int64_t>(bit) * values_.width + chunk);
@@ -96,7 +100,7 @@ class OutputMaker {
     const int64_t first_row = values_.of_layer() ? head_ * c_.rows : 0;
     const int64_t stride = static_cast<int64_t>(c_.vector_rows()) * values_.bits;
     const int64_t of_vector = (static_cast<int64_t>(sequence_) * c_.vectors() + vector()) * c_.sum_parts * stride;
-    const float* from = c_.sums + of_vector + first_row * values_.bits + block_ * kWarpBits + channel_;
+    const float* from = c_.sums + of_vector + first_row * values_.bits + block_ * kOutputBits + channel_;
     for (int32_t first = 0; first < c_.rows; first += kOwnRows * 2) {
       float sums[kOwnRows * 2] = {};
 #pragma unroll 4
@@ -122,7 +126,7 @@ class OutputMaker {
     __syncthreads();
     for_own_rows([&](int32_t i, int32_t row) {
 #pragma unroll 16
-      for (int32_t bit = 0; bit < kWarpBits; ++bit) {
+      for (int32_t bit = 0; bit < kOutputBits; ++bit) {
         sums_[i] = fmaf(shared_.sums[0][row][bit], __half2float(shared_.codes[bit][channel_]), sums_[i]);
       }
     });
@@ -192,7 +196,7 @@ class OutputMaker {
     const Unit unit{sequence_, head_, 0};
     const int32_t rows = a_.sequences[sequence_].query_count * static_cast<int32_t>(a_.group.number);
     const int64_t channel = vector() * values_.width + first_channel() + channel_;
-    const int32_t bit_blocks = values_.bits / kWarpBits;
+    const int32_t bit_blocks = values_.bits / kOutputBits;
     for_own_rows([&](int32_t /*i*/, int32_t row) {
       if (row >= rows) return;
       float sum = shared_.weights[row][1] * __ldg(values_.offset + channel);
@@ -213,7 +217,7 @@ class OutputMaker {
 
   const AttendArguments& a_;
   const CodedAttention& c_;
-  OutputShared& shared_;
+  OutputShared<kTiles>& shared_;
   const ValueTables& values_;
   int32_t block_;
   int32_t head_;

@@ -1,5 +1,5 @@
 // Sums of probabilities by the bits of values' codes: rows of codes, that is words of pages, times columns of weights.
-// A warp has the sums of 128 bits; the words of a lane become operands by shifts and masks (fragments.cuh).
+// A warp has the sums of 64 bits; the words of a lane become operands by shifts and masks (fragments.cuh).
 #pragma once
 
 #include "kernels/attend_math.cuh"
@@ -13,19 +13,20 @@ namespace kvq::cuda {
 
 inline constexpr int32_t kSumWarps = kBlockBits / kWarpBits;
 inline constexpr int32_t kSumThreads = kSumWarps * kWarpLanes;
-/// Pages whose weights a block makes at a time, a thread a token.
-inline constexpr int32_t kSumPages = kSumThreads / kSlots;
+/// Tokens whose weights a block makes at a time: a thread has one of them in some of the rows.
+inline constexpr int32_t kSumTokens = kSumPages * kSlots;
+inline constexpr int32_t kRowGroups = kSumThreads / kSumTokens;
 inline constexpr int32_t kBitTiles = kWarpBits / 16;
 
 /// Weights as the second operand takes them: of each page those of slots 4k, 4k + 2, 4k + 1, 4k + 3. Rows begin 16
 /// words apart in the banks, so that lanes of four rows meet in none.
 template <int kTiles>
 struct SumShared {
-  __half weights[2][8 * kTiles][kSumThreads + 16];
+  __half weights[2][8 * kTiles][kSumTokens + 16];
   uint32_t words[kSumWarps][kSumPages]
                 [kWarpBits];  // of pages to come: a page's place is taken by that of the next step
   float maxima[8 * kTiles];
-  float totals[kSumWarps][8 * kTiles];
+  float totals[kSumWarps][8 * kTiles / kRowGroups];
 };
 
 /// Highest score of a row, over all parts of its list; a warp.
@@ -51,6 +52,7 @@ template <int kTiles>
 class BitSummer {
  public:
   static constexpr int32_t kRows = 8 * kTiles;
+  static constexpr int32_t kOwnRows = kRows / kRowGroups;  // of a thread that makes weights
 
   __device__ BitSummer(const AttendArguments& arguments, const CodedAttention& coded, SumShared<kTiles>& shared)
       : c_(coded),
@@ -112,11 +114,16 @@ class BitSummer {
     return static_cast<int64_t>(sequence_) * c_.all_rows() + first_head_ * c_.rows + first_row_ + row;
   }
 
-  /// A thread a token: its weight in every row, times the scale of its values.
+  /// The first of the rows in which the thread makes weights.
+  __device__ __forceinline__ int32_t own_row() const {
+    return static_cast<int32_t>(threadIdx.x) / kSumTokens * kOwnRows;
+  }
+
+  /// A token's weight in the thread's rows, times the scale of its values.
   __device__ __forceinline__ void weigh(int32_t first_page, int32_t phase) {
-    const auto thread = static_cast<int32_t>(threadIdx.x);
-    const int32_t slot = thread % kSlots;
-    const int32_t index = first_page + thread / kSlots;
+    const int32_t token = static_cast<int32_t>(threadIdx.x) % kSumTokens;
+    const int32_t slot = token % kSlots;
+    const int32_t index = first_page + token / kSlots;
     float scale = 0.0F;
     if (index < pages_) {
       const int32_t head = values_.of_layer() ? slot / values_.numbers.share : first_head_;
@@ -126,17 +133,18 @@ class BitSummer {
         scale = __half2float(__ushort_as_half(__ldg(reinterpret_cast<const uint16_t*>(place))));
       }
     }
-    const int32_t place = thread - slot + (slot & ~3) + (slot & 1) * 2 + (slot >> 1 & 1);
-    const float* scores = c_.scores + row_at(0) * c_.tokens + index * kSlots + slot;
+    const int32_t place = token - slot + (slot & ~3) + (slot & 1) * 2 + (slot >> 1 & 1);
+    const int32_t first = own_row();
+    const float* scores = c_.scores + row_at(first) * c_.tokens + index * kSlots + slot;
 #pragma unroll
-    for (int32_t row = 0; row < kRows; ++row) {
-      const float maximum = shared_.maxima[row];
+    for (int32_t i = 0; i < kOwnRows; ++i) {
+      const float maximum = shared_.maxima[first + i];
       float weight = 0.0F;
       if (index < pages_ && maximum > minus_infinity()) {
-        weight = exp2_fast(__ldcs(scores + static_cast<int64_t>(row) * c_.tokens) - maximum);
+        weight = exp2_fast(__ldcs(scores + static_cast<int64_t>(i) * c_.tokens) - maximum);
       }
-      shared_.weights[phase][row][place] = __float2half_rn(weight * scale);
-      totals_[row] += weight;
+      shared_.weights[phase][first + i][place] = __float2half_rn(weight * scale);
+      totals_[i] += weight;
     }
   }
 
@@ -254,15 +262,16 @@ class BitSummer {
       }
     }
 #pragma unroll
-    for (int32_t row = 0; row < kRows; ++row) {
-      const float sum = sum_of_lanes(totals_[row]);
-      if (lane_ == 0) shared_.totals[warp_][row] = sum;
+    for (int32_t i = 0; i < kOwnRows; ++i) {
+      const float sum = sum_of_lanes(totals_[i]);
+      if (lane_ == 0) shared_.totals[warp_][i] = sum;
     }
     __syncthreads();
     const auto row = static_cast<int32_t>(threadIdx.x);
     if (bit_block_ != 0 || row >= kRows || first_row_ + row >= c_.vector_rows()) return;
+    constexpr int32_t kGroupWarps = kSumWarps / kRowGroups;
     float sum = 0.0F;
-    for (int32_t warp = 0; warp < kSumWarps; ++warp) sum += shared_.totals[warp][row];
+    for (int32_t i = 0; i < kGroupWarps; ++i) sum += shared_.totals[row / kOwnRows * kGroupWarps + i][row % kOwnRows];
     for (int32_t group = 0; group < c_.page_warps(); ++group) weights_of(row, group)[0] = group == 0 ? sum : 0.0F;
   }
 
@@ -282,7 +291,7 @@ class BitSummer {
   const SequenceView& view_;
   int32_t pages_;
   float sums_[kBitTiles][kTiles][4] = {};
-  float totals_[kRows] = {};
+  float totals_[kOwnRows] = {};
   float scales_[kTiles][4] = {};
 };
 

@@ -12,7 +12,7 @@ namespace kvq::io {
 namespace {
 
 std::string format_text(const SideFormat& format) {
-  const std::string name = format_name(format);
+  std::string name = format_name(format);
   if (format.group == SideFormat{}.group) return name;
   return "{format: " + name + ", group: " + std::to_string(format.group) + "}";
 }

@@ -112,7 +112,7 @@ Plan solve(Allocator& allocator, const ChoiceProblem& problem) {
     fail(KVQ_E_LIMIT, "no plan was found that keeps max_bytes %.10g, max_seconds %.10g and max_loss %.10g together",
          problem.limits[kBytes], problem.limits[kSeconds], problem.limits[kLoss]);
   }
-  const Plan plan = plan_of(allocator, problem, reduced, best, proven);
+  Plan plan = plan_of(allocator, problem, reduced, best, proven);
   const double limit = problem.limits[problem.goal];
   if (plan.sums[problem.goal] > limit * (1.0 + kRounding)) {
     fail_beyond(problem.goal, limit, plan.sums[problem.goal]);
