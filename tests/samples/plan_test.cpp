@@ -168,6 +168,39 @@ TEST_CASE("the sensitivity of a matrix foretells what other noise does") {
   CHECK(runner.divergence_of(runner.logits(), before) == 0.0);
 }
 
+TEST_CASE("schemes of which nobody knows what they lose are taken only where nothing else fits") {
+  const Workplace place;
+  run_json(place.plan({"--weights-only", "--target-bits", "3"}));
+  json known = place.known();
+  json& errors = known["scheme_errors"];
+  for (const std::string& scheme : kvq::scheme_names()) {  // all are known, so that none is measured
+    if (!errors.contains(scheme)) errors[scheme] = 1.2 * std::exp2(-2.0 * kvq::scheme_bits(scheme));
+  }
+  place.write("measurements.json", known.dump());
+  const auto planned = [&](const Arguments& more) {
+    return run_json(with({"plan", "--model", place.model(), "--text", place.path("text.txt"), "--tokens", "256",
+                          "--measurements", place.measurements(), "--weights-only"},
+                         more));
+  };
+  const auto largest_error = [&](const json& plan) {
+    double largest = 0.0;
+    for (const json& matrix : plan["weights"]) {
+      largest = std::max(largest, errors[matrix["scheme"].get<std::string>()].get<double>());
+    }
+    return largest;
+  };
+  const double measured = std::pow(known["noise_levels"].back().get<double>(), 2);
+  const json smallest = planned({"--target-bits", "16", "--scheme", "nuq-1"});
+  CHECK(largest_error(smallest) > measured);
+  const double bits = smallest["weight_bits"];
+  CHECK(largest_error(planned({"--target-bits", std::to_string(bits + 0.05)})) > measured);
+  const Arguments more = {"--target-bits", std::to_string(bits + 1.5)};
+  CHECK(largest_error(planned(more)) <= measured);
+  Arguments named = more;
+  for (const std::string& scheme : kvq::scheme_names()) named.insert(named.end(), {"--scheme", scheme});
+  CHECK(largest_error(planned(named)) > measured);
+}
+
 TEST_CASE("what is known of caches is what a run with one side compressed loses") {
   const Workplace place;
   run_json(place.plan({"--cache-only", "--target-bytes", "1000000", "--context", "256", "--chunk", "256"}));

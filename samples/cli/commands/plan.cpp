@@ -229,6 +229,19 @@ BestPlan best_plan(const Options& options, PlanRequest request, Engine& engine, 
   return std::move(*best);
 }
 
+/// With schemes of which it is known what they lose, unless these are too large.
+BestPlan best_plan_of_judged(const Options& options, const PlanRequest& request, Engine& engine, Measurements& known) {
+  if (!request.weights || !options.schemes.empty()) return best_plan(options, request, engine, known);
+  PlanRequest judged = request;
+  judged.schemes = judged_schemes(known, request.schemes);
+  try {
+    return best_plan(options, judged, engine, known);
+  } catch (const kvq::Error& error) {
+    if (error.status() != KVQ_E_LIMIT) throw;
+    return best_plan(options, request, engine, known);
+  }
+}
+
 void report(const Options& options, const BestPlan& best, const MeasuringTime& time) {
   const bool groups = best.request.fusion;  // of which the same for all need not be one
   const std::vector<UniformPlan> uniform =
@@ -257,7 +270,7 @@ void plan(const Options& options) {
     const Probe probe = make_probe(engine, windows, options.chunk);
     return print_check(options, check_plans(planner, probe, engine, options.check));
   }
-  const BestPlan best = best_plan(options, request, engine, known);
+  const BestPlan best = best_plan_of_judged(options, request, engine, known);
   if (!options.out.empty()) {
     write_plan(options, engine.context, best.plan,
                "for " + std::to_string(options.batch) + " x " + std::to_string(options.context) +

@@ -203,4 +203,10 @@ void measure_schemes(Measurements& known, kvq_context* context, std::span<const 
   }
 }
 
+std::vector<std::string> judged_schemes(const Measurements& known, std::vector<std::string> schemes) {
+  const double most = kNoiseLevels.back() * kNoiseLevels.back();
+  std::erase_if(schemes, [&](const std::string& scheme) { return known.scheme_errors.at(scheme) > most; });
+  return schemes;
+}
+
 }  // namespace cli

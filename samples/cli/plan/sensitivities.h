@@ -45,4 +45,8 @@ void measure_eviction(Measurements& known, Engine& engine, const std::vector<std
 /// Measures the squared error of Gaussian weights in each scheme: what rotated weights are.
 void measure_schemes(Measurements& known, kvq_context* context, std::span<const std::string> schemes);
 
+/// Those of `schemes` whose errors are not above the largest noise that was measured: beyond, what is lost grows faster
+/// than the error.
+std::vector<std::string> judged_schemes(const Measurements& known, std::vector<std::string> schemes);
+
 }  // namespace cli
