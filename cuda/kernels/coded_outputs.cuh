@@ -19,8 +19,8 @@ template <int kTiles>
 struct OutputShared {
   static constexpr int32_t kOutputRows = kOutputGroups * kTiles;
   __half codes[kOutputBits][kCodedDim];
-  float sums[kOutputGroups][kOutputRows]
-            [kOutputBits];  // by bits: of some parts, then all; or weights of a page's slots
+  // By bits: of some parts, then all; or weights of a page's slots.
+  float sums[kOutputGroups][kOutputRows][kOutputBits];
   float maxima[kOutputRows];
   float weights[kOutputRows][2];
 };
