@@ -356,6 +356,7 @@ TEST_CASE("a step of decoding can be limited") {
   // What another machine took says nothing of this one.
   json known = place.known();
   const std::string here = known["machines"].begin().key();
+  CHECK(known["machines"][here]["others"].size() == 1);
   json elsewhere = known["machines"][here];
   for (auto& time : elsewhere["linear"]) time = 1e9;
   known["machines"] = {{"another processor, kvq 0.9.0", elsewhere}};
@@ -364,6 +365,11 @@ TEST_CASE("a step of decoding can be limited") {
   CHECK(place.known()["machines"].size() == 2);
   const json fused = run_json(place.plan({"--target-latency", "1000", "--weights-only", "--fusion"}));
   CHECK(fused["weights"].size() == 14);
+
+  // What is not planned takes its time, too.
+  const json cache = run_json(place.plan({"--target-latency", "1000", "--cache-only"}));
+  CHECK(cache["seconds"] > 0.0);
+  CHECK(place.known()["machines"][here]["others"].size() == 2);
   check_failure(place.plan({"--target-latency", "0.00001"}), 1, "max_seconds");
 }
 

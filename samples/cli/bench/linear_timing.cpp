@@ -65,6 +65,10 @@ std::vector<std::byte> matrix_file(std::span<const std::byte> panel, int64_t out
 
 int64_t LinearShape::all_outputs() const { return std::accumulate(also.begin(), also.end(), out); }
 
+kvq::Matrix random_linear(kvq_context* context, const std::string& scheme, int64_t out, int64_t in) {
+  return kvq::Matrix::load(context, matrix_file(panel_file(context, scheme, in), out), kName);
+}
+
 TimedLinear::TimedLinear(TimedDevice& device, kvq_context* context, const std::string& scheme, const LinearShape& shape)
     : device_(&device),
       x_(random_scalars(device, static_cast<size_t>(shape.batch * shape.in), kInputSeed)),

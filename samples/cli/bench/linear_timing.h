@@ -21,6 +21,9 @@ struct LinearShape {
   int64_t all_outputs() const;
 };
 
+/// A linear layer of random weights, quickly made: its rows repeat, which takes as long to multiply by.
+kvq::Matrix random_linear(kvq_context* context, const std::string& scheme, int64_t out, int64_t in);
+
 /// A linear layer of random weights, or several that share their inputs, ready to be timed. Holds as many equal ones as
 /// it takes for every call to read its own from memory.
 class TimedLinear {

@@ -3,25 +3,32 @@
 #include <algorithm>
 #include <fstream>
 
+#include "bench/append_timing.h"
 #include "bench/attention_timing.h"
 #include "bench/linear_timing.h"
 #include "bench/stopwatch.h"
 #include "bench/timing.h"
 #include "llama/error.h"
 #include "plan/cache_bytes.h"
+#include "plan/exchanged_layers.h"
 #include "terminal/interrupt.h"
 
 namespace cli {
 namespace {
 
-constexpr int kRuns = 15;             // of a subject, whose median counts
-constexpr double kPatience = 500000;  // microseconds for these, after three
+// Of a subject the median counts, of so many runs and microseconds at least, which outlast what disturbs the machine
+// for a moment; slow ones run three times.
+constexpr size_t kRuns = 15;
+constexpr size_t kFewRuns = 3;
+constexpr double kDuration = 20000;
+constexpr double kPatience = 500000;
+constexpr int32_t kShortCache = 64;  // tokens, whose attention hardly counts in a step of decoding
 
 double median_of_runs(const std::function<double()>& run) {
   run();
   std::vector<double> times;
   double all = 0.0;
-  while (times.size() < kRuns && (times.size() < 3 || all < kPatience)) {
+  while (times.size() < kFewRuns || (all < kPatience && (times.size() < kRuns || all < kDuration))) {
     times.push_back(run());
     all += times.back();
   }
@@ -98,42 +105,81 @@ void measure_linear(Measurements& known, Latencies& times, Engine& engine, Timed
 
 std::string pair_text(const std::string& keys, const std::string& values) { return keys + "/" + values; }
 
-void measure_attention(Measurements& known, Latencies& times, Engine& engine, TimedDevice& device,
-                       const PlanRequest& request) {
+const std::string kPlainCache = pair_text("fp16", "fp16");
+
+/// Of appending a token of each of `batch` sequences to a layer, in the mean: pages are sealed now and then.
+double time_append(Engine& engine, TimedDevice& device, const Spec& format, const LayerShape& layer, int32_t batch) {
+  const AppendShape shape{.layer = layer, .length = KVQ_PAGE_SLOTS, .tokens = batch};
+  const AppendInput input(device, shape);
+  TimedAppend subject(device, engine.context, format, shape, input);
+  for (int32_t call = 0; call < shape.cycle(); ++call) subject.run();
+  subject.clear();
+  for (int32_t call = 0; call < shape.cycle(); ++call) subject.run();
+  return subject.timing().mean;
+}
+
+/// Of appending to a layer and attending to it, when it holds `length` tokens of each sequence.
+double time_cache(Engine& engine, TimedDevice& device, const std::string& pair, int32_t length, int32_t batch) {
   const llama::ModelConfig& config = engine.model.config();
-  std::vector<std::string> pairs = {pair_text("fp16", "fp16")};
+  AttentionShape shape{.layer = {config.q_heads, config.kv_heads, config.head_dim}, .length = length, .batch = batch};
+  const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(length) * static_cast<uint64_t>(batch);
+  shape.most_bytes = fp16 * static_cast<uint64_t>(config.n_layers);
+  const Spec format = load_spec(engine.context, pair);
+  TimedAttention subject(device, engine.context, format, shape);
+  const double attending = median_of_runs([&subject] { return subject.run(); });
+  return attending + time_append(engine, device, format, shape.layer, batch);
+}
+
+void measure_cache(Measurements& known, Latencies& times, Engine& engine, TimedDevice& device,
+                   const PlanRequest& request) {
+  std::vector<std::string> pairs = {kPlainCache};
   for (const std::string& format : request.formats) {
+    if (!request.cache) break;
     pairs.push_back(pair_text(format, "fp16"));
     pairs.push_back(pair_text("fp16", format));
   }
-  Progress progress("timing attention", static_cast<int64_t>(pairs.size()));
+  Progress progress("timing caches", static_cast<int64_t>(pairs.size()));
   for (const std::string& pair : pairs) {
     Interrupt::check();
     progress.advance(1);
-    const std::string key = attention_key(pair, request.kept(), request.batch);
-    if (times.attention.contains(key)) continue;
-    AttentionShape shape{
-        .layer = {config.q_heads, config.kv_heads, config.head_dim}, .length = request.kept(), .batch = request.batch};
-    const uint64_t fp16 =
-        shape.layer.fp16_token_bytes() * static_cast<uint64_t>(request.kept()) * static_cast<uint64_t>(request.batch);
-    shape.most_bytes = fp16 * static_cast<uint64_t>(config.n_layers);
-    TimedAttention subject(device, engine.context, load_spec(engine.context, pair), shape);
-    times.attention[key] = median_of_runs([&subject] { return subject.run(); });
+    const std::string key = cache_time_key(pair, request.kept(), request.batch);
+    if (times.cache.contains(key)) continue;
+    times.cache[key] = time_cache(engine, device, pair, request.kept(), request.batch);
     known.save();
   }
 }
 
-/// What comes after the layers, for one token: the final norm and the logits.
-void measure_rest(Measurements& known, Latencies& times, Engine& engine, int32_t batch) {
-  if (times.rest >= 0.0) return;
-  const llama::ModelConfig& config = engine.model.config();
+/// Of a step of decoding with a short plain cache.
+double time_step(Engine& engine, int32_t batch) {
   llama::Session session(engine.model, engine.context, {});
-  const std::vector<float> x(static_cast<size_t>(batch) * static_cast<size_t>(config.hidden_size), 1.0F);
-  times.rest = median_of_runs([&] {
+  session.forward(std::vector<int32_t>(kShortCache), false);
+  const std::vector<int32_t> tokens(static_cast<size_t>(batch));
+  return median_of_runs([&] {
     const Stopwatch watch;
-    session.forward_from(config.n_layers, x, true);
+    session.forward(tokens, true);
     return watch.microseconds();
   });
+}
+
+/// What a step takes beside caches and, if these are planned, linear layers: of a whole step, what is left without
+/// them. So norms and logits are in it, and whatever it costs that kernels follow on each other.
+void measure_others(Measurements& known, Latencies& times, Engine& engine, TimedDevice& device,
+                    const PlanRequest& request) {
+  const std::string key = others_key(request.weights, request.batch);
+  if (times.others.contains(key)) return;
+  const llama::ModelConfig& config = engine.model.config();
+  ExchangedLayers::Layers random;
+  double known_part = config.n_layers * time_cache(engine, device, kPlainCache, kShortCache, request.batch);
+  if (request.weights) {
+    const std::string& scheme = request.schemes.front();
+    for (const llama::LinearLayer& layer : llama::all_linear_layers(config)) {
+      auto packed = std::make_shared<const kvq::Matrix>(random_linear(engine.context, scheme, layer.out, layer.in));
+      random.emplace_back(layer, llama::Linear{{layer.out, layer.in, {}}, {}, std::move(packed)});
+      known_part += matrix_microseconds(times, config, layer, scheme, request.batch);
+    }
+  }
+  const ExchangedLayers exchanged(engine.model, std::move(random));
+  times.others[key] = std::max(time_step(engine, request.batch) - known_part, 0.0);
   known.save();
 }
 
@@ -165,8 +211,8 @@ void measure_latencies(Measurements& known, Engine& engine, const ComputeOptions
   const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
   Latencies& times = known.machines[machine_of(engine, compute)];
   if (request.weights) measure_linear(known, times, engine, *device, request);
-  if (request.cache) measure_attention(known, times, engine, *device, request);
-  measure_rest(known, times, engine, request.batch);
+  measure_cache(known, times, engine, *device, request);
+  measure_others(known, times, engine, *device, request);
 }
 
 double matrix_microseconds(const Latencies& times, const llama::ModelConfig& config, const llama::LinearLayer& layer,
@@ -185,12 +231,18 @@ double group_microseconds(const Latencies& times, const std::vector<llama::Linea
   return at(times.linear, linear_key(scheme, outs, matrices.front().in, batch));
 }
 
-double attention_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
-                              const PlanRequest& request) {
+double cache_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
+                          const PlanRequest& request) {
   const auto of = [&](const std::string& k, const std::string& v) {
-    return at(times.attention, attention_key(pair_text(k, v), request.kept(), request.batch));
+    return at(times.cache, cache_time_key(pair_text(k, v), request.kept(), request.batch));
   };
   return std::max(of(keys, "fp16") + of("fp16", values) - of("fp16", "fp16"), 0.0);
+}
+
+double unplanned_microseconds(const Latencies& times, const llama::ModelConfig& config, const PlanRequest& request) {
+  double microseconds = at(times.others, others_key(request.weights, request.batch));
+  if (!request.cache) microseconds += config.n_layers * cache_microseconds(times, "fp16", "fp16", request);
+  return microseconds;
 }
 
 }  // namespace cli

@@ -11,8 +11,8 @@ namespace cli {
 std::string machine_of(const Engine& engine, const ComputeOptions& compute);
 
 /// Measures what a step of decoding takes, as far as the file lacks it: linear layers of each shape in each scheme,
-/// those that share inputs together as well; attention of a layer in each format; and the rest of a step. Saves after
-/// every shape.
+/// those that share inputs together as well; appending to a layer in each format and attending; and the rest of a step.
+/// Saves after every shape.
 void measure_latencies(Measurements& known, Engine& engine, const ComputeOptions& compute, const PlanRequest& request);
 
 /// Microseconds of a matrix that is multiplied together with the others that read its inputs.
@@ -23,8 +23,11 @@ double matrix_microseconds(const Latencies& times, const llama::ModelConfig& con
 double group_microseconds(const Latencies& times, const std::vector<llama::LinearLayer>& matrices,
                           const std::string& scheme, int32_t batch);
 
-/// Microseconds of the attention of a layer, with a query token of each sequence.
-double attention_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
-                              const PlanRequest& request);
+/// Microseconds of appending a token of each sequence to a layer and attending to it.
+double cache_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
+                          const PlanRequest& request);
+
+/// Microseconds of a step of decoding that no choice changes.
+double unplanned_microseconds(const Latencies& times, const llama::ModelConfig& config, const PlanRequest& request);
 
 }  // namespace cli

@@ -74,9 +74,10 @@ void Measurements::read(const llama::JsonObject& file) {
   const llama::JsonObject of_machines = file.object("machines");
   for (const auto& [name, value] : of_machines.json().items()) {
     const llama::JsonObject each = of_machines.object(name.c_str());
-    machines[name] = {.linear = amounts(each.object("linear")),
-                      .attention = amounts(each.object("attention")),
-                      .rest = each.number("rest", 0.0, kMost, -1.0)};
+    const auto times = [&each](const char* key) {
+      return each.has(key) ? amounts(each.object(key)) : std::map<std::string, double>{};
+    };
+    machines[name] = {.linear = times("linear"), .cache = times("cache"), .others = times("others")};
   }
 }
 
@@ -96,9 +97,7 @@ void Measurements::save() const {
     file["weights"][name] = {{"slope", each.slope}, {"fit_error", each.fit_error}, {"divergences", each.divergences}};
   }
   for (const auto& [name, machine] : machines) {
-    nlohmann::ordered_json& entry = file["machines"][name];
-    entry = {{"linear", machine.linear}, {"attention", machine.attention}};
-    if (machine.rest >= 0.0) entry["rest"] = machine.rest;
+    file["machines"][name] = {{"linear", machine.linear}, {"cache", machine.cache}, {"others", machine.others}};
   }
   const std::string written = file.dump(1) + "\n";
   write_file(path, std::as_bytes(std::span(written)));
@@ -114,8 +113,12 @@ std::string linear_key(const std::string& scheme, const std::vector<int64_t>& ou
   return scheme + " " + rows + "x" + std::to_string(in) + " batch " + std::to_string(batch);
 }
 
-std::string attention_key(const std::string& formats, int32_t length, int32_t batch) {
+std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch) {
   return formats + " " + std::to_string(length) + " tokens batch " + std::to_string(batch);
+}
+
+std::string others_key(bool weights_planned, int32_t batch) {
+  return std::string(weights_planned ? "" : "and linear layers ") + "batch " + std::to_string(batch);
 }
 
 }  // namespace cli

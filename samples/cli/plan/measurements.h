@@ -22,9 +22,9 @@ struct Sensitivity {
 
 /// Microseconds on one machine.
 struct Latencies {
-  std::map<std::string, double> linear;     // by linear_key()
-  std::map<std::string, double> attention;  // of a layer, by attention_key()
-  double rest = -1.0;  // of a step of decoding, beside linear layers and attention; −1: not known
+  std::map<std::string, double> linear;  // by linear_key()
+  std::map<std::string, double> cache;   // of appending to a layer and attending, by cache_time_key()
+  std::map<std::string, double> others;  // of the rest of a step of decoding, by others_key()
 };
 
 /// What a planner knows of a model and of machines, kept in a file, which grows measurement by measurement.
@@ -53,6 +53,8 @@ struct Measurements {
 std::string cache_key(int32_t layer, Side side);
 /// Of matrices `[out, in]` of one scheme that read the same inputs.
 std::string linear_key(const std::string& scheme, const std::vector<int64_t>& outs, int64_t in, int32_t batch);
-std::string attention_key(const std::string& formats, int32_t length, int32_t batch);
+std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch);
+/// Beside caches and, if they are planned, linear layers.
+std::string others_key(bool weights_planned, int32_t batch);
 
 }  // namespace cli

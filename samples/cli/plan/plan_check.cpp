@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 
+#include "plan/exchanged_layers.h"
 #include "terminal/interrupt.h"
 
 namespace cli {
@@ -38,33 +39,15 @@ class QuantizedMatrices {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<kvq::Matrix>> matrices_;
 };
 
-/// The model's weights as a plan wants them, while it lives.
-class CarriedOut {
- public:
-  CarriedOut(llama::Model& model, const ModelPlan& plan, QuantizedMatrices& matrices) : model_(model), plan_(plan) {
-    // All are made before any takes the place of what the next ones are made of.
-    std::vector<llama::Linear> made;
-    for (const PlannedMatrix& each : plan.matrices) {
-      Interrupt::check();
-      made.push_back(matrices.of(each.layer, each.scheme));
-    }
-    for (size_t i = 0; i < made.size(); ++i) {
-      originals_.push_back(model.exchange(plan.matrices[i].layer, std::move(made[i])));
-    }
+/// A model's weights as a plan wants them.
+ExchangedLayers::Layers carried_out(const ModelPlan& plan, QuantizedMatrices& matrices) {
+  ExchangedLayers::Layers layers;
+  for (const PlannedMatrix& each : plan.matrices) {
+    Interrupt::check();
+    layers.emplace_back(each.layer, matrices.of(each.layer, each.scheme));
   }
-  ~CarriedOut() {
-    for (size_t i = 0; i < originals_.size(); ++i) {
-      model_.exchange(plan_.matrices[i].layer, std::move(originals_[i]));
-    }
-  }
-  CarriedOut(const CarriedOut&) = delete;
-  CarriedOut& operator=(const CarriedOut&) = delete;
-
- private:
-  llama::Model& model_;
-  const ModelPlan& plan_;
-  std::vector<llama::Linear> originals_;
-};
+  return layers;
+}
 
 /// The place of every number in their order, from 0.
 std::vector<double> ranks(const std::vector<double>& numbers) {
@@ -87,7 +70,7 @@ std::vector<CheckedPlan> check_plans(const Planner& planner, const Probe& probe,
   for (int32_t i = 0; i < n; ++i) {
     CheckedPlan& checked = plans.emplace_back();
     checked.plan = planner.random(kFirstSeed + static_cast<uint64_t>(i));
-    const CarriedOut weights(engine.model, checked.plan, matrices);
+    const ExchangedLayers weights(engine.model, carried_out(checked.plan, matrices));
     kvq::Policy policy = nullptr;
     if (!checked.plan.cache.empty()) policy = kvq::Policy::load(engine.context, policy_text(checked.plan));
     checked.measured = probe.divergence({policy}, 0, progress);

@@ -148,8 +148,7 @@ void Planner::add_layers() {
     for (int32_t values = 0; values < static_cast<int32_t>(request_.formats.size()); ++values) {
       const std::string& of_keys = request_.formats[static_cast<size_t>(keys)];
       const std::string& of_values = request_.formats[static_cast<size_t>(values)];
-      const double microseconds =
-          times_ != nullptr ? attention_microseconds(*times_, of_keys, of_values, request_) : 0.0;
+      const double microseconds = times_ != nullptr ? cache_microseconds(*times_, of_keys, of_values, request_) : 0.0;
       pairs.push_back({.bytes = layer_bytes(context_, shape, of_keys, of_values),
                        .seconds = 1e-6 * microseconds,
                        .loss = 0.0,
@@ -193,7 +192,7 @@ ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
       plan.weight_loss += single.loss;
     }
   }
-  if (times_ != nullptr) plan.seconds += 1e-6 * times_->rest;
+  plan.seconds += fixed_seconds();
   if (request_.cache && request_.share < 1.0) {
     plan.eviction = request_.eviction + ":" + std::to_string(request_.kept());
     plan.eviction_loss = eviction_loss();
@@ -221,7 +220,6 @@ ModelPlan Planner::solve(const PlanLimits& limits) const {
       loss.push_back(option.loss);
     }
   }
-  const double rest = times_ != nullptr ? 1e-6 * times_->rest : 0.0;
   auto problem = kvq::initialised<kvq_plan_problem>();
   problem.goal = limits.goal;
   problem.n_choices = static_cast<int32_t>(counts.size());
@@ -230,7 +228,7 @@ ModelPlan Planner::solve(const PlanLimits& limits) const {
   problem.seconds = seconds.data();
   problem.loss = loss.data();
   problem.max_bytes = std::max(limits.max_bytes - fixed_bytes(), 0.0);
-  problem.max_seconds = std::max(limits.max_seconds - rest, 0.0);
+  problem.max_seconds = std::max(limits.max_seconds - fixed_seconds(), 0.0);
   problem.max_loss = limits.max_loss - eviction_loss();
   if (problem.max_loss < 0.0) problem.max_loss = 0.0;
   std::vector<int32_t> chosen(counts.size());
@@ -240,8 +238,12 @@ ModelPlan Planner::solve(const PlanLimits& limits) const {
   plan.bound = costs.bound;
   if (limits.goal == KVQ_PLAN_LOSS) plan.bound += plan.eviction_loss;
   if (limits.goal == KVQ_PLAN_BYTES) plan.bound += fixed_bytes();
-  if (limits.goal == KVQ_PLAN_SECONDS) plan.bound += rest;
+  if (limits.goal == KVQ_PLAN_SECONDS) plan.bound += fixed_seconds();
   return plan;
+}
+
+double Planner::fixed_seconds() const {
+  return times_ != nullptr ? 1e-6 * unplanned_microseconds(*times_, config_, request_) : 0.0;
 }
 
 /// Of caches, whatever their layers are: the objects of the sequences.

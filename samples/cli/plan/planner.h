@@ -113,6 +113,7 @@ class Planner {
   void add_fused(const std::vector<int32_t>& matrices);
   void add_layers();
   double fixed_bytes() const;
+  double fixed_seconds() const;
   double eviction_loss() const;
   ModelPlan plan_of(std::span<const int32_t> chosen) const;
 

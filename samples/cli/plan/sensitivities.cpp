@@ -8,6 +8,7 @@
 #include "bench/random_layer.h"
 #include "measure/perplexity.h"
 #include "options/spec.h"
+#include "plan/exchanged_layers.h"
 #include "plan/planner.h"
 #include "terminal/interrupt.h"
 
@@ -22,21 +23,6 @@ constexpr uint64_t kNoiseSeed = 7;
 constexpr int64_t kGaussianRows = 256;
 constexpr int64_t kGaussianColumns = 1024;
 constexpr uint64_t kGaussianSeed = 5;
-
-/// Weights in the place of others while it lives.
-class Exchanged {
- public:
-  Exchanged(llama::Model& model, const llama::LinearLayer& layer, llama::Linear other)
-      : model_(model), layer_(layer), original_(model.exchange(layer, std::move(other))) {}
-  ~Exchanged() { model_.exchange(layer_, std::move(original_)); }
-  Exchanged(const Exchanged&) = delete;
-  Exchanged& operator=(const Exchanged&) = delete;
-
- private:
-  llama::Model& model_;
-  const llama::LinearLayer& layer_;
-  llama::Linear original_;
-};
 
 /// The layer with noise of a relative norm on its weights.
 llama::Linear with_noise(llama::Device& device, const llama::Linear& linear, double level, uint64_t seed) {
@@ -128,7 +114,8 @@ void measure_weights(Measurements& known, const Probe& probe, llama::Model& mode
     if (known.weights.contains(layer.name)) continue;
     std::vector<double> divergences;
     for (size_t i = 0; i < kNoiseLevels.size(); ++i) {
-      const Exchanged noisy(model, layer, with_noise(model.device(), model.linear(layer), kNoiseLevels[i], seed + i));
+      const ExchangedLayers noisy(
+          model, {{layer, with_noise(model.device(), model.linear(layer), kNoiseLevels[i], seed + i)}});
       divergences.push_back(probe.divergence({}, layer.layer, progress));
     }
     known.weights[layer.name] = fit(std::move(divergences));
