@@ -45,6 +45,8 @@ class CudaBackend final : public Backend,
   class CodedAppend;
   void record_append(const TokenBatch& tokens, PageTable& table);
   cudaStream_t stream() const { return stream_; }
+  /// Bytes of shared memory that a block may have.
+  int32_t shared_limit() const { return shared_limit_; }
   Staging& staging() { return *staging_; }
   void* allocate_device(Allocator& account, size_t bytes);
   void release_device(Allocator& account, void* pointer, size_t bytes) noexcept;

@@ -84,7 +84,8 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
                      .codes_values = codes_values ? 1 : 0,
                      .coded_values = coded_values_at(format),
                      .stand_in_values = plain_bytes.values_at,
-                     .copied = {}};
+                     .copied = {},
+                     .shared_limit = backend.shared_limit()};
     if (!codes_values) lists.copied = {lists.coded_values, plain_bytes.values_at, plain_bytes.values.bytes()};
     if (!codes_keys) lists.copied = {0, 0, plain_bytes.keys.bytes()};
     if (longest > 0) call.require(decode_lists(lists, backend.stream()), "decoding kernel");

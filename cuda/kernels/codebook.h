@@ -180,8 +180,11 @@ struct CodedLists {
   int32_t codes_values;  // 1: values have
   int32_t coded_values;  // where values begin in a page with codes
   int32_t stand_in_values;
-  CopiedSide copied;  // to the page that stands in
+  CopiedSide copied;     // to the page that stands in
+  int32_t shared_limit;  // bytes of shared memory that a block may have
 };
+/// Before the first call, with the same limit.
+cudaError_t prepare_decode_lists(int32_t shared_limit);
 cudaError_t decode_lists(const CodedLists& lists, cudaStream_t stream);
 
 }  // namespace kvq::cuda

@@ -1,8 +1,11 @@
 // Pages of CommVQ become pages with halves, which every kernel of attention reads.
+#include "kernels/attend_layout.cuh"
 #include "kernels/codebook.cuh"
 #include "kernels/copies.cuh"
 #include "kernels/fragments.cuh"
 #include "kernels/warp.cuh"
+
+#include <algorithm>
 
 namespace kvq::cuda {
 namespace {
@@ -66,58 +69,190 @@ __global__ void __launch_bounds__(kThreads) copy_side_kernel(CodedLists lists) {
   copy_side(lists.copied, page.record.data, reinterpret_cast<uint64_t>(stand_in(lists, which, index)));
 }
 
-/// norm · e^{i·position·θ} · Σ (z[a] + i·z[b]) of the stages; a block a page, a lane some pairs.
-__global__ void __launch_bounds__(kThreads) decode_keys_kernel(CodedLists lists) {
-  const auto which = static_cast<int32_t>(blockIdx.y);
-  const auto index = static_cast<int32_t>(blockIdx.x);
-  const ListPage page(lists, which, index);
-  if (!page.has_codes()) return;
-  const DevicePage& record = page.record;
-  const CodebookTables& tables = lists.tables;
-  const KeyTables& keys = tables.keys;
-  const auto* side = reinterpret_cast<const std::byte*>(record.data);
-  std::byte* to = stand_in(lists, which, index);
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
-  for (int32_t slot = static_cast<int32_t>(threadIdx.x) / kWarpLanes; slot < kSlots; slot += kThreads / kWarpLanes) {
-    const float norm = page.shared_number(keys.numbers, 0, slot);
-    int32_t position = record.first_position + slot;
-    if (record.has_positions != 0) {
-      position = lists.view.positions[(int64_t{page.head} * lists.view.capacity + index) * kSlots + slot];
-    }
-    for (int32_t pair = lane; pair < tables.pairs(); pair += kWarpLanes) {
-      const int32_t group = pair / keys.group;
-      float real = 0.0F;
-      float imaginary = 0.0F;
-      int64_t row = (int64_t{page.head} * keys.groups + group) * keys.stages * keys.codes;
-      for (int32_t stage = 0; stage < keys.stages; ++stage, row += keys.codes) {
-        const int32_t field = (group * keys.stages + stage) * 2 * kSlots + slot;
-        const int32_t a = field_at(side, field, keys.index_bits);
-        const int32_t b = field_at(side, field + kSlots, keys.index_bits);
-        const float2 of_a = code_at(keys.rows, (row + a) * keys.group + pair % keys.group);
-        const float2 of_b = code_at(keys.rows, (row + b) * keys.group + pair % keys.group);
-        real += of_a.x - of_b.y;
-        imaginary += of_a.y + of_b.x;
-      }
-      if (slot >= record.count) real = imaginary = 0.0F;
-      const float2 turn = turn_of(tables, slot < record.count ? position : 0, pair);
-      const auto put = [&](int32_t channel, float x) {
-        *reinterpret_cast<uint16_t*>(to + float16_place(Side::kKeys, tables.head_dim, slot, channel)) =
-            to_float16(fmaxf(fminf(norm * x, kMaxFloat16), -kMaxFloat16));
-      };
-      put(tables.first_channel(pair), real * turn.x - imaginary * turn.y);
-      put(tables.second_channel(pair), real * turn.y + imaginary * turn.x);
+// Keys: a block has the codes of some pairs of a head in shared memory and decodes these pairs of some pages, a page a
+// warp. Lanes are pairs, or pairs of several slots.
+
+constexpr int32_t kKeyThreads = 512;
+constexpr int32_t kKeyWarps = kKeyThreads / kWarpLanes;
+constexpr int32_t kKeyPages = 4 * kKeyWarps;  // a block's
+
+/// How a head's pairs are shared among blocks.
+struct KeyPlan {
+  int32_t pairs;   // a block's: a power of two
+  int32_t groups;  // of pairs with the same indices, that these belong to at most
+
+  static KeyPlan of(const KeyTables& keys, int32_t shared_limit) {
+    KeyPlan plan{kWarpLanes, 0};
+    for (;; plan.pairs /= 2) {
+      plan.groups = std::min((plan.pairs + keys.group - 2) / keys.group + 1, keys.groups);
+      if (plan.pairs == 1 || plan.shared_bytes(keys) <= shared_limit) return plan;
     }
   }
+  KVQ_HOST_DEVICE int32_t blocks(int32_t all_pairs) const { return (all_pairs + pairs - 1) / pairs; }
+  KVQ_HOST_DEVICE int32_t table_bytes(const KeyTables& keys) const { return 4 * keys.stages * keys.codes * pairs; }
+  KVQ_HOST_DEVICE int32_t turn_bytes() const { return static_cast<int32_t>(sizeof(float2)) * kSlots * pairs; }
+  /// Of what a warp knows of its page: norms and indices.
+  KVQ_HOST_DEVICE int32_t page_bytes(const KeyTables& keys) const { return 4 * kSlots * (1 + groups * keys.stages); }
+  KVQ_HOST_DEVICE int32_t shared_bytes(const KeyTables& keys) const {
+    return table_bytes(keys) + turn_bytes() + kKeyWarps * page_bytes(keys);
+  }
+};
+
+class KeyDecoder {
+ public:
+  __device__ KeyDecoder(const CodedLists& lists, const KeyPlan& plan, std::byte* memory)
+      : lists_(lists),
+        tables_(lists.tables),
+        keys_(tables_.keys),
+        plan_(plan),
+        warp_(static_cast<int32_t>(threadIdx.x) / kWarpLanes),
+        lane_(static_cast<int32_t>(threadIdx.x) % kWarpLanes),
+        which_(static_cast<int32_t>(blockIdx.y) / plan.blocks(tables_.pairs())),
+        head_(lists.first_head + which_),
+        first_pair_(static_cast<int32_t>(blockIdx.y) % plan.blocks(tables_.pairs()) * plan.pairs),
+        column_(lane_ % plan.pairs),
+        // Lanes beyond the last pair repeat it.
+        pair_(min(first_pair_ + column_, tables_.pairs() - 1)),
+        first_stage_(first_pair_ / keys_.group * keys_.stages),
+        stages_(min(plan.groups * keys_.stages, keys_.head_stages() - first_stage_)),
+        table_(reinterpret_cast<uint32_t*>(memory)),
+        slot_turns_(reinterpret_cast<float2*>(memory + plan.table_bytes(keys_))),
+        norms_(reinterpret_cast<float*>(memory + plan.table_bytes(keys_) + plan.turn_bytes() +
+                                        warp_ * plan.page_bytes(keys_))),
+        places_(reinterpret_cast<uint32_t*>(norms_ + kSlots)) {}
+
+  __device__ void run() {
+    const int32_t first = static_cast<int32_t>(blockIdx.x) * kKeyPages;
+    const int32_t end = min(first + kKeyPages, pages_of(lists_, head_));
+    if (first >= end) return;
+    load_table();
+    const int32_t slots = kKeyThreads / plan_.pairs;
+    for (auto slot = static_cast<int32_t>(threadIdx.x) / plan_.pairs; slot < kSlots; slot += slots) {
+      slot_turns_[slot * plan_.pairs + column_] = turn_of(tables_, slot, pair_);
+    }
+    __syncthreads();
+    for (int32_t index = first + warp_; index < end; index += kKeyWarps) {
+      const ListPage page(lists_, which_, index);
+      if (page.has_codes()) decode(page);
+    }
+  }
+
+ private:
+  /// Rows [stages][codes] of the block's pairs.
+  __device__ void load_table() const {
+    const uint32_t* from = keys_.rows +
+                           (int64_t{head_} * keys_.groups + group()) * keys_.stages * keys_.codes * keys_.group +
+                           pair_ % keys_.group;
+    const int32_t rows = keys_.stages * keys_.codes;
+    const int32_t together = kKeyThreads / plan_.pairs;
+#pragma unroll 8
+    for (auto row = static_cast<int32_t>(threadIdx.x) / plan_.pairs; row < rows; row += together) {
+      table_[row * plan_.pairs + column_] = __ldg(from + int64_t{row} * keys_.group);
+    }
+  }
+  __device__ __forceinline__ int32_t group() const { return pair_ / keys_.group; }
+
+  /// A lane a slot.
+  __device__ __forceinline__ void unpack(const ListPage& page) const {
+    const auto* side = reinterpret_cast<const std::byte*>(page.record.data);
+    const auto row_bytes = static_cast<uint32_t>(4 * plan_.pairs);
+    __syncwarp();
+    norms_[lane_] = page.shared_number(keys_.numbers, 0, lane_);
+#pragma unroll 4
+    for (int32_t stage = 0; stage < stages_; ++stage) {
+      const int32_t field = (first_stage_ + stage) * 2 * kSlots + lane_;
+      const auto a = static_cast<uint32_t>(field_at(side, field, keys_.index_bits));
+      const auto b = static_cast<uint32_t>(field_at(side, field + kSlots, keys_.index_bits));
+      places_[stage * kSlots + lane_] = (a | b << 16U) * row_bytes;
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void decode(const ListPage& page) const {
+    unpack(page);
+    const DevicePage& record = page.record;
+    std::byte* to = stand_in(lists_, which_, page.index);
+    // A page with positions of its own has no turn.
+    const bool regular = record.has_positions == 0;
+    const float2 page_turn = turn_of(tables_, regular ? record.first_position : 0, pair_);
+    const uint32_t* own = places_ + (group() * keys_.stages - first_stage_) * kSlots;
+#pragma unroll 1
+    for (int32_t slot = lane_ / plan_.pairs; slot < kSlots; slot += kWarpLanes / plan_.pairs) {
+      float2 sum = sum_of_stages(own + slot);
+      if (slot >= record.count) sum = {0.0F, 0.0F};
+      const float2 of_slot =
+          regular ? slot_turns_[slot * plan_.pairs + column_] : turn_of(tables_, position(page, slot), pair_);
+      const float2 key = product(sum, product(page_turn, of_slot));
+      const float norm = norms_[slot];
+      put(to, slot, tables_.first_channel(pair_), norm * key.x);
+      put(to, slot, tables_.second_channel(pair_), norm * key.y);
+    }
+  }
+
+  __device__ __forceinline__ float2 sum_of_stages(const uint32_t* places) const {
+    float2 sum = {0.0F, 0.0F};
+    uint32_t rows = shared_address(table_ + column_);
+    const auto stage_bytes = static_cast<uint32_t>(4 * keys_.codes * plan_.pairs);
+#pragma unroll 4
+    for (int32_t stage = 0; stage < keys_.stages; ++stage, rows += stage_bytes) {
+      const uint32_t both = places[stage * kSlots];
+      const float2 a = code(rows + (both & 0xFFFFU));
+      const float2 b = code(rows + (both >> 16U));
+      sum.x += a.x - b.y;
+      sum.y += a.y + b.x;
+    }
+    return sum;
+  }
+  static __device__ __forceinline__ float2 code(uint32_t address) {
+    const auto two = load_shared<uint32_t>(address);
+    return __half22float2(*reinterpret_cast<const __half2*>(&two));
+  }
+  __device__ __forceinline__ int32_t position(const ListPage& page, int32_t slot) const {
+    const int64_t row = int64_t{head_} * lists_.view.capacity + page.index;
+    return slot < page.record.count ? lists_.view.positions[row * kSlots + slot] : 0;
+  }
+  static __device__ __forceinline__ float2 product(float2 a, float2 b) {
+    return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x};
+  }
+  __device__ __forceinline__ void put(std::byte* to, int32_t slot, int32_t channel, float x) const {
+    *reinterpret_cast<__half*>(to + float16_place(Side::kKeys, tables_.head_dim, slot, channel)) =
+        __float2half_rn(fmaxf(fminf(x, kMaxFloat16), -kMaxFloat16));
+  }
+
+  const CodedLists& lists_;
+  const CodebookTables& tables_;
+  const KeyTables& keys_;
+  const KeyPlan& plan_;
+  int32_t warp_;
+  int32_t lane_;
+  int32_t which_;
+  int32_t head_;
+  int32_t first_pair_;
+  int32_t column_;
+  int32_t pair_;
+  int32_t first_stage_;  // of those of the block's groups
+  int32_t stages_;
+  uint32_t* table_;     // [stages][codes][pairs]
+  float2* slot_turns_;  // [slots][pairs]
+  float* norms_;        // of the warp's page
+  uint32_t* places_;    // [groups][stages][slots]: of a stage's two codes among its rows, in bytes, a | b << 16
+};
+
+/// norm · e^{i·position·θ} · Σ (z[a] + i·z[b]) of the stages.
+__global__ void __launch_bounds__(kKeyThreads)
+    decode_keys_kernel(const __grid_constant__ CodedLists lists, const __grid_constant__ KeyPlan plan) {
+  extern __shared__ __align__(16) std::byte memory[];
+  KeyDecoder(lists, plan, memory).run();
 }
 
 // Values: codes of 128 slots by rows of C, on tensor cores. Bits under a mask are subnormal halves (fragments.cuh):
 // those of the lowest bit of a byte, 2^-24, and of the next byte, 2^-16.
 
-constexpr int32_t kPages = 4;      // a block's
-constexpr int32_t kChannels = 64;  // a block's
-constexpr int32_t kBits = 64;      // rows of C at a time
-constexpr int32_t kWarpChannels = 32;
-constexpr float kByteScale = 65536.0F;  // 2^16
+constexpr int32_t kPages = kThreads / kWarpLanes;  // a block's, a page a warp
+constexpr int32_t kChannels = 128;                 // a block's
+constexpr int32_t kBits = 64;                      // rows of C at a time
+constexpr int32_t kBitSteps = kBits / 16;          // of products
+constexpr float kByteScale = 65536.0F;             // 2^16
 
 struct ValueShared {
   __half rows[2][kBits][kChannels + 8];
@@ -139,7 +274,20 @@ __device__ void start_rows(const ValueTables& values, int64_t vector, int32_t pa
   }
 }
 
-__global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists lists) {
+/// The words of a page's codes that a lane multiplies in a step: those of bits 2t and 2t + 1 of each eight.
+struct StepWords {
+  uint2 of[2 * kBitSteps];
+
+  __device__ __forceinline__ void load(const uint32_t* words, int32_t bit, int32_t lanes, int32_t t) {
+#pragma unroll
+    for (int32_t i = 0; i < 2 * kBitSteps; ++i) {
+      const int32_t n = bit + 8 * i + 2 * t;
+      of[i] = words != nullptr && n < lanes ? __ldg(reinterpret_cast<const uint2*>(words + n)) : uint2{0, 0};
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists lists) {
   __shared__ __align__(16) ValueShared shared;
   const CodebookTables& tables = lists.tables;
   const ValueTables& values = tables.values;
@@ -151,58 +299,61 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
   const int32_t first_page = static_cast<int32_t>(blockIdx.x) * kPages;
   if (first_page >= pages_of(lists, head)) return;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / kWarpLanes;
   const int32_t g = lane / 4;
   const int32_t t = lane % 4;
-  const int32_t index = first_page + warp % kPages;
-  const int32_t warp_channel = warp / kPages * kWarpChannels;
+  const int32_t index = first_page + static_cast<int32_t>(threadIdx.x) / kWarpLanes;
   const ListPage page(lists, which, index);
   const int64_t vector = values.of_layer() ? 0 : head;
   const int32_t of_vector = values.of_layer() ? head * tables.head_dim : 0;
   const int32_t channels = min(kChannels, tables.head_dim - channel);
   const int32_t steps = (values.lanes + kBits - 1) / kBits;
   const int32_t all_steps = values.parts * steps;
+  // Where the codes of a step are is asked for a step before they are.
+  const auto find_codes = [&](int32_t step) {
+    const uint32_t* codes = nullptr;
+    if (page.has_codes() && step < all_steps) {
+      const DevicePage record = page.record_of(values.of_layer() ? step / steps : head);
+      codes = reinterpret_cast<const uint32_t*>(record.data + static_cast<uint64_t>(lists.coded_values));
+    }
+    return codes;
+  };
 
-  float sums[2][kWarpChannels / 8][4] = {};
+  float sums[2][kChannels / 8][4] = {};
+  StepWords next;
+  next.load(find_codes(0), 0, values.lanes, t);
+  const uint32_t* codes = find_codes(1);
   start_rows(values, vector, 0, 0, of_vector + channel, channels, shared.rows[0]);
 #pragma unroll 1
   for (int32_t step = 0; step < all_steps; ++step) {
     wait_chunks();
     __syncthreads();
-    const int32_t next = step + 1;
-    if (next < all_steps) {
-      start_rows(values, vector, next / steps, next % steps * kBits, of_vector + channel, channels,
-                 shared.rows[next % 2]);
+    const int32_t after = step + 1;
+    if (after < all_steps) {
+      start_rows(values, vector, after / steps, after % steps * kBits, of_vector + channel, channels,
+                 shared.rows[after % 2]);
     }
+    const StepWords words = next;
+    next.load(codes, after % steps * kBits, values.lanes, t);
+    codes = find_codes(after + 1);
     if (!page.has_codes()) continue;
-    const int32_t bit = step % steps * kBits;
-    const int32_t holder = values.of_layer() ? step / steps : head;
-    const DevicePage record = page.record_of(holder);
-    const auto* words = reinterpret_cast<const uint32_t*>(record.data + static_cast<uint64_t>(lists.coded_values));
 #pragma unroll
-    for (int32_t k = 0; k < kBits / 16; ++k) {
-      uint32_t own[4];
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        const int32_t n = bit + 16 * k + 2 * t + i % 2 + 8 * (i / 2);
-        own[i] = n < values.lanes ? __ldg(words + n) >> g : 0;
-      }
+    for (int32_t k = 0; k < kBitSteps; ++k) {
       // Rows g and g + 8 of the first tile are slots 4g and 4g + 2, of the second one the slots after these.
       uint32_t a[2][4];
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
-        const uint32_t low = low_halves(own[2 * i], own[2 * i + 1]);
-        const uint32_t high = high_halves(own[2 * i], own[2 * i + 1]);
+        const uint2 own = words.of[2 * k + i];
+        const uint32_t low = low_halves(own.x, own.y) >> g;
+        const uint32_t high = high_halves(own.x, own.y) >> g;
         a[0][2 * i] = low & 0x00010001U;
         a[0][2 * i + 1] = high & 0x00010001U;
         a[1][2 * i] = low & 0x01000100U;
         a[1][2 * i + 1] = high & 0x01000100U;
       }
 #pragma unroll
-      for (int32_t n = 0; n < kWarpChannels / 16; ++n) {
+      for (int32_t n = 0; n < kChannels / 16; ++n) {
         uint32_t b[4];
-        load_transposed(
-            shared_address(&shared.rows[step % 2][16 * k + lane % 16][warp_channel + 16 * n + lane / 16 * 8]), b);
+        load_transposed(shared_address(&shared.rows[step % 2][16 * k + lane % 16][16 * n + lane / 16 * 8]), b);
 #pragma unroll
         for (int32_t tile = 0; tile < 2; ++tile) {
           mma(sums[tile][2 * n], a[tile], b[0], b[1]);
@@ -219,10 +370,10 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
   const float* offset = values.offset + vector * values.width + of_vector;
   const float* channel_scale = values.channel_scale + vector * values.width + of_vector;
 #pragma unroll
-  for (int32_t n = 0; n < kWarpChannels / 8; ++n) {
+  for (int32_t n = 0; n < kChannels / 8; ++n) {
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      const int32_t c = channel + warp_channel + 8 * n + 2 * t + i;
+      const int32_t c = channel + 8 * n + 2 * t + i;
       if (c >= tables.head_dim) continue;
       const auto value = [&](float sum, float scale, int32_t slot) {
         const float x = channel_scale[c] * scale * (offset[c] + sum);
@@ -241,12 +392,22 @@ __global__ void __launch_bounds__(kThreads) decode_values_kernel(CodedLists list
 
 }  // namespace
 
+cudaError_t prepare_decode_lists(int32_t shared_limit) {
+  return cudaFuncSetAttribute(decode_keys_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+}
+
 cudaError_t decode_lists(const CodedLists& lists, cudaStream_t stream) {
   const auto heads = static_cast<uint32_t>(lists.heads);
   const auto longest = static_cast<uint32_t>(lists.longest);
   const CodebookTables& tables = lists.tables;
   replace_records_kernel<<<dim3((longest + kThreads - 1) / kThreads, heads), kThreads, 0, stream>>>(lists);
-  if (lists.codes_keys != 0) decode_keys_kernel<<<dim3(longest, heads), kThreads, 0, stream>>>(lists);
+  if (lists.codes_keys != 0) {
+    const KeyPlan plan = KeyPlan::of(tables.keys, lists.shared_limit);
+    const auto of_head = static_cast<uint32_t>(plan.blocks(tables.pairs()));
+    const dim3 grid((longest + kKeyPages - 1) / kKeyPages, heads * of_head);
+    const auto bytes = static_cast<size_t>(plan.shared_bytes(tables.keys));
+    decode_keys_kernel<<<grid, kKeyThreads, bytes, stream>>>(lists, plan);
+  }
   if (lists.codes_values != 0) {
     const auto of_head = static_cast<uint32_t>((tables.head_dim + kChannels - 1) / kChannels);
     decode_values_kernel<<<dim3((longest + kPages - 1) / kPages, heads * of_head), kThreads, 0, stream>>>(lists);

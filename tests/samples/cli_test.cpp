@@ -175,7 +175,7 @@ TEST_CASE("models run on the GPU as on the CPU, or the reason why they do not ex
   CHECK(text["device"] == "cuda");
   CHECK(text["tokens"] == run_json(generate)["tokens"]);
   CHECK(run_json(with(find_needle, on_gpu))["accuracy"] == 1.0);
-  CHECK(run_json(with({"demo", "--quick"}, on_gpu))["formats"].size() == 14);
+  CHECK(run_json(with({"demo", "--quick"}, on_gpu))["formats"].size() == 16);
   // Integer codes at the border of two steps may fall on either side.
   const std::map<std::string, double> tolerances{{"fp16", 1e-3}, {"int8", 1e-3}, {"int4", 5e-3}};
   for (const auto& kv : tolerances) {
