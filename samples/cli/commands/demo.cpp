@@ -45,7 +45,7 @@ constexpr Extent kFull{.perplexity = {.context = 2048, .windows = 3, .chunk = 32
                        .hessian_tokens = 4096};
 constexpr Extent kQuick{.perplexity = {.context = 256, .windows = 1, .chunk = 32},
                         .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
-                        .attention = {.length = 1024},
+                        .attention = {.layer = {.q_heads = 8, .kv_heads = 2}, .length = 1024},
                         .hessian_tokens = 512};
 
 /// What a row of the report is about.
@@ -185,6 +185,7 @@ void print_samples(const std::filesystem::path& directory, const std::vector<Sam
 }
 
 void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
+  const LayerShape& layer = extent.attention.layer;
   Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
                "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
   const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
@@ -207,8 +208,9 @@ void print_formats(const Extent& extent, const std::vector<Row>& rows, const std
              "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
              "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
              "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
-             "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) +
-             " tokens, 32 query and 8 KV heads of 128,\non " + machine + ".\n");
+             "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) + " tokens, " +
+             std::to_string(layer.q_heads) + " query and " + std::to_string(layer.kv_heads) + " KV heads of " +
+             std::to_string(layer.head_dim) + ",\non " + machine + ".\n");
 }
 
 void print_report(const Extent& extent, const Report& report) {
