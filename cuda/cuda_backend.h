@@ -14,6 +14,7 @@ namespace kvq::cuda {
 
 class AttendWorkspace;
 class DecodedLists;
+class LinearWorkspace;
 class PageTable;
 
 /// Pages and kernels on one GPU. Work is issued to one stream and waited for only where the host reads results.
@@ -22,6 +23,7 @@ class CudaBackend final : public Backend,
                           private Attention,
                           private Weighing,
                           private Voting,
+                          private Linear,
                           private Training {
  public:
   explicit CudaBackend(const DeviceOptions& options);
@@ -36,7 +38,7 @@ class CudaBackend final : public Backend,
   Attention& attention() override { return *this; }
   Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
-  Facet<Linear> linear() override { return Facet<Linear>::missing("cuda does not multiply by packed matrices yet"); }
+  Facet<Linear> linear() override { return *this; }
   Facet<Training> training() override { return *this; }
 
   // For the objects that live on this device.
@@ -87,6 +89,10 @@ class CudaBackend final : public Backend,
   void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router, int32_t group,
             std::span<int32_t> counts) override;
 
+  Owned<Resident> make_resident(Allocator& allocator, weights::Matrix&& matrix) override;
+  const weights::Matrix& read(const Resident& matrix, std::optional<weights::Matrix>& copy) override;
+  void multiply(const LinearBatch& batch) override;
+
   Owned<KeySample> make_key_sample(Allocator& allocator, const KeyVectors& keys) override;
   Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
   Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
@@ -113,6 +119,7 @@ class CudaBackend final : public Backend,
   std::mutex mutex_;
   std::optional<DeviceMemory> memory_;
   std::optional<Staging> staging_;
+  std::weak_ptr<LinearWorkspace> linear_space_;  // of all matrices
   int32_t* status_ = nullptr;  // page-locked [2], set by kernels: a value did not fit FP16; a list had no room
   cudaError_t broken_ = cudaSuccess;
 };

@@ -28,7 +28,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /// Of the contexts that can be used with this. Linear layers may be packed on the CPU only.
+  /// Of the contexts that can be used with this. Linear layers may be packed on the CPU only, so far.
   virtual kvq_device kind() const = 0;
 
   virtual Array allocate(size_t n) = 0;

@@ -107,13 +107,13 @@ Owned<Resident> make_resident(kvq_context& context, weights::Matrix&& matrix) {
 qp_matrix::qp_matrix(kvq_context& owner, weights::Matrix&& matrix)
     : context(owner), info(matrix), resident(make_resident(owner, std::move(matrix))) {}
 
-int32_t qp_scheme_count(void) { return static_cast<int32_t>(weights::all_schemes().size()); }
+int32_t qp_scheme_count(void) { return static_cast<int32_t>(weights::kSchemes.size()); }
 
 const char* qp_scheme_name(int32_t index) {
   using Name = std::array<char, weights::kSchemeNameSize>;
   static const auto names = [] {
     std::array<Name, weights::kSchemeCount> list;
-    std::transform(weights::all_schemes().begin(), weights::all_schemes().end(), list.begin(), weights::scheme_name);
+    std::transform(weights::kSchemes.begin(), weights::kSchemes.end(), list.begin(), weights::scheme_name);
     return list;
   }();
   if (index < 0 || index >= qp_scheme_count()) return nullptr;

@@ -9,7 +9,7 @@ template <typename Part>
 class Facet {
  public:
   Facet(Part& part) : part_(&part) {}
-  /// `reason`: what the backend does not do, as in "cuda does not multiply by packed matrices yet"; kept.
+  /// `reason`: what the backend does not do, as in "cuda does not train routers"; kept.
   static Facet missing(const char* reason) { return Facet(reason); }
 
   explicit operator bool() const { return part_ != nullptr; }

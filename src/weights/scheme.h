@@ -94,12 +94,22 @@ inline constexpr size_t kSchemeNameSize = 16;
 
 /// "nuq-4", "vq-2.5", "tcq-2.75", "tcx-3" or "fp16".
 std::array<char, kSchemeNameSize> scheme_name(const Scheme& scheme);
-/// Its place in all_schemes().
+/// Its place in kSchemes.
 int32_t index_of(const Scheme& scheme);
 /// Nothing if there is no such scheme.
 std::optional<Scheme> parse_scheme(std::string_view name);
 inline constexpr size_t kSchemeCount = 39;
+inline constexpr Scheme kFloat16Scheme = {Family::kFloat16, 64};
 /// All of them, by family and width.
-std::span<const Scheme, kSchemeCount> all_schemes();
+inline constexpr std::array<Scheme, kSchemeCount> kSchemes = [] {
+  std::array<Scheme, kSchemeCount> schemes{};
+  size_t n = 0;
+  for (const int32_t bits : {1, 2, 3, 4, 5, 6, 8}) schemes[n++] = {Family::kNuq, 4 * bits};
+  for (int32_t quarters = 6; quarters <= 20; quarters += 2) schemes[n++] = {Family::kVq, quarters};
+  for (int32_t quarters = 6; quarters <= 20; ++quarters) schemes[n++] = {Family::kTcq, quarters};
+  for (int32_t quarters = 6; quarters <= 20; quarters += 2) schemes[n++] = {Family::kTcx, quarters};
+  schemes[n++] = kFloat16Scheme;
+  return schemes;
+}();
 
 }  // namespace kvq::weights

@@ -1,11 +1,15 @@
 // Linear layers in every scheme, on every instruction set, against products in float64 with the dequantized matrix.
 #include "support/handles.h"
 #include "support/random.h"
+#include "support/tensor.h"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,20 +40,32 @@ Matrix quantize(kvq_context* context, const char* scheme, const Shape& shape) {
   return Matrix::quantize(context, options, w, shape.out, shape.in);
 }
 
-std::vector<float> multiply(const Matrix& matrix, const Shape& shape, const std::vector<float>& x, int32_t batch) {
+std::vector<float> multiply(const Matrix& matrix, const Shape& shape, const std::vector<float>& x, int32_t batch,
+                            bool on_gpu = false) {
   std::vector<float> y(static_cast<size_t>(batch * shape.out));
-  matrix.linear(std::span(x).first(static_cast<size_t>(batch * shape.in)), batch, y);
+  const std::span<const float> rows = std::span(x).first(static_cast<size_t>(batch * shape.in));
+  if (!on_gpu) {
+    matrix.linear(rows, batch, y);
+    return y;
+  }
+  const kvq_test::DeviceCopy of_x(rows.data(), rows.size_bytes());
+  const kvq_test::DeviceCopy of_y(y.data(), y.size() * sizeof(float));
+  matrix.linear(of_x.data(), batch, of_y.data(), KVQ_F32);
+  of_y.read(y.data());
   return y;
 }
 
-// The sum that an output approaches, and how far rounding the inputs to 8 bits may take it: an input is off by half a
-// step at most, a step is a 127th of the largest input of a block, which of normal inputs is below 5 deviations; errors
-// of different inputs are independent, and 6 deviations of their sum are never seen.
+// How far inputs may be off, in their deviations. CPUs round them to 8 bits: a step is a 127th of the largest input of
+// a block, which of normal inputs is below 5 deviations. GPUs round them to halves, whose steps are 2^-10 of a number.
+double step_of(bool on_gpu) { return on_gpu ? 5.0 / 1024.0 : 5.0 / 127.0; }
+
+// The sum that an output approaches, and how far rounding the inputs may take it: an input is off by half a step at
+// most, errors of different inputs are independent, and 6 deviations of their sum are never seen.
 struct Expected {
   double sum;
   double limit;
 };
-Expected expected(const float* row, const float* x, int32_t in, double bias) {
+Expected expected(const float* row, const float* x, int32_t in, double bias, bool on_gpu) {
   double sum = bias;
   double weights = 0.0;
   double inputs = 0.0;
@@ -58,12 +74,12 @@ Expected expected(const float* row, const float* x, int32_t in, double bias) {
     weights += static_cast<double>(row[i]) * static_cast<double>(row[i]);
     inputs += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   }
-  const double step = 5.0 * std::sqrt(inputs / in) / 127.0;
+  const double step = step_of(on_gpu) * std::sqrt(inputs / in);
   return {sum, 6.0 * std::sqrt(weights) * step / std::sqrt(12.0) + 1e-6};
 }
 
 void check_products(const Matrix& matrix, const Shape& shape, const std::vector<float>& x, const std::vector<float>& y,
-                    int32_t batch) {
+                    int32_t batch, bool on_gpu) {
   std::vector<float> w(static_cast<size_t>(shape.out * shape.in));
   matrix.dequantize(0, shape.out, w);
   const std::vector<float> bias = bias_of(shape);
@@ -71,7 +87,7 @@ void check_products(const Matrix& matrix, const Shape& shape, const std::vector<
     for (int32_t r = 0; r < shape.out; ++r) {
       const auto row = static_cast<size_t>(r);
       const Expected each =
-          expected(w.data() + r * shape.in, x.data() + b * shape.in, shape.in, static_cast<double>(bias[row]));
+          expected(w.data() + r * shape.in, x.data() + b * shape.in, shape.in, static_cast<double>(bias[row]), on_gpu);
       const double got = static_cast<double>(y[static_cast<size_t>(b * shape.out + r)]);
       REQUIRE_MESSAGE(std::abs(got - each.sum) <= each.limit, got, " instead of ", each.sum, " ± ", each.limit);
     }
@@ -89,15 +105,16 @@ TEST_CASE("products in every scheme are those of the dequantized matrix") {
       const std::vector<std::byte> file = quantize(first, scheme.c_str(), shape).save("m");
       const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kMostRows * shape.in), 33);
       std::vector<float> all;  // of all rows, on the first instruction set
-      for (const std::string& isa : kvq_test::cpu_isa_names()) {
+      for (const std::string& isa : kvq_test::backends()) {
         CAPTURE(isa);
+        const bool on_gpu = isa == kvq_test::kCuda;
         const Context context = kvq_test::make_context(isa.c_str(), 2);
         const Matrix matrix = Matrix::load(context, file, "m");
         for (const int32_t batch : kBatches) {
           CAPTURE(batch);
-          const std::vector<float> y = multiply(matrix, shape, x, batch);
-          check_products(matrix, shape, x, y, batch);
-          if (scheme == "fp16") continue;  // its sums are fused where the processor can
+          const std::vector<float> y = multiply(matrix, shape, x, batch, on_gpu);
+          check_products(matrix, shape, x, y, batch, on_gpu);
+          if (on_gpu || scheme == "fp16") continue;  // whose sums are fused where the processor can
           if (all.empty()) all = multiply(matrix, shape, x, kMostRows);
           REQUIRE(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)) == 0);
         }
@@ -118,6 +135,103 @@ TEST_CASE("matrices are quantized to the same bytes with any number of threads")
       CHECK(each == file);
     }
   }
+}
+
+namespace {
+
+bool skips() {
+  const std::string why = kvq_test::why_no_cuda();
+  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
+  return !why.empty();
+}
+
+// Rows [batch, in] of normal numbers in an element type, and what they hold after rounding.
+struct Inputs {
+  kvq_test::Tensor tensor;
+  std::vector<float> rounded;
+
+  Inputs(size_t n, kvq_dtype dtype) : tensor(kvq_test::normal_tensor(n, 34), dtype) {
+    for (size_t i = 0; i < n; ++i) rounded.push_back(static_cast<float>(tensor[i]));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a GPU multiplies by wide and by many rows, and by several matrices at once, in every element type") {
+  if (skips()) return;
+  const Context context = kvq_test::make_context(kvq_test::kCuda);
+  struct Case {
+    Shape shape;
+    int32_t batch;
+  };
+  // Rotations wider than a block does at once, several of them, and a rest of 64; more rows than are made ready at
+  // once.
+  for (const Case& each : {Case{{17, 16384}, 2}, Case{{16, 24576}, 1}, Case{{5, 16448}, 3}, Case{{33, 64}, 300}}) {
+    const Shape& shape = each.shape;
+    CAPTURE(shape.in);
+    const auto rows = static_cast<size_t>(each.batch);
+    std::vector<Matrix> matrices;
+    for (const char* scheme : {"nuq-3", "fp16", "tcq-2.25"}) matrices.push_back(quantize(context, scheme, shape));
+    for (const kvq_dtype dtype : {KVQ_F32, KVQ_F16, KVQ_BF16}) {
+      CAPTURE(dtype);
+      const Inputs x(rows * static_cast<size_t>(shape.in), dtype);
+      const kvq_test::DeviceCopy of_x(x.tensor.data(), x.tensor.bytes().size());
+      std::vector<kvq_test::Tensor> y(matrices.size(), kvq_test::Tensor(rows * static_cast<size_t>(shape.out), dtype));
+      std::vector<std::unique_ptr<kvq_test::DeviceCopy>> of_y;
+      std::vector<const qp_matrix*> handles;
+      std::vector<void*> outputs;
+      for (size_t i = 0; i < matrices.size(); ++i) {
+        of_y.push_back(std::make_unique<kvq_test::DeviceCopy>(y[i].data(), y[i].bytes().size()));
+        handles.push_back(matrices[i]);
+        outputs.push_back(of_y[i]->data());
+      }
+      Matrix::linear_shared(handles, of_x.data(), each.batch, outputs, dtype);
+      for (size_t i = 0; i < matrices.size(); ++i) {
+        CAPTURE(i);
+        of_y[i]->read(y[i].data());
+        std::vector<float> w(static_cast<size_t>(shape.out) * static_cast<size_t>(shape.in));
+        matrices[i].dequantize(0, shape.out, w);
+        const std::vector<float> bias = bias_of(shape);
+        const double rounding = dtype == KVQ_F32 ? 0.0 : (dtype == KVQ_F16 ? 1.0 / 1024.0 : 1.0 / 128.0);
+        for (int32_t at = 0; at < each.batch * shape.out; ++at) {
+          const int32_t r = at % shape.out;
+          const Expected wanted = expected(w.data() + r * shape.in, x.rounded.data() + at / shape.out * shape.in,
+                                           shape.in, static_cast<double>(bias[static_cast<size_t>(r)]), true);
+          const double got = y[i][static_cast<size_t>(at)];
+          REQUIRE_MESSAGE(std::abs(got - wanted.sum) <= wanted.limit + rounding * std::abs(wanted.sum), got,
+                          " instead of ", wanted.sum);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a GPU gives rows of NaN for rows that are not finite, zeros for zeros, and matrices back as they were") {
+  if (skips()) return;
+  const Context context = kvq_test::make_context(kvq_test::kCuda);
+  const Shape shape{33, 192};
+  const std::vector<std::byte> file = quantize(kvq_test::make_context(), "tcx-2.5", shape).save("m");
+  const Matrix matrix = Matrix::load(context, file, "m");
+  CHECK(matrix.save("m") == file);
+
+  const auto in = static_cast<size_t>(shape.in);
+  std::vector<float> x = kvq_test::normal_tensor(4 * in, 35);
+  x[5] = std::numeric_limits<float>::quiet_NaN();
+  x[in + 6] = -std::numeric_limits<float>::infinity();
+  std::fill_n(x.begin() + static_cast<std::ptrdiff_t>(2 * in), in, 0.0F);
+  const std::vector<float> y = multiply(matrix, shape, x, 4, true);
+  const std::vector<float> bias = bias_of(shape);
+  for (int32_t r = 0; r < shape.out; ++r) {
+    const auto row = static_cast<size_t>(r);
+    const auto out = static_cast<size_t>(shape.out);
+    CHECK(std::isnan(y[row]));
+    CHECK(std::isnan(y[out + row]));
+    CHECK(y[2 * out + row] == bias[row]);
+    CHECK(std::isfinite(y[3 * out + row]));
+  }
+  // The same again, bit for bit.
+  const std::vector<float> again = multiply(matrix, shape, x, 4, true);
+  CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
 }
 
 }  // namespace conformance

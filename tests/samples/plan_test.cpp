@@ -371,6 +371,7 @@ TEST_CASE("a step of decoding can be limited") {
   CHECK(cache["seconds"] > 0.0);
   CHECK(place.known()["machines"][here]["others"].size() == 2);
   check_failure(place.plan({"--target-latency", "0.00001"}), 1, "max_seconds");
+  check_failure(place.plan({"--target-latency", "1000", "--device", "cuda"}), 2, "--cache-only");
 }
 
 TEST_CASE("the smallest and the fastest plan that lose no more than so much") {

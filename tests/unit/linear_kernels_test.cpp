@@ -212,7 +212,7 @@ void check_scheme(Runner& runner, const Scheme& scheme, const Shape& shape) {
 TEST_CASE("products with packed matrices are those with their levels, the same on every instruction set and batch") {
   Runner runner;
   for (codebook_seed = 0; codebook_seed < 3; ++codebook_seed) {
-    for (const Scheme& scheme : kvq::weights::all_schemes()) {
+    for (const Scheme& scheme : kvq::weights::kSchemes) {
       // Only these have more than one kernel for a width.
       if (codebook_seed > 0 && scheme.family != Family::kTcq && scheme.family != Family::kTcx) continue;
       for (const Shape& shape : kShapes) check_scheme(runner, scheme, shape);

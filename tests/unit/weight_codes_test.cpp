@@ -21,7 +21,7 @@ namespace {
 
 std::vector<Code> all_codes() {
   std::vector<Code> codes;
-  for (const Scheme& scheme : all_schemes()) {
+  for (const Scheme& scheme : kSchemes) {
     if (scheme.family == Family::kFloat16 || scheme.has_halves()) continue;
     codes.push_back({scheme.family, scheme.quarters});
   }
@@ -83,7 +83,7 @@ double measured_error(const Code& code, int32_t tiles) {
 
 TEST_CASE("names of schemes are read back") {
   std::set<std::string> names;
-  for (const Scheme& scheme : all_schemes()) {
+  for (const Scheme& scheme : kSchemes) {
     const std::string name = scheme_name(scheme).data();
     names.insert(name);
     CHECK(parse_scheme(name) == scheme);

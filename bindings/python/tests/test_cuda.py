@@ -111,8 +111,11 @@ def test_device_memory_comes_from_the_hook(torch, random):
     assert not held
 
 
-def test_matrices_are_refused_on_a_gpu_until_it_multiplies_by_them(torch, gpu, random):
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_matrices_multiply_on_a_gpu(torch, gpu, random, dtype):
     matrix = libkvq.Matrix.quantize(gpu, random.standard_normal((64, 128), dtype="f4"), scheme="tcx-3")
-    x = torch.zeros((3, 128), device="cuda")
-    with pytest.raises(libkvq.KvqUnsupportedError, match="does not multiply"):
-        matrix.linear(x)
+    x = torch.tensor(random.standard_normal((3, 128), dtype="f4"), device="cuda").to(getattr(torch, dtype))
+    y = matrix.linear(x)
+    assert y.device == x.device and y.dtype == x.dtype
+    expected = x.float().cpu() @ torch.as_tensor(matrix.dequantize()).T
+    assert torch.allclose(y.float().cpu(), expected, rtol=0.01, atol=0.05)
