@@ -18,6 +18,9 @@ __device__ __forceinline__ float2 code_at(const uint32_t* rows, int64_t i) {
   return __half22float2(*reinterpret_cast<const __half2*>(&two));
 }
 
+/// Of complex numbers.
+__device__ __forceinline__ float2 product(float2 a, float2 b) { return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x}; }
+
 /// e^{i·position·θ} of a pair, digit by digit as on the host (core/position_turns.h).
 __device__ __forceinline__ float2 turn_of(const CodebookTables& tables, int32_t position, int32_t pair) {
   const int32_t pairs = tables.pairs();
@@ -30,8 +33,7 @@ __device__ __forceinline__ float2 turn_of(const CodebookTables& tables, int32_t 
   for (int32_t level = 1; position > 0; ++level, position >>= 5) {
     const int32_t digit = position & 31;
     if (digit == 0) continue;
-    const float2 factor = entry(32 * level + digit);
-    turn = make_float2(turn.x * factor.x - turn.y * factor.y, turn.x * factor.y + turn.y * factor.x);
+    turn = product(turn, entry(32 * level + digit));
   }
   return turn;
 }

@@ -358,9 +358,7 @@ class Scorer {
     float2 turns[2];
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      const float2 more = turn_of(c_.tables, rest, 2 * lane_ + i);
-      turns[i] = {base_turn_[i].x * more.x - base_turn_[i].y * more.y,
-                  base_turn_[i].x * more.y + base_turn_[i].y * more.x};
+      turns[i] = product(base_turn_[i], turn_of(c_.tables, rest, 2 * lane_ + i));
     }
     store_turns(warp_shared_->turn, lane_, turns[0], turns[1]);
     __syncwarp();

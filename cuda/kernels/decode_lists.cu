@@ -211,9 +211,6 @@ class KeyDecoder {
     const int64_t row = int64_t{head_} * lists_.view.capacity + page.index;
     return slot < page.record.count ? lists_.view.positions[row * kSlots + slot] : 0;
   }
-  static __device__ __forceinline__ float2 product(float2 a, float2 b) {
-    return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x};
-  }
   __device__ __forceinline__ void put(std::byte* to, int32_t slot, int32_t channel, float x) const {
     *reinterpret_cast<__half*>(to + float16_place(Side::kKeys, tables_.head_dim, slot, channel)) =
         __float2half_rn(fmaxf(fminf(x, kMaxFloat16), -kMaxFloat16));

@@ -3,6 +3,7 @@
 #include "kernels/linear_tiles.cuh"
 #include "kernels/tensor.cuh"
 #include "kernels/warp.cuh"
+#include "weights/codebook.h"
 
 #include <array>
 #include <utility>
@@ -26,7 +27,7 @@ constexpr int32_t most_levels() {
   if constexpr (kCode.family == Family::kFloat16) {
     return 1;
   } else if constexpr (kCode.is_trellis()) {
-    return 2048;
+    return 1 << weights::kMostIndexBits;
   } else {
     return 1 << kCode.window_bits();
   }

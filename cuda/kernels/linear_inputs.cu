@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 #include "kernels/tensor.cuh"
+#include "kernels/warp.cuh"
 #include "weights/rotation.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@ namespace kvq::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
+constexpr int32_t kWarps = kThreads / kWarpLanes;
 /// Inputs whose Hadamard transform a block does at a time.
 constexpr int32_t kMostTogether = 8192;
 
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(InputRows rows, int32
 
 /// A block a row: halves, the largest of them between 2^14 and 2^15.
 __global__ void __launch_bounds__(kThreads) halve_kernel(InputRows rows) {
-  __shared__ uint32_t largest[kThreads / 32];
+  __shared__ uint32_t largest[kWarps];
   const int64_t row = int64_t{blockIdx.x} * rows.in;
   const auto at = [&](int32_t i) {
     return rows.signs != nullptr ? rows.rotated[row + i] : read_float(rows.x, rows.dtype, row + i);
@@ -71,14 +73,11 @@ __global__ void __launch_bounds__(kThreads) halve_kernel(InputRows rows) {
   for (auto i = static_cast<int32_t>(threadIdx.x); i < rows.in; i += kThreads) {
     bits = max(bits, __float_as_uint(at(i)) & 0x7FFFFFFFU);
   }
-#pragma unroll
-  for (int32_t distance = 16; distance > 0; distance /= 2) {
-    bits = max(bits, __shfl_xor_sync(0xFFFFFFFFU, bits, distance));
-  }
-  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = bits;
+  bits = __reduce_max_sync(0xFFFFFFFFU, bits);
+  if (threadIdx.x % kWarpLanes == 0) largest[threadIdx.x / kWarpLanes] = bits;
   __syncthreads();
 #pragma unroll
-  for (int32_t i = 0; i < kThreads / 32; ++i) bits = max(bits, largest[i]);
+  for (int32_t i = 0; i < kWarps; ++i) bits = max(bits, largest[i]);
   const bool finite = bits < 0x7F800000U;
   constexpr int32_t kExponent = 14;
   const int32_t exponent = max(static_cast<int32_t>(bits >> 23U) - 127 - kExponent, -126);

@@ -17,6 +17,13 @@ struct TileOperand {
   uint32_t of[4];
 };
 
+/// Inputs of columns that follow each other, a lane's four.
+__device__ __forceinline__ void load_neighbours(const uint16_t* x, int32_t t, uint32_t (&b)[2]) {
+  const uint2 four = *reinterpret_cast<const uint2*>(x + 4 * t);
+  b[0] = four.x;
+  b[1] = four.y;
+}
+
 template <Family kFamily, int32_t kQuarters>
 struct TileCode {
   static constexpr weights::Code kCode{kFamily, kQuarters};
@@ -93,9 +100,7 @@ struct TileCode {
       b[0] = low_halves(first, second);
       b[1] = high_halves(first, second);
     } else {
-      const uint2 four = *reinterpret_cast<const uint2*>(x + 4 * t);
-      b[0] = four.x;
-      b[1] = four.y;
+      load_neighbours(x, t, b);
     }
   }
 };
@@ -126,9 +131,7 @@ struct TileCode<Family::kFloat16, kQuarters> {
   }
 
   static __device__ __forceinline__ void load_inputs(const uint16_t* x, int32_t t, uint32_t (&b)[2]) {
-    const uint2 four = *reinterpret_cast<const uint2*>(x + 4 * t);
-    b[0] = four.x;
-    b[1] = four.y;
+    load_neighbours(x, t, b);
   }
 };
 

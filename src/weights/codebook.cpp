@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -19,6 +20,8 @@ struct Entry {
 };
 
 #include "weights/codebook_data.inc"
+
+static_assert(std::ranges::all_of(kEntries, [](const Entry& entry) { return entry.index_bits <= kMostIndexBits; }));
 
 constexpr Codebook make_codebook(const Entry& entry) {
   return {{entry.family, entry.quarters},

@@ -22,6 +22,9 @@ struct Codebook {
   uint32_t addend;     // of a trellis
 };
 
+/// Of all codebooks.
+inline constexpr int32_t kMostIndexBits = 11;
+
 /// level + kZeroPoint is an unsigned byte, as byte products want them.
 inline constexpr int32_t kZeroPoint = 128;
 

@@ -2,6 +2,7 @@
 // differ in a float's last bit, and with them an FP16 key now and then, hence a code or a gain; whoever looks for
 // another centre, turns by another position or writes to another place changes half of the bytes.
 #include "conversation.h"
+#include "gpu.h"
 
 #include <doctest/doctest.h>
 
@@ -16,12 +17,6 @@ using kvq_test::CentreCounts;
 using kvq_test::Snapshot;
 
 constexpr double kMostDifferent = 0.004;  // of the bytes
-
-bool skips() {
-  const std::string why = kvq_test::why_no_cuda();
-  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
-  return !why.empty();
-}
 
 // How tokens come.
 struct Way {

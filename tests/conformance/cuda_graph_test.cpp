@@ -3,6 +3,7 @@
 
 #include "attention_error.h"
 #include "conversation.h"
+#include "gpu.h"
 #include "support/handles.h"
 
 #include <cuda_runtime_api.h>
@@ -17,12 +18,6 @@ constexpr int32_t kTokens = 1500;
 
 void check_cuda(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
-}
-
-bool skips() {
-  const std::string why = kvq_test::why_no_cuda();
-  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
-  return !why.empty();
 }
 
 std::string failure(kvq_status status, kvq_status expected, const kvq_error& error) {

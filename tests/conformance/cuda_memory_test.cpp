@@ -2,6 +2,7 @@
 #if defined(KVQ_TEST_CUDA)
 
 #include "conversation.h"
+#include "gpu.h"
 #include "support/handles.h"
 
 #include <cuda_runtime_api.h>
@@ -13,12 +14,6 @@
 
 namespace conformance {
 namespace {
-
-bool skips() {
-  const std::string why = kvq_test::why_no_cuda();
-  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
-  return !why.empty();
-}
 
 // An application's allocator of device memory, which can fail.
 struct DeviceHooks {

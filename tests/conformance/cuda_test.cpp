@@ -1,5 +1,6 @@
 // What only a context on a GPU does. Everything else is in the other files' tables, where "cuda" is one more
 // instruction set.
+#include "gpu.h"
 #include "page_format.h"
 #include "scenario.h"
 #include "support/failure.h"
@@ -20,12 +21,6 @@ namespace {
 constexpr int32_t kHeadDim = 64;
 constexpr int32_t kKvHeads = 2;
 constexpr size_t kTokenScalars = kKvHeads * kHeadDim;
-
-bool skips() {
-  const std::string why = kvq_test::why_no_cuda();
-  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
-  return !why.empty();
-}
 
 struct Conversation {
   explicit Conversation(kvq_context* context, const char* policy = "int4")

@@ -1,4 +1,5 @@
 // Linear layers in every scheme, on every instruction set, against products in float64 with the dequantized matrix.
+#include "gpu.h"
 #include "support/handles.h"
 #include "support/random.h"
 #include "support/tensor.h"
@@ -138,12 +139,6 @@ TEST_CASE("matrices are quantized to the same bytes with any number of threads")
 }
 
 namespace {
-
-bool skips() {
-  const std::string why = kvq_test::why_no_cuda();
-  if (!why.empty()) MESSAGE("skipped, no GPU: ", why);
-  return !why.empty();
-}
 
 // Rows [batch, in] of normal numbers in an element type, and what they hold after rounding.
 struct Inputs {

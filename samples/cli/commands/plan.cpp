@@ -88,6 +88,9 @@ kvq_plan_goal goal_of(const Options& options) {
   return options.goal == "seconds" ? KVQ_PLAN_SECONDS : KVQ_PLAN_LOSS;
 }
 
+/// Whether times count.
+bool is_timed(const Options& options) { return options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS; }
+
 /// Of a plan.
 double cost(const ModelPlan& plan, kvq_plan_goal goal) {
   if (goal == KVQ_PLAN_BYTES) return static_cast<double>(plan.bytes());
@@ -106,8 +109,7 @@ PlanLimits limits_of(const Options& options, const llama::ModelConfig& config) {
 void check(const Options& options) {
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
   if (!options.memory.empty()) parse_byte_count(options.memory, "--memory");
-  const bool timed = options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS;
-  if (timed && options.compute.device != "cpu" && !options.cache_only) {
+  if (is_timed(options) && options.compute.device != "cpu" && !options.cache_only) {
     throw UsageError(
         "--device " + options.compute.device +
         " with --target-latency or --goal seconds needs --cache-only: packed weights run on the CPU only so far");
@@ -161,7 +163,7 @@ void write_plan(const Options& options, kvq_context* context, const ModelPlan& p
 
 /// What a machine takes, measured if need be; nullptr: time does not count.
 const Latencies* times_of(const Options& options, const PlanRequest& request, Engine& engine, Measurements& known) {
-  if (options.target_latency == 0.0 && goal_of(options) != KVQ_PLAN_SECONDS) return nullptr;
+  if (!is_timed(options)) return nullptr;
   measure_latencies(known, engine, options.compute, request);
   return &known.machines.at(machine_of(engine, options.compute));
 }
