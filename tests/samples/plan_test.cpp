@@ -453,7 +453,7 @@ TEST_CASE("plans that say too little or too much are refused") {
   check_failure(place.plan({"--target-bits", "3"}), 2, "--weights-only");
   check_failure(place.plan({"--target-bits", "3", "--weights-only", "--cache-only"}), 2, "nothing to plan");
   check_failure(place.plan({"--target-bits", "3", "--target-bytes", "1000", "--weights-only"}), 2, "give one");
-  check_failure(place.plan({"--target-bits", "0.5", "--weights-only"}), 1, "max_bytes");
+  check_failure(place.plan({"--target-bits", "0.5", "--weights-only"}), 1, "the smallest plan takes");
   check_failure(place.plan({"--target-bits", "3", "--weights-only", "--scheme", "nuq-7"}), 2, "nuq-7");
   check_failure(place.plan({"--target-bits", "8", "--cache-only", "--format", "int5"}), 2, "int5");
   check_failure(place.plan({"--target-bits", "8", "--cache-only", "--context", "1000000"}), 2, "positions");

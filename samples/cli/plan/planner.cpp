@@ -207,7 +207,31 @@ ModelPlan Planner::plan_of(std::span<const int32_t> chosen) const {
   return plan;
 }
 
+/// Limits in the caller's terms: of everything, not of the choices alone.
+void Planner::require_possible(const PlanLimits& limits) const {
+  const auto least = [this](double Option::*cost) {
+    double sum = 0.0;
+    for (const Choice& choice : choices_) sum += std::ranges::min(choice.options, {}, cost).*cost;
+    return sum;
+  };
+  const double bytes = fixed_bytes() + least(&Option::bytes);
+  if (bytes > limits.max_bytes) {
+    throw kvq::Error(KVQ_E_LIMIT, "the smallest plan takes " + bytes_text(static_cast<uint64_t>(bytes)) + ", " +
+                                      bytes_text(static_cast<uint64_t>(bytes - limits.max_bytes)) +
+                                      " more than there is");
+  }
+  const double fixed = fixed_seconds();
+  const double seconds = fixed + least(&Option::seconds);
+  if (seconds > limits.max_seconds) {
+    const auto milliseconds = [](double of) { return number_text(1e3 * of, 4) + " ms"; };
+    throw kvq::Error(KVQ_E_LIMIT, "a step of decoding takes " + milliseconds(seconds) + " with the fastest plan, " +
+                                      milliseconds(seconds - limits.max_seconds) + " more than there is; " +
+                                      milliseconds(fixed) + " of it are the same with every plan");
+  }
+}
+
 ModelPlan Planner::solve(const PlanLimits& limits) const {
+  require_possible(limits);
   std::vector<int32_t> counts;
   std::vector<double> bytes;
   std::vector<double> seconds;
@@ -227,8 +251,8 @@ ModelPlan Planner::solve(const PlanLimits& limits) const {
   problem.bytes = bytes.data();
   problem.seconds = seconds.data();
   problem.loss = loss.data();
-  problem.max_bytes = std::max(limits.max_bytes - fixed_bytes(), 0.0);
-  problem.max_seconds = std::max(limits.max_seconds - fixed_seconds(), 0.0);
+  problem.max_bytes = limits.max_bytes - fixed_bytes();
+  problem.max_seconds = limits.max_seconds - fixed_seconds();
   problem.max_loss = limits.max_loss - eviction_loss();
   if (problem.max_loss < 0.0) problem.max_loss = 0.0;
   std::vector<int32_t> chosen(counts.size());

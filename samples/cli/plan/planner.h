@@ -112,6 +112,7 @@ class Planner {
   void add_matrices();
   void add_fused(const std::vector<int32_t>& matrices);
   void add_layers();
+  void require_possible(const PlanLimits& limits) const;
   double fixed_bytes() const;
   double fixed_seconds() const;
   double eviction_loss() const;
