@@ -4,6 +4,7 @@
 #include "cuda_error.h"
 #include "device_memory.h"
 #include "kernels/append.h"
+#include "kernels/linear.h"
 
 #include <cuda_runtime_api.h>
 
@@ -49,6 +50,7 @@ class CudaBackend final : public Backend,
   cudaStream_t stream() const { return stream_; }
   /// Bytes of shared memory that a block may have.
   int32_t shared_limit() const { return shared_limit_; }
+  LinearDevice linear_device() const { return {.multiprocessors = multiprocessors_, .shared_limit = shared_limit_}; }
   Staging& staging() { return *staging_; }
   void* allocate_device(Allocator& account, size_t bytes);
   void release_device(Allocator& account, void* pointer, size_t bytes) noexcept;

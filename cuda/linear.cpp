@@ -3,6 +3,7 @@
 #include "linear_workspace.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvq::cuda {
 namespace {
@@ -46,37 +47,30 @@ void CudaBackend::multiply(const LinearBatch& batch) {
   const int32_t in = of(batch.matrices.front()).tables().in;
   const int32_t most_rows = std::min(batch.batch, kMostLinearRows);
   LinearWorkspace& space = of(batch.matrices.front()).space();
-  space.reserve(most_rows, in, is_capturing());
-  const uint8_t* signs = nullptr;
-  bool plain = false;
-  for (const Resident* matrix : batch.matrices) {
-    if (of(matrix).signs() == nullptr) plain = true;
-    if (signs == nullptr) signs = of(matrix).signs();
-  }
+  const bool own = makes_inputs_ready(batch.batch, in);
+  if (!own) space.reserve(most_rows, in, is_capturing());
   for (int32_t first = 0; first < batch.batch; first += most_rows) {
-    const int32_t rows = std::min(most_rows, batch.batch - first);
     const auto before = static_cast<size_t>(first);
-    InputRows inputs{
+    InputRows rows{
         .x = static_cast<const std::byte*>(batch.x) + before * static_cast<size_t>(in) * dtype_bytes(batch.x_dtype),
         .dtype = batch.x_dtype,
-        .rows = rows,
+        .rows = std::min(most_rows, batch.batch - first),
         .in = in,
-        .signs = signs,
-        .rotated = space.numbers(),
-        .to = space.rotated()};
-    if (signs != nullptr) call.require(launch_linear_inputs(inputs, stream_), "kernel of linear layers");
-    inputs.signs = nullptr;
-    inputs.to = space.plain();
-    if (plain) call.require(launch_linear_inputs(inputs, stream_), "kernel of linear layers");
+        .signs = nullptr};
+    bool is_ready[2] = {own, own};  // plain ones, rotated ones
     for (size_t i = 0; i < batch.matrices.size(); ++i) {
       const DeviceMatrix& matrix = of(batch.matrices[i]);
+      const bool rotates = matrix.signs() != nullptr;
+      const LinearInputs inputs = own ? LinearInputs{} : (rotates ? space.rotated() : space.plain());
+      rows.signs = matrix.signs();
+      if (!std::exchange(is_ready[rotates ? 1 : 0], true)) {
+        call.require(launch_linear_inputs(rows, space.numbers(), inputs, stream_), "kernel of linear layers");
+      }
       const auto out = static_cast<size_t>(matrix.tables().out);
       const LinearOutputs outputs{.y = static_cast<std::byte*>(batch.y[i]) + before * out * dtype_bytes(batch.y_dtype),
-                                  .dtype = batch.y_dtype,
-                                  .rows = rows};
-      call.require(
-          launch_linear(matrix.tables(), matrix.signs() != nullptr ? space.rotated() : space.plain(), outputs, stream_),
-          "kernel of linear layers");
+                                  .dtype = batch.y_dtype};
+      call.require(launch_linear(matrix.tables(), rows, inputs, outputs, linear_device(), stream_),
+                   "kernel of linear layers");
     }
   }
 }

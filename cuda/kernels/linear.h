@@ -1,5 +1,5 @@
-// Products with packed matrices. Inputs are rotated and become halves first; codes become halves as they are read, and
-// are multiplied on tensor cores.
+// Products with packed matrices. Codes become halves by tables in shared memory as they are read, and are multiplied on
+// tensor cores by inputs that were rotated and are halves, too.
 #pragma once
 
 #include "core/host_device.h"
@@ -13,33 +13,34 @@ namespace kvq::cuda {
 /// Rows of inputs that are made ready at a time.
 inline constexpr int32_t kMostLinearRows = 256;
 
-/// Inputs as matrices are multiplied by: halves times a power of two of their row, [rows][in]. A row that has NaN or
-/// infinity is zeros times NaN.
+/// Inputs as matrices are multiplied by: halves times a power of two of their row, [rows][in], of each eight neighbours
+/// in the order 0, 4, 1, 5, 2, 6, 3, 7. A row that has NaN or infinity is zeros times NaN.
 struct LinearInputs {
   uint16_t* halves;
   float* scales;  // [rows]
 };
 
-/// Makes inputs ready.
+/// Rows as the caller has them.
 struct InputRows {
   const void* x;  // [rows][in] of a kvq_dtype
   int32_t dtype;
   int32_t rows;
   int32_t in;
   const uint8_t* signs;  // of the rotation; null: not rotated
-  float* rotated;        // [rows][in]; where they are rotated
-  LinearInputs to;
 };
-cudaError_t launch_linear_inputs(const InputRows& rows, cudaStream_t stream);
+/// Makes inputs ready. \param rotated  [rows][in], where they are rotated.
+cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to, cudaStream_t stream);
+/// Whether products make so few inputs ready themselves, each block for itself, in less time than a kernel takes to
+/// start.
+bool makes_inputs_ready(int32_t rows, int32_t in);
 
 /// Columns of a matrix that are written in the same code.
 struct LinearSegment {
   int32_t first_column;
   int32_t columns;
-  int64_t begin;  // of its tiles in a panel, in bytes
+  int64_t begin;  // of its codes in a panel, in bytes
   float unit;
   const int8_t* levels;
-  int32_t n_levels;
   int32_t index_bits;
   uint32_t addend;
 };
@@ -48,21 +49,36 @@ struct LinearMatrix {
   weights::Scheme scheme;
   int32_t out;
   int32_t in;
-  const uint8_t* codes;  // [panels][panel_bytes]
-  int64_t panel_bytes;   // a multiple of 4
+  const uint8_t* codes;  // in the order of lanes (lane_order.h), [panels][panel_bytes]
+  int64_t panel_bytes;
   float scale;
   const uint16_t* row_scales;  // halves, [out]; null in FP16
   const float* bias;           // [out], or null
   LinearSegment segments[2];
 };
 
+/// Copies codes of `panels` panels from the order of files to that of lanes, or back. What they are copied to is zeros
+/// before. \param file_panel_bytes  of a panel in a file.
+cudaError_t launch_to_lanes(const LinearMatrix& matrix, int32_t panels, const uint8_t* file, int64_t file_panel_bytes,
+                            uint8_t* lanes, cudaStream_t stream);
+cudaError_t launch_from_lanes(const LinearMatrix& matrix, int32_t panels, const uint8_t* lanes, uint8_t* file,
+                              int64_t file_panel_bytes, cudaStream_t stream);
+
 /// y = x · Wᵀ + bias, [rows][out] of a kvq_dtype.
 struct LinearOutputs {
   void* y;
   int32_t dtype;
-  int32_t rows;
 };
-cudaError_t launch_linear(const LinearMatrix& matrix, const LinearInputs& inputs, const LinearOutputs& outputs,
-                          cudaStream_t stream);
+
+/// What a device has.
+struct LinearDevice {
+  int32_t multiprocessors;
+  int32_t shared_limit;  // bytes of a block
+};
+/// Once for each scheme.
+cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device);
+/// \param inputs  ready; ignored if products make them ready themselves.
+cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs& inputs,
+                          const LinearOutputs& outputs, const LinearDevice& device, cudaStream_t stream);
 
 }  // namespace kvq::cuda

@@ -22,7 +22,6 @@ inline constexpr int32_t kActivationBlock = 256;
 /// Bytes after the codes of a matrix that may be read, and mean nothing.
 inline constexpr size_t kCodePadding = 64;
 
-constexpr int32_t panels_of(int32_t out) { return (out + kTileRows - 1) / kTileRows; }
 /// Bytes of one panel, 16 rows of all columns: its tiles from left to right.
 size_t panel_bytes(const Scheme& scheme, int32_t in);
 

@@ -23,6 +23,9 @@ inline constexpr int32_t kTileRows = 16;
 inline constexpr int32_t kTileColumns = 16;
 inline constexpr int32_t kTileWeights = kTileRows * kTileColumns;
 
+/// Panels of `out` rows: 16 rows each, of all columns.
+constexpr int32_t panels_of(int32_t out) { return (out + kTileRows - 1) / kTileRows; }
+
 /// One way to write a tile: a family at one width. Codes are small values, compared and copied freely.
 struct Code {
   Family family;

@@ -388,6 +388,7 @@ template <typename Number>
 Number atomicMax(Number* to, Number number) {
   return std::exchange(*to, std::max(*to, number));
 }
+inline unsigned atomicOr(unsigned* to, unsigned bits) { return std::exchange(*to, *to | bits); }
 inline size_t __cvta_generic_to_shared(const void* pointer) { return emulator::shared_address(pointer); }
 template <typename Pointer>
 Pointer __cvta_generic_to_global(Pointer pointer) {
