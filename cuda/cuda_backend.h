@@ -50,7 +50,12 @@ class CudaBackend final : public Backend,
   cudaStream_t stream() const { return stream_; }
   /// Bytes of shared memory that a block may have.
   int32_t shared_limit() const { return shared_limit_; }
-  LinearDevice linear_device() const { return {.multiprocessors = multiprocessors_, .shared_limit = shared_limit_}; }
+  LinearDevice linear_device() const {
+    return {.multiprocessors = multiprocessors_,
+            .shared_limit = shared_limit_,
+            .overlaps = compute_capability_ >= 90,
+            .has_warpgroups = compute_capability_ == 90};
+  }
   Staging& staging() { return *staging_; }
   void* allocate_device(Allocator& account, size_t bytes);
   void release_device(Allocator& account, void* pointer, size_t bytes) noexcept;

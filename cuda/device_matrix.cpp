@@ -64,7 +64,9 @@ DeviceMatrix::DeviceMatrix(CudaBackend& backend, Allocator& allocator, const Mat
       error_(matrix.error),
       proxy_error_(matrix.proxy_error),
       arrays_(backend, allocator, bytes_for(matrix)) {
+  check(prepare_linear_inputs(), "cudaFuncSetAttribute");
   check(prepare_linear(matrix.scheme, backend.linear_device()), "cudaFuncSetAttribute");
+  check(prepare_linear_many(matrix.scheme, backend.linear_device()), "cudaFuncSetAttribute");
   auto* codes = arrays_.take<uint8_t>(lane_code_bytes(matrix));
   tables_ = {.scheme = matrix.scheme,
              .out = matrix.out,

@@ -3,6 +3,7 @@
 #include "linear_workspace.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace kvq::cuda {
@@ -17,7 +18,9 @@ LinearWorkspace::~LinearWorkspace() {
 }
 
 void LinearWorkspace::reserve(int32_t rows, int32_t in, bool recorded) {
-  const size_t numbers = static_cast<size_t>(rows) * static_cast<size_t>(in);
+  // Of whole tiles: rows are kMostLinearRows, or fewer than a tile has.
+  const auto whole = static_cast<size_t>(rows <= kMostFewRows ? rows : kMostLinearRows);
+  const size_t numbers = whole * static_cast<size_t>(in);
   blocks_.grow(numbers_, numbers * sizeof(float), false, recorded);
   blocks_.grow(rotated_, numbers * sizeof(uint16_t), false, recorded);
   blocks_.grow(plain_, numbers * sizeof(uint16_t), false, recorded);
@@ -46,9 +49,12 @@ void CudaBackend::multiply(const LinearBatch& batch) {
   const Call call(*this);
   const int32_t in = of(batch.matrices.front()).tables().in;
   const int32_t most_rows = std::min(batch.batch, kMostLinearRows);
+  const LinearDevice device = linear_device();
   LinearWorkspace& space = of(batch.matrices.front()).space();
-  const bool own = makes_inputs_ready(batch.batch, in);
+  const bool own =
+      batch.matrices.size() == 1 && makes_inputs_ready(of(batch.matrices.front()).tables(), batch.batch, device);
   if (!own) space.reserve(most_rows, in, is_capturing());
+  const auto issue = [&](cudaError_t status) { call.require(status, "kernel of linear layers"); };
   for (int32_t first = 0; first < batch.batch; first += most_rows) {
     const auto before = static_cast<size_t>(first);
     InputRows rows{
@@ -57,20 +63,28 @@ void CudaBackend::multiply(const LinearBatch& batch) {
         .rows = std::min(most_rows, batch.batch - first),
         .in = in,
         .signs = nullptr};
-    bool is_ready[2] = {own, own};  // plain ones, rotated ones
+    std::optional<LinearInputs> ready[2];  // plain ones, rotated ones
     for (size_t i = 0; i < batch.matrices.size(); ++i) {
       const DeviceMatrix& matrix = of(batch.matrices[i]);
+      const LinearMatrix& tables = matrix.tables();
       const bool rotates = matrix.signs() != nullptr;
-      const LinearInputs inputs = own ? LinearInputs{} : (rotates ? space.rotated() : space.plain());
       rows.signs = matrix.signs();
-      if (!std::exchange(is_ready[rotates ? 1 : 0], true)) {
-        call.require(launch_linear_inputs(rows, space.numbers(), inputs, stream_), "kernel of linear layers");
-      }
-      const auto out = static_cast<size_t>(matrix.tables().out);
+      const auto out = static_cast<size_t>(tables.out);
       const LinearOutputs outputs{.y = static_cast<std::byte*>(batch.y[i]) + before * out * dtype_bytes(batch.y_dtype),
                                   .dtype = batch.y_dtype};
-      call.require(launch_linear(matrix.tables(), rows, inputs, outputs, linear_device(), stream_),
-                   "kernel of linear layers");
+      if (own) {
+        issue(launch_linear(tables, rows, nullptr, outputs, device, stream_));
+        continue;
+      }
+      const int32_t tile_rows = tile_rows_for(tables, rows.rows, device);
+      std::optional<LinearInputs>& inputs = ready[rotates ? 1 : 0];
+      if (!inputs || inputs->tile_rows != tile_rows) {
+        inputs = rotates ? space.rotated() : space.plain();
+        inputs->tile_rows = tile_rows;
+        issue(launch_linear_inputs(rows, space.numbers(), *inputs, device.overlaps, stream_));
+      }
+      issue(tile_rows > 0 ? launch_linear_many(tables, rows, *inputs, outputs, stream_)
+                          : launch_linear(tables, rows, &*inputs, outputs, device, stream_));
     }
   }
 }

@@ -17,8 +17,8 @@ class LinearWorkspace {
   void reserve(int32_t rows, int32_t in, bool recorded);
 
   float* numbers() const { return static_cast<float*>(numbers_.memory); }
-  LinearInputs rotated() const { return {static_cast<uint16_t*>(rotated_.memory), scales()}; }
-  LinearInputs plain() const { return {static_cast<uint16_t*>(plain_.memory), scales() + kMostLinearRows}; }
+  LinearInputs rotated() const { return {static_cast<uint16_t*>(rotated_.memory), scales(), 0}; }
+  LinearInputs plain() const { return {static_cast<uint16_t*>(plain_.memory), scales() + kMostLinearRows, 0}; }
 
  private:
   using Block = DeviceBlocks::Block;

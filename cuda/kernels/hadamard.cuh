@@ -1,46 +1,61 @@
-// Hadamard transforms in shared memory.
+// Hadamard transforms in shared memory. Numbers lie with a gap after each 64, so that those a power of two apart are in
+// different banks.
 #pragma once
+
+#include "core/host_device.h"
 
 #include <cstdint>
 
 namespace kvq::cuda {
 
-/// A step of kRadix butterflies: numbers that are `half`, 2 · half, … apart.
+KVQ_HOST_DEVICE constexpr int32_t transform_place(int32_t i) { return i + i / 64 * 8; }
+
+/// Sums and differences of numbers 1, 2, 4 … apart.
+template <int32_t kRadix>
+__device__ __forceinline__ void add_and_subtract(float (&x)[kRadix]) {
+#pragma unroll
+  for (int32_t apart = 1; apart < kRadix; apart *= 2) {
+#pragma unroll
+    for (int32_t k = 0; k < kRadix; ++k) {
+      if ((k & apart) != 0) continue;
+      const float a = x[k];
+      const float b = x[k + apart];
+      x[k] = a + b;
+      x[k + apart] = a - b;
+    }
+  }
+}
+
+/// The same of `n` numbers `half`, 2 · half … apart, where `half` is 8 or a multiple of 64. All threads of a block,
+/// which wait for each other afterwards.
 template <int32_t kRadix, int32_t kThreads>
-__device__ __forceinline__ void add_and_subtract(float* numbers, int32_t n, int32_t half) {
+__device__ __forceinline__ void transform_step(float* numbers, int32_t n, int32_t half) {
+  const int32_t shift = __ffs(half) - 1;
+  const int32_t apart = half < 64 ? half : transform_place(half);
+#pragma unroll 1
   for (auto i = static_cast<int32_t>(threadIdx.x); i < n / kRadix; i += kThreads) {
-    float* first = numbers + i / half * (kRadix * half) + i % half;
+    const auto first = static_cast<uint32_t>((i >> shift) * (kRadix << shift) + (i & (half - 1)));
+    float* place = numbers + first + first / 64 * 8;
     float x[kRadix];
 #pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) x[k] = first[k * half];
+    for (int32_t k = 0; k < kRadix; ++k) x[k] = place[k * apart];
+    add_and_subtract(x);
 #pragma unroll
-    for (int32_t apart = 1; apart < kRadix; apart *= 2) {
-#pragma unroll
-      for (int32_t k = 0; k < kRadix; ++k) {
-        if ((k & apart) != 0) continue;
-        const float a = x[k];
-        const float b = x[k + apart];
-        x[k] = a + b;
-        x[k + apart] = a - b;
-      }
-    }
-#pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) first[k * half] = x[k];
+    for (int32_t k = 0; k < kRadix; ++k) place[k * apart] = x[k];
   }
   __syncthreads();
 }
 
-/// Transforms, not normalized, of blocks of `width` of `n` numbers, both powers of two times one another; all threads
-/// of a block of kThreads, which have waited for each other before and have afterwards. Sums are of the same order
-/// however many steps are done at once.
+/// The steps of transforms of blocks of `width` of `n` numbers that are left when blocks of `done` have been
+/// transformed. Sums are of the same order however many steps are done at once.
 template <int32_t kThreads>
-__device__ __forceinline__ void transform(float* numbers, int32_t n, int32_t width) {
-  int32_t half = 1;
-  for (; 8 * half <= width; half *= 8) add_and_subtract<8, kThreads>(numbers, n, half);
-  if (4 * half <= width) {
-    add_and_subtract<4, kThreads>(numbers, n, half);
-  } else if (2 * half <= width) {
-    add_and_subtract<2, kThreads>(numbers, n, half);
+__device__ __forceinline__ void transform_from(int32_t done, float* numbers, int32_t n, int32_t width) {
+#pragma unroll 1
+  for (; 8 * done <= width; done *= 8) transform_step<8, kThreads>(numbers, n, done);
+  if (4 * done <= width) {
+    transform_step<4, kThreads>(numbers, n, done);
+  } else if (2 * done <= width) {
+    transform_step<2, kThreads>(numbers, n, done);
   }
 }
 

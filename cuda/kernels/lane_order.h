@@ -3,11 +3,11 @@
 // A block is 16 rows by 128 columns of one code, four pieces of 32 columns: two tiles. A lane (g, t) = (lane / 4,
 // lane % 4) has of each piece rows 2g and 2g + 1 in columns 8t … 8t + 7. These are
 //
-//   vq, tcq     eight steps that follow each other in the stream of a tile
-//   tcx         twice eight steps, first of columns 8t … 8t + 3
-//   nuq, fp16   two rows of pairs of columns: c and c + 4 for c = 8t … 8t + 3
+//   tcq             eight steps that follow each other in the stream of a tile
+//   tcx             twice eight steps, first of columns 8t … 8t + 3
+//   nuq, vq, fp16   pairs of columns c and c + 4 of one row and the other, for c = 8t … 8t + 3
 //
-// so that in all of them the lane's codes are pairs of weights four columns apart, in the same order. Its codes of a
+// so that in all of them the lane's codes are pairs of weights four columns apart. Its codes of a
 // block are 16 · quarters bits, in words that lie by lanes, as many of them together as can be read at once. Columns of
 // the last block that do not exist are zeros.
 #pragma once
@@ -43,11 +43,12 @@ constexpr int32_t word_place(const weights::Code& code, int32_t lane, int32_t i)
 /// Bits that follow each other both in a file and in a lane's words.
 constexpr int32_t runs_of_piece(const weights::Code& code) {
   switch (code.family) {
-    case weights::Family::kVq:
     case weights::Family::kTcq:
       return 1;
     case weights::Family::kTcx:
       return 2;
+    case weights::Family::kVq:
+      return 8;
     default:
       return 16;
   }
@@ -65,14 +66,15 @@ constexpr RunPlace run_place(const weights::Code& code, int32_t lane, int32_t ru
   const int32_t half = t % 2;  // of the tile's columns
   switch (code.family) {
     case weights::Family::kVq:
+      return {t / 2, code.first_bit(64 * half + 8 * g + run % 2 * 4 + run / 2)};
     case weights::Family::kTcq:
       return {t / 2, code.first_bit(64 * half + 8 * g)};
     case weights::Family::kTcx:
       return {t / 2, code.first_bit(64 * (2 * half + run) + 8 * g)};
     default: {
       const int32_t pair = run / 2;
-      const int32_t row = 2 * g + pair / 4;
-      const int32_t column = 8 * half + pair % 4 + 4 * (run % 2);
+      const int32_t row = 2 * g + pair % 2;
+      const int32_t column = 8 * half + pair / 2 + 4 * (run % 2);
       if (code.family == weights::Family::kFloat16) return {t / 2, 16 * (column * weights::kTileRows + row)};
       return {t / 2, code.first_bit(column / 4 * 64 + 4 * row + column % 4)};
     }

@@ -1,11 +1,11 @@
 #include "kernels/lane_codes.cuh"
 #include "kernels/linear.h"
 #include "kernels/linear_inputs.cuh"
+#include "kernels/overlap.cuh"
 #include "kernels/warp.cuh"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
 namespace kvq::cuda {
@@ -14,24 +14,24 @@ namespace {
 constexpr int32_t kThreads = 512;
 constexpr int32_t kWarps = kThreads / kWarpLanes;
 constexpr int32_t kTileInputs = 8;  // rows of inputs that a product takes
-/// Inputs that a block makes ready itself.
-constexpr int32_t kMostOwnInputs = 16384;
-/// Bytes of codes that a warp has on their way, at least.
-constexpr int32_t kBytesAhead = 2048;
+/// Of one row that each block makes ready for itself, inputs, and bytes of codes of a multiprocessor, in which a kernel
+/// of its own would take longer.
+constexpr int32_t kMostOwnInputs = 8192;
+constexpr int64_t kMostOwnCodes = 80 << 10;
+/// Blocks of codes that a warp has on their way to the L2 cache. More would push out those that others need.
+constexpr int32_t kPanelsAhead = 2;
 
-/// A block multiplies some panels, 16 outputs each, by up to 8 · kTiles rows of inputs. Its warps share the columns;
-/// each keeps its sums of every panel in shared memory, where they meet.
+/// A block of threads multiplies some panels, 16 outputs each, by up to 8 · kTiles rows of inputs. Each warp has a
+/// stretch of the panels' blocks of codes, and what they sum up meets in shared memory. How that is used, in bytes:
 struct LinearPlan {
-  int32_t panels;  // that are done at once
-  TableSize table_size;
-  int32_t table_bytes;
-  int32_t sums_bytes;  // or rotated inputs, before
-  int32_t input_bytes;
-  float norm;           // of the rotation
-  uint32_t factor;      // of hashes
-  uint32_t addends[2];  // of those of segments, times the factor
-
-  int32_t shared_bytes() const { return table_bytes + sums_bytes + input_bytes; }
+  int32_t panels;     // of a block of threads
+  int32_t more;       // first blocks of threads that have one panel more
+  int32_t sum_lanes;  // lanes of four that have sums of rows: 1, 2 or 4
+  int32_t scales;     // where scales of the panels' outputs begin, behind the tables, and then their biases
+  int32_t signs;      // of the inputs, if the block makes them ready
+  int32_t inputs;     // halves, likewise
+  int32_t sums;       // or inputs while they are rotated
+  int32_t bytes;
 };
 
 struct LinearCall {
@@ -42,270 +42,322 @@ struct LinearCall {
   bool own;  // whether each block makes the inputs ready
 };
 
-template <int32_t kWords>
-struct Codes {
-  uint32_t words[kWords];
+/// The same in all lanes, which the compiler does not know of threadIdx.
+__device__ __forceinline__ int32_t this_warp() {
+  return __shfl_sync(0xFFFFFFFFU, static_cast<int32_t>(threadIdx.x) / kWarpLanes, 0);
+}
+
+struct PanelRange {
+  int32_t first;
+  int32_t n;
 };
 
-/// The columns of a segment that a warp multiplies, for one panel after the other.
-template <typename Code>
-struct CodeCursor {
-  const uint8_t* first;  // codes of the lane in the first block of the first panel
-  int64_t panel_bytes;
-  int32_t n_panels;
-  int32_t panel = 0;
-  int32_t round = 0;
+/// Blocks of codes that a warp multiplies: those of some columns in all panels, then those of the columns that follow.
+struct Stretch {
+  int32_t column;  // of blocks, of the first one
+  int32_t panel;   // likewise
+  int32_t blocks;
 
-  __device__ __forceinline__ void load(Codes<Code::kWords>& to) const {
-    constexpr int32_t kTogether = words_together(Code::kCode);
-    const uint8_t* from =
-        first + panel * panel_bytes + round * (kWarps * static_cast<int64_t>(block_bytes(Code::kCode)));
-#pragma unroll
-    for (int32_t i = 0; i < Code::kWords; i += kTogether) {
-      const uint8_t* at = from + i * static_cast<int64_t>(kWarpLanes * sizeof(uint32_t));
-      if constexpr (kTogether == 4) {
-        const uint4 four = __ldcs(reinterpret_cast<const uint4*>(at));
-        to.words[i] = four.x, to.words[i + 1] = four.y, to.words[i + 2] = four.z, to.words[i + 3] = four.w;
-      } else if constexpr (kTogether == 2) {
-        const uint2 two = __ldcs(reinterpret_cast<const uint2*>(at));
-        to.words[i] = two.x, to.words[i + 1] = two.y;
-      } else {
-        to.words[i] = __ldcs(reinterpret_cast<const uint32_t*>(at));
-      }
+  __device__ __forceinline__ Stretch(const LinearSegment& segment, const PanelRange& panels) {
+    const int32_t all = blocks_of(segment.columns) * panels.n;
+    const int32_t first = all * this_warp() / kWarps;
+    blocks = all * (this_warp() + 1) / kWarps - first;
+    column = first / panels.n;
+    panel = first - column * panels.n;
+  }
+};
+
+/// Codes of a segment in some panels.
+template <typename Code>
+class SegmentCodes {
+ public:
+  static constexpr auto kBlockBytes = static_cast<int32_t>(block_bytes(Code::kCode));
+
+  __device__ __forceinline__ SegmentCodes(const LinearMatrix& matrix, const LinearSegment& segment,
+                                          const PanelRange& panels)
+      : codes_(matrix.codes + panels.first * matrix.panel_bytes + segment.begin),
+        panel_bytes_(matrix.panel_bytes),
+        panels_(panels.n) {}
+
+  __device__ __forceinline__ const uint8_t* column(int32_t i) const { return codes_ + int64_t{i} * kBlockBytes; }
+  __device__ __forceinline__ int64_t panel_bytes() const { return panel_bytes_; }
+
+  /// Has the first panels of a block of columns be on their way to the L2 cache.
+  __device__ __forceinline__ void fetch_column(int32_t i) const {
+    const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
+    if (lane < min(panels_, kPanelsAhead)) fetch_to_l2(column(i) + lane * panel_bytes_, kBlockBytes);
+  }
+  /// A panel far ahead of the one at `from`, which is `panel`.
+  __device__ __forceinline__ void fetch_panel(const uint8_t* from, int32_t panel) const {
+    if (panel + kPanelsAhead < panels_ && threadIdx.x % kWarpLanes == 0) {
+      fetch_to_l2(from + kPanelsAhead * panel_bytes_, kBlockBytes);
     }
   }
-  __device__ __forceinline__ void next() {
-    if (++panel < n_panels) return;
-    panel = 0;
-    ++round;
+
+  __device__ __forceinline__ void load_first(const Stretch& stretch, uint32_t (&words)[Code::kWords]) const {
+    if (stretch.blocks > 0) load_words<Code>(column(stretch.column) + stretch.panel * panel_bytes_, words);
   }
+
+ private:
+  const uint8_t* codes_;
+  int64_t panel_bytes_;
+  int32_t panels_;
 };
 
-/// Inputs of a block of columns that a lane multiplies by.
+/// What a block has in shared memory.
+struct LinearShared {
+  std::byte* table;
+  float* scales;
+  float* biases;
+  uint8_t* signs;
+  uint16_t* inputs;
+  float4* sums;
+
+  __device__ LinearShared(const LinearPlan& plan, std::byte* memory, int32_t outputs)
+      : table(memory),
+        scales(reinterpret_cast<float*>(memory + plan.scales)),
+        biases(scales + outputs),
+        signs(reinterpret_cast<uint8_t*>(memory + plan.signs)),
+        inputs(reinterpret_cast<uint16_t*>(memory + plan.inputs)),
+        sums(reinterpret_cast<float4*>(memory + plan.sums)) {}
+};
+
+/// Rows of inputs of a block, in shared or in global memory.
+struct ReadyRows {
+  const uint16_t* halves;
+  const float* scales;
+  int32_t n;
+};
+
+/// Inputs of a lane for a block of columns, and for each of kTiles.
 template <int32_t kTiles>
 struct LaneInputs {
   uint4 of[kTiles][kPieces];
 
-  /// \param rows  the first of them.  \param columns  that are left.
-  __device__ __forceinline__ void load(const uint16_t* rows, int32_t n_rows, int32_t in, int32_t columns,
-                                       int32_t lane) {
-    const int32_t g = lane / 4;
-    const int32_t t = lane % 4;
+  /// \param column  the first one, of the segment.
+  __device__ __forceinline__ void load(const LinearMatrix& matrix, const LinearSegment& segment, const ReadyRows& rows,
+                                       int32_t column) {
+    const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
 #pragma unroll
-    for (int32_t n = 0; n < kTiles; ++n) {
+    for (int32_t i = 0; i < kTiles; ++i) {
+      // Columns of products that no row has repeat the last one.
+      const int32_t row = min(kTileInputs * i + lane / 4, rows.n - 1);
+      const uint16_t* from = rows.halves + int64_t{row} * matrix.in + segment.first_column + column + 8 * (lane % 4);
 #pragma unroll
       for (int32_t piece = 0; piece < kPieces; ++piece) {
-        const int32_t row = kTileInputs * n + g;
-        of[n][piece] = make_uint4(0, 0, 0, 0);
-        if (row < n_rows && piece * kPieceColumns < columns) {
-          of[n][piece] = *reinterpret_cast<const uint4*>(rows + int64_t{row} * in + piece * kPieceColumns + 8 * t);
+        of[i][piece] = make_uint4(0, 0, 0, 0);
+        if (column + piece * kPieceColumns < segment.columns) {
+          of[i][piece] = *reinterpret_cast<const uint4*>(from + piece * kPieceColumns);
         }
       }
     }
   }
 };
 
+/// Sums of a warp's panel in shared memory, [kTiles][8][sum_lanes].
+template <int32_t kTiles>
+__device__ __forceinline__ float4* sums_of(const LinearShared& shared, const PanelRange& panels, int32_t warp,
+                                           int32_t panel, int32_t sum_lanes) {
+  return shared.sums + (warp * panels.n + panel) * (kTiles * 8 * sum_lanes);
+}
+
+template <int32_t kTiles>
+__device__ __forceinline__ void clear_sums(const LinearShared& shared, const PanelRange& panels, int32_t sum_lanes) {
+  float4* sums = sums_of<kTiles>(shared, panels, this_warp(), 0, sum_lanes);
+  for (auto i = static_cast<int32_t>(threadIdx.x) % kWarpLanes; i < panels.n * kTiles * 8 * sum_lanes;
+       i += kWarpLanes) {
+    sums[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  }
+  __syncwarp();
+}
+
+/// Adds products of one block of codes to sums of its panel.
 template <typename Code, int32_t kTiles>
-__device__ __forceinline__ void add_segment(const LinearMatrix& matrix, int32_t number, const LinearPlan& plan,
-                                            const uint16_t* inputs, int32_t n_rows, int32_t first_panel,
-                                            int32_t n_panels, bool fills, std::byte* table, float4* sums) {
-  const LinearSegment& segment = matrix.segments[number];
+__device__ __forceinline__ void multiply_block(const uint32_t (&words)[Code::kWords], const CodeFinder& finder,
+                                               const LaneInputs<kTiles>& x, float unit, int32_t sum_lanes,
+                                               float4* sums) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / kWarpLanes;
-  constexpr auto kBlockBytes = static_cast<int32_t>(block_bytes(Code::kCode));
-  constexpr int32_t kAhead = kBytesAhead > kBlockBytes ? (kBytesAhead + kBlockBytes - 1) / kBlockBytes : 1;
-  const int32_t total = (max(blocks_of(segment.columns) - warp, 0) + kWarps - 1) / kWarps * n_panels;
-
-  CodeCursor<Code> ahead{.first = matrix.codes + first_panel * matrix.panel_bytes + segment.begin + warp * kBlockBytes +
-                                  lane * static_cast<int32_t>(words_together(Code::kCode) * sizeof(uint32_t)),
-                         .panel_bytes = matrix.panel_bytes,
-                         .n_panels = n_panels};
-  Codes<Code::kWords> codes[kAhead];
+  float sum[kTiles][4] = {};
 #pragma unroll
-  for (int32_t i = 0; i < kAhead; ++i) {
-    if (i < total) ahead.load(codes[i]);
-    ahead.next();
-  }
-  if (fills) {
-    Code::template fill<kThreads>(segment, plan.table_size, table);
-    __syncthreads();
-  }
-  const CodeFinder finder = Code::finder(segment, plan.table_size, plan.factor, plan.addends[number], table, lane);
-  LaneInputs<kTiles> x;
-  int32_t panel = 0;
-  int32_t column = warp * kBlockColumns;
-  for (int32_t first = 0; first < total; first += kAhead) {
+  for (int32_t piece = 0; piece < kPieces; piece += 2) {
+    typename Code::Halves halves[2];
+    Code::decode(words, piece, lane, finder, halves);
 #pragma unroll
-    for (int32_t i = 0; i < kAhead; ++i) {
-      if (first + i >= total) break;
-      if (panel == 0) {
-        x.load(inputs + segment.first_column + column, n_rows, matrix.in, segment.columns - column, lane);
-      }
-      const Codes<Code::kWords> now = codes[i];
-      if (first + i + kAhead < total) ahead.load(codes[i]);
-      ahead.next();
-      LanePairs pairs[kPieces];
-      Code::decode(now.words, lane, finder, pairs);
-      float sum[kTiles][4] = {};
+    for (int32_t k = 0; k < 2 * Code::kParts; ++k) {
+      const auto& a = halves[k / Code::kParts].of[k % Code::kParts];
 #pragma unroll
-      for (int32_t piece = 0; piece < kPieces; ++piece) {
-        const auto& a = pairs[piece].of;
-#pragma unroll
-        for (int32_t n = 0; n < kTiles; ++n) {
-          const uint4& b = x.of[n][piece];
-          mma(sum[n], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
-          mma(sum[n], a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);
-        }
-      }
-#pragma unroll
-      for (int32_t n = 0; n < kTiles; ++n) {
-        float4& to = sums[((panel * kTiles + n) * kWarps + warp) * kWarpLanes + lane];
-        float4 all = to;
-        all.x += segment.unit * sum[n][0];
-        all.y += segment.unit * sum[n][1];
-        all.z += segment.unit * sum[n][2];
-        all.w += segment.unit * sum[n][3];
-        to = all;
-      }
-      if (++panel == n_panels) {
-        panel = 0;
-        column += kWarps * kBlockColumns;
+      for (int32_t tile = 0; tile < kTiles; ++tile) {
+        const uint4& b = x.of[tile][piece + k / Code::kParts];
+        mma(sum[tile], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
+        mma(sum[tile], a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);
       }
     }
   }
+  if (lane % 4 >= sum_lanes) return;
+#pragma unroll
+  for (int32_t tile = 0; tile < kTiles; ++tile) {
+    float4& all = sums[tile * 8 * sum_lanes];
+    const float4 before = all;
+    all = make_float4(fmaf(unit, sum[tile][0], before.x), fmaf(unit, sum[tile][1], before.y),
+                      fmaf(unit, sum[tile][2], before.z), fmaf(unit, sum[tile][3], before.w));
+  }
 }
 
-/// All inputs become halves in shared memory.
-__device__ __forceinline__ void make_own_inputs(const LinearCall& call, float* numbers, uint16_t* halves,
-                                                float* scales) {
-  __shared__ uint32_t largest[kTileInputs];
-  const InputRows& rows = call.rows;
-  const int32_t n = rows.rows * rows.in;
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  for (int32_t i = thread; i < n; i += kThreads) numbers[i] = signed_input(rows, i / rows.in, i % rows.in);
-  if (thread < kTileInputs) largest[thread] = 0;
-  __syncthreads();
-  const Transforms transforms(rows.in);
-  const int32_t rest = rows.in - transforms.whole;
-  if (rows.signs != nullptr) {
-    if (rest == 0) {
-      transform<kThreads>(numbers, n, transforms.width);
-    } else {
-      for (int32_t row = 0; row < rows.rows; ++row) {
-        transform<kThreads>(numbers + row * rows.in, transforms.whole, transforms.width);
-        transform<kThreads>(numbers + row * rows.in + transforms.whole, rest, rest);
-      }
+/// Adds products with a segment of all panels to a warp's sums. \param next  the first words of the stretch.
+template <typename Code, int32_t kTiles>
+__device__ __forceinline__ void multiply(const LinearMatrix& matrix, const LinearSegment& segment,
+                                         const PanelRange& panels, const Stretch& stretch,
+                                         uint32_t (&next)[Code::kWords], const LinearShared& shared,
+                                         const ReadyRows& rows, int32_t sum_lanes) {
+  if (stretch.blocks == 0) return;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
+  const CodeFinder finder = Code::finder(segment, shared.table, lane);
+  const SegmentCodes<Code> codes(matrix, segment, panels);
+  const int32_t panel_sums = kTiles * 8 * sum_lanes;
+  float4* const sums = sums_of<kTiles>(shared, panels, this_warp(), 0, sum_lanes) + lane / 4 * sum_lanes + lane % 4;
+  int32_t left = stretch.blocks;
+  int32_t column = stretch.column;
+  int32_t panel = stretch.panel;
+  const uint8_t* from = codes.column(column) + panel * codes.panel_bytes();
+#pragma unroll 1
+  while (true) {
+    LaneInputs<kTiles> x;
+    x.load(matrix, segment, rows, column * kBlockColumns);
+    const int32_t end = min(panel + left, panels.n);
+    left -= end - panel;
+    const uint8_t* const next_column = codes.column(++column);
+    if (left > 0) codes.fetch_column(column);
+    float4* to = sums + panel * panel_sums;
+#pragma unroll 1
+    for (; panel < end; ++panel) {
+      uint32_t words[Code::kWords];
+#pragma unroll
+      for (int32_t k = 0; k < Code::kWords; ++k) words[k] = next[k];
+      codes.fetch_panel(from, panel);
+      from = panel + 1 < panels.n ? from + codes.panel_bytes() : next_column;
+      if (panel + 1 < end || left > 0) load_words<Code>(from, next);
+      multiply_block<Code, kTiles>(words, finder, x, segment.unit, sum_lanes, to);
+      to += panel_sums;
     }
+    if (left == 0) return;
+    panel = 0;
   }
-  const auto at = [&](int32_t row, int32_t i) {
-    const float x = numbers[row * rows.in + i];
-    if (rows.signs == nullptr) return x;
-    return x * (i < transforms.whole ? call.plan.norm : rsqrtf(static_cast<float>(rest)));
-  };
-  for (int32_t row = 0; row < rows.rows; ++row) {
-    uint32_t bits = 0;
-    for (int32_t i = thread; i < rows.in; i += kThreads) bits = max(bits, __float_as_uint(at(row, i)) & 0x7FFFFFFFU);
-    bits = __reduce_max_sync(0xFFFFFFFFU, bits);
-    if (thread % kWarpLanes == 0) atomicMax(&largest[row], bits);
-  }
-  __syncthreads();
-  for (int32_t row = 0; row < rows.rows; ++row) {
-    const HalfScale scale(largest[row]);
-    for (int32_t i = thread; i < rows.in; i += kThreads) halves[row * rows.in + half_place(i)] = scale(at(row, i));
-    if (thread == 0) scales[row] = scale.up;
-  }
-  __syncthreads();
 }
+
+/// The sums of all warps become outputs.
+template <int32_t kTiles>
+__device__ __forceinline__ void write_outputs(const LinearMatrix& matrix, const LinearCall& call,
+                                              const LinearShared& shared, const ReadyRows& rows, int32_t first_row,
+                                              const PanelRange& panels) {
+  const int32_t sum_lanes = call.plan.sum_lanes;
+  const int32_t lane_shift = __ffs(sum_lanes) - 1;
+  const int32_t panel_shift = lane_shift + (kTiles == 1 ? 5 : 6);
+  const int32_t all = panels.n << panel_shift;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < all; i += kThreads) {
+    const int32_t at = i & ((1 << panel_shift) - 1);
+    const int32_t group = at / 4 >> lane_shift;  // eight of a tile of inputs
+    const int32_t t = at / 4 & (sum_lanes - 1);
+    const int32_t place = (i >> panel_shift) * weights::kTileRows + group % 8 * 2 + at % 4 / 2;
+    const int32_t out = panels.first * weights::kTileRows + place;
+    const int32_t row = group / 8 * kTileInputs + 2 * t + at % 2;
+    if (out >= matrix.out || row >= rows.n) continue;
+    const float* of_warps = reinterpret_cast<const float*>(shared.sums) + i;
+    float sum = 0.0F;
+#pragma unroll
+    for (int32_t warp = 0; warp < kWarps; ++warp) sum += of_warps[warp * all];
+    sum *= rows.scales[row];
+    if (matrix.row_scales != nullptr) sum *= shared.scales[place];
+    if (matrix.bias != nullptr) sum += shared.biases[place];
+    write_float(call.outputs.y, call.outputs.dtype, int64_t{first_row + row} * matrix.out + out, sum);
+  }
+}
+
+/// Blocks that a multiprocessor is to hold: two where registers allow, so that those of the next kernel get ready while
+/// the last ones of this one multiply.
+template <Family kFamily, int32_t kQuarters, int32_t kTiles>
+constexpr int32_t kResidentBlocks = kTiles == 1 && kQuarters <= 20 ? 2 : 1;
 
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, kTiles>)
     linear_kernel(const __grid_constant__ LinearMatrix matrix, const __grid_constant__ LinearCall call) {
   extern __shared__ __align__(128) std::byte memory[];
+  __shared__ uint32_t largest[kTileInputs];
   __shared__ float own_scales[kTileInputs];
+  constexpr bool kHalves = weights::Scheme{kFamily, kQuarters}.has_halves();
+  using First = LaneCode<kFamily, kHalves ? kQuarters - 1 : kQuarters>;
+  using Second = LaneCode<kFamily, kHalves ? kQuarters + 1 : kQuarters>;
   const LinearPlan& plan = call.plan;
-  std::byte* table = memory;
-  auto* sums = reinterpret_cast<float4*>(memory + plan.table_bytes);
-  const int32_t first_row = static_cast<int32_t>(blockIdx.y) * kTileInputs * kTiles;
-  const int32_t n_rows = min(call.rows.rows - first_row, kTileInputs * kTiles);
-  const uint16_t* inputs = call.inputs.halves + int64_t{first_row} * matrix.in;
-  const float* scales = call.inputs.scales + first_row;
-  if (call.own) {
-    auto* halves = reinterpret_cast<uint16_t*>(memory + plan.table_bytes + plan.sums_bytes);
-    make_own_inputs(call, reinterpret_cast<float*>(sums), halves, own_scales);
-    inputs = halves;
-    scales = own_scales;
-  }
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t panels = weights::panels_of(matrix.out);
-  const auto blocks = static_cast<int32_t>(gridDim.x);
   const auto block = static_cast<int32_t>(blockIdx.x);
-  const auto begin_of = [&](int32_t i) { return static_cast<int32_t>(int64_t{panels} * i / blocks); };
-  const int32_t end = begin_of(block + 1);
-  for (int32_t first = begin_of(block); first < end; first += plan.panels) {
-    const int32_t n = min(end - first, plan.panels);
-    const bool begins = first == begin_of(block);
-    for (int32_t i = thread; i < n * kTiles * kThreads; i += kThreads) sums[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-    if constexpr (weights::Scheme{kFamily, kQuarters}.has_halves()) {
-      const bool two_tables = matrix.segments[0].levels != matrix.segments[1].levels;
-      add_segment<LaneCode<kFamily, kQuarters - 1>, kTiles>(matrix, 0, plan, inputs, n_rows, first, n,
-                                                            begins || two_tables, table, sums);
-      if (two_tables) __syncthreads();
-      add_segment<LaneCode<kFamily, kQuarters + 1>, kTiles>(matrix, 1, plan, inputs, n_rows, first, n, two_tables,
-                                                            table, sums);
-    } else {
-      add_segment<LaneCode<kFamily, kQuarters>, kTiles>(matrix, 0, plan, inputs, n_rows, first, n, begins, table, sums);
+  const PanelRange panels{block * plan.panels + min(block, plan.more), plan.panels + (block < plan.more ? 1 : 0)};
+  const int32_t outputs = panels.n * weights::kTileRows;
+  const LinearShared shared(plan, memory, outputs);
+
+  // What no earlier kernel writes comes first.
+  const Stretch stretch(matrix.segments[0], panels);  // of both segments
+  const SegmentCodes<First> first_codes(matrix, matrix.segments[0], panels);
+  const SegmentCodes<Second> second_codes(matrix, matrix.segments[kHalves ? 1 : 0], panels);
+  first_codes.fetch_column(stretch.column);
+  if (kHalves) second_codes.fetch_column(stretch.column);
+  if (thread < kTileInputs) largest[thread] = 0;
+  for (int32_t i = thread; i < outputs; i += kThreads) {
+    const int32_t out = panels.first * weights::kTileRows + i;
+    if (out >= matrix.out) break;
+    if (matrix.row_scales != nullptr) {
+      shared.scales[i] = matrix.scale * __half2float(__ushort_as_half(__ldg(matrix.row_scales + out)));
     }
-    __syncthreads();
-    constexpr int32_t kPanelSums = kTileInputs * kTiles * weights::kTileRows;
-    for (int32_t i = thread; i < n * kPanelSums; i += kThreads) {
-      const int32_t at = i % (4 * kWarpLanes);
-      const int32_t tile = i / (4 * kWarpLanes);  // of inputs, of a panel
-      const int32_t lane = at / 4;
-      const int32_t out = (first + tile / kTiles) * weights::kTileRows + 2 * (lane / 4) + at % 4 / 2;
-      const int32_t row = tile % kTiles * kTileInputs + 2 * (lane % 4) + at % 2;
-      if (out >= matrix.out || row >= n_rows) continue;
-      const float* of_warps = reinterpret_cast<const float*>(sums) + tile * (kWarps * 4 * kWarpLanes) + at;
-      float sum = 0.0F;
-#pragma unroll
-      for (int32_t warp = 0; warp < kWarps; ++warp) sum += of_warps[warp * 4 * kWarpLanes];
-      sum *= scales[row];
-      if (matrix.row_scales != nullptr) {
-        sum *= matrix.scale * __half2float(__ushort_as_half(__ldg(matrix.row_scales + out)));
-      }
-      if (matrix.bias != nullptr) sum += __ldg(matrix.bias + out);
-      write_float(call.outputs.y, call.outputs.dtype, int64_t{first_row + row} * matrix.out + out, sum);
-    }
-    __syncthreads();
+    if (matrix.bias != nullptr) shared.biases[i] = __ldg(matrix.bias + out);
   }
+  if (call.own) copy_signs<kThreads>(call.rows, shared.signs);
+  First::template fill<kThreads>(matrix.segments[0], shared.table);
+  uint32_t words[First::kWords];
+  first_codes.load_first(stretch, words);
+  const ReadyRowsMaker<kThreads> maker(
+      call.rows, {reinterpret_cast<float*>(shared.sums), largest, call.rows.signs != nullptr ? shared.signs : nullptr});
+  __syncthreads();
+  wait_for_earlier_kernels();
+  const int32_t first_row = static_cast<int32_t>(blockIdx.y) * kTileInputs * kTiles;
+  ReadyRows rows{.halves = call.inputs.halves + int64_t{first_row} * matrix.in,
+                 .scales = call.inputs.scales + first_row,
+                 .n = min(call.rows.rows - first_row, kTileInputs * kTiles)};
+  if (call.own) {
+    maker.run({shared.inputs, own_scales, 0}, 0);
+    rows.halves = shared.inputs;
+    rows.scales = own_scales;
+  }
+  let_next_kernel_begin();
+  clear_sums<kTiles>(shared, panels, plan.sum_lanes);
+  multiply<First, kTiles>(matrix, matrix.segments[0], panels, stretch, words, shared, rows, plan.sum_lanes);
+  if constexpr (kHalves) {
+    if (matrix.segments[0].levels != matrix.segments[1].levels) {
+      __syncthreads();
+      Second::template fill<kThreads>(matrix.segments[1], shared.table);
+      __syncthreads();
+    }
+    uint32_t second_words[Second::kWords];
+    second_codes.load_first(stretch, second_words);
+    multiply<Second, kTiles>(matrix, matrix.segments[1], panels, stretch, second_words, shared, rows, plan.sum_lanes);
+  }
+  __syncthreads();
+  write_outputs<kTiles>(matrix, call, shared, rows, first_row, panels);
 }
 
 /// Of one kernel.
 struct Kernel {
-  void (*launch)(const LinearMatrix&, const LinearCall&, dim3 grid, cudaStream_t);
+  cudaError_t (*launch)(const LinearMatrix&, const LinearCall&, dim3 grid, bool overlaps, cudaStream_t);
   cudaError_t (*prepare)(int32_t shared_bytes);
-  int32_t (*table_bytes)(const LinearMatrix&, TableSize);
+  int32_t (*table_bytes)(const LinearMatrix&);
 };
 
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
-void launch(const LinearMatrix& matrix, const LinearCall& call, dim3 grid, cudaStream_t stream) {
-  linear_kernel<kFamily, kQuarters, kTiles>
-      <<<grid, kThreads, static_cast<size_t>(call.plan.shared_bytes()), stream>>>(matrix, call);
+cudaError_t launch(const LinearMatrix& matrix, const LinearCall& call, dim3 grid, bool overlaps, cudaStream_t stream) {
+  return launch_early(overlaps, linear_kernel<kFamily, kQuarters, kTiles>, grid, kThreads,
+                      static_cast<size_t>(call.plan.bytes), stream, matrix, call);
 }
 
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
 cudaError_t prepare(int32_t shared_bytes) {
-  return cudaFuncSetAttribute(linear_kernel<kFamily, kQuarters, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              shared_bytes);
-}
-
-template <Family kFamily, int32_t kQuarters>
-int32_t table_bytes(const LinearMatrix& matrix, TableSize size) {
-  if constexpr (weights::Scheme{kFamily, kQuarters}.has_halves()) {
-    return std::max(LaneCode<kFamily, kQuarters - 1>::table_bytes(matrix.segments[0].index_bits, size),
-                    LaneCode<kFamily, kQuarters + 1>::table_bytes(matrix.segments[1].index_bits, size));
-  } else {
-    return LaneCode<kFamily, kQuarters>::table_bytes(matrix.segments[0].index_bits, size);
-  }
+  return share_all_memory(linear_kernel<kFamily, kQuarters, kTiles>, shared_bytes);
 }
 
 /// Kernels of every scheme, in the order of weights::index_of.
@@ -313,48 +365,45 @@ template <int32_t kTiles, size_t... i>
 constexpr std::array<Kernel, sizeof...(i)> kernels(std::index_sequence<i...> /*each*/) {
   return {Kernel{launch<weights::kSchemes[i].family, weights::kSchemes[i].quarters, kTiles>,
                  prepare<weights::kSchemes[i].family, weights::kSchemes[i].quarters, kTiles>,
-                 table_bytes<weights::kSchemes[i].family, weights::kSchemes[i].quarters>}...};
+                 linear_table_bytes<weights::kSchemes[i].family, weights::kSchemes[i].quarters>}...};
 }
 constexpr auto kFew = kernels<1>(std::make_index_sequence<weights::kSchemeCount>());
 constexpr auto kMany = kernels<2>(std::make_index_sequence<weights::kSchemeCount>());
 
 constexpr int32_t kStaticBytes = 256;  // of shared memory, at most
+/// Of scales and biases of a panel.
+constexpr int32_t kPanelBytes = 2 * weights::kTileRows * static_cast<int32_t>(sizeof(float));
 
+int32_t half_bytes(int32_t inputs) { return inputs * static_cast<int32_t>(sizeof(uint16_t)); }
+int32_t number_bytes(int32_t inputs) { return transform_place(inputs) * static_cast<int32_t>(sizeof(float)); }
+
+/// \param panels  of a block of threads, at most.
 LinearPlan plan_linear(const Kernel& kernel, const LinearMatrix& matrix, const InputRows& rows, int32_t n_tiles,
-                       int32_t panels, const LinearDevice& device) {
-  const auto all = device.shared_limit - kStaticBytes;
-  const bool own = makes_inputs_ready(rows.rows, rows.in);
-  const int32_t inputs = own ? rows.rows * rows.in : 0;
-  const Transforms transforms(rows.in);
-  LinearPlan plan{.panels = 0,
-                  .table_size = TableSize::kLarge,
-                  .table_bytes = 0,
-                  .sums_bytes = 0,
-                  .input_bytes = inputs * static_cast<int32_t>(sizeof(uint16_t)),
-                  .norm = static_cast<float>(1.0 / std::sqrt(static_cast<double>(transforms.width))),
-                  .factor = 1,
-                  .addends = {}};
-  const int32_t panel_bytes = n_tiles * kThreads * static_cast<int32_t>(sizeof(float4));
-  const int32_t least = std::max(inputs * static_cast<int32_t>(sizeof(float)), panel_bytes);
-  for (const TableSize size : {TableSize::kLarge, TableSize::kSmall}) {
-    plan.table_size = size;
-    plan.table_bytes = kernel.table_bytes(matrix, size);
-    if (plan.table_bytes + plan.input_bytes + least <= all) break;
-  }
-  // A table of twice the bytes has entries twice as far apart.
-  if (matrix.scheme.family == Family::kTcq && plan.table_size == TableSize::kLarge) plan.factor = 2;
-  for (int32_t i = 0; i < 2; ++i) plan.addends[i] = plan.factor * matrix.segments[i].addend;
-  const int32_t most = std::max((all - plan.table_bytes - plan.input_bytes) / panel_bytes, 1);
-  const int32_t passes = (panels + most - 1) / most;
-  plan.panels = (panels + passes - 1) / passes;
-  plan.sums_bytes = std::max(least, plan.panels * panel_bytes);
+                       int32_t panels, bool own) {
+  const int32_t inputs = own ? rows.in : 0;
+  const auto aligned = [](int32_t bytes) { return (bytes + 15) / 16 * 16; };
+  LinearPlan plan{};
+  plan.sum_lanes = n_tiles == 1 && rows.rows <= 4 ? (rows.rows + 1) / 2 : 4;
+  plan.scales = kernel.table_bytes(matrix);
+  plan.signs = plan.scales + panels * kPanelBytes;
+  plan.inputs = aligned(plan.signs + (own ? rows.in / 8 : 0));
+  plan.sums = plan.inputs + half_bytes(inputs);
+  const int32_t sums = panels * kWarps * n_tiles * 8 * plan.sum_lanes * static_cast<int32_t>(sizeof(float4));
+  plan.bytes = plan.sums + std::max(number_bytes(inputs), sums);
+  const int32_t all = weights::panels_of(matrix.out);
+  const int32_t blocks = (all + panels - 1) / panels;
+  plan.panels = all / blocks;
+  plan.more = all % blocks;
   return plan;
 }
 
 }  // namespace
 
-bool makes_inputs_ready(int32_t rows, int32_t in) {
-  return rows <= kTileInputs && int64_t{rows} * in <= kMostOwnInputs;
+bool makes_inputs_ready(const LinearMatrix& matrix, int32_t rows, const LinearDevice& device) {
+  const int64_t codes = weights::panels_of(matrix.out) * matrix.panel_bytes;
+  if (rows > 1 || matrix.in > kMostOwnInputs || codes > kMostOwnCodes * device.multiprocessors) return false;
+  const int32_t others = kStaticBytes + kTrellisTableBytes + kPanelBytes + matrix.in / 8 + 32;
+  return others + half_bytes(matrix.in) + number_bytes(matrix.in) <= device.shared_limit;
 }
 
 cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device) {
@@ -366,24 +415,28 @@ cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& de
   return cudaSuccess;
 }
 
-cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs& inputs,
+cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs* inputs,
                           const LinearOutputs& outputs, const LinearDevice& device, cudaStream_t stream) {
   const auto index = static_cast<size_t>(weights::index_of(matrix.scheme));
   const int32_t n_tiles = rows.rows <= kTileInputs ? 1 : 2;
   const Kernel& kernel = (n_tiles == 1 ? kFew : kMany)[index];
   const int32_t panels = weights::panels_of(matrix.out);
-  const int32_t blocks = std::min(panels, device.multiprocessors);
-  const LinearCall call{.rows = rows,
-                        .inputs = inputs,
-                        .outputs = outputs,
-                        .plan = plan_linear(kernel, matrix, rows, n_tiles, (panels + blocks - 1) / blocks, device),
-                        .own = makes_inputs_ready(rows.rows, rows.in)};
+  LinearCall call{.rows = rows,
+                  .inputs = inputs != nullptr ? *inputs : LinearInputs{},
+                  .outputs = outputs,
+                  .plan = {},
+                  .own = inputs == nullptr};
+  int32_t each = (panels + device.multiprocessors - 1) / device.multiprocessors;
+  for (;; each = (each + 1) / 2) {
+    call.plan = plan_linear(kernel, matrix, rows, n_tiles, each, call.own);
+    if (call.plan.bytes + kStaticBytes <= device.shared_limit || each == 1) break;
+  }
+  const int32_t blocks = (panels + each - 1) / each;
   const int32_t rows_at_once = n_tiles * kTileInputs;
-  kernel.launch(
+  return kernel.launch(
       matrix, call,
       dim3(static_cast<uint32_t>(blocks), static_cast<uint32_t>((rows.rows + rows_at_once - 1) / rows_at_once)),
-      stream);
-  return cudaGetLastError();
+      device.overlaps, stream);
 }
 
 }  // namespace kvq::cuda

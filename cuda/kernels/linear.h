@@ -13,12 +13,21 @@ namespace kvq::cuda {
 /// Rows of inputs that are made ready at a time.
 inline constexpr int32_t kMostLinearRows = 256;
 
-/// Inputs as matrices are multiplied by: halves times a power of two of their row, [rows][in], of each eight neighbours
-/// in the order 0, 4, 1, 5, 2, 6, 3, 7. A row that has NaN or infinity is zeros times NaN.
+/// Inputs as matrices are multiplied by: halves times a power of two of their row. A row that has NaN or infinity is
+/// zeros times NaN.
+///
+/// For few rows: [rows][in], of each eight neighbours in the order 0, 4, 1, 5, 2, 6, 3, 7.
+///
+/// For many: planes as warpgroups multiply by them, [rows / tile_rows][in / 64][tile_rows][64], whose 16-byte chunks
+/// trade places by the row's number: chunk 4h + i has of inputs 32h … 32h + 31 those with numbers i and i + 4 of each
+/// eight. Rows up to a multiple of tile_rows are zeros.
 struct LinearInputs {
   uint16_t* halves;
-  float* scales;  // [rows]
+  float* scales;      // [rows]
+  int32_t tile_rows;  // 0: for few rows
 };
+/// Inputs of a plane.
+inline constexpr int32_t kPlaneInputs = 64;
 
 /// Rows as the caller has them.
 struct InputRows {
@@ -28,12 +37,11 @@ struct InputRows {
   int32_t in;
   const uint8_t* signs;  // of the rotation; null: not rotated
 };
+/// Once.
+cudaError_t prepare_linear_inputs();
 /// Makes inputs ready. \param rotated  [rows][in], where they are rotated.
-cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to, cudaStream_t stream);
-/// Whether products make so few inputs ready themselves, each block for itself, in less time than a kernel takes to
-/// start.
-bool makes_inputs_ready(int32_t rows, int32_t in);
-
+cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to, bool overlaps,
+                                 cudaStream_t stream);
 /// Columns of a matrix that are written in the same code.
 struct LinearSegment {
   int32_t first_column;
@@ -74,11 +82,23 @@ struct LinearOutputs {
 struct LinearDevice {
   int32_t multiprocessors;
   int32_t shared_limit;  // bytes of a block
+  bool overlaps;         // kernels begin before earlier ones have ended
+  bool has_warpgroups;   // that multiply
 };
+/// Whether products had better make inputs ready themselves, each block for itself.
+bool makes_inputs_ready(const LinearMatrix& matrix, int32_t rows, const LinearDevice& device);
 /// Once for each scheme.
 cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device);
-/// \param inputs  ready; ignored if products make them ready themselves.
-cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs& inputs,
+/// No more than so many rows are few.
+inline constexpr int32_t kMostFewRows = 32;
+/// Rows of a tile of inputs that a matrix is best multiplied by on warpgroups; 0: it is not.
+int32_t tile_rows_for(const LinearMatrix& matrix, int32_t rows, const LinearDevice& device);
+cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevice& device);
+/// \param inputs  ready, in tiles.
+cudaError_t launch_linear_many(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs& inputs,
+                               const LinearOutputs& outputs, cudaStream_t stream);
+/// \param inputs  ready, for few rows; null: products make them ready themselves.
+cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs* inputs,
                           const LinearOutputs& outputs, const LinearDevice& device, cudaStream_t stream);
 
 }  // namespace kvq::cuda

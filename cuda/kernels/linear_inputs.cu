@@ -1,38 +1,70 @@
 #include "kernels/linear_inputs.cuh"
 
-#include "kernels/warp.cuh"
+#include "kernels/overlap.cuh"
 
 #include <algorithm>
-#include <cmath>
 
 namespace kvq::cuda {
 namespace {
 
 constexpr int32_t kThreads = 512;
-constexpr int32_t kWarps = kThreads / kWarpLanes;
 /// Inputs whose Hadamard transform a block does at a time.
-constexpr int32_t kMostTogether = 8192;
+constexpr int32_t kMostTogether = 16384;
 
-/// signs · x, transformed by chunks: a block a chunk of a row. The last chunk is the rest of a row.
-__global__ void __launch_bounds__(kThreads)
-    rotate_kernel(InputRows rows, float* rotated, int32_t whole, int32_t chunk, float norm) {
-  extern __shared__ float numbers[];
-  const int64_t row = blockIdx.y;
-  const int32_t first = static_cast<int32_t>(blockIdx.x) * chunk;
-  const int32_t n = first < whole ? chunk : rows.in - whole;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < n; i += kThreads)
-    numbers[i] = signed_input(rows, row, first + i);
-  __syncthreads();
-  transform<kThreads>(numbers, n, n);
-  const float by = first < whole ? norm : rsqrtf(static_cast<float>(n));
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < n; i += kThreads) {
-    rotated[row * rows.in + first + i] = numbers[i] * by;
+constexpr size_t number_bytes(int32_t n) { return static_cast<size_t>(transform_place(n)) * sizeof(float); }
+
+/// A row of a tile that has fewer.
+__device__ __forceinline__ void store_zeros(const LinearInputs& to, int32_t in, int32_t row) {
+  for (int32_t i = 8 * static_cast<int32_t>(threadIdx.x); i < in; i += 8 * kThreads) {
+    store(to, in, row, i, make_uint4(0, 0, 0, 0));
   }
+}
+
+/// A block a row.
+__global__ void __launch_bounds__(kThreads) ready_kernel(InputRows rows, LinearInputs to) {
+  extern __shared__ __align__(16) float numbers[];
+  __shared__ uint32_t largest[1];
+  __shared__ uint8_t signs[kMostTogether / 8];
+  const int64_t row = blockIdx.x;
+  const InputRows own{.x = static_cast<const std::byte*>(rows.x) + (row * rows.in << element_shift(rows.dtype)),
+                      .dtype = rows.dtype,
+                      .rows = 1,
+                      .in = rows.in,
+                      .signs = rows.signs};
+  if (threadIdx.x == 0) largest[0] = 0;
+  copy_signs<kThreads>(rows, signs);
+  const ReadyRowsMaker<kThreads> maker(own, {numbers, largest, rows.signs != nullptr ? signs : nullptr});
+  __syncthreads();
+  wait_for_earlier_kernels();
+  let_next_kernel_begin();
+  if (row >= rows.rows) return store_zeros(to, rows.in, static_cast<int32_t>(row));
+  maker.run(to, static_cast<int32_t>(row));
+}
+
+/// Of rows too wide for a block: signs · x, transformed by chunks, a block each. The last chunk is the rest of a row.
+__global__ void __launch_bounds__(kThreads)
+    rotate_kernel(InputRows rows, float* rotated, int32_t whole, int32_t chunk) {
+  extern __shared__ __align__(16) float numbers[];
+  wait_for_earlier_kernels();
+  const int32_t first = static_cast<int32_t>(blockIdx.x) * chunk;
+  const int64_t row = int64_t{blockIdx.y} * rows.in + first;
+  const int32_t n = first < whole ? chunk : rows.in - whole;
+  for (int32_t i = 8 * static_cast<int32_t>(threadIdx.x); i < n; i += 8 * kThreads) {
+    float x[8];
+    read_signed(rows, rows.signs, row + i, first + i, x);
+    add_and_subtract(x);
+#pragma unroll
+    for (int32_t k = 0; k < 8; ++k) numbers[transform_place(i) + k] = x[k];
+  }
+  __syncthreads();
+  transform_from<kThreads>(8, numbers, n, n);
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < n; i += kThreads) rotated[row + i] = numbers[transform_place(i)];
 }
 
 /// A step of transforms that are wider than a chunk.
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(InputRows rows, float* rotated, int32_t whole, int32_t half) {
+  wait_for_earlier_kernels();
   const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   if (2 * i >= whole) return;
   float* at = rotated + int64_t{blockIdx.y} * rows.in + i / half * 2 * half + i % half;
@@ -44,46 +76,68 @@ __global__ void __launch_bounds__(kThreads)
 
 /// A block a row. \param rotated  null: inputs as they are.
 __global__ void __launch_bounds__(kThreads) halve_kernel(InputRows rows, const float* rotated, LinearInputs to) {
-  __shared__ uint32_t largest[kWarps];
-  const int64_t row = blockIdx.x;
-  const auto at = [&](int32_t i) {
-    return rotated != nullptr ? rotated[row * rows.in + i] : signed_input(rows, row, i);
+  __shared__ uint32_t largest;
+  wait_for_earlier_kernels();
+  if (threadIdx.x == 0) largest = 0;
+  __syncthreads();
+  const auto number = static_cast<int32_t>(blockIdx.x);
+  if (number >= rows.rows) return store_zeros(to, rows.in, number);
+  const int64_t row = int64_t{number} * rows.in;
+  const Transforms transforms(rows.in);
+  const auto load = [&](int32_t i, float(&x)[8]) {
+    if (rotated == nullptr) return read_signed(rows, rows.signs, row + i, i, x);
+#pragma unroll
+    for (int32_t k = 0; k < 8; ++k) x[k] = rotated[row + i + k] * transforms.norm(i);
   };
   uint32_t bits = 0;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < rows.in; i += kThreads) {
-    bits = max(bits, __float_as_uint(at(i)) & 0x7FFFFFFFU);
+  const int32_t first = 8 * static_cast<int32_t>(threadIdx.x);
+  for (int32_t i = first; i < rows.in; i += 8 * kThreads) {
+    float x[8];
+    load(i, x);
+    bits = max(bits, largest_magnitude(x));
   }
-  bits = __reduce_max_sync(0xFFFFFFFFU, bits);
-  if (threadIdx.x % kWarpLanes == 0) largest[threadIdx.x / kWarpLanes] = bits;
+  atomicMax(&largest, bits);
   __syncthreads();
-#pragma unroll
-  for (int32_t i = 0; i < kWarps; ++i) bits = max(bits, largest[i]);
-  const HalfScale scale(bits);
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < rows.in; i += kThreads) {
-    to.halves[row * rows.in + half_place(i)] = scale(at(i));
+  const HalfScale scale(largest, 0);
+  for (int32_t i = first; i < rows.in; i += 8 * kThreads) {
+    float x[8];
+    load(i, x);
+    store(to, rows.in, number, i, scale(x, 1.0F));
   }
-  if (threadIdx.x == 0) to.scales[row] = scale.up;
+  if (threadIdx.x == 0) to.scales[number] = scale.up;
 }
 
 uint32_t blocks_for(int32_t n, int32_t each) { return static_cast<uint32_t>((n + each - 1) / each); }
 
 }  // namespace
 
-cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to, cudaStream_t stream) {
+cudaError_t prepare_linear_inputs() {
+  const auto bytes = static_cast<int32_t>(number_bytes(kMostTogether));
+  const cudaError_t status = share_all_memory(ready_kernel, bytes);
+  if (status != cudaSuccess) return status;
+  return share_all_memory(rotate_kernel, bytes);
+}
+
+cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to, bool overlaps,
+                                 cudaStream_t stream) {
   const auto n = static_cast<uint32_t>(rows.rows);
+  const uint32_t all =
+      to.tile_rows == 0 ? n : blocks_for(rows.rows, to.tile_rows) * static_cast<uint32_t>(to.tile_rows);
+  if (rows.in <= kMostTogether) {
+    return launch_early(overlaps, ready_kernel, dim3(all), kThreads, number_bytes(rows.in), stream, rows, to);
+  }
   if (rows.signs != nullptr) {
     const Transforms transforms(rows.in);
     const int32_t chunk = std::min(transforms.width, kMostTogether);
     const auto chunks = static_cast<uint32_t>(transforms.whole / chunk + (transforms.whole < rows.in ? 1 : 0));
-    const auto bytes = static_cast<size_t>(std::max(chunk, rows.in - transforms.whole)) * sizeof(float);
-    const auto norm = static_cast<float>(1.0 / std::sqrt(static_cast<double>(transforms.width)));
-    rotate_kernel<<<dim3(chunks, n), kThreads, bytes, stream>>>(rows, rotated, transforms.whole, chunk, norm);
+    rotate_kernel<<<dim3(chunks, n), kThreads, number_bytes(std::max(chunk, rows.in - transforms.whole)), stream>>>(
+        rows, rotated, transforms.whole, chunk);
     for (int32_t half = chunk; half < transforms.width; half *= 2) {
       combine_kernel<<<dim3(blocks_for(transforms.whole / 2, kThreads), n), kThreads, 0, stream>>>(
           rows, rotated, transforms.whole, half);
     }
   }
-  halve_kernel<<<n, kThreads, 0, stream>>>(rows, rows.signs != nullptr ? rotated : nullptr, to);
+  halve_kernel<<<all, kThreads, 0, stream>>>(rows, rows.signs != nullptr ? rotated : nullptr, to);
   return cudaGetLastError();
 }
 

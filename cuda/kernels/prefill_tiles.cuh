@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/attend_units.cuh"
-#include "kernels/copies.cuh"
+#include "kernels/bulk_copies.cuh"
 #include "kernels/prefill.h"
 #include "kernels/warpgroup.cuh"
 
@@ -26,37 +26,7 @@ struct PrefillShared {
   uint64_t values_free[kTileStages];
 };
 
-__device__ __forceinline__ void make_barrier(uint64_t& barrier, int32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void arrive(uint64_t& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&barrier)) : "memory");
-}
-/// One thread; the phase ends when so many bytes have been copied.
-__device__ __forceinline__ void expect_bytes(uint64_t& barrier, size_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&barrier)),
-               "r"(static_cast<uint32_t>(bytes))
-               : "memory");
-}
-__device__ __forceinline__ void copy_bytes(void* to, const void* from, size_t bytes, uint64_t& arrived) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
-                   shared_address(to)),
-               "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(bytes)), "r"(shared_address(&arrived))
-               : "memory");
-}
-
-/// Which stage a tile takes, and how often stages were used before.
-struct TileTurn {
-  int32_t stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kTileStages) {
-      stage = 0;
-      parity ^= 1U;
-    }
-  }
-};
+using TileTurn = StageTurn<kTileStages>;
 
 /// The first of n numbers for which `holds` is false, if it is so for all after it. A warp, 32 at a time.
 template <typename Predicate>

@@ -43,6 +43,15 @@ __device__ __forceinline__ void hold(float (&x)[N]) {
   "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,"    \
   "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
 
+#define KVQ_REGISTERS_128                                                                    \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
+  "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
+  "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67," \
+  "%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89," \
+  "%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,"    \
+  "%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,"    \
+  "%126,%127}"
+
 /// c (64 rows, 128 columns) = a · bᵀ, or c + a · bᵀ, over 16 numbers, both in shared memory. Of a lane (g, t) of warp
 /// w, c[4j + 2h + i] is row 16w + 8h + g, column 8j + 2t + i.
 __device__ __forceinline__ void multiply_planes(float (&c)[64], uint64_t a, uint64_t b, bool add) {
@@ -67,10 +76,18 @@ __device__ __forceinline__ void multiply_registers(float (&c)[32], const uint32_
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+__device__ __forceinline__ void multiply_registers(float (&c)[128], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 " KVQ_REGISTERS_128
+               ", {%128,%129,%130,%131}, %132, 1, 1, 1, 0;\n"
+               : KVQ_F32(c, 0), KVQ_F32(c, 32), KVQ_F32(c, 64), KVQ_F32(c, 96)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 #undef KVQ_F8
 #undef KVQ_F32
 #undef KVQ_REGISTERS_32
 #undef KVQ_REGISTERS_64
+#undef KVQ_REGISTERS_128
 
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {

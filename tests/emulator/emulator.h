@@ -302,6 +302,14 @@ void nothing(Anything&&... /*operands*/) {}
 #define __ldcg(pointer) (*(pointer))
 #define __ldcs(pointer) (*(pointer))
 
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               const Arguments&... arguments) {
+  emulator::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream,
+                   [&] { kernel(arguments...); });
+  return cudaSuccess;
+}
+
 inline void __syncthreads() { emulator::sync_block(); }
 inline int __syncthreads_or(int value) { return emulator::any_of_block(value != 0) ? 1 : 0; }
 inline void __syncwarp(unsigned lanes = emulator::kAll) { emulator::sync_warp(lanes); }

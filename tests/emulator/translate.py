@@ -37,6 +37,7 @@ INSTRUCTIONS = [
     ("cp.async.ca.shared.global [%0], [%1], 8", "copy_8"),
     ("cp.async.commit_group", "nothing"),  # copies are done at once
     ("cp.async.wait", "nothing"),
+    ("griddepcontrol", "nothing"),  # kernels run one after the other
     ("atom.acq_rel.gpu.global.add.s32", "take"),
 ]
 # Kernels that are launched by their address, whose parameters are no longer known there.

@@ -1,0 +1,64 @@
+// Kernels that begin before those issued earlier have ended, and what they fetch meanwhile.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvq::cuda {
+
+/// What earlier kernels wrote may be read afterwards, and what they read be written.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+/// The next kernel may begin where there is room.
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+/// Has bytes that no kernel changes come to the L2 cache. \param from  aligned to 16 bytes, of which `bytes` is a
+/// multiple.
+__device__ __forceinline__ void fetch_to_l2(const void* from, int32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
+               : "memory");
+#else
+  for (int32_t i = 0; i < bytes; i += 128) {
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(static_cast<const std::byte*>(from) + i)));
+  }
+#endif
+}
+
+/// Lets a kernel have `bytes` of shared memory. The caches get the least there can be: blocks of two kernels share a
+/// multiprocessor only if it divides its memory in the same way for both.
+template <typename... Parameters>
+cudaError_t share_all_memory(void (*kernel)(Parameters...), int32_t bytes) {
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status != cudaSuccess) return status;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
+/// Launches a kernel that waits for earlier ones itself. \param overlaps  whether the device can begin it before.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_early(bool overlaps, void (*kernel)(Parameters...), dim3 grid, int32_t threads, size_t shared_bytes,
+                         cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<uint32_t>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+}  // namespace kvq::cuda
