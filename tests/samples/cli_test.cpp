@@ -117,11 +117,12 @@ TEST_CASE("a device, instruction set or amount of memory that is not here exits 
   check_failure({"bench", "append", "--length", "16777216", "--kv-heads", "4096", "--heads", "4096"}, 1, "memory");
 }
 
-TEST_CASE("attention and appending are timed on the GPU, or the reason why they are not exits with 1") {
-  const auto on_gpu = [](const std::string& what) {
-    return Arguments{"bench",   what, "--device",   "cuda", "--length", "1024",
-                     "--heads", "8",  "--kv-heads", "2",    "--kv",     "int8"};
-  };
+TEST_CASE("all that is timed is timed on the GPU, or the reason why it is not exits with 1") {
+  const Arguments layer{"--heads", "8", "--kv-heads", "2", "--length", "1024", "--kv", "int8"};
+  const Arguments linear{"--shape", "1024x512", "--scheme", "tcx-3"};
+  const std::vector<Arguments> commands{with({"bench", "attend"}, layer), with({"bench", "append"}, layer),
+                                        with({"bench", "linear"}, linear),
+                                        with({"bench", "linear", "--single-calls"}, linear)};
 #if defined(KVQ_TEST_CUDA)
   const json info = run_json({"info"});
   const bool has_gpu = info["cuda_available"];
@@ -130,19 +131,22 @@ TEST_CASE("attention and appending are timed on the GPU, or the reason why they 
   const bool has_gpu = false;
   const std::string reason = "no CUDA support";
 #endif
-  for (const char* what : {"attend", "append"}) {
+  for (const Arguments& command : commands) {
+    const std::string what = command[1];
     CAPTURE(what);
+    const Arguments on_gpu = with(command, {"--device", "cuda"});
     if (!has_gpu) {
-      check_failure(on_gpu(what), 1, reason);
+      check_failure(on_gpu, 1, reason);
       continue;
     }
-    const json result = run_json(on_gpu(what));
+    const json result = run_json(on_gpu);
     check_numbers(result,
                   {"microseconds", "bytes", "fp16_microseconds", "ratio", "read_bandwidth_gigabytes_per_second"});
     CHECK(result["device"] == "cuda");
     CHECK(result["microseconds"].get<double>() > 0.0);
     CHECK(result["repetitions"].get<int>() >= 30);
-    if (what == std::string("append")) CHECK(result["dtype"] == "f16");
+    if (what != "attend") CHECK(result["dtype"] == "f16");
+    if (what == "linear") CHECK(result["timing"] == (command[2] == "--single-calls" ? "calls" : "graph"));
   }
 }
 
@@ -350,11 +354,14 @@ TEST_CASE("bench linear measures schemes and FP16 in the same run") {
   CHECK(one["in"] == 128);
   CHECK(one["bytes"].get<double>() == doctest::Approx(one["bits"].get<double>() * 250 * 128 / 8));
   CHECK(one["fp16_bytes"].get<double>() >= 250 * 128 * 2);
+  CHECK(one["dtype"] == "f32");
+  CHECK(one["timing"] == "calls");
 
-  const json rows = run_json(with(common, {"--scheme", "vq-2.5", "--scheme", "tcq-3", "--batch", "3"}))["rows"];
+  const Arguments more{"--scheme", "vq-2.5", "--scheme", "tcq-2.75", "--batch", "3", "--dtype", "bf16"};
+  const json rows = run_json(with(common, more))["rows"];
   REQUIRE(rows.size() == 2);
   CHECK(rows[0]["scheme"] == "vq-2.5");
-  CHECK(rows[1]["scheme"] == "tcq-3");
+  CHECK(rows[1]["scheme"] == "tcq-2.75");
   CHECK(rows[0]["bytes"] < rows[1]["bytes"]);
 
   for (const char* shape : {"250", "250x", "x128", "250x100", "0x128", "250x128x2", "1e3x128"}) {
