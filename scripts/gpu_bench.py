@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""Times of attention on a GPU: kvq's formats beside PyTorch's attention in FP16, in tables.
+"""Times on a GPU: kvq's attention and linear layers beside PyTorch's in FP16, in tables.
 
-One layer of heads of 128; one query a sequence, as in decoding, with few and with many heads, and several: tokens that
-were guessed ahead, a chunk at the end of a long prompt, a whole prompt. PyTorch has two fast ways: FlashAttention, which
-gets the query heads of a KV head as rows of one head where queries are few, so that it reads nothing twice, and cuDNN's.
-Several queries see all tokens there, which is at most 3 % more work than ours; those of a prompt do not. Medians of at
-least 30 calls, each after one of the same kind that is not timed and a flush of the L2 cache. A ratio is the faster
-way's time over ours in the same run. Without PyTorch, ratios are against kvq's own FP16.
+Attention: one layer of heads of 128; one query a sequence, as in decoding, with few and with many heads, and several:
+tokens that were guessed ahead, a chunk at the end of a long prompt, a whole prompt. PyTorch has two fast ways:
+FlashAttention, which gets the query heads of a KV head as rows of one head where queries are few, so that it reads
+nothing twice, and cuDNN's. Several queries see all tokens there, which is at most 3 % more work than ours; those of a
+prompt do not. Medians of at least 30 calls, each after one of the same kind that is not timed and a flush of the L2
+cache. A ratio is the faster way's time over ours in the same run. Without PyTorch, ratios are against kvq's own FP16.
+
+Linear layers: calls on different matrices, more than 200 MB of them, in one CUDA graph; medians of at least 30 replays.
+
+A step of decoding: all linear layers of Llama 3 8B in one CUDA graph, with and without attention over a cache of
+32 768 tokens; PyTorch multiplies by q, k and v as one matrix and by gate and up as one, and appends nothing. Norms,
+activations and logits are left out.
 """
 import argparse
 import datetime
@@ -31,6 +37,15 @@ TABLES = {
 }
 FEW_QUERIES = 16
 LENGTHS = [1024 << i for i in range(8)]
+LinearShape = namedtuple("LinearShape", "out inputs batch")
+LINEAR_SHAPES = [LinearShape(4096, 4096, 1), *(LinearShape(14336, 4096, batch) for batch in (1, 8, 256))]
+SCHEMES = [f"{family}-{bits}" for family in ("nuq", "vq", "tcq", "tcx") for bits in (2, 3, 4)]
+LAYERS, HIDDEN, MLP = 32, 4096, 14336  # of Llama 3 8B, with the heads above
+STEP_TOKENS = 32768
+STEP_SCHEMES, STEP_FORMATS = ["tcx-2", "tcx-4"], ["gs2", "int4"]
+ROTATED_BYTES, LEAST_MATRICES = 200_000_000, 20
+REPLAYS = 30
+PARTS = ["attention", "linear", "decode"]
 FLASH, CUDNN = "FlashAttention", "cuDNN"
 
 
@@ -82,6 +97,64 @@ class PyTorch:
                 samples.append(begin.elapsed_time(end) * 1e3)
         return statistics.median(samples[5:])
 
+    def time_graph(self, issue):
+        """Microseconds of what `issue` does, replayed as one CUDA graph."""
+        torch = self.torch
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # cuBLAS makes its work space
+            issue()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            issue()
+        samples = []
+        for i in range(REPLAYS + 5):
+            self.flush.fill_(i)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            samples.append(begin.elapsed_time(end) * 1e3)
+        return statistics.median(samples[5:])
+
+    def halves(self, *shape):
+        return self.torch.randn(*shape, device="cuda", dtype=self.torch.float16)
+
+    def time_linear(self, shape):
+        """Microseconds of a call, each on a matrix of its own."""
+        n = max(LEAST_MATRICES, -(-ROTATED_BYTES // (2 * shape.out * shape.inputs)))
+        matrices = [self.halves(shape.out, shape.inputs) for _ in range(n)]
+        x = self.halves(shape.batch, shape.inputs)
+
+        def issue():  # outputs take the same memory, one after the other
+            for matrix in matrices:
+                self.torch.nn.functional.linear(x, matrix)
+
+        return self.time_graph(issue) / n
+
+    def time_step(self, tokens):
+        """Milliseconds of a step of decoding, with attention over so many tokens unless they are 0."""
+        functional = self.torch.nn.functional
+        qkv = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+        shapes = [(qkv, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * MLP, HIDDEN), (HIDDEN, MLP)]
+        layers = [[self.halves(*shape) for shape in shapes] for _ in range(LAYERS)]
+        inputs = [self.halves(1, shape[1]) for shape in shapes]
+        q = self.halves(1, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM)
+        caches = [self.halves(2, 1, KV_HEADS, tokens, HEAD_DIM) for _ in range(LAYERS if tokens else 0)]
+
+        def issue():
+            for i, layer in enumerate(layers):
+                functional.linear(inputs[0], layer[0])
+                if caches:
+                    functional.scaled_dot_product_attention(q, *caches[i])
+                for x, matrix in zip(inputs[1:], layer[1:]):
+                    functional.linear(x, matrix)
+
+        with self.attention.sdpa_kernel(self.ways[FLASH]):
+            return 1e-3 * self.time_graph(issue)
+
     def times(self, shape):
         """Microseconds of each way that can do it."""
         found = {}
@@ -93,15 +166,23 @@ class PyTorch:
         return found
 
 
+def bench(program, what, options, **repeated):
+    """What `kvq bench` reports, always with a list of rows."""
+    command = [program, "bench", what, "--device", "cuda", "--json"]
+    for option, value in options.items():
+        command += ["--" + option, str(value)]
+    for option, values in repeated.items():
+        for value in values:
+            command += ["--" + option, value]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return result if "rows" in result else {**result, "rows": [result]}
+
+
 def kvq(program, shape, formats):
     """What `kvq bench attend` reports, and microseconds by format, FP16 included."""
-    command = [program, "bench", "attend", "--device", "cuda", "--json", "--head-dim", str(HEAD_DIM)]
-    for option, value in [("--length", shape.tokens), ("--batch", shape.batch), ("--queries", shape.queries),
-                          ("--heads", shape.heads), ("--kv-heads", shape.kv_heads)]:
-        command += [option, str(value)]
-    for name in formats:
-        command += ["--kv", name]
-    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    options = {"head-dim": HEAD_DIM, "length": shape.tokens, "batch": shape.batch, "queries": shape.queries,
+               "heads": shape.heads, "kv-heads": shape.kv_heads}
+    result = bench(program, "attend", options, kv=formats)
     rows = result["rows"]
     times = {"fp16": rows[0]["fp16_microseconds"]}
     times.update({row["kv"]: row["microseconds"] for row in rows})
@@ -123,40 +204,111 @@ def print_table(name, shapes, columns, formats):
         print("%-16s" % kv + "".join("%18s" % cell for cell in cells), flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", metavar="KVQ_PROGRAM")
-    parser.add_argument("--json", metavar="FILE", help="also write the measurements there, for plot_attention.py")
-    parser.add_argument("--lengths", metavar="N", type=int, nargs="*",
-                        help="also measure these lengths with batch 1; without numbers %d, %d, ... %d"
-                        % (LENGTHS[0], LENGTHS[1], LENGTHS[-1]))
-    arguments = parser.parse_args()
-    lengths = LENGTHS if arguments.lengths == [] else arguments.lengths or []
+def linear_table(program, pytorch):
+    """Prints it and returns the measurements."""
+    columns, measurements = [], []
+    for shape in LINEAR_SHAPES:
+        options = {"shape": f"{shape.out}x{shape.inputs}", "batch": shape.batch}
+        rows = bench(program, "linear", options, scheme=SCHEMES)["rows"]
+        times = {"fp16": rows[0]["fp16_microseconds"], **{row["scheme"]: row["microseconds"] for row in rows}}
+        if pytorch:
+            times["cuBLAS"] = pytorch.time_linear(shape)
+        columns.append(times)
+        measurements.append({**shape._asdict(), "microseconds": times})
+    print("\nlinear layers: outputs x inputs, batch")
+    print("%-16s" % "" + "".join("%18s" % f"{shape.out}x{shape.inputs}, {shape.batch}" for shape in LINEAR_SHAPES))
+    if pytorch:
+        print("%-16s" % "cuBLAS" + "".join("%15.1f us" % times["cuBLAS"] for times in columns))
+    for scheme in ["fp16"] + SCHEMES:
+        cells = ["%9.1f us %5.2f" % (times[scheme], times.get("cuBLAS", times["fp16"]) / times[scheme])
+                 for times in columns]
+        print("%-16s" % scheme + "".join("%18s" % cell for cell in cells), flush=True)
+    return measurements
+
+
+def decode_table(program, pytorch):
+    """Prints it and returns the measurements."""
+    shape = {"layers": LAYERS, "hidden": HIDDEN, "mlp": MLP, "heads": HEADS, "kv-heads": KV_HEADS, "head-dim": HEAD_DIM}
+    found = {}  # milliseconds and bytes of weights and caches by tokens, weights and cache
+    for tokens in (0, STEP_TOKENS):
+        schemes, formats = (STEP_SCHEMES[:1], STEP_FORMATS) if tokens else (STEP_SCHEMES, [])
+        rows = bench(program, "decode", {**shape, "length": tokens}, scheme=schemes, kv=formats)["rows"]
+        if pytorch:
+            found[tokens, "PyTorch fp16", "fp16"] = (pytorch.time_step(tokens), 0)
+        found[tokens, "fp16", "fp16"] = (rows[0]["fp16_milliseconds"],
+                                         rows[0]["fp16_weight_bytes"] + rows[0]["fp16_cache_bytes"])
+        for row in rows:
+            found[tokens, row["scheme"], row.get("kv", "fp16")] = (row["milliseconds"],
+                                                                  row["weight_bytes"] + row["cache_bytes"])
+    print("\na decode step of Llama 3 8B\n%-16s%10s%8s%12s%12s%10s%8s" %
+          ("weights", "tokens", "cache", "GB", "ms", "tokens/s", "ratio"))
+    for (tokens, weights, cache), (milliseconds, size) in found.items():
+        reference = found.get((tokens, "PyTorch fp16", "fp16"), found[tokens, "fp16", "fp16"])[0]
+        print("%-16s%10d%8s%12s%12.3f%10.1f%8.2f" %
+              (weights, tokens, cache if tokens else "-", "%.2f" % (1e-9 * size) if size else "", milliseconds,
+               1e3 / milliseconds, reference / milliseconds), flush=True)
+    return [{"tokens": tokens, "weights": weights, "cache": cache if tokens else None, "milliseconds": times[0],
+             "bytes": times[1] or None} for (tokens, weights, cache), times in found.items()]
+
+
+def device_name(program):
+    info = subprocess.run([program, "info", "--json"], check=True, capture_output=True, text=True).stdout
+    return json.loads(info)["cuda_device"]
+
+
+def attention_tables(program, pytorch, lengths):
+    """Prints them and returns what a file of measurements says of attention."""
     tables = {name: (list(shapes), formats) for name, (shapes, formats) in TABLES.items()}
     decoding = next(iter(tables.values()))[0]
     decoding[:] = sorted({*decoding, *map(Shape, lengths)}, key=lambda shape: (shape.batch, shape.tokens))
-
-    try:
-        pytorch = PyTorch()
-    except ImportError:
-        pytorch = None
-    measurements, bandwidth, device = [], 0.0, ""
+    measurements, bandwidth = [], 0.0
     for name, (shapes, formats) in tables.items():
         columns = []
         for shape in shapes:
-            result, times = kvq(arguments.program, shape, formats)
+            result, times = kvq(program, shape, formats)
             times.update(pytorch.times(shape) if pytorch else {})
             columns.append(times)
             measurements.append({**shape._asdict(), "microseconds": times})
             bandwidth = max(bandwidth, result["rows"][0]["read_bandwidth_gigabytes_per_second"])
-            device = result["device_name"]
         print_table(name, shapes, columns, formats)
     print("\ndevice copy: %.0f GB/s, read and written" % bandwidth)
+    return {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM,
+            "copy_gigabytes_per_second": bandwidth, "measurements": measurements}
+
+
+def parts(text):
+    chosen = text.split(",")
+    unknown = set(chosen) - set(PARTS)
+    if unknown:
+        raise argparse.ArgumentTypeError("%s: known are %s" % (", ".join(sorted(unknown)), ", ".join(PARTS)))
+    return chosen
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", metavar="KVQ_PROGRAM")
+    parser.add_argument("--only", metavar="PARTS", type=parts, default=PARTS,
+                        help="of %s, separated by commas; linear takes a minute (default: all)" % ", ".join(PARTS))
+    parser.add_argument("--json", metavar="FILE", help="also write the measurements there, for plot_attention.py")
+    parser.add_argument("--lengths", metavar="N", type=int, nargs="*",
+                        help="also measure attention over these lengths with batch 1; without numbers %d, %d, ... %d"
+                        % (LENGTHS[0], LENGTHS[1], LENGTHS[-1]))
+    arguments = parser.parse_args()
+    lengths = LENGTHS if arguments.lengths == [] else arguments.lengths or []
+    try:
+        pytorch = PyTorch()
+    except ImportError:
+        pytorch = None
+    found = {"device": device_name(arguments.program), "date": datetime.date.today().isoformat()}
+    if "attention" in arguments.only:
+        found.update(attention_tables(arguments.program, pytorch, lengths))
+    if "linear" in arguments.only:
+        found["linear"] = linear_table(arguments.program, pytorch)
+    if "decode" in arguments.only:
+        found["decode"] = decode_table(arguments.program, pytorch)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"device": device, "date": datetime.date.today().isoformat(),
-                       "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM,
-                       "copy_gigabytes_per_second": bandwidth, "measurements": measurements}, file, indent=1)
+            json.dump(found, file, indent=1)
             file.write("\n")
 
 

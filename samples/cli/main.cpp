@@ -48,6 +48,7 @@ void add_commands(CLI::App& app) {
   cli::add_bench_attend(*bench);
   cli::add_bench_append(*bench);
   cli::add_bench_compress(*bench);
+  cli::add_bench_decode(*bench);
   cli::add_bench_linear(*bench);
   cli::add_bench_quantize(*bench);
 }

@@ -4,7 +4,6 @@
 
 #include "linear.h"
 #include "model_math.h"
-#include "packed_linear.h"
 
 namespace llama {
 namespace {
@@ -36,30 +35,6 @@ class CpuDevice final : public Device {
     llama::rms_norm(x, weight.all(), epsilon, y);
   }
 
-  void apply(const Linear& linear, std::span<const float> x, std::span<float> y) override {
-    const Product only{&linear, y};
-    apply_shared({&only, 1}, x);
-  }
-
-  void apply_shared(std::span<const Product> products, std::span<const float> x) override {
-    packed_.clear();
-    for (const Product& product : products) {
-      if (product.linear->packed) {
-        packed_.push_back(product);
-      } else {
-        llama::apply(threads_, *product.linear, x, product.y);
-      }
-    }
-    if (!packed_.empty()) apply_packed(packed_, x);
-  }
-
-  void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) override {
-    if (!linear.packed) return llama::apply_and_add(threads_, linear, x, y);
-    if (product_.size() < y.size()) product_.resize(y.size());
-    apply(linear, x, std::span(product_).first(y.size()));
-    for (size_t i = 0; i < y.size(); ++i) y[i] += product_[i];
-  }
-
   void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) override {
     const size_t width = gate.size() / static_cast<size_t>(rows);
     threads_.run(rows, [&](int32_t row) {
@@ -69,9 +44,15 @@ class CpuDevice final : public Device {
   }
 
  private:
+  void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) override {
+    llama::multiply(threads_, linear, x, beta, y);
+  }
+
+  void add(std::span<const float> x, std::span<float> y) override {
+    for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  }
+
   ThreadPool& threads_;
-  std::vector<Product> packed_;  // of the call under way
-  std::vector<float> product_;   // what is about to be added
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /// Of the contexts that can be used with this. Linear layers may be packed on the CPU only, so far.
+  /// Of the contexts that can be used with this, those of packed layers included.
   virtual kvq_device kind() const = 0;
 
   virtual Array allocate(size_t n) = 0;
@@ -42,15 +42,22 @@ class Device {
   /// y = x / rms(x) · weight for each row of `weight.size` numbers; `x` and `y` may be the same.
   virtual void rms_norm(std::span<const float> x, const Array& weight, float epsilon, std::span<float> y) = 0;
   /// y = x·Wᵀ + b.
-  virtual void apply(const Linear& linear, std::span<const float> x, std::span<float> y) = 0;
-  /// y = x·Wᵀ + b of each. Packed layers may share work on their inputs.
-  virtual void apply_shared(std::span<const Product> products, std::span<const float> x) {
-    for (const Product& product : products) apply(*product.linear, x, product.y);
-  }
+  void apply(const Linear& linear, std::span<const float> x, std::span<float> y);
+  /// y = x·Wᵀ + b of each. Packed layers share work on their inputs.
+  void apply_shared(std::span<const Product> products, std::span<const float> x);
   /// y += x·Wᵀ + b.
-  virtual void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) = 0;
+  void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y);
   /// gate = silu(gate) · up.
   virtual void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) = 0;
+
+ private:
+  /// y = x·Wᵀ + b + beta·y of a layer whose weights are numbers.
+  virtual void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) = 0;
+  /// y += x.
+  virtual void add(std::span<const float> x, std::span<float> y) = 0;
+
+  std::vector<Product> packed_;  // of the call under way
+  Array product_;                // what is about to be added, for the largest call so far
 };
 
 }  // namespace llama

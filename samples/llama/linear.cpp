@@ -22,7 +22,8 @@ void keep_blas_to_one_thread() {
 }
 
 // y = x·Wᵀ + beta·y
-void multiply(ThreadPool& threads, std::span<const float> x, const Matrix& weight, float beta, std::span<float> y) {
+void multiply_by_weight(ThreadPool& threads, const Matrix& weight, std::span<const float> x, float beta,
+                        std::span<float> y) {
   keep_blas_to_one_thread();
   const int64_t n = static_cast<int64_t>(x.size()) / weight.columns;
   const int64_t size = share_size(n);
@@ -46,13 +47,8 @@ void add_bias(std::span<const float> bias, std::span<float> y) {
 
 }  // namespace
 
-void apply(ThreadPool& threads, const Linear& linear, std::span<const float> x, std::span<float> y) {
-  multiply(threads, x, linear.weight, 0.0f, y);
-  add_bias(linear.bias.all(), y);
-}
-
-void apply_and_add(ThreadPool& threads, const Linear& linear, std::span<const float> x, std::span<float> y) {
-  multiply(threads, x, linear.weight, 1.0f, y);
+void multiply(ThreadPool& threads, const Linear& linear, std::span<const float> x, float beta, std::span<float> y) {
+  multiply_by_weight(threads, linear.weight, x, beta, y);
   add_bias(linear.bias.all(), y);
 }
 

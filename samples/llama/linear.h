@@ -7,10 +7,8 @@
 
 namespace llama {
 
-/// y = x·Wᵀ + b with x `[n, in]` and y `[n, out]` in host memory. Results do not depend on the number of threads.
-void apply(ThreadPool& threads, const Linear& linear, std::span<const float> x, std::span<float> y);
-
-/// y += x·Wᵀ + b.
-void apply_and_add(ThreadPool& threads, const Linear& linear, std::span<const float> x, std::span<float> y);
+/// y = x·Wᵀ + b + beta·y with x `[n, in]` and y `[n, out]` in host memory. Results do not depend on the number of
+/// threads.
+void multiply(ThreadPool& threads, const Linear& linear, std::span<const float> x, float beta, std::span<float> y);
 
 }  // namespace llama

@@ -13,8 +13,9 @@ namespace {
 const char* name_of(kvq_device device) { return device == KVQ_DEVICE_CPU ? "CPU" : "GPU"; }
 
 // A context would take the address of a tensor elsewhere for one in its own memory.
-void check_device(Device& device, const kvq::Context& context) {
-  const kvq_context_info info = context.describe();
+void check_device(const Device& device, const kvq_context* context) {
+  auto info = kvq::initialised<kvq_context_info>();
+  kvq::checked(kvq_context_describe, context, &info);
   if (info.device == device.kind()) return;
   throw Error(std::string("the model is on the ") + name_of(device.kind()) + ", the context on the " +
               name_of(info.device));
@@ -23,6 +24,7 @@ void check_device(Device& device, const kvq::Context& context) {
 Weights load(const std::filesystem::path& directory, const std::optional<WeightsFile>& file, const ModelConfig& config,
              Device& device) {
   if (!file) return load_weights(Checkpoint(directory), config, device, nullptr);
+  check_device(device, file->context);
   const Checkpoint checkpoint(file->path);
   if (Checkpoint::is_in(directory) && Checkpoint(directory).fingerprint() != checkpoint.fingerprint()) {
     throw Error(file->path.string() + " was not made from the model in " + directory.string());

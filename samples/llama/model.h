@@ -19,7 +19,7 @@ namespace llama {
 /// A file to take all weights from instead of a model's directory: one whose linear layers are packed.
 struct WeightsFile {
   std::filesystem::path path;
-  kvq_context* context;  // of the CPU, preferably on the model's threads; must outlive the model
+  kvq_context* context;  // of the model's device, on a CPU preferably on the model's threads; must outlive the model
 };
 
 /// The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32 or packed.

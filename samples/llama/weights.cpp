@@ -51,9 +51,6 @@ class Reader {
   }
 
   Linear packed(std::span<const std::byte> file, const LinearLayer& layer) {
-    if (device_.kind() != KVQ_DEVICE_CPU) {
-      throw Error("layer " + layer.name + " is packed, which only the CPU computes with");
-    }
     const auto matrix = std::make_shared<const kvq::Matrix>(kvq::Matrix::load(context_, file, layer.name));
     const qp_matrix_info info = matrix->describe();
     if (info.rows != layer.out || info.columns != layer.in) {

@@ -33,7 +33,7 @@ struct Weights {
 };
 
 /// Read every tensor the configuration calls for and check its shape.
-/// \param context  for packed layers, which it must outlive; nullptr: there are none.
+/// \param context  of the device, for packed layers, which it must outlive; nullptr: there are none.
 Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, kvq_context* context);
 
 }  // namespace llama

@@ -68,28 +68,24 @@ class CudaDevice final : public Device {
           "RMSNorm kernel");
   }
 
-  void apply(const Linear& linear, std::span<const float> x, std::span<float> y) override {
-    multiply(linear, x, 0.0F, y);
-  }
-
-  void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y) override {
-    multiply(linear, x, 1.0F, y);
-  }
-
   void swiglu(int32_t /*rows*/, std::span<float> gate, std::span<const float> up) override {
     select(index_);
     check(launch_swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), kStream), "SwiGLU kernel");
   }
 
  private:
-  // y = x·Wᵀ + b + beta·y
-  void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) {
+  void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) override {
     select(index_);
     const Matrix& weight = linear.weight;
     const int64_t rows = static_cast<int64_t>(x.size()) / weight.columns;
     products_.run(weight.values.data.get(), weight.rows, weight.columns, x.data(), rows, beta, y.data(), kStream);
     if (linear.bias.empty()) return;
     check(launch_add_bias(linear.bias.data.get(), rows, weight.rows, y.data(), kStream), "bias kernel");
+  }
+
+  void add(std::span<const float> x, std::span<float> y) override {
+    select(index_);
+    check(launch_add(x.data(), static_cast<int64_t>(y.size()), y.data(), kStream), "kernel of sums");
   }
 
   int32_t index_;

@@ -50,6 +50,11 @@ __global__ void swiglu_kernel(float* gate, const float* up, int64_t n) {
   if (i < n) gate[i] = gate[i] / (1.0F + expf(-gate[i])) * up[i];
 }
 
+__global__ void add_kernel(const float* x, int64_t n, float* y) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += x[i];
+}
+
 __global__ void add_bias_kernel(const float* bias, int64_t n, int64_t width, float* y) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < n) y[i] += bias[i % width];
@@ -71,6 +76,11 @@ cudaError_t launch_rms_norm(const float* x, const float* weight, float epsilon, 
 
 cudaError_t launch_swiglu(float* gate, const float* up, int64_t n, cudaStream_t stream) {
   swiglu_kernel<<<blocks_for(n), kThreads, 0, stream>>>(gate, up, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_add(const float* x, int64_t n, float* y, cudaStream_t stream) {
+  add_kernel<<<blocks_for(n), kThreads, 0, stream>>>(x, n, y);
   return cudaGetLastError();
 }
 

@@ -17,6 +17,9 @@ cudaError_t launch_rms_norm(const float* x, const float* weight, float epsilon, 
 /// gate = silu(gate) · up, over `n` numbers.
 cudaError_t launch_swiglu(float* gate, const float* up, int64_t n, cudaStream_t stream);
 
+/// y += x, over `n` numbers.
+cudaError_t launch_add(const float* x, int64_t n, float* y, cudaStream_t stream);
+
 /// Add `bias` to each of `rows` rows of `width`.
 cudaError_t launch_add_bias(const float* bias, int64_t rows, int64_t width, float* y, cudaStream_t stream);
 

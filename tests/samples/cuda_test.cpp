@@ -9,7 +9,6 @@
 #include "llama/cuda_module.h"
 #include "llama/error.h"
 #include "llama/model.h"
-#include "llama/model_math.h"
 #include "runs.h"
 #include "scratch_directory.h"
 #include "support/device.h"
@@ -31,15 +30,6 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
   double largest = 0.0;
   for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
   return largest;
-}
-
-double perplexity(const std::vector<float>& logits, const std::vector<int32_t>& tokens) {
-  const size_t vocabulary = logits.size() / tokens.size();
-  double sum = 0.0;
-  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
-    sum += llama::negative_log_likelihood(std::span(logits).subspan(i * vocabulary, vocabulary), tokens[i + 1]);
-  }
-  return std::exp(sum / static_cast<double>(tokens.size() - 1));
 }
 
 }  // namespace

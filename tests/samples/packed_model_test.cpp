@@ -11,6 +11,7 @@
 #include "letter_model.h"
 #include "llama/checkpoint.h"
 #include "llama/cpu_device.h"
+#include "llama/cuda_module.h"
 #include "llama/error.h"
 #include "llama/hessians.h"
 #include "llama/model.h"
@@ -18,6 +19,7 @@
 #include "packed_layers.h"
 #include "runs.h"
 #include "scratch_directory.h"
+#include "support/device.h"
 #include "tiny_model.h"
 
 namespace {
@@ -83,6 +85,11 @@ class PartlyPacked {
     return llama::Model(directory_.path(), std::make_shared<llama::ThreadPool>(threads), nullptr,
                         llama::WeightsFile{file_, context_});
   }
+  /// On the GPU of `context`.
+  llama::Model model_on_gpu(kvq_context* context) const {
+    return llama::Model(directory_.path(), std::make_shared<llama::ThreadPool>(1), llama::make_cuda_device(0),
+                        llama::WeightsFile{file_, context});
+  }
   const kvq::Context& context() const { return context_; }
   const std::filesystem::path& file() const { return file_; }
   const std::filesystem::path& directory() const { return directory_.path(); }
@@ -147,6 +154,49 @@ TEST_CASE("weights in few bits are far enough from those they were made of for t
   llama::Model model = packed.model(1);
   llama::Session session(model, packed.context(), nullptr);
   CHECK(relative_norm(run_in_chunks(session, tokens, 32), original) > 0.3);
+}
+
+// Inputs and attention are rounded to FP16 there, not to 8 bits.
+TEST_CASE("a model on packed layers computes on the GPU what their codes mean, biases and sums included") {
+  const std::string reason = kvq_test::why_no_cuda();
+  if (!reason.empty()) {
+    MESSAGE("skipped: " << reason);
+    return;
+  }
+  const std::vector<int32_t> tokens = random_tokens(kTokens, TinyModel::kVocabulary);
+  const std::vector<std::vector<std::string>> all_schemes = {{"fp16"},     {"nuq-4"}, {"vq-3"},
+                                                             {"tcq-2.75"}, {"tcx-2"}, {"nuq-8", "", "tcx-3", "fp16"}};
+  const kvq::Context gpu = make_context(KVQ_DEVICE_CUDA);
+  for (const bool biases : {false, true}) {
+    for (const std::vector<std::string>& schemes : all_schemes) {
+      CAPTURE(biases);
+      CAPTURE(schemes.front());
+      const PartlyPacked packed(packable_layout(biases), schemes);
+      llama::Model model = packed.model_on_gpu(gpu);
+      CHECK(model.weights().linear_bits == doctest::Approx(packed.bits()));
+      const std::vector<std::vector<double>> expected = packed.logits(tokens);
+      std::vector<float> flat;
+      for (const std::vector<double>& row : expected) flat.insert(flat.end(), row.begin(), row.end());
+      for (const size_t chunk : {size_t{1}, size_t{32}, kTokens}) {
+        CAPTURE(chunk);
+        llama::Session session(model, gpu, nullptr);
+        const std::vector<float> logits = run_in_chunks(session, tokens, chunk);
+        CHECK(relative_norm(logits, expected) < 1e-2);
+        CHECK(perplexity(logits, tokens) == doctest::Approx(perplexity(flat, tokens)).epsilon(1e-3));
+      }
+    }
+  }
+}
+
+TEST_CASE("packed weights in a context on another device than the model's are refused") {
+  const std::string reason = kvq_test::why_no_cuda();
+  if (!reason.empty()) {
+    MESSAGE("skipped: " << reason);
+    return;
+  }
+  const PartlyPacked packed(packable_layout(false), {"nuq-4"});
+  CHECK_THROWS_WITH_AS(packed.model_on_gpu(packed.context()),
+                       Contains("the model is on the GPU, the context on the CPU"), llama::Error);
 }
 
 TEST_CASE("packed weights that do not fit the model are refused by name") {

@@ -370,8 +370,21 @@ TEST_CASE("a step of decoding can be limited") {
   const json cache = run_json(place.plan({"--target-latency", "1000", "--cache-only"}));
   CHECK(cache["seconds"] > 0.0);
   CHECK(place.known()["machines"][here]["others"].size() == 2);
-  check_failure(place.plan({"--target-latency", "0.00001"}), 1, "max_seconds");
-  check_failure(place.plan({"--target-latency", "1000", "--device", "cuda"}), 2, "--cache-only");
+  check_failure(place.plan({"--target-latency", "0.00001"}), 1, "ms more than there is");
+}
+
+TEST_CASE("a target of milliseconds is kept by measured times of the GPU, too") {
+  const json info = run_json({"info"});
+  const Workplace place;
+  const Arguments timed = place.plan({"--target-latency", "1000", "--device", "cuda"});
+  if (!info["cuda_available"].get<bool>()) {
+    const std::string reason = info["cuda_unavailable_because"];
+    MESSAGE("skipped: " << reason);
+    return check_failure(timed, 1, reason);
+  }
+  const json plan = run_json(timed);
+  CHECK(plan["seconds"] > 0.0);
+  CHECK(plan["seconds"] < 1.0);
 }
 
 TEST_CASE("the smallest and the fastest plan that lose no more than so much") {

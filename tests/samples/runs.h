@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <random>
@@ -9,6 +10,7 @@
 
 #include "kvq.hpp"
 #include "llama/model.h"
+#include "llama/model_math.h"
 
 constexpr size_t kTokens = 75;  // three pages
 
@@ -35,4 +37,14 @@ inline std::vector<float> run_in_chunks(llama::Session& session, std::span<const
     tokens = tokens.subspan(n);
   }
   return logits;
+}
+
+/// Of tokens after the first, by the logits of those before them.
+inline double perplexity(const std::vector<float>& logits, const std::vector<int32_t>& tokens) {
+  const size_t vocabulary = logits.size() / tokens.size();
+  double sum = 0.0;
+  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    sum += llama::negative_log_likelihood(std::span(logits).subspan(i * vocabulary, vocabulary), tokens[i + 1]);
+  }
+  return std::exp(sum / static_cast<double>(tokens.size() - 1));
 }

@@ -16,7 +16,7 @@ uint64_t cycle_fp16_bytes(const AppendShape& shape) { return shape.cycle_tokens(
 uint64_t sequences_in_turn(const TimedDevice& device, const AppendShape& shape) {
   if (!shape.is_decoding()) return 1;
   const uint64_t bytes = std::max<uint64_t>(cycle_fp16_bytes(shape), 1);
-  return std::clamp<uint64_t>((device.bytes_to_rotate() + bytes - 1) / bytes, 1, kMostSequences);
+  return std::clamp<uint64_t>((device.bytes_to_rotate(false) + bytes - 1) / bytes, 1, kMostSequences);
 }
 
 // Of `n` pages, each of which takes its share of what all pages take.

@@ -34,7 +34,7 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
     bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
     bits_ = usage.bits_per_scalar;
   }
-  const uint64_t wanted = std::min(device.bytes_to_rotate(), shape.most_bytes);
+  const uint64_t wanted = std::min(device.bytes_to_rotate(false), shape.most_bytes);
   copy_first(std::clamp<uint64_t>((wanted + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
 }
 
@@ -88,7 +88,7 @@ double TimedAttention::run() {
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {
   const uint64_t fp16 =
       shape.layer.fp16_token_bytes() * static_cast<uint64_t>(shape.length) * static_cast<uint64_t>(shape.batch);
-  return subjects * (fp16 + device.bytes_to_rotate());
+  return subjects * (fp16 + device.bytes_to_rotate(false));
 }
 
 }  // namespace cli

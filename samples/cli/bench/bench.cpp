@@ -35,6 +35,29 @@ nlohmann::ordered_json BenchOptions::with_layer(nlohmann::ordered_json parameter
   return parameters;
 }
 
+void add_layer_options(CLI::App& command, LayerShape& layer) {
+  command.add_option("--heads", layer.q_heads, "Query heads")->check(CLI::Range(1, 1 << 14))->capture_default_str();
+  command.add_option("--kv-heads", layer.kv_heads, "KV heads")->check(CLI::Range(1, 1 << 12))->capture_default_str();
+  command.add_option("--head-dim", layer.head_dim, "Channels of a head")
+      ->check(CLI::Range(8, 256))
+      ->capture_default_str();
+}
+
+std::string DtypeOption::name(const ComputeOptions& compute) const {
+  if (!given.empty()) return given;
+  return compute.device == "cuda" ? "f16" : "f32";
+}
+
+kvq_dtype DtypeOption::dtype(const ComputeOptions& compute) const {
+  const std::string wanted = name(compute);
+  return wanted == "f32" ? KVQ_F32 : (wanted == "f16" ? KVQ_F16 : KVQ_BF16);
+}
+
+void add_dtype_option(CLI::App& command, DtypeOption& dtype) {
+  command.add_option("--dtype", dtype.given, "Element type of the tensors (default: f16 on cuda, f32 on cpu)")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+}
+
 void add_bench_options(CLI::App& command, BenchOptions& options) {
   command
       .add_option("--kv", options.kv,
@@ -45,15 +68,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();
-  command.add_option("--heads", options.layer.q_heads, "Query heads")
-      ->check(CLI::Range(1, 1 << 14))
-      ->capture_default_str();
-  command.add_option("--kv-heads", options.layer.kv_heads, "KV heads")
-      ->check(CLI::Range(1, 1 << 12))
-      ->capture_default_str();
-  command.add_option("--head-dim", options.layer.head_dim, "Channels of a head")
-      ->check(CLI::Range(8, 256))
-      ->capture_default_str();
+  add_layer_options(command, options.layer);
   add_compute_options(command, options.compute);
   add_device_options(command, options.compute);
   add_json_flag(command, options.json);
@@ -92,12 +107,14 @@ std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels
          " repetitions in turn. Memory gives " + number_text(machine.bandwidth, 1) + " GB/s.\n\n" + table.text();
 }
 
+void check_layer(const LayerShape& layer) {
+  if (layer.q_heads % layer.kv_heads == 0) return;
+  throw UsageError("--heads " + std::to_string(layer.q_heads) + " is not a multiple of --kv-heads " +
+                   std::to_string(layer.kv_heads));
+}
+
 std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options) {
-  const LayerShape& layer = options.layer;
-  if (layer.q_heads % layer.kv_heads != 0) {
-    throw UsageError("--heads " + std::to_string(layer.q_heads) + " is not a multiple of --kv-heads " +
-                     std::to_string(layer.kv_heads));
-  }
+  check_layer(options.layer);
   return make_timed_device(options.compute);
 }
 

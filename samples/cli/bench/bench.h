@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -51,16 +52,17 @@ struct BenchRow {
 template <class Make>
 std::vector<BenchRow> measure_rows(const std::string& label, const std::vector<std::string>& names, Make&& make) {
   Progress progress(label, kTimingSteps * static_cast<int64_t>(names.size() + 1));
-  std::vector<decltype(make(names.front()))> subjects;
+  using Subject = decltype(make(names.front()));
+  std::vector<std::unique_ptr<Subject>> subjects;  // made where they stay
   for (const std::string& name : names) {
-    subjects.push_back(make(name));
+    subjects.emplace_back(new Subject(make(name)));
     progress.advance(kTimingSteps);
   }
   const std::vector<Timing> timings =
-      time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
+      time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i]->run(); });
   std::vector<BenchRow> rows;
   for (size_t i = 0; i < names.size(); ++i) {
-    rows.push_back({names[i], timings[i], subjects[i].bytes(), subjects[i].bits()});
+    rows.push_back({names[i], timings[i], subjects[i]->bytes(), subjects[i]->bits()});
   }
   return rows;
 }
@@ -80,8 +82,25 @@ std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>&
 /// What machine and how often, and a table of all rows.
 std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine);
 
+/// Add `--heads`, `--kv-heads` and `--head-dim`; the values in `layer` are the defaults.
+void add_layer_options(CLI::App& command, LayerShape& layer);
+
+/// Element type of tensors.
+struct DtypeOption {
+  std::string given;  // empty: as usual on the device
+
+  std::string name(const ComputeOptions& compute) const;
+  kvq_dtype dtype(const ComputeOptions& compute) const;
+};
+
+/// Add `--dtype`.
+void add_dtype_option(CLI::App& command, DtypeOption& dtype);
+
 /// Add the options; the values in `options` are the defaults.
 void add_bench_options(CLI::App& command, BenchOptions& options);
+
+/// A UsageError if query heads cannot share the KV heads evenly.
+void check_layer(const LayerShape& layer);
 
 /// The device of `options`. A UsageError if the shape is impossible, an Error if the device is not available.
 std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options);

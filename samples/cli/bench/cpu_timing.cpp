@@ -45,7 +45,9 @@ class Cpu final : public TimedDevice {
     return watch.microseconds();
   }
 
-  uint64_t bytes_to_rotate() const override { return 2 * last_level_cache_bytes(); }
+  bool records() const override { return false; }
+  std::function<void()> record(kvq_context* /*context*/, std::function<void()> issue) override { return issue; }
+  uint64_t bytes_to_rotate(bool /*recorded*/) const override { return 2 * last_level_cache_bytes(); }
   bool forgets_instructions() const override { return false; }
 
  private:

@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <exception>
 #include <type_traits>
 
 #include "bench/timed_device.h"
@@ -10,6 +11,7 @@ namespace cli {
 namespace {
 
 constexpr size_t kFlushBytes = size_t{256} << 20;  // several times the L2 cache
+constexpr uint64_t kRotatedBytes = 200'000'000;    // the same
 constexpr int kMostFlushes = 16;
 constexpr int kPasses = 10;
 
@@ -26,16 +28,51 @@ DeviceBuffer allocate(size_t bytes) {
   return {memory, [](void* data) { cudaFree(data); }};
 }
 
-struct DestroyEvent {
+struct Destroy {
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+  void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
 };
-using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
+template <class Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+using Event = Owned<cudaEvent_t>;
+using Stream = Owned<cudaStream_t>;
+using Graph = Owned<cudaGraph_t>;
+using LaunchableGraph = Owned<cudaGraphExec_t>;
 
 Event make_event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreate(&event), "cudaEventCreate");
   return Event(event);
 }
+
+// One that does not wait for the legacy default stream, which has to be left alone while another one is captured.
+Stream make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return Stream(stream);
+}
+
+LaunchableGraph make_launchable(const Graph& graph) {
+  cudaGraphExec_t launchable = nullptr;
+  check(cudaGraphInstantiate(&launchable, graph.get(), 0), "cudaGraphInstantiate");
+  return LaunchableGraph(launchable);
+}
+
+// Has a context issue its work to another stream while it lives.
+class OnStream {
+ public:
+  OnStream(kvq_context* context, cudaStream_t stream) : context_(context) {
+    kvq::checked(kvq_context_set_stream, context, stream);
+  }
+  ~OnStream() { kvq_context_set_stream(context_, kStream, nullptr); }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  kvq_context* context_;
+};
 
 void select(int32_t index) { check(cudaSetDevice(index), "cudaSetDevice"); }
 
@@ -83,13 +120,38 @@ class Gpu final : public TimedDevice {
     return 1e3 * static_cast<double>(milliseconds);
   }
 
-  uint64_t bytes_to_rotate() const override { return 0; }
+  bool records() const override { return true; }
+
+  std::function<void()> record(kvq_context* context, std::function<void()> issue) override {
+    const OnStream on_captured(context, captured_.get());
+    const std::shared_ptr graph = make_launchable(capture(issue));
+    return [graph] { check(cudaGraphLaunch(graph.get(), kStream), "cudaGraphLaunch"); };
+  }
+
+  uint64_t bytes_to_rotate(bool recorded) const override { return recorded ? kRotatedBytes : 0; }
   bool forgets_instructions() const override { return true; }
 
  private:
+  Graph capture(const std::function<void()>& issue) {
+    check(cudaStreamBeginCapture(captured_.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    std::exception_ptr failure;
+    try {
+      issue();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(captured_.get(), &graph);  // after a failure, too
+    Graph owned(graph);
+    if (failure != nullptr) std::rethrow_exception(failure);
+    check(ended, "cudaStreamEndCapture");
+    return owned;
+  }
+
   kvq_device_info info_;
   DeviceBuffer flushed_;
   int flushes_ = 1;
+  Stream captured_ = make_stream();
   Event begin_ = make_event();
   Event end_ = make_event();
 };

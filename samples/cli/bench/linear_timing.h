@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/timed_device.h"
@@ -17,33 +19,58 @@ struct LinearShape {
   int32_t batch = 1;
   std::vector<int64_t> also = {};    // outputs of further layers that are multiplied in the same call
   uint64_t most_bytes = UINT64_MAX;  // of all matrices that calls read in turn: a small model stays in caches
+  kvq_dtype dtype = KVQ_F32;         // of inputs and outputs
+  bool recorded = false;             // calls are recorded together, not timed one by one
 
   int64_t all_outputs() const;
 };
 
-/// A linear layer of random weights, quickly made: its rows repeat, which takes as long to multiply by.
-kvq::Matrix random_linear(kvq_context* context, const std::string& scheme, int64_t out, int64_t in);
+/// Linear layers of random weights in one scheme, quickly made: codes repeat, which takes as long to multiply by.
+class RandomMatrices {
+ public:
+  RandomMatrices(kvq_context* context, std::string scheme) : context_(context), scheme_(std::move(scheme)) {}
+
+  /// In memory of its own, each time; the first one of a shape takes longer.
+  kvq::Matrix load(int64_t out, int64_t in);
+
+ private:
+  const std::vector<std::byte>& file(int64_t out, int64_t in);
+
+  kvq_context* context_;
+  std::string scheme_;
+  std::map<int64_t, std::vector<std::byte>> blocks_;                     // by columns
+  std::map<std::pair<int64_t, int64_t>, std::vector<std::byte>> files_;  // by outputs and inputs
+};
 
 /// A linear layer of random weights, or several that share their inputs, ready to be timed. Holds as many equal ones as
 /// it takes for every call to read its own from memory.
 class TimedLinear {
  public:
   TimedLinear(TimedDevice& device, kvq_context* context, const std::string& scheme, const LinearShape& shape);
+  TimedLinear(const TimedLinear&) = delete;
+  TimedLinear& operator=(const TimedLinear&) = delete;
 
-  /// Microseconds of one call.
+  /// Microseconds of one call; of recorded ones, in their mean.
   double run();
   /// Of what one call reads.
   uint64_t bytes() const { return bytes_; }
   double bits() const { return bits_; }
 
  private:
-  void load(kvq_context* context, std::span<const std::vector<std::byte>> files);
+  using Layer = std::vector<kvq::Matrix>;  // those of one call
+
+  void load(RandomMatrices& random, const LinearShape& shape);
+  void multiply(const Layer& layer);
+  void record(kvq_context* context);
 
   TimedDevice* device_;
-  std::vector<std::vector<kvq::Matrix>> layers_;  // each those of one call
-  DeviceBuffer x_;                                // [batch, in]
-  std::vector<DeviceBuffer> y_;                   // [batch, out] of each layer
+  std::vector<Layer> layers_;
+  DeviceBuffer x_;               // [batch, in]
+  std::vector<DeviceBuffer> y_;  // [batch, out] of each matrix of a layer
   int32_t batch_;
+  kvq_dtype dtype_;
+  std::function<void()> recorded_;  // calls on all layers; none if each is timed
+  size_t recorded_calls_ = 0;
   size_t runs_ = 0;
   uint64_t bytes_ = 0;
   double bits_ = 0.0;

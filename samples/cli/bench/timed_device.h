@@ -32,8 +32,15 @@ class TimedDevice {
   virtual DeviceBuffer upload(std::span<const std::byte> bytes) = 0;
   /// Microseconds that the device works on what `issue` gives it to do.
   virtual double time(const std::function<void()>& issue) = 0;
-  /// Bytes that calls have to use in turn so that each reads its own from memory; 0 if time() empties the caches.
-  virtual uint64_t bytes_to_rotate() const = 0;
+  /// Whether many calls can be recorded and then issued as one, which leaves nothing between them but what the device
+  /// needs.
+  virtual bool records() const = 0;
+  /// What `issue` has `context` do, as one piece of work to issue again and again, such as within time(). On a device
+  /// that records, a CUDA graph on what the calls use now, each of which has been made before; else `issue` itself.
+  virtual std::function<void()> record(kvq_context* context, std::function<void()> issue) = 0;
+  /// Bytes that calls have to use in turn so that each reads its own from memory; 0 if time() empties the caches before
+  /// each. \param recorded  of calls that are recorded together.
+  virtual uint64_t bytes_to_rotate(bool recorded) const = 0;
   /// Whether instructions have to be fetched after other work has run. Then a call that is to be compared with others'
   /// follows one of its own kind that is not timed, as theirs do.
   virtual bool forgets_instructions() const = 0;

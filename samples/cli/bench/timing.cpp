@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
+#include <span>
 
 namespace cli {
 namespace {
@@ -14,6 +16,16 @@ constexpr std::chrono::milliseconds kPatience{8000};    // even before them
 bool is_enough(int64_t repetitions, Clock::duration elapsed) {
   if (repetitions == 0) return false;
   return repetitions >= kMaxRepetitions || elapsed > (repetitions < kTimingSteps ? kPatience : kEnoughTime);
+}
+
+// Of a whole number of cycles.
+std::vector<double> cycle_means(std::span<const double> calls, size_t cycle) {
+  std::vector<double> means;
+  for (; !calls.empty(); calls = calls.subspan(cycle)) {
+    const std::span<const double> one = calls.first(cycle);
+    means.push_back(std::accumulate(one.begin(), one.end(), 0.0) / static_cast<double>(cycle));
+  }
+  return means;
 }
 
 }  // namespace
@@ -40,12 +52,14 @@ void repeat_in_turn(size_t subjects, int32_t cycle, Progress& progress, const st
   }
 }
 
-std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run) {
+std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run,
+                                 int32_t cycle) {
   for (size_t i = 0; i < subjects; ++i) run(i);  // warm-up: work space, threads
   std::vector<std::vector<double>> samples(subjects);
-  repeat_in_turn(subjects, 1, progress, [&](size_t i) { samples[i].push_back(run(i)); });
+  repeat_in_turn(subjects, cycle, progress, [&](size_t i) { samples[i].push_back(run(i)); });
   std::vector<Timing> timings;
-  for (const std::vector<double>& sample : samples) timings.push_back(summary(sample));
+  for (const std::vector<double>& sample : samples)
+    timings.push_back(summary(cycle_means(sample, static_cast<size_t>(cycle))));
   return timings;
 }
 

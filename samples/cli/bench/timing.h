@@ -30,7 +30,9 @@ inline constexpr int64_t kMaxRepetitions = 300;  // but whole cycles
 /// all alike, and end after a whole number of cycles of `cycle` repetitions. `progress` advances by up to kTimingSteps.
 void repeat_in_turn(size_t subjects, int32_t cycle, Progress& progress, const std::function<void(size_t)>& run);
 
-/// The times of each subject, in turn; `run(i)` returns the microseconds of one call.
-std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run);
+/// The times of each subject, in turn; `run(i)` returns the microseconds of one call. Where successive calls differ,
+/// the means of whole cycles of them count.
+std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run,
+                                 int32_t cycle = 1);
 
 }  // namespace cli

@@ -15,19 +15,11 @@ namespace {
 struct Options : BenchOptions {
   int32_t length = AppendShape{}.length;
   int32_t tokens = AppendShape{}.tokens;
-  std::string dtype;  // empty: as usual on the device
+  DtypeOption dtype;
 
   bool on_gpu() const { return compute.device == "cuda"; }
-  std::string dtype_name() const {
-    if (!dtype.empty()) return dtype;
-    return on_gpu() ? "f16" : "f32";
-  }
   AppendShape shape() const {
-    const std::string name = dtype_name();
-    return {.layer = layer,
-            .length = length,
-            .tokens = tokens,
-            .dtype = name == "f32" ? KVQ_F32 : (name == "f16" ? KVQ_F16 : KVQ_BF16)};
+    return {.layer = layer, .length = length, .tokens = tokens, .dtype = dtype.dtype(compute)};
   }
 };
 
@@ -94,7 +86,8 @@ void print_result_json(const Options& options, const Measurement& result) {
   }
   print_bench_json(
       rows,
-      options.with_layer({{"length", options.length}, {"tokens", options.tokens}, {"dtype", options.dtype_name()}}),
+      options.with_layer(
+          {{"length", options.length}, {"tokens", options.tokens}, {"dtype", options.dtype.name(options.compute)}}),
       options.compute, result.machine);
 }
 
@@ -102,7 +95,7 @@ std::string tokens_text(int32_t n) { return std::to_string(n) + (n == 1 ? " toke
 
 std::string heading(const Options& options, const Measurement& result) {
   const AppendShape shape = options.shape();
-  std::string text = "Calls that append " + tokens_text(options.tokens) + " in " + options.dtype_name() +
+  std::string text = "Calls that append " + tokens_text(options.tokens) + " in " + options.dtype.name(options.compute) +
                      " to one layer of " + std::to_string(options.layer.kv_heads) + " KV heads of " +
                      std::to_string(options.layer.head_dim) + ", which holds " + tokens_text(options.length) + ";\n" +
                      result.machine.name + ", " + result.machine.isa + ", " +
@@ -164,8 +157,7 @@ void add_bench_append(CLI::App& bench) {
                    "Tokens of a call; fewer than 32 follow each other on one sequence, more are a prompt on a new one")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Element type of the tensors (default: f16 on cuda, f32 on cpu)")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+  add_dtype_option(*command, options->dtype);
   add_bench_options(*command, *options);
   command->callback([options] { run(*options); });
 }

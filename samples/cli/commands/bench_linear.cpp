@@ -6,7 +6,6 @@
 #include "bench/linear_timing.h"
 #include "commands/commands.h"
 #include "options/matrix_options.h"
-#include "options/usage_error.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -18,28 +17,42 @@ struct Options {
   std::vector<std::string> schemes{"nuq-4"};
   std::string shape = "14336x4096";
   int32_t batch = LinearShape{}.batch;
+  DtypeOption dtype;
+  bool single_calls = false;
   ComputeOptions compute;
   bool json = false;
+
+  LinearShape linear(const TimedDevice& device) const {
+    const MatrixShape matrix = parse_matrix_shape(shape);
+    return {.out = matrix.out,
+            .in = matrix.in,
+            .batch = batch,
+            .dtype = dtype.dtype(compute),
+            .recorded = device.records() && !single_calls};
+  }
 };
 
 void print_result(const Options& options, const LinearShape& shape, const std::vector<BenchRow>& rows,
                   const BenchMachine& machine) {
   if (options.json) {
     return print_bench_json(bench_rows_json(rows, kLabels, machine),
-                            {{"out", shape.out}, {"in", shape.in}, {"batch", shape.batch}}, options.compute, machine);
+                            {{"out", shape.out},
+                             {"in", shape.in},
+                             {"batch", shape.batch},
+                             {"dtype", options.dtype.name(options.compute)},
+                             {"timing", shape.recorded ? "graph" : "calls"}},
+                            options.compute, machine);
   }
   print_text("A linear layer of " + std::to_string(shape.out) + " outputs and " + std::to_string(shape.in) +
-             " inputs, batch " + std::to_string(shape.batch) + ";\n" + bench_rows_text(rows, kLabels, machine));
+             " inputs, batch " + std::to_string(shape.batch) + ", in " + options.dtype.name(options.compute) +
+             (shape.recorded ? ", calls in a CUDA graph" : "") + ";\n" + bench_rows_text(rows, kLabels, machine));
 }
 
 void run(const Options& options) {
-  const MatrixShape matrix = parse_matrix_shape(options.shape);
-  const LinearShape shape{.out = matrix.out, .in = matrix.in, .batch = options.batch};
+  parse_matrix_shape(options.shape);
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
-  if (options.compute.device != "cpu") {
-    throw UsageError("--device " + options.compute.device + ": bench linear runs on the CPU only so far");
-  }
   const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
+  const LinearShape shape = options.linear(*device);
   const std::vector<std::string> schemes = with_baseline(options.schemes);
   require_memory(*device, timing_memory(*device, shape, schemes.size()));
   const kvq::Context context = make_context(options.compute);
@@ -59,6 +72,10 @@ void add_bench_linear(CLI::App& bench) {
   command->add_option("--batch", options->batch, "Rows of inputs")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  add_dtype_option(*command, options->dtype);
+  command->add_flag("--single-calls", options->single_calls,
+                    "On a GPU: time each call by itself, after the L2 cache was emptied, instead of many calls on "
+                    "different matrices in one CUDA graph, as in a model's step");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);

@@ -22,6 +22,7 @@ void add_train_codebook(CLI::App& train);
 void add_train_router(CLI::App& train);
 void add_bench_append(CLI::App& bench);
 void add_bench_compress(CLI::App& bench);
+void add_bench_decode(CLI::App& bench);
 void add_bench_attend(CLI::App& bench);
 void add_bench_linear(CLI::App& bench);
 void add_bench_quantize(CLI::App& bench);

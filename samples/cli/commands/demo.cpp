@@ -159,7 +159,6 @@ std::vector<Sample> generate_samples(Engine& engine) {
 }
 
 std::vector<std::string> weight_schemes(const Options& options) {
-  if (options.compute.device != "cpu") return {};  // models on GPUs have no packed layers yet
   std::vector<std::string> schemes{"nuq-4"};
   if (!options.quick) schemes.insert(schemes.end(), {"vq-3", "vq-2.5"});
   if (options.trellis) schemes.insert(schemes.end(), {"tcq-3", "tcx-3", "tcq-2"});

@@ -37,6 +37,8 @@ double rise_percent(const WeightsRow& row, const WeightsRow& plain) {
 
 std::vector<WeightsRow> WeightsDemo::measure(std::span<const int32_t> tokens, const std::string& kv) const {
   const TemporaryDirectory scratch;
+  ComputeOptions quantizing = compute;
+  quantizing.device = "cpu";  // where inputs of linear layers can be observed
   const std::filesystem::path text = write_calibration_text(model, scratch.path());
   std::vector<WeightsRow> rows;
   for (const std::string& scheme : schemes) {
@@ -46,7 +48,7 @@ std::vector<WeightsRow> WeightsDemo::measure(std::span<const int32_t> tokens, co
                                                      .hessian_texts = {text.string()},
                                                      .hessian_tokens = hessian_tokens,
                                                      .out = file,
-                                                     .compute = compute});
+                                                     .compute = quantizing});
     Engine engine(model, compute, file.string());
     const auto row = [&](const std::string& cache) {
       return WeightsRow{.scheme = scheme,

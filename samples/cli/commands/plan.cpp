@@ -109,11 +109,6 @@ PlanLimits limits_of(const Options& options, const llama::ModelConfig& config) {
 void check(const Options& options) {
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
   if (!options.memory.empty()) parse_byte_count(options.memory, "--memory");
-  if (is_timed(options) && options.compute.device != "cpu" && !options.cache_only) {
-    throw UsageError(
-        "--device " + options.compute.device +
-        " with --target-latency or --goal seconds needs --cache-only: packed weights run on the CPU only so far");
-  }
   if (options.weights_only && options.cache_only) {
     throw UsageError("--weights-only and --cache-only are both given, which leaves nothing to plan");
   }

@@ -1,7 +1,6 @@
 #include "options/engine.h"
 
 #include "llama/cuda_module.h"
-#include "options/usage_error.h"
 
 namespace cli {
 namespace {
@@ -18,13 +17,8 @@ kvq::Context make_model_context(const ComputeOptions& options, llama::ThreadPool
   return kvq::Context(context);
 }
 
-std::optional<llama::WeightsFile> weights_file(const ComputeOptions& options, const std::string& path,
-                                               kvq_context* context) {
+std::optional<llama::WeightsFile> weights_file(const std::string& path, kvq_context* context) {
   if (path.empty()) return {};
-  if (options.device != "cpu") {
-    throw UsageError("--weights " + path + ": packed weights run on the CPU only so far, not with --device " +
-                     options.device);
-  }
   return llama::WeightsFile{path, context};
 }
 
@@ -33,7 +27,7 @@ std::optional<llama::WeightsFile> weights_file(const ComputeOptions& options, co
 Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options, const std::string& weights)
     : threads(std::make_shared<llama::ThreadPool>(options.threads)),
       context(make_model_context(options, *threads)),
-      model(directory, threads, make_device(options), weights_file(options, weights, context)),
+      model(directory, threads, make_device(options), weights_file(weights, context)),
       tokenizer(directory / "tokenizer.json") {}
 
 }  // namespace cli

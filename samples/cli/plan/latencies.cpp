@@ -95,7 +95,8 @@ void measure_linear(Measurements& known, Latencies& times, Engine& engine, Timed
                            .in = shape.in,
                            .batch = request.batch,
                            .also = {shape.outs.begin() + 1, shape.outs.end()},
-                           .most_bytes = model_bytes(config, scheme)});
+                           .most_bytes = model_bytes(config, scheme),
+                           .recorded = device.records()});
       times.linear[key] = median_of_runs([&subject] { return subject.run(); });
       changed = true;
     }
@@ -172,8 +173,9 @@ void measure_others(Measurements& known, Latencies& times, Engine& engine, Timed
   double known_part = config.n_layers * time_cache(engine, device, kPlainCache, kShortCache, request.batch);
   if (request.weights) {
     const std::string& scheme = request.schemes.front();
+    RandomMatrices matrices(engine.context, scheme);
     for (const llama::LinearLayer& layer : llama::all_linear_layers(config)) {
-      auto packed = std::make_shared<const kvq::Matrix>(random_linear(engine.context, scheme, layer.out, layer.in));
+      auto packed = std::make_shared<const kvq::Matrix>(matrices.load(layer.out, layer.in));
       random.emplace_back(layer, llama::Linear{{layer.out, layer.in, {}}, {}, std::move(packed)});
       known_part += matrix_microseconds(times, config, layer, scheme, request.batch);
     }

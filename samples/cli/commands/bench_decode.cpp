@@ -1,0 +1,238 @@
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/bench.h"
+#include "bench/decode_timing.h"
+#include "commands/commands.h"
+#include "options/matrix_options.h"
+#include "options/usage_error.h"
+#include "terminal/output.h"
+#include "terminal/table.h"
+
+namespace cli {
+namespace {
+
+constexpr const char* kPlain = "fp16";
+
+struct Options {
+  std::vector<std::string> schemes{"tcx-3"};
+  std::vector<std::string> kv;
+  int32_t layers = 32;
+  int32_t hidden = 4096;
+  int32_t mlp = 14336;
+  LayerShape layer;
+  int32_t length = 0;
+  int32_t batch = 1;
+  DtypeOption dtype;
+  ComputeOptions compute;
+  bool json = false;
+
+  DecodeShape shape() const {
+    DecodeShape shape{.model = {}, .length = length, .batch = batch, .dtype = dtype.dtype(compute)};
+    shape.model.n_layers = layers;
+    shape.model.hidden_size = hidden;
+    shape.model.intermediate_size = mlp;
+    shape.model.q_heads = layer.q_heads;
+    shape.model.kv_heads = layer.kv_heads;
+    shape.model.head_dim = layer.head_dim;
+    return shape;
+  }
+};
+
+/// How weights and cache are stored.
+struct Formats {
+  std::string scheme;
+  std::string kv;
+};
+
+/// FP16 first, then every scheme with every format of the cache.
+std::vector<Formats> formats_of(const Options& options) {
+  std::vector<Formats> all{{kPlain, kPlain}};
+  for (const std::string& scheme : options.schemes) {
+    for (const std::string& kv : options.kv.empty() ? std::vector<std::string>{kPlain} : options.kv) {
+      all.push_back({scheme, kv});
+    }
+  }
+  return all;
+}
+
+struct Row {
+  Formats formats;
+  Timing timing;  // microseconds of a step
+  uint64_t weight_bytes = 0;
+  uint64_t cache_bytes = 0;
+
+  double milliseconds() const { return 1e-3 * timing.median; }
+  double tokens_per_second(int32_t batch) const { return 1e6 * batch / timing.median; }
+  double gigabytes_per_second() const { return static_cast<double>(weight_bytes + cache_bytes) / timing.median * 1e-3; }
+};
+
+void check_multiple(const std::string& option, int32_t width) {
+  constexpr int32_t kColumnMultiple = 64;
+  if (width % kColumnMultiple == 0) return;
+  throw UsageError(option + ": " + std::to_string(width) + " inputs of a linear layer are not a multiple of " +
+                   std::to_string(kColumnMultiple));
+}
+
+void check(const Options& options) {
+  for (const std::string& scheme : options.schemes) check_scheme(scheme);
+  check_layer(options.layer);
+  check_multiple("--hidden", options.hidden);
+  check_multiple("--mlp", options.mlp);
+  check_multiple("--heads and --head-dim", options.layer.q_heads * options.layer.head_dim);
+  if (options.length == 0 && !options.kv.empty()) {
+    throw UsageError("--kv " + options.kv.front() + " needs --length, the tokens in the cache");
+  }
+}
+
+Spec load_format(kvq_context* context, const std::string& kv) {
+  Spec format = load_spec(context, kv);
+  if (format.evicts()) throw UsageError("--kv " + kv + ": give the tokens that eviction leaves as --length instead");
+  return format;
+}
+
+std::vector<Row> measure(TimedDevice& device, kvq_context* context, const Options& options) {
+  const DecodeShape shape = options.shape();
+  const std::vector<Formats> formats = formats_of(options);
+  Progress progress("decoding", kTimingSteps * static_cast<int64_t>(formats.size() + 1));
+  std::map<std::string, std::shared_ptr<const DecoderWeights>> weights;
+  std::vector<std::unique_ptr<TimedDecode>> subjects;
+  for (const Formats& each : formats) {
+    std::shared_ptr<const DecoderWeights>& packed = weights[each.scheme];
+    if (packed == nullptr) packed = std::make_shared<const DecoderWeights>(context, each.scheme, shape.model);
+    subjects.push_back(std::make_unique<TimedDecode>(device, context, packed, load_format(context, each.kv), shape));
+    progress.advance(kTimingSteps);
+  }
+  const std::vector<Timing> timings = time_in_turn(
+      subjects.size(), progress, [&](size_t i) { return subjects[i]->run(); }, shape.cycle());
+  std::vector<Row> rows;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    rows.push_back({formats[i], timings[i], subjects[i]->weight_bytes(), subjects[i]->cache_bytes()});
+  }
+  return rows;
+}
+
+void add_figures(nlohmann::ordered_json& object, const std::string& prefix, const Row& row, int32_t batch) {
+  object[prefix + "milliseconds"] = row.milliseconds();
+  object[prefix + "min"] = 1e-3 * row.timing.min;
+  object[prefix + "max"] = 1e-3 * row.timing.max;
+  object[prefix + "tokens_per_second"] = row.tokens_per_second(batch);
+  object[prefix + "weight_bytes"] = row.weight_bytes;
+  object[prefix + "cache_bytes"] = row.cache_bytes;
+  object[prefix + "gigabytes_per_second"] = row.gigabytes_per_second();
+}
+
+void print_result_json(const Options& options, const std::vector<Row>& rows, const std::string& timing,
+                       const BenchMachine& machine) {
+  std::vector<nlohmann::ordered_json> objects;
+  for (const Row& row : std::span(rows).subspan(1)) {
+    nlohmann::ordered_json object;
+    object["scheme"] = row.formats.scheme;
+    if (options.length > 0) object["kv"] = row.formats.kv;
+    add_figures(object, "", row, options.batch);
+    add_figures(object, "fp16_", rows.front(), options.batch);
+    object["ratio"] = rows.front().timing.median / row.timing.median;
+    object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
+    object["repetitions"] = row.timing.repetitions;
+    objects.push_back(std::move(object));
+  }
+  print_bench_json(objects,
+                   {{"layers", options.layers},
+                    {"hidden", options.hidden},
+                    {"heads", options.layer.q_heads},
+                    {"kv_heads", options.layer.kv_heads},
+                    {"head_dim", options.layer.head_dim},
+                    {"mlp", options.mlp},
+                    {"length", options.length},
+                    {"batch", options.batch},
+                    {"dtype", options.dtype.name(options.compute)},
+                    {"cycle", options.shape().cycle()},
+                    {"timing", timing}},
+                   options.compute, machine);
+}
+
+std::string heading(const Options& options, const std::vector<Row>& rows, const std::string& timing,
+                    const BenchMachine& machine) {
+  std::string text = "A step of decoding: " + std::to_string(options.layers) + " layers of " +
+                     std::to_string(options.hidden) + " and " + std::to_string(options.mlp) + " channels, " +
+                     std::to_string(options.layer.q_heads) + " query and " + std::to_string(options.layer.kv_heads) +
+                     " KV heads of " + std::to_string(options.layer.head_dim) + ", batch " +
+                     std::to_string(options.batch) + ", in " + options.dtype.name(options.compute) + ";\n";
+  text += options.length > 0 ? "linear layers, appending and attention over " + std::to_string(options.length) +
+                                   " tokens a sequence and those that follow;\n"
+                             : "linear layers alone;\n";
+  const int32_t cycle = options.shape().cycle();
+  return text + machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions * cycle) +
+         " steps in turn" + (timing == "graph" ? ", each a CUDA graph" : "") +
+         (cycle > 1 ? "; times are means of " + std::to_string(cycle) : "") + ". Memory gives " +
+         number_text(machine.bandwidth, 1) + " GB/s.\n";
+}
+
+void print_result(const Options& options, const std::vector<Row>& rows, const std::string& timing,
+                  const BenchMachine& machine) {
+  Table table({"weights", "cache", "bytes of\nweights", "bytes of\ncache", "median\nms", "min\nms", "max\nms",
+               "tokens/s", "GB/s", "times faster\nthan FP16"});
+  for (const Row& row : rows) {
+    table.add_row({row.formats.scheme, options.length > 0 ? row.formats.kv : "-", bytes_text(row.weight_bytes),
+                   options.length > 0 ? bytes_text(row.cache_bytes) : "-", number_text(row.milliseconds(), 3),
+                   number_text(1e-3 * row.timing.min, 3), number_text(1e-3 * row.timing.max, 3),
+                   number_text(row.tokens_per_second(options.batch), 1), number_text(row.gigabytes_per_second(), 1),
+                   number_text(rows.front().timing.median / row.timing.median, 2)});
+  }
+  print_text(heading(options, rows, timing, machine) + "\n" + table.text());
+}
+
+void run(const Options& options) {
+  check(options);
+  const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
+  require_memory(*device, timing_memory(options.shape(), with_baseline(options.schemes), formats_of(options).size()));
+  const kvq::Context context = make_context(options.compute);
+  const std::vector<Row> rows = measure(*device, context, options);
+  const BenchMachine machine = measure_machine(*device, context);
+  const std::string timing = device->records() ? "graph" : "calls";
+  if (options.json) return print_result_json(options, rows, timing, machine);
+  print_result(options, rows, timing, machine);
+}
+
+}  // namespace
+
+void add_bench_decode(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "decode",
+      "Time of a step of decoding on random weights and caches, against FP16 in the same run: all linear layers, "
+      "appending and attention of a model's shape, on a GPU in one CUDA graph; norms, activations and logits are left "
+      "out. The default shape is that of Llama 3 8B");
+  auto options = std::make_shared<Options>();
+  add_schemes_option(*command, options->schemes, "Of the linear layers, as of `kvq quantize`; may be repeated")
+      ->capture_default_str();
+  command->add_option("--layers", options->layers, "Decoder layers; fewer take less memory")
+      ->check(CLI::Range(1, 1 << 10))
+      ->capture_default_str();
+  command->add_option("--hidden", options->hidden, "Channels between layers")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--mlp", options->mlp, "Channels within an MLP")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
+  add_layer_options(*command, options->layer);
+  command
+      ->add_option("--length", options->length,
+                   "Tokens in the cache at first, to which each step adds one; 0: linear layers alone")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--kv", options->kv, std::string(kSpecHelp) + "; may be repeated (default: fp16)")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--batch", options->batch, "Sequences, each of --length tokens")
+      ->check(CLI::Range(1, 1 << 12))
+      ->capture_default_str();
+  add_dtype_option(*command, options->dtype);
+  add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
+  add_json_flag(*command, options->json);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli
