@@ -101,11 +101,6 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian,
   }
 }
 
-size_t Hessian::begin_of(int32_t tile) const {
-  const auto t = static_cast<size_t>(tile);
-  return (t * static_cast<size_t>(in_) - kColumns * (t * (t - 1) / 2)) * kColumns;
-}
-
 /// The rows of L below a diagonal block K times K⁻¹: F K = L.
 void Hessian::factorize_tile(int32_t tile, int32_t together, const float* cholesky) noexcept {
   const auto n = static_cast<size_t>(in_);

@@ -29,14 +29,18 @@ class Hessian {
   float factor(int32_t tile, int32_t j, int32_t column) const {
     return factors_[begin_of(tile) + static_cast<size_t>(j * kTileColumns + column)];
   }
+  /// F[j][column] of a tile begin at begin_of(tile), of rows from its own first column on: [rows][16].
+  std::span<const float> factors() const { return factors_; }
+  size_t begin_of(int32_t tile) const {
+    const auto t = static_cast<size_t>(tile);
+    return (t * static_cast<size_t>(in_) - kTileColumns * (t * (t - 1) / 2)) * kTileColumns;
+  }
   /// What was added to the diagonal.
   double damping() const { return damping_; }
   /// |y C|² of a row of a block of columns.
   double energy(int32_t tile, int32_t begin, int32_t count, std::span<const float> y) const noexcept;
 
  private:
-  /// Of what a tile has, rows from its own first column on.
-  size_t begin_of(int32_t tile) const;
   void factorize_tile(int32_t tile, int32_t together, const float* cholesky) noexcept;
 
   int32_t in_;

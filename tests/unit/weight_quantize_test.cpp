@@ -28,7 +28,7 @@ kvq::Parallel& threads() {
 }
 
 Matrix quantized(const QuantizeOptions& options, const std::vector<float>& w, int32_t out, int32_t in) {
-  return quantize(test_allocator(), threads(), options, w.data(), KVQ_F32, out, in, {nullptr, nullptr});
+  return quantize(test_allocator(), {threads()}, options, w.data(), KVQ_F32, out, in, {nullptr, nullptr});
 }
 
 std::vector<float> dequantized(const Matrix& matrix) {
@@ -155,7 +155,7 @@ TEST_CASE("quantizing does not depend on threads") {
   const std::vector<float> hessian = correlated_hessian(128, 9);
   const QuantizeOptions options{.scheme = scheme("tcq-1.75"), .hessian = hessian.data()};
   const Matrix first = quantized(options, w, 40, 128);
-  const Matrix second = quantize(test_allocator(), alone, options, w.data(), KVQ_F32, 40, 128, {nullptr, nullptr});
+  const Matrix second = quantize(test_allocator(), {alone}, options, w.data(), KVQ_F32, 40, 128, {nullptr, nullptr});
   CHECK(dequantized(first) == dequantized(second));
   CHECK(first.error == second.error);
   CHECK(first.proxy_error == second.proxy_error);
@@ -264,7 +264,7 @@ TEST_CASE("quantizing can be cancelled") {
     return ++*static_cast<int32_t*>(user) == 2 ? 1 : 0;
   };
   try {
-    quantize(test_allocator(), threads(), {.scheme = scheme("nuq-2")}, w.data(), KVQ_F32, 64, 64, {stop, &calls});
+    quantize(test_allocator(), {threads()}, {.scheme = scheme("nuq-2")}, w.data(), KVQ_F32, 64, 64, {stop, &calls});
     FAIL("was not cancelled");
   } catch (const kvq::Error& error) {
     CHECK(error.status() == KVQ_E_CANCELLED);
