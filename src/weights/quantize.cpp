@@ -6,6 +6,7 @@
 #include "core/tensor.h"
 #include "weights/hessian.h"
 #include "weights/rotation.h"
+#include "weights/row_scales.h"
 #include "weights/tile_encoder.h"
 
 #include <algorithm>
@@ -26,13 +27,6 @@ struct Energies {
   double proxy_errors = 0.0;
 };
 
-void check_finite(std::span<const float> row, int32_t index, const char* argument) {
-  const auto bad = std::find_if_not(row.begin(), row.end(), [](float x) { return std::isfinite(x); });
-  if (bad == row.end()) return;
-  fail(KVQ_E_ARGUMENT, "%s[%d, %td] is %g, must be finite", argument, index, bad - row.begin(),
-       static_cast<double>(*bad));
-}
-
 class Quantizer {
  public:
   Quantizer(Allocator& allocator, const Quantizers& by, const QuantizeOptions& options, const void* w, kvq_dtype dtype,
@@ -48,7 +42,7 @@ class Quantizer {
         encoders_(StlAllocator<TileEncoder>(allocator)),
         energies_(static_cast<size_t>(panels_of(matrix.out)), StlAllocator<Energies>(allocator)) {
     make_signs(options.seed, matrix.signs);
-    find_scales();
+    find_row_scales(allocator, parallel_, w, dtype, matrix);
     for (const Segment& segment : matrix.segments) encoders_.emplace_back(allocator, segment.code);
     if (options.hessian != nullptr) {
       hessian_.emplace(allocator, parallel_, options.hessian, matrix, options.damping);
@@ -73,27 +67,6 @@ class Quantizer {
   size_t panel_floats() const { return kTileRows * static_cast<size_t>(matrix_.in); }
   float row_scale(int32_t row) const {
     return row < matrix_.out ? matrix_.scale * from_float16(matrix_.row_scales[static_cast<size_t>(row)]) : 0.0F;
-  }
-
-  /// Root mean squares of the rows, as shares of the largest one: halves have too little range for small weights.
-  void find_scales() {
-    const auto in = static_cast<size_t>(matrix_.in);
-    Vector<float> row(in, StlAllocator<float>(allocator_));
-    Vector<double> scales(static_cast<size_t>(matrix_.out), StlAllocator<double>(allocator_));
-    double largest = 0.0;
-    for (int32_t r = 0; r < matrix_.out; ++r) {
-      read_floats(w_, dtype_, static_cast<size_t>(r) * in, matrix_.in, row.data());
-      check_finite(row, r, "w");
-      double sum = 0.0;
-      for (const float x : row) sum += static_cast<double>(x) * static_cast<double>(x);
-      scales[static_cast<size_t>(r)] = std::sqrt(sum / static_cast<double>(in));
-      largest = std::max(largest, scales[static_cast<size_t>(r)]);
-    }
-    if (largest < static_cast<double>(std::numeric_limits<float>::min())) return;  // all rows count as zeros
-    matrix_.scale = static_cast<float>(largest);
-    for (size_t r = 0; r < scales.size(); ++r) {
-      matrix_.row_scales[r] = to_float16(static_cast<float>(scales[r] / largest));
-    }
   }
 
   /// Rotated rows of unit variance in coding order, [16, in].
