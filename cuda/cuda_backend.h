@@ -102,6 +102,7 @@ class CudaBackend final : public Backend,
   Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
 
   Owned<weights::PanelCoder> make_coder(Allocator& allocator, const weights::PanelTask& task) override;
+  bool factorize(Allocator& allocator, float* matrix, int32_t n) override;
 
   void weigh_heads(const Call& call, const AttendBatch& batch, std::span<const SequenceView> views, Pooling group,
                    AttendWorkspace& space, std::span<float* const> masses);

@@ -1,5 +1,7 @@
 #include "panel_coder.h"
 
+#include "kernels/cholesky.h"
+#include "weights/hessian.h"
 #include "weights/matrix.h"
 
 #include <algorithm>
@@ -16,18 +18,20 @@ using weights::Segments;
 
 /// Weights of a batch: some hundred tiles a block, and moments between two looks at whether to go on.
 constexpr int64_t kBatchWeights = int64_t{1} << 22U;
-/// With a Hessian a step codes a tile of each panel, so that there are to be some for every multiprocessor; and what a
-/// batch needs is limited.
-constexpr int32_t kPanelsOfMultiprocessor = 4;
+/// With a Hessian a step codes a tile of each panel, so there should be several for every multiprocessor, and as many
+/// for each; but what a batch needs is limited.
+constexpr int64_t kPanelsOfMultiprocessor = 4;
 constexpr int64_t kMostFedBackWeights = int64_t{1} << 26U;
 /// Of what searches keep.
 constexpr size_t kMostKeptBytes = size_t{512} << 20U;
 
-int32_t panels_for(const weights::PanelTask& task, int32_t multiprocessors) {
+int32_t panels_for(const weights::PanelTask& task, int64_t multiprocessors) {
   const int64_t weights = int64_t{kTileRows} * task.in;
-  const int64_t panels = task.hessian == nullptr ? kBatchWeights / weights
-                                                 : std::min(int64_t{kPanelsOfMultiprocessor} * multiprocessors,
-                                                            kMostFedBackWeights / weights);
+  int64_t panels = kBatchWeights / weights;
+  if (task.hessian != nullptr) {
+    panels = std::min(kPanelsOfMultiprocessor * multiprocessors, kMostFedBackWeights / weights);
+    if (panels > multiprocessors) panels -= panels % multiprocessors;
+  }
   return static_cast<int32_t>(std::clamp<int64_t>(panels, 1, weights::panels_of(task.out)));
 }
 
@@ -154,6 +158,21 @@ Owned<weights::PanelCoder> CudaBackend::make_coder(Allocator& allocator, const w
   if (!DevicePanelCoder::codes(*this, task.scheme)) return {nullptr, Deleter<weights::PanelCoder>(allocator, 0, 0)};
   const Call call(*this, Call::Reports::kNothing);
   return make_owned<DevicePanelCoder>(allocator, *this, call, allocator, task);
+}
+
+bool CudaBackend::factorize(Allocator& allocator, float* matrix, int32_t n) {
+  const Call call(*this, Call::Reports::kNothing);
+  const std::span<float> numbers(matrix, static_cast<size_t>(n) * static_cast<size_t>(n));
+  const DeviceArray<float> on_device(*this, allocator, numbers.size());
+  const DeviceArray<int32_t> failed(*this, allocator, 1);
+  upload(*this, call, std::span<const float>(numbers), on_device.data());
+  call.require(cudaMemsetAsync(failed.data(), 0, sizeof(int32_t), stream_), "cudaMemsetAsync");
+  call.require(launch_factorize(on_device.data(), n, failed.data(), stream_), "kernel of quantizing");
+  int32_t has_failed = 0;
+  download(*this, call, failed.data(), std::span(&has_failed, 1));
+  if (has_failed != 0) return false;
+  download(*this, call, on_device.data(), numbers);
+  return true;
 }
 
 }  // namespace kvq::cuda

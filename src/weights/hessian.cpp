@@ -1,9 +1,10 @@
 #include "weights/hessian.h"
 
 #include "core/error.h"
+#include "weights/cholesky.h"
+#include "weights/quantizing.h"
 #include "weights/rotation.h"
 
-#include <Eigen/Cholesky>
 #include <algorithm>
 #include <cmath>
 
@@ -60,7 +61,8 @@ Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
 
 }  // namespace
 
-Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian, const Matrix& matrix, double damping)
+Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian,
+                 const Matrix& matrix, double damping)
     : in_(matrix.in), factors_(StlAllocator<float>(allocator)), roots_(StlAllocator<float>(allocator)) {
   const auto n = static_cast<size_t>(in_);
   check(hessian, n);
@@ -78,16 +80,15 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian,
   for (size_t i = 0; i < n; ++i) trace += static_cast<double>(rotated[i * n + i]);
   damping_ = damping * trace / static_cast<double>(n);
   const Vector<int32_t> order = coding_orders(allocator, matrix);
-  Vector<float> cholesky(n * n, StlAllocator<float>(allocator));
+  Vector<float> upper(n * n, StlAllocator<float>(allocator));
   for (size_t i = 0; i < n; ++i) {
     const float* row = rotated.data() + static_cast<size_t>(order[i]) * n;
-    for (size_t j = 0; j <= i; ++j) cholesky[i * n + j] = row[order[j]];
-    cholesky[i * n + i] += static_cast<float>(damping_);
+    for (size_t j = i; j < n; ++j) upper[i * n + j] = row[order[j]];
+    upper[i * n + i] += static_cast<float>(damping_);
   }
-  using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  Eigen::Map<RowMajor> in_place(cholesky.data(), in_, in_);
-  const Eigen::LLT<Eigen::Ref<RowMajor>> factor(in_place);
-  if (factor.info() != Eigen::Success) {
+  const bool is_definite = device != nullptr ? device->factorize(allocator, upper.data(), in_)
+                                             : factorize(parallel, *cholesky_kernels().front(), upper.data(), in_);
+  if (!is_definite) {
     fail(KVQ_E_ARGUMENT, "the hessian with damping %g is not positive definite", damping);
   }
 
@@ -97,18 +98,18 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian,
   for (const Segment& segment : matrix.segments) {
     const int32_t first = segment.first_column / kTileColumns;
     parallel.run(segment.columns / kTileColumns,
-                 [&](int32_t i) noexcept { factorize_tile(first + i, coded_together(segment.code), cholesky.data()); });
+                 [&](int32_t i) noexcept { factorize_tile(first + i, coded_together(segment.code), upper.data()); });
   }
 }
 
 /// The rows of L below a diagonal block K times K⁻¹: F K = L.
-void Hessian::factorize_tile(int32_t tile, int32_t together, const float* cholesky) noexcept {
+void Hessian::factorize_tile(int32_t tile, int32_t together, const float* upper) noexcept {
   const auto n = static_cast<size_t>(in_);
   const size_t first = static_cast<size_t>(tile) * kColumns;
   const auto width = static_cast<size_t>(together);
   float* factors = factors_.data() + begin_of(tile);
   float* roots = roots_.data() + static_cast<size_t>(tile) * kColumns * kColumns;
-  const auto at = [&](size_t row, size_t column) { return cholesky[row * n + column]; };
+  const auto at = [&](size_t row, size_t column) { return upper[column * n + row]; };
   for (size_t begin = 0; begin < kColumns; begin += width) {
     for (size_t i = begin; i < begin + width; ++i) {
       for (size_t k = begin; k <= i; ++k) roots[i * kColumns + k] = at(first + i, first + k);

@@ -45,7 +45,7 @@ class Quantizer {
     find_row_scales(allocator, parallel_, w, dtype, matrix);
     for (const Segment& segment : matrix.segments) encoders_.emplace_back(allocator, segment.code);
     if (options.hessian != nullptr) {
-      hessian_.emplace(allocator, parallel_, options.hessian, matrix, options.damping);
+      hessian_.emplace(allocator, parallel_, device_, options.hessian, matrix, options.damping);
     }
   }
 

@@ -1,14 +1,15 @@
-// Quantizing: a backend takes over finding the codes of panels, the quantizer does the rest.
+// Quantizing: a backend takes over finding the codes of panels and factorizing Hessians, the quantizer does the rest.
 #pragma once
 
 #include "core/memory.h"
-#include "weights/hessian.h"
 #include "weights/scheme.h"
 
 #include <cstdint>
 #include <span>
 
 namespace kvq::weights {
+
+class Hessian;
 
 /// Panels in host memory.
 struct PanelBatch {
@@ -43,6 +44,8 @@ class Quantizing {
   virtual ~Quantizing() = default;
   /// Null if the device lacks what the scheme takes: the host's threads code then. The Hessian must outlive it.
   virtual Owned<PanelCoder> make_coder(Allocator& allocator, const PanelTask& task) = 0;
+  /// As the host's (cholesky.h), the same bits.
+  virtual bool factorize(Allocator& allocator, float* matrix, int32_t n) = 0;
 };
 
 }  // namespace kvq::weights

@@ -102,6 +102,18 @@ TEST_CASE("a GPU quantizes to the CPU's bytes with a Hessian") {
   }
 }
 
+TEST_CASE("a GPU refuses a Hessian that is not positive definite, as the CPU does") {
+  if (skips()) return;
+  const Context gpu = kvq_test::make_context(kvq_test::kCuda, 2);
+  auto options = kvq_test::initialised<qp_quantize_options>();
+  const Shape shape{16, 128};
+  std::vector<float> indefinite(static_cast<size_t>(shape.in * shape.in), 1.0F);
+  for (int32_t i = 0; i < shape.in; ++i) indefinite[static_cast<size_t>(i * (shape.in + 1))] = 0.2F;
+  options.hessian = indefinite.data();
+  const std::string refused = kvq_test::failure(KVQ_E_ARGUMENT, [&] { file_of(gpu, options, shape); });
+  CHECK(refused.find("not positive definite") != std::string::npos);
+}
+
 TEST_CASE("what a GPU tells of a matrix's error is what its weights have lost, and less than nearest levels lose") {
   if (skips()) return;
   const Context gpu = kvq_test::make_context(kvq_test::kCuda, 2);
