@@ -77,7 +77,9 @@ DevicePanelCoder::DevicePanelCoder(CudaBackend& backend, const CudaBackend::Call
     first += levels.size();
   }
   if (const size_t bytes = kept_bytes(segments_); bytes > 0) {
-    blocks_ = std::min(backend.linear_device().multiprocessors, static_cast<int32_t>(kMostKeptBytes / bytes));
+    const int64_t tiles = int64_t{panels_} * (task.hessian != nullptr ? 1 : task.in / kTileColumns);
+    const auto most = std::min(tiles, static_cast<int64_t>(kMostKeptBytes / bytes));
+    blocks_ = static_cast<int32_t>(std::min<int64_t>(backend.linear_device().multiprocessors, most));
     kept_.emplace(backend, allocator, static_cast<size_t>(blocks_) * bytes / sizeof(float));
   }
   if (task.hessian == nullptr) return;
