@@ -25,7 +25,8 @@ class CudaBackend final : public Backend,
                           private Weighing,
                           private Voting,
                           private Linear,
-                          private Training {
+                          private Training,
+                          private weights::Quantizing {
  public:
   explicit CudaBackend(const DeviceOptions& options);
   ~CudaBackend() override;
@@ -41,6 +42,7 @@ class CudaBackend final : public Backend,
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return *this; }
   Facet<Training> training() override { return *this; }
+  Facet<weights::Quantizing> quantizing() override { return *this; }
 
   // For the objects that live on this device.
   class Call;
@@ -103,6 +105,9 @@ class CudaBackend final : public Backend,
   Owned<KeySample> make_key_sample(Allocator& allocator, const KeyVectors& keys) override;
   Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
   Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
+
+  Owned<weights::PanelCoder> make_coder(Allocator& allocator, const weights::PanelTask& task) override;
+  bool factorize(Allocator& allocator, float* matrix, int32_t n) override;
 
   void weigh_heads(const Call& call, const AttendBatch& batch, std::span<const SequenceView> views, Pooling group,
                    AttendWorkspace& space, std::span<float* const> masses);

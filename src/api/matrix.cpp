@@ -140,8 +140,10 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
     require(result, "result");
     const weights::QuantizeOptions quantizing = checked(chosen);
     const weights::MatrixShape shape = require_shape(quantizing.scheme, rows, columns, quantizing.bias != nullptr);
-    *result = hand_out(*context, weights::quantize(context->allocator, context->parallel, quantizing, w, chosen.dtype,
-                                                   shape.out, shape.in, {chosen.progress, chosen.progress_user}));
+    const auto device = context->backend->quantizing();
+    const weights::Quantizers by{context->parallel, device ? &*device : nullptr};
+    *result = hand_out(*context, weights::quantize(context->allocator, by, quantizing, w, chosen.dtype, shape.out,
+                                                   shape.in, {chosen.progress, chosen.progress_user}));
   });
 }
 

@@ -8,6 +8,7 @@
 #include "backend/training.h"
 #include "backend/voting.h"
 #include "backend/weighing.h"
+#include "weights/quantizing.h"
 
 namespace kvq {
 
@@ -28,6 +29,7 @@ class Backend {
   virtual Facet<Voting> voting() = 0;
   virtual Facet<Linear> linear() = 0;
   virtual Facet<Training> training() = 0;
+  virtual Facet<weights::Quantizing> quantizing() = 0;
 };
 
 }  // namespace kvq

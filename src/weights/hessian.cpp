@@ -1,9 +1,10 @@
 #include "weights/hessian.h"
 
 #include "core/error.h"
+#include "weights/cholesky.h"
+#include "weights/quantizing.h"
 #include "weights/rotation.h"
 
-#include <Eigen/Cholesky>
 #include <algorithm>
 #include <cmath>
 
@@ -13,37 +14,62 @@ namespace {
 constexpr double kSymmetry = 1e-3;  // of the geometric mean of two diagonal elements
 constexpr size_t kColumns = kTileColumns;
 
-void check(const float* hessian, size_t n) {
-  double largest = 0.0;
-  for (size_t i = 0; i < n; ++i) {
-    const auto diagonal = static_cast<double>(hessian[i * n + i]);
-    if (!(diagonal >= 0.0 && diagonal <= 1e30)) {
-      fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, must be finite and not negative", i, i, diagonal);
-    }
-    largest = std::max(largest, diagonal);
-  }
-  if (largest == 0.0) fail(KVQ_E_ARGUMENT, "the diagonal of the hessian is 0 everywhere");
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const auto lower = static_cast<double>(hessian[i * n + j]);
-      const auto upper = static_cast<double>(hessian[j * n + i]);
-      const double scale = std::sqrt(static_cast<double>(hessian[i * n + i]) * static_cast<double>(hessian[j * n + j]));
-      if (std::abs(lower - upper) <= kSymmetry * scale + 1e-9 * largest) continue;
-      fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, hessian[%zu, %zu] is %g: it must be finite and symmetric", i, j,
-           lower, j, i, upper);
-    }
-  }
-}
+/// Rows that a task takes, so that columns share what is read of them.
+constexpr size_t kRows = 32;
+constexpr int32_t tasks_for(size_t n) { return static_cast<int32_t>((n + kRows - 1) / kRows); }
 
-void transpose(float* matrix, size_t n) {
-  constexpr size_t kBlock = 32;
-  for (size_t i = 0; i < n; i += kBlock) {
-    for (size_t j = 0; j <= i; j += kBlock) {
-      for (size_t r = i; r < std::min(n, i + kBlock); ++r) {
-        for (size_t c = j; c < std::min(r, j + kBlock); ++c) std::swap(matrix[r * n + c], matrix[c * n + r]);
+class Check {
+ public:
+  Check(const float* hessian, size_t n) : hessian_(hessian), n_(n) {
+    for (size_t i = 0; i < n; ++i) {
+      const auto diagonal = static_cast<double>(at(i, i));
+      if (!(diagonal >= 0.0 && diagonal <= 1e30)) {
+        fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, must be finite and not negative", i, i, diagonal);
+      }
+      largest_ = std::max(largest_, diagonal);
+    }
+    if (largest_ == 0.0) fail(KVQ_E_ARGUMENT, "the diagonal of the hessian is 0 everywhere");
+  }
+
+  void require_symmetry(Allocator& allocator, Parallel& parallel) const {
+    Vector<size_t> bad(n_, n_, StlAllocator<size_t>(allocator));  // the first column of each row
+    parallel.run(tasks_for(n_), [&](int32_t task) noexcept {
+      const size_t first = static_cast<size_t>(task) * kRows;
+      for (size_t j = 0; j < first + kRows; ++j) {
+        for (size_t i = std::max(first, j + 1); i < std::min(n_, first + kRows); ++i) {
+          if (bad[i] == n_ && !is_symmetric(i, j)) bad[i] = j;
+        }
+      }
+    });
+    for (size_t i = 0; i < n_; ++i) {
+      if (bad[i] == n_) continue;
+      fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, hessian[%zu, %zu] is %g: it must be finite and symmetric", i,
+           bad[i], static_cast<double>(at(i, bad[i])), bad[i], i, static_cast<double>(at(bad[i], i)));
+    }
+  }
+
+ private:
+  float at(size_t i, size_t j) const { return hessian_[i * n_ + j]; }
+  bool is_symmetric(size_t i, size_t j) const {
+    const double scale = std::sqrt(static_cast<double>(at(i, i)) * static_cast<double>(at(j, j)));
+    const double difference = std::abs(static_cast<double>(at(i, j)) - static_cast<double>(at(j, i)));
+    return difference <= kSymmetry * scale + 1e-9 * largest_;
+  }
+
+  const float* hessian_;
+  size_t n_;
+  double largest_ = 0.0;
+};
+
+void transpose(Parallel& parallel, float* matrix, size_t n) {
+  parallel.run(tasks_for(n), [&](int32_t task) noexcept {
+    const size_t i = static_cast<size_t>(task) * kRows;
+    for (size_t j = 0; j <= i; j += kRows) {
+      for (size_t r = i; r < std::min(n, i + kRows); ++r) {
+        for (size_t c = j; c < std::min(r, j + kRows); ++c) std::swap(matrix[r * n + c], matrix[c * n + r]);
       }
     }
-  }
+  });
 }
 
 /// Columns of the matrix in the order of their coding.
@@ -60,16 +86,17 @@ Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
 
 }  // namespace
 
-Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian, const Matrix& matrix, double damping)
+Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian,
+                 const Matrix& matrix, double damping)
     : in_(matrix.in), factors_(StlAllocator<float>(allocator)), roots_(StlAllocator<float>(allocator)) {
   const auto n = static_cast<size_t>(in_);
-  check(hessian, n);
+  Check(hessian, n).require_symmetry(allocator, parallel);
   Vector<float> rotated(hessian, hessian + n * n, StlAllocator<float>(allocator));
   const auto rotate_rows = [&] {
     parallel.run(in_, [&](int32_t row) noexcept {
       rotate(matrix.signs, std::span(rotated).subspan(static_cast<size_t>(row) * n, n));
     });
-    transpose(rotated.data(), n);
+    transpose(parallel, rotated.data(), n);
   };
   rotate_rows();
   rotate_rows();
@@ -78,16 +105,16 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian,
   for (size_t i = 0; i < n; ++i) trace += static_cast<double>(rotated[i * n + i]);
   damping_ = damping * trace / static_cast<double>(n);
   const Vector<int32_t> order = coding_orders(allocator, matrix);
-  Vector<float> cholesky(n * n, StlAllocator<float>(allocator));
-  for (size_t i = 0; i < n; ++i) {
-    const float* row = rotated.data() + static_cast<size_t>(order[i]) * n;
-    for (size_t j = 0; j <= i; ++j) cholesky[i * n + j] = row[order[j]];
-    cholesky[i * n + i] += static_cast<float>(damping_);
-  }
-  using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  Eigen::Map<RowMajor> in_place(cholesky.data(), in_, in_);
-  const Eigen::LLT<Eigen::Ref<RowMajor>> factor(in_place);
-  if (factor.info() != Eigen::Success) {
+  Vector<float> upper(n * n, StlAllocator<float>(allocator));
+  parallel.run(in_, [&](int32_t row) noexcept {
+    const auto i = static_cast<size_t>(row);
+    const float* from = rotated.data() + static_cast<size_t>(order[i]) * n;
+    for (size_t j = i; j < n; ++j) upper[i * n + j] = from[order[j]];
+    upper[i * n + i] += static_cast<float>(damping_);
+  });
+  const bool is_definite = device != nullptr ? device->factorize(allocator, upper.data(), in_)
+                                             : factorize(parallel, *cholesky_kernels().front(), upper.data(), in_);
+  if (!is_definite) {
     fail(KVQ_E_ARGUMENT, "the hessian with damping %g is not positive definite", damping);
   }
 
@@ -97,23 +124,18 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, const float* hessian,
   for (const Segment& segment : matrix.segments) {
     const int32_t first = segment.first_column / kTileColumns;
     parallel.run(segment.columns / kTileColumns,
-                 [&](int32_t i) noexcept { factorize_tile(first + i, coded_together(segment.code), cholesky.data()); });
+                 [&](int32_t i) noexcept { factorize_tile(first + i, coded_together(segment.code), upper.data()); });
   }
 }
 
-size_t Hessian::begin_of(int32_t tile) const {
-  const auto t = static_cast<size_t>(tile);
-  return (t * static_cast<size_t>(in_) - kColumns * (t * (t - 1) / 2)) * kColumns;
-}
-
 /// The rows of L below a diagonal block K times K⁻¹: F K = L.
-void Hessian::factorize_tile(int32_t tile, int32_t together, const float* cholesky) noexcept {
+void Hessian::factorize_tile(int32_t tile, int32_t together, const float* upper) noexcept {
   const auto n = static_cast<size_t>(in_);
   const size_t first = static_cast<size_t>(tile) * kColumns;
   const auto width = static_cast<size_t>(together);
   float* factors = factors_.data() + begin_of(tile);
   float* roots = roots_.data() + static_cast<size_t>(tile) * kColumns * kColumns;
-  const auto at = [&](size_t row, size_t column) { return cholesky[row * n + column]; };
+  const auto at = [&](size_t row, size_t column) { return upper[column * n + row]; };
   for (size_t begin = 0; begin < kColumns; begin += width) {
     for (size_t i = begin; i < begin + width; ++i) {
       for (size_t k = begin; k <= i; ++k) roots[i * kColumns + k] = at(first + i, first + k);

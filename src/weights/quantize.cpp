@@ -6,6 +6,7 @@
 #include "core/tensor.h"
 #include "weights/hessian.h"
 #include "weights/rotation.h"
+#include "weights/row_scales.h"
 #include "weights/tile_encoder.h"
 
 #include <algorithm>
@@ -26,18 +27,13 @@ struct Energies {
   double proxy_errors = 0.0;
 };
 
-void check_finite(std::span<const float> row, int32_t index, const char* argument) {
-  const auto bad = std::find_if_not(row.begin(), row.end(), [](float x) { return std::isfinite(x); });
-  if (bad == row.end()) return;
-  fail(KVQ_E_ARGUMENT, "%s[%d, %td] is %g, must be finite", argument, index, bad - row.begin(),
-       static_cast<double>(*bad));
-}
-
 class Quantizer {
  public:
-  Quantizer(Allocator& allocator, Parallel& parallel, const QuantizeOptions& options, const void* w, kvq_dtype dtype,
+  Quantizer(Allocator& allocator, const Quantizers& by, const QuantizeOptions& options, const void* w, kvq_dtype dtype,
             Matrix& matrix)
-      : parallel_(parallel),
+      : allocator_(allocator),
+        parallel_(by.parallel),
+        device_(by.device),
         options_(options),
         w_(w),
         dtype_(dtype),
@@ -46,26 +42,16 @@ class Quantizer {
         encoders_(StlAllocator<TileEncoder>(allocator)),
         energies_(static_cast<size_t>(panels_of(matrix.out)), StlAllocator<Energies>(allocator)) {
     make_signs(options.seed, matrix.signs);
-    find_scales(allocator);
+    find_row_scales(allocator, parallel_, w, dtype, matrix);
     for (const Segment& segment : matrix.segments) encoders_.emplace_back(allocator, segment.code);
     if (options.hessian != nullptr) {
-      hessian_.emplace(allocator, parallel, options.hessian, matrix, options.damping);
+      hessian_.emplace(allocator, parallel_, device_, options.hessian, matrix, options.damping);
     }
   }
 
   void run(const TrainingProgress& progress) {
-    size_t floats = 0;
-    for (const TileEncoder& encoder : encoders_) floats = std::max(floats, encoder.work_floats());
-    work_floats_ = floats;
-    const int32_t pieces = parallel_.n_threads() > 0 ? parallel_.n_threads() : kMostPieces;
-    scratch_.prepare(static_cast<size_t>(pieces), (panel_floats() + work_floats_) * sizeof(float));
-    const int32_t panels = panels_of(matrix_.out);
-    for (int32_t begin = 0; begin < panels; begin += pieces) {
-      parallel_.run(std::min(pieces, panels - begin), [&](int32_t i) noexcept { encode_panel(begin + i); });
-      if (!progress.report(static_cast<double>(std::min(begin + pieces, panels)) / panels)) {
-        fail(KVQ_E_CANCELLED, "quantizing was cancelled after %d of %d rows", begin * kTileRows, matrix_.out);
-      }
-    }
+    const Owned<PanelCoder> coder = make_coder();
+    coder == nullptr ? run_on_threads(progress) : run_on(*coder, progress);
     Energies all;
     for (const Energies& each : energies_) {
       all.weights += each.weights;
@@ -78,30 +64,9 @@ class Quantizer {
   }
 
  private:
-  size_t panel_floats() const { return 2 * kTileRows * static_cast<size_t>(matrix_.in); }
+  size_t panel_floats() const { return kTileRows * static_cast<size_t>(matrix_.in); }
   float row_scale(int32_t row) const {
     return row < matrix_.out ? matrix_.scale * from_float16(matrix_.row_scales[static_cast<size_t>(row)]) : 0.0F;
-  }
-
-  /// Root mean squares of the rows, as shares of the largest one: halves have too little range for small weights.
-  void find_scales(Allocator& allocator) {
-    const auto in = static_cast<size_t>(matrix_.in);
-    Vector<float> row(in, StlAllocator<float>(allocator));
-    Vector<double> scales(static_cast<size_t>(matrix_.out), StlAllocator<double>(allocator));
-    double largest = 0.0;
-    for (int32_t r = 0; r < matrix_.out; ++r) {
-      read_floats(w_, dtype_, static_cast<size_t>(r) * in, matrix_.in, row.data());
-      check_finite(row, r, "w");
-      double sum = 0.0;
-      for (const float x : row) sum += static_cast<double>(x) * static_cast<double>(x);
-      scales[static_cast<size_t>(r)] = std::sqrt(sum / static_cast<double>(in));
-      largest = std::max(largest, scales[static_cast<size_t>(r)]);
-    }
-    if (largest < static_cast<double>(std::numeric_limits<float>::min())) return;  // all rows count as zeros
-    matrix_.scale = static_cast<float>(largest);
-    for (size_t r = 0; r < scales.size(); ++r) {
-      matrix_.row_scales[r] = to_float16(static_cast<float>(scales[r] / largest));
-    }
   }
 
   /// Rotated rows of unit variance in coding order, [16, in].
@@ -133,43 +98,135 @@ class Quantizer {
     }
   }
 
-  void encode_panel(int32_t panel) noexcept {
-    const ScratchPool::Piece piece(scratch_);
-    auto* numbers = reinterpret_cast<float*>(piece.data());
-    float* errors = numbers + panel_floats() / 2;
-    const std::span<float> work(numbers + panel_floats(), work_floats_);
-    load_panel(panel, numbers);
-    const std::span<uint8_t> codes = matrix_.panel(panel);
-    std::fill(codes.begin(), codes.end(), uint8_t{0});
-    std::array<double, kTileRows> squares{};  // of the scales
-    for (int32_t r = 0; r < kTileRows; ++r) {
-      const auto scale = static_cast<double>(row_scale(panel * kTileRows + r));
-      squares[static_cast<size_t>(r)] = scale * scale;
+  Owned<PanelCoder> make_coder() {
+    if (device_ == nullptr) return {nullptr, Deleter<PanelCoder>(allocator_, 0, 0)};
+    return device_->make_coder(allocator_, {.scheme = matrix_.scheme,
+                                            .out = matrix_.out,
+                                            .in = matrix_.in,
+                                            .hessian = hessian_.has_value() ? &*hessian_ : nullptr,
+                                            .feed_back = hessian_.has_value() && options_.feed_back});
+  }
+
+  void run_on_threads(const TrainingProgress& progress) {
+    for (const TileEncoder& encoder : encoders_) work_floats_ = std::max(work_floats_, encoder.work_floats());
+    const int32_t pieces = parallel_.n_threads() > 0 ? parallel_.n_threads() : kMostPieces;
+    scratch_.prepare(static_cast<size_t>(pieces), (2 * panel_floats() + work_floats_) * sizeof(float));
+    for_batches(pieces, progress, [&](int32_t begin, int32_t panels) {
+      parallel_.run(panels, [&](int32_t i) noexcept { encode_panel(begin + i); });
+    });
+  }
+
+  void run_on(PanelCoder& coder, const TrainingProgress& progress) {
+    const int32_t most = std::min(coder.panels(), panels_of(matrix_.out));
+    const size_t floats = static_cast<size_t>(most) * panel_floats();
+    const size_t sums = hessian_.has_value() ? floats : 0;
+    Vector<float> numbers(floats, StlAllocator<float>(allocator_));
+    Vector<float> error_sums(sums, StlAllocator<float>(allocator_));
+    Vector<float> number_sums(sums, StlAllocator<float>(allocator_));
+    const auto of_panel = [&](Vector<float>& all, int32_t i) {
+      return all.data() + (all.empty() ? 0 : static_cast<size_t>(i) * panel_floats());
+    };
+    for_batches(most, progress, [&](int32_t begin, int32_t panels) {
+      parallel_.run(panels, [&](int32_t i) noexcept { load_panel(begin + i, of_panel(numbers, i)); });
+      const auto n = static_cast<size_t>(panels);
+      coder.encode({.panels = panels,
+                    .numbers = std::span(numbers).first(n * panel_floats()),
+                    .codes = {matrix_.panel(begin).data(), n * panel_bytes(matrix_.scheme, matrix_.in)},
+                    .error_sums = std::span(error_sums).first(std::min(sums, n * panel_floats())),
+                    .number_sums = std::span(number_sums).first(std::min(sums, n * panel_floats()))});
+      parallel_.run(panels, [&](int32_t i) noexcept {
+        weigh_panel(begin + i, of_panel(numbers, i), of_panel(error_sums, i), of_panel(number_sums, i));
+      });
+    });
+  }
+
+  template <typename Encode>
+  void for_batches(int32_t most, const TrainingProgress& progress, const Encode& encode) {
+    const int32_t panels = panels_of(matrix_.out);
+    for (int32_t begin = 0; begin < panels; begin += most) {
+      encode(begin, std::min(most, panels - begin));
+      if (!progress.report(static_cast<double>(std::min(begin + most, panels)) / panels)) {
+        fail(KVQ_E_CANCELLED, "quantizing was cancelled after %d of %d rows", begin * kTileRows, matrix_.out);
+      }
     }
-    // From the last column to the first: LDLQ corrects a column for the errors of those behind it.
+  }
+
+  /// Calls visit(encoder, tile, stream of its codes) from the last column to the first: LDLQ corrects a column for the
+  /// errors of those behind it.
+  template <typename Visit>
+  void for_tiles(int32_t panel, const Visit& visit) noexcept {
+    const std::span<uint8_t> codes = matrix_.panel(panel);
     size_t end = codes.size();
     const Segments& segments = matrix_.segments;
     for (size_t s = segments.size(); s-- > 0;) {
       const size_t tile_bytes = segments[s].code.tile_bytes();
       for (int32_t i = segments[s].columns / kTileColumns; i-- > 0;) {
         end -= tile_bytes;
-        const int32_t tile = segments[s].first_column / kTileColumns + i;
-        encode_tile(encoders_[s], tile, numbers, errors, work, codes.subspan(end, tile_bytes), squares,
-                    energies_[static_cast<size_t>(panel)]);
+        visit(encoders_[s], segments[s].first_column / kTileColumns + i, codes.subspan(end, tile_bytes));
       }
     }
   }
 
+  void encode_panel(int32_t panel) noexcept {
+    const ScratchPool::Piece piece(scratch_);
+    auto* numbers = reinterpret_cast<float*>(piece.data());
+    float* errors = numbers + panel_floats();
+    const std::span<float> work(errors + panel_floats(), work_floats_);
+    load_panel(panel, numbers);
+    const std::span<uint8_t> codes = matrix_.panel(panel);
+    std::fill(codes.begin(), codes.end(), uint8_t{0});
+    const Squares squares = squares_of(panel);
+    for_tiles(panel, [&](const TileEncoder& encoder, int32_t tile, std::span<uint8_t> stream) noexcept {
+      encode_tile(encoder, tile, numbers, errors, work, stream, squares, energies_[static_cast<size_t>(panel)]);
+    });
+  }
+
+  /// What the codes of a panel lose. Sums: as in a PanelBatch.
+  void weigh_panel(int32_t panel, const float* numbers, const float* error_sums, const float* number_sums) noexcept {
+    const Squares squares = squares_of(panel);
+    for_tiles(panel, [&](const TileEncoder& encoder, int32_t tile, std::span<uint8_t> stream) noexcept {
+      TileNumbers weights;
+      TileNumbers missed;
+      TileNumbers beyond{};
+      TileNumbers beyond_weights{};
+      copy_tile(numbers, tile, weights);
+      encoder.decode(stream, missed);
+      for (size_t r = 0; r < kTileRows; ++r) {
+        for (size_t c = 0; c < kTileColumns; ++c) missed[r][c] = weights[r][c] - missed[r][c];
+      }
+      if (hessian_.has_value()) {
+        copy_tile(error_sums, tile, beyond);
+        copy_tile(number_sums, tile, beyond_weights);
+      }
+      weigh_tile(encoder.code(), tile, {weights, missed, beyond, beyond_weights}, squares,
+                 energies_[static_cast<size_t>(panel)]);
+    });
+  }
+
+  /// Of the scales of a panel's rows.
+  using Squares = std::array<double, kTileRows>;
+  Squares squares_of(int32_t panel) const noexcept {
+    Squares squares;
+    for (int32_t r = 0; r < kTileRows; ++r) {
+      const auto scale = static_cast<double>(row_scale(panel * kTileRows + r));
+      squares[static_cast<size_t>(r)] = scale * scale;
+    }
+    return squares;
+  }
+  void copy_tile(const float* panel, int32_t tile, TileNumbers& to) const noexcept {
+    const float* first = panel + static_cast<size_t>(tile) * kTileColumns;
+    for (size_t r = 0; r < kTileRows; ++r) {
+      std::copy_n(first + r * static_cast<size_t>(matrix_.in), kTileColumns, to[r].begin());
+    }
+  }
+
   void encode_tile(const TileEncoder& encoder, int32_t tile, const float* numbers, float* errors, std::span<float> work,
-                   std::span<uint8_t> stream, const std::array<double, kTileRows>& squares,
-                   Energies& energies) noexcept {
-    const auto in = static_cast<size_t>(matrix_.in);
-    const size_t first = static_cast<size_t>(tile) * kTileColumns;
+                   std::span<uint8_t> stream, const Squares& squares, Energies& energies) noexcept {
     TileNumbers weights;
     TileNumbers missed{};  // of the tile
     TileNumbers beyond{};  // sums of the errors beyond, and within as far as they are known
     TileNumbers beyond_weights{};
-    for (size_t r = 0; r < kTileRows; ++r) std::copy_n(numbers + r * in + first, kTileColumns, weights[r].begin());
+    copy_tile(numbers, tile, weights);
     if (hessian_.has_value()) {
       hessian_->sum_beyond(tile, errors, beyond);
       hessian_->sum_beyond(tile, numbers, beyond_weights);
@@ -192,17 +249,36 @@ class Quantizer {
       if (hessian_.has_value()) {
         add_columns(missed, begin, together, beyond);
         add_columns(weights, begin, together, beyond_weights);
+      }
+    }
+    float* to = errors + static_cast<size_t>(tile) * kTileColumns;
+    for (size_t r = 0; r < kTileRows; ++r) {
+      std::copy(missed[r].begin(), missed[r].end(), to + r * static_cast<size_t>(matrix_.in));
+    }
+    weigh_tile(encoder.code(), tile, {weights, missed, beyond, beyond_weights}, squares, energies);
+  }
+
+  struct CodedTile {
+    const TileNumbers& weights;
+    const TileNumbers& missed;
+    const TileNumbers& beyond;  // sums of errors, the tile's own included
+    const TileNumbers& beyond_weights;
+  };
+  void weigh_tile(const Code& code, int32_t tile, const CodedTile& coded, const Squares& squares,
+                  Energies& energies) const noexcept {
+    if (hessian_.has_value()) {
+      const int32_t together = coded_together(code);
+      for (int32_t begin = kTileColumns - together; begin >= 0; begin -= together) {
         for (size_t r = 0; r < kTileRows; ++r) {
-          energies.proxy_errors += squares[r] * hessian_->energy(tile, begin, together, beyond[r]);
-          energies.proxy_weights += squares[r] * hessian_->energy(tile, begin, together, beyond_weights[r]);
+          energies.proxy_errors += squares[r] * hessian_->energy(tile, begin, together, coded.beyond[r]);
+          energies.proxy_weights += squares[r] * hessian_->energy(tile, begin, together, coded.beyond_weights[r]);
         }
       }
     }
     const double damping = hessian_.has_value() ? hessian_->damping() : 0.0;
     for (size_t r = 0; r < kTileRows; ++r) {
-      std::copy(missed[r].begin(), missed[r].end(), errors + r * in + first);
-      const double of_weights = squares[r] * sum_of_squares(weights[r]);
-      const double of_errors = squares[r] * sum_of_squares(missed[r]);
+      const double of_weights = squares[r] * sum_of_squares(coded.weights[r]);
+      const double of_errors = squares[r] * sum_of_squares(coded.missed[r]);
       energies.weights += of_weights;
       energies.errors += of_errors;
       energies.proxy_weights -= damping * of_weights;
@@ -235,7 +311,9 @@ class Quantizer {
     return sum;
   }
 
+  Allocator& allocator_;
   Parallel& parallel_;
+  Quantizing* device_;
   const QuantizeOptions& options_;
   const void* w_;
   const kvq_dtype dtype_;
@@ -273,7 +351,7 @@ void store_halves(Allocator& allocator, const void* w, kvq_dtype dtype, Matrix& 
 
 }  // namespace
 
-Matrix quantize(Allocator& allocator, Parallel& parallel, const QuantizeOptions& options, const void* w,
+Matrix quantize(Allocator& allocator, const Quantizers& by, const QuantizeOptions& options, const void* w,
                 kvq_dtype dtype, int32_t out, int32_t in, const TrainingProgress& progress) {
   Matrix matrix(allocator, options.scheme, out, in);
   if (options.bias != nullptr) {
@@ -284,7 +362,7 @@ Matrix quantize(Allocator& allocator, Parallel& parallel, const QuantizeOptions&
     store_halves(allocator, w, dtype, matrix);
     return matrix;
   }
-  Quantizer(allocator, parallel, options, w, dtype, matrix).run(progress);
+  Quantizer(allocator, by, options, w, dtype, matrix).run(progress);
   return matrix;
 }
 

@@ -5,6 +5,7 @@
 #include "core/parallel.h"
 #include "core/training_progress.h"
 #include "weights/matrix.h"
+#include "weights/quantizing.h"
 
 #include <cstdint>
 
@@ -19,10 +20,16 @@ struct QuantizeOptions {
   const float* bias = nullptr;  // [out]
 };
 
+/// Who quantizes.
+struct Quantizers {
+  Parallel& parallel;
+  Quantizing* device = nullptr;  // that finds codes; null: the host's threads do
+};
+
 /// \param w  weights [out, in] of type `dtype`.
-/// Throws KVQ_E_ARGUMENT if a number is not finite (in FP16, if that is the scheme), and what Hessian throws;
-/// KVQ_E_CANCELLED. The result does not depend on threads or instruction sets.
-Matrix quantize(Allocator& allocator, Parallel& parallel, const QuantizeOptions& options, const void* w,
+/// Throws KVQ_E_ARGUMENT if a number is not finite (in FP16, if that is the scheme), and what Hessian and a device
+/// throw; KVQ_E_CANCELLED. The result does not depend on who quantizes.
+Matrix quantize(Allocator& allocator, const Quantizers& by, const QuantizeOptions& options, const void* w,
                 kvq_dtype dtype, int32_t out, int32_t in, const TrainingProgress& progress);
 
 }  // namespace kvq::weights

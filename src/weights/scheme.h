@@ -55,6 +55,19 @@ constexpr Place place_of(const Code& code, int32_t step, int32_t dim) {
   const int32_t columns = step / (4 * kTileRows) * 4 * code.dims();
   return {step / 4 % kTileRows, columns + 4 * dim + step % 4};
 }
+/// The step whose first weight lies there.
+constexpr int32_t step_of(const Code& code, const Place& place) {
+  return place.column / (4 * code.dims()) * (4 * kTileRows) + 4 * place.row + place.column % 4;
+}
+
+/// Columns whose numbers are coded at once, and so cannot be told of each other's errors.
+constexpr int32_t coded_together(const Code& code) { return code.is_trellis() ? kTileColumns : code.dims(); }
+
+/// The column of a tile that is coded as number `index`.
+constexpr int32_t coding_order(const Code& code, int32_t index) {
+  if (code.family != Family::kVq) return index;
+  return index / 8 * 8 + index % 2 * 4 + index / 2 % 4;  // pairs are four columns apart
+}
 
 /// Columns of a matrix that are written in the same code.
 struct Segment {

@@ -8,11 +8,6 @@ namespace {
 using Rows = std::array<float, kTileRows>;
 using Indices = std::array<uint32_t, kTileRows>;
 
-/// The step that codes row `row` of the columns that begin with `column`.
-constexpr int32_t step_of(const Code& code, int32_t row, int32_t column) {
-  return column / (4 * code.dims()) * (4 * kTileRows) + 4 * row + column % 4;
-}
-
 void write_code(const Code& code, std::span<uint8_t> stream, int32_t step, uint32_t value) {
   const int32_t bits = code.window_bits();
   const auto first = static_cast<size_t>(step * bits);
@@ -77,7 +72,7 @@ void TileEncoder::encode_column(const TileNumbers& targets, int32_t column, std:
   const Indices best = nearest(values_[0], column_of(targets, column));
   for (int32_t r = 0; r < kTileRows; ++r) {
     const auto row = static_cast<size_t>(r);
-    write_code(code(), stream, step_of(code(), r, column), best[row]);
+    write_code(code(), stream, step_of(code(), {r, column}), best[row]);
     decoded[row][static_cast<size_t>(column)] = values_[0][best[row]];
   }
 }
@@ -88,7 +83,7 @@ void TileEncoder::encode_pairs(const TileNumbers& targets, int32_t begin, std::s
   const int32_t column = coding_order(code(), begin);
   for (int32_t r = 0; r < kTileRows; ++r) {
     const auto row = static_cast<size_t>(r);
-    write_code(code(), stream, step_of(code(), r, column), best[row]);
+    write_code(code(), stream, step_of(code(), {r, column}), best[row]);
     decoded[row][static_cast<size_t>(begin)] = values_[0][best[row]];
     decoded[row][static_cast<size_t>(begin) + 1] = values_[1][best[row]];
   }
@@ -106,9 +101,18 @@ void TileEncoder::encode_path(const TileNumbers& targets, std::span<float> work,
     }
   }
   search_trellis(code(), *states_, *trellis_kernels().front(), path, work, stream);
+  decode(stream, decoded);
+}
+
+void TileEncoder::decode(std::span<const uint8_t> stream, TileNumbers& decoded) const noexcept {
   std::array<int8_t, kTileWeights> levels{};
   decode_tile(codebook_, stream, levels);
-  for (size_t i = 0; i < levels.size(); ++i) decoded[i / kTileColumns][i % kTileColumns] = value(levels[i]);
+  for (size_t row = 0; row < kTileRows; ++row) {
+    for (int32_t i = 0; i < kTileColumns; ++i) {
+      const auto column = static_cast<size_t>(coding_order(code(), i));
+      decoded[row][static_cast<size_t>(i)] = value(levels[row * kTileColumns + column]);
+    }
+  }
 }
 
 }  // namespace kvq::weights

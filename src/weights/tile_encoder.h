@@ -15,15 +15,6 @@ namespace kvq::weights {
 /// 16 rows of 16 numbers in coding order: columns that a step codes together are neighbours.
 using TileNumbers = std::array<std::array<float, kTileColumns>, kTileRows>;
 
-/// Columns whose numbers are coded at once, and so cannot be told of each other's errors.
-constexpr int32_t coded_together(const Code& code) { return code.is_trellis() ? kTileColumns : code.dims(); }
-
-/// The column of a tile that is coded as number `index`.
-constexpr int32_t coding_order(const Code& code, int32_t index) {
-  if (code.family != Family::kVq) return index;
-  return index / 8 * 8 + index % 2 * 4 + index / 2 % 4;  // pairs are four columns apart
-}
-
 class TileEncoder {
  public:
   /// Of rows with unit variance.
@@ -36,6 +27,8 @@ class TileEncoder {
   /// same columns. `stream`: of the tile, zeros before its first columns are coded.
   void encode(const TileNumbers& targets, int32_t begin, std::span<float> work, std::span<uint8_t> stream,
               TileNumbers& decoded) const noexcept;
+  /// What the codes of a whole tile stand for, in coding order.
+  void decode(std::span<const uint8_t> stream, TileNumbers& decoded) const noexcept;
 
  private:
   void encode_column(const TileNumbers& targets, int32_t column, std::span<uint8_t> stream,

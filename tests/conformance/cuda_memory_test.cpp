@@ -4,6 +4,7 @@
 #include "conversation.h"
 #include "gpu.h"
 #include "support/handles.h"
+#include "support/random.h"
 
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
@@ -139,6 +140,38 @@ TEST_CASE("every allocation of device memory may fail: nothing has changed, noth
       CHECK(hooks.violations == 0);
     }
   }
+}
+
+TEST_CASE("every allocation of device memory may fail while a matrix is quantized: nothing is lost") {
+  if (skips()) return;
+  constexpr int32_t kSize = 64;
+  const std::vector<float> w = kvq_test::normal_tensor(kSize * kSize, 61);
+  std::vector<float> hessian(kSize * kSize);
+  for (size_t i = 0; i < kSize; ++i) hessian[i * (kSize + 1)] = 1.0F;
+  auto options = kvq_test::initialised<qp_quantize_options>();
+  options.scheme = "tcq-1.75";
+  options.hessian = hessian.data();
+  DeviceHooks hooks;
+  {
+    const kvq_test::Context context = make_context(&hooks);
+    int failures = 0;
+    for (int nth = 1; nth < 100; ++nth) {
+      hooks.fail_at = nth;
+      bool failed = false;
+      try {
+        kvq_test::Matrix::quantize(context, options, w, kSize, kSize);
+      } catch (const kvq_test::Error& failure) {
+        failed = true;
+        CHECK(failure.status() == KVQ_E_MEMORY);
+      }
+      hooks.fail_at = 0;
+      CHECK(hooks.live_bytes == 0);
+      if (!failed) break;
+      ++failures;
+    }
+    CHECK(failures > 8);  // to factorize, to code, and to keep the matrix
+  }
+  CHECK(hooks.violations == 0);
 }
 
 TEST_CASE("slots that nobody wrote do not matter, whatever device memory held") {

@@ -51,6 +51,9 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   Facet<Weighing> weighing() override { return Facet<Weighing>::missing("the pretend device weighs nothing"); }
   Facet<Voting> voting() override { return Facet<Voting>::missing("the pretend device lets nobody vote"); }
   Facet<Training> training() override { return Facet<Training>::missing("the pretend device learns nothing"); }
+  Facet<weights::Quantizing> quantizing() override {
+    return Facet<weights::Quantizing>::missing("the pretend device finds no codes");
+  }
   Facet<Linear> linear() override { return Facet<Linear>::missing("the pretend device multiplies nothing"); }
 
  private:

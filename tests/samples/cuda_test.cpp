@@ -3,12 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "letter_model.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"
 #include "llama/model.h"
+#include "llama/model_math.h"
+#include "program_run.h"
 #include "runs.h"
 #include "scratch_directory.h"
 #include "support/device.h"
@@ -99,4 +105,24 @@ TEST_CASE("a GPU module that cannot be used is refused with the reason") {
   }
   refuse(plugins / "missing_library.so", "libkvq_test_nowhere.so.7: cannot open shared object file");
   refuse(plugins / "another_version.so", "it is \"kvq 99.0.0 model runner 98\", this program needs \"kvq ");
+}
+
+TEST_CASE("a GPU quantizes a model to the same file") {
+  if (!has_gpu()) return;
+  const LetterModel place(packable_layout(false));
+  const auto bytes_of = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  };
+  const std::string on_cpu = place.path("on_cpu.safetensors");
+  const std::string on_gpu = place.path("on_gpu.safetensors");
+  const Arguments arguments{"quantize", "--model", place.model(), "--scheme", "nuq-3"};
+  for (const Arguments& hessian : {Arguments{}, Arguments{"--hessian", place.path("text.txt")}}) {
+    run_json(with(arguments, with(hessian, {"--out", on_cpu})));
+    const nlohmann::json result = run_json(with(arguments, with(hessian, {"--out", on_gpu, "--device", "cuda"})));
+    CHECK(result["weights_per_second"] > 0.0);
+    CHECK(bytes_of(on_gpu) == bytes_of(on_cpu));
+  }
 }

@@ -22,7 +22,7 @@ using kvq_test::test_allocator;
 Matrix packed(const char* scheme, const float* bias = nullptr) {
   kvq::Parallel alone(1, nullptr, nullptr);
   const std::vector<float> w = kvq_test::normal_tensor(17 * 64, 1, 0.03);
-  return kvq::weights::quantize(test_allocator(), alone,
+  return kvq::weights::quantize(test_allocator(), {alone},
                                 {.scheme = kvq::weights::parse_scheme(scheme).value(), .bias = bias}, w.data(), KVQ_F32,
                                 17, 64, {nullptr, nullptr});
 }

@@ -4,6 +4,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ kvq::Parallel& threads() {
 }
 
 Matrix quantized(const QuantizeOptions& options, const std::vector<float>& w, int32_t out, int32_t in) {
-  return quantize(test_allocator(), threads(), options, w.data(), KVQ_F32, out, in, {nullptr, nullptr});
+  return quantize(test_allocator(), {threads()}, options, w.data(), KVQ_F32, out, in, {nullptr, nullptr});
 }
 
 std::vector<float> dequantized(const Matrix& matrix) {
@@ -155,7 +156,7 @@ TEST_CASE("quantizing does not depend on threads") {
   const std::vector<float> hessian = correlated_hessian(128, 9);
   const QuantizeOptions options{.scheme = scheme("tcq-1.75"), .hessian = hessian.data()};
   const Matrix first = quantized(options, w, 40, 128);
-  const Matrix second = quantize(test_allocator(), alone, options, w.data(), KVQ_F32, 40, 128, {nullptr, nullptr});
+  const Matrix second = quantize(test_allocator(), {alone}, options, w.data(), KVQ_F32, 40, 128, {nullptr, nullptr});
   CHECK(dequantized(first) == dequantized(second));
   CHECK(first.error == second.error);
   CHECK(first.proxy_error == second.proxy_error);
@@ -167,7 +168,7 @@ TEST_CASE("factors of a Hessian multiply to the rotated and damped one") {
     Matrix matrix(test_allocator(), scheme(name), 16, in);
     make_signs(1, matrix.signs);
     const std::vector<float> hessian = correlated_hessian(in, 10);
-    const Hessian factors(test_allocator(), threads(), hessian.data(), matrix, 0.01);
+    const Hessian factors(test_allocator(), threads(), nullptr, hessian.data(), matrix, 0.01);
 
     // Of a random row, the energy that the factors give against x H xᵀ in double.
     const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kTileRows * in), 11);
@@ -256,6 +257,77 @@ TEST_CASE("weights and Hessians that cannot be used are refused by name") {
         std::string::npos);
 }
 
+namespace {
+
+/// Pretends to find the codes that a matrix has, two panels at a time.
+class CodesOf final : public Quantizing {
+ public:
+  explicit CodesOf(const Matrix& matrix) : matrix_(matrix) {}
+
+  kvq::Owned<PanelCoder> make_coder(kvq::Allocator& allocator, const PanelTask& task) override {
+    CHECK(task.scheme == matrix_.scheme);
+    CHECK(task.hessian == nullptr);
+    CHECK_FALSE(task.feed_back);
+    return kvq::make_owned<Coder>(allocator, matrix_);
+  }
+  bool factorize(kvq::Allocator& /*allocator*/, float* /*matrix*/, int32_t /*n*/) override { return false; }
+
+ private:
+  class Coder final : public PanelCoder {
+   public:
+    explicit Coder(const Matrix& matrix) : matrix_(matrix) {}
+    int32_t panels() const override { return 2; }
+    void encode(const PanelBatch& batch) override {
+      CHECK(batch.panels == std::min(2, panels_of(matrix_.out) - next_));
+      CHECK(batch.error_sums.empty());
+      double squares = 0.0;
+      for (const float x : batch.numbers.first(static_cast<size_t>(matrix_.in))) squares += double{x} * double{x};
+      CHECK(squares / matrix_.in == doctest::Approx(1.0).epsilon(2e-3));
+      std::copy_n(matrix_.panel(next_).data(), batch.codes.size(), batch.codes.begin());
+      next_ += batch.panels;
+    }
+
+   private:
+    const Matrix& matrix_;
+    int32_t next_ = 0;
+  };
+
+  const Matrix& matrix_;
+};
+
+}  // namespace
+
+TEST_CASE("a device finds codes, and the quantizer does the rest") {
+  constexpr int32_t kRows = 40;  // two panels and a part of one
+  constexpr int32_t kColumns = 128;
+  const std::vector<float> w = kvq_test::normal_tensor(kRows * kColumns, 17, 0.02);
+  for (const char* name : {"nuq-3", "vq-2.5", "tcq-2.25"}) {
+    CAPTURE(name);
+    const QuantizeOptions options{.scheme = scheme(name)};
+    const Matrix expected = quantized(options, w, kRows, kColumns);
+    CodesOf device(expected);
+    const Matrix matrix = quantize(test_allocator(), {threads(), &device}, options, w.data(), KVQ_F32, kRows, kColumns,
+                                   {nullptr, nullptr});
+    CHECK(std::memcmp(matrix.codes.data(), expected.codes.data(), expected.code_bytes()) == 0);
+    CHECK(matrix.error == expected.error);
+    CHECK(matrix.row_scales == expected.row_scales);
+  }
+}
+
+TEST_CASE("a Hessian that a device cannot factorize is not positive definite") {
+  const std::vector<float> w = kvq_test::normal_tensor(16 * 64, 18);
+  const std::vector<float> hessian = correlated_hessian(64, 19);
+  const QuantizeOptions options{.scheme = scheme("nuq-2"), .hessian = hessian.data()};
+  const Matrix any = quantized(options, w, 16, 64);
+  CodesOf device(any);
+  try {
+    quantize(test_allocator(), {threads(), &device}, options, w.data(), KVQ_F32, 16, 64, {nullptr, nullptr});
+    FAIL("was quantized");
+  } catch (const kvq::Error& error) {
+    CHECK(error.status() == KVQ_E_ARGUMENT);
+  }
+}
+
 TEST_CASE("quantizing can be cancelled") {
   const std::vector<float> w = kvq_test::normal_tensor(64 * 64, 16);
   int32_t calls = 0;
@@ -264,7 +336,7 @@ TEST_CASE("quantizing can be cancelled") {
     return ++*static_cast<int32_t*>(user) == 2 ? 1 : 0;
   };
   try {
-    quantize(test_allocator(), threads(), {.scheme = scheme("nuq-2")}, w.data(), KVQ_F32, 64, 64, {stop, &calls});
+    quantize(test_allocator(), {threads()}, {.scheme = scheme("nuq-2")}, w.data(), KVQ_F32, 64, 64, {stop, &calls});
     FAIL("was not cancelled");
   } catch (const kvq::Error& error) {
     CHECK(error.status() == KVQ_E_CANCELLED);

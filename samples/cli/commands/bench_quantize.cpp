@@ -17,6 +17,7 @@ namespace cli {
 namespace {
 
 constexpr int64_t kTileWeights = 256;
+constexpr int64_t kFewRows = 1;
 
 struct Options {
   std::vector<std::string> schemes;
@@ -44,10 +45,14 @@ std::vector<std::string> all_schemes() {
   return schemes;
 }
 
-Row measure(kvq_context* context, const std::string& scheme, const std::vector<float>& weights,
-            const MatrixShape& shape) {
+Row measure(kvq_context* context, const ComputeOptions& compute, const std::string& scheme,
+            const std::vector<float>& weights, const MatrixShape& shape) {
   auto options = kvq::initialised<qp_quantize_options>();
   options.scheme = scheme.c_str();
+  if (compute.device != "cpu") {
+    // Kernels are loaded when they run for the first time.
+    kvq::Matrix::quantize(context, options, std::span(weights).first(kFewRows * shape.in), kFewRows, shape.in);
+  }
   const Stopwatch watch;
   const kvq::Matrix matrix = kvq::Matrix::quantize(context, options, weights, shape.out, shape.in);
   const double seconds = watch.seconds();
@@ -55,34 +60,54 @@ Row measure(kvq_context* context, const std::string& scheme, const std::vector<f
   return {scheme, kvq::scheme_bits(scheme), info.bits, info.error, seconds};
 }
 
-void print_rows(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows, const char* isa) {
-  // Of one thread: what quantizing any matrix takes follows from it.
+/// Of one thread: what quantizing any matrix takes follows from it.
+double tile_milliseconds(const Options& options, const MatrixShape& shape, const Row& row) {
   const double tiles = static_cast<double>(shape.out * shape.in) / static_cast<double>(kTileWeights);
-  const auto tile_ms = [&](const Row& row) { return 1e3 * row.seconds * options.compute.threads / tiles; };
-  if (options.json) {
-    nlohmann::ordered_json object;
-    for (const Row& row : rows) {
-      object["rows"].push_back({{"scheme", row.scheme},
-                                {"nominal_bits", row.nominal},
-                                {"bits", row.bits},
-                                {"error", row.error},
-                                {"bound", row.bound()},
-                                {"seconds", row.seconds},
-                                {"tile_milliseconds", tile_ms(row)}});
-    }
-    object["out"] = shape.out;
-    object["in"] = shape.in;
-    object["threads"] = options.compute.threads;
-    object["isa"] = isa;
-    return print_json(object);
-  }
-  Table table({"scheme", "bits per\nweight", "error", "of the\nbound", "seconds", "ms for 256 weights\non a thread"});
+  return 1e3 * row.seconds * options.compute.threads / tiles;
+}
+
+void print_rows_json(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows, const char* isa) {
+  nlohmann::ordered_json object;
   for (const Row& row : rows) {
-    table.add_row({row.scheme, number_text(row.bits, 3), number_text(row.error, 5),
-                   number_text(row.error / row.bound(), 2), number_text(row.seconds, 2), number_text(tile_ms(row), 3)});
+    nlohmann::ordered_json each = {{"scheme", row.scheme},
+                                   {"nominal_bits", row.nominal},
+                                   {"bits", row.bits},
+                                   {"error", row.error},
+                                   {"bound", row.bound()},
+                                   {"seconds", row.seconds},
+                                   {"weights_per_second", static_cast<double>(shape.out * shape.in) / row.seconds}};
+    if (options.compute.device == "cpu") each["tile_milliseconds"] = tile_milliseconds(options, shape, row);
+    object["rows"].push_back(std::move(each));
+  }
+  object["out"] = shape.out;
+  object["in"] = shape.in;
+  object["device"] = options.compute.device;
+  object["threads"] = options.compute.threads;
+  object["isa"] = isa;
+  print_json(object);
+}
+
+void print_rows(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows,
+                const kvq::Context& context) {
+  if (options.json) return print_rows_json(options, shape, rows, context.describe().isa);
+  const bool on_cpu = options.compute.device == "cpu";
+  std::vector<std::string> titles = {"scheme",        "bits per\nweight", "error",
+                                     "of the\nbound", "seconds",          "million weights\na second"};
+  if (on_cpu) titles.emplace_back("ms for 256 weights\non a thread");
+  Table table(titles);
+  for (const Row& row : rows) {
+    const double weights = static_cast<double>(shape.out * shape.in);
+    std::vector<std::string> cells = {row.scheme,
+                                      number_text(row.bits, 3),
+                                      number_text(row.error, 5),
+                                      number_text(row.error / row.bound(), 2),
+                                      number_text(row.seconds, 2),
+                                      number_text(1e-6 * weights / row.seconds, 2)};
+    if (on_cpu) cells.push_back(number_text(tile_milliseconds(options, shape, row), 3));
+    table.add_row(cells);
   }
   print_text("Normally distributed weights, " + std::to_string(shape.out) + " x " + std::to_string(shape.in) + ", " +
-             std::to_string(options.compute.threads) + " threads; the bound is 2^(-2 bits).\n\n" + table.text());
+             machine_text(context, options.compute) + "; the bound is 2^(-2 bits).\n\n" + table.text());
 }
 
 void run(const Options& options) {
@@ -94,10 +119,10 @@ void run(const Options& options) {
   Progress progress("quantizing", static_cast<int64_t>(schemes.size()));
   std::vector<Row> rows;
   for (const std::string& scheme : schemes) {
-    rows.push_back(measure(context, scheme, weights, shape));
+    rows.push_back(measure(context, options.compute, scheme, weights, shape));
     progress.advance(1);
   }
-  print_rows(options, shape, rows, context.describe().isa);
+  print_rows(options, shape, rows, context);
 }
 
 }  // namespace
@@ -110,6 +135,7 @@ void add_bench_quantize(CLI::App& bench) {
   add_shape_option(*command, options->shape);
   command->add_option("--seed", options->seed, "Start of the random numbers")->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }

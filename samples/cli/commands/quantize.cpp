@@ -31,6 +31,7 @@ void print_result_json(const Options& options, const QuantizedModel& result) {
   object["error"] = result.error();
   if (has_hessians) object["proxy_error"] = result.proxy_error();
   object["seconds"] = result.seconds();
+  object["weights_per_second"] = result.weights_per_second();
   object["layers"] = nlohmann::ordered_json::array();
   for (const QuantizedLayer& each : result.layers) {
     nlohmann::ordered_json layer;
@@ -60,9 +61,12 @@ void print_result(const Options& options, const QuantizedModel& result) {
   }
   table.add_row({"all", "", "", number_text(result.bits(), 3), error_text(result.error()),
                  proxy_text(result.proxy_error()), number_text(result.seconds(), 2)});
+  const std::string speed = result.weights_per_second() > 0.0
+                                ? number_text(1e-6 * result.weights_per_second(), 2) + " million weights a second\n"
+                                : std::string();
   print_text(table.text() + "\nerrors are squared, over squared norms" +
-             (has_hessians ? ", the proxy's as seen in outputs for " + result.note : std::string()) + "\nwritten to " +
-             options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
+             (has_hessians ? ", the proxy's as seen in outputs for " + result.note : std::string()) + "\n" + speed +
+             "written to " + options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
 }
 
 QuantizedModel quantize(const Options& options) {
@@ -117,6 +121,7 @@ void add_quantize(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the rotation's signs")->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });
 }

@@ -190,7 +190,9 @@ QuantizedModel quantize(const Quantization& quantization, const Schemes& schemes
                        [&partial](const llama::LinearLayer& layer) { return !partial.holds(layer.name); });
   std::optional<llama::Hessians> hessians;
   if (!texts.windows.empty() && !to_do.empty()) {
-    hessians = collect_hessians(quantization.model, quantization.compute, to_do, texts.windows);
+    ComputeOptions of_inputs = quantization.compute;
+    of_inputs.device = "cpu";  // where inputs can be observed
+    hessians = collect_hessians(quantization.model, of_inputs, to_do, texts.windows);
   }
   const Quantizer quantizer(quantization, schemes, checkpoint, partial, hessians ? &*hessians : nullptr);
   QuantizedModel result{.layers = quantize_layers(quantizer, layers), .note = texts.note};
@@ -237,6 +239,12 @@ double QuantizedModel::seconds() const {
   double sum = 0.0;
   for (const QuantizedLayer& layer : layers) sum += std::max(layer.seconds, 0.0);
   return sum;
+}
+
+double QuantizedModel::weights_per_second() const {
+  double weights = 0.0;
+  for (const QuantizedLayer& layer : layers) weights += layer.seconds > 0.0 ? layer.weights() : 0.0;
+  return weights > 0.0 ? weights / seconds() : 0.0;
 }
 
 QuantizedModel quantize_model(const Quantization& quantization) {

@@ -48,6 +48,7 @@ struct QuantizedModel {
   double error() const;        // of all layers' weights together
   double proxy_error() const;  // mean over the weights
   double seconds() const;
+  double weights_per_second() const;  // of the matrices that took some
 };
 
 /// Quantize the linear layers of a model and write them with its other tensors to `quantization.out`. Finished matrices

@@ -31,6 +31,9 @@ class CpuBackend final : public Backend,
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return *this; }
   Facet<Training> training() override { return training_; }
+  Facet<weights::Quantizing> quantizing() override {
+    return Facet<weights::Quantizing>::missing("the CPU has the quantizer's own threads");
+  }
 
  private:
   bool knows(const PageFormat& format) const override;
