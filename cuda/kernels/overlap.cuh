@@ -1,7 +1,7 @@
 // Kernels that begin before those issued earlier have ended, and what they fetch meanwhile.
 #pragma once
 
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -51,13 +51,8 @@ cudaError_t launch_early(bool overlaps, void (*kernel)(Parameters...), dim3 grid
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<uint32_t>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlaps ? 1 : 0;
+  const cudaLaunchConfig_t config{
+      grid, dim3(static_cast<uint32_t>(threads)), shared_bytes, stream, &attribute, overlaps ? 1U : 0U};
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

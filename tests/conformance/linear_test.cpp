@@ -201,6 +201,55 @@ TEST_CASE("a GPU multiplies by wide and by many rows, and by several matrices at
   }
 }
 
+TEST_CASE("a GPU multiplies many rows by every scheme") {
+  if (skips()) return;
+  const Context context = kvq_test::make_context(kvq_test::kCuda);
+  const auto check = [&](const std::string& scheme, const Shape& shape, int32_t batch) {
+    CAPTURE(scheme);
+    CAPTURE(shape.in);
+    CAPTURE(batch);
+    const Matrix matrix = quantize(context, scheme.c_str(), shape);
+    const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(batch * shape.in), 36);
+    check_products(matrix, shape, x, multiply(matrix, shape, x, batch, true), batch, true);
+  };
+  for (const std::string& scheme : kvq::scheme_names()) check(scheme, {24, 256}, 40);
+  // Several tiles of inputs and blocks of outputs, none of them full; and columns that do not fill a block of codes.
+  for (const char* scheme : {"fp16", "nuq-8", "vq-2.5", "tcq-4.75", "tcx-2"}) {
+    check(scheme, {152, 512}, 300);
+    check(scheme, {40, 576}, 33);
+  }
+}
+
+TEST_CASE("products that a GPU begins before others have ended read nothing that these have not written") {
+  if (skips()) return;
+  const Context context = kvq_test::make_context(kvq_test::kCuda);
+  const Shape shape{264, 1024};
+  constexpr int32_t kCalls = 12;
+  for (const char* scheme : {"nuq-2", "tcq-2.25", "tcx-3"}) {
+    CAPTURE(scheme);
+    const Matrix matrix = quantize(context, scheme, shape);
+    for (const int32_t batch : {1, 5, 70}) {
+      CAPTURE(batch);
+      const auto inputs = static_cast<size_t>(batch * shape.in);
+      std::vector<std::vector<float>> x;
+      std::vector<std::unique_ptr<kvq_test::DeviceCopy>> of_x;
+      std::vector<std::unique_ptr<kvq_test::DeviceCopy>> of_y;
+      std::vector<float> y(static_cast<size_t>(batch * shape.out));
+      for (uint64_t i = 0; i < kCalls; ++i) {
+        x.push_back(kvq_test::normal_tensor(inputs, 40 + i));
+        of_x.push_back(std::make_unique<kvq_test::DeviceCopy>(x.back().data(), inputs * sizeof(float)));
+        of_y.push_back(std::make_unique<kvq_test::DeviceCopy>(y.data(), y.size() * sizeof(float)));
+      }
+      for (size_t i = 0; i < kCalls; ++i) matrix.linear(of_x[i]->data(), batch, of_y[i]->data(), KVQ_F32);
+      for (size_t i = 0; i < kCalls; ++i) {
+        CAPTURE(i);
+        of_y[i]->read(y.data());
+        check_products(matrix, shape, x[i], y, batch, true);
+      }
+    }
+  }
+}
+
 TEST_CASE("a GPU gives rows of NaN for rows that are not finite, zeros for zeros, and matrices back as they were") {
   if (skips()) return;
   const Context context = kvq_test::make_context(kvq_test::kCuda);

@@ -10,6 +10,7 @@
 #include <vector_types.h>
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <cmath>
 #include <cstdint>
@@ -274,6 +275,14 @@ void nothing(Anything&&... /*operands*/) {}
 
 // What CUDA adds to C++.
 
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               const Arguments&... arguments) {
+  emulator::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream,
+                   [&] { kernel(arguments...); });
+  return cudaSuccess;
+}
+
 #define threadIdx emulator::thread_index
 #define blockIdx emulator::block_index
 #define blockDim emulator::block_dim
@@ -301,14 +310,6 @@ void nothing(Anything&&... /*operands*/) {}
 #define __ldg(pointer) (*(pointer))
 #define __ldcg(pointer) (*(pointer))
 #define __ldcs(pointer) (*(pointer))
-
-template <typename... Parameters, typename... Arguments>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
-                               const Arguments&... arguments) {
-  emulator::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream,
-                   [&] { kernel(arguments...); });
-  return cudaSuccess;
-}
 
 inline void __syncthreads() { emulator::sync_block(); }
 inline int __syncthreads_or(int value) { return emulator::any_of_block(value != 0) ? 1 : 0; }
@@ -357,6 +358,7 @@ inline unsigned __float_as_uint(float number) { return emulated_cast<unsigned>(n
 inline float __int_as_float(int bits) { return emulated_cast<float>(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
   uint32_t result = 0;
   emulator::permute_bytes(result, a, b, select);

@@ -37,6 +37,8 @@ INSTRUCTIONS = [
     ("cp.async.ca.shared.global [%0], [%1], 8", "copy_8"),
     ("cp.async.commit_group", "nothing"),  # copies are done at once
     ("cp.async.wait", "nothing"),
+    ("cp.async.bulk.prefetch", "nothing"),
+    ("prefetch.global", "nothing"),
     ("griddepcontrol", "nothing"),  # kernels run one after the other
     ("atom.acq_rel.gpu.global.add.s32", "take"),
 ]

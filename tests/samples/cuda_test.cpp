@@ -13,7 +13,6 @@
 #include "llama/cuda_module.h"
 #include "llama/error.h"
 #include "llama/model.h"
-#include "llama/model_math.h"
 #include "program_run.h"
 #include "runs.h"
 #include "scratch_directory.h"
