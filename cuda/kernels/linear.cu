@@ -20,6 +20,8 @@ constexpr int32_t kMostOwnInputs = 8192;
 constexpr int64_t kMostOwnCodes = 80 << 10;
 /// Blocks of codes that a warp has on their way to the L2 cache. More would push out those that others need.
 constexpr int32_t kPanelsAhead = 2;
+/// Panels of a block of threads; fewer if their sums take too much memory.
+constexpr int32_t kMostPanels = 256;
 
 /// A block of threads multiplies some panels, 16 outputs each, by up to 8 · kTiles rows of inputs. Each warp has a
 /// stretch of the panels' blocks of codes, and what they sum up meets in shared memory. How that is used, in bytes:
@@ -426,7 +428,7 @@ cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, con
                   .outputs = outputs,
                   .plan = {},
                   .own = inputs == nullptr};
-  int32_t each = (panels + device.multiprocessors - 1) / device.multiprocessors;
+  int32_t each = std::min((panels + device.multiprocessors - 1) / device.multiprocessors, kMostPanels);
   for (;; each = (each + 1) / 2) {
     call.plan = plan_linear(kernel, matrix, rows, n_tiles, each, call.own);
     if (call.plan.bytes + kStaticBytes <= device.shared_limit || each == 1) break;

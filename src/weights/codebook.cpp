@@ -22,6 +22,9 @@ struct Entry {
 #include "weights/codebook_data.inc"
 
 static_assert(std::ranges::all_of(kEntries, [](const Entry& entry) { return entry.index_bits <= kMostIndexBits; }));
+static_assert(std::ranges::all_of(kEntries, [](const Entry& entry) {
+  return entry.family != Family::kTcq || entry.addend == 1;
+}));
 
 constexpr Codebook make_codebook(const Entry& entry) {
   return {{entry.family, entry.quarters},

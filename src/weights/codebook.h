@@ -19,7 +19,7 @@ struct Codebook {
   float unit;
   std::span<const int8_t> levels;
   int32_t index_bits;  // of a table's entries
-  uint32_t addend;     // of a trellis
+  uint32_t addend;     // of a trellis; 1 if its steps are pairs
 };
 
 /// Of all codebooks.
