@@ -184,6 +184,13 @@ void read_tokens(const JsonObject& root, ModelConfig& config) {
 }  // namespace
 
 ModelConfig load_config(const std::filesystem::path& directory_or_file) {
+  if (directory_or_file.extension() == ".gguf") {
+    throw Error(
+        directory_or_file.string() +
+        ": GGUF files are not read, but directories in Hugging Face's layout with config.json, tokenizer.json and "
+        "*.safetensors; transformers converts one: AutoModelForCausalLM.from_pretrained(DIRECTORY, "
+        "gguf_file=NAME).save_pretrained(OUT), and the same with AutoTokenizer");
+  }
   const bool is_file = std::filesystem::is_regular_file(directory_or_file);
   const std::filesystem::path path = is_file ? directory_or_file : directory_or_file / "config.json";
   const nlohmann::json document = read_json(path);

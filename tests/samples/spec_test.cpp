@@ -98,3 +98,29 @@ TEST_CASE("trained files that do not fit their SPEC are named") {
   check_failure(perplexity({"--kv", "moqae:" + kRouters + "+snapkv:8"}), 2, "budget is 8");
   check_failure({"bench", "attend", "--length", "64", "--kv", "moqae:" + kRouters}, 1, "n_layers");
 }
+
+TEST_CASE("a name of the demo's tables stands for the file beside the model") {
+  CHECK(evaluate("commvq-2bit")["perplexity"] == evaluate("commvq:" + kCodebooks)["perplexity"]);
+  CHECK(evaluate("moqae+snapkv:64")["perplexity"] == evaluate("moqae:" + kRouters + "+snapkv:64")["perplexity"]);
+  CHECK(evaluate("gs2-256")["kv_bytes"] == evaluate("gs2:" + kModel + "/centres.safetensors")["kv_bytes"]);
+  check_failure(perplexity({"--kv", "commvq-3bit"}), 2,
+                "commvq-3bit.safetensors, which there is not: `kvq train codebook`");
+}
+
+TEST_CASE("what other programs call a format, and what lacks something, is answered with what to write") {
+  check_failure(perplexity({"--kv", "q4_0"}), 2, "nearest to int4");
+  check_failure(perplexity({"--kv", "Q8_0"}), 2, "nearest to int8");
+  check_failure(perplexity({"--kv", "fp8_e4m3"}), 2, "nearest to int8");
+  check_failure(perplexity({"--kv", "bf16"}), 2, "nearest to fp16");
+  check_failure(perplexity({"--kv", "int4+adasnap"}), 2, "write int4+adasnap:256");
+  check_failure(perplexity({"--kv", "commvq"}), 2, "write commvq:FILE; `kvq train codebook` makes one");
+}
+
+TEST_CASE("what cannot be read or written is answered with what can") {
+  const ScratchDirectory scratch;
+  const std::string gguf = scratch.write("model.gguf", "GGUF").string();
+  check_failure({"generate", "--model", gguf, "--prompt", "x"}, 1, "GGUF files are not read");
+  const std::string absent = scratch.path().string() + "/absent";
+  check_failure({"quantize", "--model", kModel, "--scheme", "nuq-2", "--out", absent + "/weights"}, 1,
+                "there is no directory " + absent);
+}

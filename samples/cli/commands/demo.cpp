@@ -15,6 +15,7 @@
 #include "measure/needle.h"
 #include "measure/perplexity.h"
 #include "options/compute.h"
+#include "options/spec_advice.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 #include "terminal/text_file.h"
@@ -90,14 +91,13 @@ std::vector<Format> all_formats(const std::filesystem::path& directory) {
   const auto add = [&formats](const char* kv) { formats.push_back({kv, kv, kv}); };
   add(kBaseline);
   std::ranges::for_each(kGainShapes, add);
-  const std::filesystem::path centres = directory / "centres.safetensors";
-  for (const std::string kv : kGainShapes) formats.push_back({kv + "-256", kv + ":" + centres.string(), kv + "-256"});
+  const auto beside = [&](const std::string& name, const std::string& random) {
+    formats.push_back({name, beside_model(directory, name, "--kv"), random});
+  };
+  for (const std::string kv : kGainShapes) beside(kv + "-256", kv + "-256");
   std::ranges::for_each(kIntegers, add);
-  for (const std::string bits : {"2bit", "1bit"}) {
-    const std::filesystem::path codebooks = directory / ("commvq-" + bits + ".safetensors");
-    formats.push_back({"commvq-" + bits, "commvq:" + codebooks.string(), "commvq-" + bits.substr(0, 1)});
-  }
-  formats.push_back({"moqae", "moqae:" + (directory / "moqae.safetensors").string(), "moqae"});
+  for (const std::string bits : {"2", "1"}) beside("commvq-" + bits + "bit", "commvq-" + bits);
+  beside("moqae", "moqae");
   formats.push_back({kEvicting, kEvicting, kEvicting});
   return formats;
 }
@@ -112,9 +112,9 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
     options.second_half = second_half;
     return measure_perplexity(engine, format, tokens, options, progress);
   };
-  const Spec fp16 = load_spec(engine.context, "fp16");
+  const Spec fp16 = load_spec(engine, "fp16");
   for (const Format& each : formats) {
-    const Spec format = load_spec(engine.context, each.quality);
+    const Spec format = load_spec(engine, each.quality);
     Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
     row.perplexity = perplexity(format, false);
     row.baseline = format.evicts() ? perplexity(fp16, true).perplexity
@@ -143,7 +143,7 @@ std::vector<Sample> generate_samples(Engine& engine) {
   Progress progress("text", static_cast<int64_t>(prompt.size() * kGenerated.size()));
   std::vector<Sample> samples;
   for (const char* kv : kGenerated) {
-    const Spec format = load_spec(engine.context, kv);
+    const Spec format = load_spec(engine, kv);
     llama::Session session(engine.model, engine.context, format);
     llama::Sampler greedy(0.0, 1.0, 0);
     const std::span<const float> logits = prefill(session, prompt, kFull.perplexity.chunk, progress);

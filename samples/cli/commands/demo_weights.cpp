@@ -25,7 +25,7 @@ std::filesystem::path write_calibration_text(const std::filesystem::path& model,
 PerplexityResult measure_with(Engine& engine, const std::string& kv, std::span<const int32_t> tokens,
                               const PerplexityOptions& options) {
   Progress progress("quality", int64_t{options.windows} * options.context);
-  const Spec format = load_spec(engine.context, kv);
+  const Spec format = load_spec(engine, kv);
   return measure_perplexity(engine, format, tokens, options, progress);
 }
 

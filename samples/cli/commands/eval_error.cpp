@@ -50,7 +50,7 @@ void run(const Options& options) {
   check_context(options.context, config);
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   const std::vector<std::span<const int32_t>> windows = first_windows(tokens, options.context, options.windows);
-  const Spec format = load_spec(engine.context, options.kv);
+  const Spec format = load_spec(engine, options.kv);
   Progress progress("error", static_cast<int64_t>(windows.size()) * options.context * (1 + config.n_layers));
   print_result(options, measure_storage_error(engine, format, windows, progress), windows.size());
 }

@@ -38,12 +38,12 @@ void check(const Options& options, const llama::ModelConfig& config) {
 /// The cache without eviction, then one for each method.
 std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
   std::vector<Spec> formats;
-  formats.push_back(load_spec(engine.context, options.kv));
+  formats.push_back(load_spec(engine, options.kv));
   if (formats.front().evicts()) {
     throw UsageError("--kv " + options.kv + " evicts already: name a format alone, --methods and --budgets evict");
   }
   for (const std::string& method : options.methods) {
-    formats.push_back(load_spec(engine.context, options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
+    formats.push_back(load_spec(engine, options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
   }
   return formats;
 }

@@ -40,7 +40,7 @@ void print_result(const Options& options, const NeedleResult& result, const llam
 }
 
 NeedleResult measure(Engine& engine, const Options& options) {
-  const Spec format = load_spec(engine.context, options.kv);
+  const Spec format = load_spec(engine, options.kv);
   const std::vector<int32_t> filler =
       filler_tokens(engine, options.model, options.text, options.needle.context, options.needle.seed);
   Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);

@@ -140,7 +140,7 @@ std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> t
   const PerplexityOptions& measured = options.perplexity;
   std::vector<Spec> formats;
   for (const std::string& kv : options.formats) {
-    formats.push_back(load_spec(engine.context, kv));
+    formats.push_back(load_spec(engine, kv));
     if (measured.context == 2 && (measured.second_half || formats.back().evicts())) {
       throw UsageError("--context 2 leaves no token of the second half to score");
     }

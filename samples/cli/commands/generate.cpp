@@ -42,7 +42,7 @@ std::span<const float> read_prompt(llama::Session& session, std::span<const int3
 
 void run(const Options& options) {
   Engine engine = options.load();
-  const Spec format = load_spec(engine.context, options.kv);
+  const Spec format = load_spec(engine, options.kv);
   const std::vector<int32_t> prompt = prompt_tokens(engine, options);
   llama::Session session(engine.model, engine.context, format);
   llama::Sampler sampler(options.temperature, options.top_p, options.seed);

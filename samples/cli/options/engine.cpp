@@ -24,10 +24,11 @@ std::optional<llama::WeightsFile> weights_file(const std::string& path, kvq_cont
 
 }  // namespace
 
-Engine::Engine(const std::filesystem::path& directory, const ComputeOptions& options, const std::string& weights)
-    : threads(std::make_shared<llama::ThreadPool>(options.threads)),
+Engine::Engine(const std::filesystem::path& model_directory, const ComputeOptions& options, const std::string& weights)
+    : directory(model_directory),
+      threads(std::make_shared<llama::ThreadPool>(options.threads)),
       context(make_model_context(options, *threads)),
-      model(directory, threads, make_device(options), weights_file(weights, context)),
-      tokenizer(directory / "tokenizer.json") {}
+      model(model_directory, threads, make_device(options), weights_file(weights, context)),
+      tokenizer(model_directory / "tokenizer.json") {}
 
 }  // namespace cli

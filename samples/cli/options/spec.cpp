@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "llama/error.h"
+#include "options/spec_advice.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
 
@@ -103,7 +104,9 @@ void load_trained(kvq_context* context, const std::string& given, const std::str
 
 /// The experts are those that the routers were trained for; the first page stays FP16.
 kvq::Policy routed_policy(kvq_context* context, const std::string& given, const kvq::Router& router) {
-  if (router == nullptr) throw UsageError(given + ": there is no file with routers");
+  if (router == nullptr) {
+    throw UsageError(given + ": there is no file with routers: write moqae:FILE; `kvq train router` makes one");
+  }
   return kvq::Policy::load(
       context, "version: 1\nsink: 1\nrouter: {experts: [" + std::string(router.describe().experts) + "]}\n");
 }
@@ -148,6 +151,9 @@ Spec load_spec(kvq_context* context, const std::string& spec, const std::string&
   const Parts parts = take_apart(given, spec);
   Spec loaded;
   for (const std::string& path : parts.files) load_trained(context, given, path, loaded);
+  if (parts.base == kCommvq.substr(0, kCommvq.size() - 1) && parts.files.empty()) {
+    throw UsageError(given + ": there is no file with codebooks: write commvq:FILE; `kvq train codebook` makes one");
+  }
   try {
     const bool is_routed = parts.base == kMoqae.substr(0, kMoqae.size() - 1);
     loaded.policy = is_routed ? routed_policy(context, given, loaded.router) : load_policy(context, parts.base);
@@ -158,9 +164,13 @@ Spec load_spec(kvq_context* context, const std::string& spec, const std::string&
     throw;
   } catch (const kvq::Error& error) {
     if (names_file(parts.base)) throw;
-    throw UsageError(given + ": " + error.what());
+    throw UsageError(given + ": " + error.what() + advice_for(parts.base));
   }
   return loaded;
+}
+
+Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option) {
+  return load_spec(engine.context, beside_model(engine.directory, spec, option), option);
 }
 
 }  // namespace cli

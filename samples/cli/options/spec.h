@@ -4,6 +4,7 @@
 #include <string>
 
 #include "llama/cache_format.h"
+#include "options/engine.h"
 
 namespace cli {
 
@@ -13,6 +14,7 @@ inline constexpr const char* kSpecHelp =
     "trained centres with :FILE; fp16, int8, int4, int3 or int2, the latter optionally with +hadamard; KEYS/VALUES for "
     "two of these (the newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too); "
     "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose commvq; "
+    "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model; "
     "or a policy file (YAML) or plan, followed by @FILE for what was trained for it; each with +METHOD:BUDGET to evict "
     "tokens "
     "after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
@@ -37,5 +39,7 @@ std::optional<std::string> around_centres(const std::string& formats);
 /// The contents of the policy file of that name if there is one, else the library's short form. A UsageError names
 /// `option`.
 Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option = "--kv");
+/// Also of names of files beside the model: "commvq-1bit", "gs2-256", "moqae".
+Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option = "--kv");
 
 }  // namespace cli

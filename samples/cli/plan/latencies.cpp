@@ -125,7 +125,7 @@ double time_cache(Engine& engine, TimedDevice& device, const std::string& pair, 
   AttentionShape shape{.layer = {config.q_heads, config.kv_heads, config.head_dim}, .length = length, .batch = batch};
   const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(length) * static_cast<uint64_t>(batch);
   shape.most_bytes = fp16 * static_cast<uint64_t>(config.n_layers);
-  const Spec format = load_spec(engine.context, pair);
+  const Spec format = load_spec(engine, pair);
   TimedAttention subject(device, engine.context, format, shape);
   const double attending = median_of_runs([&subject] { return subject.run(); });
   return attending + time_append(engine, device, format, shape.layer, batch);

@@ -21,6 +21,10 @@ llama::Error cannot_write(const std::filesystem::path& path, const std::string& 
 void check_writable(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) throw cannot_write(path, "it is a directory");
+  const std::filesystem::path directory = path.parent_path();
+  if (!directory.empty() && !std::filesystem::is_directory(directory, ignored)) {
+    throw cannot_write(path, "there is no directory " + directory.string());
+  }
   write_file(path.string() + ".test", {});
   std::filesystem::remove(path.string() + ".test", ignored);
 }
