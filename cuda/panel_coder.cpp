@@ -10,7 +10,6 @@
 namespace kvq::cuda {
 namespace {
 
-using weights::Codebook;
 using weights::kTileColumns;
 using weights::kTileRows;
 using weights::Segment;

@@ -112,7 +112,6 @@ TEST_CASE("files that cannot be used exit with 1 and are named") {
   const std::string absent = (scratch.path() / "absent").string();
   check_failure(perplexity({"--kv", "commvq:" + absent}), 1, absent);
   check_failure(perplexity({"--kv", "commvq:" + brief}), 1, brief);
-  check_failure(perplexity({"--kv", "commvq"}), 1, "options->codebook");
   const auto with_text = [](const std::string& text) {
     return Arguments{"eval", "perplexity", "--model", kModel, "--text", text};
   };
@@ -303,7 +302,11 @@ TEST_CASE("generate continues a text, the same way for the same seed") {
   const auto begin = expected.begin() + greedy["prompt_tokens"].get<int>();
   CHECK(greedy["tokens"].get<std::vector<int32_t>>() == std::vector<int32_t>(begin, begin + 5));
 
-  CHECK(run_text(common) == prompt + greedy["text"].get<std::string>() + "\n");
+  const Outcome shown = run(common);
+  CHECK(shown.exit_code == 0);
+  CHECK(shown.out == prompt + greedy["text"].get<std::string>() + "\n");
+  CHECK(shown.err.starts_with("5 tokens, "));
+  CHECK_MESSAGE(shown.err.find("bits per scalar (plain FP16: ") != std::string::npos, shown.err);
 
   const auto random = [&common](const char* seed) {
     return run_json(with(common, {"--temperature", "1.5", "--top-p", "1", "--seed", seed}))["tokens"];
@@ -311,6 +314,26 @@ TEST_CASE("generate continues a text, the same way for the same seed") {
   const json first = random("3");
   CHECK(random("3") == first);
   CHECK(random("4") != first);
+}
+
+TEST_CASE("generate reads a prompt from a file and ends before a text that it is to stop at") {
+  const ScratchDirectory scratch;
+  const std::string prompt = "The old house";
+  const std::string file = scratch.write("prompt.txt", prompt).string();
+  const Arguments common{"generate", "--model", kModel, "--max-tokens", "24"};
+  const json whole = run_json(with(common, {"--prompt", prompt}));
+  const std::string text = whole["text"];
+  CHECK(run_json(with(common, {"--prompt-file", file}))["text"] == text);
+  // Whatever is in the middle of it, across tokens.
+  const std::string stop = text.substr(text.size() / 2, 5);
+  const json cut = run_json(with(common, {"--prompt-file", file, "--stop", "never in a book \x01", "--stop", stop}));
+  CHECK(cut["text"] == text.substr(0, text.find(stop)));
+  CHECK(cut["generated_tokens"] < whole["generated_tokens"]);
+  // The end of a text that a stop could have begun with is there.
+  CHECK(run_json(with(common, {"--prompt", prompt, "--stop", text.substr(text.size() - 2) + "\x01"}))["text"] == text);
+  check_failure(with(common, {"--prompt", prompt, "--prompt-file", file}), 2, "--prompt");
+  check_failure(common, 2, "--prompt");
+  check_failure(with(common, {"--prompt-file", file + "x"}), 1, file + "x");
 }
 
 TEST_CASE("bench attend measures a format and FP16 in the same run") {

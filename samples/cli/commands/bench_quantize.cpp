@@ -51,7 +51,8 @@ Row measure(kvq_context* context, const ComputeOptions& compute, const std::stri
   options.scheme = scheme.c_str();
   if (compute.device != "cpu") {
     // Kernels are loaded when they run for the first time.
-    kvq::Matrix::quantize(context, options, std::span(weights).first(kFewRows * shape.in), kFewRows, shape.in);
+    const auto few = static_cast<size_t>(kFewRows * shape.in);
+    kvq::Matrix::quantize(context, options, std::span(weights).first(few), kFewRows, shape.in);
   }
   const Stopwatch watch;
   const kvq::Matrix matrix = kvq::Matrix::quantize(context, options, weights, shape.out, shape.in);

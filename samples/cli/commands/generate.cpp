@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -6,26 +8,37 @@
 #include "bench/stopwatch.h"
 #include "commands/commands.h"
 #include "measure/generation.h"
+#include "measure/stop_texts.h"
 #include "options/model_options.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
+#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
 
+constexpr size_t kMaxPromptBytes = size_t{64} << 20;
+
 struct Options : ModelOptions {
   std::string prompt;
+  std::string prompt_file;
+  std::vector<std::string> stops;
   int32_t max_tokens = 128;
-  int32_t chunk = 32;
+  int32_t chunk = 256;
   double temperature = 0.0;
   double top_p = 0.95;
   uint64_t seed = 1;
 };
 
-std::vector<int32_t> prompt_tokens(const Engine& engine, const Options& options) {
+std::string read_prompt_text(const Options& options) {
+  if (options.prompt_file.empty()) return options.prompt;
+  return read_text(options.prompt_file == "-" ? "/dev/stdin" : options.prompt_file, kMaxPromptBytes);
+}
+
+std::vector<int32_t> prompt_tokens(const Engine& engine, const Options& options, const std::string& text) {
   const llama::ModelConfig& config = engine.model.config();
-  std::vector<int32_t> tokens = with_bos(config, engine.tokenizer.encode(options.prompt));
-  if (tokens.empty()) throw UsageError("--prompt is empty and the model has no token to begin a text with");
+  std::vector<int32_t> tokens = with_bos(config, engine.tokenizer.encode(text));
+  if (tokens.empty()) throw UsageError("the prompt is empty and the model has no token to begin a text with");
   const int64_t total = static_cast<int64_t>(tokens.size()) + options.max_tokens;
   if (total > config.max_positions) {
     throw UsageError("the prompt of " + std::to_string(tokens.size()) + " tokens and --max-tokens " +
@@ -41,32 +54,41 @@ std::span<const float> read_prompt(llama::Session& session, std::span<const int3
 }
 
 void run(const Options& options) {
+  const std::string prompt_text = read_prompt_text(options);
   Engine engine = options.load();
   const Spec format = load_spec(engine, options.kv);
-  const std::vector<int32_t> prompt = prompt_tokens(engine, options);
+  const std::vector<int32_t> prompt = prompt_tokens(engine, options, prompt_text);
   llama::Session session(engine.model, engine.context, format);
   llama::Sampler sampler(options.temperature, options.top_p, options.seed);
 
   const std::span<const float> logits = read_prompt(session, prompt, options.chunk);
   if (format.evicts()) session.compress();
-  if (!options.json) print_text(options.prompt);
+  if (!options.json) print_text(prompt_text);
   std::optional<Progress> progress;
   if (options.json) progress.emplace("text", options.max_tokens);
+  std::string text;
+  const auto show = [&](const std::string& more) {
+    text += more;
+    if (!options.json && !more.empty()) print_text(more);
+  };
+  StopTexts stops(options.stops);
   const Stopwatch watch;
   const std::vector<int32_t> tokens =
       generate_tokens(engine.model.config(), session, logits, options.max_tokens, sampler, [&](int32_t token) {
-        if (progress) {
-          progress->advance(1);
-        } else {
-          print_text(engine.tokenizer.decode_piece(token));
-        }
-        return true;
+        show(stops.add(engine.tokenizer.decode_piece(token)));
+        if (progress) progress->advance(1);
+        return !stops.found();
       });
   const double seconds = watch.seconds();
-  if (!options.json) return print_text("\n");
+  show(stops.finish());
+  if (!options.json) {
+    print_text("\n");
+    std::fprintf(stderr, "%zu tokens, %s a second; the cache of %zu takes %s\n", tokens.size(),
+                 number_text(static_cast<double>(tokens.size()) / seconds, 1).c_str(), prompt.size() + tokens.size(),
+                 usage_text(session.usage()).c_str());
+    return;
+  }
 
-  std::string text;
-  for (const int32_t token : tokens) text += engine.tokenizer.decode_piece(token);
   nlohmann::ordered_json object;
   object["text"] = text;
   object["tokens"] = tokens;
@@ -84,7 +106,12 @@ void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Continue a text");
   auto options = std::make_shared<Options>();
   add_model_options(*command, *options);
-  command->add_option("--prompt", options->prompt, "Text to continue")->required();
+  CLI::Option_group* prompt = command->add_option_group("Prompt");
+  prompt->add_option("--prompt", options->prompt, "Text to continue");
+  prompt->add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
+  prompt->require_option(1);
+  command->add_option("--stop", options->stops, "End before this text; may be repeated")
+      ->check([](const std::string& stop) { return stop.empty() ? "must not be empty" : ""; });
   command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
