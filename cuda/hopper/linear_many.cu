@@ -62,7 +62,7 @@ __device__ __forceinline__ void copy_planes(const LinearMatrix& matrix, const Li
 template <int32_t kRows>
 class PanelProducts {
  public:
-  __device__ __forceinline__ PanelProducts(ManyShared<kRows>& shared) : shared_(shared) {}
+  explicit __device__ __forceinline__ PanelProducts(ManyShared<kRows>& shared) : shared_(shared) {}
 
   __device__ __forceinline__ const float (&sums() const)[kRows / 2] { return sums_; }
 
@@ -131,6 +131,7 @@ class PanelProducts {
     last_stage_ = turn_.stage;
     turn_.advance();
   }
+
   ManyShared<kRows>& shared_;
   StageTurn<kStages> turn_;
   int32_t last_stage_ = -1;

@@ -8,7 +8,7 @@
 
 namespace kvq::cuda {
 
-KVQ_HOST_DEVICE constexpr int32_t transform_place(int32_t i) { return i + i / 64 * 8; }
+KVQ_HOST_DEVICE constexpr int32_t transform_place(int32_t i) { return i + (i >> 6) * 8; }
 
 /// Sums and differences of numbers 1, 2, 4 … apart.
 template <int32_t kRadix>
@@ -34,8 +34,7 @@ __device__ __forceinline__ void transform_step(float* numbers, int32_t n, int32_
   const int32_t apart = half < 64 ? half : transform_place(half);
 #pragma unroll 1
   for (auto i = static_cast<int32_t>(threadIdx.x); i < n / kRadix; i += kThreads) {
-    const auto first = static_cast<uint32_t>((i >> shift) * (kRadix << shift) + (i & (half - 1)));
-    float* place = numbers + first + first / 64 * 8;
+    float* place = numbers + transform_place((i >> shift) * (kRadix << shift) + (i & (half - 1)));
     float x[kRadix];
 #pragma unroll
     for (int32_t k = 0; k < kRadix; ++k) x[k] = place[k * apart];

@@ -103,6 +103,8 @@ TEST_CASE("a name of the demo's tables stands for the file beside the model") {
   CHECK(evaluate("commvq-2bit")["perplexity"] == evaluate("commvq:" + kCodebooks)["perplexity"]);
   CHECK(evaluate("moqae+snapkv:64")["perplexity"] == evaluate("moqae:" + kRouters + "+snapkv:64")["perplexity"]);
   CHECK(evaluate("gs2-256")["kv_bytes"] == evaluate("gs2:" + kModel + "/centres.safetensors")["kv_bytes"]);
+  check_failure({"eval", "perplexity", "--model", kModel, "--text", kText, "--against", "commvq-3bit"}, 2,
+                "--against commvq-3bit: stands for the file");
   check_failure(perplexity({"--kv", "commvq-3bit"}), 2,
                 "commvq-3bit.safetensors, which there is not: `kvq train codebook`");
 }

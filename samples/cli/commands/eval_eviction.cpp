@@ -17,7 +17,7 @@ constexpr int32_t kMinContext = 64;
 constexpr int32_t kAnyBudget = 1 << 20;  // of a policy whose every compression names a budget of its own
 
 const std::vector<std::string>& all_methods() {
-  static const std::vector<std::string> methods{"streaming", "h2o", "snapkv", "pyramid", "adasnap", "adapyramid"};
+  static const std::vector<std::string> methods(kEvictionMethods.begin(), kEvictionMethods.end());
   return methods;
 }
 

@@ -148,7 +148,7 @@ std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> t
   std::optional<Engine> original;
   if (options.against_original) original.emplace(options.model, options.compute);
   Engine& other = original ? *original : engine;
-  const std::optional<Spec> format = options.load_reference(other.context);
+  const std::optional<Spec> format = options.load_reference(other);
   std::optional<PerplexityReference> reference;
   if (format) reference.emplace(PerplexityReference{other, *format});
   const size_t windows = first_windows(tokens, measured.context, measured.windows).size();

@@ -21,10 +21,10 @@ std::string ReferenceOptions::why_no_reference() const {
   return against == kNone ? "--against none" : std::string("--kv is ") + kDefault + ", the reference itself";
 }
 
-std::optional<Spec> ReferenceOptions::load_reference(kvq_context* context) const {
+std::optional<Spec> ReferenceOptions::load_reference(const Engine& engine) const {
   const std::string spec = reference();
   if (spec.empty()) return std::nullopt;
-  Spec loaded = load_spec(context, spec, "--against");
+  Spec loaded = load_spec(engine, spec, "--against");
   if (loaded.evicts()) throw UsageError("--against " + spec + " evicts: a reference must see all tokens");
   return loaded;
 }

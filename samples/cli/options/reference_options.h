@@ -17,7 +17,7 @@ struct ReferenceOptions : ModelOptions {
   /// Why there is no reference, for a report.
   std::string why_no_reference() const;
   /// The reference; a UsageError that names `--against` if it evicts.
-  std::optional<Spec> load_reference(kvq_context* context) const;
+  std::optional<Spec> load_reference(const Engine& engine) const;
 };
 
 /// Add `--against`.

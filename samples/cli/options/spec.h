@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "llama/cache_format.h"
 #include "options/engine.h"
@@ -18,6 +20,10 @@ inline constexpr const char* kSpecHelp =
     "or a policy file (YAML) or plan, followed by @FILE for what was trained for it; each with +METHOD:BUDGET to evict "
     "tokens "
     "after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
+
+/// Methods of eviction, as SPECs name them.
+inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming", "h2o",     "snapkv",
+                                                                     "pyramid",   "adasnap", "adapyramid"};
 
 /// Of a plan in a file; a policy has less.
 inline constexpr size_t kMaxPlanBytes = size_t{64} << 20;

@@ -6,12 +6,11 @@
 #include <optional>
 #include <string_view>
 
+#include "options/spec.h"
 #include "options/usage_error.h"
 
 namespace cli {
 namespace {
-
-constexpr std::array<std::string_view, 6> kMethods = {"streaming", "h2o", "snapkv", "pyramid", "adasnap", "adapyramid"};
 
 /// What names of other programs begin with, and the format that is nearest.
 struct OtherName {
@@ -75,7 +74,7 @@ std::string beside_model(const std::filesystem::path& model, const std::string& 
 std::string advice_for(const std::string& form) {
   const size_t plus = form.rfind('+');
   if (plus != std::string::npos &&
-      std::ranges::find(kMethods, std::string_view(form).substr(plus + 1)) != kMethods.end()) {
+      std::ranges::find(kEvictionMethods, std::string_view(form).substr(plus + 1)) != kEvictionMethods.end()) {
     return "; to evict takes a budget, the tokens of a head that stay on average: write " + form + ":256";
   }
   std::string lower = form;
