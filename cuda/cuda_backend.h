@@ -52,12 +52,7 @@ class CudaBackend final : public Backend,
   cudaStream_t stream() const { return stream_; }
   /// Bytes of shared memory that a block may have.
   int32_t shared_limit() const { return shared_limit_; }
-  LinearDevice linear_device() const {
-    return {.multiprocessors = multiprocessors_,
-            .shared_limit = shared_limit_,
-            .overlaps = compute_capability_ >= 90,
-            .has_warpgroups = compute_capability_ == 90};
-  }
+  const LinearDevice& linear_device() const { return linear_device_; }
   Staging& staging() { return *staging_; }
   void* allocate_device(Allocator& account, size_t bytes);
   void release_device(Allocator& account, void* pointer, size_t bytes) noexcept;
@@ -127,6 +122,7 @@ class CudaBackend final : public Backend,
   int32_t compute_capability_ = 0;  // 10 · major + minor
   int32_t multiprocessors_ = 0;
   int32_t shared_limit_ = 0;  // bytes of a block
+  LinearDevice linear_device_{};
   char isa_[16] = {};
   std::mutex mutex_;
   std::optional<DeviceMemory> memory_;

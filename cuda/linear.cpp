@@ -3,6 +3,7 @@
 #include "linear_workspace.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,28 @@ namespace kvq::cuda {
 namespace {
 
 const DeviceMatrix& of(const Resident* matrix) { return static_cast<const DeviceMatrix&>(*matrix); }
+
+/// Matrices of a batch, from one on, that one launch multiplies by: of one scheme.
+class Together {
+ public:
+  /// \param rows_before  those of the batch that were multiplied before.
+  Together(const LinearBatch& batch, size_t first, size_t rows_before) : signs_(of(batch.matrices[first]).signs()) {
+    for (size_t i = first; i < batch.matrices.size() && n_ < kMostTogether; ++i) {
+      const LinearMatrix& matrix = of(batch.matrices[i]).tables();
+      if (n_ > 0 && matrix.scheme != products_[0].matrix.scheme) break;
+      const size_t bytes = rows_before * static_cast<size_t>(matrix.out) * dtype_bytes(batch.y_dtype);
+      products_[n_++] = {matrix, {static_cast<std::byte*>(batch.y[i]) + bytes, batch.y_dtype}};
+    }
+  }
+
+  LinearProducts products() const { return {products_.data(), n_}; }
+  const uint8_t* signs() const { return signs_; }
+
+ private:
+  std::array<LinearProduct, kMostTogether> products_{};
+  size_t n_ = 0;
+  const uint8_t* signs_;
+};
 
 }  // namespace
 
@@ -49,11 +72,8 @@ void CudaBackend::multiply(const LinearBatch& batch) {
   const Call call(*this);
   const int32_t in = of(batch.matrices.front()).tables().in;
   const int32_t most_rows = std::min(batch.batch, kMostLinearRows);
-  const LinearDevice device = linear_device();
+  const LinearDevice& device = linear_device();
   LinearWorkspace& space = of(batch.matrices.front()).space();
-  const bool own =
-      batch.matrices.size() == 1 && makes_inputs_ready(of(batch.matrices.front()).tables(), batch.batch, device);
-  if (!own) space.reserve(most_rows, in, is_capturing());
   const auto issue = [&](cudaError_t status) { call.require(status, "kernel of linear layers"); };
   for (int32_t first = 0; first < batch.batch; first += most_rows) {
     const auto before = static_cast<size_t>(first);
@@ -64,27 +84,28 @@ void CudaBackend::multiply(const LinearBatch& batch) {
         .in = in,
         .signs = nullptr};
     std::optional<LinearInputs> ready[2];  // plain ones, rotated ones
-    for (size_t i = 0; i < batch.matrices.size(); ++i) {
-      const DeviceMatrix& matrix = of(batch.matrices[i]);
-      const LinearMatrix& tables = matrix.tables();
-      const bool rotates = matrix.signs() != nullptr;
-      rows.signs = matrix.signs();
-      const auto out = static_cast<size_t>(tables.out);
-      const LinearOutputs outputs{.y = static_cast<std::byte*>(batch.y[i]) + before * out * dtype_bytes(batch.y_dtype),
-                                  .dtype = batch.y_dtype};
+    for (size_t i = 0; i < batch.matrices.size();) {
+      const Together together(batch, i, before);
+      i += together.products().size();
+      rows.signs = together.signs();
+      // Inputs that matrices after these take, too, are made ready once.
+      const bool own = together.products().size() == batch.matrices.size() &&
+                       makes_inputs_ready(together.products(), rows.rows, device);
       if (own) {
-        issue(launch_linear(tables, rows, nullptr, outputs, device, stream_));
+        issue(launch_linear(together.products(), rows, nullptr, device, stream_));
         continue;
       }
-      const int32_t tile_rows = tile_rows_for(tables, rows.rows, device);
+      space.reserve(most_rows, in, is_capturing());
+      const int32_t tile_rows = tile_rows_for(together.products(), rows.rows, device);
+      const bool rotates = rows.signs != nullptr;
       std::optional<LinearInputs>& inputs = ready[rotates ? 1 : 0];
       if (!inputs || inputs->tile_rows != tile_rows) {
         inputs = rotates ? space.rotated() : space.plain();
         inputs->tile_rows = tile_rows;
-        issue(launch_linear_inputs(rows, space.numbers(), *inputs, device.overlaps, stream_));
+        issue(launch_linear_inputs(rows, space.numbers(), *inputs, device, stream_));
       }
-      issue(tile_rows > 0 ? launch_linear_many(tables, rows, *inputs, outputs, stream_)
-                          : launch_linear(tables, rows, &*inputs, outputs, device, stream_));
+      issue(tile_rows > 0 ? launch_linear_many(together.products(), rows, *inputs, device, stream_)
+                          : launch_linear(together.products(), rows, &*inputs, device, stream_));
     }
   }
 }

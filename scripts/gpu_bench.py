@@ -42,7 +42,8 @@ LINEAR_SHAPES = [LinearShape(4096, 4096, 1), *(LinearShape(14336, 4096, batch) f
 SCHEMES = [f"{family}-{bits}" for family in ("nuq", "vq", "tcq", "tcx") for bits in (2, 3, 4)]
 LAYERS, HIDDEN, MLP = 32, 4096, 14336  # of Llama 3 8B, with the heads above
 STEP_TOKENS = 32768
-STEP_SCHEMES, STEP_FORMATS = ["tcx-2", "tcx-4"], ["gs2", "int4"]
+STEP_SCHEMES = ["tcx-2", "tcx-4", "tcq-2", "tcq-4", "vq-2", "nuq-3", "nuq-4"]
+LONG_STEP_SCHEMES, STEP_FORMATS = ["tcx-2", "vq-2"], ["gs2", "int4"]
 ROTATED_BYTES, LEAST_MATRICES = 200_000_000, 20
 REPLAYS = 30
 PARTS = ["attention", "linear", "decode"]
@@ -204,10 +205,10 @@ def print_table(name, shapes, columns, formats):
         print("%-16s" % kv + "".join("%18s" % cell for cell in cells), flush=True)
 
 
-def linear_table(program, pytorch):
+def linear_table(program, pytorch, shapes):
     """Prints it and returns the measurements."""
     columns, measurements = [], []
-    for shape in LINEAR_SHAPES:
+    for shape in shapes:
         options = {"shape": f"{shape.out}x{shape.inputs}", "batch": shape.batch}
         rows = bench(program, "linear", options, scheme=SCHEMES)["rows"]
         times = {"fp16": rows[0]["fp16_microseconds"], **{row["scheme"]: row["microseconds"] for row in rows}}
@@ -216,7 +217,7 @@ def linear_table(program, pytorch):
         columns.append(times)
         measurements.append({**shape._asdict(), "microseconds": times})
     print("\nlinear layers: outputs x inputs, batch")
-    print("%-16s" % "" + "".join("%18s" % f"{shape.out}x{shape.inputs}, {shape.batch}" for shape in LINEAR_SHAPES))
+    print("%-16s" % "" + "".join("%18s" % f"{shape.out}x{shape.inputs}, {shape.batch}" for shape in shapes))
     if pytorch:
         print("%-16s" % "cuBLAS" + "".join("%15.1f us" % times["cuBLAS"] for times in columns))
     for scheme in ["fp16"] + SCHEMES:
@@ -231,7 +232,7 @@ def decode_table(program, pytorch):
     shape = {"layers": LAYERS, "hidden": HIDDEN, "mlp": MLP, "heads": HEADS, "kv-heads": KV_HEADS, "head-dim": HEAD_DIM}
     found = {}  # milliseconds and bytes of weights and caches by tokens, weights and cache
     for tokens in (0, STEP_TOKENS):
-        schemes, formats = (STEP_SCHEMES[:1], STEP_FORMATS) if tokens else (STEP_SCHEMES, [])
+        schemes, formats = (LONG_STEP_SCHEMES, STEP_FORMATS) if tokens else (STEP_SCHEMES, [])
         rows = bench(program, "decode", {**shape, "length": tokens}, scheme=schemes, kv=formats)["rows"]
         if pytorch:
             found[tokens, "PyTorch fp16", "fp16"] = (pytorch.time_step(tokens), 0)
@@ -284,6 +285,12 @@ def parts(text):
     return chosen
 
 
+def linear_shape(text):
+    """OUTxIN,ROWS"""
+    matrix, rows = text.split(",")
+    return LinearShape(*map(int, matrix.split("x")), int(rows))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", metavar="KVQ_PROGRAM")
@@ -293,6 +300,8 @@ def main():
     parser.add_argument("--lengths", metavar="N", type=int, nargs="*",
                         help="also measure attention over these lengths with batch 1; without numbers %d, %d, ... %d"
                         % (LENGTHS[0], LENGTHS[1], LENGTHS[-1]))
+    parser.add_argument("--layers", metavar="OUTxIN,ROWS", type=linear_shape, nargs="+", default=LINEAR_SHAPES,
+                        help="linear layers (default: those of docs/benchmarks.md)")
     arguments = parser.parse_args()
     lengths = LENGTHS if arguments.lengths == [] else arguments.lengths or []
     try:
@@ -303,7 +312,7 @@ def main():
     if "attention" in arguments.only:
         found.update(attention_tables(arguments.program, pytorch, lengths))
     if "linear" in arguments.only:
-        found["linear"] = linear_table(arguments.program, pytorch)
+        found["linear"] = linear_table(arguments.program, pytorch, arguments.layers)
     if "decode" in arguments.only:
         found["decode"] = decode_table(arguments.program, pytorch)
     if arguments.json:

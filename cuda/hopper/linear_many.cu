@@ -1,10 +1,12 @@
 #include "kernels/bulk_copies.cuh"
 #include "kernels/lane_codes.cuh"
-#include "kernels/linear.h"
+#include "kernels/linear_shares.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/tensor.cuh"
 #include "kernels/warp.cuh"
 #include "kernels/warpgroup.cuh"
+
+#include <cooperative_groups.h>
 
 #include <algorithm>
 #include <array>
@@ -19,7 +21,8 @@ constexpr int32_t kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int32_t kMultiplyingThreads = kGroups * kGroupThreads;
 constexpr int32_t kPanels = kMultiplyingThreads / kWarpLanes;  // of a block, one a warp
 constexpr int32_t kStages = 4;
-constexpr int32_t kTableBarrier = 1;
+constexpr int32_t kBlockPlanes = kBlockColumns / kPlaneInputs;
+constexpr int32_t kGroupsBarrier = 1;
 
 constexpr int32_t plane_bytes(int32_t tile_rows) {
   return tile_rows * kPlaneInputs * static_cast<int32_t>(sizeof(uint16_t));
@@ -36,25 +39,42 @@ struct ManyShared {
 struct ManyCall {
   InputRows rows;
   LinearInputs inputs;
-  LinearOutputs outputs;
   int32_t planes_begin;  // in shared memory, in bytes
+  LinearShares shares;
+};
+
+/// Blocks of columns of a segment that a block of threads multiplies by: blocks of a cluster divide them.
+struct ColumnRange {
+  int32_t first;
+  int32_t end;
+
+  explicit __device__ __forceinline__ ColumnRange(const LinearSegment& segment) {
+    const int32_t all = blocks_of(segment.columns);
+    first = all * static_cast<int32_t>(blockIdx.z) / static_cast<int32_t>(gridDim.z);
+    end = all * (static_cast<int32_t>(blockIdx.z) + 1) / static_cast<int32_t>(gridDim.z);
+  }
 };
 
 /// One thread: planes of the block's rows, as stages become free.
-template <int32_t kRows>
+template <int32_t kRows, int32_t kSegments>
 __device__ __forceinline__ void copy_planes(const LinearMatrix& matrix, const LinearInputs& inputs,
                                             ManyShared<kRows>& shared) {
   const int32_t planes = matrix.in / kPlaneInputs;
-  const auto* from =
+  const auto* of_rows =
       reinterpret_cast<const std::byte*>(inputs.halves) + int64_t{blockIdx.y} * planes * plane_bytes(kRows);
   StageTurn<kStages> turn;
 #pragma unroll 1
-  for (int32_t i = 0; i < planes; ++i) {
-    wait_copy(shared_address(&shared.free[turn.stage]), turn.parity ^ 1U);
-    expect_bytes(shared.arrived[turn.stage], plane_bytes(kRows));
-    copy_bytes(shared.planes[turn.stage], from, plane_bytes(kRows), shared.arrived[turn.stage]);
-    from += plane_bytes(kRows);
-    turn.advance();
+  for (int32_t k = 0; k < kSegments; ++k) {
+    const ColumnRange columns(matrix.segments[k]);
+    const int32_t before = matrix.segments[k].first_column / kPlaneInputs;
+#pragma unroll 1
+    for (int32_t i = before + kBlockPlanes * columns.first; i < before + kBlockPlanes * columns.end; ++i) {
+      wait_copy(shared_address(&shared.free[turn.stage]), turn.parity ^ 1U);
+      expect_bytes(shared.arrived[turn.stage], plane_bytes(kRows));
+      copy_bytes(shared.planes[turn.stage], of_rows + int64_t{i} * plane_bytes(kRows), plane_bytes(kRows),
+                 shared.arrived[turn.stage]);
+      turn.advance();
+    }
   }
 }
 
@@ -72,14 +92,16 @@ class PanelProducts {
                                       const std::byte* table, float scale) {
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
     const CodeFinder finder = Code::finder(segment, table, lane);
-    const uint8_t* from = matrix.codes + panel * matrix.panel_bytes + segment.begin;
+    const ColumnRange columns(segment);
+    const uint8_t* from =
+        matrix.codes + panel * matrix.panel_bytes + segment.begin + int64_t{columns.first} * block_bytes(Code::kCode);
     if (scale != 1.0F) {
       wait_products<0>();
       hold(sums_);
 #pragma unroll
       for (float& sum : sums_) sum *= scale;
     }
-    const int32_t blocks = blocks_of(segment.columns);
+    const int32_t blocks = columns.end - columns.first;
     uint32_t next[Code::kWords];
     load_words<Code>(from, next);
 #pragma unroll 1
@@ -140,41 +162,85 @@ class PanelProducts {
 
 /// A warp's outputs: neighbours 2g and 2g + 1 of its panel for rows 8j + 2t and 8j + 2t + 1.
 template <int32_t kRows>
-__device__ __forceinline__ void write_panel(const LinearMatrix& matrix, const ManyCall& call, int32_t panel, float unit,
-                                            const float (&sums)[kRows / 2]) {
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
-  const int32_t out = panel * weights::kTileRows + lane / 4 * 2;
-  float factors[2];
-  float biases[2] = {};
+class PanelOutputs {
+ public:
+  __device__ __forceinline__ PanelOutputs(const ManyCall& call, const LinearProduct& product, int32_t panel, float unit)
+      : call_(call), product_(product), out_(panel * weights::kTileRows + this_lane() / 4 * 2) {
+    const LinearMatrix& matrix = product.matrix;
 #pragma unroll
-  for (int32_t h = 0; h < 2; ++h) {
-    if (out + h >= matrix.out) continue;
-    factors[h] = unit;
-    if (matrix.row_scales != nullptr) {
-      factors[h] *= matrix.scale * __half2float(__ushort_as_half(__ldg(matrix.row_scales + out + h)));
+    for (int32_t h = 0; h < 2; ++h) {
+      if (out_ + h >= matrix.out) continue;
+      factors_[h] = unit;
+      if (matrix.row_scales != nullptr) {
+        factors_[h] *= matrix.scale * __half2float(__ushort_as_half(__ldg(matrix.row_scales + out_ + h)));
+      }
+      if (matrix.bias != nullptr) biases_[h] = __ldg(matrix.bias + out_ + h);
     }
-    if (matrix.bias != nullptr) biases[h] = __ldg(matrix.bias + out + h);
   }
-#pragma unroll
-  for (int32_t j = 0; j < kRows / 8; ++j) {
+
+  /// \param sums  the four of j.
+  __device__ __forceinline__ void write(int32_t j, const float (&sums)[4]) const {
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      const int32_t row = static_cast<int32_t>(blockIdx.y) * kRows + 8 * j + lane % 4 * 2 + i;
-      if (row >= call.rows.rows) continue;
-      const float scale = call.inputs.scales[row];
+      const int32_t row = static_cast<int32_t>(blockIdx.y) * kRows + 8 * j + this_lane() % 4 * 2 + i;
+      if (row >= call_.rows.rows) continue;
+      const float scale = call_.inputs.scales[row];
 #pragma unroll
       for (int32_t h = 0; h < 2; ++h) {
-        if (out + h >= matrix.out) continue;
-        write_float(call.outputs.y, call.outputs.dtype, int64_t{row} * matrix.out + out + h,
-                    sums[4 * j + 2 * h + i] * scale * factors[h] + biases[h]);
+        if (out_ + h >= product_.matrix.out) continue;
+        write_float(product_.outputs.y, product_.outputs.dtype, int64_t{row} * product_.matrix.out + out_ + h,
+                    sums[2 * h + i] * scale * factors_[h] + biases_[h]);
       }
     }
   }
+
+ private:
+  static __device__ __forceinline__ int32_t this_lane() { return static_cast<int32_t>(threadIdx.x) % kWarpLanes; }
+
+  const ManyCall& call_;
+  const LinearProduct& product_;
+  int32_t out_;
+  float factors_[2] = {};
+  float biases_[2] = {};
+};
+
+/// Adds up what the blocks of a cluster have summed up over their columns, and writes some of the outputs each.
+template <int32_t kRows>
+__device__ __forceinline__ void write_together(ManyShared<kRows>& shared, const float (&sums)[kRows / 2],
+                                               const PanelOutputs<kRows>& outputs, bool has_panel) {
+  constexpr int32_t kEights = kRows / 8;
+  static_assert(sizeof(shared.planes) >= kMultiplyingThreads * sizeof(sums));
+  const auto cluster = cooperative_groups::this_cluster();
+  auto* own = reinterpret_cast<float4*>(shared.planes) + threadIdx.x;
+  wait_at(kGroupsBarrier, kMultiplyingThreads);  // until no group multiplies by planes
+#pragma unroll
+  for (int32_t j = 0; j < kEights; ++j) {
+    own[j * kMultiplyingThreads] = make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
+  }
+  cluster.sync();
+  const auto blocks = static_cast<int32_t>(gridDim.z);
+  const auto block = static_cast<int32_t>(blockIdx.z);
+  const float4* of_block[kMostCluster];
+#pragma unroll
+  for (int32_t k = 0; k < kMostCluster; ++k) of_block[k] = cluster.map_shared_rank(own, min(k, blocks - 1));
+#pragma unroll 1
+  for (int32_t j = kEights * block / blocks; has_panel && j < kEights * (block + 1) / blocks; ++j) {
+    float4 each[kMostCluster];  // all of them on their way at once
+#pragma unroll
+    for (int32_t k = 0; k < kMostCluster; ++k) each[k] = of_block[k][j * kMultiplyingThreads];
+    float total[4] = {each[0].x, each[0].y, each[0].z, each[0].w};
+#pragma unroll
+    for (int32_t k = 1; k < kMostCluster; ++k) {
+      if (k >= blocks) break;
+      total[0] += each[k].x, total[1] += each[k].y, total[2] += each[k].z, total[3] += each[k].w;
+    }
+    outputs.write(j, total);
+  }
+  cluster.sync();  // until no other block reads
 }
 
 template <Family kFamily, int32_t kQuarters, int32_t kRows>
-__global__ void __launch_bounds__(kThreads, 1)
-    many_kernel(const __grid_constant__ LinearMatrix matrix, const __grid_constant__ ManyCall call) {
+__global__ void __launch_bounds__(kThreads, 1) many_kernel(const __grid_constant__ ManyCall call) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<ManyShared<kRows>*>(memory + call.planes_begin);
   constexpr bool kHalves = weights::Scheme{kFamily, kQuarters}.has_halves();
@@ -182,6 +248,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Second = LaneCode<kFamily, kHalves ? kQuarters + 1 : kQuarters>;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t group = __shfl_sync(0xFFFFFFFFU, thread / kGroupThreads, 0);
+  auto block = static_cast<int32_t>(blockIdx.x);
+  const LinearProduct& product = share_of(call.shares, block).product;
+  const LinearMatrix& matrix = product.matrix;
   if (thread == 0) {
     for (int32_t i = 0; i < kStages; ++i) {
       make_barrier(shared.arrived[i], 1);
@@ -195,40 +264,52 @@ __global__ void __launch_bounds__(kThreads, 1)
   let_next_kernel_begin();
   if (group == kGroups) {
     give_registers<24>();
-    if (thread == kMultiplyingThreads) copy_planes(matrix, call.inputs, shared);
+    if (thread == kMultiplyingThreads) copy_planes<kRows, kHalves ? 2 : 1>(matrix, call.inputs, shared);
     return;
   }
   take_registers<240>();
   const int32_t n_panels = weights::panels_of(matrix.out);
-  const int32_t panel = static_cast<int32_t>(blockIdx.x) * kPanels + thread / kWarpLanes;
+  const int32_t panel = block * kPanels + thread / kWarpLanes;
   const int32_t there = min(panel, n_panels - 1);  // a warp without a panel multiplies, too
   PanelProducts<kRows> products(shared);
   products.template add<First>(matrix, matrix.segments[0], there, memory, 1.0F);
   float unit = matrix.segments[0].unit;
   if constexpr (kHalves) {
     if (matrix.segments[0].levels != matrix.segments[1].levels) {
-      wait_at(kTableBarrier, kMultiplyingThreads);
+      wait_at(kGroupsBarrier, kMultiplyingThreads);
       Second::template fill<kMultiplyingThreads>(matrix.segments[1], memory);
-      wait_at(kTableBarrier, kMultiplyingThreads);
+      wait_at(kGroupsBarrier, kMultiplyingThreads);
     }
     products.template add<Second>(matrix, matrix.segments[1], there, memory, unit / matrix.segments[1].unit);
     unit = matrix.segments[1].unit;
   }
   products.finish();
-  if (panel < n_panels) write_panel<kRows>(matrix, call, panel, unit, products.sums());
+  const PanelOutputs<kRows> outputs(call, product, panel, unit);
+  const float(&sums)[kRows / 2] = products.sums();
+  if (gridDim.z > 1) return write_together<kRows>(shared, sums, outputs, panel < n_panels);
+  if (panel >= n_panels) return;
+#pragma unroll
+  for (int32_t j = 0; j < kRows / 8; ++j) {
+    outputs.write(j, {sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]});
+  }
 }
 
 /// Of one kernel.
 struct Kernel {
-  cudaError_t (*launch)(const LinearMatrix&, const ManyCall&, dim3 grid, int32_t bytes, cudaStream_t);
+  cudaError_t (*launch)(const ManyCall&, dim3 grid, int32_t bytes, cudaStream_t);
   cudaError_t (*prepare)(int32_t shared_bytes);
   int32_t (*table_bytes)(const LinearMatrix&);
 };
 
+/// \param grid  whose blocks along z are a cluster.
 template <Family kFamily, int32_t kQuarters, int32_t kRows>
-cudaError_t launch(const LinearMatrix& matrix, const ManyCall& call, dim3 grid, int32_t bytes, cudaStream_t stream) {
-  return launch_early(true, many_kernel<kFamily, kQuarters, kRows>, grid, kThreads, static_cast<size_t>(bytes), stream,
-                      matrix, call);
+cudaError_t launch(const ManyCall& call, dim3 grid, int32_t bytes, cudaStream_t stream) {
+  const Launch launch{.grid = grid,
+                      .threads = kThreads,
+                      .shared_bytes = static_cast<size_t>(bytes),
+                      .overlaps = true,
+                      .cluster = grid.z};
+  return launch_early(launch, many_kernel<kFamily, kQuarters, kRows>, stream, call);
 }
 template <Family kFamily, int32_t kQuarters, int32_t kRows>
 cudaError_t prepare(int32_t shared_bytes) {
@@ -247,26 +328,71 @@ constexpr int32_t kManyTileRows = 256;
 constexpr auto kFew = kernels<kFewTileRows>(std::make_index_sequence<weights::kSchemeCount>());
 constexpr auto kMany = kernels<kManyTileRows>(std::make_index_sequence<weights::kSchemeCount>());
 
+/// How rows are multiplied.
+struct Division {
+  int32_t tile_rows;
+  int32_t cluster;  // blocks of threads that divide columns among themselves
+};
 /// Cycles that a block takes for a block of columns on an H100: products, or codes where rows are few.
 constexpr int32_t step_cycles(Family family, int32_t tile_rows) {
   const bool slow = family == Family::kTcx;
   if (tile_rows == kFewTileRows) return slow ? 1900 : 1300;
   return slow ? 3300 : 2900;
 }
+/// Cycles until a cluster has added up its sums.
+constexpr int32_t meeting_cycles(int32_t tile_rows) { return tile_rows == kFewTileRows ? 2000 : 4000; }
 
-constexpr int32_t up_to(int32_t n, int32_t each) { return (n + each - 1) / each; }
+/// Estimated.
+int64_t cycles_of(const Division& way, LinearProducts products, int32_t rows, const LinearDevice& device) {
+  const LinearMatrix& matrix = products.front().matrix;
+  const int32_t segments = matrix.scheme.has_halves() ? 2 : 1;
+  const int32_t steps = segments * up_to(blocks_of(matrix.segments[0].columns), way.cluster);
+  const int32_t clusters = blocks_for(products, kPanels) * up_to(rows, way.tile_rows);
+  return int64_t{up_to(clusters, device.clusters[way.cluster])} *
+         (int64_t{steps} * step_cycles(matrix.scheme.family, way.tile_rows) +
+          (way.cluster > 1 ? meeting_cycles(way.tile_rows) : 0));
+}
+
+Division best_division(LinearProducts products, int32_t rows, const LinearDevice& device) {
+  const int32_t columns = blocks_of(products.front().matrix.segments[0].columns);
+  Division best{};
+  int64_t least = INT64_MAX;
+  for (const int32_t tile_rows : {kFewTileRows, kManyTileRows}) {
+    for (int32_t cluster = 1; cluster <= std::min(kMostCluster, columns); ++cluster) {
+      if (device.clusters[cluster] == 0) continue;
+      const int64_t cycles = cycles_of({tile_rows, cluster}, products, rows, device);
+      if (cycles >= least) continue;
+      least = cycles;
+      best = {tile_rows, cluster};
+    }
+  }
+  return best;
+}
 
 }  // namespace
 
-int32_t tile_rows_for(const LinearMatrix& matrix, int32_t rows, const LinearDevice& device) {
+int32_t tile_rows_for(LinearProducts products, int32_t rows, const LinearDevice& device) {
+  const LinearMatrix& matrix = products.front().matrix;
   if (!device.has_warpgroups || rows <= kMostFewRows) return 0;
   // Blocks of columns are whole.
   if (matrix.in % (matrix.scheme.has_halves() ? 2 * kBlockColumns : kBlockColumns) != 0) return 0;
-  const auto cycles = [&](int32_t tile_rows) {
-    const int32_t blocks = up_to(weights::panels_of(matrix.out), kPanels) * up_to(rows, tile_rows);
-    return int64_t{up_to(blocks, device.multiprocessors)} * step_cycles(matrix.scheme.family, tile_rows);
-  };
-  return cycles(kManyTileRows) < cycles(kFewTileRows) ? kManyTileRows : kFewTileRows;
+  return best_division(products, rows, device).tile_rows;
+}
+
+void count_clusters(LinearDevice& device) {
+  device.clusters[1] = device.multiprocessors;
+  const auto kernel = many_kernel<Family::kFloat16, 64, kManyTileRows>;
+  if (share_all_memory(kernel, device.shared_limit) != cudaSuccess) return;
+  for (uint32_t blocks = 2; blocks <= kMostCluster; ++blocks) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {1, 1, blocks};
+    const cudaLaunchConfig_t config{
+        dim3(1, 1, blocks), dim3(kThreads), static_cast<size_t>(device.shared_limit), nullptr, &attribute, 1};
+    int32_t count = 0;
+    if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess) device.clusters[blocks] = count;
+  }
+  cudaGetLastError();  // what a device cannot do is no failure
 }
 
 cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevice& device) {
@@ -276,17 +402,21 @@ cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevic
   return status != cudaSuccess ? status : kMany[index].prepare(device.shared_limit);
 }
 
-cudaError_t launch_linear_many(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs& inputs,
-                               const LinearOutputs& outputs, cudaStream_t stream) {
+cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
+                               const LinearDevice& device, cudaStream_t stream) {
+  const LinearMatrix& matrix = products.front().matrix;
   const auto index = static_cast<size_t>(weights::index_of(matrix.scheme));
   const bool few = inputs.tile_rows == kFewTileRows;
   const Kernel& kernel = few ? kFew[index] : kMany[index];
-  const int32_t planes_begin = up_to(kernel.table_bytes(matrix), 1024) * 1024;
-  const ManyCall call{.rows = rows, .inputs = inputs, .outputs = outputs, .planes_begin = planes_begin};
+  const ManyCall call{.rows = rows,
+                      .inputs = inputs,
+                      .planes_begin = up_to(kernel.table_bytes(matrix), 1024) * 1024,
+                      .shares = share_blocks(products, kPanels)};
   const auto shared = static_cast<int32_t>(few ? sizeof(ManyShared<kFewTileRows>) : sizeof(ManyShared<kManyTileRows>));
-  const dim3 grid(static_cast<uint32_t>(up_to(weights::panels_of(matrix.out), kPanels)),
-                  static_cast<uint32_t>(up_to(rows.rows, inputs.tile_rows)));
-  return kernel.launch(matrix, call, grid, planes_begin + shared, stream);
+  const dim3 grid(static_cast<uint32_t>(blocks_for(products, kPanels)),
+                  static_cast<uint32_t>(up_to(rows.rows, inputs.tile_rows)),
+                  static_cast<uint32_t>(best_division(products, rows.rows, device).cluster));
+  return kernel.launch(call, grid, call.planes_begin + shared, stream);
 }
 
 }  // namespace kvq::cuda

@@ -1,6 +1,7 @@
 #include "kernels/lane_codes.cuh"
 #include "kernels/linear.h"
 #include "kernels/linear_inputs.cuh"
+#include "kernels/linear_shares.cuh"
 #include "kernels/linear_stretch.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/warp.cuh"
@@ -25,8 +26,6 @@ constexpr int32_t kMostPanels = 256;
 /// A block of threads multiplies some panels, 16 outputs each, by up to 8 · kTiles rows of inputs. Each warp has a
 /// stretch of the panels' blocks of codes, and what they sum up meets in shared memory. How that is used, in bytes:
 struct LinearPlan {
-  int32_t panels;     // of a block of threads
-  int32_t more;       // first blocks of threads that have one panel more
   int32_t sum_lanes;  // lanes of four that have sums of rows: 1, 2 or 4
   int32_t scales;     // where scales of the panels' outputs begin, behind the tables, and then their biases
   int32_t signs;      // of the inputs, if the block makes them ready
@@ -38,9 +37,9 @@ struct LinearPlan {
 struct LinearCall {
   InputRows rows;
   LinearInputs inputs;  // ready, unless `own`
-  LinearOutputs outputs;
   LinearPlan plan;
   bool own;  // whether each block makes the inputs ready
+  LinearShares shares;
 };
 
 /// What a block has in shared memory.
@@ -185,10 +184,10 @@ __device__ __forceinline__ void multiply(const LinearMatrix& matrix, const Linea
 
 /// The sums of all warps become outputs.
 template <int32_t kTiles>
-__device__ __forceinline__ void write_outputs(const LinearMatrix& matrix, const LinearCall& call,
-                                              const LinearShared& shared, const ReadyRows& rows, int32_t first_row,
-                                              const PanelRange& panels) {
-  const int32_t sum_lanes = call.plan.sum_lanes;
+__device__ __forceinline__ void write_outputs(const LinearProduct& product, const LinearShared& shared,
+                                              const ReadyRows& rows, int32_t first_row, const PanelRange& panels,
+                                              int32_t sum_lanes) {
+  const LinearMatrix& matrix = product.matrix;
   const int32_t lane_shift = __ffs(sum_lanes) - 1;
   const int32_t panel_shift = lane_shift + (kTiles == 1 ? 5 : 6);
   const int32_t all = panels.n << panel_shift;
@@ -207,7 +206,7 @@ __device__ __forceinline__ void write_outputs(const LinearMatrix& matrix, const 
     sum *= rows.scales[row];
     if (matrix.row_scales != nullptr) sum *= shared.scales[place];
     if (matrix.bias != nullptr) sum += shared.biases[place];
-    write_float(call.outputs.y, call.outputs.dtype, int64_t{first_row + row} * matrix.out + out, sum);
+    write_float(product.outputs.y, product.outputs.dtype, int64_t{first_row + row} * matrix.out + out, sum);
   }
 }
 
@@ -218,17 +217,19 @@ constexpr int32_t kResidentBlocks = kTiles == 1 && kQuarters <= 20 ? 2 : 1;
 
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
 __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, kTiles>)
-    linear_kernel(const __grid_constant__ LinearMatrix matrix, const __grid_constant__ LinearCall call) {
+    linear_kernel(const __grid_constant__ LinearCall call) {
   extern __shared__ __align__(128) std::byte memory[];
-  __shared__ uint32_t largest[kTileInputs];
-  __shared__ float own_scales[kTileInputs];
+  __shared__ uint32_t largest;
+  __shared__ float own_scale;
   constexpr bool kHalves = weights::Scheme{kFamily, kQuarters}.has_halves();
   using First = LaneCode<kFamily, kHalves ? kQuarters - 1 : kQuarters>;
   using Second = LaneCode<kFamily, kHalves ? kQuarters + 1 : kQuarters>;
   const LinearPlan& plan = call.plan;
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const auto block = static_cast<int32_t>(blockIdx.x);
-  const PanelRange panels{block * plan.panels + min(block, plan.more), plan.panels + (block < plan.more ? 1 : 0)};
+  auto block = static_cast<int32_t>(blockIdx.x);
+  const LinearShare& share = share_of(call.shares, block);
+  const LinearMatrix& matrix = share.product.matrix;
+  const PanelRange panels{block * share.panels + min(block, share.more), share.panels + (block < share.more ? 1 : 0)};
   const int32_t outputs = panels.n * weights::kTileRows;
   const LinearShared shared(plan, memory, outputs);
 
@@ -238,7 +239,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   const SegmentCodes<Second> second_codes(matrix, matrix.segments[kHalves ? 1 : 0], panels);
   first_codes.fetch_column(stretch.column);
   if (kHalves) second_codes.fetch_column(stretch.column);
-  if (thread < kTileInputs) largest[thread] = 0;
+  if (thread == 0) largest = 0;
   for (int32_t i = thread; i < outputs; i += kThreads) {
     const int32_t out = panels.first * weights::kTileRows + i;
     if (out >= matrix.out) break;
@@ -251,8 +252,9 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   First::template fill<kThreads>(matrix.segments[0], shared.table);
   uint32_t words[First::kWords];
   first_codes.load_first(stretch, words);
-  const ReadyRowsMaker<kThreads> maker(
-      call.rows, {reinterpret_cast<float*>(shared.sums), largest, call.rows.signs != nullptr ? shared.signs : nullptr});
+  const ReadyRowMaker<kThreads> maker(
+      call.rows, {0, matrix.in},
+      {reinterpret_cast<float*>(shared.sums), &largest, call.rows.signs != nullptr ? shared.signs : nullptr});
   __syncthreads();
   wait_for_earlier_kernels();
   const int32_t first_row = static_cast<int32_t>(blockIdx.y) * kTileInputs * kTiles;
@@ -260,9 +262,9 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
                  .scales = call.inputs.scales + first_row,
                  .n = min(call.rows.rows - first_row, kTileInputs * kTiles)};
   if (call.own) {
-    maker.run({shared.inputs, own_scales, 0}, 0);
+    maker.run({shared.inputs, &own_scale, 0}, 0);
     rows.halves = shared.inputs;
-    rows.scales = own_scales;
+    rows.scales = &own_scale;
   }
   let_next_kernel_begin();
   clear_sums<kTiles>(shared, panels, plan.sum_lanes);
@@ -278,20 +280,21 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
     multiply<Second, kTiles>(matrix, matrix.segments[1], panels, stretch, second_words, shared, rows, plan.sum_lanes);
   }
   __syncthreads();
-  write_outputs<kTiles>(matrix, call, shared, rows, first_row, panels);
+  write_outputs<kTiles>(share.product, shared, rows, first_row, panels, plan.sum_lanes);
 }
 
 /// Of one kernel.
 struct Kernel {
-  cudaError_t (*launch)(const LinearMatrix&, const LinearCall&, dim3 grid, bool overlaps, cudaStream_t);
+  cudaError_t (*launch)(const LinearCall&, dim3 grid, bool overlaps, cudaStream_t);
   cudaError_t (*prepare)(int32_t shared_bytes);
   int32_t (*table_bytes)(const LinearMatrix&);
 };
 
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
-cudaError_t launch(const LinearMatrix& matrix, const LinearCall& call, dim3 grid, bool overlaps, cudaStream_t stream) {
-  return launch_early(overlaps, linear_kernel<kFamily, kQuarters, kTiles>, grid, kThreads,
-                      static_cast<size_t>(call.plan.bytes), stream, matrix, call);
+cudaError_t launch(const LinearCall& call, dim3 grid, bool overlaps, cudaStream_t stream) {
+  const Launch launch{
+      .grid = grid, .threads = kThreads, .shared_bytes = static_cast<size_t>(call.plan.bytes), .overlaps = overlaps};
+  return launch_early(launch, linear_kernel<kFamily, kQuarters, kTiles>, stream, call);
 }
 
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
@@ -317,32 +320,39 @@ int32_t half_bytes(int32_t inputs) { return inputs * static_cast<int32_t>(sizeof
 int32_t number_bytes(int32_t inputs) { return transform_place(inputs) * static_cast<int32_t>(sizeof(float)); }
 
 /// \param panels  of a block of threads, at most.
-LinearPlan plan_linear(const Kernel& kernel, const LinearMatrix& matrix, const InputRows& rows, int32_t n_tiles,
-                       int32_t panels, bool own) {
+LinearPlan plan_linear(int32_t table_bytes, const InputRows& rows, int32_t n_tiles, int32_t panels, bool own) {
   const int32_t inputs = own ? rows.in : 0;
-  const auto aligned = [](int32_t bytes) { return (bytes + 15) / 16 * 16; };
+  const auto aligned = [](int32_t bytes) { return up_to(bytes, 16) * 16; };
   LinearPlan plan{};
   plan.sum_lanes = n_tiles == 1 && rows.rows <= 4 ? (rows.rows + 1) / 2 : 4;
-  plan.scales = kernel.table_bytes(matrix);
+  plan.scales = table_bytes;
   plan.signs = plan.scales + panels * kPanelBytes;
   plan.inputs = aligned(plan.signs + (own ? rows.in / 8 : 0));
   plan.sums = plan.inputs + half_bytes(inputs);
   const int32_t sums = panels * kWarps * n_tiles * 8 * plan.sum_lanes * static_cast<int32_t>(sizeof(float4));
   plan.bytes = plan.sums + std::max(number_bytes(inputs), sums);
-  const int32_t all = weights::panels_of(matrix.out);
-  const int32_t blocks = (all + panels - 1) / panels;
-  plan.panels = all / blocks;
-  plan.more = all % blocks;
   return plan;
+}
+
+/// The least number of panels of a block of threads with which all blocks run at once.
+int32_t least_panels(LinearProducts products, int32_t multiprocessors) {
+  int32_t all = 0;
+  for (const LinearProduct& each : products) all += panels_of(each);
+  int32_t panels = up_to(all, multiprocessors);
+  // With fewer multiprocessors than matrices there is no such number.
+  while (panels < all && blocks_for(products, panels) > multiprocessors) ++panels;
+  return panels;
 }
 
 }  // namespace
 
-bool makes_inputs_ready(const LinearMatrix& matrix, int32_t rows, const LinearDevice& device) {
-  const int64_t codes = weights::panels_of(matrix.out) * matrix.panel_bytes;
-  if (rows > 1 || matrix.in > kMostOwnInputs || codes > kMostOwnCodes * device.multiprocessors) return false;
-  const int32_t others = kStaticBytes + kTrellisTableBytes + kPanelBytes + matrix.in / 8 + 32;
-  return others + half_bytes(matrix.in) + number_bytes(matrix.in) <= device.shared_limit;
+bool makes_inputs_ready(LinearProducts products, int32_t rows, const LinearDevice& device) {
+  const int32_t in = products.front().matrix.in;
+  int64_t codes = 0;
+  for (const LinearProduct& each : products) codes += panels_of(each) * each.matrix.panel_bytes;
+  if (rows > 1 || in > kMostOwnInputs || codes > kMostOwnCodes * device.multiprocessors) return false;
+  const int32_t others = kStaticBytes + kTrellisTableBytes + kPanelBytes + in / 8 + 32;
+  return others + half_bytes(in) + number_bytes(in) <= device.shared_limit;
 }
 
 cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device) {
@@ -354,28 +364,26 @@ cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& de
   return cudaSuccess;
 }
 
-cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs* inputs,
-                          const LinearOutputs& outputs, const LinearDevice& device, cudaStream_t stream) {
-  const auto index = static_cast<size_t>(weights::index_of(matrix.scheme));
+cudaError_t launch_linear(LinearProducts products, const InputRows& rows, const LinearInputs* inputs,
+                          const LinearDevice& device, cudaStream_t stream) {
+  const auto index = static_cast<size_t>(weights::index_of(products.front().matrix.scheme));
   const int32_t n_tiles = rows.rows <= kTileInputs ? 1 : 2;
   const Kernel& kernel = (n_tiles == 1 ? kFew : kMany)[index];
-  const int32_t panels = weights::panels_of(matrix.out);
   LinearCall call{.rows = rows,
                   .inputs = inputs != nullptr ? *inputs : LinearInputs{},
-                  .outputs = outputs,
                   .plan = {},
-                  .own = inputs == nullptr};
-  int32_t each = std::min((panels + device.multiprocessors - 1) / device.multiprocessors, kMostPanels);
-  for (;; each = (each + 1) / 2) {
-    call.plan = plan_linear(kernel, matrix, rows, n_tiles, each, call.own);
-    if (call.plan.bytes + kStaticBytes <= device.shared_limit || each == 1) break;
+                  .own = inputs == nullptr,
+                  .shares = {}};
+  const int32_t table_bytes = kernel.table_bytes(products.front().matrix);
+  int32_t panels = std::min(least_panels(products, device.multiprocessors), kMostPanels);
+  for (;; panels = (panels + 1) / 2) {
+    call.plan = plan_linear(table_bytes, rows, n_tiles, panels, call.own);
+    if (call.plan.bytes + kStaticBytes <= device.shared_limit || panels == 1) break;
   }
-  const int32_t blocks = (panels + each - 1) / each;
-  const int32_t rows_at_once = n_tiles * kTileInputs;
-  return kernel.launch(
-      matrix, call,
-      dim3(static_cast<uint32_t>(blocks), static_cast<uint32_t>((rows.rows + rows_at_once - 1) / rows_at_once)),
-      device.overlaps, stream);
+  call.shares = share_blocks(products, panels);
+  const dim3 grid(static_cast<uint32_t>(blocks_for(products, panels)),
+                  static_cast<uint32_t>(up_to(rows.rows, n_tiles * kTileInputs)));
+  return kernel.launch(call, grid, device.overlaps, stream);
 }
 
 }  // namespace kvq::cuda

@@ -6,7 +6,9 @@
 #include "weights/scheme.h"
 
 #include <cuda_runtime_api.h>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace kvq::cuda {
 
@@ -37,11 +39,27 @@ struct InputRows {
   int32_t in;
   const uint8_t* signs;  // of the rotation; null: not rotated
 };
+
+/// Blocks of threads that divide the columns of many rows among themselves, at most.
+inline constexpr int32_t kMostCluster = 8;
+
+/// What a device has.
+struct LinearDevice {
+  int32_t multiprocessors;
+  int32_t shared_limit;                // bytes of a block
+  bool overlaps;                       // kernels begin before earlier ones have ended
+  bool has_warpgroups;                 // that multiply
+  int32_t clusters[kMostCluster + 1];  // of so many blocks, that run at once; 0: there are none
+};
+/// Of a device that has warpgroups.
+void count_clusters(LinearDevice& device);
+
 /// Once.
 cudaError_t prepare_linear_inputs();
 /// Makes inputs ready. \param rotated  [rows][in], where they are rotated.
-cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to, bool overlaps,
-                                 cudaStream_t stream);
+cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to,
+                                 const LinearDevice& device, cudaStream_t stream);
+
 /// Columns of a matrix that are written in the same code.
 struct LinearSegment {
   int32_t first_column;
@@ -78,27 +96,29 @@ struct LinearOutputs {
   int32_t dtype;
 };
 
-/// What a device has.
-struct LinearDevice {
-  int32_t multiprocessors;
-  int32_t shared_limit;  // bytes of a block
-  bool overlaps;         // kernels begin before earlier ones have ended
-  bool has_warpgroups;   // that multiply
+/// One of the matrices that are multiplied together: of the same scheme and inputs.
+struct LinearProduct {
+  LinearMatrix matrix;
+  LinearOutputs outputs;
 };
+/// Those of one launch, at most.
+inline constexpr size_t kMostTogether = 4;
+using LinearProducts = std::span<const LinearProduct>;
+
 /// Whether products had better make inputs ready themselves, each block for itself.
-bool makes_inputs_ready(const LinearMatrix& matrix, int32_t rows, const LinearDevice& device);
+bool makes_inputs_ready(LinearProducts products, int32_t rows, const LinearDevice& device);
 /// Once for each scheme.
 cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device);
 /// No more than so many rows are few.
 inline constexpr int32_t kMostFewRows = 32;
-/// Rows of a tile of inputs that a matrix is best multiplied by on warpgroups; 0: it is not.
-int32_t tile_rows_for(const LinearMatrix& matrix, int32_t rows, const LinearDevice& device);
+/// Rows of a tile of inputs that matrices are best multiplied by on warpgroups; 0: they are not.
+int32_t tile_rows_for(LinearProducts products, int32_t rows, const LinearDevice& device);
 cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevice& device);
 /// \param inputs  ready, in tiles.
-cudaError_t launch_linear_many(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs& inputs,
-                               const LinearOutputs& outputs, cudaStream_t stream);
+cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
+                               const LinearDevice& device, cudaStream_t stream);
 /// \param inputs  ready, for few rows; null: products make them ready themselves.
-cudaError_t launch_linear(const LinearMatrix& matrix, const InputRows& rows, const LinearInputs* inputs,
-                          const LinearOutputs& outputs, const LinearDevice& device, cudaStream_t stream);
+cudaError_t launch_linear(LinearProducts products, const InputRows& rows, const LinearInputs* inputs,
+                          const LinearDevice& device, cudaStream_t stream);
 
 }  // namespace kvq::cuda

@@ -9,7 +9,10 @@ namespace {
 
 constexpr int32_t kThreads = 512;
 /// Inputs whose Hadamard transform a block does at a time.
-constexpr int32_t kMostTogether = 16384;
+constexpr int32_t kMostTransformed = 16384;
+
+/// Those of a block, at least; a power of two, as widths of transforms are.
+constexpr int32_t kLeastChunk = 2048;
 
 constexpr size_t number_bytes(int32_t n) { return static_cast<size_t>(transform_place(n)) * sizeof(float); }
 
@@ -20,20 +23,22 @@ __device__ __forceinline__ void store_zeros(const LinearInputs& to, int32_t in, 
   }
 }
 
-/// A block a row.
-__global__ void __launch_bounds__(kThreads) ready_kernel(InputRows rows, LinearInputs to) {
+/// A block a row and chunk of it, which is whole transforms; all of them look for the row's largest magnitude.
+__global__ void __launch_bounds__(kThreads) ready_kernel(InputRows rows, LinearInputs to, int32_t chunk) {
   extern __shared__ __align__(16) float numbers[];
-  __shared__ uint32_t largest[1];
-  __shared__ uint8_t signs[kMostTogether / 8];
+  __shared__ uint32_t largest;
+  __shared__ uint8_t signs[kMostTransformed / 8];
   const int64_t row = blockIdx.x;
   const InputRows own{.x = static_cast<const std::byte*>(rows.x) + (row * rows.in << element_shift(rows.dtype)),
                       .dtype = rows.dtype,
                       .rows = 1,
                       .in = rows.in,
                       .signs = rows.signs};
-  if (threadIdx.x == 0) largest[0] = 0;
+  const int32_t first = static_cast<int32_t>(blockIdx.y) * chunk;
+  if (threadIdx.x == 0) largest = 0;
   copy_signs<kThreads>(rows, signs);
-  const ReadyRowsMaker<kThreads> maker(own, {numbers, largest, rows.signs != nullptr ? signs : nullptr});
+  const ReadyRowMaker<kThreads> maker(own, {first, min(chunk, rows.in - first)},
+                                      {numbers, &largest, rows.signs != nullptr ? signs : nullptr});
   __syncthreads();
   wait_for_earlier_kernels();
   let_next_kernel_begin();
@@ -109,26 +114,40 @@ __global__ void __launch_bounds__(kThreads) halve_kernel(InputRows rows, const f
 
 uint32_t blocks_for(int32_t n, int32_t each) { return static_cast<uint32_t>((n + each - 1) / each); }
 
+/// Inputs of a row that a block makes ready: all, or less where rows leave multiprocessors without a block.
+int32_t chunk_of(const InputRows& rows, int32_t multiprocessors) {
+  const Transforms transforms(rows.in);
+  if (transforms.whole != rows.in) return rows.in;
+  const int32_t chunk = std::max(transforms.width, kLeastChunk);
+  const auto blocks = static_cast<int64_t>(blocks_for(rows.in, chunk)) * rows.rows;
+  return blocks <= multiprocessors ? std::min(chunk, rows.in) : rows.in;
+}
+
 }  // namespace
 
 cudaError_t prepare_linear_inputs() {
-  const auto bytes = static_cast<int32_t>(number_bytes(kMostTogether));
+  const auto bytes = static_cast<int32_t>(number_bytes(kMostTransformed));
   const cudaError_t status = share_all_memory(ready_kernel, bytes);
   if (status != cudaSuccess) return status;
   return share_all_memory(rotate_kernel, bytes);
 }
 
-cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to, bool overlaps,
-                                 cudaStream_t stream) {
+cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to,
+                                 const LinearDevice& device, cudaStream_t stream) {
   const auto n = static_cast<uint32_t>(rows.rows);
   const uint32_t all =
       to.tile_rows == 0 ? n : blocks_for(rows.rows, to.tile_rows) * static_cast<uint32_t>(to.tile_rows);
-  if (rows.in <= kMostTogether) {
-    return launch_early(overlaps, ready_kernel, dim3(all), kThreads, number_bytes(rows.in), stream, rows, to);
+  if (rows.in <= kMostTransformed) {
+    const int32_t chunk = chunk_of(rows, device.multiprocessors);
+    const Launch launch{.grid = dim3(all, blocks_for(rows.in, chunk)),
+                        .threads = kThreads,
+                        .shared_bytes = number_bytes(chunk),
+                        .overlaps = device.overlaps};
+    return launch_early(launch, ready_kernel, stream, rows, to, chunk);
   }
   if (rows.signs != nullptr) {
     const Transforms transforms(rows.in);
-    const int32_t chunk = std::min(transforms.width, kMostTogether);
+    const int32_t chunk = std::min(transforms.width, kMostTransformed);
     const auto chunks = static_cast<uint32_t>(transforms.whole / chunk + (transforms.whole < rows.in ? 1 : 0));
     rotate_kernel<<<dim3(chunks, n), kThreads, number_bytes(std::max(chunk, rows.in - transforms.whole)), stream>>>(
         rows, rotated, transforms.whole, chunk);

@@ -102,89 +102,91 @@ __device__ __forceinline__ void copy_signs(const InputRows& rows, uint8_t* to) {
   for (auto i = static_cast<int32_t>(threadIdx.x); i < rows.in / 8; i += kThreads) to[i] = __ldg(rows.signs + i);
 }
 
-/// What a block needs to make rows ready.
+/// What a block needs to make a row ready.
 struct ReadyShared {
-  float* numbers;        // [transform_place(rows · in)]
-  uint32_t* largest;     // [rows], zeros
-  const uint8_t* signs;  // null: rows are not rotated
+  float* numbers;        // [transform_place(inputs of the chunk)]
+  uint32_t* largest;     // zero
+  const uint8_t* signs;  // null: the row is not rotated
 };
 
-/// Makes all inputs of some rows ready. Loops stay loops: to fetch instructions takes longer than to execute them.
+/// Inputs of a row that a block makes ready: all, or some whole transforms.
+struct RowChunk {
+  int32_t first;
+  int32_t n;
+};
+
+/// Makes a row's inputs ready. Loops stay loops: to fetch instructions takes longer than to execute them.
 template <int32_t kThreads>
-class ReadyRowsMaker {
+class ReadyRowMaker {
  public:
-  /// Needs nothing that earlier kernels write.
-  __device__ __forceinline__ ReadyRowsMaker(const InputRows& rows, const ReadyShared& shared)
-      : rows_(rows),
+  /// Needs nothing that earlier kernels write. \param row  a single one.
+  __device__ __forceinline__ ReadyRowMaker(const InputRows& row, const RowChunk& chunk, const ReadyShared& shared)
+      : row_(row),
+        chunk_(chunk),
         shared_(shared),
-        transforms_(rows.in),
+        transforms_(row.in),
         growth_(shared.signs != nullptr ? transforms_.growth() : 0),
         norm_(shared.signs != nullptr ? transforms_.norm(0) : 1.0F) {}
 
   /// All threads of a block, which waited for each other before and do so afterwards.
-  /// \param first_row  where the first one goes.
-  __device__ __forceinline__ void run(const LinearInputs& to, int32_t first_row) const {
-    const int32_t n = rows_.rows * rows_.in;
+  /// \param row  where it goes.
+  __device__ __forceinline__ void run(const LinearInputs& to, int32_t row) const {
     const int32_t first = 8 * static_cast<int32_t>(threadIdx.x);
 #pragma unroll 1
-    for (int32_t i = first; i < n; i += 16 * kThreads) {  // two at a time, since to wait takes longest
+    for (int32_t i = first; i < row_.in; i += 16 * kThreads) {  // two at a time, since to wait takes longest
       const int32_t next = i + 8 * kThreads;
       float x[8];
       float y[8];
-      read(i, x);
-      if (next < n) read(next, y);
+      read_signed(row_, shared_.signs, i, i, x);
+      if (next < row_.in) read_signed(row_, shared_.signs, next, next, y);
       keep(i, x);
-      if (next < n) keep(next, y);
+      if (next < row_.in) keep(next, y);
     }
     __syncthreads();
-    if (shared_.signs != nullptr) transform(n);
+    if (shared_.signs != nullptr) transform();
 #pragma unroll 1
-    for (int32_t i = first; i < n; i += 8 * kThreads) round(i, to, first_row);
+    for (int32_t i = first; i < chunk_.n; i += 8 * kThreads) round(i, to, row);
     __syncthreads();
   }
 
  private:
-  __device__ __forceinline__ int32_t row_of(int32_t i) const { return rows_.rows == 1 ? 0 : i / rows_.in; }
+  /// \param i  of the chunk.
   __device__ __forceinline__ float4* place_of(int32_t i) const {
     return reinterpret_cast<float4*>(shared_.numbers + transform_place(i));
   }
 
-  __device__ __forceinline__ void read(int32_t i, float (&x)[8]) const {
-    read_signed(rows_, shared_.signs, i, i - row_of(i) * rows_.in, x);
-  }
-  __device__ __forceinline__ void keep(int32_t i, float (&x)[8]) const {
+  /// The largest magnitude is that of all inputs, whichever the chunk has.
+  __device__ __forceinline__ void keep(int32_t column, float (&x)[8]) const {
     const uint32_t largest = largest_of_eight_lanes(largest_magnitude(x));
-    if (threadIdx.x % 8 == 0) atomicMax(shared_.largest + row_of(i), largest);
+    if (threadIdx.x % 8 == 0) atomicMax(shared_.largest, largest);
+    const int32_t i = column - chunk_.first;
+    if (static_cast<uint32_t>(i) >= static_cast<uint32_t>(chunk_.n)) return;
     if (shared_.signs != nullptr) add_and_subtract(x);
     place_of(i)[0] = make_float4(x[0], x[1], x[2], x[3]);
     place_of(i)[1] = make_float4(x[4], x[5], x[6], x[7]);
   }
 
-  __device__ __forceinline__ void transform(int32_t n) const {
-    if (transforms_.whole == rows_.in) {
-      return transform_from<kThreads>(8, shared_.numbers, n, transforms_.width);
+  __device__ __forceinline__ void transform() const {
+    if (transforms_.whole == row_.in) {
+      return transform_from<kThreads>(8, shared_.numbers, chunk_.n, transforms_.width);
     }
-    transform_step<8, kThreads>(shared_.numbers, n, 8);
-#pragma unroll 1
-    for (int32_t row = 0; row < rows_.rows; ++row) {
-      transform_from<kThreads>(64, shared_.numbers + transform_place(row * rows_.in), transforms_.whole,
-                               transforms_.width);
-    }
+    transform_step<8, kThreads>(shared_.numbers, row_.in, 8);
+    transform_from<kThreads>(64, shared_.numbers, transforms_.whole, transforms_.width);
   }
 
-  __device__ __forceinline__ void round(int32_t i, const LinearInputs& to, int32_t first_row) const {
-    const int32_t row = row_of(i);
-    const int32_t column = i - row * rows_.in;
-    const HalfScale scale(shared_.largest[row], growth_);
+  __device__ __forceinline__ void round(int32_t i, const LinearInputs& to, int32_t row) const {
+    const int32_t column = chunk_.first + i;
+    const HalfScale scale(*shared_.largest, growth_);
     const float4 a = place_of(i)[0];
     const float4 b = place_of(i)[1];
     const float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     const bool whole = shared_.signs == nullptr || column < transforms_.whole;
-    store(to, rows_.in, first_row + row, column, scale(x, whole ? norm_ : transforms_.norm(column)));
-    if (column == 0) to.scales[first_row + row] = scale.up;
+    store(to, row_.in, row, column, scale(x, whole ? norm_ : transforms_.norm(column)));
+    if (column == 0) to.scales[row] = scale.up;
   }
 
-  InputRows rows_;
+  InputRows row_;
+  RowChunk chunk_;
   ReadyShared shared_;
   Transforms transforms_;
   int32_t growth_;

@@ -44,15 +44,30 @@ cudaError_t share_all_memory(void (*kernel)(Parameters...), int32_t bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
-/// Launches a kernel that waits for earlier ones itself. \param overlaps  whether the device can begin it before.
+struct Launch {
+  dim3 grid;
+  int32_t threads;
+  size_t shared_bytes;
+  bool overlaps;         // whether the device can begin it before earlier ones have ended
+  uint32_t cluster = 1;  // blocks, neighbours along z, that read each other's shared memory
+};
+
+/// Launches a kernel that waits for earlier ones itself.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_early(bool overlaps, void (*kernel)(Parameters...), dim3 grid, int32_t threads, size_t shared_bytes,
-                         cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+cudaError_t launch_early(const Launch& launch, void (*kernel)(Parameters...), cudaStream_t stream,
+                         const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
+  uint32_t n = 0;
+  if (launch.overlaps) {
+    attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[n++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.cluster > 1) {
+    attributes[n].id = cudaLaunchAttributeClusterDimension;
+    attributes[n++].val.clusterDim = {1, 1, launch.cluster};
+  }
   const cudaLaunchConfig_t config{
-      grid, dim3(static_cast<uint32_t>(threads)), shared_bytes, stream, &attribute, overlaps ? 1U : 0U};
+      launch.grid, dim3(static_cast<uint32_t>(launch.threads)), launch.shared_bytes, stream, attributes, n};
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

@@ -217,6 +217,47 @@ TEST_CASE("a GPU multiplies many rows by every scheme") {
   for (const char* scheme : {"fp16", "nuq-8", "vq-2.5", "tcq-4.75", "tcx-2"}) {
     check(scheme, {152, 512}, 300);
     check(scheme, {40, 576}, 33);
+    // Columns that blocks of threads divide among themselves.
+    for (const int32_t in : {768, 1024, 2304}) {
+      check(scheme, {136, in}, 70);
+      check(scheme, {24, in}, 256);
+    }
+  }
+}
+
+TEST_CASE("a GPU multiplies by several matrices of one scheme together") {
+  if (skips()) return;
+  const Context context = kvq_test::make_context(kvq_test::kCuda);
+  constexpr int32_t kIn = 1024;
+  // More than one launch takes, the last two of another scheme; panels that are no multiple of those of a block.
+  const std::vector<int32_t> outs = {600, 17, 250, 64, 33, 16, 100};
+  for (const char* scheme : {"nuq-2", "tcq-2.25", "tcx-3"}) {
+    CAPTURE(scheme);
+    std::vector<Matrix> matrices;
+    for (size_t i = 0; i < outs.size(); ++i) {
+      matrices.push_back(quantize(context, i + 2 < outs.size() ? scheme : "vq-4", {outs[i], kIn}));
+    }
+    for (const int32_t batch : {1, 5, 20, 70, 256}) {
+      CAPTURE(batch);
+      const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(batch) * kIn, 37);
+      const kvq_test::DeviceCopy of_x(x.data(), x.size() * sizeof(float));
+      std::vector<std::vector<float>> y;
+      std::vector<std::unique_ptr<kvq_test::DeviceCopy>> of_y;
+      std::vector<const qp_matrix*> handles;
+      std::vector<void*> outputs;
+      for (size_t i = 0; i < outs.size(); ++i) {
+        y.emplace_back(static_cast<size_t>(batch) * static_cast<size_t>(outs[i]));
+        of_y.push_back(std::make_unique<kvq_test::DeviceCopy>(y[i].data(), y[i].size() * sizeof(float)));
+        handles.push_back(matrices[i]);
+        outputs.push_back(of_y[i]->data());
+      }
+      Matrix::linear_shared(handles, of_x.data(), batch, outputs, KVQ_F32);
+      for (size_t i = 0; i < outs.size(); ++i) {
+        CAPTURE(i);
+        of_y[i]->read(y[i].data());
+        check_products(matrices[i], {outs[i], kIn}, x, y[i], batch, true);
+      }
+    }
   }
 }
 

@@ -14,13 +14,13 @@ cudaError_t launch_prefill(const AttendArguments& /*arguments*/, const Tiles& /*
   return cudaErrorNotSupported;
 }
 
-int32_t tile_rows_for(const LinearMatrix& /*matrix*/, int32_t /*rows*/, const LinearDevice& /*device*/) { return 0; }
+int32_t tile_rows_for(LinearProducts /*products*/, int32_t /*rows*/, const LinearDevice& /*device*/) { return 0; }
+void count_clusters(LinearDevice& /*device*/) {}
 cudaError_t prepare_linear_many(const weights::Scheme& /*scheme*/, const LinearDevice& /*device*/) {
   return cudaSuccess;
 }
-cudaError_t launch_linear_many(const LinearMatrix& /*matrix*/, const InputRows& /*rows*/,
-                               const LinearInputs& /*inputs*/, const LinearOutputs& /*outputs*/,
-                               cudaStream_t /*stream*/) {
+cudaError_t launch_linear_many(LinearProducts /*products*/, const InputRows& /*rows*/, const LinearInputs& /*inputs*/,
+                               const LinearDevice& /*device*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
