@@ -6,18 +6,11 @@
 
 enum { TEXT = 0, PROMPT = 1000 };
 
-static size_t save(kvq_cache* cache, const kvq_sequence* sequence, const char* path) {
-  size_t size = 0;
-  require(kvq_sequence_save(cache, sequence, NULL, 0, &size, &error));
-  void* bytes = allocate(size);
-  require(kvq_sequence_save(cache, sequence, bytes, size, &size, &error));
+static void write_all(const char* path, const void* bytes, size_t size) {
   FILE* file = fopen(path, "wb");
-  if (file == NULL || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) {
-    perror(path);
-    exit(1);
-  }
-  free(bytes);
-  return size;
+  if (file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0) return;
+  perror(path);
+  exit(1);
 }
 
 static void* read_all(const char* path, size_t size) {
@@ -58,7 +51,10 @@ int main(int argc, char** argv) {
   printf("; %" PRIu64 " bytes freed, %" PRIu64 " left\n", bytes_freed, usage_of(cache, sequence).total_bytes);
   printf("the next token has position %d\n", (int)length_of(sequence)); /* evicted tokens keep theirs */
 
-  const size_t size = save(cache, sequence, path);
+  size_t size = 0;
+  void* bytes = save(cache, sequence, &size);
+  write_all(path, bytes, size);
+  free(bytes);
   step(cache, sequence, TEXT, PROMPT, 1, expected);
   printf("goes on in memory: output %08" PRIx32 "\n", fingerprint(expected, sizeof expected));
   kvq_sequence_destroy(sequence);
@@ -71,7 +67,7 @@ int main(int argc, char** argv) {
   kvq_context_options_init(&two_threads, sizeof two_threads);
   two_threads.n_threads = 2;
   require(kvq_context_create(&two_threads, &context, &error));
-  void* bytes = read_all(path, size);
+  bytes = read_all(path, size);
   cache = create_cache(context, "int4+streaming:256");
   require(kvq_sequence_load(cache, bytes, size, &sequence, &error));
   step(cache, sequence, TEXT, PROMPT, 1, output);

@@ -75,9 +75,7 @@ static cudaGraphExec_t capture(kvq_cache* cache, kvq_sequence* sequence, const d
 static kvq_sequence* move_to(kvq_cache* target, kvq_cache* source, const kvq_sequence* sequence) {
   kvq_sequence* moved = NULL;
   size_t size = 0;
-  require(kvq_sequence_save(source, sequence, NULL, 0, &size, &error));
-  void* bytes = allocate(size);
-  require(kvq_sequence_save(source, sequence, bytes, size, &size, &error));
+  void* bytes = save(source, sequence, &size);
   require(kvq_sequence_load(target, bytes, size, &moved, &error));
   free(bytes);
   return moved;
@@ -141,7 +139,8 @@ int main(void) {
     squared_error += pow((double)output[i] - expected[i], 2);
     squared += pow(expected[i], 2);
   }
-  printf("%s: %d tokens, on the CPU %d\n", device.name, (int)length_of(sequence), (int)length_of(cpu_sequence));
+  printf("%s: %d tokens, content %08" PRIx32 "\n", device.name, (int)length_of(sequence), content(gpu_cache, sequence));
+  printf("CPU: %d tokens, content %08" PRIx32 "\n", (int)length_of(cpu_sequence), content(cpu_cache, cpu_sequence));
   printf("difference between GPU and CPU: %.5f\n", sqrt(squared_error / squared));
 
   require_cuda(cudaGraphExecDestroy(graph)); /* before what it refers to */

@@ -8,7 +8,8 @@
 
 enum { TOKENS = 800, CHUNK = 16, MOST_SEQUENCES = 64, LIMIT = 2 * 1024 * 1024 };
 
-/* The engine's allocator. Hooks may be called from any thread, from several at once if the context has several. */
+/* The engine's allocator. Hooks are called from the threads that call the library and from the context's own: with more
+ * than this one, counting would need a lock. */
 typedef struct heap {
   uint64_t bytes; /* now */
   uint64_t peak;
@@ -103,17 +104,6 @@ static void batch_step(kvq_cache* cache, kvq_sequence* const* sequences, int n, 
   free(k);
   free(v);
   free(output);
-}
-
-/* Of everything that a sequence holds. */
-static uint32_t content(kvq_cache* cache, const kvq_sequence* sequence) {
-  size_t size = 0;
-  require(kvq_sequence_save(cache, sequence, NULL, 0, &size, &error));
-  void* bytes = allocate(size);
-  require(kvq_sequence_save(cache, sequence, bytes, size, &size, &error));
-  const uint32_t sum = fingerprint(bytes, size);
-  free(bytes);
-  return sum;
 }
 
 int main(void) {

@@ -127,4 +127,21 @@ static inline kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* seq
   return usage;
 }
 
+/* A sequence as bytes, which the caller frees. */
+static inline void* save(kvq_cache* cache, const kvq_sequence* sequence, size_t* size) {
+  require(kvq_sequence_save(cache, sequence, NULL, 0, size, &error));
+  void* bytes = allocate(*size);
+  require(kvq_sequence_save(cache, sequence, bytes, *size, size, &error));
+  return bytes;
+}
+
+/* Of everything that a sequence holds. */
+static inline uint32_t content(kvq_cache* cache, const kvq_sequence* sequence) {
+  size_t size = 0;
+  void* bytes = save(cache, sequence, &size);
+  const uint32_t sum = fingerprint(bytes, size);
+  free(bytes);
+  return sum;
+}
+
 #endif

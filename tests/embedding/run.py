@@ -129,8 +129,8 @@ def linear(output):
 
 
 def graph(output):
-    on_gpu, on_cpu = output.one(r".+: (\d+) tokens, on the CPU (\d+)")
-    expect(on_gpu == on_cpu == "400", "every launch appends one token")
+    on_gpu, on_cpu = output.all(r".+: (\d+) tokens, content (\w+)")
+    expect(on_gpu == on_cpu == ("400", on_cpu[1]), "every launch appends one token, and pages are those of a CPU")
     (difference,) = output.one(r"difference between GPU and CPU: ([\d.]+)")
     expect(float(difference) < 0.01, "GPU and CPU compute the same but for rounding")
 
