@@ -132,7 +132,7 @@ def graph(output):
     on_gpu, on_cpu = output.all(r".+: (\d+) tokens, content (\w+)")
     expect(on_gpu == on_cpu == ("400", on_cpu[1]), "every launch appends one token, and pages are those of a CPU")
     (difference,) = output.one(r"difference between GPU and CPU: ([\d.]+)")
-    expect(float(difference) < 0.01, "GPU and CPU compute the same but for rounding")
+    expect(float(difference) < 0.02, "GPU and CPU compute the same but for rounding")
 
 
 def run(name, program):
