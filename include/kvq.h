@@ -892,7 +892,8 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it wait for them.
  *  A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid
  *  until kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a sequence with pages
- *  made ahead copy its open pages.
+ *  made ahead copy its open pages. Layers with a codebook's codes cannot be captured, nor can attention where a policy
+ *  evicts by what queries look at: these calls return KVQ_E_UNSUPPORTED.
  *
  *  \param tokens  ≥ 0, per layer; 0 gives back the pages that are left.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
@@ -939,7 +940,8 @@ KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* seque
  *  \param size    bytes at `buffer`.
  *  \param result  receives the handle. \parent cache
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
- *           format or version); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *           format or version; tokens were evicted, which the cache's policy never does); KVQ_E_MEMORY; KVQ_E_LIMIT;
+ *           KVQ_E_BACKEND.
  *  \threads see ::kvq_sequence_create.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** result,

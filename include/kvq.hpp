@@ -1503,7 +1503,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// each first waits for the context's stream to learn how far the graph has come, so launch graphs on it, or let it
   /// wait for them. A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph
   /// stays valid until kvq_sequence_reserve is called again, or something it refers to is destroyed. Forks of a
-  /// sequence with pages made ahead copy its open pages.
+  /// sequence with pages made ahead copy its open pages. Layers with a codebook's codes cannot be captured, nor can
+  /// attention where a policy evicts by what queries look at: these calls return KVQ_E_UNSUPPORTED.
   /// \param tokens ≥ 0, per layer; 0 gives back the pages that are left.
   /// \throws Error: KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
   /// KVQ_E_STATE (a stream is captured); KVQ_E_UNSUPPORTED (above 0 where a router chooses the formats); KVQ_E_MEMORY;
@@ -1536,7 +1537,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// Make a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
   /// \param buffer what ::kvq_sequence_save wrote.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
-  /// format or version); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  /// format or version; tokens were evicted, which the cache's policy never does); KVQ_E_MEMORY; KVQ_E_LIMIT;
+  /// KVQ_E_BACKEND.
   /// \par Threads: see ::kvq_sequence_create.
   static Sequence load(kvq_cache* cache, std::span<const std::byte> buffer) {
     return detail::made<Sequence>(kvq_sequence_load, cache, buffer.data(), buffer.size());

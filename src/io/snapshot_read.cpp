@@ -121,6 +121,12 @@ class SequenceReader {
     }
     const Sequence::Layer& expected = sequence_.layers[layer];
     const auto [least_slots, least_last] = sequence_.least_of_list(static_cast<int32_t>(layer), slots);
+    if (cache_.eviction.budget == 0 && slots < expected.length) {
+      fail(KVQ_E_MISMATCH,
+           "snapshot has %lld of %d tokens in a list of layer %zu, as eviction leaves them, and this cache's policy "
+           "evicts none: load it into a cache whose policy has eviction",
+           static_cast<long long>(slots), expected.length, layer);
+    }
     if (slots < least_slots || slots > expected.length || previous < least_last || previous > expected.last_position) {
       fail(KVQ_E_FORMAT, "snapshot has a list of %lld slots that ends at position %d in a layer of %d tokens",
            static_cast<long long>(slots), previous, expected.length);

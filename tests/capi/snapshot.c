@@ -219,6 +219,32 @@ static void garbage(void) {
   fixture_close(&f);
 }
 
+/* A sequence of which tokens were evicted, for caches that evict some, too. */
+static void evicted_tokens(void) {
+  fixture f;
+  fixture other;
+  kvq_sequence* sequence;
+  kvq_sequence* loaded = NULL;
+  blob saved;
+  fixture_open(&f, "int4+streaming:50", 0, 0);
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 200);
+  ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
+  saved = save_sequence(f.cache, sequence);
+  fixture_open(&other, "int4+snapkv:100", 0, 0);
+  ACCEPTED(kvq_sequence_load(other.cache, saved.data, saved.size, &loaded, err));
+  kvq_sequence_destroy(loaded);
+  fixture_close(&other);
+  fixture_open(&other, "int4", 0, 0);
+  REFUSED(KVQ_E_MISMATCH, "50 of 200", kvq_sequence_load(other.cache, saved.data, saved.size, &loaded, err));
+  ALSO_MENTIONS("policy has eviction");
+  CHECK(loaded == NULL);
+  blob_free(&saved);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&other);
+  fixture_close(&f);
+}
+
 /* A snapshot of the small cache, loaded into a cache that differs in one respect. */
 static void refuse_in(const blob* saved, const kvq_cache_options* shape, const char* policy_text, kvq_status expected,
                       const char* mention) {
@@ -322,4 +348,5 @@ void test_snapshot(void) {
   every_word_replaced();
   garbage();
   snapshots_of_other_caches();
+  evicted_tokens();
 }

@@ -80,6 +80,14 @@ else
   echo "skipped: -static, for which this machine has no C library"
 fi
 
+# The other samples compile where they are installed, as docs/embedding.md says; graph.c needs CUDA.
+for source in "$prefix"/share/kvq/samples/c/*.c; do
+  [ "${source##*/}" != graph.c ] || continue
+  "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror "$source" "${shared[@]}" -lm -pthread -o "$work/sample" ||
+    fail "$source does not compile"
+done
+echo "ok: installed samples"
+
 # Each component alone, and all of them are everything.
 components=(runtime development program models samples)
 for component in "${components[@]}"; do

@@ -1917,7 +1917,9 @@ func SequenceCache(sequence *Sequence) *Cache {
 // may: each first waits for the context's stream to learn how far the graph has come, so launch graphs on it,
 // or let it wait for them. A launch without room appends nothing, and a later call on the context returns
 // [ELimit]. A graph stays valid until [SequenceReserve] is called again, or something it refers to is
-// destroyed. Forks of a sequence with pages made ahead copy its open pages.
+// destroyed. Forks of a sequence with pages made ahead copy its open pages. Layers with a codebook's codes
+// cannot be captured, nor can attention where a policy evicts by what queries look at: these calls return
+// [EUnsupported].
 //
 //   - tokens: ≥ 0, per layer; 0 gives back the pages that are left.
 //
@@ -1987,7 +1989,7 @@ func SequenceSave(cache *Cache, sequence *Sequence, buffer unsafe.Pointer, capac
 //   - result: receives the handle.
 //
 // Returns [OK]; [EArgument]; [EFormat] (damaged or truncated); [EMismatch] (another model, shape, policy format
-// or version); [EMemory]; [ELimit]; [EBackend].
+// or version; tokens were evicted, which the cache's policy never does); [EMemory]; [ELimit]; [EBackend].
 //
 // Threads: see [SequenceCreate]. Since 1.0. In C: kvq_sequence_load.
 func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Sequence, err *Error) Status {

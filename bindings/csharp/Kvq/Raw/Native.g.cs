@@ -649,7 +649,9 @@ namespace Kvq.Raw
         /// has come, so launch graphs on it, or let it wait for them. A launch without room appends nothing, and a
         /// later call on the context returns <see cref="Kvq.Status.Limit"/>. A graph stays valid until
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> is called again, or something it refers to is destroyed.
-        /// Forks of a sequence with pages made ahead copy its open pages.</para>
+        /// Forks of a sequence with pages made ahead copy its open pages. Layers with a codebook's codes cannot be
+        /// captured, nor can attention where a policy evicts by what queries look at: these calls return
+        /// <see cref="Kvq.Status.Unsupported"/>.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>
@@ -740,9 +742,9 @@ namespace Kvq.Raw
         /// <param name="result">receives the handle.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Format"/>
-        /// (damaged or truncated); <see cref="Kvq.Status.Mismatch"/> (another model, shape, policy format or
-        /// version); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>;
-        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        /// (damaged or truncated); <see cref="Kvq.Status.Mismatch"/> (another model, shape, policy format or version;
+        /// tokens were evicted, which the cache's policy never does); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>; <see cref="Kvq.Status.Backend"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_sequence_load(IntPtr cache, void* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
 

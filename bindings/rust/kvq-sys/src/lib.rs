@@ -1988,7 +1988,9 @@ extern "C" {
     /// Afterwards they may: each first waits for the context's stream to learn how far the graph has come, so
     /// launch graphs on it, or let it wait for them. A launch without room appends nothing, and a later call on the
     /// context returns [`KVQ_E_LIMIT`]. A graph stays valid until [`kvq_sequence_reserve`] is called again, or
-    /// something it refers to is destroyed. Forks of a sequence with pages made ahead copy its open pages.
+    /// something it refers to is destroyed. Forks of a sequence with pages made ahead copy its open pages. Layers
+    /// with a codebook's codes cannot be captured, nor can attention where a policy evicts by what queries look at:
+    /// these calls return [`KVQ_E_UNSUPPORTED`].
     ///
     /// - `tokens`: ≥ 0, per layer; 0 gives back the pages that are left.
     ///
@@ -2085,7 +2087,8 @@ extern "C" {
     /// - `result`: receives the handle. (keeps `cache` alive)
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_FORMAT`] (damaged or truncated); [`KVQ_E_MISMATCH`] (another
-    /// model, shape, policy format or version); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
+    /// model, shape, policy format or version; tokens were evicted, which the cache's policy never does);
+    /// [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
     ///
     /// Threads: see [`kvq_sequence_create`].
     ///

@@ -698,7 +698,9 @@ waits for the context's stream to learn how far the graph has come, so launch gr
 for them. A launch without room appends nothing, and a later call on the context returns
 [`Status::Limit`](crate::Status::Limit). A graph stays valid until
 [`Sequence::reserve`](crate::Sequence::reserve) is called again, or something it refers to is destroyed.
-Forks of a sequence with pages made ahead copy its open pages.
+Forks of a sequence with pages made ahead copy its open pages. Layers with a codebook's codes cannot be
+captured, nor can attention where a policy evicts by what queries look at: these calls return
+[`Status::Unsupported`](crate::Status::Unsupported).
 
 - `tokens`: ≥ 0, per layer; 0 gives back the pages that are left.
 
@@ -752,9 +754,9 @@ written); [`Status::Backend`](crate::Status::Backend)."#
 # Errors
 
 [`Status::Argument`](crate::Status::Argument); [`Status::Format`](crate::Status::Format) (damaged or
-truncated); [`Status::Mismatch`](crate::Status::Mismatch) (another model, shape, policy format or version);
-[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
-[`Status::Backend`](crate::Status::Backend)."#
+truncated); [`Status::Mismatch`](crate::Status::Mismatch) (another model, shape, policy format or version;
+tokens were evicted, which the cache's policy never does); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit); [`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_append) => {
         r#"Append tokens to one layer of a sequence, from dense tensors.

@@ -1,0 +1,76 @@
+/* Speculation: a draft of several tokens is judged in one pass, and what is not accepted is taken back.
+ *
+ *   cc speculate.c $(pkg-config --cflags --libs kvq) -o speculate && ./speculate
+ */
+#include "sample.h"
+
+enum { TEXT = 0, WRONG_TEXT = 1, PROMPT = 100, DRAFT = 8, ROUNDS = 8 };
+
+/* How many tokens of each draft turn out to be right. */
+static const int right[ROUNDS] = {3, 8, 0, 5, 1, 6, 8, 2};
+
+/* Appends a draft, of which the first tokens are those of the text, and attends with all of its queries at once. */
+static void judge(kvq_cache* cache, kvq_sequence* sequence, int n_right, float* output) {
+  const int32_t n = DRAFT;
+  const kvq_sequence* sequences[1] = {sequence};
+  const int length = length_of(sequence);
+  float q[DRAFT * Q_ROW], k[DRAFT * KV_ROW], v[DRAFT * KV_ROW];
+  for (int layer = 0; layer < LAYERS; ++layer) {
+    project(TEXT, layer, length, n_right, q, k, v);
+    project(WRONG_TEXT, layer, length + n_right, DRAFT - n_right, q + n_right * Q_ROW, k + n_right * KV_ROW,
+            v + n_right * KV_ROW);
+    require(kvq_append(cache, sequence, layer, n, k, v, KVQ_F32, NULL, &error));
+
+    kvq_attend_batch batch;
+    kvq_attend_batch_init(&batch, sizeof batch);
+    batch.n_sequences = 1;
+    batch.sequences = sequences;
+    batch.query_counts = &n;
+    batch.q = q;
+    batch.output = output;
+    require(kvq_attend(cache, layer, &batch, &error));
+  }
+}
+
+int main(void) {
+  /* The two newest pages of every list stay FP16, so that at least 32 tokens can be taken back. */
+  static const char policy[] = "{version: 1, keys: int4+hadamard, values: int4+hadamard, recent: 2}";
+  kvq_context* context = NULL;
+  kvq_sequence* sequence = NULL;
+  kvq_sequence* witness = NULL;
+  float output[DRAFT * Q_ROW], expected[Q_ROW];
+  kvq_error_init(&error, sizeof error);
+  require(kvq_context_create(NULL, &context, &error));
+  kvq_cache* cache = create_cache(context, policy);
+  float* prompt_output = tensor(PROMPT, Q_ROW);
+  require(kvq_sequence_create(cache, &sequence, &error));
+  step(cache, sequence, TEXT, 0, PROMPT, prompt_output);
+  free(prompt_output);
+  require(kvq_sequence_fork(cache, sequence, &witness, &error)); /* gets the right tokens alone, one by one */
+
+  for (int round = 0; round < ROUNDS; ++round) {
+    const int length = length_of(sequence);
+    judge(cache, sequence, right[round], output);
+    const int accepted = right[round]; /* the engine's sampler finds it out from `output` */
+    require(kvq_sequence_truncate(cache, sequence, length + accepted, &error));
+  }
+
+  const int length = length_of(sequence);
+  for (int position = PROMPT; position < length; ++position) step(cache, witness, TEXT, position, 1, expected);
+  step(cache, sequence, TEXT, length, 1, output);
+  step(cache, witness, TEXT, length, 1, expected);
+  printf("with drafts: %d tokens, output %08" PRIx32 "\n", (int)length_of(sequence),
+         fingerprint(output, sizeof expected));
+  printf("without: %d tokens, output %08" PRIx32 "\n", (int)length_of(witness), fingerprint(expected, sizeof expected));
+
+  /* Too far back: those pages are sealed. The message says what would work, and nothing has changed. */
+  const kvq_status status = kvq_sequence_truncate(cache, sequence, 40, &error);
+  printf("%s: %s\n", kvq_status_name(status), error.message);
+  printf("still %d tokens\n", (int)length_of(sequence));
+
+  kvq_sequence_destroy(witness);
+  kvq_sequence_destroy(sequence);
+  kvq_cache_destroy(cache);
+  kvq_context_destroy(context);
+  return 0;
+}
