@@ -46,7 +46,7 @@ if(TARGET kvq_cli)
     install(FILES "${PROJECT_BINARY_DIR}/kvq.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT program)
   endif()
   set(KVQ_ZSH_DIR "${CMAKE_INSTALL_DATADIR}/zsh/site-functions" CACHE STRING "Where zsh looks for completions")
-  set(completions "${PROJECT_SOURCE_DIR}/samples/cli/completions")
+  set(completions "${PROJECT_SOURCE_DIR}/packaging/completions")
   install(FILES "${completions}/kvq.bash" RENAME kvq
     DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT program)
   install(FILES "${completions}/_kvq" DESTINATION "${KVQ_ZSH_DIR}" COMPONENT program)

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-files=$here/../../samples/cli/completions
+files=$here/../../packaging/completions
 PATH=$(dirname "$1"):$PATH
 
 # expect SHELL FOUND EXPECTED
