@@ -3,9 +3,13 @@ if(NOT CPACK_GENERATOR STREQUAL "DEB")
   return()
 endif()
 
+function(compress path)
+  execute_process(COMMAND gzip -9nf "${path}" COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
 function(write_compressed path content)
   file(WRITE "${path}" "${content}")
-  execute_process(COMMAND gzip -9n "${path}" COMMAND_ERROR_IS_FATAL ANY)
+  compress("${path}")
 endfunction()
 
 file(READ "${CPACK_KVQ_SOURCE_DIR}/CHANGELOG.md" changelog)
@@ -32,4 +36,8 @@ ${notices}")
 
  -- ${CPACK_PACKAGE_CONTACT}  ${now}
 ")
+  set(page "${staged}/share/man/man1/kvq.1")
+  if(EXISTS "${page}")
+    compress("${page}")
+  endif()
 endforeach()

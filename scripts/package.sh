@@ -39,7 +39,8 @@ rm -rf "$out" "$logs"
 mkdir -p "$out" "$logs"
 scripts/setup.sh
 
-build "archive" -DKVQ_BUNDLED=ON -DCMAKE_INSTALL_PREFIX=/usr/local -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_SKIP_INSTALL_RPATH=OFF
+build "archive" -DKVQ_BUNDLED=ON -DCMAKE_INSTALL_PREFIX=/usr/local -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_SKIP_INSTALL_RPATH=OFF \
+  -UKVQ_ZSH_DIR
 step "archive: test" tests/exports/standalone.sh "$build/bin/kvq_sample_embed" "$build/lib/libkvq.so" "$build/bin/kvq"
 step "archive: install" tests/install/run.sh "$build" "${CC:-cc}" Ninja
 step "archive: pack" cpack --config "$build/CPackConfig.cmake" -G TGZ -B "$out"
@@ -51,7 +52,7 @@ tar -xf "$out"/kvq-*.tar.gz -C "$prefix" --strip-components=1
 if command -v dpkg-architecture >/dev/null; then
   scripts/setup.sh dpkg-dev fakeroot file
   build "debian" -DKVQ_BUNDLED=OFF -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_SKIP_INSTALL_RPATH=ON \
-    -DCMAKE_INSTALL_LIBDIR="lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)"
+    -DCMAKE_INSTALL_LIBDIR="lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" -DKVQ_ZSH_DIR=share/zsh/vendor-completions
   step "debian: pack" cpack --config "$build/CPackConfig.cmake" -G DEB -B "$out"
   step "debian: test" tests/packages/debian.sh --packages "$out" "${CC:-cc}"
 else

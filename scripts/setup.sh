@@ -9,8 +9,8 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config
   libeigen3-dev libhwy-dev libyaml-dev nlohmann-json3-dev # the library
   libcli11-dev libopenblas-dev libpcre2-dev libutf8proc-dev) # the kvq program
-test_packages=(abigail-tools binutils clang clang-format clang-tidy doctest-dev dpkg-dev fakeroot file libbenchmark-dev
-  libclang-rt-dev libglpk-dev python3 python3-clang)
+test_packages=(abigail-tools binutils clang clang-format clang-tidy doctest-dev doxygen dpkg-dev fakeroot file
+  libbenchmark-dev libclang-rt-dev libglpk-dev python3 python3-clang)
 
 for argument in "$@"; do
   case $argument in

@@ -8,7 +8,7 @@
 #     cuda      the same with the CUDA plug-in; tests on a GPU say that they skip if there is none
 #     sanitize  a build with Clang's address and undefined behaviour sanitizers, and all its tests
 #     bindings  the library as it is installed, used from every language that is here, and their packages
-#     style     formatting, clang-tidy, includes between rooms
+#     style     formatting, clang-tidy, includes between rooms, the reference of the C API
 #   FILTER: only test cases whose names contain it, suites of the C API tests and ctest entries of that name
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -157,6 +157,7 @@ style() {
   # Nothing is built there: clang-tidy reads how sources would be compiled.
   check "tidy: configure" cmake --preset tidy "-DKVQ_CUDA=$(has_nvcc && echo ON || echo OFF)"
   check "tidy" tidy
+  check "reference" cmake --build build/tidy --target kvq_reference
 }
 
 # language NAME SCRIPT: its tests get the folder that the library is installed in and one for what they build. Their last

@@ -51,6 +51,7 @@ void add_commands(CLI::App& app) {
   cli::add_bench_decode(*bench);
   cli::add_bench_linear(*bench);
   cli::add_bench_quantize(*bench);
+  cli::add_reference(app);
 }
 
 int run(int argc, char** argv) {

@@ -378,6 +378,53 @@ static void failing_allocations(const char* policy) {
   fixture_close(&f);
 }
 
+/* What the newest token sees through a window of so many tokens. */
+static void attend_window(kvq_cache* cache, const kvq_sequence* sequence, int32_t window, float* out) {
+  float q[kQHeads * kHeadDim];
+  kvq_attend_batch batch;
+  fill_tensor(q, sizeof q / sizeof q[0], 99);
+  kvq_attend_batch_init(&batch, sizeof(batch));
+  batch.n_sequences = 1;
+  batch.sequences = &sequence;
+  batch.q = q;
+  batch.output = out;
+  batch.sliding_window = window;
+  ACCEPTED(kvq_attend(cache, 0, &batch, err));
+}
+
+/* Layers with a sliding window need no more than its tokens: with the others evicted, all that follows sees the same.
+ */
+static void sliding_windows(void) {
+  enum { kWindow = 64 };
+  const char* const policy = "{version: 1, eviction: {method: streaming, budget: 64, first: 0}}";
+  fixture f;
+  kvq_sequence* whole;
+  kvq_sequence* evicted = NULL;
+  int32_t slots = 0;
+  int32_t token;
+  fixture_open(&f, policy, 0, 0);
+  whole = observed_sequence(f.cache, 300);
+  ACCEPTED(kvq_sequence_fork(f.cache, whole, &evicted, err));
+  ACCEPTED(attend_all(f.cache, evicted, 1));
+  ACCEPTED(kvq_compress(f.cache, evicted, NULL, err));
+  ACCEPTED(kvq_sequence_slots(evicted, 0, 0, &slots, err));
+  CHECK(slots == kWindow);
+  for (token = 0; token < 100; ++token) {
+    float expected[kQHeads * kHeadDim];
+    float out[kQHeads * kHeadDim];
+    size_t i;
+    attend_window(f.cache, whole, kWindow, expected);
+    attend_window(f.cache, evicted, kWindow, out);
+    for (i = 0; i < sizeof out / sizeof out[0]; ++i)
+      CHECK(out[i] - expected[i] < 1e-5f && expected[i] - out[i] < 1e-5f);
+    grow(f.cache, whole, 1);
+    grow(f.cache, evicted, 1);
+  }
+  kvq_sequence_destroy(evicted);
+  kvq_sequence_destroy(whole);
+  fixture_close(&f);
+}
+
 void test_compress(void) {
   const char* const policies[] = {
       kSnap,
@@ -399,6 +446,7 @@ void test_compress(void) {
   failed_attention_does_not_count("int4+snapkv:40");
   pages_made_ahead();
   short_prompts();
+  sliding_windows();
   for (i = 0; i < sizeof policies / sizeof policies[0]; ++i) {
     reports(policies[i]);
     failing_allocations(policies[i]);

@@ -105,5 +105,9 @@ echo "ok: components"
 if [ -x "$prefix/bin/kvq" ]; then
   "$prefix/bin/kvq" info >/dev/null || fail "the installed program does not run"
   [ -f "$prefix/share/kvq/models/demo/model.safetensors" ] || fail "the demo model was not installed"
+  for file in man/man1/kvq.1 bash-completion/completions/kvq fish/vendor_completions.d/kvq.fish; do
+    [ -s "$prefix/share/$file" ] || fail "share/$file was not installed"
+  done
+  [ -n "$(find "$prefix/share/zsh" -name _kvq)" ] || fail "zsh's completion was not installed"
   echo "ok: installed program"
 fi

@@ -93,6 +93,7 @@ if [ -e "$root/usr/bin/kvq" ]; then
   kvq info >"$work/log" 2>&1 || fail "kvq info: $(cat "$work/log")"
   kvq demo --quick >"$work/log" 2>&1 || fail "kvq demo: $(cat "$work/log")"
   grep -q int4 "$work/log" || fail "kvq demo printed: $(cat "$work/log")"
+  [ -s "$root/usr/share/man/man1/kvq.1.gz" ] || fail "kvq-tools has no manual page"
   echo "ok: kvq info, kvq demo"
 fi
 

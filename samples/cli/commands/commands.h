@@ -26,5 +26,7 @@ void add_bench_decode(CLI::App& bench);
 void add_bench_attend(CLI::App& bench);
 void add_bench_linear(CLI::App& bench);
 void add_bench_quantize(CLI::App& bench);
+/// `manual` and `complete`, which `--help` does not show. Refers to `app`.
+void add_reference(CLI::App& app);
 
 }  // namespace cli
