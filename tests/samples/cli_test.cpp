@@ -469,7 +469,10 @@ TEST_CASE("the demo shows every format and fits a page") {
   CHECK(demo["formats"][4]["kv"] == "gt2-256");
   for (const json& format : demo["formats"]) {
     check_numbers(format, {"perplexity", "rise_percent", "kv_bits", "kv_bytes", "fp16_kv_bytes", "accuracy",
-                           "microseconds", "ratio"});
+                           "microseconds", "ratio", "fp16_perplexity"});
+    const bool evicts = format["kv"] == "int4+adasnap:256";
+    CHECK(format["second_half"] == evicts);
+    CHECK((format["fp16_perplexity"] == demo["formats"][0]["perplexity"]) == !evicts);
     CHECK(std::abs(format["rise_percent"].get<double>()) < 25.0);
   }
   REQUIRE(demo["weights"].size() == 2);

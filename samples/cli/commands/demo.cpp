@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -66,7 +67,7 @@ struct Options {
 struct Row {
   Format format;
   PerplexityResult perplexity;
-  double baseline = 0.0;  // perplexity of FP16 on the same tokens
+  PerplexityResult baseline;  // FP16's, of the same tokens
   NeedleResult needle;
   Timing attention;
 };
@@ -115,11 +116,9 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
   const Spec fp16 = load_spec(engine, "fp16");
   for (const Format& each : formats) {
     const Spec format = load_spec(engine, each.quality);
-    Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
+    Row row{.format = each, .perplexity = {}, .baseline = {}, .needle = {}, .attention = {}};
     row.perplexity = perplexity(format, false);
-    row.baseline = format.evicts() ? perplexity(fp16, true).perplexity
-                   : rows.empty()  ? row.perplexity.perplexity
-                                   : rows.front().perplexity.perplexity;
+    row.baseline = format.evicts() ? perplexity(fp16, true) : rows.empty() ? row.perplexity : rows.front().perplexity;
     row.needle = measure_needle(engine, format, tokens, extent.needle, progress);
     rows.push_back(std::move(row));
   }
@@ -174,7 +173,7 @@ WeightsRow plain_weights(const Engine& engine, const std::filesystem::path& dire
           .perplexity = fp16.perplexity};
 }
 
-double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline - 1.0); }
+double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline.perplexity - 1.0); }
 
 void print_samples(const std::filesystem::path& directory, const std::vector<Sample>& samples) {
   print_text("The demo model (" + bytes_text(std::filesystem::file_size(directory / "model.safetensors")) +
@@ -183,10 +182,11 @@ void print_samples(const std::filesystem::path& directory, const std::vector<Sam
   print_text("\nNow the same model with every format; this takes a moment.\n");
 }
 
-void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
-  const LayerShape& layer = extent.attention.layer;
+/// \param rows  FP16 first, which the others are compared with.
+std::string formats_table(const Extent& extent, const std::vector<Row>& rows, const std::string& perplexity_of) {
   Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
-               "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
+               "times\nsmaller", "perplexity" + perplexity_of, "rise over\nFP16", "keys\nfound", "attention\nus",
+               "times\nfaster"});
   const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
   for (const Row& row : rows) {
     const kvq_usage& usage = row.perplexity.usage;
@@ -197,7 +197,34 @@ void print_formats(const Extent& extent, const std::vector<Row>& rows, const std
          std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
          number_text(row.attention.median, 0), number_text(rows[0].attention.median / row.attention.median, 2)});
   }
-  print_text("\n" + table.text() + "\n" +
+  return table.text();
+}
+
+/// Formats that evict, below FP16 on what is scored of them.
+std::string evicting_text(const Extent& extent, const std::vector<Row>& rows) {
+  std::vector<Row> shown;
+  std::string warnings;
+  for (const Row& row : rows) {
+    if (!row.perplexity.second_half) continue;
+    if (shown.empty()) {
+      shown.push_back(rows.front());
+      shown.front().perplexity = row.baseline;
+    }
+    shown.push_back(row);
+    if (rise_percent(row) <= kMuchLost) continue;
+    warnings += too_much_evicted_text(row.format.kv, rise_percent(row), "FP16");
+  }
+  return "After eviction, the second half of each text, with FP16's perplexity of the same tokens:\n\n" +
+         formats_table(extent, shown, " of\nsecond halves") + "\n" +
+         "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
+         "the first half of each text, whose second half is scored.\n" + warnings;
+}
+
+void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
+  const LayerShape& layer = extent.attention.layer;
+  std::vector<Row> whole;
+  std::ranges::copy_if(rows, std::back_inserter(whole), [](const Row& row) { return !row.perplexity.second_half; });
+  print_text("\n" + formats_table(extent, whole, "") + "\n" +
              "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
              "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
              std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
@@ -205,11 +232,9 @@ void print_formats(const Extent& extent, const std::vector<Row>& rows, const std
              "gs2, gt2: codes of 2 bits and a gain for each token, no training; the first 32 tokens stay FP16.\n" +
              "-256: the same around 256 trained centres a head.\n" +                                      //
              "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
-             "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
-             "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
              "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) + " tokens, " +
              std::to_string(layer.q_heads) + " query and " + std::to_string(layer.kv_heads) + " KV heads of " +
-             std::to_string(layer.head_dim) + ",\non " + machine + ".\n");
+             std::to_string(layer.head_dim) + ",\non " + machine + ".\n\n" + evicting_text(extent, rows));
 }
 
 void print_report(const Extent& extent, const Report& report) {
@@ -231,6 +256,8 @@ void print_report_json(const Options& options, const Extent& extent, const Repor
     nlohmann::ordered_json format;
     format["kv"] = row.format.kv;
     format["perplexity"] = row.perplexity.perplexity;
+    format["second_half"] = row.perplexity.second_half;
+    format["fp16_perplexity"] = row.baseline.perplexity;
     format["rise_percent"] = rise_percent(row);
     format["tokens"] = row.perplexity.tokens;
     add_usage(format, row.perplexity.usage);

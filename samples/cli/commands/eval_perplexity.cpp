@@ -21,6 +21,11 @@ struct Options : ReferenceOptions {
   bool per_window = false;
 };
 
+struct Measurement {
+  std::vector<PerplexityResult> results;  // of each format
+  std::vector<bool> evicts;
+};
+
 double rise_percent(const PerplexityResult& result) {
   return 100.0 * (result.perplexity / result.comparison->perplexity - 1.0);
 }
@@ -39,11 +44,13 @@ void add_comparison(nlohmann::ordered_json& object, const Options& options, cons
   object["top1_agreement"] = result.comparison->top1_agreement;
 }
 
+std::string half_text(const PerplexityResult& result) { return result.second_half ? " of the same second halves" : ""; }
+
 std::string comparison_text(const Options& options, const PerplexityResult& result) {
   if (!result.comparison) return "against    nothing: " + options.why_no_reference() + "\n";
   const ReferenceComparison& comparison = *result.comparison;
-  return "against    " + reference_text(options) + ", perplexity " + number_text(comparison.perplexity, 4) + ": rise " +
-         signed_percent(rise_percent(result)) + "\n" +  //
+  return "against    " + reference_text(options) + ", perplexity" + half_text(result) + " " +
+         number_text(comparison.perplexity, 4) + ": rise " + signed_percent(rise_percent(result)) + "\n" +  //
          "divergence " + number_text(comparison.kl_mean, 6) + " nats on average (KL), at most " +
          number_text(comparison.kl_p999, 4) + " for 99.9 % of tokens\n" +  //
          "top token  the same after " + number_text(100.0 * comparison.top1_agreement, 2) + " % of tokens\n";
@@ -54,6 +61,7 @@ nlohmann::ordered_json result_json(const Options& options, const PerplexityResul
   nlohmann::ordered_json object;
   object["perplexity"] = result.perplexity;
   object["tokens"] = result.tokens;
+  object["second_half"] = result.second_half;
   if (result.comparison) add_comparison(object, options, result);
   add_sizes(object, result.usage, weights);
   object["tokens_per_second"] = result.tokens_per_second;
@@ -80,8 +88,20 @@ void print_results_json(const Options& options, const std::vector<PerplexityResu
 }
 
 std::string extent_text(const Options& options, const PerplexityResult& result) {
-  return std::to_string(result.tokens) + " tokens in " + std::to_string(result.window_mean_nll.size()) +
-         " windows of " + std::to_string(options.perplexity.context) + "\n";
+  return std::to_string(result.tokens) + " tokens in " + (result.second_half ? "second halves of " : "") +
+         std::to_string(result.window_mean_nll.size()) + " windows of " + std::to_string(options.perplexity.context) +
+         "\n";
+}
+
+/// Of caches that evict more than they should; empty if there is none.
+std::string warnings_text(const Options& options, const Measurement& measured) {
+  std::string text;
+  for (size_t i = 0; i < measured.results.size(); ++i) {
+    const PerplexityResult& result = measured.results[i];
+    if (!measured.evicts[i] || !result.comparison || rise_percent(result) <= kMuchLost) continue;
+    text += too_much_evicted_text(options.formats[i], rise_percent(result), options.reference());
+  }
+  return text;
 }
 
 void print_windows(const PerplexityResult& result) {
@@ -91,18 +111,22 @@ void print_windows(const PerplexityResult& result) {
   }
 }
 
-void print_result(const Options& options, const PerplexityResult& result, const llama::Weights& weights) {
+void print_result(const Options& options, const Measurement& measured, const llama::Weights& weights) {
+  const PerplexityResult& result = measured.results.front();
   if (options.per_window) print_windows(result);
   print_text("perplexity " + number_text(result.perplexity, 4) + " with --kv " + options.kv + " over " +
              extent_text(options, result) +                     //
              comparison_text(options, result) +                 //
              "cache      " + usage_text(result.usage) + "\n" +  //
              "weights    " + weight_bits_text(weights) + "\n" + "speed      " +
-             number_text(result.tokens_per_second, 0) + " tokens per second\n");
+             number_text(result.tokens_per_second, 0) + " tokens per second\n" + warnings_text(options, measured));
 }
 
-void print_table(const Options& options, const std::vector<PerplexityResult>& results) {
-  std::vector<std::string> headings{"format", "bits per\nscalar", "perplexity"};
+void print_table(const Options& options, const Measurement& measured) {
+  const std::vector<PerplexityResult>& results = measured.results;
+  const bool second_half = results.front().second_half;
+  std::vector<std::string> headings{"format", "bits per\nscalar",
+                                    second_half ? "perplexity of\nsecond halves" : "perplexity"};
   const bool compared = results.front().comparison.has_value();
   if (compared) headings.insert(headings.end(), {"rise", "KL\nmean", "KL\n99.9 %", "same top\ntoken"});
   Table table(std::move(headings));
@@ -117,30 +141,33 @@ void print_table(const Options& options, const std::vector<PerplexityResult>& re
     }
     table.add_row(std::move(cells));
   }
-  const std::string against = compared ? "compared with " + reference_text(options) + ", perplexity " +
-                                             number_text(results.front().comparison->perplexity, 4) + ", over "
-                                       : "compared with nothing, over ";
-  print_text(table.text() + "\n" + against + extent_text(options, results.front()));
+  const std::string against =
+      compared ? "compared with " + reference_text(options) + ", perplexity" + half_text(results.front()) + " " +
+                     number_text(results.front().comparison->perplexity, 4) + (second_half ? ",\nover " : ", over ")
+               : "compared with nothing, over ";
+  print_text(table.text() + "\n" + against + extent_text(options, results.front()) + warnings_text(options, measured));
 }
 
-void print_results(const Options& options, const std::vector<PerplexityResult>& results,
-                   const llama::Weights& weights) {
+void print_results(const Options& options, const Measurement& measured, const llama::Weights& weights) {
+  const std::vector<PerplexityResult>& results = measured.results;
   if (options.json) return print_results_json(options, results, weights);
-  if (results.size() == 1) return print_result(options, results.front(), weights);
+  if (results.size() == 1) return print_result(options, measured, weights);
   if (options.per_window) {
     for (size_t i = 0; i < results.size(); ++i) {
       print_text(options.formats[i] + "\n");
       print_windows(results[i]);
     }
   }
-  print_table(options, results);
+  print_table(options, measured);
 }
 
-std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
+Measurement measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
   const PerplexityOptions& measured = options.perplexity;
+  Measurement measurement;
   std::vector<Spec> formats;
   for (const std::string& kv : options.formats) {
     formats.push_back(load_spec(engine, kv));
+    measurement.evicts.push_back(formats.back().evicts());
     if (measured.context == 2 && (measured.second_half || formats.back().evicts())) {
       throw UsageError("--context 2 leaves no token of the second half to score");
     }
@@ -154,7 +181,9 @@ std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> t
   const size_t windows = first_windows(tokens, measured.context, measured.windows).size();
   const size_t runs = formats.size() + (reference ? 1 : 0);
   Progress progress("perplexity", static_cast<int64_t>(windows * runs) * measured.context);
-  return measure_perplexities(engine, formats, tokens, measured, progress, reference ? &*reference : nullptr);
+  measurement.results =
+      measure_perplexities(engine, formats, tokens, measured, progress, reference ? &*reference : nullptr);
+  return measurement;
 }
 
 void run(Options& options) {
