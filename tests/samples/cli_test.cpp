@@ -389,6 +389,8 @@ TEST_CASE("bench compress times what evicts tokens, and refuses what does not") 
     CHECK(row["bytes_after"].get<double>() < 0.6 * row["bytes_before"].get<double>());
     CHECK(row["microseconds_a_layer"].get<double>() == doctest::Approx(row["microseconds"].get<double>() / 2));
   }
+  const json shares = run_json(with(common, {"--kv", "int4+snapkv:25%", "--kv", "int4+snapkv:75"}))["rows"];
+  CHECK(shares[0]["bytes_after"] == shares[1]["bytes_after"]);
   check_failure(with(common, {"--kv", "int4"}), 2, "--kv int4 evicts nothing");
 }
 

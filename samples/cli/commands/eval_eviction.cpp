@@ -14,7 +14,7 @@ namespace cli {
 namespace {
 
 constexpr int32_t kMinContext = 64;
-constexpr int32_t kAnyBudget = 1 << 20;  // of a policy whose every compression names a budget of its own
+constexpr const char* kAnyBudget = ":100%";  // every compression names one of its own
 
 const std::vector<std::string>& all_methods() {
   static const std::vector<std::string> methods(kEvictionMethods.begin(), kEvictionMethods.end());
@@ -43,9 +43,17 @@ std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
     throw UsageError("--kv " + options.kv + " evicts already: name a format alone, --methods and --budgets evict");
   }
   for (const std::string& method : options.methods) {
-    formats.push_back(load_spec(engine, options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
+    formats.push_back(load_spec(engine, options.kv + "+" + method + kAnyBudget));
   }
   return formats;
+}
+
+Budget load_budget(const std::string& text, int32_t window) {
+  const std::string given = "--budgets " + text;
+  const Budget budget = parse_budget(given, text);
+  if (budget.tokens == 0 || budget.tokens >= window) return budget;
+  throw UsageError(given + ": smaller than the window of " + std::to_string(window) +
+                   " newest tokens that are always kept");
 }
 
 /// Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike.
@@ -83,7 +91,7 @@ void run(Options options) {
   report.kv = options.kv;
   report.machine = machine_text(engine.context, options.compute);
   report.window = formats.back().policy.describe().eviction_window;
-  for (const std::string& text : options.budgets) report.budgets.push_back(parse_budget(text, report.window));
+  for (const std::string& text : options.budgets) report.budgets.push_back(load_budget(text, report.window));
 
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   std::vector<std::span<const int32_t>> windows;
@@ -114,7 +122,7 @@ void add_eval_eviction(CLI::App& eval) {
       ->check(CLI::IsMember(all_methods()))
       ->capture_default_str();
   command
-      ->add_option("--budgets", options->budgets,
+      ->add_option("--budgets,--budget", options->budgets,
                    "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
       ->delimiter(',')
       ->capture_default_str();
