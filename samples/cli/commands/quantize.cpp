@@ -4,6 +4,7 @@
 
 #include "commands/commands.h"
 #include "llama/error.h"
+#include "options/force.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
 #include "options/usage_error.h"
@@ -17,6 +18,7 @@ namespace cli {
 namespace {
 
 struct Options : Quantization {
+  bool force = false;
   bool json = false;
 };
 
@@ -83,6 +85,7 @@ void run(const Options& options) {
   if (options.scheme.empty() && options.plan.empty()) throw UsageError("give --scheme or --plan");
   if (!options.scheme.empty()) check_scheme(options.scheme);
   check_writable(options.out);
+  if (!options.force) ask_to_replace(options.out, "--out");
   const QuantizedModel result = quantize(options);
   if (options.json) return print_result_json(options, result);
   print_result(options, result);
@@ -103,6 +106,7 @@ void add_quantize(CLI::App& app) {
       ->add_option("--out", options->out,
                    "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
       ->required();
+  add_force_flag(*command, options->force);
   command
       ->add_option("--hessian", options->hessian_texts,
                    "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
