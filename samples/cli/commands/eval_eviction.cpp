@@ -7,6 +7,7 @@
 #include "measure/filler.h"
 #include "measure/perplexity.h"
 #include "options/model_options.h"
+#include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
 
@@ -26,6 +27,7 @@ struct Options : ModelOptions {
   std::vector<std::string> methods = all_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
   EvictionOptions measured;
+  std::filesystem::path plot;
 };
 
 void check(const Options& options, const llama::ModelConfig& config) {
@@ -106,6 +108,7 @@ void run(Options options) {
   }
   measure(engine, options, windows, subjects);
   report.measured = options.measured;
+  write_plots(options.plot, eviction_plots(report, subjects));
   if (options.json) return print_report_json(report, subjects);
   print_report(report, subjects);
 }
@@ -137,6 +140,7 @@ void add_eval_eviction(CLI::App& eval) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--seed", measured.seed, "Start of the random numbers")->capture_default_str();
+  add_plot_option(*command, options->plot, "perplexity and keys found over budgets");
   add_chunk_option(*command, measured.chunk);
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);

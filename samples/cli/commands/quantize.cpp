@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +8,7 @@
 #include "options/force.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
+#include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
@@ -19,6 +21,7 @@ namespace {
 
 struct Options : Quantization {
   bool force = false;
+  std::filesystem::path plot;
   bool json = false;
 };
 
@@ -71,6 +74,27 @@ void print_result(const Options& options, const QuantizedModel& result) {
              "written to " + options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
 }
 
+/// Errors over layers, a curve for each role of a matrix.
+void draw(const Options& options, const QuantizedModel& result) {
+  const auto plot = [&](const std::string& title, double QuantizedLayer::*error) {
+    LinePlot errors{.title = title,
+                    .x_label = "layer",
+                    .y_label = "squared error over squared norm",
+                    .logarithmic = true,
+                    .series = {}};
+    for (const QuantizedLayer& each : result.layers) {
+      const std::string role = each.layer.name.substr(each.layer.name.rfind('.') + 1);
+      auto series = std::ranges::find(errors.series, role, &PlotSeries::name);
+      if (series == errors.series.end()) series = errors.series.insert(series, {.name = role, .points = {}});
+      series->points.emplace_back(each.layer.layer, each.*error);
+    }
+    return errors;
+  };
+  std::vector<LinePlot> plots{plot("Errors of weights", &QuantizedLayer::error)};
+  if (!result.note.empty()) plots.push_back(plot("Errors of outputs", &QuantizedLayer::proxy_error));
+  write_plots(options.plot, plots);
+}
+
 QuantizedModel quantize(const Options& options) {
   try {
     return quantize_model(options);
@@ -87,6 +111,7 @@ void run(const Options& options) {
   check_writable(options.out);
   if (!options.force) ask_to_replace(options.out, "--out");
   const QuantizedModel result = quantize(options);
+  draw(options, result);
   if (options.json) return print_result_json(options, result);
   print_result(options, result);
 }
@@ -123,6 +148,7 @@ void add_quantize(CLI::App& app) {
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  add_plot_option(*command, options->plot, "the layers' errors");
   command->add_option("--seed", options->seed, "Of the rotation's signs")->capture_default_str();
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
