@@ -30,7 +30,7 @@ void Progress::draw_until(std::stop_token stop, std::chrono::milliseconds patien
     stopped_.wait_for(lock, stop, time, [] { return false; });
     return stop.stop_requested();
   };
-  if (stopped_within(patience)) return;
+  if (patience.count() > 0 && stopped_within(patience)) return;
   do {
     draw();
   } while (!stopped_within(kRedraw));
