@@ -37,15 +37,25 @@ void Progress::draw_until(std::stop_token stop, std::chrono::milliseconds patien
   std::fputs("\r\033[K", stderr);
 }
 
+void Progress::advance(int64_t steps) {
+  done_ += steps;
+  last_ = Clock::now() - begin_;
+}
+
+/// What is left by the steps that are done; once a single one takes longer than that, what has passed.
+std::string Progress::time_text(double fraction) const {
+  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  const double passed = seconds(Clock::now() - begin_);
+  const double left = fraction > 0.0 ? seconds(last_.load()) / fraction - passed : -1.0;
+  return left >= 0.0 ? duration_text(left) + " left" : duration_text(passed) + " so far";
+}
+
 void Progress::draw() const {
   const int64_t done = std::min(done_.load(), total_);
   const double fraction = static_cast<double>(done) / static_cast<double>(total_);
-  const double elapsed = std::chrono::duration<double>(Clock::now() - begin_).count();
   const std::string bar(static_cast<size_t>(static_cast<double>(kWidth) * fraction), '#');
-  const std::string time =
-      done > 0 ? duration_text(elapsed / fraction - elapsed) + " left" : duration_text(elapsed) + " so far";
   std::fprintf(stderr, "\r%s [%-*s] %3.0f %%  %s\033[K", label_.c_str(), static_cast<int>(kWidth), bar.c_str(),
-               100.0 * fraction, time.c_str());
+               100.0 * fraction, time_text(fraction).c_str());
 }
 
 }  // namespace cli
