@@ -1,5 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
 #include "kvq.hpp"
 
 namespace llama {
@@ -14,7 +18,14 @@ struct CacheFormat {
   const kvq_codebook* codebook;
   const kvq_router* router;
   const kvq_centres* centres;
+  double kept_share = 0.0;  // of a prompt's tokens, when it is compressed; 0: as many as the policy says
 };
+
+/// Tokens that stay of each KV head, on average, where `share` of a prompt is kept: at least the window, which always
+/// stays.
+inline int32_t budget_of_share(double share, int32_t prompt, int32_t window) {
+  return std::max(static_cast<int32_t>(std::lround(share * prompt)), window);
+}
 
 inline kvq::Cache make_cache(kvq_context* context, kvq_cache_options options, const CacheFormat& format) {
   options.codebook = format.codebook;

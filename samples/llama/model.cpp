@@ -73,12 +73,18 @@ Linear Model::exchange(const LinearLayer& layer, Linear other) {
 Session::Session(Model& model, const kvq::Context& context, const CacheFormat& format)
     : model_(&model),
       cache_(std::make_shared<const kvq::Cache>(make_model_cache(model, context, format))),
+      kept_share_(format.kept_share),
       sequence_(*cache_) {}
 
-Session::Session(Model& model, std::shared_ptr<const kvq::Cache> cache, kvq::Sequence sequence, int32_t length)
-    : model_(&model), cache_(std::move(cache)), sequence_(std::move(sequence)), length_(length) {}
+Session::Session(Model& model, std::shared_ptr<const kvq::Cache> cache, double kept_share, kvq::Sequence sequence,
+                 int32_t length)
+    : model_(&model),
+      cache_(std::move(cache)),
+      kept_share_(kept_share),
+      sequence_(std::move(sequence)),
+      length_(length) {}
 
-Session Session::fork() const { return Session(*model_, cache_, sequence_.fork(), length_); }
+Session Session::fork() const { return Session(*model_, cache_, kept_share_, sequence_.fork(), length_); }
 
 void Session::truncate(int32_t length) {
   sequence_.truncate(length);
@@ -88,6 +94,9 @@ void Session::truncate(int32_t length) {
 void Session::compress(int32_t budget) {
   auto options = kvq::initialised<kvq_compress_options>();
   options.budget = budget;
+  if (budget == 0 && kept_share_ > 0.0) {
+    options.budget = budget_of_share(kept_share_, length_, cache_->describe().eviction_window);
+  }
   sequence_.compress(options);
 }
 

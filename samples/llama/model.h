@@ -87,7 +87,7 @@ class Session {
   Session fork() const;
   /// Forget all but the first `length` tokens; the library refuses cuts inside a compressed page.
   void truncate(int32_t length);
-  /// Evict tokens as the policy says, down to `budget` tokens of a KV head on average; 0: the policy's budget.
+  /// Evict tokens as the policy says, down to `budget` tokens of a KV head on average; 0: what the format says.
   void compress(int32_t budget = 0);
   /// Start over with an empty sequence.
   void clear();
@@ -113,7 +113,8 @@ class Session {
   kvq_usage usage() const { return sequence_.usage(); }
 
  private:
-  Session(Model& model, std::shared_ptr<const kvq::Cache> cache, kvq::Sequence sequence, int32_t length);
+  Session(Model& model, std::shared_ptr<const kvq::Cache> cache, double kept_share, kvq::Sequence sequence,
+          int32_t length);
 
   void embed(std::span<const int32_t> tokens);
   std::span<const float> run_layers(int32_t first_layer, int32_t n, int32_t first_logits);
@@ -124,6 +125,7 @@ class Session {
 
   Model* model_;
   std::shared_ptr<const kvq::Cache> cache_;  // shared by forks
+  double kept_share_;                        // as in CacheFormat
   kvq::Sequence sequence_;                   // destroyed before the cache
   int32_t length_ = 0;
   Observer observer_;

@@ -389,6 +389,8 @@ TEST_CASE("bench compress times what evicts tokens, and refuses what does not") 
     CHECK(row["bytes_after"].get<double>() < 0.6 * row["bytes_before"].get<double>());
     CHECK(row["microseconds_a_layer"].get<double>() == doctest::Approx(row["microseconds"].get<double>() / 2));
   }
+  const json shares = run_json(with(common, {"--kv", "int4+snapkv:25%", "--kv", "int4+snapkv:75"}))["rows"];
+  CHECK(shares[0]["bytes_after"] == shares[1]["bytes_after"]);
   check_failure(with(common, {"--kv", "int4"}), 2, "--kv int4 evicts nothing");
 }
 
@@ -469,7 +471,10 @@ TEST_CASE("the demo shows every format and fits a page") {
   CHECK(demo["formats"][4]["kv"] == "gt2-256");
   for (const json& format : demo["formats"]) {
     check_numbers(format, {"perplexity", "rise_percent", "kv_bits", "kv_bytes", "fp16_kv_bytes", "accuracy",
-                           "microseconds", "ratio"});
+                           "microseconds", "ratio", "fp16_perplexity"});
+    const bool evicts = format["kv"] == "int4+adasnap:256";
+    CHECK(format["second_half"] == evicts);
+    CHECK((format["fp16_perplexity"] == demo["formats"][0]["perplexity"]) == !evicts);
     CHECK(std::abs(format["rise_percent"].get<double>()) < 25.0);
   }
   REQUIRE(demo["weights"].size() == 2);

@@ -213,6 +213,10 @@ TEST_CASE("the report is two tables that fit a page") {
     REQUIRE(first != std::string::npos);
     CHECK(report.find(method, first + 1) != std::string::npos);
   }
+  CHECK(report.find("second halves") != std::string::npos);
+  const std::string little = run_text(eviction(
+      {"--context", "256", "--windows", "2", "--needles", "0", "--methods", "streaming", "--budgets", "32,100%"}));
+  CHECK(little.find("warning: streaming loses more than 5 % of perplexity with a budget of 32\n") != std::string::npos);
 }
 
 TEST_CASE("evictions that make no sense exit with 2 and are named") {

@@ -160,6 +160,27 @@ TEST_CASE("where one of several formats evicts, second halves of all are scored"
   const json half = run_json(compared(with(common, {"--kv", "int4", "--second-half"})));
   CHECK(both["formats"][0]["perplexity"] == half["perplexity"]);
   CHECK(both["formats"][1]["reference_perplexity"] == half["reference_perplexity"]);
+  CHECK(both["formats"][0]["second_half"] == true);
+}
+
+TEST_CASE("reports say that second halves were scored, and warn where eviction loses more than 5 %") {
+  const Arguments common{"--context", "256", "--windows", "2"};
+  const auto text = [&common](const Arguments& more) { return run_text(compared(with(common, more))); };
+  const auto rise = [&common](const std::string& kv) {
+    return run_json(compared(with(common, {"--kv", kv})))["rise_percent"].get<double>();
+  };
+  REQUIRE(rise("fp16+snapkv:96") < 5.0);
+  REQUIRE(rise("fp16+streaming:32") > 5.0);
+  const std::string little = text({"--kv", "fp16+snapkv:96"});
+  CHECK(little.find("254 tokens in second halves of 2 windows of 256") != std::string::npos);
+  CHECK(little.find("fp16, perplexity of the same second halves ") != std::string::npos);
+  CHECK(little.find("warning") == std::string::npos);
+  const std::string both = text({"--kv", "fp16+snapkv:96", "--kv", "fp16+streaming:32"});
+  check_fits_page(both);
+  CHECK(both.find("second halves ") != std::string::npos);
+  CHECK(both.find("warning: fp16+snapkv:96") == std::string::npos);
+  CHECK(both.find("warning: fp16+streaming:32 evicts too much") != std::string::npos);
+  CHECK(text({"--kv", "int4"}).find("second hal") == std::string::npos);
 }
 
 TEST_CASE("references that make no sense exit with 2 and are named") {

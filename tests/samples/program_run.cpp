@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -29,7 +31,14 @@ std::string contents(const std::filesystem::path& path) {
 
 namespace {
 
-pid_t start(const Arguments& arguments, const std::string& out, const std::string& err) {
+/// Where a program reads and writes.
+struct Streams {
+  std::string in;
+  std::string out;
+  std::string err;
+};
+
+pid_t start(const Arguments& arguments, const Streams& streams) {
   const std::string path = program();
   std::vector<char*> argv{const_cast<char*>(path.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -37,9 +46,9 @@ pid_t start(const Arguments& arguments, const std::string& out, const std::strin
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), O_WRONLY | O_CREAT, 0600);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, streams.in.c_str(), O_RDONLY | O_NOCTTY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, streams.out.c_str(), O_WRONLY | O_CREAT | O_NOCTTY, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, streams.err.c_str(), O_WRONLY | O_CREAT | O_NOCTTY, 0600);
   pid_t child = 0;
   REQUIRE(posix_spawn(&child, path.c_str(), &actions, nullptr, argv.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
@@ -54,17 +63,38 @@ Outcome run(const Arguments& arguments, const std::string& out) {
   const ScratchDirectory scratch;
   const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
   const std::string err_path = (scratch.path() / "err").string();
-  const pid_t child = start(arguments, out_path, err_path);
+  const pid_t child = start(arguments, {"/dev/null", out_path, err_path});
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
   return {exit_code(status), out.empty() ? contents(out_path) : "", contents(err_path)};
+}
+
+Outcome run_in_terminal(const Arguments& arguments, const std::string& input) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0);
+  REQUIRE(grantpt(terminal) == 0);
+  REQUIRE(unlockpt(terminal) == 0);
+  const std::string name = ptsname(terminal);
+  const int held = open(name.c_str(), O_RDWR | O_NOCTTY);  // or reads fail until the program opens it
+  const pid_t child = start(arguments, {name, name, name});
+  close(held);
+  const std::string typed = input.empty() ? "\x04" : input;  // Ctrl-D: the end of input
+  REQUIRE(write(terminal, typed.data(), typed.size()) == static_cast<ssize_t>(typed.size()));
+  std::string shown;
+  std::array<char, 4096> part{};
+  for (ssize_t n = 0; (n = read(terminal, part.data(), part.size())) > 0;)
+    shown.append(part.data(), static_cast<size_t>(n));
+  close(terminal);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return {exit_code(status), shown, ""};
 }
 
 Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition) {
   const ScratchDirectory scratch;
   const std::string out_path = (scratch.path() / "out").string();
   const std::string err_path = (scratch.path() / "err").string();
-  const pid_t child = start(arguments, out_path, err_path);
+  const pid_t child = start(arguments, {"/dev/null", out_path, err_path});
   int status = 0;
   pid_t ended = 0;
   while (ended == 0 && !condition()) {

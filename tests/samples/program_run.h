@@ -23,6 +23,9 @@ std::string contents(const std::filesystem::path& path);
 /// Run the program with nothing to read and, unless `out` says otherwise, its output in files.
 Outcome run(const Arguments& arguments, const std::string& out = "");
 
+/// Run the program in a terminal, where `input` is typed; what it shows there, all of it, is the outcome's `out`.
+Outcome run_in_terminal(const Arguments& arguments, const std::string& input = "");
+
 /// Run the program and interrupt it, as Ctrl-C does, once `condition` holds; it may end before.
 Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition);
 

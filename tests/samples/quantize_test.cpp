@@ -39,7 +39,7 @@ class Workplace : public LetterModel {
   /// The file of a scheme.
   std::string quantized(const std::string& scheme, const Arguments& more = {}) const {
     const std::string out = path((scheme + ".safetensors").c_str());
-    run_json(quantize(scheme, out, more));
+    run_json(with(quantize(scheme, out, more), {"--force"}));
     return out;
   }
 
@@ -208,6 +208,23 @@ TEST_CASE("quantizing twice gives the same file, on any number of threads, and a
   CHECK(table.find("written to " + again) != std::string::npos);
   CHECK(contents(again) == contents(one));
   CHECK(contents(place.quantized("nuq-3", {"--seed", "2"})) != contents(again));
+}
+
+TEST_CASE("a file that is there is replaced only if somebody says so") {
+  const Workplace place;
+  const std::string out = place.write("out.safetensors", "precious");
+  check_failure(place.quantize("nuq-4", out), 2, "--out " + out + " is there already (8 B): --force (-f) replaces it");
+  for (const char* answer : {"\n", "n\n", ""}) {
+    const Outcome kept = run_in_terminal(place.quantize("nuq-4", out), answer);
+    CHECK(kept.exit_code == 1);
+    CHECK(kept.out.find("Replace it? [y/N]") != std::string::npos);
+    CHECK(contents(out) == "precious");
+  }
+  const Outcome replaced = run_in_terminal(place.quantize("nuq-4", out), "y\n");
+  CHECK(replaced.exit_code == 0);
+  CHECK(replaced.out.find("quantizing 0.1 million weights [") != std::string::npos);
+  CHECK(contents(out).size() > 1000);
+  run_json(place.quantize("nuq-3", out, {"-f"}));
 }
 
 TEST_CASE("matrices that an interrupted run finished are kept, and the rest gives the same file") {

@@ -80,6 +80,9 @@ TEST_CASE("eviction goes on top of every kind of SPEC") {
   const json of_file = evaluate(policy + "+snapkv:64");
   CHECK(of_file["perplexity"] == evaluate("int4+snapkv:64")["perplexity"]);
   CHECK(of_file["kv_bytes"] == evaluate("int4+snapkv:64")["kv_bytes"]);
+  // A quarter of the 256 tokens before the compression; 1 % of them is less than the window that always stays.
+  CHECK(evaluate("int4+snapkv:25%")["perplexity"] == evaluate("int4+snapkv:64")["perplexity"]);
+  CHECK(evaluate("int4+snapkv:1%")["kv_bytes"] == evaluate("int4+snapkv:32")["kv_bytes"]);
   const json shaped = evaluate("gt2/gs1+nocentre+snapkv:64");
   CHECK(shaped["tokens"] == of_file["tokens"]);
   CHECK(shaped["kv_bytes"].get<double>() < of_file["kv_bytes"].get<double>());
@@ -96,6 +99,9 @@ TEST_CASE("trained files that do not fit their SPEC are named") {
   check_failure(perplexity({"--kv", "moqae:" + kModel + "/absent"}), 1, "absent");
   check_failure(perplexity({"--kv", "moqae:" + kRouters + "+lru:64"}), 2, "lru");
   check_failure(perplexity({"--kv", "moqae:" + kRouters + "+snapkv:8"}), 2, "budget is 8");
+  check_failure(perplexity({"--kv", "int4+snapkv:101%"}), 2, "--kv int4+snapkv:101%: a share of the prompt must");
+  check_failure(perplexity({"--kv", "int4+snapkv:0%"}), 2, "above 0%");
+  check_failure(perplexity({"--kv", "int4+snapkv:many"}), 2, "or a percentage of the prompt");
   check_failure({"bench", "attend", "--length", "64", "--kv", "moqae:" + kRouters}, 1, "n_layers");
 }
 
@@ -114,7 +120,7 @@ TEST_CASE("what other programs call a format, and what lacks something, is answe
   check_failure(perplexity({"--kv", "Q8_0"}), 2, "nearest to int8");
   check_failure(perplexity({"--kv", "fp8_e4m3"}), 2, "nearest to int8");
   check_failure(perplexity({"--kv", "bf16"}), 2, "nearest to fp16");
-  check_failure(perplexity({"--kv", "int4+adasnap"}), 2, "write int4+adasnap:256");
+  check_failure(perplexity({"--kv", "int4+adasnap"}), 2, "write int4+adasnap:256, or int4+adasnap:25%");
   check_failure(perplexity({"--kv", "commvq"}), 2, "write commvq:FILE; `kvq train codebook` makes one");
 }
 

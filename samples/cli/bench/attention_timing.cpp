@@ -48,9 +48,11 @@ void TimedAttention::fill_first(const AttentionShape& shape) {
 // As after a prompt of random tokens, whose last queries are random too.
 void TimedAttention::compress_first(const Spec& format, const AttentionShape& shape) {
   const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
+  auto options = kvq::initialised<kvq_compress_options>();
+  options.budget = format.budget_after(shape.length);
   for (kvq::Sequence& sequence : batches_.front()) {
     attend_random(*device_, cache_, sequence, shape.layer, window);
-    sequence.compress();
+    sequence.compress(options);
   }
 }
 

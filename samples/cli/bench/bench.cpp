@@ -1,6 +1,7 @@
 #include "bench/bench.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "llama/error.h"
@@ -93,18 +94,27 @@ std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>&
   return objects;
 }
 
+std::string above_memory_speed_text(const std::vector<double>& fractions) {
+  constexpr double kAbove = 1.005;  // shown as 101 % or more
+  if (std::ranges::none_of(fractions, [](double each) { return each >= kAbove; })) return "";
+  return "\nAbove 100 % of memory speed: calls find a part of what they read in caches (L2, L3), which give more,\n"
+         "or memory was busy with others while its own speed was measured.\n";
+}
+
 std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine) {
   Table table({labels.name_heading, labels.bits_heading, "bytes", "median\nus", "min\nus", "max\nus", "GB/s",
                "of memory\nspeed", "times faster\nthan FP16"});
+  std::vector<double> fractions;
   for (const BenchRow& row : rows) {
+    fractions.push_back(row.gigabytes_per_second() / machine.bandwidth);
     table.add_row({row.name, number_text(row.bits, 2), bytes_text(row.bytes), number_text(row.timing.median, 1),
                    number_text(row.timing.min, 1), number_text(row.timing.max, 1),
-                   number_text(row.gigabytes_per_second(), 1),
-                   number_text(100.0 * row.gigabytes_per_second() / machine.bandwidth, 0) + " %",
+                   number_text(row.gigabytes_per_second(), 1), number_text(100.0 * fractions.back(), 0) + " %",
                    number_text(rows.front().timing.median / row.timing.median, 2)});
   }
   return machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions) +
-         " repetitions in turn. Memory gives " + number_text(machine.bandwidth, 1) + " GB/s.\n\n" + table.text();
+         " repetitions in turn. Memory gives " + number_text(machine.bandwidth, 1) + " GB/s.\n\n" + table.text() +
+         above_memory_speed_text(fractions);
 }
 
 void check_layer(const LayerShape& layer) {

@@ -79,6 +79,9 @@ struct BenchLabels {
 std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
                                                     const BenchMachine& machine);
 
+/// Why calls can read faster than memory gives; empty if none of `fractions` of its speed does.
+std::string above_memory_speed_text(const std::vector<double>& fractions);
+
 /// What machine and how often, and a table of all rows.
 std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine);
 

@@ -13,7 +13,11 @@ uint64_t bytes_of(const kvq::Sequence& sequence) {
 }  // namespace
 
 TimedCompress::TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape)
-    : device_(&device), cache_(cache_of_layers(context, format, shape.layer, shape.n_layers)), start_(cache_) {
+    : device_(&device),
+      options_(kvq::initialised<kvq_compress_options>()),
+      cache_(cache_of_layers(context, format, shape.layer, shape.n_layers)),
+      start_(cache_) {
+  options_.budget = format.budget_after(shape.length);
   append_random(device, std::span(&start_, 1), shape.layer, shape.length, shape.n_layers);
   const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
   attend_random(device, cache_, start_, shape.layer, window, shape.n_layers);
@@ -22,7 +26,7 @@ TimedCompress::TimedCompress(TimedDevice& device, kvq_context* context, const Sp
 
 double TimedCompress::run() {
   kvq::Sequence fork = start_.fork();
-  const double microseconds = device_->time([&] { fork.compress(); });
+  const double microseconds = device_->time([&] { fork.compress(options_); });
   bytes_left_ = bytes_of(fork);
   return microseconds;
 }

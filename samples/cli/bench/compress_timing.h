@@ -28,6 +28,7 @@ class TimedCompress {
 
  private:
   TimedDevice* device_;
+  kvq_compress_options options_;
   kvq::Cache cache_;
   kvq::Sequence start_;
   uint64_t bytes_ = 0;

@@ -116,7 +116,9 @@ void print_result(const Options& options, const Measurement& result) {
       "mean\nus", "GB/s",          "of memory\nspeed", "tokens/s", "times faster\nthan FP16"};
   if (options.on_gpu()) headings.emplace_back("host\nus");
   Table table(std::move(headings));
+  std::vector<double> fractions;
   for (const Row& row : rows) {
+    fractions.push_back(row.gigabytes_per_second() / result.machine.bandwidth);
     const AppendTiming& timing = row.timing;
     std::vector<std::string> cells{row.kv,
                                    bytes_text(row.bytes),
@@ -125,13 +127,13 @@ void print_result(const Options& options, const Measurement& result) {
                                    number_text(timing.call.max, 1),
                                    number_text(timing.mean, 1),
                                    number_text(row.gigabytes_per_second(), 2),
-                                   number_text(100.0 * row.gigabytes_per_second() / result.machine.bandwidth, 0) + " %",
+                                   number_text(100.0 * fractions.back(), 0) + " %",
                                    number_text(row.tokens_per_second(options.tokens), 0),
                                    number_text(rows[0].timing.mean / timing.mean, 2)};
     if (options.on_gpu()) cells.push_back(number_text(timing.host_mean, 1));
     table.add_row(std::move(cells));
   }
-  print_text(heading(options, result) + "\n" + table.text());
+  print_text(heading(options, result) + "\n" + table.text() + above_memory_speed_text(fractions));
 }
 
 void run(const Options& options) {

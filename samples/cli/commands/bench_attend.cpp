@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -6,6 +7,7 @@
 #include "bench/bench.h"
 #include "bench/layer_spec.h"
 #include "commands/commands.h"
+#include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
 
@@ -15,39 +17,90 @@ namespace {
 constexpr BenchLabels kLabels{"kv", "kv_bits", "format", "bits per\nscalar"};
 
 struct Options : BenchOptions {
-  int32_t length = AttentionShape{}.length;
+  std::vector<int32_t> lengths{AttentionShape{}.length};
   int32_t batch = AttentionShape{}.batch;
   int32_t queries = AttentionShape{}.queries;
+  std::filesystem::path plot;
 
-  AttentionShape shape() const { return {.layer = layer, .length = length, .batch = batch, .queries = queries}; }
+  AttentionShape shape(int32_t length) const {
+    return {.layer = layer, .length = length, .batch = batch, .queries = queries};
+  }
 };
 
-void print_result(const Options& options, const std::vector<BenchRow>& rows, const BenchMachine& machine) {
-  if (options.json) {
-    return print_bench_json(
-        bench_rows_json(rows, kLabels, machine),
-        options.with_layer({{"length", options.length}, {"batch", options.batch}, {"queries", options.queries}}),
-        options.compute, machine);
+/// All formats over so many tokens.
+struct Measurement {
+  int32_t length;
+  std::vector<BenchRow> rows;
+};
+
+void print_result_json(const Options& options, const std::vector<Measurement>& measured, const BenchMachine& machine) {
+  const bool several = measured.size() > 1;
+  nlohmann::ordered_json parameters = {{"batch", options.batch}, {"queries", options.queries}};
+  std::vector<nlohmann::ordered_json> rows;
+  for (const Measurement& each : measured) {
+    for (nlohmann::ordered_json& row : bench_rows_json(each.rows, kLabels, machine)) {
+      (several ? row : parameters)["length"] = each.length;
+      rows.push_back(std::move(row));
+    }
   }
-  print_text("One layer of " + std::to_string(options.layer.q_heads) + " query and " +
-             std::to_string(options.layer.kv_heads) + " KV heads of " + std::to_string(options.layer.head_dim) + ", " +
-             std::to_string(options.length) + " tokens, batch " + std::to_string(options.batch) +
-             (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") + ";\n" +
-             bench_rows_text(rows, kLabels, machine));
+  print_bench_json(rows, options.with_layer(parameters), options.compute, machine);
+}
+
+void print_result(const Options& options, const std::vector<Measurement>& measured, const BenchMachine& machine) {
+  if (options.json) return print_result_json(options, measured, machine);
+  std::string text;
+  for (const Measurement& each : measured) {
+    text += (text.empty() ? "" : "\n") + std::string("One layer of ") + std::to_string(options.layer.q_heads) +
+            " query and " + std::to_string(options.layer.kv_heads) + " KV heads of " +
+            std::to_string(options.layer.head_dim) + ", " + std::to_string(each.length) + " tokens, batch " +
+            std::to_string(options.batch) +
+            (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") + ";\n" +
+            bench_rows_text(each.rows, kLabels, machine);
+  }
+  print_text(text);
+}
+
+void draw(const Options& options, const std::vector<Measurement>& measured, const BenchMachine& machine) {
+  LinePlot plot{.title = "Attention of one layer on " + machine.name + ", " + machine.isa,
+                .x_label = "tokens in the cache",
+                .y_label = "microseconds",
+                .logarithmic = true,
+                .logarithmic_x = true,
+                .series = {}};
+  for (size_t i = 0; i < measured.front().rows.size(); ++i) {
+    PlotSeries& series = plot.series.emplace_back();
+    series.name = plot_name(measured.front().rows[i].name);
+    series.line = measured.size() > 1;
+    for (const Measurement& each : measured) series.points.emplace_back(each.length, each.rows[i].timing.median);
+    std::ranges::sort(series.points);
+  }
+  write_plots(options.plot, {&plot, 1});
+}
+
+void check_queries(const Options& options) {
+  const int32_t shortest = std::ranges::min(options.lengths);
+  if (options.queries <= shortest) return;
+  throw UsageError("--queries " + std::to_string(options.queries) + ": there are only " + std::to_string(shortest) +
+                   " tokens, the newest of which ask");
 }
 
 void run(const Options& options) {
-  if (options.queries > options.length) {
-    throw UsageError("--queries " + std::to_string(options.queries) + ": there are only " +
-                     std::to_string(options.length) + " tokens, the newest of which ask");
-  }
+  check_queries(options);
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
-  require_memory(*device, timing_memory(*device, options.shape(), options.specs().size()));
+  const AttentionShape longest = options.shape(std::ranges::max(options.lengths));
+  require_memory(*device, timing_memory(*device, longest, options.specs().size()));
   const kvq::Context context = make_context(options.compute);
-  const std::vector<BenchRow> rows = measure_rows("attention", options.specs(), [&](const std::string& spec) {
-    return TimedAttention(*device, context, load_layer_spec(context, spec, options.layer), options.shape());
-  });
-  print_result(options, rows, measure_machine(*device, context));
+  std::vector<Measurement> measured;
+  for (const int32_t length : options.lengths) {
+    const auto make = [&](const std::string& spec) {
+      return TimedAttention(*device, context, load_layer_spec(context, spec, options.layer), options.shape(length));
+    };
+    const std::string label = "attention over " + std::to_string(length) + " tokens";
+    measured.push_back({length, measure_rows(label, options.specs(), make)});
+  }
+  const BenchMachine machine = measure_machine(*device, context);
+  draw(options, measured, machine);
+  print_result(options, measured, machine);
 }
 
 }  // namespace
@@ -57,7 +110,8 @@ void add_bench_attend(CLI::App& bench) {
       bench.add_subcommand("attend", "Time of attention on random keys and values, against FP16 in the same run");
   auto options = std::make_shared<Options>();
   options->kv = {"int4"};
-  command->add_option("--length", options->length, "Tokens in the cache")
+  command->add_option("--length", options->lengths, "Tokens in the cache; several, separated by commas, in turn")
+      ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   command->add_option("--batch", options->batch, "Sequences, each of --length tokens")
@@ -67,6 +121,7 @@ void add_bench_attend(CLI::App& bench) {
       ->add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --length as for a prompt")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  add_plot_option(*command, options->plot, "attention over length");
   add_bench_options(*command, *options);
   command->callback([options] { run(*options); });
 }

@@ -32,7 +32,8 @@ std::vector<Row> measure(TimedDevice& device, const kvq::Context& context, const
   std::vector<TimedCompress> subjects;
   for (const std::string& kv : options.kv) {
     const Spec format = load_layer_spec(context, kv, options.layer);
-    if (!format.evicts()) throw UsageError("--kv " + kv + " evicts nothing: add a method, as in int4+adasnap:4096");
+    if (!format.evicts())
+      throw UsageError("--kv " + kv + " evicts nothing: add a method, as in int4+adasnap:4096 or int4+adasnap:25%");
     subjects.emplace_back(device, context, format, options.shape());
     progress.advance(kTimingSteps);
   }

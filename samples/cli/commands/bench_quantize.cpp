@@ -12,6 +12,7 @@
 #include "terminal/output.h"
 #include "terminal/progress.h"
 #include "terminal/table.h"
+#include "train/training_bar.h"
 
 namespace cli {
 namespace {
@@ -46,7 +47,7 @@ std::vector<std::string> all_schemes() {
 }
 
 Row measure(kvq_context* context, const ComputeOptions& compute, const std::string& scheme,
-            const std::vector<float>& weights, const MatrixShape& shape) {
+            const std::vector<float>& weights, const MatrixShape& shape, Progress& progress) {
   auto options = kvq::initialised<qp_quantize_options>();
   options.scheme = scheme.c_str();
   if (compute.device != "cpu") {
@@ -54,9 +55,13 @@ Row measure(kvq_context* context, const ComputeOptions& compute, const std::stri
     const auto few = static_cast<size_t>(kFewRows * shape.in);
     kvq::Matrix::quantize(context, options, std::span(weights).first(few), kFewRows, shape.in);
   }
+  TrainingBar bar(progress, shape.out * shape.in);
+  options.progress = TrainingBar::hook;
+  options.progress_user = &bar;
   const Stopwatch watch;
   const kvq::Matrix matrix = kvq::Matrix::quantize(context, options, weights, shape.out, shape.in);
   const double seconds = watch.seconds();
+  bar.finish();
   const qp_matrix_info info = matrix.describe();
   return {scheme, kvq::scheme_bits(scheme), info.bits, info.error, seconds};
 }
@@ -111,19 +116,23 @@ void print_rows(const Options& options, const MatrixShape& shape, const std::vec
              machine_text(context, options.compute) + "; the bound is 2^(-2 bits).\n\n" + table.text());
 }
 
+std::vector<Row> measure_all(kvq_context* context, const Options& options, const std::vector<std::string>& schemes,
+                             const MatrixShape& shape) {
+  Progress progress("quantizing", static_cast<int64_t>(schemes.size()) * shape.out * shape.in);
+  const std::vector<float> weights = normal_numbers(static_cast<size_t>(shape.out * shape.in), options.seed);
+  std::vector<Row> rows;
+  for (const std::string& scheme : schemes) {
+    rows.push_back(measure(context, options.compute, scheme, weights, shape, progress));
+  }
+  return rows;
+}
+
 void run(const Options& options) {
   const MatrixShape shape = parse_matrix_shape(options.shape);
   const std::vector<std::string> schemes = options.schemes.empty() ? all_schemes() : options.schemes;
   for (const std::string& scheme : schemes) check_scheme(scheme);
   const kvq::Context context = make_context(options.compute);
-  const std::vector<float> weights = normal_numbers(static_cast<size_t>(shape.out * shape.in), options.seed);
-  Progress progress("quantizing", static_cast<int64_t>(schemes.size()));
-  std::vector<Row> rows;
-  for (const std::string& scheme : schemes) {
-    rows.push_back(measure(context, options.compute, scheme, weights, shape));
-    progress.advance(1);
-  }
-  print_rows(options, shape, rows, context);
+  print_rows(options, shape, measure_all(context, options, schemes, shape), context);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -16,6 +18,7 @@
 #include "measure/perplexity.h"
 #include "options/compute.h"
 #include "options/spec_advice.h"
+#include "terminal/bar_chart.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 #include "terminal/text_file.h"
@@ -32,6 +35,10 @@ constexpr std::array kGenerated{"fp16", "int4"};
 constexpr const char* kPrompt = "The old man walked to the window and";
 constexpr int32_t kGeneratedTokens = 13;
 
+/// Of each format's caches, which calls read in turn. All formats' together are several times as much, so that a call
+/// finds nothing of its own in the processor's caches, and making more copies would take most of the time.
+constexpr uint64_t kMostTimedBytes = uint64_t{256} << 20;
+
 /// How much is measured.
 struct Extent {
   PerplexityOptions perplexity;
@@ -42,12 +49,13 @@ struct Extent {
 
 constexpr Extent kFull{.perplexity = {.context = 2048, .windows = 3, .chunk = 32},
                        .needle = {.context = 1024, .samples = 3, .seed = 1, .chunk = 32},
-                       .attention = {.length = 16384},
+                       .attention = {.length = 16384, .most_bytes = kMostTimedBytes},
                        .hessian_tokens = 4096};
-constexpr Extent kQuick{.perplexity = {.context = 256, .windows = 1, .chunk = 32},
-                        .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
-                        .attention = {.layer = {.q_heads = 8, .kv_heads = 2}, .length = 1024},
-                        .hessian_tokens = 512};
+constexpr Extent kQuick{
+    .perplexity = {.context = 256, .windows = 1, .chunk = 32},
+    .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
+    .attention = {.layer = {.q_heads = 8, .kv_heads = 2}, .length = 1024, .most_bytes = kMostTimedBytes / 4},
+    .hessian_tokens = 512};
 
 /// What a row of the report is about.
 struct Format {
@@ -66,7 +74,7 @@ struct Options {
 struct Row {
   Format format;
   PerplexityResult perplexity;
-  double baseline = 0.0;  // perplexity of FP16 on the same tokens
+  PerplexityResult baseline;  // FP16's, of the same tokens
   NeedleResult needle;
   Timing attention;
 };
@@ -115,11 +123,9 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
   const Spec fp16 = load_spec(engine, "fp16");
   for (const Format& each : formats) {
     const Spec format = load_spec(engine, each.quality);
-    Row row{.format = each, .perplexity = {}, .needle = {}, .attention = {}};
+    Row row{.format = each, .perplexity = {}, .baseline = {}, .needle = {}, .attention = {}};
     row.perplexity = perplexity(format, false);
-    row.baseline = format.evicts() ? perplexity(fp16, true).perplexity
-                   : rows.empty()  ? row.perplexity.perplexity
-                                   : rows.front().perplexity.perplexity;
+    row.baseline = format.evicts() ? perplexity(fp16, true) : rows.empty() ? row.perplexity : rows.front().perplexity;
     row.needle = measure_needle(engine, format, tokens, extent.needle, progress);
     rows.push_back(std::move(row));
   }
@@ -174,19 +180,43 @@ WeightsRow plain_weights(const Engine& engine, const std::filesystem::path& dire
           .perplexity = fp16.perplexity};
 }
 
-double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline - 1.0); }
+double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline.perplexity - 1.0); }
 
 void print_samples(const std::filesystem::path& directory, const std::vector<Sample>& samples) {
   print_text("The demo model (" + bytes_text(std::filesystem::file_size(directory / "model.safetensors")) +
              ") writes, with its KV cache in\n\n");
   for (const Sample& sample : samples) print_text("  " + sample.kv + ": " + sample.text + "\n");
-  print_text("\nNow the same model with every format; this takes a moment.\n");
 }
 
-void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
-  const LayerShape& layer = extent.attention.layer;
+/// How long everything takes on this machine as it is now, by how fast it reads a little with an FP16 cache.
+double expected_seconds(Engine& engine, std::span<const int32_t> tokens, const Extent& extent, size_t formats,
+                        size_t schemes) {
+  constexpr PerplexityOptions kProbe{.context = 256, .windows = 1, .chunk = 32};
+  constexpr double kFixed = 3.0;           // seconds that timing takes, however fast
+  constexpr double kAllOverReading = 2.4;  // as measured: slower formats, longer caches to time, quantizing
+  Progress progress("a first look", kProbe.context);
+  const double speed =
+      measure_perplexity(engine, load_spec(engine, kBaseline), tokens, kProbe, progress).tokens_per_second;
+  const double windows = 1.0 * extent.perplexity.windows * extent.perplexity.context;
+  const double needles = 1.0 * extent.needle.samples * extent.needle.context;
+  const double of_formats = static_cast<double>(formats + 1) * (windows + needles);
+  const double of_weights =
+      static_cast<double>(schemes) * (windows + static_cast<double>(extent.hessian_tokens)) + windows;
+  return kFixed + kAllOverReading * (of_formats + of_weights) / speed;
+}
+
+void announce(double seconds, bool trellis) {
+  constexpr double kStep = 5.0;
+  print_text("\nNow the same model with every format, which takes about " +
+             duration_text(kStep * std::ceil(seconds / kStep)) + (trellis ? " and, for trellises, minutes" : "") +
+             ".\n");
+}
+
+/// \param rows  FP16 first, which the others are compared with.
+std::string formats_table(const Extent& extent, const std::vector<Row>& rows, const std::string& perplexity_of) {
   Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
-               "times\nsmaller", "perplexity", "rise over\nFP16", "keys\nfound", "attention\nus", "times\nfaster"});
+               "times\nsmaller", "perplexity" + perplexity_of, "rise over\nFP16", "keys\nfound", "attention\nus",
+               "times\nfaster"});
   const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
   for (const Row& row : rows) {
     const kvq_usage& usage = row.perplexity.usage;
@@ -197,7 +227,46 @@ void print_formats(const Extent& extent, const std::vector<Row>& rows, const std
          std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
          number_text(row.attention.median, 0), number_text(rows[0].attention.median / row.attention.median, 2)});
   }
-  print_text("\n" + table.text() + "\n" +
+  return table.text();
+}
+
+/// Formats that evict, below FP16 on what is scored of them.
+std::string evicting_text(const Extent& extent, const std::vector<Row>& rows) {
+  std::vector<Row> shown;
+  std::string warnings;
+  for (const Row& row : rows) {
+    if (!row.perplexity.second_half) continue;
+    if (shown.empty()) {
+      shown.push_back(rows.front());
+      shown.front().perplexity = row.baseline;
+    }
+    shown.push_back(row);
+    if (rise_percent(row) <= kMuchLost) continue;
+    warnings += too_much_evicted_text(row.format.kv, rise_percent(row), "FP16");
+  }
+  return "After eviction, the second half of each text, with FP16's perplexity of the same tokens:\n\n" +
+         formats_table(extent, shown, " of\nsecond halves") + "\n" +
+         "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
+         "the first half of each text, whose second half is scored.\n" + warnings;
+}
+
+/// Whole texts in every format, as bytes.
+std::string chart_text(const Extent& extent, const std::vector<Row>& rows) {
+  std::vector<Bar> bars;
+  for (const Row& row : rows) {
+    const uint64_t bytes = kv_bytes(row.perplexity.usage);
+    bars.push_back(
+        {row.format.kv, static_cast<double>(bytes),
+         bytes_text(bytes) + (&row == rows.data() ? "" : ", perplexity " + signed_percent(rise_percent(row)))});
+  }
+  return chart_for_terminal("KV cache of " + std::to_string(extent.perplexity.context) + " tokens", bars);
+}
+
+void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
+  const LayerShape& layer = extent.attention.layer;
+  std::vector<Row> whole;
+  std::ranges::copy_if(rows, std::back_inserter(whole), [](const Row& row) { return !row.perplexity.second_half; });
+  print_text("\n" + formats_table(extent, whole, "") + chart_text(extent, whole) + "\n" +
              "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
              "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
              std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
@@ -205,11 +274,9 @@ void print_formats(const Extent& extent, const std::vector<Row>& rows, const std
              "gs2, gt2: codes of 2 bits and a gain for each token, no training; the first 32 tokens stay FP16.\n" +
              "-256: the same around 256 trained centres a head.\n" +                                      //
              "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
-             "+adasnap:256 keeps 256 tokens a head of what was read, on average: of the keys' prompts, and of\n" +
-             "the first half of each text, whose second half is scored and compared with FP16's.\n" +  //
              "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) + " tokens, " +
              std::to_string(layer.q_heads) + " query and " + std::to_string(layer.kv_heads) + " KV heads of " +
-             std::to_string(layer.head_dim) + ",\non " + machine + ".\n");
+             std::to_string(layer.head_dim) + ",\non " + machine + ".\n\n" + evicting_text(extent, rows));
 }
 
 void print_report(const Extent& extent, const Report& report) {
@@ -231,6 +298,8 @@ void print_report_json(const Options& options, const Extent& extent, const Repor
     nlohmann::ordered_json format;
     format["kv"] = row.format.kv;
     format["perplexity"] = row.perplexity.perplexity;
+    format["second_half"] = row.perplexity.second_half;
+    format["fp16_perplexity"] = row.baseline.perplexity;
     format["rise_percent"] = rise_percent(row);
     format["tokens"] = row.perplexity.tokens;
     add_usage(format, row.perplexity.usage);
@@ -258,8 +327,12 @@ void run(const Options& options) {
   Report report;
   report.samples = generate_samples(engine);
   report.machine = machine_text(engine.context, options.compute);
-  if (!options.json) print_samples(directory, report.samples);
-  measure_quality(engine, all_formats(directory), tokens, extent, report.formats);
+  const std::vector<Format> formats = all_formats(directory);
+  if (!options.json) {
+    print_samples(directory, report.samples);
+    announce(expected_seconds(engine, tokens, extent, formats.size(), weight_schemes(options).size()), options.trellis);
+  }
+  measure_quality(engine, formats, tokens, extent, report.formats);
   measure_speed(options.compute, extent, report.formats);
   report.plain = plain_weights(engine, directory, report.formats.front());
   const WeightsDemo weights{.model = directory,
@@ -278,10 +351,11 @@ void run(const Options& options) {
 void add_demo(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("demo", "The model that comes with the program, with every KV format and some weight schemes");
+  command->footer(kChartHelp);
   auto options = std::make_shared<Options>();
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
-  command->add_flag("--quick", options->quick, "Measure less: a few seconds instead of up to a minute");
+  command->add_flag("--quick", options->quick, "Measure less: about ten seconds instead of a minute or more");
   command->add_flag("--trellis", options->trellis, "Weights in trellis codes too, which take minutes to find");
   add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });

@@ -7,6 +7,7 @@
 #include "measure/filler.h"
 #include "measure/perplexity.h"
 #include "options/model_options.h"
+#include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
 
@@ -14,7 +15,7 @@ namespace cli {
 namespace {
 
 constexpr int32_t kMinContext = 64;
-constexpr int32_t kAnyBudget = 1 << 20;  // of a policy whose every compression names a budget of its own
+constexpr const char* kAnyBudget = ":100%";  // every compression names one of its own
 
 const std::vector<std::string>& all_methods() {
   static const std::vector<std::string> methods(kEvictionMethods.begin(), kEvictionMethods.end());
@@ -26,6 +27,7 @@ struct Options : ModelOptions {
   std::vector<std::string> methods = all_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
   EvictionOptions measured;
+  std::filesystem::path plot;
 };
 
 void check(const Options& options, const llama::ModelConfig& config) {
@@ -43,9 +45,17 @@ std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
     throw UsageError("--kv " + options.kv + " evicts already: name a format alone, --methods and --budgets evict");
   }
   for (const std::string& method : options.methods) {
-    formats.push_back(load_spec(engine, options.kv + "+" + method + ":" + std::to_string(kAnyBudget)));
+    formats.push_back(load_spec(engine, options.kv + "+" + method + kAnyBudget));
   }
   return formats;
+}
+
+Budget load_budget(const std::string& text, int32_t window) {
+  const std::string given = "--budgets " + text;
+  const Budget budget = parse_budget(given, text);
+  if (budget.tokens == 0 || budget.tokens >= window) return budget;
+  throw UsageError(given + ": smaller than the window of " + std::to_string(window) +
+                   " newest tokens that are always kept");
 }
 
 /// Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike.
@@ -83,7 +93,7 @@ void run(Options options) {
   report.kv = options.kv;
   report.machine = machine_text(engine.context, options.compute);
   report.window = formats.back().policy.describe().eviction_window;
-  for (const std::string& text : options.budgets) report.budgets.push_back(parse_budget(text, report.window));
+  for (const std::string& text : options.budgets) report.budgets.push_back(load_budget(text, report.window));
 
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   std::vector<std::span<const int32_t>> windows;
@@ -98,6 +108,7 @@ void run(Options options) {
   }
   measure(engine, options, windows, subjects);
   report.measured = options.measured;
+  write_plots(options.plot, eviction_plots(report, subjects));
   if (options.json) return print_report_json(report, subjects);
   print_report(report, subjects);
 }
@@ -114,7 +125,7 @@ void add_eval_eviction(CLI::App& eval) {
       ->check(CLI::IsMember(all_methods()))
       ->capture_default_str();
   command
-      ->add_option("--budgets", options->budgets,
+      ->add_option("--budgets,--budget", options->budgets,
                    "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
       ->delimiter(',')
       ->capture_default_str();
@@ -129,6 +140,7 @@ void add_eval_eviction(CLI::App& eval) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--seed", measured.seed, "Start of the random numbers")->capture_default_str();
+  add_plot_option(*command, options->plot, "perplexity and keys found over budgets");
   add_chunk_option(*command, measured.chunk);
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);

@@ -1,12 +1,15 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
+#include "options/plot_option.h"
 #include "options/reference_options.h"
 #include "options/usage_error.h"
+#include "terminal/bar_chart.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 #include "terminal/text_file.h"
@@ -19,6 +22,12 @@ struct Options : ReferenceOptions {
   std::string text;
   PerplexityOptions perplexity;
   bool per_window = false;
+  std::filesystem::path plot;
+};
+
+struct Measurement {
+  std::vector<PerplexityResult> results;  // of each format
+  std::vector<bool> evicts;
 };
 
 double rise_percent(const PerplexityResult& result) {
@@ -39,11 +48,13 @@ void add_comparison(nlohmann::ordered_json& object, const Options& options, cons
   object["top1_agreement"] = result.comparison->top1_agreement;
 }
 
+std::string half_text(const PerplexityResult& result) { return result.second_half ? " of the same second halves" : ""; }
+
 std::string comparison_text(const Options& options, const PerplexityResult& result) {
   if (!result.comparison) return "against    nothing: " + options.why_no_reference() + "\n";
   const ReferenceComparison& comparison = *result.comparison;
-  return "against    " + reference_text(options) + ", perplexity " + number_text(comparison.perplexity, 4) + ": rise " +
-         signed_percent(rise_percent(result)) + "\n" +  //
+  return "against    " + reference_text(options) + ", perplexity" + half_text(result) + " " +
+         number_text(comparison.perplexity, 4) + ": rise " + signed_percent(rise_percent(result)) + "\n" +  //
          "divergence " + number_text(comparison.kl_mean, 6) + " nats on average (KL), at most " +
          number_text(comparison.kl_p999, 4) + " for 99.9 % of tokens\n" +  //
          "top token  the same after " + number_text(100.0 * comparison.top1_agreement, 2) + " % of tokens\n";
@@ -54,6 +65,7 @@ nlohmann::ordered_json result_json(const Options& options, const PerplexityResul
   nlohmann::ordered_json object;
   object["perplexity"] = result.perplexity;
   object["tokens"] = result.tokens;
+  object["second_half"] = result.second_half;
   if (result.comparison) add_comparison(object, options, result);
   add_sizes(object, result.usage, weights);
   object["tokens_per_second"] = result.tokens_per_second;
@@ -80,8 +92,20 @@ void print_results_json(const Options& options, const std::vector<PerplexityResu
 }
 
 std::string extent_text(const Options& options, const PerplexityResult& result) {
-  return std::to_string(result.tokens) + " tokens in " + std::to_string(result.window_mean_nll.size()) +
-         " windows of " + std::to_string(options.perplexity.context) + "\n";
+  return std::to_string(result.tokens) + " tokens in " + (result.second_half ? "second halves of " : "") +
+         std::to_string(result.window_mean_nll.size()) + " windows of " + std::to_string(options.perplexity.context) +
+         "\n";
+}
+
+/// Of caches that evict more than they should; empty if there is none.
+std::string warnings_text(const Options& options, const Measurement& measured) {
+  std::string text;
+  for (size_t i = 0; i < measured.results.size(); ++i) {
+    const PerplexityResult& result = measured.results[i];
+    if (!measured.evicts[i] || !result.comparison || rise_percent(result) <= kMuchLost) continue;
+    text += too_much_evicted_text(options.formats[i], rise_percent(result), options.reference());
+  }
+  return text;
 }
 
 void print_windows(const PerplexityResult& result) {
@@ -91,18 +115,63 @@ void print_windows(const PerplexityResult& result) {
   }
 }
 
-void print_result(const Options& options, const PerplexityResult& result, const llama::Weights& weights) {
+void print_result(const Options& options, const Measurement& measured, const llama::Weights& weights) {
+  const PerplexityResult& result = measured.results.front();
   if (options.per_window) print_windows(result);
   print_text("perplexity " + number_text(result.perplexity, 4) + " with --kv " + options.kv + " over " +
              extent_text(options, result) +                     //
              comparison_text(options, result) +                 //
              "cache      " + usage_text(result.usage) + "\n" +  //
              "weights    " + weight_bits_text(weights) + "\n" + "speed      " +
-             number_text(result.tokens_per_second, 0) + " tokens per second\n");
+             number_text(result.tokens_per_second, 0) + " tokens per second\n" + warnings_text(options, measured));
 }
 
-void print_table(const Options& options, const std::vector<PerplexityResult>& results) {
-  std::vector<std::string> headings{"format", "bits per\nscalar", "perplexity"};
+/// Of what is lost, or of perplexity where nothing is compared.
+std::string chart_text(const Options& options, const std::vector<PerplexityResult>& results) {
+  std::vector<Bar> bars;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const bool compared = results[i].comparison.has_value();
+    const double value = compared ? results[i].comparison->kl_mean : results[i].perplexity;
+    bars.push_back({plot_name(options.formats[i]), value, number_text(value, compared ? 5 : 3)});
+  }
+  return chart_for_terminal(
+      results.front().comparison ? "mean KL divergence from " + reference_text(options) : "perplexity", bars);
+}
+
+void draw(const Options& options, const std::vector<PerplexityResult>& results) {
+  PlotSeries perplexity{.name = "formats", .points = {}, .line = false};
+  PlotSeries divergence = perplexity;
+  PlotSeries reference{.name = reference_text(options), .points = {}};
+  for (size_t i = 0; i < results.size(); ++i) {
+    const double bits = results[i].usage.bits_per_scalar;
+    perplexity.points.emplace_back(bits, results[i].perplexity);
+    perplexity.labels.push_back(plot_name(options.formats[i]));
+    if (!results[i].comparison) continue;
+    divergence.points.emplace_back(bits, results[i].comparison->kl_mean);
+    reference.points.emplace_back(bits, results[i].comparison->perplexity);
+  }
+  const std::string over = " over " + std::to_string(results.front().tokens) + " tokens" + half_text(results.front());
+  const char* bits = "bits per scalar, everything counted";
+  std::vector<LinePlot> plots{
+      {.title = "Perplexity" + over, .x_label = bits, .y_label = "perplexity", .series = {perplexity}}};
+  if (!reference.points.empty()) {
+    std::ranges::sort(reference.points);
+    plots.front().series.push_back(reference);
+    divergence.labels = perplexity.labels;
+    plots.insert(plots.begin(), {.title = "What is lost against " + reference_text(options) + over,
+                                 .x_label = bits,
+                                 .y_label = "mean KL divergence, nats",
+                                 .logarithmic = true,
+                                 .series = {divergence}});
+  }
+  write_plots(options.plot, plots);
+}
+
+void print_table(const Options& options, const Measurement& measured) {
+  const std::vector<PerplexityResult>& results = measured.results;
+  const bool second_half = results.front().second_half;
+  std::vector<std::string> headings{"format", "bits per\nscalar",
+                                    second_half ? "perplexity of\nsecond halves" : "perplexity"};
   const bool compared = results.front().comparison.has_value();
   if (compared) headings.insert(headings.end(), {"rise", "KL\nmean", "KL\n99.9 %", "same top\ntoken"});
   Table table(std::move(headings));
@@ -117,30 +186,34 @@ void print_table(const Options& options, const std::vector<PerplexityResult>& re
     }
     table.add_row(std::move(cells));
   }
-  const std::string against = compared ? "compared with " + reference_text(options) + ", perplexity " +
-                                             number_text(results.front().comparison->perplexity, 4) + ", over "
-                                       : "compared with nothing, over ";
-  print_text(table.text() + "\n" + against + extent_text(options, results.front()));
+  const std::string against =
+      compared ? "compared with " + reference_text(options) + ", perplexity" + half_text(results.front()) + " " +
+                     number_text(results.front().comparison->perplexity, 4) + (second_half ? ",\nover " : ", over ")
+               : "compared with nothing, over ";
+  print_text(table.text() + "\n" + against + extent_text(options, results.front()) + warnings_text(options, measured) +
+             chart_text(options, results));
 }
 
-void print_results(const Options& options, const std::vector<PerplexityResult>& results,
-                   const llama::Weights& weights) {
+void print_results(const Options& options, const Measurement& measured, const llama::Weights& weights) {
+  const std::vector<PerplexityResult>& results = measured.results;
   if (options.json) return print_results_json(options, results, weights);
-  if (results.size() == 1) return print_result(options, results.front(), weights);
+  if (results.size() == 1) return print_result(options, measured, weights);
   if (options.per_window) {
     for (size_t i = 0; i < results.size(); ++i) {
       print_text(options.formats[i] + "\n");
       print_windows(results[i]);
     }
   }
-  print_table(options, results);
+  print_table(options, measured);
 }
 
-std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
+Measurement measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
   const PerplexityOptions& measured = options.perplexity;
+  Measurement measurement;
   std::vector<Spec> formats;
   for (const std::string& kv : options.formats) {
     formats.push_back(load_spec(engine, kv));
+    measurement.evicts.push_back(formats.back().evicts());
     if (measured.context == 2 && (measured.second_half || formats.back().evicts())) {
       throw UsageError("--context 2 leaves no token of the second half to score");
     }
@@ -154,7 +227,9 @@ std::vector<PerplexityResult> measure(Engine& engine, std::span<const int32_t> t
   const size_t windows = first_windows(tokens, measured.context, measured.windows).size();
   const size_t runs = formats.size() + (reference ? 1 : 0);
   Progress progress("perplexity", static_cast<int64_t>(windows * runs) * measured.context);
-  return measure_perplexities(engine, formats, tokens, measured, progress, reference ? &*reference : nullptr);
+  measurement.results =
+      measure_perplexities(engine, formats, tokens, measured, progress, reference ? &*reference : nullptr);
+  return measurement;
 }
 
 void run(Options& options) {
@@ -164,7 +239,9 @@ void run(Options& options) {
   Engine engine = options.load();
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   check_context(options.perplexity.context, engine.model.config());
-  print_results(options, measure(engine, tokens, options), engine.model.weights());
+  const Measurement measured = measure(engine, tokens, options);
+  draw(options, measured.results);
+  print_results(options, measured, engine.model.weights());
 }
 
 }  // namespace
@@ -172,6 +249,7 @@ void run(Options& options) {
 void add_eval_perplexity(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand(
       "perplexity", "Perplexity of a text, tokens seeing compressed pages, and what is lost beside an FP16 cache");
+  command->footer(kChartHelp);
   auto options = std::make_shared<Options>();
   add_model_options(*command, *options);
   add_text_option(*command, options->text);
@@ -190,6 +268,7 @@ void add_eval_perplexity(CLI::App& eval) {
   command->add_flag(
       "--second-half", options->perplexity.second_half,
       "Score only the second half of each window; always so if --kv evicts, which happens between the halves");
+  add_plot_option(*command, options->plot, "perplexity and divergence over bits");
   command->add_flag("--per-window", options->per_window, "Report every window too");
   add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });

@@ -1,5 +1,6 @@
 #include "commands/eviction_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -53,8 +54,8 @@ Number prefill_ratio(const EvictionQuality& subject, const EvictionQuality& full
 }
 
 std::string quality_table(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
-  Table table({"method", "budget", "perplexity", "rise over\nfull cache", "keys\nfound", "L1 error of\nattention",
-               "KV bytes of\na prompt"});
+  Table table({"method", "budget", "perplexity of\nsecond halves", "rise over\nfull cache", "keys\nfound",
+               "L1 error of\nattention", "KV bytes of\na prompt"});
   const BudgetQuality& full = subjects.front().rows().front();
   const int32_t needles = report.measured.needles;
   for (size_t subject = 0; subject < subjects.size(); ++subject) {
@@ -70,6 +71,26 @@ std::string quality_table(const EvictionReport& report, const std::vector<Evicti
     }
   }
   return table.text();
+}
+
+/// Of budgets that are too small; empty if there is none.
+std::string warnings_text(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
+  std::string text;
+  const BudgetQuality& full = subjects.front().rows().front();
+  for (size_t subject = 1; subject < subjects.size(); ++subject) {
+    std::string budgets;
+    const std::vector<BudgetQuality>& rows = subjects[subject].rows();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Figures figures = figures_of(report.measured, rows[i], full);
+      if (figures.rise_percent.value_or(0.0) > kMuchLost)
+        budgets += (budgets.empty() ? "" : ", ") + report.budgets[i].text;
+    }
+    if (!budgets.empty()) {
+      text += "warning: " + report.methods[subject] + " loses more than " + number_text(kMuchLost, 0) +
+              " % of perplexity with a budget of " + budgets + "\n";
+    }
+  }
+  return text;
 }
 
 std::string time_table(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
@@ -113,15 +134,55 @@ void print_report(const EvictionReport& report, const std::vector<EvictionQualit
     text += "Perplexity of the second half of " + std::to_string(measured.windows) + " x " + context +
             " tokens once the first half is compressed; L1 error: of\n" +
             "what attention gives the 32 tokens after it, relative, over heads, layers and tokens.\n";
+    text += "The full cache's perplexity is that of the same second halves.\n";
   }
   if (measured.needles > 0) {
     text += "Keys: five digits hidden in " + context + " tokens, compressed with the question at their end.\n";
   }
   if (measured.windows > 0) {
-    text += "\n" + time_table(report, subjects) + "\nMedians over windows on " + report.machine +
+    text += warnings_text(report, subjects) + "\n" + time_table(report, subjects) + "\nMedians over windows on " +
+            report.machine +
             "; compressing to the first budget.\nWhat a method takes to watch queries is part of its prefill.\n";
   }
   print_text(text);
+}
+
+std::vector<LinePlot> eviction_plots(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
+  const EvictionOptions& measured = report.measured;
+  const BudgetQuality& full = subjects.front().rows().front();
+  const std::string tokens = std::to_string(measured.context) + " tokens";
+  const auto plot = [&](const std::string& title, const char* y_label, bool needles, Number Figures::*figure) {
+    LinePlot result{.title = title,
+                    .x_label = "tokens that a KV head keeps, on average",
+                    .y_label = y_label,
+                    .logarithmic_x = true,
+                    .series = {}};
+    const double of_full = (figures_of(measured, full, full).*figure).value_or(0.0);
+    PlotSeries without{.name = report.methods.front(), .points = {}};
+    for (size_t i = 1; i < subjects.size(); ++i) {
+      PlotSeries& series = result.series.emplace_back();
+      series.name = report.methods[i];
+      for (const BudgetQuality& row : subjects[i].rows()) {
+        const double budget = needles ? row.needle_budget : row.budget;
+        series.points.emplace_back(budget, (figures_of(measured, row, full).*figure).value_or(0.0));
+        without.points.emplace_back(budget, of_full);
+      }
+      std::ranges::sort(series.points);
+    }
+    std::ranges::sort(without.points);
+    result.series.push_back(without);
+    return result;
+  };
+  std::vector<LinePlot> plots;
+  if (measured.windows > 0) {
+    plots.push_back(plot("Second halves of " + std::to_string(measured.windows) + " windows of " + tokens, "perplexity",
+                         false, &Figures::perplexity));
+  }
+  if (measured.needles > 0) {
+    plots.push_back(plot(std::to_string(measured.needles) + " keys hidden in " + tokens, "share that is found", true,
+                         &Figures::accuracy));
+  }
+  return plots;
 }
 
 void print_report_json(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {

@@ -1,11 +1,14 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
 #include "llama/error.h"
+#include "options/force.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
+#include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
@@ -17,6 +20,8 @@ namespace cli {
 namespace {
 
 struct Options : Quantization {
+  bool force = false;
+  std::filesystem::path plot;
   bool json = false;
 };
 
@@ -69,6 +74,27 @@ void print_result(const Options& options, const QuantizedModel& result) {
              "written to " + options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
 }
 
+/// Errors over layers, a curve for each role of a matrix.
+void draw(const Options& options, const QuantizedModel& result) {
+  const auto plot = [&](const std::string& title, double QuantizedLayer::*error) {
+    LinePlot errors{.title = title,
+                    .x_label = "layer",
+                    .y_label = "squared error over squared norm",
+                    .logarithmic = true,
+                    .series = {}};
+    for (const QuantizedLayer& each : result.layers) {
+      const std::string role = each.layer.name.substr(each.layer.name.rfind('.') + 1);
+      auto series = std::ranges::find(errors.series, role, &PlotSeries::name);
+      if (series == errors.series.end()) series = errors.series.insert(series, {.name = role, .points = {}});
+      series->points.emplace_back(each.layer.layer, each.*error);
+    }
+    return errors;
+  };
+  std::vector<LinePlot> plots{plot("Errors of weights", &QuantizedLayer::error)};
+  if (!result.note.empty()) plots.push_back(plot("Errors of outputs", &QuantizedLayer::proxy_error));
+  write_plots(options.plot, plots);
+}
+
 QuantizedModel quantize(const Options& options) {
   try {
     return quantize_model(options);
@@ -83,7 +109,9 @@ void run(const Options& options) {
   if (options.scheme.empty() && options.plan.empty()) throw UsageError("give --scheme or --plan");
   if (!options.scheme.empty()) check_scheme(options.scheme);
   check_writable(options.out);
+  if (!options.force) ask_to_replace(options.out, "--out");
   const QuantizedModel result = quantize(options);
+  draw(options, result);
   if (options.json) return print_result_json(options, result);
   print_result(options, result);
 }
@@ -103,6 +131,7 @@ void add_quantize(CLI::App& app) {
       ->add_option("--out", options->out,
                    "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
       ->required();
+  add_force_flag(*command, options->force);
   command
       ->add_option("--hessian", options->hessian_texts,
                    "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
@@ -119,6 +148,7 @@ void add_quantize(CLI::App& app) {
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  add_plot_option(*command, options->plot, "the layers' errors");
   command->add_option("--seed", options->seed, "Of the rotation's signs")->capture_default_str();
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);

@@ -37,7 +37,7 @@ EvictionQuality::EvictionQuality(Engine& engine, const Spec& format, std::vector
       rows_(std::max<size_t>(budgets_.size(), 1)) {}
 
 int32_t EvictionQuality::budget_of(size_t row) const {
-  return budgets_.empty() ? 0 : budgets_[row].of(static_cast<size_t>(session_.length()), window_);
+  return budgets_.empty() ? 0 : budgets_[row].of(session_.length(), window_);
 }
 
 void EvictionQuality::add_window(std::span<const int32_t> window, Progress& progress) {

@@ -10,6 +10,7 @@
 #include "llama/model_math.h"
 #include "measure/divergence.h"
 #include "measure/generation.h"
+#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -71,6 +72,7 @@ class ScoredRun {
     const auto run = static_cast<double>(window_mean_nll_.size()) * options.context;
     PerplexityResult result{.perplexity = perplexity(),
                             .tokens = static_cast<int64_t>(scored_),
+                            .second_half = options.second_half,
                             .tokens_per_second = run / seconds_,
                             .window_mean_nll = window_mean_nll_,
                             .usage = session_.usage(),
@@ -141,6 +143,11 @@ std::vector<std::span<const int32_t>> first_windows(std::span<const int32_t> tok
     windows.push_back(tokens.first(length));
   }
   return windows;
+}
+
+std::string too_much_evicted_text(const std::string& format, double rise_percent, const std::string& reference) {
+  return "warning: " + format + " evicts too much: its perplexity is " + number_text(rise_percent, 1) +
+         " % above that of " + reference + "\n";
 }
 
 double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "llama/model.h"
@@ -31,6 +32,7 @@ struct ReferenceComparison {
 struct PerplexityResult {
   double perplexity = 0.0;
   int64_t tokens = 0;                   // scored
+  bool second_half = false;             // of each window, those are
   double tokens_per_second = 0.0;       // of all tokens run, without the reference
   std::vector<double> window_mean_nll;  // natural logarithm
   kvq_usage usage{};                    // of the last window, at its end
@@ -40,6 +42,11 @@ struct PerplexityResult {
 /// The windows of `context` tokens that a text begins with, at most `most` unless that is 0; an Error if there is not
 /// even one.
 std::vector<std::span<const int32_t>> first_windows(std::span<const int32_t> tokens, int32_t context, int32_t most);
+
+/// What eviction may add to perplexity, in percent, before a report warns.
+inline constexpr double kMuchLost = 5.0;
+/// That warning, a line.
+std::string too_much_evicted_text(const std::string& format, double rise_percent, const std::string& reference);
 
 /// Where the half of a window that is scored begins.
 inline size_t half_of(size_t window) { return window / 2; }

@@ -1,9 +1,8 @@
 #include "options/budget.h"
 
-#include <algorithm>
 #include <charconv>
-#include <cmath>
 
+#include "llama/cache_format.h"
 #include "options/usage_error.h"
 
 namespace cli {
@@ -17,25 +16,20 @@ bool parse(const char* begin, const char* end, Number& number) {
 
 }  // namespace
 
-int32_t Budget::of(size_t prompt, int32_t window) const {
-  if (tokens > 0) return tokens;
-  return std::max(static_cast<int32_t>(std::lround(percent / 100.0 * static_cast<double>(prompt))), window);
+int32_t Budget::of(int32_t prompt, int32_t window) const {
+  return tokens > 0 ? tokens : llama::budget_of_share(percent / 100.0, prompt, window);
 }
 
-Budget parse_budget(const std::string& text, int32_t window) {
-  const auto wrong = [&text](const std::string& why) { return UsageError("--budgets " + text + ": " + why); };
+Budget parse_budget(const std::string& given, const std::string& text) {
   Budget budget{.text = text};
   const char* end = text.data() + text.size();
   if (text.ends_with('%')) {
     const bool share = parse(text.data(), end - 1, budget.percent) && budget.percent > 0.0 && budget.percent <= 100.0;
-    if (!share) throw wrong("a share of the prompt must be above 0% and at most 100%");
+    if (!share) throw UsageError(given + ": a share of the prompt must be above 0% and at most 100%");
     return budget;
   }
-  if (!parse(text.data(), end, budget.tokens)) {
-    throw wrong("must be a number of tokens, or a percentage of the prompt such as 5%");
-  }
-  if (budget.tokens < window) {
-    throw wrong("smaller than the window of " + std::to_string(window) + " newest tokens that are always kept");
+  if (!parse(text.data(), end, budget.tokens) || budget.tokens < 1) {
+    throw UsageError(given + ": the budget must be a number of tokens, or a percentage of the prompt such as 5%");
   }
   return budget;
 }

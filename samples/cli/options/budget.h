@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -13,10 +12,10 @@ struct Budget {
   double percent = 0.0;  // of the prompt's tokens
 
   /// For a prompt of so many tokens; never less than the window, which always stays.
-  int32_t of(size_t prompt, int32_t window) const;
+  int32_t of(int32_t prompt, int32_t window) const;
 };
 
-/// "128" or "5%"; a UsageError that names `--budgets` for anything else, and for less than the window.
-Budget parse_budget(const std::string& text, int32_t window);
+/// "128" or "5%"; a UsageError for anything else that begins with what was `given`, option and value.
+Budget parse_budget(const std::string& given, const std::string& text);
 
 }  // namespace cli

@@ -1,7 +1,6 @@
 #include "options/spec.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "llama/error.h"
+#include "options/budget.h"
 #include "options/spec_advice.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
@@ -22,6 +22,7 @@ constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
 constexpr std::string_view kCommvq = "commvq:";
 constexpr std::string_view kMoqae = "moqae:";
 constexpr const char* kCentres = "+centres";
+constexpr int32_t kBudgetOfShare = 1 << 20;  // in policies, where every compression names a budget of its own
 
 bool names_gain_shape(std::string_view name) {
   return name.size() == 3 && (name.starts_with("gs") || name.starts_with("gt")) && name[2] >= '0' && name[2] <= '9';
@@ -32,7 +33,7 @@ struct Parts {
   std::string base;                // a short form or a policy file
   std::vector<std::string> files;  // trained codebooks and routers
   std::string method;              // empty: no eviction
-  int32_t budget = 0;
+  Budget budget;
 };
 
 /// Take "+METHOD:BUDGET" off the end, if it is there. Messages begin with what was `given`, option and SPEC.
@@ -52,10 +53,7 @@ void take_eviction(const std::string& given, std::string& spec, Parts& parts) {
     throw UsageError(given + ": the file of formats with +centres goes behind @: write " + spec.substr(0, colon) +
                      "@FILE");
   }
-  const auto [end, code] = std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), parts.budget);
-  if (code != std::errc() || end != spec.data() + spec.size()) {
-    throw UsageError(given + ": must end in a budget, a number of tokens");
-  }
+  parts.budget = parse_budget(given, spec.substr(colon + 1));
   parts.method = method;
   spec.resize(plus);
 }
@@ -146,6 +144,11 @@ std::optional<std::string> around_centres(const std::string& formats) {
   return keys + kCentres + "/" + values + kCentres;
 }
 
+int32_t Spec::budget_after(int32_t prompt) const {
+  const kvq_policy_info info = policy.describe();
+  return kept_share > 0.0 ? llama::budget_of_share(kept_share, prompt, info.eviction_window) : info.eviction_budget;
+}
+
 Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option) {
   const std::string given = option + " " + spec;
   const Parts parts = take_apart(given, spec);
@@ -158,7 +161,9 @@ Spec load_spec(kvq_context* context, const std::string& spec, const std::string&
     const bool is_routed = parts.base == kMoqae.substr(0, kMoqae.size() - 1);
     loaded.policy = is_routed ? routed_policy(context, given, loaded.router) : load_policy(context, parts.base);
     if (!parts.method.empty()) {
-      loaded.policy = loaded.policy.with_eviction(context, parts.method, parts.budget);
+      const bool share = parts.budget.tokens == 0;
+      loaded.policy = loaded.policy.with_eviction(context, parts.method, share ? kBudgetOfShare : parts.budget.tokens);
+      if (share) loaded.kept_share = parts.budget.percent / 100.0;
     }
   } catch (const UsageError&) {
     throw;

@@ -18,8 +18,9 @@ inline constexpr const char* kSpecHelp =
     "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose commvq; "
     "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model; "
     "or a policy file (YAML) or plan, followed by @FILE for what was trained for it; each with +METHOD:BUDGET to evict "
-    "tokens "
-    "after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid)";
+    "tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid) down to so many a head or to a "
+    "share "
+    "of it, as in int4+adasnap:256 or int4+adasnap:25%";
 
 /// Methods of eviction, as SPECs name them.
 inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming", "h2o",     "snapkv",
@@ -34,9 +35,16 @@ struct Spec {
   kvq::Codebook codebook = nullptr;
   kvq::Router router = nullptr;
   kvq::Centres centres = nullptr;
+  double kept_share = 0.0;  // as in CacheFormat
 
-  operator llama::CacheFormat() const { return {policy, codebook, router, centres}; }
+  operator llama::CacheFormat() const {
+    llama::CacheFormat format(policy, codebook, router, centres);
+    format.kept_share = kept_share;
+    return format;
+  }
   bool evicts() const { return policy.describe().eviction_budget > 0; }
+  /// Of a KV head, on average, after a prompt.
+  int32_t budget_after(int32_t prompt) const;
 };
 
 /// Gain-shape formats, FORMAT or KEYS/VALUES, as policies name them around trained centres; nothing if they are others.

@@ -75,7 +75,8 @@ std::string advice_for(const std::string& form) {
   const size_t plus = form.rfind('+');
   if (plus != std::string::npos &&
       std::ranges::find(kEvictionMethods, std::string_view(form).substr(plus + 1)) != kEvictionMethods.end()) {
-    return "; to evict takes a budget, the tokens of a head that stay on average: write " + form + ":256";
+    return "; to evict takes a budget, the tokens of a head that stay on average: write " + form + ":256, or " + form +
+           ":25%";
   }
   std::string lower = form;
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

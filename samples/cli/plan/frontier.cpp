@@ -1,6 +1,7 @@
 #include "plan/frontier.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "terminal/line_plot.h"
@@ -13,6 +14,28 @@ constexpr double kMebibyte = 1 << 20;
 
 std::pair<double, double> point_of(const ModelPlan& plan) {
   return {static_cast<double>(plan.bytes()) / kMebibyte, plan.loss()};
+}
+
+/// What the plan loses, layer by layer.
+LinePlot layers_plot(const ModelPlan& plan) {
+  LinePlot plot{.title = "What this plan loses by layer",
+                .x_label = "layer",
+                .y_label = "expected divergence, nats",
+                .logarithmic = true,
+                .series = {}};
+  PlotSeries weights{.name = "weights", .points = {}};
+  for (const PlannedMatrix& each : plan.matrices) {
+    const double layer = each.layer.layer;
+    if (weights.points.empty() || weights.points.back().first != layer) weights.points.emplace_back(layer, 0.0);
+    weights.points.back().second += each.loss;
+  }
+  PlotSeries cache{.name = "keys and values", .points = {}};
+  for (size_t i = 0; i < plan.cache.size(); ++i) {
+    cache.points.emplace_back(static_cast<double>(i), plan.cache[i].loss);
+  }
+  if (!weights.points.empty()) plot.series.push_back(weights);
+  if (!cache.points.empty()) plot.series.push_back(cache);
+  return plot;
 }
 
 }  // namespace
@@ -64,7 +87,8 @@ std::string frontier_svg(const Planner& planner, const ModelPlan& plan, const st
     if (std::ranges::none_of(uniform, beats)) same.points.push_back(point_of(each.plan));
   }
   plot.series = {best, same, {.name = "this plan", .points = {point_of(plan)}, .line = false}};
-  return plot.svg();
+  const std::array plots{plot, layers_plot(plan)};
+  return svg_of(plots);
 }
 
 }  // namespace cli

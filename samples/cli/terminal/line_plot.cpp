@@ -13,11 +13,14 @@ constexpr double kWidth = 760;
 constexpr double kHeight = 440;
 constexpr double kLeft = 84;
 constexpr double kRight = 24;
-constexpr double kTop = 48;
+constexpr double kTop = 40;  // without a legend
+constexpr double kLegendRow = 20;
 constexpr double kBottom = 60;
 constexpr int kTicks = 6;  // about
 /// Colours that stay apart for colour-blind readers.
-constexpr std::array kColors = {"#0072b2", "#d55e00", "#009e73", "#b5619a", "#c98200"};
+constexpr std::array kColors = {"#0072b2", "#d55e00", "#009e73", "#b5619a", "#c98200", "#56b4e9", "#7d8590"};
+constexpr double kCharacter = 7.0;  // of text, about
+constexpr double kMark = 4;         // radius
 
 std::string escaped(const std::string& text) {
   std::string result;
@@ -41,7 +44,7 @@ std::string escaped(const std::string& text) {
 
 std::string number(double value) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
+  std::snprintf(text.data(), text.size(), "%.6g", value);
   return text.data();
 }
 
@@ -54,20 +57,31 @@ std::string place(double value) {
 /// Numbers of an axis, and where they lie between 0 and 1.
 class Axis {
  public:
-  Axis(bool logarithmic, double low, double high) : logarithmic_(logarithmic), low_(low), high_(high) {
+  Axis(bool logarithmic, std::pair<double, double> range)
+      : logarithmic_(logarithmic), low_(range.first), high_(range.second) {
     if (low_ > high_) low_ = high_ = 1.0;
     if (low_ == high_) {
       low_ = logarithmic ? low_ / 2 : low_ - 1;
       high_ = logarithmic ? high_ * 2 : high_ + 1;
     }
+    const double margin = kMargin * (scaled(high_) - scaled(low_));
+    low_ = number_at(scaled(low_) - margin);
+    high_ = number_at(scaled(high_) + margin);
   }
 
   double at(double value) const { return (scaled(value) - scaled(low_)) / (scaled(high_) - scaled(low_)); }
 
-  std::vector<double> ticks() const { return logarithmic_ ? decades() : steps(); }
+  std::vector<double> ticks() const {
+    constexpr size_t kFew = 3;
+    const std::vector<double> rough = logarithmic_ ? decades() : steps();
+    return rough.size() < kFew ? steps() : rough;
+  }
 
  private:
+  static constexpr double kMargin = 0.04;  // that no mark lies on the border
+
   double scaled(double value) const { return logarithmic_ ? std::log10(value) : value; }
+  double number_at(double scaled) const { return logarithmic_ ? std::pow(10.0, scaled) : scaled; }
 
   std::vector<double> steps() const {
     const double rough = (high_ - low_) / kTicks;
@@ -77,7 +91,8 @@ class Axis {
       if (step < rough) step = factor * decade;
     }
     std::vector<double> ticks;
-    for (double i = std::ceil(low_ / step); i * step <= high_ * (1 + 1e-12); i += 1) ticks.push_back(i * step);
+    for (double i = std::ceil(low_ / step); i * step <= high_ * (1 + 1e-12); i += 1)
+      ticks.push_back(i * step + 0.0);  // no -0
     return ticks;
   }
 
@@ -98,39 +113,76 @@ class Axis {
   double high_;
 };
 
+/// Where something is drawn already.
+struct Box {
+  double left, top, right, bottom;
+
+  bool meets(const Box& other) const {
+    return left < other.right && other.left < right && top < other.bottom && other.top < bottom;
+  }
+};
+
+struct LegendEntry {
+  double x, y;
+};
+
 class Picture {
  public:
-  explicit Picture(const LinePlot& plot) : plot_(plot), x_(range(false)), y_(range(true)) {}
+  /// \param begin  where it begins in a column of pictures.
+  Picture(const LinePlot& plot, double begin)
+      : plot_(plot),
+        legend_(legend_of(plot)),
+        x_(plot.logarithmic_x, range(false)),
+        y_(plot.logarithmic, range(true)),
+        begin_(begin),
+        top_(begin + (legend_.empty() ? kTop : legend_.back().y + kLegendRow)),
+        bottom_(begin + kHeight - kBottom) {}
 
-  std::string svg() const {
-    std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + number(kWidth) + " " +
-                       number(kHeight) +
-                       "\" font-family=\"sans-serif\" font-size=\"13\">\n"
-                       "<style>text{fill:#1f2328}.axis{stroke:#8b949e}.grid{stroke:#d0d7de}"
-                       "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#30363d}}</style>\n";
-    text += label(kLeft, 24, "start", plot_.title, " font-size=\"16\" font-weight=\"bold\"");
-    text += axes();
-    for (size_t i = 0; i < plot_.series.size(); ++i) text += series(plot_.series[i], i);
-    return text + "</svg>\n";
+  std::string elements() const {
+    std::string text = label(kLeft, begin_ + 24, "start", plot_.title, " font-size=\"16\" font-weight=\"bold\"");
+    text += axes() + legend();
+    for (size_t i = 0; i < plot_.series.size(); ++i) text += series(plot_.series[i], color(i));
+    return text + labels();
   }
 
  private:
-  Axis range(bool upright) const {
+  /// Entries from left to right, as many to a row as fit. None for a single series, which the title describes.
+  static std::vector<LegendEntry> legend_of(const LinePlot& plot) {
+    std::vector<LegendEntry> entries;
+    if (plot.series.size() < 2) return entries;
+    double x = kLeft;
+    double y = kTop + 4;
+    for (const PlotSeries& each : plot.series) {
+      const double width = 16 + kCharacter * static_cast<double>(each.name.size()) + 18;
+      if (x > kLeft && x + width > kWidth - kRight) {
+        x = kLeft;
+        y += kLegendRow;
+      }
+      entries.push_back({x, y});
+      x += width;
+    }
+    return entries;
+  }
+
+  std::pair<double, double> range(bool upright) const {
     double low = std::numeric_limits<double>::infinity();
     double high = -low;
     for (const PlotSeries& each : plot_.series) {
       for (const auto& [x, y] : each.points) {
-        if (!shows(y)) continue;
+        if (!shows(x, y)) continue;
         low = std::min(low, upright ? y : x);
         high = std::max(high, upright ? y : x);
       }
     }
-    return {upright && plot_.logarithmic, low, high};
+    return {low, high};
   }
 
-  bool shows(double y) const { return std::isfinite(y) && (!plot_.logarithmic || y > 0.0); }
+  bool shows(double x, double y) const {
+    return std::isfinite(x) && std::isfinite(y) && (!plot_.logarithmic || y > 0.0) && (!plot_.logarithmic_x || x > 0.0);
+  }
   double left(double x) const { return kLeft + x_.at(x) * (kWidth - kLeft - kRight); }
-  double top(double y) const { return kHeight - kBottom - y_.at(y) * (kHeight - kTop - kBottom); }
+  double top(double y) const { return bottom_ - y_.at(y) * (bottom_ - top_); }
+  static std::string color(size_t series) { return kColors[series % kColors.size()]; }
 
   static std::string label(double x, double y, const char* anchor, const std::string& text,
                            const std::string& more = "") {
@@ -150,39 +202,106 @@ class Picture {
       text += label(kLeft - 8, top(tick) + 4, "end", number(tick));
     }
     for (const double tick : x_.ticks()) {
-      text += line(left(tick), kHeight - kBottom, left(tick), kHeight - kBottom + 5, "axis");
-      text += label(left(tick), kHeight - kBottom + 20, "middle", number(tick));
+      text += line(left(tick), bottom_, left(tick), bottom_ + 5, "axis");
+      text += label(left(tick), bottom_ + 20, "middle", number(tick));
     }
-    text += line(kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom, "axis");
-    text += label((kLeft + kWidth - kRight) / 2, kHeight - 14, "middle", plot_.x_label);
-    const double middle = (kTop + kHeight - kBottom) / 2;
+    text += line(kLeft, bottom_, kWidth - kRight, bottom_, "axis");
+    text += label((kLeft + kWidth - kRight) / 2, bottom_ + kBottom - 14, "middle", plot_.x_label);
+    const double middle = (top_ + bottom_) / 2;
     return text + label(20, middle, "middle", plot_.y_label, " transform=\"rotate(-90 20 " + place(middle) + ")\"");
   }
 
-  std::string series(const PlotSeries& of, size_t index) const {
-    const std::string color = kColors[index % kColors.size()];
+  std::string legend() const {
+    std::string text;
+    for (size_t i = 0; i < legend_.size(); ++i) {
+      const double y = begin_ + legend_[i].y;
+      text += "<rect x=\"" + place(legend_[i].x) + "\" y=\"" + place(y - 9) + "\" width=\"10\" height=\"10\" fill=\"" +
+              color(i) + "\"/>\n";
+      text += label(legend_[i].x + 16, y, "start", plot_.series[i].name);
+    }
+    return text;
+  }
+
+  std::string series(const PlotSeries& of, const std::string& color) const {
     std::string path;
     std::string marks;
     for (const auto& [x, y] : of.points) {
-      if (!shows(y)) continue;
+      if (!shows(x, y)) continue;
       path += (path.empty() ? "M" : "L") + place(left(x)) + " " + place(top(y));
-      marks += "<circle cx=\"" + place(left(x)) + "\" cy=\"" + place(top(y)) + "\" r=\"4\" fill=\"" + color + "\"/>\n";
+      marks += "<circle cx=\"" + place(left(x)) + "\" cy=\"" + place(top(y)) + "\" r=\"" + place(kMark) + "\" fill=\"" +
+               color + "\"/>\n";
     }
-    std::string text = of.line ? "" : marks;
-    if (of.line) text += "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + color + "\" stroke-width=\"2\"/>\n";
-    const double y = kTop + 8 + 18 * static_cast<double>(index);
-    text += "<rect x=\"" + place(kWidth - kRight - 12) + "\" y=\"" + place(y - 9) +
-            "\" width=\"10\" height=\"10\" fill=\"" + color + "\"/>\n";
-    return text + label(kWidth - kRight - 18, y, "end", of.name);
+    if (!of.line) return marks;
+    return "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + color + "\" stroke-width=\"2\"/>\n";
+  }
+
+  /// Beside their points, where there is room.
+  std::string labels() const {
+    std::vector<Box> taken;
+    for (const PlotSeries& each : plot_.series) {
+      for (const auto& [x, y] : each.points) {
+        if (each.line || !shows(x, y)) continue;
+        taken.push_back({left(x) - kMark, top(y) - kMark, left(x) + kMark, top(y) + kMark});
+      }
+    }
+    std::string text;
+    for (const PlotSeries& each : plot_.series) {
+      for (size_t i = 0; i < each.labels.size(); ++i) {
+        const auto& [x, y] = each.points[i];
+        if (shows(x, y)) text += point_label(left(x), top(y), each.labels[i], taken);
+      }
+    }
+    return text;
+  }
+
+  std::string point_label(double x, double y, const std::string& text, std::vector<Box>& taken) const {
+    struct Place {
+      double x, y;
+      const char* anchor;
+      double before;  // share of the text left of x
+    };
+    const double width = kCharacter * static_cast<double>(text.size());
+    const std::array<Place, 6> places = {{{x + 8, y + 4, "start", 0.0},
+                                          {x - 8, y + 4, "end", 1.0},
+                                          {x, y - 9, "middle", 0.5},
+                                          {x, y + 18, "middle", 0.5},
+                                          {x + 8, y - 9, "start", 0.0},
+                                          {x + 8, y + 18, "start", 0.0}}};
+    const auto box_of = [width](const Place& at) {
+      return Box{at.x - at.before * width, at.y - 10, at.x + (1.0 - at.before) * width, at.y + 2};
+    };
+    const auto is_free = [&](const Place& at) {
+      const Box box = box_of(at);
+      return box.left >= kLeft && box.right <= kWidth - kRight &&
+             std::ranges::none_of(taken, [&box](const Box& other) { return box.meets(other); });
+    };
+    const auto* found = std::ranges::find_if(places, is_free);
+    if (found == places.end()) found = places.begin();
+    taken.push_back(box_of(*found));
+    return label(found->x, found->y, found->anchor, text, " font-size=\"12\"");
   }
 
   const LinePlot& plot_;
+  std::vector<LegendEntry> legend_;
   Axis x_;
   Axis y_;
+  double begin_;
+  double top_;
+  double bottom_;
 };
 
 }  // namespace
 
-std::string LinePlot::svg() const { return Picture(*this).svg(); }
+std::string LinePlot::svg() const { return svg_of({this, 1}); }
+
+std::string svg_of(std::span<const LinePlot> plots) {
+  std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + number(kWidth) + " " +
+                     number(kHeight * static_cast<double>(plots.size())) +
+                     "\" font-family=\"sans-serif\" font-size=\"13\">\n"
+                     "<style>text{fill:#1f2328}.axis{stroke:#8b949e}.grid{stroke:#d0d7de}"
+                     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#30363d}}</style>\n";
+  for (size_t i = 0; i < plots.size(); ++i) text += Picture(plots[i], kHeight * static_cast<double>(i)).elements();
+  return text + "</svg>\n";
+}
 
 }  // namespace cli

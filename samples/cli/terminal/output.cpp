@@ -40,6 +40,15 @@ std::string number_text(double value, int digits) {
   return std::string(text.data(), static_cast<size_t>(length));
 }
 
+std::string duration_text(double seconds) {
+  constexpr int64_t kMinute = 60;
+  constexpr int64_t kHour = 60 * kMinute;
+  const int64_t whole = std::llround(seconds);
+  if (whole < kMinute) return std::to_string(whole) + " s";
+  if (whole < kHour) return std::to_string(whole / kMinute) + " min " + std::to_string(whole % kMinute) + " s";
+  return std::to_string(whole / kHour) + " h " + std::to_string(whole % kHour / kMinute) + " min";
+}
+
 std::string hexadecimal(uint64_t value) {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string text;

@@ -32,6 +32,9 @@ std::string bytes_text(uint64_t bytes);
 /// Fixed point with `digits` decimals.
 std::string number_text(double value, int digits);
 
+/// For example "41 s", "2 min 5 s" or "3 h 20 min".
+std::string duration_text(double seconds);
+
 /// All 16 digits.
 std::string hexadecimal(uint64_t value);
 

@@ -6,43 +6,56 @@
 #include <cstdio>
 #include <utility>
 
+#include "terminal/output.h"
+
 namespace cli {
 namespace {
 
-constexpr std::chrono::seconds kPatience{2};
-constexpr std::chrono::milliseconds kRedraw{100};
+constexpr std::chrono::milliseconds kRedraw{250};  // seldom enough not to disturb what is timed
 constexpr int64_t kWidth = 40;
 
 }  // namespace
 
-Progress::Progress(std::string label, int64_t total)
-    : label_(std::move(label)),
-      total_(std::max<int64_t>(total, 1)),
-      terminal_(isatty(STDERR_FILENO) == 1),
-      begin_(Clock::now()),
-      next_draw_(begin_ + kPatience) {}
+Progress::Progress(std::string label, int64_t total, std::chrono::milliseconds patience)
+    : label_(std::move(label)), total_(std::max<int64_t>(total, 1)), begin_(Clock::now()) {
+  if (isatty(STDERR_FILENO) != 1) return;
+  drawing_ = std::jthread([this, patience](std::stop_token stop) { draw_until(std::move(stop), patience); });
+}
 
-Progress::~Progress() {
-  if (drawn_) std::fputs("\r\033[K", stderr);
+Progress::~Progress() = default;
+
+void Progress::draw_until(std::stop_token stop, std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  const auto stopped_within = [&](std::chrono::milliseconds time) {
+    stopped_.wait_for(lock, stop, time, [] { return false; });
+    return stop.stop_requested();
+  };
+  if (patience.count() > 0 && stopped_within(patience)) return;
+  do {
+    draw();
+  } while (!stopped_within(kRedraw));
+  std::fputs("\r\033[K", stderr);
 }
 
 void Progress::advance(int64_t steps) {
-  done_ = std::min(done_ + steps, total_);
-  if (!terminal_) return;
-  const Clock::time_point now = Clock::now();
-  if (now < next_draw_) return;
-  next_draw_ = now + kRedraw;
-  draw(now);
+  done_ += steps;
+  last_ = Clock::now() - begin_;
 }
 
-void Progress::draw(Clock::time_point now) {
-  drawn_ = true;
-  const double fraction = static_cast<double>(done_) / static_cast<double>(total_);
-  const double elapsed = std::chrono::duration<double>(now - begin_).count();
-  const std::string bar(static_cast<size_t>(kWidth * done_ / total_), '#');
-  std::fprintf(stderr, "\r%s [%-*s] %3.0f %%", label_.c_str(), static_cast<int>(kWidth), bar.c_str(), 100.0 * fraction);
-  if (done_ > 0) std::fprintf(stderr, "  %.0f s left", elapsed / fraction - elapsed);
-  std::fputs("\033[K", stderr);
+/// What is left by the steps that are done; once a single one takes longer than that, what has passed.
+std::string Progress::time_text(double fraction) const {
+  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  const double passed = seconds(Clock::now() - begin_);
+  const double left = fraction > 0.0 ? seconds(last_.load()) / fraction - passed : -1.0;
+  return left >= 0.0 ? duration_text(left) + " left" : duration_text(passed) + " so far";
+}
+
+void Progress::draw() const {
+  const int64_t done = std::min(done_.load(), total_);
+  const double fraction = static_cast<double>(done) / static_cast<double>(total_);
+  const std::string bar(static_cast<size_t>(static_cast<double>(kWidth) * fraction), '#');
+  std::fprintf(stderr, "\r%s [%-*s] %3.0f %%  %s\033[K", label_.c_str(), static_cast<int>(kWidth), bar.c_str(),
+               100.0 * fraction, time_text(fraction).c_str());
 }
 
 }  // namespace cli

@@ -142,7 +142,8 @@ class Quantizer {
 std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, const std::vector<llama::LinearLayer>& layers) {
   int64_t weights = 0;
   for (const llama::LinearLayer& layer : layers) weights += layer.out * layer.in;
-  Progress progress("quantizing", weights);
+  Progress progress("quantizing " + number_text(1e-6 * static_cast<double>(weights), 1) + " million weights", weights,
+                    std::chrono::milliseconds(0));
   std::vector<QuantizedLayer> results;
   for (const llama::LinearLayer& layer : layers) {
     Interrupt::check();

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace cli {
+
+/// Add `--force` and `-f`.
+void add_force_flag(CLI::App& command, bool& force);
+
+/// Ask on the terminal whether a file may be replaced if there is one; an Error if not, a UsageError that names
+/// `option` and `--force` if there is nobody to ask.
+void ask_to_replace(const std::filesystem::path& path, const std::string& option);
+
+}  // namespace cli
