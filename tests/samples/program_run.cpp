@@ -29,7 +29,8 @@ std::string contents(const std::filesystem::path& path) {
 
 namespace {
 
-pid_t start(const Arguments& arguments, const std::string& out, const std::string& err) {
+pid_t start(const Arguments& arguments, const std::string& out, const std::string& err,
+            const std::string& in = "/dev/null") {
   const std::string path = program();
   std::vector<char*> argv{const_cast<char*>(path.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -37,7 +38,7 @@ pid_t start(const Arguments& arguments, const std::string& out, const std::strin
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, in.c_str(), O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), O_WRONLY | O_CREAT, 0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), O_WRONLY | O_CREAT, 0600);
   pid_t child = 0;
@@ -50,11 +51,11 @@ int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 
 }  // namespace
 
-Outcome run(const Arguments& arguments, const std::string& out) {
+Outcome run(const Arguments& arguments, const std::string& out, const std::string& in) {
   const ScratchDirectory scratch;
   const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
   const std::string err_path = (scratch.path() / "err").string();
-  const pid_t child = start(arguments, out_path, err_path);
+  const pid_t child = start(arguments, out_path, err_path, in);
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
   return {exit_code(status), out.empty() ? contents(out_path) : "", contents(err_path)};

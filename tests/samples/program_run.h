@@ -20,8 +20,8 @@ Arguments with(Arguments arguments, const Arguments& more);
 /// The bytes of a file.
 std::string contents(const std::filesystem::path& path);
 
-/// Run the program with nothing to read and, unless `out` says otherwise, its output in files.
-Outcome run(const Arguments& arguments, const std::string& out = "");
+/// Run the program with nothing to read, or the file `in`, and, unless `out` says otherwise, its output in files.
+Outcome run(const Arguments& arguments, const std::string& out = "", const std::string& in = "/dev/null");
 
 /// Run the program and interrupt it, as Ctrl-C does, once `condition` holds; it may end before.
 Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition);
