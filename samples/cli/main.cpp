@@ -29,6 +29,7 @@ void add_commands(CLI::App& app) {
   cli::add_demo(app);
   cli::add_info(app);
   cli::add_generate(app);
+  cli::add_chat(app);
   CLI::App* eval = app.add_subcommand("eval", "Measure the quality of a model on a compressed cache");
   eval->require_subcommand(1);
   cli::add_eval_perplexity(*eval);

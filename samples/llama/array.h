@@ -19,16 +19,23 @@ struct Array {
   std::span<const float> all() const { return {data.get(), size}; }
 };
 
-/// A weight matrix of a checkpoint, `values[rows, columns]`, widened to float.
+/// Numbers in host memory as a file holds them: little-endian and of any alignment. Copies share them.
+struct StoredNumbers {
+  std::shared_ptr<const std::byte> data;
+  kvq_dtype dtype = KVQ_F32;  // or KVQ_F16 or KVQ_BF16
+};
+
+/// A weight matrix, `[rows, columns]`: floats in a device's memory or, on the CPU, what the checkpoint's file holds.
 struct Matrix {
   int64_t rows = 0;
   int64_t columns = 0;
-  Array values;
+  Array values;               // empty if stored
+  StoredNumbers stored = {};  // no data if there are values
 };
 
 /// A linear layer: weights as numbers, or written in few bits by the library.
 struct Linear {
-  Matrix weight;                                        // [out, in]; without values if packed
+  Matrix weight;                                        // [out, in]; without numbers if packed
   Array bias;                                           // [out], or empty, as it is if packed
   std::shared_ptr<const kvq::Matrix> packed = nullptr;  // weights and bias
 };

@@ -112,6 +112,10 @@ std::span<const std::byte> Checkpoint::file_of_matrix(const std::string& name) c
   return {};
 }
 
+void Checkpoint::forget() const {
+  for (const SafetensorsFile& shard : shards_) shard.forget();
+}
+
 uint64_t Checkpoint::fingerprint() const {
   for (const SafetensorsFile& shard : shards_) {
     const auto stated = shard.metadata().find(kFingerprintField);

@@ -35,6 +35,8 @@ class Checkpoint {
   const std::map<std::string, const TensorView*, std::less<>>& tensors() const { return tensors_; }
   /// The bytes of the file that holds a packed matrix; empty if there is none of this name.
   std::span<const std::byte> file_of_matrix(const std::string& name) const;
+  /// As MappedFile::forget(), of all files.
+  void forget() const;
   /// A number that differs between checkpoints: of names, types, shapes, and samples of every tensor's bytes. Packed
   /// ones have that of the checkpoint that they were made from.
   uint64_t fingerprint() const;

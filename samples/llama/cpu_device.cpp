@@ -1,9 +1,8 @@
 #include "cpu_device.h"
 
-#include <algorithm>
-
 #include "linear.h"
 #include "model_math.h"
+#include "weight_kernels.h"
 
 namespace llama {
 namespace {
@@ -24,10 +23,13 @@ class CpuDevice final : public Device {
   std::span<const float> read(std::span<const float> numbers, Array& /*host*/) override { return numbers; }
 
   void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) override {
-    const auto width = static_cast<size_t>(embedding.columns);
+    const StoredNumbers numbers = numbers_of(embedding);
+    const int64_t stride = embedding.columns * bytes_of(numbers.dtype);
     float* out = x.data();
     for (const int32_t token : tokens) {
-      out = std::copy_n(embedding.values.data.get() + static_cast<size_t>(token) * width, width, out);
+      weight_kernels().front().widen(numbers.dtype, numbers.data.get() + token * stride,
+                                     static_cast<size_t>(embedding.columns), out);
+      out += embedding.columns;
     }
   }
 

@@ -1,7 +1,10 @@
 // Linear layers of every device. Packed ones are the library's, which multiplies where the device's tensors lie.
 #include "device.h"
 
+#include <algorithm>
+
 #include "kvq.hpp"
+#include "weight_kernels.h"
 
 namespace llama {
 namespace {
@@ -18,6 +21,17 @@ void apply_packed(std::span<const Product> products, std::span<const float> x) {
 }
 
 }  // namespace
+
+std::vector<float> Device::read(const Matrix& matrix) {
+  std::vector<float> numbers(static_cast<size_t>(matrix.rows * matrix.columns));
+  if (matrix.stored.data != nullptr) {
+    weight_kernels().front().widen(matrix.stored.dtype, matrix.stored.data.get(), numbers.size(), numbers.data());
+  } else {
+    Array copy;
+    std::ranges::copy(read(matrix.values.all(), copy), numbers.begin());
+  }
+  return numbers;
+}
 
 void Device::apply(const Linear& linear, std::span<const float> x, std::span<float> y) {
   const Product only{&linear, y};

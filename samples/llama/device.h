@@ -37,6 +37,9 @@ class Device {
   /// are in host memory anyway.
   virtual std::span<const float> read(std::span<const float> numbers, Array& host) = 0;
 
+  /// The numbers of a matrix, as floats.
+  std::vector<float> read(const Matrix& matrix);
+
   /// x = the rows of `embedding` that the tokens, which must be among them, number.
   virtual void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) = 0;
   /// y = x / rms(x) · weight for each row of `weight.size` numbers; `x` and `y` may be the same.

@@ -18,6 +18,8 @@ class MappedFile {
 
   /// Empty for an empty file.
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// Count no bytes read so far as memory of this process; they are mapped anew where they are read again.
+  void forget() const;
 
  private:
   std::span<const std::byte> bytes_;

@@ -23,10 +23,10 @@ void check_device(const Device& device, const kvq_context* context) {
 
 Weights load(const std::filesystem::path& directory, const std::optional<WeightsFile>& file, const ModelConfig& config,
              Device& device) {
-  if (!file) return load_weights(Checkpoint(directory), config, device, nullptr);
+  if (!file) return load_weights(std::make_shared<const Checkpoint>(directory), config, device, nullptr);
   check_device(device, file->context);
-  const Checkpoint checkpoint(file->path);
-  if (Checkpoint::is_in(directory) && Checkpoint(directory).fingerprint() != checkpoint.fingerprint()) {
+  const auto checkpoint = std::make_shared<const Checkpoint>(file->path);
+  if (Checkpoint::is_in(directory) && Checkpoint(directory).fingerprint() != checkpoint->fingerprint()) {
     throw Error(file->path.string() + " was not made from the model in " + directory.string());
   }
   return load_weights(checkpoint, config, device, file->context);

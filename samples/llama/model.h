@@ -22,7 +22,7 @@ struct WeightsFile {
   kvq_context* context;  // of the model's device, on a CPU preferably on the model's threads; must outlive the model
 };
 
-/// The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, in float32 or packed.
+/// The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, as its files have them or packed.
 class Model {
  public:
   /// \param device  where to compute; nullptr: on `threads` threads of the CPU.

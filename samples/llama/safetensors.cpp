@@ -185,18 +185,25 @@ int64_t TensorView::elements() const {
   return count;
 }
 
-std::vector<float> to_float(const TensorView& tensor) {
+kvq_dtype float_dtype(const TensorView& tensor) {
   switch (tensor.dtype) {
     case DType::kF32:
-      return widen_all<float>(tensor.data, [](float value) { return value; });
+      return KVQ_F32;
     case DType::kF16:
-      return widen_all<uint16_t>(tensor.data, float_from_f16);
+      return KVQ_F16;
     case DType::kBF16:
-      return widen_all<uint16_t>(tensor.data, float_from_bf16);
+      return KVQ_BF16;
     default:
       throw Error("tensor " + in_quotes(tensor.name) + ": dtype is " + std::string(dtype_name(tensor.dtype)) +
                   ", expected F32, F16 or BF16");
   }
+}
+
+std::vector<float> to_float(const TensorView& tensor) {
+  const kvq_dtype dtype = float_dtype(tensor);
+  if (dtype == KVQ_F16) return widen_all<uint16_t>(tensor.data, float_from_f16);
+  if (dtype == KVQ_BF16) return widen_all<uint16_t>(tensor.data, float_from_bf16);
+  return widen_all<float>(tensor.data, [](float value) { return value; });
 }
 
 SafetensorsContent read_safetensors(std::span<const std::byte> bytes, const std::string& source) {

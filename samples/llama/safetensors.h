@@ -10,11 +10,12 @@
 #include <string_view>
 #include <vector>
 
+#include "kvq.h"
 #include "mapped_file.h"
 
 namespace llama {
 
-/// Element types of the safetensors format. Any of them may stand in a header; to_float() reads the first three.
+/// Element types of the safetensors format. Any of them may stand in a header; the first three can be computed with.
 enum class DType {
   kF32,
   kF16,
@@ -53,7 +54,10 @@ struct TensorView {
   int64_t elements() const;
 };
 
-/// Widen to float. Throws Error unless the dtype is F32, F16 or BF16.
+/// Throws Error unless the dtype is F32, F16 or BF16.
+kvq_dtype float_dtype(const TensorView& tensor);
+
+/// Widen to float; of the dtypes of float_dtype().
 std::vector<float> to_float(const TensorView& tensor);
 
 /// What a safetensors file holds.
@@ -81,6 +85,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return content_.metadata; }
   /// The whole file.
   std::span<const std::byte> bytes() const { return file_.bytes(); }
+  /// As MappedFile::forget().
+  void forget() const { file_.forget(); }
 
  private:
   MappedFile file_;

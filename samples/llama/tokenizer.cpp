@@ -1,6 +1,7 @@
 #include "tokenizer.h"
 
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 #include <utility>
 
 #include "error.h"
@@ -76,12 +77,24 @@ struct Tokenizer::Parts {
     return *pieces[static_cast<size_t>(id)];
   }
 
+  /// The longest added token that the text begins with; nullptr if there is none.
+  const Vocabulary::value_type* added_at(std::string_view text) const {
+    const auto [first, last] = added_by_first_byte.equal_range(text.front());
+    const Vocabulary::value_type* longest = nullptr;
+    for (auto token = first; token != last; ++token) {
+      const bool longer = longest == nullptr || token->second->first.size() > longest->first.size();
+      if (longer && text.starts_with(token->second->first)) longest = token->second;
+    }
+    return longest;
+  }
+
   std::string source;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   BytePairEncoder encoder;
   TokenDecoder decoder;
   Vocabulary added;
+  std::unordered_multimap<char, const Vocabulary::value_type*> added_by_first_byte;
   std::vector<std::optional<std::string>> pieces;  // by id
 };
 
@@ -102,6 +115,9 @@ Tokenizer::Parts::Parts(const JsonObject& root)
     }
     table.add(token.id, token.content);
     added.insert_or_assign(token.content, static_cast<int32_t>(token.id));
+  }
+  for (const Vocabulary::value_type& token : added) {
+    if (!token.first.empty()) added_by_first_byte.emplace(token.first.front(), &token);
   }
   for (const std::optional<std::string>& token : table.tokens()) {
     pieces.push_back(token ? std::optional(decoder.piece(*token)) : std::nullopt);
@@ -125,6 +141,28 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   for (const std::string& word : parts_->pre_tokenizer.split(parts_->normalizer.apply(std::string(text)))) {
     parts_->encoder.encode(word, ids);
   }
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::encode_with_added(std::string_view text) const {
+  std::vector<int32_t> ids;
+  size_t begin = 0;
+  const auto encode_until = [&](size_t end) {
+    if (end == begin) return;
+    const std::vector<int32_t> more = encode(text.substr(begin, end - begin));
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  for (size_t i = 0; i < text.size();) {
+    const Vocabulary::value_type* longest = parts_->added_at(text.substr(i));
+    if (longest == nullptr) {
+      ++i;
+      continue;
+    }
+    encode_until(i);
+    ids.push_back(longest->second);
+    begin = i += longest->first.size();
+  }
+  encode_until(text.size());
   return ids;
 }
 

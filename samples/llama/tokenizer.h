@@ -25,6 +25,10 @@ class Tokenizer {
   /// Bytes that are not UTF-8 are encoded one by one, so that decode() returns them unchanged.
   std::vector<int32_t> encode(std::string_view text) const;
 
+  /// The same of text in which added and special tokens are spelled, as a chat template writes it: each becomes its id,
+  /// the longest where several begin at the same place.
+  std::vector<int32_t> encode_with_added(std::string_view text) const;
+
   /// The text of `ids`, without the space that a Llama 2 encode() puts in front. Special tokens give nothing. Tokens of
   /// raw bytes give those bytes, so the text of arbitrary ids need not be UTF-8. Throws Error for an id outside the
   /// vocabulary.

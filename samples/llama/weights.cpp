@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <string>
+#include <utility>
 
 #include "error.h"
 #include "kvq.hpp"
@@ -15,20 +16,23 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// Reads tensors of known shapes into a device's memory and keeps count of their bits.
+// Reads tensors of known shapes into a device's memory and keeps count of their bits. On the CPU matrices stay where
+// they are, in files that stay mapped as long as there are such matrices.
 class Reader {
  public:
-  Reader(const Checkpoint& checkpoint, Device& device, kvq_context* context)
-      : checkpoint_(checkpoint), device_(device), context_(context) {}
+  Reader(std::shared_ptr<const Checkpoint> checkpoint, Device& device, kvq_context* context)
+      : checkpoint_(std::move(checkpoint)), device_(device), context_(context) {}
 
-  Array vector(const std::string& name, int64_t size) { return read(name, {size}); }
+  Array vector(const std::string& name, int64_t size) { return device_.upload(to_float(find(name, {size}))); }
 
   Matrix matrix(const std::string& name, int64_t rows, int64_t columns) {
-    return {rows, columns, read(name, {rows, columns})};
+    const TensorView& tensor = find(name, {rows, columns});
+    if (device_.kind() != KVQ_DEVICE_CPU) return {rows, columns, device_.upload(to_float(tensor))};
+    return {rows, columns, {}, {{checkpoint_, tensor.data.data()}, float_dtype(tensor)}};
   }
 
   Linear linear(const LinearLayer& layer) {
-    const std::span<const std::byte> file = checkpoint_.file_of_matrix(layer.name);
+    const std::span<const std::byte> file = checkpoint_->file_of_matrix(layer.name);
     if (context_ != nullptr && !file.empty()) return packed(file, layer);
     Linear linear{matrix(layer.name + ".weight", layer.out, layer.in), {}};
     if (layer.bias) linear.bias = vector(layer.name + ".bias", layer.out);
@@ -39,19 +43,20 @@ class Reader {
   double linear_bits() const { return packed_elements_ > 0.0 ? packed_bits_ / packed_elements_ : 0.0; }
 
  private:
-  Array read(const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorView& tensor = checkpoint_.at(name);
+  const TensorView& find(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView& tensor = checkpoint_->at(name);
     if (tensor.shape != shape) {
       throw Error("tensor " + name + " has shape " + shape_text(tensor.shape) + ", config.json asks for " +
                   shape_text(shape));
     }
     bytes_ += tensor.data.size();
     elements_ += tensor.elements();
-    return device_.upload(to_float(tensor));
+    return tensor;
   }
 
   Linear packed(std::span<const std::byte> file, const LinearLayer& layer) {
     const auto matrix = std::make_shared<const kvq::Matrix>(kvq::Matrix::load(context_, file, layer.name));
+    checkpoint_->forget();  // the matrix has copies
     const qp_matrix_info info = matrix->describe();
     if (info.rows != layer.out || info.columns != layer.in) {
       throw Error("matrix " + layer.name + " has shape " + shape_text({info.rows, info.columns}) +
@@ -69,7 +74,7 @@ class Reader {
     return {{layer.out, layer.in, {}}, {}, matrix};
   }
 
-  const Checkpoint& checkpoint_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
   Device& device_;
   kvq_context* context_;
   size_t bytes_ = 0;
@@ -107,7 +112,8 @@ Linear& Weights::at(const LinearLayer& layer) {
   return layers[static_cast<size_t>(layer.layer)].*kMembers[static_cast<size_t>(layer.role)];
 }
 
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, kvq_context* context) {
+Weights load_weights(const std::shared_ptr<const Checkpoint>& checkpoint, const ModelConfig& config, Device& device,
+                     kvq_context* context) {
   Reader reader(checkpoint, device, context);
   Weights weights;
   weights.embedding = reader.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
@@ -118,7 +124,7 @@ Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, De
   for (int32_t i = 0; i < config.n_layers; ++i) weights.layers.push_back(load_layer(reader, config, i));
   weights.bits = reader.bits();
   weights.linear_bits = reader.linear_bits();
-  weights.fingerprint = checkpoint.fingerprint();
+  weights.fingerprint = checkpoint->fingerprint();
   return weights;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "array.h"
@@ -19,7 +20,7 @@ struct LayerWeights {
   Linear gate, up, down;      // [intermediate, hidden], down: [hidden, intermediate]
 };
 
-/// The weights of a model, in the memory of a device.
+/// The weights of a model, in the memory of a device; on the CPU matrices are where their files are mapped.
 struct Weights {
   Matrix embedding;  // [vocabulary, hidden]
   Array final_norm;
@@ -34,6 +35,7 @@ struct Weights {
 
 /// Read every tensor the configuration calls for and check its shape.
 /// \param context  of the device, for packed layers, which it must outlive; nullptr: there are none.
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, kvq_context* context);
+Weights load_weights(const std::shared_ptr<const Checkpoint>& checkpoint, const ModelConfig& config, Device& device,
+                     kvq_context* context);
 
 }  // namespace llama

@@ -49,6 +49,7 @@ TEST_CASE("every command has help, and the program its version") {
                                                          {"demo"},
                                                          {"info"},
                                                          {"generate"},
+                                                         {"chat"},
                                                          {"eval"},
                                                          {"eval", "perplexity"},
                                                          {"eval", "generate"},

@@ -150,13 +150,13 @@ TEST_CASE("the sensitivity of a matrix foretells what other noise does") {
     constexpr int kRounds = 4;
     for (int round = 0; round < kRounds; ++round) {
       llama::Linear noisy = runner.model().linear(layer);
-      const std::span<const float> weights = noisy.weight.values.all();
+      const std::vector<float> weights = runner.model().device().read(noisy.weight);
       double squares = 0.0;
       for (const float weight : weights) squares += double{weight} * weight;
       const double scale = kLevel * std::sqrt(squares / static_cast<double>(weights.size()));
       std::vector<float> changed;
       for (const float weight : weights) changed.push_back(weight + static_cast<float>(scale) * normal(random));
-      noisy.weight.values = runner.model().device().upload(std::move(changed));
+      noisy.weight = {layer.out, layer.in, runner.model().device().upload(std::move(changed))};
       llama::Linear original = runner.model().exchange(layer, std::move(noisy));
       mean += runner.divergence_of(runner.logits(), before) / kRounds;
       runner.model().exchange(layer, std::move(original));

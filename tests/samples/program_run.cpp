@@ -59,11 +59,11 @@ int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 
 }  // namespace
 
-Outcome run(const Arguments& arguments, const std::string& out) {
+Outcome run(const Arguments& arguments, const std::string& out, const std::string& in) {
   const ScratchDirectory scratch;
   const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
   const std::string err_path = (scratch.path() / "err").string();
-  const pid_t child = start(arguments, {"/dev/null", out_path, err_path});
+  const pid_t child = start(arguments, {in, out_path, err_path});
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
   return {exit_code(status), out.empty() ? contents(out_path) : "", contents(err_path)};

@@ -20,8 +20,8 @@ Arguments with(Arguments arguments, const Arguments& more);
 /// The bytes of a file.
 std::string contents(const std::filesystem::path& path);
 
-/// Run the program with nothing to read and, unless `out` says otherwise, its output in files.
-Outcome run(const Arguments& arguments, const std::string& out = "");
+/// Run the program with nothing to read, or the file `in`, and, unless `out` says otherwise, its output in files.
+Outcome run(const Arguments& arguments, const std::string& out = "", const std::string& in = "/dev/null");
 
 /// Run the program in a terminal, where `input` is typed; what it shows there, all of it, is the outcome's `out`.
 Outcome run_in_terminal(const Arguments& arguments, const std::string& input = "");

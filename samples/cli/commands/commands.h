@@ -10,6 +10,7 @@ namespace cli {
 void add_demo(CLI::App& app);
 void add_info(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_quantize(CLI::App& app);
 void add_eval_perplexity(CLI::App& eval);

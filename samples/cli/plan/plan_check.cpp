@@ -23,14 +23,13 @@ class QuantizedMatrices {
     if (matrix == nullptr) {
       auto options = kvq::initialised<qp_quantize_options>();
       options.scheme = scheme.c_str();
-      llama::Array copy;
-      const std::span<const float> weights = engine_.model.device().read(linear.weight.values.all(), copy);
+      const std::vector<float> weights = engine_.model.device().read(linear.weight);
       matrix =
           std::make_unique<kvq::Matrix>(kvq::Matrix::quantize(engine_.context, options, weights, layer.out, layer.in));
     }
     std::vector<float> weights(static_cast<size_t>(layer.weights()));
     matrix->dequantize(0, layer.out, weights);
-    linear.weight.values = engine_.model.device().upload(std::move(weights));
+    linear.weight = {layer.out, layer.in, engine_.model.device().upload(std::move(weights))};
     return linear;
   }
 

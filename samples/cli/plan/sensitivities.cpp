@@ -26,8 +26,7 @@ constexpr uint64_t kGaussianSeed = 5;
 
 /// The layer with noise of a relative norm on its weights.
 llama::Linear with_noise(llama::Device& device, const llama::Linear& linear, double level, uint64_t seed) {
-  llama::Array copy;
-  const std::span<const float> weights = device.read(linear.weight.values.all(), copy);
+  const std::vector<float> weights = device.read(linear.weight);
   std::vector<float> noise = normal_numbers(weights.size(), seed);
   double squares = 0.0;
   double noise_squares = 0.0;
@@ -38,7 +37,7 @@ llama::Linear with_noise(llama::Device& device, const llama::Linear& linear, dou
   const double scale = level * std::sqrt(squares / noise_squares);
   for (size_t i = 0; i < weights.size(); ++i) noise[i] = weights[i] + static_cast<float>(scale * noise[i]);
   llama::Linear noisy = linear;
-  noisy.weight.values = device.upload(std::move(noise));
+  noisy.weight = {linear.weight.rows, linear.weight.columns, device.upload(std::move(noise))};
   return noisy;
 }
 

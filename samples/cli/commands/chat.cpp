@@ -1,0 +1,100 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "measure/conversation.h"
+#include "options/model_options.h"
+#include "options/usage_error.h"
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+struct Options : ModelOptions {
+  std::string system;
+  std::string prompt;
+  int32_t max_tokens = 512;
+  int32_t chunk = 256;
+  double temperature = 0.0;
+  double top_p = 0.95;
+  uint64_t seed = 1;
+};
+
+void print_turn(const Turn& turn, const llama::Session& session, const Engine& engine) {
+  nlohmann::ordered_json object;
+  object["text"] = turn.text;
+  object["tokens"] = turn.tokens;
+  object["prompt_tokens"] = turn.read_tokens;
+  object["generated_tokens"] = turn.tokens.size();
+  object["tokens_per_second"] = static_cast<double>(turn.tokens.size()) / turn.seconds;
+  add_sizes(object, session.usage(), engine.model.weights());
+  print_json(object);
+}
+
+/// Lines are turns until there are no more or one is "/exit".
+void talk(Conversation& conversation) {
+  const bool by_hand = isatty(STDIN_FILENO) == 1;
+  std::string line;
+  for (;;) {
+    if (by_hand) std::cerr << "> " << std::flush;
+    if (!std::getline(std::cin, line) || line == "/exit") break;
+    if (line.empty()) continue;
+    const Turn turn = conversation.ask(line, print_text);
+    print_text("\n");
+    std::fprintf(stderr, "[%d tokens read, %zu written, %s a second; the cache takes %s]\n", turn.read_tokens,
+                 turn.tokens.size(), number_text(static_cast<double>(turn.tokens.size()) / turn.seconds, 1).c_str(),
+                 usage_text(conversation.session().usage()).c_str());
+  }
+  if (by_hand) std::cerr << '\n';
+}
+
+void run(const Options& options) {
+  if (options.json && options.prompt.empty()) throw UsageError("--json is for one turn: give it with --prompt");
+  Engine engine = options.load();
+  const Spec format = load_spec(engine, options.kv);
+  Conversation conversation(engine, format, llama::Sampler(options.temperature, options.top_p, options.seed),
+                            options.chunk, options.max_tokens);
+  if (!options.system.empty()) conversation.set_system(options.system);
+  if (options.prompt.empty()) return talk(conversation);
+  const Turn turn = conversation.ask(options.prompt, [&](const std::string& piece) {
+    if (!options.json) print_text(piece);
+  });
+  if (options.json) return print_turn(turn, conversation.session(), engine);
+  print_text("\n");
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("chat", "Talk with a model: a line of standard input is a turn, /exit ends");
+  auto options = std::make_shared<Options>();
+  add_model_options(*command, *options);
+  command->add_option("--system", options->system, "What the model is told before the conversation");
+  command->add_option("--prompt", options->prompt, "Answer this and end")->check([](const std::string& prompt) {
+    return prompt.empty() ? "must not be empty" : "";
+  });
+  command->add_option("--max-tokens", options->max_tokens, "Tokens of an answer at most")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  add_kv_option(*command, options->kv);
+  command->add_option("--temperature", options->temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-p", options->top_p, "With a temperature: choose among the likeliest tokens of this mass")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "With a temperature: start of the random numbers")
+      ->capture_default_str();
+  add_chunk_option(*command, options->chunk, "Tokens of a turn that enter the cache at once");
+  add_compute_options(*command, options->compute);
+  add_device_options(*command, options->compute);
+  add_json_flag(*command, options->json);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace cli

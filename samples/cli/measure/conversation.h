@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "llama/chat_template.h"
+#include "measure/generation.h"
+#include "options/engine.h"
+#include "options/spec.h"
+
+namespace cli {
+
+/// What one answer took.
+struct Turn {
+  std::string text;
+  int32_t read_tokens = 0;  // that entered the cache before the answer
+  std::vector<int32_t> tokens;
+  double seconds = 0.0;  // of the answer
+};
+
+/// A chat with a model, whose cache keeps what was said: a turn reads no more than what is new.
+class Conversation {
+ public:
+  Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk, int32_t max_tokens);
+
+  /// Before the first turn.
+  void set_system(const std::string& text) { messages_.push_back({"system", text}); }
+  /// Ask, and show the answer piece by piece. Throws before anything is read if the template refuses the messages or
+  /// the model has no positions left.
+  Turn ask(const std::string& text, const std::function<void(const std::string&)>& show);
+
+  const llama::Session& session() const { return session_; }
+
+ private:
+  std::vector<int32_t> unread(const std::string& rendered);
+
+  Engine& engine_;
+  llama::ChatTemplate template_;
+  bool evicts_;
+  llama::Session session_;
+  llama::Sampler sampler_;
+  llama::ModelConfig config_;  // with the template's end of an answer
+  int32_t chunk_;
+  int32_t max_tokens_;
+  std::vector<llama::ChatMessage> messages_;
+  std::string read_;              // what the cache holds, and `pending_`
+  std::vector<int32_t> pending_;  // the last token of an answer that was cut off
+};
+
+}  // namespace cli

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jinja_syntax.h"
+
+namespace llama::jinja {
+
+/// Nothing: undefined.
+using Value = std::optional<Json>;
+
+/// Arguments of a filter, a test, a method or a function: names are empty for those given by place.
+struct Argument {
+  std::string name;
+  Value value;
+};
+
+/// What Python takes for true.
+bool truth(const Value& value);
+/// As it is printed. Throws Error for lists and mappings, which are printed by `tojson` alone.
+std::string text_of(const Value& value);
+/// As Python's json.dumps() writes it, without escapes of what is not ASCII; `indent` below 0: on one line.
+std::string json_text(const Json& value, int64_t indent);
+/// Characters of a text, items of others. Throws Error where there is no such number.
+int64_t length_of(const Value& value);
+/// What a loop over a value sees.
+std::vector<Json> items_of(const Value& value);
+Value slice(const Value& value, const Value& begin, const Value& end, const Value& step);
+/// An item by number or key; undefined if there is none.
+Value item_of(const Value& value, const Value& key);
+
+Value apply_filter(const std::string& name, const Value& value, const std::vector<Argument>& arguments);
+bool apply_test(const std::string& name, const Value& value, const std::vector<Argument>& arguments);
+/// A method of a text or a mapping.
+Value call_method(const std::string& name, const Value& object, const std::vector<Argument>& arguments);
+/// All but `and` and `or`.
+Value apply_binary(const std::string& sign, const Value& left, const Value& right);
+
+}  // namespace llama::jinja

@@ -1,0 +1,272 @@
+// Chat templates: the expected texts are what Python's Jinja2 3.1.6 gives with the settings of transformers.
+#include "llama/jinja.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "llama/chat_template.h"
+#include "llama/error.h"
+#include "scratch_directory.h"
+
+namespace {
+
+using doctest::Contains;
+using llama::jinja::Json;
+
+Json variables() {
+  return Json::parse(R"({"messages": [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Hi\n"},
+    {"role": "assistant", "content": "<think>hm</think>Hello"}, {"role": "user", "content": "Größe?"}],
+    "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "tools": null, "n": 7, "items": [3, 1, 2],
+    "d": {"a": 1, "b": [true, null, 1.5, "x\"ü"]}})");
+}
+
+std::string render(const std::string& text) { return llama::jinja::Template(text, "t.json").render(variables()); }
+
+struct Case {
+  const char* text;
+  const char* expected;
+};
+
+// clang-format off
+const std::vector<Case> kCases = {
+    {R"t({% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '[' + message['role'] + ']\n\n' + message['content'] | trim + '[end]' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '[assistant]\n\n' }}{% endif %})t",
+     R"t(<s>[system]
+
+Be brief.[end][user]
+
+Hi[end][assistant]
+
+<think>hm</think>Hello[end][user]
+
+Größe?[end][assistant]
+
+)t"},
+    {R"t({%- if tools %}
+    {{- 'tools' }}
+{%- else %}
+    {%- if messages[0].role == 'system' %}
+        {{- '<start>system\n' + messages[0].content + '<end>\n' }}
+    {%- endif %}
+{%- endif %}
+{%- set ns = namespace(multi=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi and message.role == "user" and message.content is string and not(message.content.startswith('<r>') and message.content.endswith('</r>')) %}
+        {%- set ns.multi = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<start>' + message.role + '\n' + message.content + '<end>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set content = message.content %}
+        {%- if '</think>' in content %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last %}
+            {{- 'late' }}
+        {%- else %}
+            {{- '<start>' ~ message.role ~ '\n' ~ content ~ '<end>\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<start>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %}
+)t",
+     R"t(<start>system
+ Be brief. <end>
+<start>user
+Hi
+<end>
+<start>assistant
+Hello<end>
+<start>user
+Größe?<end>
+<start>assistant
+)t"},
+    {R"t({%- if messages[0]['role'] == 'system' %}
+    {%- set first = messages[0]['content'] | trim + '\n\n' %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set first = '' %}
+    {%- set rest = messages %}
+{%- endif %}
+{{ bos_token }}
+{%- for message in rest %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{ raise_exception('roles must alternate') }}
+    {%- endif %}
+    {%- if message.role == 'user' %}
+        {{- '[INST] ' + (first if loop.first else '') + message.content | trim + ' [/INST]' }}
+    {%- else %}
+        {{- ' ' + message.content + eos_token }}
+    {%- endif %}
+{%- endfor %})t",
+     R"t(<s>[INST] Be brief.
+
+Hi [/INST] <think>hm</think>Hello</s>[INST] Größe? [/INST])t"},
+    {R"t(a
+  {% if true %}
+  b
+  {% endif %}
+c
+)t",
+     R"t(a
+  b
+c)t"},
+    {R"t(a {%- if true -%}  b  {%- endif %} c)t",
+     R"t(ab c)t"},
+    {R"t(x{# note #}
+y)t",
+     R"t(xy)t"},
+    {R"t(  {# note -#}  y)t",
+     R"t(y)t"},
+    {R"t({{ 1 }}
+{{ 2 }}
+
+)t",
+     R"t(1
+2
+)t"},
+    {R"t(a
+  {%+ if true %}b{% endif %}
+)t",
+     R"t(a
+  b)t"},
+    {R"t({{ '%}' }}{{ "}}" }})t",
+     R"t(%}}})t"},
+    {R"t({{ 1 + 2 * 3 - 4 // 3 }} {{ 7 / 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 2.5 + 1 }})t",
+     R"t(6 3.5 -4 2 3.5)t"},
+    {R"t({{ 'a' ~ 1 ~ none ~ true }})t",
+     R"t(a1NoneTrue)t"},
+    {R"t({{ not n == 7 }} {{ n > 5 and n < 9 }} {{ 0 or 'x' }} {{ '' and 1 }})t",
+     R"t(False True x )t"},
+    {R"t({{ n in items }} {{ 3 in items }} {{ 'el' in 'hello' }} {{ 'a' not in d }})t",
+     R"t(False True True False)t"},
+    {R"t({{ missing }}|{{ missing is defined }}|{{ missing|default('z') }}|{{ ''|default('z', true) }}|{{ d.zz is undefined }}|{{ none is none }})t",
+     R"t(|False|z|z|True|True)t"},
+    {R"t({{ d|tojson }} {{ d.a }} {{ d['b'][1] }})t",
+     R"t({"a": 1, "b": [true, null, 1.5, "x\"ü"]} 1 None)t"},
+    {R"t({{ d|tojson(indent=2) }}{{ []|tojson }}{{ 'a/<b>&é'|tojson }})t",
+     R"t({
+  "a": 1,
+  "b": [
+    true,
+    null,
+    1.5,
+    "x\"ü"
+  ]
+}[]"a/<b>&é")t"},
+    {R"t({{ items[0] }}{{ items[-1] }}{{ items[1:]|join(',') }}{{ items[:-1]|join(',') }}{{ items[::2]|join('-') }}{{ 'Größe'[2:4] }}{{ 'Größe'|length }}{{ 'abc'[::-1] }}{{ items[5:]|length }})t",
+     R"t(321,23,13-2öß5cba0)t"},
+    {R"t({% for x in items %}{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}{{ loop.revindex }}{% endfor %})t",
+     R"t(1/3,32/3,23/31)t"},
+    {R"t({% for x in [] %}a{% else %}none{% endfor %})t",
+     R"t(none)t"},
+    {R"t({% for k, v in d.items() %}{{ k }}={{ v|tojson }};{% endfor %})t",
+     R"t(a=1;b=[true, null, 1.5, "x\"ü"];)t"},
+    {R"t({% for x in range(5) if x % 2 == 0 %}{{ x }}{{ loop.first }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %})t",
+     R"t(0True2False4False42)t"},
+    {R"t({% set x = 1 %}{% for i in items %}{% set x = i %}{{ x }}{% endfor %}{{ x }})t",
+     R"t(3121)t"},
+    {R"t({% set ns = namespace(found=false) %}{% for i in items %}{% if i == 1 %}{% set ns.found = true %}{% endif %}{% endfor %}{{ ns.found }})t",
+     R"t(True)t"},
+    {R"t({% set t %}a{{ n }}b{% endset %}{{ t|upper }})t",
+     R"t(A7B)t"},
+    {R"t({{ ' x '|trim }}|{{ 'xxaxx'.strip('x') }}|{{ 'a b  c'.split() | join('+') }}|{{ 'a,b'.split(',')[1] }}|{{ 'aXa'|replace('X', '--') }}|{{ 'aB'|lower }}{{ 'aB'.upper() }})t",
+     R"t(x|a|a+b+c|b|a--a|abAB)t"},
+    {R"t({{ 'a' if n == 7 else 'b' }}{{ 'c' if n == 8 }}{{ (1, 2)|length }}{{ {'k': [1]}|tojson }})t",
+     R"t(a2{"k": [1]})t"},
+    {R"t({{ messages|length }}{{ messages[-1]['content'] }}{{ messages[0].get('name', 'nobody') }}{{ d.keys()|list|join(' ') }})t",
+     R"t(4Größe?nobodya b)t"},
+    {R"t({{ 'it' 'em' }}{{ 'q\'s \\ \t|' }}{{ n is number }}{{ d is mapping }}{{ 'a' is string }}{{ items is iterable }}{{ d is not string }})t",
+     R"t(itemq's \ 	|TrueTrueTrueTrueTrue)t"},
+    {R"t({% if missing %}a{% elif n == 7 %}b{% else %}c{% endif %})t",
+     R"t(b)t"},
+    {R"t({{ loop is defined }}{% for a in items %}{% for b in items %}{{ loop.index0 }}{% endfor %}{{ loop.index0 }}{% endfor %})t",
+     R"t(False012001210122)t"},
+    {R"t({{ items|first }}{{ items|last }}{{ '12'|int + 1 }}{{ 3|string + 'x' }}{{ 'hello you'|capitalize }})t",
+     R"t(32133xHello you)t"},
+
+};
+// clang-format on
+
+void check_refused(const std::string& text, const char* reason) {
+  CHECK_THROWS_WITH_AS(static_cast<void>(render(text)), Contains(reason), llama::Error);
+}
+
+}  // namespace
+
+TEST_CASE("templates give what Jinja2 gives") {
+  for (const Case& each : kCases) {
+    CAPTURE(each.text);
+    CHECK(render(each.text) == each.expected);
+  }
+}
+
+TEST_CASE("what a template gets wrong is an error with its line") {
+  check_refused("a\n{{ raise_exception('no system') }}",
+                "t.json: line 2: the template refuses these messages: no system");
+  check_refused("\n\n{% macro x() %}", "line 3: the statement 'macro' is not known here");
+  check_refused("{% if n %}a", "line 1: what begins here lacks its 'endif'");
+  check_refused("{% for x in n %}{% endfor %}", "there are no items in a number");
+  check_refused("{% endif %}", "'endif' ends nothing");
+  check_refused("a{{ n", "a tag has no end, '}}'");
+  check_refused("{{ 'a }}", "a tag has no end");
+  check_refused("{{ n | }}", "expected a name");
+  check_refused("{{ n | groupby }}", "the filter 'groupby' is not known here");
+  check_refused("{{ n is prime }}", "the test 'prime' is not known here");
+  check_refused("{{ cycler(1) }}", "the function 'cycler' is not known here");
+  check_refused("{{ 'a'.encode() }}", "the method 'encode' is not known here of a text");
+  check_refused("\n{{ missing.role }}", "line 2: 'missing' is undefined");
+  check_refused("{{ d }}", "cannot print a mapping, but by the filter 'tojson'");
+  check_refused("{{ 1 // 0 }}", "division by 0");
+  check_refused("{{ 9223372036854775807 + 1 }}", "a number becomes too large");
+  check_refused("{{ 99999999999999999999 }}", "too large");
+  check_refused("{{ 'a' < 1 }}", "cannot compare a text with a number");
+  check_refused("{{ n n }}", "expected the end of the tag, not 'n'");
+}
+
+TEST_CASE("a template cannot nest, compute or grow without limits") {
+  const auto repeated = [](const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  check_refused("{{ " + repeated("(", 100'000) + "1" + repeated(")", 100'000) + " }}", "nested too deeply");
+  check_refused("{{ " + repeated("not ", 100'000) + "1 }}", "nested too deeply");
+  check_refused("{{ " + repeated("-", 100'000) + "1 }}", "nested too deeply");
+  check_refused("{{ 1" + repeated("+1", 100'000) + " }}", "too long");
+  check_refused("{{ n" + repeated(".a", 100'000) + " }}", "too long");
+  check_refused(repeated("{% if n %}", 100'000), "nested too deeply");
+  check_refused("{% if n %}" + repeated("{% elif n %}", 10'000) + "{% endif %}", "nested too deeply");
+  check_refused(std::string(size_t{2} << 20, ' '), "longer than 1 MiB");
+  check_refused("{% for a in range(1000000) %}{% endfor %}", "range() is too long");
+  check_refused("{% set ns = namespace(a=[]) %}{% for i in range(1000) %}{% set ns.a = [ns.a] %}{% endfor %}",
+                "nested too deeply");
+  check_refused(
+      "{% set ns = namespace(a='aaaaaaaaaaaaaaaa') %}{% for i in range(9) %}"
+      "{% set ns.a = ns.a|replace('a', ns.a) %}{% endfor %}",
+      "longer than 64 MiB");
+}
+
+TEST_CASE("a checkpoint's template is found in either file, with its tokens") {
+  const ScratchDirectory directory;
+  CHECK_THROWS_WITH_AS(llama::ChatTemplate(directory.path()), Contains("has no chat template"), llama::Error);
+  CHECK_THROWS_WITH_AS(llama::ChatTemplate(directory.path()), Contains("kvq generate --prompt"), llama::Error);
+  directory.write("tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template":
+    [{"name": "rag", "template": "no"}, {"name": "default", "template": "{{ bos_token + messages[0].content }}"}]})");
+  const llama::ChatTemplate first(directory.path());
+  CHECK(first.eos_token() == "</s>");
+  CHECK(first.render({{"user", "Hi"}}) == "<s>Hi");
+  directory.write("chat_template.jinja", "{{ messages[0].role + eos_token }}\n");
+  CHECK(llama::ChatTemplate(directory.path()).render({{"user", "Hi"}}) == "user</s>");
+}
