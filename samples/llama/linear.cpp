@@ -78,14 +78,18 @@ void multiply_rows(ThreadPool& threads, const Matrix& weight, std::span<const fl
   const int64_t n = static_cast<int64_t>(x.size()) / weight.columns;
   const int64_t number_bytes = bytes_of(numbers.dtype);
   const int64_t stride = weight.columns * number_bytes;
+  // Floats need no widening.
+  const bool are_floats =
+      numbers.dtype == KVQ_F32 && reinterpret_cast<uintptr_t>(numbers.data.get()) % alignof(float) == 0;
   const auto multiply = [&](int64_t first, int64_t count, int64_t column, int64_t columns) {
     thread_local Panel panel;
     const std::byte* stored = numbers.data.get() + first * stride + column * number_bytes;
-    const float* weights = panel.widen(numbers.dtype, stored, stride, count, columns);
+    const float* weights = are_floats ? reinterpret_cast<const float*>(stored)
+                                      : panel.widen(numbers.dtype, stored, stride, count, columns);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<blasint>(n), static_cast<blasint>(count),
                 static_cast<blasint>(columns), 1.0f, x.data() + column, static_cast<blasint>(weight.columns), weights,
-                static_cast<blasint>(columns), column == 0 ? beta : 1.0f, y.data() + first,
-                static_cast<blasint>(weight.rows));
+                static_cast<blasint>(are_floats ? weight.columns : columns), column == 0 ? beta : 1.0f,
+                y.data() + first, static_cast<blasint>(weight.rows));
   };
   share_rows(threads, weight.rows, share_size(n), [&](int64_t first, int64_t count) {
     for (int64_t column = 0; column < weight.columns; column += kColumnsTogether) {
