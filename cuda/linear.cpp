@@ -40,15 +40,21 @@ LinearWorkspace::~LinearWorkspace() {
   for (const Block& block : {numbers_, rotated_, plain_, scales_}) blocks_.release(block);
 }
 
-void LinearWorkspace::reserve(int32_t rows, int32_t in, bool recorded) {
-  // Of whole tiles: rows are kMostLinearRows, or fewer than a tile has.
-  const auto whole = static_cast<size_t>(rows <= kMostFewRows ? rows : kMostLinearRows);
-  const size_t numbers = whole * static_cast<size_t>(in);
-  blocks_.grow(numbers_, numbers * sizeof(float), false, recorded);
-  blocks_.grow(rotated_, numbers * sizeof(uint16_t), false, recorded);
-  blocks_.grow(plain_, numbers * sizeof(uint16_t), false, recorded);
+LinearInputs LinearWorkspace::reserve(const InputRows& rows, bool recorded) {
+  const bool rotates = rows.signs != nullptr;
+  Block& halves = rotates ? rotated_ : plain_;
+  const auto in = static_cast<size_t>(rows.in);
+  // Of whole tiles.
+  const auto whole = static_cast<size_t>(
+      rows.rows <= kMostFewRows ? rows.rows : (rows.rows + kMostTileRows - 1) / kMostTileRows * kMostTileRows);
+  if (rotates && rows.in > kMostTransformed) {
+    blocks_.grow(numbers_, static_cast<size_t>(rows.rows) * in * sizeof(float), false, recorded);
+  }
+  blocks_.grow(halves, whole * in * sizeof(uint16_t), false, recorded);
   blocks_.grow(scales_, 2 * kMostLinearRows * sizeof(float), false, recorded);
   if (recorded) blocks_.keep();
+  return {static_cast<uint16_t*>(halves.memory), static_cast<float*>(scales_.memory) + (rotates ? 0 : kMostLinearRows),
+          0};
 }
 
 Owned<Resident> CudaBackend::make_resident(Allocator& allocator, weights::Matrix&& matrix) {
@@ -95,12 +101,10 @@ void CudaBackend::multiply(const LinearBatch& batch) {
         issue(launch_linear(together.products(), rows, nullptr, device, stream_));
         continue;
       }
-      space.reserve(most_rows, in, is_capturing());
       const int32_t tile_rows = tile_rows_for(together.products(), rows.rows, device);
-      const bool rotates = rows.signs != nullptr;
-      std::optional<LinearInputs>& inputs = ready[rotates ? 1 : 0];
+      std::optional<LinearInputs>& inputs = ready[rows.signs != nullptr ? 1 : 0];
       if (!inputs || inputs->tile_rows != tile_rows) {
-        inputs = rotates ? space.rotated() : space.plain();
+        inputs = space.reserve(rows, is_capturing());
         inputs->tile_rows = tile_rows;
         issue(launch_linear_inputs(rows, space.numbers(), *inputs, device, stream_));
       }

@@ -13,17 +13,13 @@ class LinearWorkspace {
   LinearWorkspace(const LinearWorkspace&) = delete;
   LinearWorkspace& operator=(const LinearWorkspace&) = delete;
 
-  /// Of `rows` rows. Throws if `recorded` and memory would be needed.
-  void reserve(int32_t rows, int32_t in, bool recorded);
-
+  /// Room for rows that are made ready. Throws if `recorded` and memory would be needed.
+  LinearInputs reserve(const InputRows& rows, bool recorded);
+  /// What wide rows are rotated in; null if none has been reserved.
   float* numbers() const { return static_cast<float*>(numbers_.memory); }
-  LinearInputs rotated() const { return {static_cast<uint16_t*>(rotated_.memory), scales(), 0}; }
-  LinearInputs plain() const { return {static_cast<uint16_t*>(plain_.memory), scales() + kMostLinearRows, 0}; }
 
  private:
   using Block = DeviceBlocks::Block;
-  float* scales() const { return static_cast<float*>(scales_.memory); }
-
   DeviceBlocks blocks_;
   Block numbers_;
   Block rotated_;

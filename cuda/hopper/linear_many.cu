@@ -324,7 +324,7 @@ constexpr std::array<Kernel, sizeof...(i)> kernels(std::index_sequence<i...> /*e
                  linear_table_bytes<weights::kSchemes[i].family, weights::kSchemes[i].quarters>}...};
 }
 constexpr int32_t kFewTileRows = 64;
-constexpr int32_t kManyTileRows = 256;
+constexpr int32_t kManyTileRows = kMostTileRows;
 constexpr auto kFew = kernels<kFewTileRows>(std::make_index_sequence<weights::kSchemeCount>());
 constexpr auto kMany = kernels<kManyTileRows>(std::make_index_sequence<weights::kSchemeCount>());
 
@@ -340,7 +340,7 @@ constexpr int32_t step_cycles(Family family, int32_t tile_rows) {
   return slow ? 3300 : 2900;
 }
 /// Cycles until a cluster has added up its sums.
-constexpr int32_t meeting_cycles(int32_t tile_rows) { return tile_rows == kFewTileRows ? 2000 : 4000; }
+constexpr int32_t meeting_cycles(int32_t tile_rows) { return tile_rows == kFewTileRows ? 3500 : 11000; }
 
 /// Estimated.
 int64_t cycles_of(const Division& way, LinearProducts products, int32_t rows, const LinearDevice& device) {

@@ -13,7 +13,11 @@
 namespace kvq::cuda {
 
 /// Rows of inputs that are made ready at a time.
-inline constexpr int32_t kMostLinearRows = 256;
+inline constexpr int32_t kMostLinearRows = 1024;
+/// Rows of a tile of inputs, at most, and a multiple of those of any.
+inline constexpr int32_t kMostTileRows = 256;
+/// Inputs of a row whose Hadamard transform a block does by itself, at most.
+inline constexpr int32_t kMostTransformed = 16384;
 
 /// Inputs as matrices are multiplied by: halves times a power of two of their row. A row that has NaN or infinity is
 /// zeros times NaN.
@@ -56,7 +60,7 @@ void count_clusters(LinearDevice& device);
 
 /// Once.
 cudaError_t prepare_linear_inputs();
-/// Makes inputs ready. \param rotated  [rows][in], where they are rotated.
+/// Makes inputs ready. \param rotated  [rows][in]; null where no row of more than kMostTransformed is rotated.
 cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to,
                                  const LinearDevice& device, cudaStream_t stream);
 

@@ -8,8 +8,6 @@ namespace kvq::cuda {
 namespace {
 
 constexpr int32_t kThreads = 512;
-/// Inputs whose Hadamard transform a block does at a time.
-constexpr int32_t kMostTransformed = 16384;
 
 /// Those of a block, at least; a power of two, as widths of transforms are.
 constexpr int32_t kLeastChunk = 2048;

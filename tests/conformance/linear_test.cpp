@@ -161,7 +161,7 @@ TEST_CASE("a GPU multiplies by wide and by many rows, and by several matrices at
   };
   // Rotations wider than a block does at once, several of them, and a rest of 64; more rows than are made ready at
   // once.
-  for (const Case& each : {Case{{17, 16384}, 2}, Case{{16, 24576}, 1}, Case{{5, 16448}, 3}, Case{{33, 64}, 300}}) {
+  for (const Case& each : {Case{{17, 16384}, 2}, Case{{16, 24576}, 1}, Case{{5, 16448}, 3}, Case{{33, 64}, 1100}}) {
     const Shape& shape = each.shape;
     CAPTURE(shape.in);
     const auto rows = static_cast<size_t>(each.batch);
