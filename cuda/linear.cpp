@@ -77,7 +77,8 @@ const weights::Matrix& CudaBackend::read(const Resident& matrix, std::optional<w
 void CudaBackend::multiply(const LinearBatch& batch) {
   const Call call(*this);
   const int32_t in = of(batch.matrices.front()).tables().in;
-  const int32_t most_rows = std::min(batch.batch, kMostLinearRows);
+  // Work space of wide rows is larger.
+  const int32_t most_rows = std::min(batch.batch, in > kMostTransformed ? kMostTileRows : kMostLinearRows);
   const LinearDevice& device = linear_device();
   LinearWorkspace& space = of(batch.matrices.front()).space();
   const auto issue = [&](cudaError_t status) { call.require(status, "kernel of linear layers"); };

@@ -333,6 +333,7 @@ struct Division {
   int32_t tile_rows;
   int32_t cluster;  // blocks of threads that divide columns among themselves
 };
+
 /// Cycles that a block takes for a block of columns on an H100: products, or codes where rows are few.
 constexpr int32_t step_cycles(Family family, int32_t tile_rows) {
   const bool slow = family == Family::kTcx;
