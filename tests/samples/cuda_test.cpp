@@ -117,7 +117,7 @@ TEST_CASE("a GPU quantizes a model to the same file") {
   };
   const std::string on_cpu = place.path("on_cpu.safetensors");
   const std::string on_gpu = place.path("on_gpu.safetensors");
-  const Arguments arguments{"quantize", "--model", place.model(), "--scheme", "nuq-3"};
+  const Arguments arguments{"quantize", "--model", place.model(), "--scheme", "nuq-3", "--force"};
   for (const Arguments& hessian : {Arguments{}, Arguments{"--hessian", place.path("text.txt")}}) {
     run_json(with(arguments, with(hessian, {"--out", on_cpu})));
     const nlohmann::json result = run_json(with(arguments, with(hessian, {"--out", on_gpu, "--device", "cuda"})));
