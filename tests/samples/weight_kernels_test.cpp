@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "llama/linear.h"
@@ -31,7 +31,7 @@ class Stored {
  public:
   Stored(kvq_dtype dtype, const std::vector<uint8_t>& bytes)
       : dtype_(dtype), bytes_(std::make_shared<std::vector<std::byte>>(bytes.size() + 1)) {
-    std::memcpy(bytes_->data() + 1, bytes.data(), bytes.size());
+    std::ranges::copy(std::as_bytes(std::span(bytes)), bytes_->begin() + 1);
   }
 
   /// Random ones, of magnitudes from 1/4 to 1.
