@@ -458,6 +458,9 @@ TEST_CASE("with no more than a configuration, kvq plan says what fits") {
   }
   check_fits_page(run_text({"plan", "--model", config, "--memory", "1MB"}));
   check_failure({"plan", "--model", place.path("nothing")}, 1, "nothing");
+  check_failure({"plan", "--model", config, "--context", "1000000"}, 2, "positions");
+  check_failure({"plan", "--model", config, "--out", place.path("plan.yaml")}, 2, "--out needs the model's weights");
+  check_failure({"plan", "--model", config, "--scheme", "nuq-4"}, 2, "--scheme needs the model's weights");
 }
 
 TEST_CASE("plans that say too little or too much are refused") {

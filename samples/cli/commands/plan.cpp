@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "commands/commands.h"
 #include "commands/plan_fits.h"
@@ -282,8 +283,30 @@ void plan(const Options& options) {
   report(options, best, time);
 }
 
+/// Options that say how to choose, which takes measurements on the weights.
+void refuse_choices(const Options& options) {
+  const std::pair<const char*, bool> given[] = {{"--out", !options.out.empty()},
+                                                {"--plot", !options.plot.empty()},
+                                                {"--check", options.check > 0},
+                                                {"--max-loss", options.max_loss > 0.0},
+                                                {"--target-bits", options.target_bits > 0.0},
+                                                {"--target-bytes", options.target_bytes > 0},
+                                                {"--target-latency", options.target_latency > 0.0},
+                                                {"--weights-only", options.weights_only},
+                                                {"--cache-only", options.cache_only},
+                                                {"--scheme", !options.schemes.empty()},
+                                                {"--format", !options.formats.empty()},
+                                                {"--evict", !options.eviction.empty()}};
+  for (const auto& [name, is_given] : given) {
+    if (!is_given) continue;
+    throw UsageError(std::string(name) + " needs the model's weights to measure; " + options.model +
+                     " is its configuration alone, of which kvq plan says what fits");
+  }
+}
+
 void run(const Options& options) {
   if (lacks_weights(options.model)) {
+    refuse_choices(options);
     return print_what_fits({.model = options.model,
                             .memory = options.memory.empty() ? 0 : parse_byte_count(options.memory, "--memory"),
                             .context = options.context,

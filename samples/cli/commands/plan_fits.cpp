@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "options/model_options.h"
 #include "plan/model_memory.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
@@ -48,6 +49,7 @@ struct Fits {
 Fits what_fits(const FitsQuestion& question) {
   Fits fits{.config = llama::load_config(question.model), .contexts = {}, .weights = {}, .caches = {}, .longest = {}};
   const kvq::Context context = make_context(question.compute);
+  check_context(question.context, fits.config);
   fits.contexts = contexts_of(question, fits.config);
   fits.other = other_tensor_bytes(fits.config);
   for (const std::string& scheme : kSchemes) fits.weights.push_back(packed_bytes(scheme, fits.config) + fits.other);
