@@ -20,9 +20,7 @@ struct Options : ModelOptions {
   std::string prompt;
   int32_t max_tokens = 512;
   int32_t chunk = 256;
-  double temperature = 0.0;
-  double top_p = 0.95;
-  uint64_t seed = 1;
+  SamplingOptions sampling;
 };
 
 void print_turn(const Turn& turn, const llama::Session& session, const Engine& engine) {
@@ -57,8 +55,7 @@ void run(const Options& options) {
   if (options.json && options.prompt.empty()) throw UsageError("--json is for one turn: give it with --prompt");
   Engine engine = options.load();
   const Spec format = load_spec(engine, options.kv);
-  Conversation conversation(engine, format, llama::Sampler(options.temperature, options.top_p, options.seed),
-                            options.chunk, options.max_tokens);
+  Conversation conversation(engine, format, options.sampling.sampler(), options.chunk, options.max_tokens);
   if (!options.system.empty()) conversation.set_system(options.system);
   if (options.prompt.empty()) return talk(conversation);
   const Turn turn = conversation.ask(options.prompt, [&](const std::string& piece) {
@@ -82,14 +79,7 @@ void add_chat(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   add_kv_option(*command, options->kv);
-  command->add_option("--temperature", options->temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-p", options->top_p, "With a temperature: choose among the likeliest tokens of this mass")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "With a temperature: start of the random numbers")
-      ->capture_default_str();
+  add_sampling_options(*command, options->sampling);
   add_chunk_option(*command, options->chunk, "Tokens of a turn that enter the cache at once");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);

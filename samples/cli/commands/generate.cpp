@@ -25,9 +25,7 @@ struct Options : ModelOptions {
   std::vector<std::string> stops;
   int32_t max_tokens = 128;
   int32_t chunk = 256;
-  double temperature = 0.0;
-  double top_p = 0.95;
-  uint64_t seed = 1;
+  SamplingOptions sampling;
 };
 
 std::string read_prompt_text(const Options& options) {
@@ -59,7 +57,7 @@ void run(const Options& options) {
   const Spec format = load_spec(engine, options.kv);
   const std::vector<int32_t> prompt = prompt_tokens(engine, options, prompt_text);
   llama::Session session(engine.model, engine.context, format);
-  llama::Sampler sampler(options.temperature, options.top_p, options.seed);
+  llama::Sampler sampler = options.sampling.sampler();
 
   const std::span<const float> logits = read_prompt(session, prompt, options.chunk);
   if (format.evicts()) session.compress();
@@ -116,14 +114,7 @@ void add_generate(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   add_kv_option(*command, options->kv);
-  command->add_option("--temperature", options->temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-p", options->top_p, "With a temperature: choose among the likeliest tokens of this mass")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "With a temperature: start of the random numbers")
-      ->capture_default_str();
+  add_sampling_options(*command, options->sampling);
   add_chunk_option(*command, options->chunk, "Tokens of the prompt that enter the cache at once");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);

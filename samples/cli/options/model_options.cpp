@@ -62,6 +62,16 @@ void add_kv_option(CLI::App& command, std::string& kv, const std::string& help) 
   command.add_option("--kv", kv, help)->capture_default_str();
 }
 
+void add_sampling_options(CLI::App& command, SamplingOptions& options) {
+  command.add_option("--temperature", options.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command.add_option("--top-p", options.top_p, "With a temperature: choose among the likeliest tokens of this mass")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "With a temperature: start of the random numbers")->capture_default_str();
+}
+
 CLI::Option* add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help) {
   return command.add_option("--context", context, help)->check(CLI::Range(least, 1 << 24))->capture_default_str();
 }

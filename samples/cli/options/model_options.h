@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "llama/sampler.h"
 #include "options/engine.h"
 #include "options/spec.h"
 
@@ -31,6 +32,18 @@ void add_model_option(CLI::App& command, std::string& model);
 
 /// Add `--model`, `--weights` and `--plan`, which takes the place of a `--kv` that is not given.
 void add_model_options(CLI::App& command, ModelOptions& options);
+
+/// How tokens are chosen.
+struct SamplingOptions {
+  double temperature = 0.0;
+  double top_p = 0.95;
+  uint64_t seed = 1;
+
+  llama::Sampler sampler() const { return llama::Sampler(temperature, top_p, seed); }
+};
+
+/// Add `--temperature`, `--top-p` and `--seed`.
+void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
 /// Add `--text`, the file to evaluate a model on.
 void add_text_option(CLI::App& command, std::string& text);
