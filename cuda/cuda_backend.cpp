@@ -76,10 +76,11 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
               "cudaDeviceGetAttribute");
   cuda::check(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
               "cudaDeviceGetAttribute");
-  linear_device_.multiprocessors = multiprocessors_;
-  linear_device_.shared_limit = shared_limit_;
-  linear_device_.overlaps = compute_capability_ >= 90;
-  linear_device_.has_warpgroups = compute_capability_ == 90;
+  linear_device_ = {.multiprocessors = multiprocessors_,
+                    .shared_limit = shared_limit_,
+                    .overlaps = compute_capability_ >= 90,
+                    .has_warpgroups = compute_capability_ == 90,
+                    .clusters = {}};
   if (linear_device_.has_warpgroups) count_clusters(linear_device_);
   cuda::check(prepare_attend(shared_limit_), "cudaFuncSetAttribute");
   if (has_prefill(compute_capability_)) {
