@@ -5,11 +5,15 @@
 #include "device_memory.h"
 #include "kernels/append.h"
 #include "kernels/linear.h"
+#include "linear_tuning.h"
 
 #include <cuda_runtime_api.h>
 
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
 namespace kvq::cuda {
 
@@ -25,6 +29,7 @@ class CudaBackend final : public Backend,
                           private Weighing,
                           private Voting,
                           private Linear,
+                          private Tuning,
                           private Training,
                           private weights::Quantizing {
  public:
@@ -41,6 +46,7 @@ class CudaBackend final : public Backend,
   Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return *this; }
+  Facet<Tuning> tuning() override { return *this; }
   Facet<Training> training() override { return *this; }
   Facet<weights::Quantizing> quantizing() override { return *this; }
 
@@ -97,6 +103,10 @@ class CudaBackend final : public Backend,
   const weights::Matrix& read(const Resident& matrix, std::optional<weights::Matrix>& copy) override;
   void multiply(const LinearBatch& batch) override;
 
+  void tune(Allocator& allocator, std::span<const Resident* const> matrices, int32_t batch) override;
+  std::string save() override;
+  void load(std::string_view text) override;
+
   Owned<KeySample> make_key_sample(Allocator& allocator, const KeyVectors& keys) override;
   Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
   Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
@@ -114,6 +124,8 @@ class CudaBackend final : public Backend,
   void select_on_host(const Call& call, Allocator& allocator, const Selection& selection,
                       std::span<Vector<int32_t>> slots);
   bool is_capturing() const;
+  LinearWay way_of(LinearProducts products, const InputRows& rows) const;
+  LinearTuning& known_ways();
   AppendArguments append_arguments(const TokenBatch& tokens) const;
   void append_plain(const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
                     std::span<const AppendedLayer> layers);
@@ -128,6 +140,7 @@ class CudaBackend final : public Backend,
   std::optional<DeviceMemory> memory_;
   std::optional<Staging> staging_;
   std::weak_ptr<LinearWorkspace> linear_space_;  // of all matrices
+  std::optional<LinearTuning> tuning_;
   int32_t* status_ = nullptr;  // page-locked [2], set by kernels: a value did not fit FP16; a list had no room
   cudaError_t broken_ = cudaSuccess;
 };

@@ -14,6 +14,8 @@ class DeviceMatrix final : public Resident {
   DeviceMatrix(CudaBackend& backend, Allocator& allocator, const weights::Matrix& matrix,
                std::shared_ptr<LinearWorkspace> space);
 
+  static const DeviceMatrix& of(const Resident* matrix) { return static_cast<const DeviceMatrix&>(*matrix); }
+
   const LinearMatrix& tables() const { return tables_; }
   const uint8_t* signs() const { return signs_; }  // null in FP16
   LinearWorkspace& space() const { return *space_; }

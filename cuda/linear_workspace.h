@@ -13,8 +13,9 @@ class LinearWorkspace {
   LinearWorkspace(const LinearWorkspace&) = delete;
   LinearWorkspace& operator=(const LinearWorkspace&) = delete;
 
-  /// Room for rows that are made ready. Throws if `recorded` and memory would be needed.
-  LinearInputs reserve(const InputRows& rows, bool recorded);
+  /// Room for rows that are made ready, in tiles unless `tile_rows` is 0. Throws if `recorded` and memory would be
+  /// needed.
+  LinearInputs reserve(const InputRows& rows, int32_t tile_rows, bool recorded);
   /// What wide rows are rotated in; null if none has been reserved.
   float* numbers() const { return static_cast<float*>(numbers_.memory); }
 

@@ -1402,6 +1402,49 @@ KVQ_API kvq_status qp_matrix_predict_bytes(const char* scheme, int64_t rows, int
 
 #ifdef KVQ_EXPERIMENTAL
 
+/** Measure which of a device's kernels are the fastest for calls of ::qp_linear_shared like this one, instead of going
+ *  by an estimate, which was made on an H100. It holds for all matrices of the context of the same schemes and shapes,
+ *  with exactly this batch; what is known already is not measured again.
+ *
+ *  Another kernel adds numbers up in another order, so that the last bits may change, now and from one measurement to
+ *  the next: keep what was measured (::qp_tuning_save) where results are to stay the same.
+ *
+ *  Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile allocates inputs,
+ *  outputs and as many copies of the codes as twice the device's L2 cache holds. Not while a graph is captured.
+ *
+ *  \param matrices  as for ::qp_linear_shared. \length n \memory host \keeps call
+ *  \param n         matrices, 1 … 1024.
+ *  \param batch     rows, at least 1. Calls of more than 1024 go in pieces of so many, which are measured.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (matrices that do not share their inputs); KVQ_E_UNSUPPORTED (a CPU
+ *           context, a stream that is captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status qp_tune(const qp_matrix* const* matrices, int32_t n, int32_t batch, kvq_error* error);
+
+/** Write what ::qp_tune measured and what ::qp_tuning_load read, as a text: a line for each device, scheme and shape.
+ *
+ *  \param buffer    receives the text, without a NUL. NULL: only the size is asked for. \nullable \length capacity
+ *                   \memory host \keeps call
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the text in bytes; also when `capacity` is too small. \length 1 \memory host
+ *                   \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_UNSUPPORTED (a CPU context);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status qp_tuning_save(kvq_context* context, char* buffer, size_t capacity, size_t* size, kvq_error* error);
+
+/** Go by what was measured before. What was measured on another device or by another version of the library is kept for
+ *  ::qp_tuning_save and not used.
+ *
+ *  \param text    as ::qp_tuning_save wrote it. \length length \memory host \keeps call
+ *  \param length  bytes of `text`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (the message names the line); KVQ_E_MISMATCH (a text of another
+ *           version); KVQ_E_UNSUPPORTED (a CPU context); KVQ_E_MEMORY; KVQ_E_LIMIT. Nothing is taken over on failure.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status qp_tuning_load(kvq_context* context, const char* text, size_t length, kvq_error* error);
+
 /** Trains codebooks from keys and values that the caller's engine computed on some texts.
  *
  *      kvq_codebook_trainer_create(context, &options, &trainer, &error);

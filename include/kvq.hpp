@@ -1043,6 +1043,22 @@ class Context : public detail::Owned<kvq_context, kvq_context_destroy, kvq_conte
   /// \par Threads: exclusive use of `context`.
   void set_stream(void* stream) { checked(kvq_context_set_stream, get(), stream); }
 
+#ifdef KVQ_EXPERIMENTAL
+  /// Write what ::qp_tune measured and what ::qp_tuning_load read, as a text: a line for each device, scheme and shape.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_UNSUPPORTED (a CPU context);
+  /// KVQ_E_MEMORY; KVQ_E_LIMIT.
+  std::string tuning_save() const { return detail::saved<std::string>(qp_tuning_save, get()); }
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+  /// Go by what was measured before. What was measured on another device or by another version of the library is kept
+  /// for ::qp_tuning_save and not used.
+  /// \param text as ::qp_tuning_save wrote it.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (the message names the line); KVQ_E_MISMATCH (a text of another
+  /// version); KVQ_E_UNSUPPORTED (a CPU context); KVQ_E_MEMORY; KVQ_E_LIMIT. Nothing is taken over on failure.
+  void tuning_load(std::string_view text) const { checked(qp_tuning_load, get(), text.data(), text.size()); }
+#endif
+
  private:
   static kvq_context* create(const kvq_context_options& options) {
     require_version();
@@ -1763,6 +1779,25 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
     checked(qp_matrix_predict_bytes, detail::c_string(scheme, "scheme"), rows, columns, has_bias, &found, allocated);
     return found;
   }
+
+#ifdef KVQ_EXPERIMENTAL
+  /// Measure which of a device's kernels are the fastest for calls of ::qp_linear_shared like this one, instead of
+  /// going by an estimate, which was made on an H100. It holds for all matrices of the context of the same schemes and
+  /// shapes, with exactly this batch; what is known already is not measured again.
+  ///
+  /// Another kernel adds numbers up in another order, so that the last bits may change, now and from one measurement to
+  /// the next: keep what was measured (::qp_tuning_save) where results are to stay the same.
+  ///
+  /// Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile allocates inputs,
+  /// outputs and as many copies of the codes as twice the device's L2 cache holds. Not while a graph is captured.
+  /// \param matrices as for ::qp_linear_shared.
+  /// \param batch rows, at least 1. Calls of more than 1024 go in pieces of so many, which are measured.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MISMATCH (matrices that do not share their inputs); KVQ_E_UNSUPPORTED (a CPU
+  /// context, a stream that is captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  static void tune(std::span<const qp_matrix* const> matrices, int32_t batch) {
+    checked(qp_tune, matrices.data(), detail::count("matrices", matrices.size()), batch);
+  }
+#endif
 };
 
 #ifdef KVQ_EXPERIMENTAL

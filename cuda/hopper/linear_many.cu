@@ -19,7 +19,8 @@ constexpr int32_t kGroups = 2;  // warpgroups that multiply; one more copies
 constexpr int32_t kGroupThreads = 128;
 constexpr int32_t kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int32_t kMultiplyingThreads = kGroups * kGroupThreads;
-constexpr int32_t kPanels = kMultiplyingThreads / kWarpLanes;  // of a block, one a warp
+constexpr int32_t kPanels = kManyPanels;  // of a block, one a warp
+static_assert(kPanels * kWarpLanes == kMultiplyingThreads);
 constexpr int32_t kStages = 4;
 constexpr int32_t kBlockPlanes = kBlockColumns / kPlaneInputs;
 constexpr int32_t kGroupsBarrier = 1;
@@ -323,66 +324,14 @@ constexpr std::array<Kernel, sizeof...(i)> kernels(std::index_sequence<i...> /*e
                  prepare<weights::kSchemes[i].family, weights::kSchemes[i].quarters, kRows>,
                  linear_table_bytes<weights::kSchemes[i].family, weights::kSchemes[i].quarters>}...};
 }
-constexpr int32_t kFewTileRows = 64;
-constexpr int32_t kManyTileRows = kMostTileRows;
-constexpr auto kFew = kernels<kFewTileRows>(std::make_index_sequence<weights::kSchemeCount>());
-constexpr auto kMany = kernels<kManyTileRows>(std::make_index_sequence<weights::kSchemeCount>());
-
-/// How rows are multiplied.
-struct Division {
-  int32_t tile_rows;
-  int32_t cluster;  // blocks of threads that divide columns among themselves
-};
-
-/// Cycles that a block takes for a block of columns on an H100: products, or codes where rows are few.
-constexpr int32_t step_cycles(Family family, int32_t tile_rows) {
-  const bool slow = family == Family::kTcx;
-  if (tile_rows == kFewTileRows) return slow ? 1900 : 1300;
-  return slow ? 3300 : 2900;
-}
-/// Cycles until a cluster has added up its sums.
-constexpr int32_t meeting_cycles(int32_t tile_rows) { return tile_rows == kFewTileRows ? 3500 : 11000; }
-
-/// Estimated.
-int64_t cycles_of(const Division& way, LinearProducts products, int32_t rows, const LinearDevice& device) {
-  const LinearMatrix& matrix = products.front().matrix;
-  const int32_t segments = matrix.scheme.has_halves() ? 2 : 1;
-  const int32_t steps = segments * up_to(blocks_of(matrix.segments[0].columns), way.cluster);
-  const int32_t clusters = blocks_for(products, kPanels) * up_to(rows, way.tile_rows);
-  return int64_t{up_to(clusters, device.clusters[way.cluster])} *
-         (int64_t{steps} * step_cycles(matrix.scheme.family, way.tile_rows) +
-          (way.cluster > 1 ? meeting_cycles(way.tile_rows) : 0));
-}
-
-Division best_division(LinearProducts products, int32_t rows, const LinearDevice& device) {
-  const int32_t columns = blocks_of(products.front().matrix.segments[0].columns);
-  Division best{};
-  int64_t least = INT64_MAX;
-  for (const int32_t tile_rows : {kFewTileRows, kManyTileRows}) {
-    for (int32_t cluster = 1; cluster <= std::min(kMostCluster, columns); ++cluster) {
-      if (device.clusters[cluster] == 0) continue;
-      const int64_t cycles = cycles_of({tile_rows, cluster}, products, rows, device);
-      if (cycles >= least) continue;
-      least = cycles;
-      best = {tile_rows, cluster};
-    }
-  }
-  return best;
-}
+constexpr auto kFew = kernels<kTileRows[0]>(std::make_index_sequence<weights::kSchemeCount>());
+constexpr auto kMany = kernels<kTileRows[1]>(std::make_index_sequence<weights::kSchemeCount>());
 
 }  // namespace
 
-int32_t tile_rows_for(LinearProducts products, int32_t rows, const LinearDevice& device) {
-  const LinearMatrix& matrix = products.front().matrix;
-  if (!device.has_warpgroups || rows <= kMostFewRows) return 0;
-  // Blocks of columns are whole.
-  if (matrix.in % (matrix.scheme.has_halves() ? 2 * kBlockColumns : kBlockColumns) != 0) return 0;
-  return best_division(products, rows, device).tile_rows;
-}
-
 void count_clusters(LinearDevice& device) {
   device.clusters[1] = device.multiprocessors;
-  const auto kernel = many_kernel<Family::kFloat16, 64, kManyTileRows>;
+  const auto kernel = many_kernel<Family::kFloat16, 64, kMostTileRows>;
   if (share_all_memory(kernel, device.shared_limit) != cudaSuccess) return;
   for (uint32_t blocks = 2; blocks <= kMostCluster; ++blocks) {
     cudaLaunchAttribute attribute{};
@@ -404,19 +353,18 @@ cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevic
 }
 
 cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
-                               const LinearDevice& device, cudaStream_t stream) {
+                               int32_t cluster, const LinearDevice& /*device*/, cudaStream_t stream) {
   const LinearMatrix& matrix = products.front().matrix;
   const auto index = static_cast<size_t>(weights::index_of(matrix.scheme));
-  const bool few = inputs.tile_rows == kFewTileRows;
+  const bool few = inputs.tile_rows == kTileRows[0];
   const Kernel& kernel = few ? kFew[index] : kMany[index];
   const ManyCall call{.rows = rows,
                       .inputs = inputs,
                       .planes_begin = up_to(kernel.table_bytes(matrix), 1024) * 1024,
                       .shares = share_blocks(products, kPanels)};
-  const auto shared = static_cast<int32_t>(few ? sizeof(ManyShared<kFewTileRows>) : sizeof(ManyShared<kManyTileRows>));
+  const auto shared = static_cast<int32_t>(few ? sizeof(ManyShared<kTileRows[0]>) : sizeof(ManyShared<kTileRows[1]>));
   const dim3 grid(static_cast<uint32_t>(blocks_for(products, kPanels)),
-                  static_cast<uint32_t>(up_to(rows.rows, inputs.tile_rows)),
-                  static_cast<uint32_t>(best_division(products, rows.rows, device).cluster));
+                  static_cast<uint32_t>(up_to(rows.rows, inputs.tile_rows)), static_cast<uint32_t>(cluster));
   return kernel.launch(call, grid, call.planes_begin + shared, stream);
 }
 

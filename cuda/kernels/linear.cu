@@ -16,10 +16,8 @@ namespace {
 constexpr int32_t kThreads = kLinearThreads;
 constexpr int32_t kWarps = kLinearWarps;
 constexpr int32_t kTileInputs = 8;  // rows of inputs that a product takes
-/// Of one row that each block makes ready for itself, inputs, and bytes of codes of a multiprocessor, in which a kernel
-/// of its own would take longer.
+/// Of one row that each block makes ready for itself.
 constexpr int32_t kMostOwnInputs = 8192;
-constexpr int64_t kMostOwnCodes = 80 << 10;
 /// Panels of a block of threads; fewer if their sums take too much memory.
 constexpr int32_t kMostPanels = 256;
 
@@ -346,13 +344,10 @@ int32_t least_panels(LinearProducts products, int32_t multiprocessors) {
 
 }  // namespace
 
-bool makes_inputs_ready(LinearProducts products, int32_t rows, const LinearDevice& device) {
-  const int32_t in = products.front().matrix.in;
-  int64_t codes = 0;
-  for (const LinearProduct& each : products) codes += panels_of(each) * each.matrix.panel_bytes;
-  if (rows > 1 || in > kMostOwnInputs || codes > kMostOwnCodes * device.multiprocessors) return false;
-  const int32_t others = kStaticBytes + kTrellisTableBytes + kPanelBytes + in / 8 + 32;
-  return others + half_bytes(in) + number_bytes(in) <= device.shared_limit;
+bool has_room_for_inputs(const InputRows& rows, const LinearDevice& device) {
+  if (rows.rows > 1 || rows.in > kMostOwnInputs) return false;
+  const int32_t others = kStaticBytes + kTrellisTableBytes + kPanelBytes + rows.in / 8 + 32;
+  return others + half_bytes(rows.in) + number_bytes(rows.in) <= device.shared_limit;
 }
 
 cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device) {

@@ -14,8 +14,9 @@ namespace kvq::cuda {
 
 /// Rows of inputs that are made ready at a time.
 inline constexpr int32_t kMostLinearRows = 1024;
-/// Rows of a tile of inputs, at most, and a multiple of those of any.
-inline constexpr int32_t kMostTileRows = 256;
+/// Rows of a tile of inputs where there are many rows, of which kernels are compiled; the last is a multiple of all.
+inline constexpr int32_t kTileRows[] = {64, 256};
+inline constexpr int32_t kMostTileRows = kTileRows[1];
 /// Inputs of a row whose Hadamard transform a block does by itself, at most.
 inline constexpr int32_t kMostTransformed = 16384;
 
@@ -46,6 +47,8 @@ struct InputRows {
 
 /// Blocks of threads that divide the columns of many rows among themselves, at most.
 inline constexpr int32_t kMostCluster = 8;
+/// Panels of such a block of threads.
+inline constexpr int32_t kManyPanels = 8;
 
 /// What a device has.
 struct LinearDevice {
@@ -109,20 +112,25 @@ struct LinearProduct {
 inline constexpr size_t kMostTogether = 4;
 using LinearProducts = std::span<const LinearProduct>;
 
-/// Whether products had better make inputs ready themselves, each block for itself.
-bool makes_inputs_ready(LinearProducts products, int32_t rows, const LinearDevice& device);
+inline int32_t up_to(int32_t n, int32_t each) { return (n + each - 1) / each; }
+inline int32_t panels_of(const LinearProduct& product) { return weights::panels_of(product.matrix.out); }
+/// Blocks of threads, if none has more than so many panels.
+inline int32_t blocks_for(LinearProducts products, int32_t panels) {
+  int32_t blocks = 0;
+  for (const LinearProduct& each : products) blocks += up_to(panels_of(each), panels);
+  return blocks;
+}
+
 /// Once for each scheme.
 cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device);
-/// No more than so many rows are few.
-inline constexpr int32_t kMostFewRows = 32;
-/// Rows of a tile of inputs that matrices are best multiplied by on warpgroups; 0: they are not.
-int32_t tile_rows_for(LinearProducts products, int32_t rows, const LinearDevice& device);
 cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevice& device);
-/// \param inputs  ready, in tiles.
-cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
-                               const LinearDevice& device, cudaStream_t stream);
-/// \param inputs  ready, for few rows; null: products make them ready themselves.
+/// Whether blocks of threads have room to make inputs ready, each for itself.
+bool has_room_for_inputs(const InputRows& rows, const LinearDevice& device);
+/// \param inputs  ready, for few rows; null: each block of threads makes them ready for itself.
 cudaError_t launch_linear(LinearProducts products, const InputRows& rows, const LinearInputs* inputs,
                           const LinearDevice& device, cudaStream_t stream);
+/// On warpgroups. \param inputs  ready, in tiles. \param cluster  blocks of threads that divide columns.
+cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
+                               int32_t cluster, const LinearDevice& device, cudaStream_t stream);
 
 }  // namespace kvq::cuda

@@ -19,16 +19,6 @@ struct LinearShares {
   LinearShare of[kMostTogether];
 };
 
-inline int32_t up_to(int32_t n, int32_t each) { return (n + each - 1) / each; }
-inline int32_t panels_of(const LinearProduct& product) { return weights::panels_of(product.matrix.out); }
-
-/// Blocks of threads, if none has more than so many panels.
-inline int32_t blocks_for(LinearProducts products, int32_t panels) {
-  int32_t blocks = 0;
-  for (const LinearProduct& each : products) blocks += up_to(panels_of(each), panels);
-  return blocks;
-}
-
 /// Divides blocks of threads of no more than so many panels among matrices.
 inline LinearShares share_blocks(LinearProducts products, int32_t panels) {
   LinearShares shares{};

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <string>
 
 using namespace kvq;
 using namespace kvq::api;
@@ -95,6 +96,30 @@ void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
   }
 }
 
+/// That a call of linear layers has matrices for its inputs.
+void require_matrices(const qp_matrix* const* matrices, int32_t n, int32_t batch) {
+  require(matrices, "matrices");
+  require_range(n, 1, kMostSharedMatrices, "n");
+  require_range(batch, 1, INT32_MAX, "batch");
+  for (int32_t i = 0; i < n; ++i) require_entry(matrices[i], "matrices", i);
+  require_shared_inputs(matrices, n);
+}
+
+/// What backends know matrices by.
+class Residents {
+ public:
+  Residents(const qp_matrix* const* matrices, int32_t n) : n_(static_cast<size_t>(n)) {
+    std::transform(matrices, matrices + n, all_.begin(),
+                   [](const qp_matrix* matrix) { return matrix->resident.get(); });
+  }
+
+  operator std::span<const Resident* const>() const { return {all_.data(), n_}; }
+
+ private:
+  std::array<const Resident*, kMostSharedMatrices> all_;
+  size_t n_;
+};
+
 /// Where the context multiplies by it, or kept for a context that does not multiply.
 Owned<Resident> make_resident(kvq_context& context, weights::Matrix&& matrix) {
   const auto linear = context.backend->linear();
@@ -170,17 +195,11 @@ kvq_status qp_linear(const qp_matrix* matrix, const void* x, int32_t batch, void
 kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const void* x, int32_t batch, void* const* y,
                             kvq_dtype dtype, kvq_error* error) {
   return guarded(error, [&] {
-    require(matrices, "matrices");
-    require_range(n, 1, kMostSharedMatrices, "n");
+    require_matrices(matrices, n, batch);
+    require_dtype(dtype, "dtype");
     require(x, "x");
     require(y, "y");
-    require_range(batch, 1, INT32_MAX, "batch");
-    require_dtype(dtype, "dtype");
-    for (int32_t i = 0; i < n; ++i) {
-      require_entry(matrices[i], "matrices", i);
-      require_entry(y[i], "y", i);
-    }
-    require_shared_inputs(matrices, n);
+    for (int32_t i = 0; i < n; ++i) require_entry(y[i], "y", i);
     const size_t column_bytes = static_cast<size_t>(batch) * dtype_bytes(dtype);
     const Extent of_x{"x", x, column_bytes * static_cast<size_t>(matrices[0]->info.in)};
     for (int32_t i = 0; i < n; ++i) {
@@ -188,17 +207,35 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
       std::snprintf(name, sizeof(name), "y[%d]", i);
       require_apart({name, y[i], column_bytes * static_cast<size_t>(matrices[i]->info.out)}, of_x);
     }
+    Linear& linear = matrices[0]->context->backend->linear().require();
+    linear.multiply(
+        {.matrices = Residents(matrices, n), .x = x, .x_dtype = dtype, .batch = batch, .y = y, .y_dtype = dtype});
+  });
+}
+
+kvq_status qp_tune(const qp_matrix* const* matrices, int32_t n, int32_t batch, kvq_error* error) {
+  return guarded(error, [&] {
+    require_matrices(matrices, n, batch);
     kvq_context& context = *matrices[0]->context;
-    Linear& linear = context.backend->linear().require();
-    std::array<const Resident*, kMostSharedMatrices> residents;
-    std::transform(matrices, matrices + n, residents.begin(),
-                   [](const qp_matrix* matrix) { return matrix->resident.get(); });
-    linear.multiply({.matrices = {residents.data(), static_cast<size_t>(n)},
-                     .x = x,
-                     .x_dtype = dtype,
-                     .batch = batch,
-                     .y = y,
-                     .y_dtype = dtype});
+    context.backend->tuning().require().tune(context.allocator, Residents(matrices, n), batch);
+  });
+}
+
+kvq_status qp_tuning_save(kvq_context* context, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require(context, "context");
+    require(size, "size");
+    const std::string text = context->backend->tuning().require().save();
+    hand_over(text.size(), buffer, capacity, *size,
+              [&text](std::span<std::byte> bytes) { std::memcpy(bytes.data(), text.data(), text.size()); });
+  });
+}
+
+kvq_status qp_tuning_load(kvq_context* context, const char* text, size_t length, kvq_error* error) {
+  return guarded(error, [&] {
+    require(context, "context");
+    require(text, "text");
+    context->backend->tuning().require().load({text, length});
   });
 }
 

@@ -6,6 +6,7 @@
 #include "backend/linear.h"
 #include "backend/pages.h"
 #include "backend/training.h"
+#include "backend/tuning.h"
 #include "backend/voting.h"
 #include "backend/weighing.h"
 #include "weights/quantizing.h"
@@ -28,6 +29,7 @@ class Backend {
   virtual Facet<Weighing> weighing() = 0;
   virtual Facet<Voting> voting() = 0;
   virtual Facet<Linear> linear() = 0;
+  virtual Facet<Tuning> tuning() = 0;
   virtual Facet<Training> training() = 0;
   virtual Facet<weights::Quantizing> quantizing() = 0;
 };

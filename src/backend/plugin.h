@@ -6,7 +6,7 @@
 namespace kvq {
 
 /// Changes with anything that both sides must agree on: backend.h and what it includes.
-#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 11"
+#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 12"
 
 /// How a context wants its device.
 struct DeviceOptions {

@@ -128,6 +128,31 @@ static void shared_products(void) {
   fixture_close(&f);
 }
 
+/* What a CPU has to tune, and what is refused before that is asked. */
+static void tuning(void) {
+  const qp_matrix* matrices[2];
+  char text[4];
+  size_t size = 7;
+  fixture f;
+  fixture_open(&f, NULL, 0, 0);
+  matrices[0] = quantized(f.context, "nuq-2", NULL, 1);
+  matrices[1] = NULL;
+  REFUSED(KVQ_E_ARGUMENT, "matrices", qp_tune(NULL, 1, 1, err));
+  REFUSED(KVQ_E_ARGUMENT, "n is 0", qp_tune(matrices, 0, 1, err));
+  REFUSED(KVQ_E_ARGUMENT, "matrices[1]", qp_tune(matrices, 2, 1, err));
+  REFUSED(KVQ_E_ARGUMENT, "batch is 0", qp_tune(matrices, 1, 0, err));
+  REFUSED(KVQ_E_UNSUPPORTED, "CPU", qp_tune(matrices, 1, 1, err));
+  REFUSED(KVQ_E_ARGUMENT, "context", qp_tuning_save(NULL, text, 4, &size, err));
+  REFUSED(KVQ_E_ARGUMENT, "size", qp_tuning_save(f.context, text, 4, NULL, err));
+  REFUSED(KVQ_E_UNSUPPORTED, "CPU", qp_tuning_save(f.context, text, 4, &size, err));
+  CHECK(size == 7);
+  REFUSED(KVQ_E_ARGUMENT, "context", qp_tuning_load(NULL, "", 0, err));
+  REFUSED(KVQ_E_ARGUMENT, "text", qp_tuning_load(f.context, NULL, 0, err));
+  REFUSED(KVQ_E_UNSUPPORTED, "CPU", qp_tuning_load(f.context, "", 0, err));
+  qp_matrix_destroy((qp_matrix*)matrices[0]);
+  fixture_close(&f);
+}
+
 static void files(void) {
   static const char* const names[] = {"nuq-5", "vq-1.5", "tcq-4.75", "tcx-4.5", "fp16"};
   static float bias[kOut];
@@ -357,6 +382,7 @@ void test_matrix(void) {
   schemes();
   products();
   shared_products();
+  tuning();
   files();
   several_in_a_file();
   refused_arguments();

@@ -261,6 +261,46 @@ TEST_CASE("a GPU multiplies by several matrices of one scheme together") {
   }
 }
 
+TEST_CASE("a GPU multiplies right in every way, and takes the one that it is told to") {
+  if (skips()) return;
+  const Context context = kvq_test::make_context(kvq_test::kCuda);
+  const Shape shape{264, 1024};
+  for (const char* scheme : {"nuq-3", "tcq-2.25", "tcx-2"}) {
+    CAPTURE(scheme);
+    const Matrix matrix = quantize(context, scheme, shape);
+    const std::vector<const qp_matrix*> handles{matrix};
+    for (const int32_t batch : {1, 7, 40, 300}) {
+      CAPTURE(batch);
+      Matrix::tune(handles, batch);
+      const std::string known = context.tuning_save();
+      Matrix::tune(handles, batch);  // again: nothing is measured
+      CHECK(context.tuning_save() == known);
+      // The line of this shape, up to the way.
+      const std::string key = '\t' + std::string(scheme) + "\t264\t1024\t" + std::to_string(batch) + '\t';
+      const size_t at = known.find(key);
+      REQUIRE(at != std::string::npos);
+      const size_t begin = known.rfind('\n', at) + 1;
+      const std::string line = known.substr(begin, at + key.size() - begin);
+      const std::string head = known.substr(0, known.find('\n', known.find('\n') + 1) + 1);
+
+      const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(batch * shape.in), 39);
+      std::vector<std::string> ways{"own", "few", "tiles 1 1",
+                                    "tiles 64 9"};  // the last two: what it cannot, which is left
+      for (const char* rows : {"64", "256"}) {
+        for (int32_t cluster = 1; cluster <= 8; ++cluster) {
+          ways.push_back("tiles " + std::string(rows) + ' ' + std::to_string(cluster));
+        }
+      }
+      for (const std::string& way : ways) {
+        CAPTURE(way);
+        context.tuning_load(head + line + way + '\n');
+        CHECK(context.tuning_save().find(line + way + '\n') != std::string::npos);
+        check_products(matrix, shape, x, multiply(matrix, shape, x, batch, true), batch, true);
+      }
+    }
+  }
+}
+
 TEST_CASE("products that a GPU begins before others have ended read nothing that these have not written") {
   if (skips()) return;
   const Context context = kvq_test::make_context(kvq_test::kCuda);

@@ -14,13 +14,12 @@ cudaError_t launch_prefill(const AttendArguments& /*arguments*/, const Tiles& /*
   return cudaErrorNotSupported;
 }
 
-int32_t tile_rows_for(LinearProducts /*products*/, int32_t /*rows*/, const LinearDevice& /*device*/) { return 0; }
 void count_clusters(LinearDevice& /*device*/) {}
 cudaError_t prepare_linear_many(const weights::Scheme& /*scheme*/, const LinearDevice& /*device*/) {
   return cudaSuccess;
 }
 cudaError_t launch_linear_many(LinearProducts /*products*/, const InputRows& /*rows*/, const LinearInputs& /*inputs*/,
-                               const LinearDevice& /*device*/, cudaStream_t /*stream*/) {
+                               int32_t /*cluster*/, const LinearDevice& /*device*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

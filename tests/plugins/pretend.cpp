@@ -55,6 +55,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
     return Facet<weights::Quantizing>::missing("the pretend device finds no codes");
   }
   Facet<Linear> linear() override { return Facet<Linear>::missing("the pretend device multiplies nothing"); }
+  Facet<Tuning> tuning() override { return Facet<Tuning>::missing("the pretend device has nothing to tune"); }
 
  private:
   std::byte* allocate(Allocator& /*allocator*/, size_t /*bytes*/) override { refuse(); }

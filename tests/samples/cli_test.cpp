@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -159,6 +160,25 @@ TEST_CASE("all that is timed is timed on the GPU, or the reason why it is not ex
     if (what != "attend") CHECK(result["dtype"] == "f16");
     if (what == "linear") CHECK(result["timing"] == (command[2] == "--single-calls" ? "calls" : "graph"));
   }
+}
+
+TEST_CASE("a GPU's fastest kernels are measured once and kept in a file") {
+  const ScratchDirectory scratch;
+  const std::string file = (scratch.path() / "kernels.txt").string();
+  const Arguments command{"bench", "linear", "--shape", "1024x512", "--scheme", "tcx-3", "--tuning", file};
+  check_failure(command, 2, "--device cuda");
+  CHECK(!std::filesystem::exists(file));
+  const Arguments on_gpu = with(command, {"--device", "cuda"});
+  const std::string reason = why_no_timed_gpu();
+  if (!reason.empty()) return check_failure(on_gpu, 1, reason);
+  run_json(on_gpu);
+  const std::string measured = read_file(file);
+  CHECK(measured.find("\ttcx-3\t1024\t512\t1\t") != std::string::npos);
+  CHECK(measured.find("\tfp16\t1024\t512\t1\t") != std::string::npos);
+  run_json(on_gpu);
+  CHECK(read_file(file) == measured);
+  const std::string damaged = scratch.write("damaged.txt", measured + "more\n").string();
+  check_failure({"bench", "linear", "--device", "cuda", "--tuning", damaged}, 1, damaged);
 }
 
 TEST_CASE("steps of decoding are captured in a graph on the GPU, or the reason why they are not exits with 1") {

@@ -26,12 +26,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path.string());
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 /// Damages a file as a bad disk, a cut-off download or an enemy would. Equal seeds give equal damage.
 class Vandal {
  public:

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
 #include <string_view>
 
 #include "cli/terminal/temporary_directory.h"
@@ -16,3 +19,10 @@ class ScratchDirectory : public cli::TemporaryDirectory {
     return file;
   }
 };
+
+/// The whole of a file that there must be.
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  REQUIRE_MESSAGE(file.good(), path.string());
+  return {std::istreambuf_iterator<char>(file), {}};
+}

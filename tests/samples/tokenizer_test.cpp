@@ -27,12 +27,6 @@ const std::filesystem::path kDemo = demo_model();
 const std::filesystem::path kEvaluationText =
     std::filesystem::path(source_tree()).parent_path() / "shared" / "data" / "wikitext2-test.txt";
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path.string());
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 llama::Tokenizer load(const json& document) {
   const ScratchDirectory scratch;
   return llama::Tokenizer(scratch.write("tokenizer.json", document.dump()));

@@ -258,7 +258,8 @@ def class_lines(handle, model, api):
             continue
         for found in calls_of(one, model):
             if found.owner == name:
-                methods += [""] + method(found, model)
+                hidden = {"experimental": one["experimental"] and not handle["experimental"]}
+                methods += [""] + if_experimental(hidden, method(found, model))
     lines = comment(handle["documentation"])
     base = ": public detail::Owned<%s, %s, %s> {" % (name, handle["destroy"], viewed)
     lines += ["class %s %s" % (cls, base)] if len(cls + base) + 7 <= WIDTH else ["class " + cls, "    " + base]

@@ -583,6 +583,64 @@ var _ [4]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Reserved)]byte{}
 var _ [8]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Name)]byte{}
 var _ [16]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Scheme)]byte{}
 
+// Tune: measure which of a device's kernels are the fastest for calls of [LinearShared] like this one, instead
+// of going by an estimate, which was made on an H100. It holds for all matrices of the context of the same
+// schemes and shapes, with exactly this batch; what is known already is not measured again.
+//
+// Another kernel adds numbers up in another order, so that the last bits may change, now and from one
+// measurement to the next: keep what was measured ([TuningSave]) where results are to stay the same.
+//
+// Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile allocates
+// inputs, outputs and as many copies of the codes as twice the device's L2 cache holds. Not while a graph is
+// captured.
+//
+//   - matrices: as for [LinearShared]. Elements: n.
+//   - n: matrices, 1 … 1024.
+//   - batch: rows, at least 1. Calls of more than 1024 go in pieces of so many, which are measured.
+//
+// Returns [OK]; [EArgument]; [EMismatch] (matrices that do not share their inputs); [EUnsupported] (a CPU
+// context, a stream that is captured); [EMemory]; [ELimit]; [EBackend].
+//
+// Threads: any. Since 1.0. In C: qp_tune.
+//
+// Experimental: may change in a minor version.
+func Tune(matrices **Matrix, n int32, batch int32, err *Error) Status {
+	return Status(C.kvq_go_qp_tune((*C.uint8_t)(unsafe.Pointer(matrices)), C.int32_t(n), C.int32_t(batch), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// TuningSave: write what [Tune] measured and what [TuningLoad] read, as a text: a line for each device, scheme
+// and shape.
+//
+//   - buffer: receives the text, without a NUL. nil: only the size is asked for. Elements: capacity.
+//   - capacity: bytes available at buffer.
+//   - size: receives the size of the text in bytes; also when capacity is too small.
+//
+// Returns [OK]; [EArgument]; [EBufferSize] (nothing is written); [EUnsupported] (a CPU context); [EMemory];
+// [ELimit].
+//
+// Threads: any. Since 1.0. In C: qp_tuning_save.
+//
+// Experimental: may change in a minor version.
+func TuningSave(context *Context, buffer *byte, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_qp_tuning_save((*C.uint8_t)(unsafe.Pointer(context)), (*C.char)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// TuningLoad: go by what was measured before. What was measured on another device or by another version of the
+// library is kept for [TuningSave] and not used.
+//
+//   - text: as [TuningSave] wrote it. Elements: length.
+//   - length: bytes of text.
+//
+// Returns [OK]; [EArgument]; [EFormat] (the message names the line); [EMismatch] (a text of another version);
+// [EUnsupported] (a CPU context); [EMemory]; [ELimit]. Nothing is taken over on failure.
+//
+// Threads: any. Since 1.0. In C: qp_tuning_load.
+//
+// Experimental: may change in a minor version.
+func TuningLoad(context *Context, text *byte, length uintptr, err *Error) Status {
+	return Status(C.kvq_go_qp_tuning_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.char)(unsafe.Pointer(text)), C.size_t(length), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
 // CodebookTrainerOptionsInit: fill with defaults; the three sizes are left 0 and must be set.
 //
 //   - options: May be nil.

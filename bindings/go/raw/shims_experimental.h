@@ -128,6 +128,18 @@ _Static_assert(offsetof(kvq_plan_matrix_info, scheme) == 16, "kvq_plan_matrix_in
 
 #endif
 
+static inline kvq_status kvq_go_qp_tune(uint8_t* matrices, int32_t n, int32_t batch, kvq_error* error) {
+  return qp_tune((const qp_matrix* const*)matrices, n, batch, error);
+}
+
+static inline kvq_status kvq_go_qp_tuning_save(uint8_t* context, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return qp_tuning_save((kvq_context*)context, buffer, capacity, size, error);
+}
+
+static inline kvq_status kvq_go_qp_tuning_load(uint8_t* context, const char* text, size_t length, kvq_error* error) {
+  return qp_tuning_load((kvq_context*)context, text, length, error);
+}
+
 static inline void kvq_go_kvq_codebook_trainer_options_init(uint8_t* it) {
   kvq_codebook_trainer_options_init((kvq_codebook_trainer_options*)it, sizeof(kvq_codebook_trainer_options));
 }

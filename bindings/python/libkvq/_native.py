@@ -3061,6 +3061,79 @@ Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, a scheme that does not exist, shape, ``has
 Threads: any.
 """,
 )
+qp_tune = library.function(
+    "qp_tune",
+    c_int32,
+    {"matrices": POINTER(qp_matrix), "n": c_int32, "batch": c_int32, "error": POINTER(kvq_error)},
+    """qp_tune(matrices: const qp_matrix* const*, n: int32_t, batch: int32_t, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Measure which of a device's kernels are the fastest for calls of ``qp_linear_shared`` like this one, instead of
+going by an estimate, which was made on an H100. It holds for all matrices of the context of the same schemes and
+shapes, with exactly this batch; what is known already is not measured again.
+
+Another kernel adds numbers up in another order, so that the last bits may change, now and from one measurement
+to the next: keep what was measured (``qp_tuning_save``) where results are to stay the same.
+
+Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile allocates inputs,
+outputs and as many copies of the codes as twice the device's L2 cache holds. Not while a graph is captured.
+
+- matrices: as for ``qp_linear_shared``.
+- n: matrices, 1 … 1024.
+- batch: rows, at least 1. Calls of more than 1024 go in pieces of so many, which are measured.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (matrices that do not share their inputs); KVQ_E_UNSUPPORTED (a
+CPU context, a stream that is captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+
+Threads: any.
+""",
+    experimental=True,
+)
+qp_tuning_save = library.function(
+    "qp_tuning_save",
+    c_int32,
+    {"context": kvq_context, "buffer": c_char_p, "capacity": c_size_t, "size": c_void_p, "error": POINTER(kvq_error)},
+    """qp_tuning_save(context: kvq_context*, buffer: char*, capacity: size_t, size: size_t*, error: kvq_error*) ->
+kvq_status
+
+Experimental: may change in a minor version.
+
+Write what ``qp_tune`` measured and what ``qp_tuning_load`` read, as a text: a line for each device, scheme and
+shape.
+
+- buffer: receives the text, without a NUL. NULL: only the size is asked for.
+- capacity: bytes available at ``buffer``.
+- size: receives the size of the text in bytes; also when ``capacity`` is too small.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_UNSUPPORTED (a CPU context);
+KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+    experimental=True,
+)
+qp_tuning_load = library.function(
+    "qp_tuning_load",
+    c_int32,
+    {"context": kvq_context, "text": c_char_p, "length": c_size_t, "error": POINTER(kvq_error)},
+    """qp_tuning_load(context: kvq_context*, text: const char*, length: size_t, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Go by what was measured before. What was measured on another device or by another version of the library is kept
+for ``qp_tuning_save`` and not used.
+
+- text: as ``qp_tuning_save`` wrote it.
+- length: bytes of ``text``.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (the message names the line); KVQ_E_MISMATCH (a text of another
+version); KVQ_E_UNSUPPORTED (a CPU context); KVQ_E_MEMORY; KVQ_E_LIMIT. Nothing is taken over on failure.
+
+Threads: any.
+""",
+    experimental=True,
+)
 kvq_codebook_trainer_options_init = library.function(
     "kvq_codebook_trainer_options_init",
     None,

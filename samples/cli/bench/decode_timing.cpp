@@ -43,8 +43,8 @@ std::vector<const qp_matrix*> DecoderWeights::matrices(int32_t layer, llama::Lin
   return shared;
 }
 
-TimedDecode::TimedDecode(TimedDevice& device, kvq_context* context, std::shared_ptr<const DecoderWeights> weights,
-                         const Spec& format, const DecodeShape& shape)
+TimedDecode::TimedDecode(TimedDevice& device, kvq_context* context, const Tuning& tuning,
+                         std::shared_ptr<const DecoderWeights> weights, const Spec& format, const DecodeShape& shape)
     : device_(&device),
       weights_(std::move(weights)),
       shape_(shape),
@@ -59,6 +59,10 @@ TimedDecode::TimedDecode(TimedDevice& device, kvq_context* context, std::shared_
     y_.push_back(device.upload(std::vector<std::byte>(outputs * bytes_of(shape.dtype))));
   }
   if (shape.length > 0) make_cache(context, format);
+  using enum llama::LinearInput;  // of which layers have the same shapes
+  for (const llama::LinearInput input : {kAttention, kOutput, kMlp, kDown}) {
+    tuning.measure(weights_->matrices(0, input), shape.batch);
+  }
   issue_step();  // makes work space
   for (kvq::Sequence& sequence : sequences_) {
     if (device.records()) sequence.reserve(kMostSteps);

@@ -58,8 +58,8 @@ class DecoderWeights {
 class TimedDecode {
  public:
   /// \param format  of the cache; not used if there is none.
-  TimedDecode(TimedDevice& device, kvq_context* context, std::shared_ptr<const DecoderWeights> weights,
-              const Spec& format, const DecodeShape& shape);
+  TimedDecode(TimedDevice& device, kvq_context* context, const Tuning& tuning,
+              std::shared_ptr<const DecoderWeights> weights, const Spec& format, const DecodeShape& shape);
   TimedDecode(const TimedDecode&) = delete;
   TimedDecode& operator=(const TimedDecode&) = delete;
 

@@ -76,7 +76,8 @@ const std::vector<std::byte>& RandomMatrices::file(int64_t out, int64_t in) {
 
 kvq::Matrix RandomMatrices::load(int64_t out, int64_t in) { return kvq::Matrix::load(context_, file(out, in), kName); }
 
-TimedLinear::TimedLinear(TimedDevice& device, kvq_context* context, const std::string& scheme, const LinearShape& shape)
+TimedLinear::TimedLinear(TimedDevice& device, kvq_context* context, const Tuning& tuning, const std::string& scheme,
+                         const LinearShape& shape)
     : device_(&device),
       x_(random_scalars(device, static_cast<size_t>(shape.batch * shape.in), kInputSeed, shape.dtype)),
       batch_(shape.batch),
@@ -90,6 +91,7 @@ TimedLinear::TimedLinear(TimedDevice& device, kvq_context* context, const std::s
     const size_t outputs = static_cast<size_t>(shape.batch * info.rows);
     y_.push_back(device.upload(std::vector<std::byte>(outputs * bytes_of(shape.dtype))));
   }
+  tuning.measure(kvq::pointers(layers_.front()), batch_);
   multiply(layers_.front());  // a matrix may make work space when it first sees a batch of this size
   const uint64_t wanted = std::min(device.bytes_to_rotate(shape.recorded), shape.most_bytes);
   while (layers_.size() * bytes_ < wanted && layers_.size() < kMostMatrices) {

@@ -10,6 +10,7 @@
 
 #include "bench/timed_device.h"
 #include "kvq.hpp"
+#include "options/tuning.h"
 
 namespace cli {
 
@@ -46,7 +47,8 @@ class RandomMatrices {
 /// it takes for every call to read its own from memory.
 class TimedLinear {
  public:
-  TimedLinear(TimedDevice& device, kvq_context* context, const std::string& scheme, const LinearShape& shape);
+  TimedLinear(TimedDevice& device, kvq_context* context, const Tuning& tuning, const std::string& scheme,
+              const LinearShape& shape);
   TimedLinear(const TimedLinear&) = delete;
   TimedLinear& operator=(const TimedLinear&) = delete;
 

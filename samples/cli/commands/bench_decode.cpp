@@ -26,6 +26,7 @@ struct Options {
   int32_t length = 0;
   int32_t batch = 1;
   DtypeOption dtype;
+  std::string tuning;
   ComputeOptions compute;
   bool json = false;
 
@@ -93,7 +94,7 @@ Spec load_format(kvq_context* context, const std::string& kv) {
   return format;
 }
 
-std::vector<Row> measure(TimedDevice& device, kvq_context* context, const Options& options) {
+std::vector<Row> measure(TimedDevice& device, kvq_context* context, const Tuning& tuning, const Options& options) {
   const DecodeShape shape = options.shape();
   const std::vector<Formats> formats = formats_of(options);
   Progress progress("decoding", kTimingSteps * static_cast<int64_t>(formats.size() + 1));
@@ -102,7 +103,8 @@ std::vector<Row> measure(TimedDevice& device, kvq_context* context, const Option
   for (const Formats& each : formats) {
     std::shared_ptr<const DecoderWeights>& packed = weights[each.scheme];
     if (packed == nullptr) packed = std::make_shared<const DecoderWeights>(context, each.scheme, shape.model);
-    subjects.push_back(std::make_unique<TimedDecode>(device, context, packed, load_format(context, each.kv), shape));
+    subjects.push_back(
+        std::make_unique<TimedDecode>(device, context, tuning, packed, load_format(context, each.kv), shape));
     progress.advance(kTimingSteps);
   }
   const std::vector<Timing> timings = time_in_turn(
@@ -188,8 +190,10 @@ void run(const Options& options) {
   check(options);
   const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
   require_memory(*device, timing_memory(options.shape(), with_baseline(options.schemes), formats_of(options).size()));
-  const kvq::Context context = make_context(options.compute);
-  const std::vector<Row> rows = measure(*device, context, options);
+  kvq::Context context = make_context(options.compute);
+  const Tuning tuning(context, options.tuning);
+  const std::vector<Row> rows = measure(*device, context, tuning, options);
+  tuning.keep();
   const BenchMachine machine = measure_machine(*device, context);
   const std::string timing = device->records() ? "graph" : "calls";
   if (options.json) return print_result_json(options, rows, timing, machine);
@@ -229,6 +233,7 @@ void add_bench_decode(CLI::App& bench) {
       ->check(CLI::Range(1, 1 << 12))
       ->capture_default_str();
   add_dtype_option(*command, options->dtype);
+  add_tuning_option(*command, options->tuning);
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);

@@ -19,6 +19,7 @@ struct Options {
   int32_t batch = LinearShape{}.batch;
   DtypeOption dtype;
   bool single_calls = false;
+  std::string tuning;
   ComputeOptions compute;
   bool json = false;
 
@@ -55,9 +56,12 @@ void run(const Options& options) {
   const LinearShape shape = options.linear(*device);
   const std::vector<std::string> schemes = with_baseline(options.schemes);
   require_memory(*device, timing_memory(*device, shape, schemes.size()));
-  const kvq::Context context = make_context(options.compute);
-  const std::vector<BenchRow> rows = measure_rows(
-      "linear", schemes, [&](const std::string& scheme) { return TimedLinear(*device, context, scheme, shape); });
+  kvq::Context context = make_context(options.compute);
+  const Tuning tuning(context, options.tuning);
+  const std::vector<BenchRow> rows = measure_rows("linear", schemes, [&](const std::string& scheme) {
+    return TimedLinear(*device, context, tuning, scheme, shape);
+  });
+  tuning.keep();
   print_result(options, shape, rows, measure_machine(*device, context));
 }
 
@@ -76,6 +80,7 @@ void add_bench_linear(CLI::App& bench) {
   command->add_flag("--single-calls", options->single_calls,
                     "On a GPU: time each call by itself, after the L2 cache was emptied, instead of many calls on "
                     "different matrices in one CUDA graph, as in a model's step");
+  add_tuning_option(*command, options->tuning);
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);

@@ -9,6 +9,7 @@
 #include "commands/commands.h"
 #include "measure/conversation.h"
 #include "options/model_options.h"
+#include "options/tuning.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
 
@@ -20,6 +21,7 @@ struct Options : ModelOptions {
   std::string prompt;
   int32_t max_tokens = 512;
   int32_t chunk = 256;
+  std::string tuning;
   SamplingOptions sampling;
 };
 
@@ -54,6 +56,7 @@ void talk(Conversation& conversation) {
 void run(const Options& options) {
   if (options.json && options.prompt.empty()) throw UsageError("--json is for one turn: give it with --prompt");
   Engine engine = options.load();
+  tune(engine, options.tuning, options.chunk);
   const Spec format = load_spec(engine, options.kv);
   Conversation conversation(engine, format, options.sampling.sampler(), options.chunk, options.max_tokens);
   if (!options.system.empty()) conversation.set_system(options.system);
@@ -81,6 +84,7 @@ void add_chat(CLI::App& app) {
   add_kv_option(*command, options->kv);
   add_sampling_options(*command, options->sampling);
   add_chunk_option(*command, options->chunk, "Tokens of a turn that enter the cache at once");
+  add_tuning_option(*command, options->tuning);
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);

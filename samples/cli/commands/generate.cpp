@@ -10,6 +10,7 @@
 #include "measure/generation.h"
 #include "measure/stop_texts.h"
 #include "options/model_options.h"
+#include "options/tuning.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
 #include "terminal/text_file.h"
@@ -25,6 +26,7 @@ struct Options : ModelOptions {
   std::vector<std::string> stops;
   int32_t max_tokens = 128;
   int32_t chunk = 256;
+  std::string tuning;
   SamplingOptions sampling;
 };
 
@@ -54,6 +56,7 @@ std::span<const float> read_prompt(llama::Session& session, std::span<const int3
 void run(const Options& options) {
   const std::string prompt_text = read_prompt_text(options);
   Engine engine = options.load();
+  tune(engine, options.tuning, options.chunk);
   const Spec format = load_spec(engine, options.kv);
   const std::vector<int32_t> prompt = prompt_tokens(engine, options, prompt_text);
   llama::Session session(engine.model, engine.context, format);
@@ -116,6 +119,7 @@ void add_generate(CLI::App& app) {
   add_kv_option(*command, options->kv);
   add_sampling_options(*command, options->sampling);
   add_chunk_option(*command, options->chunk, "Tokens of the prompt that enter the cache at once");
+  add_tuning_option(*command, options->tuning);
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);

@@ -30,6 +30,9 @@ class CpuBackend final : public Backend,
   Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return *this; }
+  Facet<Tuning> tuning() override {
+    return Facet<Tuning>::missing("a CPU context has nothing to tune: its kernels follow from the processor");
+  }
   Facet<Training> training() override { return training_; }
   Facet<weights::Quantizing> quantizing() override {
     return Facet<weights::Quantizing>::missing("the CPU has the quantizer's own threads");

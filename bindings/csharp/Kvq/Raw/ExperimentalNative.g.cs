@@ -7,6 +7,67 @@ namespace Kvq.Raw
     /// <summary>The experimental functions of the C API, as they are.</summary>
     public static unsafe class ExperimentalNative
     {
+        /// <summary>Measure which of a device's kernels are the fastest for calls of
+        /// <see cref="Kvq.Raw.Native.qp_linear_shared"/> like this one, instead of going by an estimate, which was
+        /// made on an H100. It holds for all matrices of the context of the same schemes and shapes, with exactly
+        /// this batch; what is known already is not measured again.</summary>
+        /// <remarks>
+        /// <para>Another kernel adds numbers up in another order, so that the last bits may change, now and from one
+        /// measurement to the next: keep what was measured (<see cref="Kvq.Raw.ExperimentalNative.qp_tuning_save"/>)
+        /// where results are to stay the same.</para>
+        /// <para>Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile
+        /// allocates inputs, outputs and as many copies of the codes as twice the device's L2 cache holds. Not while
+        /// a graph is captured.</para>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="matrices">as for <see cref="Kvq.Raw.Native.qp_linear_shared"/>.</param>
+        /// <param name="n">matrices, 1 … 1024.</param>
+        /// <param name="batch">rows, at least 1. Calls of more than 1024 go in pieces of so many, which are
+        /// measured.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Mismatch"/>
+        /// (matrices that do not share their inputs); <see cref="Kvq.Status.Unsupported"/> (a CPU context, a stream
+        /// that is captured); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>;
+        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status qp_tune(IntPtr* matrices, int n, int batch, kvq_error* error);
+
+        /// <summary>Write what <see cref="Kvq.Raw.ExperimentalNative.qp_tune"/> measured and what
+        /// <see cref="Kvq.Raw.ExperimentalNative.qp_tuning_load"/> read, as a text: a line for each device, scheme
+        /// and shape.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="buffer">receives the text, without a NUL. null: only the size is asked for.</param>
+        /// <param name="capacity">bytes available at <c>buffer</c>.</param>
+        /// <param name="size">receives the size of the text in bytes; also when <c>capacity</c> is too small.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
+        /// <see cref="Kvq.Status.BufferSize"/> (nothing is written); <see cref="Kvq.Status.Unsupported"/> (a CPU
+        /// context); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status qp_tuning_save(IntPtr context, byte* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
+        /// <summary>Go by what was measured before. What was measured on another device or by another version of the
+        /// library is kept for <see cref="Kvq.Raw.ExperimentalNative.qp_tuning_save"/> and not used.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="text">as <see cref="Kvq.Raw.ExperimentalNative.qp_tuning_save"/> wrote it.</param>
+        /// <param name="length">bytes of <c>text</c>.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Format"/>
+        /// (the message names the line); <see cref="Kvq.Status.Mismatch"/> (a text of another version);
+        /// <see cref="Kvq.Status.Unsupported"/> (a CPU context); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>. Nothing is taken over on failure.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status qp_tuning_load(IntPtr context, byte* text, UIntPtr length, kvq_error* error);
+
         /// <summary>Fill with defaults; the three sizes are left 0 and must be set.</summary>
         /// <remarks>
         /// <para>Threads: any.</para>

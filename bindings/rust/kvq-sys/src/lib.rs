@@ -2568,6 +2568,75 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
+    /// Measure which of a device's kernels are the fastest for calls of [`qp_linear_shared`] like this one, instead
+    /// of going by an estimate, which was made on an H100. It holds for all matrices of the context of the same
+    /// schemes and shapes, with exactly this batch; what is known already is not measured again.
+    ///
+    /// Another kernel adds numbers up in another order, so that the last bits may change, now and from one
+    /// measurement to the next: keep what was measured ([`qp_tuning_save`]) where results are to stay the same.
+    ///
+    /// Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile allocates
+    /// inputs, outputs and as many copies of the codes as twice the device's L2 cache holds. Not while a graph is
+    /// captured.
+    ///
+    /// - `matrices`: as for [`qp_linear_shared`]. (length `n`)
+    /// - `n`: matrices, 1 … 1024.
+    /// - `batch`: rows, at least 1. Calls of more than 1024 go in pieces of so many, which are measured.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MISMATCH`] (matrices that do not share their inputs);
+    /// [`KVQ_E_UNSUPPORTED`] (a CPU context, a stream that is captured); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`];
+    /// [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn qp_tune(matrices: *const *const qp_matrix, n: i32, batch: i32, error: *mut kvq_error) -> kvq_status;
+
+    /// Write what [`qp_tune`] measured and what [`qp_tuning_load`] read, as a text: a line for each device, scheme
+    /// and shape.
+    ///
+    /// - `buffer`: receives the text, without a NUL. NULL: only the size is asked for. (may be NULL; length
+    ///   `capacity`)
+    /// - `capacity`: bytes available at `buffer`.
+    /// - `size`: receives the size of the text in bytes; also when `capacity` is too small. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_BUFFER_SIZE`] (nothing is written); [`KVQ_E_UNSUPPORTED`] (a
+    /// CPU context); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn qp_tuning_save(
+        context: *mut kvq_context,
+        buffer: *mut c_char,
+        capacity: usize,
+        size: *mut usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Go by what was measured before. What was measured on another device or by another version of the library is
+    /// kept for [`qp_tuning_save`] and not used.
+    ///
+    /// - `text`: as [`qp_tuning_save`] wrote it. (length `length`)
+    /// - `length`: bytes of `text`.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_FORMAT`] (the message names the line); [`KVQ_E_MISMATCH`] (a
+    /// text of another version); [`KVQ_E_UNSUPPORTED`] (a CPU context); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]. Nothing
+    /// is taken over on failure.
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn qp_tuning_load(
+        context: *mut kvq_context,
+        text: *const c_char,
+        length: usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
     /// Fill with defaults; the three sizes are left 0 and must be set.
     ///
     /// - `options`: (may be NULL)

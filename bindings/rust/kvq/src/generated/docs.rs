@@ -1020,6 +1020,53 @@ names the tensor or field); [`Status::Mismatch`](crate::Status::Mismatch) (a fil
 
 [`Status::Argument`](crate::Status::Argument) (NULL, a scheme that does not exist, shape, `has_bias`)."#
     };
+    (qp_tune) => {
+        r#"Measure which of a device's kernels are the fastest for calls of
+[`Matrix::linear_shared`](crate::Matrix::linear_shared) like this one, instead of going by an estimate,
+which was made on an H100. It holds for all matrices of the context of the same schemes and shapes, with
+exactly this batch; what is known already is not measured again.
+
+Another kernel adds numbers up in another order, so that the last bits may change, now and from one
+measurement to the next: keep what was measured ([`qp_tuning_save`](crate::sys::qp_tuning_save)) where
+results are to stay the same.
+
+Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile allocates
+inputs, outputs and as many copies of the codes as twice the device's L2 cache holds. Not while a graph is
+captured.
+
+- `matrices`: as for [`Matrix::linear_shared`](crate::Matrix::linear_shared).
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Mismatch`](crate::Status::Mismatch) (matrices that
+do not share their inputs); [`Status::Unsupported`](crate::Status::Unsupported) (a CPU context, a stream
+that is captured); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
+[`Status::Backend`](crate::Status::Backend)."#
+    };
+    (qp_tuning_save) => {
+        r#"Write what [`qp_tune`](crate::sys::qp_tune) measured and what [`qp_tuning_load`](crate::sys::qp_tuning_load)
+read, as a text: a line for each device, scheme and shape.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::BufferSize`](crate::Status::BufferSize) (nothing is
+written); [`Status::Unsupported`](crate::Status::Unsupported) (a CPU context);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (qp_tuning_load) => {
+        r#"Go by what was measured before. What was measured on another device or by another version of the library is
+kept for [`qp_tuning_save`](crate::sys::qp_tuning_save) and not used.
+
+- `text`: as [`qp_tuning_save`](crate::sys::qp_tuning_save) wrote it.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Format`](crate::Status::Format) (the message names
+the line); [`Status::Mismatch`](crate::Status::Mismatch) (a text of another version);
+[`Status::Unsupported`](crate::Status::Unsupported) (a CPU context);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit). Nothing is taken over on
+failure."#
+    };
     (kvq_codebook_trainer_create) => {
         r#"Create a trainer. It works on the device of the context; networks of values, on the host.
 
