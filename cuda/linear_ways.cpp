@@ -11,17 +11,23 @@ using weights::Family;
 
 /// Bytes of codes of a multiprocessor, above which a kernel of its own had better make the inputs of one row ready.
 constexpr int64_t kMostOwnCodes = 80 << 10;
-/// No more than so many rows are few, where there are warpgroups.
-constexpr int32_t kMostFewRows = 32;
+/// Rows of a pass of the way of few rows.
+constexpr int32_t kFewRowsPass = 16;
 
 /// Cycles that a block of threads takes for a block of columns on an H100: products, or codes where rows are few.
 constexpr int32_t step_cycles(Family family, int32_t tile_rows) {
-  const bool slow = family == Family::kTcx;
-  if (tile_rows == kTileRows[0]) return slow ? 1900 : 1300;
-  return slow ? 3300 : 2900;
+  const bool few = tile_rows == kTileRowCounts[0];
+  switch (family) {
+    case Family::kTcx:
+      return few ? 1900 : 3300;
+    case Family::kFloat16:
+      return few ? 2600 : 3000;
+    default:
+      return few ? 1300 : 2900;
+  }
 }
 /// Cycles until a cluster has added up its sums.
-constexpr int32_t meeting_cycles(int32_t tile_rows) { return tile_rows == kTileRows[0] ? 3500 : 11000; }
+constexpr int32_t meeting_cycles(int32_t tile_rows) { return tile_rows == kTileRowCounts[0] ? 3500 : 11000; }
 
 /// Of a way of many rows.
 int64_t estimated_cycles(const LinearWay& way, LinearProducts products, int32_t rows, const LinearDevice& device) {
@@ -46,7 +52,8 @@ bool can_go(const LinearWay& way, LinearProducts products, const InputRows& rows
   if (way == kFewRows) return true;
   if (way == kOwnInputs) return has_room_for_inputs(rows, device);
   if (way.own_inputs || way.cluster < 1 || way.cluster > kMostCluster || !device.has_warpgroups) return false;
-  if (std::find(std::begin(kTileRows), std::end(kTileRows), way.tile_rows) == std::end(kTileRows)) return false;
+  if (std::find(std::begin(kTileRowCounts), std::end(kTileRowCounts), way.tile_rows) == std::end(kTileRowCounts))
+    return false;
   // Blocks of columns are whole, and each block of threads has one.
   const LinearMatrix& matrix = products.front().matrix;
   return matrix.in % (matrix.scheme.has_halves() ? 2 * kBlockColumns : kBlockColumns) == 0 &&
@@ -54,10 +61,12 @@ bool can_go(const LinearWay& way, LinearProducts products, const InputRows& rows
 }
 
 LinearWay estimated_way(LinearProducts products, const InputRows& rows, const LinearDevice& device) {
-  if (rows.rows <= kMostFewRows) {
-    const bool few_codes = code_bytes(products) <= kMostOwnCodes * device.multiprocessors;
-    return few_codes && has_room_for_inputs(rows, device) ? kOwnInputs : kFewRows;
+  if (code_bytes(products) <= kMostOwnCodes * device.multiprocessors && has_room_for_inputs(rows, device)) {
+    return kOwnInputs;
   }
+  // Passes that all run at once, a panel each, cost no more than one.
+  const int32_t passes = up_to(rows.rows, kFewRowsPass);
+  if (passes == 1 || blocks_for(products, 1) * passes <= device.multiprocessors) return kFewRows;
   LinearWay best = kFewRows;
   int64_t least = INT64_MAX;
   for_each_way(products, rows, device, [&](const LinearWay& way) {

@@ -22,7 +22,7 @@ void for_each_way(LinearProducts products, const InputRows& rows, const LinearDe
   };
   offer(kOwnInputs);
   offer(kFewRows);
-  for (const int32_t tile_rows : kTileRows) {
+  for (const int32_t tile_rows : kTileRowCounts) {
     for (int32_t cluster = 1; cluster <= kMostCluster; ++cluster) offer({false, tile_rows, cluster});
   }
 }

@@ -324,8 +324,8 @@ constexpr std::array<Kernel, sizeof...(i)> kernels(std::index_sequence<i...> /*e
                  prepare<weights::kSchemes[i].family, weights::kSchemes[i].quarters, kRows>,
                  linear_table_bytes<weights::kSchemes[i].family, weights::kSchemes[i].quarters>}...};
 }
-constexpr auto kFew = kernels<kTileRows[0]>(std::make_index_sequence<weights::kSchemeCount>());
-constexpr auto kMany = kernels<kTileRows[1]>(std::make_index_sequence<weights::kSchemeCount>());
+constexpr auto kFew = kernels<kTileRowCounts[0]>(std::make_index_sequence<weights::kSchemeCount>());
+constexpr auto kMany = kernels<kTileRowCounts[1]>(std::make_index_sequence<weights::kSchemeCount>());
 
 }  // namespace
 
@@ -356,13 +356,14 @@ cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, c
                                int32_t cluster, const LinearDevice& /*device*/, cudaStream_t stream) {
   const LinearMatrix& matrix = products.front().matrix;
   const auto index = static_cast<size_t>(weights::index_of(matrix.scheme));
-  const bool few = inputs.tile_rows == kTileRows[0];
+  const bool few = inputs.tile_rows == kTileRowCounts[0];
   const Kernel& kernel = few ? kFew[index] : kMany[index];
   const ManyCall call{.rows = rows,
                       .inputs = inputs,
                       .planes_begin = up_to(kernel.table_bytes(matrix), 1024) * 1024,
                       .shares = share_blocks(products, kPanels)};
-  const auto shared = static_cast<int32_t>(few ? sizeof(ManyShared<kTileRows[0]>) : sizeof(ManyShared<kTileRows[1]>));
+  const auto shared =
+      static_cast<int32_t>(few ? sizeof(ManyShared<kTileRowCounts[0]>) : sizeof(ManyShared<kTileRowCounts[1]>));
   const dim3 grid(static_cast<uint32_t>(blocks_for(products, kPanels)),
                   static_cast<uint32_t>(up_to(rows.rows, inputs.tile_rows)), static_cast<uint32_t>(cluster));
   return kernel.launch(call, grid, call.planes_begin + shared, stream);

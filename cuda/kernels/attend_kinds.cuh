@@ -48,16 +48,12 @@ struct KindList {
 
 /// The kinds without gains.
 using PlainKinds = KindList<Int4Page, Int2Page, Int8Page, Int3Page, Float16Page>;
-/// Those with gains. Beside them only the newest tokens are in FP16.
-using GainKinds = KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page>;
-/// Where centres come from device memory, a choice inside the loop costs little in comparison.
-using FarCentreKinds = KindList<Gs2Page, Gt2Page>;
+using GainKinds = KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page, Float16Page>;
 
 /// The kinds that have a loop without a choice inside. Loops are compiled in this order, which is the order in which a
 /// page's kind is looked for.
 template <typename G>
-using FastKinds =
-    std::conditional_t<G::kFarCentres, FarCentreKinds, std::conditional_t<G::kGains, GainKinds, PlainKinds>>;
+using FastKinds = std::conditional_t<G::kGains, GainKinds, PlainKinds>;
 
 /// All kinds that pages may have.
 template <typename G>

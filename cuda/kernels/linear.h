@@ -15,8 +15,8 @@ namespace kvq::cuda {
 /// Rows of inputs that are made ready at a time.
 inline constexpr int32_t kMostLinearRows = 1024;
 /// Rows of a tile of inputs where there are many rows, of which kernels are compiled; the last is a multiple of all.
-inline constexpr int32_t kTileRows[] = {64, 256};
-inline constexpr int32_t kMostTileRows = kTileRows[1];
+inline constexpr int32_t kTileRowCounts[] = {64, 256};
+inline constexpr int32_t kMostTileRows = kTileRowCounts[1];
 /// Inputs of a row whose Hadamard transform a block does by itself, at most.
 inline constexpr int32_t kMostTransformed = 16384;
 

@@ -190,7 +190,7 @@ void run(const Options& options) {
   check(options);
   const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
   require_memory(*device, timing_memory(options.shape(), with_baseline(options.schemes), formats_of(options).size()));
-  kvq::Context context = make_context(options.compute);
+  const kvq::Context context = make_context(options.compute);
   const Tuning tuning(context, options.tuning);
   const std::vector<Row> rows = measure(*device, context, tuning, options);
   tuning.keep();

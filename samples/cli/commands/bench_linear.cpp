@@ -56,7 +56,7 @@ void run(const Options& options) {
   const LinearShape shape = options.linear(*device);
   const std::vector<std::string> schemes = with_baseline(options.schemes);
   require_memory(*device, timing_memory(*device, shape, schemes.size()));
-  kvq::Context context = make_context(options.compute);
+  const kvq::Context context = make_context(options.compute);
   const Tuning tuning(context, options.tuning);
   const std::vector<BenchRow> rows = measure_rows("linear", schemes, [&](const std::string& scheme) {
     return TimedLinear(*device, context, tuning, scheme, shape);

@@ -44,9 +44,9 @@ void add_tuning_option(CLI::App& command, std::string& path) {
       "file; those that it lacks are made and added (default: by an estimate)");
 }
 
-Tuning::Tuning(kvq::Context& context, std::string path) : context_(context), path_(std::move(path)) {
+Tuning::Tuning(const kvq::Context& context, std::string path) : context_(&context), path_(std::move(path)) {
   if (path_.empty()) return;
-  if (std::string_view(context_.describe().backend) == "cpu") {
+  if (std::string_view(context_->describe().backend) == "cpu") {
     throw UsageError("--tuning " + path_ + ": only a GPU's kernels are measured; give --device cuda, too");
   }
   if (!std::filesystem::exists(path_)) {
@@ -54,7 +54,7 @@ Tuning::Tuning(kvq::Context& context, std::string path) : context_(context), pat
     return;
   }
   try {
-    context_.tuning_load(read_text(path_, kMostBytes));
+    context_->tuning_load(read_text(path_, kMostBytes));
   } catch (const kvq::Error& error) {
     throw llama::Error("--tuning " + path_ + ": " + error.what());
   }
@@ -66,7 +66,7 @@ void Tuning::measure(std::span<const qp_matrix* const> matrices, int32_t batch) 
 
 void Tuning::keep() const {
   if (path_.empty()) return;
-  const std::string text = context_.tuning_save();
+  const std::string text = context_->tuning_save();
   write_file(path_, std::as_bytes(std::span(text)));
 }
 

@@ -19,8 +19,10 @@ void add_tuning_option(CLI::App& command, std::string& path);
 /// Which of a GPU's kernels are the fastest for linear layers, measured and kept in a file.
 class Tuning {
  public:
+  /// Measures nothing.
+  Tuning() = default;
   /// Reads the file if there is one. \param path  empty: nothing is measured. A UsageError if there is no GPU.
-  Tuning(kvq::Context& context, std::string path);
+  Tuning(const kvq::Context& context, std::string path);
 
   /// For calls with these matrices and so many rows, unless it is known.
   void measure(std::span<const qp_matrix* const> matrices, int32_t batch) const;
@@ -28,7 +30,7 @@ class Tuning {
   void keep() const;
 
  private:
-  kvq::Context& context_;
+  const kvq::Context* context_ = nullptr;
   std::string path_;
 };
 

@@ -90,7 +90,7 @@ void measure_linear(Measurements& known, Latencies& times, Engine& engine, Timed
       progress.advance(1);
       const std::string key = linear_key(scheme, shape.outs, shape.in, request.batch);
       if (times.linear.contains(key)) continue;
-      TimedLinear subject(device, engine.context, scheme,
+      TimedLinear subject(device, engine.context, Tuning(), scheme,
                           {.out = shape.outs.front(),
                            .in = shape.in,
                            .batch = request.batch,
