@@ -1,4 +1,7 @@
-"""Training of codebooks, centres and routers, planning, and tuning of a GPU's kernels. What is here may change in a minor version."""
+"""Training of codebooks, centres and routers, planning, and tuning of a GPU's kernels.
+
+What is here may change in a minor version.
+"""
 
 from __future__ import annotations
 
