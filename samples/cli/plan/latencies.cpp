@@ -9,6 +9,7 @@
 #include "bench/stopwatch.h"
 #include "bench/timing.h"
 #include "llama/error.h"
+#include "options/tuning.h"
 #include "plan/cache_bytes.h"
 #include "plan/exchanged_layers.h"
 #include "terminal/interrupt.h"
@@ -82,6 +83,7 @@ void measure_linear(Measurements& known, Latencies& times, Engine& engine, Timed
                     const PlanRequest& request) {
   const llama::ModelConfig& config = engine.model.config();
   const std::vector<SharedMatrices> shapes = all_shapes(config, request.fusion);
+  const Tuning untuned(engine.context, "");  // plans are for kernels as they are estimated
   Progress progress("timing linear layers", static_cast<int64_t>(shapes.size() * request.schemes.size()));
   for (const SharedMatrices& shape : shapes) {
     bool changed = false;
@@ -90,7 +92,7 @@ void measure_linear(Measurements& known, Latencies& times, Engine& engine, Timed
       progress.advance(1);
       const std::string key = linear_key(scheme, shape.outs, shape.in, request.batch);
       if (times.linear.contains(key)) continue;
-      TimedLinear subject(device, engine.context, scheme,
+      TimedLinear subject(device, engine.context, untuned, scheme,
                           {.out = shape.outs.front(),
                            .in = shape.in,
                            .batch = request.batch,
