@@ -218,8 +218,11 @@ func inputs(x, y Tensor, columns int64) (int, error) {
 // one. y receives `[batch, rows]` of the first matrix, then of the second, and so on: cgo hands over one slice, but no
 // list of slices.
 func LinearShared(matrices []*Matrix, x, y Tensor) error {
-	rows, err := requireMatrices(matrices, false)
+	rows, err := requireMatrices(matrices)
 	if err != nil {
+		return err
+	}
+	if err := requireMemory(matrices[0].context.device, false, "LinearShared"); err != nil {
 		return err
 	}
 	batch, err := inputs(x, y, matrices[0].info.Columns)
@@ -243,7 +246,10 @@ func LinearShared(matrices []*Matrix, x, y Tensor) error {
 
 // LinearSharedDevice is LinearShared in device memory, with an output for each matrix.
 func LinearSharedDevice(matrices []*Matrix, x DevicePointer, batch int, y []DevicePointer, dtype Dtype) error {
-	if _, err := requireMatrices(matrices, true); err != nil {
+	if _, err := requireMatrices(matrices); err != nil {
+		return err
+	}
+	if err := requireMemory(matrices[0].context.device, true, "LinearShared"); err != nil {
 		return err
 	}
 	if err := slice("y", len(y), len(matrices)); err != nil {
@@ -257,16 +263,13 @@ func LinearSharedDevice(matrices []*Matrix, x DevicePointer, batch int, y []Devi
 }
 
 // requireMatrices checks a list, and gives the sum of all rows.
-func requireMatrices(matrices []*Matrix, isDevice bool) (rows int, err error) {
+func requireMatrices(matrices []*Matrix) (rows int, err error) {
 	if len(matrices) == 0 || len(matrices) > math.MaxInt32 {
 		return 0, argument("matrices has %d elements, must have at least 1", len(matrices))
 	}
 	for i, m := range matrices {
 		if m == nil || m.context == nil {
 			return 0, argument("matrices[%d] is nil", i)
-		}
-		if err := requireMemory(m.context.device, isDevice, "LinearShared"); err != nil {
-			return 0, err
 		}
 		rows += int(m.info.Rows)
 	}

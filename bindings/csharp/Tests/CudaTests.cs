@@ -51,7 +51,7 @@ namespace Kvq.Tests
             return pointer;
         }
 
-        static ContextOptions Gpu()
+        internal static ContextOptions Gpu()
         {
             try
             {

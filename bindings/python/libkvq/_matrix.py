@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_uint64, c_void_p, sizeof
-from typing import Any, List, Mapping, NamedTuple, Optional, Union
+from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Union
 from typing import Sequence as Many
 
 from . import _native
@@ -150,6 +151,18 @@ class Matrix(Handle):
         return output
 
 
+@contextmanager
+def reading(matrices: Many[Matrix]) -> Iterator[Any]:
+    """The handles of matrices as an array, for calls that only read them."""
+    if not matrices:
+        raise KvqArgumentError("matrices is empty, must have at least one")
+    entered = enter_shared(matrices)
+    try:
+        yield (_native.qp_matrix * len(entered))(*[one._pointer for one in entered])
+    finally:
+        leave_shared(entered)
+
+
 def linear_shared(
     matrices: Many[Matrix], x: Any, outputs: Optional[Many[Any]] = None, dtype: Optional[str] = None
 ) -> List[Any]:
@@ -159,37 +172,25 @@ def linear_shared(
     :param x: as for ``Matrix.linear``.
     :param outputs: an array for each matrix; None: new ones.
     """
-    if not matrices:
-        raise KvqArgumentError("matrices is empty, must have at least one")
-    inputs = dense_of("x", x, (None, matrices[0].columns), None, matrices[0]._device)
-    code = dtype_code("x", inputs, dtype)
-    batch = inputs.shape[0]
-    y = [empty_like(x, (batch, one.rows)) for one in matrices] if outputs is None else list(outputs)
-    if len(y) != len(matrices):
-        raise KvqArgumentError("outputs has %d arrays, must have %d" % (len(y), len(matrices)))
-    views = [
-        dense_of("outputs[%d]" % i, one, (batch, matrices[i].rows), inputs.dtype, matrices[0]._device, True)
-        for i, one in enumerate(y)
-    ]
-    addresses = (c_void_p * len(y))(*[one.address for one in views])
-    entered = enter_shared(matrices)
-    try:
-        pointers = (_native.qp_matrix * len(y))(*[one._pointer for one in matrices])
-        matrices[0]._call(_native.qp_linear_shared, pointers, len(y), inputs.address, batch, addresses, code)
-    finally:
-        leave_shared(entered)
+    with reading(matrices) as handles:
+        inputs = dense_of("x", x, (None, matrices[0].columns), None, matrices[0]._device)
+        code = dtype_code("x", inputs, dtype)
+        batch = inputs.shape[0]
+        y = [empty_like(x, (batch, one.rows)) for one in matrices] if outputs is None else list(outputs)
+        if len(y) != len(matrices):
+            raise KvqArgumentError("outputs has %d arrays, must have %d" % (len(y), len(matrices)))
+        views = [
+            dense_of("outputs[%d]" % i, one, (batch, matrices[i].rows), inputs.dtype, matrices[0]._device, True)
+            for i, one in enumerate(y)
+        ]
+        addresses = (c_void_p * len(y))(*[one.address for one in views])
+        matrices[0]._call(_native.qp_linear_shared, handles, len(y), inputs.address, batch, addresses, code)
     return y
 
 
 def save_matrices(matrices: Mapping[str, Matrix]) -> bytes:
     """Matrices under their names as a safetensors file."""
     many = list(matrices.values())
-    if not many:
-        raise KvqArgumentError("matrices is empty, must have at least one")
     names = (c_char_p * len(many))(*[encoded("a name", name) for name in matrices])
-    entered = enter_shared(many)
-    try:
-        pointers = (_native.qp_matrix * len(many))(*[one._pointer for one in many])
-        return many[0]._saved(_native.qp_matrix_save, pointers, names, len(many))
-    finally:
-        leave_shared(entered)
+    with reading(many) as handles:
+        return many[0]._saved(_native.qp_matrix_save, handles, names, len(many))

@@ -1,4 +1,7 @@
-"""Training of codebooks, centres and routers, and planning. What is here may change in a minor version."""
+"""Training of codebooks, centres and routers, planning, and tuning of a GPU's kernels.
+
+What is here may change in a minor version.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,21 @@ from ._hooks import Progress, ProgressHook
 from ._planning import Fusion, Plan, Solution, rates, solve
 from ._policy import Centres, Codebook, Policy, Router
 from ._text import encoded, value_of
+from ._tuning import load_tuning, save_tuning, tune
 
-__all__ = ["CentresTrainer", "CodebookTrainer", "Fusion", "Plan", "RouterTrainer", "Solution", "rates", "solve"]
+__all__ = [
+    "CentresTrainer",
+    "CodebookTrainer",
+    "Fusion",
+    "Plan",
+    "RouterTrainer",
+    "Solution",
+    "load_tuning",
+    "rates",
+    "save_tuning",
+    "solve",
+    "tune",
+]
 
 
 class _Text:

@@ -5,6 +5,7 @@ import pytest
 from reference import attention, rotated
 
 import libkvq
+from libkvq import experimental
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +120,21 @@ def test_matrices_multiply_on_a_gpu(torch, gpu, random, dtype):
     assert y.device == x.device and y.dtype == x.dtype
     expected = x.float().cpu() @ torch.as_tensor(matrix.dequantize()).T
     assert torch.allclose(y.float().cpu(), expected, rtol=0.01, atol=0.05)
+
+
+def test_what_a_gpu_measured_is_a_text_that_another_context_goes_by(gpu, random):
+    matrix = libkvq.Matrix.quantize(gpu, random.standard_normal((128, 256), dtype="f4"), "nuq-2")
+    before = experimental.save_tuning(gpu)
+    experimental.tune([matrix], 3)
+    text = experimental.save_tuning(gpu)
+    assert text.startswith(before) and "\tnuq-2\t128\t256\t3\t" in text
+    experimental.tune([matrix], 3)  # known: nothing is measured
+    assert experimental.save_tuning(gpu) == text
+    with libkvq.Context(device="cuda") as other:
+        with pytest.raises(libkvq.KvqFormatError, match="line 4"):
+            experimental.load_tuning(other, text + "nothing\n")
+        with pytest.raises(libkvq.KvqMismatchError, match="kvq tuning 0"):
+            experimental.load_tuning(other, "kvq tuning 0\n")
+        assert experimental.save_tuning(other) == before
+        experimental.load_tuning(other, text)
+        assert experimental.save_tuning(other) == text

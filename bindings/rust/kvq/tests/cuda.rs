@@ -174,3 +174,27 @@ fn a_gpu_attends_to_device_memory_and_refuses_the_hosts() {
         assert_close(&output[row], &expected, 2e-3); // queries and probabilities are rounded to FP16
     }
 }
+
+#[cfg(feature = "experimental")]
+#[test]
+fn what_a_gpu_measured_is_a_text_that_another_context_goes_by() {
+    let context = match gpu() {
+        Some(context) => context,
+        None => return,
+    };
+    let options = || QuantizeOptions::new().scheme("nuq-2");
+    let matrix = Matrix::quantize(&context, options(), &numbers(128 * 256, 1), 128, 256).unwrap();
+    let before = context.tuning_save().unwrap();
+    Matrix::tune(&[&matrix], 3).unwrap();
+    let text = context.tuning_save().unwrap();
+    assert!(text.starts_with(&before) && text.contains("\tnuq-2\t128\t256\t3\t"), "{text}");
+    Matrix::tune(&[&matrix], 3).unwrap(); // known: nothing is measured
+    assert_eq!(context.tuning_save().unwrap(), text);
+
+    let other = Context::new(ContextOptions::new().device(Device::Cuda)).unwrap();
+    assert_fails(other.tuning_load(&format!("{text}nothing\n")), Status::Format, &["line 4", "nothing"]);
+    assert_fails(other.tuning_load("kvq tuning 0\n"), Status::Mismatch, &["kvq tuning 0"]);
+    assert_eq!(other.tuning_save().unwrap(), before);
+    other.tuning_load(&text).unwrap();
+    assert_eq!(other.tuning_save().unwrap(), text);
+}

@@ -149,6 +149,18 @@ fn half_precision_inputs_and_weights_are_their_values() {
     assert_eq!(y, expected.into_iter().map(bf16).collect::<Vec<_>>());
 }
 
+#[cfg(feature = "experimental")]
+#[test]
+fn a_cpu_has_nothing_to_tune() {
+    let matrix = quantized("nuq-2", 1);
+    assert_fails(Matrix::tune(&[], 1), Status::Argument, &["matrices is empty"]);
+    assert_fails(Matrix::tune(&[&matrix], 0), Status::Argument, &["batch is 0"]);
+    assert_fails(Matrix::tune(&[&matrix, &quantized("nuq-2", 1)], 1), Status::Mismatch, &["two contexts"]);
+    assert_fails(Matrix::tune(&[&matrix], 1), Status::Unsupported, &["CPU"]);
+    assert_fails(context().tuning_save(), Status::Unsupported, &["CPU"]);
+    assert_fails(context().tuning_load("kvq tuning 1\n"), Status::Unsupported, &["CPU"]);
+}
+
 #[test]
 fn schemes_are_listed_with_their_bits() {
     let schemes = kvq::schemes();
