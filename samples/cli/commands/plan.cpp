@@ -341,8 +341,10 @@ void add_plan(CLI::App& app) {
       ->add_option("--target-bits", options->target_bits,
                    "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
       ->check(CLI::Range(0.1, 32.0));
-  command->add_option("--target-bytes", options->target_bytes, "Bytes of linear layers and caches together")
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50));
+  command->add_option_function<std::string>(
+      "--target-bytes",
+      [options](const std::string& text) { options->target_bytes = parse_byte_count(text, "--target-bytes"); },
+      "Bytes of linear layers and caches together, such as 6GiB");
   command->add_option("--memory", options->memory,
                       "Bytes of everything: linear layers, other tensors, caches and their work space, such as 6GiB");
   command
