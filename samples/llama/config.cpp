@@ -1,5 +1,6 @@
 #include "config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -181,18 +182,34 @@ void read_tokens(const JsonObject& root, ModelConfig& config) {
   }
 }
 
+/// A GGUF file, or one in a directory.
+bool is_gguf(const std::filesystem::path& path) {
+  if (path.extension() == ".gguf") return true;
+  std::error_code ignored;
+  const std::filesystem::directory_iterator files(path, ignored);
+  return std::any_of(begin(files), end(files), [](const auto& each) { return each.path().extension() == ".gguf"; });
+}
+
+std::filesystem::path config_file(const std::filesystem::path& place) {
+  constexpr const char* kLayout = "Hugging Face's layout with config.json, tokenizer.json and *.safetensors";
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(place, ignored) && place.extension() == ".json") return place;
+  const std::filesystem::path file = place / "config.json";
+  if (std::filesystem::exists(file, ignored)) return file;
+  if (is_gguf(place)) {
+    throw Error(place.string() + ": GGUF files are not read, but directories in " + kLayout +
+                "; transformers converts one: AutoModelForCausalLM.from_pretrained(DIRECTORY, "
+                "gguf_file=NAME).save_pretrained(OUT), and the same with AutoTokenizer");
+  }
+  const bool is_there = std::filesystem::exists(place, ignored);
+  throw Error(place.string() + (is_there ? " has no config.json" : " does not exist") + ": a model is a directory in " +
+              kLayout);
+}
+
 }  // namespace
 
 ModelConfig load_config(const std::filesystem::path& directory_or_file) {
-  if (directory_or_file.extension() == ".gguf") {
-    throw Error(
-        directory_or_file.string() +
-        ": GGUF files are not read, but directories in Hugging Face's layout with config.json, tokenizer.json and "
-        "*.safetensors; transformers converts one: AutoModelForCausalLM.from_pretrained(DIRECTORY, "
-        "gguf_file=NAME).save_pretrained(OUT), and the same with AutoTokenizer");
-  }
-  const bool is_file = std::filesystem::is_regular_file(directory_or_file);
-  const std::filesystem::path path = is_file ? directory_or_file : directory_or_file / "config.json";
+  const std::filesystem::path path = config_file(directory_or_file);
   const nlohmann::json document = read_json(path);
   const JsonObject root(document, path.string());
   ModelConfig config;
