@@ -105,12 +105,11 @@ int read_sliding_window(const JsonObject& root, const ModelConfig& config) {
 void check_layer_types(const JsonObject& root, const ModelConfig& config) {
   const nlohmann::json* types = root.find("layer_types");
   if (types == nullptr) return;
-  const char* expected = config.sliding_window == 0 ? "full_attention" : "sliding_attention";
-  bool uniform = types->is_array();
-  if (uniform) {
-    for (const nlohmann::json& type : *types) uniform = uniform && type == expected;
-  }
-  if (!uniform) root.refuse("layer_types", std::string("expected ") + expected + " for every layer");
+  const std::string expected = config.sliding_window == 0 ? "full_attention" : "sliding_attention";
+  const bool is_uniform = types->is_array() && std::ranges::all_of(*types, [&](const nlohmann::json& type) {
+                            return type.is_string() && type.get_ref<const std::string&>() == expected;
+                          });
+  if (!is_uniform) root.refuse("layer_types", "expected " + expected + " for every layer");
 }
 
 /// "Llama 3" scaling: long wavelengths are divided by `factor`, short ones kept, those between interpolated.
@@ -201,9 +200,13 @@ std::filesystem::path config_file(const std::filesystem::path& place) {
                 "; transformers converts one: AutoModelForCausalLM.from_pretrained(DIRECTORY, "
                 "gguf_file=NAME).save_pretrained(OUT), and the same with AutoTokenizer");
   }
-  const bool is_there = std::filesystem::exists(place, ignored);
-  throw Error(place.string() + (is_there ? " has no config.json" : " does not exist") + ": a model is a directory in " +
-              kLayout);
+  std::string message = place.string();
+  if (std::filesystem::is_directory(place, ignored)) {
+    message += " has no config.json";
+  } else {
+    message += std::filesystem::exists(place, ignored) ? " is no directory" : " does not exist";
+  }
+  throw Error(message + ": a model is a directory in " + kLayout);
 }
 
 }  // namespace

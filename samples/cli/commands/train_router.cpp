@@ -39,6 +39,11 @@ kvq_router_method find_method(const Options& options) {
 
 /// A policy with the experts, which are refused here if they are no names.
 std::string policy_text(const Options& options) {
+  const auto n = std::ranges::count(options.experts, ',') + 1;
+  if (n < 2 || n > KVQ_MAX_EXPERTS) {
+    throw UsageError("--experts " + options.experts + ": a router chooses among 2 to " +
+                     std::to_string(KVQ_MAX_EXPERTS) + " formats, separated by commas");
+  }
   std::string names;
   std::istringstream list(options.experts);
   for (std::string name; std::getline(list, name, ',');) {

@@ -5,7 +5,6 @@
 #include "llama/error.h"
 #include "options/numbers.h"
 #include "options/usage_error.h"
-#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
@@ -30,12 +29,7 @@ void check_schemes(const kvq::Plan& plan, const std::string& path, Engine& engin
 Engine ModelOptions::load() const {
   Engine engine(model, compute, weights);
   if (plan.empty()) return engine;
-  const std::string text = read_text(plan, kMaxPlanBytes);
-  try {
-    check_schemes(kvq::Plan::load(engine.context, text), plan, engine);
-  } catch (const kvq::Error& error) {
-    throw llama::Error("plan " + plan + ": " + error.what());
-  }
+  check_schemes(load_plan(engine.context, plan), plan, engine);
   return engine;
 }
 

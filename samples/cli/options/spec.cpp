@@ -145,6 +145,15 @@ std::optional<std::string> around_centres(const std::string& formats) {
   return keys + kCentres + "/" + values + kCentres;
 }
 
+kvq::Plan load_plan(kvq_context* context, const std::string& path) {
+  const std::string text = read_text(path, kMaxPlanBytes);
+  try {
+    return kvq::Plan::load(context, text);
+  } catch (const kvq::Error& error) {
+    throw llama::Error("plan " + path + ": " + error.what());
+  }
+}
+
 int32_t Spec::budget_after(int32_t prompt) const {
   if (kept_share == 0.0) return 0;
   return llama::budget_of_share(kept_share, prompt, policy.describe().eviction_window);

@@ -32,6 +32,9 @@ inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming"
 /// Of a plan in a file; a policy has less.
 inline constexpr size_t kMaxPlanBytes = size_t{64} << 20;
 
+/// A file of `kvq plan`; an Error names it.
+kvq::Plan load_plan(kvq_context* context, const std::string& path);
+
 /// What a SPEC stands for.
 struct Spec {
   kvq::Policy policy = nullptr;
