@@ -445,7 +445,7 @@ KVQ_API kvq_status kvq_policy_save(const kvq_policy* policy, char* buffer, size_
 /** What a host has to know of a policy. */
 typedef struct kvq_policy_info {
   uint32_t struct_size;
-  int32_t eviction_budget; /**< Tokens of a KV head that ::kvq_compress keeps on average; 0: the policy evicts none. */
+  int32_t eviction_budget; /**< Tokens of a KV head that ::kvq_compress keeps; INT32_MAX: a share; 0: it evicts none. */
   int32_t eviction_window; /**< Newest tokens that it always keeps, of every head. */
   int32_t reserved;        /**< 0. */
 } kvq_policy_info;
@@ -1065,7 +1065,7 @@ KVQ_API void kvq_compress_options_init(kvq_compress_options* options, size_t siz
  *                         # snapkv: most attention from the newest queries (SnapKV)
  *                         # pyramid: the same, more in the first layers and less in the last (PyramidKV)
  *                         # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
- *        budget: 128      # the window included
+ *        budget: 128      # the window included; or a share of the tokens that were appended, like 25%
  *
  *  or the parts of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads` (uniform,
  *  adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need). Further:

@@ -1626,7 +1626,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   ///                        # snapkv: most attention from the newest queries (SnapKV)
   ///                        # pyramid: the same, more in the first layers and less in the last (PyramidKV)
   ///                        # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
-  ///       budget: 128      # the window included
+  ///       budget: 128      # the window included; or a share of the tokens that were appended, like 25%
   ///
   /// or the parts of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads` (uniform,
   /// adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need). Further:

@@ -69,7 +69,7 @@ func deviceInfoFrom(it *raw.DeviceInfo) DeviceInfo {
 
 // PolicyInfo: what a host has to know of a policy.
 type PolicyInfo struct {
-	// Tokens of a KV head that [raw.Compress] keeps on average; 0: the policy evicts none.
+	// Tokens of a KV head that [raw.Compress] keeps; INT32_MAX: a share; 0: it evicts none.
 	EvictionBudget int
 
 	// Newest tokens that it always keeps, of every head.

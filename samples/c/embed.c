@@ -1,6 +1,7 @@
 /* The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits.
  *
- *   cc embed.c $(pkg-config --cflags --libs kvq) -o embed && ./embed
+ *   cc embed.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o embed
+ *   ./embed
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* A long prompt is cut down to what its newest queries look at, and the sequence goes to a file and comes back.
  *
- *   cc evict_and_save.c $(pkg-config --cflags --libs kvq) -o evict_and_save && ./evict_and_save FILE
+ *   cc evict_and_save.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o evict
+ *   ./evict FILE
  */
 #include "sample.h"
 

@@ -1,8 +1,9 @@
 /* On a GPU: a prompt that a CPU cached, and decoding in a CUDA graph that is replayed while the sequence grows. Ends
  * with status 77 where there is no GPU.
  *
- *   cc graph.c $(pkg-config --cflags --libs kvq) -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lm -o
- * graph
+ *   cc graph.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) \
+ *     -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lm -o graph
+ *   ./graph
  */
 #include <cuda_runtime_api.h>
 #include <math.h>

@@ -1,7 +1,8 @@
 /* Memory: what fits is known before anything is made, a limit is never exceeded, what is refused changes nothing, and
  * all of it comes from the engine's own allocator.
  *
- *   cc limits.c $(pkg-config --cflags --libs kvq) -o limits && ./limits
+ *   cc limits.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o limits
+ *   ./limits
  */
 #define _POSIX_C_SOURCE 200112L /* posix_memalign */
 #include "sample.h"

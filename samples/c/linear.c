@@ -1,7 +1,8 @@
 /* Linear layers in few bits: the projections to queries, keys and values in one call, into the cache; and a file of
  * them.
  *
- *   cc linear.c $(pkg-config --cflags --libs kvq) -lm -o linear && ./linear
+ *   cc linear.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -lm -o linear
+ *   ./linear
  */
 #include "sample.h"
 

@@ -1,7 +1,8 @@
 /* A prompt in chunks, then token by token; and the check that an engine makes once: does the cache give what plain
  * attention gives?
  *
- *   cc prompt_and_decode.c $(pkg-config --cflags --libs kvq) -lm -o prompt_and_decode && ./prompt_and_decode
+ *   cc prompt_and_decode.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -lm -o run
+ *   ./run
  */
 #include "sample.h"
 

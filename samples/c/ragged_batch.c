@@ -1,7 +1,8 @@
 /* A batch of sequences of different lengths, as a server has it: the next chunk of one prompt and the next token of two
  * others, in one append and one attend a layer, straight from one tensor of queries, keys and values.
  *
- *   cc ragged_batch.c $(pkg-config --cflags --libs kvq) -o ragged_batch && ./ragged_batch
+ *   cc ragged_batch.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o ragged_batch
+ *   ./ragged_batch
  */
 #include "sample.h"
 

@@ -1,6 +1,7 @@
 /* Several answers to one prompt: the prompt is cached once, and every answer is a fork of it.
  *
- *   cc share_prefix.c $(pkg-config --cflags --libs kvq) -o share_prefix && ./share_prefix
+ *   cc share_prefix.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o share_prefix
+ *   ./share_prefix
  */
 #include "sample.h"
 

@@ -1,6 +1,7 @@
 /* Speculation: a draft of several tokens is judged in one pass, and what is not accepted is taken back.
  *
- *   cc speculate.c $(pkg-config --cflags --libs kvq) -o speculate && ./speculate
+ *   cc speculate.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o speculate
+ *   ./speculate
  */
 #include "sample.h"
 

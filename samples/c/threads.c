@@ -1,6 +1,7 @@
 /* Threads: an engine's own threads for the loops of one call, and several calls at once.
  *
- *   cc threads.c $(pkg-config --cflags --libs kvq) -pthread -o threads && ./threads
+ *   cc threads.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -pthread -o threads
+ *   ./threads
  */
 #include <pthread.h>
 

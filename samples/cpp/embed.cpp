@@ -1,6 +1,7 @@
 // The same as ../c/embed.c in C++: one attention layer of an engine, decoding on a cache compressed to about five bits.
 //
-//   c++ -std=c++20 embed.cpp $(pkg-config --cflags --libs kvq) -o embed && ./embed
+//   c++ -std=c++20 embed.cpp $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o embed
+//   ./embed
 #include <array>
 #include <bit>
 #include <cstdint>

@@ -64,6 +64,8 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
 Checkpoint::Checkpoint(const std::filesystem::path& place) : place_(place) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(place, ignored)) {
+    if (place.extension() == ".json")
+      throw Error(place.string() + ": holds no weights: give the directory that it is in");
     add_file(place);
   } else if (is_present(place / kSingleFile)) {
     add_file(place / kSingleFile);

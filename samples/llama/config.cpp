@@ -1,5 +1,6 @@
 #include "config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -104,12 +105,11 @@ int read_sliding_window(const JsonObject& root, const ModelConfig& config) {
 void check_layer_types(const JsonObject& root, const ModelConfig& config) {
   const nlohmann::json* types = root.find("layer_types");
   if (types == nullptr) return;
-  const char* expected = config.sliding_window == 0 ? "full_attention" : "sliding_attention";
-  bool uniform = types->is_array();
-  if (uniform) {
-    for (const nlohmann::json& type : *types) uniform = uniform && type == expected;
-  }
-  if (!uniform) root.refuse("layer_types", std::string("expected ") + expected + " for every layer");
+  const std::string expected = config.sliding_window == 0 ? "full_attention" : "sliding_attention";
+  const bool is_uniform = types->is_array() && std::ranges::all_of(*types, [&](const nlohmann::json& type) {
+                            return type.is_string() && type.get_ref<const std::string&>() == expected;
+                          });
+  if (!is_uniform) root.refuse("layer_types", "expected " + expected + " for every layer");
 }
 
 /// "Llama 3" scaling: long wavelengths are divided by `factor`, short ones kept, those between interpolated.
@@ -181,18 +181,38 @@ void read_tokens(const JsonObject& root, ModelConfig& config) {
   }
 }
 
+/// A GGUF file, or one in a directory.
+bool is_gguf(const std::filesystem::path& path) {
+  if (path.extension() == ".gguf") return true;
+  std::error_code ignored;
+  const std::filesystem::directory_iterator files(path, ignored);
+  return std::any_of(begin(files), end(files), [](const auto& each) { return each.path().extension() == ".gguf"; });
+}
+
+std::filesystem::path config_file(const std::filesystem::path& place) {
+  constexpr const char* kLayout = "Hugging Face's layout with config.json, tokenizer.json and *.safetensors";
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(place, ignored) && place.extension() == ".json") return place;
+  const std::filesystem::path file = place / "config.json";
+  if (std::filesystem::exists(file, ignored)) return file;
+  if (is_gguf(place)) {
+    throw Error(place.string() + ": GGUF files are not read, but directories in " + kLayout +
+                "; transformers converts one: AutoModelForCausalLM.from_pretrained(DIRECTORY, "
+                "gguf_file=NAME).save_pretrained(OUT), and the same with AutoTokenizer");
+  }
+  std::string message = place.string();
+  if (std::filesystem::is_directory(place, ignored)) {
+    message += " has no config.json";
+  } else {
+    message += std::filesystem::exists(place, ignored) ? " is no directory" : " does not exist";
+  }
+  throw Error(message + ": a model is a directory in " + kLayout);
+}
+
 }  // namespace
 
 ModelConfig load_config(const std::filesystem::path& directory_or_file) {
-  if (directory_or_file.extension() == ".gguf") {
-    throw Error(
-        directory_or_file.string() +
-        ": GGUF files are not read, but directories in Hugging Face's layout with config.json, tokenizer.json and "
-        "*.safetensors; transformers converts one: AutoModelForCausalLM.from_pretrained(DIRECTORY, "
-        "gguf_file=NAME).save_pretrained(OUT), and the same with AutoTokenizer");
-  }
-  const bool is_file = std::filesystem::is_regular_file(directory_or_file);
-  const std::filesystem::path path = is_file ? directory_or_file : directory_or_file / "config.json";
+  const std::filesystem::path path = config_file(directory_or_file);
   const nlohmann::json document = read_json(path);
   const JsonObject root(document, path.string());
   ModelConfig config;

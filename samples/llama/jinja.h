@@ -7,9 +7,9 @@
 
 namespace llama::jinja {
 
-/// A template in the part of Jinja that chat templates are written in: for, if, set, namespace(), filters, tests,
-/// slices; with `trim_blocks` and `lstrip_blocks`, as transformers sets them. Templates come with downloaded weights:
-/// what one may compute, print and nest is limited, and errors name the line.
+/// A template in the part of Jinja that chat templates are written in: for, if, set, macro, namespace(), filters,
+/// tests, slices; with `trim_blocks` and `lstrip_blocks`, as transformers sets them. Templates come with downloaded
+/// weights: what one may compute, print and nest is limited, and errors name the line.
 class Template {
  public:
   /// \param source  for messages.

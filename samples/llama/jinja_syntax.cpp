@@ -161,6 +161,7 @@ class Cutter {
   size_t end_of_tag(std::string_view close) const {
     if (close == "#}") return text_.find(close, at_ + 2);
     char quote = '\0';
+    int32_t open = 0;  // braces of dictionaries
     for (size_t i = at_ + 2; i + 1 < text_.size(); ++i) {
       if (quote != '\0') {
         if (text_[i] == '\\') {
@@ -170,8 +171,11 @@ class Cutter {
         }
       } else if (text_[i] == '\'' || text_[i] == '"') {
         quote = text_[i];
-      } else if (text_.substr(i, 2) == close &&
-                 !(close == "}}" && text_.substr(i, 3) == "}}}")) {  // a dictionary's end comes first
+      } else if (text_[i] == '{') {
+        ++open;
+      } else if (text_[i] == '}' && open > 0) {
+        --open;
+      } else if (text_.substr(i, 2) == close) {
         return i;
       }
     }
@@ -505,6 +509,13 @@ class Parser {
     if (word == "set") return set(parser, std::move(result));
     if (word == "if") return condition(parser, std::move(result));
     if (word == "for") return loop(parser, std::move(result));
+    if (word == "macro") return macro(parser, std::move(result));
+    if (word == "break" || word == "continue") {
+      if (loops_ == 0) fail(source_, piece.line, in_quotes(word) + " stands outside of a loop");
+      parser.end();
+      result.kind = word == "break" ? Kind::kBreak : Kind::kContinue;
+      return result;
+    }
     if (word == "generation") {  // marks answers for training
       parser.end();
       ++at_;
@@ -513,7 +524,8 @@ class Parser {
       return result;
     }
     fail(source_, piece.line,
-         "the statement " + in_quotes(word) + " is not known here; there are if, for, set and generation");
+         "the statement " + in_quotes(word) +
+             " is not known here; there are if, for, break, continue, set, macro and generation");
   }
 
   Statement set(ExpressionParser& parser, Statement result) {
@@ -559,7 +571,9 @@ class Parser {
     if (parser.accept("if")) result.condition.push_back(parser.disjunction());
     parser.end();
     ++at_;
+    ++loops_;
     result.body = until({"else", "endfor"});
+    --loops_;
     if (keyword() == "else") {
       ++at_;
       result.otherwise = until({"endfor"});
@@ -567,10 +581,33 @@ class Parser {
     return result;
   }
 
+  Statement macro(ExpressionParser& parser, Statement result) {
+    result.kind = Kind::kMacro;
+    result.names.push_back(parser.name());
+    parser.expect("(");
+    while (!parser.is(")")) {
+      result.names.push_back(parser.name());
+      if (parser.accept("=")) {
+        result.expression.operands.push_back(parser.conditional());
+      } else if (!result.expression.operands.empty()) {
+        parser.refuse("expected a default, as of the parameter before");
+      }
+      if (!parser.accept(",")) break;
+    }
+    parser.expect(")");
+    parser.end();
+    ++at_;
+    const int32_t loops = std::exchange(loops_, 0);
+    result.body = until({"endmacro"});
+    loops_ = loops;
+    return result;
+  }
+
   std::vector<Piece> pieces_;
   const std::string& source_;
   size_t at_ = 0;
   int32_t depth_ = 0;
+  int32_t loops_ = 0;  // around
 };
 
 }  // namespace

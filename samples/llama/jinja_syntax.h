@@ -45,7 +45,10 @@ struct Statement {
     kSetBlock,  // names = what the body prints
     kIf,        // expression: body, otherwise
     kFor,       // names in expression, if condition: body; otherwise where there is nothing
-    kBlock      // body
+    kBreak,
+    kContinue,
+    kMacro,  // names[0](the others, of which the last have the expression's operands as defaults): body
+    kBlock   // body
   };
   Kind kind = Kind::kText;
   int32_t line = 0;

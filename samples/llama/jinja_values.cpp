@@ -10,35 +10,6 @@
 namespace llama::jinja {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n\f\v";
-
-std::string type_name(const Value& value) {
-  if (!value) return "an undefined value";
-  if (value->is_null()) return "none";
-  if (value->is_boolean()) return "a boolean";
-  if (value->is_number()) return "a number";
-  if (value->is_string()) return "a text";
-  return value->is_array() ? "a list" : "a mapping";
-}
-
-[[noreturn]] void refuse(const std::string& what, const Value& value) { throw Error(what + " " + type_name(value)); }
-
-const std::string& string_of(const Value& value, const std::string& what) {
-  if (!value || !value->is_string()) refuse(what, value);
-  return value->get_ref<const std::string&>();
-}
-
-int64_t integer_of(const Value& value, const std::string& what) {
-  if (!value || !(value->is_number_integer() || value->is_boolean())) refuse(what, value);
-  return value->is_boolean() ? int64_t{value->get<bool>()} : value->get<int64_t>();
-}
-
-Value argument(const std::vector<Argument>& arguments, size_t place, std::string_view name) {
-  for (const Argument& each : arguments) {
-    if (!each.name.empty() && each.name == name) return each.value;
-  }
-  return place < arguments.size() && arguments[place].name.empty() ? arguments[place].value : std::nullopt;
-}
 
 /// UTF-8 text by character; bytes that are none go with the character before.
 std::vector<Json> characters(const std::string& text) {
@@ -50,93 +21,6 @@ std::vector<Json> characters(const std::string& text) {
     begin = end;
   }
   return all;
-}
-
-std::string strip(const std::string& text, const Value& characters, bool left, bool right) {
-  const std::string set =
-      characters && !characters->is_null() ? string_of(characters, "cannot strip") : std::string(kSpace);
-  const size_t begin = left ? std::min(text.find_first_not_of(set), text.size()) : 0;
-  const size_t end = right ? text.find_last_not_of(set) + 1 : text.size();
-  return end > begin ? text.substr(begin, end - begin) : std::string();
-}
-
-std::string mapped(std::string text, int (*map)(int)) {  // ASCII alone
-  for (char& c : text) c = static_cast<unsigned char>(c) < 0x80 ? static_cast<char>(map(c)) : c;
-  return text;
-}
-
-/// Text that a template makes of other text cannot become arbitrarily long.
-void append(std::string& text, std::string_view more) {
-  constexpr size_t kMaxTextBytes = size_t{64} << 20;
-  if (text.size() + more.size() > kMaxTextBytes) throw Error("a text becomes longer than 64 MiB");
-  text += more;
-}
-
-std::string replaced(const std::string& text, const std::string& from, const std::string& to) {
-  if (from.empty()) throw Error("cannot replace an empty text");
-  std::string result;
-  size_t begin = 0;
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, begin)) {
-    append(result, text.substr(begin, at - begin));
-    append(result, to);
-    begin = at + from.size();
-  }
-  append(result, text.substr(begin));
-  return result;
-}
-
-Json split(const std::string& text, const Value& separator) {
-  Json parts = Json::array();
-  if (separator && !separator->is_null()) {
-    const std::string& by = string_of(separator, "cannot split at");
-    if (by.empty()) throw Error("cannot split at an empty text");
-    size_t begin = 0;
-    for (size_t at = text.find(by); at != std::string::npos; at = text.find(by, begin)) {
-      parts.push_back(text.substr(begin, at - begin));
-      begin = at + by.size();
-    }
-    parts.push_back(text.substr(begin));
-    return parts;
-  }
-  for (size_t begin = text.find_first_not_of(kSpace); begin != std::string::npos;) {
-    const size_t end = std::min(text.find_first_of(kSpace, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = text.find_first_not_of(kSpace, end);
-  }
-  return parts;
-}
-
-Json pairs(const Json& mapping) {
-  Json all = Json::array();
-  for (const auto& [key, value] : mapping.items()) all.push_back(Json::array({key, value}));
-  return all;
-}
-
-std::string joined(const Value& value, const Value& separator) {
-  const std::string between = separator ? text_of(separator) : std::string();
-  std::string text;
-  bool first = true;
-  for (const Json& item : items_of(value)) {
-    if (!first) append(text, between);
-    append(text, text_of(item));
-    first = false;
-  }
-  return text;
-}
-
-bool is_equal(const Value& left, const Value& right) {
-  if (!left || !right) return !left && !right;
-  return *left == *right;
-}
-
-bool is_in(const Value& item, const Value& container) {
-  if (container && container->is_string()) {
-    return container->get_ref<const std::string&>().find(string_of(item, "a text contains no such thing as")) !=
-           std::string::npos;
-  }
-  if (container && container->is_object())
-    return item && item->is_string() && container->contains(item->get<std::string>());
-  return std::ranges::any_of(items_of(container), [&](const Json& each) { return is_equal(each, item); });
 }
 
 Value arithmetic(const std::string& sign, const Value& left, const Value& right) {
@@ -175,6 +59,61 @@ Value arithmetic(const std::string& sign, const Value& left, const Value& right)
 }
 
 }  // namespace
+
+std::string type_name(const Value& value) {
+  if (!value) return "an undefined value";
+  if (value->is_null()) return "none";
+  if (value->is_boolean()) return "a boolean";
+  if (value->is_number()) return "a number";
+  if (value->is_string()) return "a text";
+  return value->is_array() ? "a list" : "a mapping";
+}
+
+[[noreturn]] void refuse(const std::string& what, const Value& value) { throw Error(what + " " + type_name(value)); }
+
+const std::string& string_of(const Value& value, const std::string& what) {
+  if (!value || !value->is_string()) refuse(what, value);
+  return value->get_ref<const std::string&>();
+}
+
+int64_t integer_of(const Value& value, const std::string& what) {
+  if (!value || !(value->is_number_integer() || value->is_boolean())) refuse(what, value);
+  return value->is_boolean() ? int64_t{value->get<bool>()} : value->get<int64_t>();
+}
+
+void append(std::string& text, std::string_view more) {
+  constexpr size_t kMaxTextBytes = size_t{64} << 20;
+  if (text.size() + more.size() > kMaxTextBytes) throw Error("a text becomes longer than 64 MiB");
+  text += more;
+}
+
+std::string replaced(const std::string& text, const std::string& from, const std::string& to) {
+  if (from.empty()) throw Error("cannot replace an empty text");
+  std::string result;
+  size_t begin = 0;
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, begin)) {
+    append(result, text.substr(begin, at - begin));
+    append(result, to);
+    begin = at + from.size();
+  }
+  append(result, text.substr(begin));
+  return result;
+}
+
+bool is_equal(const Value& left, const Value& right) {
+  if (!left || !right) return !left && !right;
+  return *left == *right;
+}
+
+bool is_in(const Value& item, const Value& container) {
+  if (container && container->is_string()) {
+    return container->get_ref<const std::string&>().find(string_of(item, "a text contains no such thing as")) !=
+           std::string::npos;
+  }
+  if (container && container->is_object())
+    return item && item->is_string() && container->contains(item->get<std::string>());
+  return std::ranges::any_of(items_of(container), [&](const Json& each) { return is_equal(each, item); });
+}
 
 bool truth(const Value& value) {
   if (!value || value->is_null()) return false;
@@ -263,96 +202,6 @@ Value item_of(const Value& value, const Value& key) {
   const auto at = key->get<int64_t>();
   if (at >= size || at < -size) return std::nullopt;
   return items[static_cast<size_t>(at < 0 ? at + size : at)];
-}
-
-Value apply_filter(const std::string& name, const Value& value, const std::vector<Argument>& arguments) {
-  const Value first = argument(arguments, 0, "");
-  if (name == "default" || name == "d") {
-    const bool falsy_too = truth(argument(arguments, 1, "boolean"));
-    if (value && !(falsy_too && !truth(value))) return value;
-    const Value otherwise = argument(arguments, 0, "default_value");
-    return otherwise ? otherwise : Json("");
-  }
-  if (name == "tojson") {
-    if (!value) refuse("cannot write as JSON", value);
-    const Value indent = argument(arguments, 0, "indent");
-    const bool given = indent && !indent->is_null();
-    return json_text(*value, given ? std::clamp(integer_of(indent, "the indent is"), int64_t{0}, int64_t{16}) : -1);
-  }
-  if (name == "length" || name == "count") return length_of(value);
-  if (name == "string") return text_of(value);
-  if (name == "safe") return value;
-  if (name == "int")
-    return value && value->is_number() ? value->get<int64_t>() : std::strtoll(text_of(value).c_str(), nullptr, 10);
-  if (name == "join") return joined(value, argument(arguments, 0, "d"));
-  if (name == "list") return Json(items_of(value));
-  if (name == "items") return value && value->is_object() ? pairs(*value) : Json::array();
-  if (name == "first") return item_of(Json(items_of(value)), 0);
-  if (name == "last") return item_of(Json(items_of(value)), -1);
-  if (name == "reverse") return slice(value, Json(), Json(), -1);
-  if (name == "trim") return strip(text_of(value), argument(arguments, 0, "chars"), true, true);
-  if (name == "upper") return mapped(text_of(value), std::toupper);
-  if (name == "lower") return mapped(text_of(value), std::tolower);
-  if (name == "capitalize") {
-    std::string text = mapped(text_of(value), std::tolower);
-    return mapped(text.substr(0, 1), std::toupper) + (text.empty() ? "" : text.substr(1));
-  }
-  if (name == "replace") return replaced(text_of(value), text_of(first), text_of(argument(arguments, 1, "")));
-  throw Error("the filter " + in_quotes(name) + " is not known here");
-}
-
-bool apply_test(const std::string& name, const Value& value, const std::vector<Argument>& arguments) {
-  const Value first = argument(arguments, 0, "");
-  if (name == "defined") return value.has_value();
-  if (name == "undefined") return !value;
-  if (name == "none") return value && value->is_null();
-  if (name == "string") return value && value->is_string();
-  if (name == "mapping") return value && value->is_object();
-  if (name == "sequence" || name == "iterable") return !value || value->is_structured() || value->is_string();
-  if (name == "number") return value && (value->is_number() || value->is_boolean());
-  if (name == "integer") return value && value->is_number_integer();
-  if (name == "boolean") return value && value->is_boolean();
-  if (name == "true") return value && *value == true;
-  if (name == "false") return value && *value == false;
-  if (name == "equalto" || name == "eq") return is_equal(value, first);
-  if (name == "in") return is_in(value, first);
-  if (name == "odd") return integer_of(value, "neither odd nor even is") % 2 != 0;
-  if (name == "even") return integer_of(value, "neither odd nor even is") % 2 == 0;
-  throw Error("the test " + in_quotes(name) + " is not known here");
-}
-
-Value call_method(const std::string& name, const Value& object, const std::vector<Argument>& arguments) {
-  const Value first = argument(arguments, 0, "");
-  if (object && object->is_object()) {
-    if (name == "items") return pairs(*object);
-    if (name == "keys") return Json(items_of(object));
-    if (name == "values") {
-      Json values = Json::array();
-      for (const Json& value : *object) values.push_back(value);
-      return values;
-    }
-    if (name == "get") {
-      const Value found = item_of(object, first);
-      const Value otherwise = argument(arguments, 1, "");
-      return found ? found : otherwise ? otherwise : Json();
-    }
-  }
-  if (object && object->is_string()) {
-    const std::string& text = object->get_ref<const std::string&>();
-    if (name == "strip") return strip(text, first, true, true);
-    if (name == "lstrip") return strip(text, first, true, false);
-    if (name == "rstrip") return strip(text, first, false, true);
-    if (name == "startswith") return text.starts_with(string_of(first, "no text begins with"));
-    if (name == "endswith") return text.ends_with(string_of(first, "no text ends with"));
-    if (name == "split") return split(text, first);
-    if (name == "upper") return mapped(text, std::toupper);
-    if (name == "lower") return mapped(text, std::tolower);
-    if (name == "replace") {
-      return replaced(text, string_of(first, "cannot replace"),
-                      string_of(argument(arguments, 1, ""), "cannot replace by"));
-    }
-  }
-  refuse("the method " + in_quotes(name) + " is not known here of", object);
 }
 
 Value apply_binary(const std::string& sign, const Value& left, const Value& right) {

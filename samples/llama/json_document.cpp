@@ -64,7 +64,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& source) {
                                    return check(depth, event, value);
                                  });
   } catch (const nlohmann::json::exception& error) {
-    throw Error(source + ": not valid JSON: " + std::string(error.what()).substr(0, kMaxReason));
+    if (text.empty()) throw Error(source + ": not valid JSON: it is empty");
+    const std::string reason = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    throw Error(source + ": not valid JSON: " + reason.substr(reason.find("] ") + 2, kMaxReason));
   }
 }
 

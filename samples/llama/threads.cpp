@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <string>
+#include <system_error>
 
 #include "error.h"
 
@@ -40,6 +41,11 @@ ThreadPool::ThreadPool(int32_t threads) {
   }
   try {
     for (int32_t i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    const size_t started = workers_.size() + 1;
+    stop();
+    throw Error("of " + std::to_string(threads) + " threads only " + std::to_string(started) +
+                " can be started here: " + error.code().message());
   } catch (...) {
     stop();
     throw;

@@ -50,6 +50,13 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
   return budgets;
 }
 
+/// Tokens of the layer that was given most.
+int32_t longest(const Sequence& sequence) {
+  int32_t most = 0;
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) most = std::max(most, sequence.length(layer));
+  return most;
+}
+
 void check(const Sequence& sequence, const Eviction& eviction, int32_t budget) {
   if (eviction.budget == 0) fail(KVQ_E_STATE, "the cache's policy has no eviction");
   if (budget != 0 && budget < eviction.window) {
@@ -70,7 +77,7 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   Cache& cache = sequence.cache;
   check(sequence, cache.eviction, budget);
   Eviction eviction = cache.eviction;
-  if (budget != 0) eviction.budget = budget;
+  eviction.budget = budget != 0 ? budget : eviction.budget_of(longest(sequence));
   const Vector<int32_t> budgets = layer_budgets(sequence, eviction);
   const auto heads = static_cast<size_t>(cache.kv_heads);
   const Vector<int32_t> none{StlAllocator<int32_t>(cache.allocator)};

@@ -52,6 +52,11 @@ void reserve_then_share(Allocator& allocator, int32_t reserved, std::span<const 
 
 }  // namespace
 
+int32_t Eviction::budget_of(int32_t tokens) const {
+  if (percent <= 0.0F) return budget;
+  return std::max(static_cast<int32_t>(std::lround(static_cast<double>(percent) / 100.0 * tokens)), window);
+}
+
 void round_by_largest_remainder(std::span<const double> shares, int64_t total, std::span<int32_t> out) {
   int64_t sum = 0;
   for (size_t i = 0; i < shares.size(); ++i) {

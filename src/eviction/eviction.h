@@ -31,14 +31,18 @@ enum class HeadSplit : uint8_t {
 
 enum class Pooling : uint8_t { kMax, kMean };
 
+/// Of policies that give a percentage.
+inline constexpr int32_t kBudgetOfPercent = INT32_MAX;
+
 /// One method, as a policy describes it.
 struct Eviction {
   TokenScore score = TokenScore::kWindow;
   LayerSplit layers = LayerSplit::kUniform;
   HeadSplit heads = HeadSplit::kUniform;
-  int32_t budget = 0;   // tokens of a head that are kept on average, the window included; 0: no eviction
-  int32_t window = 32;  // newest tokens, which are always kept and whose queries count
-  int32_t kernel = 7;   // of the pooling of scores along positions, odd
+  int32_t budget = 0;    // tokens of a head that are kept on average, the window included; 0: no eviction
+  float percent = 0.0F;  // of a head's tokens, in place of the budget; 0: none
+  int32_t window = 32;   // newest tokens, which are always kept and whose queries count
+  int32_t kernel = 7;    // of the pooling of scores along positions, odd
   Pooling pooling = Pooling::kMax;
   Pooling group = Pooling::kMean;  // of the scores of the query heads of a KV head
   int32_t first = 4;               // tokens that streaming keeps at the beginning
@@ -46,6 +50,9 @@ struct Eviction {
   float beta = 20.0F;              // of the pyramid: the last layer keeps budget / beta a head
 
   bool operator==(const Eviction&) const = default;
+
+  /// For so many tokens.
+  int32_t budget_of(int32_t tokens) const;
 };
 
 /// Integers with the sum `total` that are nearest to `shares`: each rounded down, then one more for those with the

@@ -3,6 +3,8 @@
 #include "formats/codec.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdlib>
 #include <vector>
 
@@ -43,6 +45,39 @@ int32_t difference(std::string_view a, std::string_view b) {
     }
   }
   return costs[b.size()];
+}
+
+/// What names of other programs begin with, in small letters, and the format that is nearest.
+struct OtherName {
+  std::string_view begin;
+  std::string_view format;
+};
+constexpr std::array<OtherName, 17> kOtherNames = {{{"q8", "int8"},
+                                                    {"fp8", "int8"},
+                                                    {"f8", "int8"},
+                                                    {"q6", "int8"},
+                                                    {"q5", "int8"},
+                                                    {"q4", "int4"},
+                                                    {"iq4", "int4"},
+                                                    {"nf4", "int4"},
+                                                    {"fp4", "int4"},
+                                                    {"mxfp4", "int4"},
+                                                    {"nvfp4", "int4"},
+                                                    {"q3", "int3"},
+                                                    {"q2", "int2"},
+                                                    {"kivi", "int2"},
+                                                    {"bf16", "fp16"},
+                                                    {"f16", "fp16"},
+                                                    {"f32", "fp16"}}};
+
+/// The format that is nearest to what other programs call so; empty if none does.
+std::string_view nearest_to_other(std::string_view name) {
+  std::string lower(name);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
+                                  [&](const OtherName& each) { return lower.starts_with(each.begin); });
+  return other != kOtherNames.end() ? other->format : std::string_view();
 }
 
 /// The most similar name that there is; empty if less than half of it is the same.
@@ -93,6 +128,16 @@ std::string format_name_advice(std::string_view name) {
     if (of_centres) return "but only gain-shape formats have centres: write " + kind;
     if (hadamard && codec.always_hadamard) return "but " + kind + " is always rotated: write " + std::string(plain);
     if (hadamard && !codec.takes_hadamard) return "but rotation is for integer formats: write " + kind;
+  }
+  const std::string file_of(plain.substr(0, plain.find(':')));
+  if (file_of.size() < plain.size()) {
+    const std::string with_centres = file_of + std::string(kCentres);
+    const bool of_format = parse_format(file_of).has_value();
+    const std::string& wanted = parse_format(with_centres).has_value() ? with_centres : file_of;
+    if (of_format) return "but files are given when a cache is made, not in names: write " + wanted;
+  }
+  if (const std::string_view nearest = nearest_to_other(name); !nearest.empty()) {
+    return "as other programs call a format: write " + std::string(nearest) + ", which is nearest";
   }
   // An error has room for no more.
   std::string advice =

@@ -68,9 +68,34 @@ void read_choice(const YamlNode& node, const char* key, const std::array<const c
        known.c_str());
 }
 
+/// Read "25%"; whether it is one.
+bool read_percent(std::string_view text, Eviction& eviction) {
+  if (!text.ends_with('%')) return false;
+  const char* end = text.data() + text.size() - 1;
+  const auto [stop, code] = std::from_chars(text.data(), end, eviction.percent);
+  const bool is_percent = code == std::errc() && stop == end && eviction.percent > 0.0F && eviction.percent <= 100.0F;
+  if (is_percent) eviction.budget = kBudgetOfPercent;
+  return is_percent;
+}
+
+template <typename Number>
+std::string shortest(Number number) {
+  std::array<char, 64> digits{};
+  return std::string(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr);
+}
+
+std::string budget_text(const Eviction& eviction) {
+  return eviction.percent > 0.0F ? shortest(eviction.percent) + "%" : std::to_string(eviction.budget);
+}
+
 void read_member(const std::string& name, const YamlNode& value, Eviction& eviction) {
   if (name == "method") return;  // read first
   if (name == "budget") {
+    if (value.kind == Kind::kScalar && value.scalar.ends_with('%')) {
+      if (read_percent(value.scalar, eviction)) return;
+      fail(KVQ_E_FORMAT, "yaml line %d: budget is \"%s\", a share must be above 0%% and at most 100%%", value.line,
+           Quoted(value.scalar).c_str());
+    }
     eviction.budget = read_int(value, "budget", 1, INT_MAX);
   } else if (name == "window") {
     eviction.window = read_int(value, "window", 1, 4096);
@@ -101,11 +126,11 @@ void read_member(const std::string& name, const YamlNode& value, Eviction& evict
   }
 }
 
-void check(const Eviction& eviction, int line) {
-  if (eviction.budget == 0) fail(KVQ_E_FORMAT, "yaml line %d: eviction lacks \"budget\"", line);
+void check(const Eviction& eviction, const YamlNode& node) {
+  if (eviction.budget == 0) fail(KVQ_E_FORMAT, "yaml line %d: eviction lacks \"budget\"", node.line);
   if (eviction.budget < eviction.window) {
-    fail(KVQ_E_FORMAT, "yaml line %d: budget is %d, smaller than the window of %d tokens that are always kept", line,
-         eviction.budget, eviction.window);
+    fail(KVQ_E_FORMAT, "%sbudget is %d, smaller than the window of %d tokens that are always kept",
+         at_line(node).c_str(), eviction.budget, eviction.window);
   }
 }
 
@@ -124,7 +149,7 @@ Eviction read_eviction(const YamlNode& node) {
     apply(*method, eviction);
   }
   for (const auto& [name, value] : node.members) read_member(name, value, eviction);
-  check(eviction, node.line);
+  check(eviction, node);
   return eviction;
 }
 
@@ -137,17 +162,14 @@ std::string write_eviction(const Eviction& eviction) {
     apply(*method, defaults);
     text.append("method: ").append(method->name).append(", ");
   }
-  text += "budget: " + std::to_string(eviction.budget);
+  text += "budget: " + budget_text(eviction);
   const auto add = [&](const char* key, const auto& of, const auto& name_of) {
     if (eviction.*of != defaults.*of) text.append(", ").append(key).append(": ").append(name_of(eviction.*of));
   };
   const auto name_in = [](const auto& names) {
     return [&names](auto choice) { return names[static_cast<size_t>(choice)]; };
   };
-  const auto number = [](auto value) {
-    std::array<char, 32> digits{};
-    return std::string(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr);
-  };
+  const auto number = [](auto value) { return shortest(value); };
   add("score", &Eviction::score, name_in(kScores));
   add("layers", &Eviction::layers, name_in(kLayerSplits));
   add("heads", &Eviction::heads, name_in(kHeadSplits));
@@ -165,20 +187,29 @@ Eviction take_eviction(const YamlNode& node, std::string_view& name) {
   Eviction eviction;
   const size_t colon = name.rfind(':');
   const size_t plus = name.rfind('+', colon);
-  if (colon == std::string_view::npos || plus == std::string_view::npos) return eviction;
+  if (plus == std::string_view::npos) return eviction;
+  if (colon == std::string_view::npos) {
+    if (find_method(name.substr(plus + 1)) == nullptr) return eviction;
+    const std::string evicting(Quoted(name).c_str());
+    fail(KVQ_E_FORMAT, "%s\"%s\" lacks a budget, the tokens of a head that stay on average: write %s:256, or %s:25%%",
+         at_line(node).c_str(), evicting.c_str(), evicting.c_str(), evicting.c_str());
+  }
   const std::string_view digits = name.substr(colon + 1);
   const Method* method = find_method(name.substr(plus + 1, colon - plus - 1));
   if (method == nullptr) {
-    fail(KVQ_E_FORMAT, "yaml line %d: \"%s\" ends in an unknown method of eviction, known are %s", node.line,
+    fail(KVQ_E_FORMAT, "%s\"%s\" ends in an unknown method of eviction, known are %s", at_line(node).c_str(),
          Quoted(node.scalar).c_str(), kMethodNames);
   }
-  const auto [stop, code] = std::from_chars(digits.data(), digits.data() + digits.size(), eviction.budget);
-  if (digits.empty() || code != std::errc() || stop != digits.data() + digits.size() || eviction.budget < 1) {
-    fail(KVQ_E_FORMAT, "yaml line %d: \"%s\" must end in a budget, a number of tokens", node.line,
-         Quoted(node.scalar).c_str());
+  if (!read_percent(digits, eviction)) {
+    const char* end = digits.data() + digits.size();
+    const auto [stop, code] = std::from_chars(digits.data(), end, eviction.budget);
+    if (code != std::errc() || stop != end || eviction.budget < 1) {
+      fail(KVQ_E_FORMAT, "%s\"%s\" must end in a budget: a number of tokens, or a share of them such as 25%%",
+           at_line(node).c_str(), Quoted(node.scalar).c_str());
+    }
   }
   apply(*method, eviction);
-  check(eviction, node.line);
+  check(eviction, node);
   name = name.substr(0, plus);
   return eviction;
 }
@@ -194,6 +225,7 @@ Eviction with_method(Eviction eviction, std::string_view method, int32_t budget)
          eviction.window);
   }
   eviction.budget = budget;
+  eviction.percent = 0.0F;
   return eviction;
 }
 

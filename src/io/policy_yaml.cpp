@@ -32,7 +32,7 @@ bool read_bool(const YamlNode& node, const char* key) {
 SideFormat read_format_name(const YamlNode& node, const char* key, std::string_view name) {
   const std::optional<SideFormat> format = parse_format(name);
   if (format.has_value()) return *format;
-  fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", %s", node.line, key, Quoted(node.scalar).c_str(),
+  fail(KVQ_E_FORMAT, "%s%s is \"%s\", %s", at_line(node).c_str(), key, Quoted(node.scalar).c_str(),
        format_name_advice(name).c_str());
 }
 
@@ -258,7 +258,11 @@ void read_member(const std::string& name, const YamlNode& value, Policy& policy)
 
 }  // namespace
 
-Policy read_policy(Allocator& allocator, std::string_view text) { return read_policy(allocator, parse_yaml(text)); }
+Policy read_policy(Allocator& allocator, std::string_view text) {
+  YamlNode root = parse_yaml(text);
+  if (root.kind == Kind::kScalar) root.line = 0;
+  return read_policy(allocator, root);
+}
 
 Policy read_policy(Allocator& allocator, const YamlNode& root) {
   Policy policy(allocator);

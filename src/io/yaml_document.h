@@ -16,7 +16,7 @@ struct YamlNode {
   YamlNode(Kind kind_, int line_, std::string scalar_ = {}) : kind(kind_), line(line_), scalar(std::move(scalar_)) {}
 
   Kind kind = Kind::kNull;
-  int line = 1;
+  int line = 1;  // 0: of a name alone
   std::string scalar;
   std::vector<YamlNode> items;                            // kSequence
   std::vector<std::pair<std::string, YamlNode>> members;  // kMap

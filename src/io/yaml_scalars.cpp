@@ -7,6 +7,10 @@
 
 namespace kvq::io {
 
+std::string at_line(const YamlNode& node) {
+  return node.line > 0 ? "yaml line " + std::to_string(node.line) + ": " : std::string();
+}
+
 int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t high) {
   int32_t value = 0;
   const char* end = node.scalar.data() + node.scalar.size();

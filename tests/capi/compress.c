@@ -434,6 +434,8 @@ void test_compress(void) {
       "gt1/gs3+nocentre+adasnap:40",
       "gs2+centres/gt1+centres+snapkv:40",
       "version: 1\nvalues: int4\nsink: 1\neviction: {budget: 40, layers: pyramid, heads: reserved, group: max}\n",
+      "int4+adasnap:10%",
+      "version: 1\nvalues: int4\neviction: {method: pyramid, budget: 10%}\n",
   };
   size_t i;
   arguments();

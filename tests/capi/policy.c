@@ -43,7 +43,16 @@ static void short_forms(void) {
   refuse("fp16+hadamard", "hadamard");
   refuse("int4+", NULL);
   refuse("int4+hadamard+hadamard", NULL);
-  refuse("int4+snapkv", "snapkv");
+  refuse("int4+snapkv", "write int4+snapkv:256, or int4+snapkv:25%");
+  refuse("q4_0", "write int4, which is nearest");
+  CHECK(strstr(err->message, "yaml") == NULL); /* no document */
+  accept("int4+adasnap:25%");
+  accept("version: 1\neviction: {method: adasnap, budget: 12.5%}\n");
+  refuse("int4+adasnap:0%", "or a share of them such as 25%");
+  refuse("int4+adasnap:-1%", "budget");
+  refuse("int4+adasnap:nan%", "budget");
+  refuse("int4+adasnap:101%", "budget");
+  refuse("version: 1\neviction: {method: adasnap, budget: 101%}\n", "yaml line 2: budget is \"101%\"");
   accept("fp16+streaming:40");
   accept("int4+h2o:64");
   accept("int4+hadamard+adasnap:128");
@@ -98,7 +107,7 @@ static void gain_shapes(void) {
   accept("gt2/gt1+adasnap:128");
   accept("version: 1\nrouter: {experts: [gs4, gt2/gs2+nocentre, gt1], votes: head}\n");
   refuse("gs5", "nearest: gs4");
-  ALSO_MENTIONS("line 1");
+  ALSO_MENTIONS("policy is \"gs5\"");
   refuse("gs0", "nearest: gs1");
   refuse("gt4", "nearest: gt3");
   refuse("gs", "gs4");

@@ -80,11 +80,16 @@ else
   echo "skipped: -static, for which this machine has no C library"
 fi
 
-# The other samples compile where they are installed, as docs/embedding.md says; graph.c needs CUDA.
-for source in "$prefix"/share/kvq/samples/c/*.c; do
+# The samples compile and run by the two lines in the comments at their tops; graph.c needs CUDA.
+cc() { command "$cc" -Wall -Wextra -Wpedantic -Werror "$@"; }
+c++() { command "$cxx" -Wall -Wextra -Wpedantic -Werror "$@"; }
+cp -r "$prefix/share/kvq/samples" "$work/samples"
+for source in "$work"/samples/c*/*.c*; do
   [ "${source##*/}" != graph.c ] || continue
-  "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror "$source" "${shared[@]}" -lm -pthread -o "$work/sample" ||
-    fail "$source does not compile"
+  lines=$(sed -nE '1,10s/^( \*|\/\/)   ((cc|c\+\+|\.\/).*)/\2/p' "$source")
+  [ "$(wc -l <<<"$lines")" = 2 ] || fail "${source##*/} does not say how to compile and run it"
+  lines=${lines/$'\n'/ && }
+  (cd "${source%/*}" && eval "${lines/FILE/saved}") >"$work/log" 2>&1 || fail "$lines: $(cat "$work/log")"
 done
 echo "ok: installed samples"
 

@@ -113,6 +113,48 @@ TEST_CASE("a template that rewrites answers has the conversation read anew, on c
   }
 }
 
+TEST_CASE("an answer ends before a text that it is to stop at, and the conversation goes on from there") {
+  const ChatModel model;
+  const std::string whole = model.talk("Hello there\n").out;
+  const std::string stop = whole.substr(whole.size() / 2, 4);
+  const std::string cut = whole.substr(0, whole.find(stop));
+  const Outcome outcome = model.talk("Hello there\nAnd then?\n", {"--stop", "\x01", "--stop", stop});
+  REQUIRE(outcome.exit_code == 0);
+  REQUIRE(outcome.out.starts_with(cut + "\n"));
+
+  llama::Model runner(model.path(), 1);
+  const llama::Tokenizer tokenizer(model.path() + "/tokenizer.json");
+  const kvq::Context context{kvq::initialised<kvq_context_options>()};
+  llama::Session session(runner, context, nullptr);
+  const std::string said =
+      text_of(tokenizer, answer(session, tokenizer.encode_with_added("<s>user:Hello there</s>assistant:" + cut +
+                                                                     "</s>user:And then?</s>assistant:")));
+  CHECK(outcome.out == cut + "\n" + said.substr(0, said.find(stop)) + "\n");
+}
+
+TEST_CASE("a refused turn changes nothing: whoever types asks otherwise") {
+  const ChatModel model(
+      std::string("{% if messages[-1].content == 'no' %}{{ raise_exception('not this') }}{% endif %}") + kTemplate);
+
+  const Outcome good = run_in_terminal(model.chat({}), "Hello there\nAnd then?\n/exit\n");
+  const Outcome outcome = run_in_terminal(model.chat({}), "Hello there\nno\nAnd then?\n/exit\n");
+  CHECK(good.exit_code == 0);
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.out.find("not this") != std::string::npos);
+  const auto reads = [](const std::string& text) {
+    std::vector<std::string> all;
+    for (size_t at = text.find(" tokens read"); at != std::string::npos; at = text.find(" tokens read", at + 1)) {
+      const size_t begin = text.rfind('[', at);
+      all.push_back(text.substr(begin, text.find(',', at + 20) - begin));
+    }
+    return all;
+  };
+  CHECK(reads(good.out).size() == 2);
+  CHECK(reads(outcome.out) == reads(good.out));
+  check_failure(model.chat({"--prompt", "no"}), 1, "not this");
+  CHECK(model.talk("Hello there\nno\n").exit_code == 1);
+}
+
 TEST_CASE("one turn of a chat is one JSON object") {
   const ChatModel model;
   const nlohmann::json turn = run_json(model.chat({"--prompt", "Hello there", "--json"}));

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -93,9 +94,42 @@ TEST_CASE("wrong usage exits with 2") {
   check_failure({"bench", "attend", "--kv", "commvq-3"}, 2, "commvq-3");
   check_failure({"bench", "append", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "append", "--tokens", "0"}, 2, "--tokens");
-  check_failure({"bench", "append", "--length", "-1"}, 2, "--length");
+  check_failure({"bench", "append", "--length", "-1"}, 2, "--context");
   check_failure({"bench", "append", "--dtype", "f8"}, 2, "--dtype");
   check_failure({"bench", "append", "--batch", "2"}, 2, "--batch");
+  check_failure({"generate", "--model", "", "--prompt", "x"}, 2, "--model: must not be empty");
+  check_failure(perplexity({"--kv", "gs2@"}), 2, "--kv gs2@: there is no FILE behind the @");
+}
+
+TEST_CASE("what is written replaces regular files alone, behind links too") {
+  const ScratchDirectory scratch;
+  const std::string pipe = (scratch.path() / "pipe").string();
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  const Arguments quantize{"quantize", "--model", kModel, "--scheme", "nuq-2", "--force", "--out"};
+  check_failure(with(quantize, {pipe}), 1, "cannot write " + pipe + ": it is no regular file");
+  const std::string file = scratch.write("file", "old").string();
+  std::filesystem::create_symlink(file, scratch.path() / "link");
+  run_text(with(quantize, {(scratch.path() / "link").string()}));
+  CHECK(std::filesystem::is_symlink(scratch.path() / "link"));
+  CHECK(std::filesystem::file_size(file) > 1000);
+}
+
+TEST_CASE("what is no number, or none of its kind, is refused everywhere") {
+  const Arguments text{"generate", "--model", kModel, "--prompt", "x"};
+  const Arguments plan{"plan", "--model", kModel};
+  for (const char* value : {"nan", "inf", "-1", ""}) {
+    CAPTURE(value);
+    for (const char* option : {"--temperature=", "--top-p=", "--seed="}) {
+      check_failure(with(text, {std::string(option) + value}), 2,
+                    std::string(option).substr(0, std::string(option).size() - 1));
+    }
+    for (const char* option : {"--target-bits=", "--max-loss=", "--target-latency=", "--memory=", "--target-bytes="}) {
+      check_failure(with(plan, {std::string(option) + value}), 2,
+                    std::string(option).substr(0, std::string(option).size() - 1));
+    }
+  }
+  check_failure(with(text, {"--seed", "18446744073709551616"}), 2, "--seed");
+  check_failure(with(text, {"--seed", "1.5"}), 2, "--seed");
 }
 
 TEST_CASE("a KV format that this build does not have is refused by name") {
@@ -127,7 +161,8 @@ TEST_CASE("files that cannot be used exit with 1 and are named") {
   check_failure(needle({"--text", absent}), 1, absent);
   check_failure({"generate", "--prompt", "x", "--model", absent}, 1, absent);
   check_failure({"generate", "--prompt", "x", "--model", brief}, 1, brief);
-  check_failure({"generate", "--prompt", "x", "--model", scratch.path().string()}, 1, "config.json");
+  check_failure({"generate", "--prompt", "x", "--model", scratch.path().string()}, 1, "has no config.json");
+  check_failure({"generate", "--prompt", "x", "--model", kModel + "/config.json"}, 1, "give the directory");
 }
 
 TEST_CASE("a device, instruction set or amount of memory that is not here exits with 1") {
@@ -355,6 +390,18 @@ TEST_CASE("generate reads a prompt from a file and ends before a text that it is
   check_failure(with(common, {"--prompt", prompt, "--prompt-file", file}), 2, "--prompt");
   check_failure(common, 2, "--prompt");
   check_failure(with(common, {"--prompt-file", file + "x"}), 1, file + "x");
+  check_failure(with(common, {"--prompt", prompt, "--stop", ""}), 2, "must not be empty");
+}
+
+TEST_CASE("generate says when a text is so short that most of it is still FP16") {
+  const auto last_line = [](const char* tokens, const char* format) {
+    return run({"generate", "--model", kModel, "--prompt", "The old house", "--max-tokens", tokens, "--kv", format})
+        .err;
+  };
+  // 6 layers and 2 KV heads: one page each.
+  CHECK(last_line("8", "int4").find("of which 12 of 12 pages of 32 tokens are in FP16") != std::string::npos);
+  CHECK(last_line("8", "fp16").find("pages") == std::string::npos);
+  CHECK(last_line("300", "int4").find("pages") == std::string::npos);
 }
 
 TEST_CASE("bench attend measures a format and FP16 in the same run") {
@@ -447,7 +494,7 @@ TEST_CASE("bench decode measures steps of a model's shape beside FP16, with a ca
   CHECK(rows[0]["tokens_per_second"].get<double>() == doctest::Approx(3e3 / rows[0]["milliseconds"].get<double>()));
   CHECK(run_text(with(common, more)).find("appending and attention over 400 tokens") != std::string::npos);
 
-  check_failure(tiny_decode({"--kv", "int4"}), 2, "--kv int4 needs --length");
+  check_failure(tiny_decode({"--kv", "int4"}), 2, "--kv int4 needs --context");
   check_failure(tiny_decode({"--kv", "int4+adasnap:64", "--length", "100"}), 2, "--kv int4+adasnap:64");
   check_failure({"bench", "decode", "--hidden", "100"}, 2, "--hidden");
   check_failure({"bench", "decode", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");

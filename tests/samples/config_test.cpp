@@ -211,7 +211,7 @@ TEST_CASE("a configuration that cannot be run is refused with the field and its 
 
 TEST_CASE("a config.json that is missing or no JSON object is refused") {
   const ScratchDirectory scratch;
-  CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("cannot open"), llama::Error);
+  CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("has no config.json"), llama::Error);
   scratch.write("config.json", "");
   CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("not valid JSON"), llama::Error);
   scratch.write("config.json", "[]");

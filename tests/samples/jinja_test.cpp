@@ -195,7 +195,43 @@ y)t",
      R"t(False012001210122)t"},
     {R"t({{ items|first }}{{ items|last }}{{ '12'|int + 1 }}{{ 3|string + 'x' }}{{ 'hello you'|capitalize }})t",
      R"t(32133xHello you)t"},
+    {R"t({% macro turn(m, end='|') %}[{{ m.role }}]{{ m.content|trim }}{{ end }}{% endmacro %}{% for m in messages %}{{ turn(m) }}{{ turn(m, end=loop.index) if loop.last }}{% endfor %})t",
+     R"t([system]Be brief.|[user]Hi|[assistant]<think>hm</think>Hello|[user]Größe?|[user]Größe?4)t"},
+    {R"t({%- macro parts(content, depth=2) -%}
+    {%- if content is string -%}
+        {{- content -}}
+    {%- else -%}
+        {%- for each in content -%}
+            {{- '(' ~ parts(each, depth - 1) ~ ')' if depth else '...' -}}
+        {%- endfor -%}
+    {%- endif -%}
+{%- endmacro -%}
+{{- parts(['a', ['b', ['c', ['d']]]]) }} {{ parts is defined }}{{ nothing is defined }})t",
+     R"t((a)((b)(......)) TrueFalse)t"},
+    {R"t({% set before = 1 %}{% macro m(a, b) %}{{ before }}{{ a }}{{ b is undefined }}{{ i is defined }}{% set before = 2 %}{{ before }}{% endmacro %}{% for i in items %}{{ m(i) }};{% endfor %}{{ before }}{{ m(b=4, a=5) }})t",
+     R"t(13TrueFalse2;11TrueFalse2;12TrueFalse2;115FalseFalse2)t"},
+    {R"t({% set ns = namespace(n=0) %}{% macro count() %}{% set ns.n = ns.n + 1 %}{% endmacro %}{{ count() }}{{ count() }}{{ ns.n }})t",
+     R"t(2)t"},
+    {R"t({{ messages|selectattr('role', 'equalto', 'user')|list|length }}{{ (messages|selectattr('role', 'eq', 'user')|list)[-1].content }}{{ messages|rejectattr('role', 'in', ['user', 'system'])|map(attribute='content')|join }}{{ messages|selectattr('name', 'defined')|list|length }}{{ tools|selectattr('type')|list|length }})t",
+     R"t(2Größe?<think>hm</think>Hello00)t"},
+    {R"t({{ messages|map(attribute='role')|unique|join(',') }} {{ items|map('string')|map('upper')|join('-') }} {{ messages|map(attribute='name', default='?')|join }} {{ messages|join('+', attribute='role') }})t",
+     R"t(system,user,assistant 3-1-2 ???? system+user+assistant+user)t"},
+    {R"t({{ items|select('gt', 1)|list|length }}{{ items|reject('odd')|join }}{{ items|sort|join }}{{ items|sort(reverse=true)|join }}{{ items|min }}{{ items|max }}{{ ['b', 'A', 'a', 'B']|sort|join }}{{ ['b', 'A', 'a', 'B']|unique|join }}{{ messages|sort(attribute='role')|map(attribute='role')|join(' ') }})t",
+     R"t(2212332113AabBbAassistant system user user)t"},
+    {R"t({% for k, v in {'b': 1, 'A': 3, 'c': 2}|dictsort %}{{ k }}{{ v }}{% endfor %}{% for k, v in {'b': 1, 'a': 3}|dictsort(by='value') %}{{ k }}{% endfor %})t",
+     R"t(A3b1c2ba)t"},
+    {R"t({% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 5 %}{% break %}{% endif %}{{ i }}{% for j in 'ab' %}{% if j == 'b' %}{% break %}{% endif %}{{ j }}{% endfor %}{% endfor %})t",
+     R"t(0a1a3a4a)t"},
+    {R"t({{ 'a\nb\n\nc'|indent }}|{{ 'a\nb'|indent(2, true) }}|{{ '<{}|{}>'.format('x', n) }}|{{ ' 12 '|int }}{{ 'x'|int }}{{ 'x'|int(5) }}{{ 3.9|int }}|{{ 'ab'.capitalize() }})t",
+     R"t(a
+    b
 
+    c|  a
+  b|<x|7>|12053|Ab)t"},
+    {R"t({{ strftime_now is defined }}{{ strftime_now('%%') }}{{ raise_exception is defined }}{{ strftime_later is defined }})t",
+     R"t(True%TrueFalse)t"},
+    {R"t({"a": {{ d|tojson }}}{{ {'k': {'l': 1}}.k.l }}{{ {'k': {'l': 1}}['k']['l']}})t",
+     R"t({"a": {"a": 1, "b": [true, null, 1.5, "x\"ü"]}}11)t"},
 };
 // clang-format on
 
@@ -215,7 +251,19 @@ TEST_CASE("templates give what Jinja2 gives") {
 TEST_CASE("what a template gets wrong is an error with its line") {
   check_refused("a\n{{ raise_exception('no system') }}",
                 "t.json: line 2: the template refuses these messages: no system");
-  check_refused("\n\n{% macro x() %}", "line 3: the statement 'macro' is not known here");
+  check_refused("\n\n{% include 'x' %}", "line 3: the statement 'include' is not known here; there are if, for,");
+  check_refused("\n{% macro x() %}", "line 2: what begins here lacks its 'endmacro'");
+  check_refused("{% macro x(a=1, b) %}{% endmacro %}", "expected a default, as of the parameter before");
+  check_refused("{% macro x(a) %}{% endmacro %}\n{{ x(1, 2) }}", "line 2: the macro 'x' takes no argument 2");
+  check_refused("{% macro x(a) %}{% endmacro %}{{ x(b=2) }}", "the macro 'x' takes no argument 'b'");
+  check_refused("{% macro x() %}\n{{ 1 // 0 }}{% endmacro %}\n{{ x() }}", "line 2: division by 0");
+  check_refused("{% for i in items %}{% macro x() %}{% break %}{% endmacro %}{% endfor %}", "'break' stands outside");
+  check_refused("{% continue %}", "'continue' stands outside of a loop");
+  check_refused("{{ items|map('hex')|list }}", "the filter 'hex' is not known here");
+  check_refused("{{ items|select('prime')|list }}", "the test 'prime' is not known here");
+  check_refused("{{ n|dictsort }}", "cannot sort the keys of a number");
+  check_refused("{{ '{:d}'.format(n) }}", "format() is known here with one {} an argument");
+  check_refused("{{ strftime_now() }}", "strftime_now() takes a format");
   check_refused("{% if n %}a", "line 1: what begins here lacks its 'endif'");
   check_refused("{% for x in n %}{% endfor %}", "there are no items in a number");
   check_refused("{% endif %}", "'endif' ends nothing");
@@ -249,6 +297,7 @@ TEST_CASE("a template cannot nest, compute or grow without limits") {
   check_refused(repeated("{% if n %}", 100'000), "nested too deeply");
   check_refused("{% if n %}" + repeated("{% elif n %}", 10'000) + "{% endif %}", "nested too deeply");
   check_refused(std::string(size_t{2} << 20, ' '), "longer than 1 MiB");
+  check_refused("{% macro x(n) %}{{ x(n + 1) }}{% endmacro %}{{ x(0) }}", "a macro calls itself without end");
   check_refused("{% for a in range(1000000) %}{% endfor %}", "range() is too long");
   check_refused("{% set ns = namespace(a=[]) %}{% for i in range(1000) %}{% set ns.a = [ns.a] %}{% endfor %}",
                 "nested too deeply");

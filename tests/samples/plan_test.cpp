@@ -326,6 +326,9 @@ TEST_CASE("memory is what everything takes") {
   check_failure(place.plan(with(both, {"--memory", "1KB"})), 1, "is less than the");
   check_failure(place.plan(with(both, {"--memory", "120KB"})), 1, "more than there is");
   check_failure(place.plan({"--memory", "many"}), 2, "--memory many");
+  check_failure(place.plan({"--memory", "8"}), 2,
+                "--memory 8: is a number of bytes, and too few to be meant: write 8GiB");
+  check_failure(place.plan({"--target-bytes", "-1"}), 2, "--target-bytes -1: expected a number of bytes");
 }
 
 TEST_CASE("a plan evicts where that is all that fits, or loses less") {
@@ -333,7 +336,7 @@ TEST_CASE("a plan evicts where that is all that fits, or loses less") {
   const Arguments cache = {"--cache-only", "--context", "960", "--evict", "adasnap", "--out", place.plan_file()};
   const json roomy = run_json(place.plan(with(cache, {"--target-bytes", "100000000"})));
   CHECK_FALSE(roomy.contains("eviction"));
-  const json tight = run_json(place.plan(with(cache, {"--target-bytes", "60000"})));
+  const json tight = run_json(place.plan(with(cache, {"--target-bytes", "60KB"})));
   REQUIRE(tight.contains("eviction"));
   CHECK(tight["cache_bytes"] <= 60000);
   CHECK(tight["loss"].get<double>() ==
@@ -343,7 +346,7 @@ TEST_CASE("a plan evicts where that is all that fits, or loses less") {
   CHECK(tight["eviction"] == "adasnap:" + std::to_string(budget));
   CHECK((budget == 480 || budget == 240 || budget == 120));
   CHECK(place.known()["eviction"].size() == 3);
-  check_failure(place.plan({"--cache-only", "--target-bytes", "60000", "--evict", "snap"}), 2, "snap");
+  check_failure(place.plan({"--cache-only", "--target-bytes", "60KB", "--evict", "snap"}), 2, "snap");
 }
 
 TEST_CASE("a step of decoding can be limited") {
@@ -468,7 +471,7 @@ TEST_CASE("plans that say too little or too much are refused") {
   check_failure(place.plan({}), 2, "--target-bytes");
   check_failure(place.plan({"--target-bits", "3"}), 2, "--weights-only");
   check_failure(place.plan({"--target-bits", "3", "--weights-only", "--cache-only"}), 2, "nothing to plan");
-  check_failure(place.plan({"--target-bits", "3", "--target-bytes", "1000", "--weights-only"}), 2, "give one");
+  check_failure(place.plan({"--target-bits", "3", "--target-bytes", "1KB", "--weights-only"}), 2, "give one");
   check_failure(place.plan({"--target-bits", "0.5", "--weights-only"}), 1, "the smallest plan takes");
   check_failure(place.plan({"--target-bits", "3", "--weights-only", "--scheme", "nuq-7"}), 2, "nuq-7");
   check_failure(place.plan({"--target-bits", "8", "--cache-only", "--format", "int5"}), 2, "int5");

@@ -105,6 +105,16 @@ TEST_CASE("trained files that do not fit their SPEC are named") {
   check_failure({"bench", "attend", "--length", "64", "--kv", "moqae:" + kRouters}, 1, "n_layers");
 }
 
+TEST_CASE("a policy file may keep a share of the prompt, as a short form may") {
+  const ScratchDirectory scratch;
+  const std::string file =
+      scratch.write("share.yaml", "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 25%}\n");
+  const json of_file = evaluate(file);
+  CHECK(of_file["kv_bytes"] == evaluate("int4+snapkv:25%")["kv_bytes"]);
+  CHECK(of_file["perplexity"] == evaluate("int4+snapkv:25%")["perplexity"]);
+  CHECK(of_file["kv_bytes"] < evaluate("int4+snapkv:50%")["kv_bytes"]);
+}
+
 TEST_CASE("a name of the demo's tables stands for the file beside the model") {
   CHECK(evaluate("commvq-2bit")["perplexity"] == evaluate("commvq:" + kCodebooks)["perplexity"]);
   CHECK(evaluate("moqae+snapkv:64")["perplexity"] == evaluate("moqae:" + kRouters + "+snapkv:64")["perplexity"]);
@@ -116,10 +126,11 @@ TEST_CASE("a name of the demo's tables stands for the file beside the model") {
 }
 
 TEST_CASE("what other programs call a format, and what lacks something, is answered with what to write") {
-  check_failure(perplexity({"--kv", "q4_0"}), 2, "nearest to int4");
-  check_failure(perplexity({"--kv", "Q8_0"}), 2, "nearest to int8");
-  check_failure(perplexity({"--kv", "fp8_e4m3"}), 2, "nearest to int8");
-  check_failure(perplexity({"--kv", "bf16"}), 2, "nearest to fp16");
+  check_failure(perplexity({"--kv", "q4_0"}), 2, "write int4, which is nearest");
+  check_failure(perplexity({"--kv", "Q8_0"}), 2, "write int8, which is nearest");
+  check_failure(perplexity({"--kv", "fp8_e4m3"}), 2, "write int8, which is nearest");
+  check_failure(perplexity({"--kv", "bf16"}), 2, "write fp16, which is nearest");
+  check_failure(perplexity({"--kv", "q4_0"}), 2, "kvq: --kv q4_0: policy is \"q4_0\", as other programs");
   check_failure(perplexity({"--kv", "int4+adasnap"}), 2, "write int4+adasnap:256, or int4+adasnap:25%");
   check_failure(perplexity({"--kv", "commvq"}), 2, "write commvq:FILE; `kvq train codebook` makes one");
 }

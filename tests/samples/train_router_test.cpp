@@ -105,7 +105,7 @@ TEST_CASE("router training that cannot be done is refused before it begins") {
   check_failure(place.train(out, {"--mean-bits", "2"}), 1, "mean_bits is 2");
   check_failure(place.train(out, {"--experts", "fp16, int4"}), 2, "--experts");
   check_failure(place.train(out, {"--experts", "fp16,int5"}), 1, "int5");
-  check_failure(place.train(out, {"--experts", "int4"}), 1, "experts");
+  check_failure(place.train(out, {"--experts", "int4"}), 2, "--experts int4: a router chooses among 2 to 8 formats");
   check_failure(place.train(out, {"--sharing", "0"}), 2, "--sharing");
   check_failure(place.train(out, {"--votes", "nobody"}), 2, "--votes");
   check_failure(place.train(out, {"--device", "cuda"}), 2, "runs on the CPU only");

@@ -94,6 +94,11 @@ TEST_CASE("a name that is none is answered with what to write") {
                              {"gs2+nocentre+hadamard", "gs2 is always rotated: write gs2+nocentre"},
                              {"fp16+hadamard", "rotation is for integer formats: write fp16"},
                              {"commvq+hadamard", "rotation is for integer formats: write commvq"},
+                             {"q4_0", "as other programs call a format: write int4, which is nearest"},
+                             {"Q8_0", "write int8, which is nearest"},
+                             {"bf16", "write fp16, which is nearest"},
+                             {"commvq:a.safetensors", "when a cache is made, not in names: write commvq"},
+                             {"gs2:a.safetensors", "when a cache is made, not in names: write gs2+centres"},
                              {"int4+nocentre", "only gain-shape formats have centres: write int4"}};
   for (const Line& line : kLines) {
     CAPTURE(std::string(line.name));

@@ -131,7 +131,8 @@ class Author {
     return text + "], votes: " + pick({"layer", "head"}) + "}\n";
   }
   std::string eviction() {
-    std::string text = "eviction: {budget: " + number(4096, 100000);
+    const std::string share = number(1, 99) + "." + number(0, 9) + "%";
+    std::string text = "eviction: {budget: " + (one_of(2) ? share : number(4096, 100000));
     const auto maybe = [&](const std::string& key, const std::string& value) {
       if (one_of(2)) text += ", " + key + ": " + value;
     };
@@ -184,6 +185,8 @@ TEST_CASE("a policy is written without its defaults") {
   CHECK(write("fp16") == "version: 1\nkeys: fp16\nvalues: fp16\n");
   CHECK(write("version: 1\nkeys: gs2\nrecent: 1\nsink: 1\n") == "version: 1\nkeys: gs2\nvalues: fp16\nsink: 1\n");
   CHECK(write("int4+snapkv:64") == "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 64}\n");
+  CHECK(write("int4+snapkv:12.5%") ==
+        "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 12.5%}\n");
   CHECK(write("version: 1\neviction: {method: h2o, heads: together, budget: 64, alpha: 0.1, group: max}\n") ==
         "version: 1\nkeys: fp16\nvalues: fp16\n"
         "eviction: {budget: 64, score: mass, heads: together, group: max, alpha: 0.1}\n");

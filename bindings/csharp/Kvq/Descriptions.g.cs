@@ -95,8 +95,8 @@ namespace Kvq
             EvictionWindow = raw->eviction_window;
         }
 
-        /// <summary>Tokens of a KV head that <see cref="Kvq.Raw.Native.kvq_compress"/> keeps on average; 0: the
-        /// policy evicts none.</summary>
+        /// <summary>Tokens of a KV head that <see cref="Kvq.Raw.Native.kvq_compress"/> keeps; INT32_MAX: a share; 0:
+        /// it evicts none.</summary>
         public int EvictionBudget { get; }
 
         /// <summary>Newest tokens that it always keeps, of every head.</summary>

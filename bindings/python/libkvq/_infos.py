@@ -74,7 +74,7 @@ class PolicyInfo:
     """What a host has to know of a policy."""
 
     eviction_budget: int
-    """Tokens of a KV head that ``kvq_compress`` keeps on average; 0: the policy evicts none."""
+    """Tokens of a KV head that ``kvq_compress`` keeps; INT32_MAX: a share; 0: it evicts none."""
     eviction_window: int
     """Newest tokens that it always keeps, of every head."""
 

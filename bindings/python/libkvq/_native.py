@@ -606,7 +606,7 @@ class kvq_policy_info(Structure):
 
     struct_size: int
     eviction_budget: int
-    """Tokens of a KV head that ``kvq_compress`` keeps on average; 0: the policy evicts none."""
+    """Tokens of a KV head that ``kvq_compress`` keeps; INT32_MAX: a share; 0: it evicts none."""
     eviction_window: int
     """Newest tokens that it always keeps, of every head."""
     reserved: int
@@ -2677,7 +2677,7 @@ on average:
                        # snapkv: most attention from the newest queries (SnapKV)
                        # pyramid: the same, more in the first layers and less in the last (PyramidKV)
                        # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
-      budget: 128      # the window included
+      budget: 128      # the window included; or a share of the tokens that were appended, like 25%
 
 or the parts of a method: ``score`` (window, streaming, mass), ``layers`` (uniform, pyramid) and ``heads``
 (uniform, adaptive, reserved, together: the same tokens for all heads, as CommVQ values of scope layer need).

@@ -85,6 +85,9 @@ std::string above_memory_speed_text(const std::vector<double>& fractions);
 /// What machine and how often, and a table of all rows.
 std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine);
 
+/// Of the tokens that a cache holds, as in other commands, and as `bench` called them before.
+inline constexpr const char* kContextNames = "--context,--length";
+
 /// Add `--heads`, `--kv-heads` and `--head-dim`; the values in `layer` are the defaults.
 void add_layer_options(CLI::App& command, LayerShape& layer);
 

@@ -151,7 +151,7 @@ void add_bench_append(CLI::App& bench) {
       bench.add_subcommand("append", "Time of appending random keys and values, against FP16 in the same run");
   auto options = std::make_shared<Options>();
   options->kv = {"int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard"};
-  command->add_option("--length", options->length, "Tokens that the layer holds before")
+  command->add_option(kContextNames, options->length, "Tokens that the layer holds before")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command

@@ -110,15 +110,15 @@ void add_bench_attend(CLI::App& bench) {
       bench.add_subcommand("attend", "Time of attention on random keys and values, against FP16 in the same run");
   auto options = std::make_shared<Options>();
   options->kv = {"int4"};
-  command->add_option("--length", options->lengths, "Tokens in the cache; several, separated by commas, in turn")
+  command->add_option(kContextNames, options->lengths, "Tokens in the cache; several, separated by commas, in turn")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  command->add_option("--batch", options->batch, "Sequences, each of --length tokens")
+  command->add_option("--batch", options->batch, "Sequences, each of --context tokens")
       ->check(CLI::Range(1, 1 << 12))
       ->capture_default_str();
   command
-      ->add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --length as for a prompt")
+      ->add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --context as for a prompt")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   add_plot_option(*command, options->plot, "attention over length");

@@ -90,7 +90,7 @@ void add_bench_compress(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("compress", "Time of evicting tokens after a prompt of random keys");
   auto options = std::make_shared<Options>();
   options->kv = {"int4+adasnap:4096", "int4+snapkv:4096"};
-  command->add_option("--length", options->length, "Tokens of the prompt")
+  command->add_option(kContextNames, options->length, "Tokens of the prompt")
       ->check(CLI::Range(64, 1 << 24))
       ->capture_default_str();
   command->add_option("--layers", options->n_layers, "Layers, which are compressed together")

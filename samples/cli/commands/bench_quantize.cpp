@@ -9,6 +9,7 @@
 #include "kvq.hpp"
 #include "options/compute.h"
 #include "options/matrix_options.h"
+#include "options/numbers.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
 #include "terminal/table.h"
@@ -143,7 +144,7 @@ void add_bench_quantize(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   add_schemes_option(*command, options->schemes, "As of `kvq quantize`; may be repeated (default: all)");
   add_shape_option(*command, options->shape);
-  command->add_option("--seed", options->seed, "Start of the random numbers")->capture_default_str();
+  add_seed_option(*command, options->seed, "Start of the random numbers");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);

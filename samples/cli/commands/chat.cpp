@@ -5,10 +5,12 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "commands/commands.h"
 #include "measure/conversation.h"
 #include "options/model_options.h"
+#include "options/numbers.h"
 #include "options/tuning.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
@@ -19,6 +21,7 @@ namespace {
 struct Options : ModelOptions {
   std::string system;
   std::string prompt;
+  std::vector<std::string> stops;
   int32_t max_tokens = 512;
   int32_t chunk = 256;
   std::string tuning;
@@ -36,19 +39,32 @@ void print_turn(const Turn& turn, const llama::Session& session, const Engine& e
   print_json(object);
 }
 
+/// The answer, or nothing if somebody is there who reads why not and may ask otherwise.
+std::optional<Turn> answer(Conversation& conversation, const std::string& line, bool by_hand) {
+  try {
+    return conversation.ask(line, print_text);
+  } catch (const RefusedTurn& refusal) {
+    if (!by_hand) throw;
+    std::cerr << "kvq: " << refusal.what() << '\n';
+    return {};
+  }
+}
+
 /// Lines are turns until there are no more or one is "/exit".
-void talk(Conversation& conversation) {
+void talk(Conversation& conversation, const Options& options) {
   const bool by_hand = isatty(STDIN_FILENO) == 1;
   std::string line;
   for (;;) {
     if (by_hand) std::cerr << "> " << std::flush;
     if (!std::getline(std::cin, line) || line == "/exit") break;
     if (line.empty()) continue;
-    const Turn turn = conversation.ask(line, print_text);
+    const std::optional<Turn> turn = answer(conversation, line, by_hand);
+    if (!turn) continue;
     print_text("\n");
-    std::fprintf(stderr, "[%d tokens read, %zu written, %s a second; the cache takes %s]\n", turn.read_tokens,
-                 turn.tokens.size(), number_text(static_cast<double>(turn.tokens.size()) / turn.seconds, 1).c_str(),
-                 usage_text(conversation.session().usage()).c_str());
+    const kvq_usage usage = conversation.session().usage();
+    std::fprintf(stderr, "[%d tokens read, %zu written, %s a second; the cache takes %s]\n", turn->read_tokens,
+                 turn->tokens.size(), number_text(static_cast<double>(turn->tokens.size()) / turn->seconds, 1).c_str(),
+                 (usage_text(usage) + fp16_text(usage, options.kv)).c_str());
   }
   if (by_hand) std::cerr << '\n';
 }
@@ -58,9 +74,10 @@ void run(const Options& options) {
   Engine engine = options.load();
   tune(engine, options.tuning, options.chunk);
   const Spec format = load_spec(engine, options.kv);
-  Conversation conversation(engine, format, options.sampling.sampler(), options.chunk, options.max_tokens);
+  Conversation conversation(engine, format, options.sampling.sampler(), options.chunk, options.max_tokens,
+                            options.stops);
   if (!options.system.empty()) conversation.set_system(options.system);
-  if (options.prompt.empty()) return talk(conversation);
+  if (options.prompt.empty()) return talk(conversation, options);
   const Turn turn = conversation.ask(options.prompt, [&](const std::string& piece) {
     if (!options.json) print_text(piece);
   });
@@ -75,9 +92,8 @@ void add_chat(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_model_options(*command, *options);
   command->add_option("--system", options->system, "What the model is told before the conversation");
-  command->add_option("--prompt", options->prompt, "Answer this and end")->check([](const std::string& prompt) {
-    return prompt.empty() ? "must not be empty" : "";
-  });
+  command->add_option("--prompt", options->prompt, "Answer this and end")->check(not_empty);
+  add_stop_option(*command, options->stops);
   command->add_option("--max-tokens", options->max_tokens, "Tokens of an answer at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();

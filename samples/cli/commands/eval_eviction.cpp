@@ -7,6 +7,7 @@
 #include "measure/filler.h"
 #include "measure/perplexity.h"
 #include "options/model_options.h"
+#include "options/numbers.h"
 #include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
@@ -139,7 +140,7 @@ void add_eval_eviction(CLI::App& eval) {
   command->add_option("--needles", measured.needles, "Keys to hide, one a prompt; 0: no retrieval")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  command->add_option("--seed", measured.seed, "Start of the random numbers")->capture_default_str();
+  add_seed_option(*command, measured.seed, "Start of the random numbers");
   add_plot_option(*command, options->plot, "perplexity and keys found over budgets");
   add_chunk_option(*command, measured.chunk);
   add_compute_options(*command, options->compute);

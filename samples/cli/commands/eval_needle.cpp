@@ -6,6 +6,7 @@
 #include "measure/filler.h"
 #include "measure/needle.h"
 #include "options/model_options.h"
+#include "options/numbers.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -65,7 +66,7 @@ void add_eval_needle(CLI::App& eval) {
   command->add_option("--samples", options->needle.samples, "Keys to hide, one a prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--seed", options->needle.seed, "Start of the random numbers")->capture_default_str();
+  add_seed_option(*command, options->needle.seed, "Start of the random numbers");
   add_chunk_option(*command, options->needle.chunk);
   command->add_flag("--compress-before-question", options->needle.compress_before_question,
                     "If --kv evicts: before the question arrives instead of after the whole prompt, which is harder");

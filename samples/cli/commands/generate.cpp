@@ -84,9 +84,10 @@ void run(const Options& options) {
   show(stops.finish());
   if (!options.json) {
     print_text("\n");
+    const kvq_usage usage = session.usage();
     std::fprintf(stderr, "%zu tokens, %s a second; the cache of %zu takes %s\n", tokens.size(),
                  number_text(static_cast<double>(tokens.size()) / seconds, 1).c_str(), prompt.size() + tokens.size(),
-                 usage_text(session.usage()).c_str());
+                 (usage_text(usage) + fp16_text(usage, options.kv)).c_str());
     return;
   }
 
@@ -111,8 +112,7 @@ void add_generate(CLI::App& app) {
   prompt->add_option("--prompt", options->prompt, "Text to continue");
   prompt->add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
   prompt->require_option(1);
-  command->add_option("--stop", options->stops, "End before this text; may be repeated")
-      ->check([](const std::string& stop) { return stop.empty() ? "must not be empty" : ""; });
+  add_stop_option(*command, options->stops);
   command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();

@@ -12,6 +12,7 @@
 #include "options/byte_count.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
+#include "options/numbers.h"
 #include "options/usage_error.h"
 #include "plan/frontier.h"
 #include "plan/latencies.h"
@@ -331,7 +332,12 @@ void add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "plan", "Find the schemes of matrices and the formats of caches that lose least in given memory");
   auto options = std::make_shared<Options>();
-  add_model_option(*command, options->model);
+  add_model_option(
+      *command, options->model,
+      "Model directory. A config.json, or a directory with nothing else, is enough to learn what fits: "
+      "bytes of weights and caches in each format and, with --memory, the longest context. What is lost "
+      "takes the weights to measure: without them there is no plan, and no option but --memory, --context, "
+      "--batch and --json matters");
   command->add_option("--text", options->text,
                       "Text file that the model reads to be measured (default: a text that it writes itself)");
   command->add_option("--tokens", options->tokens, "Tokens of the text, about")
@@ -340,23 +346,27 @@ void add_plan(CLI::App& app) {
   command
       ->add_option("--target-bits", options->target_bits,
                    "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
-      ->check(CLI::Range(0.1, 32.0));
-  command->add_option("--target-bytes", options->target_bytes, "Bytes of linear layers and caches together")
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50));
-  command->add_option("--memory", options->memory,
-                      "Bytes of everything: linear layers, other tensors, caches and their work space, such as 6GiB");
+      ->check(number_between(0.1, 32.0));
+  command->add_option_function<std::string>(
+      "--target-bytes",
+      [options](const std::string& text) { options->target_bytes = parse_byte_count(text, "--target-bytes"); },
+      "Bytes of linear layers and caches together, such as 6GiB");
+  command
+      ->add_option("--memory", options->memory,
+                   "Bytes of everything: linear layers, other tensors, caches and their work space, such as 6GiB")
+      ->check(not_empty);
   command
       ->add_option(
           "--target-latency", options->target_latency,
           "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
-      ->check(CLI::Range(1e-6, 1e9));
+      ->check(number_between(1e-6, 1e9));
   command
       ->add_option("--goal", options->goal,
                    "What is made as small as possible: seconds are those of a step of decoding")
       ->check(CLI::IsMember({"loss", "bytes", "seconds"}))
       ->capture_default_str();
   command->add_option("--max-loss", options->max_loss, "Nats of divergence that may be lost")
-      ->check(CLI::Range(1e-9, 1e9));
+      ->check(number_between(1e-9, 1e9));
   command->add_flag("--fusion", options->fusion,
                     "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
   command->add_flag("--weights-only", options->weights_only, "Plan linear layers alone");
@@ -368,12 +378,13 @@ void add_plan(CLI::App& app) {
   command->add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option(
-      "--evict", options->eviction,
-      "Let the plan evict half or more of a prompt by this method, such as adasnap, where that loses less");
+  command
+      ->add_option("--evict", options->eviction,
+                   "Let the plan evict half or more of a prompt by this method, such as adasnap, where that loses less")
+      ->check(not_empty);
   command->add_option("--measurements", options->measurements,
                       "File of what has been measured, which grows (default: MODEL.measurements.json)");
-  command->add_option("--out", options->out, "File to write the plan to (YAML)");
+  command->add_option("--out", options->out, "File to write the plan to (YAML)")->check(not_empty);
   command->add_option("--plot", options->plot, "Picture to draw of what the best plans of all sizes lose (SVG)");
   command
       ->add_option("--check", options->check,

@@ -8,6 +8,7 @@
 #include "options/force.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
+#include "options/numbers.h"
 #include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/interrupt.h"
@@ -130,6 +131,7 @@ void add_quantize(CLI::App& app) {
   command
       ->add_option("--out", options->out,
                    "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
+      ->check(not_empty)
       ->required();
   add_force_flag(*command, options->force);
   command
@@ -146,10 +148,10 @@ void add_quantize(CLI::App& app) {
       ->check(CLI::IsMember({"ldlq", "nearest"}))
       ->capture_default_str();
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0.0, 1.0))
       ->capture_default_str();
   add_plot_option(*command, options->plot, "the layers' errors");
-  command->add_option("--seed", options->seed, "Of the rotation's signs")->capture_default_str();
+  add_seed_option(*command, options->seed, "Of the rotation's signs");
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   add_json_flag(*command, options->json);

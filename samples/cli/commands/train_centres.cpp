@@ -77,7 +77,8 @@ void run(const Options& options) {
 }  // namespace
 
 void add_train_centres(CLI::App& train) {
-  CLI::App* command = train.add_subcommand("centres", "What keys and values of a model are stored relative to");
+  CLI::App* command = train.add_subcommand(
+      "centres", "Centres of the keys and values of a model, around which gain-shape formats (gs, gt) store them");
   auto options = std::make_shared<Options>();
   add_training_inputs(*command, *options);
   command->add_option("--key-centres", options->key_centres, "For the keys of a head; 1: their mean, 0: none")

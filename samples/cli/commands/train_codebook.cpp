@@ -5,6 +5,7 @@
 
 #include "commands/commands.h"
 #include "options/key_stages.h"
+#include "options/numbers.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
 #include "terminal/table.h"
@@ -120,7 +121,10 @@ void add_train_codebook(CLI::App& train) {
   CLI::App* command = train.add_subcommand("codebook", "CommVQ codebooks for the keys and values of a model");
   auto options = std::make_shared<Options>();
   add_training_inputs(*command, *options);
-  command->add_option("--bits", options->bits, "Bits of a scalar, about")->required()->check(CLI::IsMember({1, 2}));
+  command->add_option("--bits", options->bits, "Bits of a scalar, about")
+      ->required()
+      ->check(not_empty)
+      ->check(CLI::IsMember({1, 2}));
   command
       ->add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
       ->check(CLI::IsMember({"layer", "head"}))
@@ -138,6 +142,7 @@ void add_train_codebook(CLI::App& train) {
       ->add_option("--key-stages", options->key_stages, "Stages of codes for keys (default: as many as --bits allow)")
       ->check(CLI::Range(1, 64));
   command->add_option("--key-codes", options->key_codes, "Codes of a stage, a power of two")
+      ->check(not_empty)
       ->check(CLI::IsMember({2, 4, 8, 16, 32, 64, 128, 256}))
       ->capture_default_str();
   command->add_option("--key-group", options->key_group, "Pairs of channels that share indices (default: a head's)")

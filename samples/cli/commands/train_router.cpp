@@ -5,7 +5,8 @@
 #include <sstream>
 
 #include "commands/commands.h"
-#include "llama/mapped_file.h"
+#include "options/numbers.h"
+#include "options/spec.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
@@ -38,6 +39,11 @@ kvq_router_method find_method(const Options& options) {
 
 /// A policy with the experts, which are refused here if they are no names.
 std::string policy_text(const Options& options) {
+  const auto n = std::ranges::count(options.experts, ',') + 1;
+  if (n < 2 || n > KVQ_MAX_EXPERTS) {
+    throw UsageError("--experts " + options.experts + ": a router chooses among 2 to " +
+                     std::to_string(KVQ_MAX_EXPERTS) + " formats, separated by commas");
+  }
   std::string names;
   std::istringstream list(options.experts);
   for (std::string name; std::getline(list, name, ',');) {
@@ -142,7 +148,7 @@ void run(const Options& options) {
   TrainingInputs inputs(options);
   kvq::Codebook codebook = nullptr;
   if (!options.codebook.empty()) {
-    codebook = kvq::Codebook::load(inputs.engine.context, llama::MappedFile(options.codebook).bytes());
+    codebook = load_spec(inputs.engine.context, "commvq:" + options.codebook, "--codebook").codebook;
   }
   const TrainedRouter result = train_router(inputs.engine, plan_training(inputs.texts, options, codebook));
   const std::vector<std::byte> file = result.router.save();
@@ -169,11 +175,11 @@ void add_train_router(CLI::App& train) {
                    "--mean-bits or --lambda belong to, else label)")
       ->check(CLI::IsMember({"label", "paper"}));
   command->add_option("--mean-bits", options->mean_bits, "Wanted bits of a scalar in routed pages (default: 4.25)")
-      ->check(CLI::Range(1.0, 16.0));
+      ->check(number_between(1.0, 16.0));
   command
       ->add_option("--lambda", options->lambda,
                    "Weight of the model's loss against that of memory in the paper's loss (default: 0.5)")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_between(0.0, 1.0));
   command->add_option("--sharing", options->sharing, "Successive layers that share decisions")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "llama/chat_template.h"
+#include "llama/error.h"
 #include "measure/generation.h"
 #include "options/engine.h"
 #include "options/spec.h"
@@ -20,21 +21,36 @@ struct Turn {
   double seconds = 0.0;  // of the answer
 };
 
+/// Why a turn cannot be.
+class RefusedTurn : public llama::Error {
+ public:
+  using Error::Error;
+};
+
 /// A chat with a model, whose cache keeps what was said: a turn reads no more than what is new.
 class Conversation {
  public:
-  Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk, int32_t max_tokens);
+  /// \param stops  texts before which an answer ends.
+  Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk, int32_t max_tokens,
+               std::vector<std::string> stops);
 
   /// Before the first turn.
   void set_system(const std::string& text) { messages_.push_back({"system", text}); }
-  /// Ask, and show the answer piece by piece. Throws before anything is read if the template refuses the messages or
-  /// the model has no positions left.
+  /// Ask, and show the answer piece by piece. A RefusedTurn if the template refuses the messages or the model has no
+  /// positions left. After any failure the conversation is as if this had not been asked.
   Turn ask(const std::string& text, const std::function<void(const std::string&)>& show);
 
   const llama::Session& session() const { return session_; }
 
  private:
-  std::vector<int32_t> unread(const std::string& rendered);
+  struct Unread {
+    std::string rendered;         // the whole conversation
+    int32_t kept = 0;             // tokens that the cache has; 0: it is to be cleared
+    std::vector<int32_t> tokens;  // that it lacks
+  };
+
+  Unread unread(const std::string& rendered) const;
+  Unread prompt_of(const std::vector<llama::ChatMessage>& messages) const;
 
   Engine& engine_;
   llama::ChatTemplate template_;
@@ -44,6 +60,7 @@ class Conversation {
   llama::ModelConfig config_;  // with the template's end of an answer
   int32_t chunk_;
   int32_t max_tokens_;
+  std::vector<std::string> stops_;
   std::vector<llama::ChatMessage> messages_;
   std::string read_;              // what the cache holds, and `pending_`
   std::vector<int32_t> pending_;  // the last token of an answer that was cut off

@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include "llama/error.h"
+#include "options/numbers.h"
 #include "options/usage_error.h"
-#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
@@ -29,17 +29,12 @@ void check_schemes(const kvq::Plan& plan, const std::string& path, Engine& engin
 Engine ModelOptions::load() const {
   Engine engine(model, compute, weights);
   if (plan.empty()) return engine;
-  const std::string text = read_text(plan, kMaxPlanBytes);
-  try {
-    check_schemes(kvq::Plan::load(engine.context, text), plan, engine);
-  } catch (const kvq::Error& error) {
-    throw llama::Error("plan " + plan + ": " + error.what());
-  }
+  check_schemes(load_plan(engine.context, plan), plan, engine);
   return engine;
 }
 
-void add_model_option(CLI::App& command, std::string& model) {
-  command.add_option("--model", model, "Model directory")->required();
+void add_model_option(CLI::App& command, std::string& model, const std::string& help) {
+  command.add_option("--model", model, help)->check(not_empty)->required();
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
@@ -64,12 +59,19 @@ void add_kv_option(CLI::App& command, std::string& kv, const std::string& help) 
 
 void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   command.add_option("--temperature", options.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(number_between(0.0, 100.0))
       ->capture_default_str();
   command.add_option("--top-p", options.top_p, "With a temperature: choose among the likeliest tokens of this mass")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0.0, 1.0))
       ->capture_default_str();
-  command.add_option("--seed", options.seed, "With a temperature: start of the random numbers")->capture_default_str();
+  add_seed_option(command, options.seed, "With a temperature: start of the random numbers");
+}
+
+void add_stop_option(CLI::App& command, std::vector<std::string>& stops) {
+  command.add_option("--stop", stops, "End before this text; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(not_empty);
 }
 
 CLI::Option* add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help) {

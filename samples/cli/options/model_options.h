@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "llama/sampler.h"
 #include "options/engine.h"
@@ -28,7 +29,8 @@ struct ModelOptions {
 };
 
 /// Add `--model`.
-void add_model_option(CLI::App& command, std::string& model);
+void add_model_option(CLI::App& command, std::string& model,
+                      const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
 
 /// Add `--model`, `--weights` and `--plan`, which takes the place of a `--kv` that is not given.
 void add_model_options(CLI::App& command, ModelOptions& options);
@@ -44,6 +46,9 @@ struct SamplingOptions {
 
 /// Add `--temperature`, `--top-p` and `--seed`.
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
+
+/// Add `--stop`, texts before which an answer ends.
+void add_stop_option(CLI::App& command, std::vector<std::string>& stops);
 
 /// Add `--text`, the file to evaluate a model on.
 void add_text_option(CLI::App& command, std::string& text);

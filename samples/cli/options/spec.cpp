@@ -62,6 +62,7 @@ Parts take_apart(const std::string& given, std::string spec) {
   Parts parts;
   take_eviction(given, spec, parts);
   for (size_t at = spec.rfind('@'); at != std::string::npos; at = spec.rfind('@')) {
+    if (at + 1 == spec.size()) throw UsageError(given + ": there is no FILE behind the @");
     parts.files.insert(parts.files.begin(), spec.substr(at + 1));
     spec.resize(at);
   }
@@ -144,9 +145,18 @@ std::optional<std::string> around_centres(const std::string& formats) {
   return keys + kCentres + "/" + values + kCentres;
 }
 
+kvq::Plan load_plan(kvq_context* context, const std::string& path) {
+  const std::string text = read_text(path, kMaxPlanBytes);
+  try {
+    return kvq::Plan::load(context, text);
+  } catch (const kvq::Error& error) {
+    throw llama::Error("plan " + path + ": " + error.what());
+  }
+}
+
 int32_t Spec::budget_after(int32_t prompt) const {
-  const kvq_policy_info info = policy.describe();
-  return kept_share > 0.0 ? llama::budget_of_share(kept_share, prompt, info.eviction_window) : info.eviction_budget;
+  if (kept_share == 0.0) return 0;
+  return llama::budget_of_share(kept_share, prompt, policy.describe().eviction_window);
 }
 
 Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option) {
@@ -169,7 +179,7 @@ Spec load_spec(kvq_context* context, const std::string& spec, const std::string&
     throw;
   } catch (const kvq::Error& error) {
     if (names_file(parts.base)) throw;
-    throw UsageError(given + ": " + error.what() + advice_for(parts.base));
+    throw UsageError(given + ": " + error.what());
   }
   return loaded;
 }

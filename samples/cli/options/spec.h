@@ -11,16 +11,19 @@
 namespace cli {
 
 inline constexpr const char* kSpecHelp =
-    "KV format: gs4, gs3, gs2, gs1 (a gain a token and codes of so many bits) or gt3, gt2, gt1 (codes of a trellis, "
-    "which lose less and take longer), around the mean of each page of keys, around nothing with +nocentre, or around "
-    "trained centres with :FILE; fp16, int8, int4, int3 or int2, the latter optionally with +hadamard; KEYS/VALUES for "
-    "two of these (the newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too); "
-    "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose commvq; "
-    "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model; "
-    "or a policy file (YAML) or plan, followed by @FILE for what was trained for it; each with +METHOD:BUDGET to evict "
-    "tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid) down to so many a head or to a "
-    "share "
-    "of it, as in int4+adasnap:256 or int4+adasnap:25%";
+    "KV format; gs4 if hardly anything may be lost, gs2 if memory is short. There are\n"
+    "fp16, int8, int4, int3 and int2, integers also with +hadamard;\n"
+    "gs4, gs3, gs2, gs1 (a gain a token and codes of so many bits) and gt3, gt2, gt1 (codes of a trellis, which lose "
+    "less and take longer), around the mean of each page of keys, around nothing with +nocentre, or around trained "
+    "centres with :FILE;\n"
+    "KEYS/VALUES for two of these;\n"
+    "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose "
+    "commvq;\n"
+    "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
+    "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
+    "each with +METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid) "
+    "down to so many a head or to a share of it, as in int4+adasnap:256 or int4+adasnap:25%.\n"
+    "The newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too";
 
 /// Methods of eviction, as SPECs name them.
 inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming", "h2o",     "snapkv",
@@ -28,6 +31,9 @@ inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming"
 
 /// Of a plan in a file; a policy has less.
 inline constexpr size_t kMaxPlanBytes = size_t{64} << 20;
+
+/// A file of `kvq plan`; an Error names it.
+kvq::Plan load_plan(kvq_context* context, const std::string& path);
 
 /// What a SPEC stands for.
 struct Spec {
@@ -43,7 +49,7 @@ struct Spec {
     return format;
   }
   bool evicts() const { return policy.describe().eviction_budget > 0; }
-  /// Of a KV head, on average, after a prompt.
+  /// What kvq_compress is told after a prompt; 0: what the policy says.
   int32_t budget_after(int32_t prompt) const;
 };
 

@@ -1,39 +1,13 @@
 #include "options/spec_advice.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <optional>
 #include <string_view>
 
-#include "options/spec.h"
 #include "options/usage_error.h"
 
 namespace cli {
 namespace {
-
-/// What names of other programs begin with, and the format that is nearest.
-struct OtherName {
-  std::string_view begin;
-  std::string_view format;
-};
-constexpr std::array<OtherName, 17> kOtherNames = {{{"q8", "int8"},
-                                                    {"fp8", "int8"},
-                                                    {"f8", "int8"},
-                                                    {"q6", "int8"},
-                                                    {"q5", "int8"},
-                                                    {"q4", "int4"},
-                                                    {"iq4", "int4"},
-                                                    {"nf4", "int4"},
-                                                    {"fp4", "int4"},
-                                                    {"mxfp4", "int4"},
-                                                    {"nvfp4", "int4"},
-                                                    {"q3", "int3"},
-                                                    {"q2", "int2"},
-                                                    {"kivi", "int2"},
-                                                    {"bf16", "fp16"},
-                                                    {"f16", "fp16"},
-                                                    {"f32", "fp16"}}};
 
 /// A file beside the model that a name stands for, and how it is given.
 struct Beside {
@@ -69,21 +43,6 @@ std::string beside_model(const std::filesystem::path& model, const std::string& 
                      beside->maker + "` makes one; write " + beside->prefix + "FILE if it is elsewhere");
   }
   return beside->prefix + path.string() + spec.substr(plus);
-}
-
-std::string advice_for(const std::string& form) {
-  const size_t plus = form.rfind('+');
-  if (plus != std::string::npos &&
-      std::ranges::find(kEvictionMethods, std::string_view(form).substr(plus + 1)) != kEvictionMethods.end()) {
-    return "; to evict takes a budget, the tokens of a head that stay on average: write " + form + ":256, or " + form +
-           ":25%";
-  }
-  std::string lower = form;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto other = std::ranges::find_if(
-      kOtherNames, [&](const OtherName& each) { return std::string_view(lower).starts_with(each.begin); });
-  if (other == kOtherNames.end()) return {};
-  return "; what other programs call " + form + " is nearest to " + std::string(other->format);
 }
 
 }  // namespace cli

@@ -9,7 +9,4 @@ namespace cli {
 /// model; any other as it is. "+METHOD:BUDGET" stays. A UsageError that names `option` if there is no such file.
 std::string beside_model(const std::filesystem::path& model, const std::string& spec, const std::string& option);
 
-/// What to write instead of a short form that is refused, to be put behind the reason; empty if nobody can tell.
-std::string advice_for(const std::string& form);
-
 }  // namespace cli

@@ -75,6 +75,13 @@ std::string usage_text(const kvq_usage& usage) {
          " bits per scalar (plain FP16: " + bytes_text(usage.plain_fp16_bytes) + ")";
 }
 
+std::string fp16_text(const kvq_usage& usage, const std::string& kv) {
+  if (kv == "fp16" || usage.fp16_bytes <= usage.sealed_bytes) return {};
+  return ", of which " + std::to_string(usage.fp16_pages) + " of " +
+         std::to_string(usage.fp16_pages + usage.sealed_pages) + " pages of " + std::to_string(KVQ_PAGE_SLOTS) +
+         " tokens are in FP16, as each head's newest always is: longer texts save more";
+}
+
 std::string weight_bits_text(const llama::Weights& weights) {
   const std::string packed =
       weights.linear_bits > 0.0 ? number_text(weights.linear_bits, 2) + " bits per weight in packed layers, " : "";

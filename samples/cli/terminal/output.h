@@ -44,6 +44,9 @@ std::string signed_percent(double percent);
 /// For example "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)".
 std::string usage_text(const kvq_usage& usage);
 
+/// To follow usage_text(): why a short text saves little on a cache of that SPEC; empty where FP16 is not the reason.
+std::string fp16_text(const kvq_usage& usage, const std::string& kv);
+
 /// For example "4.06 bits per weight in packed layers, 7.31 in all".
 std::string weight_bits_text(const llama::Weights& weights);
 

@@ -16,11 +16,22 @@ llama::Error cannot_write(const std::filesystem::path& path, const std::string& 
   return llama::Error("cannot write " + path.string() + ": " + why);
 }
 
+/// What is replaced: of a link, the file that it leads to. Devices and pipes cannot be.
+std::filesystem::path file_of(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_directory(status)) throw cannot_write(path, "it is a directory");
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw cannot_write(path, "it is no regular file");
+  }
+  return std::filesystem::is_symlink(path, ignored) ? std::filesystem::weakly_canonical(path, ignored) : path;
+}
+
 }  // namespace
 
 void check_writable(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw cannot_write(path, "it is a directory");
+  file_of(path);
   const std::filesystem::path directory = path.parent_path();
   if (!directory.empty() && !std::filesystem::is_directory(directory, ignored)) {
     throw cannot_write(path, "there is no directory " + directory.string());
@@ -30,7 +41,7 @@ void check_writable(const std::filesystem::path& path) {
 }
 
 OutputFile::OutputFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(path_.string() + ".tmp"), file_(std::fopen(temporary_.c_str(), "wb")) {
+    : path_(file_of(path)), temporary_(path_.string() + ".tmp"), file_(std::fopen(temporary_.c_str(), "wb")) {
   if (file_ == nullptr) throw cannot_write(path_, std::strerror(errno));
 }
 

@@ -31,7 +31,7 @@ Schemes schemes_of(const Quantization& quantization, const std::vector<llama::Li
   }
   if (quantization.plan.empty()) return schemes;
   const kvq::Context context = make_context(quantization.compute);
-  const kvq::Plan plan = kvq::Plan::load(context, read_text(quantization.plan, kMaxPlanBytes));
+  const kvq::Plan plan = load_plan(context, quantization.plan);
   for (int32_t i = 0; i < plan.describe().n_matrices; ++i) {
     const kvq_plan_matrix_info matrix = plan.describe_matrix(i);
     if (std::ranges::none_of(layers, [&](const llama::LinearLayer& layer) { return layer.name == matrix.name; })) {

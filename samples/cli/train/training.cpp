@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "options/model_options.h"
+#include "options/numbers.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
 
@@ -20,8 +21,8 @@ void add_training_options(CLI::App& command, TrainingOptions& options, const std
   command.add_option("--tokens", options.tokens, "Tokens to train on, in windows of 2048")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
-  command.add_option("--seed", options.seed, "Of everything random")->capture_default_str();
-  command.add_option("--out", options.out, out_help)->required();
+  add_seed_option(command, options.seed, "Of everything random");
+  command.add_option("--out", options.out, out_help)->check(not_empty)->required();
   add_compute_options(command, options.compute);
   add_device_options(command, options.compute);
   add_json_flag(command, options.json);

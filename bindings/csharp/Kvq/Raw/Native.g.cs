@@ -852,7 +852,7 @@ namespace Kvq.Raw
         ///                    # snapkv: most attention from the newest queries (SnapKV)
         ///                    # pyramid: the same, more in the first layers and less in the last (PyramidKV)
         ///                    # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
-        ///   budget: 128      # the window included
+        ///   budget: 128      # the window included; or a share of the tokens that were appended, like 25%
         /// </code>
         /// <para>or the parts of a method: <c>score</c> (window, streaming, mass), <c>layers</c> (uniform, pyramid)
         /// and <c>heads</c> (uniform, adaptive, reserved, together: the same tokens for all heads, as CommVQ values

@@ -173,8 +173,8 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>Tokens of a KV head that <see cref="Kvq.Raw.Native.kvq_compress"/> keeps on average; 0: the
-        /// policy evicts none.</summary>
+        /// <summary>Tokens of a KV head that <see cref="Kvq.Raw.Native.kvq_compress"/> keeps; INT32_MAX: a share; 0:
+        /// it evicts none.</summary>
         public int eviction_budget;
         /// <summary>Newest tokens that it always keeps, of every head.</summary>
         public int eviction_window;

@@ -551,7 +551,7 @@ pub struct kvq_device_info {
 #[derive(Clone, Copy)]
 pub struct kvq_policy_info {
     pub struct_size: u32,
-    /// Tokens of a KV head that [`kvq_compress`] keeps on average; 0: the policy evicts none.
+    /// Tokens of a KV head that [`kvq_compress`] keeps; INT32_MAX: a share; 0: it evicts none.
     pub eviction_budget: i32,
     /// Newest tokens that it always keeps, of every head.
     pub eviction_window: i32,
@@ -2221,7 +2221,7 @@ extern "C" {
     ///                    # snapkv: most attention from the newest queries (SnapKV)
     ///                    # pyramid: the same, more in the first layers and less in the last (PyramidKV)
     ///                    # adasnap, adapyramid: and heads share a layer's budget as they need it (Ada-KV)
-    ///   budget: 128      # the window included
+    ///   budget: 128      # the window included; or a share of the tokens that were appended, like 25%
     /// ```
     ///
     /// or the parts of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads`

@@ -463,7 +463,7 @@ impl DeviceInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PolicyInfo {
-    /// Tokens of a KV head that [`Sequence::compress`](crate::Sequence::compress) keeps on average; 0: the policy
+    /// Tokens of a KV head that [`Sequence::compress`](crate::Sequence::compress) keeps; INT32_MAX: a share; 0: it
     /// evicts none.
     pub eviction_budget: usize,
     /// Newest tokens that it always keeps, of every head.
