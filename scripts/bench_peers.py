@@ -35,8 +35,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kvq", help="the kvq program")
     parser.add_argument("--only", choices=["times", "losses"], help="one of the two parts")
-    parser.add_argument("--types", nargs="+", choices=list(ggml_attention.TYPES)[1:], default=["q8_0", "q5_1", "q4_0"],
-                        help="llama.cpp's types of caches besides f16 (default: q8_0 q5_1 q4_0)")
+    parser.add_argument("--types", nargs="+", choices=list(ggml_attention.TYPES)[1:], default=["q8_0", "q4_0"],
+                        help="llama.cpp's types of caches besides f16 (default: q8_0 q4_0)")
     parser.add_argument("--kv", nargs="+", metavar="FORMAT", default=["int8", "int4+hadamard", "gs4", "gs2"],
                         help="kvq's formats besides fp16 (default: int8 int4+hadamard gs4 gs2)")
     parser.add_argument("--threads", type=int, default=2, help="to compute with (default: 2)")
@@ -95,10 +95,11 @@ def open_ggml(options):
 def time_attention(options, ggml, rows):
     """Into rows, microseconds and bits; returns the instructions that kvq took."""
     attentions = {kind: ggml_attention.Attention(ggml, kind, options) for kind in ["f16", *options.types]}
+    attentions["f16, -fa off"] = ggml_attention.Attention(ggml, "f16", options, flash=False)
     for _ in range(options.rounds):
         for _ in range(TURNS):
             for kind, attention in attentions.items():
-                row(rows, f"llama.cpp {kind}", bits=ggml_attention.bits(kind)).setdefault("times", []).append(attention.run())
+                row(rows, f"llama.cpp {kind}", bits=attention.bits).setdefault("times", []).append(attention.run())
         found = run_kvq(options, "bench", "attend", "--length", options.length, "--heads", options.heads, "--kv-heads",
                         options.kv_heads, "--head-dim", options.head_dim, *(["--isa", options.isa] if options.isa else []))
         formats = found.get("rows", [found])
@@ -145,17 +146,16 @@ def row(rows, name, bits):
 
 
 def show(rows):
-    titles = ["times"] * any("times" in each for each in rows.values()) + ["kl"] * any("kl" in each for each in rows.values())
+    titles = {key for each in rows.values() for key in each}
     print(f"{'cache':<24}{'bits':>7}" + f"{'us':>9}{'faster':>8}" * ("times" in titles)
-          + f"{'KL':>11}{'perplexity':>12}{'rise':>10}" * ("kl" in titles))
-    slowest = statistics.median(rows["llama.cpp f16"]["times"]) if "times" in titles else 0
+          + f"{'KL':>11}{'perplexity':>12}{'rise':>12}" * ("kl" in titles))
     for name, each in rows.items():
         line = f"{name:<24}{each['bits']:>7.2f}"
-        if "times" in titles:
+        if "times" in each:
             middle = statistics.median(each["times"])
-            line += f"{middle:>9.0f}{slowest / middle:>8.2f}"
-        if "kl" in titles:
-            line += f"{each['kl']:>11.6f}{each['perplexity']:>12.3f}{each['rise']:>+9.3f} %"
+            line += f"{middle:>9.0f}{statistics.median(rows['llama.cpp f16']['times']) / middle:>8.2f}"
+        if "kl" in each:
+            line += f"{each['kl']:>11.6f}{each['perplexity']:>12.3f}{each['rise']:>+10.3f} %"
         print(line)
 
 

@@ -34,6 +34,8 @@ FUNCTIONS = [
     ("get_data", POINTER, [POINTER]),
     ("nbytes", SIZE, [POINTER]),
     ("quantize_chunk", SIZE, [INT, POINTER, POINTER, NUMBER, NUMBER, NUMBER, POINTER]),
+    ("mul_mat", POINTER, [POINTER] * 3),
+    ("soft_max_ext", POINTER, [POINTER] * 3 + [ctypes.c_float] * 2),
     ("flash_attn_ext", POINTER, [POINTER] * 5 + [ctypes.c_float] * 3),
     ("new_graph", POINTER, [POINTER]),
     ("build_forward_expand", None, [POINTER, POINTER]),
@@ -87,36 +89,65 @@ class Ggml:
 
 
 class Attention:
-    """One step over a cache of a type, laid out as llama.cpp does: a token's heads behind each other, seen as [KV heads, tokens,
-    head_dim], with a mask. As many equal caches are read in turn as exceed the processor's own."""
+    """One step over a cache of a type, laid out as llama.cpp does: keys [tokens, KV heads, head_dim], values too for flash attention,
+    without it [KV heads, head_dim, tokens]. As many equal caches are read in turn as exceed the processor's own."""
 
-    def __init__(self, ggml, kind, shape):
-        self.ggml, self.runs = ggml, 0
+    def __init__(self, ggml, kind, shape, flash=True):
+        self.ggml, self.shape, self.runs, self.bits = ggml, shape, 0, bits(kind)
         self.bytes = 2 * shape.length * shape.kv_heads * shape.head_dim // 32 * TYPES[kind][1]
         copies = max(2, min(64, math.ceil(2 * last_level_cache_bytes() / self.bytes)))
-        more = (1 << 20) + 2 * MASK_ROWS * shape.length + 16 * shape.heads * shape.head_dim
+        more = (1 << 20) + (2 * MASK_ROWS + 8 * shape.heads) * shape.length + 16 * shape.heads * shape.head_dim
         self.context = ggml.init(InitParams(copies * (self.bytes + more), None, False))
-        self.steps = [self.step(kind, shape) for _ in range(copies)]
+        graph = self.flash_attention if flash else self.products
+        self.steps = [self.plan(graph(TYPES[kind][0])) for _ in range(copies)]
 
-    def step(self, kind, shape):
+    def flash_attention(self, number):
+        shape = self.shape
+        q = self.by_head(F32, shape.heads, 1)
+        k, v = (self.by_head(number, shape.kv_heads, shape.length) for _ in range(2))
+        return self.ggml.flash_attn_ext(self.context, q, k, v, self.mask(), 1 / math.sqrt(shape.head_dim), 0.0, 0.0)
+
+    def products(self, number):
+        """Scores, softmax and the sum of the values one after the other."""
+        ggml, shape = self.ggml, self.shape
+        q, k = self.by_head(F32, shape.heads, 1), self.by_head(number, shape.kv_heads, shape.length)
+        v = self.random(number, shape.length, shape.head_dim, shape.kv_heads)
+        scores = ggml.mul_mat(self.context, k, q)
+        shares = ggml.soft_max_ext(self.context, scores, self.mask(), 1 / math.sqrt(shape.head_dim), 0.0)
+        return ggml.mul_mat(self.context, v, shares)
+
+    def mask(self):
+        """Hides nothing; llama.cpp always has one."""
+        made = self.ggml.new_tensor_3d(self.context, F16, self.shape.length, MASK_ROWS, 1)
+        ctypes.memset(self.ggml.get_data(made), 0, self.ggml.nbytes(made))
+        return made
+
+    def by_head(self, number, heads, tokens):
+        made = self.random(number, self.shape.head_dim, heads, tokens)
+        return self.ggml.permute(self.context, made, 0, 2, 1, 3)
+
+    def random(self, number, *sizes):
+        """A tensor of ggml's type `number`, the same numbers again and again."""
+        ggml, row = self.ggml, self.shape.head_dim
+        made = ggml.new_tensor_3d(self.context, number, *sizes)
+        data, total = ggml.get_data(made), ggml.nbytes(made)
+        address, _ = normal_numbers(POOL_ROWS * row).buffer_info()
+        if number == F32:
+            ctypes.memmove(data, address, total)
+            return made
+        piece = ggml.quantize_chunk(number, address, data, 0, min(math.prod(sizes) // row, POOL_ROWS), row, None)
+        for begin in range(piece, total, piece):
+            ctypes.memmove(data + begin, data, min(piece, total - begin))
+        return made
+
+    def plan(self, result):
         ggml = self.ggml
-        q = self.vectors(F32, shape.head_dim, shape.heads, 1)
-        k, v = (self.vectors(TYPES[kind][0], shape.head_dim, shape.kv_heads, shape.length) for _ in range(2))
-        mask = ggml.new_tensor_3d(self.context, F16, shape.length, MASK_ROWS, 1)
-        ctypes.memset(ggml.get_data(mask), 0, ggml.nbytes(mask))
-        out = ggml.flash_attn_ext(self.context, q, k, v, mask, 1 / math.sqrt(shape.head_dim), 0.0, 0.0)
         graph = ggml.new_graph(self.context)
-        ggml.build_forward_expand(graph, out)
+        ggml.build_forward_expand(graph, result)
         plan = ggml.graph_plan(graph, ggml.threads, ggml.threadpool)
         work = ctypes.create_string_buffer(max(plan.work_size, 1))
         plan.work_data = ctypes.addressof(work)
         return graph, plan, work
-
-    def vectors(self, number, head_dim, heads, tokens):
-        """Random ones in ggml type `number`."""
-        made = self.ggml.new_tensor_3d(self.context, number, head_dim, heads, tokens)
-        fill(self.ggml, made, number, head_dim, heads * tokens)
-        return self.ggml.permute(self.context, made, 0, 2, 1, 3)
 
     def run(self):
         """Microseconds."""
@@ -139,15 +170,3 @@ def normal_numbers(n, known={}):
         source = random.Random(1)
         known[n] = array.array("f", (source.gauss(0, 1) for _ in range(n)))
     return known[n]
-
-
-def fill(ggml, tensor, number, row, rows):
-    """All rows of a tensor, from the same ones again and again."""
-    data, total = ggml.get_data(tensor), ggml.nbytes(tensor)
-    address, _ = normal_numbers(POOL_ROWS * row).buffer_info()
-    if number == F32:
-        ctypes.memmove(data, address, total)
-        return
-    piece = ggml.quantize_chunk(number, address, data, 0, min(rows, POOL_ROWS), row, None)
-    for begin in range(piece, total, piece):
-        ctypes.memmove(data + begin, data, min(piece, total - begin))
