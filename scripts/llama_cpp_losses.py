@@ -74,8 +74,9 @@ def write_gguf(directory, path):
 
 
 def windows_of_tokens(directory, text, context, most):
-    """As kvq eval perplexity takes them: one behind the other, without a BOS."""
+    """As kvq eval perplexity takes them: one behind the other, without a BOS; special tokens spelled in the text are text."""
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
     tokens = tokenizer.encode(text.read_text(encoding="utf-8"), add_special_tokens=False).ids
     windows = [tokens[begin:begin + context] for begin in range(0, len(tokens) - context + 1, context)]
     if not windows:
