@@ -5,10 +5,10 @@ turn, and what a model loses, each beside its own FP16 cache. Nothing of llama.c
     pip install llama-cpp-python==0.3.36 gguf tokenizers
     bench_peers.py build/release/bin/kvq                                # the embedded model and its text
     bench_peers.py build/release/bin/kvq --model MODEL --text TEXT      # a Llama in Hugging Face's layout
-    bench_peers.py build/release/bin/kvq --only times --ggml FOLDER     # another build, for example of ik_llama.cpp: needs Python alone
+    bench_peers.py build/release/bin/kvq --only times --ggml FOLDER     # another build; Python alone
 
 Both read the same tokens, window by window; llama.cpp attends to what is in the cache's type from the first token on, kvq keeps the
-newest 32 to 63 in FP16. That the two FP16 perplexities agree is checked, so the model has come over as it is.
+newest page, up to 32 tokens, in FP16. That the two FP16 perplexities agree is checked, so the model has come over as it is.
 """
 import argparse
 import importlib.util

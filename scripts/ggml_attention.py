@@ -10,7 +10,6 @@ import time
 # By name of a cache's type: its number in ggml and the bytes of 32 scalars.
 TYPES = {"f16": (1, 64), "q8_0": (8, 34), "q5_1": (7, 24), "q5_0": (6, 22), "q4_1": (3, 20), "q4_0": (2, 18), "iq4_nl": (20, 18)}
 F32, F16 = 0, 1
-MASK_ROWS = 64      # ik_llama.cpp wants masks for as many queries
 POOL_ROWS = 4096    # random rows, repeated, which are as fast as others
 POINTER, SIZE, NUMBER, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_int
 
@@ -41,8 +40,6 @@ FUNCTIONS = [
     ("build_forward_expand", None, [POINTER, POINTER]),
     ("graph_plan", Plan, [POINTER, INT, POINTER]),
     ("graph_compute", INT, [POINTER, ctypes.POINTER(Plan)]),
-]
-NEWER_FUNCTIONS = [  # which ik_llama.cpp does not have
     ("cpu_init", None, []),
     ("version", ctypes.c_char_p, []),
     ("commit", ctypes.c_char_p, []),
@@ -61,42 +58,36 @@ class Ggml:
         self.library, self.threads = ctypes.CDLL(str(folder / "libggml.so")), threads
         for name, result, takes in FUNCTIONS:
             self.declare(name, result, takes)
-        newer = hasattr(self.library, "ggml_threadpool_new")
-        for name, result, takes in NEWER_FUNCTIONS if newer else []:
-            self.declare(name, result, takes)
-        self.threadpool = None
-        if newer:
-            self.cpu_init()
-            self.threadpool = self.threadpool_new(ctypes.byref(self.threadpool_params_default(threads)))
+        self.cpu_init()
+        self.threadpool = self.threadpool_new(ctypes.byref(self.threadpool_params_default(threads)))
 
     def declare(self, name, result, takes):
         try:
             function = getattr(self.library, "ggml_" + name)
         except AttributeError as error:
-            raise OSError(f"its libggml.so has no ggml_{name}: build llama.cpp with GGML_BACKEND_DL=OFF") from error
+            raise OSError(f"its libggml.so has no ggml_{name}: build a newer llama.cpp, with GGML_BACKEND_DL=OFF") from error
         function.restype, function.argtypes = result, takes
         setattr(self, name, function)
 
     def describe(self):
-        version = f"{self.version().decode()} ({self.commit().decode()})" if self.threadpool else "without a version"
-        return f"ggml {version}, compiled for {', '.join(self.instructions()) or 'no extensions'}"
+        return (f"ggml {self.version().decode()} ({self.commit().decode()}), compiled for "
+                f"{', '.join(self.instructions()) or 'no extensions'}")
 
     def instructions(self):
         """Those of x86 that its kernels were compiled for."""
         names = ("f16c", "fma", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8")
-        checks = {name: getattr(self.library, "ggml_cpu_has_" + name, lambda: 0) for name in names}
-        return [name for name, check in checks.items() if check()]
+        return [name for name in names if getattr(self.library, "ggml_cpu_has_" + name)()]
 
 
 class Attention:
-    """One step over a cache of a type, laid out as llama.cpp does: keys [tokens, KV heads, head_dim], values too for flash attention,
-    without it [KV heads, head_dim, tokens]. As many equal caches are read in turn as exceed the processor's own."""
+    """One step over a cache of a type, laid out as llama.cpp does: keys [tokens, KV heads, head_dim], values too for flash
+    attention, without it [KV heads, head_dim, tokens]. As many equal caches are read in turn as exceed the processor's own."""
 
     def __init__(self, ggml, kind, shape, flash=True):
         self.ggml, self.shape, self.runs, self.bits = ggml, shape, 0, bits(kind)
         self.bytes = 2 * shape.length * shape.kv_heads * shape.head_dim // 32 * TYPES[kind][1]
         copies = max(2, min(64, math.ceil(2 * last_level_cache_bytes() / self.bytes)))
-        more = (1 << 20) + (2 * MASK_ROWS + 8 * shape.heads) * shape.length + 16 * shape.heads * shape.head_dim
+        more = (1 << 20) + (2 + 8 * shape.heads) * shape.length + 16 * shape.heads * shape.head_dim
         self.context = ggml.init(InitParams(copies * (self.bytes + more), None, False))
         graph = self.flash_attention if flash else self.products
         self.steps = [self.plan(graph(TYPES[kind][0])) for _ in range(copies)]
@@ -118,7 +109,7 @@ class Attention:
 
     def mask(self):
         """Hides nothing; llama.cpp always has one."""
-        made = self.ggml.new_tensor_3d(self.context, F16, self.shape.length, MASK_ROWS, 1)
+        made = self.ggml.new_tensor_3d(self.context, F16, self.shape.length, 1, 1)
         ctypes.memset(self.ggml.get_data(made), 0, self.ggml.nbytes(made))
         return made
 
