@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Compare kvq's formats with llama.cpp's types of caches: the time of attention of one decoding step on this CPU, measured in
-turn, and what a model loses, each beside its own FP16 cache. Nothing of llama.cpp comes with kvq; this builds it for this processor:
+turn, and what a model loses, each beside its own FP16 cache. Nothing of llama.cpp comes with kvq; this builds it for this
+processor:
 
     pip install llama-cpp-python==0.3.36 gguf tokenizers
     bench_peers.py build/release/bin/kvq                                # the embedded model and its text
     bench_peers.py build/release/bin/kvq --model MODEL --text TEXT      # a Llama in Hugging Face's layout
     bench_peers.py build/release/bin/kvq --only times --ggml FOLDER     # another build; Python alone
 
-Both read the same tokens, window by window; llama.cpp attends to what is in the cache's type from the first token on, kvq keeps the
-newest page, up to 32 tokens, in FP16. That the two FP16 perplexities agree is checked, so the model has come over as it is.
+Both read the same tokens, window by window; llama.cpp attends to what is in the cache's type from the first token on, kvq
+keeps the newest page, up to 32 tokens, in FP16. That the two FP16 perplexities agree is checked.
 """
 import argparse
 import importlib.util
@@ -43,8 +44,9 @@ def arguments():
     times = parser.add_argument_group("times")
     times.add_argument("--ggml", type=pathlib.Path, metavar="FOLDER",
                        help="of a build's libggml.so (default: llama-cpp-python's)")
-    for name, value, text in [("length", 16384, "tokens in the cache"), ("heads", 32, "query heads"), ("kv-heads", 8, "KV heads"),
-                              ("head-dim", 128, "channels of a head"), ("rounds", 3, "turns of ggml and kvq")]:
+    for name, value, text in [("length", 16384, "tokens in the cache"), ("heads", 32, "query heads"),
+                              ("kv-heads", 8, "KV heads"), ("head-dim", 128, "channels of a head"),
+                              ("rounds", 3, "turns of ggml and kvq")]:
         times.add_argument("--" + name, type=int, default=value, help=f"{text} (default: {value})")
     times.add_argument("--isa", help="instructions for kvq, such as those that ggml was compiled for: avx2")
     losses = parser.add_argument_group("losses")
@@ -123,13 +125,13 @@ def measure_losses(options, rows):
             theirs = llama_cpp_losses.measure(model, windows, options.types, options.threads)
     except (OSError, llama_cpp_losses.Unsupported) as error:
         fail(str(error))
-    ours = run_kvq(options, "eval", "perplexity", "--model", options.model, "--text", options.text, "--context", options.context,
-                   "--windows", len(windows), "--against", "fp16")
+    ours = run_kvq(options, "eval", "perplexity", "--model", options.model, "--text", options.text,
+                   "--context", options.context, "--windows", len(windows), "--against", "fp16")
     formats = ours.get("formats", [ours])
     own = formats[0]["reference_perplexity"]
     if abs(theirs["f16"][0] / own - 1) > MOST_DIFFERENCE:
-        fail(f"{options.model} does not compute the same: with FP16 caches llama.cpp has perplexity {theirs['f16'][0]:.4f}, kvq "
-             f"{own:.4f}. Is it a Llama whose config.json says all of it?")
+        fail(f"{options.model} does not compute the same: with FP16 caches llama.cpp has perplexity {theirs['f16'][0]:.4f}, "
+             f"kvq {own:.4f}. Is it a Llama whose config.json says all of it?")
     for kind, (perplexity, divergence) in theirs.items():
         row(rows, f"llama.cpp {kind}", bits=ggml_attention.bits(kind)).update(
             perplexity=perplexity, rise=100 * (perplexity / theirs["f16"][0] - 1), kl=divergence)

@@ -1,4 +1,4 @@
-"""Attention of one decoding step by ggml, of which llama.cpp is made, through its C interface. Nothing of ggml comes with kvq."""
+"""Attention of one decoding step by ggml, of which llama.cpp is made, through its C interface."""
 import array
 import ctypes
 import math
@@ -8,7 +8,8 @@ import sys
 import time
 
 # By name of a cache's type: its number in ggml and the bytes of 32 scalars.
-TYPES = {"f16": (1, 64), "q8_0": (8, 34), "q5_1": (7, 24), "q5_0": (6, 22), "q4_1": (3, 20), "q4_0": (2, 18), "iq4_nl": (20, 18)}
+TYPES = {"f16": (1, 64), "q8_0": (8, 34), "q5_1": (7, 24), "q5_0": (6, 22), "q4_1": (3, 20), "q4_0": (2, 18),
+         "iq4_nl": (20, 18)}
 F32, F16 = 0, 1
 POOL_ROWS = 4096    # random rows, repeated, which are as fast as others
 POINTER, SIZE, NUMBER, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_int

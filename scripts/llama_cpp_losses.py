@@ -45,8 +45,8 @@ def write_gguf(directory, path):
     """The model in FP32, without a tokenizer: the numbers of tokens go in."""
     config = json.loads((directory / "config.json").read_text())
     if config.get("model_type") != "llama" or config.get("rope_scaling"):
-        raise Unsupported(f"--model {directory}: is {config.get('model_type')}, rope_scaling {config.get('rope_scaling')}; this "
-                          "converts Llamas without rope_scaling")
+        raise Unsupported(f"--model {directory}: is {config.get('model_type')}, rope_scaling {config.get('rope_scaling')}; "
+                          "this converts Llamas without rope_scaling")
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer = gguf.GGUFWriter(path, "llama")
