@@ -106,8 +106,8 @@ def time_attention(options, ggml, rows):
                         options.kv_heads, "--head-dim", options.head_dim, *(["--isa", options.isa] if options.isa else []))
         formats = found.get("rows", [found])
         row(rows, "kvq fp16", bits=16.0).setdefault("times", []).append(formats[0]["fp16_microseconds"])
-        for kv in formats:
-            row(rows, f"kvq {kv['kv']}", bits=kv["kv_bits"]).setdefault("times", []).append(kv["microseconds"])
+        for kv, each in zip(options.kv, formats):
+            row(rows, f"kvq {kv}", bits=each["kv_bits"]).setdefault("times", []).append(each["microseconds"])
     return found["isa"]
 
 
@@ -136,9 +136,9 @@ def measure_losses(options, rows):
         row(rows, f"llama.cpp {kind}", bits=ggml_attention.bits(kind)).update(
             perplexity=perplexity, rise=100 * (perplexity / theirs["f16"][0] - 1), kl=divergence)
     row(rows, "kvq fp16", bits=16.0).update(perplexity=own, rise=0.0, kl=0.0)
-    for kv in formats:
-        row(rows, f"kvq {kv['kv']}", bits=kv["kv_bits"]).update(
-            perplexity=kv["perplexity"], rise=kv["rise_percent"], kl=kv["kl_mean"])
+    for kv, each in zip(options.kv, formats):
+        row(rows, f"kvq {kv}", bits=each["kv_bits"]).update(
+            perplexity=each["perplexity"], rise=each["rise_percent"], kl=each["kl_mean"])
     return len(windows)
 
 
