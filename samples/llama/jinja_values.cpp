@@ -10,7 +10,6 @@
 namespace llama::jinja {
 namespace {
 
-
 /// UTF-8 text by character; bytes that are none go with the character before.
 std::vector<Json> characters(const std::string& text) {
   std::vector<Json> all;
