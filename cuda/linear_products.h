@@ -55,7 +55,7 @@ void for_each_pass(int32_t rows, int32_t in, const Pass& pass) {
 inline cudaError_t launch_products(LinearProducts products, const InputRows& rows, const LinearWay& way,
                                    const std::optional<LinearInputs>& inputs, const LinearDevice& device,
                                    cudaStream_t stream) {
-  if (way.tile_rows > 0) return launch_linear_many(products, rows, *inputs, way.cluster, device, stream);
+  if (way.tile_rows > 0) return launch_linear_many(products, rows, *inputs, way.cluster, stream);
   return launch_linear(products, rows, way.own_inputs ? nullptr : &*inputs, device, stream);
 }
 

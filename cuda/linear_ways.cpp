@@ -10,7 +10,7 @@ namespace {
 using weights::Family;
 
 /// Bytes of codes of a multiprocessor, above which a kernel of its own had better make the inputs of one row ready.
-constexpr int64_t kMostOwnCodes = 80 << 10;
+constexpr size_t kMostOwnCodes = 80 << 10;
 /// Rows of a pass of the way of few rows.
 constexpr int32_t kFewRowsPass = 16;
 
@@ -40,12 +40,6 @@ int64_t estimated_cycles(const LinearWay& way, LinearProducts products, int32_t 
           (way.cluster > 1 ? meeting_cycles(way.tile_rows) : 0));
 }
 
-int64_t code_bytes(LinearProducts products) {
-  int64_t bytes = 0;
-  for (const LinearProduct& each : products) bytes += panels_of(each) * each.matrix.panel_bytes;
-  return bytes;
-}
-
 }  // namespace
 
 bool can_go(const LinearWay& way, LinearProducts products, const InputRows& rows, const LinearDevice& device) {
@@ -61,7 +55,8 @@ bool can_go(const LinearWay& way, LinearProducts products, const InputRows& rows
 }
 
 LinearWay estimated_way(LinearProducts products, const InputRows& rows, const LinearDevice& device) {
-  if (code_bytes(products) <= kMostOwnCodes * device.multiprocessors && has_room_for_inputs(rows, device)) {
+  if (code_bytes(products) <= kMostOwnCodes * static_cast<size_t>(device.multiprocessors) &&
+      has_room_for_inputs(rows, device)) {
     return kOwnInputs;
   }
   // Passes that all run at once, a panel each, cost no more than one.

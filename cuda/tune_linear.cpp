@@ -42,15 +42,6 @@ using Event = Held<cudaEvent_t, cudaEventDestroy>;
 using Graph = Held<cudaGraph_t, cudaGraphDestroy>;
 using ReadyGraph = Held<cudaGraphExec_t, cudaGraphExecDestroy>;
 
-size_t code_bytes(const LinearProduct& product) {
-  return static_cast<size_t>(panels_of(product) * product.matrix.panel_bytes);
-}
-size_t code_bytes(LinearProducts products) {
-  size_t bytes = 0;
-  for (const LinearProduct& each : products) bytes += code_bytes(each);
-  return bytes;
-}
-
 int32_t copies_of(LinearProducts products, int32_t cache_bytes) {
   const size_t bytes = code_bytes(products);
   const size_t wanted = (2 * static_cast<size_t>(cache_bytes) + bytes - 1) / bytes;
@@ -67,10 +58,10 @@ struct Contender {
   ReadyGraph graph;
   std::vector<float> times{};  // of rounds, in milliseconds
 
-  float median() {
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
+  float median() const {
+    std::vector<float> sorted = times;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
   }
 };
 
@@ -110,28 +101,18 @@ class WayRace {
   }
 
   LinearWay fastest() {
-    for (size_t round = 0; round <= kRounds; ++round) {
-      for (Contender& each : contenders_) each.times.push_back(time(each));
-      if (round > 0) continue;
-      // The first round warms up.
-      const float least = std::min_element(contenders_.begin(), contenders_.end(), [](const auto& a, const auto& b) {
-                            return a.times[0] < b.times[0];
-                          })->times[0];
-      const LinearWay kept = estimated();
-      std::erase_if(contenders_,
-                    [&](const Contender& each) { return each.times[0] > kHopeless * least && each.way != kept; });
-      for (Contender& each : contenders_) each.times.clear();
-    }
-    const LinearWay guess = estimated();
-    const Contender* best = nullptr;
-    float least = 0.0F;
-    for (Contender& each : contenders_) {
-      const float handicapped = each.median() * (each.way == guess ? kWorthwhile : 1.0F);
-      if (best != nullptr && handicapped >= least) continue;
-      best = &each;
-      least = handicapped;
-    }
-    return best->way;
+    const LinearWay guess = estimated_way(products_, rows_, backend_.linear_device());
+    run_round();  // warms up, and tells what is hopeless
+    float least = contenders_.front().times[0];
+    for (const Contender& each : contenders_) least = std::min(least, each.times[0]);
+    std::erase_if(contenders_,
+                  [&](const Contender& each) { return each.times[0] > kHopeless * least && each.way != guess; });
+    for (Contender& each : contenders_) each.times.clear();
+    for (size_t round = 0; round < kRounds; ++round) run_round();
+    return std::min_element(
+               contenders_.begin(), contenders_.end(),
+               [&](const Contender& a, const Contender& b) { return handicapped(a, guess) < handicapped(b, guess); })
+        ->way;
   }
 
  private:
@@ -147,7 +128,12 @@ class WayRace {
     for (const LinearProduct& each : products_) bytes += bytes_of(rows_.rows, each.matrix.out, each.outputs.dtype);
     return bytes;
   }
-  LinearWay estimated() const { return estimated_way(products_, rows_, backend_.linear_device()); }
+  static float handicapped(const Contender& each, const LinearWay& guess) {
+    return each.median() * (each.way == guess ? kWorthwhile : 1.0F);
+  }
+  void run_round() {
+    for (Contender& each : contenders_) each.times.push_back(time(each));
+  }
   int32_t calls() const { return std::max(copies_, kLeastCalls); }
 
   void issue(const LinearWay& way, int32_t copy) {

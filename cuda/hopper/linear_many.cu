@@ -353,7 +353,7 @@ cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevic
 }
 
 cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
-                               int32_t cluster, const LinearDevice& /*device*/, cudaStream_t stream) {
+                               int32_t cluster, cudaStream_t stream) {
   const LinearMatrix& matrix = products.front().matrix;
   const auto index = static_cast<size_t>(weights::index_of(matrix.scheme));
   const bool few = inputs.tile_rows == kTileRowCounts[0];

@@ -114,6 +114,14 @@ using LinearProducts = std::span<const LinearProduct>;
 
 inline int32_t up_to(int32_t n, int32_t each) { return (n + each - 1) / each; }
 inline int32_t panels_of(const LinearProduct& product) { return weights::panels_of(product.matrix.out); }
+inline size_t code_bytes(const LinearProduct& product) {
+  return static_cast<size_t>(panels_of(product)) * static_cast<size_t>(product.matrix.panel_bytes);
+}
+inline size_t code_bytes(LinearProducts products) {
+  size_t bytes = 0;
+  for (const LinearProduct& each : products) bytes += code_bytes(each);
+  return bytes;
+}
 /// Blocks of threads, if none has more than so many panels.
 inline int32_t blocks_for(LinearProducts products, int32_t panels) {
   int32_t blocks = 0;
@@ -131,6 +139,6 @@ cudaError_t launch_linear(LinearProducts products, const InputRows& rows, const 
                           const LinearDevice& device, cudaStream_t stream);
 /// On warpgroups. \param inputs  ready, in tiles. \param cluster  blocks of threads that divide columns.
 cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
-                               int32_t cluster, const LinearDevice& device, cudaStream_t stream);
+                               int32_t cluster, cudaStream_t stream);
 
 }  // namespace kvq::cuda

@@ -19,7 +19,7 @@ cudaError_t prepare_linear_many(const weights::Scheme& /*scheme*/, const LinearD
   return cudaSuccess;
 }
 cudaError_t launch_linear_many(LinearProducts /*products*/, const InputRows& /*rows*/, const LinearInputs& /*inputs*/,
-                               int32_t /*cluster*/, const LinearDevice& /*device*/, cudaStream_t /*stream*/) {
+                               int32_t /*cluster*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
