@@ -98,8 +98,10 @@ const LinearWay* LinearTuning::find(const LinearShape& shape) const {
 
 std::string LinearTuning::text() const {
   std::string text = std::string(kTitle) + '\n' + std::string(kColumns) + '\n';
-  for (const auto& [shape, way] : ways_) text += device_ + '\t' + text_of(shape) + '\t' + text_of(way) + '\n';
-  for (const auto& [key, way] : others_) text += key + '\t' + way + '\n';
+  for (const auto& [shape, way] : ways_) {
+    text.append(device_).append("\t").append(text_of(shape)).append("\t").append(text_of(way)).append("\n");
+  }
+  for (const auto& [key, way] : others_) text.append(key).append("\t").append(way).append("\n");
   return text;
 }
 

@@ -40,3 +40,28 @@ TEST_CASE("a GPU attends to what it was given in device memory") {
   cache.attend(0, {.sequences = kvq::pointers(sequence), .q = q.span(), .output = out.span()});
   CHECK(difference(out.read(), brute_force(sequence, q.read(), 74)) < 0.02);
 }
+
+TEST_CASE("what one context of a GPU measured, another reads") {
+  const std::string why = kvq_test::why_no_cuda();
+  if (!why.empty()) {
+    MESSAGE("skipped, no GPU: ", why);
+    return;
+  }
+  auto options = kvq::initialised<kvq_context_options>();
+  options.device = KVQ_DEVICE_CUDA;
+  const kvq::Context measured(options);
+  const kvq::Context told(options);
+  auto how = kvq::initialised<qp_quantize_options>();
+  how.scheme = "nuq-4";
+  constexpr int64_t kRows = 512, kColumns = 256;
+  const OnDevice weights(kvq_test::normal_tensor(size_t{kRows} * kColumns, 5));
+  const std::array matrices{kvq::Matrix::quantize(measured, how, weights.span(), kRows, kColumns)};
+  const std::string before = measured.tuning_save();
+  kvq::Matrix::tune(kvq::pointers(matrices), 3);
+  const std::string text = measured.tuning_save();
+  CHECK(text.size() > before.size());
+  CHECK(told.tuning_save() == before);
+  told.tuning_load(text);
+  CHECK(told.tuning_save() == text);
+  CHECK_FAILS(KVQ_E_MISMATCH, "kvq tuning 0", told.tuning_load("kvq tuning 0\n"));
+}

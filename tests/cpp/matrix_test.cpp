@@ -77,3 +77,12 @@ TEST_CASE("what a matrix takes is known before there is one") {
   CHECK(kvq::Matrix::predict_bytes("nuq-8", kRows, kColumns, 0) == matrix.describe().bytes);
   CHECK_FAILS(KVQ_E_ARGUMENT, "rows is 0", kvq::Matrix::predict_bytes("nuq-8", 0, kColumns, 0));
 }
+
+TEST_CASE("a CPU has nothing to tune") {
+  const kvq::Context context;
+  const std::array matrices{quantized(context, 1), quantized(context, 2)};
+  CHECK_FAILS(KVQ_E_UNSUPPORTED, "CPU", kvq::Matrix::tune(kvq::pointers(matrices), 1));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "batch is 0", kvq::Matrix::tune(kvq::pointers(matrices), 0));
+  CHECK_FAILS(KVQ_E_UNSUPPORTED, "CPU", context.tuning_save());
+  CHECK_FAILS(KVQ_E_UNSUPPORTED, "CPU", context.tuning_load(""));
+}
