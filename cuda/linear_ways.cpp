@@ -21,7 +21,7 @@ constexpr int32_t step_cycles(Family family, int32_t tile_rows) {
     case Family::kTcx:
       return few ? 1900 : 3300;
     case Family::kFloat16:
-      return few ? 2600 : 3000;
+      return few ? 1850 : 3500;
     default:
       return few ? 1300 : 2900;
   }

@@ -2,6 +2,8 @@
 #include "model.h"
 #include "support/device.h"
 
+#include <array>
+
 namespace {
 
 /// A copy in device memory, as a span.
@@ -54,8 +56,8 @@ TEST_CASE("what one context of a GPU measured, another reads") {
   auto how = kvq::initialised<qp_quantize_options>();
   how.scheme = "nuq-4";
   constexpr int64_t kRows = 512, kColumns = 256;
-  const OnDevice weights(kvq_test::normal_tensor(size_t{kRows} * kColumns, 5));
-  const std::array matrices{kvq::Matrix::quantize(measured, how, weights.span(), kRows, kColumns)};
+  const std::vector<float> weights = kvq_test::normal_tensor(size_t{kRows} * kColumns, 5);
+  const std::array matrices{kvq::Matrix::quantize(measured, how, weights, kRows, kColumns)};
   const std::string before = measured.tuning_save();
   kvq::Matrix::tune(kvq::pointers(matrices), 3);
   const std::string text = measured.tuning_save();
