@@ -364,6 +364,10 @@ TEST_CASE("generate continues a text, the same way for the same seed") {
   CHECK(shown.err.starts_with("5 tokens, "));
   CHECK_MESSAGE(shown.err.find("bits per scalar (plain FP16: ") != std::string::npos, shown.err);
 
+  const Arguments one_token{"generate", "--model", kModel, "--prompt", prompt, "--max-tokens", "1"};
+  CHECK(run(one_token).err.starts_with("1 token; "));  // which the prompt's logits gave: no pace
+  CHECK(run_json(one_token)["tokens_per_second"].is_null());
+
   const auto random = [&common](const char* seed) {
     return run_json(with(common, {"--temperature", "1.5", "--top-p", "1", "--seed", seed}))["tokens"];
   };

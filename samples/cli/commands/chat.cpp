@@ -34,7 +34,7 @@ void print_turn(const Turn& turn, const llama::Session& session, const Engine& e
   object["tokens"] = turn.tokens;
   object["prompt_tokens"] = turn.read_tokens;
   object["generated_tokens"] = turn.tokens.size();
-  object["tokens_per_second"] = static_cast<double>(turn.tokens.size()) / turn.seconds;
+  object["tokens_per_second"] = turn.pace.json();
   add_sizes(object, session.usage(), engine.model.weights());
   print_json(object);
 }
@@ -62,8 +62,8 @@ void talk(Conversation& conversation, const Options& options) {
     if (!turn) continue;
     print_text("\n");
     const kvq_usage usage = conversation.session().usage();
-    std::fprintf(stderr, "[%d tokens read, %zu written, %s a second; the cache takes %s]\n", turn->read_tokens,
-                 turn->tokens.size(), number_text(static_cast<double>(turn->tokens.size()) / turn->seconds, 1).c_str(),
+    std::fprintf(stderr, "[%d tokens read, %zu written%s; the cache takes %s]\n", turn->read_tokens,
+                 turn->tokens.size(), turn->pace.text().c_str(),
                  (usage_text(usage) + fp16_text(usage, options.kv)).c_str());
   }
   if (by_hand) std::cerr << '\n';

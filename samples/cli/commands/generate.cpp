@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "bench/stopwatch.h"
 #include "commands/commands.h"
 #include "measure/generation.h"
 #include "measure/stop_texts.h"
@@ -73,20 +72,20 @@ void run(const Options& options) {
     if (!options.json && !more.empty()) print_text(more);
   };
   StopTexts stops(options.stops);
-  const Stopwatch watch;
+  Pace pace;
   const std::vector<int32_t> tokens =
       generate_tokens(engine.model.config(), session, logits, options.max_tokens, sampler, [&](int32_t token) {
+        pace.token();
         show(stops.add(engine.tokenizer.decode_piece(token)));
         if (progress) progress->advance(1);
         return !stops.found();
       });
-  const double seconds = watch.seconds();
   show(stops.finish());
   if (!options.json) {
     print_text("\n");
     const kvq_usage usage = session.usage();
-    std::fprintf(stderr, "%zu tokens, %s a second; the cache of %zu takes %s\n", tokens.size(),
-                 number_text(static_cast<double>(tokens.size()) / seconds, 1).c_str(), prompt.size() + tokens.size(),
+    std::fprintf(stderr, "%zu token%s%s; the cache of %zu takes %s\n", tokens.size(), tokens.size() == 1 ? "" : "s",
+                 pace.text().c_str(), prompt.size() + tokens.size(),
                  (usage_text(usage) + fp16_text(usage, options.kv)).c_str());
     return;
   }
@@ -96,7 +95,7 @@ void run(const Options& options) {
   object["tokens"] = tokens;
   object["prompt_tokens"] = prompt.size();
   object["generated_tokens"] = tokens.size();
-  object["tokens_per_second"] = static_cast<double>(tokens.size()) / seconds;
+  object["tokens_per_second"] = pace.json();
   add_sizes(object, session.usage(), engine.model.weights());
   object["device"] = options.compute.device;
   print_json(object);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "bench/stopwatch.h"
 #include "measure/stop_texts.h"
 
 namespace cli {
@@ -76,7 +75,6 @@ Turn Conversation::ask(const std::string& text, const std::function<void(const s
   }
   if (evicts_) session_.compress();
   const int32_t begin = session_.length();
-  const Stopwatch watch;
   std::string said;  // with the text that ended it
   const auto answer = [&](const std::string& more) {
     turn.text += more;
@@ -84,12 +82,12 @@ Turn Conversation::ask(const std::string& text, const std::function<void(const s
   };
   StopTexts stops(stops_);
   turn.tokens = generate_tokens(config_, session_, logits, max_tokens_, sampler_, [&](int32_t token) {
+    turn.pace.token();
     const std::string piece = engine_.tokenizer.decode_piece(token);
     said += piece;
     answer(stops.add(piece));
     return !stops.found();
   });
-  turn.seconds = watch.seconds();
   answer(stops.finish());
   pending_.assign(turn.tokens.begin() + (session_.length() - begin), turn.tokens.end());
   read_ = prompt.rendered + said;

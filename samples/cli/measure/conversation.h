@@ -18,7 +18,7 @@ struct Turn {
   std::string text;
   int32_t read_tokens = 0;  // that entered the cache before the answer
   std::vector<int32_t> tokens;
-  double seconds = 0.0;  // of the answer
+  Pace pace;
 };
 
 /// Why a turn cannot be.

@@ -2,9 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "bench/stopwatch.h"
 #include "llama/model.h"
 #include "llama/sampler.h"
 #include "terminal/progress.h"
@@ -24,5 +28,22 @@ std::span<const float> prefill(llama::Session& session, std::span<const int32_t>
 std::vector<int32_t> generate_tokens(const llama::ModelConfig& config, llama::Session& session,
                                      std::span<const float> logits, int32_t max_tokens, llama::Sampler& sampler,
                                      const std::function<bool(int32_t)>& on_token);
+
+/// How fast tokens are written. The first one costs nothing: it comes with the logits of the prompt.
+class Pace {
+ public:
+  void token();
+
+  /// Nothing of less than two tokens.
+  std::optional<double> tokens_a_second() const;
+  nlohmann::ordered_json json() const;
+  /// ", 143.2 a second", or empty.
+  std::string text() const;
+
+ private:
+  std::optional<Stopwatch> since_first_;
+  int64_t more_ = 0;
+  double seconds_ = 0.0;  // until the last one
+};
 
 }  // namespace cli
