@@ -1,5 +1,7 @@
 #include "cpu_device.h"
 
+#include <unistd.h>
+
 #include "linear.h"
 #include "model_math.h"
 #include "weight_kernels.h"
@@ -12,6 +14,8 @@ class CpuDevice final : public Device {
   explicit CpuDevice(ThreadPool& threads) : threads_(threads) {}
 
   kvq_device kind() const override { return KVQ_DEVICE_CPU; }
+
+  uint64_t memory_bytes() const override { return host_memory_bytes(); }
 
   Array allocate(size_t n) override { return upload(std::vector<float>(n)); }
 
@@ -45,6 +49,10 @@ class CpuDevice final : public Device {
     });
   }
 
+  void add_gram(std::span<const float> x, int64_t in, float beta, std::span<float> sums) override {
+    llama::add_gram(threads_, x, in, beta, sums);
+  }
+
  private:
   void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) override {
     llama::multiply(threads_, linear, x, beta, y);
@@ -58,6 +66,10 @@ class CpuDevice final : public Device {
 };
 
 }  // namespace
+
+uint64_t host_memory_bytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
 
 std::unique_ptr<Device> make_cpu_device(ThreadPool& threads) { return std::make_unique<CpuDevice>(threads); }
 

@@ -30,6 +30,8 @@ class Device {
 
   /// Of the contexts that can be used with this, those of packed layers included.
   virtual kvq_device kind() const = 0;
+  /// Of its memory: all of the host's, or what is free on a GPU.
+  virtual uint64_t memory_bytes() const = 0;
 
   virtual Array allocate(size_t n) = 0;
   virtual Array upload(std::vector<float> numbers) = 0;
@@ -52,6 +54,9 @@ class Device {
   void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y);
   /// gate = silu(gate) · up.
   virtual void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) = 0;
+  /// sums = xᵀ·x + beta·sums with x `[n, in]` and sums `[in, in]`, of which the upper triangle is what counts. With a
+  /// beta of 0, sums is not read.
+  virtual void add_gram(std::span<const float> x, int64_t in, float beta, std::span<float> sums) = 0;
 
  private:
   /// y = x·Wᵀ + b + beta·y of a layer whose weights are numbers.

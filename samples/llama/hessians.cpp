@@ -1,14 +1,15 @@
 #include "hessians.h"
 
-#include <cblas.h>
+#include <algorithm>
 
 namespace llama {
 
-Hessians::Hessians(std::span<const LinearLayer> layers) {
+Hessians::Hessians(Device& device, std::span<const LinearLayer> layers) : device_(device) {
   for (const LinearLayer& layer : layers) {
     Sum& sum = sums_[{layer.layer, layer.input}];
+    if (sum.in != 0) continue;
     sum.in = layer.in;
-    sum.upper.resize(static_cast<size_t>(layer.in * layer.in));
+    sum.upper = device.allocate(static_cast<size_t>(layer.in * layer.in));
   }
 }
 
@@ -26,21 +27,24 @@ void Hessians::add(int32_t layer, LinearInput which, std::span<const float> x) {
   const auto found = sums_.find({layer, which});
   if (found == sums_.end()) return;
   Sum& sum = found->second;
-  const int64_t n = static_cast<int64_t>(x.size()) / sum.in;
-  const auto in = static_cast<blasint>(sum.in);
-  cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, in, static_cast<blasint>(n), 1.0f, x.data(), in, 1.0f,
-              sum.upper.data(), in);
-  sum.count += n;
+  device_.add_gram(x, sum.in, sum.count == 0 ? 0.0f : 1.0f, sum.upper.first(sum.upper.size));
+  sum.count += static_cast<int64_t>(x.size()) / sum.in;
 }
 
-std::vector<float> Hessians::of(const LinearLayer& layer) const {
+std::vector<float> Hessians::of(const LinearLayer& layer) {
+  constexpr size_t kBlock = 64;  // columns of as many rows stay in a cache
   const Sum& sum = sums_.at({layer.layer, layer.input});
   const auto in = static_cast<size_t>(sum.in);
   const auto count = static_cast<float>(sum.count);
+  const std::span<const float> upper = device_.read(sum.upper.all(), host_);
   std::vector<float> mean(in * in);
-  for (size_t row = 0; row < in; ++row) {
-    for (size_t column = row; column < in; ++column) {
-      mean[row * in + column] = mean[column * in + row] = sum.upper[row * in + column] / count;
+  for (size_t top = 0; top < in; top += kBlock) {
+    for (size_t left = top; left < in; left += kBlock) {
+      for (size_t row = top; row < std::min(in, top + kBlock); ++row) {
+        for (size_t column = std::max(row, left); column < std::min(in, left + kBlock); ++column) {
+          mean[row * in + column] = mean[column * in + row] = upper[row * in + column] / count;
+        }
+      }
     }
   }
   return mean;

@@ -6,16 +6,17 @@
 #include <utility>
 #include <vector>
 
+#include "device.h"
 #include "linear_layers.h"
 
 namespace llama {
 
-/// Sums of x·xᵀ over the inputs x of linear layers, in host memory: their means are the Hessians of what quantization
-/// loses. Linear layers with the same inputs share one.
+/// Sums of x·xᵀ over the inputs x of linear layers, in the memory of a model's device: their means are the Hessians of
+/// what quantization loses. Linear layers with the same inputs share one.
 class Hessians {
  public:
-  /// Of the inputs of these layers.
-  explicit Hessians(std::span<const LinearLayer> layers);
+  /// Of the inputs of these layers. The device must outlive them.
+  Hessians(Device& device, std::span<const LinearLayer> layers);
 
   /// What the sums of these layers take.
   static uint64_t bytes(std::span<const LinearLayer> layers);
@@ -23,17 +24,19 @@ class Hessians {
   /// Take `[n, in]` inputs; others than those of the layers are ignored.
   void add(int32_t layer, LinearInput which, std::span<const float> x);
 
-  /// The mean, `[in, in]`, of at least one input.
-  std::vector<float> of(const LinearLayer& layer) const;
+  /// The mean, `[in, in]`, of at least one input, in host memory.
+  std::vector<float> of(const LinearLayer& layer);
 
  private:
   using Key = std::pair<int32_t, LinearInput>;
   struct Sum {
     int64_t in = 0;
     int64_t count = 0;
-    std::vector<float> upper;  // [in, in], of which only the upper triangle is kept
+    Array upper;  // [in, in], of which only the upper triangle is kept
   };
 
+  Device& device_;
+  Array host_;  // what was read last
   std::map<Key, Sum> sums_;
 };
 

@@ -98,6 +98,9 @@ void multiply_rows(ThreadPool& threads, const Matrix& weight, std::span<const fl
   });
 }
 
+// Columns whose products a thread adds up at once.
+constexpr int64_t kGramShare = 128;
+
 void add_bias(std::span<const float> bias, std::span<float> y) {
   if (bias.empty()) return;
   for (size_t row = 0; row < y.size(); row += bias.size()) {
@@ -106,6 +109,21 @@ void add_bias(std::span<const float> bias, std::span<float> y) {
 }
 
 }  // namespace
+
+void add_gram(ThreadPool& threads, std::span<const float> x, int64_t in, float beta, std::span<float> sums) {
+  keep_blas_to_one_thread();
+  const auto n = static_cast<blasint>(static_cast<int64_t>(x.size()) / in);
+  const int64_t shares = (in + kGramShare - 1) / kGramShare;
+  threads.run(static_cast<int32_t>(shares * shares), [&](int32_t share) {
+    const int64_t row = share / shares * kGramShare;
+    const int64_t column = share % shares * kGramShare;
+    if (column < row) return;
+    const auto stride = static_cast<blasint>(in);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, static_cast<blasint>(std::min(kGramShare, in - row)),
+                static_cast<blasint>(std::min(kGramShare, in - column)), n, 1.0f, x.data() + row, stride,
+                x.data() + column, stride, beta, sums.data() + row * in + column, stride);
+  });
+}
 
 StoredNumbers numbers_of(const Matrix& matrix) {
   if (matrix.stored.data != nullptr) return matrix.stored;

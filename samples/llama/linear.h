@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "array.h"
@@ -13,5 +14,9 @@ StoredNumbers numbers_of(const Matrix& matrix);
 /// y = x·Wᵀ + b + beta·y with x `[n, in]` and y `[n, out]` in host memory. Weights are multiplied as they are stored
 /// or, for several rows, widened a little at a time. Results do not depend on the number of threads.
 void multiply(ThreadPool& threads, const Linear& linear, std::span<const float> x, float beta, std::span<float> y);
+
+/// sums = xᵀ·x + beta·sums with x `[n, in]` and sums `[in, in]` in host memory, of whose lower triangle only what
+/// blocks on the diagonal hold is computed. Results do not depend on the number of threads.
+void add_gram(ThreadPool& threads, std::span<const float> x, int64_t in, float beta, std::span<float> sums);
 
 }  // namespace llama

@@ -107,12 +107,7 @@ void Session::clear() {
 
 void Session::observe(Observer observer) { observer_ = std::move(observer); }
 
-void Session::observe_inputs(InputObserver observer) {
-  if (observer && model_->device().kind() != KVQ_DEVICE_CPU) {
-    throw Error("inputs of linear layers can be observed on the CPU only");
-  }
-  input_observer_ = std::move(observer);
-}
+void Session::observe_inputs(InputObserver observer) { input_observer_ = std::move(observer); }
 
 void Session::observe_hidden(HiddenObserver observer) { hidden_observer_ = std::move(observer); }
 

@@ -98,7 +98,7 @@ class Session {
   void observe(Observer observer);
   /// Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's.
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
-  /// As observe(), of models on the CPU.
+  /// As observe().
   void observe_inputs(InputObserver observer);
   /// Sees what each layer of every forward() reads, `[tokens, hidden]`.
   using HiddenObserver = std::function<void(int32_t layer, std::span<const float> x)>;

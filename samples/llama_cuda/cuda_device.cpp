@@ -21,6 +21,14 @@ class CudaDevice final : public Device {
 
   kvq_device kind() const override { return KVQ_DEVICE_CUDA; }
 
+  uint64_t memory_bytes() const override {
+    select(index_);
+    size_t free = 0;
+    size_t total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return free;
+  }
+
   Array allocate(size_t n) override {
     select(index_);
     return device_array(n);
@@ -71,6 +79,11 @@ class CudaDevice final : public Device {
   void swiglu(int32_t /*rows*/, std::span<float> gate, std::span<const float> up) override {
     select(index_);
     check(launch_swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), kStream), "SwiGLU kernel");
+  }
+
+  void add_gram(std::span<const float> x, int64_t in, float beta, std::span<float> sums) override {
+    select(index_);
+    products_.gram(x.data(), static_cast<int64_t>(x.size()) / in, in, beta, sums.data(), kStream);
   }
 
  private:

@@ -18,13 +18,6 @@ Products::Products() : workspace_(allocate_device(kWorkspaceBytes)) {
   check(cublasLtCreate(&handle), "cublasLtCreate");
   handle_.reset(handle);
 
-  cublasLtMatmulDesc_t operation = nullptr;
-  check(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-  operation_.reset(operation);
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
-        "cublasLtMatmulDescSetAttribute");
-
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   preference_.reset(preference);
@@ -34,27 +27,39 @@ Products::Products() : workspace_(allocate_device(kWorkspaceBytes)) {
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// Matrices of cuBLAS are column-major: ours seem transposed to it.
-Products::Layout Products::make_layout(int64_t rows, int64_t columns) {
+Products::Operation Products::make_operation(cublasOperation_t a, cublasOperation_t b) {
+  cublasLtMatmulDesc_t handle = nullptr;
+  check(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  Operation operation(handle);
+  check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a)),
+        "cublasLtMatmulDescSetAttribute");
+  check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b)),
+        "cublasLtMatmulDescSetAttribute");
+  return operation;
+}
+
+Products::Layout Products::make_layout(cublasOperation_t operation, int64_t rows, int64_t columns) {
+  if (operation == CUBLAS_OP_T) std::swap(rows, columns);
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows),
-                                   columns),
+  check(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
+                                   rows),
         "cublasLtMatrixLayoutCreate");
   return Layout(layout);
 }
 
 Products::Plan Products::make_plan(const Shape& shape) {
-  // yᵀ = (Wᵀ)ᵀ·xᵀ
-  Plan plan{
-      make_layout(shape.out, shape.in), make_layout(shape.rows, shape.in), make_layout(shape.rows, shape.out), {}};
+  Plan plan{make_operation(shape.a, shape.b),
+            make_layout(shape.a, shape.m, shape.k),
+            make_layout(shape.b, shape.k, shape.n),
+            make_layout(CUBLAS_OP_N, shape.m, shape.n),
+            {}};
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_.get(), operation_.get(), plan.weight.get(), plan.x.get(), plan.y.get(),
-                                     plan.y.get(), preference_.get(), 1, &result, &found);
-  const std::string call = "cublasLtMatmulAlgoGetHeuristic for " + std::to_string(shape.rows) + " x " +
-                           std::to_string(shape.in) + " by " + std::to_string(shape.in) + " x " +
-                           std::to_string(shape.out);
+      cublasLtMatmulAlgoGetHeuristic(handle_.get(), plan.operation.get(), plan.a.get(), plan.b.get(), plan.c.get(),
+                                     plan.c.get(), preference_.get(), 1, &result, &found);
+  const std::string call = "cublasLtMatmulAlgoGetHeuristic for " + std::to_string(shape.m) + " x " +
+                           std::to_string(shape.k) + " by " + std::to_string(shape.k) + " x " + std::to_string(shape.n);
   check(status, call.c_str());
   if (found == 0) throw Error(call + ": no algorithm");
   check(result.state, call.c_str());
@@ -67,13 +72,22 @@ const Products::Plan& Products::plan(const Shape& shape) {
   return known != plans_.end() ? known->second : plans_.emplace(shape, make_plan(shape)).first->second;
 }
 
+void Products::multiply(const Shape& shape, const float* a, const float* b, float beta, float* c, cudaStream_t stream) {
+  const Plan& plan = this->plan(shape);
+  const float alpha = 1.0F;
+  check(cublasLtMatmul(handle_.get(), plan.operation.get(), &alpha, a, plan.a.get(), b, plan.b.get(), &beta, c,
+                       plan.c.get(), c, plan.c.get(), &plan.algorithm, workspace_.get(), kWorkspaceBytes, stream),
+        "cublasLtMatmul");
+}
+
+// Matrices of cuBLAS are column-major: ours seem transposed to it.
 void Products::run(const float* weight, int64_t out, int64_t in, const float* x, int64_t rows, float beta, float* y,
                    cudaStream_t stream) {
-  const Plan& plan = this->plan({out, in, rows});
-  const float alpha = 1.0F;
-  check(cublasLtMatmul(handle_.get(), operation_.get(), &alpha, weight, plan.weight.get(), x, plan.x.get(), &beta, y,
-                       plan.y.get(), y, plan.y.get(), &plan.algorithm, workspace_.get(), kWorkspaceBytes, stream),
-        "cublasLtMatmul");
+  multiply({CUBLAS_OP_T, CUBLAS_OP_N, out, rows, in}, weight, x, beta, y, stream);  // yᵀ = (Wᵀ)ᵀ·xᵀ
+}
+
+void Products::gram(const float* x, int64_t rows, int64_t in, float beta, float* sums, cudaStream_t stream) {
+  multiply({CUBLAS_OP_N, CUBLAS_OP_T, in, in, rows}, x, x, beta, sums, stream);  // sumsᵀ = xᵀ·(xᵀ)ᵀ
 }
 
 }  // namespace llama::cuda

@@ -23,6 +23,9 @@ class Products {
   void run(const float* weight, int64_t out, int64_t in, const float* x, int64_t rows, float beta, float* y,
            cudaStream_t stream);
 
+  /// sums = xᵀ·x + beta·sums with x `[rows, in]` and sums `[in, in]`, aligned as those.
+  void gram(const float* x, int64_t rows, int64_t in, float beta, float* sums, cudaStream_t stream);
+
  private:
   struct Destroy {
     void operator()(cublasLtHandle_t handle) const { cublasLtDestroy(handle); }
@@ -32,23 +35,29 @@ class Products {
   };
   template <class Handle>
   using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+  using Operation = Owned<cublasLtMatmulDesc_t>;
   using Layout = Owned<cublasLtMatrixLayout_t>;
 
+  /// To cuBLAS, of its c = op(a)·op(b).
   struct Shape {
-    int64_t out, in, rows;
+    cublasOperation_t a, b;
+    int64_t m, n, k;
     auto operator<=>(const Shape&) const = default;
   };
   struct Plan {
-    Layout weight, x, y;
+    Operation operation;
+    Layout a, b, c;
     cublasLtMatmulAlgo_t algorithm;
   };
 
-  static Layout make_layout(int64_t rows, int64_t columns);
+  static Operation make_operation(cublasOperation_t a, cublasOperation_t b);
+  /// As it is stored, of what the operation makes `[rows, columns]`.
+  static Layout make_layout(cublasOperation_t operation, int64_t rows, int64_t columns);
   Plan make_plan(const Shape& shape);
   const Plan& plan(const Shape& shape);
+  void multiply(const Shape& shape, const float* a, const float* b, float beta, float* c, cudaStream_t stream);
 
   Owned<cublasLtHandle_t> handle_;
-  Owned<cublasLtMatmulDesc_t> operation_;
   Owned<cublasLtMatmulPreference_t> preference_;
   DeviceMemory workspace_;
   std::map<Shape, Plan> plans_;

@@ -248,7 +248,7 @@ TEST_CASE("observed inputs are what linear layers multiply, and their mean produ
   std::map<std::pair<int32_t, llama::LinearInput>, std::vector<float>> inputs;
   std::vector<float> values;
   std::vector<float> attended;
-  llama::Hessians hessians(layers);
+  llama::Hessians hessians(model.device(), layers);
   llama::Session session(model, context, nullptr);
   session.observe_inputs([&](int32_t layer, llama::LinearInput which, std::span<const float> x) {
     std::ranges::copy(x, std::back_inserter(inputs[{layer, which}]));

@@ -276,6 +276,22 @@ TEST_CASE("an interrupted quantization says so, and leaves what it finished") {
   CHECK(run_json(arguments)["layers"][0]["resumed"] == true);
 }
 
+TEST_CASE("Hessians that do not fit the memory given to them are collected in several runs") {
+  const Workplace place(false);
+  const auto quantize = [&](const std::string& name, const std::string& memory) {
+    Arguments more{"--hessian", place.path("text.txt"), "--hessian-tokens", "256"};
+    if (!memory.empty()) more = with(more, {"--hessian-memory", memory});
+    return place.quantize("nuq-3", place.path(name.c_str()), more);
+  };
+  run_json(quantize("at_once", ""));
+  run_json(quantize("in_parts", "100KB"));  // a layer's inputs of MLPs take 64 KiB, others 16 KiB
+  CHECK(contents(place.path("in_parts")) == contents(place.path("at_once")));
+  check_failure(quantize("never", "50KB"), 1,
+                "--hessian needs 64.0 KiB for the inputs of model.layers.0.mlp.down_proj, and sums may take 48.8 KiB");
+  CHECK(!std::filesystem::exists(place.path("never")));
+  check_failure(quantize("never", "much"), 2, "--hessian-memory much");
+}
+
 TEST_CASE("codes that a Hessian chose lose less of the outputs than rounding does, and as much as is said") {
   const Workplace place;
   constexpr size_t kHessianTokens = 512;

@@ -6,6 +6,7 @@
 #include "bench/read_bandwidth.h"
 #include "bench/stopwatch.h"
 #include "bench/timed_device.h"
+#include "llama/cpu_device.h"
 
 namespace cli {
 namespace {
@@ -26,7 +27,7 @@ class Cpu final : public TimedDevice {
 
   std::string name() const override { return std::to_string(threads_) + (threads_ == 1 ? " thread" : " threads"); }
 
-  uint64_t memory_bytes() const override { return cli::memory_bytes(); }
+  uint64_t memory_bytes() const override { return llama::host_memory_bytes(); }
 
   double memory_bandwidth() override {
     llama::ThreadPool threads(threads_);

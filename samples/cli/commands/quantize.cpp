@@ -5,6 +5,7 @@
 
 #include "commands/commands.h"
 #include "llama/error.h"
+#include "options/byte_count.h"
 #include "options/force.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
@@ -142,6 +143,11 @@ void add_quantize(CLI::App& app) {
   command->add_option("--hessian-tokens", options->hessian_tokens, "Tokens of the text, in windows of 2048")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
+  command->add_option_function<std::string>(
+      "--hessian-memory",
+      [options](const std::string& text) { options->hessian_bytes = parse_byte_count(text, "--hessian-memory"); },
+      "Bytes that --hessian may take at once, such as 6GiB, of the machine's memory or, with --device cuda, the GPU's; "
+      "if all layers' take more, the text is run several times (default: half of what there is)");
   command
       ->add_option("--rounding", options->rounding,
                    "With --hessian: correct every column for the errors of others, or round each weight alone")

@@ -1,6 +1,5 @@
 #include "options/compute.h"
 
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -42,10 +41,6 @@ kvq_context_options context_options(const ComputeOptions& options) {
 }
 
 kvq::Context make_context(const ComputeOptions& options) { return kvq::Context(context_options(options)); }
-
-uint64_t memory_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 std::string machine_text(const kvq::Context& context, const ComputeOptions& options) {
   if (options.device == "cuda") {

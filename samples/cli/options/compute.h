@@ -32,9 +32,6 @@ void add_json_flag(CLI::App& command, bool& json);
 kvq_context_options context_options(const ComputeOptions& options);
 kvq::Context make_context(const ComputeOptions& options);
 
-/// Of this machine.
-uint64_t memory_bytes();
-
 /// For example "2 threads with avx512vnni instructions" or "NVIDIA H100 80GB HBM3, sm_90".
 std::string machine_text(const kvq::Context& context, const ComputeOptions& options);
 

@@ -1,6 +1,7 @@
 #include "train/quantization.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -80,7 +81,7 @@ class Quantizer {
  public:
   /// `schemes`: of the layers, by name.
   Quantizer(const Quantization& quantization, const Schemes& schemes, const llama::Checkpoint& checkpoint,
-            const PartialMatrices& partial, const llama::Hessians* hessians)
+            const PartialMatrices& partial, HessianCollection* hessians)
       : quantization_(quantization),
         schemes_(schemes),
         checkpoint_(checkpoint),
@@ -135,11 +136,11 @@ class Quantizer {
   const Schemes& schemes_;
   const llama::Checkpoint& checkpoint_;
   const PartialMatrices& partial_;
-  const llama::Hessians* hessians_;
+  HessianCollection* hessians_;
   kvq::Context context_;
 };
 
-std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, const std::vector<llama::LinearLayer>& layers) {
+std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, std::span<const llama::LinearLayer> layers) {
   int64_t weights = 0;
   for (const llama::LinearLayer& layer : layers) weights += layer.out * layer.in;
   Progress progress("quantizing " + number_text(1e-6 * static_cast<double>(weights), 1) + " million weights", weights,
@@ -186,17 +187,20 @@ nlohmann::ordered_json made_with(const Quantization& quantization, const Schemes
 QuantizedModel quantize(const Quantization& quantization, const Schemes& schemes, const PartialMatrices& partial,
                         const llama::Checkpoint& checkpoint, const std::vector<llama::LinearLayer>& layers,
                         const CalibrationTexts& texts) {
-  std::vector<llama::LinearLayer> to_do;
-  std::ranges::copy_if(layers, std::back_inserter(to_do),
-                       [&partial](const llama::LinearLayer& layer) { return !partial.holds(layer.name); });
-  std::optional<llama::Hessians> hessians;
-  if (!texts.windows.empty() && !to_do.empty()) {
-    ComputeOptions of_inputs = quantization.compute;
-    of_inputs.device = "cpu";  // where inputs can be observed
-    hessians = collect_hessians(quantization.model, of_inputs, to_do, texts.windows);
+  const auto is_to_do = [&partial](const llama::LinearLayer& layer) { return !partial.holds(layer.name); };
+  std::optional<HessianCollection> hessians;
+  std::vector<std::span<const llama::LinearLayer>> runs{layers};
+  if (!texts.windows.empty() && std::ranges::any_of(layers, is_to_do)) {
+    hessians.emplace(quantization.model, quantization.compute, texts.windows, quantization.hessian_bytes, is_to_do);
+    runs = hessians->runs(layers);
   }
   const Quantizer quantizer(quantization, schemes, checkpoint, partial, hessians ? &*hessians : nullptr);
-  QuantizedModel result{.layers = quantize_layers(quantizer, layers), .note = texts.note};
+  QuantizedModel result{.layers = {}, .note = texts.note};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const std::string number = runs.size() == 1 ? "" : std::to_string(i + 1) + " of " + std::to_string(runs.size());
+    if (hessians) hessians->collect(runs[i], number.empty() ? "inputs" : "inputs, part " + number);
+    std::ranges::move(quantize_layers(quantizer, runs[i]), std::back_inserter(result.layers));
+  }
   write_model(quantization.out, checkpoint, layers, partial);
   partial.remove(layers);
   result.bytes = std::filesystem::file_size(quantization.out);

@@ -17,6 +17,7 @@ struct Quantization {
   std::string plan = {};                   // file of a plan; empty: none
   std::vector<std::string> hessian_texts;  // none: every weight is rounded alone
   int64_t hessian_tokens = 16384;
+  uint64_t hessian_bytes = 0;     // of sums at once; 0: half of the device's memory
   std::string rounding = "ldlq";  // or "nearest"
   double damping = 0.01;
   uint64_t seed = 1;
