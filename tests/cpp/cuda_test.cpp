@@ -3,6 +3,7 @@
 #include "support/device.h"
 
 #include <array>
+#include <optional>
 
 namespace {
 
@@ -23,19 +24,24 @@ class OnDevice {
   size_t size_;
 };
 
-}  // namespace
-
-TEST_CASE("a GPU attends to what it was given in device memory") {
-  const std::string why = kvq_test::why_no_cuda();
-  if (!why.empty()) {
+/// Nothing, which is said, where there is no GPU.
+std::optional<kvq::Context> gpu_context() {
+  if (const std::string why = kvq_test::why_no_cuda(); !why.empty()) {
     MESSAGE("skipped, no GPU: ", why);
-    return;
+    return {};
   }
   auto options = kvq::initialised<kvq_context_options>();
   options.device = KVQ_DEVICE_CUDA;
-  kvq::Context context(options);
-  context.set_stream(nullptr);
-  const kvq::Cache cache = small_cache(context);
+  return kvq::Context(options);
+}
+
+}  // namespace
+
+TEST_CASE("a GPU attends to what it was given in device memory") {
+  std::optional<kvq::Context> context = gpu_context();
+  if (!context) return;
+  context->set_stream(nullptr);
+  const kvq::Cache cache = small_cache(*context);
   kvq::Sequence sequence(cache);
   const OnDevice k(tokens(75, 1)), v(tokens(75, 2)), q(queries(1, 3)), out(queries(1, 4));
   sequence.append(0, 75, k.span(), v.span());
@@ -44,26 +50,20 @@ TEST_CASE("a GPU attends to what it was given in device memory") {
 }
 
 TEST_CASE("what one context of a GPU measured, another reads") {
-  const std::string why = kvq_test::why_no_cuda();
-  if (!why.empty()) {
-    MESSAGE("skipped, no GPU: ", why);
-    return;
-  }
-  auto options = kvq::initialised<kvq_context_options>();
-  options.device = KVQ_DEVICE_CUDA;
-  const kvq::Context measured(options);
-  const kvq::Context told(options);
+  const std::optional<kvq::Context> measured = gpu_context();
+  if (!measured) return;
+  const std::optional<kvq::Context> told = gpu_context();
   auto how = kvq::initialised<qp_quantize_options>();
   how.scheme = "nuq-4";
   constexpr int64_t kRows = 512, kColumns = 256;
   const std::vector<float> weights = kvq_test::normal_tensor(size_t{kRows} * kColumns, 5);
-  const std::array matrices{kvq::Matrix::quantize(measured, how, weights, kRows, kColumns)};
-  const std::string before = measured.tuning_save();
+  const std::array matrices{kvq::Matrix::quantize(*measured, how, weights, kRows, kColumns)};
+  const std::string before = measured->tuning_save();
   kvq::Matrix::tune(kvq::pointers(matrices), 3);
-  const std::string text = measured.tuning_save();
+  const std::string text = measured->tuning_save();
   CHECK(text.size() > before.size());
-  CHECK(told.tuning_save() == before);
-  told.tuning_load(text);
-  CHECK(told.tuning_save() == text);
-  CHECK_FAILS(KVQ_E_MISMATCH, "kvq tuning 0", told.tuning_load("kvq tuning 0\n"));
+  CHECK(told->tuning_save() == before);
+  told->tuning_load(text);
+  CHECK(told->tuning_save() == text);
+  CHECK_FAILS(KVQ_E_MISMATCH, "kvq tuning 0", told->tuning_load("kvq tuning 0\n"));
 }
