@@ -146,7 +146,7 @@ format() {
 
 tidy() {
   sed -n 's/^ *"file": "\(.*\.cp*\)",*$/\1/p' build/tidy/compile_commands.json | grep -vF "$PWD/tools/" | sort -u |
-    xargs -d '\n' -n 1 -P "$jobs" clang-tidy -quiet -p build/tidy 2>&1 | sed '/^[0-9]* warnings* generated\.$/d' # elsewhere
+    xargs -d '\n' -n 1 -P "$jobs" clang-tidy -quiet -p build/tidy 2>&1 | sed '/^[0-9]* warnings* generated\.$/d' # of others' headers
 }
 
 has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }

@@ -13,6 +13,7 @@
 #include "options/numbers.h"
 #include "options/tuning.h"
 #include "options/usage_error.h"
+#include "terminal/optional_json.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -34,7 +35,7 @@ void print_turn(const Turn& turn, const llama::Session& session, const Engine& e
   object["tokens"] = turn.tokens;
   object["prompt_tokens"] = turn.read_tokens;
   object["generated_tokens"] = turn.tokens.size();
-  object["tokens_per_second"] = turn.pace.json();
+  object["tokens_per_second"] = json_of(turn.pace.tokens_a_second());
   add_sizes(object, session.usage(), engine.model.weights());
   print_json(object);
 }

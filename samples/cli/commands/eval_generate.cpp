@@ -8,6 +8,7 @@
 #include "measure/generation.h"
 #include "options/reference_options.h"
 #include "options/usage_error.h"
+#include "terminal/optional_json.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 #include "terminal/text_file.h"
@@ -43,10 +44,6 @@ Summary summary_of(const std::vector<ComparedContinuation>& continuations) {
   }
   summary.median_difference = median_difference(differences);
   return summary;
-}
-
-nlohmann::ordered_json json_of(const std::optional<size_t>& index) {
-  return index ? nlohmann::ordered_json(*index) : nlohmann::ordered_json(nullptr);
 }
 
 nlohmann::ordered_json continuation_json(const ComparedContinuation& each) {

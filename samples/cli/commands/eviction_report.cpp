@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "measure/perplexity.h"
+#include "terminal/optional_json.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 
@@ -38,11 +39,6 @@ Figures figures_of(const EvictionOptions& measured, const BudgetQuality& row, co
 }
 
 std::string text_of(const Number& number, int digits) { return number ? number_text(*number, digits) : kNothing; }
-
-template <typename T>
-nlohmann::ordered_json json_of(const std::optional<T>& number) {
-  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
-}
 
 std::optional<int32_t> unless_zero(int32_t budget) { return budget > 0 ? std::optional(budget) : std::nullopt; }
 

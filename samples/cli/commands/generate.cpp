@@ -11,6 +11,7 @@
 #include "options/model_options.h"
 #include "options/tuning.h"
 #include "options/usage_error.h"
+#include "terminal/optional_json.h"
 #include "terminal/output.h"
 #include "terminal/text_file.h"
 
@@ -95,7 +96,7 @@ void run(const Options& options) {
   object["tokens"] = tokens;
   object["prompt_tokens"] = prompt.size();
   object["generated_tokens"] = tokens.size();
-  object["tokens_per_second"] = pace.json();
+  object["tokens_per_second"] = json_of(pace.tokens_a_second());
   add_sizes(object, session.usage(), engine.model.weights());
   object["device"] = options.compute.device;
   print_json(object);

@@ -53,11 +53,6 @@ std::optional<double> Pace::tokens_a_second() const {
   return static_cast<double>(more_) / seconds_;
 }
 
-nlohmann::ordered_json Pace::json() const {
-  const std::optional<double> pace = tokens_a_second();
-  return pace ? nlohmann::ordered_json(*pace) : nlohmann::ordered_json(nullptr);
-}
-
 std::string Pace::text() const {
   const std::optional<double> pace = tokens_a_second();
   return pace ? ", " + number_text(*pace, 1) + " a second" : "";

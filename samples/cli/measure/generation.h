@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,7 +35,6 @@ class Pace {
 
   /// Nothing of less than two tokens.
   std::optional<double> tokens_a_second() const;
-  nlohmann::ordered_json json() const;
   /// ", 143.2 a second", or empty.
   std::string text() const;
 

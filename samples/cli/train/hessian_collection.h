@@ -17,7 +17,6 @@ namespace cli {
 class HessianCollection {
  public:
   using Layers = std::span<const llama::LinearLayer>;
-
   using IsWanted = std::function<bool(const llama::LinearLayer&)>;
 
   /// Runs where quantization is to be done or, if the model does not fit there, on the CPU.
