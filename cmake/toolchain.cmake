@@ -63,11 +63,12 @@ function(kvq_link_as_cxx_under_sanitizers target)
   endif()
 endfunction()
 
-# Headers of libraries that take long to compile, once instead of in every source. ccache would not keep what includes
-# them, and clang-tidy reads sources as they are.
+# The standard library's headers, which take most sources longer than what they say themselves, and those of ARGN, once
+# instead of in every source. ccache would not keep what includes them, and clang-tidy reads sources as they are.
 option(KVQ_PRECOMPILE "Precompile large headers where no compiler cache is used" ON)
 function(kvq_precompile target)
   if(KVQ_PRECOMPILE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    target_precompile_headers(${target} PRIVATE ${ARGN})
+    target_precompile_headers(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/standard_headers.h>" ${ARGN})
   endif()
 endfunction()
