@@ -97,7 +97,6 @@ def open_ggml(options):
 def time_attention(options, ggml, rows):
     """Into rows, microseconds and bits; returns the instructions that kvq took."""
     attentions = {kind: ggml_attention.Attention(ggml, kind, options) for kind in ["f16", *options.types]}
-    attentions["f16, -fa off"] = ggml_attention.Attention(ggml, "f16", options, flash=False)
     for _ in range(options.rounds):
         for _ in range(TURNS):
             for kind, attention in attentions.items():

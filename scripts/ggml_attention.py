@@ -34,8 +34,6 @@ FUNCTIONS = [
     ("get_data", POINTER, [POINTER]),
     ("nbytes", SIZE, [POINTER]),
     ("quantize_chunk", SIZE, [INT, POINTER, POINTER, NUMBER, NUMBER, NUMBER, POINTER]),
-    ("mul_mat", POINTER, [POINTER] * 3),
-    ("soft_max_ext", POINTER, [POINTER] * 3 + [ctypes.c_float] * 2),
     ("flash_attn_ext", POINTER, [POINTER] * 5 + [ctypes.c_float] * 3),
     ("new_graph", POINTER, [POINTER]),
     ("build_forward_expand", None, [POINTER, POINTER]),
@@ -81,32 +79,22 @@ class Ggml:
 
 
 class Attention:
-    """One step over a cache of a type, laid out as llama.cpp does: keys [tokens, KV heads, head_dim], values too for flash
-    attention, without it [KV heads, head_dim, tokens]. As many equal caches are read in turn as exceed the processor's own."""
+    """One step of flash attention over a cache of a type, laid out as llama.cpp does: keys and values are [tokens, KV heads,
+    head_dim]. As many equal caches are read in turn as exceed the processor's own."""
 
-    def __init__(self, ggml, kind, shape, flash=True):
+    def __init__(self, ggml, kind, shape):
         self.ggml, self.shape, self.runs, self.bits = ggml, shape, 0, bits(kind)
         self.bytes = 2 * shape.length * shape.kv_heads * shape.head_dim // 32 * TYPES[kind][1]
         copies = max(2, min(64, math.ceil(2 * last_level_cache_bytes() / self.bytes)))
-        more = (1 << 20) + (2 + 8 * shape.heads) * shape.length + 16 * shape.heads * shape.head_dim
+        more = (1 << 20) + 2 * shape.length + 16 * shape.heads * shape.head_dim
         self.context = ggml.init(InitParams(copies * (self.bytes + more), None, False))
-        graph = self.flash_attention if flash else self.products
-        self.steps = [self.plan(graph(TYPES[kind][0])) for _ in range(copies)]
+        self.steps = [self.plan(self.flash_attention(TYPES[kind][0])) for _ in range(copies)]
 
     def flash_attention(self, number):
         shape = self.shape
         q = self.by_head(F32, shape.heads, 1)
         k, v = (self.by_head(number, shape.kv_heads, shape.length) for _ in range(2))
         return self.ggml.flash_attn_ext(self.context, q, k, v, self.mask(), 1 / math.sqrt(shape.head_dim), 0.0, 0.0)
-
-    def products(self, number):
-        """Scores, softmax and the sum of the values one after the other."""
-        ggml, shape = self.ggml, self.shape
-        q, k = self.by_head(F32, shape.heads, 1), self.by_head(number, shape.kv_heads, shape.length)
-        v = self.random(number, shape.length, shape.head_dim, shape.kv_heads)
-        scores = ggml.mul_mat(self.context, k, q)
-        shares = ggml.soft_max_ext(self.context, scores, self.mask(), 1 / math.sqrt(shape.head_dim), 0.0)
-        return ggml.mul_mat(self.context, v, shares)
 
     def mask(self):
         """Hides nothing; llama.cpp always has one."""
