@@ -47,8 +47,9 @@ target_compile_options(kvq_compile_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra$<$<BOOL:${KVQ_WERROR}>:,-Werror>>"
   "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${KVQ_WERROR}>>:-Werror=all-warnings>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # A false warning inside std::string (GCC PR 105651).
-  target_compile_options(kvq_compile_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+  # False warnings inside std::string (GCC PR 105651), the second one from precompiled headers.
+  target_compile_options(kvq_compile_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-stringop-overflow>")
 endif()
 if(KVQ_SANITIZE)
   set(kvq_sanitizers -fsanitize=${KVQ_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
