@@ -63,8 +63,17 @@ function(kvq_link_as_cxx_under_sanitizers target)
   endif()
 endfunction()
 
-# The standard library's headers, which take most sources longer than what they say themselves, and those of ARGN, once
-# instead of in every source. ccache would not keep what includes them, and clang-tidy reads sources as they are.
+# Headers take most sources longer than what they say themselves, so eight sources are compiled at once. A compiler cache
+# does better where little has changed. Names in anonymous namespaces are therefore their target's own.
+option(KVQ_UNITY "Compile several sources at once where no compiler cache is used" ON)
+function(kvq_unite target)
+  if(KVQ_UNITY AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+  endif()
+endfunction()
+
+# For tests, whose names are many and short: the standard library's headers and those of ARGN, once instead of in every
+# source.
 option(KVQ_PRECOMPILE "Precompile large headers where no compiler cache is used" ON)
 function(kvq_precompile target)
   if(KVQ_PRECOMPILE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

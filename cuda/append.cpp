@@ -58,8 +58,6 @@ DeviceWrite device_write(const TokenBatch& tokens, const PageWrite& write, bool 
           .sequence = write.sequence};
 }
 
-PageTable* table_of(const AppendedLayer& layer) { return static_cast<PageTable*>(layer.mirror); }
-
 AppendTarget target_of(const AppendedLayer& layer) {
   return {table_of(layer)->view(), {0, layer.after.length, layer.after.next_position, layer.after.room}};
 }

@@ -33,8 +33,6 @@ int32_t last_position(const AttendBatch& batch, const AttendSequence& sequence) 
   return batch.newest_queries && consecutive(positions) ? positions.back() : -1;
 }
 
-const PageTable& table_of(const AttendSequence& sequence) { return *static_cast<const PageTable*>(sequence.mirror); }
-
 }  // namespace
 
 /// Sequences of one launch.

@@ -1,5 +1,6 @@
 #include "centre_sample.h"
 
+#include "core/sizes.h"
 #include "kernels/sum_parts.h"
 
 #include <algorithm>
@@ -9,8 +10,6 @@ namespace {
 
 /// Vectors whose products with all centres are in memory together.
 constexpr int32_t kSearchVectors = 65536;
-
-size_t size(int32_t a, int32_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
 
 }  // namespace
 

@@ -14,8 +14,6 @@ namespace {
 /// Memory of groups that are encoded together, unless a single one takes more.
 constexpr size_t kWorkMemory = size_t{96} << 20U;
 
-PageTable* table_of(const AppendedLayer& layer) { return static_cast<PageTable*>(layer.mirror); }
-
 /// Cuts arrays for `rows` rows, or pages, and so on from one piece of memory; without memory, counts their bytes.
 class Cutter {
  public:

@@ -10,8 +10,6 @@
 namespace kvq::cuda {
 namespace {
 
-const PageTable& table_of(const AttendSequence& sequence) { return *static_cast<const PageTable*>(sequence.mirror); }
-
 int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads) {
   return *std::max_element(sequence.page_counts, sequence.page_counts + kv_heads);
 }

@@ -1,5 +1,6 @@
 #include "key_sample.h"
 
+#include "core/sizes.h"
 #include "kernels/sum_parts.h"
 
 #include <algorithm>
@@ -11,8 +12,6 @@ namespace {
 
 /// Keys that are searched for together, which bounds the memory of sums of centres.
 constexpr int32_t kSearchKeys = 32768;
-
-size_t size(int32_t a, int32_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
 
 /// What vectors with code a and vectors with code b of a stage add to the right side of c: Σ_b s_cb − i·Σ_a s_ac.
 /// `vectors`: {a, b}[codes][length].

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/attention.h"
 #include "backend/backend.h"
 #include "kernels/device_page.h"
 
@@ -90,5 +91,11 @@ class PageTable final : public LayerMirror {
   bool published_ = false;  // the device knows everything
   bool recorded_ = false;   // a graph knows the memory: it may not move
 };
+
+/// That of a layer on this backend.
+inline PageTable* table_of(const AppendedLayer& layer) { return static_cast<PageTable*>(layer.mirror); }
+inline const PageTable& table_of(const AttendSequence& sequence) {
+  return *static_cast<const PageTable*>(sequence.mirror);
+}
 
 }  // namespace kvq::cuda

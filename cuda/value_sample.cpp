@@ -1,5 +1,6 @@
 #include "value_sample.h"
 
+#include "core/sizes.h"
 #include "kernels/sum_parts.h"
 
 #include <algorithm>
@@ -9,9 +10,7 @@ namespace kvq::cuda {
 namespace {
 
 /// Vectors that are encoded together, which bounds the memory of a search.
-constexpr int32_t kSearchVectors = 8192;
-
-size_t size(int32_t a, int32_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
+constexpr int32_t kSearchValues = 8192;
 
 }  // namespace
 
@@ -86,7 +85,7 @@ double DeviceValueSample::encode(const ValueCode& code) {
   Code uploaded(backend_, call, allocator_, code);
   const DeviceValueCode& device_code = uploaded.prepare(call, allocator_);
   {
-    const int32_t most = std::min(tokens_, kSearchVectors);
+    const int32_t most = std::min(tokens_, kSearchValues);
     const DeviceArray<float> rest(backend_, allocator_, size(most, device_code.stages > 1 ? width_ : 0));
     const DeviceArray<float> bits(backend_, allocator_, size(most, bits_));
     const DeviceArray<float> wanted(backend_, allocator_, size(most, bits_));
@@ -111,7 +110,7 @@ double DeviceValueSample::encode(const ValueCode& code) {
 
 double DeviceValueSample::held_out_error(const CudaBackend::Call& call, const DeviceValueCode& code) {
   const int32_t n = tokens_ - training_;
-  const int32_t most = std::min(n, kSearchVectors);
+  const int32_t most = std::min(n, kSearchValues);
   const DeviceArray<float> rest(backend_, allocator_, size(most, width_));
   const DeviceArray<double> squares(backend_, allocator_, size(n, 1));
   for (int32_t first = 0; first < n; first += most) {

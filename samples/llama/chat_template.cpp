@@ -3,7 +3,6 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "error.h"
 #include "json_document.h"
@@ -14,11 +13,6 @@ namespace {
 
 constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr const char* kConfigFile = "tokenizer_config.json";
-
-bool is_present(const std::filesystem::path& path) {
-  std::error_code ignored;  // what cannot be looked at is reported as missing
-  return std::filesystem::exists(path, ignored);
-}
 
 nlohmann::json read_config(const std::filesystem::path& directory) {
   return is_present(directory / kConfigFile) ? read_json(directory / kConfigFile) : nlohmann::json::object();

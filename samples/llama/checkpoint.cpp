@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "error.h"
 #include "json_document.h"
+#include "mapped_file.h"
 
 namespace llama {
 
@@ -43,11 +43,6 @@ uint64_t parse_fingerprint(const std::string& text, const std::string& source) {
   if (code == std::errc() && end == text.data() + text.size()) return value;
   throw Error(source + ": metadata " + in_quotes(kFingerprintField) + " is " + in_quotes(text) +
               ", expected up to 16 hexadecimal digits");
-}
-
-bool is_present(const std::filesystem::path& path) {
-  std::error_code ignored;  // what cannot be looked at is reported as missing
-  return std::filesystem::exists(path, ignored);
 }
 
 }  // namespace

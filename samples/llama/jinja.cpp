@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 32;  // bytes handled; a statement or an expression counts as many as:
 constexpr int64_t kStep = 64;
-constexpr int32_t kMaxDepth = 64;
+constexpr int32_t kMaxValueDepth = 64;
 constexpr int32_t kMaxCalls = 1000;  // of parts within parts: what the stack has room for
 constexpr int64_t kMaxRange = 100'000;
 
@@ -31,7 +31,7 @@ class LocatedError : public Error {
 
 /// What copying it costs.
 int64_t bytes_in(const Json& value, int32_t depth = 0) {
-  if (depth > kMaxDepth) throw Error("values are nested too deeply");
+  if (depth > kMaxValueDepth) throw Error("values are nested too deeply");
   if (value.is_string()) return static_cast<int64_t>(value.get_ref<const std::string&>().size());
   int64_t bytes = kStep;
   if (value.is_structured()) {

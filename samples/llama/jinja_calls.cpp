@@ -6,14 +6,13 @@
 #include <cstdlib>
 
 #include "error.h"
+#include "jinja_syntax.h"
 #include "json_document.h"
 
 namespace llama::jinja {
 namespace {
 
 using Arguments = std::vector<Argument>;
-
-constexpr std::string_view kSpace = " \t\r\n\f\v";
 
 Value argument(const Arguments& arguments, size_t place, std::string_view name) {
   for (const Argument& each : arguments) {

@@ -12,7 +12,6 @@ namespace llama::jinja {
 namespace {
 
 constexpr int32_t kMaxDepth = 64;
-constexpr std::string_view kSpace = " \t\r\n\f\v";
 
 struct Token {
   enum class Kind { kName, kString, kNumber, kSign, kEnd };

@@ -10,6 +10,8 @@ namespace llama::jinja {
 
 using Json = nlohmann::ordered_json;
 
+inline constexpr std::string_view kSpace = " \t\r\n\f\v";
+
 /// A part of an expression.
 struct Expression {
   enum class Kind {

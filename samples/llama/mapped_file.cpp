@@ -8,11 +8,17 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "error.h"
 
 namespace llama {
+
+bool is_present(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
 
 namespace {
 

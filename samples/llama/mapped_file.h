@@ -6,6 +6,9 @@
 
 namespace llama {
 
+/// Whether there is such a file. What cannot be looked at counts as missing.
+bool is_present(const std::filesystem::path& path);
+
 /// A regular file mapped read-only into memory. Movable; the bytes keep their address.
 class MappedFile {
  public:

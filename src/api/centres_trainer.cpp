@@ -15,9 +15,9 @@ struct kvq_centres_trainer : CentresTrainer {
 
 namespace {
 
-constexpr int32_t kMaxRounds = 1000;
+constexpr int32_t kMaxCentresRounds = 1000;
 
-kvq_centres_trainer_options default_options() {
+kvq_centres_trainer_options default_centres_trainer_options() {
   kvq_centres_trainer_options options{};
   options.rope = KVQ_ROPE_HALF;
   options.key_centres = kMaxCentres;
@@ -35,7 +35,7 @@ CentresTrainerOptions checked(const kvq_centres_trainer_options& options) {
                   .key_centres = options.key_centres,
                   .value_centres = options.value_centres};
   check_centres_shape(result.shape, KVQ_E_ARGUMENT, "options->");
-  require_range(options.rounds, 0, kMaxRounds, "options->rounds");
+  require_range(options.rounds, 0, kMaxCentresRounds, "options->rounds");
   result.rounds = options.rounds;
   result.seed = options.seed;
   result.model_id = options.model_id;
@@ -52,7 +52,7 @@ void require_layer(const kvq_centres_trainer& trainer, int32_t layer) {
 }  // namespace
 
 void kvq_centres_trainer_options_init(kvq_centres_trainer_options* options, size_t size) {
-  init_struct(options, size, default_options());
+  init_struct(options, size, default_centres_trainer_options());
 }
 
 kvq_status kvq_centres_trainer_create(kvq_context* context, const kvq_centres_trainer_options* options,
@@ -60,7 +60,7 @@ kvq_status kvq_centres_trainer_create(kvq_context* context, const kvq_centres_tr
   if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
-    const kvq_centres_trainer_options chosen = read_struct(options, default_options(), "options");
+    const kvq_centres_trainer_options chosen = read_struct(options, default_centres_trainer_options(), "options");
     require(result, "result");
     *result = make_owned<kvq_centres_trainer>(context->allocator, *context, checked(chosen)).release();
   });

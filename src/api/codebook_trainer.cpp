@@ -16,9 +16,9 @@ struct kvq_codebook_trainer : CodebookTrainer {
 
 namespace {
 
-constexpr int32_t kMaxRounds = 1000;
+constexpr int32_t kMaxCodebookRounds = 1000;
 
-kvq_codebook_trainer_options default_options() {
+kvq_codebook_trainer_options default_codebook_trainer_options() {
   kvq_codebook_trainer_options options{};
   options.rope = KVQ_ROPE_HALF;
   options.key_stages = 11;
@@ -44,8 +44,8 @@ CodebookTrainerOptions checked(const kvq_codebook_trainer_options& options) {
   shape.values.bits = options.value_bits;
   shape.values.scope = static_cast<Scope>(options.value_scope);
   check_codebook_shape(shape, KVQ_E_ARGUMENT, "options->");
-  require_range(options.key_rounds, 0, kMaxRounds, "options->key_rounds");
-  require_range(options.value_rounds, 0, kMaxRounds, "options->value_rounds");
+  require_range(options.key_rounds, 0, kMaxCodebookRounds, "options->key_rounds");
+  require_range(options.value_rounds, 0, kMaxCodebookRounds, "options->value_rounds");
   require_range(options.value_method, KVQ_VALUES_LEAST_SQUARES, KVQ_VALUES_NETWORK, "options->value_method");
   if (options.value_method == KVQ_VALUES_NETWORK && shape.values.bits > 0) {
     shape.values.proposal = ValueProposal::kNetwork;
@@ -67,7 +67,7 @@ void require_layer(const kvq_codebook_trainer& trainer, int32_t layer) {
 }  // namespace
 
 void kvq_codebook_trainer_options_init(kvq_codebook_trainer_options* options, size_t size) {
-  init_struct(options, size, default_options());
+  init_struct(options, size, default_codebook_trainer_options());
 }
 
 kvq_status kvq_codebook_trainer_create(kvq_context* context, const kvq_codebook_trainer_options* options,
@@ -75,7 +75,7 @@ kvq_status kvq_codebook_trainer_create(kvq_context* context, const kvq_codebook_
   if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
-    const kvq_codebook_trainer_options chosen = read_struct(options, default_options(), "options");
+    const kvq_codebook_trainer_options chosen = read_struct(options, default_codebook_trainer_options(), "options");
     require(result, "result");
     *result = make_owned<kvq_codebook_trainer>(context->allocator, *context, checked(chosen)).release();
   });

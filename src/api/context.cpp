@@ -21,7 +21,7 @@ void require_both_or_none(Allocate allocate, const char* allocate_name, Free fre
        allocate == nullptr ? allocate_name : free_name, allocate == nullptr ? free_name : allocate_name);
 }
 
-kvq_context_options default_options() {
+kvq_context_options default_context_options() {
   kvq_context_options options{};
   options.n_threads = 1;
   return options;
@@ -109,14 +109,14 @@ void kvq::api::release(kvq_context* context) noexcept {
 }
 
 void kvq_context_options_init(kvq_context_options* options, size_t size) {
-  init_struct(options, size, default_options());
+  init_struct(options, size, default_context_options());
 }
 
 kvq_status kvq_context_create(const kvq_context_options* options, kvq_context** result, kvq_error* error) {
   if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(result, "result");
-    const kvq_context_options chosen = read_optional_struct(options, default_options(), "options");
+    const kvq_context_options chosen = read_optional_struct(options, default_context_options(), "options");
     check_options(chosen);
     // The context holds its own allocator, so its own memory is asked for before that exists.
     const AllocatorHooks hooks = hooks_of(chosen);

@@ -42,7 +42,7 @@ weights::MatrixShape require_shape(const weights::Scheme& scheme, int64_t rows, 
   return {scheme, static_cast<int32_t>(rows), static_cast<int32_t>(columns), has_bias};
 }
 
-qp_quantize_options default_options() {
+qp_quantize_options default_quantize_options() {
   qp_quantize_options options{};
   options.dtype = KVQ_F32;
   options.scheme = "nuq-4";
@@ -152,7 +152,7 @@ double qp_scheme_bits(const char* name) {
 }
 
 void qp_quantize_options_init(qp_quantize_options* options, size_t size) {
-  init_struct(options, size, default_options());
+  init_struct(options, size, default_quantize_options());
 }
 
 kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options, const void* w, int64_t rows,
@@ -160,7 +160,7 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
   if (result != nullptr) *result = nullptr;
   return guarded(error, [&] {
     require(context, "context");
-    const qp_quantize_options chosen = read_struct(options, default_options(), "options");
+    const qp_quantize_options chosen = read_struct(options, default_quantize_options(), "options");
     require(w, "w");
     require(result, "result");
     const weights::QuantizeOptions quantizing = checked(chosen);

@@ -22,7 +22,7 @@ namespace {
 constexpr int32_t kMaxSharing = 65536;
 constexpr int32_t kMaxEpochs = 10000;
 
-kvq_router_trainer_options default_options() {
+kvq_router_trainer_options default_router_trainer_options() {
   kvq_router_trainer_options options{};
   options.method = KVQ_ROUTER_LABEL;
   options.sharing = 3;
@@ -84,7 +84,7 @@ CacheTraining check_experts(kvq_context& context, const kvq_cache_options& cache
 }  // namespace
 
 void kvq_router_trainer_options_init(kvq_router_trainer_options* options, size_t size) {
-  init_struct(options, size, default_options());
+  init_struct(options, size, default_router_trainer_options());
 }
 
 kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cache_options* cache, const kvq_policy* policy,
@@ -95,7 +95,7 @@ kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cache_optio
     require(context, "context");
     const kvq_cache_options shape = read_struct(cache, default_cache_options(), "cache");
     require(policy, "policy");
-    const RouterTrainerOptions how = checked(read_struct(options, default_options(), "options"));
+    const RouterTrainerOptions how = checked(read_struct(options, default_router_trainer_options(), "options"));
     require(result, "result");
     if (context->device != KVQ_DEVICE_CPU) {
       fail(KVQ_E_UNSUPPORTED, "context computes on %s: routers are trained on the CPU", context->backend->name());

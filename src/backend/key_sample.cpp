@@ -1,15 +1,11 @@
 #include "backend/key_sample.h"
 
+#include "core/sizes.h"
+
 #include <algorithm>
 #include <cmath>
 
 namespace kvq {
-namespace {
-
-size_t size(int32_t a, int32_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
-
-}  // namespace
-
 SoftKernel::SoftKernel(Allocator& allocator, const KeyEncoder& stage, float temperature)
     : scale(1.0F / temperature),
       norms(static_cast<size_t>(stage.width()), HUGE_VALF, StlAllocator<float>(allocator)),

@@ -5,12 +5,7 @@
 namespace kvq::io {
 namespace {
 
-constexpr std::string_view kType = "kvq.centres";
-
-/// "layers.<index>.<field>".
-struct LayerKey : ItemKey {
-  LayerKey(int32_t index, const char* field) : ItemKey("layers", index, field) {}
-};
+constexpr std::string_view kCentresType = "kvq.centres";
 
 CentresShape read_shape(const MetadataFields& fields, const TrainedHeader& header) {
   const CentresShape shape{.n_layers = header.n_layers,
@@ -44,7 +39,7 @@ ModelCentres::Layer read_layer(Allocator& allocator, const MetadataFields& field
 ModelCentres read_centres(Allocator& allocator, std::span<const std::byte> bytes) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "centres");
-  const TrainedHeader header = read_header(fields, kType, kCentresFileVersion, KVQ_ROPE_NONE, kMaxCentresNote);
+  const TrainedHeader header = read_header(fields, kCentresType, kCentresFileVersion, KVQ_ROPE_NONE, kMaxCentresNote);
   ModelCentres centres(allocator, read_shape(fields, header));
   centres.model_id = header.model_id;
   centres.seed = header.seed;
@@ -62,7 +57,7 @@ ModelCentres read_centres(Allocator& allocator, std::span<const std::byte> bytes
 SafetensorsWriter centres_file(Allocator& allocator, const ModelCentres& centres) {
   SafetensorsWriter file(allocator);
   const CentresShape& shape = centres.shape;
-  add_header(file, kType, kCentresFileVersion,
+  add_header(file, kCentresType, kCentresFileVersion,
              {.n_layers = shape.n_layers,
               .kv_heads = shape.kv_heads,
               .head_dim = shape.head_dim,

@@ -7,18 +7,13 @@
 namespace kvq::io {
 namespace {
 
-constexpr std::string_view kType = "kvq.codebook";
+constexpr std::string_view kCodebookType = "kvq.codebook";
 constexpr const char* kValueProposal = "value_proposal";
 constexpr const char* kValueHidden = "value_hidden";
 constexpr std::array<const char*, 2> kScopeNames = {"layer", "head"};         // by Scope
 constexpr std::array<const char*, 2> kProposalNames = {"linear", "network"};  // by ValueProposal
 
-/// "layers.<index>.<field>".
-struct LayerKey : ItemKey {
-  LayerKey(int32_t index, const char* field) : ItemKey("layers", index, field) {}
-};
-
-CodebookShape read_shape(const MetadataFields& fields, const TrainedHeader& header) {
+CodebookShape read_codebook_shape(const MetadataFields& fields, const TrainedHeader& header) {
   CodebookShape shape;
   shape.n_layers = header.n_layers;
   shape.kv_heads = header.kv_heads;
@@ -64,8 +59,9 @@ ModelCodebook::Layer read_layer(Allocator& allocator, const MetadataFields& fiel
 ModelCodebook read_codebook(Allocator& allocator, std::span<const std::byte> bytes) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "codebook");
-  const TrainedHeader header = read_header(fields, kType, kCodebookFileVersion, KVQ_ROPE_HALF, kMaxCodebookNote);
-  ModelCodebook codebook(allocator, read_shape(fields, header));
+  const TrainedHeader header =
+      read_header(fields, kCodebookType, kCodebookFileVersion, KVQ_ROPE_HALF, kMaxCodebookNote);
+  ModelCodebook codebook(allocator, read_codebook_shape(fields, header));
   codebook.model_id = header.model_id;
   codebook.seed = header.seed;
   codebook.note = header.note;
@@ -82,7 +78,7 @@ ModelCodebook read_codebook(Allocator& allocator, std::span<const std::byte> byt
 SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codebook) {
   SafetensorsWriter file(allocator);
   const CodebookShape& shape = codebook.shape;
-  add_header(file, kType, kCodebookFileVersion,
+  add_header(file, kCodebookType, kCodebookFileVersion,
              {.n_layers = shape.n_layers,
               .kv_heads = shape.kv_heads,
               .head_dim = shape.head_dim,

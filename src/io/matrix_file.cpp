@@ -14,7 +14,7 @@
 namespace kvq::io {
 namespace {
 
-constexpr std::string_view kType = "kvq.weights";
+constexpr std::string_view kMatrixType = "kvq.weights";
 
 /// "<name>.<field>".
 class FieldKey {
@@ -74,7 +74,7 @@ void read_scales(const SafetensorsFile& file, std::string_view name, weights::Ma
 }  // namespace
 
 void begin_matrix_file(SafetensorsWriter& file) {
-  file.add_metadata("type", kType);
+  file.add_metadata("type", kMatrixType);
   file.add_metadata("version", NumberText(kMatrixFileVersion));
 }
 
@@ -99,7 +99,7 @@ void add_matrix(SafetensorsWriter& file, std::string_view name, const weights::M
 weights::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> bytes, std::string_view name) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "weights");
-  fields.check_type(kType, kMatrixFileVersion);
+  fields.check_type(kMatrixType, kMatrixFileVersion);
   if (name.size() > kMaxMatrixName || !fields.has(FieldKey(name, "scheme").c_str())) {
     fail(KVQ_E_ARGUMENT, "name is '%s', the file has no such matrix", Quoted(name).c_str());
   }

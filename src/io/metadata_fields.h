@@ -43,6 +43,11 @@ class ItemKey {
   std::array<char, 64> text_{};
 };
 
+/// "layers.<index>.<field>".
+struct LayerKey : ItemKey {
+  LayerKey(int32_t index, const char* field) : ItemKey("layers", index, field) {}
+};
+
 /// The metadata of a file, read field by field. Whatever is wrong throws KVQ_E_FORMAT.
 class MetadataFields {
  public:

@@ -11,9 +11,9 @@
 namespace kvq::io {
 namespace {
 
-constexpr std::string_view kType = "kvq.router";
+constexpr std::string_view kRouterType = "kvq.router";
 constexpr std::string_view kSeparator = ", ";
-constexpr std::array<const char*, 2> kMethodNames = {"label", "paper"};  // by RouterMethod
+constexpr std::array<const char*, 2> kRouterMethodNames = {"label", "paper"};  // by RouterMethod
 
 /// "groups.<index>.<field>".
 struct GroupKey : ItemKey {
@@ -54,7 +54,7 @@ RouterShape read_shape(const MetadataFields& fields, const TrainedHeader& header
 }
 
 void read_training(const MetadataFields& fields, ModelRouter& router) {
-  router.method = static_cast<RouterMethod>(fields.choice("method", kMethodNames, "label or paper"));
+  router.method = static_cast<RouterMethod>(fields.choice("method", kRouterMethodNames, "label or paper"));
   router.lambda = read_amount(fields, "lambda", 1.0, "in [0, 1]");
   router.mean_bits = fields.amount("mean_bits");
   router.tolerance = fields.amount("tolerance");
@@ -83,7 +83,7 @@ GroupRouter read_group(Allocator& allocator, const MetadataFields& fields, const
 ModelRouter read_router(Allocator& allocator, std::span<const std::byte> bytes) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "router");
-  const TrainedHeader header = read_header(fields, kType, kRouterFileVersion, KVQ_ROPE_NONE, kMaxRouterNote);
+  const TrainedHeader header = read_header(fields, kRouterType, kRouterFileVersion, KVQ_ROPE_NONE, kMaxRouterNote);
   ModelRouter router(allocator);
   router.model_id = header.model_id;
   router.seed = header.seed;
@@ -107,7 +107,7 @@ ModelRouter read_router(Allocator& allocator, std::span<const std::byte> bytes) 
 SafetensorsWriter router_file(Allocator& allocator, const ModelRouter& router) {
   SafetensorsWriter file(allocator);
   const RouterShape& shape = router.shape;
-  add_header(file, kType, kRouterFileVersion,
+  add_header(file, kRouterType, kRouterFileVersion,
              {.n_layers = shape.n_layers,
               .kv_heads = shape.kv_heads,
               .head_dim = shape.head_dim,
@@ -118,7 +118,7 @@ SafetensorsWriter router_file(Allocator& allocator, const ModelRouter& router) {
   file.add_metadata("sharing", NumberText(shape.sharing));
   file.add_metadata("experts", experts_text(allocator, router.experts));
   file.add_metadata("expert_bits", list_text(allocator, router.expert_bits));
-  file.add_metadata("method", kMethodNames[static_cast<size_t>(router.method)]);
+  file.add_metadata("method", kRouterMethodNames[static_cast<size_t>(router.method)]);
   file.add_metadata("lambda", NumberText(router.lambda));
   file.add_metadata("mean_bits", NumberText(router.mean_bits));
   file.add_metadata("tolerance", NumberText(router.tolerance));

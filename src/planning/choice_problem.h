@@ -6,9 +6,12 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace kvq::planning {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// What an option, and a plan as the sum of its options, costs.
 enum Cost : uint8_t { kBytes, kSeconds, kLoss };

@@ -10,7 +10,6 @@
 namespace kvq::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::array<const char*, kCosts> kLimitNames = {"max_bytes", "max_seconds", "max_loss"};
 
 [[noreturn]] void fail_beyond(size_t cost, double limit, double least) {

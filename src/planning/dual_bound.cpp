@@ -6,7 +6,6 @@
 namespace kvq::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostDoublings = 400;
 constexpr int kBisections = 60;
 constexpr double kGolden = 0.6180339887498949;

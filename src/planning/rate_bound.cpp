@@ -7,7 +7,7 @@
 namespace kvq::planning {
 namespace {
 
-constexpr int kBisections = 200;
+constexpr int kRateBisections = 200;
 
 /// Bits of matrix i if the constant is `level`: max(least, ½ log2(a / weights) + level).
 double bits_at(const Rates& rates, size_t i, double level) {
@@ -33,7 +33,7 @@ double best_rates(const Rates& rates, std::span<double> bits) {
     high = std::max(high, rates.total_bits / rates.weights[i] - own);
   }
   // With `high`, a single matrix takes all bits there are.
-  for (int i = 0; i < kBisections && low < high; ++i) {
+  for (int i = 0; i < kRateBisections && low < high; ++i) {
     const double middle = 0.5 * (low + high);
     if (middle <= low || middle >= high) break;
     (total_at(rates, middle) > rates.total_bits ? high : low) = middle;

@@ -10,8 +10,6 @@ namespace {
 /// States kept of a stage. More would take seconds and are hardly ever needed.
 constexpr size_t kMostStates = 5000;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 }  // namespace
 
 StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted)

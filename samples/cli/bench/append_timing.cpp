@@ -7,8 +7,8 @@
 namespace cli {
 namespace {
 
-constexpr uint64_t kKeySeed = 4;
-constexpr uint64_t kValueSeed = 5;
+constexpr uint64_t kAppendKeySeed = 4;
+constexpr uint64_t kAppendValueSeed = 5;
 constexpr uint64_t kMostSequences = 64;  // each of every format grows by its own pages
 
 uint64_t cycle_fp16_bytes(const AppendShape& shape) { return shape.cycle_tokens() * shape.layer.fp16_token_bytes(); }
@@ -27,8 +27,8 @@ uint64_t bytes_of_pages(uint64_t n, uint64_t all_bytes, uint64_t all_pages) {
 }  // namespace
 
 AppendInput::AppendInput(TimedDevice& device, const AppendShape& shape)
-    : keys_(random_scalars(device, shape.cycle_tokens() * shape.layer.token_width(), kKeySeed, shape.dtype)),
-      values_(random_scalars(device, shape.cycle_tokens() * shape.layer.token_width(), kValueSeed, shape.dtype)),
+    : keys_(random_scalars(device, shape.cycle_tokens() * shape.layer.token_width(), kAppendKeySeed, shape.dtype)),
+      values_(random_scalars(device, shape.cycle_tokens() * shape.layer.token_width(), kAppendValueSeed, shape.dtype)),
       stride_(static_cast<size_t>(shape.tokens) * shape.layer.token_width() * bytes_of(shape.dtype)) {}
 
 TimedAppend::TimedAppend(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format,

@@ -6,8 +6,8 @@ namespace cli {
 namespace {
 
 constexpr uint64_t kMostCaches = 256;
-constexpr uint64_t kQuerySeed = 3;  // of the first ones
-constexpr size_t kMostQueries = 8;  // to be used in turn, as long as they are small
+constexpr uint64_t kAttentionQuerySeed = 3;  // of the first ones
+constexpr size_t kMostQueries = 8;           // to be used in turn, as long as they are small
 constexpr size_t kQueryScalars = size_t{1} << 20;
 
 size_t query_scalars(const AttentionShape& shape) {
@@ -25,7 +25,7 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
       n_queries_(shape.queries) {
   const size_t scalars = query_scalars(shape);
   for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
-    queries_.push_back(random_scalars(device, scalars, kQuerySeed + i));
+    queries_.push_back(random_scalars(device, scalars, kAttentionQuerySeed + i));
   }
   fill_first(shape);
   if (format.evicts()) compress_first(format, shape);

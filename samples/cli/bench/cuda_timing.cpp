@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kFlushBytes = size_t{256} << 20;  // several times the L2 cache
 constexpr uint64_t kRotatedBytes = 200'000'000;    // the same
 constexpr int kMostFlushes = 16;
-constexpr int kPasses = 10;
+constexpr int kCopyPasses = 10;
 
 // Where contexts issue their work unless told otherwise.
 const cudaStream_t kStream = nullptr;
@@ -87,7 +87,7 @@ class Gpu final : public TimedDevice {
   double memory_bandwidth() override {
     const DeviceBuffer target = allocate(kFlushBytes);
     double best = 0.0;
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (int pass = 0; pass < kCopyPasses; ++pass) {
       const double microseconds = time([&] {
         check(cudaMemcpyAsync(target.get(), flushed_.get(), kFlushBytes, cudaMemcpyDeviceToDevice, kStream),
               "cudaMemcpyAsync");

@@ -7,10 +7,10 @@
 namespace cli {
 namespace {
 
-constexpr uint64_t kInputSeed = 20;
-constexpr uint64_t kQuerySeed = 21;
-constexpr uint64_t kKeySeed = 22;
-constexpr uint64_t kValueSeed = 23;
+constexpr uint64_t kDecodeInputSeed = 20;
+constexpr uint64_t kDecodeQuerySeed = 21;
+constexpr uint64_t kDecodeKeySeed = 22;
+constexpr uint64_t kDecodeValueSeed = 23;
 constexpr size_t kMostShared = 3;  // q, k and v
 
 // Steps that a sequence has room for: all that are timed, in whole cycles, and those before.
@@ -49,11 +49,11 @@ TimedDecode::TimedDecode(TimedDevice& device, kvq_context* context, const Tuning
       weights_(std::move(weights)),
       shape_(shape),
       x_(random_scalars(device, static_cast<size_t>(shape.batch) * widest(shape.model, &llama::LinearLayer::in),
-                        kInputSeed, shape.dtype)),
-      q_(random_scalars(device, shape.query_scalars(), kQuerySeed, shape.dtype)),
-      k_(random_scalars(device, shape.key_scalars(), kKeySeed, shape.dtype)),
-      v_(random_scalars(device, shape.key_scalars(), kValueSeed, shape.dtype)),
-      attended_(random_scalars(device, shape.query_scalars(), kQuerySeed, shape.dtype)) {
+                        kDecodeInputSeed, shape.dtype)),
+      q_(random_scalars(device, shape.query_scalars(), kDecodeQuerySeed, shape.dtype)),
+      k_(random_scalars(device, shape.key_scalars(), kDecodeKeySeed, shape.dtype)),
+      v_(random_scalars(device, shape.key_scalars(), kDecodeValueSeed, shape.dtype)),
+      attended_(random_scalars(device, shape.query_scalars(), kDecodeQuerySeed, shape.dtype)) {
   const size_t outputs = static_cast<size_t>(shape.batch) * widest(shape.model, &llama::LinearLayer::out);
   for (size_t i = 0; i < kMostShared; ++i) {
     y_.push_back(device.upload(std::vector<std::byte>(outputs * bytes_of(shape.dtype))));

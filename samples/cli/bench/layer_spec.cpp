@@ -15,10 +15,10 @@ namespace {
 constexpr std::string_view kRandom = "commvq-";
 constexpr std::string_view kRandomRouter = "moqae";
 constexpr int32_t kTokens = 1024;
-constexpr uint64_t kQuerySeed = 10;
+constexpr uint64_t kSpecQuerySeed = 10;
 constexpr double kRouterBits = 4.25;
-constexpr uint64_t kKeySeed = 11;
-constexpr uint64_t kValueSeed = 12;
+constexpr uint64_t kSpecKeySeed = 11;
+constexpr uint64_t kSpecValueSeed = 12;
 
 kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
   auto options = kvq::initialised<kvq_codebook_trainer_options>();
@@ -33,8 +33,8 @@ kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scop
   options.value_rounds = 1;
   kvq::CodebookTrainer trainer(context, options);
   const size_t scalars = kTokens * shape.token_width();
-  const std::vector<float> keys = normal_numbers(scalars, kKeySeed);
-  const std::vector<float> values = normal_numbers(scalars, kValueSeed);
+  const std::vector<float> keys = normal_numbers(scalars, kSpecKeySeed);
+  const std::vector<float> values = normal_numbers(scalars, kSpecValueSeed);
   trainer.add(0, kTokens, keys, values);
   trainer.run(0);
   return trainer.result();
@@ -54,9 +54,9 @@ Spec random_router(kvq_context* context, double bits, const LayerShape& shape) {
   options.epochs = 1;
   kvq::RouterTrainer trainer(trains, layer, kvq::Policy::load(trains, kPolicy), options);
   const std::vector<float> queries = normal_numbers(
-      size_t{kTokens} * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim), kQuerySeed);
-  const std::vector<float> keys = normal_numbers(kTokens * shape.token_width(), kKeySeed);
-  const std::vector<float> values = normal_numbers(kTokens * shape.token_width(), kValueSeed);
+      size_t{kTokens} * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim), kSpecQuerySeed);
+  const std::vector<float> keys = normal_numbers(kTokens * shape.token_width(), kSpecKeySeed);
+  const std::vector<float> values = normal_numbers(kTokens * shape.token_width(), kSpecValueSeed);
   trainer.add(0, kTokens, queries, keys, values);
   trainer.run(1.0);
   return {.policy = kvq::Policy::load(context, kPolicy), .router = kvq::Router::load(context, trainer.result().save())};
@@ -101,7 +101,7 @@ std::optional<Spec> centred_spec(kvq_context* context, const std::string& spec, 
   options.value_centres = centres;
   kvq::CentresTrainer trainer(context, options);
   const size_t scalars = kTokens * shape.token_width();
-  trainer.add(0, kTokens, normal_numbers(scalars, kKeySeed), normal_numbers(scalars, kValueSeed));
+  trainer.add(0, kTokens, normal_numbers(scalars, kSpecKeySeed), normal_numbers(scalars, kSpecValueSeed));
   trainer.run(0);
   loaded.centres = trainer.result();
   return loaded;

@@ -13,7 +13,7 @@ constexpr const char* kName = "w";
 constexpr uint64_t kMostMatrices = 256;
 constexpr size_t kLeastRecorded = 32;  // calls, so that what surrounds them hardly counts
 constexpr uint64_t kWeightSeed = 1;
-constexpr uint64_t kInputSeed = 2;
+constexpr uint64_t kLinearInputSeed = 2;
 
 // Of the block that a matrix repeats: codes of 16 rows lie together, and those of so many columns are whole tiles, of
 // odd quarters of a bit too.
@@ -79,7 +79,7 @@ kvq::Matrix RandomMatrices::load(int64_t out, int64_t in) { return kvq::Matrix::
 TimedLinear::TimedLinear(TimedDevice& device, kvq_context* context, const Tuning& tuning, const std::string& scheme,
                          const LinearShape& shape)
     : device_(&device),
-      x_(random_scalars(device, static_cast<size_t>(shape.batch * shape.in), kInputSeed, shape.dtype)),
+      x_(random_scalars(device, static_cast<size_t>(shape.batch * shape.in), kLinearInputSeed, shape.dtype)),
       batch_(shape.batch),
       dtype_(shape.dtype) {
   RandomMatrices random(context, scheme);

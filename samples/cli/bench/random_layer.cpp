@@ -9,9 +9,9 @@ namespace cli {
 namespace {
 
 constexpr int32_t kAppendChunk = 1024;
-constexpr uint64_t kKeySeed = 1;
-constexpr uint64_t kValueSeed = 2;
-constexpr uint64_t kQuerySeed = 2000;
+constexpr uint64_t kLayerKeySeed = 1;
+constexpr uint64_t kLayerValueSeed = 2;
+constexpr uint64_t kLayerQuerySeed = 2000;
 
 // Random numbers are as random when they are cut off instead of rounded, and when the smallest become zero.
 uint16_t cut_to_float16(float value) {
@@ -62,8 +62,8 @@ void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, cons
                    int32_t n_layers) {
   if (length == 0) return;
   const size_t scalars = static_cast<size_t>(std::min(kAppendChunk, length)) * shape.token_width();
-  const DeviceBuffer keys = random_scalars(device, scalars, kKeySeed);
-  const DeviceBuffer values = random_scalars(device, scalars, kValueSeed);
+  const DeviceBuffer keys = random_scalars(device, scalars, kLayerKeySeed);
+  const DeviceBuffer values = random_scalars(device, scalars, kLayerValueSeed);
   for (kvq::Sequence& sequence : sequences) {
     for (int32_t begin = 0; begin < length; begin += kAppendChunk) {
       const int32_t n = std::min(kAppendChunk, length - begin);
@@ -76,7 +76,7 @@ void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequen
                    int32_t queries, int32_t n_layers) {
   const size_t scalars =
       static_cast<size_t>(queries) * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim);
-  const DeviceBuffer q = random_scalars(device, scalars, kQuerySeed);
+  const DeviceBuffer q = random_scalars(device, scalars, kLayerQuerySeed);
   const DeviceBuffer out = device.upload(std::vector<std::byte>(scalars * sizeof(float)));
   const kvq_sequence* const only = sequence;
   auto batch = kvq::initialised<kvq_attend_batch>();

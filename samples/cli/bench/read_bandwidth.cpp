@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kBytes = size_t{256} << 20;
 constexpr size_t kStreams = 8;  // of each thread; memory gives more to several streams than to one
-constexpr int kPasses = 5;
+constexpr int kReadPasses = 5;
 
 // One cache line; the compiler picks the widest loads of its target.
 struct Line {
@@ -42,7 +42,7 @@ double read_bandwidth(llama::ThreadPool& threads) {
   const std::vector<Line> lines(lines_per_thread * n, Line{{1, 2, 3, 4, 5, 6, 7, 8}});
   std::atomic<uint64_t> total{0};  // keeps the reads from being removed
   double best = 0.0;
-  for (int pass = 0; pass < kPasses; ++pass) {
+  for (int pass = 0; pass < kReadPasses; ++pass) {
     const Stopwatch watch;
     threads.run(threads.size(), [&](int32_t thread) {
       total += read_streams(lines.data() + static_cast<size_t>(thread) * lines_per_thread, lines_per_stream);

@@ -10,12 +10,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kEnoughTime{1000};  // after kTimingSteps
-constexpr std::chrono::milliseconds kPatience{8000};    // even before them
+constexpr std::chrono::milliseconds kEnoughTime{1000};      // after kTimingSteps
+constexpr std::chrono::milliseconds kTimingPatience{8000};  // even before them
 
 bool is_enough(int64_t repetitions, Clock::duration elapsed) {
   if (repetitions == 0) return false;
-  return repetitions >= kMaxRepetitions || elapsed > (repetitions < kTimingSteps ? kPatience : kEnoughTime);
+  return repetitions >= kMaxRepetitions || elapsed > (repetitions < kTimingSteps ? kTimingPatience : kEnoughTime);
 }
 
 // Of a whole number of cycles.

@@ -12,7 +12,7 @@
 namespace cli {
 namespace {
 
-struct Options : BenchOptions {
+struct BenchAppendOptions : BenchOptions {
   int32_t length = AppendShape{}.length;
   int32_t tokens = AppendShape{}.tokens;
   DtypeOption dtype;
@@ -23,7 +23,7 @@ struct Options : BenchOptions {
   }
 };
 
-struct Row {
+struct BenchAppendRow {
   std::string kv;
   AppendTiming timing;
   uint64_t bytes = 0;
@@ -32,12 +32,12 @@ struct Row {
   double tokens_per_second(int32_t tokens) const { return tokens / timing.mean * 1e6; }
 };
 
-struct Measurement {
-  std::vector<Row> rows;  // in the order of BenchOptions::specs
+struct BenchAppendMeasurement {
+  std::vector<BenchAppendRow> rows;  // in the order of BenchOptions::specs
   BenchMachine machine;
 };
 
-Measurement measure(TimedDevice& device, const Options& options) {
+BenchAppendMeasurement measure(TimedDevice& device, const BenchAppendOptions& options) {
   const kvq::Context context = make_context(options.compute);
   const std::vector<std::string> specs = options.specs();
   const AppendShape shape = options.shape();
@@ -50,13 +50,14 @@ Measurement measure(TimedDevice& device, const Options& options) {
     progress.advance(kTimingSteps);
   }
   const std::vector<AppendTiming> timings = time_interleaved(subjects, shape, progress);
-  Measurement result;
+  BenchAppendMeasurement result;
   for (size_t i = 0; i < specs.size(); ++i) result.rows.push_back({specs[i], timings[i], subjects[i].bytes()});
   result.machine = measure_machine(device, context);
   return result;
 }
 
-void add_figures(nlohmann::ordered_json& object, const std::string& prefix, const Row& row, int32_t tokens) {
+void add_append_figures(nlohmann::ordered_json& object, const std::string& prefix, const BenchAppendRow& row,
+                        int32_t tokens) {
   object[prefix + "microseconds"] = row.timing.call.median;
   object[prefix + "mean_microseconds"] = row.timing.mean;
   object[prefix + "min"] = row.timing.call.min;
@@ -67,11 +68,12 @@ void add_figures(nlohmann::ordered_json& object, const std::string& prefix, cons
   object[prefix + "tokens_per_second"] = row.tokens_per_second(tokens);
 }
 
-nlohmann::ordered_json row_json(const Row& row, const Row& fp16, int32_t tokens, double bandwidth) {
+nlohmann::ordered_json row_json(const BenchAppendRow& row, const BenchAppendRow& fp16, int32_t tokens,
+                                double bandwidth) {
   nlohmann::ordered_json object;
   object["kv"] = row.kv;
-  add_figures(object, "", row, tokens);
-  add_figures(object, "fp16_", fp16, tokens);
+  add_append_figures(object, "", row, tokens);
+  add_append_figures(object, "fp16_", fp16, tokens);
   object["ratio"] = fp16.timing.mean / row.timing.mean;
   object["read_bandwidth_gigabytes_per_second"] = bandwidth;
   object["bandwidth_fraction"] = row.gigabytes_per_second() / bandwidth;
@@ -79,7 +81,7 @@ nlohmann::ordered_json row_json(const Row& row, const Row& fp16, int32_t tokens,
   return object;
 }
 
-void print_result_json(const Options& options, const Measurement& result) {
+void print_result_json(const BenchAppendOptions& options, const BenchAppendMeasurement& result) {
   std::vector<nlohmann::ordered_json> rows;
   for (size_t i = 1; i < result.rows.size(); ++i) {
     rows.push_back(row_json(result.rows[i], result.rows[0], options.tokens, result.machine.bandwidth));
@@ -93,7 +95,7 @@ void print_result_json(const Options& options, const Measurement& result) {
 
 std::string tokens_text(int32_t n) { return std::to_string(n) + (n == 1 ? " token" : " tokens"); }
 
-std::string heading(const Options& options, const Measurement& result) {
+std::string heading(const BenchAppendOptions& options, const BenchAppendMeasurement& result) {
   const AppendShape shape = options.shape();
   std::string text = "Calls that append " + tokens_text(options.tokens) + " in " + options.dtype.name(options.compute) +
                      " to one layer of " + std::to_string(options.layer.kv_heads) + " KV heads of " +
@@ -109,15 +111,15 @@ std::string heading(const Options& options, const Measurement& result) {
   return text;
 }
 
-void print_result(const Options& options, const Measurement& result) {
-  const std::vector<Row>& rows = result.rows;
+void print_result(const BenchAppendOptions& options, const BenchAppendMeasurement& result) {
+  const std::vector<BenchAppendRow>& rows = result.rows;
   std::vector<std::string> headings{
       "format",   "bytes\na call", "median\nus",       "min\nus",  "max\nus",
       "mean\nus", "GB/s",          "of memory\nspeed", "tokens/s", "times faster\nthan FP16"};
   if (options.on_gpu()) headings.emplace_back("host\nus");
   Table table(std::move(headings));
   std::vector<double> fractions;
-  for (const Row& row : rows) {
+  for (const BenchAppendRow& row : rows) {
     fractions.push_back(row.gigabytes_per_second() / result.machine.bandwidth);
     const AppendTiming& timing = row.timing;
     std::vector<std::string> cells{row.kv,
@@ -136,10 +138,10 @@ void print_result(const Options& options, const Measurement& result) {
   print_text(heading(options, result) + "\n" + table.text() + above_memory_speed_text(fractions));
 }
 
-void run(const Options& options) {
+void run(const BenchAppendOptions& options) {
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
   require_memory(*device, timing_memory(*device, options.shape(), options.specs().size()));
-  const Measurement result = measure(*device, options);
+  const BenchAppendMeasurement result = measure(*device, options);
   if (options.json) return print_result_json(options, result);
   print_result(options, result);
 }
@@ -149,7 +151,7 @@ void run(const Options& options) {
 void add_bench_append(CLI::App& bench) {
   CLI::App* command =
       bench.add_subcommand("append", "Time of appending random keys and values, against FP16 in the same run");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchAppendOptions>();
   options->kv = {"int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard"};
   command->add_option(kContextNames, options->length, "Tokens that the layer holds before")
       ->check(CLI::Range(0, 1 << 24))

@@ -14,9 +14,9 @@
 namespace cli {
 namespace {
 
-constexpr BenchLabels kLabels{"kv", "kv_bits", "format", "bits per\nscalar"};
+constexpr BenchLabels kAttendLabels{"kv", "kv_bits", "format", "bits per\nscalar"};
 
-struct Options : BenchOptions {
+struct BenchAttendOptions : BenchOptions {
   std::vector<int32_t> lengths{AttentionShape{}.length};
   int32_t batch = AttentionShape{}.batch;
   int32_t queries = AttentionShape{}.queries;
@@ -28,17 +28,18 @@ struct Options : BenchOptions {
 };
 
 /// All formats over so many tokens.
-struct Measurement {
+struct BenchAttendMeasurement {
   int32_t length;
   std::vector<BenchRow> rows;
 };
 
-void print_result_json(const Options& options, const std::vector<Measurement>& measured, const BenchMachine& machine) {
+void print_result_json(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
+                       const BenchMachine& machine) {
   const bool several = measured.size() > 1;
   nlohmann::ordered_json parameters = {{"batch", options.batch}, {"queries", options.queries}};
   std::vector<nlohmann::ordered_json> rows;
-  for (const Measurement& each : measured) {
-    for (nlohmann::ordered_json& row : bench_rows_json(each.rows, kLabels, machine)) {
+  for (const BenchAttendMeasurement& each : measured) {
+    for (nlohmann::ordered_json& row : bench_rows_json(each.rows, kAttendLabels, machine)) {
       (several ? row : parameters)["length"] = each.length;
       rows.push_back(std::move(row));
     }
@@ -46,21 +47,23 @@ void print_result_json(const Options& options, const std::vector<Measurement>& m
   print_bench_json(rows, options.with_layer(parameters), options.compute, machine);
 }
 
-void print_result(const Options& options, const std::vector<Measurement>& measured, const BenchMachine& machine) {
+void print_result(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
+                  const BenchMachine& machine) {
   if (options.json) return print_result_json(options, measured, machine);
   std::string text;
-  for (const Measurement& each : measured) {
+  for (const BenchAttendMeasurement& each : measured) {
     text += (text.empty() ? "" : "\n") + std::string("One layer of ") + std::to_string(options.layer.q_heads) +
             " query and " + std::to_string(options.layer.kv_heads) + " KV heads of " +
             std::to_string(options.layer.head_dim) + ", " + std::to_string(each.length) + " tokens, batch " +
             std::to_string(options.batch) +
             (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") + ";\n" +
-            bench_rows_text(each.rows, kLabels, machine);
+            bench_rows_text(each.rows, kAttendLabels, machine);
   }
   print_text(text);
 }
 
-void draw(const Options& options, const std::vector<Measurement>& measured, const BenchMachine& machine) {
+void draw(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
+          const BenchMachine& machine) {
   LinePlot plot{.title = "Attention of one layer on " + machine.name + ", " + machine.isa,
                 .x_label = "tokens in the cache",
                 .y_label = "microseconds",
@@ -71,26 +74,27 @@ void draw(const Options& options, const std::vector<Measurement>& measured, cons
     PlotSeries& series = plot.series.emplace_back();
     series.name = plot_name(measured.front().rows[i].name);
     series.line = measured.size() > 1;
-    for (const Measurement& each : measured) series.points.emplace_back(each.length, each.rows[i].timing.median);
+    for (const BenchAttendMeasurement& each : measured)
+      series.points.emplace_back(each.length, each.rows[i].timing.median);
     std::ranges::sort(series.points);
   }
   write_plots(options.plot, {&plot, 1});
 }
 
-void check_queries(const Options& options) {
+void check_queries(const BenchAttendOptions& options) {
   const int32_t shortest = std::ranges::min(options.lengths);
   if (options.queries <= shortest) return;
   throw UsageError("--queries " + std::to_string(options.queries) + ": there are only " + std::to_string(shortest) +
                    " tokens, the newest of which ask");
 }
 
-void run(const Options& options) {
+void run(const BenchAttendOptions& options) {
   check_queries(options);
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
   const AttentionShape longest = options.shape(std::ranges::max(options.lengths));
   require_memory(*device, timing_memory(*device, longest, options.specs().size()));
   const kvq::Context context = make_context(options.compute);
-  std::vector<Measurement> measured;
+  std::vector<BenchAttendMeasurement> measured;
   for (const int32_t length : options.lengths) {
     const auto make = [&](const std::string& spec) {
       return TimedAttention(*device, context, load_layer_spec(context, spec, options.layer), options.shape(length));
@@ -108,7 +112,7 @@ void run(const Options& options) {
 void add_bench_attend(CLI::App& bench) {
   CLI::App* command =
       bench.add_subcommand("attend", "Time of attention on random keys and values, against FP16 in the same run");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchAttendOptions>();
   options->kv = {"int4"};
   command->add_option(kContextNames, options->lengths, "Tokens in the cache; several, separated by commas, in turn")
       ->delimiter(',')

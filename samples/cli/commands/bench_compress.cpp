@@ -13,21 +13,22 @@
 namespace cli {
 namespace {
 
-struct Options : BenchOptions {
+struct BenchCompressOptions : BenchOptions {
   int32_t length = CompressShape{}.length;
   int32_t n_layers = CompressShape{}.n_layers;
 
   CompressShape shape() const { return {.layer = layer, .n_layers = n_layers, .length = length}; }
 };
 
-struct Row {
+struct BenchCompressRow {
   std::string kv;
   Timing timing;
   uint64_t bytes = 0;
   uint64_t bytes_left = 0;
 };
 
-std::vector<Row> measure(TimedDevice& device, const kvq::Context& context, const Options& options) {
+std::vector<BenchCompressRow> measure(TimedDevice& device, const kvq::Context& context,
+                                      const BenchCompressOptions& options) {
   Progress progress("compressing", kTimingSteps * static_cast<int64_t>(options.kv.size() + 1));
   std::vector<TimedCompress> subjects;
   for (const std::string& kv : options.kv) {
@@ -39,14 +40,14 @@ std::vector<Row> measure(TimedDevice& device, const kvq::Context& context, const
   }
   const std::vector<Timing> timings =
       time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
-  std::vector<Row> rows;
+  std::vector<BenchCompressRow> rows;
   for (size_t i = 0; i < subjects.size(); ++i) {
     rows.push_back({options.kv[i], timings[i], subjects[i].bytes(), subjects[i].bytes_left()});
   }
   return rows;
 }
 
-nlohmann::ordered_json row_json(const Row& row, int32_t n_layers) {
+nlohmann::ordered_json row_json(const BenchCompressRow& row, int32_t n_layers) {
   return {{"kv", row.kv},
           {"microseconds", row.timing.median},
           {"microseconds_a_layer", row.timing.median / n_layers},
@@ -57,9 +58,10 @@ nlohmann::ordered_json row_json(const Row& row, int32_t n_layers) {
           {"repetitions", row.timing.repetitions}};
 }
 
-void print_rows(const Options& options, const std::vector<Row>& rows, const BenchMachine& machine) {
+void print_rows(const BenchCompressOptions& options, const std::vector<BenchCompressRow>& rows,
+                const BenchMachine& machine) {
   Table table({"format", "bytes\nbefore", "bytes\nafter", "median\nus", "min\nus", "max\nus", "us\na layer"});
-  for (const Row& row : rows) {
+  for (const BenchCompressRow& row : rows) {
     table.add_row({row.kv, bytes_text(row.bytes), bytes_text(row.bytes_left), number_text(row.timing.median, 1),
                    number_text(row.timing.min, 1), number_text(row.timing.max, 1),
                    number_text(row.timing.median / options.n_layers, 1)});
@@ -71,15 +73,15 @@ void print_rows(const Options& options, const std::vector<Row>& rows, const Benc
              " calls in turn.\n\n" + table.text());
 }
 
-void run(const Options& options) {
+void run(const BenchCompressOptions& options) {
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
   require_memory(*device, timing_memory(*device, options.shape(), options.kv.size()));
   const kvq::Context context = make_context(options.compute);
-  const std::vector<Row> rows = measure(*device, context, options);
+  const std::vector<BenchCompressRow> rows = measure(*device, context, options);
   const BenchMachine machine = measure_machine(*device, context);
   if (!options.json) return print_rows(options, rows, machine);
   std::vector<nlohmann::ordered_json> objects;
-  for (const Row& row : rows) objects.push_back(row_json(row, options.n_layers));
+  for (const BenchCompressRow& row : rows) objects.push_back(row_json(row, options.n_layers));
   print_bench_json(objects, options.with_layer({{"length", options.length}, {"n_layers", options.n_layers}}),
                    options.compute, machine);
 }
@@ -88,7 +90,7 @@ void run(const Options& options) {
 
 void add_bench_compress(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("compress", "Time of evicting tokens after a prompt of random keys");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchCompressOptions>();
   options->kv = {"int4+adasnap:4096", "int4+snapkv:4096"};
   command->add_option(kContextNames, options->length, "Tokens of the prompt")
       ->check(CLI::Range(64, 1 << 24))

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kPlain = "fp16";
 
-struct Options {
+struct BenchDecodeOptions {
   std::vector<std::string> schemes{"tcx-3"};
   std::vector<std::string> kv;
   int32_t layers = 32;
@@ -49,7 +49,7 @@ struct Formats {
 };
 
 /// FP16 first, then every scheme with every format of the cache.
-std::vector<Formats> formats_of(const Options& options) {
+std::vector<Formats> formats_of(const BenchDecodeOptions& options) {
   std::vector<Formats> all{{kPlain, kPlain}};
   for (const std::string& scheme : options.schemes) {
     for (const std::string& kv : options.kv.empty() ? std::vector<std::string>{kPlain} : options.kv) {
@@ -59,7 +59,7 @@ std::vector<Formats> formats_of(const Options& options) {
   return all;
 }
 
-struct Row {
+struct BenchDecodeRow {
   Formats formats;
   Timing timing;  // microseconds of a step
   uint64_t weight_bytes = 0;
@@ -77,7 +77,7 @@ void check_multiple(const std::string& option, int32_t width) {
                    std::to_string(kColumnMultiple));
 }
 
-void check(const Options& options) {
+void check(const BenchDecodeOptions& options) {
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
   check_layer(options.layer);
   check_multiple("--hidden", options.hidden);
@@ -94,7 +94,8 @@ Spec load_format(kvq_context* context, const std::string& kv) {
   return format;
 }
 
-std::vector<Row> measure(TimedDevice& device, kvq_context* context, const Tuning& tuning, const Options& options) {
+std::vector<BenchDecodeRow> measure(TimedDevice& device, kvq_context* context, const Tuning& tuning,
+                                    const BenchDecodeOptions& options) {
   const DecodeShape shape = options.shape();
   const std::vector<Formats> formats = formats_of(options);
   Progress progress("decoding", kTimingSteps * static_cast<int64_t>(formats.size() + 1));
@@ -109,14 +110,15 @@ std::vector<Row> measure(TimedDevice& device, kvq_context* context, const Tuning
   }
   const std::vector<Timing> timings = time_in_turn(
       subjects.size(), progress, [&](size_t i) { return subjects[i]->run(); }, shape.cycle());
-  std::vector<Row> rows;
+  std::vector<BenchDecodeRow> rows;
   for (size_t i = 0; i < formats.size(); ++i) {
     rows.push_back({formats[i], timings[i], subjects[i]->weight_bytes(), subjects[i]->cache_bytes()});
   }
   return rows;
 }
 
-void add_figures(nlohmann::ordered_json& object, const std::string& prefix, const Row& row, int32_t batch) {
+void add_decode_figures(nlohmann::ordered_json& object, const std::string& prefix, const BenchDecodeRow& row,
+                        int32_t batch) {
   object[prefix + "milliseconds"] = row.milliseconds();
   object[prefix + "min"] = 1e-3 * row.timing.min;
   object[prefix + "max"] = 1e-3 * row.timing.max;
@@ -126,15 +128,15 @@ void add_figures(nlohmann::ordered_json& object, const std::string& prefix, cons
   object[prefix + "gigabytes_per_second"] = row.gigabytes_per_second();
 }
 
-void print_result_json(const Options& options, const std::vector<Row>& rows, const std::string& timing,
-                       const BenchMachine& machine) {
+void print_result_json(const BenchDecodeOptions& options, const std::vector<BenchDecodeRow>& rows,
+                       const std::string& timing, const BenchMachine& machine) {
   std::vector<nlohmann::ordered_json> objects;
-  for (const Row& row : std::span(rows).subspan(1)) {
+  for (const BenchDecodeRow& row : std::span(rows).subspan(1)) {
     nlohmann::ordered_json object;
     object["scheme"] = row.formats.scheme;
     if (options.length > 0) object["kv"] = row.formats.kv;
-    add_figures(object, "", row, options.batch);
-    add_figures(object, "fp16_", rows.front(), options.batch);
+    add_decode_figures(object, "", row, options.batch);
+    add_decode_figures(object, "fp16_", rows.front(), options.batch);
     object["ratio"] = rows.front().timing.median / row.timing.median;
     object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
     object["repetitions"] = row.timing.repetitions;
@@ -158,8 +160,8 @@ void print_result_json(const Options& options, const std::vector<Row>& rows, con
 /// A count and its noun.
 std::string counted(int32_t n, const std::string& noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
 
-std::string heading(const Options& options, const std::vector<Row>& rows, const std::string& timing,
-                    const BenchMachine& machine) {
+std::string heading(const BenchDecodeOptions& options, const std::vector<BenchDecodeRow>& rows,
+                    const std::string& timing, const BenchMachine& machine) {
   std::string text = "A step of decoding: " + counted(options.layers, "layer") + " of " +
                      std::to_string(options.hidden) + " and " + std::to_string(options.mlp) + " channels, " +
                      std::to_string(options.layer.q_heads) + " query and " + std::to_string(options.layer.kv_heads) +
@@ -175,7 +177,7 @@ std::string heading(const Options& options, const std::vector<Row>& rows, const 
          number_text(machine.bandwidth, 1) + " GB/s.\n";
 }
 
-void print_result(const Options& options, const std::vector<Row>& rows, const std::string& timing,
+void print_result(const BenchDecodeOptions& options, const std::vector<BenchDecodeRow>& rows, const std::string& timing,
                   const BenchMachine& machine) {
   const bool is_one = rows.front().timing.repetitions == 1;  // which has no spread
   std::vector<std::string> headings{"weights", "cache", "bytes of\nweights", "bytes of\ncache"};
@@ -186,7 +188,7 @@ void print_result(const Options& options, const std::vector<Row>& rows, const st
   headings.insert(headings.end(),
                   {"tokens/s of\n" + counted(options.layers, "layer"), "GB/s", "times faster\nthan FP16"});
   Table table(headings);
-  for (const Row& row : rows) {
+  for (const BenchDecodeRow& row : rows) {
     std::vector<std::string> cells{row.formats.scheme, options.length > 0 ? row.formats.kv : "-",
                                    bytes_text(row.weight_bytes), options.length > 0 ? bytes_text(row.cache_bytes) : "-",
                                    number_text(row.milliseconds(), 3)};
@@ -201,13 +203,13 @@ void print_result(const Options& options, const std::vector<Row>& rows, const st
   print_text(heading(options, rows, timing, machine) + "\n" + table.text());
 }
 
-void run(const Options& options) {
+void run(const BenchDecodeOptions& options) {
   check(options);
   const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
   require_memory(*device, timing_memory(options.shape(), with_baseline(options.schemes), formats_of(options).size()));
   const kvq::Context context = make_context(options.compute);
   const Tuning tuning(context, options.tuning);
-  const std::vector<Row> rows = measure(*device, context, tuning, options);
+  const std::vector<BenchDecodeRow> rows = measure(*device, context, tuning, options);
   tuning.keep();
   const BenchMachine machine = measure_machine(*device, context);
   const std::string timing = device->records() ? "graph" : "calls";
@@ -223,7 +225,7 @@ void add_bench_decode(CLI::App& bench) {
       "Time of a step of decoding on random weights and caches, against FP16 in the same run: all linear layers, "
       "appending and attention of a model's shape, on a GPU in one CUDA graph; norms, activations and logits are left "
       "out. The default shape is that of Llama 3 8B");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchDecodeOptions>();
   add_schemes_option(*command, options->schemes, "Of the linear layers, as of `kvq quantize`; may be repeated")
       ->capture_default_str();
   command->add_option("--layers", options->layers, "Decoder layers; fewer take less memory")

@@ -11,9 +11,9 @@
 namespace cli {
 namespace {
 
-constexpr BenchLabels kLabels{"scheme", "bits", "scheme", "bits per\nweight"};
+constexpr BenchLabels kLinearLabels{"scheme", "bits", "scheme", "bits per\nweight"};
 
-struct Options {
+struct BenchLinearOptions {
   std::vector<std::string> schemes{"nuq-4"};
   std::string shape = "14336x4096";
   int32_t batch = LinearShape{}.batch;
@@ -33,10 +33,10 @@ struct Options {
   }
 };
 
-void print_result(const Options& options, const LinearShape& shape, const std::vector<BenchRow>& rows,
+void print_result(const BenchLinearOptions& options, const LinearShape& shape, const std::vector<BenchRow>& rows,
                   const BenchMachine& machine) {
   if (options.json) {
-    return print_bench_json(bench_rows_json(rows, kLabels, machine),
+    return print_bench_json(bench_rows_json(rows, kLinearLabels, machine),
                             {{"out", shape.out},
                              {"in", shape.in},
                              {"batch", shape.batch},
@@ -46,10 +46,10 @@ void print_result(const Options& options, const LinearShape& shape, const std::v
   }
   print_text("A linear layer of " + std::to_string(shape.out) + " outputs and " + std::to_string(shape.in) +
              " inputs, batch " + std::to_string(shape.batch) + ", in " + options.dtype.name(options.compute) +
-             (shape.recorded ? ", calls in a CUDA graph" : "") + ";\n" + bench_rows_text(rows, kLabels, machine));
+             (shape.recorded ? ", calls in a CUDA graph" : "") + ";\n" + bench_rows_text(rows, kLinearLabels, machine));
 }
 
-void run(const Options& options) {
+void run(const BenchLinearOptions& options) {
   parse_matrix_shape(options.shape);
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
   const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
@@ -70,7 +70,7 @@ void run(const Options& options) {
 void add_bench_linear(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "linear", "Time of a linear layer on random weights in few bits, against FP16 in the same run");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchLinearOptions>();
   add_schemes_option(*command, options->schemes, "As of `kvq quantize`; may be repeated")->capture_default_str();
   add_shape_option(*command, options->shape);
   command->add_option("--batch", options->batch, "Rows of inputs")

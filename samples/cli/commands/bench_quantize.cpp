@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kTileWeights = 256;
 constexpr int64_t kFewRows = 1;
 
-struct Options {
+struct BenchQuantizeOptions {
   std::vector<std::string> schemes;
   std::string shape = "512x4096";
   uint64_t seed = 1;
@@ -29,7 +29,7 @@ struct Options {
   bool json = false;
 };
 
-struct Row {
+struct BenchQuantizeRow {
   std::string scheme;
   double nominal = 0.0;
   double bits = 0.0;
@@ -47,8 +47,8 @@ std::vector<std::string> all_schemes() {
   return schemes;
 }
 
-Row measure(kvq_context* context, const ComputeOptions& compute, const std::string& scheme,
-            const std::vector<float>& weights, const MatrixShape& shape, Progress& progress) {
+BenchQuantizeRow measure(kvq_context* context, const ComputeOptions& compute, const std::string& scheme,
+                         const std::vector<float>& weights, const MatrixShape& shape, Progress& progress) {
   auto options = kvq::initialised<qp_quantize_options>();
   options.scheme = scheme.c_str();
   if (compute.device != "cpu") {
@@ -68,14 +68,15 @@ Row measure(kvq_context* context, const ComputeOptions& compute, const std::stri
 }
 
 /// Of one thread: what quantizing any matrix takes follows from it.
-double tile_milliseconds(const Options& options, const MatrixShape& shape, const Row& row) {
+double tile_milliseconds(const BenchQuantizeOptions& options, const MatrixShape& shape, const BenchQuantizeRow& row) {
   const double tiles = static_cast<double>(shape.out * shape.in) / static_cast<double>(kTileWeights);
   return 1e3 * row.seconds * options.compute.threads / tiles;
 }
 
-void print_rows_json(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows, const char* isa) {
+void print_rows_json(const BenchQuantizeOptions& options, const MatrixShape& shape,
+                     const std::vector<BenchQuantizeRow>& rows, const char* isa) {
   nlohmann::ordered_json object;
-  for (const Row& row : rows) {
+  for (const BenchQuantizeRow& row : rows) {
     nlohmann::ordered_json each = {{"scheme", row.scheme},
                                    {"nominal_bits", row.nominal},
                                    {"bits", row.bits},
@@ -94,15 +95,15 @@ void print_rows_json(const Options& options, const MatrixShape& shape, const std
   print_json(object);
 }
 
-void print_rows(const Options& options, const MatrixShape& shape, const std::vector<Row>& rows,
-                const kvq::Context& context) {
+void print_rows(const BenchQuantizeOptions& options, const MatrixShape& shape,
+                const std::vector<BenchQuantizeRow>& rows, const kvq::Context& context) {
   if (options.json) return print_rows_json(options, shape, rows, context.describe().isa);
   const bool on_cpu = options.compute.device == "cpu";
   std::vector<std::string> titles = {"scheme",        "bits per\nweight", "error",
                                      "of the\nbound", "seconds",          "million weights\na second"};
   if (on_cpu) titles.emplace_back("ms for 256 weights\non a thread");
   Table table(titles);
-  for (const Row& row : rows) {
+  for (const BenchQuantizeRow& row : rows) {
     const double weights = static_cast<double>(shape.out * shape.in);
     std::vector<std::string> cells = {row.scheme,
                                       number_text(row.bits, 3),
@@ -117,18 +118,18 @@ void print_rows(const Options& options, const MatrixShape& shape, const std::vec
              machine_text(context, options.compute) + "; the bound is 2^(-2 bits).\n\n" + table.text());
 }
 
-std::vector<Row> measure_all(kvq_context* context, const Options& options, const std::vector<std::string>& schemes,
-                             const MatrixShape& shape) {
+std::vector<BenchQuantizeRow> measure_all(kvq_context* context, const BenchQuantizeOptions& options,
+                                          const std::vector<std::string>& schemes, const MatrixShape& shape) {
   Progress progress("quantizing", static_cast<int64_t>(schemes.size()) * shape.out * shape.in);
   const std::vector<float> weights = normal_numbers(static_cast<size_t>(shape.out * shape.in), options.seed);
-  std::vector<Row> rows;
+  std::vector<BenchQuantizeRow> rows;
   for (const std::string& scheme : schemes) {
     rows.push_back(measure(context, options.compute, scheme, weights, shape, progress));
   }
   return rows;
 }
 
-void run(const Options& options) {
+void run(const BenchQuantizeOptions& options) {
   const MatrixShape shape = parse_matrix_shape(options.shape);
   const std::vector<std::string> schemes = options.schemes.empty() ? all_schemes() : options.schemes;
   for (const std::string& scheme : schemes) check_scheme(scheme);
@@ -141,7 +142,7 @@ void run(const Options& options) {
 void add_bench_quantize(CLI::App& bench) {
   CLI::App* command =
       bench.add_subcommand("quantize", "Errors of the schemes on normally distributed weights, and the time they take");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchQuantizeOptions>();
   add_schemes_option(*command, options->schemes, "As of `kvq quantize`; may be repeated (default: all)");
   add_shape_option(*command, options->shape);
   add_seed_option(*command, options->seed, "Start of the random numbers");

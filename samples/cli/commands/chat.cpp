@@ -19,7 +19,7 @@
 namespace cli {
 namespace {
 
-struct Options : ModelOptions {
+struct ChatOptions : ModelOptions {
   std::string system;
   std::string prompt;
   std::vector<std::string> stops;
@@ -52,7 +52,7 @@ std::optional<Turn> answer(Conversation& conversation, const std::string& line, 
 }
 
 /// Lines are turns until there are no more or one is "/exit".
-void talk(Conversation& conversation, const Options& options) {
+void talk(Conversation& conversation, const ChatOptions& options) {
   const bool by_hand = isatty(STDIN_FILENO) == 1;
   std::string line;
   for (;;) {
@@ -70,7 +70,7 @@ void talk(Conversation& conversation, const Options& options) {
   if (by_hand) std::cerr << '\n';
 }
 
-void run(const Options& options) {
+void run(const ChatOptions& options) {
   if (options.json && options.prompt.empty()) throw UsageError("--json is for one turn: give it with --prompt");
   Engine engine = options.load();
   tune(engine, options.tuning, options.chunk);
@@ -90,7 +90,7 @@ void run(const Options& options) {
 
 void add_chat(CLI::App& app) {
   CLI::App* command = app.add_subcommand("chat", "Talk with a model: a line of standard input is a turn, /exit ends");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ChatOptions>();
   add_model_options(*command, *options);
   command->add_option("--system", options->system, "What the model is told before the conversation");
   command->add_option("--prompt", options->prompt, "Answer this and end")->check(not_empty);

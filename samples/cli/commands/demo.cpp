@@ -64,14 +64,14 @@ struct Format {
   std::string speed;    // with the layer that is timed
 };
 
-struct Options {
+struct DemoOptions {
   ComputeOptions compute;
   bool quick = false;
   bool trellis = false;
   bool json = false;
 };
 
-struct Row {
+struct DemoRow {
   Format format;
   PerplexityResult perplexity;
   PerplexityResult baseline;  // FP16's, of the same tokens
@@ -86,7 +86,7 @@ struct Sample {
 
 struct Report {
   std::vector<Sample> samples;
-  std::vector<Row> formats;
+  std::vector<DemoRow> formats;
   WeightsRow plain;  // the model as it is
   std::vector<WeightsRow> weights;
   std::string machine;
@@ -111,7 +111,7 @@ std::vector<Format> all_formats(const std::filesystem::path& directory) {
 }
 
 void measure_quality(Engine& engine, const std::vector<Format>& formats, std::span<const int32_t> tokens,
-                     const Extent& extent, std::vector<Row>& rows) {
+                     const Extent& extent, std::vector<DemoRow>& rows) {
   const int64_t steps = int64_t{extent.perplexity.windows} * extent.perplexity.context +
                         int64_t{extent.needle.samples} * extent.needle.context;
   Progress progress("quality", steps * static_cast<int64_t>(formats.size() + 1));
@@ -123,7 +123,7 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
   const Spec fp16 = load_spec(engine, "fp16");
   for (const Format& each : formats) {
     const Spec format = load_spec(engine, each.quality);
-    Row row{.format = each, .perplexity = {}, .baseline = {}, .needle = {}, .attention = {}};
+    DemoRow row{.format = each, .perplexity = {}, .baseline = {}, .needle = {}, .attention = {}};
     row.perplexity = perplexity(format, false);
     row.baseline = format.evicts() ? perplexity(fp16, true) : rows.empty() ? row.perplexity : rows.front().perplexity;
     row.needle = measure_needle(engine, format, tokens, extent.needle, progress);
@@ -131,12 +131,12 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
   }
 }
 
-void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<Row>& rows) {
+void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<DemoRow>& rows) {
   const kvq::Context context = make_context(compute);
   const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
   const AttentionShape& shape = extent.attention;
   std::vector<std::string> specs;
-  for (const Row& row : rows) specs.push_back(row.format.speed);
+  for (const DemoRow& row : rows) specs.push_back(row.format.speed);
   const std::vector<BenchRow> timed = measure_rows("speed", specs, [&](const std::string& spec) {
     return TimedAttention(*device, context, load_layer_spec(context, spec, shape.layer), shape);
   });
@@ -164,14 +164,14 @@ std::vector<Sample> generate_samples(Engine& engine) {
   return samples;
 }
 
-std::vector<std::string> weight_schemes(const Options& options) {
+std::vector<std::string> weight_schemes(const DemoOptions& options) {
   std::vector<std::string> schemes{"nuq-4"};
   if (!options.quick) schemes.insert(schemes.end(), {"vq-3", "vq-2.5"});
   if (options.trellis) schemes.insert(schemes.end(), {"tcq-3", "tcx-3", "tcq-2"});
   return schemes;
 }
 
-WeightsRow plain_weights(const Engine& engine, const std::filesystem::path& directory, const Row& fp16) {
+WeightsRow plain_weights(const Engine& engine, const std::filesystem::path& directory, const DemoRow& fp16) {
   return {.scheme = "bf16",
           .kv = fp16.format.kv,
           .linear_bits = engine.model.weights().bits,
@@ -180,7 +180,7 @@ WeightsRow plain_weights(const Engine& engine, const std::filesystem::path& dire
           .perplexity = fp16.perplexity};
 }
 
-double rise_percent(const Row& row) { return 100.0 * (row.perplexity.perplexity / row.baseline.perplexity - 1.0); }
+double rise_percent(const DemoRow& row) { return 100.0 * (row.perplexity.perplexity / row.baseline.perplexity - 1.0); }
 
 void print_samples(const std::filesystem::path& directory, const std::vector<Sample>& samples) {
   print_text("The demo model (" + bytes_text(std::filesystem::file_size(directory / "model.safetensors")) +
@@ -213,12 +213,12 @@ void announce(double seconds, bool trellis) {
 }
 
 /// \param rows  FP16 first, which the others are compared with.
-std::string formats_table(const Extent& extent, const std::vector<Row>& rows, const std::string& perplexity_of) {
+std::string formats_table(const Extent& extent, const std::vector<DemoRow>& rows, const std::string& perplexity_of) {
   Table table({"KV format", "bits per\nscalar", "KV cache\n" + std::to_string(extent.perplexity.context) + " tokens",
                "times\nsmaller", "perplexity" + perplexity_of, "rise over\nFP16", "keys\nfound", "attention\nus",
                "times\nfaster"});
   const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
-  for (const Row& row : rows) {
+  for (const DemoRow& row : rows) {
     const kvq_usage& usage = row.perplexity.usage;
     table.add_row(
         {row.format.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
@@ -231,10 +231,10 @@ std::string formats_table(const Extent& extent, const std::vector<Row>& rows, co
 }
 
 /// Formats that evict, below FP16 on what is scored of them.
-std::string evicting_text(const Extent& extent, const std::vector<Row>& rows) {
-  std::vector<Row> shown;
+std::string evicting_text(const Extent& extent, const std::vector<DemoRow>& rows) {
+  std::vector<DemoRow> shown;
   std::string warnings;
-  for (const Row& row : rows) {
+  for (const DemoRow& row : rows) {
     if (!row.perplexity.second_half) continue;
     if (shown.empty()) {
       shown.push_back(rows.front());
@@ -251,9 +251,9 @@ std::string evicting_text(const Extent& extent, const std::vector<Row>& rows) {
 }
 
 /// Whole texts in every format, as bytes.
-std::string chart_text(const Extent& extent, const std::vector<Row>& rows) {
+std::string chart_text(const Extent& extent, const std::vector<DemoRow>& rows) {
   std::vector<Bar> bars;
-  for (const Row& row : rows) {
+  for (const DemoRow& row : rows) {
     const uint64_t bytes = kv_bytes(row.perplexity.usage);
     bars.push_back(
         {row.format.kv, static_cast<double>(bytes),
@@ -262,10 +262,10 @@ std::string chart_text(const Extent& extent, const std::vector<Row>& rows) {
   return chart_for_terminal("KV cache of " + std::to_string(extent.perplexity.context) + " tokens", bars);
 }
 
-void print_formats(const Extent& extent, const std::vector<Row>& rows, const std::string& machine) {
+void print_formats(const Extent& extent, const std::vector<DemoRow>& rows, const std::string& machine) {
   const LayerShape& layer = extent.attention.layer;
-  std::vector<Row> whole;
-  std::ranges::copy_if(rows, std::back_inserter(whole), [](const Row& row) { return !row.perplexity.second_half; });
+  std::vector<DemoRow> whole;
+  std::ranges::copy_if(rows, std::back_inserter(whole), [](const DemoRow& row) { return !row.perplexity.second_half; });
   print_text("\n" + formats_table(extent, whole, "") + chart_text(extent, whole) + "\n" +
              "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
              "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
@@ -290,11 +290,11 @@ void print_report(const Extent& extent, const Report& report) {
              " s. Next: kvq generate --help, kvq eval perplexity --help, kvq quantize --help.\n");
 }
 
-void print_report_json(const Options& options, const Extent& extent, const Report& report) {
-  const std::vector<Row>& rows = report.formats;
+void print_report_json(const DemoOptions& options, const Extent& extent, const Report& report) {
+  const std::vector<DemoRow>& rows = report.formats;
   nlohmann::ordered_json object;
   object["formats"] = nlohmann::ordered_json::array();
-  for (const Row& row : rows) {
+  for (const DemoRow& row : rows) {
     nlohmann::ordered_json format;
     format["kv"] = row.format.kv;
     format["perplexity"] = row.perplexity.perplexity;
@@ -318,7 +318,7 @@ void print_report_json(const Options& options, const Extent& extent, const Repor
   print_json(object);
 }
 
-void run(const Options& options) {
+void run(const DemoOptions& options) {
   const Stopwatch watch;
   const Extent& extent = options.quick ? kQuick : kFull;
   const std::filesystem::path directory = demo_model_directory();
@@ -352,7 +352,7 @@ void add_demo(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("demo", "The model that comes with the program, with every KV format and some weight schemes");
   command->footer(kChartHelp);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DemoOptions>();
   add_compute_options(*command, options->compute);
   add_device_options(*command, options->compute);
   command->add_flag("--quick", options->quick, "Measure less: about ten seconds instead of a minute or more");

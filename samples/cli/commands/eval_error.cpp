@@ -14,14 +14,14 @@
 namespace cli {
 namespace {
 
-struct Options : ModelOptions {
+struct EvalErrorOptions : ModelOptions {
   std::string text;
   int32_t context = 2048;
   int32_t windows = 4;
   std::filesystem::path plot;
 };
 
-void print_result(const Options& options, const std::vector<LayerError>& errors, size_t windows) {
+void print_result(const EvalErrorOptions& options, const std::vector<LayerError>& errors, size_t windows) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   Table table({"layer", "key error", "value error"});
   LayerError mean;
@@ -46,7 +46,7 @@ void print_result(const Options& options, const std::vector<LayerError>& errors,
              " tokens; pages left in FP16 do not count\n");
 }
 
-void draw(const Options& options, const std::vector<LayerError>& errors) {
+void draw(const EvalErrorOptions& options, const std::vector<LayerError>& errors) {
   PlotSeries keys{.name = "keys", .points = {}};
   PlotSeries values{.name = "values", .points = {}};
   for (size_t i = 0; i < errors.size(); ++i) {
@@ -61,7 +61,7 @@ void draw(const Options& options, const std::vector<LayerError>& errors) {
   write_plots(options.plot, {&plot, 1});
 }
 
-void run(const Options& options) {
+void run(const EvalErrorOptions& options) {
   Engine engine = options.load();
   const llama::ModelConfig& config = engine.model.config();
   check_context(options.context, config);
@@ -78,7 +78,7 @@ void run(const Options& options) {
 
 void add_eval_error(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("error", "Error of stored keys and values of a text, layer by layer");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalErrorOptions>();
   add_model_options(*command, *options);
   add_text_option(*command, options->text);
   command->add_option("--kv", options->kv, kSpecHelp)->required();

@@ -15,7 +15,7 @@
 namespace cli {
 namespace {
 
-constexpr int32_t kMinContext = 64;
+constexpr int32_t kMinEvictionContext = 64;
 constexpr const char* kAnyBudget = ":100%";  // every compression names one of its own
 
 const std::vector<std::string>& all_methods() {
@@ -23,7 +23,7 @@ const std::vector<std::string>& all_methods() {
   return methods;
 }
 
-struct Options : ModelOptions {
+struct EvalEvictionOptions : ModelOptions {
   std::string text;
   std::vector<std::string> methods = all_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
@@ -31,7 +31,7 @@ struct Options : ModelOptions {
   std::filesystem::path plot;
 };
 
-void check(const Options& options, const llama::ModelConfig& config) {
+void check(const EvalEvictionOptions& options, const llama::ModelConfig& config) {
   check_context(options.measured.context, config);
   if (options.measured.windows == 0 && options.measured.needles == 0) {
     throw UsageError("--windows 0 and --needles 0 leave nothing to measure");
@@ -39,7 +39,7 @@ void check(const Options& options, const llama::ModelConfig& config) {
 }
 
 /// The cache without eviction, then one for each method.
-std::vector<Spec> load_formats(const Engine& engine, const Options& options) {
+std::vector<Spec> load_formats(const Engine& engine, const EvalEvictionOptions& options) {
   std::vector<Spec> formats;
   formats.push_back(load_spec(engine, options.kv));
   if (formats.front().evicts()) {
@@ -60,8 +60,8 @@ Budget load_budget(const std::string& text, int32_t window) {
 }
 
 /// Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike.
-void measure(const Engine& engine, const Options& options, const std::vector<std::span<const int32_t>>& windows,
-             std::vector<EvictionQuality>& subjects) {
+void measure(const Engine& engine, const EvalEvictionOptions& options,
+             const std::vector<std::span<const int32_t>>& windows, std::vector<EvictionQuality>& subjects) {
   const EvictionOptions& measured = options.measured;
   int64_t steps = 0;
   for (const EvictionQuality& subject : subjects) {
@@ -86,7 +86,7 @@ void measure(const Engine& engine, const Options& options, const std::vector<std
   }
 }
 
-void run(Options options) {
+void run(EvalEvictionOptions options) {
   Engine engine = options.load();
   check(options, engine.model.config());
   const std::vector<Spec> formats = load_formats(engine, options);
@@ -118,7 +118,7 @@ void run(Options options) {
 
 void add_eval_eviction(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("eviction", "Methods of eviction beside the full cache, at several budgets");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalEvictionOptions>();
   add_model_options(*command, *options);
   command->add_option("--text", options->text, "Text file, without BOS; needles hide in it too")->required();
   command->add_option("--methods", options->methods, "What to compare, separated by commas")
@@ -132,7 +132,7 @@ void add_eval_eviction(CLI::App& eval) {
       ->capture_default_str();
   add_kv_option(*command, options->kv, std::string("Without eviction: ") + kSpecHelp);
   EvictionOptions& measured = options->measured;
-  add_context_option(*command, measured.context, kMinContext,
+  add_context_option(*command, measured.context, kMinEvictionContext,
                      "Tokens of a window, whose first half is compressed and second half is scored, and of a needle");
   command->add_option("--windows", measured.windows, "At most the first N windows; 0: no perplexity")
       ->check(CLI::Range(0, 1 << 30))

@@ -16,7 +16,7 @@
 namespace cli {
 namespace {
 
-struct Options : ReferenceOptions {
+struct EvalGenerateOptions : ReferenceOptions {
   std::string text;
   ContinuationOptions measured;
 };
@@ -58,7 +58,8 @@ nlohmann::ordered_json continuation_json(const ComparedContinuation& each) {
   return object;
 }
 
-void print_result_json(const Options& options, const ContinuationResult& result, const llama::Weights& weights) {
+void print_result_json(const EvalGenerateOptions& options, const ContinuationResult& result,
+                       const llama::Weights& weights) {
   const Summary summary = summary_of(result.continuations);
   const std::string reference = options.reference();
   nlohmann::ordered_json object;
@@ -99,7 +100,7 @@ std::string table_text(const std::vector<ComparedContinuation>& continuations) {
   return table.text();
 }
 
-std::string comparison_text(const Options& options, const Summary& summary) {
+std::string comparison_text(const EvalGenerateOptions& options, const Summary& summary) {
   const std::string reference = options.reference();
   if (reference.empty()) return "against  nothing: " + options.why_no_reference() + "\n";
   const std::string median = summary.median_difference
@@ -109,7 +110,7 @@ std::string comparison_text(const Options& options, const Summary& summary) {
          "differ   " + median + "; " + std::to_string(summary.never_differ) + " never\n";
 }
 
-void print_result(const Options& options, const ContinuationResult& result, const llama::Weights& weights) {
+void print_result(const EvalGenerateOptions& options, const ContinuationResult& result, const llama::Weights& weights) {
   if (options.json) return print_result_json(options, result, weights);
   const Summary summary = summary_of(result.continuations);
   print_text(table_text(result.continuations) + "\n" +                                                     //
@@ -127,14 +128,14 @@ void check_positions(const ContinuationOptions& measured, const llama::ModelConf
                    " positions");
 }
 
-ContinuationResult measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
+ContinuationResult measure(Engine& engine, std::span<const int32_t> tokens, const EvalGenerateOptions& options) {
   const Spec format = load_spec(engine, options.kv);
   const std::optional<Spec> reference = options.load_reference(engine);
   Progress progress("text", continuation_steps(options.measured) * (reference ? 2 : 1));
   return measure_continuations(engine, format, reference ? &*reference : nullptr, tokens, options.measured, progress);
 }
 
-void run(const Options& options) {
+void run(const EvalGenerateOptions& options) {
   Engine engine = options.load();
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   check_positions(options.measured, engine.model.config());
@@ -151,7 +152,7 @@ void add_eval_generate(CLI::App& eval) {
       "tokens that fits in it twice: each token, after the first period, is the one a period before it. One that\n"
       "the model ends by itself does not repeat. Two differ first at the token, counted from 0, that is not the\n"
       "same or that only one of them has.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalGenerateOptions>();
   ContinuationOptions& measured = options->measured;
   add_model_options(*command, *options);
   command->add_option("--text", options->text, "Text file that prompts are taken from, at an even spread")->required();

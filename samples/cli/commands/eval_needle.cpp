@@ -12,14 +12,14 @@
 namespace cli {
 namespace {
 
-constexpr int32_t kMinContext = 64;
+constexpr int32_t kMinNeedleContext = 64;
 
-struct Options : ModelOptions {
+struct EvalNeedleOptions : ModelOptions {
   std::string text;
   NeedleOptions needle;
 };
 
-void print_result(const Options& options, const NeedleResult& result, const llama::Weights& weights) {
+void print_result(const EvalNeedleOptions& options, const NeedleResult& result, const llama::Weights& weights) {
   const double accuracy = static_cast<double>(result.found) / options.needle.samples;
   if (options.json) {
     nlohmann::ordered_json object;
@@ -40,7 +40,7 @@ void print_result(const Options& options, const NeedleResult& result, const llam
              "cache  " + usage_text(result.usage) + "\n");
 }
 
-NeedleResult measure(Engine& engine, const Options& options) {
+NeedleResult measure(Engine& engine, const EvalNeedleOptions& options) {
   const Spec format = load_spec(engine, options.kv);
   const std::vector<int32_t> filler =
       filler_tokens(engine, options.model, options.text, options.needle.context, options.needle.seed);
@@ -48,7 +48,7 @@ NeedleResult measure(Engine& engine, const Options& options) {
   return measure_needle(engine, format, filler, options.needle, progress);
 }
 
-void run(const Options& options) {
+void run(const EvalNeedleOptions& options) {
   Engine engine = options.load();
   check_context(options.needle.context, engine.model.config());
   print_result(options, measure(engine, options), engine.model.weights());
@@ -58,11 +58,11 @@ void run(const Options& options) {
 
 void add_eval_needle(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand("needle", "Retrieval of a five-digit key hidden in filler text");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalNeedleOptions>();
   add_model_options(*command, *options);
   command->add_option("--text", options->text, "Filler prose (default: the model's sample.txt, else made up)");
   add_kv_option(*command, options->kv);
-  add_context_option(*command, options->needle.context, kMinContext, "Tokens of the prompt and the answer");
+  add_context_option(*command, options->needle.context, kMinNeedleContext, "Tokens of the prompt and the answer");
   command->add_option("--samples", options->needle.samples, "Keys to hide, one a prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

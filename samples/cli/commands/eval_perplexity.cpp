@@ -17,7 +17,7 @@
 namespace cli {
 namespace {
 
-struct Options : ReferenceOptions {
+struct EvalPerplexityOptions : ReferenceOptions {
   std::vector<std::string> formats{"fp16"};  // kv: all of them, in words
   std::string text;
   PerplexityOptions perplexity;
@@ -25,7 +25,7 @@ struct Options : ReferenceOptions {
   std::filesystem::path plot;
 };
 
-struct Measurement {
+struct EvalPerplexityMeasurement {
   std::vector<PerplexityResult> results;  // of each format
   std::vector<bool> evicts;
 };
@@ -34,11 +34,12 @@ double rise_percent(const PerplexityResult& result) {
   return 100.0 * (result.perplexity / result.comparison->perplexity - 1.0);
 }
 
-std::string reference_text(const Options& options) {
+std::string reference_text(const EvalPerplexityOptions& options) {
   return options.reference() + (options.against_original ? " and the model's own weights" : "");
 }
 
-void add_comparison(nlohmann::ordered_json& object, const Options& options, const PerplexityResult& result) {
+void add_comparison(nlohmann::ordered_json& object, const EvalPerplexityOptions& options,
+                    const PerplexityResult& result) {
   object["against"] = options.reference();
   if (options.against_original) object["against_original"] = true;
   object["reference_perplexity"] = result.comparison->perplexity;
@@ -50,7 +51,7 @@ void add_comparison(nlohmann::ordered_json& object, const Options& options, cons
 
 std::string half_text(const PerplexityResult& result) { return result.second_half ? " of the same second halves" : ""; }
 
-std::string comparison_text(const Options& options, const PerplexityResult& result) {
+std::string comparison_text(const EvalPerplexityOptions& options, const PerplexityResult& result) {
   if (!result.comparison) return "against    nothing: " + options.why_no_reference() + "\n";
   const ReferenceComparison& comparison = *result.comparison;
   return "against    " + reference_text(options) + ", perplexity" + half_text(result) + " " +
@@ -60,7 +61,7 @@ std::string comparison_text(const Options& options, const PerplexityResult& resu
          "top token  the same after " + number_text(100.0 * comparison.top1_agreement, 2) + " % of tokens\n";
 }
 
-nlohmann::ordered_json result_json(const Options& options, const PerplexityResult& result,
+nlohmann::ordered_json result_json(const EvalPerplexityOptions& options, const PerplexityResult& result,
                                    const llama::Weights& weights) {
   nlohmann::ordered_json object;
   object["perplexity"] = result.perplexity;
@@ -77,7 +78,7 @@ nlohmann::ordered_json result_json(const Options& options, const PerplexityResul
   return object;
 }
 
-void print_results_json(const Options& options, const std::vector<PerplexityResult>& results,
+void print_results_json(const EvalPerplexityOptions& options, const std::vector<PerplexityResult>& results,
                         const llama::Weights& weights) {
   if (results.size() == 1) return print_json(result_json(options, results.front(), weights));
   nlohmann::ordered_json object;
@@ -91,14 +92,14 @@ void print_results_json(const Options& options, const std::vector<PerplexityResu
   print_json(object);
 }
 
-std::string extent_text(const Options& options, const PerplexityResult& result) {
+std::string extent_text(const EvalPerplexityOptions& options, const PerplexityResult& result) {
   return std::to_string(result.tokens) + " tokens in " + (result.second_half ? "second halves of " : "") +
          std::to_string(result.window_mean_nll.size()) + " windows of " + std::to_string(options.perplexity.context) +
          "\n";
 }
 
 /// Of caches that evict more than they should; empty if there is none.
-std::string warnings_text(const Options& options, const Measurement& measured) {
+std::string warnings_text(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured) {
   std::string text;
   for (size_t i = 0; i < measured.results.size(); ++i) {
     const PerplexityResult& result = measured.results[i];
@@ -115,7 +116,8 @@ void print_windows(const PerplexityResult& result) {
   }
 }
 
-void print_result(const Options& options, const Measurement& measured, const llama::Weights& weights) {
+void print_result(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured,
+                  const llama::Weights& weights) {
   const PerplexityResult& result = measured.results.front();
   if (options.per_window) print_windows(result);
   print_text("perplexity " + number_text(result.perplexity, 4) + " with --kv " + options.kv + " over " +
@@ -127,7 +129,7 @@ void print_result(const Options& options, const Measurement& measured, const lla
 }
 
 /// Of what is lost, or of perplexity where nothing is compared.
-std::string chart_text(const Options& options, const std::vector<PerplexityResult>& results) {
+std::string chart_text(const EvalPerplexityOptions& options, const std::vector<PerplexityResult>& results) {
   std::vector<Bar> bars;
   for (size_t i = 0; i < results.size(); ++i) {
     const bool compared = results[i].comparison.has_value();
@@ -138,7 +140,7 @@ std::string chart_text(const Options& options, const std::vector<PerplexityResul
       results.front().comparison ? "mean KL divergence from " + reference_text(options) : "perplexity", bars);
 }
 
-void draw(const Options& options, const std::vector<PerplexityResult>& results) {
+void draw(const EvalPerplexityOptions& options, const std::vector<PerplexityResult>& results) {
   PlotSeries perplexity{.name = "formats", .points = {}, .line = false};
   PlotSeries divergence = perplexity;
   PlotSeries reference{.name = reference_text(options), .points = {}};
@@ -167,7 +169,7 @@ void draw(const Options& options, const std::vector<PerplexityResult>& results) 
   write_plots(options.plot, plots);
 }
 
-void print_table(const Options& options, const Measurement& measured) {
+void print_table(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured) {
   const std::vector<PerplexityResult>& results = measured.results;
   const bool second_half = results.front().second_half;
   std::vector<std::string> headings{"format", "bits per\nscalar",
@@ -194,7 +196,8 @@ void print_table(const Options& options, const Measurement& measured) {
              chart_text(options, results));
 }
 
-void print_results(const Options& options, const Measurement& measured, const llama::Weights& weights) {
+void print_results(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured,
+                   const llama::Weights& weights) {
   const std::vector<PerplexityResult>& results = measured.results;
   if (options.json) return print_results_json(options, results, weights);
   if (results.size() == 1) return print_result(options, measured, weights);
@@ -207,9 +210,10 @@ void print_results(const Options& options, const Measurement& measured, const ll
   print_table(options, measured);
 }
 
-Measurement measure(Engine& engine, std::span<const int32_t> tokens, const Options& options) {
+EvalPerplexityMeasurement measure(Engine& engine, std::span<const int32_t> tokens,
+                                  const EvalPerplexityOptions& options) {
   const PerplexityOptions& measured = options.perplexity;
-  Measurement measurement;
+  EvalPerplexityMeasurement measurement;
   std::vector<Spec> formats;
   for (const std::string& kv : options.formats) {
     formats.push_back(load_spec(engine, kv));
@@ -232,14 +236,14 @@ Measurement measure(Engine& engine, std::span<const int32_t> tokens, const Optio
   return measurement;
 }
 
-void run(Options& options) {
+void run(EvalPerplexityOptions& options) {
   if (options.kv == options.plan && !options.plan.empty()) options.formats = {options.plan};  // no --kv
   options.kv = std::accumulate(options.formats.begin() + 1, options.formats.end(), options.formats.front(),
                                [](const std::string& all, const std::string& each) { return all + ", " + each; });
   Engine engine = options.load();
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   check_context(options.perplexity.context, engine.model.config());
-  const Measurement measured = measure(engine, tokens, options);
+  const EvalPerplexityMeasurement measured = measure(engine, tokens, options);
   draw(options, measured.results);
   print_results(options, measured, engine.model.weights());
 }
@@ -250,7 +254,7 @@ void add_eval_perplexity(CLI::App& eval) {
   CLI::App* command = eval.add_subcommand(
       "perplexity", "Perplexity of a text, tokens seeing compressed pages, and what is lost beside an FP16 cache");
   command->footer(kChartHelp);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalPerplexityOptions>();
   add_model_options(*command, *options);
   add_text_option(*command, options->text);
   command->add_option("--kv", options->formats, kSpecHelp + std::string("; may be repeated, for a table"))

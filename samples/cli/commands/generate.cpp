@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxPromptBytes = size_t{64} << 20;
 
-struct Options : ModelOptions {
+struct GenerateOptions : ModelOptions {
   std::string prompt;
   std::string prompt_file;
   std::vector<std::string> stops;
@@ -30,12 +30,12 @@ struct Options : ModelOptions {
   SamplingOptions sampling;
 };
 
-std::string read_prompt_text(const Options& options) {
+std::string read_prompt_text(const GenerateOptions& options) {
   if (options.prompt_file.empty()) return options.prompt;
   return read_text(options.prompt_file == "-" ? "/dev/stdin" : options.prompt_file, kMaxPromptBytes);
 }
 
-std::vector<int32_t> prompt_tokens(const Engine& engine, const Options& options, const std::string& text) {
+std::vector<int32_t> prompt_tokens(const Engine& engine, const GenerateOptions& options, const std::string& text) {
   const llama::ModelConfig& config = engine.model.config();
   std::vector<int32_t> tokens = with_bos(config, engine.tokenizer.encode(text));
   if (tokens.empty()) throw UsageError("the prompt is empty and the model has no token to begin a text with");
@@ -53,7 +53,7 @@ std::span<const float> read_prompt(llama::Session& session, std::span<const int3
   return prefill(session, prompt, chunk, progress);
 }
 
-void run(const Options& options) {
+void run(const GenerateOptions& options) {
   const std::string prompt_text = read_prompt_text(options);
   Engine engine = options.load();
   tune(engine, options.tuning, options.chunk);
@@ -106,7 +106,7 @@ void run(const Options& options) {
 
 void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Continue a text");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   add_model_options(*command, *options);
   CLI::Option_group* prompt = command->add_option_group("Prompt");
   prompt->add_option("--prompt", options->prompt, "Text to continue");

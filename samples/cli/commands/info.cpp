@@ -9,7 +9,7 @@
 namespace cli {
 namespace {
 
-struct Options {
+struct InfoOptions {
   ComputeOptions compute;
   bool json = false;
 };
@@ -72,7 +72,7 @@ std::vector<std::string> instruction_sets() {
   return names;
 }
 
-void run(const Options& options) {
+void run(const InfoOptions& options) {
   const kvq::Context context = make_context(options.compute);
   const kvq_context_info info = context.describe();
   const Cuda cuda = find_cuda();
@@ -101,7 +101,7 @@ void run(const Options& options) {
 
 void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "Version, backends and instruction sets");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InfoOptions>();
   add_compute_options(*command, options->compute);
   add_json_flag(*command, options->json);
   command->callback([options] { run(*options); });

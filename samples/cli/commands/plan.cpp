@@ -26,7 +26,7 @@
 namespace cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string model;
   std::string text;
   int64_t tokens = ProbeText{}.tokens;
@@ -59,7 +59,7 @@ constexpr int32_t kQueries = 32;
 /// Tokens of a sequence if none are given.
 constexpr int32_t kUsualContext = 2048;
 
-PlanRequest request_of(const Options& options) {
+PlanRequest request_of(const PlanOptions& options) {
   return {.weights = !options.cache_only,
           .cache = !options.weights_only,
           .context = options.context,
@@ -72,7 +72,7 @@ PlanRequest request_of(const Options& options) {
 }
 
 /// Bytes of what is planned.
-double byte_limit(const Options& options, const llama::ModelConfig& config) {
+double byte_limit(const PlanOptions& options, const llama::ModelConfig& config) {
   if (options.target_bytes > 0) return static_cast<double>(options.target_bytes);
   double scalars = 0.0;
   if (!options.cache_only) {
@@ -85,13 +85,15 @@ double byte_limit(const Options& options, const llama::ModelConfig& config) {
   return std::floor(options.target_bits * scalars / 8.0);
 }
 
-kvq_plan_goal goal_of(const Options& options) {
+kvq_plan_goal goal_of(const PlanOptions& options) {
   if (options.goal == "bytes") return KVQ_PLAN_BYTES;
   return options.goal == "seconds" ? KVQ_PLAN_SECONDS : KVQ_PLAN_LOSS;
 }
 
 /// Whether times count.
-bool is_timed(const Options& options) { return options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS; }
+bool is_timed(const PlanOptions& options) {
+  return options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS;
+}
 
 /// Of a plan.
 double cost(const ModelPlan& plan, kvq_plan_goal goal) {
@@ -99,7 +101,7 @@ double cost(const ModelPlan& plan, kvq_plan_goal goal) {
   return goal == KVQ_PLAN_SECONDS ? plan.seconds : plan.loss();
 }
 
-PlanLimits limits_of(const Options& options, const llama::ModelConfig& config) {
+PlanLimits limits_of(const PlanOptions& options, const llama::ModelConfig& config) {
   PlanLimits limits;
   if (options.target_bits > 0.0 || options.target_bytes > 0) limits.max_bytes = byte_limit(options, config);
   if (options.target_latency > 0.0) limits.max_seconds = 1e-3 * options.target_latency;
@@ -108,7 +110,7 @@ PlanLimits limits_of(const Options& options, const llama::ModelConfig& config) {
   return limits;
 }
 
-void check(const Options& options) {
+void check(const PlanOptions& options) {
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
   if (!options.memory.empty()) parse_byte_count(options.memory, "--memory");
   if (options.weights_only && options.cache_only) {
@@ -129,13 +131,13 @@ void check(const Options& options) {
   }
 }
 
-std::filesystem::path measurements_path(const Options& options) {
+std::filesystem::path measurements_path(const PlanOptions& options) {
   if (!options.measurements.empty()) return options.measurements;
   const std::filesystem::path model = std::filesystem::weakly_canonical(options.model);
   return model.filename().string() + ".measurements.json";
 }
 
-void write_plan(const Options& options, kvq_context* context, const ModelPlan& plan, const std::string& note) {
+void write_plan(const PlanOptions& options, kvq_context* context, const ModelPlan& plan, const std::string& note) {
   auto content = kvq::initialised<kvq_plan_content>();
   std::vector<const char*> names;
   std::vector<const char*> schemes;
@@ -159,14 +161,14 @@ void write_plan(const Options& options, kvq_context* context, const ModelPlan& p
 }
 
 /// What a machine takes, measured if need be; nullptr: time does not count.
-const Latencies* times_of(const Options& options, const PlanRequest& request, Engine& engine, Measurements& known) {
+const Latencies* times_of(const PlanOptions& options, const PlanRequest& request, Engine& engine, Measurements& known) {
   if (!is_timed(options)) return nullptr;
   measure_latencies(known, engine, options.compute, request);
   return &known.machines.at(machine_of(engine, options.compute));
 }
 
 /// What is not planned but takes memory too: embeddings and norms in 16 bits, and what is left as it is.
-uint64_t unplanned_bytes(const Options& options, kvq_context* context, const llama::ModelConfig& config) {
+uint64_t unplanned_bytes(const PlanOptions& options, kvq_context* context, const llama::ModelConfig& config) {
   uint64_t bytes = other_tensor_bytes(config);
   if (options.cache_only) bytes += packed_bytes("fp16", config);
   if (options.weights_only) {
@@ -175,7 +177,7 @@ uint64_t unplanned_bytes(const Options& options, kvq_context* context, const lla
   return bytes;
 }
 
-ModelPlan solve(const Options& options, const Planner& planner, Engine& engine) {
+ModelPlan solve(const PlanOptions& options, const Planner& planner, Engine& engine) {
   const llama::ModelConfig& config = engine.model.config();
   PlanLimits limits = limits_of(options, config);
   if (options.memory.empty()) return planner.solve(limits);
@@ -196,7 +198,7 @@ ModelPlan solve(const Options& options, const Planner& planner, Engine& engine) 
   }
 }
 
-void print_check(const Options& options, const std::vector<CheckedPlan>& plans) {
+void print_check(const PlanOptions& options, const std::vector<CheckedPlan>& plans) {
   if (options.json) return print_json(check_json(plans));
   print_text(check_text(plans));
 }
@@ -211,7 +213,7 @@ struct BestPlan {
   ModelPlan plan;
 };
 
-BestPlan best_plan(const Options& options, PlanRequest request, Engine& engine, Measurements& known) {
+BestPlan best_plan(const PlanOptions& options, PlanRequest request, Engine& engine, Measurements& known) {
   std::vector<double> shares = {1.0};
   if (!request.eviction.empty()) shares.insert(shares.end(), kPlannedShares.begin(), kPlannedShares.end());
   std::optional<BestPlan> best;
@@ -235,7 +237,8 @@ BestPlan best_plan(const Options& options, PlanRequest request, Engine& engine, 
 }
 
 /// With schemes of which it is known what they lose, unless these are too large.
-BestPlan best_plan_of_judged(const Options& options, const PlanRequest& request, Engine& engine, Measurements& known) {
+BestPlan best_plan_of_judged(const PlanOptions& options, const PlanRequest& request, Engine& engine,
+                             Measurements& known) {
   if (!request.weights || !options.schemes.empty()) return best_plan(options, request, engine, known);
   PlanRequest judged = request;
   judged.schemes = judged_schemes(known, request.schemes);
@@ -247,7 +250,7 @@ BestPlan best_plan_of_judged(const Options& options, const PlanRequest& request,
   }
 }
 
-void report(const Options& options, const BestPlan& best, const MeasuringTime& time) {
+void report(const PlanOptions& options, const BestPlan& best, const MeasuringTime& time) {
   const bool groups = best.request.fusion;  // of which the same for all need not be one
   const std::vector<UniformPlan> uniform =
       groups ? std::vector<UniformPlan>() : uniform_plans(*best.planner, best.request);
@@ -261,7 +264,7 @@ void report(const Options& options, const BestPlan& best, const MeasuringTime& t
              (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
 }
 
-void plan(const Options& options) {
+void plan(const PlanOptions& options) {
   Engine engine(options.model, options.compute);
   check_context(options.context, engine.model.config());
   const PlanRequest request = request_of(options);
@@ -284,8 +287,8 @@ void plan(const Options& options) {
   report(options, best, time);
 }
 
-/// Options that say how to choose, which takes measurements on the weights.
-void refuse_choices(const Options& options) {
+/// PlanOptions that say how to choose, which takes measurements on the weights.
+void refuse_choices(const PlanOptions& options) {
   const std::pair<const char*, bool> given[] = {{"--out", !options.out.empty()},
                                                 {"--plot", !options.plot.empty()},
                                                 {"--check", options.check > 0},
@@ -305,7 +308,7 @@ void refuse_choices(const Options& options) {
   }
 }
 
-void run(const Options& options) {
+void run(const PlanOptions& options) {
   if (lacks_weights(options.model)) {
     refuse_choices(options);
     return print_what_fits({.model = options.model,
@@ -319,7 +322,7 @@ void run(const Options& options) {
   for (const std::filesystem::path& path : {options.out, options.plot}) {
     if (!path.empty()) check_writable(path);
   }
-  Options filled = options;
+  PlanOptions filled = options;
   if (filled.context == 0) {
     filled.context = std::min(kUsualContext, llama::load_config(options.model).max_positions);
   }
@@ -331,7 +334,7 @@ void run(const Options& options) {
 void add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "plan", "Find the schemes of matrices and the formats of caches that lose least in given memory");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   add_model_option(
       *command, options->model,
       "Model directory. A config.json, or a directory with nothing else, is enough to learn what fits: "

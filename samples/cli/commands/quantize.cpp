@@ -21,13 +21,13 @@
 namespace cli {
 namespace {
 
-struct Options : Quantization {
+struct QuantizeOptions : Quantization {
   bool force = false;
   std::filesystem::path plot;
   bool json = false;
 };
 
-void print_result_json(const Options& options, const QuantizedModel& result) {
+void print_result_json(const QuantizeOptions& options, const QuantizedModel& result) {
   const bool has_hessians = !result.note.empty();
   nlohmann::ordered_json object;
   object["file"] = options.out.string();
@@ -56,7 +56,7 @@ void print_result_json(const Options& options, const QuantizedModel& result) {
   print_json(object);
 }
 
-void print_result(const Options& options, const QuantizedModel& result) {
+void print_result(const QuantizeOptions& options, const QuantizedModel& result) {
   const bool has_hessians = !result.note.empty();
   Table table({"layer", "weights", "scheme", "bits", "error", "proxy error", "seconds"});
   const auto error_text = [](double error) { return number_text(error, 6); };
@@ -77,7 +77,7 @@ void print_result(const Options& options, const QuantizedModel& result) {
 }
 
 /// Errors over layers, a curve for each role of a matrix.
-void draw(const Options& options, const QuantizedModel& result) {
+void draw(const QuantizeOptions& options, const QuantizedModel& result) {
   const auto plot = [&](const std::string& title, double QuantizedLayer::*error) {
     LinePlot errors{.title = title,
                     .x_label = "layer",
@@ -97,7 +97,7 @@ void draw(const Options& options, const QuantizedModel& result) {
   write_plots(options.plot, plots);
 }
 
-QuantizedModel quantize(const Options& options) {
+QuantizedModel quantize(const QuantizeOptions& options) {
   try {
     return quantize_model(options);
   } catch (const Interrupted& interrupted) {
@@ -107,7 +107,7 @@ QuantizedModel quantize(const Options& options) {
   }
 }
 
-void run(const Options& options) {
+void run(const QuantizeOptions& options) {
   if (options.scheme.empty() && options.plan.empty()) throw UsageError("give --scheme or --plan");
   if (!options.scheme.empty()) check_scheme(options.scheme);
   check_writable(options.out);
@@ -122,7 +122,7 @@ void run(const Options& options) {
 
 void add_quantize(CLI::App& app) {
   CLI::App* command = app.add_subcommand("quantize", "Write the linear layers of a model in 1 to 8 bits");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<QuantizeOptions>();
   add_model_option(*command, options->model);
   command->add_option(
       "--scheme", options->scheme,

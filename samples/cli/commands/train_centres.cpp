@@ -13,14 +13,14 @@
 namespace cli {
 namespace {
 
-struct Options : TrainingOptions {
-  Options() { tokens = 65536; }
+struct TrainCentresOptions : TrainingOptions {
+  TrainCentresOptions() { tokens = 65536; }
 
   int32_t key_centres = 256;
   int32_t value_centres = 256;
 };
 
-void print_result(const Options& options, const TrainedCentres& result, uint64_t file_bytes) {
+void print_result(const TrainCentresOptions& options, const TrainedCentres& result, uint64_t file_bytes) {
   const kvq_centres_info info = result.centres.describe();
   const double seconds = std::accumulate(result.layer_seconds.begin(), result.layer_seconds.end(), 0.0);
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
@@ -57,7 +57,7 @@ void print_result(const Options& options, const TrainedCentres& result, uint64_t
   print_json(object);
 }
 
-void run(const Options& options) {
+void run(const TrainCentresOptions& options) {
   check_writable(options.out);
   TrainingInputs inputs(options);
   CentresTraining training;
@@ -79,7 +79,7 @@ void run(const Options& options) {
 void add_train_centres(CLI::App& train) {
   CLI::App* command = train.add_subcommand(
       "centres", "Centres of the keys and values of a model, around which gain-shape formats (gs, gt) store them");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainCentresOptions>();
   add_training_inputs(*command, *options);
   command->add_option("--key-centres", options->key_centres, "For the keys of a head; 1: their mean, 0: none")
       ->check(CLI::Range(0, 256))

@@ -15,7 +15,7 @@
 namespace cli {
 namespace {
 
-struct Options : TrainingOptions {
+struct TrainCodebookOptions : TrainingOptions {
   int32_t bits = 0;
   std::string scope = "layer";
   std::string value_method = "least-squares";
@@ -42,7 +42,7 @@ std::string stages_text(const kvq::Codebook& codebook) {
   return "key error after " + counts + " stages: " + errors;
 }
 
-void print_result(const Options& options, const TrainedCodebook& result, uint64_t file_bytes) {
+void print_result(const TrainCodebookOptions& options, const TrainedCodebook& result, uint64_t file_bytes) {
   const kvq_codebook_info info = result.codebook.describe();
   double seconds = 0.0;
   for (const double each : result.layer_seconds) seconds += std::max(each, 0.0);
@@ -83,7 +83,7 @@ void print_result(const Options& options, const TrainedCodebook& result, uint64_
   print_json(object);
 }
 
-CodebookTraining plan_training(const TrainingInputs& inputs, const Options& options) {
+CodebookTraining plan_training(const TrainingInputs& inputs, const TrainCodebookOptions& options) {
   const llama::ModelConfig& config = inputs.engine.model.config();
   CodebookTraining training;
   kvq_codebook_trainer_options_init(&training.options, sizeof(training.options));
@@ -102,7 +102,7 @@ CodebookTraining plan_training(const TrainingInputs& inputs, const Options& opti
   return training;
 }
 
-void run(const Options& options) {
+void run(const TrainCodebookOptions& options) {
   check_writable(options.out);
   TrainingInputs inputs(options);
   const CodebookTraining training = plan_training(inputs, options);
@@ -119,7 +119,7 @@ void run(const Options& options) {
 
 void add_train_codebook(CLI::App& train) {
   CLI::App* command = train.add_subcommand("codebook", "CommVQ codebooks for the keys and values of a model");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainCodebookOptions>();
   add_training_inputs(*command, *options);
   command->add_option("--bits", options->bits, "Bits of a scalar, about")
       ->required()

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kMeanBits = 4.25;
 
-struct Options : TrainingOptions {
+struct TrainRouterOptions : TrainingOptions {
   std::string experts = "fp16,int4,int2";
   std::string votes = "layer";
   std::string method;      // empty: what the other options say
@@ -30,7 +30,7 @@ struct Options : TrainingOptions {
   std::string codebook;
 };
 
-kvq_router_method find_method(const Options& options) {
+kvq_router_method find_method(const TrainRouterOptions& options) {
   const bool paper = options.method == "paper" || (options.method.empty() && options.lambda >= 0.0);
   if (paper && options.mean_bits > 0.0) throw UsageError("--mean-bits is for --method label, --lambda for paper");
   if (!paper && options.lambda >= 0.0) throw UsageError("--lambda is for --method paper, --mean-bits for label");
@@ -38,7 +38,7 @@ kvq_router_method find_method(const Options& options) {
 }
 
 /// A policy with the experts, which are refused here if they are no names.
-std::string policy_text(const Options& options) {
+std::string policy_text(const TrainRouterOptions& options) {
   const auto n = std::ranges::count(options.experts, ',') + 1;
   if (n < 2 || n > KVQ_MAX_EXPERTS) {
     throw UsageError("--experts " + options.experts + ": a router chooses among 2 to " +
@@ -64,7 +64,7 @@ std::vector<std::string> expert_names(const kvq_router_info& info) {
 
 std::string percent_text(double share) { return number_text(100.0 * share, 1) + " %"; }
 
-void print_table(const Options& options, const TrainedRouter& result, uint64_t file_bytes) {
+void print_table(const TrainRouterOptions& options, const TrainedRouter& result, uint64_t file_bytes) {
   const kvq_router_info info = result.router.describe();
   const bool labels = info.method == KVQ_ROUTER_LABEL;
   const std::vector<std::string> names = expert_names(info);
@@ -97,7 +97,7 @@ void print_table(const Options& options, const TrainedRouter& result, uint64_t f
              ")\n");
 }
 
-void print_object(const Options& options, const TrainedRouter& result, uint64_t file_bytes) {
+void print_object(const TrainRouterOptions& options, const TrainedRouter& result, uint64_t file_bytes) {
   const kvq_router_info info = result.router.describe();
   nlohmann::ordered_json groups = nlohmann::ordered_json::array();
   for (int32_t i = 0; i < info.groups; ++i) {
@@ -124,7 +124,8 @@ void print_object(const Options& options, const TrainedRouter& result, uint64_t 
   print_json(object);
 }
 
-RouterTraining plan_training(const CalibrationTexts& texts, const Options& options, const kvq_codebook* codebook) {
+RouterTraining plan_training(const CalibrationTexts& texts, const TrainRouterOptions& options,
+                             const kvq_codebook* codebook) {
   RouterTraining training;
   kvq_router_trainer_options_init(&training.options, sizeof(training.options));
   training.options.method = find_method(options);
@@ -140,7 +141,7 @@ RouterTraining plan_training(const CalibrationTexts& texts, const Options& optio
   return training;
 }
 
-void run(const Options& options) {
+void run(const TrainRouterOptions& options) {
   find_method(options);
   policy_text(options);
   require_cpu(options, "train router");
@@ -160,7 +161,7 @@ void run(const Options& options) {
 
 void add_train_router(CLI::App& train) {
   CLI::App* command = train.add_subcommand("router", "MoQAE routers, which choose the format of every page of a cache");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainRouterOptions>();
   add_training_inputs(*command, *options);
   command
       ->add_option("--experts", options->experts,

@@ -9,7 +9,7 @@
 namespace cli {
 namespace {
 
-constexpr int32_t kChunk = 256;  // tokens that the model takes at once
+constexpr int32_t kStoredChunk = 256;  // tokens that the model takes at once
 
 /// A sequence that is only stored and decoded.
 class Store {
@@ -82,7 +82,7 @@ std::vector<LayerError> measure_storage_error(Engine& engine, const Spec& format
     session.clear();
     exact.clear();
     stored.clear();
-    prefill(session, window, kChunk, progress);
+    prefill(session, window, kStoredChunk, progress);
     for (int32_t layer = 0; layer < config.n_layers; ++layer) {
       for (int32_t head = 0; head < config.kv_heads; ++head) {
         Interrupt::check();

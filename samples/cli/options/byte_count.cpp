@@ -30,7 +30,7 @@ constexpr std::array<std::pair<std::string_view, double>, 18> kUnits = {{{"", 1.
                                                                          {"mi", 0x1p20},
                                                                          {"gi", 0x1p30},
                                                                          {"ti", 0x1p40}}};
-constexpr double kMost = 0x1p60;
+constexpr double kMostByteCount = 0x1p60;
 constexpr double kLeastWithoutUnit = 1e6;  // whoever writes "8" means no 8 bytes
 
 }  // namespace
@@ -48,7 +48,7 @@ uint64_t parse_byte_count(const std::string& text, const std::string& option) {
       throw UsageError(option + " " + text + ": is a number of bytes, and too few to be meant: write " + text +
                        "GiB, " + text + "MB or, if they are meant, " + text + "B");
     }
-    if (bytes >= 1.0 && bytes <= kMost) return static_cast<uint64_t>(bytes);
+    if (bytes >= 1.0 && bytes <= kMostByteCount) return static_cast<uint64_t>(bytes);
   }
   throw UsageError(option + " " + text + ": expected a number of bytes, such as 6GiB, 512MB or 1000000");
 }

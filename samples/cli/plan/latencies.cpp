@@ -21,14 +21,14 @@ namespace {
 constexpr size_t kRuns = 15;
 constexpr size_t kFewRuns = 3;
 constexpr double kDuration = 20000;
-constexpr double kPatience = 500000;
+constexpr double kLatencyPatience = 500000;
 constexpr int32_t kShortCache = 64;  // tokens, whose attention hardly counts in a step of decoding
 
 double median_of_runs(const std::function<double()>& run) {
   run();
   std::vector<double> times;
   double all = 0.0;
-  while (times.size() < kFewRuns || (all < kPatience && (times.size() < kRuns || all < kDuration))) {
+  while (times.size() < kFewRuns || (all < kLatencyPatience && (times.size() < kRuns || all < kDuration))) {
     times.push_back(run());
     all += times.back();
   }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kAboutBytes = 72;
 /// Formats that need no file.
-constexpr auto kFormats =
+constexpr auto kFormatNames =
     std::to_array<const char*>({"fp16", "int8", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2",
                                 "int2+hadamard", "gs4", "gs3", "gs2", "gs1", "gt3", "gt2", "gt1"});
 
@@ -65,7 +65,7 @@ std::vector<std::string> members_of(const std::string& type) {
 std::vector<std::string> values_of(const CLI::Option& option) {
   if (option.check_name("--scheme")) return kvq::scheme_names();
   for (const char* name : {"--kv", "--against", "--format"}) {
-    if (option.check_name(name)) return {kFormats.begin(), kFormats.end()};
+    if (option.check_name(name)) return {kFormatNames.begin(), kFormatNames.end()};
   }
   if (!option.check_name("--isa")) return members_of(option.get_type_name());
   std::vector<std::string> names;

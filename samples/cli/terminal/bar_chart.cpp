@@ -11,12 +11,12 @@
 namespace cli {
 namespace {
 
-constexpr int64_t kWidth = 40;
+constexpr int64_t kBarWidth = 40;
 constexpr int64_t kEighths = 8;
 
 std::string blocks_of(double share) {
   constexpr std::array kPart = {"", "\u258f", "\u258e", "\u258d", "\u258c", "\u258b", "\u258a", "\u2589"};
-  const int64_t eighths = std::llround(share * kWidth * kEighths);
+  const int64_t eighths = std::llround(share * kBarWidth * kEighths);
   std::string text;
   for (int64_t i = 0; i < eighths / kEighths; ++i) text += "\u2588";
   return text + kPart[static_cast<size_t>(eighths % kEighths)];
@@ -54,7 +54,7 @@ std::string bars_text(const std::string& title, const std::vector<Bar>& bars, bo
   for (const Bar& bar : bars) {
     const double share = longest > 0.0 ? bar.length / longest : 0.0;
     text += bar.name + std::string(name_width - bar.name.size() + 2, ' ') +
-            (blocks ? blocks_of(share) : std::string(static_cast<size_t>(std::llround(share * kWidth)), '#')) +
+            (blocks ? blocks_of(share) : std::string(static_cast<size_t>(std::llround(share * kBarWidth)), '#')) +
             (share > 0.0 ? " " : "") + bar.text + "\n";
   }
   return text;

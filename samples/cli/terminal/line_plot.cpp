@@ -9,7 +9,7 @@
 namespace cli {
 namespace {
 
-constexpr double kWidth = 760;
+constexpr double kPlotWidth = 760;
 constexpr double kHeight = 440;
 constexpr double kLeft = 84;
 constexpr double kRight = 24;
@@ -154,7 +154,7 @@ class Picture {
     double y = kTop + 4;
     for (const PlotSeries& each : plot.series) {
       const double width = 16 + kCharacter * static_cast<double>(each.name.size()) + 18;
-      if (x > kLeft && x + width > kWidth - kRight) {
+      if (x > kLeft && x + width > kPlotWidth - kRight) {
         x = kLeft;
         y += kLegendRow;
       }
@@ -180,7 +180,7 @@ class Picture {
   bool shows(double x, double y) const {
     return std::isfinite(x) && std::isfinite(y) && (!plot_.logarithmic || y > 0.0) && (!plot_.logarithmic_x || x > 0.0);
   }
-  double left(double x) const { return kLeft + x_.at(x) * (kWidth - kLeft - kRight); }
+  double left(double x) const { return kLeft + x_.at(x) * (kPlotWidth - kLeft - kRight); }
   double top(double y) const { return bottom_ - y_.at(y) * (bottom_ - top_); }
   static std::string color(size_t series) { return kColors[series % kColors.size()]; }
 
@@ -198,15 +198,15 @@ class Picture {
   std::string axes() const {
     std::string text;
     for (const double tick : y_.ticks()) {
-      text += line(kLeft, top(tick), kWidth - kRight, top(tick), "grid");
+      text += line(kLeft, top(tick), kPlotWidth - kRight, top(tick), "grid");
       text += label(kLeft - 8, top(tick) + 4, "end", number(tick));
     }
     for (const double tick : x_.ticks()) {
       text += line(left(tick), bottom_, left(tick), bottom_ + 5, "axis");
       text += label(left(tick), bottom_ + 20, "middle", number(tick));
     }
-    text += line(kLeft, bottom_, kWidth - kRight, bottom_, "axis");
-    text += label((kLeft + kWidth - kRight) / 2, bottom_ + kBottom - 14, "middle", plot_.x_label);
+    text += line(kLeft, bottom_, kPlotWidth - kRight, bottom_, "axis");
+    text += label((kLeft + kPlotWidth - kRight) / 2, bottom_ + kBottom - 14, "middle", plot_.x_label);
     const double middle = (top_ + bottom_) / 2;
     return text + label(20, middle, "middle", plot_.y_label, " transform=\"rotate(-90 20 " + place(middle) + ")\"");
   }
@@ -272,7 +272,7 @@ class Picture {
     };
     const auto is_free = [&](const Place& at) {
       const Box box = box_of(at);
-      return box.left >= kLeft && box.right <= kWidth - kRight &&
+      return box.left >= kLeft && box.right <= kPlotWidth - kRight &&
              std::ranges::none_of(taken, [&box](const Box& other) { return box.meets(other); });
     };
     const auto* found = std::ranges::find_if(places, is_free);
@@ -295,7 +295,7 @@ class Picture {
 std::string LinePlot::svg() const { return svg_of({this, 1}); }
 
 std::string svg_of(std::span<const LinePlot> plots) {
-  std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + number(kWidth) + " " +
+  std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + number(kPlotWidth) + " " +
                      number(kHeight * static_cast<double>(plots.size())) +
                      "\" font-family=\"sans-serif\" font-size=\"13\">\n"
                      "<style>text{fill:#1f2328}.axis{stroke:#8b949e}.grid{stroke:#d0d7de}"

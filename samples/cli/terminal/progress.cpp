@@ -12,7 +12,7 @@ namespace cli {
 namespace {
 
 constexpr std::chrono::milliseconds kRedraw{250};  // seldom enough not to disturb what is timed
-constexpr int64_t kWidth = 40;
+constexpr int64_t kProgressWidth = 40;
 
 }  // namespace
 
@@ -53,8 +53,8 @@ std::string Progress::time_text(double fraction) const {
 void Progress::draw() const {
   const int64_t done = std::min(done_.load(), total_);
   const double fraction = static_cast<double>(done) / static_cast<double>(total_);
-  const std::string bar(static_cast<size_t>(static_cast<double>(kWidth) * fraction), '#');
-  std::fprintf(stderr, "\r%s [%-*s] %3.0f %%  %s\033[K", label_.c_str(), static_cast<int>(kWidth), bar.c_str(),
+  const std::string bar(static_cast<size_t>(static_cast<double>(kProgressWidth) * fraction), '#');
+  std::fprintf(stderr, "\r%s [%-*s] %3.0f %%  %s\033[K", label_.c_str(), static_cast<int>(kProgressWidth), bar.c_str(),
                100.0 * fraction, time_text(fraction).c_str());
 }
 

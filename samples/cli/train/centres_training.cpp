@@ -10,8 +10,6 @@
 namespace cli {
 namespace {
 
-constexpr int64_t kLayerSteps = 1000;  // of the progress bar
-
 kvq::CentresTrainer make_trainer(Engine& engine, const CentresTraining& training) {
   const llama::ModelConfig& config = engine.model.config();
   kvq_centres_trainer_options options = training.options;

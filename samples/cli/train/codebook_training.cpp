@@ -13,8 +13,6 @@
 namespace cli {
 namespace {
 
-constexpr int64_t kLayerSteps = 1000;  // of the progress bar
-
 kvq::CodebookTrainer make_trainer(Engine& engine, const CodebookTraining& training) {
   const llama::ModelConfig& config = engine.model.config();
   kvq_codebook_trainer_options options = training.options;

@@ -9,7 +9,7 @@
 namespace cli {
 namespace {
 
-constexpr int32_t kChunk = 256;        // tokens that the model takes at once where it is only scored
+constexpr int32_t kScoredChunk = 256;  // tokens that the model takes at once where it is only scored
 constexpr int64_t kTrainSteps = 1000;  // of the progress bar
 
 kvq::RouterTrainer make_trainer(Engine& engine, const RouterTraining& training) {
@@ -36,7 +36,7 @@ double measure_loss(Engine& engine, const RouterTraining& training) {
   for (const std::span<const int32_t> window : training.windows) {
     Interrupt::check();
     if (window.size() < 2) continue;
-    const PerplexityResult result = measure_perplexity(engine.model, session, window, kChunk, progress);
+    const PerplexityResult result = measure_perplexity(engine.model, session, window, kScoredChunk, progress);
     sum += result.window_mean_nll.front() * static_cast<double>(result.tokens);
     tokens += static_cast<double>(result.tokens);
   }

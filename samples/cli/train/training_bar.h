@@ -6,6 +6,8 @@
 
 namespace cli {
 
+inline constexpr int64_t kLayerSteps = 1000;  // of the bar over layers
+
 /// Moves a bar by `total` steps while the library trains something, and ends that on an interruption.
 class TrainingBar {
  public:

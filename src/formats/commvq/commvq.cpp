@@ -12,8 +12,6 @@
 namespace kvq::commvq {
 namespace {
 
-constexpr int32_t kFields = 2 * kPageSlots;
-
 const ModelCodebook& codebook_of(const PageFormat& format) {
   return static_cast<const ModelCodebook&>(*format.trained);
 }
@@ -28,9 +26,9 @@ void decode_keys(const EncodedSide& encoded, int32_t begin, int32_t n, float* ou
   const auto stages = static_cast<size_t>(layout.head_stages);
   std::vector<uint8_t> indices(kPageSlots * 2 * stages);  // [slots][groups · stages]{a, b}
   for (size_t stage = 0; stage < stages; ++stage) {
-    uint8_t fields[kFields];
+    uint8_t fields[kIndexFields];
     layout.unpack(encoded.sides[encoded.head], static_cast<int32_t>(stage), fields);
-    for (size_t field = 0; field < kFields; ++field) {
+    for (size_t field = 0; field < kIndexFields; ++field) {
       indices[(field % kPageSlots * stages + stage) * 2 + field / kPageSlots] = fields[field];
     }
   }

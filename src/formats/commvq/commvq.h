@@ -7,6 +7,8 @@
 
 namespace kvq::commvq {
 
+inline constexpr int32_t kIndexFields = 2 * kPageSlots;  // of a stage of a page: two indices a slot
+
 /// Numbers that each token has once: for a head, or for all heads of a layer, whose pages then hold equal shares.
 struct TokenNumbers {
   size_t offset;  // of FP16 numbers in a side
@@ -38,8 +40,8 @@ struct KeyLayout {
   size_t bytes() const { return norms.offset + 2 * static_cast<size_t>(norms.share); }
 
   /// Indices of one group and stage.
-  void unpack(const std::byte* side, int32_t head_stage, uint8_t (&indices)[2 * kPageSlots]) const;
-  void pack(const uint8_t (&indices)[2 * kPageSlots], int32_t head_stage, std::byte* side) const;
+  void unpack(const std::byte* side, int32_t head_stage, uint8_t (&indices)[kIndexFields]) const;
+  void pack(const uint8_t (&indices)[kIndexFields], int32_t head_stage, std::byte* side) const;
 };
 KeyLayout key_layout(const CodebookShape& shape);
 

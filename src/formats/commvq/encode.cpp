@@ -75,7 +75,7 @@ KeyFits encode_keys(const Context& context, const GroupSide& group, int32_t head
     encoder.encode(key_pairs(of_group, group.numbers, head, part), norms.data(), kPageSlots, context.effort.beam,
                    {bytes, encoder.work_bytes()}, indices, fits.data());
     for (int32_t stage = 0; stage < stages; ++stage) {
-      uint8_t fields[2 * kPageSlots];
+      uint8_t fields[kIndexFields];
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         fields[slot] = indices[2 * (slot * stages + stage)];
         fields[kPageSlots + slot] = indices[2 * (slot * stages + stage) + 1];

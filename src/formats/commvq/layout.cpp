@@ -7,7 +7,6 @@
 namespace kvq::commvq {
 namespace {
 
-constexpr int32_t kFields = 2 * kPageSlots;
 constexpr int32_t kAtOnce = 8;  // fields that begin and end with a byte
 
 int32_t share_of_slots(Scope scope, int32_t kv_heads) {
@@ -16,10 +15,10 @@ int32_t share_of_slots(Scope scope, int32_t kv_heads) {
 
 }  // namespace
 
-void KeyLayout::unpack(const std::byte* side, int32_t head_stage, uint8_t (&indices)[2 * kPageSlots]) const {
+void KeyLayout::unpack(const std::byte* side, int32_t head_stage, uint8_t (&indices)[kIndexFields]) const {
   const std::byte* from = side + static_cast<size_t>(head_stage) * stage_bytes();
   const auto mask = (1U << static_cast<uint32_t>(index_bits)) - 1U;
-  for (int32_t field = 0; field < kFields; field += kAtOnce, from += index_bits) {
+  for (int32_t field = 0; field < kIndexFields; field += kAtOnce, from += index_bits) {
     uint64_t word = 0;
     std::memcpy(&word, from, static_cast<size_t>(index_bits));
     for (int32_t i = 0; i < kAtOnce; ++i) {
@@ -28,9 +27,9 @@ void KeyLayout::unpack(const std::byte* side, int32_t head_stage, uint8_t (&indi
   }
 }
 
-void KeyLayout::pack(const uint8_t (&indices)[2 * kPageSlots], int32_t head_stage, std::byte* side) const {
+void KeyLayout::pack(const uint8_t (&indices)[kIndexFields], int32_t head_stage, std::byte* side) const {
   std::byte* to = side + static_cast<size_t>(head_stage) * stage_bytes();
-  for (int32_t field = 0; field < kFields; field += kAtOnce, to += index_bits) {
+  for (int32_t field = 0; field < kIndexFields; field += kAtOnce, to += index_bits) {
     uint64_t word = 0;
     for (int32_t i = 0; i < kAtOnce; ++i) {
       word |= static_cast<uint64_t>(indices[field + i]) << static_cast<uint32_t>(i * index_bits);

@@ -1,6 +1,7 @@
 #include "training/centres/k_means.h"
 
 #include "core/limits.h"
+#include "core/sizes.h"
 #include "core/splitmix.h"
 #include "formats/gain_shape/centre_distance.h"
 
@@ -20,8 +21,6 @@ constexpr int32_t kFirstRounds = 20;
 constexpr double kFirstShare = 0.3;
 
 constexpr int32_t kBlock = 512;  // vectors that a thread takes at once
-
-size_t size(int32_t n) { return static_cast<size_t>(n); }
 
 }  // namespace
 

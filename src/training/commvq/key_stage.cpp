@@ -1,17 +1,12 @@
 #include "training/commvq/key_stage.h"
 
+#include "core/sizes.h"
 #include "formats/commvq/key_kernels.h"
 
 #include <Eigen/Cholesky>
 #include <complex>
 
 namespace kvq::keys {
-namespace {
-
-size_t size(int32_t a, int32_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
-
-}  // namespace
-
 double assignment_error(const KeyStatistics& statistics, const KeyEncoder& stage, double energy) {
   const int32_t codes = statistics.codes;
   const int32_t group = statistics.group;

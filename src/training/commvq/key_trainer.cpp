@@ -20,7 +20,7 @@ constexpr int32_t kLongestRun = 256;
 constexpr double kNothing = 1e-12;
 
 /// Iterations stop when they gain less than this share of the error.
-constexpr double kLeastGain = 1e-4;
+constexpr double kLeastKeyGain = 1e-4;
 
 void check(const KeyTrainingData& data, int32_t codes, const KeyTrainingOptions& options) {
   if (data.n < codes) fail(KVQ_E_ARGUMENT, "there are %d tokens to train %d codes of keys from", data.n, codes);
@@ -187,7 +187,7 @@ bool KeyTrainer::train_stage(int32_t stage, Vector<float>& z, const KeyTrainingO
     } else {
       sample.assign_nearest(encoder, statistics);
       error = keys::assignment_error(statistics, encoder, energy);
-      last = !(error < (1.0 - kLeastGain) * best_error);
+      last = !(error < (1.0 - kLeastKeyGain) * best_error);
       if (error < best_error) {
         best_error = error;
         best = z;

@@ -12,7 +12,7 @@ namespace kvq {
 namespace {
 
 constexpr int64_t kTokens = 4'000'000;  // that a network learns from by default, in as many passes as that takes
-constexpr double kGain = 0.2;           // of the weights' correction by a miss of all bits
+constexpr double kTiltGain = 0.2;       // of the weights' correction by a miss of all bits
 constexpr int32_t kRounds = 8;          // of the last third of the training
 constexpr double kCloseEnough = 0.02;   // bits
 constexpr double kMostTilt = 5.0;
@@ -85,7 +85,7 @@ struct Group {
   }
 
   /// While the network learns, follow what it does.
-  void correct() noexcept { set_tilt(tilt + kGain * missing_bits() / mean_bits(labels)); }
+  void correct() noexcept { set_tilt(tilt + kTiltGain * missing_bits() / mean_bits(labels)); }
 
   /// Keep the network if it comes closest so far. Returns the bits that its pages lack.
   double consider() noexcept {

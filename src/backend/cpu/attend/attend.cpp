@@ -18,7 +18,6 @@ namespace {
 
 constexpr float kLog2E = 1.44269504F;
 constexpr double kLn2 = 0.69314718055994530942;
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Sinks are read before anything is written.
 void check_sinks(const AttendBatch& batch) {

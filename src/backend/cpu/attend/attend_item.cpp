@@ -8,8 +8,6 @@
 namespace kvq::cpu {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
 /// Slots [begin, end) of a page.
 struct SlotRange {
   int32_t begin;

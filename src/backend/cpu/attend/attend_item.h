@@ -3,7 +3,11 @@
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/dispatch/kernels.h"
 
+#include <limits>
+
 namespace kvq::cpu {
+
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Where one row's partial result lies: {maximum, sum}, padding, then outputs. Floats.
 struct PartialLayout {

@@ -1,6 +1,7 @@
 #include "backend/cpu/training/centre_sample.h"
 
 #include "core/limits.h"
+#include "core/sizes.h"
 #include "formats/gain_shape/centre_distance.h"
 #include "formats/gain_shape/model_centres.h"
 
@@ -15,8 +16,6 @@ namespace {
 using centres::kLanes;
 
 constexpr int32_t kBlock = 512;  // vectors that a thread takes at once
-
-size_t size(int32_t n) { return static_cast<size_t>(n); }
 
 double squared_norm(const float* x, int32_t dim) {
   double sum = 0.0;

@@ -1,5 +1,6 @@
 #include "backend/cpu/training/key_assignment.h"
 
+#include "core/sizes.h"
 #include "formats/commvq/key_kernels.h"
 
 #include <algorithm>
@@ -10,8 +11,6 @@ namespace {
 
 /// Tokens of a chunk whose weights are held at once.
 constexpr int32_t kBlock = 32;
-
-size_t size(int32_t a, int32_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
 
 float dot(const float* x, const float* y, int32_t n) {
   std::array<float, kLanes> sums{};

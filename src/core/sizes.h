@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvq {
+
+/// A count, and how many elements so many rows of so many columns have.
+inline size_t size(int32_t n) { return static_cast<size_t>(n); }
+inline size_t size(int32_t rows, int32_t columns) { return size(rows) * size(columns); }
+
+}  // namespace kvq
