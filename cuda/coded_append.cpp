@@ -21,9 +21,9 @@ class Cutter {
 
   template <typename Number>
   Number* take(size_t n) {
-    auto* place = reinterpret_cast<Number*>(memory_ + used_);
+    const size_t at = used_;
     used_ += (n * sizeof(Number) + 255) / 256 * 256;
-    return memory_ != nullptr ? place : nullptr;
+    return memory_ != nullptr ? reinterpret_cast<Number*>(memory_ + at) : nullptr;
   }
   size_t used() const { return used_; }
 

@@ -147,9 +147,21 @@ format() {
   return $status
 }
 
+# Every source once, though some are compiled into the library and the plug-in.
 tidy() {
-  sed -n 's/^ *"file": "\(.*\.cp*\)",*$/\1/p' build/tidy/compile_commands.json | grep -vF "$PWD/tools/" | sort -u |
-    xargs -d '\n' -n 1 -P "$jobs" clang-tidy -quiet -p build/tidy 2>&1 | sed '/^[0-9]* warnings* generated\.$/d' # of others' headers
+  local clang_tidy=clang-tidy
+  ! command -v clang-tidy-22 >/dev/null || clang_tidy=clang-tidy-22
+  mkdir -p build/tidy/once
+  python3 - <<'PYTHON' | xargs -d '\n' -n 1 -P "$jobs" $clang_tidy -quiet -p build/tidy/once 2>&1 |
+import json, os, pathlib
+
+commands = json.loads(pathlib.Path("build/tidy/compile_commands.json").read_text())
+once = {each["file"]: each for each in reversed(commands)
+        if each["file"].endswith((".c", ".cpp")) and not each["file"].startswith(os.getcwd() + "/tools/")}
+pathlib.Path("build/tidy/once/compile_commands.json").write_text(json.dumps(list(once.values())))
+print("\n".join(sorted(once)))
+PYTHON
+    sed '/^[0-9]* warnings* generated\.$/d' # of others' headers
 }
 
 has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }

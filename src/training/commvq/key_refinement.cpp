@@ -4,16 +4,11 @@
 #include <complex>
 
 namespace kvq::keys {
-namespace {
-
-using Complex = std::complex<double>;
-using Matrix = Eigen::Matrix<Complex, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using MatrixMap = Eigen::Map<Matrix>;
-
-}  // namespace
-
 void refine_codes(Allocator& allocator, KeySample& sample, const KeyEncoder& encoder, double ridge,
                   std::span<float> z) {
+  using Complex = std::complex<double>;
+  using Matrix = Eigen::Matrix<Complex, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using MatrixMap = Eigen::Map<Matrix>;
   const int32_t n = encoder.stages() * encoder.codes();
   const auto rows = static_cast<size_t>(n);
   Vector<Complex> system_memory(rows * rows, StlAllocator<Complex>(allocator));
