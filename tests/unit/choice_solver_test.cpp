@@ -17,8 +17,6 @@ using namespace kvq::planning;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 struct Problem {
   Cost goal = kLoss;
   Costs limits = {kInfinity, kInfinity, kInfinity};
