@@ -1,6 +1,7 @@
 #include "hessians.h"
 
 #include <algorithm>
+#include <array>
 
 namespace llama {
 
@@ -31,23 +32,33 @@ void Hessians::add(int32_t layer, LinearInput which, std::span<const float> x) {
   sum.count += static_cast<int64_t>(x.size()) / sum.in;
 }
 
-std::vector<float> Hessians::of(const LinearLayer& layer) {
-  constexpr size_t kBlock = 64;  // columns of as many rows stay in a cache
+std::span<const float> Hessians::of(const LinearLayer& layer) {
+  constexpr size_t kBlock = 64;  // what is mirrored at a time: rows that are powers of two apart share places in caches
   const Sum& sum = sums_.at({layer.layer, layer.input});
   const auto in = static_cast<size_t>(sum.in);
   const auto count = static_cast<float>(sum.count);
   const std::span<const float> upper = device_.read(sum.upper.all(), host_);
-  std::vector<float> mean(in * in);
+  if (mean_.size() < in * in) {
+    mean_ = {};
+    mean_.resize(in * in);
+  }
+  std::array<std::array<float, kBlock>, kBlock> mirrored{};
   for (size_t top = 0; top < in; top += kBlock) {
+    const size_t bottom = std::min(in, top + kBlock);
     for (size_t left = top; left < in; left += kBlock) {
-      for (size_t row = top; row < std::min(in, top + kBlock); ++row) {
-        for (size_t column = std::max(row, left); column < std::min(in, left + kBlock); ++column) {
-          mean[row * in + column] = mean[column * in + row] = upper[row * in + column] / count;
+      const size_t right = std::min(in, left + kBlock);
+      for (size_t row = top; row < bottom; ++row) {
+        for (size_t column = std::max(row, left); column < right; ++column) {
+          mirrored[column - left][row - top] = mean_[row * in + column] = upper[row * in + column] / count;
         }
+      }
+      for (size_t column = left; column < right; ++column) {
+        const size_t rows = std::min(bottom, column) - top;
+        std::copy_n(mirrored[column - left].begin(), rows, mean_.begin() + static_cast<ptrdiff_t>(column * in + top));
       }
     }
   }
-  return mean;
+  return std::span(mean_).first(in * in);
 }
 
 }  // namespace llama

@@ -24,8 +24,8 @@ class Hessians {
   /// Take `[n, in]` inputs; others than those of the layers are ignored.
   void add(int32_t layer, LinearInput which, std::span<const float> x);
 
-  /// The mean, `[in, in]`, of at least one input, in host memory.
-  std::vector<float> of(const LinearLayer& layer);
+  /// The mean, `[in, in]`, of at least one input, in host memory, until this is asked again.
+  std::span<const float> of(const LinearLayer& layer);
 
  private:
   using Key = std::pair<int32_t, LinearInput>;
@@ -36,7 +36,8 @@ class Hessians {
   };
 
   Device& device_;
-  Array host_;  // what was read last
+  Array host_;               // what was read last
+  std::vector<float> mean_;  // what was asked for last; it does not shrink
   std::map<Key, Sum> sums_;
 };
 

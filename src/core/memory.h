@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,37 @@ struct StlAllocator {
 
 template <typename T>
 using Vector = std::vector<T, StlAllocator<T>>;
+
+/// Numbers that nobody has written yet. Memory costs most when it is first written to: large arrays are best first
+/// written by the threads that fill them.
+template <typename T>
+class Unwritten {
+ public:
+  explicit Unwritten(Allocator& allocator, size_t n = 0) : allocator_(allocator) { reset(n); }
+  ~Unwritten() { reset(0); }
+  Unwritten(const Unwritten&) = delete;
+  Unwritten& operator=(const Unwritten&) = delete;
+
+  /// Other `n` numbers instead.
+  void reset(size_t n) {
+    if (data_ != nullptr) allocator_.deallocate(std::exchange(data_, nullptr), std::exchange(n_, 0));
+    if (n == 0) return;
+    data_ = allocator_.allocate(n);
+    n_ = n;
+  }
+  size_t size() const { return n_; }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+
+ private:
+  static_assert(std::is_trivial_v<T>);
+
+  StlAllocator<T> allocator_;
+  T* data_ = nullptr;
+  size_t n_ = 0;
+};
 using String = std::basic_string<char, std::char_traits<char>, StlAllocator<char>>;
 
 /// Destroys an object and returns its memory; an Owned<Derived> converts to an Owned<Base> with a virtual destructor.

@@ -88,27 +88,31 @@ Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
 
 Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian,
                  const Matrix& matrix, double damping)
-    : in_(matrix.in), factors_(StlAllocator<float>(allocator)), roots_(StlAllocator<float>(allocator)) {
+    : in_(matrix.in), factors_(allocator), roots_(StlAllocator<float>(allocator)) {
   const auto n = static_cast<size_t>(in_);
   Check(hessian, n).require_symmetry(allocator, parallel);
-  Vector<float> rotated(hessian, hessian + n * n, StlAllocator<float>(allocator));
-  const auto rotate_rows = [&] {
+  Unwritten<float> rotated(allocator, n * n);
+  const auto rotate_rows = [&](const float* from) {
     parallel.run(in_, [&](int32_t row) noexcept {
-      rotate(matrix.signs, std::span(rotated).subspan(static_cast<size_t>(row) * n, n));
+      const size_t begin = static_cast<size_t>(row) * n;
+      float* to = rotated.data() + begin;
+      if (from != to - begin) std::copy_n(from + begin, n, to);
+      rotate(matrix.signs, {to, n});
     });
     transpose(parallel, rotated.data(), n);
   };
-  rotate_rows();
-  rotate_rows();
+  rotate_rows(hessian);
+  rotate_rows(rotated.data());
 
   double trace = 0.0;
   for (size_t i = 0; i < n; ++i) trace += static_cast<double>(rotated[i * n + i]);
   damping_ = damping * trace / static_cast<double>(n);
   const Vector<int32_t> order = coding_orders(allocator, matrix);
-  Vector<float> upper(n * n, StlAllocator<float>(allocator));
+  Unwritten<float> upper(allocator, n * n);
   parallel.run(in_, [&](int32_t row) noexcept {
     const auto i = static_cast<size_t>(row);
     const float* from = rotated.data() + static_cast<size_t>(order[i]) * n;
+    std::fill_n(upper.data() + i * n, i, 0.0F);
     for (size_t j = i; j < n; ++j) upper[i * n + j] = from[order[j]];
     upper[i * n + i] += static_cast<float>(damping_);
   });
@@ -119,7 +123,7 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, c
   }
 
   const int32_t tiles = in_ / kTileColumns;
-  factors_.resize(begin_of(tiles));
+  factors_.reset(begin_of(tiles));
   roots_.resize(static_cast<size_t>(tiles) * kColumns * kColumns);
   for (const Segment& segment : matrix.segments) {
     const int32_t first = segment.first_column / kTileColumns;
@@ -136,6 +140,7 @@ void Hessian::factorize_tile(int32_t tile, int32_t together, const float* upper)
   float* factors = factors_.data() + begin_of(tile);
   float* roots = roots_.data() + static_cast<size_t>(tile) * kColumns * kColumns;
   const auto at = [&](size_t row, size_t column) { return upper[column * n + row]; };
+  std::fill_n(factors, kColumns * kColumns, 0.0F);
   for (size_t begin = 0; begin < kColumns; begin += width) {
     for (size_t i = begin; i < begin + width; ++i) {
       for (size_t k = begin; k <= i; ++k) roots[i * kColumns + k] = at(first + i, first + k);

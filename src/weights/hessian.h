@@ -33,7 +33,7 @@ class Hessian {
     return factors_[begin_of(tile) + static_cast<size_t>(j * kTileColumns + column)];
   }
   /// F[j][column] of a tile begin at begin_of(tile), of rows from its own first column on: [rows][16].
-  std::span<const float> factors() const { return factors_; }
+  std::span<const float> factors() const { return {factors_.data(), factors_.size()}; }
   size_t begin_of(int32_t tile) const {
     const auto t = static_cast<size_t>(tile);
     return (t * static_cast<size_t>(in_) - kTileColumns * (t * (t - 1) / 2)) * kTileColumns;
@@ -48,8 +48,8 @@ class Hessian {
 
   int32_t in_;
   double damping_ = 0.0;
-  Vector<float> factors_;  // [tiles][rows from the tile's first column on][16]
-  Vector<float> roots_;    // C, [tiles][16][16]
+  Unwritten<float> factors_;  // [tiles][rows from the tile's first column on][16]
+  Vector<float> roots_;       // C, [tiles][16][16]
 };
 
 }  // namespace kvq::weights

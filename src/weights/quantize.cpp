@@ -120,20 +120,25 @@ class Quantizer {
     const int32_t most = std::min(coder.panels(), panels_of(matrix_.out));
     const size_t floats = static_cast<size_t>(most) * panel_floats();
     const size_t sums = hessian_.has_value() ? floats : 0;
-    Vector<float> numbers(floats, StlAllocator<float>(allocator_));
-    Vector<float> error_sums(sums, StlAllocator<float>(allocator_));
-    Vector<float> number_sums(sums, StlAllocator<float>(allocator_));
-    const auto of_panel = [&](Vector<float>& all, int32_t i) {
-      return all.data() + (all.empty() ? 0 : static_cast<size_t>(i) * panel_floats());
+    Unwritten<float> numbers(allocator_, floats);
+    Unwritten<float> error_sums(allocator_, sums);
+    Unwritten<float> number_sums(allocator_, sums);
+    const auto of_panel = [&](Unwritten<float>& all, int32_t i) {
+      return all.data() + (all.size() == 0 ? 0 : static_cast<size_t>(i) * panel_floats());
     };
     for_batches(most, progress, [&](int32_t begin, int32_t panels) {
-      parallel_.run(panels, [&](int32_t i) noexcept { load_panel(begin + i, of_panel(numbers, i)); });
+      parallel_.run(panels, [&](int32_t i) noexcept {
+        load_panel(begin + i, of_panel(numbers, i));
+        if (begin > 0 || sums == 0) return;
+        std::fill_n(of_panel(error_sums, i), panel_floats(), 0.0F);  // by these threads, not by the one that downloads
+        std::fill_n(of_panel(number_sums, i), panel_floats(), 0.0F);
+      });
       const auto n = static_cast<size_t>(panels);
       coder.encode({.panels = panels,
-                    .numbers = std::span(numbers).first(n * panel_floats()),
+                    .numbers = {numbers.data(), n * panel_floats()},
                     .codes = {matrix_.panel(begin).data(), n * panel_bytes(matrix_.scheme, matrix_.in)},
-                    .error_sums = std::span(error_sums).first(std::min(sums, n * panel_floats())),
-                    .number_sums = std::span(number_sums).first(std::min(sums, n * panel_floats()))});
+                    .error_sums = {error_sums.data(), std::min(sums, n * panel_floats())},
+                    .number_sums = {number_sums.data(), std::min(sums, n * panel_floats())}});
       parallel_.run(panels, [&](int32_t i) noexcept {
         weigh_panel(begin + i, of_panel(numbers, i), of_panel(error_sums, i), of_panel(number_sums, i));
       });

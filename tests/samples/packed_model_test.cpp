@@ -279,7 +279,7 @@ TEST_CASE("observed inputs are what linear layers multiply, and their mean produ
     const std::vector<float>& seen = inputs[{layer.layer, layer.input}];
     const auto in = static_cast<size_t>(layer.in);
     REQUIRE(seen.size() == kTokens * in);
-    const std::vector<float> mean = hessians.of(layer);
+    const std::span<const float> mean = hessians.of(layer);
     double worst = 0.0;
     double largest = 0.0;
     for (size_t i = 0; i < in; ++i) {

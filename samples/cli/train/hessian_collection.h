@@ -31,7 +31,7 @@ class HessianCollection {
   /// Run the model over the windows. What was collected before is gone.
   void collect(Layers layers, const std::string& label);
 
-  std::vector<float> of(const llama::LinearLayer& layer) { return hessians_->of(layer); }
+  std::span<const float> of(const llama::LinearLayer& layer) { return hessians_->of(layer); }
 
  private:
   Engine engine_;

@@ -99,7 +99,7 @@ class Quantizer {
       matrix = load(layer.name);
     } else {
       const Stopwatch watch;
-      const std::vector<float> hessian = hessians_ != nullptr ? hessians_->of(layer) : std::vector<float>();
+      const std::span<const float> hessian = hessians_ != nullptr ? hessians_->of(layer) : std::span<const float>();
       matrix = quantize_layer(context_, checkpoint_, layer, weights, options(scheme, hessian), bar);
       result.seconds = watch.seconds();
       partial_.keep(layer.name, matrix.save(layer.name));
@@ -113,7 +113,7 @@ class Quantizer {
   }
 
  private:
-  qp_quantize_options options(const std::string& scheme, const std::vector<float>& hessian) const {
+  qp_quantize_options options(const std::string& scheme, std::span<const float> hessian) const {
     auto options = kvq::initialised<qp_quantize_options>();
     options.scheme = scheme.c_str();
     options.seed = quantization_.seed;
