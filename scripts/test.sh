@@ -138,13 +138,8 @@ quick() {
 }
 
 format() {
-  local file status=0
-  for file in $(find include src cuda samples tests tools -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | sort); do
-    clang-format "$file" | cmp -s - "$file" && continue
-    echo "clang-format -i $file"
-    status=1
-  done
-  return $status
+  find include src cuda samples tests tools -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
+    xargs -n 32 -P "$jobs" clang-format --dry-run -Werror
 }
 
 # Every source once, though some are compiled into the library and the plug-in.
