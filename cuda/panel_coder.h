@@ -4,6 +4,7 @@
 #include "kernels/quantize.h"
 #include "weights/quantizing.h"
 
+#include <array>
 #include <optional>
 
 namespace kvq::cuda {
@@ -33,8 +34,8 @@ class DevicePanelCoder final : public weights::PanelCoder {
   weights::PanelTask task_;
   weights::Segments segments_;
   int32_t panels_;
-  int32_t blocks_ = 0;  // of a search
-  weights::Codebook codebooks_[2] = {};
+  int32_t blocks_ = 0;                            // of a search
+  std::array<weights::Codebook, 2> codebooks_{};  // of the segments
   DeviceArray<int8_t> levels_;
   DeviceArray<float> numbers_;
   DeviceArray<uint8_t> codes_;
