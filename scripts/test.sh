@@ -183,7 +183,13 @@ language() {
   [ $status -eq 0 ] && [ -n "$result" ] || failures+=("$name")
 }
 
-# Python's packages come from PyPI, into a folder of their own.
+# Python's packages come from PyPI, into a folder of their own; the network's time is best spent while something compiles.
+packages_job=
+begin_python_packages() {
+  python_packages >"$logs/python-packages.log" 2>&1 &
+  packages_job=$!
+}
+end_python_packages() { [ -n "$packages_job" ] && wait "$packages_job" || python_packages; }
 python_packages() {
   python3 -m venv build/bindings/venv &&
     build/bindings/venv/bin/pip install --quiet --disable-pip-version-check -r bindings/python/requirements-test.txt
@@ -196,7 +202,7 @@ bindings() {
   build "$preset" "kvq kvq_static kvq_cli" || return
   check "bindings: install" cmake --install "build/$preset" --prefix build/bindings/prefix
   if [[ python-transformers == *$filter* ]]; then
-    step "bindings: PyPI" python_packages || echo "bindings: tests of Python take what python3 has"
+    step "bindings: PyPI" end_python_packages || echo "bindings: tests of Python take what python3 has"
     [ ! -x build/bindings/venv/bin/python ] || export PYTHON=$PWD/build/bindings/venv/bin/python
   fi
   for test in bindings/*/test.sh bindings/*/test_*.sh; do
@@ -212,6 +218,8 @@ everything() {
     preset=release
     echo "cuda: skipped, no nvcc"
   fi
+  scripts/setup.sh --bindings || echo "bindings: not everything could be installed"
+  begin_python_packages
   build_and_test $preset -DKVQ_BUILD_BENCHMARKS=ON
   bindings $preset
   build_and_test sanitize

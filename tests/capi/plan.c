@@ -110,7 +110,7 @@ static void refuses_problems(void) {
   REFUSED_WITH(KVQ_E_ARGUMENT, "bytes[3] is -4", problem.bytes = bytes);
   bytes[3] = infinite;
   REFUSED_WITH(KVQ_E_ARGUMENT, "loss[3] is inf", problem.loss = bytes);
-  bytes[3] = infinite - infinite;
+  bytes[3] = (double)NAN;
   REFUSED_WITH(KVQ_E_ARGUMENT, "seconds[3] is", problem.seconds = bytes);
   REFUSED_WITH(KVQ_E_LIMIT, "max_bytes is 5, but no plan takes less than 6: 1 more", problem.max_bytes = 5);
   REFUSED_WITH(KVQ_E_LIMIT, "max_seconds is 1.5", problem.max_seconds = 1.5);
