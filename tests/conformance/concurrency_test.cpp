@@ -166,7 +166,7 @@ TEST_CASE("sequences of one cache are attended to by several threads at once") {
   const Context context = kvq_test::make_context(nullptr, 2);
   for (const std::string policy : {"int4", "fp16+snapkv:32"}) {
     CAPTURE(policy);
-    const Cache cache = kvq_test::make_cache(context, shape.options(), policy.c_str());
+    const Cache cache = kvq_test::make_cache(context, shape.options(), policy);
     // A thread's own one; unless queries are counted for eviction, all threads attend to the last one too.
     const bool evicts = policy.find('+') != std::string::npos;
     std::vector<Sequence> sequences;
