@@ -183,17 +183,19 @@ language() {
   [ $status -eq 0 ] && [ -n "$result" ] || failures+=("$name")
 }
 
-# Python's packages come from PyPI, into a folder of their own; the network's time is best spent while something compiles.
+# Python's packages come from PyPI, into a folder of their own.
+python_packages() {
+  python3 -m venv build/bindings/venv &&
+    build/bindings/venv/bin/pip install --quiet --disable-pip-version-check -r bindings/python/requirements-test.txt
+}
+
+# The same, while something compiles; end_python_packages waits for it, and does it if it was not begun or has failed.
 packages_job=
 begin_python_packages() {
   python_packages >"$logs/python-packages.log" 2>&1 &
   packages_job=$!
 }
 end_python_packages() { [ -n "$packages_job" ] && wait "$packages_job" || python_packages; }
-python_packages() {
-  python3 -m venv build/bindings/venv &&
-    build/bindings/venv/bin/pip install --quiet --disable-pip-version-check -r bindings/python/requirements-test.txt
-}
 
 # bindings PRESET: of a build that is there or is made.
 bindings() {

@@ -33,7 +33,7 @@ void Hessians::add(int32_t layer, LinearInput which, std::span<const float> x) {
 }
 
 std::span<const float> Hessians::of(const LinearLayer& layer) {
-  constexpr size_t kBlock = 64;  // what is mirrored at a time: rows that are powers of two apart share places in caches
+  constexpr size_t kBlock = 64;  // mirrored at a time: rows 4096 bytes apart share places in caches
   const Sum& sum = sums_.at({layer.layer, layer.input});
   const auto in = static_cast<size_t>(sum.in);
   const auto count = static_cast<float>(sum.count);

@@ -96,7 +96,7 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, c
     parallel.run(in_, [&](int32_t row) noexcept {
       const size_t begin = static_cast<size_t>(row) * n;
       float* to = rotated.data() + begin;
-      if (from != to - begin) std::copy_n(from + begin, n, to);
+      if (from != rotated.data()) std::copy_n(from + begin, n, to);
       rotate(matrix.signs, {to, n});
     });
     transpose(parallel, rotated.data(), n);

@@ -21,10 +21,10 @@ std::optional<Beside> file_for(const std::string& name) {
   if (name.starts_with("commvq-") && name.ends_with("bit")) {
     return Beside{name + ".safetensors", "commvq:", "kvq train codebook"};
   }
-  constexpr std::string_view kNumber = "-256";
+  constexpr std::string_view kSuffix = "-256";
   const bool is_gain_shape = name.starts_with("gs") || name.starts_with("gt");
-  if (is_gain_shape && name.ends_with(kNumber)) {
-    return Beside{"centres.safetensors", name.substr(0, name.size() - kNumber.size()) + ":", "kvq train centres"};
+  if (is_gain_shape && name.ends_with(kSuffix)) {
+    return Beside{"centres.safetensors", name.substr(0, name.size() - kSuffix.size()) + ":", "kvq train centres"};
   }
   return {};
 }

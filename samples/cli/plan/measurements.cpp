@@ -16,11 +16,11 @@ namespace {
 constexpr const char* kType = "kvq.measurements";
 constexpr int64_t kVersion = 1;
 
-constexpr double kMostOfAll = std::numeric_limits<double>::max();
+constexpr double kLargest = std::numeric_limits<double>::max();
 
 std::map<std::string, double> amounts(const llama::JsonObject& object) {
   std::map<std::string, double> numbers;
-  for (const auto& [key, value] : object.json().items()) numbers[key] = object.number(key.c_str(), 0.0, kMostOfAll);
+  for (const auto& [key, value] : object.json().items()) numbers[key] = object.number(key.c_str(), 0.0, kLargest);
   return numbers;
 }
 
@@ -30,7 +30,7 @@ std::vector<double> list(const llama::JsonObject& object, const char* key) {
   std::vector<double> numbers;
   for (const nlohmann::json& value : values) {
     const double number = value.is_number() ? value.get<double>() : -1.0;
-    if (!(number >= 0.0 && number <= kMostOfAll)) object.refuse(key, "must be a list of numbers that are not negative");
+    if (!(number >= 0.0 && number <= kLargest)) object.refuse(key, "must be a list of numbers that are not negative");
     numbers.push_back(number);
   }
   return numbers;
@@ -63,8 +63,8 @@ void Measurements::read(const llama::JsonObject& file) {
   const llama::JsonObject of_weights = file.object("weights");
   for (const auto& [name, value] : of_weights.json().items()) {
     const llama::JsonObject each = of_weights.object(name.c_str());
-    weights[name] = {.slope = each.number("slope", 0.0, kMostOfAll),
-                     .fit_error = each.number("fit_error", 0.0, kMostOfAll),
+    weights[name] = {.slope = each.number("slope", 0.0, kLargest),
+                     .fit_error = each.number("fit_error", 0.0, kLargest),
                      .divergences = list(each, "divergences")};
   }
   scheme_errors = amounts(file.object("scheme_errors"));
