@@ -71,18 +71,3 @@ function(kvq_unite target)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
   endif()
 endfunction()
-
-# For tests, whose names are many and short: the standard library's headers and those of ARGN, once instead of in every
-# source.
-option(KVQ_PRECOMPILE "Precompile large headers where no compiler cache is used" ON)
-function(kvq_precompile target)
-  if(KVQ_PRECOMPILE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    target_precompile_headers(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/standard_headers.h>" ${ARGN})
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # It forgets that precompiled headers are the system's, and warns of what is inside std::string, falsely.
-      target_compile_options(${target} PRIVATE
-        "$<$<COMPILE_LANGUAGE:CXX>:-Wno-error;-Wno-array-bounds;-Wno-stringop-overflow>")
-    endif()
-  endif()
-endfunction()

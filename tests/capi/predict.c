@@ -238,13 +238,14 @@ static void shapes(void) {
   static const shape kShapes[] = {{1, 1, 1, 128}, {2, 8, 8, 80}, {3, 16, 2, 128}, {2, 6, 3, 40}};
   static const char* const kSome[] = {"fp16", "int4", "gs2", "gs2+h2o:64"};
   static const load kLoads[] = {{1, 4096, 1}, {3, 300, 40}, {1, 65, 33}, {2, 0, 0}, {1, 0, 2}};
+  static const int32_t kAtOnce[] = {61, 8, 1, 1, 1};
   size_t s;
   size_t policy;
   size_t l;
   for (s = 0; s < sizeof kShapes / sizeof kShapes[0]; ++s) {
     for (policy = 0; policy < sizeof kSome / sizeof kSome[0]; ++policy) {
       for (l = 0; l < sizeof kLoads / sizeof kLoads[0]; ++l) {
-        as_predicted(&kShapes[s], kSome[policy], 2, &kLoads[l], 1 + (int32_t)(7 * l));
+        as_predicted(&kShapes[s], kSome[policy], 2, &kLoads[l], kAtOnce[l]);
       }
     }
   }

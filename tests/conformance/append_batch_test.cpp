@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string>
 
-namespace conformance {
+namespace conformance::append_batch_test {
 namespace {
 
 using kvq_test::Cache;
@@ -277,4 +277,4 @@ TEST_CASE("keys and values with strides are stored as dense ones") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::append_batch_test

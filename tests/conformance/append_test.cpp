@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-namespace conformance {
+namespace conformance::append_test {
 namespace {
 
 using kvq_test::Cache;
@@ -126,4 +126,4 @@ TEST_CASE("attention does not see what a refused append left in the open page") 
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::append_test

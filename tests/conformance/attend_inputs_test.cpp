@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-namespace conformance {
+namespace conformance::attend_inputs_test {
 namespace {
 
 const std::vector<Storage>& few_storages() {
@@ -115,4 +115,4 @@ TEST_CASE("positions around a million attend as at zero") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::attend_inputs_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::attend_lengths_test {
 namespace {
 
 const int32_t kPageBorders[] = {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129};
@@ -62,4 +62,4 @@ TEST_CASE("a long sequence among many short ones") {
   check_attention(scenario, {Storage::uniform("fp16"), Storage::uniform("int4"), Storage::uniform("int2+hadamard")});
 }
 
-}  // namespace conformance
+}  // namespace conformance::attend_lengths_test

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::attend_many_queries_test {
 namespace {
 
 /// Of every kind of codes, rotated and not, alone and beside FP16.
@@ -144,4 +144,4 @@ TEST_CASE("many queries with soft-cap, sinks, another scale and halves") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::attend_many_queries_test

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::attend_masks_test {
 namespace {
 
 const std::vector<Storage>& few_storages() {
@@ -75,4 +75,4 @@ TEST_CASE("the caller's own scale") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::attend_masks_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::attend_shapes_test {
 namespace {
 
 constexpr int32_t kHeadDims[] = {8, 24, 64, 80, 96, 128, 200, 256};
@@ -76,4 +76,4 @@ TEST_CASE("first and newest pages that stay in FP16 attend with the others") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::attend_shapes_test

@@ -9,7 +9,7 @@
 #include <limits>
 #include <string>
 
-namespace conformance {
+namespace conformance::attend_sinks_test {
 namespace {
 
 using kvq_test::Cache;
@@ -212,4 +212,4 @@ TEST_CASE("parts of a context are joined by their sums of exponentials") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::attend_sinks_test

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-namespace conformance {
+namespace conformance::attend_strides_test {
 namespace {
 
 using kvq_test::Rows;
@@ -125,4 +125,4 @@ TEST_CASE("queries and outputs with strides: the numbers of dense ones, and byte
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::attend_strides_test

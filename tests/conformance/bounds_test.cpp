@@ -9,7 +9,7 @@
 #include <string>
 #include <unordered_map>
 
-namespace conformance {
+namespace conformance::bounds_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -106,4 +106,4 @@ TEST_CASE("nothing is read or written beyond its end") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::bounds_test

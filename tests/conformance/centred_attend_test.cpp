@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::centred_attend_test {
 namespace {
 
 std::vector<Storage> few_storages() { return {centred_storages()[0], centred_storages()[1]}; }
@@ -92,4 +92,4 @@ TEST_CASE("centres: sinks, and every element type") {
   for (const Scenario& each : tensors_in_16_bits()) check_attention(each, few_storages());
 }
 
-}  // namespace conformance
+}  // namespace conformance::centred_attend_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::centred_cuda_test {
 namespace {
 
 using kvq_test::CentreCounts;
@@ -144,4 +144,4 @@ TEST_CASE("a snapshot of pages around centres moves from a GPU to a CPU and back
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::centred_cuda_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::centred_storage_test {
 namespace {
 
 using kvq_test::Cache;
@@ -195,4 +195,4 @@ TEST_CASE("what every method of eviction leaves around centres is what encoding 
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::centred_storage_test

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::commvq_attend_test {
 
 using kvq_test::Codes;
 
@@ -124,4 +124,4 @@ TEST_CASE("codes: every element type") {
   for (const Scenario& each : tensors_in_16_bits()) check_attention(each, few_storages());
 }
 
-}  // namespace conformance
+}  // namespace conformance::commvq_attend_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::commvq_storage_test {
 
 using kvq_test::Cache;
 using kvq_test::Codes;
@@ -388,4 +388,4 @@ TEST_CASE("a snapshot with codes of another codebook, or a damaged one, is refus
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::commvq_storage_test

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace conformance {
+namespace conformance::concurrency_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -257,4 +257,4 @@ TEST_CASE("threads append to sequences of their own and attend to them as one th
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::concurrency_test

@@ -8,7 +8,7 @@
 
 #include <stdexcept>
 
-namespace conformance {
+namespace conformance::cuda_graph_batch_test {
 namespace {
 
 void check_cuda(cudaError_t status) {
@@ -86,6 +86,6 @@ TEST_CASE("a CUDA graph that appends to several sequences stores what appends on
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::cuda_graph_batch_test
 
 #endif

@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-namespace conformance {
+namespace conformance::cuda_graph_test {
 namespace {
 
 constexpr int32_t kTokens = 1500;
@@ -351,6 +351,6 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   CHECK(decoder.save() == before);
 }
 
-}  // namespace conformance
+}  // namespace conformance::cuda_graph_test
 
 #endif

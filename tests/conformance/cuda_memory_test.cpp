@@ -13,7 +13,7 @@
 #include <functional>
 #include <map>
 
-namespace conformance {
+namespace conformance::cuda_memory_test {
 namespace {
 
 // An application's allocator of device memory, which can fail.
@@ -261,6 +261,6 @@ TEST_CASE("a device that stops working breaks its context, and nothing aborts" *
   CHECK(std::string(error.message).find("broken") != std::string::npos);
 }
 
-}  // namespace conformance
+}  // namespace conformance::cuda_memory_test
 
 #endif

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <limits>
 
-namespace conformance {
+namespace conformance::cuda_test {
 
 using kvq_test::failure;
 
@@ -121,4 +121,4 @@ TEST_CASE("two contexts on one GPU do not meet") {
   CHECK(of_first.sequence.length(0) == 132);
 }
 
-}  // namespace conformance
+}  // namespace conformance::cuda_test

@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-namespace conformance {
+namespace conformance::determinism_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -178,4 +178,4 @@ TEST_CASE("the same call twice gives the same bits") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::determinism_test

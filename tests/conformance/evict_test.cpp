@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::evict_test {
 namespace {
 
 using kvq_test::Decoded;
@@ -531,4 +531,4 @@ TEST_CASE("the same tokens cannot be evicted from heads that hold different ones
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::evict_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::format_error_test {
 namespace {
 
 double rms_difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -87,4 +87,4 @@ TEST_CASE("a format with more bits is closer to what was appended") {
   CHECK(error_of("gs2") < error_of("int2+hadamard"));
 }
 
-}  // namespace conformance
+}  // namespace conformance::format_error_test

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace conformance {
+namespace conformance::format_walk_test {
 namespace {
 
 using kvq_test::Cache;
@@ -156,4 +156,4 @@ TEST_CASE(
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::format_walk_test

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::layer_policy_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -86,4 +86,4 @@ TEST_CASE("the short form and its long form are the same policy") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::layer_policy_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::linear_test {
 
 using kvq_test::Context;
 using kvq_test::Matrix;
@@ -359,4 +359,4 @@ TEST_CASE("a GPU gives rows of NaN for rows that are not finite, zeros for zeros
   CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
 }
 
-}  // namespace conformance
+}  // namespace conformance::linear_test

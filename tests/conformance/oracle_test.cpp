@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace conformance {
+namespace conformance::oracle_test {
 
 using kvq_test::kBrain;
 using kvq_test::kHalf;
@@ -94,4 +94,4 @@ TEST_CASE("the reference's attention of two tokens is a logistic function") {
   CHECK_EQ(out({.scale = 0.5, .logit_softcap = 0.3}, 4)[0], doctest::Approx(capped));
 }
 
-}  // namespace conformance
+}  // namespace conformance::oracle_test

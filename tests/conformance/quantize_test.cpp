@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::quantize_test {
 namespace {
 
 using kvq_test::Context;
@@ -183,4 +183,4 @@ TEST_CASE("what a GPU takes to quantize counts as the context's memory") {
   CHECK_FALSE(file_of(gpu, options, shape).empty());
 }
 
-}  // namespace conformance
+}  // namespace conformance::quantize_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::reserve_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -173,4 +173,4 @@ TEST_CASE("truncating makes room again, giving back takes it") {
   CHECK(page_bytes(sequence.usage()) < bytes);
 }
 
-}  // namespace conformance
+}  // namespace conformance::reserve_test

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-namespace conformance {
+namespace conformance::rope_storage_test {
 
 // Half a unit of FP16, and what rounding the angle or its inverse frequency to FP32 can turn the pair by.
 TEST_CASE("stored keys are the appended ones, rotated to their positions") {
@@ -66,4 +66,4 @@ TEST_CASE("rotary pairing none stores keys as they are") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::rope_storage_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace conformance {
+namespace conformance::route_test {
 namespace {
 
 using kvq_test::Decoded;
@@ -367,4 +367,4 @@ TEST_CASE("pages whose formats are not known yet cannot be made ahead") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::route_test

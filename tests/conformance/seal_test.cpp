@@ -8,7 +8,7 @@
 #include <cmath>
 #include <string>
 
-namespace conformance {
+namespace conformance::seal_test {
 namespace {
 
 constexpr int32_t kHeadDims[] = {8, 24, 64, 80, 96, 128, 200, 256};
@@ -141,4 +141,4 @@ TEST_CASE("the Hadamard rotation lowers the error of a head with an outlier") {
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::seal_test

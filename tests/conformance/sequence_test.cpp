@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace conformance {
+namespace conformance::sequence_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -179,4 +179,4 @@ TEST_CASE("a snapshot of a fork holds everything") {
   CHECK(elsewhere.attend(loaded) == bench.attend(child));
 }
 
-}  // namespace conformance
+}  // namespace conformance::sequence_test

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace conformance {
+namespace conformance::snapshot_walk_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -159,4 +159,4 @@ TEST_CASE("whatever was appended, evicted, cut and forked, what is saved can be 
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::snapshot_walk_test

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace conformance {
+namespace conformance::training_test {
 namespace {
 
 using kvq_test::failure;
@@ -292,4 +292,4 @@ TEST_CASE("training counts its memory, on a device too, and keeps to its limit")
   }
 }
 
-}  // namespace conformance
+}  // namespace conformance::training_test

@@ -8,7 +8,7 @@
 #include <new>
 #include <string>
 
-namespace conformance {
+namespace conformance::usage_test {
 
 using kvq_test::Cache;
 using kvq_test::Context;
@@ -224,4 +224,4 @@ TEST_CASE("a sequence of 131072 tokens is not copied while it grows") {
   CHECK_EQ(counters.live.load(), 0);
 }
 
-}  // namespace conformance
+}  // namespace conformance::usage_test

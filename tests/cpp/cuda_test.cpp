@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+namespace cuda_test {
 namespace {
 
 /// A copy in device memory, as a span.
@@ -67,3 +68,5 @@ TEST_CASE("what one context of a GPU measured, another reads") {
   CHECK(told->tuning_save() == text);
   CHECK_FAILS(KVQ_E_MISMATCH, "kvq tuning 0", told->tuning_load("kvq tuning 0\n"));
 }
+
+}  // namespace cuda_test

@@ -6,6 +6,7 @@
 
 #include "model.h"
 
+namespace hooks_test {
 namespace {
 
 struct Counts {
@@ -137,3 +138,5 @@ TEST_CASE("progress is told, ends a call, and what it throws arrives instead of 
   CHECK_FAILS(KVQ_E_CANCELLED, "", quantize({}));
   CHECK(raw_calls == 2);
 }
+
+}  // namespace hooks_test

@@ -2,6 +2,7 @@
 
 #include "model.h"
 
+namespace matrix_test {
 namespace {
 
 constexpr int64_t kRows = 48;
@@ -86,3 +87,5 @@ TEST_CASE("a CPU has nothing to tune") {
   CHECK_FAILS(KVQ_E_UNSUPPORTED, "CPU", context.tuning_save());
   CHECK_FAILS(KVQ_E_UNSUPPORTED, "CPU", context.tuning_load(""));
 }
+
+}  // namespace matrix_test

@@ -6,6 +6,8 @@
 #include "support/codebook.h"
 #include "support/router.h"
 
+namespace objects_test {
+
 TEST_CASE("objects own their handles: they move, and do not copy") {
   static_assert(!std::is_copy_constructible_v<kvq::Cache> && !std::is_copy_assignable_v<kvq::Cache>);
   static_assert(std::is_nothrow_move_constructible_v<kvq::Cache> && std::is_nothrow_move_assignable_v<kvq::Cache>);
@@ -153,3 +155,5 @@ TEST_CASE("codebooks and routers are read, described, written as they were, and 
   CHECK(kvq::Router::load(context, router.save()).save() == router.save());
   CHECK_FAILS(KVQ_E_ARGUMENT, "group", router.describe_group(1));
 }
+
+}  // namespace objects_test

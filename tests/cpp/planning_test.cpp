@@ -7,6 +7,7 @@
 
 #include "model.h"
 
+namespace planning_test {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -155,3 +156,5 @@ TEST_CASE("what a cache will take is known before anything is in it") {
   CHECK(cache.usage().total_bytes == expected.total_bytes);
   CHECK_FAILS(KVQ_E_ARGUMENT, "sequences is 0", cache.predict_usage(0, 200, 0));
 }
+
+}  // namespace planning_test

@@ -4,6 +4,8 @@
 #include "model.h"
 #include "support/float_formats.h"
 
+namespace sequence_test {
+
 TEST_CASE("attention is that of float64 over what is decoded, whatever the format") {
   const kvq::Context context;
   for (const char* policy : {"fp16", "int8", "int4+hadamard"}) {
@@ -221,3 +223,5 @@ TEST_CASE("what a policy evicts goes, and its report comes back") {
   sequence.compress();  // nothing is left to evict
   CHECK(sequence.slots(0, 0) == 64);
 }
+
+}  // namespace sequence_test

@@ -5,6 +5,7 @@
 
 #include "model.h"
 
+namespace sizes_test {
 namespace {
 
 struct Bench {
@@ -86,3 +87,5 @@ TEST_CASE("decoding and matrices name the span that does not fit") {
   CHECK_FAILS(KVQ_E_ARGUMENT, "x has 64 elements instead of 128", matrix.linear(x, 2, y));
   CHECK_FAILS(KVQ_E_ARGUMENT, "w has 64 elements instead of 128", matrix.dequantize(0, 2, x));
 }
+
+}  // namespace sizes_test

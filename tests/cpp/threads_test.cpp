@@ -2,6 +2,8 @@
 
 #include "model.h"
 
+namespace threads_test {
+
 TEST_CASE("threads append to sequences of their own and attend to shared ones, as one thread does") {
   constexpr size_t kThreads = 4;
   const kvq::Context context;
@@ -29,3 +31,5 @@ TEST_CASE("threads append to sequences of their own and attend to shared ones, a
     CHECK(found[i].second == expected[i].second);
   }
 }
+
+}  // namespace threads_test

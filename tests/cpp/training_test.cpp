@@ -2,6 +2,7 @@
 
 #include "model.h"
 
+namespace training_test {
 namespace {
 
 constexpr int32_t kTokens = 200;
@@ -112,3 +113,5 @@ TEST_CASE("routers are trained and used") {
   fill(sequence, 40);
   CHECK(sequence.length(0) == 40);
 }
+
+}  // namespace training_test

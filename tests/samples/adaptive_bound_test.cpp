@@ -17,6 +17,7 @@
 #include "runs.h"
 #include "support/float_formats.h"
 
+namespace adaptive_bound_test {
 namespace {
 
 constexpr int32_t kPrompt = 600;
@@ -174,3 +175,5 @@ TEST_CASE("on a real prompt no layer's bound is larger with the adaptive split t
   }
   CHECK(gained > 0.1);
 }
+
+}  // namespace adaptive_bound_test

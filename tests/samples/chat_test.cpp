@@ -12,6 +12,7 @@
 #include "program_run.h"
 #include "scratch_directory.h"
 
+namespace chat_test {
 namespace {
 
 using Tokens = std::vector<int32_t>;
@@ -176,3 +177,5 @@ TEST_CASE("a chat that cannot be is refused with what to do") {
   check_failure(good.chat({"--prompt", ""}), 2, "must not be empty");
   check_failure(with(good.chat({"--prompt", "x"}), {"--chunk", "8", "--kv", "int5"}), 2, "int5");
 }
+
+}  // namespace chat_test

@@ -13,6 +13,7 @@
 #include "scratch_directory.h"
 #include "support/build.h"
 
+namespace cli_test {
 namespace {
 
 using nlohmann::json;
@@ -562,3 +563,5 @@ TEST_CASE("the demo shows every format and fits a page") {
 
   if (!kvq_test::kSmallRun) check_fits_page(run_text({"demo", "--quick"}));
 }
+
+}  // namespace cli_test

@@ -10,6 +10,7 @@
 #include "llama/error.h"
 #include "scratch_directory.h"
 
+namespace config_test {
 namespace {
 
 using doctest::Contains;
@@ -219,3 +220,5 @@ TEST_CASE("a config.json that is missing or no JSON object is refused") {
   scratch.write("config.json", R"({"vocab_size":1,"vocab_size":2})");
   CHECK_THROWS_WITH_AS(llama::load_config(scratch.path()), Contains("'vocab_size' occurs twice"), llama::Error);
 }
+
+}  // namespace config_test

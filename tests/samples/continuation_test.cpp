@@ -8,6 +8,7 @@
 
 #include "measure/continuation.h"
 
+namespace continuation_test {
 namespace {
 
 std::vector<int32_t> different_tokens(int32_t n) {
@@ -64,3 +65,5 @@ TEST_CASE("the median difference is where half have differed, and never if most 
   CHECK(cli::median_difference(Differences{never, 0, never, 7}) == 7);
   CHECK(cli::median_difference(Differences{never, 10, never}) == std::nullopt);
 }
+
+}  // namespace continuation_test

@@ -19,6 +19,7 @@
 #include "support/device.h"
 #include "tiny_model.h"
 
+namespace cuda_test {
 namespace {
 
 using doctest::Contains;
@@ -128,3 +129,5 @@ TEST_CASE("a GPU quantizes a model to the same file, and by its own Hessians as 
   CHECK(run_json(with(by_hessian, {"--device", "cuda"}))["proxy_error"].get<double>() ==
         doctest::Approx(on_host).epsilon(0.01));
 }
+
+}  // namespace cuda_test

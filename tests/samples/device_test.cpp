@@ -17,6 +17,7 @@
 #include "llama/error.h"
 #include "support/device.h"
 
+namespace device_test {
 namespace {
 
 using Numbers = std::vector<float>;
@@ -220,3 +221,5 @@ TEST_CASE("memory that a GPU does not have is an error with CUDA's reason, and n
     CHECK(read(device, device.upload({1.0f, 2.0f})) == Numbers{1.0f, 2.0f});
   }
 }
+
+}  // namespace device_test

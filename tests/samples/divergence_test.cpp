@@ -11,6 +11,7 @@
 #include "llama/threads.h"
 #include "measure/divergence.h"
 
+namespace divergence_test {
 namespace {
 
 std::vector<double> softmax(const std::vector<float>& logits) {
@@ -134,3 +135,5 @@ TEST_CASE("divergences of tokens add up to their mean, their 99.9th percentile a
   CHECK(divergences.top1_agreement() == static_cast<double>(equal_tops) / kTokens);
   CHECK(equal_tops > 0);
 }
+
+}  // namespace divergence_test

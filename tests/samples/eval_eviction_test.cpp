@@ -14,6 +14,7 @@
 #include "runs.h"
 #include "scratch_directory.h"
 
+namespace eval_eviction_test {
 namespace {
 
 using nlohmann::json;
@@ -236,3 +237,5 @@ TEST_CASE("evictions that make no sense exit with 2 and are named") {
   check_failure(eviction({"--windows", "-1"}), 2, "--windows");
   check_failure({"eval", "eviction", "--model", kModel}, 2, "--text");
 }
+
+}  // namespace eval_eviction_test

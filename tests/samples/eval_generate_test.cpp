@@ -15,6 +15,7 @@
 #include "runs.h"
 #include "scratch_directory.h"
 
+namespace eval_generate_test {
 namespace {
 
 using nlohmann::json;
@@ -126,3 +127,5 @@ TEST_CASE("texts and lengths that continuations cannot have are named") {
   check_failure(generation({"--against", "int5"}), 2, "--against int5");
   check_failure(generation({"--against", "fp16+snapkv:64"}), 2, "--against fp16+snapkv:64 evicts");
 }
+
+}  // namespace eval_generate_test

@@ -14,6 +14,7 @@
 #include "program_run.h"
 #include "runs.h"
 
+namespace eval_reference_test {
 namespace {
 
 using nlohmann::json;
@@ -191,3 +192,5 @@ TEST_CASE("references that make no sense exit with 2 and are named") {
   check_failure(compared({"--context", "2", "--second-half"}), 2, "--context 2");
   check_failure(compared({"--context", "2", "--kv", "int4+snapkv:64"}), 2, "--context 2");
 }
+
+}  // namespace eval_reference_test

@@ -10,6 +10,7 @@
 #include "program_run.h"
 #include "scratch_directory.h"
 
+namespace eval_test {
 namespace {
 
 using nlohmann::json;
@@ -106,3 +107,5 @@ TEST_CASE("the needle is found at full precision, with and without prose to hide
       {"eval", "needle", "--model", scratch.path().string(), "--context", "256", "--samples", "3", "--kv", "int8"});
   CHECK(made_up["accuracy"] == 1.0);
 }
+
+}  // namespace eval_test

@@ -22,6 +22,7 @@
 #include "safetensors_bytes.h"
 #include "scratch_directory.h"
 
+namespace hostile_files_test {
 namespace {
 
 using nlohmann::json;
@@ -222,3 +223,5 @@ TEST_CASE("a damaged tokenizer.json is used or refused") {
     CHECK(loaded < 1400);
   }
 }
+
+}  // namespace hostile_files_test

@@ -11,6 +11,7 @@
 #include "llama/error.h"
 #include "scratch_directory.h"
 
+namespace jinja_test {
 namespace {
 
 using doctest::Contains;
@@ -319,3 +320,5 @@ TEST_CASE("a checkpoint's template is found in either file, with its tokens") {
   directory.write("chat_template.jinja", "{{ messages[0].role + eos_token }}\n");
   CHECK(llama::ChatTemplate(directory.path()).render({{"user", "Hi"}}) == "user</s>");
 }
+
+}  // namespace jinja_test

@@ -12,6 +12,8 @@
 #include "program_run.h"
 #include "scratch_directory.h"
 
+namespace made_checkpoint_test {
+
 TEST_CASE("a checkpoint that is made has the shapes of its config in shards, random weights, and runs") {
   const std::filesystem::path script = std::filesystem::path(source_tree()) / "scripts/make_checkpoint.py";
   if (!std::filesystem::exists(script) || std::system("python3 --version > /dev/null 2>&1") != 0) {
@@ -41,3 +43,5 @@ TEST_CASE("a checkpoint that is made has the shapes of its config in shards, ran
   const nlohmann::json text = run_json({"generate", "--model", model, "--prompt", "The", "--max-tokens", "4"});
   CHECK(text["generated_tokens"].get<int>() > 0);
 }
+
+}  // namespace made_checkpoint_test

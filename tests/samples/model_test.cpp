@@ -17,6 +17,7 @@
 #include "runs.h"
 #include "tiny_model.h"
 
+namespace model_test {
 namespace {
 
 using doctest::Contains;
@@ -237,3 +238,5 @@ TEST_CASE("the demo model gives the reference's losses, logits and greedy text")
     CHECK(std::abs(mean - reference.at("window_mean_nll").at(0).get<double>()) < 1e-3);
   }
 }
+
+}  // namespace model_test

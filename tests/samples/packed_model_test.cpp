@@ -22,6 +22,7 @@
 #include "support/device.h"
 #include "tiny_model.h"
 
+namespace packed_model_test {
 namespace {
 
 using doctest::Contains;
@@ -294,3 +295,5 @@ TEST_CASE("observed inputs are what linear layers multiply, and their mean produ
     CHECK(worst < 1e-5 * largest);
   }
 }
+
+}  // namespace packed_model_test

@@ -18,6 +18,7 @@
 #include "runs.h"
 #include "tiny_model.h"
 
+namespace plan_test {
 namespace {
 
 using nlohmann::json;
@@ -489,3 +490,5 @@ TEST_CASE("plans that say too little or too much are refused") {
     CHECK(layer["scheme"] == (layer["name"] == "model.layers.1.mlp.up_proj" ? "nuq-2" : "nuq-4"));
   }
 }
+
+}  // namespace plan_test

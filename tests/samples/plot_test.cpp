@@ -14,6 +14,7 @@
 #include "terminal/bar_chart.h"
 #include "terminal/line_plot.h"
 
+namespace plot_test {
 namespace {
 
 /// An attribute of all circles, in their order.
@@ -150,3 +151,5 @@ TEST_CASE("tables have a chart in a terminal only, in characters that it shows")
   unsetenv("KVQ_NO_CHARTS");
   unsetenv("LC_ALL");
 }
+
+}  // namespace plot_test

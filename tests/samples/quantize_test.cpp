@@ -24,6 +24,7 @@
 #include "scratch_directory.h"
 #include "tiny_model.h"
 
+namespace quantize_test {
 namespace {
 
 using nlohmann::json;
@@ -400,3 +401,5 @@ TEST_CASE("a quantization that cannot be done is refused before it begins, and l
   CHECK(!std::filesystem::exists(out));
   CHECK(!std::filesystem::exists(out + ".partial"));
 }
+
+}  // namespace quantize_test

@@ -9,6 +9,7 @@
 #include "kvq.hpp"
 #include "program_run.h"
 
+namespace reference_test {
 namespace {
 
 /// What `--help` of a command shows.
@@ -104,3 +105,5 @@ TEST_CASE("shells are told the values of options, and nothing where files are me
   const kvq::Context context;
   for (const std::string& format : formats) CHECK_NOTHROW(kvq::Policy::load(context, format));
 }
+
+}  // namespace reference_test

@@ -15,6 +15,7 @@
 #include "safetensors_bytes.h"
 #include "scratch_directory.h"
 
+namespace safetensors_test {
 namespace {
 
 using doctest::Contains;
@@ -223,3 +224,5 @@ TEST_CASE("a checkpoint finds its tensors in one file or in the shards of an ind
     refuses("null", "weight_map is missing");
   }
 }
+
+}  // namespace safetensors_test

@@ -8,6 +8,7 @@
 #include "program_run.h"
 #include "scratch_directory.h"
 
+namespace spec_test {
 namespace {
 
 using nlohmann::json;
@@ -143,3 +144,5 @@ TEST_CASE("what cannot be read or written is answered with what can") {
   check_failure({"quantize", "--model", kModel, "--scheme", "nuq-2", "--out", absent + "/weights"}, 1,
                 "there is no directory " + absent);
 }
+
+}  // namespace spec_test

@@ -16,6 +16,7 @@
 #include "places.h"
 #include "scratch_directory.h"
 
+namespace tokenizer_test {
 namespace {
 
 using doctest::Contains;
@@ -317,3 +318,5 @@ TEST_CASE("a byte-level vocabulary without some byte is refused") {
   REQUIRE(vocab.erase("\u0100") == 1);  // the symbol of byte 0
   CHECK_THROWS_WITH_AS(load(document), Contains("vocab has no token for byte 0"), llama::Error);
 }
+
+}  // namespace tokenizer_test

@@ -12,6 +12,7 @@
 #include "program_run.h"
 #include "runs.h"
 
+namespace train_centres_test {
 namespace {
 
 using nlohmann::json;
@@ -129,3 +130,5 @@ TEST_CASE("training of centres that cannot be done is refused before it begins")
   check_failure(place.train(place.path("absent/centres")), 1, "cannot write");
   check_failure(place.train(out, {}, "200"), 1, "layer 0 has 200 tokens, too few for 256 centres");
 }
+
+}  // namespace train_centres_test

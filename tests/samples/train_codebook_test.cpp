@@ -16,6 +16,7 @@
 #include "scratch_directory.h"
 #include "tiny_model.h"
 
+namespace train_codebook_test {
 namespace {
 
 using nlohmann::json;
@@ -266,3 +267,5 @@ TEST_CASE("training that cannot be done is refused before it begins") {
   check_failure(place.train(out, {}, "10"), 1, "10 tokens");
   check_failure(place.train(out, {}, "0"), 2, "--tokens");
 }
+
+}  // namespace train_codebook_test

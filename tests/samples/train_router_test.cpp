@@ -10,6 +10,7 @@
 #include "llama/model.h"
 #include "program_run.h"
 
+namespace train_router_test {
 namespace {
 
 using nlohmann::json;
@@ -112,3 +113,5 @@ TEST_CASE("router training that cannot be done is refused before it begins") {
   check_failure(place.train(place.path("absent/router")), 1, "cannot write");
   check_failure(place.train(out, {}, "60"), 1, "85 tokens");
 }
+
+}  // namespace train_router_test

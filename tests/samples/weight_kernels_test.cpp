@@ -17,6 +17,7 @@
 #include "scratch_directory.h"
 #include "tiny_model.h"
 
+namespace weight_kernels_test {
 namespace {
 
 using Numbers = std::vector<float>;
@@ -191,3 +192,5 @@ TEST_CASE("on the CPU a model's matrices stay in its file, which may be removed 
           static_cast<size_t>(weights.embedding.rows * weights.embedding.columns));
   }
 }
+
+}  // namespace weight_kernels_test

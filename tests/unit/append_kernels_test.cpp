@@ -20,6 +20,8 @@
 #include "formats/integer/integer.h"
 #include "support/allocator.h"
 
+namespace append_kernels_test {
+
 using kvq::kPageSlots;
 using kvq::Side;
 using kvq::cpu::AppendKernels;
@@ -289,3 +291,5 @@ TEST_CASE("angles of many tokens are cos and sin in double, rounded once") {
     }
   }
 }
+
+}  // namespace append_kernels_test

@@ -15,6 +15,7 @@
 #include "formats/gain_shape/context.h"
 #include "formats/gain_shape/layout.h"
 
+namespace centred_test {
 namespace {
 
 using kvq::kPageSlots;
@@ -433,3 +434,5 @@ TEST_CASE("a cache takes centres by its options, and says what it lacks") {
   CHECK(message_of("gs2").empty());
   kvq_centres_destroy(centres);
 }
+
+}  // namespace centred_test

@@ -12,6 +12,7 @@
 #include "support/damaged_files.h"
 #include "support/random.h"
 
+namespace centres_file_test {
 namespace {
 
 using kvq::CentresShape;
@@ -237,3 +238,5 @@ TEST_CASE("centres serve a cache of the model that they were trained for") {
   centres.layers[1] = {};
   refused(unchanged, "options->centres has 2 of 3 layers: finish its training", KVQ_E_ARGUMENT);
 }
+
+}  // namespace centres_file_test

@@ -12,6 +12,8 @@
 #include <random>
 #include <vector>
 
+namespace choice_solver_test {
+
 using namespace kvq;
 using namespace kvq::planning;
 
@@ -230,3 +232,5 @@ TEST_CASE("a limit that nothing keeps is named with what is missing") {
   problem.limits = {16, 7, kInfinity};  // either, not both
   CHECK(message() == "no plan was found that keeps max_bytes 16, max_seconds 7 and max_loss inf together");
 }
+
+}  // namespace choice_solver_test

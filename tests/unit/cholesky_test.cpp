@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-namespace kvq::weights {
+namespace kvq::weights::cholesky_test {
 namespace {
 
 /// XᵀX and a little more on its diagonal.
@@ -74,4 +74,4 @@ TEST_CASE("only positive definite matrices have a Cholesky factor") {
   }
 }
 
-}  // namespace kvq::weights
+}  // namespace kvq::weights::cholesky_test

@@ -12,6 +12,7 @@
 #include "support/damaged_files.h"
 #include "support/random.h"
 
+namespace codebook_file_test {
 namespace {
 
 using kvq::CodebookShape;
@@ -276,3 +277,5 @@ TEST_CASE("every cut of a file is refused, every flipped byte is refused or give
   shape.n_layers = 1;
   check_damaged(file_of(random_codebook(shape)));
 }
+
+}  // namespace codebook_file_test

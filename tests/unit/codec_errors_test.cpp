@@ -12,6 +12,7 @@
 #include "sealed_pages.h"
 #include "support/reference.h"
 
+namespace codec_errors_test {
 namespace {
 
 using kvq::Codec;
@@ -310,3 +311,5 @@ TEST_CASE("what a codec's reference encodes, its reference decodes to what the f
     }
   });
 }
+
+}  // namespace codec_errors_test

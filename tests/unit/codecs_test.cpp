@@ -15,6 +15,7 @@
 #include "sealed_pages.h"
 #include "support/allocator.h"
 
+namespace codecs_test {
 namespace {
 
 using kvq::Codec;
@@ -235,3 +236,5 @@ TEST_CASE("pages that a CPU seals have the bytes that the codec's reference enco
     });
   }
 }
+
+}  // namespace codecs_test

@@ -10,6 +10,7 @@
 #include "support/allocator.h"
 #include "support/random.h"
 
+namespace commvq_format_test {
 namespace {
 
 using kvq::CodebookShape;
@@ -164,3 +165,5 @@ TEST_CASE("a side with a number that is not finite is not valid") {
     }
   }
 }
+
+}  // namespace commvq_format_test

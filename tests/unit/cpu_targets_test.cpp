@@ -10,6 +10,7 @@
 
 #include "backend/cpu/dispatch/isa.h"
 
+namespace cpu_targets_test {
 namespace {
 
 /// The first processor's extensions; empty where the system does not list them.
@@ -45,3 +46,5 @@ TEST_CASE("an instruction set is offered exactly where the processor has all of 
   CHECK(offered("avx512vnni") == (avx512 && has({"avx512_vnni", "avx512vbmi"})));
   CHECK(offered("baseline"));
 }
+
+}  // namespace cpu_targets_test

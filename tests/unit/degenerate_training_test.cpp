@@ -12,6 +12,7 @@
 #include "support/handles.h"
 #include "support/random.h"
 
+namespace degenerate_training_test {
 namespace {
 
 constexpr int32_t kHeads = 2;
@@ -150,3 +151,5 @@ TEST_CASE("routers are trained from any numbers, and choose formats") {
     }
   }
 }
+
+}  // namespace degenerate_training_test

@@ -17,6 +17,7 @@
 #include "formats/gain_shape/model_centres.h"
 #include "support/random.h"
 
+namespace device_pages_test {
 namespace {
 
 using kvq::Kind;
@@ -314,3 +315,5 @@ TEST_CASE("a side without centres has no arrays on a GPU") {
   CHECK(rows.slot_turns.empty());
   CHECK(rows.counts.key_rows == 0);
 }
+
+}  // namespace device_pages_test

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+namespace eviction_test {
 namespace {
 
 using kvq::Eviction;
@@ -236,3 +237,5 @@ TEST_CASE("pooling takes the largest or the mean of neighbours, and nothing from
   kvq::pool_scores(eviction, scores, out);
   CHECK(out == Floats(5, -2));
 }
+
+}  // namespace eviction_test

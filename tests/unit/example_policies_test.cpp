@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+namespace example_policies_test {
 namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(KVQ_SOURCE_DIR) / "docs" / "policies";
@@ -103,3 +104,5 @@ TEST_CASE("a host can load every example and sees that it evicts") {
   }
   kvq_context_destroy(context);
 }
+
+}  // namespace example_policies_test

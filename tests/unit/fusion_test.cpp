@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+namespace fusion_test {
+
 using namespace kvq;
 using namespace kvq::planning;
 
@@ -117,3 +119,5 @@ TEST_CASE("what an option costs is what its groups and schemes cost") {
     }
   }
 }
+
+}  // namespace fusion_test

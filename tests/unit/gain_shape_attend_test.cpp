@@ -14,6 +14,8 @@
 #include "formats/gain_shape/gain_shape.h"
 #include "formats/gain_shape/gains.h"
 
+namespace gain_shape_attend_test {
+
 using kvq::Kind;
 using kvq::kPageSlots;
 using kvq::Side;
@@ -272,3 +274,5 @@ TEST_CASE("a rounded query is within half a step of its row, and zero beyond it"
     CHECK(rounded.sum(0) == 0);
   }
 }
+
+}  // namespace gain_shape_attend_test

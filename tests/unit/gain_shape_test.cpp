@@ -13,6 +13,7 @@
 #include "formats/gain_shape/gains.h"
 #include "formats/gain_shape/trellis_search.h"
 
+namespace gain_shape_test {
 namespace {
 
 using kvq::Kind;
@@ -205,3 +206,5 @@ TEST_CASE("pages are as long as a GPU copies them, at every head size, and no lo
     }
   }
 }
+
+}  // namespace gain_shape_test

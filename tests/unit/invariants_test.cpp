@@ -15,6 +15,7 @@
 #include "support/handles.h"
 #include "support/random.h"
 
+namespace invariants_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -422,3 +423,5 @@ TEST_CASE("functions of the C API report what is broken, in builds that look") {
   CHECK((fork == nullptr) == kvq::kChecksInvariants);
   kvq_sequence_destroy(fork);
 }
+
+}  // namespace invariants_test

@@ -13,6 +13,7 @@
 #include "support/allocator.h"
 #include "support/random.h"
 
+namespace k_means_test {
 namespace {
 
 using kvq::CentreVectors;
@@ -224,3 +225,5 @@ TEST_CASE("the error that k-means tells is that of the nearest centres, the ener
   CHECK(k_means.energy() == doctest::Approx(nearest(data, nothing).error).epsilon(1e-6));
   CHECK(k_means.error(found) == doctest::Approx(nearest(data, {found.begin(), found.end()}).error).epsilon(1e-6));
 }
+
+}  // namespace k_means_test

@@ -11,6 +11,8 @@
 #include "core/float16.h"
 #include "formats/commvq/key_decoder.h"
 
+namespace key_codes_test {
+
 using namespace key_codes;
 
 TEST_CASE("every stage takes the nearest of all centres") {
@@ -198,3 +200,5 @@ TEST_CASE("codes of another shape than keys can have are refused") {
   const kvq::CodebookShape shape{1, 1, 128, KVQ_ROPE_HALF, {11, 64, 24, kvq::Scope::kHead}, {}};
   CHECK(refusal([&] { kvq::key_pairs(shape, keys.data(), 0, 0); }).find("do not divide") != std::string::npos);
 }
+
+}  // namespace key_codes_test

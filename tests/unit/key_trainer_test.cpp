@@ -14,6 +14,8 @@
 #include "training/commvq/key_stage.h"
 #include "training/commvq/key_trainer.h"
 
+namespace key_trainer_test {
+
 using namespace key_codes;
 
 namespace {
@@ -351,3 +353,5 @@ TEST_CASE("what cannot be trained is refused with the reason") {
   options.ridge = -1.0;
   CHECK(training(4, 100, options).find("out of range") != std::string::npos);
 }
+
+}  // namespace key_trainer_test

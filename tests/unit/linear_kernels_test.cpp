@@ -17,6 +17,8 @@
 #include "weights/matrix.h"
 #include "weights/rotation.h"
 
+namespace linear_kernels_test {
+
 using kvq::cpu::KernelTable;
 using kvq::weights::Code;
 using kvq::weights::Codebook;
@@ -295,3 +297,5 @@ TEST_CASE("a second call takes no memory") {
   CHECK_EQ(runner.allocator.bytes(), bytes);
   CHECK_EQ(runner.allocator.peak_bytes(), peak);
 }
+
+}  // namespace linear_kernels_test

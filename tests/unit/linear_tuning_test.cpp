@@ -8,6 +8,8 @@
 #include <array>
 #include <string>
 
+namespace linear_tuning_test {
+
 using kvq::cuda::kFewRows;
 using kvq::cuda::kOwnInputs;
 using kvq::cuda::LinearShape;
@@ -84,3 +86,5 @@ TEST_CASE("a damaged text of measured ways is refused whole, with the line") {
     refuses(kHead + "this one\tnuq-4\t64\t128\t1\tfew\n" + line + "\n", KVQ_E_FORMAT, "line 4");
   }
 }
+
+}  // namespace linear_tuning_test

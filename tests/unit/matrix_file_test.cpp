@@ -13,6 +13,7 @@
 #include "support/random.h"
 #include "weights/quantize.h"
 
+namespace matrix_file_test {
 namespace {
 
 using kvq::weights::Matrix;
@@ -98,3 +99,5 @@ TEST_CASE("scales of rows that are not finite are refused") {
   matrix.row_scales[3] = kvq::to_float16(-0.5F);
   CHECK(kvq_test::status_of(read_checked, file_of(matrix)) == KVQ_E_FORMAT);
 }
+
+}  // namespace matrix_file_test

@@ -13,6 +13,7 @@
 #include "support/handles.h"
 #include "support/random.h"
 
+namespace page_errors_test {
 namespace {
 
 using namespace kvq;
@@ -177,3 +178,5 @@ TEST_CASE("pages that hold all of the attention, or nothing, have errors that ar
   std::fill(text.v.begin(), text.v.end(), 0.0F);
   for (const float error : measure(text, Votes::kLayer, 1)) CHECK(error == 0.0F);
 }
+
+}  // namespace page_errors_test

@@ -8,6 +8,7 @@
 #include "support/allocator.h"
 #include "support/random.h"
 
+namespace page_labels_test {
 namespace {
 
 using namespace kvq;
@@ -74,3 +75,5 @@ TEST_CASE("of two tolerances around the wanted bits the closer one is taken") {
   CHECK(label_bits(groups, kBits, find_tolerance(groups, kBits, 3.0)) == 2.5);
   CHECK(label_bits(groups, kBits, find_tolerance(groups, kBits, 13.0)) == 16.0);
 }
+
+}  // namespace page_labels_test

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+namespace parallel_test {
 namespace {
 
 // A loop over data that is gone when it returns, for a sanitizer to see who comes late.
@@ -108,3 +109,5 @@ TEST_CASE("threads that cannot be started are the context's failure, and the hos
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
 }
+
+}  // namespace parallel_test

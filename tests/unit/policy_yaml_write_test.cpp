@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+namespace policy_yaml_write_test {
 namespace {
 
 using kvq::Policy;
@@ -234,3 +235,5 @@ TEST_CASE("a policy that would be too long to be read is not written") {
     CHECK(std::string(error.what()).find("32768 ranges") != std::string::npos);
   }
 }
+
+}  // namespace policy_yaml_write_test

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+namespace position_turns_test {
 namespace {
 
 kvq::Rope rope_of(kvq::Allocator& allocator, int32_t dim) {
@@ -63,3 +64,5 @@ TEST_CASE("turning back undoes a rotation in both pairings") {
     for (size_t i = 0; i < head.size(); ++i) CHECK(head[i] == doctest::Approx(before[i]).epsilon(1e-5));
   }
 }
+
+}  // namespace position_turns_test

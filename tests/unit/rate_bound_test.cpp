@@ -10,6 +10,8 @@
 #include <random>
 #include <vector>
 
+namespace rate_bound_test {
+
 using namespace kvq;
 using namespace kvq::planning;
 
@@ -99,3 +101,5 @@ TEST_CASE("a single matrix takes all bits there are") {
   CHECK(best_rates({weights, sensitivities, 0.0, 160.0}, bits) == doctest::Approx(3.0 / 32.0));
   CHECK(bits[0] == doctest::Approx(2.5));
 }
+
+}  // namespace rate_bound_test

@@ -13,6 +13,7 @@
 #include "support/damaged_files.h"
 #include "support/random.h"
 
+namespace router_file_test {
 namespace {
 
 using kvq::ModelRouter;
@@ -172,3 +173,5 @@ TEST_CASE("experts that are there twice, and numbers that cannot be used, are re
   CHECK(status_of_reading(file_of(router), &message) == KVQ_E_FORMAT);
   CHECK_MESSAGE(message.find("groups.0.w3: number 4 is inf") != std::string::npos, message);
 }
+
+}  // namespace router_file_test

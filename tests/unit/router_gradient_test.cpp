@@ -10,6 +10,7 @@
 #include "support/allocator.h"
 #include "support/random.h"
 
+namespace router_gradient_test {
 namespace {
 
 using namespace kvq;
@@ -145,3 +146,5 @@ TEST_CASE("derivatives of the paper's loss of a page are its slopes, and the cho
   CHECK(loss.value(p.data()) == doctest::Approx(expected()).epsilon(1e-12));
   check_slopes(parameters, gradient, expected);
 }
+
+}  // namespace router_gradient_test

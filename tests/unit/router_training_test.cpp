@@ -11,6 +11,7 @@
 #include "support/allocator.h"
 #include "support/random.h"
 
+namespace router_training_test {
 namespace {
 
 using namespace kvq;
@@ -186,3 +187,5 @@ TEST_CASE("training that is cancelled says so") {
   }
   CHECK(calls == 3);
 }
+
+}  // namespace router_training_test

@@ -11,6 +11,7 @@
 #include "support/random.h"
 #include "support/router.h"
 
+namespace runtime_memory_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -111,3 +112,5 @@ TEST_CASE("files and policies are read, or memory has run out") {
     return status;
   });
 }
+
+}  // namespace runtime_memory_test

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "support/allocator.h"
 
+namespace safetensors_test {
 namespace {
 
 using kvq::io::SafetensorsFile;
@@ -202,3 +203,5 @@ TEST_CASE("what is written is read back, aligned, and the same whatever the orde
   broken.add_metadata("k", "\xff");
   CHECK_THROWS_AS(broken.finish(), kvq::Error);
 }
+
+}  // namespace safetensors_test

@@ -11,6 +11,7 @@
 #include "support/handles.h"
 #include "support/random.h"
 
+namespace snapshot_heads_test {
 namespace {
 
 using kvq_test::Cache;
@@ -141,3 +142,5 @@ TEST_CASE("any word of a snapshot with codes may be replaced: it is refused or g
   }
   CHECK(refused > 0);
 }
+
+}  // namespace snapshot_heads_test

@@ -8,6 +8,7 @@
 #include "io/snapshot_layout.h"
 #include "kvq.h"
 
+namespace snapshot_test {
 namespace {
 
 constexpr int32_t kTokens = 70;
@@ -135,3 +136,5 @@ TEST_CASE("any word of a snapshot may be replaced: it is refused or gives a sequ
   }
   CHECK(refused > 0);
 }
+
+}  // namespace snapshot_test

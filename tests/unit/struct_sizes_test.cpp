@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+namespace struct_sizes_test {
 namespace {
 
 struct FirstOptions {
@@ -24,6 +25,16 @@ struct SecondOptions {
   int32_t depth;
   int32_t reserved;
 };
+
+}  // namespace
+}  // namespace struct_sizes_test
+
+template <>
+inline constexpr size_t kvq::api::kFirstSize<struct_sizes_test::SecondOptions> =
+    sizeof(struct_sizes_test::FirstOptions);
+
+namespace struct_sizes_test {
+namespace {
 
 /// What a caller built with a header of another time passes: exactly its own bytes, so that memory checkers see any
 /// step beyond them.
@@ -69,9 +80,6 @@ Refusal refusal_of(const SecondOptions* given) {
 }
 
 }  // namespace
-
-template <>
-inline constexpr size_t kvq::api::kFirstSize<SecondOptions> = sizeof(FirstOptions);
 
 TEST_CASE("an older caller's options get the defaults of the fields that it does not know") {
   Caller<SecondOptions> older(FirstOptions{.struct_size = sizeof(FirstOptions), .threads = 2});
@@ -151,3 +159,5 @@ TEST_CASE("what this library does not know of a newer caller's struct is initial
     for (const std::byte rest : each->as<Newer>().rest) CHECK_EQ(rest, std::byte{0});
   }
 }
+
+}  // namespace struct_sizes_test

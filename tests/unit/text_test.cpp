@@ -11,6 +11,7 @@
 #include "api/boundary.h"
 #include "support/random.h"
 
+namespace text_test {
 namespace {
 
 using kvq::is_utf8;
@@ -109,3 +110,5 @@ TEST_CASE("a caller's message is UTF-8, also where the text in it is too long") 
     CHECK(message.ends_with("\\x01"));
   }
 }
+
+}  // namespace text_test

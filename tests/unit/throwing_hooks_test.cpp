@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+namespace throwing_hooks_test {
 namespace {
 
 using kvq_test::Cache;
@@ -356,3 +357,5 @@ TEST_CASE("device hooks that throw: no memory, or an exception that is dropped")
   CHECK_EQ(on_device.n_thrown, 2);
   CHECK_EQ(on_host.live_bytes, 0);
 }
+
+}  // namespace throwing_hooks_test

@@ -13,6 +13,7 @@
 #include "support/handles.h"
 #include "value_codes.h"
 
+namespace value_codes_test {
 namespace {
 
 using namespace kvq;
@@ -261,3 +262,5 @@ TEST_CASE("numbers at both ends of what a cache takes keep their scale finite") 
   const Encoded encoded = encode(machine, random.code(), vectors);
   for (const uint16_t scale : encoded.scales) CHECK(is_finite_float16(scale));
 }
+
+}  // namespace value_codes_test

@@ -13,6 +13,7 @@
 
 #include "training/adamw.h"
 
+namespace value_network_gradient_test {
 namespace {
 
 using namespace kvq;
@@ -259,3 +260,5 @@ TEST_CASE("a step of AdamW is the paper's algorithm") {
   CHECK(parameters[0] == 9.0F);
   CHECK(parameters[1] == 9.0F);
 }
+
+}  // namespace value_network_gradient_test

@@ -17,6 +17,7 @@
 #include "training/commvq/value_trainer.h"
 #include "value_codes.h"
 
+namespace value_network_test {
 namespace {
 
 using namespace kvq;
@@ -333,3 +334,5 @@ TEST_CASE("training refuses networks that it cannot train") {
   shape.values.hidden = 0;
   CHECK(refusal(shape, {}) == "a network needs hidden units, not 0");
 }
+
+}  // namespace value_network_test

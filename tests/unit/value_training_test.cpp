@@ -17,6 +17,7 @@
 #include "training/commvq/value_trainer.h"
 #include "value_codes.h"
 
+namespace value_training_test {
 namespace {
 
 using namespace kvq;
@@ -255,3 +256,5 @@ TEST_CASE("training refuses what it cannot use and says why") {
   options.rounds = 0;
   CHECK(refusal(shape, values, options) == "0 rounds and 4 joint ones are too few");
 }
+
+}  // namespace value_training_test

@@ -14,6 +14,8 @@
 #include "weights/tile_encoder.h"
 #include "weights/trellis_search.h"
 
+namespace weight_codes_test {
+
 using namespace kvq::weights;
 using kvq_test::test_allocator;
 
@@ -278,3 +280,5 @@ TEST_CASE("no neighbouring path is cheaper") {
     }
   }
 }
+
+}  // namespace weight_codes_test

@@ -17,6 +17,8 @@
 #include "weights/quantize.h"
 #include "weights/rotation.h"
 
+namespace weight_quantize_test {
+
 using namespace kvq::weights;
 using kvq_test::test_allocator;
 using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -343,3 +345,5 @@ TEST_CASE("quantizing can be cancelled") {
   }
   CHECK(calls == 2);
 }
+
+}  // namespace weight_quantize_test

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 
+namespace yaml_document_test {
 namespace {
 
 using kvq::io::parse_yaml;
@@ -84,3 +85,5 @@ TEST_CASE("values that are nothing, and text that begins with a mark of its byte
   REQUIRE_EQ(root.members.size(), 5);
   for (size_t i = 0; i < 5; ++i) CHECK_EQ(root.members[i].second.kind, i < 3 ? Kind::kNull : Kind::kScalar);
 }
+
+}  // namespace yaml_document_test
