@@ -19,18 +19,26 @@ struct Array {
   std::span<const float> all() const { return {data.get(), size}; }
 };
 
-/// Numbers in host memory as a file holds them: little-endian and of any alignment. Copies share them.
+/// Numbers as a file holds them, little-endian: in host memory, of any alignment, or in a GPU's. Copies share them.
 struct StoredNumbers {
   std::shared_ptr<const std::byte> data;
   kvq_dtype dtype = KVQ_F32;  // or KVQ_F16 or KVQ_BF16
 };
 
-/// A weight matrix, `[rows, columns]`: floats in a device's memory or, on the CPU, what the checkpoint's file holds.
+/// Of one such number.
+constexpr int64_t bytes_of(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
+
+/// Floats as such numbers.
+inline StoredNumbers numbers_of(const Array& floats) {
+  return {{floats.data, reinterpret_cast<const std::byte*>(floats.data.get())}, KVQ_F32};
+}
+
+/// A weight matrix, `[rows, columns]`, in the memory of the device that multiplies with it: on the CPU the checkpoint's
+/// file.
 struct Matrix {
   int64_t rows = 0;
   int64_t columns = 0;
-  Array values;               // empty if stored
-  StoredNumbers stored = {};  // no data if there are values
+  StoredNumbers numbers;
 };
 
 /// A linear layer: weights as numbers, or written in few bits by the library.

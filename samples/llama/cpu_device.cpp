@@ -24,10 +24,12 @@ class CpuDevice final : public Device {
     return {std::shared_ptr<float>(owner, owner->data()), owner->size()};
   }
 
+  StoredNumbers place(const StoredNumbers& numbers, size_t /*n*/) override { return numbers; }
+
   std::span<const float> read(std::span<const float> numbers, Array& /*host*/) override { return numbers; }
 
   void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) override {
-    const StoredNumbers numbers = numbers_of(embedding);
+    const StoredNumbers& numbers = embedding.numbers;
     const int64_t stride = embedding.columns * bytes_of(numbers.dtype);
     float* out = x.data();
     for (const int32_t token : tokens) {
@@ -54,6 +56,8 @@ class CpuDevice final : public Device {
   }
 
  private:
+  StoredNumbers on_host(const StoredNumbers& numbers, size_t /*n*/) override { return numbers; }
+
   void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) override {
     llama::multiply(threads_, linear, x, beta, y);
   }

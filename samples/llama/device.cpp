@@ -24,12 +24,8 @@ void apply_packed(std::span<const Product> products, std::span<const float> x) {
 
 std::vector<float> Device::read(const Matrix& matrix) {
   std::vector<float> numbers(static_cast<size_t>(matrix.rows * matrix.columns));
-  if (matrix.stored.data != nullptr) {
-    weight_kernels().front().widen(matrix.stored.dtype, matrix.stored.data.get(), numbers.size(), numbers.data());
-  } else {
-    Array copy;
-    std::ranges::copy(read(matrix.values.all(), copy), numbers.begin());
-  }
+  const StoredNumbers stored = on_host(matrix.numbers, numbers.size());
+  weight_kernels().front().widen(stored.dtype, stored.data.get(), numbers.size(), numbers.data());
   return numbers;
 }
 

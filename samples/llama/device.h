@@ -35,6 +35,8 @@ class Device {
 
   virtual Array allocate(size_t n) = 0;
   virtual Array upload(std::vector<float> numbers) = 0;
+  /// The same `n` numbers of host memory where matrices of this device are: on the CPU where they were.
+  virtual StoredNumbers place(const StoredNumbers& numbers, size_t n) = 0;
   /// The numbers where the host can read them, once they are computed: in `host`, which grows as needed, unless they
   /// are in host memory anyway.
   virtual std::span<const float> read(std::span<const float> numbers, Array& host) = 0;
@@ -59,6 +61,8 @@ class Device {
   virtual void add_gram(std::span<const float> x, int64_t in, float beta, std::span<float> sums) = 0;
 
  private:
+  /// The same `n` numbers, of a matrix of this device, in host memory.
+  virtual StoredNumbers on_host(const StoredNumbers& numbers, size_t n) = 0;
   /// y = x·Wᵀ + b + beta·y of a layer whose weights are numbers.
   virtual void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) = 0;
   /// y += x.

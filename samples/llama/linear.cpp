@@ -60,7 +60,7 @@ void share_rows(ThreadPool& threads, int64_t rows, int64_t size, const Body& bod
 
 // y = W·x + beta·y: as fast as weights can be read.
 void multiply_row(ThreadPool& threads, const Matrix& weight, std::span<const float> x, float beta, std::span<float> y) {
-  const StoredNumbers numbers = numbers_of(weight);
+  const StoredNumbers& numbers = weight.numbers;
   const WeightKernels& kernels = weight_kernels().front();
   const int64_t stride = weight.columns * bytes_of(numbers.dtype);
   const int64_t size = std::max(kRowsTogether, kBytesOfShare / stride / kRowsTogether * kRowsTogether);
@@ -74,7 +74,7 @@ void multiply_row(ThreadPool& threads, const Matrix& weight, std::span<const flo
 void multiply_rows(ThreadPool& threads, const Matrix& weight, std::span<const float> x, float beta,
                    std::span<float> y) {
   keep_blas_to_one_thread();
-  const StoredNumbers numbers = numbers_of(weight);
+  const StoredNumbers& numbers = weight.numbers;
   const int64_t n = static_cast<int64_t>(x.size()) / weight.columns;
   const int64_t number_bytes = bytes_of(numbers.dtype);
   const int64_t stride = weight.columns * number_bytes;
@@ -123,12 +123,6 @@ void add_gram(ThreadPool& threads, std::span<const float> x, int64_t in, float b
                 static_cast<blasint>(std::min(kGramShare, in - column)), n, 1.0f, x.data() + row, stride,
                 x.data() + column, stride, beta, sums.data() + row * in + column, stride);
   });
-}
-
-StoredNumbers numbers_of(const Matrix& matrix) {
-  if (matrix.stored.data != nullptr) return matrix.stored;
-  const Array& values = matrix.values;
-  return {{values.data, reinterpret_cast<const std::byte*>(values.data.get())}, KVQ_F32};
 }
 
 void multiply(ThreadPool& threads, const Linear& linear, std::span<const float> x, float beta, std::span<float> y) {

@@ -8,9 +8,6 @@
 
 namespace llama {
 
-/// The numbers of a matrix in host memory.
-StoredNumbers numbers_of(const Matrix& matrix);
-
 /// y = x·Wᵀ + b + beta·y with x `[n, in]` and y `[n, out]` in host memory. Weights are multiplied as they are stored
 /// or, for several rows, widened a little at a time. Results do not depend on the number of threads.
 void multiply(ThreadPool& threads, const Linear& linear, std::span<const float> x, float beta, std::span<float> y);

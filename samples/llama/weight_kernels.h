@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "array.h"
 #include "kvq.h"
 
 namespace llama {
@@ -23,8 +24,5 @@ struct WeightKernels {
 
 /// Those that the processor at hand can run, best first.
 std::span<const WeightKernels> weight_kernels();
-
-/// Of one number.
-constexpr int64_t bytes_of(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
 
 }  // namespace llama

@@ -16,8 +16,8 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// Reads tensors of known shapes into a device's memory and keeps count of their bits. On the CPU matrices stay where
-// they are, in files that stay mapped as long as there are such matrices.
+// Reads tensors of known shapes into a device's memory and keeps count of their bits. Matrices stay as they are stored,
+// on the CPU in files that stay mapped as long as there are such matrices.
 class Reader {
  public:
   Reader(std::shared_ptr<const Checkpoint> checkpoint, Device& device, kvq_context* context)
@@ -27,8 +27,8 @@ class Reader {
 
   Matrix matrix(const std::string& name, int64_t rows, int64_t columns) {
     const TensorView& tensor = find(name, {rows, columns});
-    if (device_.kind() != KVQ_DEVICE_CPU) return {rows, columns, device_.upload(to_float(tensor))};
-    return {rows, columns, {}, {{checkpoint_, tensor.data.data()}, float_dtype(tensor)}};
+    const StoredNumbers stored{{checkpoint_, tensor.data.data()}, float_dtype(tensor)};
+    return {rows, columns, device_.place(stored, static_cast<size_t>(tensor.elements()))};
   }
 
   Linear linear(const LinearLayer& layer) {

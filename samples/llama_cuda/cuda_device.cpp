@@ -1,6 +1,7 @@
 #include "cuda_device.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "cuda_error.h"
 #include "kernels.h"
@@ -41,6 +42,14 @@ class CudaDevice final : public Device {
     return array;
   }
 
+  StoredNumbers place(const StoredNumbers& numbers, size_t n) override {
+    select(index_);
+    const size_t bytes = n * static_cast<size_t>(bytes_of(numbers.dtype));
+    std::shared_ptr<void> memory = allocate_device(bytes);
+    check(cudaMemcpy(memory.get(), numbers.data.get(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return {{memory, static_cast<const std::byte*>(memory.get())}, numbers.dtype};
+  }
+
   std::span<const float> read(std::span<const float> numbers, Array& host) override {
     select(index_);
     if (host.size < numbers.size()) {
@@ -64,8 +73,8 @@ class CudaDevice final : public Device {
     // Returns once it has read the tokens, which are in ordinary memory.
     check(cudaMemcpyAsync(device_tokens, tokens.data(), tokens.size_bytes(), cudaMemcpyHostToDevice, kStream),
           "cudaMemcpyAsync");
-    check(launch_embed(embedding.values.data.get(), device_tokens, static_cast<int64_t>(tokens.size()),
-                       embedding.columns, x.data(), kStream),
+    check(launch_embed(embedding.numbers.data.get(), embedding.numbers.dtype, device_tokens,
+                       static_cast<int64_t>(tokens.size()), embedding.columns, x.data(), kStream),
           "embedding kernel");
   }
 
@@ -87,11 +96,20 @@ class CudaDevice final : public Device {
   }
 
  private:
+  StoredNumbers on_host(const StoredNumbers& numbers, size_t n) override {
+    select(index_);
+    const auto bytes = std::make_shared<std::vector<std::byte>>(n * static_cast<size_t>(bytes_of(numbers.dtype)));
+    check(cudaMemcpyAsync(bytes->data(), numbers.data.get(), bytes->size(), cudaMemcpyDeviceToHost, kStream),
+          "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(kStream), "cudaStreamSynchronize");
+    return {{bytes, bytes->data()}, numbers.dtype};
+  }
+
   void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) override {
     select(index_);
     const Matrix& weight = linear.weight;
     const int64_t rows = static_cast<int64_t>(x.size()) / weight.columns;
-    products_.run(weight.values.data.get(), weight.rows, weight.columns, x.data(), rows, beta, y.data(), kStream);
+    products_.run(weight, x.data(), rows, beta, y.data(), kStream);
     if (linear.bias.empty()) return;
     check(launch_add_bias(linear.bias.data.get(), rows, weight.rows, y.data(), kStream), "bias kernel");
   }

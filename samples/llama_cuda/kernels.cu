@@ -1,5 +1,7 @@
 #include "kernels.h"
 
+#include <cuda_fp16.h>
+
 #include <algorithm>
 
 namespace llama::cuda {
@@ -29,10 +31,122 @@ __device__ float sum_of_block(float value) {
   return total;
 }
 
-__global__ void embed_kernel(const float* embedding, const int32_t* tokens, int64_t width, float* x) {
-  const float* row = embedding + tokens[blockIdx.x] * width;
+// How numbers are stored, and what they are as floats.
+struct Float32 {
+  using Bits = float;
+  static __device__ float widen(float number) { return number; }
+};
+struct Float16 {
+  using Bits = uint16_t;
+  static __device__ float widen(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+};
+struct BFloat16 {
+  using Bits = uint16_t;
+  static __device__ float widen(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+};
+
+template <typename Format>
+__global__ void embed_kernel(const typename Format::Bits* embedding, const int32_t* tokens, int64_t width, float* x) {
+  const typename Format::Bits* row = embedding + tokens[blockIdx.x] * width;
   float* out = x + blockIdx.x * width;
-  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) out[i] = row[i];
+  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) out[i] = Format::widen(row[i]);
+}
+
+template <typename Format>
+__global__ void widen_kernel(const typename Format::Bits* numbers, int64_t n, float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = Format::widen(numbers[i]);
+}
+
+constexpr int kChunk = 8;  // numbers of 16 bits that a thread reads at once
+constexpr int kMostRowsTogether = 8;
+
+template <typename Format>
+__device__ void load_chunk(const uint16_t* from, float (&numbers)[kChunk]) {
+  const uint4 words = __ldg(reinterpret_cast<const uint4*>(from));
+  const uint32_t word[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) numbers[i] = Format::widen(static_cast<uint16_t>(word[i / 2] >> (16 * (i % 2))));
+}
+
+__device__ void load_chunk(const float* from, float (&numbers)[kChunk]) {
+#pragma unroll
+  for (int i = 0; i < kChunk; i += 4) {
+    const float4 four = __ldg(reinterpret_cast<const float4*>(from + i));
+    numbers[i] = four.x;
+    numbers[i + 1] = four.y;
+    numbers[i + 2] = four.z;
+    numbers[i + 3] = four.w;
+  }
+}
+
+// A warp sums `kOutputs` outputs of up to `kRows` rows: with more rows more outputs, since each of them has to read all
+// inputs again, if only from a cache.
+template <typename Format, int kRows, int kOutputs>
+__global__ void __launch_bounds__(kThreads)
+    few_rows_kernel(const uint16_t* weight, int64_t out, int64_t in, const float* x, int rows, float beta, float* y) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int64_t first = (blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp) * kOutputs;
+  if (first >= out) return;
+  // What is beyond the last is the last once more, and is not written.
+  const uint16_t* weights[kOutputs];
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) weights[o] = weight + min(first + o, out - 1) * in;
+  const float* inputs[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) inputs[r] = x + min(r, rows - 1) * in;
+
+  float sums[kRows][kOutputs] = {};
+#pragma unroll 2
+  for (int64_t i = lane * kChunk; i < in; i += kWarp * kChunk) {
+    float w[kOutputs][kChunk];
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) load_chunk<Format>(weights[o] + i, w[o]);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float numbers[kChunk];
+      load_chunk(inputs[r] + i, numbers);
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+#pragma unroll
+        for (int k = 0; k < kChunk; ++k) sums[r][o] = fmaf(numbers[k], w[o][k], sums[r][o]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      float sum = sums[r][o];
+      for (int distance = kWarp / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, distance);
+      if (lane != 0 || r >= rows || first + o >= out) continue;
+      float& result = y[r * out + first + o];
+      result = beta == 0.0F ? sum : fmaf(beta, result, sum);
+    }
+  }
+}
+
+template <typename Format, int kRows, int kOutputs>
+void few_rows(const uint16_t* weight, int64_t out, int64_t in, const float* x, int64_t rows, float beta, float* y,
+              cudaStream_t stream) {
+  constexpr int64_t kOfBlock = kThreads / kWarp * kOutputs;
+  few_rows_kernel<Format, kRows, kOutputs>
+      <<<static_cast<unsigned>((out + kOfBlock - 1) / kOfBlock), kThreads, 0, stream>>>(
+          weight, out, in, x, static_cast<int>(rows), beta, y);
+}
+
+template <typename Format>
+cudaError_t multiply_few_rows(const uint16_t* weight, int64_t out, int64_t in, const float* x, int64_t rows, float beta,
+                              float* y, cudaStream_t stream) {
+  for (int64_t done = 0; done < rows; done += kMostRowsTogether) {
+    const int64_t n = std::min<int64_t>(rows - done, kMostRowsTogether);
+    const auto launch = n == 1   ? few_rows<Format, 1, 1>
+                        : n == 2 ? few_rows<Format, 2, 2>
+                        : n <= 4 ? few_rows<Format, 4, 4>
+                                 : few_rows<Format, 8, 4>;
+    launch(weight, out, in, x + done * in, n, beta, y + done * out, stream);
+  }
+  return cudaGetLastError();
 }
 
 __global__ void rms_norm_kernel(const float* x, const float* weight, float epsilon, int64_t width, float* y) {
@@ -60,12 +174,40 @@ __global__ void add_bias_kernel(const float* bias, int64_t n, int64_t width, flo
   if (i < n) y[i] += bias[i % width];
 }
 
+// Calls `body` with the format of `dtype` and the numbers as it has them.
+template <typename Body>
+cudaError_t with_format(const void* numbers, kvq_dtype dtype, Body body) {
+  if (dtype == KVQ_F32) {
+    body(Float32(), static_cast<const float*>(numbers));
+  } else if (dtype == KVQ_F16) {
+    body(Float16(), static_cast<const uint16_t*>(numbers));
+  } else {
+    body(BFloat16(), static_cast<const uint16_t*>(numbers));
+  }
+  return cudaGetLastError();
+}
+
 }  // namespace
 
-cudaError_t launch_embed(const float* embedding, const int32_t* tokens, int64_t n, int64_t width, float* x,
-                         cudaStream_t stream) {
-  embed_kernel<<<static_cast<unsigned>(n), threads_for(width), 0, stream>>>(embedding, tokens, width, x);
-  return cudaGetLastError();
+cudaError_t launch_embed(const void* embedding, kvq_dtype dtype, const int32_t* tokens, int64_t n, int64_t width,
+                         float* x, cudaStream_t stream) {
+  return with_format(embedding, dtype, [=]<typename Format>(Format, const typename Format::Bits* numbers) {
+    embed_kernel<Format><<<static_cast<unsigned>(n), threads_for(width), 0, stream>>>(numbers, tokens, width, x);
+  });
+}
+
+cudaError_t launch_widen(const void* numbers, kvq_dtype dtype, int64_t n, float* out, cudaStream_t stream) {
+  return with_format(numbers, dtype, [=]<typename Format>(Format, const typename Format::Bits* bits) {
+    widen_kernel<Format><<<blocks_for(n), kThreads, 0, stream>>>(bits, n, out);
+  });
+}
+
+bool can_multiply_few_rows(kvq_dtype dtype, int64_t in) { return dtype != KVQ_F32 && in % kChunk == 0; }
+
+cudaError_t launch_multiply_few_rows(const void* weight, kvq_dtype dtype, int64_t out, int64_t in, const float* x,
+                                     int64_t rows, float beta, float* y, cudaStream_t stream) {
+  const auto multiply = dtype == KVQ_F16 ? multiply_few_rows<Float16> : multiply_few_rows<BFloat16>;
+  return multiply(static_cast<const uint16_t*>(weight), out, in, x, rows, beta, y, stream);
 }
 
 cudaError_t launch_rms_norm(const float* x, const float* weight, float epsilon, int64_t rows, int64_t width, float* y,

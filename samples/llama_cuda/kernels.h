@@ -4,11 +4,24 @@
 
 #include <cstdint>
 
+#include "kvq.h"
+
 namespace llama::cuda {
 
-/// x `[n, width]` = rows `tokens[n]` of `embedding`.
-cudaError_t launch_embed(const float* embedding, const int32_t* tokens, int64_t n, int64_t width, float* x,
-                         cudaStream_t stream);
+/// x `[n, width]` = rows `tokens[n]` of `embedding`, whose numbers are of `dtype`.
+cudaError_t launch_embed(const void* embedding, kvq_dtype dtype, const int32_t* tokens, int64_t n, int64_t width,
+                         float* x, cudaStream_t stream);
+
+/// out = `n` numbers of `dtype` as floats.
+cudaError_t launch_widen(const void* numbers, kvq_dtype dtype, int64_t n, float* out, cudaStream_t stream);
+
+/// What launch_multiply_few_rows() takes: FP16 or BF16 and a number of columns.
+bool can_multiply_few_rows(kvq_dtype dtype, int64_t in);
+
+/// y = x·Wᵀ + beta·y with W `[out, in]` of `dtype`, x `[rows, in]` and y `[rows, out]`, summed in FP32: as fast as
+/// weights can be read, once for every eight rows. W is aligned to 16 bytes, as is x. With a beta of 0, y is not read.
+cudaError_t launch_multiply_few_rows(const void* weight, kvq_dtype dtype, int64_t out, int64_t in, const float* x,
+                                     int64_t rows, float beta, float* y, cudaStream_t stream);
 
 /// y = x / rms(x) · weight for each of `rows` rows of `width`; `x` and `y` may be the same.
 cudaError_t launch_rms_norm(const float* x, const float* weight, float epsilon, int64_t rows, int64_t width, float* y,

@@ -9,6 +9,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "llama/array.h"
 #include "memory.h"
 
 namespace llama::cuda {
@@ -19,9 +20,9 @@ class Products {
  public:
   Products();
 
-  /// y = x·Wᵀ + beta·y with W `[out, in]`, x `[rows, in]` and y `[rows, out]`, each aligned to 256 bytes.
-  void run(const float* weight, int64_t out, int64_t in, const float* x, int64_t rows, float beta, float* y,
-           cudaStream_t stream);
+  /// y = x·Wᵀ + beta·y with W `[out, in]`, x `[rows, in]` and y `[rows, out]`, each aligned to 256 bytes. Weights in 16
+  /// bits are read as they are for a few rows, and widened a part at a time for more.
+  void run(const Matrix& weight, const float* x, int64_t rows, float beta, float* y, cudaStream_t stream);
 
   /// sums = xᵀ·x + beta·sums with x `[rows, in]` and sums `[in, in]`, aligned as those.
   void gram(const float* x, int64_t rows, int64_t in, float beta, float* sums, cudaStream_t stream);
@@ -42,6 +43,7 @@ class Products {
   struct Shape {
     cublasOperation_t a, b;
     int64_t m, n, k;
+    int64_t stride;  // between columns of c
     auto operator<=>(const Shape&) const = default;
   };
   struct Plan {
@@ -53,13 +55,20 @@ class Products {
   static Operation make_operation(cublasOperation_t a, cublasOperation_t b);
   /// As it is stored, of what the operation makes `[rows, columns]`.
   static Layout make_layout(cublasOperation_t operation, int64_t rows, int64_t columns);
+  /// Of columns that begin every `stride` numbers.
+  static Layout make_layout(int64_t rows, int64_t columns, int64_t stride);
   Plan make_plan(const Shape& shape);
   const Plan& plan(const Shape& shape);
   void multiply(const Shape& shape, const float* a, const float* b, float beta, float* c, cudaStream_t stream);
 
   Owned<cublasLtHandle_t> handle_;
   Owned<cublasLtMatmulPreference_t> preference_;
+  /// As run(), with a part of the weights at a time in FP32.
+  void run_widened(const Matrix& weight, const float* x, int64_t rows, float beta, float* y, cudaStream_t stream);
+
   DeviceMemory workspace_;
+  DeviceMemory widened_;
+  size_t widened_bytes_ = 0;
   std::map<Shape, Plan> plans_;
 };
 

@@ -15,6 +15,7 @@
 #include "llama/cpu_device.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"
+#include "stored.h"
 #include "support/device.h"
 
 namespace device_test {
@@ -117,7 +118,7 @@ TEST_CASE("embedding copies the rows of its tokens") {
     for (const size_t width : {size_t{24}, size_t{1500}}) {
       constexpr int64_t kRows = 90;
       const Numbers numbers = random_numbers(kRows * width, 2);
-      const llama::Matrix embedding{kRows, static_cast<int64_t>(width), device.upload(numbers)};
+      const llama::Matrix embedding{kRows, static_cast<int64_t>(width), llama::numbers_of(device.upload(numbers))};
       // The second list is the longer one.
       for (const std::vector<int32_t>& tokens : {std::vector<int32_t>{89}, std::vector<int32_t>{0, 89, 5, 5, 17}}) {
         const llama::Array x = device.allocate(tokens.size() * width);
@@ -178,7 +179,8 @@ TEST_CASE("products are those of float64, with and without a bias, alone and add
       const Numbers before = random_numbers(shape.rows * shape.out, 7);
       const llama::Array input = device.upload(x);
       llama::Linear linear;
-      linear.weight = {static_cast<int64_t>(shape.out), static_cast<int64_t>(shape.in), device.upload(weight)};
+      linear.weight = {static_cast<int64_t>(shape.out), static_cast<int64_t>(shape.in),
+                       llama::numbers_of(device.upload(weight))};
       for (const Numbers& bias : {Numbers{}, random_numbers(shape.out, 8)}) {
         if (!bias.empty()) linear.bias = device.upload(bias);
         const llama::Array y = device.upload(before);
@@ -186,6 +188,43 @@ TEST_CASE("products are those of float64, with and without a bias, alone and add
         check_product(shape, x, weight, bias, before, read(device, y));
         device.apply(linear, input.all(), y.first(y.size));
         check_product(shape, x, weight, bias, {}, read(device, y));
+      }
+    }
+  }
+}
+
+TEST_CASE("matrices as files hold them are embedded, multiplied with and read as floats are, in any number of rows") {
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    CAPTURE(named.name);
+    llama::Device& device = *named.device;
+    std::vector<Shape> shapes{{1, 1, 1}, {5, 24, 50}, {2, 2048, 130}, {33, 40, 24}, {70, 264, 129}, {9, 257, 31}};
+    for (size_t rows = 3; rows < 19; ++rows) shapes.push_back({rows, 288, 37});
+    if (device.kind() == KVQ_DEVICE_CUDA) shapes.push_back({40, 256, 70001});  // more than is widened at once
+    for (const kvq_dtype dtype : kDTypes) {
+      CAPTURE(dtype);
+      for (const Shape& shape : shapes) {
+        CAPTURE(shape.rows);
+        CAPTURE(shape.in);
+        CAPTURE(shape.out);
+        const Stored stored = Stored::random(dtype, shape.out * shape.in, 11);
+        const Numbers weight = stored.floats();
+        const Numbers x = random_numbers(shape.rows * shape.in, 12);
+        const Numbers before = random_numbers(shape.rows * shape.out, 13);
+        const llama::Array input = device.upload(x);
+        const llama::Linear linear{{static_cast<int64_t>(shape.out), static_cast<int64_t>(shape.in),
+                                    device.place(stored.numbers(), weight.size())},
+                                   {}};
+        const llama::Array y = device.upload(before);
+        device.apply_and_add(linear, input.all(), y.first(y.size));
+        check_product(shape, x, weight, {}, before, read(device, y));
+        device.apply(linear, input.all(), y.first(y.size));
+        check_product(shape, x, weight, {}, {}, read(device, y));
+        CHECK(device.read(linear.weight) == weight);
+        const auto last = static_cast<int32_t>(shape.out) - 1;
+        const llama::Array row = device.allocate(shape.in);
+        device.embed(linear.weight, std::array{last}, row.first(shape.in));
+        CHECK(read(device, row) == Numbers(weight.end() - static_cast<ptrdiff_t>(shape.in), weight.end()));
       }
     }
   }

@@ -157,7 +157,7 @@ TEST_CASE("the sensitivity of a matrix foretells what other noise does") {
       const double scale = kLevel * std::sqrt(squares / static_cast<double>(weights.size()));
       std::vector<float> changed;
       for (const float weight : weights) changed.push_back(weight + static_cast<float>(scale) * normal(random));
-      noisy.weight = {layer.out, layer.in, runner.model().device().upload(std::move(changed))};
+      noisy.weight = {layer.out, layer.in, llama::numbers_of(runner.model().device().upload(std::move(changed)))};
       llama::Linear original = runner.model().exchange(layer, std::move(noisy));
       mean += runner.divergence_of(runner.logits(), before) / kRounds;
       runner.model().exchange(layer, std::move(original));

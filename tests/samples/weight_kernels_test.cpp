@@ -15,54 +15,13 @@
 #include "llama/model.h"
 #include "llama/safetensors.h"
 #include "scratch_directory.h"
+#include "stored.h"
 #include "tiny_model.h"
 
 namespace weight_kernels_test {
 namespace {
 
 using Numbers = std::vector<float>;
-
-llama::DType file_dtype(kvq_dtype dtype) {
-  if (dtype == KVQ_F32) return llama::DType::kF32;
-  return dtype == KVQ_F16 ? llama::DType::kF16 : llama::DType::kBF16;
-}
-
-/// Numbers at an odd address.
-class Stored {
- public:
-  Stored(kvq_dtype dtype, const std::vector<uint8_t>& bytes)
-      : dtype_(dtype), bytes_(std::make_shared<std::vector<std::byte>>(bytes.size() + 1)) {
-    std::ranges::copy(std::as_bytes(std::span(bytes)), bytes_->begin() + 1);
-  }
-
-  /// Random ones, of magnitudes from 1/4 to 1.
-  static Stored random(kvq_dtype dtype, size_t n, uint64_t seed) {
-    std::mt19937_64 random(seed);
-    std::vector<uint8_t> bytes;
-    for (size_t i = 0; i < n; ++i) {
-      const auto bits = static_cast<uint32_t>(random());
-      const uint32_t sign = bits & 0x80000000U;
-      uint32_t number = sign | 0x3E800000U | (bits & 0x00FFFFFFU);
-      if (dtype == KVQ_F16) number = sign >> 16 | 0x3400U | (bits & 0x7FFU);
-      if (dtype == KVQ_BF16) number >>= 16;
-      for (int64_t byte = 0; byte < llama::bytes_of(dtype); ++byte) {
-        bytes.push_back(static_cast<uint8_t>(number >> (8 * byte)));
-      }
-    }
-    return {dtype, bytes};
-  }
-
-  const std::byte* data() const { return bytes_->data() + 1; }
-  llama::StoredNumbers numbers() const { return {{bytes_, data()}, dtype_}; }
-  /// As the reader of files has them, which is tested on its own.
-  Numbers floats() const { return llama::to_float({"w", file_dtype(dtype_), {}, std::span(*bytes_).subspan(1)}); }
-
- private:
-  kvq_dtype dtype_;
-  std::shared_ptr<std::vector<std::byte>> bytes_;
-};
-
-constexpr kvq_dtype kDTypes[] = {KVQ_F32, KVQ_F16, KVQ_BF16};
 
 Numbers random_numbers(size_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -155,7 +114,7 @@ TEST_CASE("linear layers of stored weights are those of float64 for one row and 
   for (const kvq_dtype dtype : kDTypes) {
     const Stored stored = Stored::random(dtype, kOut * kIn, 3);
     const Numbers weights = stored.floats();
-    const llama::Linear linear{{kOut, kIn, {}, stored.numbers()}, {}};
+    const llama::Linear linear{{kOut, kIn, stored.numbers()}, {}};
     for (const size_t rows : {size_t{1}, size_t{2}, size_t{32}, size_t{33}}) {
       CAPTURE(rows);
       const Numbers x = random_numbers(rows * kIn, 4);
@@ -180,12 +139,10 @@ TEST_CASE("on the CPU a model's matrices stay in its file, which may be removed 
     llama::Model model(directory.path(), 1);
     std::filesystem::remove(directory.path() / "model.safetensors");
     const llama::Weights& weights = model.weights();
-    CHECK(weights.embedding.values.empty());
-    CHECK((weights.output.weight.stored.data == weights.embedding.stored.data) == layout.tied);
+    CHECK((weights.output.weight.numbers.data == weights.embedding.numbers.data) == layout.tied);
     for (const llama::LinearLayer& layer : llama::all_linear_layers(model.config())) {
       const llama::Linear& linear = model.linear(layer);
-      CHECK(linear.weight.values.empty());
-      CHECK(linear.weight.stored.data != nullptr);
+      CHECK(linear.weight.numbers.data != nullptr);
       CHECK(linear.bias.empty() == !layer.bias);
     }
     CHECK(model.device().read(weights.embedding).size() ==

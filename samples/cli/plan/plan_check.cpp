@@ -29,7 +29,7 @@ class QuantizedMatrices {
     }
     std::vector<float> weights(static_cast<size_t>(layer.weights()));
     matrix->dequantize(0, layer.out, weights);
-    linear.weight = {layer.out, layer.in, engine_.model.device().upload(std::move(weights))};
+    linear.weight = {layer.out, layer.in, llama::numbers_of(engine_.model.device().upload(std::move(weights)))};
     return linear;
   }
 

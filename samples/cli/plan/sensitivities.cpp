@@ -37,7 +37,7 @@ llama::Linear with_noise(llama::Device& device, const llama::Linear& linear, dou
   const double scale = level * std::sqrt(squares / noise_squares);
   for (size_t i = 0; i < weights.size(); ++i) noise[i] = weights[i] + static_cast<float>(scale * noise[i]);
   llama::Linear noisy = linear;
-  noisy.weight = {linear.weight.rows, linear.weight.columns, device.upload(std::move(noise))};
+  noisy.weight = {linear.weight.rows, linear.weight.columns, llama::numbers_of(device.upload(std::move(noise)))};
   return noisy;
 }
 
