@@ -238,7 +238,7 @@ static void shapes(void) {
   static const shape kShapes[] = {{1, 1, 1, 128}, {2, 8, 8, 80}, {3, 16, 2, 128}, {2, 6, 3, 40}};
   static const char* const kSome[] = {"fp16", "int4", "gs2", "gs2+h2o:64"};
   static const load kLoads[] = {{1, 4096, 1}, {3, 300, 40}, {1, 65, 33}, {2, 0, 0}, {1, 0, 2}};
-  static const int32_t kAtOnce[] = {61, 8, 1, 1, 1};
+  static const int32_t kAtOnce[] = {29, 8, 1, 1, 1};
   size_t s;
   size_t policy;
   size_t l;
