@@ -15,7 +15,7 @@ cudaError_t launch_embed(const void* embedding, kvq_dtype dtype, const int32_t* 
 /// out = `n` numbers of `dtype` as floats.
 cudaError_t launch_widen(const void* numbers, kvq_dtype dtype, int64_t n, float* out, cudaStream_t stream);
 
-/// What launch_multiply_few_rows() takes: FP16 or BF16 and a number of columns.
+/// Whether launch_multiply_few_rows() takes such weights: FP16 or BF16, and columns in multiples of 8.
 bool can_multiply_few_rows(kvq_dtype dtype, int64_t in);
 
 /// y = x·Wᵀ + beta·y with W `[out, in]` of `dtype`, x `[rows, in]` and y `[rows, out]`, summed in FP32: as fast as

@@ -61,11 +61,11 @@ class Products {
   const Plan& plan(const Shape& shape);
   void multiply(const Shape& shape, const float* a, const float* b, float beta, float* c, cudaStream_t stream);
 
-  Owned<cublasLtHandle_t> handle_;
-  Owned<cublasLtMatmulPreference_t> preference_;
   /// As run(), with a part of the weights at a time in FP32.
   void run_widened(const Matrix& weight, const float* x, int64_t rows, float beta, float* y, cudaStream_t stream);
 
+  Owned<cublasLtHandle_t> handle_;
+  Owned<cublasLtMatmulPreference_t> preference_;
   DeviceMemory workspace_;
   DeviceMemory widened_;
   size_t widened_bytes_ = 0;
