@@ -1,5 +1,6 @@
 #include "kernels.h"
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -18,31 +19,44 @@ unsigned threads_for(int64_t width) {
 
 unsigned blocks_for(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
-// The sum over all threads of a block of whole warps, in every thread. Once a kernel: the shared memory is not reused.
-__device__ float sum_of_block(float value) {
-  __shared__ float sums[kMaxThreads / kWarp];
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Maximum {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// `combine` of the values of all threads of a block of whole warps, in every thread. Once a kernel: the shared memory
+// is not reused.
+template <typename Combine>
+__device__ float over_block(Combine combine, float value) {
+  __shared__ float of_warps[kMaxThreads / kWarp];
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(0xffffffffU, value, distance);
+    value = combine(value, __shfl_xor_sync(0xffffffffU, value, distance));
   }
-  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
   __syncthreads();
-  float total = 0.0F;
-  for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) total += sums[warp];
+  float total = of_warps[0];
+  for (unsigned warp = 1; warp < blockDim.x / kWarp; ++warp) total = combine(total, of_warps[warp]);
   return total;
 }
 
-// How numbers are stored, and what they are as floats.
+// How numbers are stored, what they are as floats, and what floats are as such numbers, to within 1 / kPrecision.
 struct Float32 {
   using Bits = float;
   static __device__ float widen(float number) { return number; }
 };
 struct Float16 {
   using Bits = uint16_t;
+  static constexpr float kPrecision = 2048.0F;
   static __device__ float widen(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+  static __device__ uint16_t narrow(float number) { return __half_as_ushort(__float2half_rn(number)); }
 };
 struct BFloat16 {
   using Bits = uint16_t;
+  static constexpr float kPrecision = 256.0F;
   static __device__ float widen(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+  static __device__ uint16_t narrow(float number) { return __bfloat16_as_ushort(__float2bfloat16_rn(number)); }
 };
 
 template <typename Format>
@@ -52,14 +66,8 @@ __global__ void embed_kernel(const typename Format::Bits* embedding, const int32
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x) out[i] = Format::widen(row[i]);
 }
 
-template <typename Format>
-__global__ void widen_kernel(const typename Format::Bits* numbers, int64_t n, float* out) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = Format::widen(numbers[i]);
-}
-
-constexpr int kChunk = 8;  // numbers of 16 bits that a thread reads at once
-constexpr int kMostRowsTogether = 8;
+constexpr int kChunk = 8;     // numbers of 16 bits that a thread reads at once
+constexpr int kMostRows = 4;  // of few: more are faster by tensor cores
 
 template <typename Format>
 __device__ void load_chunk(const uint16_t* from, float (&numbers)[kChunk]) {
@@ -135,18 +143,43 @@ void few_rows(const uint16_t* weight, int64_t out, int64_t in, const float* x, i
           weight, out, in, x, static_cast<int>(rows), beta, y);
 }
 
+// A row in parts, each what those before it left, times kPrecision: together they have all bits of a float. The row is
+// scaled first, so that its largest number is between 1 and 2: what is too small for FP16 does not matter beside it.
 template <typename Format>
-cudaError_t multiply_few_rows(const uint16_t* weight, int64_t out, int64_t in, const float* x, int64_t rows, float beta,
-                              float* y, cudaStream_t stream) {
-  for (int64_t done = 0; done < rows; done += kMostRowsTogether) {
-    const int64_t n = std::min<int64_t>(rows - done, kMostRowsTogether);
-    const auto launch = n == 1   ? few_rows<Format, 1, 1>
-                        : n == 2 ? few_rows<Format, 2, 2>
-                        : n <= 4 ? few_rows<Format, 4, 4>
-                                 : few_rows<Format, 8, 4>;
-    launch(weight, out, in, x + done * in, n, beta, y + done * out, stream);
+__global__ void split_kernel(const float* x, int64_t in, uint16_t* parts, float* scales) {
+  const float* row = x + blockIdx.x * in;
+  float largest = 0.0F;
+  for (int64_t i = threadIdx.x; i < in; i += blockDim.x) largest = fmaxf(largest, fabsf(row[i]));
+  largest = over_block(Maximum(), largest);
+  const int exponent = largest > 0.0F && isfinite(largest) ? ilogbf(largest) : 0;
+  if (threadIdx.x == 0) scales[blockIdx.x] = ldexpf(1.0F, exponent);
+
+  const int64_t part = gridDim.x * in;
+  uint16_t* out = parts + blockIdx.x * in;
+  for (int64_t i = threadIdx.x; i < in; i += blockDim.x) {
+    float rest = ldexpf(row[i], -exponent);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      const uint16_t bits = Format::narrow(rest);
+      out[p * part + i] = bits;
+      rest = (rest - Format::widen(bits)) * Format::kPrecision;
+    }
   }
-  return cudaGetLastError();
+}
+
+template <typename Format>
+__global__ void join_kernel(const float* products, const float* scales, int64_t count, int64_t out, float beta,
+                            float* y) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const int64_t row = blockIdx.y;
+  const int64_t part = gridDim.y * count;
+  float sum = 0.0F;
+#pragma unroll
+  for (int p = kParts - 1; p >= 0; --p) sum = sum / Format::kPrecision + products[p * part + row * count + i];
+  sum *= scales[row];
+  float& result = y[row * out + i];
+  result = beta == 0.0F ? sum : fmaf(beta, result, sum);
 }
 
 __global__ void rms_norm_kernel(const float* x, const float* weight, float epsilon, int64_t width, float* y) {
@@ -154,7 +187,7 @@ __global__ void rms_norm_kernel(const float* x, const float* weight, float epsil
   float* out = y + blockIdx.x * width;
   float squares = 0.0F;
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x) squares += row[i] * row[i];
-  const float mean_square = sum_of_block(squares) / static_cast<float>(width);
+  const float mean_square = over_block(Sum(), squares) / static_cast<float>(width);
   const float factor = 1.0F / sqrtf(mean_square + epsilon);
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x) out[i] = row[i] * factor * weight[i];
 }
@@ -174,16 +207,21 @@ __global__ void add_bias_kernel(const float* bias, int64_t n, int64_t width, flo
   if (i < n) y[i] += bias[i % width];
 }
 
-// Calls `body` with the format of `dtype` and the numbers as it has them.
+// Calls `body` with the format of a `dtype` of 16 bits.
 template <typename Body>
-cudaError_t with_format(const void* numbers, kvq_dtype dtype, Body body) {
-  if (dtype == KVQ_F32) {
-    body(Float32(), static_cast<const float*>(numbers));
-  } else if (dtype == KVQ_F16) {
-    body(Float16(), static_cast<const uint16_t*>(numbers));
+cudaError_t with_short_format(kvq_dtype dtype, Body body) {
+  if (dtype == KVQ_F16) {
+    body(Float16());
   } else {
-    body(BFloat16(), static_cast<const uint16_t*>(numbers));
+    body(BFloat16());
   }
+  return cudaGetLastError();
+}
+
+template <typename Body>
+cudaError_t with_format(kvq_dtype dtype, Body body) {
+  if (dtype != KVQ_F32) return with_short_format(dtype, body);
+  body(Float32());
   return cudaGetLastError();
 }
 
@@ -191,23 +229,40 @@ cudaError_t with_format(const void* numbers, kvq_dtype dtype, Body body) {
 
 cudaError_t launch_embed(const void* embedding, kvq_dtype dtype, const int32_t* tokens, int64_t n, int64_t width,
                          float* x, cudaStream_t stream) {
-  return with_format(embedding, dtype, [=]<typename Format>(Format, const typename Format::Bits* numbers) {
+  return with_format(dtype, [=]<typename Format>(Format) {
+    const auto* numbers = static_cast<const typename Format::Bits*>(embedding);
     embed_kernel<Format><<<static_cast<unsigned>(n), threads_for(width), 0, stream>>>(numbers, tokens, width, x);
   });
 }
 
-cudaError_t launch_widen(const void* numbers, kvq_dtype dtype, int64_t n, float* out, cudaStream_t stream) {
-  return with_format(numbers, dtype, [=]<typename Format>(Format, const typename Format::Bits* bits) {
-    widen_kernel<Format><<<blocks_for(n), kThreads, 0, stream>>>(bits, n, out);
-  });
+bool can_multiply_few_rows(kvq_dtype dtype, int64_t in, int64_t rows) {
+  return dtype != KVQ_F32 && in % kChunk == 0 && rows <= kMostRows;
 }
-
-bool can_multiply_few_rows(kvq_dtype dtype, int64_t in) { return dtype != KVQ_F32 && in % kChunk == 0; }
 
 cudaError_t launch_multiply_few_rows(const void* weight, kvq_dtype dtype, int64_t out, int64_t in, const float* x,
                                      int64_t rows, float beta, float* y, cudaStream_t stream) {
-  const auto multiply = dtype == KVQ_F16 ? multiply_few_rows<Float16> : multiply_few_rows<BFloat16>;
-  return multiply(static_cast<const uint16_t*>(weight), out, in, x, rows, beta, y, stream);
+  return with_short_format(dtype, [=]<typename Format>(Format) {
+    const auto launch = rows == 1   ? few_rows<Format, 1, 1>
+                        : rows == 2 ? few_rows<Format, 2, 2>
+                                    : few_rows<Format, kMostRows, 4>;
+    launch(static_cast<const uint16_t*>(weight), out, in, x, rows, beta, y, stream);
+  });
+}
+
+cudaError_t launch_split(const float* x, int64_t rows, int64_t in, kvq_dtype dtype, void* parts, float* scales,
+                         cudaStream_t stream) {
+  return with_short_format(dtype, [=]<typename Format>(Format) {
+    split_kernel<Format>
+        <<<static_cast<unsigned>(rows), threads_for(in), 0, stream>>>(x, in, static_cast<uint16_t*>(parts), scales);
+  });
+}
+
+cudaError_t launch_join(const float* products, const float* scales, kvq_dtype dtype, int64_t rows, int64_t count,
+                        int64_t out, float beta, float* y, cudaStream_t stream) {
+  return with_short_format(dtype, [=]<typename Format>(Format) {
+    const dim3 blocks(blocks_for(count), static_cast<unsigned>(rows));
+    join_kernel<Format><<<blocks, kThreads, 0, stream>>>(products, scales, count, out, beta, y);
+  });
 }
 
 cudaError_t launch_rms_norm(const float* x, const float* weight, float epsilon, int64_t rows, int64_t width, float* y,

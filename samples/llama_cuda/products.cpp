@@ -12,10 +12,18 @@ namespace llama::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLAS itself takes on its largest devices
-// More than this many rows are faster widened: every eight read the weights once, in 2 bytes, and widening moves 10.
-constexpr int64_t kFewRows = 32;
-constexpr int64_t kWidenedNumbers = int64_t{16} << 20;  // a 4096 x 4096 matrix
-constexpr int64_t kAlignedOutputs = 64;                 // of which each row's part of y is 256 bytes
+// What is multiplied at once with weights in 16 bits, which bounds the memory that it takes.
+constexpr int64_t kMostRows = 512;
+constexpr int64_t kMostProducts = int64_t{16} << 20;
+constexpr int64_t kAlignment = 256;       // of what cuBLASLt reads and writes, in bytes
+constexpr int64_t kAlignedOutputs = 128;  // of which the rows of a matrix in 16 bits have a multiple of that
+
+int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+cudaDataType type_of(kvq_dtype dtype) {
+  if (dtype == KVQ_F32) return CUDA_R_32F;
+  return dtype == KVQ_F16 ? CUDA_R_16F : CUDA_R_16BF;
+}
 
 }  // namespace
 
@@ -44,24 +52,19 @@ Products::Operation Products::make_operation(cublasOperation_t a, cublasOperatio
   return operation;
 }
 
-Products::Layout Products::make_layout(cublasOperation_t operation, int64_t rows, int64_t columns) {
+Products::Layout Products::make_layout(cudaDataType type, cublasOperation_t operation, int64_t rows, int64_t columns) {
   if (operation == CUBLAS_OP_T) std::swap(rows, columns);
-  return make_layout(rows, columns, rows);
-}
-
-Products::Layout Products::make_layout(int64_t rows, int64_t columns, int64_t stride) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
-                                   stride),
+  check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
         "cublasLtMatrixLayoutCreate");
   return Layout(layout);
 }
 
 Products::Plan Products::make_plan(const Shape& shape) {
   Plan plan{make_operation(shape.a, shape.b),
-            make_layout(shape.a, shape.m, shape.k),
-            make_layout(shape.b, shape.k, shape.n),
-            make_layout(shape.m, shape.n, shape.stride),
+            make_layout(shape.type, shape.a, shape.m, shape.k),
+            make_layout(shape.type, shape.b, shape.k, shape.n),
+            make_layout(CUDA_R_32F, CUBLAS_OP_N, shape.m, shape.n),
             {}};
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
@@ -82,7 +85,7 @@ const Products::Plan& Products::plan(const Shape& shape) {
   return known != plans_.end() ? known->second : plans_.emplace(shape, make_plan(shape)).first->second;
 }
 
-void Products::multiply(const Shape& shape, const float* a, const float* b, float beta, float* c, cudaStream_t stream) {
+void Products::multiply(const Shape& shape, const void* a, const void* b, float beta, float* c, cudaStream_t stream) {
   const Plan& plan = this->plan(shape);
   const float alpha = 1.0F;
   check(cublasLtMatmul(handle_.get(), plan.operation.get(), &alpha, a, plan.a.get(), b, plan.b.get(), &beta, c,
@@ -96,38 +99,53 @@ void Products::run(const Matrix& weight, const float* x, int64_t rows, float bet
   const int64_t out = weight.rows;
   const int64_t in = weight.columns;
   if (dtype == KVQ_F32) {  // yᵀ = (Wᵀ)ᵀ·xᵀ
-    const auto* numbers = reinterpret_cast<const float*>(data.get());
-    multiply({CUBLAS_OP_T, CUBLAS_OP_N, out, rows, in, out}, numbers, x, beta, y, stream);
-  } else if (rows <= kFewRows && can_multiply_few_rows(dtype, in)) {
+    multiply({CUDA_R_32F, CUBLAS_OP_T, CUBLAS_OP_N, out, rows, in}, data.get(), x, beta, y, stream);
+  } else if (can_multiply_few_rows(dtype, in, rows)) {
     check(launch_multiply_few_rows(data.get(), dtype, out, in, x, rows, beta, y, stream), "kernel of products");
   } else {
-    run_widened(weight, x, rows, beta, y, stream);
+    for (int64_t done = 0; done < rows; done += kMostRows) {
+      run_split(weight, x + done * in, std::min(rows - done, kMostRows), beta, y + done * out, stream);
+    }
   }
 }
 
-void Products::run_widened(const Matrix& weight, const float* x, int64_t rows, float beta, float* y,
-                           cudaStream_t stream) {
+void Products::run_split(const Matrix& weight, const float* x, int64_t rows, float beta, float* y,
+                         cudaStream_t stream) {
+  const auto& [data, dtype] = weight.numbers;
   const int64_t out = weight.rows;
   const int64_t in = weight.columns;
-  const int64_t most = std::max(kWidenedNumbers / in / kAlignedOutputs, int64_t{1}) * kAlignedOutputs;
-  const size_t bytes = static_cast<size_t>(std::min(most, out) * in) * sizeof(float);
-  if (widened_bytes_ < bytes) {
-    widened_bytes_ = 0;
-    widened_.reset();
-    widened_ = allocate_device(bytes);
-    widened_bytes_ = bytes;
+  const int64_t most = std::max(kMostProducts / (kParts * rows) / kAlignedOutputs, int64_t{1}) * kAlignedOutputs;
+  const int64_t passes = (out + most - 1) / most;
+  const int64_t together = std::min(round_up((out + passes - 1) / passes, kAlignedOutputs), out);
+
+  const int64_t scale_bytes = round_up(rows * static_cast<int64_t>(sizeof(float)), kAlignment);
+  const int64_t part_bytes = round_up(kParts * rows * in * bytes_of(dtype), kAlignment);
+  const int64_t product_bytes = kParts * rows * together * static_cast<int64_t>(sizeof(float));
+  const auto bytes = static_cast<size_t>(scale_bytes + part_bytes + product_bytes);
+  if (scratch_bytes_ < bytes) {
+    scratch_bytes_ = 0;
+    scratch_.reset();
+    scratch_ = allocate_device(bytes);
+    scratch_bytes_ = bytes;
   }
-  auto* part = static_cast<float*>(widened_.get());
-  for (int64_t first = 0; first < out; first += most) {
-    const int64_t count = std::min(most, out - first);
-    const std::byte* numbers = weight.numbers.data.get() + first * in * bytes_of(weight.numbers.dtype);
-    check(launch_widen(numbers, weight.numbers.dtype, count * in, part, stream), "kernel that widens");
-    multiply({CUBLAS_OP_T, CUBLAS_OP_N, count, rows, in, out}, part, x, beta, y + first, stream);
+  auto* scratch = static_cast<std::byte*>(scratch_.get());
+  auto* scales = reinterpret_cast<float*>(scratch);
+  std::byte* parts = scratch + scale_bytes;
+  auto* products = reinterpret_cast<float*>(parts + part_bytes);
+
+  check(launch_split(x, rows, in, dtype, parts, scales, stream), "kernel that splits inputs");
+  for (int64_t first = 0; first < out; first += together) {
+    const int64_t count = std::min(together, out - first);
+    const std::byte* numbers = data.get() + first * in * bytes_of(dtype);
+    multiply({type_of(dtype), CUBLAS_OP_T, CUBLAS_OP_N, count, kParts * rows, in}, numbers, parts, 0.0F, products,
+             stream);
+    check(launch_join(products, scales, dtype, rows, count, out, beta, y + first, stream),
+          "kernel that joins products");
   }
 }
 
 void Products::gram(const float* x, int64_t rows, int64_t in, float beta, float* sums, cudaStream_t stream) {
-  multiply({CUBLAS_OP_N, CUBLAS_OP_T, in, in, rows, in}, x, x, beta, sums, stream);  // sumsᵀ = xᵀ·(xᵀ)ᵀ
+  multiply({CUDA_R_32F, CUBLAS_OP_N, CUBLAS_OP_T, in, in, rows}, x, x, beta, sums, stream);  // sumsᵀ = xᵀ·(xᵀ)ᵀ
 }
 
 }  // namespace llama::cuda

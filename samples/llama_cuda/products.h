@@ -14,14 +14,14 @@
 
 namespace llama::cuda {
 
-/// Matrix products in FP32, without tensor cores' shorter formats, on the device that is current when it is made. What
-/// cuBLASLt has to know about a shape is found out once.
+/// Matrix products with the precision of FP32, on the device that is current when it is made. What cuBLASLt has to know
+/// about a shape is found out once.
 class Products {
  public:
   Products();
 
   /// y = x·Wᵀ + beta·y with W `[out, in]`, x `[rows, in]` and y `[rows, out]`, each aligned to 256 bytes. Weights in 16
-  /// bits are read as they are for a few rows, and widened a part at a time for more.
+  /// bits are read as they are.
   void run(const Matrix& weight, const float* x, int64_t rows, float beta, float* y, cudaStream_t stream);
 
   /// sums = xᵀ·x + beta·sums with x `[rows, in]` and sums `[in, in]`, aligned as those.
@@ -41,9 +41,9 @@ class Products {
 
   /// To cuBLAS, of its c = op(a)·op(b).
   struct Shape {
+    cudaDataType type;  // of a and b; c is of floats
     cublasOperation_t a, b;
     int64_t m, n, k;
-    int64_t stride;  // between columns of c
     auto operator<=>(const Shape&) const = default;
   };
   struct Plan {
@@ -54,21 +54,19 @@ class Products {
 
   static Operation make_operation(cublasOperation_t a, cublasOperation_t b);
   /// As it is stored, of what the operation makes `[rows, columns]`.
-  static Layout make_layout(cublasOperation_t operation, int64_t rows, int64_t columns);
-  /// Of columns that begin every `stride` numbers.
-  static Layout make_layout(int64_t rows, int64_t columns, int64_t stride);
+  static Layout make_layout(cudaDataType type, cublasOperation_t operation, int64_t rows, int64_t columns);
   Plan make_plan(const Shape& shape);
   const Plan& plan(const Shape& shape);
-  void multiply(const Shape& shape, const float* a, const float* b, float beta, float* c, cudaStream_t stream);
+  void multiply(const Shape& shape, const void* a, const void* b, float beta, float* c, cudaStream_t stream);
 
-  /// As run(), with a part of the weights at a time in FP32.
-  void run_widened(const Matrix& weight, const float* x, int64_t rows, float beta, float* y, cudaStream_t stream);
+  /// As run() with weights in 16 bits, by tensor cores: inputs are split into parts of 16 bits.
+  void run_split(const Matrix& weight, const float* x, int64_t rows, float beta, float* y, cudaStream_t stream);
 
   Owned<cublasLtHandle_t> handle_;
   Owned<cublasLtMatmulPreference_t> preference_;
   DeviceMemory workspace_;
-  DeviceMemory widened_;
-  size_t widened_bytes_ = 0;
+  DeviceMemory scratch_;
+  size_t scratch_bytes_ = 0;
   std::map<Shape, Plan> plans_;
 };
 
