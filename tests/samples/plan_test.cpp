@@ -464,7 +464,13 @@ TEST_CASE("with no more than a configuration, kvq plan says what fits") {
   check_failure({"plan", "--model", place.path("nothing")}, 1, "nothing");
   check_failure({"plan", "--model", config, "--context", "1000000"}, 2, "positions");
   check_failure({"plan", "--model", config, "--out", place.path("plan.yaml")}, 2, "--out needs the model's weights");
-  check_failure({"plan", "--model", config, "--scheme", "nuq-4"}, 2, "--scheme needs the model's weights");
+  const json chosen = run_json({"plan", "--model", config, "--scheme", "vq-4", "--scheme", "tcx-4", "--format", "gt2"});
+  CHECK(chosen["weight_bytes"].size() == 2);
+  CHECK(chosen["weight_bytes"]["vq-4"] == chosen["weight_bytes"]["tcx-4"]);
+  CHECK(chosen["cache_bytes"].size() == 1);
+  CHECK(chosen["cache_bytes"].contains("gt2"));
+  check_failure({"plan", "--model", config, "--scheme", "nuq-7"}, 2, "nuq-7");
+  check_failure({"plan", "--model", config, "--format", "int5"}, 2, "int5");
 }
 
 TEST_CASE("plans that say too little or too much are refused") {

@@ -298,8 +298,6 @@ void refuse_choices(const PlanOptions& options) {
                                                 {"--target-latency", options.target_latency > 0.0},
                                                 {"--weights-only", options.weights_only},
                                                 {"--cache-only", options.cache_only},
-                                                {"--scheme", !options.schemes.empty()},
-                                                {"--format", !options.formats.empty()},
                                                 {"--evict", !options.eviction.empty()}};
   for (const auto& [name, is_given] : given) {
     if (!is_given) continue;
@@ -315,6 +313,8 @@ void run(const PlanOptions& options) {
                             .memory = options.memory.empty() ? 0 : parse_byte_count(options.memory, "--memory"),
                             .context = options.context,
                             .batch = options.batch,
+                            .schemes = options.schemes,
+                            .formats = options.formats,
                             .json = options.json,
                             .compute = options.compute});
   }
@@ -339,8 +339,8 @@ void add_plan(CLI::App& app) {
       *command, options->model,
       "Model directory. A config.json, or a directory with nothing else, is enough to learn what fits: "
       "bytes of weights and caches in each format and, with --memory, the longest context. What is lost "
-      "takes the weights to measure: without them there is no plan, and no option but --memory, --context, "
-      "--batch and --json matters");
+      "takes the weights to measure: without them there is no plan, and no options but --memory, --context, "
+      "--batch, --scheme, --format and --json matter");
   command->add_option("--text", options->text,
                       "Text file that the model reads to be measured (default: a text that it writes itself)");
   command->add_option("--tokens", options->tokens, "Tokens of the text, about")

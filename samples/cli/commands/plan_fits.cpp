@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "options/matrix_options.h"
 #include "options/model_options.h"
+#include "options/spec.h"
 #include "plan/model_memory.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
@@ -12,8 +14,9 @@
 namespace cli {
 namespace {
 
-const std::vector<std::string> kSchemes = {"fp16", "nuq-8", "tcx-5", "tcx-4", "tcx-3.5", "tcx-3", "tcx-2.5", "tcx-2"};
-const std::vector<std::string> kFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gs3", "gs2", "gs2/gs1", "gs1"};
+const std::vector<std::string> kUsualSchemes = {"fp16",    "nuq-8", "tcx-5",   "tcx-4",
+                                                "tcx-3.5", "tcx-3", "tcx-2.5", "tcx-2"};
+const std::vector<std::string> kUsualFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gs3", "gs2", "gs2/gs1", "gs1"};
 const std::vector<int32_t> kContexts = {2048, 8192, 32768, 131072, 524288, 1048576};
 
 /// Contexts of the table: what models are usually asked for, up to what this one takes.
@@ -39,6 +42,8 @@ std::string policy_of(const std::string& formats) {
 /// Everything there is to say, in bytes.
 struct Fits {
   llama::ModelConfig config;
+  std::vector<std::string> schemes;
+  std::vector<std::string> formats;
   std::vector<int32_t> contexts;
   uint64_t other = 0;                         // tensors that are never packed
   std::vector<uint64_t> weights;              // by scheme, with the other tensors
@@ -47,13 +52,21 @@ struct Fits {
 };
 
 Fits what_fits(const FitsQuestion& question) {
-  Fits fits{.config = llama::load_config(question.model), .contexts = {}, .weights = {}, .caches = {}, .longest = {}};
+  Fits fits{.config = llama::load_config(question.model),
+            .schemes = question.schemes.empty() ? kUsualSchemes : question.schemes,
+            .formats = question.formats.empty() ? kUsualFormats : question.formats,
+            .contexts = {},
+            .weights = {},
+            .caches = {},
+            .longest = {}};
   const kvq::Context context = make_context(question.compute);
   check_context(question.context, fits.config);
+  for (const std::string& scheme : question.schemes) check_scheme(scheme);
+  for (const std::string& format : question.formats) load_spec(context, format, "--format");
   fits.contexts = contexts_of(question, fits.config);
   fits.other = other_tensor_bytes(fits.config);
-  for (const std::string& scheme : kSchemes) fits.weights.push_back(packed_bytes(scheme, fits.config) + fits.other);
-  for (const std::string& formats : kFormats) {
+  for (const std::string& scheme : fits.schemes) fits.weights.push_back(packed_bytes(scheme, fits.config) + fits.other);
+  for (const std::string& formats : fits.formats) {
     std::vector<uint64_t>& of_format = fits.caches.emplace_back();
     for (const int32_t tokens : fits.contexts) {
       const CacheShape shape{fits.config, tokens, question.batch, 1};
@@ -63,7 +76,7 @@ Fits what_fits(const FitsQuestion& question) {
   if (question.memory == 0) return fits;
   for (const uint64_t weights : fits.weights) {
     std::vector<int32_t>& of_scheme = fits.longest.emplace_back();
-    for (const std::string& formats : kFormats) {
+    for (const std::string& formats : fits.formats) {
       of_scheme.push_back(weights >= question.memory
                               ? 0
                               : most_tokens(context, fits.config, question.batch, policy_of(formats),
@@ -75,13 +88,13 @@ Fits what_fits(const FitsQuestion& question) {
 
 nlohmann::ordered_json fits_json(const FitsQuestion& question, const Fits& fits) {
   nlohmann::ordered_json object = {{"batch", question.batch}, {"other_bytes", fits.other}, {"contexts", fits.contexts}};
-  for (size_t i = 0; i < kSchemes.size(); ++i) object["weight_bytes"][kSchemes[i]] = fits.weights[i];
-  for (size_t i = 0; i < kFormats.size(); ++i) object["cache_bytes"][kFormats[i]] = fits.caches[i];
+  for (size_t i = 0; i < fits.schemes.size(); ++i) object["weight_bytes"][fits.schemes[i]] = fits.weights[i];
+  for (size_t i = 0; i < fits.formats.size(); ++i) object["cache_bytes"][fits.formats[i]] = fits.caches[i];
   if (question.memory == 0) return object;
   object["memory"] = question.memory;
-  for (size_t i = 0; i < kSchemes.size(); ++i) {
-    for (size_t k = 0; k < kFormats.size(); ++k) {
-      object["longest_context"][kSchemes[i]][kFormats[k]] = fits.longest[i][k];
+  for (size_t i = 0; i < fits.schemes.size(); ++i) {
+    for (size_t k = 0; k < fits.formats.size(); ++k) {
+      object["longest_context"][fits.schemes[i]][fits.formats[k]] = fits.longest[i][k];
     }
   }
   return object;
@@ -91,19 +104,19 @@ std::string sequences_text(int32_t batch) { return batch == 1 ? "one sequence" :
 
 std::string fits_text(const FitsQuestion& question, const Fits& fits) {
   Table weights({"weights", "bits", "bytes"});
-  for (size_t i = 0; i < kSchemes.size(); ++i) {
+  for (size_t i = 0; i < fits.schemes.size(); ++i) {
     double numbers = 0.0;
     for (const llama::LinearLayer& each : llama::all_linear_layers(fits.config)) {
       numbers += static_cast<double>(each.weights());
     }
     const double bits = 8.0 * static_cast<double>(fits.weights[i] - fits.other) / numbers;
-    weights.add_row({kSchemes[i], number_text(bits, 3), bytes_text(fits.weights[i])});
+    weights.add_row({fits.schemes[i], number_text(bits, 3), bytes_text(fits.weights[i])});
   }
   std::vector<std::string> headings{"cache"};
   for (const int32_t tokens : fits.contexts) headings.push_back(std::to_string(tokens) + "\ntokens");
   Table caches(headings);
-  for (size_t i = 0; i < kFormats.size(); ++i) {
-    std::vector<std::string> cells{kFormats[i]};
+  for (size_t i = 0; i < fits.formats.size(); ++i) {
+    std::vector<std::string> cells{fits.formats[i]};
     for (const uint64_t bytes : fits.caches[i]) cells.push_back(bytes_text(bytes));
     caches.add_row(std::move(cells));
   }
@@ -112,10 +125,10 @@ std::string fits_text(const FitsQuestion& question, const Fits& fits) {
                      sequences_text(question.batch) + ", pages, metadata and work space to decode included\n";
   if (question.memory == 0) return text + "with --memory BYTES: the longest context that fits\n";
   headings = {"longest\ncontext"};
-  headings.insert(headings.end(), kFormats.begin(), kFormats.end());
+  headings.insert(headings.end(), fits.formats.begin(), fits.formats.end());
   Table longest(headings);
-  for (size_t i = 0; i < kSchemes.size(); ++i) {
-    std::vector<std::string> cells{kSchemes[i]};
+  for (size_t i = 0; i < fits.schemes.size(); ++i) {
+    std::vector<std::string> cells{fits.schemes[i]};
     for (const int32_t tokens : fits.longest[i]) cells.push_back(tokens > 0 ? std::to_string(tokens) : "-");
     longest.add_row(std::move(cells));
   }

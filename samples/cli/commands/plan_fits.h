@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "options/compute.h"
 
@@ -13,6 +14,8 @@ struct FitsQuestion {
   uint64_t memory = 0;  // bytes that there are; 0: not known
   int32_t context = 0;  // tokens to be highlighted among the lengths; 0: none
   int32_t batch = 1;
+  std::vector<std::string> schemes;  // empty: usual ones
+  std::vector<std::string> formats;  // of keys and values; empty: usual ones
   bool json = false;
   ComputeOptions compute;
 };
