@@ -247,35 +247,31 @@ class PageWriter {
       halves[i] = 0;
   }
 
+  /// Whether a side's codes are relative to trained centres, or not.
+  template <bool kKeys>
+  __device__ static bool is_centred(FormatCode format) {
+    return kCodes == PageCodes::kCentred && (kKeys ? format.centred_keys() : format.centred_values());
+  }
+
+  // Codes are made in one place whatever they are relative to: there is much of it.
   template <bool kKeys>
   __device__ void write_gains(FormatCode format, const PageBytes& page, uint8_t* target) {
-    if constexpr (kCodes == PageCodes::kCentred) {
-      if (kKeys ? format.centred_keys() : format.centred_values()) return write_centred<kKeys>(format, page, target);
-    }
-    load_floats<kKeys>(true);
-    __syncthreads();
-    encode_gains<kKeys>(format, page, target);
-  }
-
-  template <bool kKeys>
-  __device__ void encode_gains(FormatCode format, const PageBytes& page, uint8_t* target) {
-    // The side is not needed in FP16 any more: codes may lie there.
-    auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
-    GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), w_.kept + w_.token_count,
-                      scratch_, codes, shared_ + layout_.gain_begin(), target)
-        .run(format);
-  }
-
-  template <bool kKeys>
-  __device__ void write_centred(FormatCode format, const PageBytes& page, uint8_t* target) {
-    load_floats<kKeys>(false);
+    const bool centred = is_centred<kKeys>(format);
+    const int32_t used = w_.kept + w_.token_count;
+    load_floats<kKeys>(!centred);
     __syncthreads();
     CentreTaker<kKeys> centres(a_, w_, scratch_, shared_ + layout_.centre_begin());
-    centres.take(w_.kept + w_.token_count);
-    rotate_floats();
-    __syncthreads();
-    encode_gains<kKeys>(format, page, target);
-    centres.write(page, target);
+    if (centred) {
+      centres.take(used);
+      rotate_floats();
+      __syncthreads();
+    }
+    // The side is not needed in FP16 any more: codes may lie there.
+    auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
+    GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), used, scratch_, codes,
+                      shared_ + layout_.gain_begin(), target)
+        .run(format);
+    if (centred) centres.write(page, target);
   }
 
   /// One side as floats, rotated if the format says so.

@@ -44,10 +44,15 @@ AttendKernel kernel() {
 template <Lists kLists>
 AttendKernel choose(int32_t head_dim, int32_t rows) {
   const bool two = rows > 8;
-  if (head_dim == 64) return two ? kernel<64, true, 2, kLists>() : kernel<64, true, 1, kLists>();
-  if (head_dim == 128) return two ? kernel<128, true, 2, kLists>() : kernel<128, true, 1, kLists>();
-  if (head_dim < 128) return two ? kernel<128, false, 2, kLists>() : kernel<128, false, 1, kLists>();
-  return kernel<256, false, 1, kLists>();
+  if constexpr (kLists == Lists::kFarCentres) {  // which small heads hardly need, and all wait for memory
+    if (head_dim == 128) return two ? kernel<128, true, 2, kLists>() : kernel<128, true, 1, kLists>();
+    return head_dim < 128 ? kernel<128, false, 1, kLists>() : kernel<256, false, 1, kLists>();
+  } else {
+    if (head_dim == 64) return two ? kernel<64, true, 2, kLists>() : kernel<64, true, 1, kLists>();
+    if (head_dim == 128) return two ? kernel<128, true, 2, kLists>() : kernel<128, true, 1, kLists>();
+    if (head_dim < 128) return two ? kernel<128, false, 2, kLists>() : kernel<128, false, 1, kLists>();
+    return kernel<256, false, 1, kLists>();
+  }
 }
 
 }  // namespace kvq::cuda

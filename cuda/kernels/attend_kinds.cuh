@@ -55,6 +55,11 @@ using GainKinds = KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page,
 template <typename G>
 using FastKinds = std::conditional_t<G::kGains, GainKinds, PlainKinds>;
 
+/// Whether a loop knows of pages that not all queries see all of. The newest page mostly is one, and in FP16: with a
+/// loop that other FP16 pages need anyway no instructions are fetched for it alone.
+template <typename K>
+inline constexpr bool kMasks = !PageKind<K> || std::is_same_v<K, Float16Page>;
+
 /// All kinds that pages may have.
 template <typename G>
 using PageKinds = std::conditional_t<G::kGains,

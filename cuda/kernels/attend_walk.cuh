@@ -111,6 +111,8 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
     }
     if constexpr (!PageKind<K>) {
       if (block.arguments.softcap > 0.0F) cap_scores(block.arguments.softcap, scores);
+    }
+    if constexpr (kMasks<K>) {
       const int32_t at = first_page(run);
       if ((walk.batch.masked >> at & 1U) != 0) {
         const DevicePage page = page_at(walk.batch, at);
@@ -164,7 +166,8 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     const Kind keys = walk.layout.format.keys();
     const bool elsewhere = !walk.layout.format.centred_values();
     if (G::kCentre && elsewhere) note_elsewhere(walk.softmax, -1.0F);
-    const bool special = (run & batch.masked) != 0 || arguments.softcap > 0.0F || keys != walk.layout.format.values();
+    const bool masked = (run & batch.masked) != 0 && keys != Kind::kFloat16;
+    const bool special = masked || arguments.softcap > 0.0F || keys != walk.layout.format.values();
     if (special || !FastKinds<G>::has(keys)) {
       run_pages<MixedPages>(block, segment.unit, run, walk);
     } else {

@@ -76,23 +76,23 @@ __device__ __forceinline__ void unit_weights(int32_t first, const Gains& gains, 
 /// The same: G::kRows tokens as if they were outputs of queries, and the first of them.
 template <typename G, typename Store>
 __device__ __forceinline__ void decode_values(const PageSide<G>& values, const Store& store) {
-  PageKinds<G>::visit(values.layout.format.values(), [&](auto kind) {
-    using K = decltype(kind);
-    const auto gains = K::value_gains(values);
+  // A choice in every pass, so that what does not depend on the kind is there once.
 #pragma unroll 1
-    for (int32_t first = 0; first < kSlots; first += G::kRows) {
+  for (int32_t first = 0; first < kSlots; first += G::kRows) {
+    Outputs<G> outputs;
+    clear(outputs);
+    PageKinds<G>::visit(values.layout.format.values(), [&](auto kind) {
+      using K = decltype(kind);
       Weights<G::kTiles> p;
-      unit_weights<G::kTiles>(first, gains, values.lane, p);
-      Outputs<G> outputs;
-      clear(outputs);
+      unit_weights<G::kTiles>(first, K::value_gains(values), values.lane, p);
       K::add_values(values, p, outputs);
       if constexpr (K::kKind != Kind::kFloat16) {
         finish_codes(outputs, code_scale(K::kKind), values.layout.group_shift, values.lane);
       }
-      if (values.layout.format.hadamard_values()) change_space(values.geometry, values.lane, outputs);
-      store(outputs, first);
-    }
-  });
+    });
+    if (values.layout.format.hadamard_values()) change_space(values.geometry, values.lane, outputs);
+    store(outputs, first);
+  }
 }
 
 }  // namespace kvq::cuda
