@@ -1,6 +1,5 @@
 #include "bench/bench.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -36,12 +35,10 @@ nlohmann::ordered_json BenchOptions::with_layer(nlohmann::ordered_json parameter
   return parameters;
 }
 
-void add_layer_options(CLI::App& command, LayerShape& layer) {
-  command.add_option("--heads", layer.q_heads, "Query heads")->check(CLI::Range(1, 1 << 14))->capture_default_str();
-  command.add_option("--kv-heads", layer.kv_heads, "KV heads")->check(CLI::Range(1, 1 << 12))->capture_default_str();
-  command.add_option("--head-dim", layer.head_dim, "Channels of a head")
-      ->check(CLI::Range(8, 256))
-      ->capture_default_str();
+void add_layer_options(Command command, LayerShape& layer) {
+  command.add_option("--heads", layer.q_heads, "Query heads").range(1, 1 << 14).show_default();
+  command.add_option("--kv-heads", layer.kv_heads, "KV heads").range(1, 1 << 12).show_default();
+  command.add_option("--head-dim", layer.head_dim, "Channels of a head").range(8, 256).show_default();
 }
 
 std::string DtypeOption::name(const ComputeOptions& compute) const {
@@ -54,21 +51,20 @@ kvq_dtype DtypeOption::dtype(const ComputeOptions& compute) const {
   return wanted == "f32" ? KVQ_F32 : (wanted == "f16" ? KVQ_F16 : KVQ_BF16);
 }
 
-void add_dtype_option(CLI::App& command, DtypeOption& dtype) {
+void add_dtype_option(Command command, DtypeOption& dtype) {
   command.add_option("--dtype", dtype.given, "Element type of the tensors (default: f16 on cuda, f32 on cpu)")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+      .one_of({"f32", "f16", "bf16"});
 }
 
-void add_bench_options(CLI::App& command, BenchOptions& options) {
+void add_bench_options(Command command, BenchOptions& options) {
   command
       .add_option("--kv", options.kv,
                   std::string(kSpecHelp) +
                       ", commvq-1 or commvq-2, both optionally with ,head and "
                       ",attention=tables, rebuild or decode, gain-shape formats with a number of centres (gs2-256), or "
                       "moqae or moqae-BITS, all trained on random numbers; may be repeated")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->capture_default_str();
+      .repeatable()
+      .show_default();
   add_layer_options(command, options.layer);
   add_compute_options(command, options.compute);
   add_device_options(command, options.compute);

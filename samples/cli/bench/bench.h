@@ -8,11 +8,8 @@
 
 #include "bench/random_layer.h"
 #include "bench/timing.h"
+#include "options/command.h"
 #include "options/compute.h"
-
-namespace CLI {
-class App;
-}
 
 namespace cli {
 
@@ -89,7 +86,7 @@ std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels
 inline constexpr const char* kContextNames = "--context,--length";
 
 /// Add `--heads`, `--kv-heads` and `--head-dim`; the values in `layer` are the defaults.
-void add_layer_options(CLI::App& command, LayerShape& layer);
+void add_layer_options(Command command, LayerShape& layer);
 
 /// Element type of tensors.
 struct DtypeOption {
@@ -100,10 +97,10 @@ struct DtypeOption {
 };
 
 /// Add `--dtype`.
-void add_dtype_option(CLI::App& command, DtypeOption& dtype);
+void add_dtype_option(Command command, DtypeOption& dtype);
 
 /// Add the options; the values in `options` are the defaults.
-void add_bench_options(CLI::App& command, BenchOptions& options);
+void add_bench_options(Command command, BenchOptions& options);
 
 /// A UsageError if query heads cannot share the KV heads evenly.
 void check_layer(const LayerShape& layer);

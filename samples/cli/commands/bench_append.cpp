@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -148,22 +147,22 @@ void run(const BenchAppendOptions& options) {
 
 }  // namespace
 
-void add_bench_append(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("append", "Time of appending random keys and values, against FP16 in the same run");
+void add_bench_append(Command bench) {
+  Command command =
+      bench.add_command("append", "Time of appending random keys and values, against FP16 in the same run");
   auto options = std::make_shared<BenchAppendOptions>();
   options->kv = {"int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard"};
-  command->add_option(kContextNames, options->length, "Tokens that the layer holds before")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
+  command.add_option(kContextNames, options->length, "Tokens that the layer holds before")
+      .range(0, 1 << 24)
+      .show_default();
   command
-      ->add_option("--tokens", options->tokens,
-                   "Tokens of a call; fewer than 32 follow each other on one sequence, more are a prompt on a new one")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  add_dtype_option(*command, options->dtype);
-  add_bench_options(*command, *options);
-  command->callback([options] { run(*options); });
+      .add_option("--tokens", options->tokens,
+                  "Tokens of a call; fewer than 32 follow each other on one sequence, more are a prompt on a new one")
+      .range(1, 1 << 20)
+      .show_default();
+  add_dtype_option(command, options->dtype);
+  add_bench_options(command, *options);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

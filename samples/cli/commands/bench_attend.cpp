@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -109,25 +108,23 @@ void run(const BenchAttendOptions& options) {
 
 }  // namespace
 
-void add_bench_attend(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("attend", "Time of attention on random keys and values, against FP16 in the same run");
+void add_bench_attend(Command bench) {
+  Command command =
+      bench.add_command("attend", "Time of attention on random keys and values, against FP16 in the same run");
   auto options = std::make_shared<BenchAttendOptions>();
   options->kv = {"int4"};
-  command->add_option(kContextNames, options->lengths, "Tokens in the cache; several, separated by commas, in turn")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  command->add_option("--batch", options->batch, "Sequences, each of --context tokens")
-      ->check(CLI::Range(1, 1 << 12))
-      ->capture_default_str();
+  command.add_option(kContextNames, options->lengths, "Tokens in the cache; several, separated by commas, in turn")
+      .separated_by(',')
+      .range(1, 1 << 24)
+      .show_default();
+  command.add_option("--batch", options->batch, "Sequences, each of --context tokens").range(1, 1 << 12).show_default();
   command
-      ->add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --context as for a prompt")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  add_plot_option(*command, options->plot, "attention over length");
-  add_bench_options(*command, *options);
-  command->callback([options] { run(*options); });
+      .add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --context as for a prompt")
+      .range(1, 1 << 16)
+      .show_default();
+  add_plot_option(command, options->plot, "attention over length");
+  add_bench_options(command, *options);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -88,18 +87,16 @@ void run(const BenchCompressOptions& options) {
 
 }  // namespace
 
-void add_bench_compress(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("compress", "Time of evicting tokens after a prompt of random keys");
+void add_bench_compress(Command bench) {
+  Command command = bench.add_command("compress", "Time of evicting tokens after a prompt of random keys");
   auto options = std::make_shared<BenchCompressOptions>();
   options->kv = {"int4+adasnap:4096", "int4+snapkv:4096"};
-  command->add_option(kContextNames, options->length, "Tokens of the prompt")
-      ->check(CLI::Range(64, 1 << 24))
-      ->capture_default_str();
-  command->add_option("--layers", options->n_layers, "Layers, which are compressed together")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  add_bench_options(*command, *options);
-  command->callback([options] { run(*options); });
+  command.add_option(kContextNames, options->length, "Tokens of the prompt").range(64, 1 << 24).show_default();
+  command.add_option("--layers", options->n_layers, "Layers, which are compressed together")
+      .range(1, 1024)
+      .show_default();
+  add_bench_options(command, *options);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

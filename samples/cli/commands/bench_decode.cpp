@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -219,42 +218,34 @@ void run(const BenchDecodeOptions& options) {
 
 }  // namespace
 
-void add_bench_decode(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
+void add_bench_decode(Command bench) {
+  Command command = bench.add_command(
       "decode",
       "Time of a step of decoding on random weights and caches, against FP16 in the same run: all linear layers, "
       "appending and attention of a model's shape, on a GPU in one CUDA graph; norms, activations and logits are left "
       "out. The default shape is that of Llama 3 8B");
   auto options = std::make_shared<BenchDecodeOptions>();
-  add_schemes_option(*command, options->schemes, "Of the linear layers, as of `kvq quantize`; may be repeated")
-      ->capture_default_str();
-  command->add_option("--layers", options->layers, "Decoder layers; fewer take less memory")
-      ->check(CLI::Range(1, 1 << 10))
-      ->capture_default_str();
-  command->add_option("--hidden", options->hidden, "Channels between layers")
-      ->check(CLI::Range(64, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--mlp", options->mlp, "Channels within an MLP")
-      ->check(CLI::Range(64, 1 << 20))
-      ->capture_default_str();
-  add_layer_options(*command, options->layer);
+  add_schemes_option(command, options->schemes, "Of the linear layers, as of `kvq quantize`; may be repeated")
+      .show_default();
+  command.add_option("--layers", options->layers, "Decoder layers; fewer take less memory")
+      .range(1, 1 << 10)
+      .show_default();
+  command.add_option("--hidden", options->hidden, "Channels between layers").range(64, 1 << 20).show_default();
+  command.add_option("--mlp", options->mlp, "Channels within an MLP").range(64, 1 << 20).show_default();
+  add_layer_options(command, options->layer);
   command
-      ->add_option(kContextNames, options->length,
-                   "Tokens in the cache at first, to which each step adds one; 0: linear layers alone")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
-  command->add_option("--kv", options->kv, std::string(kSpecHelp) + "; may be repeated (default: fp16)")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--batch", options->batch, "Sequences, each of --context tokens")
-      ->check(CLI::Range(1, 1 << 12))
-      ->capture_default_str();
-  add_dtype_option(*command, options->dtype);
-  add_tuning_option(*command, options->tuning);
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+      .add_option(kContextNames, options->length,
+                  "Tokens in the cache at first, to which each step adds one; 0: linear layers alone")
+      .range(0, 1 << 24)
+      .show_default();
+  command.add_option("--kv", options->kv, std::string(kSpecHelp) + "; may be repeated (default: fp16)").repeatable();
+  command.add_option("--batch", options->batch, "Sequences, each of --context tokens").range(1, 1 << 12).show_default();
+  add_dtype_option(command, options->dtype);
+  add_tuning_option(command, options->tuning);
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

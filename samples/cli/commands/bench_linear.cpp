@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -67,24 +66,22 @@ void run(const BenchLinearOptions& options) {
 
 }  // namespace
 
-void add_bench_linear(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
-      "linear", "Time of a linear layer on random weights in few bits, against FP16 in the same run");
+void add_bench_linear(Command bench) {
+  Command command =
+      bench.add_command("linear", "Time of a linear layer on random weights in few bits, against FP16 in the same run");
   auto options = std::make_shared<BenchLinearOptions>();
-  add_schemes_option(*command, options->schemes, "As of `kvq quantize`; may be repeated")->capture_default_str();
-  add_shape_option(*command, options->shape);
-  command->add_option("--batch", options->batch, "Rows of inputs")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  add_dtype_option(*command, options->dtype);
-  command->add_flag("--single-calls", options->single_calls,
-                    "On a GPU: time each call by itself, after the L2 cache was emptied, instead of many calls on "
-                    "different matrices in one CUDA graph, as in a model's step");
-  add_tuning_option(*command, options->tuning);
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_schemes_option(command, options->schemes, "As of `kvq quantize`; may be repeated").show_default();
+  add_shape_option(command, options->shape);
+  command.add_option("--batch", options->batch, "Rows of inputs").range(1, 1 << 16).show_default();
+  add_dtype_option(command, options->dtype);
+  command.add_flag("--single-calls", options->single_calls,
+                   "On a GPU: time each call by itself, after the L2 cache was emptied, instead of many calls on "
+                   "different matrices in one CUDA graph, as in a model's step");
+  add_tuning_option(command, options->tuning);
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

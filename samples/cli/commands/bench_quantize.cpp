@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,7 +8,6 @@
 #include "kvq.hpp"
 #include "options/compute.h"
 #include "options/matrix_options.h"
-#include "options/numbers.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
 #include "terminal/table.h"
@@ -139,17 +137,17 @@ void run(const BenchQuantizeOptions& options) {
 
 }  // namespace
 
-void add_bench_quantize(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("quantize", "Errors of the schemes on normally distributed weights, and the time they take");
+void add_bench_quantize(Command bench) {
+  Command command =
+      bench.add_command("quantize", "Errors of the schemes on normally distributed weights, and the time they take");
   auto options = std::make_shared<BenchQuantizeOptions>();
-  add_schemes_option(*command, options->schemes, "As of `kvq quantize`; may be repeated (default: all)");
-  add_shape_option(*command, options->shape);
-  add_seed_option(*command, options->seed, "Start of the random numbers");
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_schemes_option(command, options->schemes, "As of `kvq quantize`; may be repeated (default: all)");
+  add_shape_option(command, options->shape);
+  add_seed_option(command, options->seed, "Start of the random numbers");
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

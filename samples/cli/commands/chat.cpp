@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -10,7 +9,6 @@
 #include "commands/commands.h"
 #include "measure/conversation.h"
 #include "options/model_options.h"
-#include "options/numbers.h"
 #include "options/tuning.h"
 #include "options/usage_error.h"
 #include "terminal/optional_json.h"
@@ -88,24 +86,24 @@ void run(const ChatOptions& options) {
 
 }  // namespace
 
-void add_chat(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("chat", "Talk with a model: a line of standard input is a turn, /exit ends");
+void add_chat(Command app) {
+  Command command = app.add_command("chat", "Talk with a model: a line of standard input is a turn, /exit ends");
   auto options = std::make_shared<ChatOptions>();
-  add_model_options(*command, *options);
-  command->add_option("--system", options->system, "What the model is told before the conversation");
-  command->add_option("--prompt", options->prompt, "Answer this and end")->check(not_empty);
-  add_stop_option(*command, options->stops);
-  command->add_option("--max-tokens", options->max_tokens, "Tokens of an answer at most")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  add_kv_option(*command, options->kv);
-  add_sampling_options(*command, options->sampling);
-  add_chunk_option(*command, options->chunk, "Tokens of a turn that enter the cache at once");
-  add_tuning_option(*command, options->tuning);
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_model_options(command, *options);
+  command.add_option("--system", options->system, "What the model is told before the conversation");
+  command.add_option("--prompt", options->prompt, "Answer this and end").not_empty();
+  add_stop_option(command, options->stops);
+  command.add_option("--max-tokens", options->max_tokens, "Tokens of an answer at most")
+      .range(1, 1 << 24)
+      .show_default();
+  add_kv_option(command, options->kv);
+  add_sampling_options(command, options->sampling);
+  add_chunk_option(command, options->chunk, "Tokens of a turn that enter the cache at once");
+  add_tuning_option(command, options->tuning);
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -348,17 +347,17 @@ void run(const DemoOptions& options) {
 
 }  // namespace
 
-void add_demo(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("demo", "The model that comes with the program, with every KV format and some weight schemes");
-  command->footer(kChartHelp);
+void add_demo(Command app) {
+  Command command =
+      app.add_command("demo", "The model that comes with the program, with every KV format and some weight schemes");
+  command.footer(kChartHelp);
   auto options = std::make_shared<DemoOptions>();
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  command->add_flag("--quick", options->quick, "Measure less: about ten seconds instead of a minute or more");
-  command->add_flag("--trellis", options->trellis, "Weights in trellis codes too, which take minutes to find");
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  command.add_flag("--quick", options->quick, "Measure less: about ten seconds instead of a minute or more");
+  command.add_flag("--trellis", options->trellis, "Weights in trellis codes too, which take minutes to find");
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

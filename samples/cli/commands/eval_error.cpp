@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -76,21 +75,19 @@ void run(const EvalErrorOptions& options) {
 
 }  // namespace
 
-void add_eval_error(CLI::App& eval) {
-  CLI::App* command = eval.add_subcommand("error", "Error of stored keys and values of a text, layer by layer");
+void add_eval_error(Command eval) {
+  Command command = eval.add_command("error", "Error of stored keys and values of a text, layer by layer");
   auto options = std::make_shared<EvalErrorOptions>();
-  add_model_options(*command, *options);
-  add_text_option(*command, options->text);
-  command->add_option("--kv", options->kv, kSpecHelp)->required();
-  add_context_option(*command, options->context, 2, "Tokens of a window");
-  command->add_option("--windows", options->windows, "At most the first N windows")
-      ->check(CLI::Range(1, 1 << 30))
-      ->capture_default_str();
-  add_plot_option(*command, options->plot, "the layers' errors");
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_model_options(command, *options);
+  add_text_option(command, options->text);
+  command.add_option("--kv", options->kv, kSpecHelp).required();
+  add_context_option(command, options->context, 2, "Tokens of a window");
+  command.add_option("--windows", options->windows, "At most the first N windows").range(1, 1 << 30).show_default();
+  add_plot_option(command, options->plot, "the layers' errors");
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

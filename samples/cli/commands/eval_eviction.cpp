@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "commands/commands.h"
@@ -7,7 +6,6 @@
 #include "measure/filler.h"
 #include "measure/perplexity.h"
 #include "options/model_options.h"
-#include "options/numbers.h"
 #include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
@@ -116,37 +114,37 @@ void run(EvalEvictionOptions options) {
 
 }  // namespace
 
-void add_eval_eviction(CLI::App& eval) {
-  CLI::App* command = eval.add_subcommand("eviction", "Methods of eviction beside the full cache, at several budgets");
+void add_eval_eviction(Command eval) {
+  Command command = eval.add_command("eviction", "Methods of eviction beside the full cache, at several budgets");
   auto options = std::make_shared<EvalEvictionOptions>();
-  add_model_options(*command, *options);
-  command->add_option("--text", options->text, "Text file, without BOS; needles hide in it too")->required();
-  command->add_option("--methods", options->methods, "What to compare, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::IsMember(all_methods()))
-      ->capture_default_str();
+  add_model_options(command, *options);
+  command.add_option("--text", options->text, "Text file, without BOS; needles hide in it too").required();
+  command.add_option("--methods", options->methods, "What to compare, separated by commas")
+      .separated_by(',')
+      .one_of(all_methods())
+      .show_default();
   command
-      ->add_option("--budgets,--budget", options->budgets,
-                   "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
-      ->delimiter(',')
-      ->capture_default_str();
-  add_kv_option(*command, options->kv, std::string("Without eviction: ") + kSpecHelp);
+      .add_option("--budgets,--budget", options->budgets,
+                  "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
+      .separated_by(',')
+      .show_default();
+  add_kv_option(command, options->kv, std::string("Without eviction: ") + kSpecHelp);
   EvictionOptions& measured = options->measured;
-  add_context_option(*command, measured.context, kMinEvictionContext,
+  add_context_option(command, measured.context, kMinEvictionContext,
                      "Tokens of a window, whose first half is compressed and second half is scored, and of a needle");
-  command->add_option("--windows", measured.windows, "At most the first N windows; 0: no perplexity")
-      ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
-  command->add_option("--needles", measured.needles, "Keys to hide, one a prompt; 0: no retrieval")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  add_seed_option(*command, measured.seed, "Start of the random numbers");
-  add_plot_option(*command, options->plot, "perplexity and keys found over budgets");
-  add_chunk_option(*command, measured.chunk);
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  command.add_option("--windows", measured.windows, "At most the first N windows; 0: no perplexity")
+      .range(0, 1 << 30)
+      .show_default();
+  command.add_option("--needles", measured.needles, "Keys to hide, one a prompt; 0: no retrieval")
+      .range(0, 1 << 20)
+      .show_default();
+  add_seed_option(command, measured.seed, "Start of the random numbers");
+  add_plot_option(command, options->plot, "perplexity and keys found over budgets");
+  add_chunk_option(command, measured.chunk);
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -144,34 +143,32 @@ void run(const EvalGenerateOptions& options) {
 
 }  // namespace
 
-void add_eval_generate(CLI::App& eval) {
-  CLI::App* command = eval.add_subcommand(
+void add_eval_generate(Command eval) {
+  Command command = eval.add_command(
       "generate", "Where texts that a model writes first differ from those with an FP16 cache, and which repeat");
-  command->footer(
+  command.footer(
       "Texts are greedy: always the likeliest token. One repeats if its last quarter has a period of at most 64\n"
       "tokens that fits in it twice: each token, after the first period, is the one a period before it. One that\n"
       "the model ends by itself does not repeat. Two differ first at the token, counted from 0, that is not the\n"
       "same or that only one of them has.");
   auto options = std::make_shared<EvalGenerateOptions>();
   ContinuationOptions& measured = options->measured;
-  add_model_options(*command, *options);
-  command->add_option("--text", options->text, "Text file that prompts are taken from, at an even spread")->required();
-  add_kv_option(*command, options->kv);
-  add_against_option(*command, *options);
-  command->add_option("--prompts", measured.prompts, "Prompts, which do not overlap")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--prompt-tokens", measured.prompt_tokens, "Tokens of a prompt, besides BOS")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  command->add_option("--tokens", measured.tokens, "Tokens to generate at most after a prompt")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  add_chunk_option(*command, measured.chunk, "Tokens of a prompt that enter the cache at once");
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_model_options(command, *options);
+  command.add_option("--text", options->text, "Text file that prompts are taken from, at an even spread").required();
+  add_kv_option(command, options->kv);
+  add_against_option(command, *options);
+  command.add_option("--prompts", measured.prompts, "Prompts, which do not overlap").range(1, 1 << 20).show_default();
+  command.add_option("--prompt-tokens", measured.prompt_tokens, "Tokens of a prompt, besides BOS")
+      .range(1, 1 << 24)
+      .show_default();
+  command.add_option("--tokens", measured.tokens, "Tokens to generate at most after a prompt")
+      .range(1, 1 << 24)
+      .show_default();
+  add_chunk_option(command, measured.chunk, "Tokens of a prompt that enter the cache at once");
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

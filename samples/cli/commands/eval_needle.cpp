@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -6,7 +5,6 @@
 #include "measure/filler.h"
 #include "measure/needle.h"
 #include "options/model_options.h"
-#include "options/numbers.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -56,24 +54,24 @@ void run(const EvalNeedleOptions& options) {
 
 }  // namespace
 
-void add_eval_needle(CLI::App& eval) {
-  CLI::App* command = eval.add_subcommand("needle", "Retrieval of a five-digit key hidden in filler text");
+void add_eval_needle(Command eval) {
+  Command command = eval.add_command("needle", "Retrieval of a five-digit key hidden in filler text");
   auto options = std::make_shared<EvalNeedleOptions>();
-  add_model_options(*command, *options);
-  command->add_option("--text", options->text, "Filler prose (default: the model's sample.txt, else made up)");
-  add_kv_option(*command, options->kv);
-  add_context_option(*command, options->needle.context, kMinNeedleContext, "Tokens of the prompt and the answer");
-  command->add_option("--samples", options->needle.samples, "Keys to hide, one a prompt")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  add_seed_option(*command, options->needle.seed, "Start of the random numbers");
-  add_chunk_option(*command, options->needle.chunk);
-  command->add_flag("--compress-before-question", options->needle.compress_before_question,
-                    "If --kv evicts: before the question arrives instead of after the whole prompt, which is harder");
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_model_options(command, *options);
+  command.add_option("--text", options->text, "Filler prose (default: the model's sample.txt, else made up)");
+  add_kv_option(command, options->kv);
+  add_context_option(command, options->needle.context, kMinNeedleContext, "Tokens of the prompt and the answer");
+  command.add_option("--samples", options->needle.samples, "Keys to hide, one a prompt")
+      .range(1, 1 << 20)
+      .show_default();
+  add_seed_option(command, options->needle.seed, "Start of the random numbers");
+  add_chunk_option(command, options->needle.chunk);
+  command.add_flag("--compress-before-question", options->needle.compress_before_question,
+                   "If --kv evicts: before the question arrives instead of after the whole prompt, which is harder");
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

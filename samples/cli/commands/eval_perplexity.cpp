@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -250,32 +249,31 @@ void run(EvalPerplexityOptions& options) {
 
 }  // namespace
 
-void add_eval_perplexity(CLI::App& eval) {
-  CLI::App* command = eval.add_subcommand(
+void add_eval_perplexity(Command eval) {
+  Command command = eval.add_command(
       "perplexity", "Perplexity of a text, tokens seeing compressed pages, and what is lost beside an FP16 cache");
-  command->footer(kChartHelp);
+  command.footer(kChartHelp);
   auto options = std::make_shared<EvalPerplexityOptions>();
-  add_model_options(*command, *options);
-  add_text_option(*command, options->text);
-  command->add_option("--kv", options->formats, kSpecHelp + std::string("; may be repeated, for a table"))
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->capture_default_str();
-  add_against_option(*command, *options);
-  add_against_original_flag(*command, *options);
-  add_context_option(*command, options->perplexity.context, 2, "Tokens of a window");
-  command->add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
-      ->check(CLI::Range(1, 1 << 30));
-  add_chunk_option(*command, options->perplexity.chunk);
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  command->add_flag(
+  add_model_options(command, *options);
+  add_text_option(command, options->text);
+  command.add_option("--kv", options->formats, kSpecHelp + std::string("; may be repeated, for a table"))
+      .repeatable()
+      .show_default();
+  add_against_option(command, *options);
+  add_against_original_flag(command, *options);
+  add_context_option(command, options->perplexity.context, 2, "Tokens of a window");
+  command.add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
+      .range(1, 1 << 30);
+  add_chunk_option(command, options->perplexity.chunk);
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  command.add_flag(
       "--second-half", options->perplexity.second_half,
       "Score only the second half of each window; always so if --kv evicts, which happens between the halves");
-  add_plot_option(*command, options->plot, "perplexity and divergence over bits");
-  command->add_flag("--per-window", options->per_window, "Report every window too");
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_plot_option(command, options->plot, "perplexity and divergence over bits");
+  command.add_flag("--per-window", options->per_window, "Report every window too");
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

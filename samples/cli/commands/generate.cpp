@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -104,26 +103,25 @@ void run(const GenerateOptions& options) {
 
 }  // namespace
 
-void add_generate(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("generate", "Continue a text");
+void add_generate(Command app) {
+  Command command = app.add_command("generate", "Continue a text");
   auto options = std::make_shared<GenerateOptions>();
-  add_model_options(*command, *options);
-  CLI::Option_group* prompt = command->add_option_group("Prompt");
-  prompt->add_option("--prompt", options->prompt, "Text to continue");
-  prompt->add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
-  prompt->require_option(1);
-  add_stop_option(*command, options->stops);
-  command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  add_kv_option(*command, options->kv);
-  add_sampling_options(*command, options->sampling);
-  add_chunk_option(*command, options->chunk, "Tokens of the prompt that enter the cache at once");
-  add_tuning_option(*command, options->tuning);
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_model_options(command, *options);
+  Command prompt = command.add_alternatives("Prompt");
+  prompt.add_option("--prompt", options->prompt, "Text to continue");
+  prompt.add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
+  add_stop_option(command, options->stops);
+  command.add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
+      .range(1, 1 << 24)
+      .show_default();
+  add_kv_option(command, options->kv);
+  add_sampling_options(command, options->sampling);
+  add_chunk_option(command, options->chunk, "Tokens of the prompt that enter the cache at once");
+  add_tuning_option(command, options->tuning);
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -99,12 +98,12 @@ void run(const InfoOptions& options) {
 
 }  // namespace
 
-void add_info(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("info", "Version, backends and instruction sets");
+void add_info(Command app) {
+  Command command = app.add_command("info", "Version, backends and instruction sets");
   auto options = std::make_shared<InfoOptions>();
-  add_compute_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+  add_compute_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

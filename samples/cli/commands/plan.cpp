@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -12,7 +11,6 @@
 #include "options/byte_count.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
-#include "options/numbers.h"
 #include "options/usage_error.h"
 #include "plan/frontier.h"
 #include "plan/latencies.h"
@@ -331,73 +329,68 @@ void run(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "plan", "Find the schemes of matrices and the formats of caches that lose least in given memory");
+void add_plan(Command app) {
+  Command command =
+      app.add_command("plan", "Find the schemes of matrices and the formats of caches that lose least in given memory");
   auto options = std::make_shared<PlanOptions>();
   add_model_option(
-      *command, options->model,
+      command, options->model,
       "Model directory. A config.json, or a directory with nothing else, is enough to learn what fits: "
       "bytes of weights and caches in each format and, with --memory, the longest context. What is lost "
       "takes the weights to measure: without them there is no plan, and no options but --memory, --context, "
       "--batch, --scheme, --format and --json matter");
-  command->add_option("--text", options->text,
-                      "Text file that the model reads to be measured (default: a text that it writes itself)");
-  command->add_option("--tokens", options->tokens, "Tokens of the text, about")
-      ->check(CLI::Range(int64_t{64}, int64_t{1} << 30))
-      ->capture_default_str();
+  command.add_option("--text", options->text,
+                     "Text file that the model reads to be measured (default: a text that it writes itself)");
+  command.add_option("--tokens", options->tokens, "Tokens of the text, about")
+      .range(int64_t{64}, int64_t{1} << 30)
+      .show_default();
   command
-      ->add_option("--target-bits", options->target_bits,
-                   "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
-      ->check(number_between(0.1, 32.0));
-  command->add_option_function<std::string>(
+      .add_option("--target-bits", options->target_bits,
+                  "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
+      .range(0.1, 32.0);
+  command.add_option_function(
       "--target-bytes",
       [options](const std::string& text) { options->target_bytes = parse_byte_count(text, "--target-bytes"); },
       "Bytes of linear layers and caches together, such as 6GiB");
   command
-      ->add_option("--memory", options->memory,
-                   "Bytes of everything: linear layers, other tensors, caches and their work space, such as 6GiB")
-      ->check(not_empty);
+      .add_option("--memory", options->memory,
+                  "Bytes of everything: linear layers, other tensors, caches and their work space, such as 6GiB")
+      .not_empty();
   command
-      ->add_option(
-          "--target-latency", options->target_latency,
-          "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
-      ->check(number_between(1e-6, 1e9));
+      .add_option("--target-latency", options->target_latency,
+                  "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
+      .range(1e-6, 1e9);
   command
-      ->add_option("--goal", options->goal,
-                   "What is made as small as possible: seconds are those of a step of decoding")
-      ->check(CLI::IsMember({"loss", "bytes", "seconds"}))
-      ->capture_default_str();
-  command->add_option("--max-loss", options->max_loss, "Nats of divergence that may be lost")
-      ->check(number_between(1e-9, 1e9));
-  command->add_flag("--fusion", options->fusion,
-                    "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
-  command->add_flag("--weights-only", options->weights_only, "Plan linear layers alone");
-  command->add_flag("--cache-only", options->cache_only, "Plan caches alone");
-  add_context_option(*command, options->context, 1, "Tokens of a sequence")
-      ->default_str(std::to_string(kUsualContext) + ", or what the model takes");
-  command->add_option("--batch", options->batch, "Sequences")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  add_schemes_option(*command, options->schemes, "Of linear layers, to choose among; may be repeated (default: all)");
-  command->add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      .add_option("--goal", options->goal, "What is made as small as possible: seconds are those of a step of decoding")
+      .one_of({"loss", "bytes", "seconds"})
+      .show_default();
+  command.add_option("--max-loss", options->max_loss, "Nats of divergence that may be lost").range(1e-9, 1e9);
+  command.add_flag("--fusion", options->fusion,
+                   "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
+  command.add_flag("--weights-only", options->weights_only, "Plan linear layers alone");
+  command.add_flag("--cache-only", options->cache_only, "Plan caches alone");
+  add_context_option(command, options->context, 1, "Tokens of a sequence")
+      .show_default(std::to_string(kUsualContext) + ", or what the model takes");
+  command.add_option("--batch", options->batch, "Sequences").range(1, 1 << 20).show_default();
+  add_schemes_option(command, options->schemes, "Of linear layers, to choose among; may be repeated (default: all)");
+  command.add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated").repeatable();
   command
-      ->add_option("--evict", options->eviction,
-                   "Let the plan evict half or more of a prompt by this method, such as adasnap, where that loses less")
-      ->check(not_empty);
-  command->add_option("--measurements", options->measurements,
-                      "File of what has been measured, which grows (default: MODEL.measurements.json)");
-  command->add_option("--out", options->out, "File to write the plan to (YAML)")->check(not_empty);
-  command->add_option("--plot", options->plot, "Picture to draw of what the best plans of all sizes lose (SVG)");
+      .add_option("--evict", options->eviction,
+                  "Let the plan evict half or more of a prompt by this method, such as adasnap, where that loses less")
+      .not_empty();
+  command.add_option("--measurements", options->measurements,
+                     "File of what has been measured, which grows (default: MODEL.measurements.json)");
+  command.add_option("--out", options->out, "File to write the plan to (YAML)").not_empty();
+  command.add_option("--plot", options->plot, "Picture to draw of what the best plans of all sizes lose (SVG)");
   command
-      ->add_option("--check", options->check,
-                   "Instead of planning, carry out N random plans and compare what they lose with what is expected")
-      ->check(CLI::Range(2, 1 << 20));
-  add_chunk_option(*command, options->chunk, "Tokens that the model reads at once while it is measured");
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+      .add_option("--check", options->check,
+                  "Instead of planning, carry out N random plans and compare what they lose with what is expected")
+      .range(2, 1 << 20);
+  add_chunk_option(command, options->chunk, "Tokens that the model reads at once while it is measured");
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,7 +8,6 @@
 #include "options/force.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
-#include "options/numbers.h"
 #include "options/plot_option.h"
 #include "options/usage_error.h"
 #include "terminal/interrupt.h"
@@ -120,48 +118,47 @@ void run(const QuantizeOptions& options) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("quantize", "Write the linear layers of a model in 1 to 8 bits");
+void add_quantize(Command app) {
+  Command command = app.add_command("quantize", "Write the linear layers of a model in 1 to 8 bits");
   auto options = std::make_shared<QuantizeOptions>();
-  add_model_option(*command, options->model);
-  command->add_option(
+  add_model_option(command, options->model);
+  command.add_option(
       "--scheme", options->scheme,
       "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75; with --plan, "
       "of the matrices that the plan leaves out");
-  command->add_option("--plan", options->plan, "File of `kvq plan` that gives every matrix a scheme of its own");
+  command.add_option("--plan", options->plan, "File of `kvq plan` that gives every matrix a scheme of its own");
   command
-      ->add_option("--out", options->out,
-                   "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
-      ->check(not_empty)
-      ->required();
-  add_force_flag(*command, options->force);
+      .add_option("--out", options->out,
+                  "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
+      .not_empty()
+      .required();
+  add_force_flag(command, options->force);
   command
-      ->add_option("--hessian", options->hessian_texts,
-                   "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--hessian-tokens", options->hessian_tokens, "Tokens of the text, in windows of 2048")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
-  command->add_option_function<std::string>(
+      .add_option("--hessian", options->hessian_texts,
+                  "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
+      .repeatable_with_dots();
+  command.add_option("--hessian-tokens", options->hessian_tokens, "Tokens of the text, in windows of 2048")
+      .range(int64_t{1}, int64_t{1} << 40)
+      .show_default();
+  command.add_option_function(
       "--hessian-memory",
       [options](const std::string& text) { options->hessian_bytes = parse_byte_count(text, "--hessian-memory"); },
       "Bytes that --hessian may take at once, such as 6GiB, of the machine's memory or, with --device cuda, the GPU's; "
       "if all layers' take more, the text is run several times (default: half of what there is)");
   command
-      ->add_option("--rounding", options->rounding,
-                   "With --hessian: correct every column for the errors of others, or round each weight alone")
-      ->check(CLI::IsMember({"ldlq", "nearest"}))
-      ->capture_default_str();
-  command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
-      ->check(number_between(0.0, 1.0))
-      ->capture_default_str();
-  add_plot_option(*command, options->plot, "the layers' errors");
-  add_seed_option(*command, options->seed, "Of the rotation's signs");
-  add_compute_options(*command, options->compute);
-  add_device_options(*command, options->compute);
-  add_json_flag(*command, options->json);
-  command->callback([options] { run(*options); });
+      .add_option("--rounding", options->rounding,
+                  "With --hessian: correct every column for the errors of others, or round each weight alone")
+      .one_of({"ldlq", "nearest"})
+      .show_default();
+  command.add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
+      .range(0.0, 1.0)
+      .show_default();
+  add_plot_option(command, options->plot, "the layers' errors");
+  add_seed_option(command, options->seed, "Of the rotation's signs");
+  add_compute_options(command, options->compute);
+  add_device_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,14 +9,17 @@
 
 namespace cli {
 
-void add_reference(CLI::App& app) {
-  const std::string hidden;  // from --help: for shells and for installing
-  app.add_subcommand("manual", "Print the manual page")->group(hidden)->callback([&app] { print_text(manual(app)); });
+// For shells and for installing, not for those who read --help.
+void add_reference(Command app) {
+  Command page = app.add_command("manual", "Print the manual page");
+  page.hide();
+  page.on_run([app] { print_text(manual(app)); });
 
-  CLI::App* command = app.add_subcommand("complete", "What the last WORD may become, a line each")->group(hidden);
+  Command command = app.add_command("complete", "What the last WORD may become, a line each");
+  command.hide();
   const auto words = std::make_shared<std::vector<std::string>>();
-  command->add_option("WORD", *words, "Words of a command line behind the program's name");
-  command->callback([&app, words] {
+  command.add_option("WORD", *words, "Words of a command line behind the program's name");
+  command.on_run([app, words] {
     std::string lines;
     for (const Candidate& each : complete(app, *words)) lines += each.text + "\t" + each.about + "\n";
     print_text(lines);

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -76,19 +75,17 @@ void run(const TrainCentresOptions& options) {
 
 }  // namespace
 
-void add_train_centres(CLI::App& train) {
-  CLI::App* command = train.add_subcommand(
+void add_train_centres(Command train) {
+  Command command = train.add_command(
       "centres", "Centres of the keys and values of a model, around which gain-shape formats (gs, gt) store them");
   auto options = std::make_shared<TrainCentresOptions>();
-  add_training_inputs(*command, *options);
-  command->add_option("--key-centres", options->key_centres, "For the keys of a head; 1: their mean, 0: none")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
-  command->add_option("--value-centres", options->value_centres, "The same for values")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
-  add_training_options(*command, *options, "File to write");
-  command->callback([options] { run(*options); });
+  add_training_inputs(command, *options);
+  command.add_option("--key-centres", options->key_centres, "For the keys of a head; 1: their mean, 0: none")
+      .range(0, 256)
+      .show_default();
+  command.add_option("--value-centres", options->value_centres, "The same for values").range(0, 256).show_default();
+  add_training_options(command, *options, "File to write");
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,11 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
 #include "options/key_stages.h"
-#include "options/numbers.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
 #include "terminal/table.h"
@@ -117,40 +115,36 @@ void run(const TrainCodebookOptions& options) {
 
 }  // namespace
 
-void add_train_codebook(CLI::App& train) {
-  CLI::App* command = train.add_subcommand("codebook", "CommVQ codebooks for the keys and values of a model");
+void add_train_codebook(Command train) {
+  Command command = train.add_command("codebook", "CommVQ codebooks for the keys and values of a model");
   auto options = std::make_shared<TrainCodebookOptions>();
-  add_training_inputs(*command, *options);
-  command->add_option("--bits", options->bits, "Bits of a scalar, about")
-      ->required()
-      ->check(not_empty)
-      ->check(CLI::IsMember({1, 2}));
+  add_training_inputs(command, *options);
+  command.add_option("--bits", options->bits, "Bits of a scalar, about").required().not_empty().one_of({1, 2});
   command
-      ->add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
-      ->check(CLI::IsMember({"layer", "head"}))
-      ->capture_default_str();
+      .add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
+      .one_of({"layer", "head"})
+      .show_default();
   command
-      ->add_option("--value-method", options->value_method,
-                   "Train codes for values by least squares, or with a network that proposes bits (the paper's way)")
-      ->check(CLI::IsMember({"least-squares", "network"}))
-      ->capture_default_str();
+      .add_option("--value-method", options->value_method,
+                  "Train codes for values by least squares, or with a network that proposes bits (the paper's way)")
+      .one_of({"least-squares", "network"})
+      .show_default();
   command
-      ->add_option("--value-rounds", options->value_rounds,
-                   "Rounds of least squares, or of 50 steps of the network each (default: the library's choice)")
-      ->check(CLI::Range(1, 1000));
-  command
-      ->add_option("--key-stages", options->key_stages, "Stages of codes for keys (default: as many as --bits allow)")
-      ->check(CLI::Range(1, 64));
-  command->add_option("--key-codes", options->key_codes, "Codes of a stage, a power of two")
-      ->check(not_empty)
-      ->check(CLI::IsMember({2, 4, 8, 16, 32, 64, 128, 256}))
-      ->capture_default_str();
-  command->add_option("--key-group", options->key_group, "Pairs of channels that share indices (default: a head's)")
-      ->check(CLI::Range(1, 128));
+      .add_option("--value-rounds", options->value_rounds,
+                  "Rounds of least squares, or of 50 steps of the network each (default: the library's choice)")
+      .range(1, 1000);
+  command.add_option("--key-stages", options->key_stages, "Stages of codes for keys (default: as many as --bits allow)")
+      .range(1, 64);
+  command.add_option("--key-codes", options->key_codes, "Codes of a stage, a power of two")
+      .not_empty()
+      .one_of({2, 4, 8, 16, 32, 64, 128, 256})
+      .show_default();
+  command.add_option("--key-group", options->key_group, "Pairs of channels that share indices (default: a head's)")
+      .range(1, 128);
   add_training_options(
-      *command, *options,
+      command, *options,
       "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run");
-  command->callback([options] { run(*options); });
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

@@ -1,11 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "commands/commands.h"
-#include "options/numbers.h"
 #include "options/spec.h"
 #include "options/usage_error.h"
 #include "terminal/output.h"
@@ -159,36 +157,36 @@ void run(const TrainRouterOptions& options) {
 
 }  // namespace
 
-void add_train_router(CLI::App& train) {
-  CLI::App* command = train.add_subcommand("router", "MoQAE routers, which choose the format of every page of a cache");
+void add_train_router(Command train) {
+  Command command = train.add_command("router", "MoQAE routers, which choose the format of every page of a cache");
   auto options = std::make_shared<TrainRouterOptions>();
-  add_training_inputs(*command, *options);
+  add_training_inputs(command, *options);
   command
-      ->add_option("--experts", options->experts,
-                   "Formats to choose among, those with more bits first; KEYS/VALUES where they differ")
-      ->capture_default_str();
-  command->add_option("--votes", options->votes, "Whose tokens choose together: all heads of a layer, or each head's")
-      ->check(CLI::IsMember({"layer", "head"}))
-      ->capture_default_str();
+      .add_option("--experts", options->experts,
+                  "Formats to choose among, those with more bits first; KEYS/VALUES where they differ")
+      .show_default();
+  command.add_option("--votes", options->votes, "Whose tokens choose together: all heads of a layer, or each head's")
+      .one_of({"layer", "head"})
+      .show_default();
   command
-      ->add_option("--method", options->method,
-                   "Train on the cheapest format that is good enough for a page, or by the paper's loss (default: what "
-                   "--mean-bits or --lambda belong to, else label)")
-      ->check(CLI::IsMember({"label", "paper"}));
-  command->add_option("--mean-bits", options->mean_bits, "Wanted bits of a scalar in routed pages (default: 4.25)")
-      ->check(number_between(1.0, 16.0));
+      .add_option("--method", options->method,
+                  "Train on the cheapest format that is good enough for a page, or by the paper's loss (default: what "
+                  "--mean-bits or --lambda belong to, else label)")
+      .one_of({"label", "paper"});
+  command.add_option("--mean-bits", options->mean_bits, "Wanted bits of a scalar in routed pages (default: 4.25)")
+      .range(1.0, 16.0);
   command
-      ->add_option("--lambda", options->lambda,
-                   "Weight of the model's loss against that of memory in the paper's loss (default: 0.5)")
-      ->check(number_between(0.0, 1.0));
-  command->add_option("--sharing", options->sharing, "Successive layers that share decisions")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command->add_option("--epochs", options->epochs, "Passes over the keys (default: the library's choice)")
-      ->check(CLI::Range(1, 10000));
-  command->add_option("--codebook", options->codebook, "Codebook file, if commvq is among the experts");
-  add_training_options(*command, *options, "File to write");
-  command->callback([options] { run(*options); });
+      .add_option("--lambda", options->lambda,
+                  "Weight of the model's loss against that of memory in the paper's loss (default: 0.5)")
+      .range(0.0, 1.0);
+  command.add_option("--sharing", options->sharing, "Successive layers that share decisions")
+      .range(1, 65536)
+      .show_default();
+  command.add_option("--epochs", options->epochs, "Passes over the keys (default: the library's choice)")
+      .range(1, 10000);
+  command.add_option("--codebook", options->codebook, "Codebook file, if commvq is among the experts");
+  add_training_options(command, *options, "File to write");
+  command.on_run([options] { run(*options); });
 }
 
 }  // namespace cli

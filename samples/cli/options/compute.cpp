@@ -1,8 +1,7 @@
 #include "options/compute.h"
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
+#include <charconv>
 #include <thread>
 
 namespace cli {
@@ -12,24 +11,30 @@ constexpr int32_t kMaxThreads = 1024;
 
 }  // namespace
 
-void add_compute_options(CLI::App& command, ComputeOptions& options) {
+void add_compute_options(Command command, ComputeOptions& options) {
   options.threads = std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kMaxThreads);
-  command.add_option("--threads", options.threads, "Threads to compute with")
-      ->check(CLI::Range(1, kMaxThreads))
-      ->capture_default_str();
+  command.add_option("--threads", options.threads, "Threads to compute with").range(1, kMaxThreads).show_default();
   command.add_option("--isa", options.isa, "Instruction set of the kernels; `kvq info` lists them (default: the best)");
 }
 
-void add_device_options(CLI::App& command, ComputeOptions& options) {
-  command.add_option("--device", options.device, "Where to compute")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command.add_option("--device-index", options.device_index, "Which of several GPUs")
-      ->check(CLI::Range(0, 1 << 16))
-      ->capture_default_str();
+void add_device_options(Command command, ComputeOptions& options) {
+  command.add_option("--device", options.device, "Where to compute").one_of({"cpu", "cuda"}).show_default();
+  command.add_option("--device-index", options.device_index, "Which of several GPUs").range(0, 1 << 16).show_default();
 }
 
-void add_json_flag(CLI::App& command, bool& json) { command.add_flag("--json", json, "Print one JSON object"); }
+void add_json_flag(Command command, bool& json) { command.add_flag("--json", json, "Print one JSON object"); }
+
+void add_seed_option(Command command, uint64_t& seed, const std::string& help) {
+  command.add_option("--seed", seed, help)
+      .check([](const std::string& text) {
+        uint64_t number = 0;
+        const char* end = text.data() + text.size();
+        const auto [stop, code] = std::from_chars(text.data(), end, number);
+        const bool is_seed = code == std::errc() && stop == end;
+        return is_seed ? std::string() : "must be an integer from 0 to 18446744073709551615, not \"" + text + "\"";
+      })
+      .show_default();
+}
 
 kvq_context_options context_options(const ComputeOptions& options) {
   auto result = kvq::initialised<kvq_context_options>();

@@ -4,10 +4,7 @@
 #include <string>
 
 #include "kvq.hpp"
-
-namespace CLI {
-class App;
-}
+#include "options/command.h"
 
 namespace cli {
 
@@ -20,13 +17,16 @@ struct ComputeOptions {
 };
 
 /// Add `--threads` and `--isa`.
-void add_compute_options(CLI::App& command, ComputeOptions& options);
+void add_compute_options(Command command, ComputeOptions& options);
 
 /// Add `--device` and `--device-index`.
-void add_device_options(CLI::App& command, ComputeOptions& options);
+void add_device_options(Command command, ComputeOptions& options);
 
 /// Add `--json`.
-void add_json_flag(CLI::App& command, bool& json);
+void add_json_flag(Command command, bool& json);
+
+/// Add `--seed`, whose value is the default.
+void add_seed_option(Command command, uint64_t& seed, const std::string& help);
 
 /// Of a context with threads of its own. Refers to `options`.
 kvq_context_options context_options(const ComputeOptions& options);

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 
@@ -12,7 +11,7 @@
 
 namespace cli {
 
-void add_force_flag(CLI::App& command, bool& force) {
+void add_force_flag(Command command, bool& force) {
   command.add_flag("--force,-f", force, "Replace the file if it is there, without asking");
 }
 

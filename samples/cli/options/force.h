@@ -3,14 +3,12 @@
 #include <filesystem>
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "options/command.h"
 
 namespace cli {
 
 /// Add `--force` and `-f`.
-void add_force_flag(CLI::App& command, bool& force);
+void add_force_flag(Command command, bool& force);
 
 /// Ask on the terminal whether a file may be replaced if there is one; an Error if not, a UsageError that names
 /// `option` and `--force` if there is nobody to ask.

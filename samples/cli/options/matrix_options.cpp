@@ -1,6 +1,5 @@
 #include "options/matrix_options.h"
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 
 #include "kvq.hpp"
@@ -8,10 +7,8 @@
 
 namespace cli {
 
-CLI::Option* add_schemes_option(CLI::App& command, std::vector<std::string>& schemes, const std::string& help) {
-  return command.add_option("--scheme", schemes, help)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+Option add_schemes_option(Command command, std::vector<std::string>& schemes, const std::string& help) {
+  return command.add_option("--scheme", schemes, help).repeatable();
 }
 
 void check_scheme(const std::string& scheme) {
@@ -21,8 +18,8 @@ void check_scheme(const std::string& scheme) {
   throw UsageError("--scheme " + scheme + ": not one of " + names);
 }
 
-void add_shape_option(CLI::App& command, std::string& shape) {
-  command.add_option("--shape", shape, "Outputs and inputs of the layer")->capture_default_str();
+void add_shape_option(Command command, std::string& shape) {
+  command.add_option("--shape", shape, "Outputs and inputs of the layer").show_default();
 }
 
 MatrixShape parse_matrix_shape(const std::string& text) {

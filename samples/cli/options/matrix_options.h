@@ -4,10 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "options/command.h"
 
 namespace cli {
 
@@ -17,13 +14,13 @@ struct MatrixShape {
 };
 
 /// Add `--scheme`, which may be repeated.
-CLI::Option* add_schemes_option(CLI::App& command, std::vector<std::string>& schemes, const std::string& help);
+Option add_schemes_option(Command command, std::vector<std::string>& schemes, const std::string& help);
 
 /// A UsageError that lists all schemes if `scheme` is none.
 void check_scheme(const std::string& scheme);
 
 /// Add `--shape`, whose value is the default.
-void add_shape_option(CLI::App& command, std::string& shape);
+void add_shape_option(Command command, std::string& shape);
 
 /// "14336x4096": outputs and inputs of a linear layer. A UsageError unless the library takes such a matrix.
 MatrixShape parse_matrix_shape(const std::string& text);

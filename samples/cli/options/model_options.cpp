@@ -1,9 +1,6 @@
 #include "options/model_options.h"
 
-#include <CLI/CLI.hpp>
-
 #include "llama/error.h"
-#include "options/numbers.h"
 #include "options/usage_error.h"
 
 namespace cli {
@@ -33,53 +30,49 @@ Engine ModelOptions::load() const {
   return engine;
 }
 
-void add_model_option(CLI::App& command, std::string& model, const std::string& help) {
-  command.add_option("--model", model, help)->check(not_empty)->required();
+void add_model_option(Command command, std::string& model, const std::string& help) {
+  command.add_option("--model", model, help).not_empty().required();
 }
 
-void add_model_options(CLI::App& command, ModelOptions& options) {
+void add_model_options(Command command, ModelOptions& options) {
   add_model_option(command, options.model);
   command.add_option("--weights", options.weights,
                      "File of `kvq quantize` to take the weights from (default: the model's own)");
   command.add_option("--plan", options.plan,
                      "File of `kvq plan`: stands for --kv with its formats, and for weights that were made with it");
-  command.parse_complete_callback([&command, &options] {
-    const CLI::Option* kv = command.get_option_no_throw("--kv");
-    if (!options.plan.empty() && kv != nullptr && kv->count() == 0) options.kv = options.plan;
+  command.on_parsed([command, &options] {
+    if (!options.plan.empty() && !command.was_given("--kv")) options.kv = options.plan;
   });
 }
 
-void add_text_option(CLI::App& command, std::string& text) {
-  command.add_option("--text", text, "Text file; its tokens are used without BOS")->required();
+void add_text_option(Command command, std::string& text) {
+  command.add_option("--text", text, "Text file; its tokens are used without BOS").required();
 }
 
-void add_kv_option(CLI::App& command, std::string& kv, const std::string& help) {
-  command.add_option("--kv", kv, help)->capture_default_str();
+void add_kv_option(Command command, std::string& kv, const std::string& help) {
+  command.add_option("--kv", kv, help).show_default();
 }
 
-void add_sampling_options(CLI::App& command, SamplingOptions& options) {
+void add_sampling_options(Command command, SamplingOptions& options) {
   command.add_option("--temperature", options.temperature, "0: always the likeliest token")
-      ->check(number_between(0.0, 100.0))
-      ->capture_default_str();
+      .range(0.0, 100.0)
+      .show_default();
   command.add_option("--top-p", options.top_p, "With a temperature: choose among the likeliest tokens of this mass")
-      ->check(number_between(0.0, 1.0))
-      ->capture_default_str();
+      .range(0.0, 1.0)
+      .show_default();
   add_seed_option(command, options.seed, "With a temperature: start of the random numbers");
 }
 
-void add_stop_option(CLI::App& command, std::vector<std::string>& stops) {
-  command.add_option("--stop", stops, "End before this text; may be repeated")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(not_empty);
+void add_stop_option(Command command, std::vector<std::string>& stops) {
+  command.add_option("--stop", stops, "End before this text; may be repeated").repeatable().not_empty();
 }
 
-CLI::Option* add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help) {
-  return command.add_option("--context", context, help)->check(CLI::Range(least, 1 << 24))->capture_default_str();
+Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help) {
+  return command.add_option("--context", context, help).range(least, 1 << 24).show_default();
 }
 
-void add_chunk_option(CLI::App& command, int32_t& chunk, const std::string& help) {
-  command.add_option("--chunk", chunk, help)->check(CLI::Range(1, 1 << 16))->capture_default_str();
+void add_chunk_option(Command command, int32_t& chunk, const std::string& help) {
+  command.add_option("--chunk", chunk, help).range(1, 1 << 16).show_default();
 }
 
 void check_context(int32_t context, const llama::ModelConfig& config) {

@@ -5,13 +5,9 @@
 #include <vector>
 
 #include "llama/sampler.h"
+#include "options/command.h"
 #include "options/engine.h"
 #include "options/spec.h"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace cli {
 
@@ -29,11 +25,11 @@ struct ModelOptions {
 };
 
 /// Add `--model`.
-void add_model_option(CLI::App& command, std::string& model,
+void add_model_option(Command command, std::string& model,
                       const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
 
 /// Add `--model`, `--weights` and `--plan`, which takes the place of a `--kv` that is not given.
-void add_model_options(CLI::App& command, ModelOptions& options);
+void add_model_options(Command command, ModelOptions& options);
 
 /// How tokens are chosen.
 struct SamplingOptions {
@@ -45,23 +41,22 @@ struct SamplingOptions {
 };
 
 /// Add `--temperature`, `--top-p` and `--seed`.
-void add_sampling_options(CLI::App& command, SamplingOptions& options);
+void add_sampling_options(Command command, SamplingOptions& options);
 
 /// Add `--stop`, texts before which an answer ends.
-void add_stop_option(CLI::App& command, std::vector<std::string>& stops);
+void add_stop_option(Command command, std::vector<std::string>& stops);
 
 /// Add `--text`, the file to evaluate a model on.
-void add_text_option(CLI::App& command, std::string& text);
+void add_text_option(Command command, std::string& text);
 
 /// Add `--kv`, whose value is the default.
-void add_kv_option(CLI::App& command, std::string& kv, const std::string& help = kSpecHelp);
+void add_kv_option(Command command, std::string& kv, const std::string& help = kSpecHelp);
 
 /// Add `--context`, whose value is the default.
-CLI::Option* add_context_option(CLI::App& command, int32_t& context, int32_t least, const std::string& help);
+Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
 
 /// Add `--chunk`, whose value is the default.
-void add_chunk_option(CLI::App& command, int32_t& chunk,
-                      const std::string& help = "Tokens that enter the cache at once");
+void add_chunk_option(Command command, int32_t& chunk, const std::string& help = "Tokens that enter the cache at once");
 
 /// A UsageError if the model has fewer positions.
 void check_context(int32_t context, const llama::ModelConfig& config);

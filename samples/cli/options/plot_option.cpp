@@ -1,14 +1,13 @@
 #include "options/plot_option.h"
 
-#include <CLI/CLI.hpp>
-
 #include "terminal/output_file.h"
 
 namespace cli {
 
-void add_plot_option(CLI::App& command, std::filesystem::path& plot, const std::string& what) {
-  command.add_option("--plot", plot, "File to draw " + what + " to (SVG)")->each([](const std::string& path) {
+void add_plot_option(Command command, std::filesystem::path& plot, const std::string& what) {
+  command.add_option("--plot", plot, "File to draw " + what + " to (SVG)").check([](const std::string& path) {
     check_writable(path);
+    return std::string();
   });
 }
 

@@ -4,16 +4,13 @@
 #include <span>
 #include <string>
 
+#include "options/command.h"
 #include "terminal/line_plot.h"
-
-namespace CLI {
-class App;
-}
 
 namespace cli {
 
 /// Add `--plot`, a file that must be writable before any work begins. \param what  is drawn, as in "Draw what."
-void add_plot_option(CLI::App& command, std::filesystem::path& plot, const std::string& what);
+void add_plot_option(Command command, std::filesystem::path& plot, const std::string& what);
 
 /// Nothing if `path` is empty.
 void write_plots(const std::filesystem::path& path, std::span<const LinePlot> plots);

@@ -1,7 +1,5 @@
 #include "options/reference_options.h"
 
-#include <CLI/CLI.hpp>
-
 #include "options/usage_error.h"
 
 namespace cli {
@@ -29,15 +27,15 @@ std::optional<Spec> ReferenceOptions::load_reference(const Engine& engine) const
   return loaded;
 }
 
-void add_against_option(CLI::App& command, ReferenceOptions& options) {
+void add_against_option(Command command, ReferenceOptions& options) {
   command
       .add_option("--against", options.against,
                   "What to compare --kv with, in a run beside it that takes as long again: a format as for --kv, but "
                   "without eviction, or none. Left out, --kv fp16 is compared with nothing")
-      ->default_str(kDefault);
+      .show_default(kDefault);
 }
 
-void add_against_original_flag(CLI::App& command, ReferenceOptions& options) {
+void add_against_original_flag(Command command, ReferenceOptions& options) {
   command.add_flag("--against-original", options.against_original,
                    "Compare with the model's own weights instead of those of --weights");
 }

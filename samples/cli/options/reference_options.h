@@ -21,8 +21,8 @@ struct ReferenceOptions : ModelOptions {
 };
 
 /// Add `--against`.
-void add_against_option(CLI::App& command, ReferenceOptions& options);
+void add_against_option(Command command, ReferenceOptions& options);
 /// Add `--against-original`.
-void add_against_original_flag(CLI::App& command, ReferenceOptions& options);
+void add_against_original_flag(Command command, ReferenceOptions& options);
 
 }  // namespace cli

@@ -1,6 +1,5 @@
 #include "options/tuning.h"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -37,7 +36,7 @@ std::vector<Shared> shared_layers(llama::Model& model) {
 
 }  // namespace
 
-void add_tuning_option(CLI::App& command, std::string& path) {
+void add_tuning_option(Command command, std::string& path) {
   command.add_option(
       "--tuning", path,
       "On a GPU: go by measurements of which kernels are the fastest for the linear layers, kept in this "

@@ -5,16 +5,13 @@
 #include <string>
 
 #include "kvq.hpp"
+#include "options/command.h"
 #include "options/engine.h"
-
-namespace CLI {
-class App;
-}
 
 namespace cli {
 
 /// Add `--tuning`.
-void add_tuning_option(CLI::App& command, std::string& path);
+void add_tuning_option(Command command, std::string& path);
 
 /// Which of a GPU's kernels are the fastest for linear layers, measured and kept in a file.
 class Tuning {

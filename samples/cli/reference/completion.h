@@ -4,9 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "options/command.h"
 
 namespace cli {
 
@@ -18,6 +16,6 @@ struct Candidate {
 
 /// What the last of `words`, those behind the program's name, may become: commands, options, or values of the option
 /// before it. Nothing where any text or a file is meant.
-std::vector<Candidate> complete(const CLI::App& program, std::span<const std::string> words);
+std::vector<Candidate> complete(Command program, std::span<const std::string> words);
 
 }  // namespace cli

@@ -2,13 +2,11 @@
 
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "options/command.h"
 
 namespace cli {
 
 /// The program's manual page, in the macros of man(7): every command with its options as `--help` has them.
-std::string manual(const CLI::App& program);
+std::string manual(Command program);
 
 }  // namespace cli

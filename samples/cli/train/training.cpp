@@ -1,28 +1,24 @@
 #include "train/training.h"
 
-#include <CLI/CLI.hpp>
-
 #include "options/model_options.h"
-#include "options/numbers.h"
 #include "options/usage_error.h"
 #include "terminal/text_file.h"
 
 namespace cli {
 
-void add_training_inputs(CLI::App& command, TrainingOptions& options) {
+void add_training_inputs(Command command, TrainingOptions& options) {
   add_model_option(command, options.model);
   command.add_option("--text", options.texts, "Text file; give several to mix them evenly")
-      ->required()
-      ->take_all()
-      ->allow_extra_args(false);
+      .required()
+      .repeatable_with_dots();
 }
 
-void add_training_options(CLI::App& command, TrainingOptions& options, const std::string& out_help) {
+void add_training_options(Command command, TrainingOptions& options, const std::string& out_help) {
   command.add_option("--tokens", options.tokens, "Tokens to train on, in windows of 2048")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
+      .range(int64_t{1}, int64_t{1} << 40)
+      .show_default();
   add_seed_option(command, options.seed, "Of everything random");
-  command.add_option("--out", options.out, out_help)->check(not_empty)->required();
+  command.add_option("--out", options.out, out_help).not_empty().required();
   add_compute_options(command, options.compute);
   add_device_options(command, options.compute);
   add_json_flag(command, options.json);

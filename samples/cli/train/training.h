@@ -4,13 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "options/command.h"
 #include "options/compute.h"
 #include "options/engine.h"
 #include "train/calibration.h"
-
-namespace CLI {
-class App;
-}
 
 namespace cli {
 
@@ -26,10 +23,10 @@ struct TrainingOptions {
 };
 
 /// Add --model and --text.
-void add_training_inputs(CLI::App& command, TrainingOptions& options);
+void add_training_inputs(Command command, TrainingOptions& options);
 
 /// Add the others; `out_help` describes --out.
-void add_training_options(CLI::App& command, TrainingOptions& options, const std::string& out_help);
+void add_training_options(Command command, TrainingOptions& options, const std::string& out_help);
 
 /// A UsageError unless the device is the CPU. `name`: of the command.
 void require_cpu(const TrainingOptions& options, const std::string& name);
