@@ -33,6 +33,14 @@ std::vector<float> normal_numbers(size_t n, uint64_t seed) {
   return numbers;
 }
 
+std::vector<uint16_t> normal_halves(size_t n, uint64_t seed, double size) {
+  std::vector<uint16_t> halves;
+  halves.reserve(n);
+  for (const float number : normal_numbers(n, seed))
+    halves.push_back(cut_to_float16(static_cast<float>(size) * number));
+  return halves;
+}
+
 kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
                            int32_t n_layers) {
   auto options = kvq::initialised<kvq_cache_options>();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <ctime>
 
 namespace cli {
 
@@ -14,6 +15,15 @@ class Stopwatch {
   using Clock = std::chrono::steady_clock;
 
   Clock::time_point begin_ = Clock::now();
+};
+
+/// The time that all threads of this process have had of the processor since it was made.
+class ProcessorStopwatch {
+ public:
+  double seconds() const { return static_cast<double>(std::clock() - begin_) / CLOCKS_PER_SEC; }
+
+ private:
+  std::clock_t begin_ = std::clock();
 };
 
 }  // namespace cli

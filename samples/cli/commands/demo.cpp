@@ -6,11 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/attention_timing.h"
-#include "bench/bench.h"
-#include "bench/layer_spec.h"
 #include "bench/stopwatch.h"
 #include "commands/commands.h"
 #include "commands/demo_model.h"
+#include "commands/demo_speed.h"
 #include "commands/demo_weights.h"
 #include "measure/generation.h"
 #include "measure/needle.h"
@@ -36,7 +35,7 @@ constexpr int32_t kGeneratedTokens = 13;
 
 /// Of each format's caches, which calls read in turn. All formats' together are several times as much, so that a call
 /// finds nothing of its own in the processor's caches, and making more copies would take most of the time.
-constexpr uint64_t kMostTimedBytes = uint64_t{256} << 20;
+constexpr uint64_t kMostTimedBytes = uint64_t{128} << 20;
 
 /// How much is measured.
 struct Extent {
@@ -46,14 +45,14 @@ struct Extent {
   int64_t hessian_tokens;
 };
 
-constexpr Extent kFull{.perplexity = {.context = 2048, .windows = 3, .chunk = 32},
+constexpr Extent kFull{.perplexity = {.context = 2048, .windows = 2, .chunk = 32},
                        .needle = {.context = 1024, .samples = 3, .seed = 1, .chunk = 32},
-                       .attention = {.length = 16384, .most_bytes = kMostTimedBytes},
+                       .attention = {.length = 8192, .most_bytes = kMostTimedBytes},
                        .hessian_tokens = 4096};
 constexpr Extent kQuick{
     .perplexity = {.context = 256, .windows = 1, .chunk = 32},
     .needle = {.context = 256, .samples = 1, .seed = 1, .chunk = 32},
-    .attention = {.layer = {.q_heads = 8, .kv_heads = 2}, .length = 1024, .most_bytes = kMostTimedBytes / 4},
+    .attention = {.layer = {.q_heads = 8, .kv_heads = 2}, .length = 1024, .most_bytes = kMostTimedBytes / 2},
     .hessian_tokens = 512};
 
 /// What a row of the report is about.
@@ -75,7 +74,7 @@ struct DemoRow {
   PerplexityResult perplexity;
   PerplexityResult baseline;  // FP16's, of the same tokens
   NeedleResult needle;
-  Timing attention;
+  double microseconds = 0.0;  // of attention
 };
 
 struct Sample {
@@ -88,6 +87,7 @@ struct Report {
   std::vector<DemoRow> formats;
   WeightsRow plain;  // the model as it is
   std::vector<WeightsRow> weights;
+  AttentionSpeed speed;
   std::string machine;
   double seconds = 0.0;
 };
@@ -109,37 +109,34 @@ std::vector<Format> all_formats(const std::filesystem::path& directory) {
   return formats;
 }
 
+/// FP16's, of the same tokens.
+PerplexityResult baseline_of(const PerplexityResult& format, const PerplexityResult& fp16) {
+  PerplexityResult baseline = fp16;
+  if (format.second_half) baseline.perplexity = fp16.second_half_perplexity;
+  return baseline;
+}
+
 void measure_quality(Engine& engine, const std::vector<Format>& formats, std::span<const int32_t> tokens,
                      const Extent& extent, std::vector<DemoRow>& rows) {
   const int64_t steps = int64_t{extent.perplexity.windows} * extent.perplexity.context +
                         int64_t{extent.needle.samples} * extent.needle.context;
-  Progress progress("quality", steps * static_cast<int64_t>(formats.size() + 1));
-  const auto perplexity = [&](const Spec& format, bool second_half) {
-    PerplexityOptions options = extent.perplexity;
-    options.second_half = second_half;
-    return measure_perplexity(engine, format, tokens, options, progress);
-  };
-  const Spec fp16 = load_spec(engine, "fp16");
+  Progress progress("quality", steps * static_cast<int64_t>(formats.size()));
   for (const Format& each : formats) {
     const Spec format = load_spec(engine, each.quality);
-    DemoRow row{.format = each, .perplexity = {}, .baseline = {}, .needle = {}, .attention = {}};
-    row.perplexity = perplexity(format, false);
-    row.baseline = format.evicts() ? perplexity(fp16, true) : rows.empty() ? row.perplexity : rows.front().perplexity;
+    DemoRow row{.format = each, .perplexity = {}, .baseline = {}, .needle = {}};
+    row.perplexity = measure_perplexity(engine, format, tokens, extent.perplexity, progress);
+    row.baseline = baseline_of(row.perplexity, rows.empty() ? row.perplexity : rows.front().perplexity);
     row.needle = measure_needle(engine, format, tokens, extent.needle, progress);
     rows.push_back(std::move(row));
   }
 }
 
-void measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<DemoRow>& rows) {
-  const kvq::Context context = make_context(compute);
-  const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
-  const AttentionShape& shape = extent.attention;
-  std::vector<std::string> specs;
-  for (const DemoRow& row : rows) specs.push_back(row.format.speed);
-  const std::vector<BenchRow> timed = measure_rows("speed", specs, [&](const std::string& spec) {
-    return TimedAttention(*device, context, load_layer_spec(context, spec, shape.layer), shape);
-  });
-  for (size_t i = 0; i < rows.size(); ++i) rows[i].attention = timed[i].timing;
+AttentionSpeed measure_speed(const ComputeOptions& compute, const Extent& extent, std::vector<DemoRow>& rows) {
+  std::vector<std::string> formats;
+  for (const DemoRow& row : rows) formats.push_back(row.format.speed);
+  AttentionSpeed speed = measure_attention_speed(compute, extent.attention, formats);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].microseconds = speed.microseconds[i];
+  return speed;
 }
 
 std::vector<Sample> generate_samples(Engine& engine) {
@@ -187,28 +184,23 @@ void print_samples(const std::filesystem::path& directory, const std::vector<Sam
   for (const Sample& sample : samples) print_text("  " + sample.kv + ": " + sample.text + "\n");
 }
 
-/// How long everything takes on this machine as it is now, by how fast it reads a little with an FP16 cache.
-double expected_seconds(Engine& engine, std::span<const int32_t> tokens, const Extent& extent, size_t formats,
-                        size_t schemes) {
-  constexpr PerplexityOptions kProbe{.context = 256, .windows = 1, .chunk = 32};
+/// How long everything takes where the model reads so fast with an FP16 cache.
+double expected_seconds(double tokens_per_second, const Extent& extent, size_t formats, size_t schemes) {
   constexpr double kFixed = 3.0;           // seconds that timing takes, however fast
-  constexpr double kAllOverReading = 2.4;  // as measured: slower formats, longer caches to time, quantizing
-  Progress progress("a first look", kProbe.context);
-  const double speed =
-      measure_perplexity(engine, load_spec(engine, kBaseline), tokens, kProbe, progress).tokens_per_second;
+  constexpr double kAllOverReading = 2.1;  // as measured: slower formats, caches to fill for timing, quantizing
   const double windows = 1.0 * extent.perplexity.windows * extent.perplexity.context;
   const double needles = 1.0 * extent.needle.samples * extent.needle.context;
-  const double of_formats = static_cast<double>(formats + 1) * (windows + needles);
+  const double of_formats = static_cast<double>(formats) * (windows + needles);
   const double of_weights =
       static_cast<double>(schemes) * (windows + static_cast<double>(extent.hessian_tokens)) + windows;
-  return kFixed + kAllOverReading * (of_formats + of_weights) / speed;
+  return kFixed + kAllOverReading * (of_formats + of_weights) / tokens_per_second;
 }
 
-void announce(double seconds, bool trellis) {
+void announce(double seconds, const Disturbance& disturbance, bool trellis) {
   constexpr double kStep = 5.0;
   print_text("\nNow the same model with every format, which takes about " +
              duration_text(kStep * std::ceil(seconds / kStep)) + (trellis ? " and, for trellises, minutes" : "") +
-             ".\n");
+             ".\n" + disturbance_text(disturbance, " it takes longer"));
 }
 
 /// \param rows  FP16 first, which the others are compared with.
@@ -219,12 +211,12 @@ std::string formats_table(const Extent& extent, const std::vector<DemoRow>& rows
   const auto plain_bytes = static_cast<double>(rows[0].perplexity.usage.plain_fp16_bytes);  // of all tokens
   for (const DemoRow& row : rows) {
     const kvq_usage& usage = row.perplexity.usage;
-    table.add_row(
-        {row.format.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
-         number_text(plain_bytes / static_cast<double>(kv_bytes(usage)), 2), number_text(row.perplexity.perplexity, 3),
-         &row == rows.data() ? "" : signed_percent(rise_percent(row)),
-         std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
-         number_text(row.attention.median, 0), number_text(rows[0].attention.median / row.attention.median, 2)});
+    table.add_row({row.format.kv, number_text(usage.bits_per_scalar, 2), bytes_text(kv_bytes(usage)),
+                   number_text(plain_bytes / static_cast<double>(kv_bytes(usage)), 2),
+                   number_text(row.perplexity.perplexity, 3),
+                   &row == rows.data() ? "" : signed_percent(rise_percent(row)),
+                   std::to_string(row.needle.found) + "/" + std::to_string(extent.needle.samples),
+                   number_text(row.microseconds, 0), number_text(rows[0].microseconds / row.microseconds, 2)});
   }
   return table.text();
 }
@@ -261,25 +253,30 @@ std::string chart_text(const Extent& extent, const std::vector<DemoRow>& rows) {
   return chart_for_terminal("KV cache of " + std::to_string(extent.perplexity.context) + " tokens", bars);
 }
 
-void print_formats(const Extent& extent, const std::vector<DemoRow>& rows, const std::string& machine) {
+void print_formats(const Extent& extent, const Report& report) {
+  const std::vector<DemoRow>& rows = report.formats;
   const LayerShape& layer = extent.attention.layer;
   std::vector<DemoRow> whole;
   std::ranges::copy_if(rows, std::back_inserter(whole), [](const DemoRow& row) { return !row.perplexity.second_half; });
-  print_text("\n" + formats_table(extent, whole, "") + chart_text(extent, whole) + "\n" +
-             "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
-             "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " +
-             std::to_string(extent.perplexity.context) + " tokens of prose; keys: five digits hidden in " +
-             std::to_string(extent.needle.context) + " tokens.\n" +  //
-             "gs2, gt2: codes of 2 bits and a gain for each token, no training; the first 32 tokens stay FP16.\n" +
-             "-256: the same around 256 trained centres a head.\n" +                                      //
-             "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
-             "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) + " tokens, " +
-             std::to_string(layer.q_heads) + " query and " + std::to_string(layer.kv_heads) + " KV heads of " +
-             std::to_string(layer.head_dim) + ",\non " + machine + ".\n\n" + evicting_text(extent, rows));
+  print_text(
+      "\n" + formats_table(extent, whole, "") + chart_text(extent, whole) + "\n" +
+      "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
+      "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " + std::to_string(extent.perplexity.context) +
+      " tokens of prose; keys: five digits hidden in " + std::to_string(extent.needle.context) + " tokens.\n" +  //
+      "gs2, gt2: codes of 2 bits and a gain for each token, no training; the first 32 tokens stay FP16.\n" +
+      "-256: the same around 256 trained centres a head.\n" +                                      //
+      "moqae: routers choose FP16, INT4 or INT2 for every 32 tokens; the first 32 stay FP16.\n" +  //
+      "Attention: one decoding step of one layer at " + std::to_string(extent.attention.length) + " tokens, " +
+      std::to_string(layer.q_heads) + " query and " + std::to_string(layer.kv_heads) + " KV heads of " +
+      std::to_string(layer.head_dim) + ",\nthe best of " + std::to_string(report.speed.rounds) + " rounds on " +
+      report.machine + ".\n" +
+      disturbance_text(report.speed.disturbance, "\ntimes are the best of " + std::to_string(report.speed.rounds) +
+                                                     " rounds and may be too high") +
+      "\n" + evicting_text(extent, rows));
 }
 
 void print_report(const Extent& extent, const Report& report) {
-  print_formats(extent, report.formats, report.machine);
+  print_formats(extent, report);
   if (!report.weights.empty()) {
     print_text("\n" + weights_text(report.weights, report.plain) + "\n" +
                "Linear layers in few bits: codes, scales and signs count. Files hold the embedding too, which stays\n" +
@@ -304,13 +301,15 @@ void print_report_json(const DemoOptions& options, const Extent& extent, const R
     add_usage(format, row.perplexity.usage);
     format["accuracy"] = static_cast<double>(row.needle.found) / extent.needle.samples;
     format["samples"] = extent.needle.samples;
-    format["microseconds"] = row.attention.median;
-    format["ratio"] = rows[0].attention.median / row.attention.median;
+    format["microseconds"] = row.microseconds;
+    format["ratio"] = rows[0].microseconds / row.microseconds;
     object["formats"].push_back(std::move(format));
   }
   object["weights"] = weights_json(report.weights, report.plain);
   object["context"] = extent.perplexity.context;
   object["attention_length"] = extent.attention.length;
+  object["attention_rounds"] = report.speed.rounds;
+  object["attention_slowdown"] = report.speed.disturbance.slowdown;
   for (const Sample& sample : report.samples) object["generated"][sample.kv] = sample.text;
   object["seconds"] = report.seconds;
   object["device"] = options.compute.device;
@@ -329,10 +328,12 @@ void run(const DemoOptions& options) {
   const std::vector<Format> formats = all_formats(directory);
   if (!options.json) {
     print_samples(directory, report.samples);
-    announce(expected_seconds(engine, tokens, extent, formats.size(), weight_schemes(options).size()), options.trellis);
+    const ReadingSpeed reading = measure_reading_speed(engine, tokens, extent.perplexity.chunk);
+    announce(expected_seconds(reading.tokens_per_second, extent, formats.size(), weight_schemes(options).size()),
+             reading.disturbance, options.trellis);
   }
   measure_quality(engine, formats, tokens, extent, report.formats);
-  measure_speed(options.compute, extent, report.formats);
+  report.speed = measure_speed(options.compute, extent, report.formats);
   report.plain = plain_weights(engine, directory, report.formats.front());
   const WeightsDemo weights{.model = directory,
                             .perplexity = extent.perplexity,
@@ -354,7 +355,7 @@ void add_demo(Command app) {
   auto options = std::make_shared<DemoOptions>();
   add_compute_options(command, options->compute);
   add_device_options(command, options->compute);
-  command.add_flag("--quick", options->quick, "Measure less: about ten seconds instead of a minute or more");
+  command.add_flag("--quick", options->quick, "Measure less: about ten seconds instead of a minute");
   command.add_flag("--trellis", options->trellis, "Weights in trellis codes too, which take minutes to find");
   add_json_flag(command, options->json);
   command.on_run([options] { run(*options); });

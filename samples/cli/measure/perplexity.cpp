@@ -35,13 +35,15 @@ class ScoredRun {
   ScoredRun(llama::Model& model, llama::Session& session, bool evicts, Progress& progress)
       : model_(model), session_(session), evicts_(evicts), progress_(progress) {}
 
-  // An empty sequence that reads `prompt`.
-  void begin(std::span<const int32_t> prompt, int32_t chunk) {
+  // An empty sequence that reads `prompt`, of a window of so many tokens.
+  void begin(std::span<const int32_t> prompt, int32_t chunk, size_t window) {
     const Stopwatch watch;
     session_.clear();
     prefill(session_, prompt, chunk, progress_);
     if (evicts_) session_.compress();
     nll_ = 0.0;
+    position_ = prompt.size();
+    half_ = half_of(window);
     seconds_ += watch.seconds();
   }
 
@@ -51,6 +53,10 @@ class ScoredRun {
     const std::span<const float> logits = session_.forward(tokens, true);
     progress_.advance(static_cast<int64_t>(tokens.size()));
     nll_ += score(model_, logits, next, losses_);
+    const size_t in_first_half = std::min(half_ - std::min(half_, position_), losses_.size());
+    for (const double loss : std::span(losses_).subspan(in_first_half)) second_half_nll_ += loss;
+    second_half_scored_ += losses_.size() - in_first_half;
+    position_ += tokens.size();
     seconds_ += watch.seconds();
     return logits.first(next.size() * (logits.size() / tokens.size()));
   }
@@ -70,13 +76,15 @@ class ScoredRun {
 
   PerplexityResult result(const PerplexityOptions& options, const ScoredRun* reference) const {
     const auto run = static_cast<double>(window_mean_nll_.size()) * options.context;
-    PerplexityResult result{.perplexity = perplexity(),
-                            .tokens = static_cast<int64_t>(scored_),
-                            .second_half = options.second_half,
-                            .tokens_per_second = run / seconds_,
-                            .window_mean_nll = window_mean_nll_,
-                            .usage = session_.usage(),
-                            .comparison = std::nullopt};
+    PerplexityResult result{
+        .perplexity = perplexity(),
+        .tokens = static_cast<int64_t>(scored_),
+        .second_half = options.second_half,
+        .second_half_perplexity = std::exp(second_half_nll_ / static_cast<double>(second_half_scored_)),
+        .tokens_per_second = run / seconds_,
+        .window_mean_nll = window_mean_nll_,
+        .usage = session_.usage(),
+        .comparison = std::nullopt};
     if (reference != nullptr) {
       result.comparison = {.perplexity = reference->perplexity(),
                            .kl_mean = divergences_.mean(),
@@ -93,6 +101,10 @@ class ScoredRun {
   Progress& progress_;
   std::vector<double> losses_;
   double nll_ = 0.0;
+  size_t position_ = 0;  // in the window
+  size_t half_ = 0;
+  double second_half_nll_ = 0.0;  // of all windows
+  size_t second_half_scored_ = 0;
   double seconds_ = 0.0;
   std::vector<double> window_mean_nll_;
   double all_nll_ = 0.0;
@@ -116,8 +128,8 @@ void run_window(std::span<const int32_t> window, const PerplexityOptions& option
                 ScoredRun* reference) {
   const size_t prompt = options.second_half ? half_of(window.size()) : 0;  // not scored
   const size_t scored = window.size() - 1 - prompt;
-  if (reference != nullptr) reference->begin(window.first(prompt), options.chunk);
-  for (ScoredRun& run : runs) run.begin(window.first(prompt), options.chunk);
+  if (reference != nullptr) reference->begin(window.first(prompt), options.chunk, window.size());
+  for (ScoredRun& run : runs) run.begin(window.first(prompt), options.chunk, window.size());
   for_each_chunk(window, prompt, options.chunk, [&](std::span<const int32_t> chunk, std::span<const int32_t> next) {
     const auto expected = reference != nullptr ? reference->add(chunk, next) : std::span<const float>();
     for (ScoredRun& run : runs) {

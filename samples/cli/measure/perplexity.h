@@ -33,6 +33,7 @@ struct PerplexityResult {
   double perplexity = 0.0;
   int64_t tokens = 0;                   // scored
   bool second_half = false;             // of each window, those are
+  double second_half_perplexity = 0.0;  // of those of second halves alone
   double tokens_per_second = 0.0;       // of all tokens run, without the reference
   std::vector<double> window_mean_nll;  // natural logarithm
   kvq_usage usage{};                    // of the last window, at its end

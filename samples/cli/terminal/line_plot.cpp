@@ -255,28 +255,28 @@ class Picture {
   }
 
   std::string point_label(double x, double y, const std::string& text, std::vector<Box>& taken) const {
-    struct Place {
+    struct Spot {
       double x, y;
       const char* anchor;
       double before;  // share of the text left of x
     };
     const double width = kCharacter * static_cast<double>(text.size());
-    const std::array<Place, 6> places = {{{x + 8, y + 4, "start", 0.0},
-                                          {x - 8, y + 4, "end", 1.0},
-                                          {x, y - 9, "middle", 0.5},
-                                          {x, y + 18, "middle", 0.5},
-                                          {x + 8, y - 9, "start", 0.0},
-                                          {x + 8, y + 18, "start", 0.0}}};
-    const auto box_of = [width](const Place& at) {
+    const std::array<Spot, 6> spots = {{{x + 8, y + 4, "start", 0.0},
+                                        {x - 8, y + 4, "end", 1.0},
+                                        {x, y - 9, "middle", 0.5},
+                                        {x, y + 18, "middle", 0.5},
+                                        {x + 8, y - 9, "start", 0.0},
+                                        {x + 8, y + 18, "start", 0.0}}};
+    const auto box_of = [width](const Spot& at) {
       return Box{at.x - at.before * width, at.y - 10, at.x + (1.0 - at.before) * width, at.y + 2};
     };
-    const auto is_free = [&](const Place& at) {
+    const auto is_free = [&](const Spot& at) {
       const Box box = box_of(at);
       return box.left >= kLeft && box.right <= kPlotWidth - kRight &&
              std::ranges::none_of(taken, [&box](const Box& other) { return box.meets(other); });
     };
-    const auto* found = std::ranges::find_if(places, is_free);
-    if (found == places.end()) found = places.begin();
+    const auto* found = std::ranges::find_if(spots, is_free);
+    if (found == spots.end()) found = spots.begin();
     taken.push_back(box_of(*found));
     return label(found->x, found->y, found->anchor, text, " font-size=\"12\"");
   }
