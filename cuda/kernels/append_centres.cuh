@@ -73,7 +73,7 @@ struct SideCentres {
     rounded = search.rounded + static_cast<int64_t>(head) * ((a.head_dim + 3) / 4) * padded;
     mean = search.means + head * a.head_dim;
     biases = (own_positions ? search.own_biases : search.biases) + head * padded;
-    scale = search.scales[head];
+    scale = count > 0 ? search.scales[head] : 0.0F;  // null where there are none
   }
 };
 
