@@ -16,12 +16,15 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
   set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
+  # A compiler cache. It takes dependencies from the compiler instead of running the preprocessor first, so that a cold build
+  # takes no longer, and paths below the source tree as relative, so that other copies of the tree share what is kept.
   find_program(KVQ_CCACHE ccache)
   mark_as_advanced(KVQ_CCACHE)
   if(KVQ_CCACHE)
-    foreach(language IN ITEMS C CXX)
+    foreach(language IN ITEMS C CXX CUDA)
       if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
-        set(CMAKE_${language}_COMPILER_LAUNCHER "${KVQ_CCACHE}")
+        set(CMAKE_${language}_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+          CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1 "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${KVQ_CCACHE}")
       endif()
     endforeach()
   endif()
@@ -63,11 +66,49 @@ function(kvq_link_as_cxx_under_sanitizers target)
   endif()
 endfunction()
 
-# Headers take most sources longer than what they say themselves, so eight sources are compiled at once. A compiler cache
-# does better where little has changed. Names in anonymous namespaces are therefore their target's own.
-option(KVQ_UNITY "Compile several sources at once where no compiler cache is used" ON)
+# kvq_unite(TARGET): call it after the target has all its sources. Headers take most sources longer than what they say
+# themselves, so eight sources are compiled as one, but for those with SKIP_UNITY_BUILD_INCLUSION. Names in anonymous
+# namespaces are therefore their target's own. CMake's UNITY_BUILD would do but for absolute paths in what it writes, with
+# which a compiler cache finds nothing in another copy of the tree.
+option(KVQ_UNITY "Compile several sources at once" ON)
 function(kvq_unite target)
-  if(KVQ_UNITY AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+  if(NOT KVQ_UNITY)
+    return()
   endif()
+  get_target_property(sources ${target} SOURCES)
+  file(REAL_PATH "${CMAKE_CURRENT_BINARY_DIR}/united" folder) # a compiler does not take .. for the other side of a link
+  set(alone "")
+  set(together "")
+  list(FILTER sources EXCLUDE REGEX "/united/") # which a build in the source tree finds
+  foreach(source IN LISTS sources)
+    get_source_file_property(skip "${source}" SKIP_UNITY_BUILD_INCLUSION)
+    if(skip OR NOT source MATCHES "\\.cpp$")
+      list(APPEND alone "${source}")
+    else()
+      list(APPEND together "${source}")
+    endif()
+  endforeach()
+  set(number 0)
+  while(together)
+    set(text "")
+    foreach(i RANGE 1 8)
+      list(POP_FRONT together source)
+      if(source)
+        file(REAL_PATH "${source}" source)
+        file(RELATIVE_PATH source "${folder}" "${source}")
+        string(APPEND text "#include \"${source}\"\n")
+      endif()
+    endforeach()
+    file(CONFIGURE OUTPUT "${folder}/${target}_${number}.cpp" CONTENT "${text}" @ONLY) # which leaves it alone if nothing changes
+    list(APPEND alone "${folder}/${target}_${number}.cpp")
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set_target_properties(${target} PROPERTIES SOURCES "${alone}")
+endfunction()
+
+# kvq_define_places(SOURCE DEFINITION...): absolute paths, for one source alone, since a compiler cache finds nothing that was
+# compiled with another folder's.
+function(kvq_define_places source)
+  set_source_files_properties("${CMAKE_CURRENT_SOURCE_DIR}/${source}" PROPERTIES
+    COMPILE_DEFINITIONS "${ARGN}" SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

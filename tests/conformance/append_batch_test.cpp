@@ -182,13 +182,14 @@ void check_batches(const How& how) {
 
 }  // namespace
 
-TEST_CASE("a batch of appends stores what appends one by one store") {
+TEST_CASE("a batch of appends stores what appends one by one store" * doctest::test_suite("long")) {
   for (const std::string& isa : kvq_test::backends()) {
     for (const std::string& policy : all_policies()) check_batches({.isa = isa, .policy = policy});
   }
 }
 
-TEST_CASE("a batch of appends with pages made ahead, on several threads, of every element type") {
+TEST_CASE("a batch of appends with pages made ahead, on several threads, of every element type" *
+          doctest::test_suite("long")) {
   for (const std::string& isa : kvq_test::backends()) {
     for (const kvq_dtype dtype : {KVQ_F32, KVQ_F16, KVQ_BF16}) {
       for (const char* policy : {"fp16", "int4+hadamard"}) {

@@ -19,7 +19,7 @@ std::vector<Storage> all_coded() { return every_way(coded_storages()); }
 
 }  // namespace
 
-TEST_CASE("codes: every head size, pairing and number of query heads") {
+TEST_CASE("codes: every head size, pairing and number of query heads" * doctest::test_suite("long")) {
   for (const int32_t head_dim : {64, 80, 96, 128}) {
     for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
       for (const int32_t group : {1, 3, 4}) {

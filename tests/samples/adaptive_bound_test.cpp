@@ -11,11 +11,11 @@
 
 #include "llama/model.h"
 #include "llama/tokenizer.h"
-#include "places.h"
 #include "program_run.h"
 #include "prompt_attention.h"
 #include "runs.h"
 #include "support/float_formats.h"
+#include "support/places.h"
 
 namespace adaptive_bound_test {
 namespace {

@@ -8,9 +8,9 @@
 #include "kvq.hpp"
 #include "llama/model.h"
 #include "llama/tokenizer.h"
-#include "places.h"
 #include "program_run.h"
-#include "scratch_directory.h"
+#include "support/places.h"
+#include "support/scratch_directory.h"
 
 namespace chat_test {
 namespace {
@@ -28,8 +28,7 @@ class ChatModel {
  public:
   explicit ChatModel(const std::string& chat_template = kTemplate) {
     for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
-      std::filesystem::create_symlink(std::filesystem::path(KVQ_DEMO_MODEL_SOURCE_DIR) / file,
-                                      directory_.path() / file);
+      std::filesystem::create_symlink(std::filesystem::path(demo_model()) / file, directory_.path() / file);
     }
     const nlohmann::json config{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"chat_template", chat_template}};
     directory_.write("tokenizer_config.json", config.dump());
@@ -70,7 +69,7 @@ std::string text_of(const llama::Tokenizer& tokenizer, const Tokens& tokens) {
 }  // namespace
 
 TEST_CASE("added tokens that a template spells are encoded as such, all else as plain text") {
-  const llama::Tokenizer tokenizer(std::filesystem::path(KVQ_DEMO_MODEL_SOURCE_DIR) / "tokenizer.json");
+  const llama::Tokenizer tokenizer(std::filesystem::path(demo_model()) / "tokenizer.json");
   Tokens expected{1};
   for (const char* text : {"some text", "more"}) {
     const Tokens plain = tokenizer.encode(text);
@@ -166,7 +165,7 @@ TEST_CASE("one turn of a chat is one JSON object") {
 }
 
 TEST_CASE("a chat that cannot be is refused with what to do") {
-  check_failure({"chat", "--model", KVQ_DEMO_MODEL_SOURCE_DIR, "--prompt", "x"}, 1, "has no chat template");
+  check_failure({"chat", "--model", demo_model(), "--prompt", "x"}, 1, "has no chat template");
   const ChatModel model("\n{{ raise_exception('no such talk') }}");
   check_failure(model.chat({"--prompt", "x"}), 1,
                 "chat_template: line 2: the template refuses these messages: no such");

@@ -10,8 +10,8 @@
 
 #include "eval_commands.h"
 #include "program_run.h"
-#include "scratch_directory.h"
 #include "support/build.h"
+#include "support/scratch_directory.h"
 
 namespace cli_test {
 namespace {
@@ -91,9 +91,9 @@ TEST_CASE("wrong usage exits with 2") {
   check_failure({"bench", "attend", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "attend", "--device", "abacus"}, 2, "--device");
   for (const char* option : {"layer", "attention=naive", "head,attention="}) {
-    check_failure({"bench", "attend", "--kv", "commvq-1," + std::string(option)}, 2, option);
+    check_failure({"bench", "attend", "--length", "64", "--kv", "commvq-1," + std::string(option)}, 2, option);
   }
-  check_failure({"bench", "attend", "--kv", "commvq-3"}, 2, "commvq-3");
+  check_failure({"bench", "attend", "--length", "64", "--kv", "commvq-3"}, 2, "commvq-3");
   check_failure({"bench", "append", "--heads", "7", "--kv-heads", "2"}, 2, "--heads 7");
   check_failure({"bench", "append", "--tokens", "0"}, 2, "--tokens");
   check_failure({"bench", "append", "--length", "-1"}, 2, "--context");

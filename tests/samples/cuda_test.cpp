@@ -15,8 +15,8 @@
 #include "llama/model.h"
 #include "program_run.h"
 #include "runs.h"
-#include "scratch_directory.h"
 #include "support/device.h"
+#include "support/scratch_directory.h"
 #include "tiny_model.h"
 
 namespace cuda_test {
@@ -98,7 +98,7 @@ TEST_CASE("a GPU module that cannot be used is refused with the reason") {
          "text.so: ");
   refuse("libm.so.6", "no function kvq_llama_cuda_module");
 
-  const std::filesystem::path plugins = KVQ_TEST_PLUGINS;
+  const std::filesystem::path plugins = test_plugins();
   if (!std::filesystem::exists(plugins)) {
     MESSAGE("skipped: the modules that this machine lacks");
     return;

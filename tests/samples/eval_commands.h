@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "places.h"
 #include "program_run.h"
+#include "support/places.h"
 
 inline const std::string kModel = demo_model();
 inline const std::string kText = kModel + "/sample.txt";

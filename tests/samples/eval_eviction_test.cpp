@@ -12,7 +12,7 @@
 #include "program_run.h"
 #include "prompt_attention.h"
 #include "runs.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 
 namespace eval_eviction_test {
 namespace {
@@ -80,11 +80,11 @@ double streaming_error(const llama::ModelConfig& config, const PromptTensors& la
 }  // namespace
 
 TEST_CASE("budgets that share a prefill get the figures that each has by itself") {
-  const json texts = run_json(eviction({"--context", "256", "--windows", "2", "--needles", "0", "--chunk", "32",
+  const json texts = run_json(eviction({"--context", "160", "--windows", "2", "--needles", "0", "--chunk", "32",
                                         "--methods", "snapkv,adapyramid", "--budgets", "48,64"}));
   REQUIRE(texts["rows"].size() == 5);
   CHECK(texts["windows"] == 2);
-  const Arguments common{"--context", "256", "--windows", "2", "--kv"};
+  const Arguments common{"--context", "160", "--windows", "2", "--kv"};
   const auto alone = [&common](const std::string& kv) {
     return run_json(perplexity(with(common, {kv, "--second-half"})))["perplexity"].get<double>();
   };
@@ -105,10 +105,10 @@ TEST_CASE("budgets that share a prefill get the figures that each has by itself"
     }
   }
 
-  const json needles = run_json(eviction({"--context", "384", "--windows", "0", "--needles", "3", "--chunk", "32",
+  const json needles = run_json(eviction({"--context", "256", "--windows", "0", "--needles", "3", "--chunk", "32",
                                           "--kv", "int4", "--methods", "streaming,adasnap", "--budgets", "64,192"}));
   const auto accuracy = [](const std::string& kv) {
-    return run_json(needle({"--text", kText, "--context", "384", "--samples", "3", "--kv", kv}))["accuracy"];
+    return run_json(needle({"--text", kText, "--context", "256", "--samples", "3", "--kv", kv}))["accuracy"];
   };
   CHECK(rows_of(needles, "full").at(0)["accuracy"] == accuracy("int4"));
   CHECK(rows_of(needles, "streaming").at(0)["accuracy"] == accuracy("int4+streaming:64"));

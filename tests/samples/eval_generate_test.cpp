@@ -13,7 +13,7 @@
 #include "llama/tokenizer.h"
 #include "program_run.h"
 #include "runs.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 
 namespace eval_generate_test {
 namespace {

@@ -133,7 +133,7 @@ TEST_CASE("the reference sees all tokens that a format evicts, and only second h
 }
 
 TEST_CASE("several formats in one run are what each of them is alone") {
-  const Arguments common{"--context", "256", "--windows", "2"};
+  const Arguments common{"--context", "128", "--windows", "2"};
   const Arguments formats{"--kv", "int2", "--kv", "fp16", "--kv", "gs2"};
   const json all = run_json(compared(with(common, formats)));
   REQUIRE(all["formats"].size() == 3);

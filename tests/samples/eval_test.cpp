@@ -8,7 +8,7 @@
 
 #include "eval_commands.h"
 #include "program_run.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 
 namespace eval_test {
 namespace {

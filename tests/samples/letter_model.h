@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runs.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 #include "tiny_model.h"
 
 /// A directory with a model of two layers that reads letters, and a text of random ones.

@@ -8,9 +8,9 @@
 #include "llama/checkpoint.h"
 #include "llama/config.h"
 #include "llama/linear_layers.h"
-#include "places.h"
 #include "program_run.h"
-#include "scratch_directory.h"
+#include "support/places.h"
+#include "support/scratch_directory.h"
 
 namespace made_checkpoint_test {
 

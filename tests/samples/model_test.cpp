@@ -13,8 +13,8 @@
 #include "llama/model_math.h"
 #include "llama/sampler.h"
 #include "llama/tokenizer.h"
-#include "places.h"
 #include "runs.h"
+#include "support/places.h"
 #include "tiny_model.h"
 
 namespace model_test {

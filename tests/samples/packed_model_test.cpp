@@ -18,8 +18,8 @@
 #include "llama/safetensors.h"
 #include "packed_layers.h"
 #include "runs.h"
-#include "scratch_directory.h"
 #include "support/device.h"
+#include "support/scratch_directory.h"
 #include "tiny_model.h"
 
 namespace packed_model_test {

@@ -10,7 +10,7 @@
 #include "letter_model.h"
 #include "packed_layers.h"
 #include "program_run.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 #include "terminal/bar_chart.h"
 #include "terminal/line_plot.h"
 

@@ -15,8 +15,8 @@
 #include <sstream>
 #include <thread>
 
-#include "places.h"
-#include "scratch_directory.h"
+#include "support/places.h"
+#include "support/scratch_directory.h"
 
 Arguments with(Arguments arguments, const Arguments& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());

@@ -21,7 +21,7 @@
 #include "packed_layers.h"
 #include "program_run.h"
 #include "runs.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 #include "tiny_model.h"
 
 namespace quantize_test {

@@ -6,7 +6,7 @@
 
 #include "eval_commands.h"
 #include "program_run.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 
 namespace spec_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "safetensors_bytes.h"
+#include "support/safetensors_bytes.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 
 /// What distinguishes the layouts that the runner reads.
 struct TinyLayout {

@@ -108,7 +108,7 @@ TEST_CASE("with one centre a value loses the mean of its head") {
 TEST_CASE("centres of the demo model take away most of its keys") {
   const Workplace place;
   const std::string out = place.path("demo.safetensors");
-  const std::string demo = KVQ_DEMO_MODEL_SOURCE_DIR;
+  const std::string demo = demo_model();
   const json result = run_json({"train", "centres", "--model", demo, "--text", demo + "/sample.txt", "--tokens", "2048",
                                 "--key-centres", "8", "--value-centres", "8", "--out", out});
   CHECK(result["layers"].size() == 6);

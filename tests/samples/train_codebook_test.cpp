@@ -12,8 +12,8 @@
 #include "llama/model.h"
 #include "program_run.h"
 #include "runs.h"
-#include "safetensors_bytes.h"
-#include "scratch_directory.h"
+#include "support/safetensors_bytes.h"
+#include "support/scratch_directory.h"
 #include "tiny_model.h"
 
 namespace train_codebook_test {

@@ -14,8 +14,8 @@
 #include "llama/linear.h"
 #include "llama/model.h"
 #include "llama/safetensors.h"
-#include "scratch_directory.h"
 #include "stored.h"
+#include "support/scratch_directory.h"
 #include "tiny_model.h"
 
 namespace weight_kernels_test {

@@ -2,6 +2,7 @@
 #include "io/policy_yaml.h"
 #include "kvq.h"
 #include "support/allocator.h"
+#include "unit/places.h"
 
 #include <doctest/doctest.h>
 
@@ -15,8 +16,6 @@
 namespace example_policies_test {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(KVQ_SOURCE_DIR) / "docs" / "policies";
-
 struct Example {
   std::string file;  // without its ending
   std::string method;
@@ -27,7 +26,7 @@ const std::vector<Example> kExamples{{"streaming", "streaming"}, {"h2o", "h2o"},
 
 std::string read(const std::string& file) {
   std::ostringstream text;
-  text << std::ifstream(kFolder / (file + ".yaml"), std::ios::binary).rdbuf();
+  text << std::ifstream(example_policies() / (file + ".yaml"), std::ios::binary).rdbuf();
   return text.str();
 }
 
@@ -35,7 +34,8 @@ std::string read(const std::string& file) {
 
 TEST_CASE("there is one example of a policy for each method, one with gain-shape formats and one with a router") {
   std::set<std::string> present;
-  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) present.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(example_policies()))
+    present.insert(entry.path().filename());
   std::set<std::string> expected{"gain-shape.yaml", "moqae.yaml"};
   for (const Example& example : kExamples) expected.insert(example.file + ".yaml");
   CHECK(present == expected);

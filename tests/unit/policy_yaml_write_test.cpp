@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "io/policy_yaml.h"
 #include "support/allocator.h"
+#include "unit/places.h"
 
 #include <doctest/doctest.h>
 
@@ -158,8 +159,7 @@ class Author {
 
 TEST_CASE("the examples of policies are written as the policies that they are") {
   int examples = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(KVQ_SOURCE_DIR) / "docs/policies")) {
+  for (const auto& entry : std::filesystem::directory_iterator(example_policies())) {
     std::ostringstream text;
     text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
     check_round_trip(text.str());

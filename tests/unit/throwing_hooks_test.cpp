@@ -2,6 +2,7 @@
 #include "support/device.h"
 #include "support/handles.h"
 #include "support/random.h"
+#include "unit/places.h"
 
 #include <doctest/doctest.h>
 
@@ -339,7 +340,8 @@ TEST_CASE("device hooks that throw: no memory, or an exception that is dropped")
   Host on_host;
   kvq_context_options options = on_host.options();
   options.device = KVQ_DEVICE_CUDA;
-  options.plugin = KVQ_TEST_PLUGINS "/pretend.so";
+  const std::string plugin = pretended_device().string();
+  options.plugin = plugin.c_str();
   options.device_allocate = DeviceHost::allocate;
   options.device_free = DeviceHost::free;
   options.device_allocator_user = &on_device;

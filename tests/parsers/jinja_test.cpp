@@ -9,7 +9,7 @@
 
 #include "llama/chat_template.h"
 #include "llama/error.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 
 namespace jinja_test {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "llama/error.h"
-#include "places.h"
-#include "scratch_directory.h"
+#include "support/places.h"
+#include "support/scratch_directory.h"
 
 namespace tokenizer_test {
 namespace {

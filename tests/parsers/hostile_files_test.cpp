@@ -18,9 +18,9 @@
 #include "llama/error.h"
 #include "llama/safetensors.h"
 #include "llama/tokenizer.h"
-#include "places.h"
-#include "safetensors_bytes.h"
-#include "scratch_directory.h"
+#include "support/places.h"
+#include "support/safetensors_bytes.h"
+#include "support/scratch_directory.h"
 
 namespace hostile_files_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "llama/error.h"
-#include "scratch_directory.h"
+#include "support/scratch_directory.h"
 
 namespace config_test {
 namespace {

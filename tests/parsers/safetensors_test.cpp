@@ -12,8 +12,8 @@
 
 #include "llama/checkpoint.h"
 #include "llama/error.h"
-#include "safetensors_bytes.h"
-#include "scratch_directory.h"
+#include "support/safetensors_bytes.h"
+#include "support/scratch_directory.h"
 
 namespace safetensors_test {
 namespace {
