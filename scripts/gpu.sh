@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Correctness and speed on a GPU. The machine that builds need not have one, and the one with the GPU needs no compiler.
-#   gpu.sh build [DIR]   build with CUDA and collect in DIR (default build/gpu) what the other step needs
+#   gpu.sh build [DIR] [ARCHITECTURE]
+#                        build with CUDA and collect in DIR (default build/gpu) what the other steps need; kernels are for
+#                        GPUs of one compute capability (80, 90, ...), or for all supported ones, in twice the time
 #   gpu.sh run [DIR]     on the machine with the GPU: tests, a model's perplexity on both devices, then times beside
 #                        PyTorch's FlashAttention, in one table
 #   gpu.sh check [DIR]   there: the conformance tests under every tool of compute-sanitizer
@@ -8,14 +10,20 @@
 set -euo pipefail
 script=$(readlink -f "${BASH_SOURCE[0]}")
 root=$(dirname "$(dirname "$script")")
-dir=${2:-build/gpu}
+dir=build/gpu
+architecture=
+for argument in "${@:2}"; do
+  if [[ $argument =~ ^[0-9]+$ ]]; then architecture=$argument; else dir=$argument; fi
+done
 programs=(kvq kvq_conformance kvq_cpp_tests kvq_samples_tests)
 large=+8M # libraries of this size travel compressed
 
 build() {
   cd "$root"
-  cmake --preset cuda
-  cmake --build --preset cuda --parallel "$(nproc)"
+  scripts/setup.sh --test
+  cmake --preset cuda -DKVQ_BUILD_TESTS=ON -DKVQ_BUILD_SAMPLES=ON \
+    ${architecture:+"-DCMAKE_CUDA_ARCHITECTURES=$architecture-real"}
+  cmake --build --preset cuda --parallel "$(nproc)" --target "${programs[@]/%kvq/kvq_cli}" kvq_cuda kvq_llama_cuda
   rm -rf "$dir"
   # As installed, so that the program finds everything.
   mkdir -p "$dir"/{bin,lib,share/kvq/models,share/tests}
@@ -97,5 +105,5 @@ run() {
 
 case ${1:-} in
   build | run | check) "$1" ;;
-  *) sed -n '2,7s/^# \{0,1\}//p' "$script" >&2; exit 2 ;;
+  *) sed -n '2,/^set /s/^# \{0,1\}//p' "$script" >&2; exit 2 ;;
 esac

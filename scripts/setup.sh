@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a build needs, if any are missing. Says nothing when none is.
-#   setup.sh [--test] [--bindings] [PACKAGE...]
-#     --test      also what the tests, the sanitizers and the style checks need
+#   setup.sh [--quick] [--test] [--bindings] [PACKAGE...]
+#     --quick     also what unit and C API tests need
+#     --test      also what all tests, the sanitizers and the style checks need
 #     --bindings  also the languages that there are bindings for
 #     PACKAGE     further packages to require
 set -euo pipefail
@@ -9,22 +10,27 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config
   libeigen3-dev libhwy-dev libyaml-dev nlohmann-json3-dev # the library
   libcli11-dev libopenblas-dev libpcre2-dev libutf8proc-dev) # the kvq program
-test_packages=(abigail-tools binutils clang clang-format clang-tidy doctest-dev doxygen dpkg-dev fakeroot file
-  libbenchmark-dev libclang-rt-dev libglpk-dev python3 python3-clang)
-# Where there are: this clang-tidy passes over the system's headers, which takes half the time.
-newer_packages=()
+quick_packages=(doctest-dev libglpk-dev)
+test_packages=("${quick_packages[@]}" abigail-tools binutils clang clang-format clang-tidy doxygen
+  libbenchmark-dev libclang-rt-dev python3 python3-clang)
+# Without them all works, but takes longer: this clang-tidy passes over the system's headers.
+faster_packages=()
 
 for argument in "$@"; do
   case $argument in
+    --quick)
+      packages+=("${quick_packages[@]}")
+      faster_packages+=(ccache)
+      ;;
     --test)
       packages+=("${test_packages[@]}")
-      newer_packages+=(clang-tidy-22)
+      faster_packages+=(ccache clang-tidy-22)
       ;;
     --bindings)
       packages+=(golang-go mono-mcs mono-runtime python3-venv)
       command -v cargo >/dev/null || packages+=(cargo rustc) # rustup's will do
       ;;
-    -*) echo "usage: $0 [--test] [--bindings] [PACKAGE...]" >&2; exit 2 ;;
+    -*) echo "usage: $0 [--quick] [--test] [--bindings] [PACKAGE...]" >&2; exit 2 ;;
     *) packages+=("$argument") ;;
   esac
 done
@@ -51,8 +57,8 @@ available() {
 }
 
 mapfile -t missing < <(not_installed "${packages[@]}")
-mapfile -t newer < <(not_installed "${newer_packages[@]}")
-mapfile -t known < <(available "${newer[@]}")
+mapfile -t faster < <(not_installed "${faster_packages[@]}")
+mapfile -t known < <(available "${faster[@]}")
 [ $((${#missing[@]} + ${#known[@]})) -gt 0 ] || exit 0
 
 install=(apt-get install -y --no-install-recommends "${missing[@]}")
@@ -71,6 +77,6 @@ fi
 
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
 "${apt[@]}" update >&2
-mapfile -t known < <(available "${newer[@]}")
+mapfile -t known < <(available "${faster[@]}")
 echo "Installing ${missing[*]} ${known[*]}" >&2
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" "${known[@]}" >&2

@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # Builds and tests. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
-#   test.sh                       everything: optimized with the default compiler, with the CUDA plug-in if nvcc is here,
-#                                 with Clang under the sanitizers, and the style checks
-#   test.sh LEVEL [FILTER]        a part of it:
-#     quick     unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
-#     cpu       the optimized build without CUDA and all its tests
-#     cuda      the same with the CUDA plug-in; tests on a GPU say that they skip if there is none
-#     sanitize  a build with Clang's address and undefined behaviour sanitizers, and all its tests
-#     bindings  the library as it is installed, used from every language that is here, and their packages
-#     style     formatting, clang-tidy, includes between rooms, the reference of the C API
-#   FILTER: only test cases whose names contain it, suites of the C API tests and ctest entries of that name
+#   test.sh                       the gate, before a pull request: the optimized build with the CUDA plug-in if nvcc is here
+#                                 and all its tests, the library's tests under the sanitizers, the style checks of what has
+#                                 changed, and the bindings if they or the header have
+#   test.sh full [PART...]        everything, or the parts that are named:
+#     cuda          the optimized build, with kernels for every supported generation of GPUs, and all its tests
+#     sanitize      a build with Clang's address and undefined behaviour sanitizers, and all its tests
+#     style         formatting, includes between rooms, the reference of the C API, clang-tidy over every source
+#     bindings      the library as it is installed, used from every language that is here, and their packages
+#     transformers  the integration with the oldest and newest PyTorch and transformers that it supports
+#     packages      the archive, the Debian packages and those of languages
+#     emulator      kernels on the CPU
+#   test.sh LEVEL [FILTER]        a part, for work on it:
+#     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
+#     cpu           the optimized build without CUDA and all its tests
+#     cuda, sanitize, bindings, transformers    as above; tests on a GPU say that they skip if there is none
+#     style         the style checks of what has changed (scripts/changed.sh)
+#   FILTER: only test cases whose names contain it, suites of the C API tests, ctest entries or languages of that name
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,6 +25,10 @@ logs=build/test-logs
 passed=0
 failed=0
 failures=()
+gate_limit=$((45 * 60)) # seconds; what takes it beyond belongs into `full`
+filter=
+generations=() # of GPUs that kernels are compiled for: an option of CMake, or all
+
 
 # step NAME COMMAND...: runs the command with its output in a log, which is shown if it fails. Status 77 says that it cannot
 # be run here, for a reason that it prints.
@@ -38,14 +49,16 @@ count() {
   failed=$((failed + $2))
 }
 
-# check NAME COMMAND...: a step that counts as one test.
+fail() {
+  count 0 1
+  failures+=("$1")
+  return 1
+}
+
+# check NAME COMMAND...: a step that counts as one test, unless it cannot be run.
 check() {
-  if step "$@"; then
-    count 1 0
-  else
-    count 0 1
-    failures+=("$1")
-  fi
+  step "$@"
+  case $? in 0) count 1 0 ;; 77) ;; *) fail "$1" ;; esac
 }
 
 # A ctest entry counts as one test, or as many as a doctest program says that it ran. A program that fails without
@@ -73,47 +86,56 @@ count_tests() {
     }' "$1"
 }
 
+has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+
+# Sets `preset` to the build that has everything, CUDA included where there is a compiler for it.
+choose_preset() {
+  preset=cuda
+  has_nvcc || { echo "cuda: skipped, no nvcc"; preset=release; }
+}
+
+has_gpu() { nvidia-smi -L >/dev/null 2>&1; }
+
 # build PRESET TARGETS OPTIONS...: TARGETS is "all", or some with spaces between them. Kernels that no GPU here can run
 # are compiled without much optimization.
 build() {
-  local preset=$1 targets=$2 before=$failed
+  local preset=$1 targets=$2
   shift 2
-  [ "$preset" != cuda ] || nvidia-smi -L >/dev/null 2>&1 || set -- "$@" -DKVQ_CUDA_QUICK=ON
-  check "$preset: configure" cmake --preset "$preset" -DKVQ_BUILD_TESTS=ON -DKVQ_BUILD_SAMPLES=ON "$@"
+  if [ "$preset" = cuda ]; then
+    set -- "$@" "${generations[@]}"
+    has_gpu || set -- "$@" -DKVQ_CUDA_QUICK=ON
+  fi
   # shellcheck disable=SC2086
-  check "$preset: build" cmake --build --preset "$preset" --parallel "$jobs" --target $targets
-  [ "$failed" -eq "$before" ]
+  check "$preset: configure" cmake --preset "$preset" -DKVQ_BUILD_TESTS=ON -DKVQ_BUILD_SAMPLES=ON "$@" &&
+    check "$preset: build" cmake --build --preset "$preset" --parallel "$jobs" --target $targets
 }
 
-# run_tests PRESET PROGRAMS...: all tests of a build, or with no more than these programs.
+# run_tests PRESET [LABEL]: all tests of a build, or those with a label.
 run_tests() {
-  local preset=$1 only=()
-  shift
-  [ $# -eq 0 ] || only=(--tests-regex "^($(IFS='|' && echo "$*"))\$")
-  step "$preset: test" ctest --preset "$preset" --parallel "$jobs" --verbose --timeout 1200 --no-tests=error "${only[@]}" ||
-    failures+=("$preset: test")
+  local preset=$1
+  step "$preset: test" ctest --preset "$preset" --parallel "$jobs" --verbose --timeout 1200 --no-tests=error \
+    ${2:+--label-regex "^$2\$"} || failures+=("$preset: test")
   # shellcheck disable=SC2046
   count $(count_tests "$logs/$preset--test.log")
 }
 
-# run_filtered PRESET PROGRAMS...: of these programs and of ctest's other entries, what FILTER names.
+# run_filtered PRESET LABEL PROGRAMS...: of these programs, of the C API tests and of ctest's entries, those with the label if it
+# is not empty, what FILTER names.
 run_filtered() {
-  local preset=$1 program found before=$passed
-  shift
+  local preset=$1 entries=(--tests-regex "$filter" ${2:+--label-regex "^$2\$"}) program found before=$((passed + failed))
+  shift 2
   for program in "$@"; do
     found=$("build/$preset/bin/$program" --count --test-case="*$filter*" | sed -n 's/.*unskipped test cases.*: *//p')
-    [ "${found:-0}" -gt 0 ] && check "$preset: $program" "build/$preset/bin/$program" --test-case="*$filter*"
+    [ "${found:-0}" -eq 0 ] || check "$preset: $program" "build/$preset/bin/$program" --test-case="*$filter*"
   done
   if grep -q "{\"[^\"]*$filter" tests/capi/main.c; then
     check "$preset: kvq_capi_tests" "build/$preset/bin/kvq_capi_tests" "$filter"
   fi
   # Not grep -q, which leaves while ctest still writes, so that the pipe would fail.
-  if ctest --preset "$preset" --show-only --tests-regex "$filter" | grep 'Test *#' >/dev/null; then
-    check "$preset: ctest" ctest --preset "$preset" --timeout 1200 --tests-regex "$filter"
+  if ctest --preset "$preset" --show-only "${entries[@]}" | grep 'Test *#' >/dev/null; then
+    check "$preset: ctest" ctest --preset "$preset" --timeout 1200 "${entries[@]}"
   fi
-  [ "$passed" -gt "$before" ] && return
-  failures+=("no test's name contains \"$filter\"")
-  count 0 1
+  [ $((passed + failed)) -gt "$before" ] || fail "no test's name contains \"$filter\""
 }
 
 # build_and_test PRESET OPTIONS...
@@ -122,18 +144,18 @@ build_and_test() {
   shift
   build "$preset" all "$@" || return
   if [ -n "$filter" ]; then
-    run_filtered "$preset" kvq_unit_tests kvq_conformance kvq_samples_tests
+    run_filtered "$preset" "" kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_samples_tests
   else
     run_tests "$preset"
   fi
 }
 
 quick() {
-  build release "kvq_unit_tests kvq_capi_tests" || return
+  build quick "kvq_unit_tests kvq_capi_tests" || return
   if [ -n "$filter" ]; then
-    run_filtered release kvq_unit_tests
+    run_filtered quick quick kvq_unit_tests
   else
-    run_tests release kvq_unit_tests kvq_capi_tests
+    run_tests quick quick
   fi
 }
 
@@ -142,50 +164,21 @@ format() {
     xargs -n 32 -P "$jobs" clang-format --dry-run -Werror
 }
 
-# Every source once, though some are compiled into the library and the plug-in. Of tests and samples, eight of a program
-# are read as one, since their headers are most of the work; the analyzer, which is for the others, wants each alone.
-tidy() {
-  local clang_tidy=clang-tidy
-  ! command -v clang-tidy-22 >/dev/null || clang_tidy=clang-tidy-22
-  rm -rf build/tidy/once
-  mkdir -p build/tidy/once
-  python3 - <<'PYTHON' | xargs -d '\n' -n 1 -P "$jobs" $clang_tidy -quiet -p build/tidy/once 2>&1 |
-import collections, json, os, pathlib, shutil
-
-root, once = pathlib.Path.cwd(), pathlib.Path("build/tidy/once").absolute()
-commands = json.loads(pathlib.Path("build/tidy/compile_commands.json").read_text())
-sources = {each["file"]: each for each in reversed(commands) if each["file"].endswith((".c", ".cpp"))}
-read, together = [], collections.defaultdict(list)
-for source, each in sorted(sources.items()):
-    path = pathlib.Path(source).relative_to(root)
-    target = each["command"].split(" -o ")[1].split(".dir/")[0]
-    if path.parts[0] in ("samples", "tests") and path.suffix == ".cpp" and path.name not in ("main.cpp", "failing_new.cpp"):
-        together[path.parts[0], target].append(each)
-    elif path.parts[0] != "tools":
-        read.append(each)
-for number, ((room, target), all_of_it) in enumerate(together.items()):
-    folder = once / room
-    folder.mkdir(exist_ok=True)
-    shutil.copy(root / room / ".clang-tidy", folder)
-    for begin in range(0, len(all_of_it), 8):
-        unit = folder / f"{number}_{begin}.cpp"
-        unit.write_text("".join(f'#include "{each["file"]}"\n' for each in all_of_it[begin:begin + 8]))
-        first = all_of_it[begin]
-        read.append({**first, "file": str(unit), "command": first["command"].replace(first["file"], str(unit))})
-(once / "compile_commands.json").write_text(json.dumps(read))
-print("\n".join(each["file"] for each in read))
-PYTHON
-    sed '/^[0-9]* warnings* generated\.$/d' # of others' headers
-}
-
-has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
-
+# style SOURCES: of "all", or of those that have changed and that include what has.
 style() {
+  local changed=()
+  if [ "$1" = changed ]; then
+    if scripts/changed.sh >"$logs/changed"; then
+      changed=(--changed "$logs/changed")
+    else
+      echo "style: every source, since git does not say what has changed"
+    fi
+  fi
   check "format" format
   check "includes" tests/style/includes.sh
   # Nothing is built there: clang-tidy reads how sources would be compiled.
   check "tidy: configure" cmake --preset tidy "-DKVQ_CUDA=$(has_nvcc && echo ON || echo OFF)"
-  check "tidy" tidy
+  check "tidy" scripts/tidy.py build/tidy "${changed[@]}"
   check "reference" cmake --build build/tidy --target kvq_reference
 }
 
@@ -202,63 +195,133 @@ language() {
   [ $status -eq 0 ] && [ -n "$result" ] || failures+=("$name")
 }
 
-# Python's packages come from PyPI, into a folder of their own.
+# python_packages NAME: what requirements-NAME.txt of the Python bindings asks for, from PyPI, in a folder of its own.
 python_packages() {
-  python3 -m venv build/bindings/venv &&
-    build/bindings/venv/bin/pip install --quiet --disable-pip-version-check -r bindings/python/requirements-test.txt
+  local venv=build/bindings/venv-$1
+  python3 -m venv "$venv" &&
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "bindings/python/requirements-$1.txt"
 }
 
-# The same, while something compiles; end_python_packages waits for it, and does it if it was not begun or has failed.
-packages_job=
-begin_python_packages() {
-  python_packages >"$logs/python-packages.log" 2>&1 &
-  packages_job=$!
+# installed PRESET: the library of a build that is there or is made, with the program, as users have it.
+installed() {
+  local targets="kvq kvq_static kvq_cli"
+  [ "$1" != cuda ] || targets+=" kvq_cuda"
+  build "$1" "$targets" && check "bindings: install" cmake --install "build/$1" --prefix build/bindings/prefix
 }
-end_python_packages() { [ -n "$packages_job" ] && wait "$packages_job" || python_packages; }
 
-# bindings PRESET: of a build that is there or is made.
+# bindings PRESET [REQUIREMENTS]: Python has what these requirements say.
 bindings() {
-  local preset=$1 test name
+  local requirements=${2:-test} test name found=
   scripts/setup.sh --bindings || echo "bindings: not everything could be installed"
-  build "$preset" "kvq kvq_static kvq_cli" || return
-  check "bindings: install" cmake --install "build/$preset" --prefix build/bindings/prefix
-  if [[ python-transformers == *$filter* ]]; then
-    step "bindings: PyPI" end_python_packages || echo "bindings: tests of Python take what python3 has"
-    [ ! -x build/bindings/venv/bin/python ] || export PYTHON=$PWD/build/bindings/venv/bin/python
+  installed "$1" || return
+  if [[ python == *$filter* ]]; then
+    step "bindings: PyPI, $requirements" python_packages "$requirements" || echo "bindings: tests of Python take what python3 has"
+    [ ! -x "build/bindings/venv-$requirements/bin/python" ] || export PYTHON=$PWD/build/bindings/venv-$requirements/bin/python
   fi
-  for test in bindings/*/test.sh bindings/*/test_*.sh; do
-    name=$(sed 's|bindings/||; s|/test_|-|; s|/test||; s|\.sh$||' <<<"$test")
-    [[ $name != *$filter* ]] || language "$name" "$test"
+  for test in bindings/*/test.sh; do
+    name=$(basename "$(dirname "$test")")
+    [[ $name != *$filter* ]] || { found=1 && language "$name" "$test"; }
+  done
+  [ -n "$found" ] || fail "no language's name contains \"$filter\""
+}
+
+# transformers PRESET: with what requirements-transformers-*.txt name.
+transformers() {
+  local requirements name found=
+  scripts/setup.sh python3-venv
+  installed "$1" || return
+  for requirements in bindings/python/requirements-transformers-*.txt; do
+    name=$(basename "$requirements" .txt)
+    name=${name#requirements-}
+    [[ $name == *$filter* ]] || continue
+    found=1
+    check "bindings: PyPI, $name" python_packages "$name" || continue
+    PYTHON=$PWD/build/bindings/venv-$name/bin/python language "$name" bindings/python/test_transformers.sh
+  done
+  [ -n "$found" ] || fail "no requirements' name contains \"$filter\""
+}
+
+bindings_changed() {
+  if ! scripts/changed.sh >"$logs/changed" || grep -qE '^(include|bindings)/|^src/kvq\.map$' "$logs/changed"; then return; fi
+  echo "bindings: skipped, neither they nor the header have changed"
+  return 1
+}
+
+gate() {
+  choose_preset
+  # That of a GPU here, or the one that has kernels of its own.
+  generations=("-DCMAKE_CUDA_ARCHITECTURES=$(if has_gpu; then echo native; else echo 90-real; fi)")
+  build_and_test "$preset" -DKVQ_BUILD_BENCHMARKS=ON
+  ! bindings_changed || bindings "$preset"
+  # Not the program, whose commands take longest: what they read of others' files the parser tests read, too.
+  build sanitize "kvq_unit_tests kvq_capi_tests kvq_cpp_tests kvq_conformance kvq_parser_tests" && run_tests sanitize library
+  style changed
+  [ $SECONDS -le $gate_limit ] || echo "warning: the gate took more than the $((gate_limit / 60)) minutes that it may take"
+}
+
+packages() {
+  scripts/setup.sh dpkg-dev fakeroot file
+  build "$1" all && check "packages: of the build for tests" tests/packages/debian.sh "build/$1" cc
+  check "packages" scripts/package.sh
+}
+
+# The conformance tests that take less than a minute or two there. They must not pass for want of the emulated device.
+emulator() {
+  has_nvcc || { echo "emulator: skipped, no nvcc"; return; }
+  local sources="*/append_test.cpp,*attend_inputs*,*attend_masks*,*attend_sinks*,*attend_strides*,*bounds_test*,*centred_attend*"
+  build cuda kvq_emulated_conformance -DKVQ_EMULATED_GPU=ON || return
+  check "emulator: test" timeout 1200 build/cuda/emulated/bin/kvq_conformance --source-file="$sources" --no-intro || return
+  grep -q ' cuda ' "$logs/emulator--test.log" || fail "emulator: no test ran on the emulated device"
+}
+
+full() {
+  local part parts=(cuda sanitize style bindings transformers packages emulator)
+  for part in "$@"; do
+    [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
+  done
+  [ $# -eq 0 ] || parts=("$@")
+  choose_preset
+  for part in "${parts[@]}"; do
+    case $part in
+      cuda) build_and_test "$preset" -DKVQ_BUILD_BENCHMARKS=ON ;;
+      sanitize) build_and_test sanitize ;;
+      style) style all ;;
+      bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
+      transformers | packages) "$part" "$preset" ;;
+      emulator) emulator ;;
+    esac
   done
 }
 
-# The build with CUDA has everything that the one without has.
-everything() {
-  local preset=cuda
-  if ! has_nvcc; then
-    preset=release
-    echo "cuda: skipped, no nvcc"
-  fi
-  scripts/setup.sh --bindings || echo "bindings: not everything could be installed"
-  begin_python_packages
-  build_and_test $preset -DKVQ_BUILD_BENCHMARKS=ON
-  bindings $preset
-  build_and_test sanitize
-  style
+usage() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2
+  exit 2
 }
 
-level=${1:-everything}
-filter=${2:-}
+level=${1:-gate}
+[ $# -le 2 ] || [ "$level" = full ] || usage
+needed=--test
 case $level in
-  everything | quick | style) run=$level ;;
+  gate | style) [ $# -le 1 ] || usage ;;
+  full) ;;
+  *) filter=${2:-} ;;
+esac
+case $level in
+  gate) run=gate ;;
+  full) run="full ${*:2}" ;;
+  quick)
+    run=quick
+    needed=--quick
+    ;;
   cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
   cuda | sanitize) run="build_and_test $level" ;;
-  bindings) run="bindings release" ;;
-  *) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  bindings | transformers) run="$level release" ;;
+  style) run="style changed" ;;
+  *) usage ;;
 esac
 
 mkdir -p "$logs"
-if ! scripts/setup.sh --test; then
+if ! step "packages of Debian" scripts/setup.sh $needed; then
   echo "0 passed, 1 failed"
   exit 1
 fi
@@ -266,5 +329,6 @@ fi
 $run
 
 [ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
+echo "$SECONDS s in all"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ ${#failures[@]} -eq 0 ]
