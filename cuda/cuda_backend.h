@@ -1,11 +1,11 @@
 #pragma once
 
 #include "backend/plugin.h"
-#include "cuda_error.h"
-#include "device_memory.h"
-#include "kernels/append.h"
-#include "kernels/linear.h"
-#include "linear_tuning.h"
+#include "device/cuda_error.h"
+#include "device/device_memory.h"
+#include "kernels/append/append.h"
+#include "kernels/linear/linear.h"
+#include "linear/tuning.h"
 
 #include <cuda_runtime_api.h>
 

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "cuda_backend.h"
-#include "cuda_error.h"
+#include "device/cuda_error.h"
 
 #include <cstdio>
 

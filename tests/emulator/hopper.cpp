@@ -1,6 +1,6 @@
 // Kernels that only newer devices have: nobody launches them.
-#include "kernels/linear.h"
-#include "kernels/prefill.h"
+#include "kernels/linear/linear.h"
+#include "kernels/prefill/prefill.h"
 
 namespace kvq::cuda {
 

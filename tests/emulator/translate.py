@@ -2,8 +2,8 @@
 """translate.py SOURCE TARGET: turns CUDA sources into C++ that runs with emulator.h.
 
 Launches become calls, PTX instructions calls of functions in emulator.h, and shared memory a pointer. Whatever else
-CUDA adds to C++, emulator.h defines. Kernels for one generation of GPUs (hopper/) are left out: the emulated device is
-an older one.
+CUDA adds to C++, emulator.h defines. Kernels for one generation of GPUs (*_hopper.cu) are left out: the emulated device
+is an older one.
 """
 
 import pathlib
@@ -44,13 +44,13 @@ INSTRUCTIONS = [
 ]
 # Kernels that are launched by their address, whose parameters are no longer known there.
 PARAMETERS = {
-    "append.cu": "AppendArguments",
-    "append_next.cu": "AppendArguments, ReserveView, int32_t",
-    "attend.cu": "AttendArguments",
-    "move.cu": "MoveArguments",
-    "weigh.cu": "AttendArguments, WeighArguments",
+    "append/append.cu": "AppendArguments",
+    "append/append_next.cu": "AppendArguments, ReserveView, int32_t",
+    "attend/attend.cu": "AttendArguments",
+    "evict/move.cu": "MoveArguments",
+    "evict/weigh.cu": "AttendArguments, WeighArguments",
 }
-SKIPPED = ("hopper", "prefill", "warpgroup")
+SKIPPED = re.compile(r"_hopper|/prefill/|/warpgroup")
 
 
 def end_of_string(text, at):
@@ -130,8 +130,8 @@ def translated(path):
         r"auto* \2 = reinterpret_cast<\1*>(emulator::dynamic_memory);",
         text,
     )
-    if path.name in PARAMETERS:
-        text = text.replace("cudaLaunchKernel(", f"emulator::launch_pointer<{PARAMETERS[path.name]}>(")
+    if parameters := PARAMETERS.get("/".join(path.parts[-2:])):
+        text = text.replace("cudaLaunchKernel(", f"emulator::launch_pointer<{parameters}>(")
     return '#include "emulator.h"\n' + text
 
 
@@ -140,9 +140,7 @@ def main():
     for path in sorted(source.rglob("*")):
         parts = path.relative_to(source)
         is_code = path.suffix in (".cu", ".cuh", ".cpp", ".h")
-        if not is_code or (
-            path.suffix in (".cu", ".cuh") and any(str(part).startswith(SKIPPED) for part in parts.parts)
-        ):
+        if not is_code or (path.suffix in (".cu", ".cuh") and SKIPPED.search(str(parts))):
             continue
         to = target / (f"{parts}.cpp" if path.suffix == ".cu" else parts)
         text = translated(path)

@@ -9,9 +9,9 @@
 #include <numbers>
 #include <vector>
 
-#include "centre_arrays.h"
-#include "centre_rows.h"
-#include "codecs.h"
+#include "pages/centre_arrays.h"
+#include "pages/centre_rows.h"
+#include "pages/codecs.h"
 #include "core/float16.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/model_centres.h"

@@ -1,5 +1,5 @@
 // Which ways of multiplying were measured, as a text.
-#include "linear_tuning.h"
+#include "linear/tuning.h"
 #include "support/damaged_files.h"
 #include "weights/scheme.h"
 

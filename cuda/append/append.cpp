@@ -1,0 +1,216 @@
+// How the host has pages written: one launch, whatever the number of sequences.
+#include "kernels/append/append.h"
+
+#include "commvq/append.h"
+#include "core/tensor.h"
+#include "cuda_backend.h"
+#include "device/rope_arguments.h"
+#include "pages/codecs.h"
+#include "pages/device_centres.h"
+#include "pages/page_table.h"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+namespace {
+
+/// Whether the rows of a tensor can be read 16 bytes at a time.
+bool takes_vectors(const void* tensor, const HeadStrides& strides, kvq_dtype dtype) {
+  const auto bytes = static_cast<uint64_t>(dtype_bytes(dtype));
+  const uint64_t places = reinterpret_cast<uintptr_t>(tensor) | static_cast<uint64_t>(strides.token) * bytes |
+                          static_cast<uint64_t>(strides.head) * bytes;
+  return places % 16 == 0;
+}
+
+bool has_gaps(const PageWrite& write) {
+  const int32_t count = write.kept + write.token_count;
+  return write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
+}
+
+/// Whether a page's encoder must know the positions of all slots.
+bool turns_by_slots(const PageWrite& write) { return has_gaps(write) && without_codes(*write.format).centred_keys(); }
+
+/// Nothing but new tokens: quick to write.
+bool is_whole(const PageWrite& write) { return write.token_count == kSlots; }
+
+/// Position of the first of a page's new tokens if the others follow it, otherwise where they are: ~token_begin.
+int32_t token_position(const TokenBatch& tokens, const PageWrite& write) {
+  if (write.token_count == 0) return 0;
+  const auto of_page =
+      tokens.positions.subspan(static_cast<size_t>(write.token_begin), static_cast<size_t>(write.token_count));
+  return of_page.back() - of_page.front() == write.token_count - 1 ? of_page.front()
+                                                                   : ~write.token_begin;  // they ascend
+}
+
+DeviceWrite device_write(const TokenBatch& tokens, const PageWrite& write, bool ends_list) {
+  return {.source = reinterpret_cast<uint64_t>(write.kept > 0 ? write.source : nullptr),
+          .target = reinterpret_cast<uint64_t>(write.target),
+          .kept = static_cast<int16_t>(write.kept),
+          .token_count = static_cast<int16_t>(write.token_count),
+          .head = write.head,
+          .token_begin = write.token_begin,
+          .token_position = token_position(tokens, write),
+          .index = write.index,
+          .first_position = write.first_position,
+          .format = static_cast<uint16_t>(without_codes(*write.format).bits),
+          .has_positions = static_cast<uint8_t>(has_gaps(write) ? 1 : 0),
+          .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
+          .sequence = write.sequence};
+}
+
+AppendTarget target_of(const AppendedLayer& layer) {
+  return {table_of(layer)->view(), {0, layer.after.length, layer.after.next_position, layer.after.room}};
+}
+
+/// Whether a list ends with write `i`: writes come head by head, and of each head sequence by sequence.
+bool ends_list(std::span<const PageWrite> writes, size_t i) {
+  return i + 1 == writes.size() || writes[i + 1].head != writes[i].head || writes[i + 1].sequence != writes[i].sequence;
+}
+
+/// Positions that kernels look up: of all new tokens, then of all slots of some pages.
+struct StagedPositions {
+  int32_t* memory;
+  size_t tokens;
+};
+
+/// Slow ones first. The others come head by head; where heads have equally many, those of the same tokens go side by
+/// side. Returns the number of slow ones.
+size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes, DeviceWrite* to,
+                    const StagedPositions& positions) {
+  const auto whole = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), is_whole));
+  const size_t slow = writes.size() - whole;
+  const auto heads = static_cast<size_t>(tokens.kv_heads);
+  const size_t pages = whole % heads == 0 ? whole / heads : 0;
+  size_t next_slow = 0;
+  size_t next_whole = 0;
+  size_t next_position = positions.tokens;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    size_t place = next_slow;
+    if (is_whole(writes[i])) {
+      place = slow + (pages == 0 ? next_whole : next_whole % pages * heads + next_whole / pages);
+      ++next_whole;
+    } else {
+      ++next_slow;
+    }
+    to[place] = device_write(tokens, writes[i], ends_list(writes, i));
+    if (!turns_by_slots(writes[i])) continue;
+    to[place].token_position = ~(static_cast<int32_t>(next_position) + writes[i].kept);
+    std::copy_n(writes[i].positions, kSlots, positions.memory + next_position);
+    next_position += kSlots;
+  }
+  return slow;
+}
+
+PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, int32_t shared_limit) {
+  PagesWritten pages;
+  for (const PageWrite& write : writes) pages.add(without_codes(*write.format));
+  return fit(pages, head_dim, shared_limit);
+}
+
+/// Have the tables take all pages that are written.
+void make_room(std::span<const PageWrite> writes, std::span<const AppendedLayer> layers) {
+  const auto table = [layers](const PageWrite& write) { return table_of(layers[static_cast<size_t>(write.sequence)]); };
+  for (size_t i = 0; i < writes.size(); ++i) {
+    if (ends_list(writes, i)) table(writes[i])->reserve(writes[i].index + 1);
+  }
+  for (const PageWrite& write : writes) {
+    if (has_gaps(write)) table(write)->make_positions();
+  }
+}
+
+}  // namespace
+
+AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
+  AppendArguments arguments{};
+  arguments.k = tokens.k;
+  arguments.v = tokens.v;
+  arguments.k_strides = tokens.k_strides;
+  arguments.v_strides = tokens.v_strides;
+  arguments.dtype = tokens.dtype;
+  const bool vectors = takes_vectors(tokens.k, tokens.k_strides, tokens.dtype) &&
+                       takes_vectors(tokens.v, tokens.v_strides, tokens.dtype);
+  arguments.vectors = vectors ? 1 : 0;
+  arguments.kv_heads = tokens.kv_heads;
+  arguments.head_dim = tokens.head_dim;
+  arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
+  arguments.status = status_;
+  arguments.rope = rope_arguments(*tokens.rope);
+  if (const CentreContext* centres = centre_context(tokens.context)) arguments.centres = centres->tables();
+  return arguments;
+}
+
+// Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
+void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, std::span<const AppendedLayer> layers,
+                         Allocator& scratch) {
+  if (grouped.empty()) return;
+  const Call call(*this);
+  const std::span<const PageWrite> writes = grouped.list();
+  if (!layers.empty()) make_room(writes, layers);
+  const bool any_codes =
+      std::any_of(writes.begin(), writes.end(), [](const PageWrite& write) { return has_codes(*write.format); });
+  if (any_codes) {
+    CodedAppend(*this, call, tokens, scratch).append(grouped, layers);
+  } else {
+    append_plain(call, tokens, writes, layers);
+  }
+  for (const AppendedLayer& layer : layers) table_of(layer)->set_state(layer.after);
+}
+
+/// Pages that have no codes of a codebook, or that hold halves instead for now.
+void CudaBackend::append_plain(const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
+                               std::span<const AppendedLayer> layers) {
+  if (writes.empty()) return;
+  AppendArguments arguments = append_arguments(tokens);
+  arguments.n_writes = static_cast<int32_t>(writes.size());
+  const bool scattered = std::any_of(writes.begin(), writes.end(),
+                                     [&tokens](const PageWrite& write) { return token_position(tokens, write) < 0; });
+  // What does not travel as kernel arguments.
+  const size_t write_bytes = writes.size() <= kInlineWrites ? 0 : writes.size() * sizeof(DeviceWrite);
+  const size_t target_bytes = layers.size() <= 1 ? 0 : layers.size() * sizeof(AppendTarget);
+  const size_t token_positions = scattered ? tokens.positions.size() : 0;
+  const auto by_slots = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), turns_by_slots));
+  const size_t position_bytes = (token_positions + by_slots * kSlots) * sizeof(int32_t);
+  const size_t staged = write_bytes + target_bytes + position_bytes;
+  auto* memory = staged > 0 ? static_cast<std::byte*>(staging_->take(staged)) : nullptr;
+  DeviceWrite* device_writes = arguments.inline_writes;
+  if (write_bytes > 0) arguments.writes = device_writes = reinterpret_cast<DeviceWrite*>(memory);
+  auto* positions = reinterpret_cast<int32_t*>(memory + write_bytes + target_bytes);
+  if (position_bytes > 0) arguments.positions = positions;
+  std::copy_n(tokens.positions.begin(), token_positions, positions);
+  arguments.n_slow = static_cast<int32_t>(order_writes(tokens, writes, device_writes, {positions, token_positions}));
+  arguments.pages = pages_written(writes, tokens.head_dim, shared_limit_);
+  if (target_bytes > 0) {
+    auto* targets = reinterpret_cast<AppendTarget*>(memory + write_bytes);
+    std::transform(layers.begin(), layers.end(), targets, target_of);
+    arguments.targets = targets;
+  } else if (!layers.empty()) {
+    arguments.target = target_of(layers.front());
+  }
+  call.require(launch_append(arguments, stream_), "append kernel");
+  if (staged > 0) staging_->done(stream_);
+  if (layers.empty()) return;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    PageTable& table = *table_of(layers[static_cast<size_t>(writes[i].sequence)]);
+    table.takes(*writes[i].format);
+    // Positions with gaps are uploaded before the next attention.
+    if (has_gaps(writes[i])) {
+      table.invalidate(writes[i].head, writes[i].index);
+    } else {
+      table.entered(writes[i].head, writes[i].index, ends_list(writes, i));
+    }
+  }
+}
+
+void CudaBackend::record_append(const TokenBatch& tokens, PageTable& table) {
+  const Call call(*this);
+  table.require_published();
+  AppendArguments arguments = append_arguments(tokens);
+  arguments.target.view = table.view();
+  const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
+  PagesWritten pages;
+  pages.add(sealed);
+  arguments.pages = fit(pages, tokens.head_dim, shared_limit_);
+  call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, stream_), "append kernel");
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,187 @@
+#include "commvq/append.h"
+
+#include "commvq/device_codebook.h"
+#include "device/device_block.h"
+#include "pages/codecs.h"
+#include "pages/page_table.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvq::cuda {
+namespace {
+
+/// Memory of groups that are encoded together, unless a single one takes more.
+constexpr size_t kWorkMemory = size_t{96} << 20U;
+
+/// Cuts arrays for `rows` rows, or pages, and so on from one piece of memory; without memory, counts their bytes.
+class Cutter {
+ public:
+  explicit Cutter(std::byte* memory) : memory_(memory) {}
+
+  template <typename Number>
+  Number* take(size_t n) {
+    const size_t at = used_;
+    used_ += (n * sizeof(Number) + 255) / 256 * 256;
+    return memory_ != nullptr ? reinterpret_cast<Number*>(memory_ + at) : nullptr;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  size_t used_ = 0;
+};
+
+/// Of a page with halves where its codes will be.
+size_t halves_bytes(const PageFormat& format) {
+  return static_cast<size_t>(page_bytes(without_codes(format), format.head_dim).bytes + 127) / 128 * 128;
+}
+
+}  // namespace
+
+/// What some groups of pages need on the way. Keys and values follow each other in the same memory.
+struct CudaBackend::CodedAppend::Work {
+  Work(std::byte* memory, const CodebookTables& tables, const PageFormat& format, size_t groups, size_t members) {
+    const size_t count = groups * members;
+    const size_t page_bytes = halves_bytes(format);
+    Cutter cutter(memory);
+    pages = cutter.take<CodedPage>(count);
+    positions = cutter.take<int32_t>(count * kSlots);
+    halves = cutter.take<std::byte>(count * page_bytes);
+    Cutter after(memory != nullptr ? memory + cutter.used() : nullptr);
+    const size_t scalars = count * kSlots * static_cast<size_t>(tables.head_dim);
+    if (format.keys.kind == Kind::kCommvq) {
+      keys.numbers = after.take<float>(scalars);
+      keys.norms = after.take<float>(count * kSlots);
+      keys.indices = after.take<uint8_t>(count * static_cast<size_t>(tables.keys.head_stages()) * 2 * kSlots);
+      keys.fits = after.take<Fit>(count * static_cast<size_t>(tables.keys.groups) * kSlots);
+    }
+    Cutter next(memory != nullptr ? memory + cutter.used() : nullptr);
+    if (format.values.kind == Kind::kCommvq) {
+      const ValueTables& table = tables.values;
+      const size_t rows = (table.of_layer() ? groups : count) * kSlots;
+      const auto bits = static_cast<size_t>(table.bits);
+      values.unit = next.take<float>(scalars);
+      if (table.stages > 1) values.residual = next.take<float>(scalars);
+      values.bit = next.take<float>(rows * bits);
+      values.wanted = next.take<float>(rows * bits);
+      values.decoded = next.take<float>(rows * std::max(bits, static_cast<size_t>(table.width)));
+      values.norms = next.take<double>(rows);
+      if (table.stages > 1) values.residual_norms = next.take<double>(rows);
+      values.scales = next.take<float>(rows);
+      if (table.network.hidden > 0) {
+        values.hidden = next.take<float>(rows * static_cast<size_t>(table.network.hidden));
+        values.outputs = next.take<float>(rows * 2 * bits);
+      }
+    }
+    bytes = cutter.used() + std::max(after.used(), next.used());
+  }
+
+  CodedPage* pages;
+  int32_t* positions;
+  std::byte* halves;
+  KeyWork keys{};
+  ValueWork values{};
+  size_t bytes;
+};
+
+CudaBackend::CodedAppend::CodedAppend(CudaBackend& backend, const Call& call, const TokenBatch& tokens,
+                                      Allocator& scratch)
+    : backend_(backend), call_(call), tokens_(tokens), scratch_(scratch) {}
+
+void CudaBackend::CodedAppend::append(const PageWrites& writes, std::span<const AppendedLayer> layers) {
+  Vector<PageWrite> plain{StlAllocator<PageWrite>(scratch_)};
+  for (const PageWrite& write : writes.list()) {
+    if (!has_codes(*write.format)) plain.push_back(write);
+  }
+  backend_.append_plain(call_, tokens_, plain, layers);
+
+  Vector<size_t> groups{StlAllocator<size_t>(scratch_)};
+  for (size_t group = 0; group < writes.groups(); ++group) {
+    if (has_codes(*writes.of_group(group, 0).format)) groups.push_back(group);
+  }
+  if (groups.empty()) return;
+  const PageFormat& format = *writes.of_group(groups.front(), 0).format;
+  const CodebookTables& tables = codebook_context(tokens_.context).tables();
+  const size_t of_group = Work(nullptr, tables, format, 1, writes.group_size()).bytes;
+  const size_t together = std::clamp<size_t>(kWorkMemory / of_group, 1, groups.size());
+  for (size_t first = 0; first < groups.size(); first += together) {
+    encode_some(writes, std::span<const size_t>(groups).subspan(first, std::min(together, groups.size() - first)));
+  }
+  if (layers.empty()) return;
+  // These are uploaded before the next attention.
+  for (const PageWrite& write : writes.list()) {
+    if (!has_codes(*write.format)) continue;
+    PageTable& table = *table_of(layers[static_cast<size_t>(write.sequence)]);
+    table.takes(*write.format);
+    table.invalidate(write.head, write.index);
+  }
+}
+
+void CudaBackend::CodedAppend::encode_some(const PageWrites& writes, std::span<const size_t> groups) {
+  const PageFormat& format = *writes.of_group(groups.front(), 0).format;
+  const CodebookContext& context = codebook_context(tokens_.context);
+  const CodebookTables& tables = context.tables();
+  const bool codes_keys = format.keys.kind == Kind::kCommvq;
+  const bool codes_values = format.values.kind == Kind::kCommvq;
+  const size_t members = writes.group_size();
+  const size_t count = groups.size() * members;
+  const DeviceBlock memory(backend_, scratch_, Work(nullptr, tables, format, groups.size(), members).bytes);
+  const Work work(memory.memory(), tables, format, groups.size(), members);
+
+  const size_t page_bytes = count * sizeof(CodedPage);
+  const size_t position_bytes = count * kSlots * sizeof(int32_t);
+  auto* staged = static_cast<std::byte*>(backend_.staging_->take(page_bytes + position_bytes));
+  auto* pages = reinterpret_cast<CodedPage*>(staged);
+  auto* positions = reinterpret_cast<int32_t*>(staged + page_bytes);
+  int32_t n_positions = 0;
+  Vector<PageWrite> to_halves{StlAllocator<PageWrite>(scratch_)};
+  for (size_t i = 0; i < count; ++i) {
+    const PageWrite& write = writes.of_group(groups[i / members], i % members);
+    CodedPage& page = pages[i];
+    page = {.source = reinterpret_cast<uint64_t>(write.source),
+            .target = reinterpret_cast<uint64_t>(write.target),
+            .head = write.head,
+            .used = write.count(),
+            .first_position = write.first_position,
+            .positions = -1};
+    if (write.positions != nullptr) {
+      page.positions = n_positions;
+      std::copy_n(write.positions, kSlots, positions + n_positions);
+      n_positions += kSlots;
+    }
+    if (write.token_count == 0 && codes_keys && codes_values) continue;
+    std::byte* own = work.halves + i * halves_bytes(format);
+    page.source = reinterpret_cast<uint64_t>(own);
+    to_halves.push_back(write);
+    to_halves.back().target = own;
+  }
+  const cudaStream_t stream = backend_.stream_;
+  const auto copy = [&](void* to, const void* from, size_t bytes) {
+    if (bytes > 0) call_.require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  };
+  copy(work.pages, pages, page_bytes);
+  copy(work.positions, positions, static_cast<size_t>(n_positions) * sizeof(int32_t));
+  backend_.staging_->done(stream);
+  backend_.append_plain(call_, tokens_, to_halves, {});
+
+  const PageBytes plain = cuda::page_bytes(without_codes(format), format.head_dim);
+  CodedPages coded{.tables = tables,
+                   .pages = work.pages,
+                   .positions = work.positions,
+                   .groups = static_cast<int32_t>(groups.size()),
+                   .members = static_cast<int32_t>(members),
+                   .source_values = plain.values_at,
+                   .target_values = coded_values_at(format),
+                   .target_bytes = static_cast<int32_t>(format.bytes()),
+                   .copied = {}};
+  if (codes_keys) call_.require(encode_keys(coded, work.keys, context.effort().beam, stream), "encoding kernel");
+  if (codes_values) call_.require(encode_values(coded, work.values, context.effort().flips, stream), "encoding kernel");
+  if (codes_keys && codes_values) return;
+  coded.copied = codes_keys
+                     ? CopiedSide{plain.values_at, coded.target_values, static_cast<int32_t>(format.value_bytes())}
+                     : CopiedSide{0, 0, static_cast<int32_t>(format.key_bytes())};
+  call_.require(copy_sides(coded, stream), "encoding kernel");
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,196 @@
+#include "commvq/device_codebook.h"
+
+#include "core/error.h"
+#include "core/float16.h"
+#include "cuda_backend.h"
+#include "device/cuda_error.h"
+#include "formats/commvq/commvq.h"
+#include "formats/commvq/context.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+namespace kvq::cuda {
+namespace {
+
+using Halves = Vector<uint16_t>;
+
+/// Numbers that files hold as halves, too.
+Halves halves_of(Allocator& allocator, const Vector<float>& numbers) {
+  Halves halves(numbers.size(), StlAllocator<uint16_t>(allocator));
+  std::transform(numbers.begin(), numbers.end(), halves.begin(), to_float16);
+  return halves;
+}
+
+/// [parts][codes][group]{re, im} as [parts][group]{re[codes], im[codes]}.
+Halves planes_of(Allocator& allocator, const Halves& rows, size_t codes, size_t group) {
+  Halves planes(rows.size(), StlAllocator<uint16_t>(allocator));
+  const size_t part = 2 * codes * group;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t code = i % part / (2 * group);
+    const size_t of_code = i % (2 * group);  // 2 · pair + whether it is imaginary
+    planes[i / part * part + of_code * codes + code] = rows[i];
+  }
+  return planes;
+}
+
+/// Codes of keys in bytes, as attention sums them; empty if it does not know such codes.
+struct ByteRows {
+  ByteRows(Allocator& allocator, const CodebookShape& shape, const Vector<float>& codes)
+      : rows(StlAllocator<uint8_t>(allocator)), units(StlAllocator<float>(allocator)) {
+    if (shape.keys.stages == 0 || shape.groups() != 1 || shape.head_dim != kCodedDim) return;
+    constexpr float kLargestByte = 127.0F;
+    const auto pairs = static_cast<size_t>(shape.pairs());
+    const size_t of_head = codes.size() / static_cast<size_t>(shape.kv_heads);
+    units.resize(static_cast<size_t>(shape.kv_heads) * pairs);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      float& unit = units[i / of_head * pairs + i / 2 % pairs];
+      unit = std::max(unit, std::abs(codes[i]) / kLargestByte);
+    }
+    rows.resize(codes.size());
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const float unit = units[i / of_head * pairs + i / 2 % pairs];
+      rows[i] = static_cast<uint8_t>(128 + std::lround(unit > 0.0F ? codes[i] / unit : 0.0F));
+    }
+  }
+
+  Vector<uint8_t> rows;
+  Vector<float> units;
+};
+
+SharedNumbers shared_numbers(const commvq::TokenNumbers& numbers, Scope scope) {
+  return {.offset = static_cast<int32_t>(numbers.offset),
+          .share = numbers.share,
+          .of_layer = scope == Scope::kLayer ? 1 : 0};
+}
+
+KeyTables key_tables(const CodebookShape& shape) {
+  KeyTables keys{};
+  if (shape.keys.stages == 0) return keys;
+  const commvq::KeyLayout layout = commvq::key_layout(shape);
+  keys.stages = shape.keys.stages;
+  keys.codes = shape.keys.codes;
+  keys.index_bits = layout.index_bits;
+  keys.group = shape.keys.group;
+  keys.groups = shape.groups();
+  keys.numbers = shared_numbers(layout.norms, shape.keys.norms);
+  return keys;
+}
+
+ValueTables value_tables(const CodebookShape& shape) {
+  ValueTables values{};
+  if (shape.values.bits == 0) return values;
+  const commvq::ValueLayout layout = commvq::value_layout(shape);
+  values.lanes = layout.lanes;
+  values.parts = shape.values.scope == Scope::kLayer ? shape.kv_heads : 1;
+  values.width = shape.width();
+  values.bits = shape.code_bits();
+  const bool network = shape.values.proposal == ValueProposal::kNetwork;
+  values.stages = network ? 1 : (values.bits + values.width - 1) / values.width;
+  values.numbers = shared_numbers(layout.scales, shape.values.scope);
+  values.network.hidden = shape.values.hidden;
+  return values;
+}
+
+}  // namespace
+
+DeviceCodebook::DeviceCodebook(CudaBackend& backend, Allocator& allocator,
+                               std::shared_ptr<const ModelCodebook> codebook)
+    : codebook_(std::move(codebook)), layers_(StlAllocator<Layer>(allocator)) {
+  const CodebookShape& shape = codebook_->shape;
+  if (shape.code_bits() > kMostCodeBits) {
+    fail(KVQ_E_UNSUPPORTED, "options->codebook has %d bits for the values of a token: cuda looks for at most %d",
+         shape.code_bits(), kMostCodeBits);
+  }
+  layers_.reserve(static_cast<size_t>(shape.n_layers));
+  for (const ModelCodebook::Layer& layer : codebook_->layers) {
+    layers_.push_back(make_layer(backend, allocator, *layer.numbers));
+  }
+}
+
+DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator& allocator,
+                                                 const LayerCodebook& numbers) const {
+  const CodebookShape& shape = codebook_->shape;
+  KeyTables keys = key_tables(shape);
+  ValueTables values = value_tables(shape);
+  const auto codes = static_cast<size_t>(keys.codes);
+  const Halves rows = halves_of(allocator, numbers.key_codes);
+  const Halves planes = planes_of(allocator, rows, codes, static_cast<size_t>(keys.group));
+  const Halves value_codes = halves_of(allocator, numbers.value_codes);
+  const Halves proposal = halves_of(allocator, numbers.proposal);
+  const Halves first = halves_of(allocator, numbers.network_first);
+  const Halves second = halves_of(allocator, numbers.network_second);
+  const ByteRows bytes(allocator, shape, numbers.key_codes);
+  const size_t parts = keys.stages > 0 ? rows.size() / (2 * codes * static_cast<size_t>(keys.group)) : 0;
+  const auto vectors = static_cast<size_t>(values.lanes > 0 ? shape.vectors() : 0);
+  const auto bits = static_cast<size_t>(values.bits);
+  const auto width = static_cast<size_t>(values.width);
+  const auto stages = static_cast<size_t>(values.stages);
+  using Arrays = DeviceArrays;
+  Layer layer{Arrays(backend, allocator,
+                     Arrays::bytes_for(rows, planes, bytes.rows, bytes.units, value_codes, proposal, first, second,
+                                       numbers.channel_scale, numbers.value_offset, numbers.proposal_bias,
+                                       numbers.network_norm_gain, numbers.network_norm_bias, numbers.network_first_bias,
+                                       numbers.network_second_bias) +
+                         Arrays::bytes_for_room<float>(parts * codes * codes) +
+                         Arrays::bytes_for_room<float>(vectors * bits * bits) +
+                         Arrays::bytes_for_room<float>(vectors * stages * width) +
+                         Arrays::bytes_for_room<float>(vectors * stages * bits) +
+                         Arrays::bytes_for_room<double>(vectors * stages)),
+              CodebookTables{}, KeyBytes{}};
+  Arrays& arrays = layer.arrays;
+  if (keys.stages > 0) {
+    keys.rows = reinterpret_cast<const uint32_t*>(arrays.put(rows));
+    keys.planes = arrays.put(planes);
+    layer.key_bytes = {reinterpret_cast<const uint4*>(arrays.put(bytes.rows)), arrays.put(bytes.units)};
+    auto* norms = arrays.take<float>(parts * codes * codes);
+    keys.norms = norms;
+    check(launch_centre_norms(keys.rows, static_cast<int32_t>(parts), keys.codes, keys.group, norms, backend.stream()),
+          "kernel of codebooks");
+  }
+  if (values.lanes > 0) {
+    values.codes = arrays.put(value_codes);
+    values.proposal = arrays.put(proposal);
+    values.proposal_bias = arrays.put(numbers.proposal_bias);
+    values.channel_scale = arrays.put(numbers.channel_scale);
+    values.offset = arrays.put(numbers.value_offset);
+    values.network.norm_gain = arrays.put(numbers.network_norm_gain);
+    values.network.norm_bias = arrays.put(numbers.network_norm_bias);
+    values.network.first = arrays.put(first);
+    values.network.first_bias = arrays.put(numbers.network_first_bias);
+    values.network.second = arrays.put(second);
+    values.network.second_bias = arrays.put(numbers.network_second_bias);
+    auto* gram = arrays.take<float>(vectors * bits * bits);
+    auto* offsets = arrays.take<float>(vectors * stages * width);
+    auto* offset_products = arrays.take<float>(vectors * stages * bits);
+    auto* offset_norms = arrays.take<double>(vectors * stages);
+    check(launch_value_tables(values, static_cast<int32_t>(vectors), gram, offsets, offset_products, offset_norms,
+                              backend.stream()),
+          "kernel of codebooks");
+    values.gram = gram;
+    values.offsets = offsets;
+    values.offset_products = offset_products;
+    values.offset_norms = offset_norms;
+  }
+  layer.tables = {.kv_heads = shape.kv_heads,
+                  .head_dim = shape.head_dim,
+                  .pairing = shape.pairing,
+                  .keys = keys,
+                  .values = values,
+                  .turns = nullptr};
+  return layer;
+}
+
+CodebookContext::CodebookContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
+                                 const DeviceCodebook& codebook, int32_t layer, const OptionValues& options,
+                                 const PositionTurns& turns)
+    : LayerContext(codec_),
+      arrays_(backend, allocator, DeviceArrays::bytes_for(turns.digits())),
+      tables_(codebook.tables(layer)),
+      key_bytes_(codebook.key_bytes(layer)),
+      effort_{.beam = options[commvq::kBeam], .flips = options[commvq::kFlips]} {
+  tables_.turns = arrays_.put(turns.digits());
+}
+
+}  // namespace kvq::cuda

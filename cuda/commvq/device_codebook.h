@@ -1,0 +1,60 @@
+// Codebooks of CommVQ in device memory.
+#pragma once
+
+#include "core/position_turns.h"
+#include "core/resident.h"
+#include "device/device_arrays.h"
+#include "formats/codec.h"
+#include "formats/commvq/coding_effort.h"
+#include "formats/commvq/model_codebook.h"
+#include "kernels/commvq/attend.h"
+
+#include <memory>
+
+namespace kvq::cuda {
+
+/// What caches with the same codebook share.
+class DeviceCodebook final : public Resident {
+ public:
+  /// Throws KVQ_E_UNSUPPORTED if vectors have longer codes than kernels search for.
+  DeviceCodebook(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook);
+
+  /// Without what a layer's context adds.
+  const CodebookTables& tables(int32_t layer) const { return layers_[static_cast<size_t>(layer)].tables; }
+  const KeyBytes& key_bytes(int32_t layer) const { return layers_[static_cast<size_t>(layer)].key_bytes; }
+
+ private:
+  struct Layer {
+    DeviceArrays arrays;
+    CodebookTables tables;
+    KeyBytes key_bytes;
+  };
+  Layer make_layer(CudaBackend& backend, Allocator& allocator, const LayerCodebook& numbers) const;
+
+  std::shared_ptr<const ModelCodebook> codebook_;
+  Vector<Layer> layers_;
+};
+
+/// A layer's codes, and how a cache turns keys and looks for codes. The resident outlives it.
+class CodebookContext final : public LayerContext {
+ public:
+  CodebookContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const DeviceCodebook& codebook,
+                  int32_t layer, const OptionValues& options, const PositionTurns& turns);
+
+  const CodebookTables& tables() const { return tables_; }
+  const KeyBytes& key_bytes() const { return key_bytes_; }
+  const CodingEffort& effort() const { return effort_; }
+
+ private:
+  DeviceArrays arrays_;
+  CodebookTables tables_;
+  KeyBytes key_bytes_;
+  CodingEffort effort_;
+};
+
+/// Of a layer some of whose pages have codes.
+inline const CodebookContext& codebook_context(const LayerContext* context) {
+  return *static_cast<const CodebookContext*>(context);
+}
+
+}  // namespace kvq::cuda

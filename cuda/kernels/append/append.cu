@@ -1,0 +1,159 @@
+#include "kernels/append/whole_pages.cuh"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+namespace {
+
+/// Any pages of these codes, one a block.
+template <PageCodes kCodes>
+__global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArguments arguments) {
+  extern __shared__ __align__(16) uint32_t shared[];
+  const DeviceWrite write =
+      arguments.writes != nullptr ? arguments.writes[blockIdx.x] : arguments.inline_writes[blockIdx.x];
+  PageWriter<kCodes>(arguments, write, shared).run();
+}
+
+/// Mostly whole pages: every block writes its share of them, after those that write a slow one.
+template <int32_t kHeadDim, WholePages kPages>
+__global__ void __maxnreg__(kPages == WholePages::kPlain ? 64 : 128)
+    append_whole_kernel(const __grid_constant__ AppendArguments arguments) {
+  extern __shared__ __align__(16) uint8_t bytes[];
+  const auto slow = static_cast<uint32_t>(arguments.n_slow);
+  const auto share = [&](uint32_t block) {
+    const int64_t whole = arguments.n_writes - arguments.n_slow;
+    return block < slow ? static_cast<int32_t>(block)
+                        : arguments.n_slow + static_cast<int32_t>(whole * (block - slow) / (gridDim.x - slow));
+  };
+  const int32_t begin = share(blockIdx.x);
+  WholePageWriter<kHeadDim, kPages>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
+}
+
+const void* any_kernel(const PagesWritten& pages) {
+  const auto kernel = pages.centres != 0 ? append_kernel<PageCodes::kCentred>
+                      : pages.gains != 0 ? append_kernel<PageCodes::kGains>
+                                         : append_kernel<PageCodes::kPlain>;
+  return reinterpret_cast<const void*>(kernel);
+}
+
+struct Launch {
+  const void* kernel;
+  int32_t blocks;
+  int32_t threads = kAppendThreads;
+  int32_t shared_bytes;
+};
+
+/// As many blocks as run at once beside `slow` others, with equally many of `n_pages` each; where that is a part of the
+/// heads, they get the heads of one page of tokens. 0 if the device has not enough shared memory for one.
+int32_t whole_blocks(const Launch& launch, int32_t n_pages, int32_t slow, int32_t kv_heads) {
+  int device = 0;
+  int multiprocessors = 0;
+  int resident = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, launch.kernel, launch.threads,
+                                                static_cast<size_t>(launch.shared_bytes));
+  if (resident == 0) return 0;
+  const int32_t wave = std::max(multiprocessors * resident - slow, 1);
+  const int32_t pages = std::min((n_pages + wave - 1) / wave, kMostPages);
+  return kv_heads % pages == 0 ? (n_pages + pages - 1) / pages
+                               : std::max(wave, (n_pages + kMostPages - 1) / kMostPages);
+}
+
+template <int32_t kHeadDim, WholePages kPages>
+Launch whole(const AppendArguments& arguments) {
+  using Writer = WholePageWriter<kHeadDim, kPages>;
+  Launch launch{.kernel = reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kPages>),
+                .blocks = 0,
+                .threads = Writer::threads(arguments.head_dim),
+                .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype, arguments.pages)};
+  const int32_t blocks =
+      whole_blocks(launch, arguments.n_writes - arguments.n_slow, arguments.n_slow, arguments.kv_heads);
+  if (blocks > 0) launch.blocks = arguments.n_slow + blocks;
+  return launch;
+}
+
+template <WholePages kPages>
+Launch whole_of(const AppendArguments& arguments) {
+  return arguments.head_dim == 128 ? whole<128, kPages>(arguments) : whole<0, kPages>(arguments);
+}
+
+Launch choose_whole(const AppendArguments& arguments) {
+  if (arguments.pages.centres != 0) return whole_of<WholePages::kCentred>(arguments);
+  if (arguments.pages.gains != 0) return whole_of<WholePages::kGains>(arguments);
+  return arguments.hadamard != 0 ? whole_of<WholePages::kHadamard>(arguments) : whole_of<WholePages::kPlain>(arguments);
+}
+
+Launch choose(const AppendArguments& arguments) {
+  // Trellis codes are written by PageWriter.
+  const bool many_pages =
+      arguments.pages.search_lanes == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
+  const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
+  if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.head_dim % kTileChannels == 0) {
+    const Launch launch = choose_whole(arguments);
+    if (launch.blocks > 0) return launch;
+  }
+  // While one warp looks for paths, the others of its block wait: fewer of them leave registers to more blocks.
+  return {.kernel = any_kernel(arguments.pages),
+          .blocks = arguments.n_writes,
+          .threads = arguments.pages.search_lanes > 0 ? kAppendThreads / 2 : kAppendThreads,
+          .shared_bytes = Layout{arguments.head_dim, arguments.pages}.bytes()};
+}
+
+cudaError_t allow_shared(const void* kernel, int32_t bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+template <int32_t kHeadDim, WholePages kPages>
+cudaError_t allow_whole(int32_t limit) {
+  return allow_shared(reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kPages>), limit);
+}
+
+template <int32_t kHeadDim>
+cudaError_t allow_all_whole(int32_t limit) {
+  cudaError_t status = allow_whole<kHeadDim, WholePages::kPlain>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kHadamard>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kGains>(limit);
+  if (status == cudaSuccess) status = allow_whole<kHeadDim, WholePages::kCentred>(limit);
+  return status;
+}
+
+}  // namespace
+
+cudaError_t prepare_append() {
+  int device = 0;
+  int limit = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) {
+    status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  for (const PagesWritten& pages : {PagesWritten{}, PagesWritten{.gains = 1}, PagesWritten{.gains = 1, .centres = 1}}) {
+    if (status == cudaSuccess) status = allow_shared(any_kernel(pages), limit);
+  }
+  if (status == cudaSuccess) status = allow_all_whole<128>(limit);
+  if (status == cudaSuccess) status = allow_all_whole<0>(limit);
+  return status;
+}
+
+void PagesWritten::add(FormatCode format) {
+  for (const Kind kind : {format.keys(), format.values()}) {
+    if (has_gains(kind)) gains = 1;
+    if (is_trellis(kind)) search_lanes = kSlots;
+  }
+  if (format.centred()) centres = 1;
+}
+
+PagesWritten fit(PagesWritten pages, int32_t head_dim, int32_t shared_limit) {
+  while (pages.search_lanes > 1 && Layout{head_dim, pages}.bytes() > shared_limit) pages.search_lanes /= 2;
+  return pages;
+}
+
+cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream) {
+  const Launch launch = choose(arguments);
+  void* parameters[] = {const_cast<AppendArguments*>(&arguments)};
+  return cudaLaunchKernel(launch.kernel, dim3(static_cast<uint32_t>(launch.blocks)),
+                          dim3(static_cast<uint32_t>(launch.threads)), parameters,
+                          static_cast<size_t>(launch.shared_bytes), stream);
+}
+
+}  // namespace kvq::cuda

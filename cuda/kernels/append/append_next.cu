@@ -1,0 +1,156 @@
+#include "kernels/append/page.cuh"
+
+namespace kvq::cuda {
+namespace {
+
+/// What one head's list becomes; the same rules as the host's (cache/append.cpp), for at most one page more.
+class NextWrites {
+ public:
+  __device__ NextWrites(const AppendArguments& arguments, const ReserveView& reserve, int32_t head, int32_t n)
+      : a_(arguments), reserve_(reserve), head_(head), n_(n), state_(arguments.target.view.heads[head]) {
+    const DevicePage* list = pages();
+    if (state_.pages > 0) {
+      const DevicePage& last = list[state_.pages - 1];
+      if (is_float16(last) && last.count < kSlots) open_slots_ = last.count;
+    }
+    pages_after_ = state_.pages + (n > room_of_open_page() ? 1 : 0);
+  }
+
+  __device__ const HeadState& state() const { return state_; }
+  __device__ int32_t pages_after() const { return pages_after_; }
+
+  /// The page that is sealed without taking tokens: the one that leaves the newest `recent`.
+  __device__ bool seal(DeviceWrite& write) const {
+    const int32_t index = state_.pages - reserve_.recent;
+    const bool takes_tokens = open_slots_ >= 0 && index == state_.pages - 1;
+    if (pages_after_ == state_.pages || index < 0 || takes_tokens || stays_float16(index)) return false;
+    const DevicePage page = pages()[index];
+    if (!is_float16(page)) return false;
+    write = make(index, &page, 0, 0);
+    return true;
+  }
+
+  /// The tokens that page `index` takes, if any; `done` have gone into pages before it.
+  __device__ bool take(int32_t index, int32_t& done, DeviceWrite& write) const {
+    const bool open = index < state_.pages;
+    if (open && open_slots_ < 0) return false;
+    const DevicePage* old = open ? pages() + index : nullptr;
+    const int32_t count = min(n_ - done, kSlots - (open ? open_slots_ : 0));
+    if (count == 0) return false;
+    write = make(index, old, done, count);
+    done += count;
+    return true;
+  }
+
+ private:
+  __device__ const DevicePage* pages() const {
+    return a_.target.view.pages + static_cast<int64_t>(head_) * a_.target.view.capacity;
+  }
+  __device__ static bool is_float16(const DevicePage& page) {
+    const FormatCode format{page.format};
+    return format.keys() == Kind::kFloat16 && format.values() == Kind::kFloat16;
+  }
+  __device__ int32_t room_of_open_page() const { return open_slots_ >= 0 ? kSlots - open_slots_ : 0; }
+  /// Whether a page's final format is FP16.
+  __device__ bool ends_float16(int32_t index) const { return index < reserve_.sink || reserve_.sealed == 0; }
+  __device__ bool stays_float16(int32_t index) const {
+    return ends_float16(index) || index >= pages_after_ - reserve_.recent;
+  }
+
+  __device__ DeviceWrite make(int32_t index, const DevicePage* old, int32_t token, int32_t count) const {
+    const bool float16 = stays_float16(index);
+    const bool in_place = old != nullptr && float16;
+    DeviceWrite write{};
+    write.source = old != nullptr ? old->data : 0;
+    write.kept = static_cast<int16_t>(old != nullptr ? old->count : 0);
+    if (in_place) {
+      write.target = old->data;
+    } else if (float16 && !ends_float16(index)) {
+      write.target = reserve_.open[head_ * reserve_.ring + index % reserve_.ring];
+    } else {
+      write.target = reserve_.finals[static_cast<int64_t>(head_) * reserve_.capacity + index];
+    }
+    write.head = head_;
+    write.token_begin = token;
+    write.token_count = static_cast<int16_t>(count);
+    write.token_position = state_.next_position + token;
+    write.index = index;
+    write.first_position = old != nullptr ? old->first_position : state_.next_position + token;
+    write.format = static_cast<uint16_t>(float16 ? 0 : reserve_.sealed);
+    write.has_positions = old != nullptr ? old->has_positions : 0;
+    return write;
+  }
+
+  const AppendArguments& a_;
+  const ReserveView& reserve_;
+  int32_t head_;
+  int32_t n_;
+  HeadState state_;
+  int32_t open_slots_ = -1;  // in use of the last page if it takes tokens
+  int32_t pages_after_;
+};
+
+/// A block a head, which nobody else reads or writes meanwhile.
+template <PageCodes kCodes>
+__global__ void __launch_bounds__(kAppendThreads)
+    append_next_kernel(const __grid_constant__ AppendArguments arguments, const __grid_constant__ ReserveView reserve,
+                       int32_t n) {
+  extern __shared__ __align__(16) uint32_t shared[];
+  const auto head = static_cast<int32_t>(blockIdx.x);
+  const NextWrites next(arguments, reserve, head, n);
+  const HeadState state = next.state();
+  if (state.room < n) {
+    if (threadIdx.x == 0) arguments.status[1] = kNoRoom;
+    return;
+  }
+  DeviceWrite writes[3];
+  int32_t n_writes = 0;
+  int32_t done = 0;
+  if (next.seal(writes[n_writes])) ++n_writes;
+  for (int32_t index = max(state.pages - 1, 0); index < next.pages_after(); ++index) {
+    if (next.take(index, done, writes[n_writes])) ++n_writes;
+  }
+  __syncthreads();  // everybody has read the table
+#pragma unroll 1
+  for (int32_t i = 0; i < n_writes; ++i) {
+    const DeviceWrite& write = writes[i];
+    PageWriter<kCodes>(arguments, write, shared).run();
+    // Pages with gaps keep the positions of all their slots.
+    if (write.has_positions != 0 && static_cast<int32_t>(threadIdx.x) < write.token_count) {
+      const int64_t page = static_cast<int64_t>(head) * arguments.target.view.capacity + write.index;
+      const int32_t token = write.token_begin + static_cast<int32_t>(threadIdx.x);
+      arguments.target.view.positions[page * kSlots + write.kept + static_cast<int32_t>(threadIdx.x)] =
+          state.next_position + token;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    arguments.target.view.heads[head] = {next.pages_after(), state.length + n, state.next_position + n, state.room - n};
+  }
+}
+
+const void* next_kernel(bool centres) {
+  return reinterpret_cast<const void*>(centres ? append_next_kernel<PageCodes::kCentred>
+                                               : append_next_kernel<PageCodes::kGains>);
+}
+
+}  // namespace
+
+cudaError_t prepare_append_next(int32_t shared_limit) {
+  for (const bool centres : {false, true}) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(next_kernel(centres), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
+                               cudaStream_t stream) {
+  void* parameters[] = {const_cast<AppendArguments*>(&arguments), const_cast<ReserveView*>(&reserve), &n};
+  return cudaLaunchKernel(next_kernel(arguments.pages.centres != 0), dim3(static_cast<uint32_t>(arguments.kv_heads)),
+                          dim3(kAppendThreads), parameters,
+                          static_cast<size_t>(Layout{arguments.head_dim, arguments.pages}.bytes()), stream);
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,412 @@
+// One page from FP16 slots that exist and tokens that arrive: rotation, conversion, encoding. Arithmetic follows the
+// host's encoder operation by operation (formats/integer/encode.cpp), so that pages are the same bytes wherever they
+// were made: files that include this are compiled without contraction of products and sums.
+#pragma once
+
+#include "kernels/append/layout.cuh"
+#include "kernels/device/rope.cuh"
+#include "kernels/device/tensor.cuh"
+
+namespace kvq::cuda {
+
+inline constexpr int32_t kAppendThreads = 256;
+constexpr uint32_t kAll = 0xFFFFFFFFU;
+constexpr float kMaxHalf = 65504.0F;
+
+/// x / (2^bits − 1) as division rounds it: a product with the reciprocal, corrected by what it leaves.
+__device__ inline float over_top(float x, int32_t bits) {
+  const float top = static_cast<float>((1 << bits) - 1);
+  const float reciprocal =
+      bits == 8 ? 1.0F / 255.0F : (bits == 4 ? 1.0F / 15.0F : (bits == 3 ? 1.0F / 7.0F : 1.0F / 3.0F));
+  const float quotient = x * reciprocal;
+  return fmaf(fmaf(-quotient, top, x), reciprocal, quotient);
+}
+
+/// Scale and minimum of one group as the page stores them.
+struct Quantizer {
+  __half scale;
+  __half minimum;
+  float inverse_scale;  // 0 for a constant group
+
+  __device__ Quantizer(float low, float high, int32_t bits) {
+    minimum = __float2half_rn(fminf(fmaxf(low, -kMaxHalf), kMaxHalf));
+    scale = __float2half_rn(fminf(over_top(high - __half2float(minimum), bits), kMaxHalf));
+    const float step = __half2float(scale);
+    inverse_scale = step > 0.0F ? 1.0F / step : 0.0F;
+  }
+};
+
+/// Which codes pages may be in. What a kernel does not know of needs no registers.
+enum class PageCodes { kPlain, kGains, kCentred };
+
+template <PageCodes kCodes>
+class PageWriter {
+ public:
+  __device__ PageWriter(const AppendArguments& arguments, const DeviceWrite& write, uint32_t* shared)
+      : a_(arguments),
+        w_(write),
+        layout_{arguments.head_dim, arguments.pages},
+        thread_(static_cast<int32_t>(threadIdx.x)),
+        threads_(static_cast<int32_t>(blockDim.x)),
+        shared_(shared),
+        key_words_(shared),
+        value_words_(key_words_ + layout_.key_words()),
+        scratch_(reinterpret_cast<float*>(value_words_ + layout_.value_words())),
+        minima_(scratch_ + layout_.scratch_words()),
+        inverse_scales_(minima_ + layout_.groups()),
+        inv_freq_(inverse_scales_ + layout_.groups()) {}
+
+  __device__ void run() {
+    const FormatCode format{w_.format};
+    const bool float16 = format.keys() == Kind::kFloat16 && format.values() == Kind::kFloat16;
+    const bool in_place = float16 && w_.source == w_.target;
+    fill_angles();
+    if (!in_place) load_kept();
+    __syncthreads();
+    write_tokens(in_place);
+    __syncthreads();
+    auto* target = reinterpret_cast<uint8_t*>(w_.target);
+    if (!in_place) {
+      const PageBytes page = page_bytes(format, a_.head_dim);
+      write_side<true>(format, page, page.keys, target);
+      __syncthreads();
+      write_side<false>(format, page, page.values, target + page.values_at);
+    }
+    if (thread_ == 0 && a_.enters_pages()) enter();
+  }
+
+  /// The page's entry in the table.
+  __device__ void enter() const {
+    const AppendTarget& to = a_.target_of(w_);
+    const int64_t at = static_cast<int64_t>(w_.head) * to.view.capacity + w_.index;
+    to.view.pages[at] = {w_.target, w_.first_position, w_.format, static_cast<uint8_t>(w_.kept + w_.token_count),
+                         w_.has_positions};
+    if (w_.ends_list == 0) return;
+    to.view.heads[w_.head] = {w_.index + 1, to.after.length, to.after.next_position, to.after.room};
+  }
+
+ private:
+  // Halves of the FP16 planes in shared memory, and in a page.
+  __device__ static int32_t key_half(int32_t slot, int32_t channel) {
+    return 2 * (channel / 2 * (kSlots + 1) + slot) + channel % 2;
+  }
+  __device__ static int32_t page_key_half(int32_t slot, int32_t channel) {
+    return 2 * page_word<true>(Kind::kFloat16, 0, channel / 2 * kSlots + slot) + channel % 2;
+  }
+  __device__ int32_t page_value_half(int32_t slot, int32_t channel) const {
+    return 2 * page_word<false>(Kind::kFloat16, a_.head_dim, slot / 2 * layout_.lanes() + channel) + slot % 2;
+  }
+  /// Where word `i` of a side's codes lies in device memory.
+  template <bool kKeys>
+  __device__ static int32_t page_word(Kind kind, int32_t head_dim, int32_t i) {
+    return 4 * (kKeys ? key_chunk(kind, i / 4) : value_chunk(kind, head_dim, i / 4)) + i % 4;
+  }
+  __device__ int32_t value_half(int32_t slot, int32_t channel) const {
+    return 2 * (slot / 2 * layout_.lanes() + channel) + slot % 2;
+  }
+
+  /// First element of the page's new token `i`.
+  __device__ int64_t row_of(const HeadStrides& strides, int32_t i) const {
+    return (w_.token_begin + i) * strides.token + w_.head * strides.head;
+  }
+  __device__ int32_t token_position(int32_t i) const {
+    return w_.token_position >= 0 ? w_.token_position + i : a_.positions[~w_.token_position + i];
+  }
+
+  __device__ void fill_angles() {
+    const int32_t pairs = a_.rope.rotary_dim / 2;
+    for (int32_t i = thread_; i < pairs; i += threads_) inv_freq_[i] = a_.rope.inv_freq[i];
+    __syncthreads();
+    auto* angles = reinterpret_cast<float2*>(scratch_);
+    for (int32_t i = thread_; i < w_.token_count * pairs; i += threads_) {
+      angles[i] = cos_sin(static_cast<double>(token_position(i / pairs)) * static_cast<double>(inv_freq_[i % pairs]));
+    }
+  }
+
+  __device__ void load_kept() {
+    const auto* source = reinterpret_cast<const uint32_t*>(w_.source);
+    const int32_t filled = w_.kept + w_.token_count;
+    for (int32_t i = thread_; i < a_.head_dim / 2 * kSlots; i += threads_) {
+      const int32_t slot = i % kSlots;
+      if (slot < w_.kept) {
+        key_words_[i / kSlots * (kSlots + 1) + slot] = source[page_word<true>(Kind::kFloat16, 0, i)];
+      } else if (slot >= filled) {
+        key_words_[i / kSlots * (kSlots + 1) + slot] = 0;
+      }
+    }
+    const auto* values = source + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 4;
+    for (int32_t i = thread_; i < layout_.value_words(); i += threads_) {
+      const int32_t slot = i / layout_.lanes() * 2;
+      uint32_t word = slot < w_.kept ? values[page_word<false>(Kind::kFloat16, a_.head_dim, i)] : 0;
+      if (slot + 1 >= w_.kept) word &= 0xFFFFU;
+      value_words_[i] = word;
+    }
+  }
+
+  /// To FP16; what does not fit is moved to the nearest number that does.
+  __device__ __half convert(float value) {
+    if (!(fabsf(value) <= kMaxHalf)) {
+      *a_.status = 1;
+      value = value != value ? 0.0F : copysignf(kMaxHalf, value);
+    }
+    return __float2half_rn(value);
+  }
+
+  __device__ void write_tokens(bool in_place) {
+    auto* keys = in_place ? reinterpret_cast<uint32_t*>(w_.target) : key_words_;
+    auto* values = in_place ? reinterpret_cast<__half*>(w_.target) + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 2
+                            : reinterpret_cast<__half*>(value_words_);
+    const int32_t eighths = a_.head_dim / 8;
+    for (int32_t i = thread_; i < w_.token_count * eighths; i += threads_) {
+      const int32_t token = i / eighths;
+      const int32_t channel = i % eighths * 8;
+      const int32_t slot = w_.kept + token;
+      const int64_t key_row = row_of(a_.k_strides, token);
+      float key[8];
+      float value[8];
+      read_eight(a_.k, a_.dtype, a_.vectors != 0, key_row + channel, key);
+      read_eight(a_.v, a_.dtype, a_.vectors != 0, row_of(a_.v_strides, token) + channel, value);
+      if (channel < a_.rope.rotary_dim) rotate_eight(key_row, token, channel, key);
+#pragma unroll
+      for (int32_t e = 0; e < 8; e += 2) {
+        const __half2 pair{convert(key[e]), convert(key[e + 1])};
+        const int32_t word = in_place ? page_key_half(slot, channel + e) / 2 : key_half(slot, channel + e) / 2;
+        keys[word] = *reinterpret_cast<const uint32_t*>(&pair);
+      }
+#pragma unroll
+      for (int32_t e = 0; e < 8; ++e) {
+        values[in_place ? page_value_half(slot, channel + e) : value_half(slot, channel + e)] = convert(value[e]);
+      }
+    }
+    // The lanes that pad a value row.
+    if (in_place || layout_.lanes() == a_.head_dim) return;
+    const int32_t padding = layout_.lanes() - a_.head_dim;
+    for (int32_t i = thread_; i < kSlots / 2 * padding; i += threads_) {
+      value_words_[i / padding * layout_.lanes() + a_.head_dim + i % padding] = 0;
+    }
+  }
+
+  /// Rotary embedding of channels [channel, channel + 8) of a token, those of them that are rotated.
+  __device__ void rotate_eight(int64_t row, int32_t token, int32_t channel, float (&key)[8]) const {
+    const auto* angles = reinterpret_cast<const float2*>(scratch_) + token * (a_.rope.rotary_dim / 2);
+    const int32_t half = a_.rope.rotary_dim / 2;
+    float other[8];
+    if (a_.rope.half() && half % 8 == 0) {
+      read_eight(a_.k, a_.dtype, a_.vectors != 0, row + a_.rope.partner_of(channel), other);
+    } else {
+#pragma unroll
+      for (int32_t e = 0; e < 8; ++e) {
+        const bool rotated = channel + e < a_.rope.rotary_dim;
+        other[e] = rotated ? read_float(a_.k, a_.dtype, row + a_.rope.partner_of(channel + e)) : 0.0F;
+      }
+    }
+#pragma unroll
+    for (int32_t e = 0; e < 8; ++e) {
+      const int32_t at = channel + e;
+      if (at >= a_.rope.rotary_dim) break;
+      const int32_t pair = a_.rope.half() ? (at < half ? at : at - half) : at / 2;
+      const float2 turn = angles[pair];
+      const bool first = a_.rope.half() ? at < half : at % 2 == 0;
+      key[e] = first ? key[e] * turn.x - other[e] * turn.y : other[e] * turn.y + key[e] * turn.x;
+    }
+  }
+
+  template <bool kKeys>
+  __device__ void write_side(FormatCode format, const PageBytes& page, const SideBytes& bytes, uint8_t* target) {
+    const Kind kind = kKeys ? format.keys() : format.values();
+    const bool hadamard = kKeys ? format.hadamard_keys() : format.hadamard_values();
+    const int32_t group_shift = kKeys ? 0 : format.group_shift();
+    if constexpr (kCodes != PageCodes::kPlain) {
+      if (has_gains(kind)) return write_gains<kKeys>(format, page, target);
+    }
+    if (kind == Kind::kFloat16) {
+      auto* words = reinterpret_cast<uint32_t*>(target);
+      const int32_t n = bytes.codes / 4;
+      for (int32_t i = thread_; i < n; i += threads_) {
+        words[page_word<kKeys>(kind, a_.head_dim, i)] =
+            kKeys ? key_words_[i / kSlots * (kSlots + 1) + i % kSlots] : value_words_[i];
+      }
+      for (int32_t i = n + thread_; i < bytes.bytes() / 4; i += threads_) words[i] = 0;
+      return;
+    }
+    load_floats<kKeys>(hadamard);
+    __syncthreads();
+    const int32_t bits = code_bits(kind);
+    choose_scales<kKeys>(bits, group_shift, bytes, target);
+    __syncthreads();
+    auto* words = reinterpret_cast<uint32_t*>(target);
+    if (bits == 3) {
+      write_codes<kKeys>(words, kind, 0, 2, 3, 0, group_shift);
+      const int32_t low_rows = ((kKeys ? a_.head_dim : kSlots) + 15) / 16;
+      write_codes<kKeys>(words, kind, low_rows * (kKeys ? kSlots : layout_.lanes()), 1, 3, 2, group_shift);
+    } else {
+      write_codes<kKeys>(words, kind, 0, bits, bits, 0, group_shift);
+    }
+    auto* halves = reinterpret_cast<uint16_t*>(target);
+    for (int32_t i = (bytes.codes + 2 * bytes.scales) / 2 + thread_; i < bytes.bytes() / 2; i += threads_)
+      halves[i] = 0;
+  }
+
+  /// Whether a side's codes are relative to trained centres, or not.
+  template <bool kKeys>
+  __device__ static bool is_centred(FormatCode format) {
+    return kCodes == PageCodes::kCentred && (kKeys ? format.centred_keys() : format.centred_values());
+  }
+
+  // Codes are made in one place whatever they are relative to: there is much of it.
+  template <bool kKeys>
+  __device__ void write_gains(FormatCode format, const PageBytes& page, uint8_t* target) {
+    const bool centred = is_centred<kKeys>(format);
+    const int32_t used = w_.kept + w_.token_count;
+    load_floats<kKeys>(!centred);
+    __syncthreads();
+    CentreTaker<kKeys> centres(a_, w_, scratch_, shared_ + layout_.centre_begin());
+    if (centred) {
+      centres.take(used);
+      rotate_floats();
+      __syncthreads();
+    }
+    // The side is not needed in FP16 any more: codes may lie there.
+    auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
+    GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), used, scratch_, codes,
+                      shared_ + layout_.gain_begin(), target)
+        .run(format);
+    if (centred) centres.write(page, target);
+  }
+
+  /// One side as floats, rotated if the format says so.
+  template <bool kKeys>
+  __device__ void load_floats(bool hadamard) {
+    const auto* halves = reinterpret_cast<const __half*>(kKeys ? key_words_ : value_words_);
+    const int32_t lane = thread_ % 32;
+    const int32_t block = a_.head_dim & -a_.head_dim;
+    const float norm = 1.0F / sqrtf(static_cast<float>(block));
+    for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
+      float x[kMaxHeadDim / 32];
+#pragma unroll
+      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+        const int32_t channel = 32 * k + lane;
+        x[k] = channel < a_.head_dim ? __half2float(halves[kKeys ? key_half(slot, channel) : value_half(slot, channel)])
+                                     : 0.0F;
+      }
+      if (hadamard) rotate(x, block, lane, norm);
+#pragma unroll
+      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+        const int32_t channel = 32 * k + lane;
+        if (channel >= a_.head_dim) continue;
+        scratch_[slot * layout_.row_floats() + channel] = x[k];
+        if (hadamard && fabsf(x[k]) > kMaxHalf) *a_.status = 1;
+      }
+    }
+  }
+
+  /// Floats as they lie.
+  __device__ void rotate_floats() {
+    const int32_t lane = thread_ % 32;
+    const int32_t block = a_.head_dim & -a_.head_dim;
+    const float norm = 1.0F / sqrtf(static_cast<float>(block));
+    for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
+      float* row = scratch_ + slot * layout_.row_floats();
+      float x[kMaxHeadDim / 32];
+#pragma unroll
+      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) x[k] = 32 * k + lane < a_.head_dim ? row[32 * k + lane] : 0.0F;
+      rotate(x, block, lane, norm);
+#pragma unroll
+      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+        if (32 * k + lane >= a_.head_dim) continue;
+        row[32 * k + lane] = x[k];
+        if (fabsf(x[k]) > kMaxHalf) *a_.status = 1;
+      }
+    }
+  }
+
+  __device__ static void rotate(float (&x)[kMaxHeadDim / 32], int32_t block, int32_t lane, float norm) {
+    for (int32_t d = 1; d < min(block, 32); d *= 2) {
+#pragma unroll
+      for (float& each : x) {
+        const float other = __shfl_xor_sync(kAll, each, d);
+        each = (lane & d) != 0 ? other - each : each + other;
+      }
+    }
+#pragma unroll
+    for (int32_t d = 1; d < kMaxHeadDim / 32; d *= 2) {
+      if (32 * d >= block) break;
+#pragma unroll
+      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+        if ((k & d) != 0) continue;
+        const float sum = x[k] + x[k + d];
+        x[k + d] = x[k] - x[k + d];
+        x[k] = sum;
+      }
+    }
+#pragma unroll
+    for (float& each : x) each *= norm;
+  }
+
+  /// A scale for every channel of keys, for every slot and group of channels of values.
+  template <bool kKeys>
+  __device__ void choose_scales(int32_t bits, int32_t group_shift, const SideBytes& bytes, uint8_t* target) {
+    auto* scales = reinterpret_cast<__half*>(target + bytes.codes);
+    auto* minima = reinterpret_cast<__half*>(target + bytes.minima_offset());
+    const int32_t group = 32 << group_shift;
+    for (int32_t i = thread_; i < bytes.scales / 2; i += threads_) {
+      const int32_t begin = kKeys ? i : i % kSlots * layout_.row_floats() + i / kSlots * group;
+      const int32_t step = kKeys ? layout_.row_floats() : 1;
+      const int32_t n = kKeys ? kSlots : min(group, a_.head_dim - i / kSlots * group);
+      float low = scratch_[begin];
+      float high = low;
+      for (int32_t j = 1; j < n; ++j) {
+        const float value = scratch_[begin + j * step];
+        low = fminf(low, value);
+        high = fmaxf(high, value);
+      }
+      const Quantizer quantizer(low, high, bits);
+      scales[scale_place(i)] = quantizer.scale;
+      minima[scale_place(i)] = quantizer.minimum;
+      minima_[i] = __half2float(quantizer.minimum);
+      inverse_scales_[i] = quantizer.inverse_scale;
+    }
+  }
+
+  /// Bits [first_bit, first_bit + field_bits) of codes of `bits` bits, as a plane of words that begins at `first_word`.
+  template <bool kKeys>
+  __device__ void write_codes(uint32_t* words, Kind kind, int32_t first_word, int32_t field_bits, int32_t bits,
+                              int32_t first_bit, int32_t group_shift) const {
+    const int32_t lanes = kKeys ? kSlots : layout_.lanes();
+    const int32_t reduction = kKeys ? a_.head_dim : kSlots;
+    const int32_t per_word = 32 / field_bits;
+    const auto top = static_cast<float>((1 << bits) - 1);
+    const int32_t n = (reduction + per_word - 1) / per_word * lanes;
+    for (int32_t i = thread_; i < n; i += threads_) {
+      const int32_t lane = i % lanes;
+      const int32_t first = i / lanes * per_word;
+      uint32_t word = 0;
+      for (int32_t e = 0; e < per_word; ++e) {
+        const int32_t slot = kKeys ? lane : first + e;
+        const int32_t channel = kKeys ? first + e : lane;
+        if (channel >= a_.head_dim) break;
+        const int32_t scale = kKeys ? channel : (channel >> (5 + group_shift)) * kSlots + slot;
+        const float value = scratch_[slot * layout_.row_floats() + channel];
+        const float steps = fminf(fmaxf((value - minima_[scale]) * inverse_scales_[scale], 0.0F), top);
+        const auto code = static_cast<uint32_t>(steps + 0.5F);
+        word |= ((code >> first_bit) & ((1U << field_bits) - 1U)) << (8 * (e % 4) + field_bits * (e / 4));
+      }
+      words[page_word<kKeys>(kind, a_.head_dim, first_word + i)] = word;
+    }
+  }
+
+  const AppendArguments& a_;
+  const DeviceWrite w_;
+  const Layout layout_;
+  const int32_t thread_;
+  const int32_t threads_;
+  uint32_t* shared_;
+  uint32_t* key_words_;
+  uint32_t* value_words_;
+  float* scratch_;
+  float* minima_;
+  float* inverse_scales_;
+  float* inv_freq_;
+};
+
+}  // namespace kvq::cuda

@@ -1,0 +1,38 @@
+// Which expert of a router the tokens of pages prefer.
+#pragma once
+
+#include "kernels/device/rope.h"
+#include "router/router.h"
+
+#include <cuda_runtime_api.h>
+#include <cstdint>
+
+namespace kvq::cuda {
+
+/// The network of one group of layers, in device memory; see RouterNetwork.
+struct VotingNetwork {
+  const float* w1;
+  const float* w2;
+  const float* w3;
+};
+
+/// A full FP16 page. As PageToRoute.
+struct VotingPage {
+  const std::byte* data;
+  int32_t positions[kSlots];
+};
+
+struct VoteArguments {
+  const VotingPage* pages;  // [n_pages], memory that the device reads
+  int32_t n_pages;
+  int32_t n_experts;
+  int32_t head_dim;
+  RopeArguments rope;
+  VotingNetwork network;
+  int32_t* counts;  // [n_pages, n_experts], memory that the device writes
+};
+
+cudaError_t prepare_vote();
+cudaError_t launch_vote(const VoteArguments& arguments, cudaStream_t stream);
+
+}  // namespace kvq::cuda

@@ -1,0 +1,108 @@
+// A warp's ring: copies of the pages of a run arrive there ahead of their use.
+#pragma once
+
+#include "kernels/attend/batch.cuh"
+#include "kernels/device/copies.cuh"
+#include "kernels/pages/layout.cuh"
+
+namespace kvq::cuda {
+
+/// Bytes of pages, of a warp, that are on their way or being used; two stages of the ring at least. More in flight than
+/// memory needs to be busy only queue there, and slow it down.
+constexpr int32_t kAhead = 9 * 1024;
+
+/// Stages that hold a page each, or one side of a large page, and a barrier of each stage.
+struct Ring {
+  uint32_t memory;       // shared address of stage 0
+  uint32_t arrived = 0;  // of its barrier; 0: there are no barriers yet
+  uint32_t parity = 0;   // of the phase that comes next, one bit a stage
+
+  // Of the run at hand.
+  int32_t stage_bytes;
+  int32_t stages;
+  bool by_side;   // a stage holds one side, not a page
+  int32_t stage;  // in use, or used next
+};
+
+/// Pages of a run that are not yet on their way.
+struct Copies {
+  uint32_t pages;
+  bool values_next;  // the keys of the first are
+  int32_t stage;     // for the next copy
+  int32_t started;   // before the first page's turn
+};
+
+__device__ __forceinline__ void make_barriers(uint64_t (&barriers)[kMaxStages], const Lane& lane, Ring& ring) {
+  ring.arrived = shared_address(barriers);
+  if (lane.index == 0) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < kMaxStages; ++i) make_copy_barrier(ring.arrived + 8 * i);
+  }
+  order_before_copies();
+  __syncwarp();
+}
+
+/// Cut the ring, which is empty, into stages for pages of a layout.
+__device__ __forceinline__ void cut_stages(const PageLayout& layout, int32_t ring_bytes, const Lane& lane, Ring& ring) {
+  const int32_t page = layout.bytes;
+  // Sides whose bytes are mixed are small.
+  const bool mixed = has_gains(layout.format.keys()) && has_gains(layout.format.values());
+  ring.by_side = 2 * page > ring_bytes && !mixed;
+  ring.stage_bytes = ring.by_side ? max(layout.keys.bytes(), layout.values.bytes()) : page;
+  // As many as fit, without a division.
+  const int32_t limit = min(ring_bytes, max(kAhead, 2 * ring.stage_bytes));
+  ring.stages = __popc(__ballot_sync(kAll, lane.index < kMaxStages && (lane.index + 1) * ring.stage_bytes <= limit));
+  ring.stage = 0;
+}
+
+__device__ __forceinline__ int32_t next_stage(const Ring& ring, int32_t stage) {
+  return stage + 1 == ring.stages ? 0 : stage + 1;
+}
+
+/// Whether a stage holds one side of a page whose sides are of kind K, or of any kinds.
+template <typename K>
+__device__ __forceinline__ bool goes_by_side(const Ring& ring) {
+  if constexpr (PageKind<K>) {
+    if constexpr (has_gains(K::kKind)) return false;
+  }
+  return ring.by_side;
+}
+
+/// Pages go through the ring one by one, or large ones side by side; copies run ahead of their use.
+__device__ __forceinline__ void copy_next(const Ring& ring, bool by_side, const PageLayout& layout, const Batch& batch,
+                                          const Lane& lane, Copies& copies) {
+  if (copies.pages == 0) return;
+  const int32_t at = first_page(copies.pages);
+  uint64_t from = static_cast<uint64_t>(batch.record.y) << 32U | batch.record.x;
+  int32_t bytes = by_side ? layout.keys.bytes() : ring.stage_bytes;
+  if (by_side && copies.values_next) {
+    from += static_cast<uint64_t>(bytes);
+    bytes = layout.values.bytes();
+  }
+  start_copy(ring.memory + static_cast<uint32_t>(copies.stage * ring.stage_bytes), from, bytes,
+             ring.arrived + static_cast<uint32_t>(8 * copies.stage), lane.index, at);
+  copies.values_next = by_side && !copies.values_next;
+  if (!copies.values_next) copies.pages &= copies.pages - 1;
+  copies.stage = next_stage(ring, copies.stage);
+}
+
+/// Have at least n copies of the run on their way.
+__device__ __forceinline__ void start_copies(const Ring& ring, const PageLayout& layout, const Batch& batch,
+                                             const Lane& lane, int32_t n, Copies& copies) {
+#pragma unroll 1
+  for (; copies.started < n; ++copies.started) copy_next(ring, ring.by_side, layout, batch, lane, copies);
+}
+
+/// Address of the oldest stage once its copy has arrived.
+__device__ __forceinline__ uint32_t wait_for_stage(Ring& ring) {
+  wait_copy(ring.arrived + static_cast<uint32_t>(8 * ring.stage), (ring.parity >> ring.stage) & 1U);
+  ring.parity ^= 1U << ring.stage;
+  return ring.memory + static_cast<uint32_t>(ring.stage * ring.stage_bytes);
+}
+
+__device__ __forceinline__ void leave_stage(Ring& ring) {
+  __syncwarp();
+  ring.stage = next_stage(ring, ring.stage);
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,155 @@
+// Which block walks which pages: a part of one unit each, or a share of all units' pages in a row.
+#pragma once
+
+#include "kernels/attend/units.cuh"
+
+namespace kvq::cuda {
+
+/// Pages [begin, end) of a unit: one of the parts that blocks walk.
+struct Segment {
+  Unit unit;
+  int32_t index;  // of the unit
+  int32_t begin;
+  int32_t end;
+  int32_t part;
+  int32_t parts;
+  int32_t first_partial;  // where part 0's partial is
+};
+
+/// A block's share of all units' pages in a row.
+struct Share {
+  int32_t begin;
+  int32_t pages;
+  int32_t next_unit;
+  int32_t last_unit;
+};
+
+/// The block's place in a grid of units and parts says which pages it walks, if any.
+template <int kRows>
+__device__ __forceinline__ bool take_part(const AttendArguments& arguments, const Lane& lane, Segment& to) {
+  const auto row_block = static_cast<int32_t>(blockIdx.x);
+  const auto head = static_cast<int32_t>(blockIdx.y);
+  to.unit = unit_of<kRows>(arguments, row_block, head);
+  to.index = row_block * arguments.kv_heads + head;
+  to.part = static_cast<int32_t>(blockIdx.z);
+  to.parts = arguments.parts;
+  to.first_partial = to.index * arguments.parts;
+  const int32_t pages = page_count(arguments, to.unit);
+  int32_t part_pages = arguments.part_pages;
+  if (part_pages == 0) {
+    const auto even = static_cast<uint32_t>(pages + arguments.parts - 1) / static_cast<uint32_t>(arguments.parts);
+    part_pages = max(static_cast<int32_t>(even), lane.warps);
+    to.parts = static_cast<int32_t>(static_cast<uint32_t>(pages + part_pages - 1) / static_cast<uint32_t>(part_pages));
+  }
+  to.begin = to.part * part_pages;
+  to.end = to.begin + min(pages - to.begin, part_pages);
+  if (to.begin < to.end) return true;
+  if (pages == 0 && to.part == 0) write_zeros<kRows>(arguments, to.unit);
+  return false;
+}
+
+/// Pages of a block's share. True if units are padded to whole shares.
+__device__ __forceinline__ bool choose_share(const AttendArguments& arguments, const Lane& lane, int32_t total,
+                                             int32_t most, int32_t least, int32_t& share) {
+  const auto blocks = static_cast<int32_t>(gridDim.x);
+  share = max((total + blocks - 1) / blocks, lane.warps);
+  int32_t padded_share = INT32_MAX;
+  if (most == least && arguments.units <= blocks) {
+    const int32_t parts = blocks / arguments.units;
+    padded_share = (most + parts - 1) / parts;
+  } else if (arguments.units < blocks) {
+    padded_share = (total + blocks - arguments.units - 1) / (blocks - arguments.units);
+  }
+  padded_share = max(padded_share, lane.warps);
+  if (padded_share > share + kCrossing) return false;
+  share = padded_share;
+  return true;
+}
+
+/// The unit that holds page `page` of all units in a row.
+__device__ __forceinline__ int32_t first_unit(const int32_t* page_ends, int32_t units, int32_t page) {
+  int32_t low = 0;
+  int32_t high = units - 1;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (page_ends[middle] > page) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+/// All units' pages in a row are cut into equal shares, one a block. Units are padded to whole shares where that costs
+/// fewer pages than it saves. Fills page_ends, in shared memory; false if there is nothing for this block.
+template <int kRows>
+__device__ __forceinline__ bool take_share(const AttendArguments& arguments, const Lane& lane, int32_t* page_ends,
+                                           Share& to) {
+  const int32_t units = arguments.units;
+  int32_t total = 0;
+  int32_t most = 0;
+  int32_t least = INT32_MAX;
+  // Every warp counts, so that none has to wait.
+#pragma unroll 1
+  for (int32_t base = 0; base < units; base += 32) {
+    const int32_t u = base + lane.index;
+    const bool exists = u < units;
+    const int32_t count = exists ? page_count(arguments, find_unit<kRows>(arguments, u)) : 0;
+    total += __reduce_add_sync(kAll, count);
+    most = max(most, __reduce_max_sync(kAll, count));
+    least = min(least, __reduce_min_sync(kAll, exists ? count : INT32_MAX));
+  }
+  const bool padded = choose_share(arguments, lane, total, most, least, to.pages);
+  int32_t before = 0;
+#pragma unroll 1
+  for (int32_t base = 0; base < units; base += 32) {
+    const int32_t u = base + lane.index;
+    int32_t sum = u < units ? page_count(arguments, find_unit<kRows>(arguments, u)) : 0;
+    if (padded) sum = (sum + to.pages - 1) / to.pages * to.pages;
+#pragma unroll 1
+    for (int32_t d = 1; d < 32; d *= 2) {
+      const int32_t other = __shfl_up_sync(kAll, sum, d);
+      if (lane.index >= d) sum += other;
+    }
+    if (lane.warp == 0 && u < units) page_ends[u] = before + sum;
+    before += __shfl_sync(kAll, sum, 31);
+  }
+  if (least == 0) {
+    for (auto u = static_cast<int32_t>(blockIdx.x); u < units; u += static_cast<int32_t>(gridDim.x)) {
+      const Unit unit = find_unit<kRows>(arguments, u);
+      if (page_count(arguments, unit) == 0) write_zeros<kRows>(arguments, unit);
+    }
+  }
+  __syncthreads();
+  to.begin = static_cast<int32_t>(blockIdx.x) * to.pages;
+  if (to.begin >= before) return false;
+  to.next_unit = first_unit(page_ends, units, to.begin);
+  to.last_unit = first_unit(page_ends, units, min(to.begin + to.pages, before) - 1);
+  return true;
+}
+
+/// The next unit's pages of the block's share, if there are more.
+template <int kRows>
+__device__ __forceinline__ bool next_segment(const AttendArguments& arguments, const int32_t* page_ends, Share& share,
+                                             Segment& to) {
+#pragma unroll 1
+  while (share.next_unit <= share.last_unit) {
+    to.index = share.next_unit++;
+    to.unit = find_unit<kRows>(arguments, to.index);
+    const int32_t from = to.index == 0 ? 0 : page_ends[to.index - 1];
+    const int32_t pages = page_count(arguments, to.unit);
+    to.begin = max(share.begin - from, 0);
+    to.end = min(share.begin + share.pages - from, pages);
+    if (to.begin >= to.end) continue;  // an empty unit, or the share ends in its padding
+    const int32_t first_block = from / share.pages;
+    to.part = static_cast<int32_t>(blockIdx.x) - first_block;
+    to.parts = (from + pages - 1) / share.pages - first_block + 1;
+    // Blocks and units only ever rise along the line of pages, so no two segments share a number.
+    to.first_partial = first_block + to.index;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,147 @@
+// Units of work: their rows, their pages, and the positions of both.
+#pragma once
+
+#include "kernels/device/tensor.cuh"
+#include "kernels/pages/geometry.cuh"
+#include "kernels/pages/math.cuh"
+
+namespace kvq::cuda {
+
+/// Rows of one KV head of one sequence that walk its pages together.
+struct Unit {
+  int32_t sequence;  // an index, not an address: arguments are read much faster from where they are passed
+  int32_t head;
+  int32_t first_row;  // row r is query r / group of the sequence, query head head · group + r % group
+};
+
+__device__ __forceinline__ const AttendSequenceArguments& sequence_of(const AttendArguments& arguments,
+                                                                      const Unit& unit) {
+  return arguments.sequences[unit.sequence];
+}
+
+/// Of all sequences in a row, the unit of block `row_block` of kRows rows.
+template <int kRows>
+__device__ __forceinline__ Unit unit_of(const AttendArguments& arguments, int32_t row_block, int32_t head) {
+  int32_t i = row_block;
+  int32_t of_sequence = 0;
+  if (arguments.one_row_block == 0) {
+    of_sequence = row_block;
+    for (i = 0;; ++i) {
+      const uint32_t rows = static_cast<uint32_t>(arguments.sequences[i].query_count) * arguments.group.number;
+      const auto blocks = static_cast<int32_t>((rows + kRows - 1) / kRows);
+      if (of_sequence < blocks) break;
+      of_sequence -= blocks;
+    }
+  }
+  return {i, head, of_sequence * kRows};
+}
+
+template <int kRows>
+__device__ __forceinline__ Unit find_unit(const AttendArguments& arguments, int32_t index) {
+  return unit_of<kRows>(arguments, index / arguments.kv_heads, index % arguments.kv_heads);
+}
+
+/// Rows of the unit, up to kRows.
+template <int kRows>
+__device__ __forceinline__ int32_t row_count(const AttendArguments& arguments, const Unit& unit) {
+  const int32_t of_head =
+      sequence_of(arguments, unit).query_count * static_cast<int32_t>(arguments.group.number) - unit.first_row;
+  return min(kRows, of_head);
+}
+
+/// A row among those of the batch.
+struct RowPlace {
+  int32_t query;
+  int32_t head;
+};
+
+__device__ __forceinline__ RowPlace row_place(const AttendArguments& arguments, const Unit& unit, int32_t row) {
+  const auto of_unit = static_cast<uint32_t>(unit.first_row + row);
+  const uint32_t query = divide(of_unit, arguments.group);
+  const auto head = static_cast<int32_t>(static_cast<uint32_t>(unit.head) * arguments.group.number + of_unit -
+                                         query * arguments.group.number);
+  return {sequence_of(arguments, unit).query_begin + static_cast<int32_t>(query), head};
+}
+
+/// Where a row's first channel is in q or out.
+__device__ __forceinline__ int64_t row_offset(const HeadStrides& strides, const RowPlace& row) {
+  return row.query * strides.token + row.head * strides.head;
+}
+
+/// Of a row, Σ 2^logit = sum · 2^maximum over what it sees.
+struct RowSum {
+  float maximum;
+  float sum;
+};
+
+/// Add a row's sink and write its log-sum-exp. Returns the factor on the sum of values, which is relative to the
+/// maximum; a query that sees no token gives zeros. Rarely needed: not inlined, so that short lists do not wait for its
+/// instructions.
+inline __device__ __noinline__ float finish_row(const AttendArguments& arguments, const RowPlace& row,
+                                                const RowSum& seen, bool writes) {
+  constexpr float kLog2E = 1.4426950408889634F;
+  constexpr float kLn2 = 0.69314718055994531F;
+  constexpr float kLargest = 3.402823466e38F;
+  RowSum whole = seen;
+  const float sink = arguments.sinks != nullptr ? arguments.sinks[row.head] : minus_infinity();
+  if (sink > minus_infinity()) {
+    const float logit = fminf(fmaxf(sink * kLog2E, -kLargest), kLargest);
+    whole.maximum = fmaxf(seen.maximum, logit);
+    whole.sum = fmaf(seen.sum, exp2_fast(seen.maximum - whole.maximum), exp2_fast(logit - whole.maximum));
+  }
+  if (writes && arguments.lse != nullptr) {
+    arguments.lse[static_cast<int64_t>(row.query) * arguments.q_heads + row.head] =
+        whole.sum > 0.0F ? kLn2 * (whole.maximum + log2f(whole.sum)) : minus_infinity();
+  }
+  return seen.sum > 0.0F ? exp2_fast(seen.maximum - whole.maximum) / whole.sum : 0.0F;
+}
+
+/// The outputs of a unit without pages. All threads of a block.
+template <int kRows>
+__device__ __forceinline__ void write_zeros(const AttendArguments& arguments, const Unit& unit) {
+  const int32_t head_dim = arguments.head_dim;
+  const int32_t rows = row_count<kRows>(arguments, unit);
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < rows * head_dim; i += static_cast<int32_t>(blockDim.x)) {
+    const RowPlace row = row_place(arguments, unit, i / head_dim);
+    const int32_t channel = i % head_dim;
+    write_float(arguments.out, arguments.out_dtype, row_offset(arguments.out_strides, row) + channel, 0.0F);
+    if (channel == 0 && arguments.lse != nullptr) finish_row(arguments, row, {minus_infinity(), 0.0F}, true);
+  }
+}
+
+__device__ __forceinline__ int32_t page_count(const AttendArguments& arguments, const Unit& unit) {
+  if (arguments.uniform_pages >= 0) return arguments.uniform_pages;
+  return sequence_of(arguments, unit).view.heads[unit.head].pages;
+}
+
+/// The unit's page records.
+__device__ __forceinline__ const DevicePage* pages_of(const AttendArguments& arguments, const Unit& unit) {
+  const SequenceView& view = sequence_of(arguments, unit).view;
+  return view.pages + static_cast<int64_t>(unit.head) * view.capacity;
+}
+
+/// Position of a slot of page `index`.
+__device__ __forceinline__ int32_t position_in_page(const AttendArguments& arguments, const Unit& unit,
+                                                    const DevicePage& page, int32_t index, int32_t slot) {
+  if (page.has_positions == 0) return page.first_position + slot;
+  const SequenceView& view = sequence_of(arguments, unit).view;
+  return view.positions[(static_cast<int64_t>(unit.head) * view.capacity + index) * kSlots + slot];
+}
+
+/// Position of query `query` of the unit's sequence.
+__device__ __forceinline__ int32_t query_position(const AttendArguments& arguments, const Unit& unit, int32_t query) {
+  const AttendSequenceArguments& sequence = sequence_of(arguments, unit);
+  if (arguments.query_positions != nullptr) return arguments.query_positions[sequence.query_begin + query];
+  if (sequence.last_position >= 0) return sequence.last_position - (sequence.query_count - 1 - query);
+  if (sequence.query_count == 1) return sequence.view.heads[unit.head].next_position - 1;
+  const DevicePage* pages = pages_of(arguments, unit);
+  int32_t back = sequence.query_count - query;
+  for (int32_t i = page_count(arguments, unit) - 1; i >= 0; --i) {
+    const DevicePage page = pages[i];
+    if (back <= page.count) return position_in_page(arguments, unit, page, i, page.count - back);
+    back -= page.count;
+  }
+  return 0;
+}
+
+}  // namespace kvq::cuda

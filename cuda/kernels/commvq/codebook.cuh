@@ -1,0 +1,75 @@
+// How kernels read pages of CommVQ, and halves in pages.
+#pragma once
+
+#include "core/float16.h"
+#include "kernels/commvq/codebook.h"
+
+#include <cuda_fp16.h>
+
+namespace kvq::cuda {
+
+__device__ __forceinline__ float half_at(const uint16_t* halves, int64_t i) {
+  return __half2float(__ushort_as_half(__ldg(halves + i)));
+}
+
+/// A code {re, im}.
+__device__ __forceinline__ float2 code_at(const uint32_t* rows, int64_t i) {
+  const uint32_t two = __ldg(rows + i);
+  return __half22float2(*reinterpret_cast<const __half2*>(&two));
+}
+
+/// Of complex numbers.
+__device__ __forceinline__ float2 product(float2 a, float2 b) { return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x}; }
+
+/// e^{i·position·θ} of a pair, digit by digit as on the host (core/position_turns.h).
+__device__ __forceinline__ float2 turn_of(const CodebookTables& tables, int32_t position, int32_t pair) {
+  const int32_t pairs = tables.pairs();
+  const auto entry = [&](int32_t row) {
+    const float* from = tables.turns + int64_t{row} * 2 * pairs + pair;
+    return make_float2(__ldg(from), __ldg(from + pairs));
+  };
+  float2 turn = entry(position & 31);
+  position >>= 5;
+  for (int32_t level = 1; position > 0; ++level, position >>= 5) {
+    const int32_t digit = position & 31;
+    if (digit == 0) continue;
+    turn = product(turn, entry(32 * level + digit));
+  }
+  return turn;
+}
+
+/// Where a scalar of a side in FP16 is on the device, in bytes.
+__device__ __forceinline__ int32_t float16_place(Side side, int32_t head_dim, int32_t slot, int32_t channel) {
+  const auto at = static_cast<int32_t>(2 * float16::index(side, head_dim, slot, channel));
+  const int32_t chunk =
+      side == Side::kKeys ? key_chunk(Kind::kFloat16, at / 16) : value_chunk(Kind::kFloat16, head_dim, at / 16);
+  return 16 * chunk + at % 16;
+}
+
+/// Where the number of a slot is: in the page of which of the heads that share it, and which one there.
+__device__ __forceinline__ int32_t holder_of(const SharedNumbers& numbers, int32_t head, int32_t slot) {
+  return numbers.of_layer != 0 ? slot / numbers.share : head;
+}
+__device__ __forceinline__ int32_t place_of(const SharedNumbers& numbers, int32_t slot) {
+  return numbers.offset + 2 * (slot % numbers.share);
+}
+
+/// A field of a stream of fields of `bits` bits.
+__device__ __forceinline__ int32_t field_at(const std::byte* stream, int32_t field, int32_t bits) {
+  const int32_t at = field * bits;
+  const auto* bytes = reinterpret_cast<const uint8_t*>(stream) + at / 8;
+  uint32_t two = __ldg(bytes);
+  if (at % 8 + bits > 8) two |= static_cast<uint32_t>(__ldg(bytes + 1)) << 8U;
+  return static_cast<int32_t>(two >> (at % 8) & ((1U << bits) - 1U));
+}
+
+/// All threads of a block.
+__device__ __forceinline__ void copy_side(const CopiedSide& side, uint64_t from, uint64_t to) {
+  const auto* words = reinterpret_cast<const uint64_t*>(from + static_cast<uint64_t>(side.from));
+  auto* target = reinterpret_cast<uint64_t*>(to + static_cast<uint64_t>(side.to));
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < side.bytes / 8; i += static_cast<int32_t>(blockDim.x)) {
+    target[i] = words[i];
+  }
+}
+
+}  // namespace kvq::cuda

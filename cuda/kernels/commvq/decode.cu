@@ -1,0 +1,416 @@
+// Pages of CommVQ become pages with halves, which every kernel of attention reads.
+#include "kernels/commvq/codebook.cuh"
+#include "kernels/device/copies.cuh"
+#include "kernels/device/fragments.cuh"
+#include "kernels/device/warp.cuh"
+#include "kernels/pages/layout.cuh"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+namespace {
+
+constexpr int32_t kThreads = 256;
+
+__device__ int32_t pages_of(const CodedLists& lists, int32_t head) { return lists.view.heads[head].pages; }
+
+__device__ std::byte* stand_in(const CodedLists& lists, int32_t which, int32_t index) {
+  return lists.pages + (int64_t{which} * lists.longest + index) * lists.page_bytes;
+}
+
+/// A page of one of the heads that are decoded, if the list goes so far.
+struct ListPage {
+  const CodedLists& lists;
+  int32_t head;
+  int32_t index;
+  DevicePage record{};
+  bool exists;
+
+  __device__ ListPage(const CodedLists& lists_, int32_t which, int32_t index_)
+      : lists(lists_), head(lists_.first_head + which), index(index_), exists(index_ < pages_of(lists_, head)) {
+    if (exists) record = record_of(head);
+  }
+
+  __device__ bool has_codes() const { return exists && record.format == lists.coded; }
+
+  /// Of the page that another head has of the same tokens.
+  __device__ DevicePage record_of(int32_t of_head) const {
+    const uint4 words =
+        __ldg(reinterpret_cast<const uint4*>(lists.view.pages + int64_t{of_head} * lists.view.capacity + index));
+    return *reinterpret_cast<const DevicePage*>(&words);
+  }
+  /// The number that a slot shares with other heads, of a side that begins `at` bytes from a page's beginning.
+  __device__ float shared_number(const SharedNumbers& numbers, int32_t at, int32_t slot) const {
+    const auto* side = reinterpret_cast<const std::byte*>(record_of(holder_of(numbers, head, slot)).data) + at;
+    return __half2float(*reinterpret_cast<const __half*>(side + place_of(numbers, slot)));
+  }
+};
+
+/// A thread a page.
+__global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists lists) {
+  const auto which = static_cast<int32_t>(blockIdx.y);
+  const auto index = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  const ListPage page(lists, which, index);
+  if (!page.exists) return;
+  DevicePage record = page.record;
+  if (page.has_codes()) {
+    record.data = reinterpret_cast<uint64_t>(stand_in(lists, which, index));
+    record.format = static_cast<uint16_t>(lists.stand_in);
+  }
+  lists.records[int64_t{which} * lists.view.capacity + index] = record;
+}
+
+/// A side that has no codes; a block a page.
+__global__ void __launch_bounds__(kThreads) copy_side_kernel(CodedLists lists) {
+  const auto which = static_cast<int32_t>(blockIdx.y);
+  const auto index = static_cast<int32_t>(blockIdx.x);
+  const ListPage page(lists, which, index);
+  if (!page.has_codes()) return;
+  copy_side(lists.copied, page.record.data, reinterpret_cast<uint64_t>(stand_in(lists, which, index)));
+}
+
+// Keys: a block has the codes of some pairs of a head in shared memory and decodes these pairs of some pages, a page a
+// warp. Lanes are pairs, or pairs of several slots.
+
+constexpr int32_t kKeyThreads = 512;
+constexpr int32_t kKeyWarps = kKeyThreads / kWarpLanes;
+constexpr int32_t kKeyPages = 4 * kKeyWarps;  // a block's
+
+/// How a head's pairs are shared among blocks.
+struct KeyPlan {
+  int32_t pairs;   // a block's: a power of two
+  int32_t groups;  // of pairs with the same indices, that these belong to at most
+
+  static KeyPlan of(const KeyTables& keys, int32_t shared_limit) {
+    KeyPlan plan{kWarpLanes, 0};
+    for (;; plan.pairs /= 2) {
+      plan.groups = std::min((plan.pairs + keys.group - 2) / keys.group + 1, keys.groups);
+      if (plan.pairs == 1 || plan.shared_bytes(keys) <= shared_limit) return plan;
+    }
+  }
+  KVQ_HOST_DEVICE int32_t blocks(int32_t all_pairs) const { return (all_pairs + pairs - 1) / pairs; }
+  KVQ_HOST_DEVICE int32_t table_bytes(const KeyTables& keys) const { return 4 * keys.stages * keys.codes * pairs; }
+  KVQ_HOST_DEVICE int32_t turn_bytes() const { return static_cast<int32_t>(sizeof(float2)) * kSlots * pairs; }
+  /// Of what a warp knows of its page: norms and indices.
+  KVQ_HOST_DEVICE int32_t page_bytes(const KeyTables& keys) const { return 4 * kSlots * (1 + groups * keys.stages); }
+  KVQ_HOST_DEVICE int32_t shared_bytes(const KeyTables& keys) const {
+    return table_bytes(keys) + turn_bytes() + kKeyWarps * page_bytes(keys);
+  }
+};
+
+class KeyDecoder {
+ public:
+  __device__ KeyDecoder(const CodedLists& lists, const KeyPlan& plan, std::byte* memory)
+      : lists_(lists),
+        tables_(lists.tables),
+        keys_(tables_.keys),
+        plan_(plan),
+        warp_(static_cast<int32_t>(threadIdx.x) / kWarpLanes),
+        lane_(static_cast<int32_t>(threadIdx.x) % kWarpLanes),
+        which_(static_cast<int32_t>(blockIdx.y) / plan.blocks(tables_.pairs())),
+        head_(lists.first_head + which_),
+        first_pair_(static_cast<int32_t>(blockIdx.y) % plan.blocks(tables_.pairs()) * plan.pairs),
+        column_(lane_ % plan.pairs),
+        // Lanes beyond the last pair repeat it.
+        pair_(min(first_pair_ + column_, tables_.pairs() - 1)),
+        first_stage_(first_pair_ / keys_.group * keys_.stages),
+        stages_(min(plan.groups * keys_.stages, keys_.head_stages() - first_stage_)),
+        table_(reinterpret_cast<uint32_t*>(memory)),
+        slot_turns_(reinterpret_cast<float2*>(memory + plan.table_bytes(keys_))),
+        norms_(reinterpret_cast<float*>(memory + plan.table_bytes(keys_) + plan.turn_bytes() +
+                                        warp_ * plan.page_bytes(keys_))),
+        places_(reinterpret_cast<uint32_t*>(norms_ + kSlots)) {}
+
+  __device__ void run() {
+    const int32_t first = static_cast<int32_t>(blockIdx.x) * kKeyPages;
+    const int32_t end = min(first + kKeyPages, pages_of(lists_, head_));
+    if (first >= end) return;
+    load_table();
+    const int32_t slots = kKeyThreads / plan_.pairs;
+    for (auto slot = static_cast<int32_t>(threadIdx.x) / plan_.pairs; slot < kSlots; slot += slots) {
+      slot_turns_[slot * plan_.pairs + column_] = turn_of(tables_, slot, pair_);
+    }
+    __syncthreads();
+    for (int32_t index = first + warp_; index < end; index += kKeyWarps) {
+      const ListPage page(lists_, which_, index);
+      if (page.has_codes()) decode(page);
+    }
+  }
+
+ private:
+  /// Rows [stages][codes] of the block's pairs.
+  __device__ void load_table() const {
+    const uint32_t* from = keys_.rows +
+                           (int64_t{head_} * keys_.groups + group()) * keys_.stages * keys_.codes * keys_.group +
+                           pair_ % keys_.group;
+    const int32_t rows = keys_.stages * keys_.codes;
+    const int32_t together = kKeyThreads / plan_.pairs;
+#pragma unroll 8
+    for (auto row = static_cast<int32_t>(threadIdx.x) / plan_.pairs; row < rows; row += together) {
+      table_[row * plan_.pairs + column_] = __ldg(from + int64_t{row} * keys_.group);
+    }
+  }
+  __device__ __forceinline__ int32_t group() const { return pair_ / keys_.group; }
+
+  /// A lane a slot.
+  __device__ __forceinline__ void unpack(const ListPage& page) const {
+    const auto* side = reinterpret_cast<const std::byte*>(page.record.data);
+    const auto row_bytes = static_cast<uint32_t>(4 * plan_.pairs);
+    __syncwarp();
+    norms_[lane_] = page.shared_number(keys_.numbers, 0, lane_);
+#pragma unroll 4
+    for (int32_t stage = 0; stage < stages_; ++stage) {
+      const int32_t field = (first_stage_ + stage) * 2 * kSlots + lane_;
+      const auto a = static_cast<uint32_t>(field_at(side, field, keys_.index_bits));
+      const auto b = static_cast<uint32_t>(field_at(side, field + kSlots, keys_.index_bits));
+      places_[stage * kSlots + lane_] = (a | b << 16U) * row_bytes;
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void decode(const ListPage& page) const {
+    unpack(page);
+    const DevicePage& record = page.record;
+    std::byte* to = stand_in(lists_, which_, page.index);
+    // A page with positions of its own has no turn.
+    const bool regular = record.has_positions == 0;
+    const float2 page_turn = turn_of(tables_, regular ? record.first_position : 0, pair_);
+    const uint32_t* own = places_ + (group() * keys_.stages - first_stage_) * kSlots;
+#pragma unroll 1
+    for (int32_t slot = lane_ / plan_.pairs; slot < kSlots; slot += kWarpLanes / plan_.pairs) {
+      float2 sum = sum_of_stages(own + slot);
+      if (slot >= record.count) sum = {0.0F, 0.0F};
+      const float2 of_slot =
+          regular ? slot_turns_[slot * plan_.pairs + column_] : turn_of(tables_, position(page, slot), pair_);
+      const float2 key = product(sum, product(page_turn, of_slot));
+      const float norm = norms_[slot];
+      put(to, slot, tables_.first_channel(pair_), norm * key.x);
+      put(to, slot, tables_.second_channel(pair_), norm * key.y);
+    }
+  }
+
+  __device__ __forceinline__ float2 sum_of_stages(const uint32_t* places) const {
+    float2 sum = {0.0F, 0.0F};
+    uint32_t rows = shared_address(table_ + column_);
+    const auto stage_bytes = static_cast<uint32_t>(4 * keys_.codes * plan_.pairs);
+#pragma unroll 4
+    for (int32_t stage = 0; stage < keys_.stages; ++stage, rows += stage_bytes) {
+      const uint32_t both = places[stage * kSlots];
+      const float2 a = code(rows + (both & 0xFFFFU));
+      const float2 b = code(rows + (both >> 16U));
+      sum.x += a.x - b.y;
+      sum.y += a.y + b.x;
+    }
+    return sum;
+  }
+  static __device__ __forceinline__ float2 code(uint32_t address) {
+    const auto two = load_shared<uint32_t>(address);
+    return __half22float2(*reinterpret_cast<const __half2*>(&two));
+  }
+  __device__ __forceinline__ int32_t position(const ListPage& page, int32_t slot) const {
+    const int64_t row = int64_t{head_} * lists_.view.capacity + page.index;
+    return slot < page.record.count ? lists_.view.positions[row * kSlots + slot] : 0;
+  }
+  __device__ __forceinline__ void put(std::byte* to, int32_t slot, int32_t channel, float x) const {
+    *reinterpret_cast<__half*>(to + float16_place(Side::kKeys, tables_.head_dim, slot, channel)) =
+        __float2half_rn(fmaxf(fminf(x, kMaxFloat16), -kMaxFloat16));
+  }
+
+  const CodedLists& lists_;
+  const CodebookTables& tables_;
+  const KeyTables& keys_;
+  const KeyPlan& plan_;
+  int32_t warp_;
+  int32_t lane_;
+  int32_t which_;
+  int32_t head_;
+  int32_t first_pair_;
+  int32_t column_;
+  int32_t pair_;
+  int32_t first_stage_;  // of those of the block's groups
+  int32_t stages_;
+  uint32_t* table_;     // [stages][codes][pairs]
+  float2* slot_turns_;  // [slots][pairs]
+  float* norms_;        // of the warp's page
+  uint32_t* places_;    // [groups][stages][slots]: of a stage's two codes among its rows, in bytes, a | b << 16
+};
+
+/// norm · e^{i·position·θ} · Σ (z[a] + i·z[b]) of the stages.
+__global__ void __launch_bounds__(kKeyThreads)
+    decode_keys_kernel(const __grid_constant__ CodedLists lists, const __grid_constant__ KeyPlan plan) {
+  extern __shared__ __align__(16) std::byte memory[];
+  KeyDecoder(lists, plan, memory).run();
+}
+
+// Values: codes of 128 slots by rows of C, on tensor cores. Bits under a mask are subnormal halves (fragments.cuh):
+// those of the lowest bit of a byte, 2^-24, and of the next byte, 2^-16.
+
+constexpr int32_t kPages = kThreads / kWarpLanes;  // a block's, a page a warp
+constexpr int32_t kChannels = 128;                 // a block's
+constexpr int32_t kBits = 64;                      // rows of C at a time
+constexpr int32_t kBitSteps = kBits / 16;          // of products
+constexpr float kByteScale = 65536.0F;             // 2^16
+
+struct ValueShared {
+  __half rows[2][kBits][kChannels + 8];
+};
+
+/// Rows of C, from `bit` of part `part` on, become shared memory; zeros beyond either end.
+__device__ void start_rows(const ValueTables& values, int64_t vector, int32_t part, int32_t bit, int32_t channel,
+                           int32_t channels, __half (&to)[kBits][kChannels + 8]) {
+  const uint16_t* codes = values.codes + (vector * values.bits + part * values.lanes) * values.width;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < kBits * kChannels / 8; i += kThreads) {
+    const int32_t row = i / (kChannels / 8);
+    const int32_t chunk = i % (kChannels / 8) * 8;
+    __half* place = &to[row][chunk];
+    if (bit + row < values.lanes && chunk < channels) {
+      copy_chunk(shared_address(place), codes + int64_t{bit + row} * values.width + channel + chunk);
+    } else {
+      *reinterpret_cast<uint4*>(place) = {0, 0, 0, 0};
+    }
+  }
+}
+
+/// The words of a page's codes that a lane multiplies in a step: those of bits 2t and 2t + 1 of each eight.
+struct StepWords {
+  uint2 of[2 * kBitSteps];
+
+  __device__ __forceinline__ void load(const uint32_t* words, int32_t bit, int32_t lanes, int32_t t) {
+#pragma unroll
+    for (int32_t i = 0; i < 2 * kBitSteps; ++i) {
+      const int32_t n = bit + 8 * i + 2 * t;
+      of[i] = words != nullptr && n < lanes ? __ldg(reinterpret_cast<const uint2*>(words + n)) : uint2{0, 0};
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists lists) {
+  __shared__ __align__(16) ValueShared shared;
+  const CodebookTables& tables = lists.tables;
+  const ValueTables& values = tables.values;
+  const int32_t blocks_of_head = (tables.head_dim + kChannels - 1) / kChannels;
+  const int32_t which = static_cast<int32_t>(blockIdx.y) / blocks_of_head;
+  const int32_t channel =
+      static_cast<int32_t>(blockIdx.y) % blocks_of_head * kChannels;  // of the head, the block's first
+  const int32_t head = lists.first_head + which;
+  const int32_t first_page = static_cast<int32_t>(blockIdx.x) * kPages;
+  if (first_page >= pages_of(lists, head)) return;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
+  const int32_t g = lane / 4;
+  const int32_t t = lane % 4;
+  const int32_t index = first_page + static_cast<int32_t>(threadIdx.x) / kWarpLanes;
+  const ListPage page(lists, which, index);
+  const int64_t vector = values.of_layer() ? 0 : head;
+  const int32_t of_vector = values.of_layer() ? head * tables.head_dim : 0;
+  const int32_t channels = min(kChannels, tables.head_dim - channel);
+  const int32_t steps = (values.lanes + kBits - 1) / kBits;
+  const int32_t all_steps = values.parts * steps;
+  // Where the codes of a step are is asked for a step before they are.
+  const auto find_codes = [&](int32_t step) {
+    const uint32_t* codes = nullptr;
+    if (page.has_codes() && step < all_steps) {
+      const DevicePage record = page.record_of(values.of_layer() ? step / steps : head);
+      codes = reinterpret_cast<const uint32_t*>(record.data + static_cast<uint64_t>(lists.coded_values));
+    }
+    return codes;
+  };
+
+  float sums[2][kChannels / 8][4] = {};
+  StepWords next;
+  next.load(find_codes(0), 0, values.lanes, t);
+  const uint32_t* codes = find_codes(1);
+  start_rows(values, vector, 0, 0, of_vector + channel, channels, shared.rows[0]);
+#pragma unroll 1
+  for (int32_t step = 0; step < all_steps; ++step) {
+    wait_chunks();
+    __syncthreads();
+    const int32_t after = step + 1;
+    if (after < all_steps) {
+      start_rows(values, vector, after / steps, after % steps * kBits, of_vector + channel, channels,
+                 shared.rows[after % 2]);
+    }
+    const StepWords words = next;
+    next.load(codes, after % steps * kBits, values.lanes, t);
+    codes = find_codes(after + 1);
+    if (!page.has_codes()) continue;
+#pragma unroll
+    for (int32_t k = 0; k < kBitSteps; ++k) {
+      // Rows g and g + 8 of the first tile are slots 4g and 4g + 2, of the second one the slots after these.
+      uint32_t a[2][4];
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) {
+        const uint2 own = words.of[2 * k + i];
+        const uint32_t low = low_halves(own.x, own.y) >> g;
+        const uint32_t high = high_halves(own.x, own.y) >> g;
+        a[0][2 * i] = low & 0x00010001U;
+        a[0][2 * i + 1] = high & 0x00010001U;
+        a[1][2 * i] = low & 0x01000100U;
+        a[1][2 * i + 1] = high & 0x01000100U;
+      }
+#pragma unroll
+      for (int32_t n = 0; n < kChannels / 16; ++n) {
+        uint32_t b[4];
+        load_transposed(shared_address(&shared.rows[step % 2][16 * k + lane % 16][16 * n + lane / 16 * 8]), b);
+#pragma unroll
+        for (int32_t tile = 0; tile < 2; ++tile) {
+          mma(sums[tile][2 * n], a[tile], b[0], b[1]);
+          mma(sums[tile][2 * n + 1], a[tile], b[2], b[3]);
+        }
+      }
+    }
+  }
+  if (!page.has_codes()) return;
+  std::byte* to = stand_in(lists, which, index) + lists.stand_in_values;
+  float scales[4];
+#pragma unroll
+  for (int32_t i = 0; i < 4; ++i) scales[i] = page.shared_number(values.numbers, lists.coded_values, 4 * g + i);
+  const float* offset = values.offset + vector * values.width + of_vector;
+  const float* channel_scale = values.channel_scale + vector * values.width + of_vector;
+#pragma unroll
+  for (int32_t n = 0; n < kChannels / 8; ++n) {
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      const int32_t c = channel + 8 * n + 2 * t + i;
+      if (c >= tables.head_dim) continue;
+      const auto value = [&](float sum, float scale, int32_t slot) {
+        const float x = channel_scale[c] * scale * (offset[c] + sum);
+        return slot < page.record.count ? fmaxf(fminf(x, kMaxFloat16), -kMaxFloat16) : 0.0F;
+      };
+      const float first = value(sums[0][n][i] * kSubnormalScale, scales[0], 4 * g);
+      const float second = value(sums[1][n][i] * kByteScale, scales[1], 4 * g + 1);
+      const float third = value(sums[0][n][2 + i] * kSubnormalScale, scales[2], 4 * g + 2);
+      const float fourth = value(sums[1][n][2 + i] * kByteScale, scales[3], 4 * g + 3);
+      *reinterpret_cast<uint32_t*>(to + float16_place(Side::kValues, tables.head_dim, 4 * g, c)) = pack(first, second);
+      *reinterpret_cast<uint32_t*>(to + float16_place(Side::kValues, tables.head_dim, 4 * g + 2, c)) =
+          pack(third, fourth);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t prepare_decode_lists(int32_t shared_limit) {
+  return cudaFuncSetAttribute(decode_keys_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+}
+
+cudaError_t decode_lists(const CodedLists& lists, cudaStream_t stream) {
+  const auto heads = static_cast<uint32_t>(lists.heads);
+  const auto longest = static_cast<uint32_t>(lists.longest);
+  const CodebookTables& tables = lists.tables;
+  replace_records_kernel<<<dim3((longest + kThreads - 1) / kThreads, heads), kThreads, 0, stream>>>(lists);
+  if (lists.codes_keys != 0) {
+    const KeyPlan plan = KeyPlan::of(tables.keys, lists.shared_limit);
+    const auto of_head = static_cast<uint32_t>(plan.blocks(tables.pairs()));
+    const dim3 grid((longest + kKeyPages - 1) / kKeyPages, heads * of_head);
+    const auto bytes = static_cast<size_t>(plan.shared_bytes(tables.keys));
+    decode_keys_kernel<<<grid, kKeyThreads, bytes, stream>>>(lists, plan);
+  }
+  if (lists.codes_values != 0) {
+    const auto of_head = static_cast<uint32_t>((tables.head_dim + kChannels - 1) / kChannels);
+    decode_values_kernel<<<dim3((longest + kPages - 1) / kPages, heads * of_head), kThreads, 0, stream>>>(lists);
+  }
+  if (lists.copied.bytes > 0) copy_side_kernel<<<dim3(longest, heads), kThreads, 0, stream>>>(lists);
+  return cudaGetLastError();
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,220 @@
+// Slots that stay when others are evicted move to FP16 pages: a page a warp.
+#include "kernels/attend/ring.cuh"
+#include "kernels/evict/weigh.h"
+#include "kernels/pages/decode.cuh"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+namespace {
+
+constexpr int32_t kMoveWarps = 4;
+
+template <typename G>
+struct MoveShared {
+  using Rows = __half[G::kRows][G::kWidth + 8];
+
+  alignas(16) Rows rows[kMoveWarps];  // of the pass at hand
+  // Pages of which some side is in codes: at most the other one in FP16 and eight bits.
+  alignas(128) uint8_t pages[kMoveWarps][(kSlots * G::kWidth * 3 + 1024 + kOverrun + 127) / 128 * 128];
+  uint64_t arrived[kMoveWarps];
+};
+
+/// Where a slot of an FP16 page is.
+struct Target {
+  std::byte* page;
+  int32_t slot;
+};
+
+template <typename G>
+class Mover {
+ public:
+  __device__ Mover(const MoveArguments& arguments, MoveShared<G>& shared)
+      : geometry_{arguments.head_dim},
+        shared_(shared),
+        lane_(this_lane()),
+        float16_(page_bytes({0}, arguments.head_dim)) {
+    static_assert(static_cast<uint32_t>(Kind::kFloat16) == 0);
+    if (lane_.index == 0) make_copy_barrier(shared_address(&shared_.arrived[lane_.warp]));
+    order_before_copies();
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void run(const DeviceMove& move) {
+    move_ = move;
+    const PageLayout layout = layout_of(geometry_, FormatCode{move.format});
+    const bool key_codes = layout.format.keys() != Kind::kFloat16;
+    const bool value_codes = layout.format.values() != Kind::kFloat16;
+    const auto* data = reinterpret_cast<const std::byte*>(move.page);
+    const uint32_t memory = shared_address(shared_.pages[lane_.warp]);
+    if (key_codes || value_codes) {
+      const uint32_t arrived = shared_address(&shared_.arrived[lane_.warp]);
+      order_before_copies();
+      __syncwarp();
+      start_copy(memory, move.page, layout.bytes, arrived, lane_.index, 0);
+      wait_copy(arrived, parity_);
+      parity_ ^= 1U;
+    }
+    if (key_codes) {
+      decode(page_side(geometry_, layout, lane_, memory));
+    } else {
+      copy_keys(data);
+    }
+    if (value_codes) {
+      decode_values(page_side(geometry_, layout, lane_, memory + static_cast<uint32_t>(layout.values_at)),
+                    [this](const Outputs<G>& outputs, int32_t first) { store(outputs, first); });
+    } else {
+      copy_values(data + layout.values_at);
+    }
+  }
+
+ private:
+  __device__ bool moves(int32_t slot) const { return (move_.slots >> slot & 1U) != 0; }
+
+  __device__ Target target_of(int32_t slot) const {
+    const int32_t rank = move_.rank + __popc(move_.slots & ((1U << slot) - 1U));
+    return {reinterpret_cast<std::byte*>(move_.target) + static_cast<int64_t>(rank / kSlots) * float16_.bytes,
+            rank % kSlots};
+  }
+  /// Of two neighbours from an even channel on.
+  __device__ uint32_t* key_word(const Target& target, int32_t channel) const {
+    const int32_t chunk = key_chunk(Kind::kFloat16, channel / 2 * (kSlots / 4) + target.slot / 4);
+    return reinterpret_cast<uint32_t*>(target.page + chunk * 16) + target.slot % 4;
+  }
+  __device__ int32_t value_at(int32_t slot, int32_t channel) const {
+    const int32_t head_dim = geometry_.head_dim();
+    const int32_t chunk = value_chunk(Kind::kFloat16, head_dim, slot / 2 * (value_lanes(head_dim) / 4) + channel / 4);
+    return chunk * 16 + channel % 4 * 4 + slot % 2 * 2;
+  }
+  __device__ __half* value_half(const Target& target, int32_t channel) const {
+    return reinterpret_cast<__half*>(target.page + float16_.values_at + value_at(target.slot, channel));
+  }
+
+  __device__ __forceinline__ void decode(const PageSide<G>& keys) {
+    auto& rows = shared_.rows[lane_.warp];
+    const bool rotated = keys.layout.format.hadamard_keys();
+    const auto make_rows = [&](int32_t pass) -> const auto& {
+      __syncwarp();
+      for (int32_t i = lane_.index; i < G::kRows * G::kWidth; i += 32) {
+        rows[i / G::kWidth][i % G::kWidth] =
+            unit_number(pass * G::kRows + i / G::kWidth, i % G::kWidth, rotated, geometry_.hadamard_block());
+      }
+      __syncwarp();
+      return rows;
+    };
+    decode_keys(keys, make_rows, [this](const Scores<G::kTiles>& scores, int32_t first) { store(scores, first); });
+  }
+
+  __device__ __forceinline__ void store(const Scores<G::kTiles>& scores, int32_t first_channel) const {
+#pragma unroll
+    for (int32_t tile = 0; tile < 4; ++tile) {
+      const int32_t slot = token_of(lane_.g, tile);
+      if (!moves(slot)) continue;
+      const Target target = target_of(slot);
+#pragma unroll
+      for (int32_t n = 0; n < G::kTiles; ++n) {
+        const int32_t channel = first_channel + 8 * n + 2 * lane_.t;
+        if (!geometry_.has_channel(channel)) continue;
+        const float(&two)[4] = scores[n][tile / 2];
+        *key_word(target, channel) = pack_finite(two[2 * (tile % 2)], two[2 * (tile % 2) + 1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(const Outputs<G>& outputs, int32_t first_token) const {
+#pragma unroll
+    for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+      for (int32_t c = 0; c < 2; ++c) {
+        const int32_t slot = first_token + 8 * n + 2 * lane_.t + c;
+        if (!moves(slot)) continue;
+        const Target target = target_of(slot);
+#pragma unroll
+        for (int32_t i = 0; i < 4 * G::kChannels; ++i) {
+          const int32_t channel = 32 * (i / 4) + 4 * lane_.g + i % 4;
+          if (!geometry_.has_channel(channel)) continue;
+          const float x = outputs.channels[n][i / 4][i / 2 % 2][2 * (i % 2) + c];
+          *value_half(target, channel) = __float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F));
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void copy_keys(const std::byte* keys) const {
+    if (!moves(lane_.index)) return;
+    const Target target = target_of(lane_.index);
+    const Target source{const_cast<std::byte*>(keys), lane_.index};
+    for (int32_t channel = 0; channel < geometry_.head_dim(); channel += 2) {
+      *key_word(target, channel) = *key_word(source, channel);
+    }
+  }
+  __device__ __forceinline__ void copy_values(const std::byte* values) const {
+    for (uint32_t left = move_.slots; left != 0; left &= left - 1) {
+      const int32_t slot = __ffs(static_cast<int>(left)) - 1;
+      const Target target = target_of(slot);
+      for (int32_t channel = lane_.index; channel < geometry_.head_dim(); channel += 32) {
+        *value_half(target, channel) = *reinterpret_cast<const __half*>(values + value_at(slot, channel));
+      }
+    }
+  }
+
+  const G geometry_;
+  MoveShared<G>& shared_;
+  const Lane lane_;
+  const PageBytes float16_;
+  DeviceMove move_{};
+  uint32_t parity_ = 0;
+};
+
+template <typename G>
+__global__ void __launch_bounds__(32 * kMoveWarps, 2) move_kernel(const __grid_constant__ MoveArguments arguments) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  Mover<G> mover(arguments, *reinterpret_cast<MoveShared<G>*>(memory));
+  const auto warps = static_cast<int32_t>(gridDim.x) * kMoveWarps;
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(blockIdx.x) * kMoveWarps + static_cast<int32_t>(threadIdx.x / 32); i < arguments.n;
+       i += warps) {
+    mover.run(arguments.moves[i]);
+  }
+}
+
+struct MoveKernel {
+  const void* function;
+  size_t shared_bytes;
+};
+
+template <int DP, bool kFull, int NT>
+MoveKernel kernel() {
+  using G = Geometry<DP, kFull, NT, Lists::kGains>;
+  return {reinterpret_cast<const void*>(move_kernel<G>), sizeof(MoveShared<G>)};
+}
+
+MoveKernel choose(int32_t head_dim) {
+  if (head_dim == 64) return kernel<64, true, 2>();
+  if (head_dim == 128) return kernel<128, true, 2>();
+  if (head_dim < 128) return kernel<128, false, 2>();
+  return kernel<256, false, 1>();
+}
+
+}  // namespace
+
+cudaError_t prepare_move() {
+  for (const int32_t head_dim : {64, 80, 128, 256}) {
+    const MoveKernel kernel = choose(head_dim);
+    const cudaError_t status = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    static_cast<int>(kernel.shared_bytes));
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_move(const MoveArguments& arguments, int32_t multiprocessors, cudaStream_t stream) {
+  const MoveKernel kernel = choose(arguments.head_dim);
+  const auto blocks = static_cast<uint32_t>(std::min((arguments.n + kMoveWarps - 1) / kMoveWarps, 4 * multiprocessors));
+  MoveArguments copy = arguments;
+  void* parameters[] = {&copy};
+  return cudaLaunchKernel(kernel.function, dim3(blocks), dim3(32 * kMoveWarps), parameters, kernel.shared_bytes,
+                          stream);
+}
+
+}  // namespace kvq::cuda

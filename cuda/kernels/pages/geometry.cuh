@@ -1,0 +1,132 @@
+// Sizes that the attention kernel is compiled for, the shared memory they make, and who a thread is.
+#pragma once
+
+#include "kernels/attend/attend.h"
+
+#include <cuda_fp16.h>
+
+namespace kvq::cuda {
+
+/// Two a scheduler do more than three, even where those have all the registers that they need.
+constexpr int32_t kMaxWarps = 8;
+constexpr int32_t kMaxStages = 8;
+/// Lanes of groups that a head does not have read minima of values past the end of a page.
+constexpr int32_t kOverrun = 512;
+constexpr uint32_t kAll = 0xFFFFFFFFU;
+
+/// What pages a kernel knows, each all of those before it: without gains; gain–shape codes; those relative to trained
+/// centres, of which a head has one; several; several that are read from device memory, since shared memory is too
+/// small.
+enum class Lists { kPlain, kGains, kCentre, kCentres, kFarCentres };
+
+/// DP: width of a row, the head size if kFull, at least that otherwise; NT: tiles of eight query rows.
+template <int DP, bool kFull, int NT, Lists kLists>
+struct Geometry {
+  static constexpr bool kGains = kLists >= Lists::kGains;
+  static constexpr bool kCentre = kLists >= Lists::kCentre;
+  static constexpr bool kCentres = kLists >= Lists::kCentres;
+  static constexpr bool kFarCentres = kLists == Lists::kFarCentres;
+  static constexpr int32_t kWidth = DP;
+  static constexpr bool kExact = kFull;
+  static constexpr int32_t kTiles = NT;
+  static constexpr int32_t kRows = 8 * NT;
+  static constexpr int32_t kSteps = DP / 16;     // products over channels
+  static constexpr int32_t kChannels = DP / 32;  // blocks of 32 channels
+
+  const int32_t& dim;  // the head size
+
+  __device__ __forceinline__ bool has_channel(int32_t channel) const { return kFull || channel < dim; }
+  __device__ __forceinline__ int32_t head_dim() const { return kFull ? DP : dim; }
+  /// Channels that a Hadamard rotation takes together.
+  __device__ __forceinline__ int32_t hadamard_block() const { return kFull ? DP : dim & -dim; }
+};
+
+/// A thread's place in its block, and in tensor-core fragments: (g, t).
+struct Lane {
+  int32_t warps;  // of the block
+  int32_t warp;
+  int32_t index;  // in the warp
+  int32_t g;
+  int32_t t;
+};
+
+__device__ __forceinline__ Lane this_lane() {
+  const auto index = static_cast<int32_t>(threadIdx.x % 32);
+  return {static_cast<int32_t>(blockDim.x / 32), static_cast<int32_t>(threadIdx.x / 32), index, index / 4, index % 4};
+}
+
+/// Query rows of the unit at hand.
+template <int DP, int NT>
+struct SharedQueries {
+  static constexpr int32_t kStride = DP + 8;  // halves; keeps rows in different banks
+
+  alignas(16) __half plain[8 * NT][kStride];    // each row scaled to below 1
+  alignas(16) __half rotated[8 * NT][kStride];  // the same after the Hadamard rotation
+  float row_scale[8 * NT];                      // what the scaling took off, times the scale of logits
+  int32_t row_position[8 * NT];
+};
+
+/// Shared memory of a block, ahead of the rings.
+template <int DP, int NT>
+struct Shared {
+  SharedQueries<DP, NT> queries;
+  float maxima[kMaxWarps][8 * NT];
+  float sums[kMaxWarps][8 * NT];
+  uint64_t arrived[kMaxWarps][kMaxStages];  // barriers of the rings
+  int32_t page_ends[kMaxSplitUnits];        // running number of pages up to and with each unit
+};
+
+template <typename G>
+using SharedOf = Shared<G::kWidth, G::kTiles>;
+
+/// Behind it, for pages relative to trained centres. Rows and turns are in the order of query_place.
+template <typename G>
+struct SharedCentres {
+  static constexpr int32_t kStride = G::kWidth + 32;  // halves; keeps neighbouring rows in different banks
+
+  alignas(16) __half queries[G::kRows][kStride];  // as SharedQueries::plain
+  // Of the page at hand and the next one: cosines, and sines instead of second numbers.
+  alignas(16) __half turns[kMaxWarps][2][G::kWidth];
+  alignas(16) uint2 frequencies[G::kWidth / 2];
+};
+
+constexpr int32_t whole_lines(size_t bytes) { return static_cast<int32_t>((bytes + 127) / 128 * 128); }
+
+/// Where that is, and where slots' turns, rows of keys and rows of values begin after it.
+template <typename G>
+inline constexpr int32_t kSharedCentresAt = whole_lines(sizeof(SharedOf<G>));
+template <typename G>
+inline constexpr int32_t kCentreRowsAt = kSharedCentresAt<G> + (G::kCentre ? whole_lines(sizeof(SharedCentres<G>)) : 0);
+
+/// Bytes from there up to the rings.
+template <typename G>
+KVQ_HOST_DEVICE int32_t centre_row_bytes(const CentreRows& rows) {
+  if (!G::kCentre) return 0;
+  return turn_bytes(rows) + (G::kFarCentres ? 0 : key_row_bytes(rows, G::kWidth) + value_row_bytes(rows, G::kWidth));
+}
+
+/// The rings of all warps in a row. They hold pages during a walk, and outputs after it.
+struct Rings {
+  uint8_t* memory;
+  int32_t bytes;  // of each
+
+  __device__ __forceinline__ uint8_t* of(int32_t warp) const { return memory + warp * bytes; }
+};
+
+/// What a thread's block works with.
+template <typename G>
+struct Block {
+  const AttendArguments& arguments;
+  SharedOf<G>& shared;
+  Rings rings;
+  G geometry;
+  Lane lane;
+};
+
+template <typename G>
+__device__ __forceinline__ SharedCentres<G>& shared_centres(const Block<G>& block) {
+  static_assert(G::kCentre);
+  return *reinterpret_cast<SharedCentres<G>*>(reinterpret_cast<uint8_t*>(&block.shared) + kSharedCentresAt<G>);
+}
+
+}  // namespace kvq::cuda

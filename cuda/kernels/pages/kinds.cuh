@@ -1,0 +1,105 @@
+// The kinds of pages that attention reads. A kind is a type with
+//
+//   kKind, kOrder       which kind, and how its keys meet queries
+//   score               scores of a page's keys
+//   value_gains         what weights of a page's values are multiplied by
+//   add_values          weighted sums of a page's values
+//
+// and becomes known to kernels by its place in a list.
+#pragma once
+
+#include "kernels/pages/float16.cuh"
+#include "kernels/pages/gain_shape.cuh"
+#include "kernels/pages/int2.cuh"
+#include "kernels/pages/int3.cuh"
+#include "kernels/pages/int4.cuh"
+#include "kernels/pages/int8.cuh"
+#include "kernels/pages/trellis.cuh"
+
+#include <type_traits>
+
+namespace kvq::cuda {
+
+template <PageKind First, PageKind... Rest>
+struct KindList {
+  /// Call `act` with a value of the type that stands for `kind`.
+  template <typename Do>
+  __device__ __forceinline__ static void visit(Kind kind, const Do& act) {
+    if constexpr (sizeof...(Rest) == 0) {
+      act(First{});
+    } else if (kind == First::kKind) {
+      act(First{});
+    } else {
+      KindList<Rest...>::visit(kind, act);
+    }
+  }
+
+  __device__ __forceinline__ static bool has(Kind kind) {
+    return kind == First::kKind || (... || (kind == Rest::kKind));
+  }
+
+  /// How keys meet queries.
+  __device__ __forceinline__ static KeyOrder order(Kind keys) {
+    KeyOrder order = First::kOrder;
+    ((order = keys == Rest::kKind ? Rest::kOrder : order), ...);
+    return order;
+  }
+};
+
+/// The kinds without gains.
+using PlainKinds = KindList<Int4Page, Int2Page, Int8Page, Int3Page, Float16Page>;
+using GainKinds = KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page, Float16Page>;
+
+/// The kinds that have a loop without a choice inside. Loops are compiled in this order, which is the order in which a
+/// page's kind is looked for.
+template <typename G>
+using FastKinds = std::conditional_t<G::kGains, GainKinds, PlainKinds>;
+
+/// Whether a loop knows of pages that not all queries see all of. The newest page mostly is one, and in FP16: with a
+/// loop that other FP16 pages need anyway no instructions are fetched for it alone.
+template <typename K>
+inline constexpr bool kMasks = !PageKind<K> || std::is_same_v<K, Float16Page>;
+
+/// All kinds that pages may have.
+template <typename G>
+using PageKinds = std::conditional_t<G::kGains,
+                                     KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page, Int4Page,
+                                              Int2Page, Int8Page, Int3Page, Float16Page>,
+                                     PlainKinds>;
+
+/// Stands for pages of any kinds: each side is told by its format.
+struct MixedPages {
+  template <typename G>
+  __device__ __forceinline__ static void score(const PageSide<G>& keys, const QueryFragments<G>& queries,
+                                               Scores<G::kTiles>& scores) {
+    PageKinds<G>::visit(keys.layout.format.keys(), [&](auto kind) { kind.score(keys, queries, scores); });
+  }
+
+  template <typename G>
+  __device__ __forceinline__ static auto value_gains(const PageSide<G>& values) {
+    if constexpr (G::kGains) {
+      const Kind kind = values.layout.format.values();
+      return has_gains(kind) ? load_value_gains(values, kind) : TokenGains{{1.0F, 1.0F, 1.0F, 1.0F}};
+    } else {
+      return NoGains{};
+    }
+  }
+
+  template <typename G>
+  __device__ __forceinline__ static void add_values(const PageSide<G>& values, const Weights<G::kTiles>& p,
+                                                    Outputs<G>& outputs) {
+    PageKinds<G>::visit(values.layout.format.values(), [&](auto kind) { kind.add_values(values, p, outputs); });
+  }
+};
+
+/// How keys of kind K, or of the kind that `keys` says, meet queries.
+template <typename K, typename G>
+__device__ __forceinline__ KeyOrder key_order(Kind keys) {
+  if constexpr (PageKind<K>) {
+    return K::kOrder;
+  } else {
+    return PageKinds<G>::order(keys);
+  }
+}
+
+}  // namespace kvq::cuda

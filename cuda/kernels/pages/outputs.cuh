@@ -1,0 +1,141 @@
+// A warp's outputs in registers, while it walks pages.
+#pragma once
+
+#include "kernels/device/fragments.cuh"
+#include "kernels/pages/layout.cuh"
+
+namespace kvq::cuda {
+
+/// Weighted sums of values. Channel 32m + 4g + 2h + i of query 8n + 2t + c is channels[n][m][h][2i + c]; what minima
+/// contributed to it comes from `bias`, whose row g is group g of channels.
+template <typename G>
+struct Outputs {
+  float bias[G::kTiles][4];  // Σ p · min
+  float channels[G::kTiles][G::kChannels][2][4];
+};
+
+template <typename G>
+__device__ __forceinline__ void clear(Outputs<G>& outputs) {
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) outputs.bias[n][i] = 0.0F;
+#pragma unroll
+    for (int32_t m = 0; m < G::kChannels; ++m) {
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) outputs.channels[n][m][0][i] = outputs.channels[n][m][1][i] = 0.0F;
+    }
+  }
+}
+
+/// Multiply what query 8n + 2t + c has so far.
+template <typename G>
+__device__ __forceinline__ void rescale(Outputs<G>& outputs, int32_t n, int32_t c, float factor) {
+  outputs.bias[n][c] *= factor;
+  outputs.bias[n][c + 2] *= factor;
+#pragma unroll
+  for (int32_t m = 0; m < G::kChannels; ++m) {
+#pragma unroll
+    for (int32_t h = 0; h < 2; ++h) {
+      outputs.channels[n][m][h][c] *= factor;
+      outputs.channels[n][m][h][c + 2] *= factor;
+    }
+  }
+}
+
+/// Multiply all outputs.
+template <typename G>
+__device__ __forceinline__ void scale(Outputs<G>& outputs, float factor) {
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+    for (int32_t i = 0; i < 8 * G::kChannels; ++i) outputs.channels[n][i / 8][i / 4 % 2][i % 4] *= factor;
+  }
+}
+
+/// The power of two that products with codes of values lack.
+__device__ __forceinline__ float code_scale(Kind values) {
+  return is_trellis(values) ? kSubnormalScale / kTrellisWeight : kSubnormalScale;
+}
+/// What outputs of a run of pages lack. Where rows of centres may be added, those of gain–shape codes lack nothing.
+template <typename G>
+__device__ __forceinline__ float output_scale(Kind values) {
+  return G::kCentres && has_gains(values) ? 1.0F : code_scale(values);
+}
+
+/// After pages of codes: give outputs the power of two that products with codes lack, and add what minima contributed.
+template <typename G>
+__device__ __forceinline__ void finish_codes(Outputs<G>& outputs, float code_scale, int32_t group_shift,
+                                             const Lane& lane) {
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+    for (int32_t m = 0; m < G::kChannels; ++m) {
+      const int32_t source = 4 * (m >> group_shift) + lane.t;
+#pragma unroll
+      for (int32_t c = 0; c < 2; ++c) {
+        const float each = __shfl_sync(kAll, outputs.bias[n][c], source & 31);
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          float& out = outputs.channels[n][m][i / 2][2 * (i % 2) + c];
+          out = fmaf(out, code_scale, each);
+        }
+      }
+    }
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) outputs.bias[n][i] = 0.0F;
+  }
+}
+
+/// Values of rotated pages are summed in rotated space. A list that mixes both kinds changes space between them; the
+/// rotation is its own inverse.
+template <typename G>
+__device__ __forceinline__ void change_space(const G& geometry, const Lane& lane, Outputs<G>& outputs) {
+  auto& out = outputs.channels;
+  const int32_t block = geometry.hadamard_block();
+#pragma unroll 1
+  for (int32_t d = 4; d <= 16 && d < block; d *= 2) {
+#pragma unroll
+    for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+      for (int32_t i = 0; i < 8 * G::kChannels; ++i) butterfly(out[n][i / 8][i / 4 % 2][i % 4], lane.index, d);
+    }
+  }
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+    for (int32_t m = 0; m < G::kChannels; ++m) {
+#pragma unroll
+      for (int32_t c = 0; c < 2; ++c) {
+        butterfly(out[n][m][0][c], out[n][m][0][c + 2]);
+        butterfly(out[n][m][1][c], out[n][m][1][c + 2]);
+      }
+#pragma unroll
+      for (int32_t c = 0; c < 4; ++c) {
+        if (block > 2) butterfly(out[n][m][0][c], out[n][m][1][c]);
+      }
+    }
+#pragma unroll
+    for (int32_t d = 1; d < G::kChannels; d *= 2) {
+      if (32 * d >= block) break;
+#pragma unroll
+      for (int32_t i = 0; i < 8 * G::kChannels; ++i) {
+        const int32_t m = i / 8;
+        if ((m & d) == 0) butterfly(out[n][m][i / 4 % 2][i % 4], out[n][m + d][i / 4 % 2][i % 4]);
+      }
+    }
+  }
+  scale(outputs, rsqrtf(static_cast<float>(block)));
+}
+
+/// Have the sums after pages of one layout go on with pages of another format.
+template <typename G>
+__device__ __forceinline__ void leave_layout(const G& geometry, const PageLayout& layout, FormatCode next,
+                                             const Lane& lane, Outputs<G>& outputs) {
+  const Kind values = layout.format.values();
+  if (values != Kind::kFloat16) finish_codes(outputs, output_scale<G>(values), layout.group_shift, lane);
+  if (next.hadamard_values() != layout.format.hadamard_values()) change_space(geometry, lane, outputs);
+  if (next.values() != Kind::kFloat16) scale(outputs, 1.0F / output_scale<G>(next.values()));
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,107 @@
+// Queries as operands of a warp's products over channels.
+#pragma once
+
+#include "kernels/device/fragments.cuh"
+#include "kernels/pages/geometry.cuh"
+
+namespace kvq::cuda {
+
+/// How a kind of keys meets queries in products over channels: a word, or what belongs to it, holds four channels for
+/// each of several products, which are its fields.
+struct KeyOrder {
+  int32_t fields;  // a power of two
+  int32_t shift;   // bits by which the codes of a field lie above those of the one before it; queries make up for it
+  bool codes;      // rather than halves: a lane's four channels are paired (0, 2), (1, 3)
+
+  __device__ __forceinline__ int32_t field(int32_t step) const { return step & (fields - 1); }
+  /// First of the four channels that lane t supplies to product `step`.
+  __device__ __forceinline__ int32_t channel(int32_t t, int32_t step) const {
+    return 16 * (step - field(step)) + 4 * (fields * t + field(step));
+  }
+};
+
+/// The unit's queries in registers, arranged for one kind of keys.
+template <typename G>
+struct QueryFragments {
+  static constexpr int32_t kQuads = G::kSteps * G::kTiles / 2;
+
+  uint32_t quads[kQuads][4];
+  float row_scale[G::kTiles][2];
+  float sums[G::kTiles][2];  // of all channels, for kinds with gains
+
+  /// Registers of query tile n for product `step`: half 0 and 1 of this lane's four channels. They lie in quads, which
+  /// for codes are a first operand too (see score_codes): of two tiles, or of one and the next product.
+  __device__ __forceinline__ uint32_t of_codes(int32_t n, int32_t step, int32_t half) const {
+    return G::kTiles == 2 ? quads[step][2 * half + n] : quads[step / 2][2 * half + step % 2];
+  }
+
+  /// The same for FP16 pages, whose second operand is a pair of neighbours.
+  __device__ __forceinline__ uint32_t of_halves(int32_t n, int32_t step, int32_t half) const {
+    return G::kTiles == 2 ? quads[step][2 * n + half] : quads[step / 2][2 * (step % 2) + half];
+  }
+};
+
+/// Four channels of a query for product `step`.
+__device__ __forceinline__ uint2 load_four(const __half* row, const KeyOrder& order, int32_t t, int32_t step) {
+  const uint2 four = *reinterpret_cast<const uint2*>(row + order.channel(t, step));
+  if (!order.codes) return four;
+  const uint32_t half = static_cast<uint32_t>(15 - order.shift * order.field(step))
+                        << 10U;  // 2^−(bits below the field)
+  const uint32_t down = half | half << 16U;
+  return {multiply(low_halves(four.x, four.y), down), multiply(high_halves(four.x, four.y), down)};
+}
+
+/// `rows`: the unit's queries in shared memory, rotated if keys are.
+template <typename G>
+__device__ __forceinline__ void load_fragments(const __half (&rows)[G::kRows][G::kWidth + 8], const KeyOrder& order,
+                                               const Lane& lane, QueryFragments<G>& to) {
+#pragma unroll
+  for (int32_t i = 0; i < QueryFragments<G>::kQuads; ++i) {
+    uint2 four[2];
+#pragma unroll
+    for (int32_t j = 0; j < 2; ++j) {
+      const int32_t n = G::kTiles == 2 ? j : 0;
+      four[j] = load_four(rows[8 * n + lane.g], order, lane.t, G::kTiles == 2 ? i : 2 * i + j);
+    }
+    to.quads[i][0] = four[0].x;
+    to.quads[i][1] = order.codes ? four[1].x : four[0].y;
+    to.quads[i][2] = order.codes ? four[0].y : four[1].x;
+    to.quads[i][3] = four[1].y;
+  }
+}
+
+/// Sums of queries over channels, as products with codes would see them.
+template <typename G>
+__device__ __forceinline__ void sum_queries(const KeyOrder& order, const Lane& lane, QueryFragments<G>& to) {
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int32_t step = 0; step < G::kSteps; ++step) {
+      const auto weight = static_cast<float>(1 << (order.shift * order.field(step)));
+#pragma unroll
+      for (int32_t half = 0; half < 2; ++half) {
+        const uint32_t pair = to.of_codes(n, step, half);
+        const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+        sum = fmaf(weight, two.x + two.y, sum);
+      }
+    }
+    sum += __shfl_xor_sync(kAll, sum, 1);
+    sum += __shfl_xor_sync(kAll, sum, 2);
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) to.sums[n][c] = __shfl_sync(kAll, sum, 4 * (2 * lane.t + c));
+  }
+}
+
+/// What scaling took off the queries of this lane's columns.
+template <typename G>
+__device__ __forceinline__ void load_row_scales(const float (&row_scale)[G::kRows], const Lane& lane,
+                                                QueryFragments<G>& to) {
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) to.row_scale[n][c] = row_scale[8 * n + 2 * lane.t + c];
+  }
+}
+
+}  // namespace kvq::cuda

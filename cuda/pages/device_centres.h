@@ -1,0 +1,60 @@
+// Trained centres in device memory.
+#pragma once
+
+#include "core/resident.h"
+#include "device/device_arrays.h"
+#include "formats/codec.h"
+#include "formats/gain_shape/model_centres.h"
+#include "kernels/pages/centre_tables.h"
+#include "pages/centre_arrays.h"
+#include "pages/centre_rows.h"
+
+#include <cstddef>
+#include <memory>
+
+namespace kvq::cuda {
+
+/// What caches with the same centres share.
+class DeviceCentres final : public Resident {
+ public:
+  DeviceCentres(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
+
+  const ModelCentres& centres() const { return *centres_; }
+  /// Without what a layer's context adds.
+  const CentreTables& tables(int32_t layer) const { return layers_[static_cast<size_t>(layer)].tables; }
+
+ private:
+  struct Layer {
+    DeviceArrays arrays;
+    CentreTables tables;
+  };
+
+  std::shared_ptr<const ModelCentres> centres_;
+  Vector<Layer> layers_;
+};
+
+/// The centres of a layer, turned as a cache turns keys. The resident outlives it.
+class CentreContext final : public LayerContext {
+ public:
+  CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres,
+                int32_t layer, const Rope& rope);
+
+  const CentreTables& tables() const { return tables_; }
+  const CentreRows& rows() const { return rows_; }
+
+ private:
+  CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
+                const TurnArrays& turns, const CentreRowArrays& rows);
+
+  DeviceArrays arrays_;
+  CentreTables tables_;
+  CentreRows rows_;
+};
+
+/// A layer's context, if it is one of centres; otherwise null.
+inline const CentreContext* centre_context(const LayerContext* context) {
+  const bool is_one = context != nullptr && gain_shape::has_trained_centres(context->codec.kinds.front().kind);
+  return is_one ? static_cast<const CentreContext*>(context) : nullptr;
+}
+
+}  // namespace kvq::cuda

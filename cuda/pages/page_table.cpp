@@ -1,0 +1,286 @@
+#include "pages/page_table.h"
+
+#include "core/error.h"
+#include "cuda_backend.h"
+#include "device/cuda_error.h"
+#include "pages/codecs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace kvq::cuda {
+namespace {
+
+uint64_t address_of(const Page* page) { return page != nullptr ? reinterpret_cast<uint64_t>(page->data) : 0; }
+
+size_t state_bytes(size_t heads) { return (heads * sizeof(HeadState) + 255) / 256 * 256; }
+
+int32_t capacity_for(int32_t pages) { return std::max(pages + pages / 4, 16); }
+
+size_t table_bytes(size_t heads, int32_t capacity) {
+  return state_bytes(heads) + heads * static_cast<size_t>(capacity) * sizeof(DevicePage);
+}
+
+size_t reserve_bytes(size_t heads, int32_t capacity, int32_t ring) {
+  return heads * static_cast<size_t>(capacity + ring) * sizeof(uint64_t);
+}
+
+}  // namespace
+
+PageTable::PageTable(CudaBackend& backend, Allocator& allocator, int32_t kv_heads)
+    : backend_(backend),
+      allocator_(allocator),
+      heads_(static_cast<size_t>(kv_heads), Head{}, StlAllocator<Head>(allocator)) {}
+
+PageTable::~PageTable() {
+  const size_t positions_bytes = heads_.size() * static_cast<size_t>(capacity_) * kSlots * sizeof(int32_t);
+  backend_.release_device(allocator_, memory_, memory_bytes_);
+  backend_.release_device(allocator_, positions_, positions_bytes);
+  backend_.release_device(allocator_, reserve_memory_, reserve_bytes_);
+}
+
+void PageTable::invalidate(int32_t head, int32_t first_page) noexcept {
+  Head& of = heads_[static_cast<size_t>(head)];
+  of.valid = std::min(of.valid, first_page);
+  of.count = -1;
+}
+
+uint64_t PageTable::bytes() const noexcept {
+  return sizeof(PageTable) + heads_.capacity() * sizeof(Head) + memory_bytes_ + reserve_bytes_ +
+         (positions_ != nullptr ? heads_.size() * static_cast<size_t>(capacity_) * kSlots * sizeof(int32_t) : 0);
+}
+
+uint64_t PageTable::bytes_of(int32_t kv_heads, int32_t pages, int32_t ring) {
+  const auto heads = static_cast<size_t>(kv_heads);
+  const int32_t capacity = capacity_for(pages);
+  return sizeof(PageTable) + heads * sizeof(Head) + table_bytes(heads, capacity) +
+         (ring > 0 ? reserve_bytes(heads, capacity, ring) : 0);
+}
+
+void PageTable::reserve(int32_t pages) {
+  if (pages <= capacity_) return;
+  require_movable();
+  const size_t heads = heads_.size();
+  const int32_t capacity = capacity_for(pages);
+  const size_t bytes = table_bytes(heads, capacity);
+  void* memory = backend_.allocate_device(allocator_, bytes);
+  auto* states = static_cast<HeadState*>(memory);
+  auto* table = reinterpret_cast<DevicePage*>(static_cast<std::byte*>(memory) + state_bytes(heads));
+  int32_t* positions = nullptr;
+  int32_t used = 0;  // entries that anybody has written
+  for (const Head& head : heads_) used = std::max(used, head.valid);
+  const auto row = [](int32_t n) { return static_cast<size_t>(n) * kSlots * sizeof(int32_t); };
+  try {
+    const cudaStream_t stream = backend_.stream();
+    if (memory_ == nullptr) {
+      check(cudaMemsetAsync(states, 0, state_bytes(heads), stream), "cudaMemsetAsync");
+    } else {
+      check(cudaMemcpyAsync(states, states_, state_bytes(heads), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+      const auto entries = [](int32_t n) { return static_cast<size_t>(n) * sizeof(DevicePage); };
+      if (used > 0) {
+        check(cudaMemcpy2DAsync(table, entries(capacity), pages_, entries(capacity_), entries(used), heads,
+                                cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpy2DAsync");
+      }
+    }
+    if (positions_ != nullptr) {
+      positions = static_cast<int32_t*>(backend_.allocate_device(allocator_, heads * row(capacity)));
+      if (used > 0) {
+        check(cudaMemcpy2DAsync(positions, row(capacity), positions_, row(capacity_), row(used), heads,
+                                cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpy2DAsync");
+      }
+    }
+  } catch (...) {
+    backend_.release_device(allocator_, memory, bytes);
+    if (positions != nullptr) backend_.release_device(allocator_, positions, heads * row(capacity));
+    throw;
+  }
+  backend_.release_device(allocator_, std::exchange(memory_, memory), std::exchange(memory_bytes_, bytes));
+  backend_.release_device(allocator_, std::exchange(positions_, positions), heads * row(capacity_));
+  states_ = states;
+  pages_ = table;
+  capacity_ = capacity;
+}
+
+void PageTable::entered(int32_t head, int32_t index, bool ends_list) noexcept {
+  Head& of = heads_[static_cast<size_t>(head)];
+  if (index <= of.valid) of.valid = std::max(of.valid, index + 1);
+  if (ends_list) of.count = index + 1;
+}
+
+void PageTable::catch_up(const Page* const* const* lists, const int32_t* counts) {
+  const auto heads = static_cast<int32_t>(heads_.size());
+  reserve(std::max(*std::max_element(counts, counts + heads), 1));  // an empty list has a state, too
+  bool states_agree = true;
+  for (int32_t head = 0; head < heads; ++head) {
+    Head& of = heads_[static_cast<size_t>(head)];
+    if (of.valid < counts[head]) upload(head, lists[head], counts[head]);
+    states_agree = states_agree && of.count == counts[head];
+  }
+  if (!states_agree) upload_states(counts);
+}
+
+void PageTable::upload_states(const int32_t* counts) {
+  const size_t bytes = heads_.size() * sizeof(HeadState);
+  auto* staged = static_cast<HeadState*>(backend_.staging().take(bytes));
+  for (size_t head = 0; head < heads_.size(); ++head) {
+    staged[head] = {counts[head], state_.length, state_.next_position, state_.room};
+    heads_[head].count = counts[head];
+  }
+  check(cudaMemcpyAsync(states_, staged, bytes, cudaMemcpyHostToDevice, backend_.stream()), "cudaMemcpyAsync");
+  backend_.staging().done(backend_.stream());
+}
+
+void PageTable::make_room(int32_t pages, int32_t ring) {
+  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  recorded_ = false;  // graphs from before are not replayed any more
+  reserve(pages);
+  const size_t bytes = reserve_bytes(heads_.size(), capacity_, ring);
+  if (bytes > reserve_bytes_) {
+    published_ = false;
+    void* memory = backend_.allocate_device(allocator_, bytes);
+    backend_.release_device(allocator_, std::exchange(reserve_memory_, memory), std::exchange(reserve_bytes_, bytes));
+  }
+}
+
+void PageTable::publish(const Page* const* const* pages, const int32_t* counts, const LayerState& state,
+                        const ReservedPages* reserve) {
+  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  published_ = false;
+  catch_up(pages, counts);
+  set_state(state);
+  upload_states(counts);
+  if (reserve == nullptr) return;
+  const auto heads = static_cast<int32_t>(heads_.size());
+  auto* finals = static_cast<uint64_t*>(reserve_memory_);
+  auto* open = finals + heads_.size() * static_cast<size_t>(capacity_);
+  reserve_ = {finals,
+              open,
+              capacity_,
+              reserve->ring,
+              reserve->sink,
+              reserve->recent,
+              static_cast<int32_t>(format_code(*reserve->sealed).bits)};
+  takes(*reserve->sealed);
+  upload_finals(*reserve, std::max(*std::min_element(counts, counts + heads) - reserve->recent, 0), finals);
+  upload_open(pages, counts, *reserve, open);
+  published_ = true;
+}
+
+/// Final pages from `first` on. What a list has its page for is not looked at.
+void PageTable::upload_finals(const ReservedPages& reserve, int32_t first, uint64_t* finals) {
+  const int32_t end = *std::max_element(reserve.final_counts, reserve.final_counts + heads_.size());
+  if (end <= first) return;
+  const auto width = static_cast<size_t>(end - first);
+  auto* staged = static_cast<uint64_t*>(backend_.staging().take(heads_.size() * width * sizeof(uint64_t)));
+  for (size_t head = 0; head < heads_.size(); ++head) {
+    for (int32_t i = first; i < end; ++i) {
+      const Page* page = i < reserve.final_counts[head] ? reserve.finals[head][i] : nullptr;
+      staged[head * width + static_cast<size_t>(i - first)] = address_of(page);
+    }
+  }
+  check(cudaMemcpy2DAsync(finals + first, static_cast<size_t>(capacity_) * sizeof(uint64_t), staged,
+                          width * sizeof(uint64_t), width * sizeof(uint64_t), heads_.size(), cudaMemcpyHostToDevice,
+                          backend_.stream()),
+        "cudaMemcpy2DAsync");
+  backend_.staging().done(backend_.stream());
+}
+
+/// The rings: pages that wait in them, and those that lists have open and that come back when they are sealed.
+void PageTable::upload_open(const Page* const* const* pages, const int32_t* counts, const ReservedPages& reserve,
+                            uint64_t* open) {
+  const auto ring = static_cast<size_t>(reserve.ring);
+  const size_t bytes = heads_.size() * ring * sizeof(uint64_t);
+  auto* staged = static_cast<uint64_t*>(backend_.staging().take(bytes));
+  for (size_t head = 0; head < heads_.size(); ++head) {
+    uint64_t* of_head = staged + head * ring;
+    for (int32_t i = 0; i < reserve.ring; ++i) of_head[i] = address_of(reserve.open[head][i]);
+    if (reserve.sealed->is_float16()) continue;
+    for (int32_t i = std::max(counts[head] - reserve.recent, reserve.sink); i < counts[head]; ++i) {
+      const Page& page = *pages[head][i];
+      uint64_t& slot = of_head[i % reserve.ring];
+      if (page.is_float16() && slot == 0) slot = address_of(&page);
+    }
+  }
+  check(cudaMemcpyAsync(open, staged, bytes, cudaMemcpyHostToDevice, backend_.stream()), "cudaMemcpyAsync");
+  backend_.staging().done(backend_.stream());
+}
+
+void PageTable::agreed(const int32_t* counts) noexcept {
+  for (size_t head = 0; head < heads_.size(); ++head) heads_[head] = {counts[head], counts[head]};
+}
+
+void PageTable::record_append(const TokenBatch& tokens) { backend_.record_append(tokens, *this); }
+
+void PageTable::require_recordable() {
+  if (coded_ != nullptr) {
+    fail(KVQ_E_UNSUPPORTED,
+         "cuda neither fills nor reads pages with a codebook's codes in a CUDA graph: append and attend outside of "
+         "graphs, or store the layer in another format");
+  }
+  if (published_) return;
+  fail(KVQ_E_STATE,
+       "the device does not know the pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph");
+}
+
+void PageTable::require_published() {
+  require_recordable();
+  recorded_ = true;
+}
+
+void PageTable::require_movable() const {
+  if (!recorded_) return;
+  fail(KVQ_E_STATE,
+       "a CUDA graph knows the sequence's memory, which is too small: call kvq_sequence_reserve, then capture again");
+}
+
+void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
+  Head& of = heads_[static_cast<size_t>(head)];
+  const int32_t first = of.valid;
+  const auto n = static_cast<size_t>(count - first);
+  const bool gaps = std::any_of(list + first, list + count, [](const Page* page) { return page->has_gaps(); });
+  if (gaps) make_positions();
+  const size_t position_bytes = gaps ? n * kSlots * sizeof(int32_t) : 0;
+  auto* staged = static_cast<DevicePage*>(backend_.staging().take(n * sizeof(DevicePage) + position_bytes));
+  auto* positions = reinterpret_cast<int32_t*>(staged + n);
+  for (size_t i = 0; i < n; ++i) {
+    const Page& page = *list[static_cast<size_t>(first) + i];
+    takes(*page.format());
+    staged[i] = {reinterpret_cast<uint64_t>(page.data), page.first_position,
+                 static_cast<uint16_t>(format_code(*page.format()).bits), static_cast<uint8_t>(page.count),
+                 static_cast<uint8_t>(page.has_gaps() ? 1 : 0)};
+    for (int32_t slot = 0; gaps && slot < kSlots; ++slot) {
+      positions[i * kSlots + static_cast<size_t>(slot)] = slot < page.count ? page.position(slot) : 0;
+    }
+  }
+  const size_t at = static_cast<size_t>(head) * static_cast<size_t>(capacity_) + static_cast<size_t>(first);
+  const cudaStream_t stream = backend_.stream();
+  check(cudaMemcpyAsync(pages_ + at, staged, n * sizeof(DevicePage), cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync");
+  if (gaps) {
+    check(cudaMemcpyAsync(positions_ + at * kSlots, positions, position_bytes, cudaMemcpyHostToDevice, stream),
+          "cudaMemcpyAsync");
+  }
+  backend_.staging().done(stream);
+  of.valid = count;
+}
+
+void PageTable::takes(const PageFormat& format) noexcept {
+  const FormatCode code = format_code(format);
+  any_gains_ = any_gains_ || has_gains(code.keys()) || has_gains(code.values());
+  any_centres_ = any_centres_ || code.centred();
+  if (has_codes(format)) coded_ = &format;
+  const bool both = code.keys() == Kind::kCommvq && code.values() == Kind::kCommvq;
+  any_others_ = any_others_ || (!both && !format.is_float16());
+}
+
+void PageTable::make_positions() {
+  if (positions_ != nullptr) return;
+  require_movable();
+  const size_t bytes = heads_.size() * static_cast<size_t>(capacity_) * kSlots * sizeof(int32_t);
+  positions_ = static_cast<int32_t*>(backend_.allocate_device(allocator_, bytes));
+}
+
+}  // namespace kvq::cuda
