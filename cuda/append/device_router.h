@@ -1,9 +1,9 @@
 #pragma once
 
 #include "core/resident.h"
+#include "formats/router/router.h"
 #include "kernels/append/vote.h"
 #include "pages/device_centres.h"
-#include "router/router.h"
 
 namespace kvq::cuda {
 

@@ -1,5 +1,5 @@
 // How the host has slots weighed, chosen and moved.
-#include "eviction/eviction.h"
+#include "backend/eviction.h"
 
 #include "attend/attend_call.h"
 #include "commvq/decoded_lists.h"

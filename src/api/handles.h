@@ -6,7 +6,7 @@
 #include "core/parallel.h"
 #include "formats/commvq/model_codebook.h"
 #include "formats/gain_shape/model_centres.h"
-#include "router/router.h"
+#include "formats/router/router.h"
 #include "weights/matrix.h"
 
 #include <atomic>

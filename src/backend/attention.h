@@ -1,9 +1,9 @@
 // Attention over pages.
 #pragma once
 
+#include "backend/eviction.h"
 #include "backend/pages.h"
 #include "core/tensor.h"
-#include "eviction/eviction.h"
 
 #include <optional>
 #include <span>

@@ -4,7 +4,7 @@
 #include "core/limits.h"
 #include "core/memory.h"
 #include "core/resident.h"
-#include "router/router.h"
+#include "formats/router/router.h"
 
 #include <array>
 #include <cstddef>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/attention.h"
-#include "eviction/eviction.h"
+#include "backend/eviction.h"
 
 #include <cstddef>
 #include <cstdint>

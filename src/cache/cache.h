@@ -7,7 +7,7 @@
 #include "core/rope.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/layout.h"
-#include "router/router.h"
+#include "formats/router/router.h"
 
 #include <algorithm>
 #include <atomic>

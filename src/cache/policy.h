@@ -1,7 +1,7 @@
 #pragma once
 
+#include "backend/eviction.h"
 #include "core/memory.h"
-#include "eviction/eviction.h"
 #include "formats/codec.h"
 #include "formats/format_name.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "eviction/eviction.h"
+#include "backend/eviction.h"
 #include "io/yaml_document.h"
 
 #include <string>

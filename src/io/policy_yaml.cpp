@@ -4,12 +4,12 @@
 #include "core/text.h"
 #include "formats/codec.h"
 #include "formats/format_name.h"
+#include "formats/router/router.h"
 #include "io/centres_yaml.h"
 #include "io/eviction_yaml.h"
 #include "io/policy_names.h"
 #include "io/yaml_document.h"
 #include "io/yaml_scalars.h"
-#include "router/router.h"
 
 #include <algorithm>
 #include <climits>

@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "formats/router/model_router.h"
 #include "io/metadata_fields.h"
-#include "router/model_router.h"
 
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "formats/router/router.h"
 #include "io/safetensors.h"
-#include "router/router.h"
 
 #include <cstddef>
 #include <span>

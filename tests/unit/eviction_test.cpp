@@ -1,5 +1,5 @@
 // Budgets and selection, against brute force and the papers' statements.
-#include "eviction/eviction.h"
+#include "backend/eviction.h"
 
 #include <doctest/doctest.h>
 

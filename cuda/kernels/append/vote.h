@@ -1,8 +1,8 @@
 // Which expert of a router the tokens of pages prefer.
 #pragma once
 
+#include "formats/router/router.h"
 #include "kernels/device/rope.h"
-#include "router/router.h"
 
 #include <cuda_runtime_api.h>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Which tokens stay: the best of each head, in device memory.
 #pragma once
 
-#include "eviction/eviction.h"
+#include "backend/eviction.h"
 
 #include <cuda_runtime_api.h>
 #include <cstddef>

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/splitmix.h"
-#include "router/model_router.h"
+#include "formats/router/model_router.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 
 #include "core/parallel.h"
 #include "core/training_progress.h"
-#include "router/router.h"
+#include "formats/router/router.h"
 #include "training/router/network_training.h"
 #include "training/router/page_labels.h"
 

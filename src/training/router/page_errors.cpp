@@ -4,7 +4,7 @@
 #include "cache/decode.h"
 #include "core/scratch.h"
 #include "core/tensor.h"
-#include "router/vector_math.h"
+#include "formats/router/vector_math.h"
 
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 #include "cache/sequence.h"
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "router/router.h"
+#include "formats/router/router.h"
 
 #include <array>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The router's network and its derivatives, for training.
 #pragma once
 
-#include "router/router.h"
-#include "router/vector_math.h"
+#include "formats/router/router.h"
+#include "formats/router/vector_math.h"
 
 #include <algorithm>
 #include <array>

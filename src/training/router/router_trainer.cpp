@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/float16.h"
 #include "core/tensor.h"
-#include "router/model_router.h"
+#include "formats/router/model_router.h"
 #include "training/router/group_training.h"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/training_progress.h"
-#include "router/router.h"
+#include "formats/router/router.h"
 #include "training/router/network_training.h"
 #include "training/router/page_errors.h"
 #include "training/router/page_labels.h"

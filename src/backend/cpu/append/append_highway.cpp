@@ -7,11 +7,11 @@
 
 #include <hwy/highway.h>
 
-#include "backend/cpu/append/centres-inl.h"
 #include "backend/cpu/append/encode-inl.h"
-#include "backend/cpu/append/gain_shape-inl.h"
+#include "backend/cpu/append/gain_shape/centres-inl.h"
+#include "backend/cpu/append/gain_shape/gain_shape-inl.h"
+#include "backend/cpu/append/rotate-inl.h"
 #include "backend/cpu/append/store-inl.h"
-#include "backend/cpu/append/turn-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {

@@ -8,8 +8,8 @@
 #define KVQ_APPEND_ENCODE_INL_H
 #endif
 
+#include "backend/cpu/append/float16-inl.h"
 #include "backend/cpu/append/hadamard-inl.h"
-#include "backend/cpu/append/half-inl.h"
 #include "core/float16.h"
 #include "formats/float16/layout.h"
 #include "formats/integer/layout.h"

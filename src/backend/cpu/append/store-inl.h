@@ -6,7 +6,7 @@
 #define KVQ_APPEND_STORE_INL_H
 #endif
 
-#include "backend/cpu/append/half-inl.h"
+#include "backend/cpu/append/float16-inl.h"
 #include "backend/cpu/append/kernels.h"
 #include "backend/cpu/vectors.h"
 #include "core/float16.h"

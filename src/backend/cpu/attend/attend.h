@@ -2,9 +2,9 @@
 
 #include "backend/attention.h"
 #include "backend/cpu/dispatch/kernels.h"
+#include "backend/eviction.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
-#include "eviction/eviction.h"
 
 namespace kvq::cpu {
 

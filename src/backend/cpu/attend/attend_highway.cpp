@@ -9,7 +9,7 @@
 #include <hwy/highway.h>
 
 #include "backend/cpu/attend/float16-inl.h"
-#include "backend/cpu/attend/gain_shape-inl.h"
+#include "backend/cpu/attend/gain_shape/gain_shape-inl.h"
 #include "backend/cpu/attend/integer-inl.h"
 #include "backend/cpu/attend/softmax-inl.h"
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "backend/cpu/append/kernels.h"
+#include "backend/cpu/attend/commvq/kernels.h"
 #include "backend/cpu/attend/kernels.h"
-#include "backend/cpu/commvq/kernels.h"
 #include "backend/cpu/linear/kernels.h"
 #include "core/target_tables.h"
 

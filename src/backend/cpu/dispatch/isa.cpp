@@ -1,9 +1,9 @@
 #include "backend/cpu/dispatch/isa.h"
 
-#include "backend/cpu/commvq/codec.h"
+#include "backend/cpu/attend/commvq/codec.h"
+#include "backend/cpu/attend/gain_shape/codec.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/dispatch/highway.h"
-#include "backend/cpu/gain_shape/codec.h"
 #include "core/error.h"
 #include "core/isa_name.h"
 #include "core/text.h"

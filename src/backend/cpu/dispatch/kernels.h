@@ -1,10 +1,10 @@
 #pragma once
 
 #include "backend/cpu/append/kernels.h"
+#include "backend/cpu/attend/commvq/kernels.h"
+#include "backend/cpu/attend/gain_shape/kernels.h"
 #include "backend/cpu/attend/kernels.h"
-#include "backend/cpu/commvq/kernels.h"
 #include "backend/cpu/context_codec.h"
-#include "backend/cpu/gain_shape/kernels.h"
 #include "backend/cpu/linear/kernels.h"
 #include "formats/codec.h"
 

@@ -7,8 +7,8 @@
 #define KVQ_LINEAR_ACTIVATIONS_INL_H
 #endif
 
+#include "backend/cpu/append/float16-inl.h"
 #include "backend/cpu/append/hadamard-inl.h"
-#include "backend/cpu/append/half-inl.h"
 #include "backend/cpu/linear/kernels.h"
 #include "core/tensor.h"
 #include "weights/rotation.h"

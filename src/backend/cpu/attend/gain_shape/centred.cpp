@@ -1,4 +1,4 @@
-#include "backend/cpu/gain_shape/attend.h"
+#include "backend/cpu/attend/gain_shape/centred.h"
 
 #include "backend/cpu/attend/attend.h"
 

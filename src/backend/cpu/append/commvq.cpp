@@ -1,4 +1,4 @@
-#include "backend/cpu/commvq/append.h"
+#include "backend/cpu/append/commvq.h"
 
 #include "core/scratch.h"
 #include "formats/commvq/encode.h"

@@ -1,6 +1,6 @@
 // Weighted sums of gain–shape value pages with int8 dot products: gains multiply probabilities, which are rounded to
 // bytes with one step a row and page.
-#include "backend/cpu/attend/gain_shape_avx512vnni.h"
+#include "backend/cpu/attend/gain_shape/codes_avx512vnni.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512vbmi2,avx2,fma,f16c")

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backend/cpu/commvq/attend.h"
+#include "backend/cpu/attend/commvq/item.h"
 #include "core/scratch.h"
 
 namespace kvq::cpu {

@@ -3,13 +3,13 @@
 #include "backend/cpu/dispatch/highway.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/commvq/commvq_highway.cpp"
+#define HWY_TARGET_INCLUDE "backend/cpu/attend/commvq/commvq_highway.cpp"
 #include <hwy/foreach_target.h>  // must precede highway.h
 
 #include <hwy/highway.h>
 
-#include "backend/cpu/commvq/codes-inl.h"
-#include "backend/cpu/commvq/products-inl.h"
+#include "backend/cpu/attend/commvq/codes-inl.h"
+#include "backend/cpu/attend/commvq/products-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {

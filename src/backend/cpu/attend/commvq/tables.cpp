@@ -1,6 +1,6 @@
-#include "backend/cpu/commvq/attend_tables.h"
+#include "backend/cpu/attend/commvq/tables.h"
 
-#include "backend/cpu/commvq/attend_rebuild.h"
+#include "backend/cpu/attend/commvq/rebuild.h"
 #include "core/float16.h"
 #include "core/position_turns.h"
 #include "formats/commvq/key_kernels.h"

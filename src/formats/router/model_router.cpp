@@ -1,4 +1,4 @@
-#include "router/model_router.h"
+#include "formats/router/model_router.h"
 
 #include "core/checks.h"
 #include "core/error.h"

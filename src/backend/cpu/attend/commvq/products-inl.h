@@ -6,7 +6,7 @@
 #define KVQ_COMMVQ_PRODUCTS_INL_H
 #endif
 
-#include "backend/cpu/commvq/kernels.h"
+#include "backend/cpu/attend/commvq/kernels.h"
 #include "formats/commvq/key_encoder.h"
 #include "formats/commvq/key_kernels.h"
 

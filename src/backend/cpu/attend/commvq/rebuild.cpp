@@ -1,4 +1,4 @@
-#include "backend/cpu/commvq/attend_rebuild.h"
+#include "backend/cpu/attend/commvq/rebuild.h"
 
 #include "core/float16.h"
 #include "core/position_turns.h"

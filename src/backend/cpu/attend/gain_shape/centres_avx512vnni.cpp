@@ -1,7 +1,7 @@
 // Centres of keys in products of 16-bit numbers.
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
+#include "backend/cpu/attend/gain_shape/kernels.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
-#include "backend/cpu/gain_shape/kernels.h"
 
 #include <algorithm>
 #include <limits>

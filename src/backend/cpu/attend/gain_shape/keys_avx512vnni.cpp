@@ -2,7 +2,7 @@
 //
 // With a key mean + gain · (byte − offset) and a query step · integer: score = gain · step · (Σ integer · byte −
 // offset · Σ integer) + query · mean, the last once for all tokens of the page.
-#include "backend/cpu/attend/gain_shape_avx512vnni.h"
+#include "backend/cpu/attend/gain_shape/codes_avx512vnni.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512vbmi2,avx2,fma,f16c")

@@ -6,7 +6,7 @@
 #define KVQ_APPEND_TRELLIS_INL_H
 #endif
 
-#include "backend/cpu/append/trellis_steps-inl.h"
+#include "backend/cpu/append/gain_shape/trellis_steps-inl.h"
 #include "core/limits.h"
 #include "core/scratch.h"
 #include "formats/gain_shape/trellis.h"

@@ -8,12 +8,12 @@
 #endif
 
 #include "backend/cpu/append/encode-inl.h"
-#include "backend/cpu/append/gains-inl.h"
+#include "backend/cpu/append/float16-inl.h"
+#include "backend/cpu/append/gain_shape/gains-inl.h"
+#include "backend/cpu/append/gain_shape/trellis-inl.h"
 #include "backend/cpu/append/hadamard-inl.h"
-#include "backend/cpu/append/half-inl.h"
 #include "backend/cpu/append/pack-inl.h"
 #include "backend/cpu/append/transpose-inl.h"
-#include "backend/cpu/append/trellis-inl.h"
 #include "backend/cpu/vectors.h"
 #include "core/float16.h"
 #include "core/scratch.h"

@@ -1,7 +1,7 @@
 // What the ways to attend to pages with CommVQ's codes share.
 #pragma once
 
-#include "backend/cpu/commvq/kernels.h"
+#include "backend/cpu/attend/commvq/kernels.h"
 #include "backend/cpu/context_codec.h"
 #include "backend/cpu/dispatch/kernels.h"
 #include "formats/commvq/context.h"

@@ -1,10 +1,10 @@
-#include "backend/cpu/commvq/codec.h"
+#include "backend/cpu/attend/commvq/codec.h"
 
+#include "backend/cpu/append/commvq.h"
 #include "backend/cpu/attend/attend.h"
-#include "backend/cpu/commvq/append.h"
-#include "backend/cpu/commvq/attend_decode.h"
-#include "backend/cpu/commvq/attend_rebuild.h"
-#include "backend/cpu/commvq/attend_tables.h"
+#include "backend/cpu/attend/commvq/decode.h"
+#include "backend/cpu/attend/commvq/rebuild.h"
+#include "backend/cpu/attend/commvq/tables.h"
 
 #include <array>
 

@@ -1,4 +1,4 @@
-#include "backend/cpu/gain_shape/encode.h"
+#include "backend/cpu/append/gain_shape/centred.h"
 
 #include "backend/cpu/dispatch/kernels.h"
 #include "core/scratch.h"

@@ -7,7 +7,7 @@
 #define KVQ_APPEND_CENTRES_INL_H
 #endif
 
-#include "backend/cpu/append/gain_shape-inl.h"
+#include "backend/cpu/append/gain_shape/gain_shape-inl.h"
 #include "backend/cpu/append/kernels.h"
 #include "backend/cpu/append/transpose-inl.h"
 #include "formats/gain_shape/centre_search.h"

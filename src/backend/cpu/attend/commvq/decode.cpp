@@ -1,4 +1,4 @@
-#include "backend/cpu/commvq/attend_decode.h"
+#include "backend/cpu/attend/commvq/decode.h"
 
 #include "core/float16.h"
 #include "core/position_turns.h"

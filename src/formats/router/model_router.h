@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/tensor_shape.h"
-#include "router/router.h"
+#include "formats/router/router.h"
 
 namespace kvq {
 

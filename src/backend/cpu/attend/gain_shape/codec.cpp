@@ -1,8 +1,8 @@
-#include "backend/cpu/gain_shape/codec.h"
+#include "backend/cpu/attend/gain_shape/codec.h"
 
+#include "backend/cpu/append/gain_shape/centred.h"
 #include "backend/cpu/attend/attend.h"
-#include "backend/cpu/gain_shape/attend.h"
-#include "backend/cpu/gain_shape/encode.h"
+#include "backend/cpu/attend/gain_shape/centred.h"
 
 namespace kvq::cpu {
 namespace {

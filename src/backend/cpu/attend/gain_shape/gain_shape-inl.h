@@ -10,7 +10,7 @@
 #define KVQ_ATTEND_GAIN_SHAPE_INL_H
 #endif
 
-#include "backend/cpu/attend/gain_shape_words-inl.h"
+#include "backend/cpu/attend/gain_shape/words-inl.h"
 #include "backend/cpu/attend/kernels.h"
 #include "core/float16.h"
 #include "formats/gain_shape/gains.h"

@@ -1,6 +1,6 @@
-#include "router/router.h"
+#include "formats/router/router.h"
 
-#include "router/vector_math.h"
+#include "formats/router/vector_math.h"
 
 #include <algorithm>
 #include <array>

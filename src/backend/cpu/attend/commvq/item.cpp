@@ -1,4 +1,4 @@
-#include "backend/cpu/commvq/attend.h"
+#include "backend/cpu/attend/commvq/item.h"
 
 #include "core/float16.h"
 #include "core/position_turns.h"

@@ -1,4 +1,4 @@
-#include "eviction/eviction.h"
+#include "backend/eviction.h"
 
 #include <algorithm>
 #include <cmath>
