@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bytes of caches for the shapes of some models, as docs/choosing.md has them: `kvq plan` says them for a config.json of
+"""Bytes of caches for the shapes of some models, as docs/guide.md has them: `kvq plan` says them for a config.json of
 the layers that have a KV cache.
 
     cache_bytes.py KVQ_PROGRAM

@@ -25,7 +25,7 @@ size_t products_of(const CodebookShape& shape) {
 
 bool TableAttention::is_faster(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) {
   // Without lookups, keys are rebuilt in about the time of three rows of sums; with them, in less than that of one
-  // (docs/log.md). Both times grow with the stages.
+  // (docs/history/commvq.md). Both times grow with the stages.
   constexpr int32_t kFewRows = 2;
   return commvq::context_of(*batch.context).coder.shape.keys.stages > 0 &&
          !RebuildAttention::looks_up(batch, kernels) && rows <= kFewRows;
