@@ -42,5 +42,9 @@ check() {
     }'
 }
 
+grep -qxF -- "    $library" docs/architecture.md || {
+  echo "FAILED: docs/architecture.md has another order of rooms than $library" >&2
+  exit 1
+}
 check src "$library" src/*/ cuda
 check samples/cli "$program" samples/cli/*/
