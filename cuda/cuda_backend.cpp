@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/position_turns.h"
 #include "device/cuda_error.h"
+#include "formats/commvq/commvq.h"
 #include "kernels/append/append.h"
 #include "kernels/append/vote.h"
 #include "kernels/attend/attend.h"
@@ -23,7 +24,7 @@ namespace kvq::cuda {
 namespace {
 
 /// Of the codecs that need training, what is not CommVQ has trained centres.
-bool has_codebooks(const Codec& codec) { return codec.kinds.front().kind == Kind::kCommvq; }
+bool has_codebooks(const Codec& codec) { return codec.number == commvq::kCodec.number; }
 
 }  // namespace
 

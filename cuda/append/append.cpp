@@ -45,16 +45,16 @@ int32_t token_position(const TokenBatch& tokens, const PageWrite& write) {
 DeviceWrite device_write(const TokenBatch& tokens, const PageWrite& write, bool ends_list) {
   return {.source = reinterpret_cast<uint64_t>(write.kept > 0 ? write.source : nullptr),
           .target = reinterpret_cast<uint64_t>(write.target),
-          .kept = static_cast<int16_t>(write.kept),
-          .token_count = static_cast<int16_t>(write.token_count),
+          .format = without_codes(*write.format).bits,
+          .kept = static_cast<uint8_t>(write.kept),
+          .token_count = static_cast<uint8_t>(write.token_count),
+          .has_positions = static_cast<uint8_t>(has_gaps(write) ? 1 : 0),
+          .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
           .head = write.head,
           .token_begin = write.token_begin,
           .token_position = token_position(tokens, write),
           .index = write.index,
           .first_position = write.first_position,
-          .format = static_cast<uint16_t>(without_codes(*write.format).bits),
-          .has_positions = static_cast<uint8_t>(has_gaps(write) ? 1 : 0),
-          .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
           .sequence = write.sequence};
 }
 

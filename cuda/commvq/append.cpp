@@ -34,7 +34,7 @@ class Cutter {
 
 /// Of a page with halves where its codes will be.
 size_t halves_bytes(const PageFormat& format) {
-  return static_cast<size_t>(page_bytes(without_codes(format), format.head_dim).bytes + 127) / 128 * 128;
+  return static_cast<size_t>(page_places(without_codes(format), format.head_dim).bytes + 127) / 128 * 128;
 }
 
 }  // namespace
@@ -50,14 +50,14 @@ struct CudaBackend::CodedAppend::Work {
     halves = cutter.take<std::byte>(count * page_bytes);
     Cutter after(memory != nullptr ? memory + cutter.used() : nullptr);
     const size_t scalars = count * kSlots * static_cast<size_t>(tables.head_dim);
-    if (format.keys.kind == Kind::kCommvq) {
+    if (format.keys.code.is_commvq()) {
       keys.numbers = after.take<float>(scalars);
       keys.norms = after.take<float>(count * kSlots);
       keys.indices = after.take<uint8_t>(count * static_cast<size_t>(tables.keys.head_stages()) * 2 * kSlots);
       keys.fits = after.take<Fit>(count * static_cast<size_t>(tables.keys.groups) * kSlots);
     }
     Cutter next(memory != nullptr ? memory + cutter.used() : nullptr);
-    if (format.values.kind == Kind::kCommvq) {
+    if (format.values.code.is_commvq()) {
       const ValueTables& table = tables.values;
       const size_t rows = (table.of_layer() ? groups : count) * kSlots;
       const auto bits = static_cast<size_t>(table.bits);
@@ -122,8 +122,8 @@ void CudaBackend::CodedAppend::encode_some(const PageWrites& writes, std::span<c
   const PageFormat& format = *writes.of_group(groups.front(), 0).format;
   const CodebookContext& context = codebook_context(tokens_.context);
   const CodebookTables& tables = context.tables();
-  const bool codes_keys = format.keys.kind == Kind::kCommvq;
-  const bool codes_values = format.values.kind == Kind::kCommvq;
+  const bool codes_keys = format.keys.code.is_commvq();
+  const bool codes_values = format.values.code.is_commvq();
   const size_t members = writes.group_size();
   const size_t count = groups.size() * members;
   const DeviceBlock memory(backend_, scratch_, Work(nullptr, tables, format, groups.size(), members).bytes);
@@ -165,7 +165,7 @@ void CudaBackend::CodedAppend::encode_some(const PageWrites& writes, std::span<c
   backend_.staging_->done(stream);
   backend_.append_plain(call_, tokens_, to_halves, {});
 
-  const PageBytes plain = cuda::page_bytes(without_codes(format), format.head_dim);
+  const PagePlaces plain = cuda::page_places(without_codes(format), format.head_dim);
   CodedPages coded{.tables = tables,
                    .pages = work.pages,
                    .positions = work.positions,

@@ -16,7 +16,7 @@ int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads) {
 
 /// Of the pages that stand in for those with codes.
 size_t stand_in_bytes(const PageFormat& coded) {
-  return static_cast<size_t>(page_bytes(without_codes(coded), coded.head_dim).bytes + 127) / 128 * 128;
+  return static_cast<size_t>(page_places(without_codes(coded), coded.head_dim).bytes + 127) / 128 * 128;
 }
 
 }  // namespace
@@ -61,10 +61,10 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
     const PageTable& table = table_of(sequence);
     const PageFormat& format = *table.coded();
     const FormatCode plain = without_codes(format);
-    const PageBytes plain_bytes = page_bytes(plain, format.head_dim);
+    const PagePlaces plain_bytes = page_places(plain, format.head_dim);
     const SequenceView view = table.view();
-    const bool codes_keys = format.keys.kind == Kind::kCommvq;
-    const bool codes_values = format.values.kind == Kind::kCommvq;
+    const bool codes_keys = format.keys.code.is_commvq();
+    const bool codes_values = format.values.code.is_commvq();
     const int32_t longest = longest_list(sequence, batch.kv_heads);
     const size_t page = stand_in_bytes(format);
     CodedLists lists{.tables = tables,
@@ -84,8 +84,8 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
                      .stand_in_values = plain_bytes.values_at,
                      .copied = {},
                      .shared_limit = backend.shared_limit()};
-    if (!codes_values) lists.copied = {lists.coded_values, plain_bytes.values_at, plain_bytes.values.bytes()};
-    if (!codes_keys) lists.copied = {0, 0, plain_bytes.keys.bytes()};
+    if (!codes_values) lists.copied = {lists.coded_values, plain_bytes.values_at, plain_bytes.values.bytes};
+    if (!codes_keys) lists.copied = {0, 0, plain_bytes.keys.bytes};
     if (longest > 0) call.require(decode_lists(lists, backend.stream()), "decoding kernel");
     next += bytes_of_head(batch, sequence) * static_cast<size_t>(heads);
     const int64_t first_row = int64_t{first_head} * view.capacity * kSlots;

@@ -38,11 +38,11 @@ void put_pairs(const Rope& rope, const float* centre, int32_t head_dim, RowWrite
   }
 }
 
-using Centre = std::array<float, kMaxHeadDim>;
+using CentreVector = std::array<float, kMaxHeadDim>;
 
 /// A row of a Rope table: the page's turns of a slot for pairs from `begin` up to `end`, none for the others.
-Centre turns_of_slot(const Rope& rope, int32_t slot, int32_t begin, int32_t end) {
-  Centre turns{};
+CentreVector turns_of_slot(const Rope& rope, int32_t slot, int32_t begin, int32_t end) {
+  CentreVector turns{};
   centred::fill_page_turn(rope, 0, slot, turns.data());
   const auto pairs = static_cast<size_t>(rope.pairs());
   for (size_t pair = 0; pair < pairs; ++pair) {
@@ -67,7 +67,7 @@ void for_each_centre(const ModelCentres& centres, int32_t layer, Side side, cons
   const int32_t dim = centres.shape.head_dim;
   const int32_t of_head = centres.shape.centres(side);
   const float* numbers = centres.layers[static_cast<size_t>(layer)].numbers->side(side).data();
-  Centre centre;
+  CentreVector centre;
   for (int32_t i = 0; i < centres.shape.kv_heads * of_head; ++i, numbers += dim) {
     std::copy_n(numbers, dim, centre.begin());
     put(centre, i % of_head);
@@ -91,7 +91,7 @@ CentreRowArrays::CentreRowArrays(Allocator& allocator, const ModelCentres& centr
   const CentresShape& shape = centres.shape;
   counts.key_centres = shape.key_centres;
   counts.value_centres = shape.value_centres;
-  for_each_centre(centres, layer, Side::kValues, [&](Centre& centre, int32_t number) {
+  for_each_centre(centres, layer, Side::kValues, [&](CentreVector& centre, int32_t number) {
     hadamard(centre.data(), shape.head_dim);
     RowWriter row(add_row(shape.head_dim, values), row_swizzle(number));
     for (int32_t i = 0; i < shape.head_dim; ++i) row.put(value_place(i), centre[static_cast<size_t>(i)]);
@@ -109,9 +109,9 @@ CentreRowArrays::CentreRowArrays(Allocator& allocator, const ModelCentres& centr
 
 void CentreRowArrays::put_single_keys(const ModelCentres& centres, int32_t layer, const Rope& rope) {
   counts.key_rows = kPageSlots;
-  for_each_centre(centres, layer, Side::kKeys, [&](const Centre& centre, int32_t /*number*/) {
+  for_each_centre(centres, layer, Side::kKeys, [&](const CentreVector& centre, int32_t /*number*/) {
     for (int32_t number = 0; number < kPageSlots; ++number) {
-      Centre turned = centre;
+      CentreVector turned = centre;
       rope.rotate(turns_of_slot(rope, slot_of_row(number), 0, rope.pairs()).data(), turned.data());
       put_pairs(rope, turned.data(), centres.shape.head_dim,
                 {add_row(centres.shape.head_dim, keys), row_swizzle(number)});
@@ -125,8 +125,8 @@ void CentreRowArrays::put_keys(const ModelCentres& centres, int32_t layer, const
     if (centred::turns_fast(rope, pair)) counts.fast_pairs = pair + 1;
   }
   // Any slot's, of pairs that turn alike in all.
-  const Centre slow = turns_of_slot(rope, 0, counts.fast_pairs, rope.pairs());
-  for_each_centre(centres, layer, Side::kKeys, [&](Centre& centre, int32_t number) {
+  const CentreVector slow = turns_of_slot(rope, 0, counts.fast_pairs, rope.pairs());
+  for_each_centre(centres, layer, Side::kKeys, [&](CentreVector& centre, int32_t number) {
     rope.rotate(slow.data(), centre.data());
     put_pairs(rope, centre.data(), centres.shape.head_dim,
               {add_row(centres.shape.head_dim, keys), row_swizzle(number)});
@@ -139,9 +139,9 @@ void CentreRowArrays::put_slot_turns(const Rope& rope) {
   const int32_t pairs = 32 * counts.turn_blocks;
   slot_turns.resize(static_cast<size_t>(kChunk * slot_turn_place(pairs, 0)), 0);
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    const Centre turns = turns_of_slot(rope, slot, 0, counts.fast_pairs);
-    const int32_t g = gain_place(slot) / 4;
-    const int32_t tile = gain_place(slot) % 4;
+    const CentreVector turns = turns_of_slot(rope, slot, 0, counts.fast_pairs);
+    const int32_t g = slot_place(slot) / 4;
+    const int32_t tile = slot_place(slot) % 4;
     for (int32_t pair = 0; pair < pairs; ++pair) {
       const bool turned = pair < rope.pairs();
       const int32_t lane = 4 * g + pair % 8 / 2;

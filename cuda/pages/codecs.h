@@ -2,7 +2,7 @@
 #pragma once
 
 #include "formats/page_format.h"
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 namespace kvq::cuda {
 
@@ -19,7 +19,7 @@ FormatCode without_codes(const PageFormat& format);
 /// Where the values of a page with such codes begin, on the device as on the host.
 inline int32_t coded_values_at(const PageFormat& format) { return static_cast<int32_t>(format.offset(Side::kValues)); }
 
-/// Copy a page from the order of bytes that its format defines to the one on the device (kernels/pages/device_page.h).
+/// Copy a page from the order of bytes that its format defines to the one on the device (kernels/pages/records.h).
 void to_device_order(const PageFormat& format, const std::byte* host, std::byte* device);
 /// And back.
 void to_host_order(const PageFormat& format, const std::byte* device, std::byte* host);

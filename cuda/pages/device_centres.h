@@ -4,6 +4,7 @@
 #include "core/resident.h"
 #include "device/device_arrays.h"
 #include "formats/codec.h"
+#include "formats/gain_shape/gain_shape.h"
 #include "formats/gain_shape/model_centres.h"
 #include "kernels/pages/centre_tables.h"
 #include "pages/centre_arrays.h"
@@ -53,7 +54,7 @@ class CentreContext final : public LayerContext {
 
 /// A layer's context, if it is one of centres; otherwise null.
 inline const CentreContext* centre_context(const LayerContext* context) {
-  const bool is_one = context != nullptr && gain_shape::has_trained_centres(context->codec.kinds.front().kind);
+  const bool is_one = context != nullptr && context->codec.number == gain_shape::kCodec.number;
   return is_one ? static_cast<const CentreContext*>(context) : nullptr;
 }
 

@@ -249,8 +249,7 @@ void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
     const Page& page = *list[static_cast<size_t>(first) + i];
     takes(*page.format());
     staged[i] = {reinterpret_cast<uint64_t>(page.data), page.first_position,
-                 static_cast<uint16_t>(format_code(*page.format()).bits), static_cast<uint8_t>(page.count),
-                 static_cast<uint8_t>(page.has_gaps() ? 1 : 0)};
+                 DevicePage::state_of(format_code(*page.format()).bits, page.count, page.has_gaps())};
     for (int32_t slot = 0; gaps && slot < kSlots; ++slot) {
       positions[i * kSlots + static_cast<size_t>(slot)] = slot < page.count ? page.position(slot) : 0;
     }
@@ -269,10 +268,10 @@ void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
 
 void PageTable::takes(const PageFormat& format) noexcept {
   const FormatCode code = format_code(format);
-  any_gains_ = any_gains_ || has_gains(code.keys()) || has_gains(code.values());
+  any_gains_ = any_gains_ || code.keys().has_gains() || code.values().has_gains();
   any_centres_ = any_centres_ || code.centred();
   if (has_codes(format)) coded_ = &format;
-  const bool both = code.keys() == Kind::kCommvq && code.values() == Kind::kCommvq;
+  const bool both = format.keys.code.is_commvq() && format.values.code.is_commvq();
   any_others_ = any_others_ || (!both && !format.is_float16());
 }
 

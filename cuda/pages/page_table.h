@@ -2,7 +2,7 @@
 
 #include "backend/attention.h"
 #include "backend/backend.h"
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 #include <cuda_runtime_api.h>
 

@@ -79,7 +79,7 @@ void for_each_format(const kvq_policy* policy, int32_t n_layers, const Use& use)
 /// The codec of a format that needs training, or null.
 const Codec* trained_codec(const FormatPair& format) {
   for (const SideFormat& side : {format.keys, format.values}) {
-    if (codec_of(side.kind).needs_training()) return &codec_of(side.kind);
+    if (codec_of(side.code).needs_training(side)) return &codec_of(side.code);
   }
   return nullptr;
 }
@@ -89,8 +89,8 @@ const Codec* trained_codec(const kvq_policy* policy, int32_t n_layers) {
   const Codec* needed = nullptr;
   for_each_format(policy, n_layers, [&](int32_t /*layer*/, const FormatPair& pair) {
     for (const SideFormat& side : {pair.keys, pair.values}) {
-      const Codec& codec = codec_of(side.kind);
-      if (!codec.needs_training()) continue;
+      const Codec& codec = codec_of(side.code);
+      if (!codec.needs_training(side)) continue;
       if (needed != nullptr && needed != &codec) {
         fail(KVQ_E_UNSUPPORTED,
              "policy has formats that need options->%s and others that need options->%s: a cache "

@@ -71,7 +71,7 @@ void Cache::add_layers(const Policy& policy) {
   for (int32_t layer = 0; layer < n_layers; ++layer) {
     const auto [keys, values] = policy.formats(layer);
     sealed.push_back(intern({keys, values, head_dim, training.pages.get()}));
-    layers.push_back({{&sealed.back(), 1}, sealed.back()->keys.hadamard, sealed.back()->values.hadamard});
+    layers.push_back({{&sealed.back(), 1}, sealed.back()->keys.is_rotated(), sealed.back()->values.is_rotated()});
   }
 }
 
@@ -81,8 +81,8 @@ void Cache::add_routed_layers(const Policy& policy) {
   bool hadamard_values = false;
   for (const FormatPair& expert : policy.experts) {
     sealed.push_back(intern({expert.keys, expert.values, head_dim, training.pages.get()}));
-    hadamard_keys = hadamard_keys || expert.keys.hadamard;
-    hadamard_values = hadamard_values || expert.values.hadamard;
+    hadamard_keys = hadamard_keys || expert.keys.is_rotated();
+    hadamard_values = hadamard_values || expert.values.is_rotated();
   }
   layers.assign(static_cast<size_t>(n_layers), {sealed, hadamard_keys, hadamard_values});
 }
@@ -91,8 +91,8 @@ Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
   // At most one of the formats needs training, or the context of one serves all.
   for (const PageFormat* format : layers[static_cast<size_t>(layer)].formats) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
-      const Codec& codec = codec_of(format->side(side).kind);
-      if (!codec.needs_training()) continue;
+      const Codec& codec = codec_of(format->side(side).code);
+      if (!codec.needs_training(format->side(side))) continue;
       return backend.pages().make_context(allocator, codec, *training.resident_pages, layer, *format,
                                           policy.options.of(codec), *turns);
     }

@@ -42,7 +42,7 @@ class Cache {
     bool stays_float16() const { return !is_routed() && formats.front()->is_float16(); }
     bool has_gain_shape_keys() const {
       return std::any_of(formats.begin(), formats.end(),
-                         [](const PageFormat* each) { return gain_shape::shape_of(each->keys.kind).bits != 0; });
+                         [](const PageFormat* each) { return each->keys.code.has_gains(); });
     }
     bool spans_heads() const {
       return std::any_of(formats.begin(), formats.end(), [](const PageFormat* each) { return each->spans_heads(); });

@@ -41,7 +41,7 @@ struct Policy {
   /// First pages of every list that stay FP16: a model gives its first tokens much attention.
   int32_t sink_pages() const {
     int32_t most = 0;
-    const auto add = [&most](const SideFormat& format) { most = std::max(most, describe(format.kind).sink); };
+    const auto add = [&most](const SideFormat& format) { most = std::max(most, describe(format.code).sink); };
     if (experts.empty()) {
       add(keys);
       add(values);

@@ -24,10 +24,10 @@ class LayerContext {
   const Codec& codec;
 };
 
-/// A width that a codec has: what policies call it, and how files number it.
-struct CodecKind {
+/// A code type that a codec has: what policies call it, and how files number it.
+struct NamedCode {
   std::string_view name;
-  Kind kind;
+  CodeType code;
   uint8_t file_bits;
   int32_t sink = 0;  // first pages that stay FP16 unless a policy says otherwise
 };
@@ -74,11 +74,12 @@ constexpr bool spans_no_heads(Side /*side*/, const PageFormat& /*format*/) { ret
 struct Codec {
   uint8_t number;    // in snapshots, and its place among codecs
   const char* name;  // of its options in policies
-  std::span<const CodecKind> kinds;
+  std::span<const NamedCode> codes;
   bool takes_hadamard = false;  // +hadamard after a name
   bool takes_groups = false;    // of channels of values
   bool always_hadamard = false;
-  bool takes_page_mean = false;  // of keys, and has it unless the policy says otherwise
+  bool takes_centres = false;  // +centres or +nocentre after a name; without them, the mean of each page of keys
+  uint8_t trained_number = 0;  // in snapshots, of formats with trained centres
   std::span<const CodecOption> options = {};
   size_t alignment = kDataAlignment;  // of a side
   size_t page_alignment = 1;          // of both together, where copies on a GPU need more than a side has
@@ -92,7 +93,7 @@ struct Codec {
   void (*decode)(const EncodedSide&, int32_t begin, int32_t n, float* out);
   bool (*valid)(Side, const PageFormat&, const std::byte* data);
 
-  // Of codecs whose pages mean nothing without training; null otherwise.
+  // For formats that mean nothing without training; null if the codec has none.
   const char* trained_as = nullptr;  // the option of a cache that gives it
   /// Throws, naming options, unless it serves such a cache and has what the format stores so.
   void (*check)(const Trained&, const CacheShape&, const PageFormat&) = nullptr;
@@ -104,14 +105,16 @@ struct Codec {
   /// Whether what make_context makes serves all formats of the codec that a layer may have.
   bool one_context = false;
 
-  bool needs_training() const { return trained_as != nullptr; }
+  bool needs_training(const SideFormat& format) const {
+    return trained_as != nullptr && (!takes_centres || format.has_trained_centres());
+  }
 };
 
-inline constexpr size_t kCodecs = 5;
+inline constexpr size_t kCodecs = 4;
 /// All of them, by number.
 std::span<const Codec* const, kCodecs> all_codecs();
-const Codec& codec_of(Kind kind);
-const CodecKind& describe(Kind kind);
+const Codec& codec_of(CodeType code);
+const NamedCode& describe(CodeType code);
 
 /// The values of all codecs' options.
 class CodecOptions {

@@ -3,7 +3,6 @@
 #include "formats/codec.h"
 #include "formats/commvq/commvq.h"
 #include "formats/float16/float16.h"
-#include "formats/gain_shape/centred.h"
 #include "formats/gain_shape/gain_shape.h"
 #include "formats/integer/integer.h"
 
@@ -13,29 +12,25 @@ namespace kvq {
 namespace {
 
 constexpr std::array<const Codec*, kCodecs> kAll = {&float16::kCodec, &integer::kCodec, &commvq::kCodec,
-                                                    &gain_shape::kCodec, &centred::kCodec};
-static_assert(kAll[0]->number == 0 && kAll[1]->number == 1 && kAll[2]->number == 2 && kAll[3]->number == 3 &&
-              kAll[4]->number == 4);
+                                                    &gain_shape::kCodec};
 
-/// Each kind once.
-constexpr bool is_complete() {
-  std::array<int, kKinds> found{};
-  for (const Codec* codec : kAll) {
-    for (const CodecKind& each : codec->kinds) ++found[index_of(each.kind)];
+constexpr bool numbers_are_places() {
+  for (size_t i = 0; i < kCodecs; ++i) {
+    if (kAll[i]->number != i) return false;
   }
-  return std::all_of(found.begin(), found.end(), [](int count) { return count == 1; });
+  return true;
 }
-static_assert(is_complete());
+static_assert(numbers_are_places());
 
 struct Entry {
-  const Codec* codec;
-  const CodecKind* kind;
+  const Codec* codec = nullptr;
+  const NamedCode* code = nullptr;
 };
 
-constexpr std::array<Entry, kKinds> kByKind = [] {
-  std::array<Entry, kKinds> entries{};
+constexpr auto kByCode = [] {
+  std::array<Entry, size_t{1} << CodeType::kPackedBits> entries{};
   for (const Codec* codec : kAll) {
-    for (const CodecKind& each : codec->kinds) entries[index_of(each.kind)] = {codec, &each};
+    for (const NamedCode& each : codec->codes) entries[each.code.packed()] = {codec, &each};
   }
   return entries;
 }();
@@ -43,21 +38,21 @@ constexpr std::array<Entry, kKinds> kByKind = [] {
 size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 SideFormat completed(SideFormat format) {
-  format.hadamard = format.hadamard || codec_of(format.kind).always_hadamard;
+  if (codec_of(format.code).always_hadamard) format.rotation = Rotation::kHadamard;
   return format;
 }
 
 bool training_needed(const SideFormat& keys, const SideFormat& values) {
-  return codec_of(keys.kind).needs_training() || codec_of(values.kind).needs_training();
+  return codec_of(keys.code).needs_training(keys) || codec_of(values.code).needs_training(values);
 }
 
 }  // namespace
 
 std::span<const Codec* const, kCodecs> all_codecs() { return kAll; }
 
-const Codec& codec_of(Kind kind) { return *kByKind[index_of(kind)].codec; }
+const Codec& codec_of(CodeType code) { return *kByCode[code.packed()].codec; }
 
-const CodecKind& describe(Kind kind) { return *kByKind[index_of(kind)].kind; }
+const NamedCode& describe(CodeType code) { return *kByCode[code.packed()].code; }
 
 CodecOptions::CodecOptions() {
   for (const Codec* codec : kAll) {
@@ -73,27 +68,27 @@ PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32
       head_dim(head_dim_),
       trained(training_needed(keys, values) ? trained_ : nullptr),
       needs_training_(training_needed(keys, values)),
-      spans_heads_(codec_of(keys.kind).spans_heads(Side::kKeys, *this) ||
-                   codec_of(values.kind).spans_heads(Side::kValues, *this)) {
-  const size_t alignment = std::max(codec_of(keys.kind).alignment, codec_of(values.kind).alignment);
+      spans_heads_(codec_of(keys.code).spans_heads(Side::kKeys, *this) ||
+                   codec_of(values.code).spans_heads(Side::kValues, *this)) {
+  const size_t alignment = std::max(codec_of(keys.code).alignment, codec_of(values.code).alignment);
   key_bytes_ = round_up(side_bytes(Side::kKeys, *this), alignment);
   value_bytes_ = round_up(side_bytes(Side::kValues, *this), alignment);
-  const size_t whole = std::max(codec_of(keys.kind).page_alignment, codec_of(values.kind).page_alignment);
+  const size_t whole = std::max(codec_of(keys.code).page_alignment, codec_of(values.code).page_alignment);
   value_bytes_ = round_up(key_bytes_ + value_bytes_, whole) - key_bytes_;
 }
 
-size_t side_bytes(Side side, const PageFormat& format) { return codec_of(format.side(side).kind).bytes(side, format); }
+size_t side_bytes(Side side, const PageFormat& format) { return codec_of(format.side(side).code).bytes(side, format); }
 
 void decode_side(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
   const SideFormat& format = encoded.format.side(encoded.side);
-  codec_of(format.kind).decode(encoded, begin, n, out);
-  if (!format.hadamard) return;
+  codec_of(format.code).decode(encoded, begin, n, out);
+  if (!format.is_rotated()) return;
   const int32_t head_dim = encoded.format.head_dim;
   for (int32_t i = 0; i < n; ++i) hadamard(out + static_cast<size_t>(i) * static_cast<size_t>(head_dim), head_dim);
 }
 
 bool side_is_valid(Side side, const PageFormat& format, const std::byte* data) {
-  return codec_of(format.side(side).kind).valid(side, format, data);
+  return codec_of(format.side(side).code).valid(side, format, data);
 }
 
 }  // namespace kvq

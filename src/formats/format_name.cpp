@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kHadamard = "+hadamard";
 constexpr std::string_view kNoCentre = "+nocentre";
-constexpr std::string_view kCentres = "+centres";  // of the names of kinds
+constexpr std::string_view kCentres = "+centres";
 
 /// Whether a name ends so; then without that.
 bool take(std::string_view& name, std::string_view ending) {
@@ -91,11 +91,14 @@ std::string nearest_name(std::string_view name) {
     nearest = other;
   };
   for (const Codec* codec : all_codecs()) {
-    for (const CodecKind& each : codec->kinds) {
+    for (const NamedCode& each : codec->codes) {
       const std::string plain(each.name);
       offer(plain);
       if (codec->takes_hadamard) offer(plain + std::string(kHadamard));
-      if (codec->takes_page_mean) offer(plain + std::string(kNoCentre));
+      if (codec->takes_centres) offer(plain + std::string(kNoCentre));
+    }
+    for (const NamedCode& each : codec->codes) {
+      if (codec->takes_centres) offer(std::string(each.name) + std::string(kCentres));
     }
   }
   return nearest;
@@ -106,10 +109,7 @@ std::string nearest_name(std::string_view name) {
 std::string format_names() {
   std::string list;
   for (const Codec* codec : all_codecs()) {
-    for (const CodecKind& each : codec->kinds) {
-      const bool has_ending = each.name.find('+') != std::string_view::npos;
-      if (!has_ending) list.append(list.empty() ? "" : ", ").append(each.name);
-    }
+    for (const NamedCode& each : codec->codes) list.append(list.empty() ? "" : ", ").append(each.name);
   }
   return list;
 }
@@ -120,9 +120,9 @@ std::string format_name_advice(std::string_view name) {
   const bool of_centres = !hadamard && (take(plain, kNoCentre) || take(plain, kCentres));
   const std::optional<SideFormat> format = hadamard || of_centres ? parse_format(plain) : std::nullopt;
   if (format.has_value()) {
-    const std::string kind(describe(format->kind).name);
-    const Codec& codec = codec_of(format->kind);
-    if (of_centres && (codec.takes_page_mean || kind.ends_with(kCentres))) {
+    const std::string kind = kind_name(*format);
+    const Codec& codec = codec_of(format->code);
+    if (of_centres && codec.takes_centres) {
       return "but a format has +centres or +nocentre, not two of them: write " + std::string(plain);
     }
     if (of_centres) return "but only gain-shape formats have centres: write " + kind;
@@ -149,24 +149,32 @@ std::string format_name_advice(std::string_view name) {
 
 std::optional<SideFormat> parse_format(std::string_view name) {
   const bool hadamard = take(name, kHadamard);
-  const bool no_centre = take(name, kNoCentre);
+  const bool no_centre = !hadamard && take(name, kNoCentre);
+  const bool centres = !hadamard && !no_centre && take(name, kCentres);
   for (const Codec* codec : all_codecs()) {
-    if ((hadamard && !codec->takes_hadamard) || (no_centre && !codec->takes_page_mean)) continue;
-    for (const CodecKind& each : codec->kinds) {
+    if ((hadamard && !codec->takes_hadamard) || ((no_centre || centres) && !codec->takes_centres)) continue;
+    for (const NamedCode& each : codec->codes) {
       if (name != each.name) continue;
-      return SideFormat{.kind = each.kind,
-                        .hadamard = hadamard || codec->always_hadamard,
-                        .page_mean = codec->takes_page_mean && !no_centre};
+      SideFormat format{.code = each.code};
+      if (hadamard || codec->always_hadamard) format.rotation = Rotation::kHadamard;
+      if (codec->takes_centres && !no_centre) format.centre = centres ? Centre::kTrained : Centre::kPageMean;
+      return format;
     }
   }
   return {};
 }
 
+std::string kind_name(const SideFormat& format) {
+  std::string name(describe(format.code).name);
+  if (format.has_trained_centres()) name += kCentres;
+  return name;
+}
+
 std::string format_name(const SideFormat& format) {
-  const Codec& codec = codec_of(format.kind);
-  std::string name(describe(format.kind).name);
-  if (format.hadamard && codec.takes_hadamard) name += kHadamard;
-  if (!format.page_mean && codec.takes_page_mean) name += kNoCentre;
+  const Codec& codec = codec_of(format.code);
+  std::string name = kind_name(format);
+  if (format.is_rotated() && codec.takes_hadamard) name += kHadamard;
+  if (codec.takes_centres && format.centre == Centre::kNone) name += kNoCentre;
   return name;
 }
 

@@ -8,15 +8,17 @@
 
 namespace kvq {
 
-/// The names of all kinds without endings, with commas.
+/// The names of all code types without endings, with commas.
 std::string format_names();
 /// What is wrong with a name that parse_format() does not read, and what to write instead: the rest of a sentence that
 /// says that it is the name.
 std::string format_name_advice(std::string_view name);
 
-/// The name of a kind, with `+hadamard` after those that take it and `+nocentre` after those whose keys have the mean
-/// of their page as centre otherwise; nothing if it is not one of them.
+/// Parse the name of a code type, with `+hadamard` after integers and `+nocentre` or `+centres` after gain–shape codes;
+/// nothing if it is none.
 std::optional<SideFormat> parse_format(std::string_view name);
+/// The name without `+hadamard` and `+nocentre`.
+std::string kind_name(const SideFormat& format);
 /// The name that parse_format() reads; groups have none.
 std::string format_name(const SideFormat& format);
 

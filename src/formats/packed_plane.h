@@ -20,7 +20,7 @@ struct PackedPlane {
   int32_t reduction;   // elements summed over; the last block is padded with zeros
   int32_t lanes;
 
-  // Kinds of other codecs have fields of no bits, whose blocks nobody asks for.
+  // Codes of a codebook have fields of no bits, whose blocks nobody asks for.
   // NOLINTNEXTLINE(clang-analyzer-core.DivideZero)
   KVQ_HOST_DEVICE constexpr int32_t block() const { return 32 / field_bits; }
   // No division by what is not known when compiling: kernels compute it as they go.

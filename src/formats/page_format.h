@@ -46,7 +46,7 @@ class PageFormat {
   bool operator==(const PageFormat&) const = default;
 
   const SideFormat& side(Side side) const { return side == Side::kKeys ? keys : values; }
-  bool is_float16() const { return keys.kind == Kind::kFloat16 && values.kind == Kind::kFloat16; }
+  bool is_float16() const { return keys.code.is_float16() && values.code.is_float16(); }
   /// Whether a side means nothing without what was trained.
   bool needs_training() const { return needs_training_; }
   /// Whether a page holds something of other heads' tokens: then it belongs together with the pages of all heads that

@@ -11,43 +11,77 @@ namespace kvq {
 
 enum class Side : uint8_t { kKeys, kValues };
 
-/// What the bytes of a side are: a codec at one width. Tables of codecs and of every backend's kernels have an entry
-/// for each.
-enum class Kind : uint8_t {
+/// How numbers become codes. The order means nothing.
+enum class Coding : uint8_t {
   kFloat16,
-  kInt8,
-  kInt4,
-  kInt3,
-  kInt2,
-  kCommvq,
-  kGs4,
-  kGs3,
-  kGs2,
-  kGs1,
-  kGt3,
-  kGt2,
-  kGt1,
-  // The same relative to trained centres.
-  kGs4Centres,
-  kGs3Centres,
-  kGs2Centres,
-  kGs1Centres,
-  kGt3Centres,
-  kGt2Centres,
-  kGt1Centres
+  kInteger,      // code · scale + minimum
+  kCommvq,       // codes of a trained codebook
+  kGainScalar,   // gain · direction, a code a channel
+  kGainTrellis,  // gain · direction, a path through a trellis
 };
-inline constexpr size_t kKinds = 20;
 
-constexpr size_t index_of(Kind kind) { return static_cast<size_t>(kind); }
+/// What kernels are compiled for: a coding at a width.
+struct CodeType {
+  Coding coding = Coding::kFloat16;
+  uint8_t bits = 16;  // of a code; 0: a codebook says how many
 
-/// The format of one side of a page, as a policy names it. Options that a kind does not take have their defaults.
+  KVQ_HOST_DEVICE static constexpr CodeType float16() { return {}; }
+  KVQ_HOST_DEVICE static constexpr CodeType integer(int32_t bits) { return of(Coding::kInteger, bits); }
+  KVQ_HOST_DEVICE static constexpr CodeType commvq() { return of(Coding::kCommvq, 0); }
+  KVQ_HOST_DEVICE static constexpr CodeType gain_scalar(int32_t bits) { return of(Coding::kGainScalar, bits); }
+  KVQ_HOST_DEVICE static constexpr CodeType gain_trellis(int32_t bits) { return of(Coding::kGainTrellis, bits); }
+
+  KVQ_HOST_DEVICE constexpr bool is_float16() const { return coding == Coding::kFloat16; }
+  KVQ_HOST_DEVICE constexpr bool is_integer() const { return coding == Coding::kInteger; }
+  KVQ_HOST_DEVICE constexpr bool is_commvq() const { return coding == Coding::kCommvq; }
+  KVQ_HOST_DEVICE constexpr bool is_trellis() const { return coding == Coding::kGainTrellis; }
+  KVQ_HOST_DEVICE constexpr bool has_gains() const {
+    return coding == Coding::kGainScalar || coding == Coding::kGainTrellis;
+  }
+
+  /// A number below 2^kPackedBits, 0 for FP16, by which tables are indexed and which pages carry on a GPU.
+  static constexpr uint32_t kPackedBits = 7;
+  KVQ_HOST_DEVICE constexpr uint32_t packed() const {
+    return static_cast<uint32_t>(coding) | (bits & 15U) << kCodingBits;
+  }
+  KVQ_HOST_DEVICE static constexpr CodeType unpacked(uint32_t packed) {
+    const uint32_t bits = packed >> kCodingBits;
+    return {static_cast<Coding>(packed & ((1U << kCodingBits) - 1U)), static_cast<uint8_t>(bits == 0 ? 16 : bits)};
+  }
+
+  KVQ_HOST_DEVICE friend constexpr bool operator==(CodeType a, CodeType b) { return a.packed() == b.packed(); }
+
+ private:
+  static constexpr uint32_t kCodingBits = 3;
+  KVQ_HOST_DEVICE static constexpr CodeType of(Coding coding, int32_t bits) {
+    return {coding, static_cast<uint8_t>(bits)};
+  }
+};
+static_assert(CodeType::float16().packed() == 0);
+
+enum class Rotation : uint8_t {
+  kNone,
+  kHadamard,  // orthonormal, of the head
+};
+
+/// What a vector in gain–shape codes is relative to.
+enum class Centre : uint8_t {
+  kNone,
+  kPageMean,  // of keys; values are relative to nothing
+  kTrained,   // the nearest of its head's
+};
+
+/// The format of one side of a page, as a policy names it. Options that a coding does not take have their defaults.
 struct SideFormat {
-  Kind kind = Kind::kFloat16;
-  bool hadamard = false;   // encoded after an orthonormal Hadamard rotation of the head
-  uint8_t group = 32;      // channels that share a scale in a value page
-  bool page_mean = false;  // keys are encoded relative to the mean of their page
+  CodeType code = CodeType::float16();
+  Rotation rotation = Rotation::kNone;
+  Centre centre = Centre::kNone;
+  uint8_t group = 32;  // channels that share a scale in a value page
 
   constexpr bool operator==(const SideFormat&) const = default;
+
+  constexpr bool is_rotated() const { return rotation != Rotation::kNone; }
+  constexpr bool has_trained_centres() const { return centre == Centre::kTrained; }
 };
 
 /// Lanes and reduction length of one side; lanes of values are padded so that vector loads of 16 words stay inside.

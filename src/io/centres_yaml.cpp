@@ -2,7 +2,8 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "formats/gain_shape/layout.h"
+#include "formats/codec.h"
+#include "formats/format_name.h"
 
 #include <algorithm>
 #include <string>
@@ -13,24 +14,16 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
-enum class Centres : uint8_t { kNone, kPage, kTrained };
+bool takes_centres(const SideFormat& format) { return codec_of(format.code).takes_centres; }
 
-bool takes_centres(const SideFormat& format) { return gain_shape::shape_of(format.kind).bits > 0; }
-
-Centres read(const YamlNode& node) {
+Centre read(const YamlNode& node) {
   if (node.kind == Kind::kScalar) {
-    if (node.scalar == "none") return Centres::kNone;
-    if (node.scalar == "page") return Centres::kPage;
-    if (node.scalar == "trained") return Centres::kTrained;
+    if (node.scalar == "none") return Centre::kNone;
+    if (node.scalar == "page") return Centre::kPageMean;
+    if (node.scalar == "trained") return Centre::kTrained;
   }
   fail(KVQ_E_FORMAT, "yaml line %d: centres is \"%s\", must be none, page or trained", node.line,
        Quoted(node.scalar).c_str());
-}
-
-void set(Centres centres, SideFormat& format) {
-  format.kind =
-      centres == Centres::kTrained ? gain_shape::with_centres(format.kind) : gain_shape::without_centres(format.kind);
-  format.page_mean = centres == Centres::kPage;
 }
 
 const YamlNode* member_of(const YamlNode& node, std::string_view name) {
@@ -44,10 +37,10 @@ bool says_centres(std::string_view name) { return name.ends_with("+centres") || 
 /// Sets the centres of formats that were read from somewhere in a document.
 class DefaultCentres {
  public:
-  explicit DefaultCentres(Centres centres) : centres_(centres) {}
+  explicit DefaultCentres(Centre centre) : centre_(centre) {}
 
   void apply(std::string_view name, SideFormat& format) const {
-    if (takes_centres(format) && !says_centres(name)) set(centres_, format);
+    if (takes_centres(format) && !says_centres(name)) format.centre = centre_;
   }
 
   void apply(const YamlNode& node, SideFormat& format) const {
@@ -63,7 +56,7 @@ class DefaultCentres {
   }
 
  private:
-  Centres centres_;
+  Centre centre_;
 };
 
 }  // namespace
@@ -71,9 +64,9 @@ class DefaultCentres {
 void read_centres(const YamlNode& node, SideFormat& format) {
   if (!takes_centres(format)) {
     fail(KVQ_E_FORMAT, "yaml line %d: centres are given for %s, but are for gain-shape formats", node.line,
-         std::string(describe(format.kind).name).c_str());
+         kind_name(format).c_str());
   }
-  set(read(node), format);
+  format.centre = read(node);
 }
 
 void read_default_centres(const YamlNode& node, const YamlNode& root, Policy& policy) {

@@ -36,19 +36,17 @@ SideFormat read_format_name(const YamlNode& node, const char* key, std::string_v
        format_name_advice(name).c_str());
 }
 
-std::string name_of(const SideFormat& format) { return std::string(describe(format.kind).name); }
-
 void read_hadamard(const YamlNode& node, SideFormat& format) {
   const bool wanted = read_bool(node, "hadamard");
-  const Codec& codec = codec_of(format.kind);
+  const Codec& codec = codec_of(format.code);
   if (codec.takes_hadamard) {
-    format.hadamard = wanted;
+    format.rotation = wanted ? Rotation::kHadamard : Rotation::kNone;
   } else if (wanted && !codec.always_hadamard) {
     fail(KVQ_E_FORMAT, "yaml line %d: hadamard is true for %s: rotation is for integer formats", node.line,
-         name_of(format).c_str());
+         kind_name(format).c_str());
   } else if (!wanted && codec.always_hadamard) {
     fail(KVQ_E_FORMAT, "yaml line %d: hadamard is false for %s, which is always rotated", node.line,
-         name_of(format).c_str());
+         kind_name(format).c_str());
   }
 }
 
@@ -94,7 +92,7 @@ SideFormat read_format(const YamlNode& node, const char* key) {
                    std::strcmp(key, "values") == 0 ? "format, hadamard, centres, group" : "format, hadamard, centres");
     }
   }
-  if (!codec_of(format.kind).takes_groups) format.group = SideFormat{}.group;
+  if (!codec_of(format.code).takes_groups) format.group = SideFormat{}.group;
   return format;
 }
 

@@ -93,7 +93,7 @@ std::string options_text(const Codec& codec, const OptionValues& values) {
 /// whoever reads it.
 int32_t default_sink(const Policy& policy, const std::vector<Range>& ranges) {
   const auto sink_of = [](const FormatPair& pair) {
-    return std::max(describe(pair.keys.kind).sink, describe(pair.values.kind).sink);
+    return std::max(describe(pair.keys.code).sink, describe(pair.values.code).sink);
   };
   int32_t most = policy.experts.empty() ? sink_of({policy.keys, policy.values}) : 0;
   for (const Range& range : ranges) most = std::max(most, sink_of(range.formats));

@@ -56,9 +56,10 @@ struct PageRecord {
 static_assert(sizeof(PageRecord) == 24);
 
 inline SideRecord side_record(Side side, const SideFormat& format) {
-  const bool mean = side == Side::kKeys && format.page_mean;
-  return {codec_of(format.kind).number, describe(format.kind).file_bits,
-          static_cast<uint8_t>((format.hadamard ? 1 : 0) | (mean ? 2 : 0)), format.group};
+  const Codec& codec = codec_of(format.code);
+  const bool mean = side == Side::kKeys && format.centre == Centre::kPageMean;
+  return {format.has_trained_centres() ? codec.trained_number : codec.number, describe(format.code).file_bits,
+          static_cast<uint8_t>((format.is_rotated() ? 1 : 0) | (mean ? 2 : 0)), format.group};
 }
 
 inline SnapshotHeader snapshot_header(const Cache& cache) {

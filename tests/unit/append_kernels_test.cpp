@@ -83,7 +83,7 @@ void check_encoders(Side side, const kvq::SideFormat& format, int32_t head_dim, 
   std::vector<std::byte> expected(bytes);
   const std::byte* source = plane.data();
   std::byte* target = expected.data();
-  kvq::codec_of(format.kind)
+  kvq::codec_of(format.code)
       .encode({.side = side,
                .format = page,
                .first_head = 0,
@@ -101,8 +101,9 @@ void check_encoders(Side side, const kvq::SideFormat& format, int32_t head_dim, 
     CAPTURE(std::string(table->name));
     std::vector<std::byte> encoded(bytes, std::byte{0xA5});
     kvq::AlignedBytes room(kvq_test::test_allocator());
-    room.resize(table->append->encode_room_bytes(format.kind, head_dim));
-    table->side(format.kind).encode(side, format, head_dim, plane.data(), used, encoded.data(), room.data());
+    const kvq::cpu::SideKernels& kernels = table->side(format);
+    room.resize(kernels.room_bytes != nullptr ? kernels.room_bytes(head_dim) : 0);
+    kernels.encode(side, format, head_dim, plane.data(), used, encoded.data(), room.data());
     CHECK((encoded == expected));
   }
 }
@@ -184,11 +185,13 @@ void check_store(const AppendKernels& kernels, const Tokens& tokens, const kvq::
 TEST_CASE("every instruction set encodes the bytes of the reference, one number at a time") {
   for (const int32_t head_dim : kHeadDims) {
     for (const Numbers kind : kAllNumbers) {
-      for (const kvq::CodecKind& format : kvq::integer::kCodec.kinds) {
-        for (const bool hadamard : {false, true}) {
-          check_encoders(Side::kKeys, {format.kind, hadamard, 32}, head_dim, kind);
+      for (const kvq::NamedCode& format : kvq::integer::kCodec.codes) {
+        for (const kvq::Rotation rotation : {kvq::Rotation::kNone, kvq::Rotation::kHadamard}) {
+          kvq::SideFormat side{.code = format.code, .rotation = rotation};
+          check_encoders(Side::kKeys, side, head_dim, kind);
           for (const uint8_t group : {uint8_t{32}, uint8_t{64}, uint8_t{128}}) {
-            check_encoders(Side::kValues, {format.kind, hadamard, group}, head_dim, kind);
+            side.group = group;
+            check_encoders(Side::kValues, side, head_dim, kind);
           }
         }
       }
@@ -200,13 +203,14 @@ TEST_CASE("every instruction set encodes the bytes of the reference, one number 
 TEST_CASE("every instruction set finds the codes and gains of the reference, one vector at a time") {
   for (const int32_t head_dim : kHeadDims) {
     for (const Numbers kind : kAllNumbers) {
-      for (const kvq::CodecKind& format : kvq::gain_shape::kCodec.kinds) {
+      for (const kvq::NamedCode& format : kvq::gain_shape::kCodec.codes) {
         for (const int32_t used : {kPageSlots, 1, 7, 31}) {
-          for (const bool page_mean : {false, true}) {
-            check_encoders(Side::kKeys, {.kind = format.kind, .hadamard = true, .page_mean = page_mean}, head_dim, kind,
-                           used);
+          kvq::SideFormat side{.code = format.code, .rotation = kvq::Rotation::kHadamard};
+          check_encoders(Side::kValues, side, head_dim, kind, used);
+          for (const kvq::Centre centre : {kvq::Centre::kNone, kvq::Centre::kPageMean}) {
+            side.centre = centre;
+            check_encoders(Side::kKeys, side, head_dim, kind, used);
           }
-          check_encoders(Side::kValues, {.kind = format.kind, .hadamard = true}, head_dim, kind, used);
         }
       }
     }

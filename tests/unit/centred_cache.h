@@ -47,7 +47,7 @@ using OwnedCache = std::unique_ptr<kvq_cache, DestroyCache>;
 inline OwnedCache make_centred_cache(kvq_context* context, const kvq_cache_options& options, const std::string& policy,
                                      const std::shared_ptr<const kvq::ModelCentres>& centres) {
   const Policy loaded = Policy::load(context, policy);
-  const kvq::Codec& codec = kvq::codec_of(kvq::Kind::kGs2Centres);
+  const kvq::Codec& codec = kvq::gain_shape::kCodec;
   kvq::CacheTraining training;
   training.pages = centres;
   training.resident_pages = context->backend->pages().make_resident(context->allocator, codec, centres);

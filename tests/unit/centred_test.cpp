@@ -11,8 +11,8 @@
 
 #include "centred_cache.h"
 #include "formats/float16/layout.h"
-#include "formats/gain_shape/centred.h"
 #include "formats/gain_shape/context.h"
+#include "formats/gain_shape/gain_shape.h"
 #include "formats/gain_shape/layout.h"
 
 namespace centred_test {
@@ -148,9 +148,9 @@ TEST_CASE("vectors are stored relative to the nearest centre, keys' turned as th
             const std::vector<double> given = decoded(exact, head, side);
             for (int32_t index = 1; index < 3; ++index) {  // the first one is a sink
               const kvq::Page& page = *held.list(0, head)[static_cast<size_t>(index)];
-              REQUIRE(page.format()->keys.kind == kvq::Kind::kGs4Centres);
+              REQUIRE(page.format()->keys.has_trained_centres());
               const std::byte* data = page.data + page.format()->offset(side);
-              const auto where = kvq::gain_shape::layout(side, page.format()->side(side), shape.head_dim, count);
+              const auto where = kvq::side_layout(side, page.format()->side(side), shape.head_dim, count);
               CHECK(where.bytes() == kvq::side_bytes(side, *page.format()));
               for (int32_t slot = 0; slot < kPageSlots; ++slot) {
                 const size_t row = static_cast<size_t>((index * kPageSlots + slot) * shape.head_dim);
@@ -216,14 +216,14 @@ TEST_CASE("every instruction set and number of threads encodes as the reference 
                   std::vector<std::byte> expected(page.format()->bytes(side));
                   const std::byte* from = original.data + original.format()->offset(side);
                   std::byte* to = expected.data();
-                  kvq::centred::encode({.side = side,
-                                        .format = *page.format(),
-                                        .first_head = head,
-                                        .float16 = {&from, 1},
-                                        .out = {&to, 1},
-                                        .used = page.count,
-                                        .positions = {page.positions, page.first_position},
-                                        .context = static_cast<const kvq::Cache&>(*cache).context(0)});
+                  kvq::gain_shape::encode({.side = side,
+                                           .format = *page.format(),
+                                           .first_head = head,
+                                           .float16 = {&from, 1},
+                                           .out = {&to, 1},
+                                           .used = page.count,
+                                           .positions = {page.positions, page.first_position},
+                                           .context = static_cast<const kvq::Cache&>(*cache).context(0)});
                   CHECK(std::equal(expected.begin(), expected.end(), page.data + page.format()->offset(side)));
                   CHECK(kvq::side_is_valid(side, *page.format(), expected.data()));
                 }
@@ -312,10 +312,10 @@ TEST_CASE("centres that there are not, and turns that nobody writes, are found i
   const kvq_test::Context context = kvq_test::make_context();
   const kvq_cache_options options = options_of({64});
   const auto centres = kvq_test::random_centres(context, options, {5, 5});
-  const kvq::SideFormat side{.kind = kvq::Kind::kGt2Centres};
+  const kvq::SideFormat side{.code = kvq::CodeType::gain_trellis(2), .centre = kvq::Centre::kTrained};
   const kvq::PageFormat format(side, side, 64, centres.get());
   for (const Side each : {Side::kKeys, Side::kValues}) {
-    const auto where = kvq::gain_shape::layout(each, side, 64, 5);
+    const auto where = kvq::side_layout(each, side, 64, 5);
     std::vector<std::byte> data(format.bytes(each));
     CHECK(kvq::side_is_valid(each, format, data.data()));
     data[where.index_offset() + 31] = std::byte{4};
@@ -348,13 +348,13 @@ TEST_CASE("gains and means have scales that are not negative and finite, or a pa
       CHECK(!kvq::side_is_valid(side, format, data.data()));
     }
   };
-  const kvq::SideFormat centred{.kind = kvq::Kind::kGt2Centres};
-  const kvq::SideFormat plain{.kind = kvq::Kind::kGs3, .page_mean = true};
+  const kvq::SideFormat centred{.code = kvq::CodeType::gain_trellis(2), .centre = kvq::Centre::kTrained};
+  const kvq::SideFormat plain{.code = kvq::CodeType::gain_scalar(3), .centre = kvq::Centre::kPageMean};
   for (const Side side : {Side::kKeys, Side::kValues}) {
-    check({centred, centred, 64, centres.get()}, side, kvq::gain_shape::layout(side, centred, 64, 5).largest_offset());
-    check({plain, plain, 64, nullptr}, side, kvq::gain_shape::layout(side, plain, 64).largest_offset());
+    check({centred, centred, 64, centres.get()}, side, kvq::side_layout(side, centred, 64, 5).largest_offset());
+    check({plain, plain, 64, nullptr}, side, kvq::side_layout(side, plain, 64).largest_offset());
   }
-  check({plain, plain, 64, nullptr}, Side::kKeys, kvq::gain_shape::layout(Side::kKeys, plain, 64).mean_scale_offset());
+  check({plain, plain, 64, nullptr}, Side::kKeys, kvq::side_layout(Side::kKeys, plain, 64).mean_scale_offset());
 }
 
 TEST_CASE("centres in 16 bits are there, and take memory, where an instruction set multiplies them") {

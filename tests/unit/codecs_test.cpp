@@ -19,7 +19,6 @@ namespace codecs_test {
 namespace {
 
 using kvq::Codec;
-using kvq::CodecKind;
 using kvq::PageFormat;
 using kvq::Side;
 using kvq::SideFormat;
@@ -27,7 +26,10 @@ using kvq_test::Codes;
 using kvq_test::codes_for;
 using kvq_test::for_each_kind;
 using kvq_test::for_each_name;
+using kvq_test::Kind;
 using kvq_test::SealedPages;
+
+constexpr size_t kKinds = 20;
 
 /// Codes and numbers of a layer, of each head, and both.
 constexpr Codes kCodes[] = {
@@ -40,17 +42,17 @@ constexpr Codes kCodes[] = {
 }  // namespace
 
 TEST_CASE("the name of every kind is read back, with what its codec takes after it and nothing else") {
-  std::set<std::string_view> names;
-  for_each_kind([&](const Codec& codec, const CodecKind& kind) {
-    const std::string name(kind.name);
+  std::set<std::string> names;
+  for_each_kind([&](const Codec& codec, const Kind& kind) {
+    const std::string& name = kind.name;
     CAPTURE(name);
-    CHECK(names.insert(kind.name).second);
-    CHECK(&kvq::codec_of(kind.kind) == &codec);
-    CHECK(kvq::describe(kind.kind).name == kind.name);
-    const SideFormat plain{.kind = kind.kind, .hadamard = codec.always_hadamard, .page_mean = codec.takes_page_mean};
+    CHECK(names.insert(name).second);
+    CHECK(&kvq::codec_of(kind.format.code) == &codec);
+    CHECK(kvq::describe(kind.format.code).code == kind.format.code);
+    CHECK(kvq::kind_name(kind.format) == name);
     REQUIRE(kvq::parse_format(name).has_value());
-    CHECK(*kvq::parse_format(name) == plain);
-    CHECK(kvq::format_name(plain) == name);
+    CHECK(*kvq::parse_format(name) == kind.format);
+    CHECK(kvq::format_name(kind.format) == name);
     const auto check_ending = [&](const std::string& ending, bool taken, const SideFormat& format) {
       CAPTURE(ending);
       const auto found = kvq::parse_format(name + ending);
@@ -61,14 +63,18 @@ TEST_CASE("the name of every kind is read back, with what its codec takes after 
       }
       CHECK(!kvq::parse_format(name + ending + ending).has_value());
     };
-    check_ending("+hadamard", codec.takes_hadamard, {.kind = kind.kind, .hadamard = true});
-    check_ending("+nocentre", codec.takes_page_mean, {.kind = kind.kind, .hadamard = codec.always_hadamard});
+    SideFormat rotated = kind.format;
+    rotated.rotation = kvq::Rotation::kHadamard;
+    check_ending("+hadamard", codec.takes_hadamard, rotated);
+    SideFormat plain = kind.format;
+    plain.centre = kvq::Centre::kNone;
+    check_ending("+nocentre", kind.format.centre == kvq::Centre::kPageMean, plain);
     CHECK(!kvq::parse_format(name + "+nocentre+hadamard").has_value());
     CHECK(!kvq::parse_format(name + "+hadamard+nocentre").has_value());
     CHECK(!kvq::parse_format(name + "+").has_value());
     CHECK(!kvq::parse_format(name.substr(0, name.size() - 1)).has_value());
   });
-  CHECK(names.size() == kvq::kKinds);
+  CHECK(names.size() == kKinds);
   CHECK(!kvq::parse_format("").has_value());
   CHECK(!kvq::parse_format("+hadamard").has_value());
   CHECK(!kvq::parse_format("+nocentre").has_value());
@@ -117,14 +123,14 @@ TEST_CASE("a name that is none is answered with what to write") {
 }
 
 TEST_CASE("a page of a format that is always rotated is, whether its name was parsed or not") {
-  for_each_kind([&](const Codec& codec, const CodecKind& kind) {
-    const PageFormat page({.kind = kind.kind}, {.kind = kind.kind}, 64);
-    CHECK(page.keys.hadamard == codec.always_hadamard);
-    CHECK(page.values.hadamard == codec.always_hadamard);
+  for_each_kind([&](const Codec& codec, const Kind& kind) {
+    const PageFormat page({.code = kind.format.code}, {.code = kind.format.code}, 64);
+    CHECK(page.keys.is_rotated() == codec.always_hadamard);
+    CHECK(page.values.is_rotated() == codec.always_hadamard);
   });
 }
 
-// These are in snapshots that exist. A new kind gets a line; no line ever changes.
+// Snapshots that exist have these numbers. A new kind gets a line; no line ever changes.
 TEST_CASE("snapshots number codecs and widths as they always have") {
   struct Line {
     const char* name;
@@ -137,7 +143,7 @@ TEST_CASE("snapshots number codecs and widths as they always have") {
       {"gs2", 3, 2},         {"gs1", 3, 1},          {"gt3", 3, 19},         {"gt2", 3, 18},
       {"gt1", 3, 17},        {"gs4+centres", 4, 4},  {"gs3+centres", 4, 3},  {"gs2+centres", 4, 2},
       {"gs1+centres", 4, 1}, {"gt3+centres", 4, 19}, {"gt2+centres", 4, 18}, {"gt1+centres", 4, 17}};
-  CHECK(std::size(kLines) == kvq::kKinds);
+  CHECK(std::size(kLines) == kKinds);
   for (const Line& line : kLines) {
     CAPTURE(line.name);
     const auto format = kvq::parse_format(line.name);
@@ -147,7 +153,6 @@ TEST_CASE("snapshots number codecs and widths as they always have") {
       CHECK(int{record.codec} == line.codec);
       CHECK(int{record.bits} == line.bits);
     }
-    CHECK(int{kvq::codec_of(format->kind).number} == line.codec);
   }
 }
 
@@ -170,39 +175,39 @@ TEST_CASE("snapshots tell rotation and means of pages apart as they always have"
 
 TEST_CASE("every instruction set has all kernels of a kind, or its codec's context, and a backend knows no half") {
   kvq::Parallel parallel(1, nullptr, nullptr);
-  const auto knows = [&](const kvq::cpu::KernelTable& table, kvq::Kind keys, kvq::Kind values) {
+  const auto knows = [&](const kvq::cpu::KernelTable& table, const SideFormat& keys, const SideFormat& values) {
     kvq::cpu::CpuBackend backend(kvq_test::test_allocator(), table, parallel);
-    return static_cast<kvq::Backend&>(backend).pages().knows(PageFormat({.kind = keys}, {.kind = values}, 64));
+    return static_cast<kvq::Backend&>(backend).pages().knows(PageFormat(keys, values, 64));
   };
   for (const kvq::cpu::KernelTable* table : kvq::cpu::available_tables()) {
     CAPTURE(std::string(table->name));
-    for_each_kind([&](const Codec& codec, const CodecKind& kind) {
-      const std::string name(kind.name);
-      CAPTURE(name);
-      const kvq::cpu::SideKernels& side = table->side(kind.kind);
-      const bool with_context = table->contexts[codec.number] != nullptr;
+    for_each_kind([&](const Codec& codec, const Kind& kind) {
+      CAPTURE(kind.name);
+      const kvq::cpu::SideKernels& side = table->side(kind.format);
+      const bool with_context = codec.needs_training(kind.format);
       for (const bool there : {side.encode != nullptr, side.keys != nullptr, side.values != nullptr}) {
         CHECK(there == !with_context);
       }
-      CHECK(table->needs_context(kind.kind) == with_context);
-      CHECK((codec.make_context != nullptr) == with_context);
-      CHECK((codec.make_resident != nullptr) == codec.needs_training());
-      CHECK((codec.check != nullptr) == codec.needs_training());
+      const bool has_context = codec.trained_as != nullptr;
+      CHECK((table->contexts[codec.number] != nullptr) == has_context);
+      CHECK((codec.make_context != nullptr) == has_context);
+      CHECK((codec.make_resident != nullptr) == has_context);
+      CHECK((codec.check != nullptr) == has_context);
       for_each_kind(
-          [&](const Codec& /*codec*/, const CodecKind& other) { CHECK(knows(*table, kind.kind, other.kind)); });
+          [&](const Codec& /*codec*/, const Kind& other) { CHECK(knows(*table, kind.format, other.format)); });
 
       // Without one of what it has, which is the kernels or the context.
       for (int missing = 0; missing < 4; ++missing) {
         kvq::cpu::KernelTable damaged = *table;
-        if (missing == 0) damaged.side(kind.kind).encode = nullptr;
-        if (missing == 1) damaged.side(kind.kind).keys = nullptr;
-        if (missing == 2) damaged.side(kind.kind).values = nullptr;
+        if (missing == 0) damaged.plain(kind.format.code).encode = nullptr;
+        if (missing == 1) damaged.plain(kind.format.code).keys = nullptr;
+        if (missing == 2) damaged.plain(kind.format.code).values = nullptr;
         if (missing == 3) damaged.contexts[codec.number] = nullptr;
         const bool had_it = with_context == (missing == 3);
-        for_each_kind([&](const Codec& /*codec*/, const CodecKind& other) {
-          if (&kvq::codec_of(other.kind) == &codec) return;
-          CHECK(knows(damaged, kind.kind, other.kind) != had_it);
-          CHECK(knows(damaged, other.kind, kind.kind) != had_it);
+        for_each_kind([&](const Codec& /*codec*/, const Kind& other) {
+          if (&kvq::codec_of(other.format.code) == &codec) return;
+          CHECK(knows(damaged, kind.format, other.format) != had_it);
+          CHECK(knows(damaged, other.format, kind.format) != had_it);
         });
       }
     });

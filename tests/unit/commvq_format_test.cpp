@@ -35,7 +35,7 @@ struct CommvqFormat {
   explicit CommvqFormat(const CodebookShape& shape)
       : codebook(kvq_test::test_allocator(), shape), format(kCommvq, kCommvq, shape.head_dim, &codebook) {}
 
-  static constexpr kvq::SideFormat kCommvq{.kind = kvq::Kind::kCommvq};
+  static constexpr kvq::SideFormat kCommvq{.code = kvq::CodeType::commvq()};
   kvq::ModelCodebook codebook;
   PageFormat format;
 };

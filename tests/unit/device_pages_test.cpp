@@ -9,23 +9,24 @@
 #include <numbers>
 #include <vector>
 
-#include "pages/centre_arrays.h"
-#include "pages/centre_rows.h"
-#include "pages/codecs.h"
 #include "core/float16.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/model_centres.h"
+#include "pages/centre_arrays.h"
+#include "pages/centre_rows.h"
+#include "pages/codecs.h"
 #include "support/random.h"
 
 namespace device_pages_test {
 namespace {
 
-using kvq::Kind;
+using kvq::Centre;
+using kvq::CodeType;
 using kvq::kPageSlots;
 using kvq::PageFormat;
+using kvq::Rotation;
 using kvq::Side;
 using kvq::SideFormat;
-using kvq::cuda::CentreCode;
 
 constexpr int32_t kKvHeads = 2;
 
@@ -51,16 +52,17 @@ kvq::ModelCentres random_centres(kvq::Allocator& allocator, int32_t head_dim, in
 /// Every kind with trained centres with itself, and with kinds that have other bytes behind their codes, or none.
 std::vector<std::pair<SideFormat, SideFormat>> centred_formats() {
   std::vector<std::pair<SideFormat, SideFormat>> pairs;
-  const SideFormat page_mean{Kind::kGs2, false, 32, true};
-  for (const Kind kind : {Kind::kGs4Centres, Kind::kGs3Centres, Kind::kGs2Centres, Kind::kGs1Centres, Kind::kGt3Centres,
-                          Kind::kGt2Centres, Kind::kGt1Centres}) {
-    const SideFormat centred{kind};
+  const SideFormat page_mean{.code = CodeType::gain_scalar(2), .centre = Centre::kPageMean};
+  for (const CodeType code :
+       {CodeType::gain_scalar(4), CodeType::gain_scalar(3), CodeType::gain_scalar(2), CodeType::gain_scalar(1),
+        CodeType::gain_trellis(3), CodeType::gain_trellis(2), CodeType::gain_trellis(1)}) {
+    const SideFormat centred{.code = code, .centre = Centre::kTrained};
     pairs.insert(pairs.end(), {{centred, centred},
                                {page_mean, centred},
-                               {centred, {Kind::kGs3}},
-                               {centred, {Kind::kFloat16}},
-                               {{Kind::kInt4}, centred},
-                               {centred, {Kind::kInt3, true, 64}}});
+                               {centred, {CodeType::gain_scalar(3)}},
+                               {centred, {CodeType::float16()}},
+                               {{CodeType::integer(4)}, centred},
+                               {centred, {CodeType::integer(3), Rotation::kHadamard, Centre::kNone, 64}}});
   }
   return pairs;
 }
@@ -102,7 +104,7 @@ TEST_CASE("a page around trained centres comes back from a GPU's order of bytes 
     kvq::cuda::to_device_order(format, page.data(), device.data());
     kvq::cuda::to_host_order(format, device.data(), back.data());
     CHECK(back == page);
-    const kvq::cuda::PageBytes places = kvq::cuda::page_bytes(kvq::cuda::format_code(format), format.head_dim);
+    const kvq::PagePlaces places = kvq::cuda::page_places(kvq::cuda::format_code(format), format.head_dim);
     CHECK(static_cast<size_t>(places.bytes) == format.bytes());
   });
 }
@@ -111,28 +113,28 @@ TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligne
   for_each_format([](const PageFormat& format, const kvq::ModelCentres& centres) {
     CAPTURE(format.head_dim);
     const kvq::cuda::FormatCode code = kvq::cuda::format_code(format);
-    const kvq::cuda::PageBytes places = kvq::cuda::page_bytes(code, format.head_dim);
+    const kvq::PagePlaces places = kvq::cuda::page_places(code, format.head_dim);
     const std::vector<std::byte> page = random_page(format);
     std::vector<std::byte> device(format.bytes());
     kvq::cuda::to_device_order(format, page.data(), device.data());
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const SideFormat& of_side = format.side(side);
-      const bool centred = kvq::gain_shape::has_trained_centres(of_side.kind);
+      const bool centred = of_side.has_trained_centres();
       const int32_t count = centres.shape.centres(side);
       const bool keys = side == Side::kKeys;
-      CHECK((keys ? code.keys() : code.values()) == kvq::gain_shape::without_centres(of_side.kind));
+      CHECK((keys ? code.keys() : code.values()) == of_side.code);
       CHECK((keys ? code.centred_keys() : code.centred_values()) == centred);
       CHECK((keys ? code.key_indices() : code.value_indices()) == (centred && count > 1));
       if (!centred) continue;
-      const kvq::gain_shape::Layout layout = kvq::gain_shape::layout(side, of_side, format.head_dim, count);
+      const kvq::SideLayout layout = kvq::side_layout(side, of_side, format.head_dim, count);
       const std::byte* host = page.data() + format.offset(side);
       const std::byte* of_device = device.data() + (keys ? 0 : places.values_at);
       if (keys) {
-        const std::byte* turn = of_device + places.key_halves + 2 * kvq::cuda::kKeyTurn;
+        const std::byte* turn = of_device + places.keys.numbers + 2 * kvq::kKeyTurn;
         CHECK(std::equal(turn, turn + 2, host + layout.turn_offset()));
       }
       if (count == 1) continue;
-      const int32_t indices = keys ? places.key_indices : places.value_indices;
+      const int32_t indices = keys ? places.keys.centres : places.values.centres;
       CHECK((indices + (keys ? 0 : places.values_at)) % 4 == 0);
       // Lane g's: 8 · (g / 2) + 2 · (g % 2) + {0, 1, 4, 5}.
       for (int32_t g = 0; g < 8; ++g) {
@@ -146,13 +148,15 @@ TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligne
 }
 
 TEST_CASE("formats without trained centres have the codes that they had, whatever is trained") {
-  const PageFormat plain(SideFormat{Kind::kGs2, false, 32, true}, SideFormat{Kind::kGt1}, 64);
+  const PageFormat plain(SideFormat{.code = CodeType::gain_scalar(2), .centre = Centre::kPageMean},
+                         SideFormat{CodeType::gain_trellis(1)}, 64);
   const kvq::cuda::FormatCode code = kvq::cuda::format_code(plain);
   CHECK(code.page_mean());
   CHECK_FALSE(code.centred());
-  CHECK(code.value_centre() == CentreCode::kNone);
-  const PageFormat none(SideFormat{Kind::kGs2}, SideFormat{Kind::kGt1}, 64);
-  CHECK(kvq::cuda::format_code(none).key_centre() == CentreCode::kNone);
+  CHECK(code.key_layout(64).centre == Centre::kPageMean);
+  CHECK(code.value_layout(64).centre == Centre::kNone);
+  const PageFormat none(SideFormat{CodeType::gain_scalar(2)}, SideFormat{CodeType::gain_trellis(1)}, 64);
+  CHECK(kvq::cuda::format_code(none).key_layout(64).centre == Centre::kNone);
 }
 
 namespace {
@@ -234,8 +238,8 @@ TEST_CASE("rows of keys' centres stand where the middle of a page turns what tur
   }
   // Slots turn the others.
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    const int32_t g = kvq::cuda::gain_place(slot) / 4;
-    const int32_t tile = kvq::cuda::gain_place(slot) % 4;
+    const int32_t g = kvq::cuda::slot_place(slot) / 4;
+    const int32_t tile = kvq::cuda::slot_place(slot) % 4;
     for (int32_t pair = 0; pair < 32; ++pair) {
       const std::complex<double> turn =
           pair < 3 ? page_turn(static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]), slot) : 1.0;
@@ -259,7 +263,7 @@ TEST_CASE("a single centre of keys has a row for each slot of a page") {
   for (int32_t row = 0; row < kPageSlots; ++row) {
     const int32_t slot = kvq::cuda::slot_of_row(row);
     slots.push_back(slot);
-    CHECK(row == 8 * (kvq::cuda::gain_place(slot) % 4) + kvq::cuda::gain_place(slot) / 4);
+    CHECK(row == 8 * (kvq::cuda::slot_place(slot) % 4) + kvq::cuda::slot_place(slot) / 4);
     for (int32_t head = 0; head < kKvHeads; ++head) {
       for (int32_t pair = 0; pair < 24; ++pair) {
         const std::complex<double> turn =

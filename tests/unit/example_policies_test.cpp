@@ -58,14 +58,16 @@ TEST_CASE("an example sets its method, and everything else to the default that i
 
 TEST_CASE("the example with gain-shape formats has the formats and the pages that it explains") {
   const kvq::Policy policy = kvq::io::read_policy(kvq_test::test_allocator(), read("gain-shape"));
-  const auto shape = [](kvq::Kind kind, bool page_mean) {
-    return kvq::SideFormat{.kind = kind, .hadamard = true, .page_mean = page_mean};
+  const auto shape = [](kvq::CodeType code, bool page_mean) {
+    return kvq::SideFormat{.code = code,
+                           .rotation = kvq::Rotation::kHadamard,
+                           .centre = page_mean ? kvq::Centre::kPageMean : kvq::Centre::kNone};
   };
-  CHECK((policy.keys == shape(kvq::Kind::kGt2, true)));
-  CHECK((policy.values == shape(kvq::Kind::kGs2, true)));
-  CHECK((policy.formats(0).keys == shape(kvq::Kind::kGs4, false)));
-  CHECK((policy.formats(1).keys == shape(kvq::Kind::kGs4, false)));
-  CHECK((policy.formats(1).values == shape(kvq::Kind::kGs3, true)));
+  CHECK((policy.keys == shape(kvq::CodeType::gain_trellis(2), true)));
+  CHECK((policy.values == shape(kvq::CodeType::gain_scalar(2), true)));
+  CHECK((policy.formats(0).keys == shape(kvq::CodeType::gain_scalar(4), false)));
+  CHECK((policy.formats(1).keys == shape(kvq::CodeType::gain_scalar(4), false)));
+  CHECK((policy.formats(1).values == shape(kvq::CodeType::gain_scalar(3), true)));
   CHECK((policy.formats(2).keys == policy.keys));
   const kvq::Policy by_name = kvq::io::read_policy(kvq_test::test_allocator(), "gt2/gs2");
   CHECK(policy.sink_pages() == by_name.sink_pages());
@@ -75,8 +77,8 @@ TEST_CASE("the example with gain-shape formats has the formats and the pages tha
 
 TEST_CASE("the example with a router has the formats, the votes and the pages that it explains") {
   const kvq::Policy policy = kvq::io::read_policy(kvq_test::test_allocator(), read("moqae"));
-  const kvq::SideFormat int4{.kind = kvq::Kind::kInt4};
-  const kvq::SideFormat int2{.kind = kvq::Kind::kInt2};
+  const kvq::SideFormat int4{.code = kvq::CodeType::integer(4)};
+  const kvq::SideFormat int2{.code = kvq::CodeType::integer(2)};
   REQUIRE(policy.experts.size() == 3);
   CHECK((policy.experts[0] == kvq::FormatPair{}));
   CHECK((policy.experts[1] == kvq::FormatPair{int4, int4}));

@@ -16,7 +16,8 @@
 
 namespace gain_shape_attend_test {
 
-using kvq::Kind;
+using kvq::Centre;
+using kvq::CodeType;
 using kvq::kPageSlots;
 using kvq::Side;
 using kvq::cpu::KernelTable;
@@ -25,7 +26,9 @@ using kvq::cpu::RoundedQueries;
 
 namespace {
 
-constexpr Kind kKinds[] = {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1};
+constexpr CodeType kCodes[] = {CodeType::gain_scalar(4), CodeType::gain_scalar(3),  CodeType::gain_scalar(2),
+                               CodeType::gain_scalar(1), CodeType::gain_trellis(3), CodeType::gain_trellis(2),
+                               CodeType::gain_trellis(1)};
 constexpr int32_t kHeadDims[] = {8, 16, 24, 40, 64, 72, 96, 104, 128, 200, 256};
 constexpr int32_t kRows[] = {1, 2, 4};
 
@@ -34,8 +37,12 @@ constexpr double kDeviations = 6.5;
 
 /// One side of a page, what it decodes to, and what of that is the mean.
 struct AnySide {
-  AnySide(Side which, Kind kind, int32_t dim, bool page_mean, bool equal_gains, std::mt19937& random)
-      : side(which), format{.kind = kind, .hadamard = true, .page_mean = page_mean}, page(format, format, dim) {
+  AnySide(Side which, CodeType code, int32_t dim, bool page_mean, bool equal_gains, std::mt19937& random)
+      : side(which),
+        format{.code = code,
+               .rotation = kvq::Rotation::kHadamard,
+               .centre = page_mean ? Centre::kPageMean : Centre::kNone},
+        page(format, format, dim) {
     const auto layout = kvq::gain_shape::layout(side, page);
     // Vectors of values at the end of a page read nothing beyond it: the sanitizers would tell.
     data.resize(layout.bytes());
@@ -47,7 +54,7 @@ struct AnySide {
                  : static_cast<std::byte>(slot % 7 == 6 ? static_cast<uint32_t>(slot) % 2 : 128 + random() % 128);
     }
     half(layout.largest_offset()) = kvq::to_float16(0.37F);
-    if (layout.has_mean) half(layout.mean_scale_offset()) = kvq::to_float16(0.02F);
+    if (layout.has_mean()) half(layout.mean_scale_offset()) = kvq::to_float16(0.02F);
 
     decoded.resize(static_cast<size_t>(kPageSlots * dim));
     const std::byte* bytes = data.data();
@@ -55,7 +62,7 @@ struct AnySide {
         {.side = side, .format = page, .layer = 0, .head = 0, .sides = &bytes, .rope = nullptr, .positions = nullptr},
         0, kPageSlots, decoded.data());
     mean.resize(static_cast<size_t>(dim));
-    for (size_t i = 0; layout.has_mean && i < mean.size(); ++i) {
+    for (size_t i = 0; layout.has_mean() && i < mean.size(); ++i) {
       mean[i] = static_cast<int8_t>(data[layout.mean_offset() + i]) *
                 double{kvq::from_float16(half(layout.mean_scale_offset()))};
     }
@@ -87,15 +94,15 @@ std::vector<float> scores_of(const KernelTable& table, const AnySide& keys, int3
   std::vector<int32_t> rounded(static_cast<size_t>(rows * stride), 0x55555555);
   for (int32_t r = 0; r < rows; ++r) kvq::cpu::round_query(q.data() + r * dim, dim, rounded.data() + r * stride);
   std::vector<float> scores(static_cast<size_t>(rows * kTileSlots), -7.0F);
-  table.side(keys.format.kind)
-      .keys({dim, keys.format.group, keys.format.page_mean}, {keys.data.data(), keys.data.data()}, rows,
-            {q.data(), {rounded.data(), words}}, scores.data());
+  table.side(keys.format)
+      .keys({dim, keys.format.group, keys.format.centre == Centre::kPageMean}, {keys.data.data(), keys.data.data()},
+            rows, {q.data(), {rounded.data(), words}}, scores.data());
   return scores;
 }
 
-void check_keys(const KernelTable& table, Kind kind, int32_t dim, bool page_mean, int32_t rows, bool exact,
+void check_keys(const KernelTable& table, CodeType code, int32_t dim, bool page_mean, int32_t rows, bool exact,
                 std::mt19937& random) {
-  const AnySide keys(Side::kKeys, kind, dim, page_mean, false, random);
+  const AnySide keys(Side::kKeys, code, dim, page_mean, false, random);
   std::normal_distribution<float> normal;
   std::vector<float> q(static_cast<size_t>(rows * dim));
   for (float& each : q)
@@ -135,11 +142,11 @@ void check_keys(const KernelTable& table, Kind kind, int32_t dim, bool page_mean
   }
 }
 
-void check_values(const KernelTable& table, Kind kind, int32_t dim, int32_t pages, int32_t rows, bool exact,
+void check_values(const KernelTable& table, CodeType code, int32_t dim, int32_t pages, int32_t rows, bool exact,
                   std::mt19937& random) {
   std::vector<AnySide> sides;
   std::vector<kvq::cpu::SideData> data;
-  for (int32_t page = 0; page < pages; ++page) sides.emplace_back(Side::kValues, kind, dim, false, exact, random);
+  for (int32_t page = 0; page < pages; ++page) sides.emplace_back(Side::kValues, code, dim, false, exact, random);
   for (const AnySide& each : sides) data.push_back({each.data.data(), each.data.data()});
   const int32_t width = kvq::cpu::padded_dim(dim);
   std::normal_distribution<float> normal;
@@ -153,7 +160,7 @@ void check_values(const KernelTable& table, Kind kind, int32_t dim, int32_t page
       if (slot % kPageSlots == 7) each = 1.0F;
     }
   }
-  table.side(kind).values({dim, kvq::SideFormat{}.group, false}, data.data(), pages, rows, p.data(), out.data());
+  table.plain(code).values({dim, kvq::SideFormat{}.group, false}, data.data(), pages, rows, p.data(), out.data());
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t channel = 0; channel < dim; ++channel) {
       double expected = 0.5;
@@ -180,19 +187,19 @@ void check_values(const KernelTable& table, Kind kind, int32_t dim, int32_t page
   }
 }
 
-/// check(table, kind, head_dim, rows, random)
+/// check(table, code, head_dim, rows, random)
 template <typename Check>
 void for_each_kernel(const Check& check) {
   for (const KernelTable* table : kvq::cpu::available_tables()) {
     CAPTURE(std::string(table->name));
-    for (const Kind kind : kKinds) {
-      CAPTURE(static_cast<int>(kind));
+    for (const CodeType code : kCodes) {
+      CAPTURE(code.packed());
       for (const int32_t dim : kHeadDims) {
         CAPTURE(dim);
         for (const int32_t rows : kRows) {
           CAPTURE(rows);
           std::mt19937 random(static_cast<unsigned>(dim + rows));
-          check(*table, kind, dim, rows, random);
+          check(*table, code, dim, rows, random);
         }
       }
     }
@@ -202,28 +209,28 @@ void for_each_kernel(const Check& check) {
 }  // namespace
 
 TEST_CASE("scores of gain-shape keys are exact where bytes can tell queries") {
-  for_each_kernel([](const KernelTable& table, Kind kind, int32_t dim, int32_t rows, std::mt19937& random) {
-    check_keys(table, kind, dim, false, rows, true, random);
-    check_keys(table, kind, dim, true, rows, true, random);
+  for_each_kernel([](const KernelTable& table, CodeType code, int32_t dim, int32_t rows, std::mt19937& random) {
+    check_keys(table, code, dim, false, rows, true, random);
+    check_keys(table, code, dim, true, rows, true, random);
   });
 }
 
 TEST_CASE("scores of gain-shape keys are as far off as rounding queries to bytes makes them") {
-  for_each_kernel([](const KernelTable& table, Kind kind, int32_t dim, int32_t rows, std::mt19937& random) {
-    check_keys(table, kind, dim, false, rows, false, random);
-    check_keys(table, kind, dim, true, rows, false, random);
+  for_each_kernel([](const KernelTable& table, CodeType code, int32_t dim, int32_t rows, std::mt19937& random) {
+    check_keys(table, code, dim, false, rows, false, random);
+    check_keys(table, code, dim, true, rows, false, random);
   });
 }
 
 TEST_CASE("sums of gain-shape values are exact where bytes can tell weights") {
-  for_each_kernel([](const KernelTable& table, Kind kind, int32_t dim, int32_t rows, std::mt19937& random) {
-    check_values(table, kind, dim, 1 + dim / 8 % 8, rows, true, random);
+  for_each_kernel([](const KernelTable& table, CodeType code, int32_t dim, int32_t rows, std::mt19937& random) {
+    check_values(table, code, dim, 1 + dim / 8 % 8, rows, true, random);
   });
 }
 
 TEST_CASE("sums of gain-shape values are as far off as rounding weights to bytes makes them") {
-  for_each_kernel([](const KernelTable& table, Kind kind, int32_t dim, int32_t rows, std::mt19937& random) {
-    check_values(table, kind, dim, 1 + dim / 8 % 8, rows, false, random);
+  for_each_kernel([](const KernelTable& table, CodeType code, int32_t dim, int32_t rows, std::mt19937& random) {
+    check_values(table, code, dim, 1 + dim / 8 % 8, rows, false, random);
   });
 }
 
@@ -232,14 +239,16 @@ TEST_CASE("many small weights of gain-shape values count beside a large one") {
     CAPTURE(std::string(table->name));
     // Constant levels, so that what is lost does not average out: together the small weights are half of the large one.
     std::mt19937 random(3);
-    AnySide values(Side::kValues, Kind::kGs2, 64, false, true, random);
-    std::fill_n(values.data.begin(), kvq::gain_shape::layout(Side::kValues, values.page).code_bytes(), std::byte{0xFF});
+    AnySide values(Side::kValues, CodeType::gain_scalar(2), 64, false, true, random);
+    std::fill_n(values.data.begin(), kvq::gain_shape::layout(Side::kValues, values.page).bytes(kvq::Field::kCodes),
+                std::byte{0xFF});
     std::vector<float> p(kTileSlots, 0.0F);
     for (int32_t slot = 0; slot < kPageSlots; ++slot) p[static_cast<size_t>(slot)] = 0.0015F;
     p[11] = 1.0F;
     std::vector<float> out(64, 0.0F);
     const kvq::cpu::SideData side{values.data.data(), values.data.data()};
-    table->side(Kind::kGs2).values({64, kvq::SideFormat{}.group, false}, &side, 1, 1, p.data(), out.data());
+    table->plain(CodeType::gain_scalar(2))
+        .values({64, kvq::SideFormat{}.group, false}, &side, 1, 1, p.data(), out.data());
     const double gain = kvq::from_float16(kvq::to_float16(0.37F));
     CHECK(out[5] == doctest::Approx(1.5 * gain * (1.0 + 31 * 0.0015)).epsilon(0.005));
   }

@@ -16,18 +16,21 @@
 namespace gain_shape_test {
 namespace {
 
-using kvq::Kind;
+using kvq::Centre;
+using kvq::CodeType;
 using kvq::kPageSlots;
 using kvq::Side;
 namespace gain_shape = kvq::gain_shape;
 
-constexpr Kind kKinds[] = {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1};
+constexpr CodeType kCodes[] = {CodeType::gain_scalar(4), CodeType::gain_scalar(3),  CodeType::gain_scalar(2),
+                               CodeType::gain_scalar(1), CodeType::gain_trellis(3), CodeType::gain_trellis(2),
+                               CodeType::gain_trellis(1)};
 
 /// 32 vectors and what they decode to. Both are compared rotated: a rotation changes no product.
 struct Coded {
-  Coded(Side side, Kind kind, bool page_mean, int32_t head_dim, int32_t used, unsigned seed, double offset = 0.0)
+  Coded(Side side, CodeType code, bool page_mean, int32_t head_dim, int32_t used, unsigned seed, double offset = 0.0)
       : rows(static_cast<size_t>(kPageSlots * head_dim)), decoded(rows.size()) {
-    const kvq::SideFormat format{.kind = kind, .page_mean = page_mean};
+    const kvq::SideFormat format{.code = code, .centre = page_mean ? Centre::kPageMean : Centre::kNone};
     const kvq::PageFormat page(format, format, head_dim);
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
@@ -89,11 +92,11 @@ TEST_CASE("gains have 32 steps an octave, and the nearest one is taken") {
 
 TEST_CASE("what gain-shape codes decode to is unbiased for every vector") {
   for (const Side side : {Side::kKeys, Side::kValues}) {
-    for (const Kind kind : kKinds) {
+    for (const CodeType code : kCodes) {
       for (const int32_t dim : {8, 24, 64, 80, 128, 256}) {
         CAPTURE(dim);
-        CAPTURE(static_cast<int>(kind));
-        const Coded coded(side, kind, false, dim, kPageSlots, 7);
+        CAPTURE(code.packed());
+        const Coded coded(side, code, false, dim, kPageSlots, 7);
         for (int32_t slot = 0; slot < kPageSlots; ++slot) {
           const float* x = coded.rows.data() + slot * dim;
           const float* decoded = coded.decoded.data() + slot * dim;
@@ -110,41 +113,43 @@ TEST_CASE("what gain-shape codes decode to is unbiased for every vector") {
 // this.
 TEST_CASE("the squared error of normal vectors is that of the best quantizers of a normal distribution") {
   struct Line {
-    Kind kind;
+    CodeType code;
     double error;
   };
-  constexpr Line kLines[] = {{Kind::kGs1, 0.3634}, {Kind::kGs2, 0.1188}, {Kind::kGs3, 0.0374}, {Kind::kGs4, 0.0115},
-                             {Kind::kGt1, 0.2823}, {Kind::kGt2, 0.0749}, {Kind::kGt3, 0.0197}};
+  constexpr Line kLines[] = {{CodeType::gain_scalar(1), 0.3634},  {CodeType::gain_scalar(2), 0.1188},
+                             {CodeType::gain_scalar(3), 0.0374},  {CodeType::gain_scalar(4), 0.0115},
+                             {CodeType::gain_trellis(1), 0.2823}, {CodeType::gain_trellis(2), 0.0749},
+                             {CodeType::gain_trellis(3), 0.0197}};
   for (const Side side : {Side::kKeys, Side::kValues}) {
     for (const Line& line : kLines) {
       double error = 0.0;
       double norm = 0.0;
       for (unsigned seed = 1; seed <= 40; ++seed) {
-        const Coded coded(side, line.kind, false, 128, kPageSlots, seed);
+        const Coded coded(side, line.code, false, 128, kPageSlots, seed);
         for (size_t i = 0; i < coded.rows.size(); ++i) {
           error += std::pow(double{coded.decoded[i]} - coded.rows[i], 2);
           norm += std::pow(double{coded.rows[i]}, 2);
         }
       }
-      CAPTURE(static_cast<int>(line.kind));
+      CAPTURE(line.code.packed());
       CHECK(error / norm == doctest::Approx(line.error / (1.0 - line.error)).epsilon(0.02));
     }
   }
 }
 
 TEST_CASE("keys relative to their page's mean lose as little as if they had none, however large it is") {
-  const Coded far(Side::kKeys, Kind::kGs2, true, 128, kPageSlots, 3, 20.0);
+  const Coded far(Side::kKeys, CodeType::gain_scalar(2), true, 128, kPageSlots, 3, 20.0);
   double error = 0.0;
   for (size_t i = 0; i < far.rows.size(); ++i) error += std::pow(double{far.decoded[i]} - far.rows[i], 2);
   CHECK(error / static_cast<double>(far.rows.size()) < 0.16);
 }
 
 TEST_CASE("slots that hold no token decode to the page's mean or zeros, and do not move it") {
-  const Coded part(Side::kKeys, Kind::kGt2, true, 64, 5, 11, 4.0);
+  const Coded part(Side::kKeys, CodeType::gain_trellis(2), true, 64, 5, 11, 4.0);
   double error = 0.0;
   for (size_t i = 0; i < 5 * 64; ++i) error += std::pow(double{part.decoded[i]} - part.rows[i], 2);
   CHECK(error / (5 * 64) < 0.12);
-  const Coded values(Side::kValues, Kind::kGt2, true, 64, 5, 11, 4.0);
+  const Coded values(Side::kValues, CodeType::gain_trellis(2), true, 64, 5, 11, 4.0);
   for (size_t i = 5 * 64; i < values.decoded.size(); ++i) CHECK(values.decoded[i] == 0.0F);
 }
 
@@ -194,10 +199,10 @@ TEST_CASE("a path is the cheapest of all closed ones with its register at the se
 
 TEST_CASE("pages are as long as a GPU copies them, at every head size, and no longer than their sides need") {
   for (int32_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-    for (const Kind kind : kKinds) {
+    for (const CodeType code : kCodes) {
       for (const bool page_mean : {false, true}) {
-        const kvq::SideFormat keys{.kind = kind, .page_mean = page_mean};
-        const kvq::PageFormat page(keys, {.kind = kind}, head_dim);
+        const kvq::SideFormat keys{.code = code, .centre = page_mean ? Centre::kPageMean : Centre::kNone};
+        const kvq::PageFormat page(keys, {.code = code}, head_dim);
         const size_t least = kvq::side_bytes(Side::kKeys, page) + kvq::side_bytes(Side::kValues, page);
         CHECK(page.bytes() % 16 == 0);
         CHECK(page.key_bytes() % 8 == 0);

@@ -20,21 +20,35 @@ namespace kvq_test {
 
 inline constexpr kvq::Side kSides[] = {kvq::Side::kKeys, kvq::Side::kValues};
 
+/// A code type, with trained centres or with what it has by itself, and its name.
+struct Kind {
+  std::string name;
+  kvq::SideFormat format;
+};
+
 /// Calls `use` with every kind and its codec.
 template <typename Use>
 void for_each_kind(const Use& use) {
   for (const kvq::Codec* codec : kvq::all_codecs()) {
-    for (const kvq::CodecKind& kind : codec->kinds) use(*codec, kind);
+    for (const kvq::NamedCode& each : codec->codes) {
+      kvq::SideFormat format{.code = each.code};
+      if (codec->always_hadamard) format.rotation = kvq::Rotation::kHadamard;
+      if (codec->takes_centres) format.centre = kvq::Centre::kPageMean;
+      use(*codec, Kind{std::string(each.name), format});
+      if (!codec->takes_centres) continue;
+      format.centre = kvq::Centre::kTrained;
+      use(*codec, Kind{std::string(each.name) + "+centres", format});
+    }
   }
 }
 
 /// The same with every name of a kind: rotated too, and without the mean of the page, where that is possible.
 template <typename Use>
 void for_each_name(const Use& use) {
-  for_each_kind([&](const kvq::Codec& codec, const kvq::CodecKind& kind) {
-    use(codec, std::string(kind.name));
-    if (codec.takes_hadamard) use(codec, std::string(kind.name) + "+hadamard");
-    if (codec.takes_page_mean) use(codec, std::string(kind.name) + "+nocentre");
+  for_each_kind([&](const kvq::Codec& codec, const Kind& kind) {
+    use(codec, kind.name);
+    if (codec.takes_hadamard) use(codec, kind.name + "+hadamard");
+    if (kind.format.centre == kvq::Centre::kPageMean) use(codec, kind.name + "+nocentre");
   });
 }
 
@@ -73,7 +87,7 @@ class SealedPages {
         to.push_back(sides[static_cast<size_t>(head)].data());
       }
       const kvq::Page& of_first = page(first, index);
-      kvq::codec_of(format().side(side).kind)
+      kvq::codec_of(format().side(side).code)
           .encode({.side = side,
                    .format = format(),
                    .first_head = first,
@@ -156,8 +170,8 @@ inline std::string policy_of(const kvq::Codec& codec, const std::string& name, i
 
 /// Codebooks for codecs that need one; for others a null pointer.
 inline std::vector<const Codes*> codes_for(const kvq::Codec& codec, std::span<const Codes> choices) {
-  if (!codec.needs_training() || std::string(codec.trained_as) == "centres") return {nullptr};  // make_cache() has some
-  if (std::string(codec.trained_as) != "codebook") throw std::logic_error(codec.trained_as);    // make one here
+  if (codec.trained_as == nullptr || codec.takes_centres) return {nullptr};  // make_cache() has centres
+  if (std::string(codec.trained_as) != "codebook") throw std::logic_error(codec.trained_as);  // make one here
   std::vector<const Codes*> codes;
   for (const Codes& each : choices) codes.push_back(&each);
   return codes;

@@ -136,9 +136,9 @@ cudaError_t prepare_append() {
 }
 
 void PagesWritten::add(FormatCode format) {
-  for (const Kind kind : {format.keys(), format.values()}) {
-    if (has_gains(kind)) gains = 1;
-    if (is_trellis(kind)) search_lanes = kSlots;
+  for (const CodeType kind : {format.keys(), format.values()}) {
+    if (kind.has_gains()) gains = 1;
+    if (kind.is_trellis()) search_lanes = kSlots;
   }
   if (format.centred()) centres = 1;
 }

@@ -4,7 +4,7 @@
 #include "core/head_strides.h"
 #include "kernels/device/rope.h"
 #include "kernels/pages/centre_tables.h"
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 #include <cuda_runtime_api.h>
 
@@ -14,17 +14,17 @@ namespace kvq::cuda {
 struct alignas(16) DeviceWrite {
   uint64_t source;  // FP16 page whose first `kept` slots are kept, or 0
   uint64_t target;
-  int16_t kept;
-  int16_t token_count;
+  uint32_t format;
+  uint8_t kept;
+  uint8_t token_count;
+  uint8_t has_positions;
+  uint8_t ends_list;  // the head's list ends with this page
   int32_t head;
   int32_t token_begin;
   int32_t token_position;  // of the first token, which the others' follow; < 0: see AppendArguments::positions
   int32_t index;           // in the head's page table
   int32_t first_position;
-  uint16_t format;
-  uint8_t has_positions;
-  uint8_t ends_list;  // the head's list ends with this page
-  int32_t sequence;   // whose page it is
+  int32_t sequence;  // whose page it is
 };
 static_assert(sizeof(DeviceWrite) == 48);
 

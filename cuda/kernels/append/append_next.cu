@@ -11,7 +11,7 @@ class NextWrites {
     const DevicePage* list = pages();
     if (state_.pages > 0) {
       const DevicePage& last = list[state_.pages - 1];
-      if (is_float16(last) && last.count < kSlots) open_slots_ = last.count;
+      if (is_float16(last) && last.count() < kSlots) open_slots_ = last.count();
     }
     pages_after_ = state_.pages + (n > room_of_open_page() ? 1 : 0);
   }
@@ -46,10 +46,7 @@ class NextWrites {
   __device__ const DevicePage* pages() const {
     return a_.target.view.pages + static_cast<int64_t>(head_) * a_.target.view.capacity;
   }
-  __device__ static bool is_float16(const DevicePage& page) {
-    const FormatCode format{page.format};
-    return format.keys() == Kind::kFloat16 && format.values() == Kind::kFloat16;
-  }
+  __device__ static bool is_float16(const DevicePage& page) { return FormatCode{page.format()}.is_float16(); }
   __device__ int32_t room_of_open_page() const { return open_slots_ >= 0 ? kSlots - open_slots_ : 0; }
   /// Whether a page's final format is FP16.
   __device__ bool ends_float16(int32_t index) const { return index < reserve_.sink || reserve_.sealed == 0; }
@@ -62,7 +59,7 @@ class NextWrites {
     const bool in_place = old != nullptr && float16;
     DeviceWrite write{};
     write.source = old != nullptr ? old->data : 0;
-    write.kept = static_cast<int16_t>(old != nullptr ? old->count : 0);
+    write.kept = static_cast<uint8_t>(old != nullptr ? old->count() : 0);
     if (in_place) {
       write.target = old->data;
     } else if (float16 && !ends_float16(index)) {
@@ -72,12 +69,12 @@ class NextWrites {
     }
     write.head = head_;
     write.token_begin = token;
-    write.token_count = static_cast<int16_t>(count);
+    write.token_count = static_cast<uint8_t>(count);
     write.token_position = state_.next_position + token;
     write.index = index;
     write.first_position = old != nullptr ? old->first_position : state_.next_position + token;
-    write.format = static_cast<uint16_t>(float16 ? 0 : reserve_.sealed);
-    write.has_positions = old != nullptr ? old->has_positions : 0;
+    write.format = float16 ? 0U : static_cast<uint32_t>(reserve_.sealed);
+    write.has_positions = static_cast<uint8_t>(old != nullptr && old->has_positions() ? 1 : 0);
     return write;
   }
 

@@ -116,12 +116,12 @@ class CentreTaker {
   }
 
   /// What decoders need beside codes and gains. `side`: of the page.
-  __device__ void write(const PageBytes& page, uint8_t* side) const {
+  __device__ void write(const PagePlaces& page, uint8_t* side) const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
     if (centres_.count > 1 && thread < kSlots) {
-      side[(kKeys ? page.key_indices : page.value_indices) + gain_place(thread)] = indices_[thread];
+      side[(kKeys ? page.keys.centres : page.values.centres) + slot_place(thread)] = indices_[thread];
     }
-    if (kKeys && thread == 0) reinterpret_cast<uint16_t*>(side + page.key_halves)[kKeyTurn] = own_ ? 1 : 0;
+    if (kKeys && thread == 0) reinterpret_cast<uint16_t*>(side + page.keys.numbers)[kKeyTurn] = own_ ? 1 : 0;
   }
 
  private:

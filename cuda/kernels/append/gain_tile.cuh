@@ -42,11 +42,11 @@ class GainTileWriter {
   /// `memory`: the planes of both sides, free after start(); `page` is that of the keys.
   __device__ GainTileWriter(FormatCode format, bool keys, int32_t tile, int32_t head_dim, float* maxima,
                             uint8_t* memory, uint8_t* page)
-      : place_(page_bytes(format, head_dim)),
+      : place_(page_places(format, head_dim)),
         keys_(keys),
         kind_(keys ? format.keys() : format.values()),
-        bits_(gain_bits(kind_)),
-        both_(has_gains(format.keys()) && has_gains(format.values())),
+        bits_(kind_.bits),
+        both_(format.both_have_gains()),
         with_mean_(keys && format.page_mean()),
         tile_(tile),
         head_dim_(head_dim),
@@ -160,8 +160,9 @@ class GainTileWriter {
     const float scale = __half2float(half);
     const float inverse = scale > 0.0F ? 1.0F / scale : 0.0F;
     const float code = rintf(fminf(fmaxf(mean_ * inverse, -127.0F), 127.0F));
-    target_[place_.mean + kTileChannels * tile_ + lane_] = static_cast<uint8_t>(static_cast<int32_t>(code)) ^ kMeanFlip;
-    if (tile_ == 0 && lane_ == 0) reinterpret_cast<__half*>(target_ + place_.key_halves)[kMeanScale] = half;
+    target_[place_.keys.mean + kTileChannels * tile_ + lane_] =
+        static_cast<uint8_t>(static_cast<int32_t>(code)) ^ kMeanFlip;
+    if (tile_ == 0 && lane_ == 0) reinterpret_cast<__half*>(target_ + place_.keys.numbers)[kMeanScale] = half;
     const float mean = code * scale;
 #pragma unroll
     for (int32_t i = 0; i < kTileChannels; ++i) x_[i] -= __shfl_sync(kAll, mean, i);
@@ -173,9 +174,9 @@ class GainTileWriter {
     const __half largest = __float2half_rn(fminf(highest, kMaxHalf));
     const float divisor = __half2float(largest);
     const uint32_t code = divisor > 0.0F ? gain_code(gain, divisor) : 0;
-    target_[(keys_ ? place_.key_gains : place_.value_gains) + gain_place(lane_)] = static_cast<uint8_t>(code);
+    target_[(keys_ ? place_.keys.gains : place_.values.gains) + slot_place(lane_)] = static_cast<uint8_t>(code);
     if (lane_ != 0) return;
-    auto* halves = reinterpret_cast<__half*>(target_ + (keys_ ? place_.key_halves : place_.value_halves));
+    auto* halves = reinterpret_cast<__half*>(target_ + (keys_ ? place_.keys.numbers : place_.values.numbers));
     halves[keys_ ? kKeyLargest : kValueLargest] = largest;
   }
 
@@ -227,9 +228,9 @@ class GainTileWriter {
     reinterpret_cast<uint32_t*>(target_)[4 * chunk + at % 4] = word;
   }
 
-  PageBytes place_;
+  PagePlaces place_;
   bool keys_;
-  Kind kind_;
+  CodeType kind_;
   int32_t bits_;
   bool both_;
   bool with_mean_;

@@ -30,11 +30,11 @@ struct GainLayout {
 
 /// Zeros where gains and what belongs to them will lie, padding included: written by the keys if both sides have gains.
 /// A barrier follows.
-__device__ inline void clear_rest(const PageBytes& page, bool keys, bool both, uint8_t* target, int32_t thread,
+__device__ inline void clear_rest(const PagePlaces& page, bool keys, bool both, uint8_t* target, int32_t thread,
                                   int32_t threads) {
   if (!keys && both) return;
-  const int32_t begin = keys ? page.key_gains : page.value_gains;
-  const int32_t end = both ? page.bytes : (keys ? page.keys : page.values).bytes();
+  const int32_t begin = keys ? page.keys.gains : page.values.gains;
+  const int32_t end = both ? page.bytes : (keys ? page.keys : page.values).bytes;
   for (int32_t i = begin + 4 * thread; i < end; i += 4 * threads) *reinterpret_cast<uint32_t*>(target + i) = 0;
 }
 
@@ -80,10 +80,10 @@ __device__ inline uint32_t scalar_code(int32_t bits, float steps) {
 template <bool kKeys>
 class GainWriter {
  public:
-  __device__ GainWriter(Kind kind, const PageBytes& page, const GainLayout& layout, int32_t used, float* rows,
+  __device__ GainWriter(CodeType kind, const PagePlaces& page, const GainLayout& layout, int32_t used, float* rows,
                         uint16_t* codes, uint32_t* memory, uint8_t* target)
       : kind_(kind),
-        bits_(gain_bits(kind)),
+        bits_(kind.bits),
         page_(page),
         dim_(layout.head_dim),
         used_(used),
@@ -104,12 +104,12 @@ class GainWriter {
 
   /// Ends with a barrier, after which the rest of the page may be written.
   __device__ void run(FormatCode format) {
-    clear_rest(page_, kKeys, has_gains(format.keys()) && has_gains(format.values()), target_, thread_, threads_);
+    clear_rest(page_, kKeys, format.both_have_gains(), target_, thread_, threads_);
     if (kKeys && format.page_mean()) take_mean();
     sum(norms_, [this](int32_t slot, int32_t i) { return row(slot)[i] * row(slot)[i]; });
     if (thread_ < kSlots) steps_[thread_] = rms(thread_);
     __syncthreads();
-    if (is_trellis(kind_)) {
+    if (kind_.is_trellis()) {
       find_paths();
       sum(products_, [this](int32_t slot, int32_t i) {
         return row(slot)[i] * static_cast<float>(static_cast<int8_t>(codes_[i * kSlots + slot] >> 8U));
@@ -158,10 +158,10 @@ class GainWriter {
     const __half half = __float2half_rn(__uint_as_float(*largest_bits) / 127.0F);
     const float scale = __half2float(half);
     const float inverse = scale > 0.0F ? 1.0F / scale : 0.0F;
-    if (thread_ == 0) reinterpret_cast<__half*>(target_ + page_.key_halves)[kMeanScale] = half;
+    if (thread_ == 0) reinterpret_cast<__half*>(target_ + page_.keys.numbers)[kMeanScale] = half;
     for (int32_t i = thread_; i < dim_; i += threads_) {
       const float code = rintf(fminf(fmaxf(mean_of(i) * inverse, -127.0F), 127.0F));
-      target_[page_.mean + i] = static_cast<uint8_t>(static_cast<int32_t>(code)) ^ kMeanFlip;
+      target_[page_.keys.mean + i] = static_cast<uint8_t>(static_cast<int32_t>(code)) ^ kMeanFlip;
       for (int32_t slot = 0; slot < used_; ++slot) rows_[slot * (dim_ + 1) + i] -= code * scale;
     }
     __syncthreads();
@@ -257,9 +257,9 @@ class GainWriter {
     const __half largest = __float2half_rn(fminf(highest, 65504.0F));
     const float divisor = __half2float(largest);
     const uint32_t code = divisor > 0.0F ? gain_code(gain, divisor) : 0;
-    target_[(kKeys ? page_.key_gains : page_.value_gains) + gain_place(thread_)] = static_cast<uint8_t>(code);
+    target_[(kKeys ? page_.keys.gains : page_.values.gains) + slot_place(thread_)] = static_cast<uint8_t>(code);
     if (thread_ == 0) {
-      auto* halves = reinterpret_cast<__half*>(target_ + (kKeys ? page_.key_halves : page_.value_halves));
+      auto* halves = reinterpret_cast<__half*>(target_ + (kKeys ? page_.keys.numbers : page_.values.numbers));
       halves[kKeys ? kKeyLargest : kValueLargest] = largest;
     }
   }
@@ -274,7 +274,7 @@ class GainWriter {
   __device__ int32_t lanes() const { return kKeys ? kSlots : value_lanes(dim_); }
 
   __device__ uint32_t code_of(int32_t slot, int32_t channel) const {
-    if (is_trellis(kind_)) return codes_[channel * kSlots + slot] & 0xFFU;
+    if (kind_.is_trellis()) return codes_[channel * kSlots + slot] & 0xFFU;
     return channel < dim_ && is_coded(slot) ? scalar_code(bits_, row(slot)[channel] * steps_[slot]) : 0U;
   }
 
@@ -303,9 +303,9 @@ class GainWriter {
     }
   }
 
-  Kind kind_;
+  CodeType kind_;
   int32_t bits_;
-  const PageBytes& page_;
+  const PagePlaces& page_;
   int32_t dim_;
   int32_t used_;
   int32_t search_lanes_;

@@ -58,7 +58,7 @@ class PageWriter {
 
   __device__ void run() {
     const FormatCode format{w_.format};
-    const bool float16 = format.keys() == Kind::kFloat16 && format.values() == Kind::kFloat16;
+    const bool float16 = format.is_float16();
     const bool in_place = float16 && w_.source == w_.target;
     fill_angles();
     if (!in_place) load_kept();
@@ -67,7 +67,7 @@ class PageWriter {
     __syncthreads();
     auto* target = reinterpret_cast<uint8_t*>(w_.target);
     if (!in_place) {
-      const PageBytes page = page_bytes(format, a_.head_dim);
+      const PagePlaces page = page_places(format, a_.head_dim);
       write_side<true>(format, page, page.keys, target);
       __syncthreads();
       write_side<false>(format, page, page.values, target + page.values_at);
@@ -79,8 +79,8 @@ class PageWriter {
   __device__ void enter() const {
     const AppendTarget& to = a_.target_of(w_);
     const int64_t at = static_cast<int64_t>(w_.head) * to.view.capacity + w_.index;
-    to.view.pages[at] = {w_.target, w_.first_position, w_.format, static_cast<uint8_t>(w_.kept + w_.token_count),
-                         w_.has_positions};
+    to.view.pages[at] = {w_.target, w_.first_position,
+                         DevicePage::state_of(w_.format, w_.kept + w_.token_count, w_.has_positions != 0)};
     if (w_.ends_list == 0) return;
     to.view.heads[w_.head] = {w_.index + 1, to.after.length, to.after.next_position, to.after.room};
   }
@@ -91,14 +91,14 @@ class PageWriter {
     return 2 * (channel / 2 * (kSlots + 1) + slot) + channel % 2;
   }
   __device__ static int32_t page_key_half(int32_t slot, int32_t channel) {
-    return 2 * page_word<true>(Kind::kFloat16, 0, channel / 2 * kSlots + slot) + channel % 2;
+    return 2 * page_word<true>(CodeType::float16(), 0, channel / 2 * kSlots + slot) + channel % 2;
   }
   __device__ int32_t page_value_half(int32_t slot, int32_t channel) const {
-    return 2 * page_word<false>(Kind::kFloat16, a_.head_dim, slot / 2 * layout_.lanes() + channel) + slot % 2;
+    return 2 * page_word<false>(CodeType::float16(), a_.head_dim, slot / 2 * layout_.lanes() + channel) + slot % 2;
   }
   /// Where word `i` of a side's codes lies in device memory.
   template <bool kKeys>
-  __device__ static int32_t page_word(Kind kind, int32_t head_dim, int32_t i) {
+  __device__ static int32_t page_word(CodeType kind, int32_t head_dim, int32_t i) {
     return 4 * (kKeys ? key_chunk(kind, i / 4) : value_chunk(kind, head_dim, i / 4)) + i % 4;
   }
   __device__ int32_t value_half(int32_t slot, int32_t channel) const {
@@ -129,15 +129,15 @@ class PageWriter {
     for (int32_t i = thread_; i < a_.head_dim / 2 * kSlots; i += threads_) {
       const int32_t slot = i % kSlots;
       if (slot < w_.kept) {
-        key_words_[i / kSlots * (kSlots + 1) + slot] = source[page_word<true>(Kind::kFloat16, 0, i)];
+        key_words_[i / kSlots * (kSlots + 1) + slot] = source[page_word<true>(CodeType::float16(), 0, i)];
       } else if (slot >= filled) {
         key_words_[i / kSlots * (kSlots + 1) + slot] = 0;
       }
     }
-    const auto* values = source + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 4;
+    const auto* values = source + side_places(Side::kKeys, CodeType::float16(), a_.head_dim).bytes / 4;
     for (int32_t i = thread_; i < layout_.value_words(); i += threads_) {
       const int32_t slot = i / layout_.lanes() * 2;
-      uint32_t word = slot < w_.kept ? values[page_word<false>(Kind::kFloat16, a_.head_dim, i)] : 0;
+      uint32_t word = slot < w_.kept ? values[page_word<false>(CodeType::float16(), a_.head_dim, i)] : 0;
       if (slot + 1 >= w_.kept) word &= 0xFFFFU;
       value_words_[i] = word;
     }
@@ -154,7 +154,8 @@ class PageWriter {
 
   __device__ void write_tokens(bool in_place) {
     auto* keys = in_place ? reinterpret_cast<uint32_t*>(w_.target) : key_words_;
-    auto* values = in_place ? reinterpret_cast<__half*>(w_.target) + key_bytes(Kind::kFloat16, a_.head_dim).bytes() / 2
+    auto* values = in_place ? reinterpret_cast<__half*>(w_.target) +
+                                  side_places(Side::kKeys, CodeType::float16(), a_.head_dim).bytes / 2
                             : reinterpret_cast<__half*>(value_words_);
     const int32_t eighths = a_.head_dim / 8;
     for (int32_t i = thread_; i < w_.token_count * eighths; i += threads_) {
@@ -212,26 +213,26 @@ class PageWriter {
   }
 
   template <bool kKeys>
-  __device__ void write_side(FormatCode format, const PageBytes& page, const SideBytes& bytes, uint8_t* target) {
-    const Kind kind = kKeys ? format.keys() : format.values();
+  __device__ void write_side(FormatCode format, const PagePlaces& page, const SidePlaces& bytes, uint8_t* target) {
+    const CodeType kind = format.code(kKeys);
     const bool hadamard = kKeys ? format.hadamard_keys() : format.hadamard_values();
     const int32_t group_shift = kKeys ? 0 : format.group_shift();
     if constexpr (kCodes != PageCodes::kPlain) {
-      if (has_gains(kind)) return write_gains<kKeys>(format, page, target);
+      if (kind.has_gains()) return write_gains<kKeys>(format, page, target);
     }
-    if (kind == Kind::kFloat16) {
+    if (kind.is_float16()) {
       auto* words = reinterpret_cast<uint32_t*>(target);
       const int32_t n = bytes.codes / 4;
       for (int32_t i = thread_; i < n; i += threads_) {
         words[page_word<kKeys>(kind, a_.head_dim, i)] =
             kKeys ? key_words_[i / kSlots * (kSlots + 1) + i % kSlots] : value_words_[i];
       }
-      for (int32_t i = n + thread_; i < bytes.bytes() / 4; i += threads_) words[i] = 0;
+      for (int32_t i = n + thread_; i < bytes.bytes / 4; i += threads_) words[i] = 0;
       return;
     }
     load_floats<kKeys>(hadamard);
     __syncthreads();
-    const int32_t bits = code_bits(kind);
+    const int32_t bits = kind.bits;
     choose_scales<kKeys>(bits, group_shift, bytes, target);
     __syncthreads();
     auto* words = reinterpret_cast<uint32_t*>(target);
@@ -243,8 +244,7 @@ class PageWriter {
       write_codes<kKeys>(words, kind, 0, bits, bits, 0, group_shift);
     }
     auto* halves = reinterpret_cast<uint16_t*>(target);
-    for (int32_t i = (bytes.codes + 2 * bytes.scales) / 2 + thread_; i < bytes.bytes() / 2; i += threads_)
-      halves[i] = 0;
+    for (int32_t i = (bytes.codes + 2 * bytes.scales) / 2 + thread_; i < bytes.bytes / 2; i += threads_) halves[i] = 0;
   }
 
   /// Whether a side's codes are relative to trained centres, or not.
@@ -255,7 +255,7 @@ class PageWriter {
 
   // Codes are made in one place whatever they are relative to: there is much of it.
   template <bool kKeys>
-  __device__ void write_gains(FormatCode format, const PageBytes& page, uint8_t* target) {
+  __device__ void write_gains(FormatCode format, const PagePlaces& page, uint8_t* target) {
     const bool centred = is_centred<kKeys>(format);
     const int32_t used = w_.kept + w_.token_count;
     load_floats<kKeys>(!centred);
@@ -345,9 +345,9 @@ class PageWriter {
 
   /// A scale for every channel of keys, for every slot and group of channels of values.
   template <bool kKeys>
-  __device__ void choose_scales(int32_t bits, int32_t group_shift, const SideBytes& bytes, uint8_t* target) {
+  __device__ void choose_scales(int32_t bits, int32_t group_shift, const SidePlaces& bytes, uint8_t* target) {
     auto* scales = reinterpret_cast<__half*>(target + bytes.codes);
-    auto* minima = reinterpret_cast<__half*>(target + bytes.minima_offset());
+    auto* minima = reinterpret_cast<__half*>(target + bytes.minima());
     const int32_t group = 32 << group_shift;
     for (int32_t i = thread_; i < bytes.scales / 2; i += threads_) {
       const int32_t begin = kKeys ? i : i % kSlots * layout_.row_floats() + i / kSlots * group;
@@ -370,7 +370,7 @@ class PageWriter {
 
   /// Bits [first_bit, first_bit + field_bits) of codes of `bits` bits, as a plane of words that begins at `first_word`.
   template <bool kKeys>
-  __device__ void write_codes(uint32_t* words, Kind kind, int32_t first_word, int32_t field_bits, int32_t bits,
+  __device__ void write_codes(uint32_t* words, CodeType kind, int32_t first_word, int32_t field_bits, int32_t bits,
                               int32_t first_bit, int32_t group_shift) const {
     const int32_t lanes = kKeys ? kSlots : layout_.lanes();
     const int32_t reduction = kKeys ? a_.head_dim : kSlots;

@@ -198,9 +198,9 @@ class TileWriter {
         target_(target) {}
 
   template <typename Tile>
-  __device__ void write(const Tile& tile, Kind kind) const {
+  __device__ void write(const Tile& tile, CodeType kind) const {
     uint32_t codes[8];
-    quantize(tile, code_bits(kind), full_bytes(kind, kKeys, head_dim_), codes);
+    quantize(tile, kind.bits, full_places(kKeys ? Side::kKeys : Side::kValues, kind, head_dim_), codes);
     if constexpr (kKeys) {
       write_keys(kind, codes);
     } else {
@@ -215,13 +215,13 @@ class TileWriter {
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
       if constexpr (kKeys) {
-        store_keys(Kind::kFloat16, 4 * eighth_ + i, 0, make_uint4(x[0][i], x[1][i], x[2][i], x[3][i]));
+        store_keys(CodeType::float16(), 4 * eighth_ + i, 0, make_uint4(x[0][i], x[1][i], x[2][i], x[3][i]));
       } else {
         const uint32_t(&even)[4] = x[i / 2 * 2];
         const uint32_t(&odd)[4] = x[i / 2 * 2 + 1];
         const int32_t first = i % 2 * 2;
         store_values(
-            Kind::kFloat16, 2 * four_ + i / 2, 4 * (i % 2),
+            CodeType::float16(), 2 * four_ + i / 2, 4 * (i % 2),
             make_uint4(__byte_perm(even[first], odd[first], 0x5410), __byte_perm(even[first], odd[first], 0x7632),
                        __byte_perm(even[first + 1], odd[first + 1], 0x5410),
                        __byte_perm(even[first + 1], odd[first + 1], 0x7632)));
@@ -231,7 +231,7 @@ class TileWriter {
 
  private:
   template <typename Tile>
-  __device__ void quantize(const Tile& tile, int32_t bits, const SideBytes& bytes, uint32_t (&codes)[8]) const {
+  __device__ void quantize(const Tile& tile, int32_t bits, const SidePlaces& bytes, uint32_t (&codes)[8]) const {
     const auto top = static_cast<float>((1 << bits) - 1);
     const float low = kKeys ? tile.over_slots(Lower()) : tile.over_channels(Lower());
     const float high = kKeys ? tile.over_slots(Higher()) : tile.over_channels(Higher());
@@ -239,7 +239,7 @@ class TileWriter {
     const Quantizer mine(low, high, bits);
     const int32_t at = scale_place(kKeys ? 8 * eighth_ + four_ : kSlots * tile_ + static_cast<int32_t>(lane_));
     reinterpret_cast<__half*>(target_ + bytes.codes)[at] = mine.scale;
-    reinterpret_cast<__half*>(target_ + bytes.minima_offset())[at] = mine.minimum;
+    reinterpret_cast<__half*>(target_ + bytes.minima())[at] = mine.minimum;
     // What holds for a group's ends holds between them, for rounding keeps the order of numbers.
     const float minimum = __half2float(mine.minimum);
     const bool in_range =
@@ -284,10 +284,10 @@ class TileWriter {
     }
   }
 
-  // Fields of words: kernels/pages/device_page.h and formats/packed_plane.h.
+  // Fields of words: kernels/pages/records.h and formats/packed_plane.h.
 
-  __device__ void write_keys(Kind kind, const uint32_t (&codes)[8]) const {
-    if (kind == Kind::kInt8) {
+  __device__ void write_keys(CodeType kind, const uint32_t (&codes)[8]) const {
+    if (kind == CodeType::integer(8)) {
 #pragma unroll
       for (int32_t h = 0; h < 2; ++h) {
         store_keys(kind, 2 * eighth_ + h, 0, make_uint4(codes[h], codes[2 + h], codes[4 + h], codes[6 + h]));
@@ -295,7 +295,7 @@ class TileWriter {
       return;
     }
     uint32_t words[4];
-    if (kind == Kind::kInt4) {
+    if (kind == CodeType::integer(4)) {
 #pragma unroll
       for (int32_t j = 0; j < 4; ++j) words[j] = codes[2 * j] | codes[2 * j + 1] << 4U;
       store_keys(kind, eighth_, 0, make_uint4(words[0], words[1], words[2], words[3]));
@@ -308,7 +308,7 @@ class TileWriter {
     }
     fold<2>(words, 1, Or());
     store_keys(kind, eighth_ / 2, 2 * (lane_ % 2), make_uint2(words[0], words[1]));
-    if (kind == Kind::kInt3) write_high_keys(codes);
+    if (kind == CodeType::integer(3)) write_high_keys(codes);
   }
 
   __device__ void write_high_keys(const uint32_t (&codes)[8]) const {
@@ -319,17 +319,17 @@ class TileWriter {
     }
     fold<2>(words, 1, Or());
     fold<1>(words, 2, Or());
-    store_keys(Kind::kInt3, head_dim_ / 16 + tile_, 2 * (lane_ % 2) + lane_ / 2 % 2, words[0]);
+    store_keys(CodeType::integer(3), head_dim_ / 16 + tile_, 2 * (lane_ % 2) + lane_ / 2 % 2, words[0]);
   }
 
-  __device__ void write_values(Kind kind, uint32_t (&codes)[8]) const {
-    if (kind == Kind::kInt8) {
+  __device__ void write_values(CodeType kind, uint32_t (&codes)[8]) const {
+    if (kind == CodeType::integer(8)) {
       store_values(kind, four_, 0, make_uint4(codes[0], codes[1], codes[2], codes[3]));
       store_values(kind, four_, 4, make_uint4(codes[4], codes[5], codes[6], codes[7]));
       return;
     }
     const uint32_t four = lane_ / 4;
-    if (kind == Kind::kInt4) {
+    if (kind == CodeType::integer(4)) {
 #pragma unroll
       for (uint32_t& each : codes) each <<= 4 * (four % 2);
       fold<4>(codes, 4, Or());
@@ -342,7 +342,7 @@ class TileWriter {
     fold<4>(words, 4, Or());
     fold<2>(words, 8, Or());
     store_values(kind, four_ / 4, 4 * (four % 2) + four / 2 % 2 * 2, make_uint2(words[0], words[1]));
-    if (kind == Kind::kInt3) write_high_values(codes);
+    if (kind == CodeType::integer(3)) write_high_values(codes);
   }
 
   __device__ void write_high_values(uint32_t (&codes)[8]) const {
@@ -352,17 +352,17 @@ class TileWriter {
     fold<4>(codes, 4, Or());
     fold<2>(codes, 8, Or());
     fold<1>(codes, 16, Or());
-    store_values(Kind::kInt3, 2, 4 * (four % 2) + four / 2 % 2 * 2 + four / 4, codes[0]);
+    store_values(CodeType::integer(3), 2, 4 * (four % 2) + four / 2 % 2 * 2 + four / 4, codes[0]);
   }
 
   /// To a row of words of keys, `offset` words after the first of the lane's four slots.
   template <typename Words>
-  __device__ void store_keys(Kind kind, int32_t row, uint32_t offset, const Words& words) const {
+  __device__ void store_keys(CodeType kind, int32_t row, uint32_t offset, const Words& words) const {
     store(key_chunk(kind, row * (kSlots / 4) + four_), offset, words);
   }
   /// To a row of words of values, `offset` words after the lane's first channel.
   template <typename Words>
-  __device__ void store_values(Kind kind, int32_t row, uint32_t offset, const Words& words) const {
+  __device__ void store_values(CodeType kind, int32_t row, uint32_t offset, const Words& words) const {
     const int32_t chunk = row * (head_dim_ / 4) + 2 * eighth_ + static_cast<int32_t>(offset / 4);
     store(chunk ^ value_swizzle(kind, head_dim_, row), offset % 4, words);
   }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "formats/gain_shape/trellis_search.h"
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 #include <utility>
 

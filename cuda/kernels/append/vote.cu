@@ -21,7 +21,7 @@ size_t shared_bytes(int32_t head_dim) { return sizeof(float) * kWarps * kSlots *
 __device__ void load_key(const VoteArguments& arguments, const VotingPage& page, int32_t slot, float* key) {
   const auto* words = reinterpret_cast<const __half2*>(page.data);
   for (int32_t row = 0; row < arguments.head_dim / 2; ++row) {
-    const int32_t chunk = key_chunk(Kind::kFloat16, row * (kSlots / 4) + slot / 4);
+    const int32_t chunk = key_chunk(CodeType::float16(), row * (kSlots / 4) + slot / 4);
     const float2 two = __half22float2(words[4 * chunk + slot % 4]);
     key[2 * row] = two.x;
     key[2 * row + 1] = two.y;

@@ -123,8 +123,8 @@ class WholePageWriter {
 
   __device__ bool is_whole(const DeviceWrite& write) const {
     const FormatCode format{write.format};
-    const auto is_of_these = [](Kind kind) {
-      return kGains ? kind == Kind::kFloat16 || (has_gains(kind) && !is_trellis(kind)) : !has_gains(kind);
+    const auto is_of_these = [](CodeType kind) {
+      return kGains ? kind.is_float16() || (kind.has_gains() && !kind.is_trellis()) : !kind.has_gains();
     };
     const bool plain = !format.hadamard_keys() && !format.hadamard_values();
     // A token's threads must have all its channels in order to rotate them by Hadamard.
@@ -132,7 +132,7 @@ class WholePageWriter {
         (head_dim() & (head_dim() - 1)) == 0 && (!a_.rope.half() || a_.rope.rotary_dim % head_dim() == 0);
     const bool turns_by_slots = write.has_positions != 0 && format.centred_keys();
     return write.source == 0 && !turns_by_slots && write.token_count == kSlots && (plain || (kHadamard && in_order)) &&
-           (format.group_shift() == 0 || format.values() == Kind::kFloat16) && is_of_these(format.keys()) &&
+           (format.group_shift() == 0 || format.values().is_float16()) && is_of_these(format.keys()) &&
            is_of_these(format.values());
   }
 
@@ -147,9 +147,9 @@ class WholePageWriter {
       encode_gains(write, format);
       return;
     }
-    prepare<true>(format.hadamard_keys() && format.keys() != Kind::kFloat16);
+    prepare<true>(format.hadamard_keys() && !format.keys().is_float16());
     if (next != 0) fetch<true>(first_of(next));
-    prepare<false>(format.hadamard_values() && format.values() != Kind::kFloat16);
+    prepare<false>(format.hadamard_values() && !format.values().is_float16());
     if (next != 0) fetch<false>(first_of(next));
     __syncthreads();
     if constexpr (kGains) {
@@ -270,7 +270,7 @@ class WholePageWriter {
 
   template <bool kKeys>
   __device__ void put_rest(int32_t head, FormatCode format, const __half2 (&halves)[2][4]) const {
-    if ((kKeys ? format.keys() : format.values()) == Kind::kFloat16) return put_halves<kKeys>(halves);
+    if (format.code(kKeys).is_float16()) return put_halves<kKeys>(halves);
     float x[2][8];
     to_floats(halves, x);
     if (kKeys ? format.centred_keys() : format.centred_values()) {
@@ -291,10 +291,10 @@ class WholePageWriter {
   __device__ void write_indices(const DeviceWrite& write, FormatCode format) const {
     const bool keys = thread_ < kSlots;
     if (thread_ >= 2 * kSlots || !(keys ? format.key_indices() : format.value_indices())) return;
-    const PageBytes page = page_bytes(format, head_dim());
+    const PagePlaces page = page_places(format, head_dim());
     const int32_t slot = thread_ % kSlots;
     auto* target = reinterpret_cast<uint8_t*>(write.target);
-    target[(keys ? page.key_indices : page.values_at + page.value_indices) + gain_place(slot)] =
+    target[(keys ? page.keys.centres : page.values_at + page.values.centres) + slot_place(slot)] =
         searcher().chosen(keys, slot);
   }
 
@@ -318,9 +318,8 @@ class WholePageWriter {
     const int32_t warp = thread_ / 32;
     const bool keys = warp < tiles;
     const int32_t tile = keys ? warp : warp - tiles;
-    const Kind kind = keys ? format.keys() : format.values();
-    const bool rotated =
-        kHadamard && kind != Kind::kFloat16 && (keys ? format.hadamard_keys() : format.hadamard_values());
+    const CodeType kind = format.code(keys);
+    const bool rotated = kHadamard && !kind.is_float16() && (keys ? format.hadamard_keys() : format.hadamard_values());
     const LanePart part(tile);
     HalfTile halves;
     [[maybe_unused]] FloatTile floats;
@@ -330,7 +329,7 @@ class WholePageWriter {
     if (!rotated) halves.read({plane(keys), head_dim()}, part);
     __syncthreads();
     const auto write_side = [&](const auto& writer) {
-      if (kind == Kind::kFloat16) {
+      if (kind.is_float16()) {
         writer.write_halves(halves);
       } else if constexpr (kHadamard) {
         if (rotated) {
@@ -346,7 +345,7 @@ class WholePageWriter {
     if (keys) {
       write_side(TileWriter<true, kHeadDim>(a_, part, tile, target));
     } else {
-      target += full_bytes(format.keys(), true, head_dim()).bytes();
+      target += full_places(Side::kKeys, format.keys(), head_dim()).bytes;
       write_side(TileWriter<false, kHeadDim>(a_, part, tile, target));
     }
   }
@@ -357,7 +356,7 @@ class WholePageWriter {
     const int32_t warp = thread_ / 32;
     const bool keys = warp < tiles;
     const int32_t tile = keys ? warp : warp - tiles;
-    const bool gains = (keys ? format.keys() : format.values()) != Kind::kFloat16;
+    const bool gains = !format.code(keys).is_float16();
     auto* target = reinterpret_cast<uint8_t*>(write.target);
     const LanePart part(tile);
     auto* maxima = reinterpret_cast<float*>(staged_ + 2 * kSlots * head_dim() * element_bytes(a_.dtype));
@@ -375,10 +374,10 @@ class WholePageWriter {
     } else if (keys) {
       TileWriter<true, kHeadDim>(a_, part, tile, target).write_halves(halves);
     } else {
-      target += page_bytes(format, head_dim()).values_at;
+      target += page_places(format, head_dim()).values_at;
       TileWriter<false, kHeadDim>(a_, part, tile, target).write_halves(halves);
     }
-    if (format.keys() == Kind::kFloat16 && format.values() == Kind::kFloat16) return;
+    if (format.is_float16()) return;
     __syncthreads();
     if (gains) writer.add_levels();
     __syncthreads();

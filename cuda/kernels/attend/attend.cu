@@ -59,8 +59,8 @@ AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int
   }
   // A ring holds at least one side of an FP16 page, and later a warp's outputs.
   const auto least_ring = [&arguments](const AttendKernel& kernel) {
-    const int32_t side = std::max(key_bytes(Kind::kFloat16, arguments.head_dim).bytes(),
-                                  value_bytes(Kind::kFloat16, 0, arguments.head_dim).bytes());
+    const int32_t side = std::max(side_places(Side::kKeys, CodeType::float16(), arguments.head_dim).bytes,
+                                  side_places(Side::kValues, CodeType::float16(), arguments.head_dim).bytes);
     return std::max((side + 127) / 128 * 128, kernel.rows * kernel.width * 4);
   };
   const auto room = [&arguments, shared_limit](const AttendKernel& kernel) {

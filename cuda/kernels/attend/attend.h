@@ -3,7 +3,7 @@
 
 #include "core/head_strides.h"
 #include "kernels/pages/centre_rows.h"
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 #include <cuda_runtime_api.h>
 #include <cstdint>

@@ -42,14 +42,14 @@ __device__ __forceinline__ int32_t first_page(uint32_t pages) { return __ffs(sta
 
 /// What masks need to know of a page of the batch.
 __device__ __forceinline__ DevicePage page_at(const Batch& batch, int32_t at) {
-  const uint32_t meta = __shfl_sync(kAll, batch.record.w, at);
-  return page_of(__shfl_sync(kAll, batch.record.z, at), meta);
+  const uint32_t state = __shfl_sync(kAll, batch.record.w, at);
+  return page_of(__shfl_sync(kAll, batch.record.z, at), state);
 }
 
 /// The first of the wanted pages and those after it, up to one of another format or one that is `masked` if it is
 /// not, or the other way round.
 __device__ __forceinline__ uint32_t first_run(const Batch& batch, const Lane& lane) {
-  const uint32_t kind = (batch.record.w & 0xFFFFU) | (batch.masked >> lane.index & 1U) << 16U;
+  const uint32_t kind = (batch.record.w & FormatCode::kMask) | (batch.masked >> lane.index & 1U) << FormatCode::kBits;
   const uint32_t of_first = __shfl_sync(kAll, kind, first_page(batch.wanted));
   const uint32_t differs = __ballot_sync(kAll, kind != of_first) & batch.wanted;
   // Those before the first that differs: all, if none does.
@@ -57,7 +57,7 @@ __device__ __forceinline__ uint32_t first_run(const Batch& batch, const Lane& la
 }
 
 __device__ __forceinline__ FormatCode format_of(const Batch& batch, uint32_t run) {
-  return {__shfl_sync(kAll, batch.record.w & 0xFFFFU, first_page(run))};
+  return {__shfl_sync(kAll, batch.record.w & FormatCode::kMask, first_page(run))};
 }
 
 }  // namespace kvq::cuda

@@ -188,7 +188,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
   const int32_t place = Blocks::place(lane);
   uint32_t numbers = 0x18100800U + 0x01010101U * static_cast<uint32_t>(place);  // of a single centre: slot_of_row
   if (G::kCentres && keys.layout.format.key_indices()) {
-    numbers = load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.key_indices + 4 * place));
+    numbers = load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.centres + 4 * place));
   }
   const Blocks blocks(lane, memory.keys, rows.keys + unit.head * rows.key_rows * (G::kWidth / 8), numbers);
   const uint32_t turns = memory.slot_turns + static_cast<uint32_t>(16 * lane.index);
@@ -235,7 +235,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
 template <typename G>
 __device__ __forceinline__ bool turned_by_own(const PageSide<G>& keys) {
   static_assert(kKeyLargest == 0 && kKeyTurn == 1);
-  return load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.key_halves)) >> 16U != 0;
+  return load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.numbers)) >> 16U != 0;
 }
 
 /// The same for such a page, a slot a lane. Rare: short rather than fast.
@@ -246,12 +246,12 @@ __device__ __forceinline__ void add_own_centres(const Block<G>& block, const Uni
   const AttendArguments& arguments = block.arguments;
   const auto& shared = shared_centres(block);
   const int32_t slot = block.lane.index;
-  const int32_t position = slot < page.count ? position_in_page(arguments, unit, page, index, slot) : 0;
-  const auto place = static_cast<uint32_t>(gain_place(slot));
+  const int32_t position = slot < page.count() ? position_in_page(arguments, unit, page, index, slot) : 0;
+  const auto place = static_cast<uint32_t>(slot_place(slot));
   uint32_t number = 0;
   if (keys.layout.format.key_indices()) {
     const auto word =
-        load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.key_indices) + (place & ~3U));
+        load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.centres) + (place & ~3U));
     number = word >> (8 * (place & 3U)) & 0xFFU;
   }
   const float* centre = arguments.centres.own_keys +
@@ -295,7 +295,7 @@ __device__ __forceinline__ void add_centres_of_values(const Block<G>& block, con
   const Blocks blocks(
       lane, CentreMemory<G>(block).values, rows.values + unit.head * rows.value_centres * (G::kWidth / 8),
       load_shared<uint32_t>(values.address +
-                            static_cast<uint32_t>(values.layout.value_indices + 4 * Blocks::place(lane))));
+                            static_cast<uint32_t>(values.layout.values.centres + 4 * Blocks::place(lane))));
 #pragma unroll
   for (int32_t m = 0; m < G::kChannels; ++m) {
     if (!values.geometry.has_channel(32 * m)) break;

@@ -46,9 +46,9 @@ __device__ __forceinline__ void make_barriers(uint64_t (&barriers)[kMaxStages], 
 __device__ __forceinline__ void cut_stages(const PageLayout& layout, int32_t ring_bytes, const Lane& lane, Ring& ring) {
   const int32_t page = layout.bytes;
   // Sides whose bytes are mixed are small.
-  const bool mixed = has_gains(layout.format.keys()) && has_gains(layout.format.values());
+  const bool mixed = layout.format.both_have_gains();
   ring.by_side = 2 * page > ring_bytes && !mixed;
-  ring.stage_bytes = ring.by_side ? max(layout.keys.bytes(), layout.values.bytes()) : page;
+  ring.stage_bytes = ring.by_side ? max(layout.keys.bytes, layout.values.bytes) : page;
   // As many as fit, without a division.
   const int32_t limit = min(ring_bytes, max(kAhead, 2 * ring.stage_bytes));
   ring.stages = __popc(__ballot_sync(kAll, lane.index < kMaxStages && (lane.index + 1) * ring.stage_bytes <= limit));
@@ -63,7 +63,7 @@ __device__ __forceinline__ int32_t next_stage(const Ring& ring, int32_t stage) {
 template <typename K>
 __device__ __forceinline__ bool goes_by_side(const Ring& ring) {
   if constexpr (PageKind<K>) {
-    if constexpr (has_gains(K::kKind)) return false;
+    if constexpr (K::kCode.has_gains()) return false;
   }
   return ring.by_side;
 }
@@ -74,10 +74,10 @@ __device__ __forceinline__ void copy_next(const Ring& ring, bool by_side, const 
   if (copies.pages == 0) return;
   const int32_t at = first_page(copies.pages);
   uint64_t from = static_cast<uint64_t>(batch.record.y) << 32U | batch.record.x;
-  int32_t bytes = by_side ? layout.keys.bytes() : ring.stage_bytes;
+  int32_t bytes = by_side ? layout.keys.bytes : ring.stage_bytes;
   if (by_side && copies.values_next) {
     from += static_cast<uint64_t>(bytes);
-    bytes = layout.values.bytes();
+    bytes = layout.values.bytes;
   }
   start_copy(ring.memory + static_cast<uint32_t>(copies.stage * ring.stage_bytes), from, bytes,
              ring.arrived + static_cast<uint32_t>(8 * copies.stage), lane.index, at);

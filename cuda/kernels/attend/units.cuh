@@ -123,7 +123,7 @@ __device__ __forceinline__ const DevicePage* pages_of(const AttendArguments& arg
 /// Position of a slot of page `index`.
 __device__ __forceinline__ int32_t position_in_page(const AttendArguments& arguments, const Unit& unit,
                                                     const DevicePage& page, int32_t index, int32_t slot) {
-  if (page.has_positions == 0) return page.first_position + slot;
+  if (!page.has_positions()) return page.first_position + slot;
   const SequenceView& view = sequence_of(arguments, unit).view;
   return view.positions[(static_cast<int64_t>(unit.head) * view.capacity + index) * kSlots + slot];
 }
@@ -138,8 +138,8 @@ __device__ __forceinline__ int32_t query_position(const AttendArguments& argumen
   int32_t back = sequence.query_count - query;
   for (int32_t i = page_count(arguments, unit) - 1; i >= 0; --i) {
     const DevicePage page = pages[i];
-    if (back <= page.count) return position_in_page(arguments, unit, page, i, page.count - back);
-    back -= page.count;
+    if (back <= page.count()) return position_in_page(arguments, unit, page, i, page.count() - back);
+    back -= page.count();
   }
   return 0;
 }

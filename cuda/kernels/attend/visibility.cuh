@@ -13,11 +13,18 @@ struct QueryRange {
   int32_t last;
 };
 
+/// What masks need to know of the page with this record.
+__device__ __forceinline__ DevicePage page_of(uint32_t first_position, uint32_t state) {
+  return {0, static_cast<int32_t>(first_position), state};
+}
+
 /// Fewer than 32 slots.
-__device__ __forceinline__ bool is_short(const uint4& record) { return ((record.w >> 16U) & 0xFFU) < kSlots; }
+__device__ __forceinline__ bool is_short(const uint4& record) { return page_of(record.z, record.w).count() < kSlots; }
 
 /// That, or positions with gaps.
-__device__ __forceinline__ bool is_partial(const uint4& record) { return record.w >> 24U != 0 || is_short(record); }
+__device__ __forceinline__ bool is_partial(const uint4& record) {
+  return record.w >> FormatCode::kBits != uint32_t{kSlots};
+}
 
 /// Whether some query may not see all of 32 slots.
 __device__ __forceinline__ bool needs_mask(const uint4& record, const QueryRange& queries, int32_t window) {
@@ -26,19 +33,13 @@ __device__ __forceinline__ bool needs_mask(const uint4& record, const QueryRange
          (window > 0 && first <= static_cast<int64_t>(queries.last) - window);
 }
 
-/// What masks need to know of the page with this record.
-__device__ __forceinline__ DevicePage page_of(uint32_t first_position, uint32_t meta) {
-  return {0, static_cast<int32_t>(first_position), 0, static_cast<uint8_t>(meta >> 16U),
-          static_cast<uint8_t>(meta >> 24U)};
-}
-
 /// Whether some query sees a token of page `index`, which is not empty.
 __device__ __forceinline__ bool is_visible(const AttendArguments& arguments, const Unit& unit, const uint4& record,
                                            int32_t index, const QueryRange& queries) {
   if (static_cast<int32_t>(record.z) > queries.last) return false;
   if (arguments.window <= 0) return true;
   const DevicePage page = page_of(record.z, record.w);
-  const int32_t last = position_in_page(arguments, unit, page, index, page.count - 1);
+  const int32_t last = position_in_page(arguments, unit, page, index, page.count() - 1);
   return last > static_cast<int64_t>(queries.first) - arguments.window;
 }
 
@@ -50,7 +51,7 @@ __device__ __forceinline__ void mask(const AttendArguments& arguments, const Uni
 #pragma unroll
   for (int32_t tile = 0; tile < 4; ++tile) {
     const int32_t slot = token_of(lane.g, tile);
-    const bool held = slot < page.count;
+    const bool held = slot < page.count();
     const int32_t position = held ? position_in_page(arguments, unit, page, index, slot) : 0;
 #pragma unroll
     for (int32_t n = 0; n < NT; ++n) {

@@ -84,7 +84,7 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
   const auto& shared = block.shared.queries;
   load_fragments(layout.format.hadamard_keys() ? shared.rotated : shared.plain, key_order<K, G>(layout.format.keys()),
                  lane, walk.queries);
-  if (has_gains(layout.format.keys())) sum_queries(key_order<K, G>(layout.format.keys()), lane, walk.queries);
+  if (layout.format.keys().has_gains()) sum_queries(key_order<K, G>(layout.format.keys()), lane, walk.queries);
   const bool by_side = goes_by_side<K>(ring);
   int32_t turns_buffer = 0;
   if constexpr (G::kCentre) {
@@ -163,10 +163,10 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     early = false;
     start_copies(walk.ring, walk.layout, batch, lane, walk.ring.stages - 1, walk.copies);
     // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
-    const Kind keys = walk.layout.format.keys();
+    const CodeType keys = walk.layout.format.keys();
     const bool elsewhere = !walk.layout.format.centred_values();
     if (G::kCentre && elsewhere) note_elsewhere(walk.softmax, -1.0F);
-    const bool masked = (run & batch.masked) != 0 && keys != Kind::kFloat16;
+    const bool masked = (run & batch.masked) != 0 && !keys.is_float16();
     const bool special = masked || arguments.softcap > 0.0F || keys != walk.layout.format.values();
     if (special || !FastKinds<G>::has(keys)) {
       run_pages<MixedPages>(block, segment.unit, run, walk);

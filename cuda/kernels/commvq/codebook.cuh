@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/float16.h"
+#include "formats/float16/layout.h"
 #include "kernels/commvq/codebook.h"
 
 #include <cuda_fp16.h>
@@ -41,8 +42,8 @@ __device__ __forceinline__ float2 turn_of(const CodebookTables& tables, int32_t 
 /// Where a scalar of a side in FP16 is on the device, in bytes.
 __device__ __forceinline__ int32_t float16_place(Side side, int32_t head_dim, int32_t slot, int32_t channel) {
   const auto at = static_cast<int32_t>(2 * float16::index(side, head_dim, slot, channel));
-  const int32_t chunk =
-      side == Side::kKeys ? key_chunk(Kind::kFloat16, at / 16) : value_chunk(Kind::kFloat16, head_dim, at / 16);
+  const int32_t chunk = side == Side::kKeys ? key_chunk(CodeType::float16(), at / 16)
+                                            : value_chunk(CodeType::float16(), head_dim, at / 16);
   return 16 * chunk + at % 16;
 }
 

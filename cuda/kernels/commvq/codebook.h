@@ -1,7 +1,7 @@
 // Pages of CommVQ: what the kernels that make and read them know of a codebook, and what they are told.
 #pragma once
 
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 #include <cuda_runtime_api.h>
 #include <cstdint>

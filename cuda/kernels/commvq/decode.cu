@@ -31,7 +31,7 @@ struct ListPage {
     if (exists) record = record_of(head);
   }
 
-  __device__ bool has_codes() const { return exists && record.format == lists.coded; }
+  __device__ bool has_codes() const { return exists && record.format() == lists.coded; }
 
   /// Of the page that another head has of the same tokens.
   __device__ DevicePage record_of(int32_t of_head) const {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists li
   DevicePage record = page.record;
   if (page.has_codes()) {
     record.data = reinterpret_cast<uint64_t>(stand_in(lists, which, index));
-    record.format = static_cast<uint16_t>(lists.stand_in);
+    record.state = DevicePage::state_of(lists.stand_in, record.count(), record.has_positions());
   }
   lists.records[int64_t{which} * lists.view.capacity + index] = record;
 }
@@ -173,13 +173,13 @@ class KeyDecoder {
     const DevicePage& record = page.record;
     std::byte* to = stand_in(lists_, which_, page.index);
     // A page with positions of its own has no turn.
-    const bool regular = record.has_positions == 0;
+    const bool regular = !record.has_positions();
     const float2 page_turn = turn_of(tables_, regular ? record.first_position : 0, pair_);
     const uint32_t* own = places_ + (group() * keys_.stages - first_stage_) * kSlots;
 #pragma unroll 1
     for (int32_t slot = lane_ / plan_.pairs; slot < kSlots; slot += kWarpLanes / plan_.pairs) {
       float2 sum = sum_of_stages(own + slot);
-      if (slot >= record.count) sum = {0.0F, 0.0F};
+      if (slot >= record.count()) sum = {0.0F, 0.0F};
       const float2 of_slot =
           regular ? slot_turns_[slot * plan_.pairs + column_] : turn_of(tables_, position(page, slot), pair_);
       const float2 key = product(sum, product(page_turn, of_slot));
@@ -209,7 +209,7 @@ class KeyDecoder {
   }
   __device__ __forceinline__ int32_t position(const ListPage& page, int32_t slot) const {
     const int64_t row = int64_t{head_} * lists_.view.capacity + page.index;
-    return slot < page.record.count ? lists_.view.positions[row * kSlots + slot] : 0;
+    return slot < page.record.count() ? lists_.view.positions[row * kSlots + slot] : 0;
   }
   __device__ __forceinline__ void put(std::byte* to, int32_t slot, int32_t channel, float x) const {
     *reinterpret_cast<__half*>(to + float16_place(Side::kKeys, tables_.head_dim, slot, channel)) =
@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists l
       if (c >= tables.head_dim) continue;
       const auto value = [&](float sum, float scale, int32_t slot) {
         const float x = channel_scale[c] * scale * (offset[c] + sum);
-        return slot < page.record.count ? fmaxf(fminf(x, kMaxFloat16), -kMaxFloat16) : 0.0F;
+        return slot < page.record.count() ? fmaxf(fminf(x, kMaxFloat16), -kMaxFloat16) : 0.0F;
       };
       const float first = value(sums[0][n][i] * kSubnormalScale, scales[0], 4 * g);
       const float second = value(sums[1][n][i] * kByteScale, scales[1], 4 * g + 1);

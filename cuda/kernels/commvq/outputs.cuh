@@ -139,12 +139,12 @@ class OutputMaker {
     const DevicePage* records = view_.pages + static_cast<int64_t>(head_) * view_.capacity;
     for (int32_t first = part; first < pages; first += kPlainParts * kOutputThreads) {
       const int32_t mine = first + kPlainParts * static_cast<int32_t>(threadIdx.x);
-      const bool plain = mine < pages && records[mine].format != c_.coded;
+      const bool plain = mine < pages && records[mine].format() != c_.coded;
       if (__syncthreads_or(plain ? 1 : 0) == 0) continue;
       // Found again by all threads, 32 at a time.
       for (int32_t i = 0; i < kOutputThreads; i += kWarpLanes) {
         const int32_t index = first + kPlainParts * (i + lane_);
-        const bool is_plain = index < pages && records[index].format != c_.coded;
+        const bool is_plain = index < pages && records[index].format() != c_.coded;
         for (uint32_t found = __ballot_sync(kAll, is_plain); found != 0; found &= found - 1) {
           const int32_t at = first + kPlainParts * (i + __ffs(static_cast<int32_t>(found)) - 1);
           add_page(records[at], at);

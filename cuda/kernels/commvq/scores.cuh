@@ -161,7 +161,7 @@ class Scorer {
         __ldg(reinterpret_cast<const uint4*>(view_.pages + static_cast<int64_t>(head) * view_.capacity + index));
     return *reinterpret_cast<const DevicePage*>(&words);
   }
-  __device__ __forceinline__ bool has_codes(const DevicePage& page) const { return page.format == c_.coded; }
+  __device__ __forceinline__ bool has_codes(const DevicePage& page) const { return page.format() == c_.coded; }
 
   __device__ void load_tables() {
     const uint4* rows = c_.bytes.rows + static_cast<int64_t>(head_) * table_bytes(keys_) / 16;
@@ -297,7 +297,7 @@ class Scorer {
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t slot = 16 * tile + 8 * i + g_;
       const float norm = codes ? __shfl_sync(kAll, now.norm, slot) : 1.0F;
-      const bool held = slot < page.count;
+      const bool held = slot < page.count();
       const int32_t position = held ? position_in_page(a_, unit_, page, index, slot) : 0;
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
@@ -462,9 +462,9 @@ class Scorer {
   /// Of a slot relative to its page, of the pairs of a chunk.
   __device__ __forceinline__ void find_turns(const DevicePage& page, int32_t index, int32_t slot, int32_t chunk,
                                              PairWords& cosine, PairWords& sine) const {
-    if (__builtin_expect(page.has_positions != 0, 0)) {
+    if (__builtin_expect(page.has_positions(), 0)) {
       const int32_t offset =
-          slot < page.count ? position_in_page(a_, unit_, page, index, slot) - page.first_position : 0;
+          slot < page.count() ? position_in_page(a_, unit_, page, index, slot) - page.first_position : 0;
 #pragma unroll
       for (int32_t w = 0; w < 4; ++w) {
         const uint2 both = any_turns(c_.tables, offset, 4 * chunk + w);

@@ -128,7 +128,7 @@ class BitSummer {
     if (index < pages_) {
       const int32_t head = values_.of_layer() ? slot / values_.numbers.share : first_head_;
       const DevicePage holder = record_of(head, index);
-      if (holder.format == c_.coded) {
+      if (holder.format() == c_.coded) {
         const uint64_t place = holder.data + static_cast<uint64_t>(c_.values_at + place_of(values_.numbers, slot));
         scale = __half2float(__ushort_as_half(__ldg(reinterpret_cast<const uint16_t*>(place))));
       }
@@ -156,7 +156,7 @@ class BitSummer {
     const int32_t index = step * kSumPages + lane_;
     if (lane_ >= kSumPages || index >= pages_) return 0;
     const DevicePage page = record_of(first_head_ + (values_.of_layer() ? first_bit_ / values_.lanes : 0), index);
-    if (page.format != c_.coded) return 0;
+    if (page.format() != c_.coded) return 0;
     return page.data + static_cast<uint64_t>(c_.values_at + 4 * (first_bit_ % values_.lanes));
   }
 

@@ -17,7 +17,7 @@
 // FP32, and what the position adds to it is taken off the other operand beforehand.
 #pragma once
 
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 #include <cuda_fp16.h>
 

@@ -1,7 +1,7 @@
 // Rotary embedding as kernels take it: by value, so that no device memory has to hold it.
 #pragma once
 
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 namespace kvq::cuda {
 

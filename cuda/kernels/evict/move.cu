@@ -33,8 +33,7 @@ class Mover {
       : geometry_{arguments.head_dim},
         shared_(shared),
         lane_(this_lane()),
-        float16_(page_bytes({0}, arguments.head_dim)) {
-    static_assert(static_cast<uint32_t>(Kind::kFloat16) == 0);
+        float16_(page_places({0}, arguments.head_dim)) {
     if (lane_.index == 0) make_copy_barrier(shared_address(&shared_.arrived[lane_.warp]));
     order_before_copies();
     __syncwarp();
@@ -43,8 +42,8 @@ class Mover {
   __device__ __forceinline__ void run(const DeviceMove& move) {
     move_ = move;
     const PageLayout layout = layout_of(geometry_, FormatCode{move.format});
-    const bool key_codes = layout.format.keys() != Kind::kFloat16;
-    const bool value_codes = layout.format.values() != Kind::kFloat16;
+    const bool key_codes = !layout.format.keys().is_float16();
+    const bool value_codes = !layout.format.values().is_float16();
     const auto* data = reinterpret_cast<const std::byte*>(move.page);
     const uint32_t memory = shared_address(shared_.pages[lane_.warp]);
     if (key_codes || value_codes) {
@@ -78,12 +77,13 @@ class Mover {
   }
   /// Of two neighbours from an even channel on.
   __device__ uint32_t* key_word(const Target& target, int32_t channel) const {
-    const int32_t chunk = key_chunk(Kind::kFloat16, channel / 2 * (kSlots / 4) + target.slot / 4);
+    const int32_t chunk = key_chunk(CodeType::float16(), channel / 2 * (kSlots / 4) + target.slot / 4);
     return reinterpret_cast<uint32_t*>(target.page + chunk * 16) + target.slot % 4;
   }
   __device__ int32_t value_at(int32_t slot, int32_t channel) const {
     const int32_t head_dim = geometry_.head_dim();
-    const int32_t chunk = value_chunk(Kind::kFloat16, head_dim, slot / 2 * (value_lanes(head_dim) / 4) + channel / 4);
+    const int32_t chunk =
+        value_chunk(CodeType::float16(), head_dim, slot / 2 * (value_lanes(head_dim) / 4) + channel / 4);
     return chunk * 16 + channel % 4 * 4 + slot % 2 * 2;
   }
   __device__ __half* value_half(const Target& target, int32_t channel) const {
@@ -161,7 +161,7 @@ class Mover {
   const G geometry_;
   MoveShared<G>& shared_;
   const Lane lane_;
-  const PageBytes float16_;
+  const PagePlaces float16_;
   DeviceMove move_{};
   uint32_t parity_ = 0;
 };

@@ -73,7 +73,7 @@ class Weigher {
     __syncwarp();
     float* masses = weighing_.masses[unit.head];
     for (int32_t index = begin + lane.warp; index < end; index += lane.warps) {
-      if (lane.index < pages_of(arguments, unit)[index].count) {
+      if (lane.index < pages_of(arguments, unit)[index].count()) {
         masses[index * kSlots + lane.index] += shared_.masses[(index - begin) * kSlots + lane.index];
       }
     }
@@ -105,13 +105,13 @@ class Weigher {
     const uint4 record = __ldg(reinterpret_cast<const uint4*>(pages_of(arguments, unit)) + index);
     if (record.w == 0 || !is_visible(arguments, unit, record, index, range_)) return;
     const DevicePage page = page_of(record.z, record.w);
-    const PageLayout layout = layout_of(block_.geometry, FormatCode{record.w & 0xFFFFU});
-    const bool mixed = has_gains(layout.format.keys()) && has_gains(layout.format.values());
+    const PageLayout layout = layout_of(block_.geometry, FormatCode{record.w & FormatCode::kMask});
+    const bool mixed = layout.format.both_have_gains();
     const uint32_t memory = shared_address(block_.rings.of(lane.warp));
     const uint32_t arrived = shared_address(&shared_.arrived[lane.warp]);
     order_before_copies();
     __syncwarp();
-    start_copy(memory, static_cast<uint64_t>(record.y) << 32U | record.x, mixed ? layout.bytes : layout.keys.bytes(),
+    start_copy(memory, static_cast<uint64_t>(record.y) << 32U | record.x, mixed ? layout.bytes : layout.keys.bytes,
                arrived, lane.index, 0);
     wait_copy(arrived, parity_);
     parity_ ^= 1U;
@@ -120,9 +120,9 @@ class Weigher {
     PageKinds<G>::visit(layout.format.keys(), [&](auto kind) {
       using K = decltype(kind);
       const auto& rows = block_.shared.queries;
-      const KeyOrder order = key_order<K, G>(K::kKind);
+      const KeyOrder order = key_order<K, G>(K::kCode);
       load_fragments(layout.format.hadamard_keys() ? rows.rotated : rows.plain, order, lane, queries_);
-      if constexpr (has_gains(K::kKind)) sum_queries(order, lane, queries_);
+      if constexpr (K::kCode.has_gains()) sum_queries(order, lane, queries_);
       K::score(keys, queries_, scores);
     });
     if constexpr (G::kCentre) {

@@ -2,7 +2,7 @@
 // cores. Numbers of pairs are those of queries: rotated pairs first, then neighbours.
 #pragma once
 
-#include "kernels/pages/device_page.h"
+#include "kernels/pages/records.h"
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // Scores and weighted sums of pages of codes. What differs between kinds is a type `K`:
 //
-//   kKind, kOrder       which kind, and how its keys meet queries
+//   kCode, kOrder       which code type, and how its keys meet queries
 //   load_keys           words of a lane's four tokens, of the channels of all fields
 //   load_values         words of a lane's four channels of a block, of the tokens of two products
 //
@@ -146,9 +146,9 @@ __device__ __forceinline__ void score_codes(const PageSide<G>& keys, const Query
   KeyBias<K> bias;
 #pragma unroll
   for (int32_t i = 0; i < 4 * KeyBias<K>::kSums; ++i) bias.sums[i / 4][i % 4] = 0.0F;
-  const SideBytes bytes = key_bytes_of<K, G>(keys.layout);
+  const SidePlaces bytes = key_bytes_of<K, G>(keys.layout);
   const uint32_t scales = keys.address + static_cast<uint32_t>(bytes.codes);
-  const uint32_t minima = keys.address + static_cast<uint32_t>(bytes.minima_offset());
+  const uint32_t minima = keys.address + static_cast<uint32_t>(bytes.minima());
 #pragma unroll
   for (int32_t i = 0; i < G::kSteps / kFields; ++i) {
     const auto codes = K::load_keys(keys, i);
@@ -222,7 +222,7 @@ __device__ __forceinline__ void add_codes(const PageSide<G>& values, const Weigh
   {
     // Σ p · min of every group of channels: row g is group g.
     uint32_t minima[4];
-    load_eight(planes + static_cast<uint32_t>(layout.values.minima_offset() + 64 * values.lane.g), minima);
+    load_eight(planes + static_cast<uint32_t>(layout.values.minima() + 64 * values.lane.g), minima);
 #pragma unroll
     for (int32_t n = 0; n < G::kTiles; ++n) {
       mma(outputs.bias[n], minima[0], 0, minima[1], 0, p[n][0], p[n][1]);

@@ -32,8 +32,7 @@ struct WholeKeys {
 
 /// Codes of short rows fit into registers all at once.
 template <typename K, typename G>
-using ScoredKeys =
-    std::conditional_t<K::kKind != Kind::kFloat16 && G::kWidth <= 128, KeyOperands<K, G>, WholeKeys<K, G>>;
+using ScoredKeys = std::conditional_t<!K::kCode.is_float16() && G::kWidth <= 128, KeyOperands<K, G>, WholeKeys<K, G>>;
 
 /// Calls `store` with G::kRows channels of all tokens as if they were scores of queries, and the first of them. `rows`
 /// gives the rows of a pass of so many channels.
@@ -44,14 +43,14 @@ __device__ __forceinline__ void decode_keys(const PageSide<G>& keys, const Rows&
     const ScoredKeys<K, G> scored(keys);
     const float scale =
         keys.layout.format.hadamard_keys() ? rsqrtf(static_cast<float>(keys.geometry.hadamard_block())) : 1.0F;
-    const KeyOrder order = key_order<K, G>(K::kKind);
+    const KeyOrder order = key_order<K, G>(K::kCode);
     QueryFragments<G> queries;
 #pragma unroll
     for (int32_t i = 0; i < 2 * G::kTiles; ++i) queries.row_scale[i / 2][i % 2] = scale;
 #pragma unroll 1
     for (int32_t first = 0; first < keys.geometry.head_dim(); first += G::kRows) {
       load_fragments<G>(rows(first / G::kRows), order, keys.lane, queries);
-      if constexpr (has_gains(K::kKind)) sum_queries(order, keys.lane, queries);
+      if constexpr (K::kCode.has_gains()) sum_queries(order, keys.lane, queries);
       Scores<G::kTiles> scores;
       scored.score(keys, queries, scores);
       store(scores, first);
@@ -86,8 +85,8 @@ __device__ __forceinline__ void decode_values(const PageSide<G>& values, const S
       Weights<G::kTiles> p;
       unit_weights<G::kTiles>(first, K::value_gains(values), values.lane, p);
       K::add_values(values, p, outputs);
-      if constexpr (K::kKind != Kind::kFloat16) {
-        finish_codes(outputs, code_scale(K::kKind), values.layout.group_shift, values.lane);
+      if constexpr (!K::kCode.is_float16()) {
+        finish_codes(outputs, code_scale(K::kCode), values.layout.group_shift, values.lane);
       }
     });
     if (values.layout.format.hadamard_values()) change_space(values.geometry, values.lane, outputs);

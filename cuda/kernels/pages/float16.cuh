@@ -10,7 +10,7 @@
 namespace kvq::cuda {
 
 struct Float16Page {
-  static constexpr Kind kKind = Kind::kFloat16;
+  static constexpr CodeType kCode = CodeType::float16();
   static constexpr KeyOrder kOrder{.fields = 1, .shift = 0, .codes = false};
 
   template <typename G>

@@ -6,6 +6,7 @@
 //   ValueCodes          of a page: codes(m) are words of the lane's four channels of block m
 #pragma once
 
+#include "formats/gain_shape/layout.h"
 #include "kernels/pages/codes.cuh"
 #include "kernels/pages/int2.cuh"
 #include "kernels/pages/int3.cuh"
@@ -37,15 +38,15 @@ __device__ __forceinline__ TokenGains load_gains(uint32_t gains, uint32_t larges
 template <typename G>
 __device__ __forceinline__ TokenGains load_key_gains(const PageSide<G>& keys) {
   static_assert(kKeyLargest == 0);
-  return load_gains(keys.address + static_cast<uint32_t>(keys.layout.key_gains),
-                    keys.address + static_cast<uint32_t>(keys.layout.key_halves), 1.0F, keys.lane);
+  return load_gains(keys.address + static_cast<uint32_t>(keys.layout.keys.gains),
+                    keys.address + static_cast<uint32_t>(keys.layout.keys.numbers), 1.0F, keys.lane);
 }
 
 template <typename G>
-__device__ __forceinline__ TokenGains load_value_gains(const PageSide<G>& values, Kind kind) {
-  return load_gains(values.address + static_cast<uint32_t>(values.layout.value_gains),
-                    values.address + static_cast<uint32_t>(values.layout.value_halves + 2 * kValueLargest),
-                    is_trellis(kind) ? kTrellisWeight : 1.0F, values.lane);
+__device__ __forceinline__ TokenGains load_value_gains(const PageSide<G>& values, CodeType kind) {
+  return load_gains(values.address + static_cast<uint32_t>(values.layout.values.gains),
+                    values.address + static_cast<uint32_t>(values.layout.values.numbers + 2 * kValueLargest),
+                    kind.is_trellis() ? kTrellisWeight : 1.0F, values.lane);
 }
 
 /// Sums of products of keys and queries. Those of one tile of queries are added up in two, which wait for each other
@@ -106,7 +107,7 @@ __device__ __forceinline__ void score_mean(const PageSide<G>& keys, const QueryF
 #pragma unroll
     for (int32_t i = 0; i < 4 * kFields; ++i) sums[n][i / 4][i % 4] = 0.0F;
   }
-  const uint32_t mean = keys.address + static_cast<uint32_t>(keys.layout.mean + 4 * kFields * keys.lane.t);
+  const uint32_t mean = keys.address + static_cast<uint32_t>(keys.layout.keys.mean + 4 * kFields * keys.lane.t);
 #pragma unroll
   for (int32_t i = 0; i < G::kSteps / kFields; ++i) {
 #pragma unroll
@@ -127,7 +128,7 @@ __device__ __forceinline__ void score_mean(const PageSide<G>& keys, const QueryF
     }
   }
   static_assert(kMeanScale == 1);
-  const auto halves = load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.key_halves));
+  const auto halves = load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.numbers));
   const float scale = __half2float(__ushort_as_half(static_cast<uint16_t>(halves >> 16U)));
 #pragma unroll
   for (int32_t n = 0; n < G::kTiles; ++n) {
@@ -205,7 +206,7 @@ __device__ __forceinline__ void add_gains(const PageSide<G>& values, const Weigh
 #pragma unroll
         for (int32_t i = 0; i < 8; ++i) {
           float& out = outputs.channels[n][m][i / 4][i % 4];
-          out = fmaf(sums.channels[n][0][i / 4][i % 4], code_scale(K::kKind), out);
+          out = fmaf(sums.channels[n][0][i / 4][i % 4], code_scale(K::kCode), out);
         }
       }
     } else {
@@ -225,7 +226,7 @@ struct GainPage {
   }
   template <typename G>
   __device__ __forceinline__ static TokenGains value_gains(const PageSide<G>& values) {
-    return load_value_gains(values, K::kKind);
+    return load_value_gains(values, K::kCode);
   }
   template <typename G>
   __device__ __forceinline__ static void add_values(const PageSide<G>& values, const Weights<G::kTiles>& p,
@@ -235,11 +236,11 @@ struct GainPage {
 };
 
 /// Scalar codes lie like those of integers: `Words` loads them.
-template <Kind kScalar, typename Words>
+template <CodeType kScalar, typename Words>
 struct ScalarPage : GainPage<ScalarPage<kScalar, Words>> {
-  static constexpr Kind kKind = kScalar;
+  static constexpr CodeType kCode = kScalar;
   static constexpr KeyOrder kOrder = Words::kOrder;
-  static constexpr float kMiddle = gain_shape::middle(gain_bits(kScalar));
+  static constexpr float kMiddle = gain_shape::middle(kScalar.bits);
   static constexpr float kValueUnit = 1.0F;
 
   template <typename G>
@@ -277,9 +278,9 @@ struct OneBit {
   }
 };
 
-using Gs4Page = ScalarPage<Kind::kGs4, Int4Page>;
-using Gs3Page = ScalarPage<Kind::kGs3, Int3Page>;
-using Gs2Page = ScalarPage<Kind::kGs2, Int2Page>;
-using Gs1Page = ScalarPage<Kind::kGs1, OneBit>;
+using Gs4Page = ScalarPage<CodeType::gain_scalar(4), Int4Page>;
+using Gs3Page = ScalarPage<CodeType::gain_scalar(3), Int3Page>;
+using Gs2Page = ScalarPage<CodeType::gain_scalar(2), Int2Page>;
+using Gs1Page = ScalarPage<CodeType::gain_scalar(1), OneBit>;
 
 }  // namespace kvq::cuda

@@ -6,7 +6,7 @@
 namespace kvq::cuda {
 
 struct Int2Page {
-  static constexpr Kind kKind = Kind::kInt2;
+  static constexpr CodeType kCode = CodeType::integer(2);
   static constexpr KeyOrder kOrder = {.fields = 4, .shift = 2, .codes = true};
 
   template <typename G>

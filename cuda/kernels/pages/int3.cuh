@@ -6,7 +6,7 @@
 namespace kvq::cuda {
 
 struct Int3Page {
-  static constexpr Kind kKind = Kind::kInt3;
+  static constexpr CodeType kCode = CodeType::integer(3);
   static constexpr KeyOrder kOrder = {.fields = 4, .shift = 0, .codes = true};
 
   struct Codes {

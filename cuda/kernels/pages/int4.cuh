@@ -6,7 +6,7 @@
 namespace kvq::cuda {
 
 struct Int4Page {
-  static constexpr Kind kKind = Kind::kInt4;
+  static constexpr CodeType kCode = CodeType::integer(4);
   static constexpr KeyOrder kOrder = {.fields = 2, .shift = 4, .codes = true};
 
   template <typename G>

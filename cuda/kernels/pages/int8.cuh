@@ -6,7 +6,7 @@
 namespace kvq::cuda {
 
 struct Int8Page {
-  static constexpr Kind kKind = Kind::kInt8;
+  static constexpr CodeType kCode = CodeType::integer(8);
   static constexpr KeyOrder kOrder = {.fields = 1, .shift = 0, .codes = true};
 
   template <typename G>

@@ -9,7 +9,7 @@ namespace kvq::cuda {
 template <typename K, typename G>
 struct KeyOperands {
   static constexpr int32_t kFields = kKeyFields<K>;
-  static constexpr bool kScales = !has_gains(K::kKind);
+  static constexpr bool kScales = !K::kCode.has_gains();
 
   uint32_t even[G::kSteps][4];
   uint32_t odd[G::kSteps][4];
@@ -18,7 +18,7 @@ struct KeyOperands {
   TokenGains gains;  // of kinds that have them
 
   __device__ __forceinline__ explicit KeyOperands(const PageSide<G>& keys) {
-    const SideBytes bytes = key_bytes_of<K, G>(keys.layout);
+    const SidePlaces bytes = key_bytes_of<K, G>(keys.layout);
 #pragma unroll
     for (int32_t i = 0; i < G::kSteps / kFields; ++i) {
       take_apart<0>(i, K::load_keys(keys, i));
@@ -27,8 +27,7 @@ struct KeyOperands {
         uint32_t scale[2 * kFields];
         uint32_t minimum[2 * kFields];
         load_channels<kFields>(keys.geometry, keys.address + static_cast<uint32_t>(bytes.codes), channel, scale);
-        load_channels<kFields>(keys.geometry, keys.address + static_cast<uint32_t>(bytes.minima_offset()), channel,
-                               minimum);
+        load_channels<kFields>(keys.geometry, keys.address + static_cast<uint32_t>(bytes.minima()), channel, minimum);
 #pragma unroll
         for (int32_t f = 0; f < 2 * kFields; ++f) {
           scales[kFields * i + f / 2][f % 2] = scale[f];

@@ -1,6 +1,6 @@
 // The kinds of pages that attention reads. A kind is a type with
 //
-//   kKind, kOrder       which kind, and how its keys meet queries
+//   kCode, kOrder       which code type, and how its keys meet queries
 //   score               scores of a page's keys
 //   value_gains         what weights of a page's values are multiplied by
 //   add_values          weighted sums of a page's values
@@ -24,24 +24,24 @@ template <PageKind First, PageKind... Rest>
 struct KindList {
   /// Call `act` with a value of the type that stands for `kind`.
   template <typename Do>
-  __device__ __forceinline__ static void visit(Kind kind, const Do& act) {
+  __device__ __forceinline__ static void visit(CodeType kind, const Do& act) {
     if constexpr (sizeof...(Rest) == 0) {
       act(First{});
-    } else if (kind == First::kKind) {
+    } else if (kind == First::kCode) {
       act(First{});
     } else {
       KindList<Rest...>::visit(kind, act);
     }
   }
 
-  __device__ __forceinline__ static bool has(Kind kind) {
-    return kind == First::kKind || (... || (kind == Rest::kKind));
+  __device__ __forceinline__ static bool has(CodeType kind) {
+    return kind == First::kCode || (... || (kind == Rest::kCode));
   }
 
   /// How keys meet queries.
-  __device__ __forceinline__ static KeyOrder order(Kind keys) {
+  __device__ __forceinline__ static KeyOrder order(CodeType keys) {
     KeyOrder order = First::kOrder;
-    ((order = keys == Rest::kKind ? Rest::kOrder : order), ...);
+    ((order = keys == Rest::kCode ? Rest::kOrder : order), ...);
     return order;
   }
 };
@@ -78,8 +78,8 @@ struct MixedPages {
   template <typename G>
   __device__ __forceinline__ static auto value_gains(const PageSide<G>& values) {
     if constexpr (G::kGains) {
-      const Kind kind = values.layout.format.values();
-      return has_gains(kind) ? load_value_gains(values, kind) : TokenGains{{1.0F, 1.0F, 1.0F, 1.0F}};
+      const CodeType kind = values.layout.format.values();
+      return kind.has_gains() ? load_value_gains(values, kind) : TokenGains{{1.0F, 1.0F, 1.0F, 1.0F}};
     } else {
       return NoGains{};
     }
@@ -94,7 +94,7 @@ struct MixedPages {
 
 /// How keys of kind K, or of the kind that `keys` says, meet queries.
 template <typename K, typename G>
-__device__ __forceinline__ KeyOrder key_order(Kind keys) {
+__device__ __forceinline__ KeyOrder key_order(CodeType keys) {
   if constexpr (PageKind<K>) {
     return K::kOrder;
   } else {

@@ -8,27 +8,27 @@
 namespace kvq::cuda {
 
 /// A format, and where its numbers lie.
-struct PageLayout : PageBytes {
+struct PageLayout : PagePlaces {
   FormatCode format;
   int32_t group_shift;
 };
 
 template <typename G>
 __device__ __forceinline__ PageLayout layout_of(const G& geometry, FormatCode format) {
-  return {page_bytes(format, geometry.head_dim()), format, format.group_shift()};
+  return {page_places(format, geometry.head_dim()), format, format.group_shift()};
 }
 
 /// A type that stands for one kind of pages.
 template <typename K>
 concept PageKind = requires {
-  { K::kKind } -> std::convertible_to<Kind>;
+  { K::kCode } -> std::convertible_to<CodeType>;
 };
 
 /// The bytes of keys of kind K, or of any kind, known when compiling if the kind and the head size are.
 template <typename K, typename G>
-__device__ __forceinline__ SideBytes key_bytes_of(const PageLayout& layout) {
+__device__ __forceinline__ SidePlaces key_bytes_of(const PageLayout& layout) {
   if constexpr (G::kExact && PageKind<K>) {
-    constexpr SideBytes kBytes = key_bytes(K::kKind, G::kWidth);
+    constexpr SidePlaces kBytes = side_places(Side::kKeys, K::kCode, G::kWidth);
     return kBytes;
   }
   return layout.keys;
@@ -38,7 +38,7 @@ __device__ __forceinline__ SideBytes key_bytes_of(const PageLayout& layout) {
 template <typename K, typename G>
 __device__ __forceinline__ int32_t values_at(const PageLayout& layout) {
   if constexpr (G::kExact && PageKind<K>) {
-    constexpr int32_t kAt = page_bytes({static_cast<uint32_t>(K::kKind) * 33U}, G::kWidth).values_at;
+    constexpr int32_t kAt = page_places(FormatCode::both(K::kCode), G::kWidth).values_at;
     return kAt;
   }
   return layout.values_at;
@@ -48,7 +48,7 @@ __device__ __forceinline__ int32_t values_at(const PageLayout& layout) {
 template <typename K, typename G>
 __device__ __forceinline__ int32_t value_codes_of(const PageLayout& layout) {
   if constexpr (G::kExact) {
-    constexpr int32_t kBytes = value_bytes(K::kKind, 0, G::kWidth).codes;
+    constexpr int32_t kBytes = side_places(Side::kValues, K::kCode, G::kWidth).codes;
     return kBytes;
   }
   return layout.values.codes;

@@ -54,13 +54,13 @@ __device__ __forceinline__ void scale(Outputs<G>& outputs, float factor) {
 }
 
 /// The power of two that products with codes of values lack.
-__device__ __forceinline__ float code_scale(Kind values) {
-  return is_trellis(values) ? kSubnormalScale / kTrellisWeight : kSubnormalScale;
+__device__ __forceinline__ float code_scale(CodeType values) {
+  return values.is_trellis() ? kSubnormalScale / kTrellisWeight : kSubnormalScale;
 }
 /// What outputs of a run of pages lack. Where rows of centres may be added, those of gain–shape codes lack nothing.
 template <typename G>
-__device__ __forceinline__ float output_scale(Kind values) {
-  return G::kCentres && has_gains(values) ? 1.0F : code_scale(values);
+__device__ __forceinline__ float output_scale(CodeType values) {
+  return G::kCentres && values.has_gains() ? 1.0F : code_scale(values);
 }
 
 /// After pages of codes: give outputs the power of two that products with codes lack, and add what minima contributed.
@@ -132,10 +132,10 @@ __device__ __forceinline__ void change_space(const G& geometry, const Lane& lane
 template <typename G>
 __device__ __forceinline__ void leave_layout(const G& geometry, const PageLayout& layout, FormatCode next,
                                              const Lane& lane, Outputs<G>& outputs) {
-  const Kind values = layout.format.values();
-  if (values != Kind::kFloat16) finish_codes(outputs, output_scale<G>(values), layout.group_shift, lane);
+  const CodeType values = layout.format.values();
+  if (!values.is_float16()) finish_codes(outputs, output_scale<G>(values), layout.group_shift, lane);
   if (next.hadamard_values() != layout.format.hadamard_values()) change_space(geometry, lane, outputs);
-  if (next.values() != Kind::kFloat16) scale(outputs, 1.0F / output_scale<G>(next.values()));
+  if (!next.values().is_float16()) scale(outputs, 1.0F / output_scale<G>(next.values()));
 }
 
 }  // namespace kvq::cuda

@@ -112,9 +112,9 @@ class ChainWords {
   uint32_t before_first_[kKept ? 6 : 1][4];
 };
 
-template <Kind kTrellis, typename Codes>
+template <CodeType kTrellis, typename Codes>
 struct TrellisPage : GainPage<TrellisPage<kTrellis, Codes>> {
-  static constexpr Kind kKind = kTrellis;
+  static constexpr CodeType kCode = kTrellis;
   static constexpr KeyOrder kOrder = {.fields = 4, .shift = 0, .codes = true};
   static constexpr float kMiddle = static_cast<float>(Codes::kZero);
   static constexpr float kValueUnit = kTrellisWeight;
@@ -184,11 +184,11 @@ struct TrellisPage : GainPage<TrellisPage<kTrellis, Codes>> {
   };
 
  private:
-  static constexpr bool kHasLow = kTrellis == Kind::kGt3;
+  static constexpr bool kHasLow = kTrellis == CodeType::gain_trellis(3);
 };
 
-using Gt3Page = TrellisPage<Kind::kGt3, TrellisCodes3>;
-using Gt2Page = TrellisPage<Kind::kGt2, TrellisCodes2>;
-using Gt1Page = TrellisPage<Kind::kGt1, TrellisCodes1>;
+using Gt3Page = TrellisPage<CodeType::gain_trellis(3), TrellisCodes3>;
+using Gt2Page = TrellisPage<CodeType::gain_trellis(2), TrellisCodes2>;
+using Gt1Page = TrellisPage<CodeType::gain_trellis(1), TrellisCodes1>;
 
 }  // namespace kvq::cuda

@@ -17,9 +17,10 @@ using UnpackGeometry = Geometry<D, true, 2, Lists::kGains>;
 
 /// Bytes of the largest side in codes, and of the largest page whose sides' bytes are mixed.
 template <int D>
-inline constexpr int32_t kLargestCodes =
-    std::max({full_bytes(Kind::kInt8, true, D).bytes(), full_bytes(Kind::kInt8, false, D).bytes(),
-              page_bytes({static_cast<uint32_t>(Kind::kGs4) * 33U | 1U << FormatCode::kKeyCentre}, D).bytes});
+inline constexpr int32_t kLargestCodes = std::max(
+    {full_places(Side::kKeys, CodeType::integer(8), D).bytes, full_places(Side::kValues, CodeType::integer(8), D).bytes,
+     page_places(FormatCode{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit}, D)
+         .bytes});
 
 template <int D>
 struct UnpackShared {
@@ -80,7 +81,7 @@ __device__ __forceinline__ void copy_keys(const std::byte* keys, const Lane& lan
     uint32_t words[4];
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
-      const int32_t at = key_chunk(Kind::kFloat16, (4 * chunk + i) * 8 + lane.index / 4);
+      const int32_t at = key_chunk(CodeType::float16(), (4 * chunk + i) * 8 + lane.index / 4);
       words[i] = __ldg(reinterpret_cast<const uint32_t*>(keys + at * 16) + lane.index % 4);
     }
     *reinterpret_cast<uint4*>(to + key_chunk_at(lane.index, 8 * chunk)) = {words[0], words[1], words[2], words[3]};
@@ -97,7 +98,7 @@ __device__ __forceinline__ void copy_values(const std::byte* values, const Lane&
       uint32_t words[4];
 #pragma unroll
       for (int32_t i = 0; i < 4; ++i) {
-        const int32_t at = value_chunk(Kind::kFloat16, D, (4 * chunk + i) * (D / 4) + channel / 4);
+        const int32_t at = value_chunk(CodeType::float16(), D, (4 * chunk + i) * (D / 4) + channel / 4);
         words[i] = __ldg(reinterpret_cast<const uint32_t*>(values + at * 16) + channel % 4);
       }
       *reinterpret_cast<uint4*>(to + value_chunk_at(8 * chunk, channel)) = {words[0], words[1], words[2], words[3]};
@@ -160,10 +161,10 @@ struct Unpacker {
     if (side == Side::kKeys) {
       TileTokens& tokens = tiles.tokens[tile];
       tokens.positions[slot + lane.index] =
-          lane.index < page.count ? position_in_page(arguments, unit, page, index, lane.index) : INT32_MAX;
+          lane.index < page.count() ? position_in_page(arguments, unit, page, index, lane.index) : INT32_MAX;
       if (slot == 0) write_range(unit, index, pages, tokens);
     }
-    if (page.count == 0 || is_out_of_sight(unit, index, pages)) {
+    if (page.count() == 0 || is_out_of_sight(unit, index, pages)) {
       // Products with weight 0 read it.
       for (int32_t i = 16 * lane.index; i < 2 * kSlots * D; i += 16 * 32) {
         *reinterpret_cast<uint4*>(made + i) = {0, 0, 0, 0};
@@ -193,8 +194,8 @@ struct Unpacker {
   __device__ __forceinline__ void write_range(const Unit& unit, int32_t index, int32_t pages, TileTokens& tokens) {
     const int32_t mine = index + lane.index % kTilePages;
     const DevicePage page = mine < pages ? pages_of(arguments, unit)[mine] : DevicePage{};
-    const bool complete = __all_sync(kAll, page.count == kSlots);
-    if (lane.index == 0) tokens.first = page.count > 0 ? position_in_page(arguments, unit, page, mine, 0) : INT32_MAX;
+    const bool complete = __all_sync(kAll, page.count() == kSlots);
+    if (lane.index == 0) tokens.first = page.count() > 0 ? position_in_page(arguments, unit, page, mine, 0) : INT32_MAX;
     if (lane.index == kTilePages - 1) {
       tokens.last = complete ? position_in_page(arguments, unit, page, mine, kSlots - 1) : INT32_MAX;
     }
@@ -207,14 +208,14 @@ struct Unpacker {
     if (arguments.window == 0 || sequence.last_position < 0 || last >= pages) return false;
     const int64_t first_query = static_cast<int64_t>(sequence.last_position) - (sequence.query_count - 1);
     const DevicePage page = pages_of(arguments, unit)[last];
-    return page.count == kSlots &&
+    return page.count() == kSlots &&
            position_in_page(arguments, unit, page, last, kSlots - 1) <= first_query - arguments.window;
   }
 
   /// Shared address of the side of a page that begins `at` bytes from its beginning.
   __device__ __forceinline__ uint32_t load_side(const DevicePage& page, const PageLayout& layout, int32_t at,
                                                 int32_t bytes) {
-    const bool mixed = has_gains(layout.format.keys()) && has_gains(layout.format.values());
+    const bool mixed = layout.format.both_have_gains();
     const uint32_t memory = shared_address(shared.sides[lane.warp]);
     const uint32_t arrived = shared_address(&shared.arrived[lane.warp]);
     __syncwarp();
@@ -226,23 +227,23 @@ struct Unpacker {
   }
 
   __device__ __forceinline__ void unpack_keys(const DevicePage& page, std::byte* made) {
-    const PageLayout layout = layout_of(geometry, FormatCode{page.format});
-    if (layout.format.keys() == Kind::kFloat16) {
+    const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
+    if (layout.format.keys().is_float16()) {
       return copy_keys<D>(reinterpret_cast<const std::byte*>(page.data), lane, made);
     }
     const auto& tables = layout.format.hadamard_keys() ? shared.rotated : shared.plain;
     decode_keys(
-        page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes())),
+        page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes)),
         [&](int32_t pass) -> const auto& { return tables[pass]; },
         [&](const auto& scores, int32_t first_channel) { store_keys(scores, first_channel, lane, made); });
   }
 
   __device__ __forceinline__ void unpack_values(const DevicePage& page, std::byte* made) {
-    const PageLayout layout = layout_of(geometry, FormatCode{page.format});
-    if (layout.format.values() == Kind::kFloat16) {
+    const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
+    if (layout.format.values().is_float16()) {
       return copy_values<D>(reinterpret_cast<const std::byte*>(page.data) + layout.values_at, lane, made);
     }
-    decode_values(page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes())),
+    decode_values(page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes)),
                   [&](const auto& outputs, int32_t first_token) { store_values<D>(outputs, first_token, lane, made); });
   }
 };

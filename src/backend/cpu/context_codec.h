@@ -89,6 +89,8 @@ class ContextCodec {
  public:
   virtual ~ContextCodec() = default;
 
+  virtual const Codec& codec() const = 0;
+
   /// Add to a context that was just made what only some instruction sets compute with.
   virtual void complete(Allocator& /*allocator*/, const KernelTable& /*kernels*/, LayerContext& /*context*/) const {}
 

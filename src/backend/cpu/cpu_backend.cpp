@@ -29,9 +29,9 @@ void CpuBackend::set_stream(void* /*stream*/) {
 
 bool CpuBackend::knows(const PageFormat& format) const {
   const auto known = [this](const SideFormat& side) {
-    const SideKernels& kernels = kernels_.side(side.kind);
-    const bool direct = kernels.encode != nullptr && kernels.keys != nullptr && kernels.values != nullptr;
-    return direct || kernels_.contexts[codec_of(side.kind).number] != nullptr;
+    if (codec_of(side.code).needs_training(side)) return kernels_.contexts[codec_of(side.code).number] != nullptr;
+    const SideKernels& kernels = kernels_.side(side);
+    return kernels.encode != nullptr && kernels.keys != nullptr && kernels.values != nullptr;
   };
   return known(format.keys) && known(format.values);
 }

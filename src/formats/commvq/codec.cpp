@@ -29,7 +29,7 @@ void check(const Trained& trained, const CacheShape& cache, const PageFormat& fo
   check_trained_for("codebook", "kv_heads", shape.kv_heads, cache.kv_heads);
   check_trained_for("codebook", "head_dim", shape.head_dim, cache.head_dim);
   check_trained_for_model("codebook", codebook.model_id, cache.model_id);
-  if (format.keys.kind == Kind::kCommvq) {
+  if (format.keys.code.is_commvq()) {
     if (shape.keys.stages == 0)
       fail(KVQ_E_ARGUMENT, "policy stores keys as commvq, but options->codebook has no codes for keys");
     check_trained_for("codebook", "rope", shape.pairing, cache.rope);
@@ -38,11 +38,11 @@ void check(const Trained& trained, const CacheShape& cache, const PageFormat& fo
            cache.head_dim);
     }
   }
-  if (format.values.kind == Kind::kCommvq && shape.values.bits == 0) {
+  if (format.values.code.is_commvq() && shape.values.bits == 0) {
     fail(KVQ_E_ARGUMENT, "policy stores values as commvq, but options->codebook has no codes for values");
   }
   for (const Side side : {Side::kKeys, Side::kValues}) {
-    if (format.side(side).kind == Kind::kCommvq) check_side_bytes(side, format);
+    if (format.side(side).code.is_commvq()) check_side_bytes(side, format);
   }
 }
 
@@ -64,6 +64,6 @@ Context::Context(const LayerCoder& coder_, const PageFormat& format, const Optio
       turns(turns_),
       effort{.beam = options[kBeam], .flips = options[kFlips]},
       way(static_cast<AttentionWay>(options[kAttention])),
-      values(format.values.kind == Kind::kCommvq) {}
+      values(format.values.code.is_commvq()) {}
 
 }  // namespace kvq::commvq

@@ -67,7 +67,7 @@ std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& pa
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
                                  const PageFormat& format, const OptionValues& options, const PositionTurns& turns);
 
-inline constexpr CodecKind kKindsOfCodec[] = {{"commvq", Kind::kCommvq, 0}};          // the codebook says how many bits
+inline constexpr NamedCode kCodes[] = {{"commvq", CodeType::commvq(), 0}};            // the codebook says how many bits
 inline constexpr std::string_view kWays[] = {"auto", "tables", "rebuild", "decode"};  // AttentionWay
 inline constexpr CodecOption kOptions[] = {
     {.name = "beam", .initial = CodingEffort{}.beam, .low = 1, .high = KeyEncoder::kMaxBeam, .choices = {}},
@@ -76,7 +76,7 @@ inline constexpr CodecOption kOptions[] = {
 
 inline constexpr Codec kCodec = {.number = 2,
                                  .name = "commvq",
-                                 .kinds = kKindsOfCodec,
+                                 .codes = kCodes,
                                  .options = kOptions,
                                  // Vector loads of planes need no more; a page of 1 bit would grow by 7 % if it were a
                                  // cache line.

@@ -14,13 +14,8 @@ void encode(const SideToEncode& side);
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
 bool valid(Side side, const PageFormat& format, const std::byte* data);
 
-inline constexpr CodecKind kKindsOfCodec[] = {{"fp16", Kind::kFloat16, 16}};
-inline constexpr Codec kCodec = {.number = 0,
-                                 .name = "fp16",
-                                 .kinds = kKindsOfCodec,
-                                 .bytes = bytes,
-                                 .encode = encode,
-                                 .decode = decode,
-                                 .valid = valid};
+inline constexpr NamedCode kCodes[] = {{"fp16", CodeType::float16(), 16}};
+inline constexpr Codec kCodec = {
+    .number = 0, .name = "fp16", .codes = kCodes, .bytes = bytes, .encode = encode, .decode = decode, .valid = valid};
 
 }  // namespace kvq::float16

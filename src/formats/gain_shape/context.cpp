@@ -1,7 +1,7 @@
 #include "formats/gain_shape/context.h"
 
 #include "formats/gain_shape/centre_turns.h"
-#include "formats/gain_shape/centred.h"
+#include "formats/gain_shape/gain_shape.h"
 
 #include <array>
 
@@ -42,7 +42,7 @@ CentreSearches::CentreSearches(Allocator& allocator, std::shared_ptr<const Model
       values_(make_searches(allocator, *centres_, Side::kValues)) {}
 
 Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t layer_, const PositionTurns& turns_)
-    : LayerContext(kCodec),
+    : LayerContext(gain_shape::kCodec),
       searches(searches_),
       layer(layer_),
       turns(turns_),

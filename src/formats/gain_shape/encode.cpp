@@ -11,35 +11,35 @@
 namespace kvq::gain_shape {
 namespace {
 
-Chain chain_of(const Layout& layout) {
-  return {layout.side, layout.bits == 3 ? layout.high_plane() : layout.low_plane()};
+Chain chain_of(const SideLayout& layout) {
+  return {layout.side, layout.bits() == 3 ? layout.high_plane() : layout.low_plane()};
 }
 
 /// Where a number's code lies.
 struct Place {
-  Place(const Layout& layout, int32_t slot, int32_t channel)
+  Place(const SideLayout& layout, int32_t slot, int32_t channel)
       : lane(layout.side == Side::kKeys ? slot : channel), element(layout.side == Side::kKeys ? channel : slot) {}
 
   int32_t lane;
   int32_t element;
 };
 
-uint32_t get_code(const Layout& layout, const std::byte* data, int32_t slot, int32_t channel) {
+uint32_t get_code(const SideLayout& layout, const std::byte* data, int32_t slot, int32_t channel) {
   const Place at(layout, slot, channel);
   const auto* low = reinterpret_cast<const uint32_t*>(data);
   const auto* high = reinterpret_cast<const uint32_t*>(data + layout.high_offset());
-  if (layout.bits != 3) return layout.low_plane().get(low, at.lane, at.element);
+  if (layout.bits() != 3) return layout.low_plane().get(low, at.lane, at.element);
   const uint32_t lower = channel < layout.head_dim ? layout.low_plane().get(low, at.lane, at.element) : 0;
   return lower | layout.high_plane().get(high, at.lane, at.element) << 2U;
 }
 
 /// The bits must still be zeros. Only the highest bit of a number beyond the head size is kept: a trellis goes on
 /// there.
-void put_code(const Layout& layout, std::byte* data, int32_t slot, int32_t channel, uint32_t code) {
+void put_code(const SideLayout& layout, std::byte* data, int32_t slot, int32_t channel, uint32_t code) {
   const Place at(layout, slot, channel);
   auto* low = reinterpret_cast<uint32_t*>(data);
   auto* high = reinterpret_cast<uint32_t*>(data + layout.high_offset());
-  if (layout.bits != 3) return layout.low_plane().put(low, at.lane, at.element, code);
+  if (layout.bits() != 3) return layout.low_plane().put(low, at.lane, at.element, code);
   if (channel < layout.head_dim) layout.low_plane().put(low, at.lane, at.element, code & 3U);
   layout.high_plane().put(high, at.lane, at.element, code >> 2U);
 }
@@ -80,14 +80,14 @@ float best_inverse_step(int32_t bits, int32_t head_dim, const float* row, float 
   return best;
 }
 
-void put_scalar(const Layout& layout, const float* row, float rms, int32_t slot, std::byte* out) {
-  const float inverse = best_inverse_step(layout.bits, layout.head_dim, row, rms);
+void put_scalar(const SideLayout& layout, const float* row, float rms, int32_t slot, std::byte* out) {
+  const float inverse = best_inverse_step(layout.bits(), layout.head_dim, row, rms);
   for (int32_t i = 0; i < layout.head_dim; ++i) {
-    put_code(layout, out, slot, i, scalar_code(layout.bits, row[i] * inverse));
+    put_code(layout, out, slot, i, scalar_code(layout.bits(), row[i] * inverse));
   }
 }
 
-void put_trellis(const Layout& layout, const float* row, float rms, int32_t slot, std::byte* out) {
+void put_trellis(const SideLayout& layout, const float* row, float rms, int32_t slot, std::byte* out) {
   const Chain chain = chain_of(layout);
   const auto n = static_cast<size_t>(chain.length());
   const float factor = kLevelUnit / rms;
@@ -97,16 +97,16 @@ void put_trellis(const Layout& layout, const float* row, float rms, int32_t slot
     const int32_t channel = chain.channel(static_cast<int32_t>(step));
     targets[step] = channel < layout.head_dim ? target_of(row[channel] * factor) : kNoTarget;
   }
-  search_trellis(layout.bits, {targets.data(), n}, {codes.data(), n});
+  search_trellis(layout.bits(), {targets.data(), n}, {codes.data(), n});
   for (size_t step = 0; step < n; ++step) {
     put_code(layout, out, slot, chain.channel(static_cast<int32_t>(step)), codes[step]);
   }
 }
 
-void get_trellis(const Layout& layout, const std::byte* data, int32_t slot, float* row) {
+void get_trellis(const SideLayout& layout, const std::byte* data, int32_t slot, float* row) {
   const Chain chain = chain_of(layout);
   const int32_t n = chain.length();
-  const auto highest = static_cast<uint32_t>(layout.bits - 1);
+  const auto highest = static_cast<uint32_t>(layout.bits() - 1);
   uint32_t bits = 0;
   const auto code_at = [&](int32_t step) { return get_code(layout, data, slot, chain.channel(step)); };
   for (int32_t step = n - kMemory; step < n; ++step) bits = bits << 1U | code_at(step) >> highest;
@@ -116,7 +116,7 @@ void get_trellis(const Layout& layout, const std::byte* data, int32_t slot, floa
     const int32_t channel = chain.channel(step);
     if (channel >= layout.head_dim) continue;
     const uint32_t others = code & ((1U << highest) - 1U);
-    row[channel] = levels(layout.bits)[kSubsets * static_cast<int32_t>(others) + parities(bits)];
+    row[channel] = levels(layout.bits())[kSubsets * static_cast<int32_t>(others) + parities(bits)];
   }
 }
 
@@ -127,31 +127,31 @@ int16_t target_of(float units) {
   return static_cast<int16_t>(std::nearbyint(std::clamp(units, -kFarthest, kFarthest)));
 }
 
-void decode_levels(const Layout& layout, bool trellis, const std::byte* data, int32_t slot, float* row) {
-  if (trellis) return get_trellis(layout, data, slot, row);
+void decode_levels(const SideLayout& layout, const std::byte* data, int32_t slot, float* row) {
+  if (layout.code.is_trellis()) return get_trellis(layout, data, slot, row);
   for (int32_t i = 0; i < layout.head_dim; ++i) {
-    row[i] = static_cast<float>(get_code(layout, data, slot, i)) - middle(layout.bits);
+    row[i] = static_cast<float>(get_code(layout, data, slot, i)) - middle(layout.bits());
   }
 }
 
-float encode_residual(const Layout& layout, bool trellis, const float* row, int32_t slot, std::byte* out) {
+float encode_residual(const SideLayout& layout, const float* row, int32_t slot, std::byte* out) {
   const int32_t dim = layout.head_dim;
   const float norm = sum(dim, [=](int32_t i) { return row[i] * row[i]; });
   if (norm == 0.0F) return 0.0F;
   const float rms = std::sqrt(norm / static_cast<float>(dim));
-  if (trellis) {
+  if (layout.code.is_trellis()) {
     put_trellis(layout, row, rms, slot, out);
   } else {
     put_scalar(layout, row, rms, slot, out);
   }
   std::array<float, kMaxHeadDim> u;
-  decode_levels(layout, trellis, out, slot, u.data());
+  decode_levels(layout, out, slot, u.data());
   const float product = sum(dim, [&](int32_t i) { return row[i] * u[static_cast<size_t>(i)]; });
   // ⟨gain · u, r⟩ = ⟨r, r⟩: what a query looks for keeps its product.
   return product > 0.0F ? norm / product : 0.0F;
 }
 
-void put_gains(const Layout& layout, const std::array<float, kPageSlots>& gains, std::byte* out) {
+void put_gains(const SideLayout& layout, const std::array<float, kPageSlots>& gains, std::byte* out) {
   const uint16_t largest = to_float16(std::min(*std::max_element(gains.begin(), gains.end()), kMaxFloat16));
   *reinterpret_cast<uint16_t*>(out + layout.largest_offset()) = largest;
   for (size_t slot = 0; largest != 0 && slot < kPageSlots; ++slot) {
@@ -159,7 +159,7 @@ void put_gains(const Layout& layout, const std::array<float, kPageSlots>& gains,
   }
 }
 
-float read_gain(const Layout& layout, const std::byte* data, int32_t slot) {
+float read_gain(const SideLayout& layout, const std::byte* data, int32_t slot) {
   const auto largest = *reinterpret_cast<const uint16_t*>(data + layout.largest_offset());
   const auto code = static_cast<size_t>(data[layout.gain_offset() + static_cast<size_t>(slot)]);
   return kGainFactors[code] * from_float16(largest);

@@ -33,16 +33,16 @@ constexpr float step_of(int32_t bits) {
 
 /// Write the codes of what is left of a slot's vector after its centre, rotated, `[head_dim]`; returns its gain. The
 /// bytes must be zeros.
-float encode_residual(const Layout& layout, bool trellis, const float* row, int32_t slot, std::byte* out);
+float encode_residual(const SideLayout& layout, const float* row, int32_t slot, std::byte* out);
 /// Write the gains of a page's slots, and the largest.
-void put_gains(const Layout& layout, const std::array<float, kPageSlots>& gains, std::byte* out);
+void put_gains(const SideLayout& layout, const std::array<float, kPageSlots>& gains, std::byte* out);
 
 /// A number in units of a level, as the search for a path takes it.
 int16_t target_of(float units);
 
 /// Levels of a slot's codes, `[head_dim]`.
-void decode_levels(const Layout& layout, bool trellis, const std::byte* data, int32_t slot, float* row);
+void decode_levels(const SideLayout& layout, const std::byte* data, int32_t slot, float* row);
 /// What they are multiplied by.
-float read_gain(const Layout& layout, const std::byte* data, int32_t slot);
+float read_gain(const SideLayout& layout, const std::byte* data, int32_t slot);
 
 }  // namespace kvq::gain_shape

@@ -6,26 +6,40 @@
 
 namespace kvq::gain_shape {
 
-inline Layout layout(Side side, const PageFormat& format) { return layout(side, format.side(side), format.head_dim); }
+/// For a side with trained centres, `format` has them.
+SideLayout layout(Side side, const PageFormat& format);
 
 size_t bytes(Side side, const PageFormat& format);
 void encode(const SideToEncode& side);
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
 bool valid(Side side, const PageFormat& format, const std::byte* data);
+void check(const Trained& centres, const CacheShape& cache, const PageFormat& format);
+std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& parallel,
+                                              std::shared_ptr<const Trained> centres);
+Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
+                                 const PageFormat& format, const OptionValues& options, const PositionTurns& turns);
 
-inline constexpr CodecKind kKindsOfCodec[] = {
-    {"gs4", Kind::kGs4, 4},     {"gs3", Kind::kGs3, 3, 1},  {"gs2", Kind::kGs2, 2, 1}, {"gs1", Kind::kGs1, 1, 1},
-    {"gt3", Kind::kGt3, 19, 1}, {"gt2", Kind::kGt2, 18, 1}, {"gt1", Kind::kGt1, 17, 1}};
+inline constexpr NamedCode kCodes[] = {
+    {"gs4", CodeType::gain_scalar(4), 4},      {"gs3", CodeType::gain_scalar(3), 3, 1},
+    {"gs2", CodeType::gain_scalar(2), 2, 1},   {"gs1", CodeType::gain_scalar(1), 1, 1},
+    {"gt3", CodeType::gain_trellis(3), 19, 1}, {"gt2", CodeType::gain_trellis(2), 18, 1},
+    {"gt1", CodeType::gain_trellis(1), 17, 1}};
 inline constexpr Codec kCodec = {.number = 3,
                                  .name = "gain_shape",
-                                 .kinds = kKindsOfCodec,
+                                 .codes = kCodes,
                                  .always_hadamard = true,
-                                 .takes_page_mean = true,
+                                 .takes_centres = true,
+                                 .trained_number = 4,
                                  .alignment = 8,
                                  .page_alignment = 16,
                                  .bytes = bytes,
                                  .encode = encode,
                                  .decode = decode,
-                                 .valid = valid};
+                                 .valid = valid,
+                                 .trained_as = "centres",
+                                 .check = check,
+                                 .make_resident = make_resident,
+                                 .make_context = make_context,
+                                 .one_context = true};
 
 }  // namespace kvq::gain_shape

@@ -37,12 +37,12 @@ struct Quantizer {
 /// Codes and scales of one page side, filled group by group.
 class Writer {
  public:
-  Writer(const Layout& layout, std::byte* out)
+  Writer(const SideLayout& layout, std::byte* out)
       : layout_(layout),
         low_(reinterpret_cast<uint32_t*>(out)),
         high_(reinterpret_cast<uint32_t*>(out + layout.high_offset())),
         scales_(reinterpret_cast<uint16_t*>(out + layout.scale_offset())),
-        minima_(reinterpret_cast<uint16_t*>(out + layout.min_offset())) {
+        minima_(reinterpret_cast<uint16_t*>(out + layout.minimum_offset())) {
     std::memset(out, 0, layout.bytes());
   }
 
@@ -53,7 +53,7 @@ class Writer {
   void set_code(int32_t slot, int32_t channel, uint32_t code) {
     const int32_t lane = layout_.side == Side::kKeys ? slot : channel;
     const int32_t element = layout_.side == Side::kKeys ? channel : slot;
-    if (layout_.bits == 3) {
+    if (layout_.bits() == 3) {
       layout_.low_plane().put(low_, lane, element, code & 3U);
       layout_.high_plane().put(high_, lane, element, code >> 2U);
     } else {
@@ -62,7 +62,7 @@ class Writer {
   }
 
  private:
-  Layout layout_;
+  SideLayout layout_;
   uint32_t* low_;
   uint32_t* high_;
   uint16_t* scales_;
@@ -76,11 +76,11 @@ void read_row(const SideToEncode& side, int32_t slot, float* row) {
   for (int32_t channel = 0; channel < head_dim; ++channel) {
     row[channel] = from_float16(halves[float16::index(side.side, head_dim, slot, channel)]);
   }
-  if (side.format.side(side.side).hadamard) hadamard(row, head_dim);
+  if (side.format.side(side.side).is_rotated()) hadamard(row, head_dim);
 }
 
 /// Some channels at a time: a whole page is much for a stack.
-void encode_keys(const SideToEncode& side, const Layout& layout) {
+void encode_keys(const SideToEncode& side, const SideLayout& layout) {
   constexpr int32_t kChannels = 64;
   Writer writer(layout, side.out.front());
   std::array<float, kMaxHeadDim> row;
@@ -98,14 +98,14 @@ void encode_keys(const SideToEncode& side, const Layout& layout) {
       // The first of equal numbers: zeros have signs.
       const float low = *std::min_element(column, column + kPageSlots);
       const float high = *std::max_element(column, column + kPageSlots);
-      const Quantizer quantizer(low, high, layout.bits);
+      const Quantizer quantizer(low, high, layout.bits());
       writer.set_scale(channel, quantizer);
       for (int32_t slot = 0; slot < kPageSlots; ++slot) writer.set_code(slot, channel, quantizer.code(column[slot]));
     }
   }
 }
 
-void encode_values(const SideToEncode& side, const Layout& layout) {
+void encode_values(const SideToEncode& side, const SideLayout& layout) {
   Writer writer(layout, side.out.front());
   std::array<float, kMaxHeadDim> row;
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
@@ -113,7 +113,7 @@ void encode_values(const SideToEncode& side, const Layout& layout) {
     for (int32_t begin = 0; begin < layout.head_dim; begin += layout.group) {
       const int32_t end = std::min(begin + layout.group, layout.head_dim);
       const auto [low, high] = std::minmax_element(row.begin() + begin, row.begin() + end);
-      const Quantizer quantizer(*low, *high, layout.bits);
+      const Quantizer quantizer(*low, *high, layout.bits());
       writer.set_scale(layout.scale_index(slot, begin), quantizer);
       for (int32_t channel = begin; channel < end; ++channel) {
         writer.set_code(slot, channel, quantizer.code(row[static_cast<size_t>(channel)]));
@@ -125,7 +125,7 @@ void encode_values(const SideToEncode& side, const Layout& layout) {
 }  // namespace
 
 void encode(const SideToEncode& side) {
-  const Layout where = layout(side.side, side.format.side(side.side), side.format.head_dim);
+  const SideLayout where = layout(side.side, side.format);
   if (side.side == Side::kKeys) {
     encode_keys(side, where);
   } else {

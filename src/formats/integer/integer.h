@@ -6,18 +6,22 @@
 
 namespace kvq::integer {
 
-inline Layout layout(Side side, const PageFormat& format) { return layout(side, format.side(side), format.head_dim); }
+inline SideLayout layout(Side side, const PageFormat& format) {
+  return side_layout(side, format.side(side), format.head_dim);
+}
 
 size_t bytes(Side side, const PageFormat& format);
 void encode(const SideToEncode& side);
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
 bool valid(Side side, const PageFormat& format, const std::byte* data);
 
-inline constexpr CodecKind kKindsOfCodec[] = {
-    {"int8", Kind::kInt8, 8}, {"int4", Kind::kInt4, 4}, {"int3", Kind::kInt3, 3}, {"int2", Kind::kInt2, 2}};
+inline constexpr NamedCode kCodes[] = {{"int8", CodeType::integer(8), 8},
+                                       {"int4", CodeType::integer(4), 4},
+                                       {"int3", CodeType::integer(3), 3},
+                                       {"int2", CodeType::integer(2), 2}};
 inline constexpr Codec kCodec = {.number = 1,
                                  .name = "int",
-                                 .kinds = kKindsOfCodec,
+                                 .codes = kCodes,
                                  .takes_hadamard = true,
                                  .takes_groups = true,
                                  .bytes = bytes,

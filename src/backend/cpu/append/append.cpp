@@ -7,7 +7,6 @@
 #include "core/scratch.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
-#include "formats/gain_shape/layout.h"
 
 #include <algorithm>
 #include <array>
@@ -21,10 +20,9 @@ namespace {
 constexpr int32_t kSliceTokens = 1024;
 // What one thread does, roughly: enough to tell whether a loop is worth sharing.
 constexpr double kScalarsStoredPerMicrosecond = 1500.0;
-constexpr double scalars_sealed_per_microsecond(Kind kind) {
-  const gain_shape::Shape shape = gain_shape::shape_of(kind);
-  if (shape.trellis) return 400.0;
-  return shape.bits >= 3 ? 2000.0 : 3500.0;
+constexpr double scalars_sealed_per_microsecond(CodeType code) {
+  if (code.is_trellis()) return 400.0;
+  return code.has_gains() && code.bits >= 3 ? 2000.0 : 3500.0;
 }
 
 /// One call of append: groups of pages, on any number of threads.
@@ -82,9 +80,8 @@ class AppendCall {
       if (write.format->is_float16()) continue;
       ++sealed;
       for (const Side side : {Side::kKeys, Side::kValues}) {
-        const Kind kind = write.format->side(side).kind;
-        if (kernels_.needs_context(kind)) continue;
-        encode_bytes_ = std::max(encode_bytes_, kernels_.append->encode_room_bytes(kind, tokens_.head_dim));
+        const RoomKernel room_bytes = kernels_.side(write.format->side(side)).room_bytes;
+        if (room_bytes != nullptr) encode_bytes_ = std::max(encode_bytes_, room_bytes(tokens_.head_dim));
       }
     }
     MemoryCutter room(nullptr);
@@ -107,7 +104,7 @@ class AppendCall {
       sum += 2.0 * tokens_.head_dim * write.token_count / kScalarsStoredPerMicrosecond;
       if (write.format->is_float16()) continue;
       for (const Side side : {Side::kKeys, Side::kValues}) {
-        sum += tokens_.head_dim * kPageSlots / scalars_sealed_per_microsecond(write.format->side(side).kind);
+        sum += tokens_.head_dim * kPageSlots / scalars_sealed_per_microsecond(write.format->side(side).code);
       }
     }
     return sum;
@@ -180,7 +177,7 @@ class AppendCall {
   void seal_side(Side side, const PageFormat& format, const std::byte* float16, int32_t used, std::span<std::byte> out,
                  std::byte* room) noexcept {
     const SideFormat& of_side = format.side(side);
-    const EncodeKernel encode = kernels_.side(of_side.kind).encode;
+    const EncodeKernel encode = kernels_.side(of_side).encode;
     const size_t bytes = encode != nullptr ? side_bytes(side, format) : 0;
     if (encode != nullptr) encode(side, of_side, tokens_.head_dim, float16, used, out.data(), room);
     std::memset(out.data() + bytes, 0, out.size() - bytes);

@@ -17,12 +17,16 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AppendKernels& append_kernels() {
+  static constexpr Encoder kEncoders[] = {
+      {Coding::kFloat16, copy_float16, nullptr},
+      {Coding::kInteger, encode_integer, SideEncoder::room_bytes},
+      {Coding::kGainScalar, encode_gain_shape, GainShapeEncoder::scalar_room_bytes},
+      {Coding::kGainTrellis, encode_gain_shape, GainShapeEncoder::trellis_room_bytes},
+  };
   static constexpr AppendKernels kKernels = {.turn = turn,
                                              .store_keys = store_keys,
                                              .store_values = store_values,
-                                             .encode_integer = encode,
-                                             .encode_gain_shape = encode_gain_shape,
-                                             .encode_room_bytes = encode_room_bytes,
+                                             .encoders = kEncoders,
                                              .nearest_centres = nearest_centres,
                                              .encode_centred = encode_centred,
                                              .centred_room_bytes = centred_room_bytes};

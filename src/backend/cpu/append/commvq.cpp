@@ -16,18 +16,17 @@ class GroupsToEncode {
         members_(groups.front().members()),
         format_(*groups.front().write(0).format),
         numbers_(2 * groups.size() * side_floats(), StlAllocator<float>(scratch)),
-        fits_(format_.keys.kind == Kind::kCommvq ? groups.size() * members_ : 0,
-              StlAllocator<commvq::KeyFits>(scratch)) {}
+        fits_(format_.keys.code.is_commvq() ? groups.size() * members_ : 0, StlAllocator<commvq::KeyFits>(scratch)) {}
 
   void encode(Parallel& parallel, Allocator& scratch) {
     const size_t pages = groups_.size() * members_;
     parallel.run(static_cast<int32_t>(pages), [this](int32_t i) noexcept { load(static_cast<size_t>(i)); });
-    if (format_.keys.kind == Kind::kCommvq) {
+    if (format_.keys.code.is_commvq()) {
       for_each_block(parallel, scratch, pages, commvq::key_work_floats(context_),
                      [this](size_t i, float* work) noexcept { encode_keys(i, work); });
       parallel.run(static_cast<int32_t>(pages), [this](int32_t i) noexcept { write_norms(static_cast<size_t>(i)); });
     }
-    if (format_.values.kind == Kind::kCommvq) {
+    if (format_.values.code.is_commvq()) {
       const bool of_layer = context_.shape().values.scope == Scope::kLayer;
       for_each_block(parallel, scratch, of_layer ? groups_.size() : pages, commvq::value_work_floats(context_),
                      [&](size_t i, float* work) noexcept { encode_values(of_layer ? i * members_ : i, work); });
@@ -50,7 +49,7 @@ class GroupsToEncode {
     const size_t group = page / members_;
     const std::byte* float16 = groups_[group].float16[page % members_];
     for (const Side side : {Side::kKeys, Side::kValues}) {
-      if (format_.side(side).kind != Kind::kCommvq) continue;
+      if (format_.side(side).code.is_commvq() == false) continue;
       commvq::read_side(context_, side, float16 + plain.offset(side), static_cast<int32_t>(members_), member(page),
                         write(page).count(), write(page).slot_positions(), numbers(group, side));
     }

@@ -39,7 +39,7 @@ class SideEncoder {
   }
 
   /// `room`: room_bytes(), aligned for vectors.
-  SideEncoder(const integer::Layout& layout, std::byte* room, std::byte* out)
+  SideEncoder(const SideLayout& layout, std::byte* room, std::byte* out)
       : layout_(layout),
         keys_(layout.side == Side::kKeys),
         count_(keys_ ? layout.head_dim : kPageSlots),
@@ -55,10 +55,10 @@ class SideEncoder {
     if (hadamard && !keys_) hadamard_rows(x_, count_, width_, stride_);
     find_ranges();
     choose_scales();
-    if (layout_.bits == 2) write_codes<2>();
-    if (layout_.bits == 3) write_codes<3>();
-    if (layout_.bits == 4) write_codes<4>();
-    if (layout_.bits == 8) write_codes<8>();
+    if (layout_.bits() == 2) write_codes<2>();
+    if (layout_.bits() == 3) write_codes<3>();
+    if (layout_.bits() == 4) write_codes<4>();
+    if (layout_.bits() == 8) write_codes<8>();
   }
 
  private:
@@ -167,7 +167,7 @@ class SideEncoder {
     const SideTag d;
     const hn::Rebind<uint16_t, SideTag> d16;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-    const auto top = hn::Set(d, static_cast<float>((1 << layout_.bits) - 1));
+    const auto top = hn::Set(d, static_cast<float>((1 << layout_.bits()) - 1));
     const auto largest = hn::Set(d, kMaxFloat16);
     HWY_ALIGN_MAX uint16_t scales[kMaxGroups];
     HWY_ALIGN_MAX uint16_t minima[kMaxGroups];
@@ -184,7 +184,7 @@ class SideEncoder {
       hn::Store(hn::IfThenElseZero(hn::Gt(scale, hn::Zero(d)), inverse), d, inverse_scale_ + i);
     }
     std::memcpy(out_ + layout_.scale_offset(), scales, static_cast<size_t>(groups()) * sizeof(uint16_t));
-    std::memcpy(out_ + layout_.min_offset(), minima, static_cast<size_t>(groups()) * sizeof(uint16_t));
+    std::memcpy(out_ + layout_.minimum_offset(), minima, static_cast<size_t>(groups()) * sizeof(uint16_t));
   }
 
   template <int kBits>
@@ -253,7 +253,7 @@ class SideEncoder {
     }
   }
 
-  const integer::Layout layout_;
+  const SideLayout layout_;
   const bool keys_;
   const int32_t count_;   // reduction elements
   const int32_t width_;   // lanes in use
@@ -267,9 +267,9 @@ class SideEncoder {
   HWY_ALIGN_MAX float inverse_scale_[kMaxGroups];
 };
 
-inline void encode(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16, int32_t /*used*/,
-                   std::byte* out, std::byte* room) {
-  SideEncoder(integer::layout(side, format, head_dim), room, out).encode(float16, format.hadamard);
+inline void encode_integer(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
+                           int32_t /*used*/, std::byte* out, std::byte* room) {
+  SideEncoder(side_layout(side, format, head_dim), room, out).encode(float16, format.is_rotated());
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

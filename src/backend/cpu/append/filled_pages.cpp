@@ -14,9 +14,7 @@ FilledPages::FilledPages(const TokenBatch& tokens, const PageWrites& writes, con
       float16_(StlAllocator<const std::byte*>(scratch)),
       groups_(StlAllocator<FilledGroup>(scratch)) {}
 
-bool FilledPages::needs_context(const PageWrite& write) const {
-  return kernels_.needs_context(write.format->keys.kind) || kernels_.needs_context(write.format->values.kind);
-}
+bool FilledPages::needs_context(const PageWrite& write) const { return write.format->needs_training(); }
 
 void FilledPages::begin(std::span<const size_t> slice) {
   const size_t members = writes_.group_size();

@@ -17,21 +17,21 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AttendKernels& attend_kernels() {
-  static constexpr AttendKernels kKernels = {
-      .float16 = {.keys = float16_keys, .values = float16_values},
-      .int8 = {.keys = integer_keys<8>, .values = integer_values<8>},
-      .int4 = {.keys = integer_keys<4>, .values = integer_values<4>},
-      .int3 = {.keys = integer_keys<3>, .values = integer_values<3>},
-      .int2 = {.keys = integer_keys<2>, .values = integer_values<2>},
-      .gs4 = {.keys = gain_shape_keys<ScalarWords<4>>, .values = gain_shape_values<ScalarWords<4>>},
-      .gs3 = {.keys = gain_shape_keys<ScalarWords<3>>, .values = gain_shape_values<ScalarWords<3>>},
-      .gs2 = {.keys = gain_shape_keys<ScalarWords<2>>, .values = gain_shape_values<ScalarWords<2>>},
-      .gs1 = {.keys = gain_shape_keys<ScalarWords<1>>, .values = gain_shape_values<ScalarWords<1>>},
-      .gt3 = {.keys = gain_shape_keys<TrellisWords<3>>, .values = gain_shape_values<TrellisWords<3>>},
-      .gt2 = {.keys = gain_shape_keys<TrellisWords<2>>, .values = gain_shape_values<TrellisWords<2>>},
-      .gt1 = {.keys = gain_shape_keys<TrellisWords<1>>, .values = gain_shape_values<TrellisWords<1>>},
-      .softmax = softmax,
-      .blend = blend};
+  static constexpr PageKernels kPages[] = {
+      {CodeType::float16(), float16_keys, float16_values},
+      {CodeType::integer(8), integer_keys<8>, integer_values<8>},
+      {CodeType::integer(4), integer_keys<4>, integer_values<4>},
+      {CodeType::integer(3), integer_keys<3>, integer_values<3>},
+      {CodeType::integer(2), integer_keys<2>, integer_values<2>},
+      {CodeType::gain_scalar(4), gain_shape_keys<ScalarWords<4>>, gain_shape_values<ScalarWords<4>>},
+      {CodeType::gain_scalar(3), gain_shape_keys<ScalarWords<3>>, gain_shape_values<ScalarWords<3>>},
+      {CodeType::gain_scalar(2), gain_shape_keys<ScalarWords<2>>, gain_shape_values<ScalarWords<2>>},
+      {CodeType::gain_scalar(1), gain_shape_keys<ScalarWords<1>>, gain_shape_values<ScalarWords<1>>},
+      {CodeType::gain_trellis(3), gain_shape_keys<TrellisWords<3>>, gain_shape_values<TrellisWords<3>>},
+      {CodeType::gain_trellis(2), gain_shape_keys<TrellisWords<2>>, gain_shape_values<TrellisWords<2>>},
+      {CodeType::gain_trellis(1), gain_shape_keys<TrellisWords<1>>, gain_shape_values<TrellisWords<1>>},
+  };
+  static constexpr AttendKernels kKernels = {.pages = kPages, .softmax = softmax, .blend = blend};
   return kKernels;
 }
 

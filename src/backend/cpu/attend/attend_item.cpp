@@ -193,11 +193,11 @@ class ItemRun {
     const SideFormat& format = at[0]->format()->keys;
     float* scores = scores_.data() + index * kPageSlots;
     int32_t length = 1;
-    if (const KeyKernel kernel = kernels_.side(format.kind).keys; kernel == nullptr) {
-      while (length < count && at[length]->format()->keys.kind == format.kind) ++length;
+    if (const KeyKernel kernel = kernels_.side(format).keys; kernel == nullptr) {
+      while (length < count && at[length]->format()->keys == format) ++length;
       context_->score(place(at), length, row, rows, scores);
     } else {
-      kernel({batch_.head_dim, format.group, format.page_mean}, {at[0]->data, later(at).data}, rows,
+      kernel({batch_.head_dim, format.group, format.centre == Centre::kPageMean}, {at[0]->data, later(at).data}, rows,
              query_rows(format, row), scores);
     }
     for (int32_t page = 0; page < length; ++page) {
@@ -210,7 +210,7 @@ class ItemRun {
   QueryRows query_rows(const SideFormat& format, int32_t row) const {
     const int32_t words = RoundedQueries::words_of(batch_.head_dim);
     const bool rounded = queries_.rounded != nullptr;
-    return {(format.hadamard ? queries_.rotated : queries_.plain) + row * batch_.head_dim,
+    return {(format.is_rotated() ? queries_.rotated : queries_.plain) + row * batch_.head_dim,
             {rounded ? queries_.rounded + row * RoundedQueries::stride_of(words) : nullptr, words}};
   }
 
@@ -268,7 +268,7 @@ class ItemRun {
   /// Values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = pages[0]->format()->values;
-    const ValueKernel kernel = kernels_.side(format.kind).values;
+    const ValueKernel kernel = kernels_.side(format).values;
     if (kernel == nullptr) {
       int32_t length = 1;
       while (length < count && pages[length]->format() == pages[0]->format()) ++length;
@@ -281,7 +281,7 @@ class ItemRun {
     for (; length < count && pages[length]->format() == pages[0]->format(); ++length) {
       sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
-    float* output = (format.hadamard ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
+    float* output = (format.is_rotated() ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
     kernel({batch_.head_dim, format.group, false}, sides.data(), length, rows, scores_.data() + first * kPageSlots,
            output);
     return length;

@@ -112,7 +112,7 @@ struct Accumulators {
   }
 };
 
-[[gnu::always_inline]] inline void prefetch_scales(const integer::Layout& layout, const SideData& side) {
+[[gnu::always_inline]] inline void prefetch_scales(const SideLayout& layout, const SideData& side) {
   for (size_t i = layout.scale_offset(); i < layout.bytes(); i += 64) prefetch(side.later + i);
 }
 

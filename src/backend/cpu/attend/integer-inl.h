@@ -30,7 +30,7 @@ struct Words {
   IntegerVector high;  // 3 bits only: the high-bit plane, shifted so that element e of the block is at field e
 
   /// `block` counts blocks of the low plane, `lane` is the first lane.
-  HWY_INLINE void load(const integer::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+  HWY_INLINE void load(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const IntegerTag d;
     const int32_t lanes = layout.low_plane().lanes;
     const size_t offset = sizeof(uint32_t) * static_cast<size_t>(block * lanes + lane);
@@ -76,7 +76,7 @@ HWY_INLINE void multiply_block(const Words<kBits> (&words)[kVectors], const floa
   }
 }
 
-HWY_INLINE void prefetch_scales(const integer::Layout& layout, const SideData& side) {
+HWY_INLINE void prefetch_scales(const SideLayout& layout, const SideData& side) {
   for (size_t i = layout.scale_offset(); i < layout.bytes(); i += kDataAlignment) prefetch(side.later + i);
 }
 
@@ -113,9 +113,9 @@ HWY_INLINE void integer_keys_rows(int32_t head_dim, const SideData& keys, const 
   constexpr size_t kStride = kMaxHeadDim + 32;  // room for the padding of the last block
   const CodeTag d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-  const integer::Layout layout{Side::kKeys, kBits, head_dim, 0};
+  const SideLayout layout{.side = Side::kKeys, .code = CodeType::integer(kBits), .head_dim = head_dim};
   const auto* scales = reinterpret_cast<const uint16_t*>(keys.data + layout.scale_offset());
-  const auto* minima = reinterpret_cast<const uint16_t*>(keys.data + layout.min_offset());
+  const auto* minima = reinterpret_cast<const uint16_t*>(keys.data + layout.minimum_offset());
 
   prefetch_scales(layout, keys);
 
@@ -142,7 +142,7 @@ HWY_INLINE void integer_keys_rows(int32_t head_dim, const SideData& keys, const 
 }
 
 template <int kBits, int kRows, int kVectors>
-HWY_INLINE void integer_values_chunk(const integer::Layout& layout, const SideData& values, int32_t channel,
+HWY_INLINE void integer_values_chunk(const SideLayout& layout, const SideData& values, int32_t channel,
                                      const float (&factors)[kRows][kPageSlots], const float (&bias)[kRows],
                                      float* out) {
   constexpr int kBlock = 32 / (kBits == 3 ? 2 : kBits);
@@ -169,12 +169,12 @@ template <int kBits, int kRows>
 HWY_INLINE void integer_values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p,
                                     float* out) {
   const auto lanes = static_cast<int32_t>(hn::Lanes(CodeTag()));
-  const integer::Layout layout{Side::kValues, kBits, shape.head_dim, shape.group};
+  const SideLayout layout = shape.layout(Side::kValues, CodeType::integer(kBits));
   const int32_t width = layout.low_plane().lanes;
   for (int32_t page = 0; page < pages; ++page) {
     const SideData& side = values[page];
     const auto* scales = reinterpret_cast<const uint16_t*>(side.data + layout.scale_offset());
-    const auto* minima = reinterpret_cast<const uint16_t*>(side.data + layout.min_offset());
+    const auto* minima = reinterpret_cast<const uint16_t*>(side.data + layout.minimum_offset());
     prefetch_scales(layout, side);
     for (int32_t group = 0; group < layout.value_groups(); ++group) {
       HWY_ALIGN float factors[kRows][kPageSlots];

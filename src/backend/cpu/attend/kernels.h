@@ -4,10 +4,12 @@
 #include "backend/cpu/attend/rounded_queries.h"
 #include "backend/cpu/vectors.h"
 #include "core/limits.h"
+#include "formats/page_fields.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace kvq::cpu {
 
@@ -30,6 +32,15 @@ struct SideShape {
   int32_t head_dim;
   int32_t group;   // channels per scale of an integer value page
   bool page_mean;  // gain–shape keys are relative to the mean of their page
+
+  /// For codes of which kernels know the width.
+  constexpr SideLayout layout(Side side, CodeType code) const {
+    return {.side = side,
+            .code = code,
+            .head_dim = head_dim,
+            .group = group,
+            .centre = page_mean ? Centre::kPageMean : Centre::kNone};
+  }
 };
 
 /// One side of a page, and of the page that will be read a tile later: kernels prefetch it line by line, since pages
@@ -68,25 +79,15 @@ using SoftmaxKernel = float (*)(float* scores, int32_t n, float softcap, Softmax
 /// out[i] = a · out[i] + b · x[i]
 using BlendKernel = void (*)(float* out, float a, const float* x, float b, int32_t n);
 
-/// Kernels of one kind of page.
+/// How pages of one code type are read, without what trained centres add.
 struct PageKernels {
+  CodeType code;
   KeyKernel keys;
   ValueKernel values;
 };
 
 struct AttendKernels {
-  PageKernels float16;
-  PageKernels int8;
-  PageKernels int4;
-  PageKernels int3;
-  PageKernels int2;
-  PageKernels gs4;
-  PageKernels gs3;
-  PageKernels gs2;
-  PageKernels gs1;
-  PageKernels gt3;
-  PageKernels gt2;
-  PageKernels gt1;
+  std::span<const PageKernels> pages;
   SoftmaxKernel softmax;
   BlendKernel blend;
 };

@@ -108,9 +108,9 @@ inline void fold_queries(const float* q, int32_t head_dim, const uint16_t* scale
 
 template <int kBits, int kRows>
 inline void keys_rows(int32_t head_dim, const SideData& keys, const float* q, float* scores) {
-  const integer::Layout layout{Side::kKeys, kBits, head_dim, 0};
+  const SideLayout layout{.side = Side::kKeys, .code = CodeType::integer(kBits), .head_dim = head_dim};
   const auto* scales = reinterpret_cast<const uint16_t*>(keys.data + layout.scale_offset());
-  const auto* minima = reinterpret_cast<const uint16_t*>(keys.data + layout.min_offset());
+  const auto* minima = reinterpret_cast<const uint16_t*>(keys.data + layout.minimum_offset());
   prefetch_scales(layout, keys);
   KeyOperand<kBits> operand;
   fold_queries<kBits, kRows>(q, head_dim, scales, minima, operand);
@@ -153,10 +153,10 @@ HWY_POP_ATTRIBUTES
 namespace kvq::cpu {
 
 void set_avx512vnni_keys(KernelTable& table) {
-  table.side(Kind::kInt2).keys = vnni_keys<2>;
-  table.side(Kind::kInt3).keys = vnni_keys<3>;
-  table.side(Kind::kInt4).keys = vnni_keys<4>;
-  table.side(Kind::kInt8).keys = vnni_keys<8>;
+  table.plain(CodeType::integer(2)).keys = vnni_keys<2>;
+  table.plain(CodeType::integer(3)).keys = vnni_keys<3>;
+  table.plain(CodeType::integer(4)).keys = vnni_keys<4>;
+  table.plain(CodeType::integer(8)).keys = vnni_keys<8>;
 }
 
 }  // namespace kvq::cpu

@@ -26,7 +26,7 @@ inline void bound_probabilities(const float* p, int32_t pages, ValueBounds& out)
   }
 }
 
-inline void bound_scales(const integer::Layout& layout, const SideData& side, float* out) {
+inline void bound_scales(const SideLayout& layout, const SideData& side, float* out) {
   const auto* scales = reinterpret_cast<const uint16_t*>(side.data + layout.scale_offset());
   for (int32_t group = 0; group < layout.value_groups(); group += 4) {
     __m512 largest[4];
@@ -114,7 +114,7 @@ inline __m128 total_bias(const ValueBias<kRows>& bias) {
 
 /// All pages of a run for `kVectors` vectors of channels; folds on the way for the first vectors of a group.
 template <int kBits, int kRows, int kVectors>
-inline void values_chunk(const integer::Layout& layout, const SideData* values, int32_t pages, int32_t channel,
+inline void values_chunk(const SideLayout& layout, const SideData* values, int32_t pages, int32_t channel,
                          const ValueOperand<kBits>* operands, __m512 (&out)[kRows][kVectors]) {
   const int32_t blocks = layout.low_plane().blocks();
   for (int32_t page = 0; page < pages; ++page) {
@@ -136,7 +136,7 @@ inline void values_chunk(const integer::Layout& layout, const SideData* values, 
 }
 
 template <int kBits, int kRows, int kVectors>
-inline void values_channels(const integer::Layout& layout, const SideData* values, int32_t pages, int32_t channel,
+inline void values_channels(const SideLayout& layout, const SideData* values, int32_t pages, int32_t channel,
                             const ValueOperand<kBits>* operands, const float (&bias)[kBlockRows], float* out) {
   const int32_t width = layout.low_plane().lanes;
   __m512 sums[kRows][kVectors];
@@ -158,7 +158,7 @@ inline void values_channels(const integer::Layout& layout, const SideData* value
 
 template <int kBits, int kRows>
 inline void values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p, float* out) {
-  const integer::Layout layout{Side::kValues, kBits, shape.head_dim, shape.group};
+  const SideLayout layout = shape.layout(Side::kValues, CodeType::integer(kBits));
   const int32_t width = layout.low_plane().lanes;
   ValueBounds bounds;
   bound_probabilities<kRows>(p, pages, bounds);
@@ -173,7 +173,7 @@ inline void values_rows(const SideShape& shape, const SideData* values, int32_t 
     for (int32_t page = 0; page < pages; ++page) {
       const std::byte* data = values[page].data;
       const auto* scales = reinterpret_cast<const uint16_t*>(data + layout.scale_offset()) + group * kPageSlots;
-      const auto* minima = reinterpret_cast<const uint16_t*>(data + layout.min_offset()) + group * kPageSlots;
+      const auto* minima = reinterpret_cast<const uint16_t*>(data + layout.minimum_offset()) + group * kPageSlots;
       const __m128 bound = _mm_mul_ps(_mm_load_ps(bounds.probability[page]), _mm_set1_ps(bounds.scale[page][group]));
       fold_probabilities<kBits, kRows>(p + page * kPageSlots, scales, minima, bound, operands[page], sums);
     }
@@ -208,10 +208,10 @@ HWY_POP_ATTRIBUTES
 namespace kvq::cpu {
 
 void set_avx512vnni_values(KernelTable& table) {
-  table.side(Kind::kInt2).values = vnni_values<2>;
-  table.side(Kind::kInt3).values = vnni_values<3>;
-  table.side(Kind::kInt4).values = vnni_values<4>;
-  table.side(Kind::kInt8).values = vnni_values<8>;
+  table.plain(CodeType::integer(2)).values = vnni_values<2>;
+  table.plain(CodeType::integer(3)).values = vnni_values<3>;
+  table.plain(CodeType::integer(4)).values = vnni_values<4>;
+  table.plain(CodeType::integer(8)).values = vnni_values<8>;
 }
 
 }  // namespace kvq::cpu

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "core/isa_name.h"
 #include "core/text.h"
-#include "formats/gain_shape/layout.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -16,48 +16,26 @@
 namespace kvq::cpu {
 namespace {
 
-/// An entry for every kind, which is to be written for the codec of a new one.
-std::array<SideKernels, kKinds> make_sides(const AppendKernels& append, const AttendKernels& attend) {
-  const auto integer = [&append](const PageKernels& page) {
-    return SideKernels{.encode = append.encode_integer, .keys = page.keys, .values = page.values};
-  };
-  std::array<SideKernels, kKinds> sides;
-  sides[index_of(Kind::kFloat16)] = {
-      .encode = copy_float16, .keys = attend.float16.keys, .values = attend.float16.values};
-  sides[index_of(Kind::kInt8)] = integer(attend.int8);
-  sides[index_of(Kind::kInt4)] = integer(attend.int4);
-  sides[index_of(Kind::kInt3)] = integer(attend.int3);
-  sides[index_of(Kind::kInt2)] = integer(attend.int2);
-  sides[index_of(Kind::kCommvq)] = {};  // with its context
-  const auto gain_shape = [&append](const PageKernels& page) {
-    return SideKernels{.encode = append.encode_gain_shape, .keys = page.keys, .values = page.values};
-  };
-  sides[index_of(Kind::kGs4)] = gain_shape(attend.gs4);
-  sides[index_of(Kind::kGs3)] = gain_shape(attend.gs3);
-  sides[index_of(Kind::kGs2)] = gain_shape(attend.gs2);
-  sides[index_of(Kind::kGs1)] = gain_shape(attend.gs1);
-  sides[index_of(Kind::kGt3)] = gain_shape(attend.gt3);
-  sides[index_of(Kind::kGt2)] = gain_shape(attend.gt2);
-  sides[index_of(Kind::kGt1)] = gain_shape(attend.gt1);
-  for (const Kind kind : {Kind::kGs4, Kind::kGs3, Kind::kGs2, Kind::kGs1, Kind::kGt3, Kind::kGt2, Kind::kGt1}) {
-    sides[index_of(gain_shape::with_centres(kind))] = {};  // with their context
-  }
-  return sides;
-}
-
 /// The portable kernels of one Highway target.
 KernelTable make_portable(size_t i) {
   const TargetTable<AttendKernels>& attend = highway_attend_kernels()[i];
   const AppendKernels& append = *highway_append_kernels()[i].table;
-  return {.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET),
-          .sides = make_sides(append, *attend.table),
-          .contexts = {nullptr, nullptr, &commvq_codec(), nullptr, &centred_codec()},
-          .softmax = attend.table->softmax,
-          .blend = attend.table->blend,
-          .commvq = *highway_commvq_kernels()[i].table,
-          .centres = {.nearest = append.nearest_centres},
-          .append = &append,
-          .linear = highway_linear_kernels()[i].table};
+  KernelTable table;
+  table.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET);
+  for (const PageKernels& pages : attend.table->pages) {
+    const auto encoder = std::find_if(append.encoders.begin(), append.encoders.end(),
+                                      [&pages](const Encoder& each) { return each.coding == pages.code.coding; });
+    table.plain(pages.code) = {
+        .encode = encoder->encode, .room_bytes = encoder->room_bytes, .keys = pages.keys, .values = pages.values};
+  }
+  for (const ContextCodec* codec : {&commvq_codec(), &centred_codec()}) table.contexts[codec->codec().number] = codec;
+  table.softmax = attend.table->softmax;
+  table.blend = attend.table->blend;
+  table.commvq = *highway_commvq_kernels()[i].table;
+  table.centres.nearest = append.nearest_centres;
+  table.append = &append;
+  table.linear = highway_linear_kernels()[i].table;
+  return table;
 }
 
 #if defined(KVQ_HAVE_AVX512VNNI)

@@ -12,9 +12,10 @@
 
 namespace kvq::cpu {
 
-/// What there is for one kind of side. None of them: its pages need their layer's context.
+/// What there is for one code type. None of them: its pages need their layer's context.
 struct SideKernels {
   EncodeKernel encode = nullptr;
+  RoomKernel room_bytes = nullptr;
   KeyKernel keys = nullptr;
   ValueKernel values = nullptr;
 };
@@ -22,8 +23,8 @@ struct SideKernels {
 /// One instruction set's kernels.
 struct KernelTable {
   const char* name;
-  std::array<SideKernels, kKinds> sides;
-  std::array<const ContextCodec*, kCodecs> contexts;  // by number; null: the codec's pages need no context
+  std::array<SideKernels, size_t{1} << CodeType::kPackedBits> sides{};  // by packed code type
+  std::array<const ContextCodec*, kCodecs> contexts{};                  // by number; null: pages need no context
   SoftmaxKernel softmax;
   BlendKernel blend;
   CommvqKernels commvq;
@@ -31,14 +32,20 @@ struct KernelTable {
   const AppendKernels* append;
   const LinearKernels* linear;
 
-  const SideKernels& side(Kind kind) const { return sides[index_of(kind)]; }
-  SideKernels& side(Kind kind) { return sides[index_of(kind)]; }
-  /// Whether pages of this kind need their layer's context.
-  bool needs_context(Kind kind) const { return side(kind).encode == nullptr; }
+  /// For codes without what they are relative to.
+  const SideKernels& plain(CodeType code) const { return sides[code.packed()]; }
+  SideKernels& plain(CodeType code) { return sides[code.packed()]; }
+  /// For sides as they are.
+  const SideKernels& side(const SideFormat& format) const {
+    return format.has_trained_centres() ? kNeedsContext : plain(format.code);
+  }
   /// For pages of a layer; null if they need no context.
   const ContextCodec* codec(const LayerContext* context) const {
     return context != nullptr ? contexts[context->codec.number] : nullptr;
   }
+
+ private:
+  static constexpr SideKernels kNeedsContext{};
 };
 
 }  // namespace kvq::cpu

@@ -13,7 +13,7 @@ void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> group
   for_each_block<std::byte>(parallel, scratch, 2 * groups.size(), room, [&](size_t i, std::byte* work) noexcept {
     const Side side = i % 2 == 0 ? Side::kKeys : Side::kValues;
     const PageWrite& write = groups[i / 2].write(0);
-    if (!gain_shape::has_trained_centres(write.format->side(side).kind)) return;
+    if (!write.format->side(side).has_trained_centres()) return;
     const std::byte* float16 = groups[i / 2].float16[0] + plain.offset(side);
     std::byte* out = write.target + write.format->offset(side);
     kernels.append->encode_centred({.side = side,

@@ -114,7 +114,7 @@ class CentreTaker {
 
   /// `[channels][32]`, of which those of slots in use are changed.
   void take(NearestKernel nearest, float* x) {
-    const gain_shape::Layout where = context_.layout(side_.side, side_.format);
+    const SideLayout where = context_.layout(side_.side, side_.format);
     std::byte* out = side_.out.front();
     bool by_page = true;
     if (keys()) {
@@ -265,18 +265,17 @@ class CentreTaker {
 
 inline size_t centred_room_bytes(int32_t head_dim) {
   MemoryCutter room(nullptr);
-  room.take<std::byte>(GainShapeEncoder::room_bytes(head_dim, true));
+  room.take<std::byte>(GainShapeEncoder::trellis_room_bytes(head_dim));
   static_cast<void>(CentreRoom(head_dim, room));
   return room.used();
 }
 
 inline void encode_centred(const SideToEncode& side, NearestKernel nearest, std::byte* room) {
-  const gain_shape::Layout where = centred::context_of(*side.context).layout(side.side, side.format);
-  const bool trellis = gain_shape::shape_of(side.format.side(side.side).kind).trellis;
+  const SideLayout where = centred::context_of(*side.context).layout(side.side, side.format);
   MemoryCutter memory(room);
-  auto* of_encoder = memory.take<std::byte>(GainShapeEncoder::room_bytes(side.format.head_dim, true));
+  auto* of_encoder = memory.take<std::byte>(GainShapeEncoder::trellis_room_bytes(side.format.head_dim));
   CentreTaker taker(side, memory);
-  GainShapeEncoder(where, side.used, of_encoder, side.out.front()).encode(side.float16.front(), trellis, [&](float* x) {
+  GainShapeEncoder(where, side.used, of_encoder, side.out.front()).encode(side.float16.front(), [&](float* x) {
     taker.take(nearest, x);
   });
 }

@@ -43,39 +43,41 @@ class GainShapeEncoder {
  public:
   /// Channels that any plane may need codes of.
   static constexpr int32_t padded(int32_t head_dim) { return (head_dim + 31) / 32 * 32; }
-  static constexpr size_t room_bytes(int32_t head_dim, bool trellis) {
-    const auto channels = static_cast<size_t>(padded(head_dim));
-    return channels * kPageSlots * (sizeof(float) + sizeof(uint8_t)) + (trellis ? TrellisRoom::bytes(channels) : 0);
+  static constexpr size_t scalar_room_bytes(int32_t head_dim) {
+    return static_cast<size_t>(padded(head_dim)) * kPageSlots * (sizeof(float) + sizeof(uint8_t));
+  }
+  static constexpr size_t trellis_room_bytes(int32_t head_dim) {
+    return scalar_room_bytes(head_dim) + TrellisRoom::bytes(static_cast<size_t>(padded(head_dim)));
   }
 
-  /// `room`: room_bytes(), aligned for vectors.
-  GainShapeEncoder(const gain_shape::Layout& layout, int32_t used, std::byte* room, std::byte* out)
+  /// `room`: of the code's room bytes, aligned for vectors.
+  GainShapeEncoder(const SideLayout& layout, int32_t used, std::byte* room, std::byte* out)
       : layout_(layout), dim_(layout.head_dim), used_(used), room_(room), out_(out) {
     const auto numbers = static_cast<size_t>(padded(dim_) * kPageSlots);
     x_ = room_.take<float>(numbers);
     codes_ = room_.take<uint8_t>(numbers);
   }
 
-  void encode(const std::byte* float16, bool trellis) {
-    encode(float16, trellis, [](float* /*x*/) {});
+  void encode(const std::byte* float16) {
+    encode(float16, [](float* /*x*/) {});
   }
 
   /// `take_centres`: takes them off `[channels][32 slots]`.
   template <typename TakeCentres>
-  void encode(const std::byte* float16, bool trellis, const TakeCentres& take_centres) {
+  void encode(const std::byte* float16, const TakeCentres& take_centres) {
     const auto* halves = reinterpret_cast<const uint16_t*>(float16);
     if (layout_.side == Side::kKeys) load_keys(halves);
     if (layout_.side == Side::kValues) load_values(reinterpret_cast<const uint32_t*>(halves));
     take_centres(x_);
     hadamard_columns(x_, dim_, kPageSlots);
-    if (layout_.has_mean) {
+    if (layout_.has_mean()) {
       HWY_ALIGN_MAX float mean[kMaxHeadDim];
       put_mean(mean);
       find_norms<true>(mean);
     } else {
       find_norms<false>(nullptr);
     }
-    if (trellis) {
+    if (layout_.code.is_trellis()) {
       put_trellis();
     } else {
       put_scalars();
@@ -206,10 +208,10 @@ class GainShapeEncoder {
   }
 
   void put_scalars() {
-    if (layout_.bits == 1) put_scalars_of<1>();
-    if (layout_.bits == 2) put_scalars_of<2>();
-    if (layout_.bits == 3) put_scalars_of<3>();
-    if (layout_.bits == 4) put_scalars_of<4>();
+    if (layout_.bits() == 1) put_scalars_of<1>();
+    if (layout_.bits() == 2) put_scalars_of<2>();
+    if (layout_.bits() == 3) put_scalars_of<3>();
+    if (layout_.bits() == 4) put_scalars_of<4>();
   }
 
   template <int kBits>
@@ -298,9 +300,9 @@ class GainShapeEncoder {
   }
 
   void put_trellis() {
-    if (layout_.bits == 1) put_trellis_of<1>();
-    if (layout_.bits == 2) put_trellis_of<2>();
-    if (layout_.bits == 3) put_trellis_of<3>();
+    if (layout_.bits() == 1) put_trellis_of<1>();
+    if (layout_.bits() == 2) put_trellis_of<2>();
+    if (layout_.bits() == 3) put_trellis_of<3>();
   }
 
   template <int kBits>
@@ -366,7 +368,7 @@ class GainShapeEncoder {
     }
   }
 
-  const gain_shape::Layout layout_;
+  const SideLayout layout_;
   const int32_t dim_;
   const int32_t used_;
   MemoryCutter room_;
@@ -380,15 +382,7 @@ class GainShapeEncoder {
 
 inline void encode_gain_shape(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
                               int32_t used, std::byte* out, std::byte* room) {
-  const gain_shape::Layout layout = gain_shape::layout(side, format, head_dim);
-  GainShapeEncoder(layout, used, room, out).encode(float16, gain_shape::shape_of(format.kind).trellis);
-}
-
-/// Of an EncodeKernel.
-inline size_t encode_room_bytes(Kind kind, int32_t head_dim) {
-  if (kind == Kind::kFloat16) return 0;
-  const gain_shape::Shape shape = gain_shape::shape_of(kind);
-  return shape.bits > 0 ? GainShapeEncoder::room_bytes(head_dim, shape.trellis) : SideEncoder::room_bytes(head_dim);
+  GainShapeEncoder(side_layout(side, format, head_dim), used, room, out).encode(float16);
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

@@ -37,7 +37,7 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> gain_code(D d, hn::Vec<D> gain, hn::Ve
 
 /// Of residuals r with squared norms `norms` and levels u, `products` being their products: ⟨gain · u, r⟩ = ⟨r, r⟩, so
 /// that what a query looks for keeps its product.
-inline void put_gains(const gain_shape::Layout& layout, const float* norms, const float* products, std::byte* out) {
+inline void put_gains(const SideLayout& layout, const float* norms, const float* products, std::byte* out) {
   const hn::ScalableTag<float> d;
   const hn::Rebind<uint8_t, decltype(d)> d8;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));

@@ -5,6 +5,7 @@
 #include "backend/cpu/attend/commvq/decode.h"
 #include "backend/cpu/attend/commvq/rebuild.h"
 #include "backend/cpu/attend/commvq/tables.h"
+#include "formats/commvq/commvq.h"
 
 #include <array>
 
@@ -30,6 +31,8 @@ size_t bytes(const AttendBatch& batch) {
 
 class CommvqCodec final : public ContextCodec {
  public:
+  const Codec& codec() const override { return commvq::kCodec; }
+
   void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& /*kernels*/,
               Parallel& parallel, Allocator& scratch) const override {
     encode_commvq(tokens, groups, parallel, scratch);

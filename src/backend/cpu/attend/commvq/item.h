@@ -51,7 +51,7 @@ struct CommvqItem : ContextItem {
   void add_bit_sums(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) const;
 };
 
-inline bool has_commvq_keys(const Page& page) { return page.format()->keys.kind == Kind::kCommvq; }
-inline bool has_commvq_values(const Page& page) { return page.format()->values.kind == Kind::kCommvq; }
+inline bool has_commvq_keys(const Page& page) { return page.format()->keys.code.is_commvq(); }
+inline bool has_commvq_values(const Page& page) { return page.format()->values.code.is_commvq(); }
 
 }  // namespace kvq::cpu

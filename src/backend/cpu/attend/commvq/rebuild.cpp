@@ -114,7 +114,7 @@ void RebuildAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
       turn_back(*item_.batch.rope, turn(place), work_.turned + static_cast<size_t>(r) * dim);
     }
     const auto* data = reinterpret_cast<const std::byte*>(plane(place));
-    item_.kernels.side(Kind::kFloat16)
+    item_.kernels.plain(CodeType::float16())
         .keys({item_.batch.head_dim, SideFormat{}.group, false}, {data, data}, rows, {work_.turned, {}}, scores);
     for (int32_t r = 0; r < rows; ++r) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {

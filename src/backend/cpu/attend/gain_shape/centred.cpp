@@ -12,7 +12,7 @@ namespace {
 
 using centred::TurnedCentres;
 
-bool has_centred_keys(const Page& page) { return gain_shape::has_trained_centres(page.format()->keys.kind); }
+bool has_centred_keys(const Page& page) { return page.format()->keys.has_trained_centres(); }
 
 const centred::Context& context_of(const AttendBatch& batch) { return centred::context_of(*batch.context); }
 
@@ -82,7 +82,7 @@ float* CentredAttention::turn(ptrdiff_t place) const {
 
 bool CentredAttention::is_fast(ptrdiff_t place) const {
   const Page& page = item_.page(place);
-  const gain_shape::Layout where = context_.layout(Side::kKeys, *page.format());
+  const SideLayout where = context_.layout(Side::kKeys, *page.format());
   return kernels_.next_turn != nullptr && *reinterpret_cast<const uint16_t*>(page.data + where.turn_offset()) == 0;
 }
 
@@ -161,7 +161,7 @@ void CentredAttention::turn_to(ptrdiff_t place) {
 void CentredAttention::put_centres(ptrdiff_t place) {
   if (one_centre()) return;
   const Page& page = item_.page(place);
-  const gain_shape::Layout where = context_.layout(Side::kKeys, *page.format());
+  const SideLayout where = context_.layout(Side::kKeys, *page.format());
   kernels_.put_centres(centres(), item_.head, reinterpret_cast<const uint8_t*>(page.data + where.index_offset()),
                        reinterpret_cast<int16_t*>(plane(place)));
 }
@@ -169,7 +169,7 @@ void CentredAttention::put_centres(ptrdiff_t place) {
 /// A page's centres as FP16 keys, turned as if it began at position 0.
 void CentredAttention::put_float16(ptrdiff_t place) {
   const Page& page = item_.page(place);
-  const gain_shape::Layout where = context_.layout(Side::kKeys, *page.format());
+  const SideLayout where = context_.layout(Side::kKeys, *page.format());
   const auto dim = static_cast<size_t>(item_.batch.head_dim);
   const auto* indices = reinterpret_cast<const uint8_t*>(page.data + where.index_offset());
   for (size_t slot = 0; slot < kPageSlots; ++slot) {
@@ -195,7 +195,7 @@ void CentredAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
   for (ptrdiff_t place = first; place < first + count; ++place, scores += kPageSlots) {
     const Page& page = item_.page(place);
     const SideFormat& format = page.format()->keys;
-    item_.kernels.side(gain_shape::without_centres(format.kind))
+    item_.kernels.plain(format.code)
         .keys({dim, format.group, false}, {page.data, item_.later(place).data}, rows, item_.rotated_rows(row), scores);
     add_centre_scores(place, row, rows, scores);
   }
@@ -216,7 +216,7 @@ void CentredAttention::add_float16_scores(ptrdiff_t place, int32_t row, int32_t 
     turn_back(*item_.batch.rope, turn(place), work_.turned + static_cast<size_t>(r) * dim);
   }
   const SideData data{plane(place), plane(place)};
-  item_.kernels.side(Kind::kFloat16)
+  item_.kernels.plain(CodeType::float16())
       .keys({item_.batch.head_dim, SideFormat{}.group, false}, data, rows, {work_.turned, {}}, work_.scores);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
@@ -233,14 +233,14 @@ void CentredAttention::add_values(ptrdiff_t first, int32_t count, int32_t row, i
     sides[static_cast<size_t>(i)] = {item_.page(first + i).data + offset, item_.later(first + i).data + offset};
   }
   const int32_t dim = item_.batch.head_dim;
-  item_.kernels.side(gain_shape::without_centres(format.values.kind))
+  item_.kernels.plain(format.values.code)
       .values({dim, format.values.group, false}, sides.data(), count, rows, p, item_.rotated + row * padded_dim(dim));
   add_masses(first, count, row, rows, p);
 }
 
 void CentredAttention::add_masses(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) const {
   const PageFormat& format = *item_.page(first).format();
-  const gain_shape::Layout where = context_.layout(Side::kValues, format);
+  const SideLayout where = context_.layout(Side::kValues, format);
   const size_t width = sum_floats(context_);
   float* sums = item_.sums + static_cast<size_t>(row) * width;
   if (!where.has_indices) {

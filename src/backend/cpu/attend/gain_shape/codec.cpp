@@ -3,12 +3,15 @@
 #include "backend/cpu/append/gain_shape/centred.h"
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/attend/gain_shape/centred.h"
+#include "formats/gain_shape/gain_shape.h"
 
 namespace kvq::cpu {
 namespace {
 
 class CentredCodec final : public ContextCodec {
  public:
+  const Codec& codec() const override { return gain_shape::kCodec; }
+
   void complete(Allocator& allocator, const KernelTable& kernels, LayerContext& context) const override {
     if (kernels.centres.next_turn != nullptr) static_cast<centred::Context&>(context).turn_keys(allocator);
   }

@@ -60,17 +60,17 @@ struct ScalarCodes {
   static constexpr float kKeyOffset = static_cast<float>((1 << kBits) - 1) / 2.0F;
   static constexpr float kValueOffset = kKeyOffset;
 
-  static inline int32_t blocks(const gain_shape::Layout& layout) { return layout.low_plane().blocks(); }
+  static inline int32_t blocks(const SideLayout& layout) { return layout.low_plane().blocks(); }
 
   template <int kField>
   inline __m512i codes() const {
     return words_.template codes<kField>();
   }
-  inline void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t slot) {
+  inline void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t slot) {
     words_.load(layout, side, block, slot);
   }
-  inline void load_values(const gain_shape::Layout& layout, const SideData& side, const Chained* /*chained*/,
-                          int32_t block, int32_t channel) {
+  inline void load_values(const SideLayout& layout, const SideData& side, const Chained* /*chained*/, int32_t block,
+                          int32_t channel) {
     words_.load(layout, side, block, channel);
   }
 
@@ -131,7 +131,7 @@ struct WindowCodes {
   static constexpr int kFields = 8 / kBits;
   static constexpr float kKeyOffset = 128.0F;
 
-  static inline int32_t blocks(const gain_shape::Layout& layout) { return layout.low_plane().blocks(); }
+  static inline int32_t blocks(const SideLayout& layout) { return layout.low_plane().blocks(); }
 
   template <int kField>
   inline __m512i codes() const {
@@ -142,7 +142,7 @@ struct WindowCodes {
                                     _mm512_load_si512(kWindowTable<kBits>.bytes + 64));
   }
 
-  inline void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t slot) {
+  inline void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t slot) {
     const auto offset = [slot](int32_t at) { return sizeof(uint32_t) * static_cast<size_t>(at * kPageSlots + slot); };
     bits_ = _mm512_loadu_si512(side.data + offset(block));
     before_ = _mm512_loadu_si512(side.data + offset((block == 0 ? blocks(layout) : block) - 1));
@@ -170,11 +170,11 @@ struct TrellisCodes {
   static constexpr float kKeyOffset = 128.0F;  // keys' bytes are unsigned
   static constexpr float kValueOffset = 0.0F;
 
-  static inline PackedPlane plane(const gain_shape::Layout& layout) {
+  static inline PackedPlane plane(const SideLayout& layout) {
     return kBits == 3 ? layout.high_plane() : layout.low_plane();
   }
-  static inline size_t plane_offset(const gain_shape::Layout& layout) { return kBits == 3 ? layout.high_offset() : 0; }
-  static inline int32_t blocks(const gain_shape::Layout& layout) { return plane(layout).blocks(); }
+  static inline size_t plane_offset(const SideLayout& layout) { return kBits == 3 ? layout.high_offset() : 0; }
+  static inline int32_t blocks(const SideLayout& layout) { return plane(layout).blocks(); }
 
   template <int kField>
   inline __m512i codes() const {
@@ -186,7 +186,7 @@ struct TrellisCodes {
     return _mm512_permutexvar_epi8(select_bits<7>(nibbles, shift<3 - 2 * kLowField>(low_[kField / 4])), table);
   }
 
-  inline void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t slot) {
+  inline void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t slot) {
     const std::byte* data = side.data + plane_offset(layout) + sizeof(uint32_t) * static_cast<size_t>(slot);
     constexpr size_t kStride = sizeof(uint32_t) * kPageSlots;
     const __m512i bits = _mm512_loadu_si512(data + kStride * static_cast<size_t>(block));
@@ -201,7 +201,7 @@ struct TrellisCodes {
     load_low(layout, side, block, slot);
   }
 
-  inline void load_values(const gain_shape::Layout& layout, const SideData& side, const Chained* chained, int32_t block,
+  inline void load_values(const SideLayout& layout, const SideData& side, const Chained* chained, int32_t block,
                           int32_t channel) {
     const __m512i* now = chained[block].words + gain_shape::kMemory + channel / 16;
     const __m512i bits = _mm512_load_si512(now);
@@ -234,7 +234,7 @@ struct TrellisCodes {
   }
 
   /// The two words of low bits under one of highest ones; the last may have none.
-  inline void load_low(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+  inline void load_low(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const PackedPlane low = layout.low_plane();
     for (int half = 0; half < 2; ++half) {
       const size_t offset = sizeof(uint32_t) * static_cast<size_t>((2 * block + half) * low.lanes + lane);
@@ -300,7 +300,7 @@ struct ByteSums {
 struct Gains {
   __m512 of[2];
 
-  inline void load(const gain_shape::Layout& layout, const std::byte* data) {
+  inline void load(const SideLayout& layout, const std::byte* data) {
     constexpr int kTopOctave = gain_shape::kTopGain / gain_shape::kGainSteps;
     const float* octave = gain_shape::kGainFactors.data() + kTopOctave * gain_shape::kGainSteps;
     const __m512 low = _mm512_loadu_ps(octave);
@@ -323,7 +323,7 @@ struct Gains {
 };
 
 /// What lies behind the codes.
-[[gnu::always_inline]] inline void prefetch_gains(const gain_shape::Layout& layout, const SideData& side) {
+[[gnu::always_inline]] inline void prefetch_gains(const SideLayout& layout, const SideData& side) {
   for (size_t i = layout.gain_offset(); i < layout.bytes(); i += 64) prefetch(side.later + i);
 }
 

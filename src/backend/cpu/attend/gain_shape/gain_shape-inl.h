@@ -91,7 +91,7 @@ struct Products {
   }
 };
 
-HWY_INLINE void read_gains(const gain_shape::Layout& layout, const std::byte* data, float (&gains)[kPageSlots]) {
+HWY_INLINE void read_gains(const SideLayout& layout, const std::byte* data, float (&gains)[kPageSlots]) {
   const float largest = from_float16(*reinterpret_cast<const uint16_t*>(data + layout.largest_offset()));
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     const auto code = static_cast<size_t>(data[layout.gain_offset() + static_cast<size_t>(slot)]);
@@ -99,7 +99,7 @@ HWY_INLINE void read_gains(const gain_shape::Layout& layout, const std::byte* da
   }
 }
 
-HWY_INLINE float mean_product(const gain_shape::Layout& layout, const std::byte* data, const float* q) {
+HWY_INLINE float mean_product(const SideLayout& layout, const std::byte* data, const float* q) {
   const hn::CappedTag<float, 8> d;  // of which head sizes are multiples
   const hn::Rebind<int32_t, decltype(d)> di;
   const hn::Rebind<int8_t, decltype(d)> d8;
@@ -114,7 +114,7 @@ HWY_INLINE float mean_product(const gain_shape::Layout& layout, const std::byte*
          from_float16(*reinterpret_cast<const uint16_t*>(data + layout.mean_scale_offset()));
 }
 
-HWY_INLINE void prefetch_gains(const gain_shape::Layout& layout, const SideData& side) {
+HWY_INLINE void prefetch_gains(const SideLayout& layout, const SideData& side) {
   for (size_t i = layout.gain_offset(); i < layout.bytes(); i += kDataAlignment) prefetch(side.later + i);
 }
 
@@ -122,7 +122,7 @@ template <typename Words, int kRows>
 HWY_INLINE void gain_shape_keys_rows(const SideShape& shape, const SideData& keys, const QueryRows& q, float* scores) {
   const hn::RebindToFloat<SumTag> df;
   const auto lanes = static_cast<int32_t>(hn::Lanes(df));
-  const gain_shape::Layout layout{Side::kKeys, Words::kBits, shape.head_dim, shape.page_mean, false};
+  const SideLayout layout = shape.layout(Side::kKeys, CodeType::gain_scalar(Words::kBits));
   prefetch_gains(layout, keys);
   float gains[kPageSlots];
   read_gains(layout, keys.data, gains);
@@ -190,8 +190,7 @@ struct RoundedWeights {
 };
 
 template <typename Words, int kRows>
-HWY_INLINE void gain_shape_values_page(const gain_shape::Layout& layout, const SideData& values, const float* p,
-                                       float* out) {
+HWY_INLINE void gain_shape_values_page(const SideLayout& layout, const SideData& values, const float* p, float* out) {
   const hn::RebindToFloat<SumTag> df;
   const auto lanes = static_cast<int32_t>(hn::Lanes(df));
   const int32_t width = layout.low_plane().lanes;
@@ -238,7 +237,7 @@ void gain_shape_keys(const SideShape& shape, const SideData& keys, int32_t rows,
 template <typename Words>
 void gain_shape_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows, const float* p,
                        float* out) {
-  const gain_shape::Layout layout{Side::kValues, Words::kBits, shape.head_dim, false, false};
+  const SideLayout layout = shape.layout(Side::kValues, CodeType::gain_scalar(Words::kBits));
   for (int32_t page = 0; page < pages; ++page, p += kPageSlots) {
     if (rows == 1) {
       gain_shape_values_page<Words, 1>(layout, values[page], p, out);

@@ -12,7 +12,7 @@ namespace {
 
 /// Products of the page's mean and every row.
 template <int kRows>
-inline __m128 mean_products(const gain_shape::Layout& layout, const std::byte* data, const RoundedQueries& q) {
+inline __m128 mean_products(const SideLayout& layout, const std::byte* data, const RoundedQueries& q) {
   __m512i sums[kRows];
   HWY_UNROLL(8)
   for (auto& each : sums) each = _mm512_setzero_si512();
@@ -38,7 +38,7 @@ inline __m128 mean_products(const gain_shape::Layout& layout, const std::byte* d
 
 template <typename Codes, int kRows>
 inline void keys_rows(const SideShape& shape, const SideData& keys, const RoundedQueries& q, float* scores) {
-  const gain_shape::Layout layout{Side::kKeys, Codes::kBits, shape.head_dim, shape.page_mean, false};
+  const SideLayout layout = shape.layout(Side::kKeys, CodeType::gain_scalar(Codes::kBits));
   prefetch_gains(layout, keys);
   const int32_t* bytes[kRows];
   HWY_UNROLL(8)
@@ -89,13 +89,13 @@ HWY_POP_ATTRIBUTES
 namespace kvq::cpu {
 
 void set_avx512vnni_gain_shape_keys(KernelTable& table) {
-  table.side(Kind::kGs4).keys = vnni_keys<ScalarCodes<4>>;
-  table.side(Kind::kGs3).keys = vnni_keys<ScalarCodes<3>>;
-  table.side(Kind::kGs2).keys = vnni_keys<ScalarCodes<2>>;
-  table.side(Kind::kGs1).keys = vnni_keys<ScalarCodes<1>>;
-  table.side(Kind::kGt3).keys = vnni_keys<TrellisCodes<3, Side::kKeys>>;
-  table.side(Kind::kGt2).keys = vnni_keys<WindowCodes<2>>;
-  table.side(Kind::kGt1).keys = vnni_keys<WindowCodes<1>>;
+  table.plain(CodeType::gain_scalar(4)).keys = vnni_keys<ScalarCodes<4>>;
+  table.plain(CodeType::gain_scalar(3)).keys = vnni_keys<ScalarCodes<3>>;
+  table.plain(CodeType::gain_scalar(2)).keys = vnni_keys<ScalarCodes<2>>;
+  table.plain(CodeType::gain_scalar(1)).keys = vnni_keys<ScalarCodes<1>>;
+  table.plain(CodeType::gain_trellis(3)).keys = vnni_keys<TrellisCodes<3, Side::kKeys>>;
+  table.plain(CodeType::gain_trellis(2)).keys = vnni_keys<WindowCodes<2>>;
+  table.plain(CodeType::gain_trellis(1)).keys = vnni_keys<WindowCodes<1>>;
 }
 
 }  // namespace kvq::cpu

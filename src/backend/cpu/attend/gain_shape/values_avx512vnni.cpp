@@ -19,7 +19,7 @@ struct Weights {
 
 /// Adds step · Σ integer in lanes to `sums`.
 template <int kRows>
-inline void weigh(const gain_shape::Layout& layout, const std::byte* data, const float* p, Weights& out,
+inline void weigh(const SideLayout& layout, const std::byte* data, const float* p, Weights& out,
                   __m256 (&sums)[kRows]) {
   Gains gains;
   gains.load(layout, data);
@@ -54,7 +54,7 @@ inline void weigh(const gain_shape::Layout& layout, const std::byte* data, const
 
 /// All pages of a run for kVectors vectors of channels.
 template <typename Codes, int kRows, int kVectors>
-inline void values_channels(const gain_shape::Layout& layout, const SideData* values, int32_t pages, int32_t channel,
+inline void values_channels(const SideLayout& layout, const SideData* values, int32_t pages, int32_t channel,
                             const Weights* weights, const Chained* chained, const float (&bias)[kBlockRows],
                             float* out) {
   const int32_t width = layout.low_plane().lanes;
@@ -98,7 +98,7 @@ inline void values_channels(const gain_shape::Layout& layout, const SideData* va
 
 template <typename Codes, int kRows>
 inline void values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p, float* out) {
-  const gain_shape::Layout layout{Side::kValues, Codes::kBits, shape.head_dim, false, false};
+  const SideLayout layout = shape.layout(Side::kValues, CodeType::gain_scalar(Codes::kBits));
   const int32_t width = layout.low_plane().lanes;
   const int32_t blocks = Codes::blocks(layout);
   Weights weights[kTilePages];
@@ -150,13 +150,13 @@ HWY_POP_ATTRIBUTES
 namespace kvq::cpu {
 
 void set_avx512vnni_gain_shape_values(KernelTable& table) {
-  table.side(Kind::kGs4).values = vnni_values<ScalarCodes<4>>;
-  table.side(Kind::kGs3).values = vnni_values<ScalarCodes<3>>;
-  table.side(Kind::kGs2).values = vnni_values<ScalarCodes<2>>;
-  table.side(Kind::kGs1).values = vnni_values<ScalarCodes<1>>;
-  table.side(Kind::kGt3).values = vnni_values<TrellisCodes<3, Side::kValues>>;
-  table.side(Kind::kGt2).values = vnni_values<TrellisCodes<2, Side::kValues>>;
-  table.side(Kind::kGt1).values = vnni_values<TrellisCodes<1, Side::kValues>>;
+  table.plain(CodeType::gain_scalar(4)).values = vnni_values<ScalarCodes<4>>;
+  table.plain(CodeType::gain_scalar(3)).values = vnni_values<ScalarCodes<3>>;
+  table.plain(CodeType::gain_scalar(2)).values = vnni_values<ScalarCodes<2>>;
+  table.plain(CodeType::gain_scalar(1)).values = vnni_values<ScalarCodes<1>>;
+  table.plain(CodeType::gain_trellis(3)).values = vnni_values<TrellisCodes<3, Side::kValues>>;
+  table.plain(CodeType::gain_trellis(2)).values = vnni_values<TrellisCodes<2, Side::kValues>>;
+  table.plain(CodeType::gain_trellis(1)).values = vnni_values<TrellisCodes<1, Side::kValues>>;
 }
 
 }  // namespace kvq::cpu

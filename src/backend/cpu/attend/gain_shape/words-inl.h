@@ -60,14 +60,14 @@ struct ScalarWords {
   static constexpr int kFields = kBits == 3 ? 4 : 8 / kBits;
   static constexpr float kOffset = static_cast<float>((1 << kBits) - 1) / 2.0F;
 
-  static int32_t blocks(const gain_shape::Layout& layout) { return layout.low_plane().blocks(); }
+  static int32_t blocks(const SideLayout& layout) { return layout.low_plane().blocks(); }
 
   /// Nothing: words don't depend on those before them.
   struct Before {
-    void load(const gain_shape::Layout& /*layout*/, const SideData& /*side*/) {}
+    void load(const SideLayout& /*layout*/, const SideData& /*side*/) {}
   };
 
-  HWY_INLINE void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+  HWY_INLINE void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const int32_t lanes = layout.low_plane().lanes;
     low_ = load_words(side, word_offset(lanes, block, lane));
     if constexpr (kBits == 3) {
@@ -75,8 +75,8 @@ struct ScalarWords {
       if (block % 2 != 0) high_ = shift<-4>(high_);
     }
   }
-  HWY_INLINE void load_values(const gain_shape::Layout& layout, const SideData& side, const Before& /*before*/,
-                              int32_t block, int32_t lane) {
+  HWY_INLINE void load_values(const SideLayout& layout, const SideData& side, const Before& /*before*/, int32_t block,
+                              int32_t lane) {
     load_keys(layout, side, block, lane);
   }
 
@@ -106,11 +106,9 @@ struct TrellisWords {
   static constexpr int kFields = kBits == 2 ? 4 : 8;
   static constexpr float kOffset = 0.0F;
 
-  static PackedPlane plane(const gain_shape::Layout& layout) {
-    return kBits == 3 ? layout.high_plane() : layout.low_plane();
-  }
-  static size_t plane_offset(const gain_shape::Layout& layout) { return kBits == 3 ? layout.high_offset() : 0; }
-  static int32_t blocks(const gain_shape::Layout& layout) { return plane(layout).blocks(); }
+  static PackedPlane plane(const SideLayout& layout) { return kBits == 3 ? layout.high_plane() : layout.low_plane(); }
+  static size_t plane_offset(const SideLayout& layout) { return kBits == 3 ? layout.high_offset() : 0; }
+  static int32_t blocks(const SideLayout& layout) { return plane(layout).blocks(); }
 
   /// The highest bits of values: vectors of 16 channels, after the kMemory ones that the trellis came from.
   struct Before {
@@ -118,7 +116,7 @@ struct TrellisWords {
     static constexpr int32_t kBefore = gain_shape::kMemory * kVector;
     HWY_ALIGN uint32_t words[kBits == 2 ? 2 : 1][kBefore + kMaxHeadDim];
 
-    void load(const gain_shape::Layout& layout, const SideData& side) {
+    void load(const SideLayout& layout, const SideData& side) {
       const int32_t lanes = plane(layout).lanes;
       const int32_t vectors = lanes / kVector;
       for (int32_t block = 0; block < blocks(layout); ++block) {
@@ -135,7 +133,7 @@ struct TrellisWords {
     }
   };
 
-  HWY_INLINE void load_keys(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+  HWY_INLINE void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const size_t offset = plane_offset(layout);
     const WordVector bits = load_words(side, offset + word_offset(kPageSlots, block, lane));
     const int32_t last = block == 0 ? blocks(layout) - 1 : block - 1;
@@ -148,8 +146,8 @@ struct TrellisWords {
     if constexpr (kBits == 3) load_low(layout, side, block, lane);
   }
 
-  HWY_INLINE void load_values(const gain_shape::Layout& layout, const SideData& side, const Before& before,
-                              int32_t block, int32_t lane) {
+  HWY_INLINE void load_values(const SideLayout& layout, const SideData& side, const Before& before, int32_t block,
+                              int32_t lane) {
     const WordTag d;
     const uint32_t* now = before.words[block] + Before::kBefore + lane;
     const auto at = [now, d](int32_t back) HWY_ATTR { return hn::LoadU(d, now - Before::kVector * back); };
@@ -227,7 +225,7 @@ struct TrellisWords {
   }
 
   /// The two words of low bits under one of highest ones; the last may have none.
-  HWY_INLINE void load_low(const gain_shape::Layout& layout, const SideData& side, int32_t block, int32_t lane) {
+  HWY_INLINE void load_low(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const PackedPlane low = layout.low_plane();
     low_[0] = middle_bytes_swapped(load_words(side, word_offset(low.lanes, 2 * block, lane)));
     low_[1] = low_[0];
