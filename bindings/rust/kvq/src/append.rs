@@ -35,7 +35,7 @@ impl<'a> Append<'a> {
 
     counts_setters!(kvq_append_batch, token_counts, positions, "[tokens]");
 
-    /// Return the C struct for this many sequences, with all lengths checked.
+    /// Returns the C struct for this many sequences, with all lengths checked.
     pub(crate) fn checked(mut self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_append_batch> {
         let count = self.set_counts(sequences)?;
         let raw = &mut self.raw;

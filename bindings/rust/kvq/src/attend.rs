@@ -53,7 +53,7 @@ impl<'a> Attend<'a> {
         self
     }
 
-    /// Return the C struct for this many sequences, with all lengths checked.
+    /// Returns the C struct for this many sequences, with all lengths checked.
     pub(crate) fn checked(mut self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
         let queries = self.set_counts(sequences)?;
         let raw = &mut self.raw;

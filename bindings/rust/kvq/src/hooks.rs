@@ -162,9 +162,9 @@ unsafe extern "C" fn parallel_for(
     body: sys::kvq_parallel_body,
     argument: *mut c_void,
 ) -> i32 {
-    /// Body of a loop that the library passes; may be called from any thread.
+    /// Argument of a loop body, which any thread may pass on.
     struct Argument(*mut c_void);
-    // SAFETY: the library says so.
+    // SAFETY: the library allows it.
     unsafe impl Sync for Argument {}
 
     // SAFETY: the library passes the pointer it was given.

@@ -27,7 +27,7 @@ pub(crate) fn require(name: &str, given: usize, expected: u128, shape: &str) -> 
     Err(Error::argument(format!("{name} has {given} elements, expected {expected}: {shape}")))
 }
 
-/// Returns the extent of rows of heads in elements; a stride of 0 is dense.
+/// Rows of heads and their strides in elements; a stride of 0 is dense.
 pub(crate) struct Rows {
     pub(crate) count: usize,
     pub(crate) heads: usize,
