@@ -25,7 +25,8 @@ bool is_known(const SideFormat& format) {
 }
 
 uint32_t side_code(const SideFormat& format) {
-  if (!is_known(format)) fail(KVQ_E_INTERNAL, "kernels know no pages of kind %d", static_cast<int>(format.kind));
+  if (!is_known(format))
+    fail(KVQ_E_INTERNAL, "there are no kernels for pages of kind %d", static_cast<int>(format.kind));
   const Kind kind = gain_shape::without_centres(format.kind);
   return static_cast<uint32_t>(kind) | (format.hadamard ? FormatCode::kHadamardKeys : 0U);
 }

@@ -129,7 +129,7 @@ static void too_few_observed(const char* policy, int keeps_mass) {
   sequence = observed_sequence(f.cache, 10);
   grow(f.cache, sequence, 3000);
   before = take_state(f.cache, sequence);
-  REFUSED(KVQ_E_STATE, "layer 0 has got 3000 tokens", kvq_compress(f.cache, sequence, NULL, err));
+  REFUSED(KVQ_E_STATE, "layer 0 has received 3000 tokens", kvq_compress(f.cache, sequence, NULL, err));
   CHECK(state_is(f.cache, sequence, &before));
   state_free(&before);
   ACCEPTED(attend_all(f.cache, sequence, 1));
@@ -286,7 +286,7 @@ static void pages_made_ahead(void) {
   fixture_open(&f, kSnap, 0, 0);
   sequence = observed_sequence(f.cache, 100);
   ACCEPTED(kvq_sequence_reserve(f.cache, sequence, 10, err));
-  REFUSED(KVQ_E_STATE, "made ahead", kvq_compress(f.cache, sequence, NULL, err));
+  REFUSED(KVQ_E_STATE, "preallocated", kvq_compress(f.cache, sequence, NULL, err));
   kvq_sequence_destroy(sequence);
   fixture_close(&f);
 }

@@ -259,7 +259,7 @@ TEST_CASE("training that fails leaves a layer its tokens, on every device") {
     std::vector<float> k = near_directions(12, 200);
     CodebookTrainer trainer(context, codebook_options(2, 1));
     trainer.add(0, 10, std::span(k).first(10 * kWidth), std::span(k).first(10 * kWidth));
-    CHECK(contains(failure(KVQ_E_ARGUMENT, [&] { trainer.run(0); }), "10 tokens to train 16 codes"));
+    CHECK(contains(failure(KVQ_E_ARGUMENT, [&] { trainer.run(0); }), "10 tokens are too few to train 16 key codes"));
     trainer.add(0, 200, k, k);
     k[3] = std::numeric_limits<float>::quiet_NaN();
     failure(KVQ_E_ARGUMENT, [&] { trainer.add(0, 200, k, k); });

@@ -339,13 +339,13 @@ TEST_CASE("what cannot be trained is refused with the reason") {
       kvq::KeyTrainer(memory(), backend, codes, data, options);
     });
   };
-  CHECK(training(64, 63, {}) == "there are 63 tokens to train 64 codes of keys from");
+  CHECK(training(64, 63, {}) == "63 tokens are too few to train 64 key codes");
   CHECK(training(64, 65, {}).find("held out") != std::string::npos);
   CHECK(training(48, 100, {}).find("power of two") != std::string::npos);
   CHECK(training(512, 100, {}).find("from 2 to 256") != std::string::npos);
   kvq::KeyTrainingOptions options;
   options.beam = 17;
-  CHECK(training(4, 100, options) == "beam is 17, it can be 1 to 16");
+  CHECK(training(4, 100, options) == "beam is 17, must be in [1, 16]");
   options = {};
   options.held_out = 0.9F;
   CHECK(training(4, 100, options).find("held_out is 0.9") != std::string::npos);
