@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a model would compute for one layer and one token. */
+/* Stands in for a model: one layer and one token. */
 typedef struct token {
   float q[kQHeads * kHeadDim];
   float k[kTokenScalars];
