@@ -106,7 +106,7 @@ kvq_status status_of_reading(const Bytes& bytes, std::string* message) {
   return kvq_test::status_of(read_checked, bytes, message);
 }
 
-/// A codebook whose layer 1 has been spoiled.
+/// A codebook with a damaged layer 1.
 template <typename Spoil>
 Bytes spoiled(const Spoil& spoil, const CodebookShape& shape = small_shape(Scope::kLayer)) {
   ModelCodebook codebook = random_codebook(shape);

@@ -1,5 +1,5 @@
-// Every codec and kind that there is, by every name, instruction set and reference: a new one is walked by its entry in
-// all_codecs() alone, and says what is missing.
+// Every codec and kind, by every name, instruction set and reference: a new one is covered by its entry in
+// all_codecs(), and failures name what is missing.
 #include "formats/codec.h"
 
 #include <doctest/doctest.h>
@@ -29,7 +29,7 @@ using kvq_test::for_each_kind;
 using kvq_test::for_each_name;
 using kvq_test::SealedPages;
 
-/// Codes and numbers of a layer, of each head, and both.
+/// Codes and numbers per layer, per head, and both.
 constexpr Codes kCodes[] = {
     {.stages = 3, .codes = 16, .group = 4, .bits = 1},
     {.stages = 2, .codes = 64, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD},
@@ -107,7 +107,7 @@ TEST_CASE("a name that is none is answered with what to write") {
     const std::string advice = kvq::format_name_advice(line.name);
     CAPTURE(advice);
     CHECK(advice.ends_with(line.advice));
-    CHECK(advice.size() < 190);  // beside the line and the key in the message of an error
+    CHECK(advice.size() < 190);  // in addition to the line and the key in an error message
   }
   for (const std::string& name : {std::string("nonsense"), std::string("x"), std::string(), std::string(100000, 'g')}) {
     const std::string advice = kvq::format_name_advice(name);
@@ -124,7 +124,7 @@ TEST_CASE("a page of a format that is always rotated is, whether its name was pa
   });
 }
 
-// These are in snapshots that exist. A new kind gets a line; no line ever changes.
+// Existing snapshots contain these. A new kind adds a line; no line ever changes.
 TEST_CASE("snapshots number codecs and widths as they always have") {
   struct Line {
     const char* name;
@@ -191,7 +191,7 @@ TEST_CASE("every instruction set has all kernels of a kind, or its codec's conte
       for_each_kind(
           [&](const Codec& /*codec*/, const CodecKind& other) { CHECK(knows(*table, kind.kind, other.kind)); });
 
-      // Without one of what it has, which is the kernels or the context.
+      // Without one of its parts: the kernels or the context.
       for (int missing = 0; missing < 4; ++missing) {
         kvq::cpu::KernelTable damaged = *table;
         if (missing == 0) damaged.side(kind.kind).encode = nullptr;

@@ -1,4 +1,4 @@
-// Walks over all codecs and kinds, and pages that a cache has sealed in any of them.
+// Walks over all codecs and kinds, and over pages that a cache sealed in each of them.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void for_each_kind(const Use& use) {
   }
 }
 
-/// The same with every name of a kind: rotated too, and without the mean of the page, where that is possible.
+/// The same with every name of a kind: also rotated, and without the page mean, if possible.
 template <typename Use>
 void for_each_name(const Use& use) {
   for_each_kind([&](const kvq::Codec& codec, const kvq::CodecKind& kind) {
@@ -38,10 +38,10 @@ void for_each_name(const Use& use) {
   });
 }
 
-/// Pages that a cache has sealed, beside what they were sealed from: the same tokens in a cache that keeps FP16.
+/// Pages that a cache sealed, and their originals: the same tokens in an FP16 cache.
 class SealedPages {
  public:
-  /// `tokens`: no multiple of 32, so that all full pages are sealed.
+  /// `tokens` is not a multiple of 32, so that all full pages are sealed.
   SealedPages(kvq_context* context, const kvq_cache_options& options, const std::string& policy, const Codes* codes,
               int32_t tokens, int32_t position_step = 1)
       : cache_(codes != nullptr ? make_cache(context, options, policy, *codes) : make_cache(context, options, policy)),
@@ -86,7 +86,7 @@ class SealedPages {
     return sides;
   }
 
-  /// What a side decodes to by the reference, [32][head_dim].
+  /// A side decoded by the reference, [32][head_dim].
   std::vector<double> decode(kvq::Side side, int32_t head, int32_t index, const std::vector<Bytes>& sides) const {
     std::vector<const std::byte*> of_heads;
     for (const Bytes& bytes : sides) of_heads.push_back(bytes.data());
@@ -106,7 +106,7 @@ class SealedPages {
     return {rows.begin(), rows.end()};
   }
 
-  /// What was sealed, keys after RoPE: [32][head_dim].
+  /// The original numbers, keys after RoPE: [32][head_dim].
   std::vector<double> original(kvq::Side side, int32_t head, int32_t index) const {
     const kvq::Page& plain = page_of(*plain_sequence_, head, index);
     const auto* halves = reinterpret_cast<const uint16_t*>(plain.data + plain.format()->offset(side));
@@ -148,16 +148,17 @@ class SealedPages {
   int32_t pages_;
 };
 
-/// Both sides in that format, from the first page on.
+/// Both sides in this format, from the first page on.
 inline std::string policy_of(const kvq::Codec& codec, const std::string& name, int32_t group) {
   const std::string of_group = codec.takes_groups ? ", group: " + std::to_string(group) : "";
   return "version: 1\nkeys: " + name + "\nvalues: {format: " + name + of_group + "}\nsink: 0\n";
 }
 
-/// Codebooks for codecs that need one; for others a null pointer.
+/// Codebooks for codecs that need one; null for others.
 inline std::vector<const Codes*> codes_for(const kvq::Codec& codec, std::span<const Codes> choices) {
-  if (!codec.needs_training() || std::string(codec.trained_as) == "centres") return {nullptr};  // make_cache() has some
-  if (std::string(codec.trained_as) != "codebook") throw std::logic_error(codec.trained_as);    // make one here
+  if (!codec.needs_training() || std::string(codec.trained_as) == "centres")
+    return {nullptr};  // make_cache() creates them
+  if (std::string(codec.trained_as) != "codebook") throw std::logic_error(codec.trained_as);  // make one here
   std::vector<const Codes*> codes;
   for (const Codes& each : choices) codes.push_back(&each);
   return codes;
