@@ -46,7 +46,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 // VersionError reports that the loaded library is older than the header that this package was generated from.
 type VersionError struct {
 	Loaded, Needed int    // API versions
-	Version        string // of the library
+	Version        string // version of the library
 }
 
 // Error names both versions.

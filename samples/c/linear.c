@@ -10,7 +10,7 @@
 
 enum { HIDDEN = 512, BATCH = 5, N = 3 };
 
-static const int rows[N] = {Q_ROW, KV_ROW, KV_ROW}; /* of the query, key and value projections */
+static const int rows[N] = {Q_ROW, KV_ROW, KV_ROW}; /* query, key and value projections */
 static const char* const names[N] = {"q_proj", "k_proj", "v_proj"};
 
 /* Runs once, when a model is converted. A Hessian of the layer's inputs would reduce the loss; see docs/weights.md. */

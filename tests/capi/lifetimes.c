@@ -228,7 +228,7 @@ static void each_alone(void) {
   }
 }
 
-/* A creation that fails, at any of its allocations, leaves nobody alive and ends nobody: the end is told once, when the
+/* A creation that fails at any allocation keeps no object alive and releases none: `released` is called once, when the
  * last handle goes, for every kind whether its parents go before or after it. */
 static void failed_creations(void) {
   int parents_first;

@@ -14,8 +14,8 @@ typedef enum kind {
   kCache,    /* with the policy, which stores pages with the codebook and evicts */
   kRouted,   /* a cache whose formats the router chooses */
   kSequence, /* in the first cache, with kObjectTokens tokens in each layer */
-  kFork,     /* of the sequence */
-  kMatrix,   /* of kMatrixRows by kMatrixColumns */
+  kFork,     /* fork of the sequence */
+  kMatrix,   /* [kMatrixRows, kMatrixColumns] */
   kCodebookTrainer,
   kCentresTrainer,
   kRouterTrainer,

@@ -17,7 +17,7 @@ struct PageFormat {
   Family family = Family::kFloat16;
   int bits = 16;  // 0: set by a codebook
   bool hadamard = false;
-  bool page_mean = false;  // of keys
+  bool page_mean = false;  // keys only
   bool centres = false;    // trained centres
 
   bool sealed() const { return family != Family::kFloat16; }

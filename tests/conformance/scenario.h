@@ -44,7 +44,7 @@ struct Inputs {
   struct Tokens {
     kvq_test::Tensor k;              // [n, kv_heads, head_dim]
     kvq_test::Tensor v;              // [n, kv_heads, head_dim]
-    std::vector<int32_t> positions;  // of the tokens
+    std::vector<int32_t> positions;  // one per token
     std::vector<int32_t> query_positions;
   };
   std::vector<Tokens> sequences;

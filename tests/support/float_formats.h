@@ -16,7 +16,7 @@ struct FloatFormat {
   int fraction_bits;
 
   constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  constexpr int min_exponent() const { return 1 - bias(); }  // of normal numbers
+  constexpr int min_exponent() const { return 1 - bias(); }  // smallest exponent of normal numbers
   constexpr int max_exponent() const { return bias(); }
 };
 

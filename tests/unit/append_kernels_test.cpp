@@ -46,7 +46,7 @@ float number(Numbers kind, int32_t token, int32_t channel, std::mt19937& random)
     case Numbers::kConstantGroups:
       if (channel % 3 == 0) return 0.25F * static_cast<float>(channel);
       return token % 2 == 0 ? -1.5F : normal;
-    case Numbers::kZeros:  // of both signs; only positive or negative in some groups
+    case Numbers::kZeros:  // both signs; only positive or negative in some groups
       if (channel % 16 > 12 && any % 4 == 0) return std::fabs(normal);
       if (token % 8 == 7 && any % 5 == 0) return -std::fabs(normal) * 1e-6F;
       return any % 2 == 0 ? 0.0F : -0.0F;

@@ -70,7 +70,7 @@ double squared_distance(const float* x, const float* y, int32_t dim) {
 }
 
 struct Nearest {
-  std::vector<size_t> centre;  // of each vector
+  std::vector<size_t> centre;  // one per vector
   double error = 0.0;          // Σ squared distances
 };
 

@@ -105,7 +105,7 @@ std::vector<double> attend(const Text& text, int32_t position, int32_t q_head, c
   return out;
 }
 
-/// Of 64 queries spread over the text, those in the quarter of its tokens after the page, plus two right after it.
+/// The queries, of 64 spread over the text, in the quarter of its tokens after the page, plus two right after it.
 std::vector<int32_t> judges(int32_t n, int32_t page) {
   std::vector<int32_t> positions;
   const int32_t end = (page + 1) * kPageSlots;

@@ -19,9 +19,9 @@ using kvq_test::test_allocator;
 
 constexpr size_t kHeads = 2;
 constexpr size_t kHeadDim = 8;
-constexpr size_t kPages = 90;  // of each group
+constexpr size_t kPages = 90;  // per group
 constexpr size_t kGroups = 2;
-constexpr double kWanted = 16.0 / 6.0 + 5.0 / 3.0 + 3.0 / 2.0;  // of kinds 0, 1 and 2
+constexpr double kWanted = 16.0 / 6.0 + 5.0 / 3.0 + 3.0 / 2.0;  // kinds 0, 1 and 2
 
 /// A sixth of the pages need 16 bits, a third 5, and the others 3, in a different order for each group.
 size_t kind_of(size_t group, size_t page) {
