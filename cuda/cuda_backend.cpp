@@ -232,8 +232,7 @@ Owned<Workspace> CudaBackend::make_workspace(Allocator& allocator) {
 
 uint64_t CudaBackend::workspace_bytes(const ExpectedCall& call) {
   if (call.queries == 0) return sizeof(AttendWorkspace);
-  fail(KVQ_E_UNSUPPORTED,
-       "queries is %d: what cuda's work space takes depends on the device and is not known ahead; 0 tells all but that",
+  fail(KVQ_E_UNSUPPORTED, "queries is %d, must be 0 on a CUDA context: the size of its workspace depends on the device",
        call.queries);
 }
 

@@ -32,7 +32,7 @@ int32_t require_device(int32_t index) {
   int32_t major = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "cudaDeviceGetAttribute");
   if (major < 8) {
-    fail(KVQ_E_UNSUPPORTED, "device %d has compute capability %d, 8.0 is the least that is supported", index, major);
+    fail(KVQ_E_UNSUPPORTED, "device %d has compute capability %d, must be at least 8.0", index, major);
   }
   return n;
 }

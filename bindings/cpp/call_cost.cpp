@@ -1,4 +1,4 @@
-// What a call costs through kvq.hpp: one line as of ../c/call_cost.c, with sizes checked at every call.
+// Measures the cost of a call through kvq.hpp, including size checks; prints the same line as ../c/call_cost.c.
 //
 //   c++ -O2 -std=c++20 call_cost.cpp $(pkg-config --cflags --libs kvq) -o call_cost && ./call_cost
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int kCalls = 32;
 constexpr int kWarmUp = 200;
 constexpr int kBlocks = 2000;
 
-// The median over blocks of nanoseconds that `call` takes; `before` a block is not timed.
+// Median over blocks of the nanoseconds per `call`; `before` runs before each block and is not timed.
 template <class Before, class Call>
 double cost(Before before, Call call) {
   std::vector<double> blocks;

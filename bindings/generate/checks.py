@@ -1,10 +1,10 @@
-"""Whether kvq.h says everything that bindings are generated from."""
+"""Checks that kvq.h has every mark that bindings are generated from."""
 import re
 
 from emitters._text import target_of
 
 ALLOWED = {"memory": {"host", "context", "device"}, "keeps": {"call", "handle", "released", "static"}}
-# Of Python, Rust, Go and C#.
+# Keywords of Python, Rust, Go and C#.
 KEYWORDS = set("""
     and as assert async await break class continue def del elif else except finally for from global if import in is lambda
     nonlocal not or pass raise return try while with yield

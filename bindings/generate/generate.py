@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes what is made from include/kvq.h: kvq-api.json, the raw layers of all bindings, and lists for tests.
+"""Writes the files generated from include/kvq.h: kvq-api.json, the raw layers of all bindings, and lists for tests.
 
-usage: generate.py [--header FILE] [--root DIR]           write every file that is not as it should be
-       generate.py --check [--header FILE] [--root DIR]   write nothing; name those files, exit status 1 if there are any
-       generate.py --list                                 the files' names
+usage: generate.py [--header FILE] [--root DIR]           write every stale file
+       generate.py --check [--header FILE] [--root DIR]   write nothing; name the stale files, exit status 1 if there are any
+       generate.py --list                                 list all generated files
 """
 import argparse
 import importlib
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def public(model):
-    """The model as it is written to kvq-api.json: without the header's lines, which every edit moves."""
+    """The model as in kvq-api.json: without line numbers, which every edit of the header moves."""
     if isinstance(model, dict):
         return {key: public(value) for key, value in model.items() if key not in ("line", "closed")}
     return [public(one) for one in model] if isinstance(model, list) else model
@@ -65,8 +65,7 @@ def main():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     if arguments.check and stale:
-        sys.exit("\n".join("FAILED: %s is not what bindings/generate/generate.py makes from the header" % name
-                           for name in stale))
+        sys.exit("\n".join("FAILED: %s is stale: run bindings/generate/generate.py" % name for name in stale))
     print("ok: %d functions, %d structs, %d files%s" % (len(model["functions"]), len(model["structs"]), len(expected),
                                                       "" if arguments.check else ", %d written" % len(stale)))
 

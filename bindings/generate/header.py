@@ -1,10 +1,10 @@
-"""Reads kvq.h with libclang into the model that everything else is made from (see README.md beside this file)."""
+"""Reads kvq.h with libclang into the model that the emitters use (see README.md in this folder)."""
 import re
 import sys
 
 try:
     from clang import cindex
-except ImportError:  # Debian's python3-clang, for a Python that is not Debian's
+except ImportError:  # Debian's python3-clang under another Python
     sys.path.append("/usr/lib/python3/dist-packages")
     from clang import cindex
 
@@ -13,7 +13,7 @@ from clang.cindex import CursorKind, TypeKind
 MARKS = ("nullable", "length", "memory", "keeps", "parent", "destroy", "values")
 SECTIONS = ("param", "returns", "threads", "since")
 
-# Instead of the machine's headers: the same model on every machine, whatever is installed.
+# Replaces the machine's headers, so that every machine produces the same model.
 STANDARD_HEADERS = [
     ("standard/stddef.h", "typedef __SIZE_TYPE__ size_t;\n"),
     ("standard/stdint.h", "".join(
@@ -25,7 +25,7 @@ ARGUMENTS = ["-x", "c", "-std=c99", "--target=x86_64-linux-gnu", "-nostdinc", "-
 
 
 class HeaderError(Exception):
-    """The header is not valid C, or not what kvq.h may be made of."""
+    """The header is not valid C, or uses constructs that kvq.h may not."""
 
 
 def translation_unit(path, text, *arguments):
@@ -43,26 +43,26 @@ def bare(comment):
 
 
 def clean(comment):
-    """The text of a comment, without its frame."""
+    """The text of a comment without its frame."""
     return re.sub(r"\n\s*\*? ?", "\n", bare(comment)).strip("\n ")
 
 
 def lines_of(comment):
-    """As clean, but with the indentation of lines relative to the frame, which marks code."""
+    """Like clean, but keeps indentation relative to the frame, which marks code."""
     lines = bare(comment).split("\n")
     framed = [re.sub(r"^\s*\*( {1,2})?", "", line) if re.match(r"\s*\*( |$)", line) else line.strip() for line in lines]
     return "\n".join(line.rstrip() for line in framed).strip()
 
 
 def split_marks(text):
-    """A comment's prose, and its marks: name to argument."""
+    """Splits a comment into prose and marks {name: argument}."""
     parts = re.split(r"\\(%s)\b" % "|".join(MARKS), text)
     marks = {name: " ".join(value.split()) for name, value in zip(parts[1::2], parts[2::2])}
     return parts[0].strip(), {name: True if name in ("nullable", "values") else value for name, value in marks.items()}
 
 
 def split_sections(text):
-    """A function's comment: its prose, {parameter: text}, {section: text}."""
+    """Splits a function's comment into prose, {parameter: text} and {section: text}."""
     parts = re.split(r"\\(%s)\b" % "|".join(SECTIONS), text)
     parameters, sections = {}, {}
     for name, value in zip(parts[1::2], parts[2::2]):
@@ -79,7 +79,7 @@ def one_paragraph(text):
 
 
 def described(text):
-    """What is said of one field, parameter or result: prose and marks."""
+    """Prose and marks of one field, parameter or result."""
     prose, marks = split_marks(text)
     return {"documentation": one_paragraph(prose), **marks}
 
@@ -138,7 +138,7 @@ class Reader:
             if underlying.kind == TypeKind.POINTER:
                 self.hooks.add(cursor.spelling)
             elif underlying.spelling.startswith("struct ") or underlying.get_canonical().kind == TypeKind.RECORD:
-                pass  # the typedef of a struct or handle has its name
+                pass  # the typedef of a struct or handle repeats its name
             else:
                 self.integers.add(cursor.spelling)
         self.handles -= self.structs
@@ -169,7 +169,7 @@ class Reader:
             return self.const({"kind": "character", "name": name}, const)
         if re.fullmatch(r"u?int(8|16|32|64)_t|size_t", name):
             return self.const({"kind": "integer", "name": name}, const)
-        raise HeaderError("%s: no binding has the type %s" % (self.path, kind.spelling))
+        raise HeaderError("%s: bindings do not support the type %s" % (self.path, kind.spelling))
 
     @staticmethod
     def const(kind, is_const):
@@ -194,7 +194,7 @@ class Reader:
                "line": cursor.location.line, "fields": []}
         for field in cursor.get_children():
             if field.kind != CursorKind.FIELD_DECL:
-                raise HeaderError("%s:%d: %s has something that is no field" % (self.path, field.location.line, one["name"]))
+                raise HeaderError("%s:%d: %s has a member that is not a field" % (self.path, field.location.line, one["name"]))
             one["fields"].append({"name": field.spelling, "c": self.spelling(field.type), "type": self.type_of(field.type),
                                   "offset": cursor.type.get_offset(field.spelling) // 8, "size": field.type.get_size(),
                                   **described(clean(field.raw_comment))})
@@ -237,7 +237,7 @@ class Reader:
                                             "documentation": lines_of("/**%s*/" % comment[1]) if comment else ""})
 
     def connect(self):
-        """What follows from several declarations."""
+        """Adds facts that follow from several declarations."""
         functions = {one["name"]: one for one in self.model["functions"]}
         for struct in self.model["structs"]:
             init = struct["name"] + "_init"
@@ -252,7 +252,7 @@ class Reader:
             handle["parents"].sort()
 
     def handle_named(self, function, path):
-        """The type of `context`, a parameter, or of `trainer.context`, what a parameter was made from."""
+        """The type of `context`, a parameter, or of `trainer.context`, the object that a parameter was created from."""
         name, _, field = path.partition(".")
         if field:
             return next((one["name"] for one in self.model["handles"] if one["name"].endswith("_" + field)), field)
@@ -261,7 +261,7 @@ class Reader:
 
 
 def file_comment(text):
-    """What the header says at its start, but for the marks, which are for generators alone."""
+    """The comment at the start of the header, without the marks, which only generators need."""
     comment = re.search(r"/\*\* \\file.*?\*/", text, re.S)
     prose = lines_of(comment[0]).partition("\\brief ")[2] if comment else ""
     return prose.partition("\nMarks in the comments")[0].strip()

@@ -7,44 +7,44 @@ import (
 	"kvq/raw"
 )
 
-// AppendBatch is tokens for one layer of several sequences. Rows of K and V, a token's, follow sequence by sequence.
+// AppendBatch holds tokens for one layer of several sequences. Rows of K and V (one per token) are ordered by sequence.
 type AppendBatch struct {
-	Sequences   []*Sequence // of one cache, none twice
-	TokenCounts []int32     // of each sequence, at least 1; nil: one token each
-	Positions   []int32     // of all tokens; nil: consecutive in each sequence
-	K, V        Tensor      // `[tokens, KVHeads, HeadDim]` of one type, dense or strided
+	Sequences   []*Sequence // sequences of one cache, all different
+	TokenCounts []int32     // tokens per sequence, at least 1; nil: one each
+	Positions   []int32     // positions of all tokens; nil: consecutive in each sequence
+	K, V        Tensor      // `[tokens, KVHeads, HeadDim]` of the same type, dense or strided
 }
 
-// DeviceAppendBatch is an [AppendBatch] whose keys and values lie in device memory.
+// DeviceAppendBatch is an [AppendBatch] whose keys and values are in device memory.
 type DeviceAppendBatch struct {
 	Sequences              []*Sequence
 	TokenCounts, Positions []int32
 	K, V                   DeviceTensor
 }
 
-// AttendBatch is queries of one or several sequences, and where their results go.
+// AttendBatch holds queries of one or more sequences, and where their results go.
 type AttendBatch struct {
-	Sequences      []*Sequence // of one cache; the same one may occur repeatedly
-	QueryCounts    []int32     // of each sequence, at least 1; nil: one query each
-	QueryPositions []int32     // of all queries; nil: the last tokens of each sequence
-	Q, Output      Tensor      // `[queries, QHeads, HeadDim]` before RoPE, of any types, dense or strided, apart
+	Sequences      []*Sequence // sequences of one cache; one may occur repeatedly
+	QueryCounts    []int32     // queries per sequence, at least 1; nil: one each
+	QueryPositions []int32     // positions of all queries; nil: the last tokens of each sequence
+	Q, Output      Tensor      // `[queries, QHeads, HeadDim]` before RoPE, of any types, dense or strided; may not overlap
 	SlidingWindow  int         // a query at position p sees positions > p - SlidingWindow; 0: all
 	LogitSoftcap   float32     // cap·tanh(logit / cap); 0: none
-	LSE            []float32   // receives `[queries, QHeads]` log-sum-exps of the logits; nil: not wanted
-	Sinks          []float32   // `[QHeads]` logits that only add to the softmax's denominator; nil: none
+	LSE            []float32   // receives `[queries, QHeads]` log-sum-exps of the logits; nil: skip
+	Sinks          []float32   // `[QHeads]` logits added only to the softmax denominator; nil: none
 }
 
-// DeviceAttendBatch is an [AttendBatch] whose tensors lie in device memory.
+// DeviceAttendBatch is an [AttendBatch] whose tensors are in device memory.
 type DeviceAttendBatch struct {
 	Sequences                   []*Sequence
 	QueryCounts, QueryPositions []int32
 	Q, Output                   DeviceTensor
 	SlidingWindow               int
 	LogitSoftcap                float32
-	LSE, Sinks                  DevicePointer // of float32; 0: none
+	LSE, Sinks                  DevicePointer // float32; 0: none
 }
 
-// total of the rows of a batch.
+// total returns the number of rows of a batch.
 func total(sequences []*Sequence, name string, counts []int32) (int, error) {
 	if len(sequences) == 0 || len(sequences) > math.MaxInt32 {
 		return 0, argument("Sequences has %d elements, must have 1 to %d", len(sequences), math.MaxInt32)
@@ -65,7 +65,7 @@ func total(sequences []*Sequence, name string, counts []int32) (int, error) {
 	return sum, nil
 }
 
-// take collects the sequences of a batch, still unlocked.
+// take collects the sequences of a batch without locking them.
 func (c *call) take(sequences []*Sequence, cache *Cache) error {
 	for i, s := range sequences {
 		if s == nil || s.cache == nil {
@@ -81,7 +81,7 @@ func (c *call) take(sequences []*Sequence, cache *Cache) error {
 	return nil
 }
 
-// Append tokens to one layer of several sequences: to all of them, or to none.
+// Append appends tokens to one layer of several sequences: to all of them or to none.
 func (c *Cache) Append(layer int, batch *AppendBatch) error {
 	if c.context == nil || batch == nil {
 		return closedOr(c.context == nil, "batch is nil")
@@ -109,7 +109,7 @@ func (c *Cache) Append(layer int, batch *AppendBatch) error {
 		VTokenStride: int64(v.tokenStride), VHeadStride: int64(v.headStride)})
 }
 
-// AppendDevice appends from device memory, whose sizes are the caller's business.
+// AppendDevice appends from device memory; it does not check sizes.
 func (c *Cache) AppendDevice(layer int, batch *DeviceAppendBatch) error {
 	if c.context == nil || batch == nil {
 		return closedOr(c.context == nil, "batch is nil")
@@ -147,8 +147,8 @@ func (c *Cache) append(layer, n int, sequences []*Sequence, positions []int32, t
 	})
 }
 
-// Attend computes attention of a batch of queries over one layer: softmax(Scale · q·kᵀ) v. It runs beside other calls;
-// only where the policy evicts does it need its sequences for itself.
+// Attend computes attention of a batch of queries over one layer: softmax(Scale · q·kᵀ) v. It runs concurrently with
+// other calls; only if the policy evicts it needs exclusive use of its sequences.
 func (c *Cache) Attend(layer int, batch *AttendBatch) error {
 	if c.context == nil || batch == nil {
 		return closedOr(c.context == nil, "batch is nil")
@@ -185,7 +185,7 @@ func (c *Cache) Attend(layer int, batch *AttendBatch) error {
 		LSE: first(batch.LSE), Sinks: first(batch.Sinks)})
 }
 
-// AttendDevice attends in device memory, whose sizes are the caller's business.
+// AttendDevice attends in device memory; it does not check sizes.
 func (c *Cache) AttendDevice(layer int, batch *DeviceAttendBatch) error {
 	if c.context == nil || batch == nil {
 		return closedOr(c.context == nil, "batch is nil")
@@ -219,14 +219,14 @@ func (c *Cache) attend(layer, n int, sequences []*Sequence, positions []int32, w
 			return err
 		}
 	}
-	evicts := c.info.EvictionBudget > 0 // what is judged by is written
+	evicts := c.info.EvictionBudget > 0 // attention records observations
 	return c.run(sequences, evicts, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		to.NSequences, to.Sequences, to.QueryPositions = n, sequences, first(positions)
 		return raw.Attend(c.raw, index, &to, err)
 	})
 }
 
-// run a call on sequences of the cache with everything locked.
+// run makes a call on sequences of the cache with everything locked.
 func (c *Cache) run(sequences []*Sequence, exclusive bool, run func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status) error {
 	if err := c.lock(shared); err != nil {
 		return err
@@ -248,8 +248,8 @@ func (c *Cache) run(sequences []*Sequence, exclusive bool, run func(sequences **
 	return call.end(status, c.fail)
 }
 
-// Attend to the sequence with the queries of its last tokens, dense `[n, QHeads, HeadDim]` before RoPE, so append
-// before attending; output has the same shape. Nothing is allocated in Go. [Cache.Attend] knows more.
+// Attend attends to the sequence with the queries of its last tokens, dense `[n, QHeads, HeadDim]` before RoPE, so
+// append before attending; output has the same shape. It allocates nothing in Go. [Cache.Attend] has more options.
 func (s *Sequence) Attend(layer int, q, output Tensor) error {
 	if s.cache == nil {
 		return ErrClosed

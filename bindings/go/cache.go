@@ -6,7 +6,7 @@ import (
 	"kvq/raw"
 )
 
-// Cache is the attention layers of one model: page formats and work space for any number of sequences.
+// Cache holds the attention layers of one model: page formats and workspace for any number of sequences.
 type Cache struct {
 	handle[raw.Cache]
 	context *Context
@@ -20,11 +20,11 @@ type CacheOptions struct {
 
 	Rope      Rope      // RopeNone is the zero value, RopeHalf that of NewCacheOptions
 	RotaryDim int       // leading channels that are rotated; 0: HeadDim
-	RopeBase  float32   // unused when InvFreq is given
+	RopeBase  float32   // ignored if InvFreq is given
 	InvFreq   []float32 // radians per position of each pair of channels; nil: RopeBase^(-2j / RotaryDim)
-	Scale     float32   // factor on q·k; 0: 1 / sqrt(HeadDim)
+	Scale     float32   // factor applied to q·k; 0: 1 / sqrt(HeadDim)
 
-	MaxBytes uint64 // limit on what the cache allocates; 0: only the context's
+	MaxBytes uint64 // limit on the memory of the cache; 0: only the context's limit
 	ModelID  uint64 // any number that identifies the model's weights
 
 	Codebook *Codebook // for policies with commvq
@@ -32,7 +32,7 @@ type CacheOptions struct {
 	Router   *Router   // for policies with a router
 }
 
-// NewCacheOptions are defaults for a shape.
+// NewCacheOptions returns the defaults for a shape.
 func NewCacheOptions(layers, qHeads, kvHeads, headDim int) *CacheOptions {
 	var it raw.CacheOptions
 	raw.CacheOptionsInit(&it)
@@ -40,7 +40,7 @@ func NewCacheOptions(layers, qHeads, kvHeads, headDim int) *CacheOptions {
 		RotaryDim: int(it.RotaryDim), RopeBase: it.RopeBase, Scale: it.Scale}
 }
 
-// fill sets what C takes, but for the codebook, the centres and the router, which have to be locked.
+// fill sets the options of C, except the codebook, the centres and the router, which must be locked first.
 func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	raw.CacheOptionsInit(to)
 	if err := narrowAll([]number{{"Layers", o.Layers, &to.NLayers}, {"QHeads", o.QHeads, &to.QHeads},
@@ -62,7 +62,7 @@ func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	return nil
 }
 
-// with runs a call that takes the options and a policy, all of them locked.
+// with runs a call that takes the options and a policy, with all of them locked.
 func (o *CacheOptions) with(policy *Policy, run func(*raw.CacheOptions, *raw.Policy)) error {
 	if o == nil {
 		return argument("options is nil")
@@ -135,10 +135,10 @@ func (c *Cache) describe() (CacheInfo, error) {
 	}, cacheInfoFrom)
 }
 
-// Context is what the cache was created from.
+// Context returns the context of the cache.
 func (c *Cache) Context() *Context { return c.context }
 
-// Describe tells what the cache was made with, defaults filled in.
+// Describe returns the options that the cache was created with, defaults filled in.
 func (c *Cache) Describe() (CacheInfo, error) {
 	if err := c.lock(shared); err != nil {
 		return CacheInfo{}, err
@@ -147,7 +147,7 @@ func (c *Cache) Describe() (CacheInfo, error) {
 	return c.info, nil
 }
 
-// DescribeLayer tells how a layer stores what is sealed.
+// DescribeLayer returns the formats that a layer seals pages in.
 func (c *Cache) DescribeLayer(layer int) (LayerInfo, error) {
 	n, err := narrow("layer", layer)
 	if err != nil {
@@ -158,8 +158,8 @@ func (c *Cache) DescribeLayer(layer int) (LayerInfo, error) {
 	}, layerInfoFrom)
 }
 
-// Usage tells where the bytes of all sequences are, shared pages counted once. It waits for calls on sequences of the
-// cache, and they for it.
+// Usage returns the memory of the cache and all its sequences, with shared pages counted once. It waits for calls on
+// sequences of the cache, and they wait for it.
 func (c *Cache) Usage() (Usage, error) {
 	if err := c.lock(shared); err != nil {
 		return Usage{}, err
@@ -170,8 +170,9 @@ func (c *Cache) Usage() (Usage, error) {
 	return usage(c.raw, nil, c.fail)
 }
 
-// PredictUsage tells what Usage would if the cache held nothing but new sequences with so many tokens each, for which
-// pages were reserved, and, unless it is 0, if so many queries of each had attended in one batch.
+// PredictUsage predicts the result of Usage for a cache that holds only new sequences with the given number of tokens
+// each, for which pages were reserved. Unless queries is 0, it assumes that this many queries of each attended in one
+// batch.
 func (c *Cache) PredictUsage(sequences, tokens, queries int) (Usage, error) {
 	var n [3]int32
 	if err := narrowAll([]number{{"sequences", sequences, &n[0]}, {"tokens", tokens, &n[1]}, {"queries", queries, &n[2]}}); err != nil {

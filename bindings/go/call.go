@@ -12,20 +12,20 @@ import (
 	"kvq/raw"
 )
 
-// handle of an object, which embeds it first: nil once it is closed. Constant uses read-lock it, exclusive ones and
-// closing lock it. Whoever locks several takes those of contexts, policies, codebooks, centres, routers, caches and sequences in
-// this order.
+// handle is embedded first in every object; it is nil once the object is closed. Shared uses read-lock it; exclusive
+// uses and closing lock it. A call that locks several does so in this order: contexts, policies, codebooks, centres,
+// routers, caches, sequences.
 type handle[T any] struct {
 	mu   sync.RWMutex
 	id   uint64
 	raw  *T
 	end  func(*T)
-	fail *hooks // of the context, nil if it has none
+	fail *hooks // the context's hooks, nil if it has none
 }
 
 var lastID atomic.Uint64
 
-// created makes an object of what a call gave, or ends that call with its error.
+// created wraps the handle that a call created, or ends the call with its error.
 func created[O, T any](object *O, h *handle[T], made *T, end func(*T), c *call, status raw.Status, fail *hooks) (*O, error) {
 	if status != raw.OK {
 		return nil, c.end(status, fail)
@@ -45,14 +45,14 @@ func (h *handle[T]) destroy() {
 	}
 }
 
-// Close ends the object; closing it again does nothing. The error is nil.
+// Close destroys the object; closing it again does nothing. The error is always nil.
 func (h *handle[T]) Close() error {
 	h.destroy()
 	h.fail.raise()
 	return nil
 }
 
-// lock an open handle, for exclusive use or for use beside others.
+// lock locks an open handle for exclusive or shared use.
 func (h *handle[T]) lock(exclusive bool) error {
 	if exclusive {
 		h.mu.Lock()
@@ -79,7 +79,7 @@ const (
 	exclusive = true
 )
 
-// call holds what a call needs besides its arguments, so that none is allocated.
+// call holds what a call needs besides its arguments, so that calls allocate nothing.
 type call struct {
 	err       raw.Error
 	count     int32
@@ -95,7 +95,7 @@ var calls = sync.Pool{New: func() any {
 
 func acquire() *call { return calls.Get().(*call) }
 
-// end gives the call back, and what it has to say to the caller: an error, or a hook's panic.
+// end releases the call and reports its error or a hook's panic to the caller.
 func (c *call) end(status raw.Status, fail *hooks) error {
 	var err error
 	if status != raw.OK {
@@ -106,7 +106,7 @@ func (c *call) end(status raw.Status, fail *hooks) error {
 	return err
 }
 
-// locks are the handles of several objects, locked in one order for all calls, each once.
+// locks holds the handles of several objects, which all calls lock in the same order, each once.
 type locks[T any] struct {
 	given, sorted []*handle[T]
 	raw           []*T // in the order given
@@ -116,7 +116,7 @@ func (l *locks[T]) Len() int           { return len(l.sorted) }
 func (l *locks[T]) Less(i, j int) bool { return l.sorted[i].id < l.sorted[j].id }
 func (l *locks[T]) Swap(i, j int)      { l.sorted[i], l.sorted[j] = l.sorted[j], l.sorted[i] }
 
-// lock all that are given, for exclusive use or for use beside others.
+// lock locks all of them for exclusive or shared use.
 func (l *locks[T]) lock(name string, exclusive bool) error {
 	l.sorted = append(l.sorted[:0], l.given...)
 	sort.Sort(l)
@@ -139,7 +139,7 @@ func (l *locks[T]) lock(name string, exclusive bool) error {
 	return nil
 }
 
-// unlock all, and forget them: a call that waits for its next use keeps no object alive.
+// unlock unlocks and drops all of them, so that a pooled call keeps no object alive.
 func (l *locks[T]) unlock(exclusive bool) {
 	for i, h := range l.sorted {
 		if i == 0 || h != l.sorted[i-1] {
@@ -159,7 +159,7 @@ func (l *locks[T]) forget() {
 	l.given, l.sorted, l.raw = l.given[:0], l.sorted[:0], l.raw[:0]
 }
 
-// narrow is an int as C takes it.
+// narrow converts an int to the type that C takes.
 func narrow(name string, value int) (int32, error) {
 	if value < math.MinInt32 || value > math.MaxInt32 {
 		return 0, argument("%s is %d, must be a number of 32 bits", name, value)
@@ -167,7 +167,7 @@ func narrow(name string, value int) (int32, error) {
 	return int32(value), nil
 }
 
-// number is an int on its way to a field of C.
+// number is an int and the C field that receives it.
 type number struct {
 	name string
 	from int
@@ -183,10 +183,10 @@ func narrowAll(numbers []number) (err error) {
 	return nil
 }
 
-// bytesOf is the first byte of a slice, nil of an empty one.
+// bytesOf returns the address of a slice's first byte, nil for an empty slice.
 func bytesOf(s []byte) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&s)) }
 
-// first element of a slice, nil of an empty one.
+// first returns the address of a slice's first element, nil for an empty slice.
 func first[T any](s []T) *T {
 	if len(s) == 0 {
 		return nil
@@ -194,7 +194,7 @@ func first[T any](s []T) *T {
 	return &s[0]
 }
 
-// told is what a function tells in a struct, whose first field says how large it is.
+// told returns the struct that a function fills; its first field is its size.
 func told[S, I any](fail *hooks, tell func(it *S, err *raw.Error) raw.Status, from func(*S) I) (I, error) {
 	var it S
 	*(*uint32)(unsafe.Pointer(&it)) = uint32(unsafe.Sizeof(it))
@@ -206,7 +206,7 @@ func told[S, I any](fail *hooks, tell func(it *S, err *raw.Error) raw.Status, fr
 	return from(&it), nil
 }
 
-// described is what a function tells of an object.
+// described returns the struct that a function fills for an object.
 func described[T, S, I any](h *handle[T], tell func(it *S, err *raw.Error) raw.Status, from func(*S) I) (I, error) {
 	if err := h.lock(shared); err != nil {
 		var none I
@@ -216,7 +216,7 @@ func described[T, S, I any](h *handle[T], tell func(it *S, err *raw.Error) raw.S
 	return told(h.fail, tell, from)
 }
 
-// saved is what a function writes that first says how much it is.
+// saved returns the bytes that a function writes, after asking for their number.
 func saved(fail *hooks, save func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status) ([]byte, error) {
 	var size uintptr
 	c := acquire()

@@ -6,8 +6,8 @@ import (
 	"kvq/raw"
 )
 
-// Centres are what the keys and values of one model are stored relative to. They are immutable; caches that use them
-// share them.
+// Centres are the trained centres of the keys and values of one model, for the gain-shape formats. They are immutable;
+// caches share them.
 type Centres struct{ handle[raw.Centres] }
 
 // LoadCentres reads centres from a file in memory. Every byte is checked.
@@ -37,14 +37,14 @@ func (c *Centres) Save() ([]byte, error) {
 	})
 }
 
-// Describe tells what the centres are made for.
+// Describe returns the shape and quality of the centres.
 func (c *Centres) Describe() (CentresInfo, error) {
 	return described(&c.handle, func(it *raw.CentresInfo, err *raw.Error) raw.Status {
 		return raw.CentresDescribe(c.raw, it, err)
 	}, centresInfoFrom)
 }
 
-// DescribeLayer tells of one layer.
+// DescribeLayer describes one layer.
 func (c *Centres) DescribeLayer(layer int) (CentresLayerInfo, error) {
 	n, err := narrow("layer", layer)
 	if err != nil {

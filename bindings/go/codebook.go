@@ -6,7 +6,7 @@ import (
 	"kvq/raw"
 )
 
-// Codebook is a set of CommVQ codebooks for the layers of one model. It is immutable; caches that use it share it.
+// Codebook is a set of CommVQ codebooks for the layers of one model. It is immutable; caches share it.
 type Codebook struct{ handle[raw.Codebook] }
 
 // LoadCodebook reads codebooks from a file in memory. Every byte is checked.
@@ -36,14 +36,14 @@ func (b *Codebook) Save() ([]byte, error) {
 	})
 }
 
-// Describe tells what the codebooks are made for.
+// Describe returns the shape and quality of the codebooks.
 func (b *Codebook) Describe() (CodebookInfo, error) {
 	return described(&b.handle, func(it *raw.CodebookInfo, err *raw.Error) raw.Status {
 		return raw.CodebookDescribe(b.raw, it, err)
 	}, codebookInfoFrom)
 }
 
-// DescribeLayer tells of one layer.
+// DescribeLayer describes one layer.
 func (b *Codebook) DescribeLayer(layer int) (CodebookLayerInfo, error) {
 	n, err := narrow("layer", layer)
 	if err != nil {

@@ -6,37 +6,38 @@ import (
 	"kvq/raw"
 )
 
-// Context is memory, threads, limits and a device, shared by any number of caches.
+// Context holds memory, threads, limits and a device, shared by any number of caches.
 type Context struct {
 	handle[raw.Context]
 	device Device
 }
 
-// ContextOptions say what a context runs on, and what it calls. The zero value is one CPU thread without limits.
+// ContextOptions are the options of a context: device, threads, limits and hooks. The zero value is one CPU thread
+// without limits.
 type ContextOptions struct {
 	Device   Device
-	Threads  int    // for one call, the caller's included; 0 is 1, which starts none
-	MaxBytes uint64 // limit on everything allocated through the context; 0: none
-	CPUISA   string // one of CPUISAs; "": the best of this machine
+	Threads  int    // per call, including the caller's; 0 means 1, which starts none
+	MaxBytes uint64 // limit on all memory allocated through the context; 0: none
+	CPUISA   string // one of CPUISAs; "": the best that this machine supports
 
-	// Allocate returns bytes aligned to alignment, or nil, and Free takes them back: both or neither. It is memory of C,
-	// never of Go. They are called from any thread, several at once.
+	// Allocate returns bytes aligned to alignment, or nil, and Free frees them: set both or neither. The memory must be
+	// C memory, never Go memory. Called from any thread, several at once.
 	Allocate func(bytes, alignment uintptr) unsafe.Pointer
 	Free     func(memory unsafe.Pointer, bytes, alignment uintptr)
 
-	// Log takes one message. It is called from any thread, several at once.
+	// Log receives one message. Called from any thread, several at once.
 	Log func(level LogLevel, message string)
 
-	// ParallelFor calls body n times, for 0 to n-1 in any order from any goroutines, and returns when these are done.
-	// Threads is ignored then.
+	// ParallelFor calls body for 0 to n-1 in any order from any goroutines, and returns when all calls are done.
+	// Threads is then ignored.
 	ParallelFor func(n int, body func(i int))
 
-	// Released is the last call of the context's hooks, made by the Close that ends the last object made from it, or
-	// when that is collected.
+	// Released is the last call of the context's hooks, made when the last object made from the context is closed or
+	// collected.
 	Released func()
 
-	// For DeviceCUDA: the GPU, the path of libkvq_cuda.so where it is not beside the library, the cudaStream_t that
-	// everything is issued to, and an allocator in the order of that stream.
+	// For DeviceCUDA: the GPU, the path of libkvq_cuda.so if it is not next to the library, the cudaStream_t that work
+	// is enqueued on, and a stream-ordered allocator.
 	DeviceIndex    int
 	Plugin         string
 	Stream         uintptr
@@ -44,7 +45,7 @@ type ContextOptions struct {
 	DeviceFree     func(memory DevicePointer, bytes, stream uintptr)
 }
 
-// NewContext creates a context; nil options are the zero value.
+// NewContext creates a context; nil options mean the zero value.
 func NewContext(options *ContextOptions) (*Context, error) {
 	if err := checkVersion(); err != nil {
 		return nil, err
@@ -94,14 +95,14 @@ func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
 	return nil
 }
 
-// Describe tells what the context runs on and uses.
+// Describe returns the device, threads and memory of the context.
 func (x *Context) Describe() (ContextInfo, error) {
 	return described(&x.handle, func(it *raw.ContextInfo, err *raw.Error) raw.Status {
 		return raw.ContextDescribe(x.raw, it, err)
 	}, contextInfoFrom)
 }
 
-// SetStream issues later calls of a CUDA context to another cudaStream_t, 0 for the legacy default stream.
+// SetStream enqueues later calls of a CUDA context on another cudaStream_t; 0 is the legacy default stream.
 func (x *Context) SetStream(stream uintptr) error {
 	if err := x.lock(exclusive); err != nil {
 		return err
@@ -111,7 +112,7 @@ func (x *Context) SetStream(stream uintptr) error {
 	return c.end(raw.ContextSetStream(x.raw, stream, &c.err), x.fail)
 }
 
-// requireMemory checks that a method is the one for the memory of a device.
+// requireMemory checks that a method fits the memory of the context's device.
 func requireMemory(device Device, isDevice bool, method string) error {
 	switch {
 	case device == DeviceCUDA && !isDevice:
@@ -122,7 +123,7 @@ func requireMemory(device Device, isDevice bool, method string) error {
 	return nil
 }
 
-// DescribeDevice asks whether contexts can be created on a device, and on what; plugin as in [ContextOptions].
+// DescribeDevice checks whether contexts can be created on a device and describes it; plugin is as in [ContextOptions].
 func DescribeDevice(device Device, index int, plugin string) (DeviceInfo, error) {
 	if err := checkVersion(); err != nil {
 		return DeviceInfo{}, err
@@ -140,13 +141,13 @@ func DescribeDevice(device Device, index int, plugin string) (DeviceInfo, error)
 	}, deviceInfoFrom)
 }
 
-// CPUISAs are the instruction sets that the library has kernels for and this machine can run, best first.
+// CPUISAs returns the instruction sets that the library has kernels for and this machine supports, best first.
 func CPUISAs() []string { return list(raw.CPUISACount(), raw.CPUISAName) }
 
-// Schemes are what [QuantizeOptions] may name.
+// Schemes returns the schemes that [QuantizeOptions] can name.
 func Schemes() []string { return list(raw.SchemeCount(), raw.SchemeName) }
 
-// SchemeBits are the bits of a weight in a scheme, without scales and signs; 0 for a name that is no scheme.
+// SchemeBits returns the bits per weight of a scheme, without scales and signs; 0 if there is no scheme of that name.
 func SchemeBits(name string) float64 {
 	scheme, err := terminated("name", name)
 	if err != nil {

@@ -1,47 +1,47 @@
-// Package kvq is a compressed key/value cache for language models, attended to in compressed form.
+// Package kvq is a compressed key/value cache for language models, with attention computed on the compressed form.
 //
-// An inference engine computes queries, keys and values; a [Cache] keeps the keys and values in 1 to 16 bits per
-// scalar, and attention is computed directly on them. Everything is made from a [Context]:
+// An inference engine computes queries, keys and values; a [Cache] stores the keys and values in 1 to 16 bits per
+// scalar and computes attention directly on them. Everything is created from a [Context]:
 //
 //	context   memory, threads, limits and the device          NewContext
-//	policy    which page format each layer uses               Context.LoadPolicy
+//	policy    the page format of each layer                   Context.LoadPolicy
 //	codebook  vector quantization trained for one model       Context.LoadCodebook
-//	centres   what pages of one model are stored relative to  Context.LoadCentres
-//	router    which page format each page gets, by its keys   Context.LoadRouter
+//	centres   trained vectors that pages are relative to      Context.LoadCentres
+//	router    chooses each page's format by its keys          Context.LoadRouter
 //	cache     the shape of one model's attention layers       Context.NewCache
 //	sequence  one conversation                                Cache.NewSequence, Sequence.Append, Sequence.Attend
 //	matrix    weights of a linear layer in few bits           Context.Quantize, Matrix.Linear
 //
 // # Tensors
 //
-// Tensors are slices of float32, [Float16] or [BFloat16] in a [Tensor], which [Of] makes without copying. Sizes are
-// checked before anything is called. In steady state neither appending nor attending allocates.
+// Tensors are slices of float32, [Float16] or [BFloat16] in a [Tensor], which [Of] creates without copying. Sizes are
+// checked before a call. In steady state, appending and attending allocate nothing.
 //
 // # Objects
 //
-// Close ends an object and may be called twice; what is not closed ends when it is collected. Objects may be closed in
-// any order: what others still need goes with the last of them. A closed object answers with [ErrClosed].
+// Close destroys an object and may be called twice; the garbage collector destroys objects that are not closed. Objects
+// may be closed in any order: whatever other objects still need is freed with the last of them. Methods of a closed
+// object return [ErrClosed].
 //
 // # Threads
 //
-// Every method may be called from any goroutine at any time. A [Context], a [Cache] and everything immutable serve any
-// number of calls at once. A [Sequence] is attended to, saved and described by any number of goroutines at once and
-// changed by one; others wait. So do all sequences of a cache while [Cache.Usage] adds them up.
+// Every method may be called from any goroutine at any time. A [Context], a [Cache] and immutable objects serve any
+// number of calls at once. Any number of goroutines may attend to, save and describe a [Sequence] at once; calls that
+// change it run one at a time. Calls on all sequences of a cache wait for [Cache.Usage].
 //
 // # Errors
 //
-// What fails returns an [*Error] with a [Status], to which errors.Is compares: errors.Is(err, kvq.ErrLimit). After a
+// A failed call returns an [*Error] with a [Status], which errors.Is matches: errors.Is(err, kvq.ErrLimit). After a
 // failure every object is as it was before the call.
 //
 // # Hooks
 //
-// A hook that panics is taken for one that failed. The panic is raised again, as a [*HookPanic], when the call returns
-// to Go: the call that the hook was called by or, of a hook called from the library's own threads, the next one that
-// uses the context. A hook may not end its goroutine (runtime.Goexit, which FailNow of a test uses too), and may not use
-// the context that it belongs to or what was made from it.
+// A hook that panics counts as failed. The call that ran the hook panics again with a [*HookPanic] when it returns to
+// Go; if the hook ran on a thread of the library, the next call that uses the context does. A hook may not end its
+// goroutine (runtime.Goexit, which a test's FailNow uses) and may not use its context or objects made from it.
 //
 // # Device memory
 //
-// On a CUDA context tensors lie in device memory: methods whose names end in Device take a [DeviceTensor] or
-// [DevicePointer]. Memory must stay as it is until the context's stream has come past the call.
+// On a CUDA context tensors are in device memory: methods whose names end in Device take a [DeviceTensor] or
+// [DevicePointer]. The memory must not change until the context's stream has passed the call.
 package kvq

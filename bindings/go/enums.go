@@ -4,29 +4,29 @@ package kvq
 
 import "kvq/raw"
 
-// Statuses of calls that failed: errors.Is(err, kvq.ErrLimit).
+// Statuses of failed calls, for example errors.Is(err, kvq.ErrLimit).
 const (
 	// ErrArgument: An argument is nil, out of range, or inconsistent with another one.
 	ErrArgument = Status(raw.EArgument)
 	// ErrMemory: The allocator returned nil.
 	ErrMemory = Status(raw.EMemory)
-	// ErrLimit: A byte limit of the context or of the cache would be exceeded.
+	// ErrLimit: The call would exceed a byte limit of the context or of the cache.
 	ErrLimit = Status(raw.ELimit)
-	// ErrState: The object is not in a state that allows the call, for example a rollback into a sealed page.
+	// ErrState: The object's state does not allow the call, for example a rollback into a sealed page.
 	ErrState = Status(raw.EState)
 	// ErrFormat: A policy, snapshot or other input is malformed.
 	ErrFormat = Status(raw.EFormat)
 	// ErrMismatch: The input is well-formed but belongs to another model, cache shape, policy or version.
 	ErrMismatch = Status(raw.EMismatch)
-	// ErrUnsupported: The request is valid but this build or machine cannot serve it.
+	// ErrUnsupported: The request is valid, but this build or machine does not support it.
 	ErrUnsupported = Status(raw.EUnsupported)
-	// ErrBackend: The device or the caller's own hook reported a failure; see BackendCode.
+	// ErrBackend: The device or one of the caller's hooks failed; see BackendCode.
 	ErrBackend = Status(raw.EBackend)
-	// ErrInternal: A defect of the library.
+	// ErrInternal: A bug in the library.
 	ErrInternal = Status(raw.EInternal)
-	// ErrCancelled: The caller's progress hook asked to stop.
+	// ErrCancelled: The caller's progress hook cancelled the call.
 	ErrCancelled = Status(raw.ECancelled)
-	// ErrBufferSize: The caller's buffer is too small; the call says how many bytes it takes.
+	// ErrBufferSize: The caller's buffer is too small; the call reports the size it needs.
 	ErrBufferSize = Status(raw.EBufferSize)
 )
 
@@ -42,21 +42,21 @@ const (
 	BF16 = raw.BF16
 )
 
-// Device: where a context computes.
+// Device: device that a context computes on.
 type Device = raw.Device
 
 const (
-	// DeviceCPU: Here.
+	// DeviceCPU: The host's CPU.
 	DeviceCPU = raw.DeviceCPU
-	// DeviceCUDA: On an NVIDIA GPU, by way of libkvq_cuda.so.
+	// DeviceCUDA: An NVIDIA GPU, through libkvq_cuda.so.
 	DeviceCUDA = raw.DeviceCUDA
 )
 
-// Rope: how the library rotates queries and keys.
+// Rope: rotary embedding that the library applies to queries and keys.
 type Rope = raw.Rope
 
 const (
-	// RopeNone: Not: the caller passes them rotated, or the model has no rotary embedding.
+	// RopeNone: None: the caller passes them rotated, or the model has no rotary embedding.
 	RopeNone = raw.RopeNone
 	// RopeHalf: Channels (j, j + rotary_dim/2) form a pair: Hugging Face Llama, Mistral, Qwen.
 	RopeHalf = raw.RopeHalf
@@ -64,25 +64,25 @@ const (
 	RopeInterleaved = raw.RopeInterleaved
 )
 
-// LogLevel: importance of a log message.
+// LogLevel: severity of a log message.
 type LogLevel = raw.LogLevel
 
 const (
 	// LogError: Something failed.
 	LogError = raw.LogError
-	// LogWarning: Something is not as it should be.
+	// LogWarning: Something is wrong, but the call goes on.
 	LogWarning = raw.LogWarning
-	// LogInfo: Something worth knowing.
+	// LogInfo: For information.
 	LogInfo = raw.LogInfo
 )
 
-// Sizes that do not change.
+// Fixed sizes.
 const (
-	// PageSlots: Slots of a page: the unit of encoding, sharing and rollback, in tokens.
+	// PageSlots: Tokens per page: the unit of encoding, sharing and rollback.
 	PageSlots = raw.PageSlots
 )
 
-// Scope: what shares a code, or a number.
+// Scope: scope that a code, or a norm, is shared in.
 type Scope = raw.Scope
 
 const (
@@ -94,34 +94,36 @@ const (
 
 // Sizes of arrays in structs.
 const (
-	// MaxKeyStages: The most stages that codes for keys can have.
+	// MaxKeyStages: Most residual stages of key codes.
 	MaxKeyStages = raw.MaxKeyStages
-	// MaxExperts: The most formats that a router can choose among.
+	// MaxExperts: Most formats that a router chooses among.
 	MaxExperts = raw.MaxExperts
-	// MaxFused: The most matrices that a plan multiplies together.
+	// MaxFused: Most matrices that a plan multiplies together.
 	MaxFused = raw.MaxFused
 	// FormatsSize: Bytes of [LayerInfo.Formats].
 	FormatsSize = raw.FormatsSize
 )
 
-// RouterMethod: how routers are trained.
+// RouterMethod: training method of routers.
 type RouterMethod = raw.RouterMethod
 
 const (
-	// RouterLabel: On the cheapest format of each page that leaves the attention as good as it has to be.
+	// RouterLabel: Learn, for each page, the cheapest format that keeps the error of attention within the
+	// tolerance.
 	RouterLabel = raw.RouterLabel
-	// RouterPaper: By the loss of the MoQAE paper, for comparison: it tends to one format for all.
+	// RouterPaper: Minimise the loss of the MoQAE paper, for comparison: it tends to choose one format for all
+	// pages.
 	RouterPaper = raw.RouterPaper
 )
 
-// Rounding: how a Hessian is used.
+// Rounding: use of the Hessian in quantization.
 type Rounding = raw.Rounding
 
 const (
-	// RoundingLDLQ: Columns are coded from the last one to the first, each corrected for the errors of those
-	// behind it (block LDLQ).
+	// RoundingLDLQ: Code columns from the last to the first, each corrected for the errors of the columns after
+	// it (block LDLQ).
 	RoundingLDLQ = raw.RoundingLDLQ
-	// RoundingNearest: Every weight, pair or tile is rounded to what is nearest; the Hessian only tells
+	// RoundingNearest: Round each weight, pair or tile to the nearest code; the Hessian only determines
 	// [MatrixInfo.ProxyError].
 	RoundingNearest = raw.RoundingNearest
 )

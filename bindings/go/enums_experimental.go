@@ -6,20 +6,20 @@ package kvq
 
 import "kvq/raw"
 
-// ValueMethod: how codes of values are trained, and how their bits are proposed when values are encoded.
+// ValueMethod: training of value codes, and the source of the initial bits when values are encoded.
 //
 // Experimental: may change in a minor version.
 type ValueMethod = raw.ValueMethod
 
 const (
-	// ValuesLeastSquares: Alternating least squares; a linear map proposes bits.
+	// ValuesLeastSquares: Alternating least squares; a linear map proposes the bits.
 	ValuesLeastSquares = raw.ValuesLeastSquares
-	// ValuesNetwork: The CommVQ paper's way: a network of one hidden layer proposes bits; it is trained
-	// together with the codes by gradient descent.
+	// ValuesNetwork: The CommVQ paper's method: a network with one hidden layer, trained together with the
+	// codes by gradient descent, proposes the bits.
 	ValuesNetwork = raw.ValuesNetwork
 )
 
-// PlanGoal: what a plan makes as small as possible.
+// PlanGoal: quantity that a plan minimises.
 //
 // Experimental: may change in a minor version.
 type PlanGoal = raw.PlanGoal
@@ -27,8 +27,8 @@ type PlanGoal = raw.PlanGoal
 const (
 	// PlanBytes: Memory.
 	PlanBytes = raw.PlanBytes
-	// PlanSeconds: Time, of a step of decoding for example.
+	// PlanSeconds: Time, for example of a decoding step.
 	PlanSeconds = raw.PlanSeconds
-	// PlanLoss: What is lost, in nats of divergence from the uncompressed model for example.
+	// PlanLoss: Loss, for example the divergence from the uncompressed model in nats.
 	PlanLoss = raw.PlanLoss
 )

@@ -9,27 +9,27 @@ import (
 	"kvq/raw"
 )
 
-// Status of a call that failed: one of the Err constants, and itself an error to compare with.
+// Status is the status of a failed call: one of the Err constants, and itself an error for errors.Is.
 type Status int32
 
-// String is the status's name in C.
+// String returns the status's name in C.
 func (s Status) String() string { return text(raw.StatusName(raw.Status(s))) }
 
-// Error is the same.
+// Error returns the same as String.
 func (s Status) Error() string { return s.String() }
 
-// ErrClosed is what every method of a closed object answers with.
+// ErrClosed is returned by every method of a closed object.
 var ErrClosed = errors.New("kvq: the object is closed")
 
-// Error of a call that failed.
+// Error is the failure of a call.
 type Error struct {
 	Status      Status
-	BackendCode int    // of the device's own library or of a hook, 0 if none
+	BackendCode int    // error code of the device's library or of a hook; 0 if none
 	Message     string // names the argument and its value
-	Cause       error  // what a progress hook or a context.Context stopped the call with, or nil
+	Cause       error  // error of the progress hook or context.Context that stopped the call, or nil
 }
 
-// Error is the status's name and the message.
+// Error returns the status's name and the message.
 func (e *Error) Error() string {
 	if e.Cause != nil {
 		return fmt.Sprintf("kvq: %s: %s: %s", e.Status, e.Message, e.Cause)
@@ -37,19 +37,19 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("kvq: %s: %s", e.Status, e.Message)
 }
 
-// Is says whether target is this error's status.
+// Is reports whether target is this error's status.
 func (e *Error) Is(target error) bool { return target == error(e.Status) }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// VersionError says that the library that was loaded is older than the header that this package was made from.
+// VersionError reports that the loaded library is older than the header that this package was generated from.
 type VersionError struct {
 	Loaded, Needed int    // API versions
-	Version        string // of the library
+	Version        string // version of the library
 }
 
-// Error names both.
+// Error names both versions.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("kvq: the loaded library %s has API version %d, this package needs at least %d", e.Version,
 		e.Loaded, e.Needed)
@@ -62,15 +62,15 @@ func checkVersion() error {
 	return nil
 }
 
-// Version of the loaded library, "major.minor.patch".
+// Version returns the version of the loaded library, "major.minor.patch".
 func Version() string { return text(raw.VersionString()) }
 
-// argument is an error found before the library is called.
+// argument returns an error found before the library is called.
 func argument(format string, values ...any) error {
 	return &Error{Status: ErrArgument, Message: fmt.Sprintf(format, values...)}
 }
 
-// text is a string of C's; bytes that are no UTF-8 become U+FFFD.
+// text converts a C string; invalid UTF-8 becomes U+FFFD.
 func text(pointer *byte) string {
 	if pointer == nil {
 		return ""
@@ -82,7 +82,7 @@ func text(pointer *byte) string {
 	return strings.ToValidUTF8(string(unsafe.Slice(pointer, length)), "\uFFFD")
 }
 
-// terminated is a string for C, nil if it is empty and may be.
+// terminated converts a string for C; nil if it is empty and may be.
 func terminated(name, s string) (*byte, error) {
 	if strings.IndexByte(s, 0) >= 0 {
 		return nil, argument("%s is %q, must not contain a zero byte", name, s)
@@ -90,7 +90,7 @@ func terminated(name, s string) (*byte, error) {
 	return &append([]byte(s), 0)[0], nil
 }
 
-// optional is terminated, but nil for "".
+// optional is like terminated, but returns nil for "".
 func optional(name, s string) (*byte, error) {
 	if s == "" {
 		return nil, nil

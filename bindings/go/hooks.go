@@ -11,32 +11,32 @@ import (
 	"kvq/raw"
 )
 
-// HookPanic is what a call panics with after a hook did.
+// HookPanic is the value that a call panics with after a hook panicked.
 type HookPanic struct {
 	Hook  string // name of the option
-	Value any    // what the hook panicked with
-	Stack []byte // of the hook
+	Value any    // value of the hook's panic
+	Stack []byte // stack of the hook
 }
 
-// Error tells the hook and the value.
+// Error names the hook and the value.
 func (p *HookPanic) Error() string {
 	return fmt.Sprintf("kvq: the hook %s panicked: %v", p.Hook, p.Value)
 }
 
-// Unwrap is the value, if it is an error.
+// Unwrap returns the value if it is an error.
 func (p *HookPanic) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
 }
 
-// hooks of a context: what the library calls by way of package raw.
+// hooks holds a context's hooks, which the library calls through package raw.
 type hooks struct {
 	options  ContextOptions
 	handle   cgo.Handle
-	panicked atomic.Pointer[HookPanic] // the first that nobody has heard of yet
+	panicked atomic.Pointer[HookPanic] // the first panic that has not been raised again
 }
 
-// install sets the hooks of options; nil if there are none.
+// install sets the hooks of options; returns nil if there are none.
 func install(o *ContextOptions, to *raw.ContextOptions) *hooks {
 	if o.Allocate == nil && o.Log == nil && o.ParallelFor == nil && o.Released == nil && o.DeviceAllocate == nil {
 		return nil
@@ -61,7 +61,7 @@ func install(o *ContextOptions, to *raw.ContextOptions) *hooks {
 	return h
 }
 
-// guard runs a hook up to its end or its panic, and says which.
+// guard runs a hook and reports whether it returned or panicked.
 func (h *hooks) guard(name string, run func()) (ended bool) {
 	defer func() {
 		if !ended {
@@ -104,8 +104,8 @@ func (h *hooks) Log(level raw.LogLevel, message *byte) {
 	h.guard("Log", func() { h.options.Log(level, text(message)) })
 }
 
-// ParallelFor runs a loop of the library. Once the hook has returned, by a panic too, what it left behind may call the
-// body no more: the loop's memory is gone.
+// ParallelFor runs a loop of the library. Once the hook has returned or panicked, goroutines it left behind may not
+// call the body any more: the loop's memory is gone.
 func (h *hooks) ParallelFor(n int32, body raw.ParallelBody, argument uintptr) int32 {
 	var mu sync.RWMutex
 	over := false
@@ -134,5 +134,5 @@ func (h *hooks) Released() {
 	h.handle.Delete()
 }
 
-// foreign is a number as a pointer: memory of C or of a device, never of Go.
+// foreign converts a number to a pointer to C or device memory, never Go memory.
 func foreign(number uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&number)) }

@@ -4,11 +4,11 @@ package kvq
 
 import "kvq/raw"
 
-// ContextInfo: what a context runs on and uses.
+// ContextInfo: description of a context.
 type ContextInfo struct {
 	Device Device
 
-	// 0 when the caller's ParallelFor hook is used.
+	// Threads per call; 0 if the caller's ParallelFor hook is used.
 	Threads int
 
 	// "cpu" or "cuda".
@@ -17,13 +17,13 @@ type ContextInfo struct {
 	// Instruction set in use, for example "avx512vnni" or "sm_90".
 	ISA string
 
-	// Allocated now.
+	// Bytes allocated now.
 	Bytes uint64
 
-	// Largest value of Bytes so far.
+	// Largest value that Bytes has had.
 	PeakBytes uint64
 
-	// The limit, 0 if none.
+	// Limit on Bytes; 0 if none.
 	MaxBytes uint64
 }
 
@@ -39,21 +39,21 @@ func contextInfoFrom(it *raw.ContextInfo) ContextInfo {
 	}
 }
 
-// DeviceInfo: A device that contexts can be created on.
+// DeviceInfo: description of a device that contexts can be created on.
 type DeviceInfo struct {
-	// Devices of this kind.
+	// Number of devices of this kind.
 	Devices int
 
-	// For example "NVIDIA H100 80GB HBM3".
+	// Name of the device, for example "NVIDIA H100 80GB HBM3".
 	Name string
 
-	// 90 for 9.0.
+	// Major · 10 + minor: 90 for 9.0.
 	ComputeCapability int
 
-	// Newest CUDA version that the driver supports, 13000 for 13.0.
+	// Newest CUDA version that the driver supports; 13000 for 13.0.
 	DriverVersion int
 
-	// Of the device.
+	// Total memory of the device.
 	MemoryBytes uint64
 }
 
@@ -67,12 +67,12 @@ func deviceInfoFrom(it *raw.DeviceInfo) DeviceInfo {
 	}
 }
 
-// PolicyInfo: what a host has to know of a policy.
+// PolicyInfo: eviction settings of a policy, for hosts that call [raw.Compress].
 type PolicyInfo struct {
-	// Tokens of a KV head that [raw.Compress] keeps; INT32_MAX: a share; 0: it evicts none.
+	// Tokens that [raw.Compress] keeps of a KV head; INT32_MAX: the budget is a share; 0: no eviction.
 	EvictionBudget int
 
-	// Newest tokens that it always keeps, of every head.
+	// Newest tokens that it always keeps, in every head.
 	EvictionWindow int
 }
 
@@ -83,62 +83,62 @@ func policyInfoFrom(it *raw.PolicyInfo) PolicyInfo {
 	}
 }
 
-// CodebookInfo: what codebooks are made for and how well they do. Errors are ‖x̂ − x‖² / ‖x‖² of training,
-// averaged over the layers that are present; 0 for a side without codes.
+// CodebookInfo: shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the
+// layers that are present; 0 for a side without codes.
 type CodebookInfo struct {
 	Layers int
 
-	// Fewer than Layers: training was not finished; no cache takes such codebooks.
+	// Fewer than Layers if training was not finished; no cache accepts such codebooks.
 	LayersPresent int
 
 	KVHeads int
 
 	HeadDim int
 
-	// How channels of a key pair up: [RopeHalf] or [RopeInterleaved].
+	// Channels that pair up in a key: [RopeHalf] or [RopeInterleaved].
 	Rope Rope
 
-	// R, 0: no codes for keys.
+	// Residual stages R; 0: no codes for keys.
 	KeyStages int
 
-	// Nc, of a stage.
+	// Codes per stage, Nc.
 	KeyCodes int
 
-	// g, successive pairs that share their indices.
+	// Successive pairs g that share their indices.
 	KeyGroup int
 
-	// What shares a norm.
+	// Scope of a norm.
 	KeyNorms Scope
 
-	// Code bits of a value scalar, 0: no codes for values.
+	// Code bits per value scalar; 0: no codes for values.
 	ValueBits int
 
-	// What shares a code.
+	// Scope of a code.
 	ValueScope Scope
 
-	// Bits of a key scalar, codes and norms.
+	// Bits per key scalar, codes and norms.
 	KeyTrueBits float64
 
-	// Bits of a value scalar, codes and scales.
+	// Bits per value scalar, codes and scales.
 	ValueTrueBits float64
 
 	KeyError float64
 
 	ValueError float64
 
-	// Trained on, the fewest of any layer.
+	// Training tokens, of the layer with the fewest.
 	Tokens int64
 
-	// Of everything random in training.
+	// Random seed of training.
 	Seed uint64
 
 	// As in [raw.CacheOptions].
 	ModelID uint64
 
-	// Of the numbers, in memory.
+	// Bytes of the numbers in memory.
 	Bytes uint64
 
-	// Where the codebooks come from, as their trainer said.
+	// Provenance, as given to the trainer.
 	Note string
 }
 
@@ -167,9 +167,9 @@ func codebookInfoFrom(it *raw.CodebookInfo) CodebookInfo {
 	}
 }
 
-// CodebookLayerInfo: one layer of codebooks; see [CodebookInfo].
+// CodebookLayerInfo: description of one layer of codebooks; see [CodebookInfo].
 type CodebookLayerInfo struct {
-	// If not, the layer is missing and everything below is 0.
+	// If not, the layer is missing and all fields below are 0.
 	Present bool
 
 	Tokens int64
@@ -178,8 +178,8 @@ type CodebookLayerInfo struct {
 
 	ValueError float64
 
-	// The key error of a decoder that knows only the first stage, the first two, …: the last of KeyStages is
-	// KeyError, then 0.
+	// Key error when decoding with the first stage only, the first two, …; entry KeyStages − 1 equals KeyError,
+	// later entries are 0.
 	KeyStageErrors [64]float64
 }
 
@@ -193,44 +193,44 @@ func codebookLayerInfoFrom(it *raw.CodebookLayerInfo) CodebookLayerInfo {
 	}
 }
 
-// CentresInfo: what centres are made for and how much they take away. Residuals are ‖x − c‖² / ‖x‖² of
-// training, with the nearest centre c, averaged over the layers that are present; 0 for a side without centres.
+// CentresInfo: shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
+// centre, averaged over the layers that are present; 0 for a side without centres.
 type CentresInfo struct {
 	Layers int
 
-	// Fewer than Layers: training was not finished; no cache takes such centres.
+	// Fewer than Layers if training was not finished; no cache accepts such centres.
 	LayersPresent int
 
 	KVHeads int
 
 	HeadDim int
 
-	// Of the keys that follow; centres are before it.
+	// RoPE applied to the keys later; centres are stored before RoPE.
 	Rope Rope
 
-	// Of a head; 0: keys have none.
+	// Centres per head for keys; 0: none.
 	KeyCentres int
 
-	// Of a head; 0: values have none.
+	// Centres per head for values; 0: none.
 	ValueCentres int
 
 	KeyResidual float64
 
 	ValueResidual float64
 
-	// Trained on, the fewest of any layer.
+	// Training tokens, of the layer with the fewest.
 	Tokens int64
 
-	// Of everything random in training.
+	// Random seed of training.
 	Seed uint64
 
 	// As in [raw.CacheOptions].
 	ModelID uint64
 
-	// Of the numbers, in memory.
+	// Bytes of the numbers in memory.
 	Bytes uint64
 
-	// Where the centres come from, as their trainer said.
+	// Provenance, as given to the trainer.
 	Note string
 }
 
@@ -253,9 +253,9 @@ func centresInfoFrom(it *raw.CentresInfo) CentresInfo {
 	}
 }
 
-// CentresLayerInfo: one layer of centres; see [CentresInfo].
+// CentresLayerInfo: description of one layer of centres; see [CentresInfo].
 type CentresLayerInfo struct {
-	// If not, the layer is missing and everything below is 0.
+	// If not, the layer is missing and all fields below are 0.
 	Present bool
 
 	Tokens int64
@@ -274,7 +274,7 @@ func centresLayerInfoFrom(it *raw.CentresLayerInfo) CentresLayerInfo {
 	}
 }
 
-// RouterInfo: what routers are made for, and what they do on the pages that they were trained on.
+// RouterInfo: shape of routers, and their results on the pages they were trained on.
 type RouterInfo struct {
 	Layers int
 
@@ -282,49 +282,49 @@ type RouterInfo struct {
 
 	HeadDim int
 
-	// Of the keys that follow; routers see them before.
+	// RoPE applied to the keys later; routers read keys before it.
 	Rope Rope
 
 	// Successive layers that share the decisions of the first of them.
 	Sharing int
 
-	// Of such layers; each has a network.
+	// Groups of such layers; each group has one network.
 	Groups int
 
 	// Formats to choose among, 2 … [MaxExperts].
 	NExperts int
 
-	// It was trained with.
+	// Training method.
 	Method RouterMethod
 
-	// Of training by the paper's loss; 0 for labels.
+	// Weight of the loss in training by [RouterPaper]; 0 for labels.
 	LossWeight float64
 
-	// True bits of a scalar, as pages are stored; the first and the open one not counted.
+	// Mean true bits per stored scalar, without first and open pages.
 	MeanBits float64
 
-	// Labels: the error of attention up to which a format was good enough for a page.
+	// Labels: largest error of attention at which a format was accepted for a page.
 	Tolerance float64
 
-	// Labels: the share of pages that get the format they were labelled with.
+	// Labels: share of pages that get the format they were labelled with.
 	Accuracy float64
 
-	// Trained on.
+	// Training tokens.
 	Tokens int64
 
-	// Of everything random in training.
+	// Random seed of training.
 	Seed uint64
 
 	// As in [raw.CacheOptions].
 	ModelID uint64
 
-	// Of one network in a file.
+	// Bytes of one network in a file.
 	Bytes uint64
 
-	// Names of the formats as in a policy, those with more bits first, separated by ", ".
+	// Names of the formats as in a policy, most bits first, separated by ", ".
 	Experts string
 
-	// Where the routers come from, as their trainer said.
+	// Provenance, as given to the trainer.
 	Note string
 }
 
@@ -351,20 +351,20 @@ func routerInfoFrom(it *raw.RouterInfo) RouterInfo {
 	}
 }
 
-// RouterGroupInfo: one group of layers; see [RouterInfo].
+// RouterGroupInfo: description of one group of layers; see [RouterInfo].
 type RouterGroupInfo struct {
-	// Whose keys decide.
+	// Layer whose keys decide.
 	FirstLayer int
 
 	LastLayer int
 
-	// As in [RouterInfo], of these layers.
+	// As in [RouterInfo], for these layers.
 	MeanBits float64
 
-	// As in [RouterInfo], of these layers.
+	// As in [RouterInfo], for these layers.
 	Accuracy float64
 
-	// Of the pages that each format gets; 0 beyond NExperts.
+	// Share of the pages that each format gets; 0 from NExperts on.
 	Shares [8]float64
 }
 
@@ -378,7 +378,7 @@ func routerGroupInfoFrom(it *raw.RouterGroupInfo) RouterGroupInfo {
 	}
 }
 
-// CacheInfo: what a cache was made with, defaults filled in.
+// CacheInfo: options that a cache was created with, defaults filled in.
 type CacheInfo struct {
 	Layers int
 
@@ -395,7 +395,7 @@ type CacheInfo struct {
 
 	Scale float32
 
-	// First pages of a list that stay FP16.
+	// First pages of a sequence that stay FP16.
 	Sink int
 
 	// Newest pages that stay FP16.
@@ -430,12 +430,12 @@ func cacheInfoFrom(it *raw.CacheInfo) CacheInfo {
 	}
 }
 
-// LayerInfo: how a layer stores what is sealed.
+// LayerInfo: formats that a layer seals pages in.
 type LayerInfo struct {
-	// 1, or those that a router chooses among.
+	// 1, or the number that a router chooses among.
 	NFormats int
 
-	// Their names, keys/values where these differ, separated by ", ".
+	// Names of the formats, keys/values where they differ, separated by ", ".
 	Formats string
 }
 
@@ -446,34 +446,34 @@ func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 	}
 }
 
-// Usage: where the bytes are. All sizes are bytes as allocated, padding and bookkeeping included.
+// Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
-	// Key and value scalars held: 2 · head_dim · slots over all layers and KV heads.
+	// Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.
 	Scalars int64
 
 	// Pages in their final compressed format.
 	SealedBytes uint64
 
-	// FP16 pages: open, recent, sink, or of an fp16 policy.
+	// FP16 pages: open, recent, sink, or under an fp16 policy.
 	FP16Bytes uint64
 
-	// Page records, positions, page lists, the sequence objects.
+	// Page records, positions, page lists and sequence objects.
 	MetadataBytes uint64
 
-	// Work space of [raw.Attend] and the cache object; 0 when asked for one sequence.
+	// Workspace of [raw.Attend] and the cache object; 0 for one sequence.
 	WorkspaceBytes uint64
 
-	// Sum of the four.
+	// Sum of the four above.
 	TotalBytes uint64
 
-	// 2 · scalars: what an uncompressed FP16 cache needs.
+	// 2 · scalars: the size of an uncompressed FP16 cache.
 	PlainFP16Bytes uint64
 
 	SealedPages uint64
 
 	FP16Pages uint64
 
-	// Pages that more than one sequence holds. For one sequence they are counted in full.
+	// Pages that more than one sequence holds; counted in full for one sequence.
 	SharedPages uint64
 
 	// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
@@ -496,7 +496,7 @@ func usageFrom(it *raw.Usage) Usage {
 	}
 }
 
-// MatrixInfo: what a matrix is.
+// MatrixInfo: description of a matrix.
 type MatrixInfo struct {
 	HasBias bool
 
@@ -504,16 +504,16 @@ type MatrixInfo struct {
 
 	Columns int64
 
-	// Of codes, scales, signs and bias.
+	// Bytes of codes, scales, signs and bias.
 	Bytes uint64
 
-	// 8 · bytes / (rows · columns), without the bias: true bits of a weight.
+	// True bits per weight: 8 · bytes / (rows · columns), without the bias.
 	Bits float64
 
-	// ‖Ŵ − W‖² / ‖W‖² when it was quantized; 0 for a matrix of zeros.
+	// ‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros.
 	Error float64
 
-	// tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without one.
+	// tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian.
 	ProxyError float64
 
 	// As in [raw.QuantizeOptions].

@@ -6,13 +6,13 @@ package kvq
 
 import "kvq/raw"
 
-// PlanFusionInfo: how many groupings there are.
+// PlanFusionInfo: number of groupings.
 //
 // Experimental: may change in a minor version.
 type PlanFusionInfo struct {
 	Members int
 
-	// 0: no grouping has a time.
+	// 0 if no grouping has a finite time.
 	Groupings int
 }
 
@@ -23,7 +23,7 @@ func planFusionInfoFrom(it *raw.PlanFusionInfo) PlanFusionInfo {
 	}
 }
 
-// PlanGroupingInfo: one grouping.
+// PlanGroupingInfo: description of one grouping.
 //
 // Experimental: may change in a minor version.
 type PlanGroupingInfo struct {
@@ -33,10 +33,10 @@ type PlanGroupingInfo struct {
 
 	Loss float64
 
-	// Of each member, the group that it is multiplied in; then 0.
+	// Group that each member is multiplied in; then 0.
 	Groups [4]int32
 
-	// Of each member, the number of its scheme; then 0.
+	// Scheme index of each member; then 0.
 	Schemes [4]int32
 }
 
@@ -50,7 +50,7 @@ func planGroupingInfoFrom(it *raw.PlanGroupingInfo) PlanGroupingInfo {
 	}
 }
 
-// PlanInfo: what is in a plan.
+// PlanInfo: description of a plan.
 //
 // Experimental: may change in a minor version.
 type PlanInfo struct {

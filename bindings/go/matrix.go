@@ -8,33 +8,33 @@ import (
 	"kvq/raw"
 )
 
-// Matrix is a linear layer y = x·Wᵀ + b on weights of 1 to 8 bits. It is immutable.
+// Matrix is a linear layer y = x·Wᵀ + b with weights of 1 to 8 bits. It is immutable.
 type Matrix struct {
 	handle[raw.Matrix]
 	context *Context
 	info    MatrixInfo
 }
 
-// QuantizeOptions say how a matrix is written in few bits; [NewQuantizeOptions] fills in defaults.
+// QuantizeOptions are the options of [Context.Quantize]; [NewQuantizeOptions] fills in defaults.
 type QuantizeOptions struct {
 	Scheme   string    // one of Schemes
-	Seed     uint64    // of the signs
-	Hessian  []float32 // `[columns, columns]`, the mean of x·xᵀ over inputs; nil: weights are rounded alone
-	Rounding Rounding  // what the Hessian is for
+	Seed     uint64    // seed of the random signs
+	Hessian  []float32 // `[columns, columns]`, the mean of x·xᵀ over inputs; nil: weights are rounded without one
+	Rounding Rounding  // use of the Hessian
 	Damping  float64   // share of the Hessian's mean diagonal that is added to its diagonal
 	Bias     []float32 // `[rows]`; nil: none
 	Progress Progress  // nil: not called
 }
 
-// NewQuantizeOptions are the library's defaults.
+// NewQuantizeOptions returns the library's defaults.
 func NewQuantizeOptions() *QuantizeOptions {
 	var it raw.QuantizeOptions
 	raw.QuantizeOptionsInit(&it)
 	return &QuantizeOptions{Scheme: text(it.Scheme), Seed: it.Seed, Rounding: it.Rounding, Damping: it.Damping}
 }
 
-// Quantize writes weights `[rows, columns]` in few bits; nil options are the defaults. It ends early, with the
-// context's error, when ctx is done.
+// Quantize quantizes weights `[rows, columns]`; nil options mean the defaults. It ends early with the error of ctx when
+// ctx is done.
 func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns int, options *QuantizeOptions) (*Matrix, error) {
 	if options == nil {
 		options = NewQuantizeOptions()
@@ -82,7 +82,8 @@ func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns in
 	return it.described(x, err)
 }
 
-// PredictMatrixBytes tells how large a matrix will be: MatrixInfo.Bytes, and what a CPU context allocates for it.
+// PredictMatrixBytes predicts the size of a matrix: MatrixInfo.Bytes, and the bytes that a CPU context allocates for
+// it.
 func PredictMatrixBytes(scheme string, rows, columns int, hasBias bool) (bytes, allocated uint64, err error) {
 	name, err := terminated("scheme", scheme)
 	if err != nil {
@@ -121,7 +122,7 @@ func (x *Context) LoadMatrix(file []byte, name string) (*Matrix, error) {
 	return it.described(x, err)
 }
 
-// described fills in what every call needs to know of a new matrix.
+// described fills in the description that every call on a new matrix needs.
 func (m *Matrix) described(x *Context, err error) (*Matrix, error) {
 	if err != nil {
 		return nil, err
@@ -136,7 +137,7 @@ func (m *Matrix) described(x *Context, err error) (*Matrix, error) {
 	return m, nil
 }
 
-// Describe tells what the matrix is.
+// Describe describes the matrix.
 func (m *Matrix) Describe() (MatrixInfo, error) {
 	if err := m.lock(shared); err != nil {
 		return MatrixInfo{}, err
@@ -145,7 +146,7 @@ func (m *Matrix) Describe() (MatrixInfo, error) {
 	return m.info, nil
 }
 
-// Dequantize gives rows of the matrix that Linear multiplies by, `[rows, columns]`.
+// Dequantize decodes rows of the matrix that Linear multiplies by, `[rows, columns]`.
 func (m *Matrix) Dequantize(firstRow, rows int) ([]float32, error) {
 	if err := m.lock(shared); err != nil {
 		return nil, err
@@ -159,8 +160,8 @@ func (m *Matrix) Dequantize(firstRow, rows int) ([]float32, error) {
 	return w, c.end(raw.MatrixDequantize(m.raw, int64(firstRow), int64(rows), &w[0], &c.err), m.fail)
 }
 
-// Linear computes y = x·Wᵀ + b for x `[batch, columns]` and y `[batch, rows]`, dense and of one type. Nothing is
-// allocated in Go.
+// Linear computes y = x·Wᵀ + b for x `[batch, columns]` and y `[batch, rows]`, dense and of the same type. It allocates
+// nothing in Go.
 func (m *Matrix) Linear(x, y Tensor) error {
 	if m.context == nil {
 		return ErrClosed
@@ -178,7 +179,7 @@ func (m *Matrix) Linear(x, y Tensor) error {
 	return m.linear(x.data, batch, y.data, x.dtype)
 }
 
-// LinearDevice is Linear in device memory.
+// LinearDevice is like Linear, in device memory.
 func (m *Matrix) LinearDevice(x DevicePointer, batch int, y DevicePointer, dtype Dtype) error {
 	if m.context == nil {
 		return ErrClosed
@@ -202,7 +203,7 @@ func (m *Matrix) linear(x unsafe.Pointer, batch int, y unsafe.Pointer, dtype Dty
 	return c.end(raw.Linear(m.raw, x, n, y, dtype, &c.err), m.fail)
 }
 
-// inputs checks x and the type of y, and gives the rows of x.
+// inputs checks x and the type of y, and returns the rows of x.
 func inputs(x, y Tensor, columns int64) (int, error) {
 	batch, err := x.rows("x", 1, int(columns), "columns")
 	if err == nil && y.isStrided() {
@@ -214,9 +215,9 @@ func inputs(x, y Tensor, columns int64) (int, error) {
 	return batch, err
 }
 
-// LinearShared multiplies the same inputs by several matrices that share signs and columns, which is faster than one by
-// one. y receives `[batch, rows]` of the first matrix, then of the second, and so on: cgo hands over one slice, but no
-// list of slices.
+// LinearShared multiplies the same inputs by several matrices that share signs and columns, which is faster than
+// separate calls. y receives `[batch, rows]` of the first matrix, then of the second, and so on, because cgo passes one
+// slice but no list of slices.
 func LinearShared(matrices []*Matrix, x, y Tensor) error {
 	rows, err := requireMatrices(matrices)
 	if err != nil {
@@ -244,7 +245,7 @@ func LinearShared(matrices []*Matrix, x, y Tensor) error {
 	return linearShared(matrices, x.data, batch, y.data, offsets, x.dtype)
 }
 
-// LinearSharedDevice is LinearShared in device memory, with an output for each matrix.
+// LinearSharedDevice is like LinearShared in device memory, with an output for each matrix.
 func LinearSharedDevice(matrices []*Matrix, x DevicePointer, batch int, y []DevicePointer, dtype Dtype) error {
 	if _, err := requireMatrices(matrices); err != nil {
 		return err
@@ -262,7 +263,7 @@ func LinearSharedDevice(matrices []*Matrix, x DevicePointer, batch int, y []Devi
 	return linearShared(matrices, foreign(uintptr(x)), batch, nil, offsets, dtype)
 }
 
-// requireMatrices checks a list, and gives the sum of all rows.
+// requireMatrices checks a list and returns the sum of all rows.
 func requireMatrices(matrices []*Matrix) (rows int, err error) {
 	if len(matrices) == 0 || len(matrices) > math.MaxInt32 {
 		return 0, argument("matrices has %d elements, must have at least 1", len(matrices))

@@ -6,17 +6,18 @@ import (
 	"kvq/raw"
 )
 
-// Policy says which format pages are sealed in, how many stay FP16, and which tokens are evicted. It is immutable.
+// Policy defines the formats that each layer's pages are sealed in, how many pages stay FP16, and which tokens are
+// evicted. It is immutable.
 type Policy struct{ handle[raw.Policy] }
 
-// LoadPolicy reads a policy from YAML or from the short form of one format, like "int4+hadamard"; see
+// LoadPolicy reads a policy from YAML or from the short form, like "int4+hadamard"; see
 // [raw.PolicyLoad].
 func (x *Context) LoadPolicy(yaml string) (*Policy, error) {
 	if err := x.lock(shared); err != nil {
 		return nil, err
 	}
 	defer x.unlock(shared)
-	bytes := []byte(yaml + "\x00") // one more, so that there is a first
+	bytes := []byte(yaml + "\x00") // one more, so that there is a first byte
 	p := new(Policy)
 	var made *raw.Policy
 	c := acquire()
@@ -24,7 +25,7 @@ func (x *Context) LoadPolicy(yaml string) (*Policy, error) {
 	return created(p, &p.handle, made, raw.PolicyDestroy, c, status, x.fail)
 }
 
-// PolicyWithEviction is a policy that evicts by a method and to a budget, and otherwise says what another one says.
+// PolicyWithEviction copies a policy and sets its eviction method and budget.
 func (x *Context) PolicyWithEviction(policy *Policy, method string, budget int) (*Policy, error) {
 	name, err := terminated("method", method)
 	if err != nil {
@@ -52,8 +53,8 @@ func (x *Context) PolicyWithEviction(policy *Policy, method string, budget int) 
 	return created(p, &p.handle, made, raw.PolicyDestroy, c, status, x.fail)
 }
 
-// PolicyWithLayer is a policy whose layers from first to last store keys and values in other formats, "" for as before,
-// and that otherwise says what another one says.
+// PolicyWithLayer copies a policy and sets the key and value formats of layers first to last; "" leaves a format
+// unchanged.
 func (x *Context) PolicyWithLayer(policy *Policy, first, last int, keys, values string) (*Policy, error) {
 	var layers [2]int32
 	if err := narrowAll([]number{{"first", first, &layers[0]}, {"last", last, &layers[1]}}); err != nil {
@@ -97,7 +98,7 @@ func (p *Policy) Save() (string, error) {
 	return string(yaml), err
 }
 
-// Describe tells what a host has to know of the policy.
+// Describe returns the eviction settings of the policy.
 func (p *Policy) Describe() (PolicyInfo, error) {
 	return described(&p.handle, func(it *raw.PolicyInfo, err *raw.Error) raw.Status {
 		return raw.PolicyDescribe(p.raw, it, err)

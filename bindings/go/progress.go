@@ -8,8 +8,8 @@ import (
 	"kvq/raw"
 )
 
-// Progress is told now and then how far a long call has come, a share of 0 to 1 that never falls. An error stops the
-// call, which returns it as the cause of [ErrCancelled]. It may not use the objects of the call.
+// Progress receives the progress of a long call now and then, a share of 0 to 1 that never decreases. An error stops
+// the call, which returns it as the cause of [ErrCancelled]. Progress may not use the objects of the call.
 type Progress func(done float64) error
 
 // watch is a call's progress hook.
@@ -20,7 +20,7 @@ type watch struct {
 	hooks    hooks
 }
 
-// Progress asks whether to go on.
+// Progress reports whether to go on.
 func (w *watch) Progress(done float64) int32 {
 	w.hooks.guard("Progress", func() {
 		if w.cause = w.ctx.Err(); w.cause == nil && w.progress != nil {

@@ -6,7 +6,8 @@ import (
 	"kvq/raw"
 )
 
-// Router is a set of networks (MoQAE), one for each group of layers, that choose the format of every page. It is immutable; caches that use it share it.
+// Router is a set of networks (MoQAE), one for each group of layers, that choose the format of every page. It is
+// immutable; caches share it.
 type Router struct{ handle[raw.Router] }
 
 // LoadRouter reads routers from a file in memory. Every byte is checked.
@@ -36,14 +37,14 @@ func (b *Router) Save() ([]byte, error) {
 	})
 }
 
-// Describe tells what the routers are made for.
+// Describe returns the shape of the routers and their training results.
 func (b *Router) Describe() (RouterInfo, error) {
 	return described(&b.handle, func(it *raw.RouterInfo, err *raw.Error) raw.Status {
 		return raw.RouterDescribe(b.raw, it, err)
 	}, routerInfoFrom)
 }
 
-// DescribeGroup tells of one group of layers.
+// DescribeGroup describes one group of layers.
 func (b *Router) DescribeGroup(group int) (RouterGroupInfo, error) {
 	n, err := narrow("group", group)
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"kvq/raw"
 )
 
-// Sequence is the pages of one conversation. It works on after its cache is closed.
+// Sequence holds the pages of one conversation. It still works after its cache is closed.
 type Sequence struct {
 	handle[raw.Sequence]
 	cache *Cache
-	owner *raw.Cache // of C, alive as long as the sequence
+	owner *raw.Cache // the C cache, alive as long as the sequence
 }
 
-// use locks the sequence, and keeps [Cache.Usage] waiting.
+// use locks the sequence and makes [Cache.Usage] wait.
 func (s *Sequence) use(exclusive bool) error {
 	if err := s.lock(exclusive); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (s *Sequence) done(exclusive bool) {
 	s.unlock(exclusive)
 }
 
-// sequence makes a sequence of what create gives; the gate is held by the caller.
+// sequence wraps the handle that create returns; the caller holds the gate.
 func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.Status) (*Sequence, error) {
 	s := &Sequence{cache: c}
 	var made *raw.Sequence
@@ -54,7 +54,7 @@ func (c *Cache) NewSequence() (*Sequence, error) {
 	})
 }
 
-// Load makes a sequence from what [Sequence.Save] wrote. Every byte is checked.
+// Load creates a sequence from a snapshot of [Sequence.Save]. Every byte is checked.
 func (c *Cache) Load(snapshot []byte) (*Sequence, error) {
 	if len(snapshot) == 0 {
 		return nil, argument("snapshot is empty")
@@ -70,10 +70,10 @@ func (c *Cache) Load(snapshot []byte) (*Sequence, error) {
 	})
 }
 
-// Cache is what the sequence belongs to.
+// Cache returns the cache that the sequence belongs to.
 func (s *Sequence) Cache() *Cache { return s.cache }
 
-// Fork is a sequence that starts with everything this one holds. Pages are shared until one side changes them.
+// Fork creates a sequence that starts with all tokens of this one. Pages are shared until either changes them.
 func (s *Sequence) Fork() (*Sequence, error) {
 	if err := s.use(shared); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func (s *Sequence) Fork() (*Sequence, error) {
 	})
 }
 
-// Append tokens to a layer: keys before RoPE and values, dense `[n, KVHeads, HeadDim]` both, in consecutive positions.
-// All tokens are appended or none. Nothing is allocated in Go.
+// Append appends tokens to a layer: keys before RoPE and values, both dense `[n, KVHeads, HeadDim]`, at consecutive
+// positions. All tokens are appended or none. It allocates nothing in Go.
 func (s *Sequence) Append(layer int, k, v Tensor) error { return s.AppendAt(layer, k, v, nil) }
 
 // AppendAt appends tokens at strictly increasing positions beyond the layer's last one.
@@ -110,7 +110,7 @@ func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
 	return s.append(layer, n, k.data, v.data, k.dtype, positions)
 }
 
-// AppendDevice appends n tokens whose keys and values, `[n, KVHeads, HeadDim]` each, lie in device memory; positions
+// AppendDevice appends n tokens whose keys and values, `[n, KVHeads, HeadDim]` each, are in device memory; positions
 // may be nil.
 func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, positions []int32) error {
 	if s.cache == nil {
@@ -149,12 +149,12 @@ func (s *Sequence) Truncate(length int) error {
 	return s.change("length", length, raw.SequenceTruncate)
 }
 
-// Reserve makes pages ahead, so that every layer has room for tokens more; 0 gives back what is left.
+// Reserve preallocates pages, so that every layer has room for this many more tokens; 0 frees the pages that are left.
 func (s *Sequence) Reserve(tokens int) error {
 	return s.change("tokens", tokens, raw.SequenceReserve)
 }
 
-// change calls what takes one number, by its name in messages.
+// change calls a function that takes one number, with its name for messages.
 func (s *Sequence) change(name string, number int,
 	by func(cache *raw.Cache, sequence *raw.Sequence, number int32, err *raw.Error) raw.Status) error {
 	n, err := narrow(name, number)
@@ -169,7 +169,7 @@ func (s *Sequence) change(name string, number int,
 	return c.end(by(s.owner, s.raw, n, &c.err), s.fail)
 }
 
-// number asks for one number of a layer.
+// number returns one number of a layer.
 func (s *Sequence) number(layer int, ask func(layer int32, to *int32, err *raw.Error) raw.Status) (int, error) {
 	index, err := narrow("layer", layer)
 	if err != nil {
@@ -186,21 +186,21 @@ func (s *Sequence) number(layer int, ask func(layer int32, to *int32, err *raw.E
 	return answer, c.end(status, s.fail)
 }
 
-// Length is the number of tokens appended to a layer, evicted ones included.
+// Length returns the number of tokens appended to a layer, including evicted ones.
 func (s *Sequence) Length(layer int) (int, error) {
 	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
 		return raw.SequenceLength(s.raw, layer, to, err)
 	})
 }
 
-// Room is the number of tokens that a layer has pages for, made by [Sequence.Reserve].
+// Room returns the number of tokens that fit into the pages that [Sequence.Reserve] preallocated for a layer.
 func (s *Sequence) Room(layer int) (int, error) {
 	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
 		return raw.SequenceRoom(s.raw, layer, to, err)
 	})
 }
 
-// Slots is the number of tokens that a KV head of a layer holds: what eviction has left.
+// Slots returns the number of tokens that a KV head of a layer holds after eviction.
 func (s *Sequence) Slots(layer, kvHead int) (int, error) {
 	head, err := narrow("kvHead", kvHead)
 	if err != nil {
@@ -222,13 +222,14 @@ func (s *Sequence) Save() ([]byte, error) {
 	})
 }
 
-// Decoded are stored tokens of one KV head: keys as attention sees them, after RoPE, and values, `[n, HeadDim]` each.
+// Decoded holds stored tokens of one KV head: keys as attention reads them, after RoPE, and values, `[n, HeadDim]`
+// each.
 type Decoded struct {
 	K, V      []float32
 	Positions []int32
 }
 
-// Decode reads n slots of a KV head's list from begin on, for inspection and tests. Not fast.
+// Decode decodes n slots of a KV head from begin on, for inspection and tests. It is not optimised.
 func (s *Sequence) Decode(layer, kvHead, begin, n int) (Decoded, error) {
 	held, err := s.Slots(layer, kvHead)
 	if err != nil {
@@ -248,13 +249,14 @@ func (s *Sequence) Decode(layer, kvHead, begin, n int) (Decoded, error) {
 		&it.V[0], &it.Positions[0], &c.err), s.fail)
 }
 
-// Compressed is what eviction did.
+// Compressed is the result of an eviction.
 type Compressed struct {
-	Kept       []int32 // `[Layers, KVHeads]` tokens that each head holds
-	BytesFreed uint64  // by how much the bytes of the sequence fell
+	Kept       []int32 // `[Layers, KVHeads]` tokens that each head now holds
+	BytesFreed uint64  // decrease in the bytes of the sequence
 }
 
-// Compress evicts tokens as the policy of the cache says, to budget tokens of a KV head on average; 0: the policy's.
+// Compress evicts tokens as the cache's policy says, so that a KV head keeps budget tokens on average; 0: the policy's
+// budget.
 func (s *Sequence) Compress(budget int) (Compressed, error) {
 	n, err := narrow("budget", budget)
 	if err != nil {
@@ -275,7 +277,7 @@ func (s *Sequence) Compress(budget int) (Compressed, error) {
 	return it, nil
 }
 
-// Usage tells where the bytes of the sequence are, shared pages counted in full.
+// Usage returns the memory of the sequence, with shared pages counted in full.
 func (s *Sequence) Usage() (Usage, error) {
 	if err := s.use(shared); err != nil {
 		return Usage{}, err

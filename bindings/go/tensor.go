@@ -11,12 +11,12 @@ type Float16 uint16
 // BFloat16 is the upper half of a float32.
 type BFloat16 uint16
 
-// Element of a tensor.
+// Element is the element type of a tensor.
 type Element interface {
 	float32 | Float16 | BFloat16
 }
 
-// Tensor is a slice in host memory with its element type; [Of] makes one.
+// Tensor is a slice in host memory with its element type; [Of] creates one.
 type Tensor struct {
 	data                    unsafe.Pointer
 	length                  int
@@ -24,7 +24,7 @@ type Tensor struct {
 	tokenStride, headStride int
 }
 
-// Of is a dense row-major tensor on the elements of a slice, which are not copied.
+// Of returns a dense row-major tensor on the elements of a slice, which are not copied.
 func Of[T Element](elements []T) Tensor {
 	return Tensor{data: unsafe.Pointer(first(elements)), length: len(elements), dtype: dtypeOf[T]()}
 }
@@ -39,8 +39,8 @@ func dtypeOf[T Element]() Dtype {
 	return F32
 }
 
-// Strided is the tensor with other distances, in elements, from a token to the next and from a head to the next; 0 is
-// dense. The channels of a head are always neighbours. Batches take strided tensors.
+// Strided returns the tensor with other strides, in elements, from a token to the next and from a head to the next; 0
+// is dense. The channels of a head are always contiguous. Batches take strided tensors.
 func (t Tensor) Strided(token, head int) Tensor {
 	t.tokenStride, t.headStride = token, head
 	return t
@@ -48,7 +48,7 @@ func (t Tensor) Strided(token, head int) Tensor {
 
 func (t Tensor) isStrided() bool { return t.tokenStride != 0 || t.headStride != 0 }
 
-// rows of a dense tensor whose rows have the given size.
+// rows returns the number of rows of a dense tensor with rows of the given size.
 func (t Tensor) rows(name string, heads, channels int, shape string) (int, error) {
 	row := heads * channels
 	switch {
@@ -62,7 +62,7 @@ func (t Tensor) rows(name string, heads, channels int, shape string) (int, error
 	return t.length / row, nil
 }
 
-// holds checks that a tensor has as many elements as are reached for: exactly as many if it is dense.
+// holds checks that a tensor has the elements that a call reads: exactly as many if it is dense.
 func (t Tensor) holds(name string, rows, heads, channels int) error {
 	if !t.isStrided() {
 		high, needed := bits.Mul64(uint64(rows), uint64(heads*channels))
@@ -110,5 +110,5 @@ type DevicePointer uintptr
 type DeviceTensor struct {
 	Pointer                 DevicePointer
 	Dtype                   Dtype
-	TokenStride, HeadStride int // as of Tensor.Strided
+	TokenStride, HeadStride int // as in Tensor.Strided
 }

@@ -1,4 +1,4 @@
-"""scikit-build-core, and source distributions that hold the sources of the library, which lie outside this folder."""
+"""scikit-build-core, with source distributions that include the library's sources from outside this folder."""
 
 import pathlib
 import shutil
@@ -20,7 +20,7 @@ _SOURCES = (
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """Copy the sources beside the package for as long as it takes."""
+    """Copy the sources next to the package during the build."""
     copy = _HERE / "kvq"
     if copy.exists():  # this is a source distribution
         return _build.build_sdist(sdist_directory, config_settings)

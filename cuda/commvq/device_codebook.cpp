@@ -100,7 +100,7 @@ DeviceCodebook::DeviceCodebook(CudaBackend& backend, Allocator& allocator,
     : codebook_(std::move(codebook)), layers_(StlAllocator<Layer>(allocator)) {
   const CodebookShape& shape = codebook_->shape;
   if (shape.code_bits() > kMostCodeBits) {
-    fail(KVQ_E_UNSUPPORTED, "options->codebook has %d bits for the values of a token: cuda looks for at most %d",
+    fail(KVQ_E_UNSUPPORTED, "options->codebook has %d bits for the values of a token, must be at most %d on CUDA",
          shape.code_bits(), kMostCodeBits);
   }
   layers_.reserve(static_cast<size_t>(shape.n_layers));

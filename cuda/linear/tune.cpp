@@ -210,7 +210,8 @@ LinearTuning& CudaBackend::known_ways() {
 
 void CudaBackend::tune(Allocator& allocator, std::span<const Resident* const> matrices, int32_t batch) {
   const Call call(*this);
-  if (is_capturing()) fail(KVQ_E_UNSUPPORTED, "qp_tune waits for the device, which a stream that is captured cannot");
+  if (is_capturing())
+    fail(KVQ_E_UNSUPPORTED, "qp_tune waits for the device, which it cannot do while a stream is captured");
   // Earlier work would take time from what is measured, and may still need work space.
   call.require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   LinearTuning& known = known_ways();

@@ -32,7 +32,7 @@ bool has_indices(Side side, const PageFormat& format) {
 uint32_t side_code(Side side, const PageFormat& format) {
   const SideFormat& of_side = format.side(side);
   if (!is_known(of_side)) {
-    fail(KVQ_E_INTERNAL, "kernels know no pages of coding %d with %d bits", static_cast<int>(of_side.code.coding),
+    fail(KVQ_E_INTERNAL, "there are no kernels for pages of coding %d with %d bits", static_cast<int>(of_side.code.coding),
          of_side.code.bits);
   }
   // Values are never relative to their page's mean.

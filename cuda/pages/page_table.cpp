@@ -217,12 +217,12 @@ void PageTable::record_append(const TokenBatch& tokens) { backend_.record_append
 void PageTable::require_recordable() {
   if (coded_ != nullptr) {
     fail(KVQ_E_UNSUPPORTED,
-         "cuda neither fills nor reads pages with a codebook's codes in a CUDA graph: append and attend outside of "
-         "graphs, or store the layer in another format");
+         "a CUDA graph cannot use pages with CommVQ codes: append and attend outside of graphs, or store the layer in "
+         "another format");
   }
   if (published_) return;
   fail(KVQ_E_STATE,
-       "the device does not know the pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph");
+       "the preallocated pages are not on the device yet: call kvq_sequence_reserve before capturing a CUDA graph");
 }
 
 void PageTable::require_published() {
@@ -232,8 +232,9 @@ void PageTable::require_published() {
 
 void PageTable::require_movable() const {
   if (!recorded_) return;
-  fail(KVQ_E_STATE,
-       "a CUDA graph knows the sequence's memory, which is too small: call kvq_sequence_reserve, then capture again");
+  fail(
+      KVQ_E_STATE,
+      "the memory that a CUDA graph uses for the sequence is too small: call kvq_sequence_reserve, then capture again");
 }
 
 void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {

@@ -1,4 +1,4 @@
-/* The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits.
+/* Minimal embedding: one attention layer of an engine decodes on a cache compressed to about five bits per scalar.
  *
  *   cc embed.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o embed
  *   ./embed
@@ -15,7 +15,7 @@
 #define HEAD_DIM 64
 #define TOKENS 1000
 
-/* In place of the engine's projections: numbers in [-1, 1). */
+/* Stands in for the engine's projections: numbers in [-1, 1). */
 static void fill(float* x, int n, unsigned* state) {
   for (int i = 0; i < n; ++i) {
     *state = *state * 1664525u + 1013904223u;
@@ -23,7 +23,7 @@ static void fill(float* x, int n, unsigned* state) {
   }
 }
 
-/* Of the bits of what attention gives, so that the same program in another language can be compared. */
+/* Hash of the attention outputs' bits, to compare with the same program in another language. */
 static uint32_t checksum(uint32_t sum, const float* x, int n) {
   for (int i = 0; i < n; ++i) {
     uint32_t bits;
@@ -34,7 +34,7 @@ static uint32_t checksum(uint32_t sum, const float* x, int n) {
 }
 
 int main(void) {
-  static const char policy_text[] = "int4+hadamard"; /* or a YAML policy: formats per layer, pages that stay FP16 */
+  static const char policy_text[] = "int4+hadamard"; /* or a YAML policy: formats per layer, FP16 pages */
   kvq_error error;
   kvq_error_init(&error, sizeof(error));
   kvq_context* context = NULL;
@@ -84,7 +84,7 @@ int main(void) {
   } else {
     fprintf(stderr, "%s: %s\n", kvq_status_name(status), error.message);
   }
-  kvq_sequence_destroy(sequence); /* in the opposite order of creation; NULL is fine */
+  kvq_sequence_destroy(sequence); /* any order works; NULL does nothing */
   kvq_cache_destroy(cache);
   kvq_policy_destroy(policy);
   kvq_context_destroy(context);

@@ -1,4 +1,4 @@
-/* A long prompt is cut down to what its newest queries look at, and the sequence goes to a file and comes back.
+/* Evict the tokens of a long prompt that its newest queries attend to least, then save and load the sequence.
  *
  *   cc evict_and_save.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o evict
  *   ./evict FILE
@@ -33,11 +33,11 @@ int main(int argc, char** argv) {
   kvq_error_init(&error, sizeof error);
   require(kvq_context_create(NULL, &context, &error));
 
-  /* 128 tokens a head on average; heads that need more get more (Ada-KV on SnapKV's scores). */
+  /* 128 tokens per head on average; heads that need more get more (Ada-KV on SnapKV's scores). */
   kvq_cache* cache = create_cache(context, "int4+adasnap:128");
   float* prompt_output = tensor(PROMPT, Q_ROW);
   require(kvq_sequence_create(cache, &sequence, &error));
-  step(cache, sequence, TEXT, 0, PROMPT, prompt_output); /* what these queries look at decides */
+  step(cache, sequence, TEXT, 0, PROMPT, prompt_output); /* these queries' attention decides what stays */
   free(prompt_output);
 
   int32_t kept[LAYERS * KV_HEADS];
@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
   printf("kept per head:");
   for (int i = 0; i < LAYERS * KV_HEADS; ++i) printf(" %d", (int)kept[i]);
   printf("; %" PRIu64 " bytes freed, %" PRIu64 " left\n", bytes_freed, usage_of(cache, sequence).total_bytes);
-  printf("the next token has position %d\n", (int)length_of(sequence)); /* evicted tokens keep theirs */
+  printf("the next token has position %d\n", (int)length_of(sequence)); /* evicted tokens still count */
 
   size_t size = 0;
   void* bytes = save(cache, sequence, &size);
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   kvq_cache_destroy(cache);
   kvq_context_destroy(context);
 
-  /* Later, or elsewhere: model and formats are the same; how tokens are evicted and how many threads there are may
+  /* Load it later, or on another machine: model and formats must be the same; eviction and the number of threads may
    * differ. */
   kvq_context_options two_threads;
   kvq_context_options_init(&two_threads, sizeof two_threads);
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
   printf("goes on from the file: output %08" PRIx32 "\n", fingerprint(output, sizeof output));
   kvq_sequence_destroy(sequence);
 
-  /* What does not belong there, or is damaged, is refused. */
+  /* The library refuses a snapshot of another format and a damaged one. */
   kvq_cache* other = create_cache(context, "int8");
   printf("%s", kvq_status_name(kvq_sequence_load(other, bytes, size, &sequence, &error)));
   printf(": %s\n", error.message);

@@ -1,5 +1,5 @@
-/* On a GPU: a prompt that a CPU cached, and decoding in a CUDA graph that is replayed while the sequence grows. Ends
- * with status 77 where there is no GPU.
+/* Decode on a GPU: move a prompt that a CPU cached, then replay a CUDA graph while the sequence grows. Exits with
+ * status 77 if there is no GPU.
  *
  *   cc graph.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) \
  *     -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lm -o graph
@@ -18,12 +18,12 @@ static void require_cuda(cudaError_t status) {
   exit(1);
 }
 
-/* What the engine's kernels write and read, at addresses that stay, since a graph knows them. */
+/* Tensors of the engine's kernels, at fixed addresses, because the graph refers to them. */
 typedef struct device_tensors {
   float* q[LAYERS];
   float* k[LAYERS];
   float* v[LAYERS];
-  float* output; /* of the last layer */
+  float* output; /* the last layer's */
 } device_tensors;
 
 static float* device_tensor(int row) {
@@ -32,7 +32,7 @@ static float* device_tensor(int row) {
   return (float*)memory;
 }
 
-/* In place of the engine's projections, which would be part of the graph. */
+/* Stands in for the engine's projections, which would be part of the graph. */
 static void upload_token(const device_tensors* t, int position, cudaStream_t stream) {
   float q[Q_ROW], k[KV_ROW], v[KV_ROW];
   for (int layer = 0; layer < LAYERS; ++layer) {
@@ -43,7 +43,7 @@ static void upload_token(const device_tensors* t, int position, cudaStream_t str
   }
 }
 
-/* The same calls whether a stream works or is captured. */
+/* The calls are the same whether the stream executes or is captured. */
 static void decode_token(kvq_cache* cache, kvq_sequence* sequence, const device_tensors* t) {
   const kvq_sequence* sequences[1] = {sequence};
   for (int layer = 0; layer < LAYERS; ++layer) {
@@ -62,17 +62,17 @@ static void decode_token(kvq_cache* cache, kvq_sequence* sequence, const device_
 static cudaGraphExec_t capture(kvq_cache* cache, kvq_sequence* sequence, const device_tensors* t, cudaStream_t stream) {
   cudaGraph_t graph = NULL;
   cudaGraphExec_t executable = NULL;
-  require(kvq_sequence_reserve(cache, sequence, TOKENS - PROMPT, &error)); /* a graph cannot make pages */
+  require(kvq_sequence_reserve(cache, sequence, TOKENS - PROMPT, &error)); /* a graph cannot allocate pages */
   require_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  decode_token(cache, sequence, t); /* recorded, not done */
+  decode_token(cache, sequence, t); /* recorded, not executed */
   require_cuda(cudaStreamEndCapture(stream, &graph));
   require_cuda(cudaGraphInstantiate(&executable, graph, 0));
   require_cuda(cudaGraphDestroy(graph));
   return executable;
 }
 
-/* Pages of a CPU's sequence, on the GPU. Snapshots are the same everywhere, so this is also how a sequence goes from
- * one GPU to another, or to another machine. */
+/* Move a sequence from the CPU to the GPU. Snapshots are the same everywhere, so this also moves a sequence to another
+ * GPU or another machine. */
 static kvq_sequence* move_to(kvq_cache* target, kvq_cache* source, const kvq_sequence* sequence) {
   kvq_sequence* moved = NULL;
   size_t size = 0;
@@ -101,7 +101,7 @@ int main(void) {
   kvq_context_options_init(&options, sizeof options);
   options.device = KVQ_DEVICE_CUDA;
   options.device_index = 0;
-  options.stream = stream; /* the engine's: everything is issued to it, and calls return at once */
+  options.stream = stream; /* the engine's stream: calls enqueue work on it and return */
   require(kvq_context_create(&options, &gpu, &error));
   require(kvq_context_create(NULL, &cpu, &error));
   kvq_cache* gpu_cache = create_cache(gpu, policy);
@@ -122,11 +122,11 @@ int main(void) {
   t.output = device_tensor(Q_ROW);
 
   upload_token(&t, PROMPT, stream);
-  decode_token(gpu_cache, sequence, &t); /* once without a graph: attention allocates its work space */
+  decode_token(gpu_cache, sequence, &t); /* once without a graph: attention allocates its workspace */
   cudaGraphExec_t graph = capture(gpu_cache, sequence, &t, stream);
   for (int position = PROMPT + 1; position < TOKENS; ++position) {
     upload_token(&t, position, stream);
-    require_cuda(cudaGraphLaunch(graph, stream)); /* appends one token more and attends to all */
+    require_cuda(cudaGraphLaunch(graph, stream)); /* appends one more token and attends to all */
   }
 
   float output[Q_ROW], expected[Q_ROW];
@@ -144,7 +144,7 @@ int main(void) {
   printf("CPU: %d tokens, content %08" PRIx32 "\n", (int)length_of(cpu_sequence), content(cpu_cache, cpu_sequence));
   printf("difference between GPU and CPU: %.5f\n", sqrt(squared_error / squared));
 
-  require_cuda(cudaGraphExecDestroy(graph)); /* before what it refers to */
+  require_cuda(cudaGraphExecDestroy(graph)); /* before the objects that it refers to */
   kvq_sequence_destroy(sequence);
   kvq_sequence_destroy(cpu_sequence);
   kvq_cache_destroy(gpu_cache);

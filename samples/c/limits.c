@@ -1,5 +1,4 @@
-/* Memory: what fits is known before anything is made, a limit is never exceeded, what is refused changes nothing, and
- * all of it comes from the engine's own allocator.
+/* Memory: predict what fits, never exceed a limit, continue after a refused call, and use the engine's own allocator.
  *
  *   cc limits.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o limits
  *   ./limits
@@ -9,10 +8,10 @@
 
 enum { TOKENS = 800, CHUNK = 16, MOST_SEQUENCES = 64, LIMIT = 2 * 1024 * 1024 };
 
-/* The engine's allocator. Hooks are called from the threads that call the library and from the context's own: with more
- * than this one, counting would need a lock. */
+/* The engine's allocator. The library calls hooks from the caller's threads and from the context's own: with more than
+ * one thread, counting would need a lock. */
 typedef struct heap {
-  uint64_t bytes; /* now */
+  uint64_t bytes; /* allocated now */
   uint64_t peak;
 } heap;
 
@@ -38,12 +37,12 @@ static kvq_context* create_context(heap* memory) {
   options.allocate = heap_allocate;
   options.free = heap_free;
   options.allocator_user = memory;
-  options.max_bytes = LIMIT; /* of everything: caches, sequences, matrices, work space */
+  options.max_bytes = LIMIT; /* includes caches, sequences, matrices and workspace */
   require(kvq_context_create(&options, &context, &error));
   return context;
 }
 
-/* How many sequences of TOKENS tokens fit, by sizes alone. */
+/* Predict how many sequences of TOKENS tokens fit, without allocating them. */
 static int sequences_that_fit(const kvq_context* context, const kvq_cache* cache, uint64_t* predicted) {
   kvq_context_info now;
   kvq_usage empty, usage;
@@ -61,7 +60,7 @@ static int sequences_that_fit(const kvq_context* context, const kvq_cache* cache
   return n;
 }
 
-/* With its pages made ahead, so that it cannot fail half-way. Gives NULL where that is refused. */
+/* Create a sequence with preallocated pages, so that it cannot fail half-way. Returns NULL if it does not fit. */
 static kvq_sequence* admit(kvq_cache* cache) {
   kvq_sequence* sequence = NULL;
   if (kvq_sequence_create(cache, &sequence, &error) != KVQ_OK) return NULL;
@@ -70,7 +69,7 @@ static kvq_sequence* admit(kvq_cache* cache) {
   return NULL;
 }
 
-/* CHUNK tokens of each sequence through all layers, as one batch. */
+/* Run CHUNK tokens of each sequence through all layers as one batch. */
 static void batch_step(kvq_cache* cache, kvq_sequence* const* sequences, int n, int begin) {
   int32_t counts[MOST_SEQUENCES];
   float* q = tensor(n * CHUNK, Q_ROW);
@@ -124,7 +123,7 @@ int main(void) {
   for (int begin = 0; begin < TOKENS; begin += CHUNK) batch_step(cache, sequences, n, begin);
   printf("predicted %" PRIu64 " bytes, used %" PRIu64 "\n", predicted, usage_of(cache, NULL).total_bytes);
 
-  /* One more does not fit, and a long append to one that is there neither. */
+  /* One more sequence does not fit, nor does a long append to an existing one. */
   kvq_sequence* another = admit(cache);
   printf("another sequence: %s\n", another == NULL ? kvq_status_name(error.code) : "KVQ_OK");
 
@@ -136,7 +135,7 @@ int main(void) {
   printf("content before %08" PRIx32 ", after %08" PRIx32 "\n", before, content(cache, sequences[0]));
   free(k);
 
-  /* The engine's answer: end a sequence, or evict, or put one on disk, and try again. */
+  /* Make room (destroy a sequence, evict tokens, or save one to disk) and try again. */
   kvq_sequence_destroy(sequences[0]);
   sequences[0] = admit(cache);
   printf("after one has ended: %s\n", sequences[0] == NULL ? kvq_status_name(error.code) : "KVQ_OK");

@@ -1,5 +1,5 @@
-/* Linear layers in few bits: the projections to queries, keys and values in one call, into the cache; and a file of
- * them.
+/* Linear layers in few bits: compute queries, keys and values in one call, append them to the cache, and save the
+ * matrices to a file.
  *
  *   cc linear.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -lm -o linear
  *   ./linear
@@ -10,15 +10,15 @@
 
 enum { HIDDEN = 512, BATCH = 5, N = 3 };
 
-static const int rows[N] = {Q_ROW, KV_ROW, KV_ROW}; /* of the matrices for queries, keys and values */
+static const int rows[N] = {Q_ROW, KV_ROW, KV_ROW}; /* query, key and value projections */
 static const char* const names[N] = {"q_proj", "k_proj", "v_proj"};
 
-/* Once, when a model is converted. With a Hessian of the layer's inputs less would be lost; see docs/weights.md. */
+/* Runs once, when a model is converted. A Hessian of the layer's inputs would reduce the loss; see docs/weights.md. */
 static void quantize(kvq_context* context, float* const* weights, qp_matrix** matrices) {
   qp_quantize_options options;
   qp_quantize_options_init(&options, sizeof options);
   options.scheme = "nuq-4"; /* or "vq-2.5", "tcq-2.75", "tcx-3", …: qp_scheme_name lists them */
-  options.seed = 1;         /* matrices with the same inputs need the same signs, so the same seed */
+  options.seed = 1;         /* matrices that share inputs need the same seed, which gives the same signs */
   for (int i = 0; i < N; ++i) {
     require(qp_quantize(context, &options, weights[i], rows[i], HIDDEN, &matrices[i], &error));
   }
@@ -57,7 +57,7 @@ int main(void) {
   quantize(context, weights, matrices);
   fill(x, sizeof x / sizeof *x, 100);
 
-  /* Inputs are rotated and rounded once for all three, and the outputs are what kvq_append and kvq_attend take. */
+  /* Inputs are rotated and rounded once for all three; kvq_append and kvq_attend take the outputs as they are. */
   void* const outputs[N] = {q, k, v};
   require(qp_linear_shared((const qp_matrix* const*)matrices, N, x, BATCH, outputs, KVQ_F32, &error));
   require(kvq_append(cache, sequence, 0, BATCH, k, v, KVQ_F32, NULL, &error));
@@ -76,7 +76,7 @@ int main(void) {
            difference(y, x, decoded[i], rows[i]), difference(y, x, weights[i], rows[i]));
   }
 
-  /* One safetensors file for all of them, as bytes. */
+  /* Write all matrices as one safetensors file in memory. */
   size_t size = 0;
   require(qp_matrix_save((const qp_matrix* const*)matrices, names, N, NULL, 0, &size, &error));
   void* file = allocate(size);

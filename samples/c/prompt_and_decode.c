@@ -1,5 +1,4 @@
-/* A prompt in chunks, then token by token; and the check that an engine makes once: does the cache give what plain
- * attention gives?
+/* Run a prompt in chunks, decode token by token, and check once against plain attention, as an engine should.
  *
  *   cc prompt_and_decode.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -lm -o run
  *   ./run
@@ -10,7 +9,7 @@
 
 enum { TEXT = 1, PROMPT = 700, TOKENS = 720 };
 
-/* The prompt in chunks, then one token after the other. Gives the attention of the last token in the last layer. */
+/* Run the prompt in chunks, then token by token. Writes the attention output of the last token in the last layer. */
 static void generate(kvq_cache* cache, kvq_sequence* sequence, int chunk, float* output) {
   float* chunk_output = tensor(chunk, Q_ROW);
   for (int begin = 0; begin < PROMPT; begin += chunk) {
@@ -21,7 +20,7 @@ static void generate(kvq_cache* cache, kvq_sequence* sequence, int chunk, float*
   free(chunk_output);
 }
 
-/* RoPE as Hugging Face's Llama has it: channels (j, j + HEAD_DIM / 2) are a pair. */
+/* RoPE as in Hugging Face's Llama: channels (j, j + HEAD_DIM / 2) form a pair. */
 static void rotate(const float* x, int position, double* rotated) {
   for (int j = 0; j < HEAD_DIM / 2; ++j) {
     const double angle = position * pow(500000.0, -2.0 * j / HEAD_DIM);
@@ -30,7 +29,7 @@ static void rotate(const float* x, int position, double* rotated) {
   }
 }
 
-/* softmax(q·kᵀ / √d) v of the last token in the last layer, in double precision, without the library. */
+/* Compute softmax(q·kᵀ / √d) v of the last token in the last layer in double precision, without the library. */
 static void attend_plainly(double* output) {
   float q[Q_ROW], k[KV_ROW], v[KV_ROW];
   double rotated_q[Q_ROW], rotated_k[KV_ROW], sums[Q_HEADS] = {0};
@@ -42,7 +41,7 @@ static void attend_plainly(double* output) {
     project(TEXT, LAYERS - 1, token, 1, unused, k, v);
     for (int head = 0; head < KV_HEADS; ++head) rotate(k + head * HEAD_DIM, token, rotated_k + head * HEAD_DIM);
     for (int head = 0; head < Q_HEADS; ++head) {
-      const int kv = head / (Q_HEADS / KV_HEADS) * HEAD_DIM; /* where its KV head begins */
+      const int kv = head / (Q_HEADS / KV_HEADS) * HEAD_DIM; /* first channel of its KV head */
       double logit = 0;
       for (int c = 0; c < HEAD_DIM; ++c) logit += rotated_q[head * HEAD_DIM + c] * rotated_k[kv + c];
       const double weight = exp(logit / sqrt(HEAD_DIM));
@@ -63,7 +62,7 @@ static double difference(const float* output, const double* plain) {
   return sqrt(error_squared / squared);
 }
 
-/* In FP16 what is left is rounding: a larger difference says that shapes, RoPE or scale are not the engine's. */
+/* FP16 leaves only rounding: a larger difference means that shapes, RoPE or scale do not match the engine's. */
 static void check_in_fp16(kvq_context* context) {
   kvq_cache* cache = create_cache(context, "fp16");
   kvq_sequence* sequence = NULL;
@@ -82,7 +81,7 @@ int main(void) {
   static const int chunks[] = {256, 100};
   kvq_context* context = NULL;
   kvq_error_init(&error, sizeof error);
-  require(kvq_context_create(NULL, &context, &error)); /* defaults: one thread, the best instruction set of this CPU */
+  require(kvq_context_create(NULL, &context, &error)); /* defaults: one thread, this CPU's best instruction set */
   check_in_fp16(context);
   for (size_t i = 0; i < sizeof policies / sizeof policies[0]; ++i) {
     kvq_cache* cache = create_cache(context, policies[i]);

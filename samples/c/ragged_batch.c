@@ -1,5 +1,5 @@
-/* A batch of sequences of different lengths, as a server has it: the next chunk of one prompt and the next token of two
- * others, in one append and one attend a layer, straight from one tensor of queries, keys and values.
+/* Ragged batch, as in a server: the next chunk of one prompt and the next token of two other sequences, in one append
+ * and one attend per layer, directly from a fused tensor of queries, keys and values.
  *
  *   cc ragged_batch.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o ragged_batch
  *   ./ragged_batch
@@ -15,7 +15,7 @@ static const int32_t counts[SEQUENCES] = {100, 1, 1}; /* tokens of this step */
 static void batch_step(kvq_cache* cache, kvq_sequence* const* sequences, float* qkv, float* output) {
   for (int layer = 0; layer < LAYERS; ++layer) {
     float* row = qkv;
-    for (int i = 0; i < SEQUENCES; ++i) { /* the engine's one product for all of them */
+    for (int i = 0; i < SEQUENCES; ++i) { /* stands in for the engine's fused projection */
       project_strided(i, layer, held[i], counts[i], row, QKV_ROW, row + Q_ROW, row + Q_ROW + KV_ROW, QKV_ROW);
       row += (size_t)counts[i] * QKV_ROW;
     }

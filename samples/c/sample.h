@@ -1,4 +1,4 @@
-/* What the samples share: a model without weights, and what becomes of a failed call. */
+/* Shared by the samples: a model without weights, and the handling of failed calls. */
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -14,13 +14,13 @@ enum {
   Q_HEADS = 8,
   KV_HEADS = 2, /* four query heads share a KV head */
   HEAD_DIM = 64,
-  Q_ROW = Q_HEADS * HEAD_DIM, /* numbers of a token's queries in a layer, and of what attention gives for them */
+  Q_ROW = Q_HEADS * HEAD_DIM, /* scalars of a token's queries in a layer, and of their attention output */
   KV_ROW = KV_HEADS * HEAD_DIM
 };
 
 static kvq_error error; /* main calls kvq_error_init */
 
-/* A real program would clean up and carry on: after a failure every object is as it was before the call. */
+/* A real program would clean up and continue: after a failure every object is as it was before the call. */
 static inline void require(kvq_status status) {
   if (status == KVQ_OK) return;
   fprintf(stderr, "%s: %s\n", kvq_status_name(status), error.message);
@@ -36,14 +36,14 @@ static inline void* allocate(size_t bytes) {
 
 static inline float* tensor(int rows, int row) { return (float*)allocate((size_t)rows * (size_t)row * sizeof(float)); }
 
-/* The bits of some numbers in short, so that two results can be compared by eye. */
+/* Hash of bytes, to compare two results by eye. */
 static inline uint32_t fingerprint(const void* bytes, size_t n) {
   uint32_t sum = 2166136261u;
   for (size_t i = 0; i < n; ++i) sum = (sum ^ ((const unsigned char*)bytes)[i]) * 16777619u;
   return sum;
 }
 
-/* Numbers in [-1, 1). */
+/* Fill with numbers in [-1, 1). */
 static inline void fill(float* x, size_t n, uint32_t seed) {
   uint32_t state = (seed + 1u) * 2654435761u;
   for (size_t i = 0; i < n; ++i) {
@@ -52,9 +52,9 @@ static inline void fill(float* x, size_t n, uint32_t seed) {
   }
 }
 
-/* In place of the engine's projections: queries, keys and values of the tokens [begin, begin + n) of a text, before
- * RoPE. They depend on text, layer and position alone, however many tokens come at once. Rows may have a stride, as in
- * one tensor of queries, keys and values; a dense one has Q_ROW or KV_ROW. */
+/* Stands in for the engine's projections: queries, keys and values of the tokens [begin, begin + n) of a text, before
+ * RoPE. They depend only on text, layer and position, not on the number of tokens at once. Rows may be strided, as in a
+ * fused tensor of queries, keys and values; the stride of dense rows is Q_ROW or KV_ROW. */
 static inline void project_strided(int text, int layer, int begin, int n, float* q, int q_stride, float* k, float* v,
                                    int kv_stride) {
   for (int i = 0; i < n; ++i) {
@@ -69,7 +69,7 @@ static inline void project(int text, int layer, int begin, int n, float* q, floa
   project_strided(text, layer, begin, n, q, Q_ROW, k, v, KV_ROW);
 }
 
-/* Only the four sizes have no default. `policy_text` is YAML or the name of a format. */
+/* Only the four sizes lack a default. `policy_text` is YAML or the name of a format. */
 static inline kvq_cache* create_cache(kvq_context* context, const char* policy_text) {
   kvq_policy* policy = NULL;
   kvq_cache* cache = NULL;
@@ -87,8 +87,8 @@ static inline kvq_cache* create_cache(kvq_context* context, const char* policy_t
   return cache;
 }
 
-/* n tokens of a text through all layers: a chunk of a prompt, or with n = 1 a step of decoding. Gives the last layer's
- * attention, `[n, Q_HEADS, HEAD_DIM]`. */
+/* Run n tokens of a text through all layers: a chunk of a prompt, or with n = 1 a decoding step. Writes the last
+ * layer's attention output, `[n, Q_HEADS, HEAD_DIM]`. */
 static inline void step(kvq_cache* cache, kvq_sequence* sequence, int text, int begin, int n, float* output) {
   const int32_t n_tokens = n;
   const kvq_sequence* sequences[1] = {sequence};
@@ -103,7 +103,7 @@ static inline void step(kvq_cache* cache, kvq_sequence* sequence, int text, int 
     kvq_attend_batch_init(&batch, sizeof batch);
     batch.n_sequences = 1;
     batch.sequences = sequences;
-    batch.query_counts = &n_tokens; /* of the newest tokens, each of which sees all before it and itself */
+    batch.query_counts = &n_tokens; /* the newest tokens; each attends to itself and all before it */
     batch.q = q;
     batch.output = output;
     require(kvq_attend(cache, layer, &batch, &error));
@@ -127,7 +127,7 @@ static inline kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* seq
   return usage;
 }
 
-/* A sequence as bytes, which the caller frees. */
+/* Save a sequence to memory, which the caller frees. */
 static inline void* save(kvq_cache* cache, const kvq_sequence* sequence, size_t* size) {
   require(kvq_sequence_save(cache, sequence, NULL, 0, size, &error));
   void* bytes = allocate(*size);
@@ -135,7 +135,7 @@ static inline void* save(kvq_cache* cache, const kvq_sequence* sequence, size_t*
   return bytes;
 }
 
-/* Of everything that a sequence holds. */
+/* Hash of everything that a sequence holds. */
 static inline uint32_t content(kvq_cache* cache, const kvq_sequence* sequence) {
   size_t size = 0;
   void* bytes = save(cache, sequence, &size);

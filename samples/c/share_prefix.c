@@ -1,4 +1,4 @@
-/* Several answers to one prompt: the prompt is cached once, and every answer is a fork of it.
+/* Several answers to one prompt: cache the prompt once and fork it for each answer.
  *
  *   cc share_prefix.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o share_prefix
  *   ./share_prefix
@@ -7,7 +7,7 @@
 
 enum { PROMPT_TEXT = 0, PROMPT = 1000, ANSWERS = 4, ANSWER = 50 };
 
-/* An answer's tokens follow the prompt's: positions go on by themselves. Gives the last token's attention. */
+/* Append an answer after the prompt; positions continue automatically. Writes the last token's attention output. */
 static void answer(kvq_cache* cache, kvq_sequence* sequence, int text, float* output) {
   for (int i = 0; i < ANSWER; ++i) step(cache, sequence, text, PROMPT + i, 1, output);
 }
@@ -26,10 +26,10 @@ int main(void) {
   step(cache, prompt, PROMPT_TEXT, 0, PROMPT, prompt_output);
 
   for (int i = 0; i < ANSWERS; ++i) {
-    require(kvq_sequence_fork(cache, prompt, &answers[i], &error)); /* copies lists of pages, not pages */
+    require(kvq_sequence_fork(cache, prompt, &answers[i], &error)); /* copies page lists, not pages */
     answer(cache, answers[i], 1 + i, output);
   }
-  kvq_sequence_destroy(prompt); /* its pages live on in the answers */
+  kvq_sequence_destroy(prompt); /* the answers keep its pages alive */
 
   const kvq_usage all = usage_of(cache, NULL);
   printf("%d answers: %" PRIu64 " bytes together, %" PRIu64 " pages shared\n", ANSWERS,
@@ -38,7 +38,7 @@ int main(void) {
   printf("the last answer: %d tokens, output %08" PRIx32 "\n", (int)length_of(answers[ANSWERS - 1]),
          fingerprint(output, sizeof output));
 
-  /* The same with a prompt of its own. */
+  /* Compare with a sequence that caches the prompt itself. */
   require(kvq_sequence_create(cache, &alone, &error));
   step(cache, alone, PROMPT_TEXT, 0, PROMPT, prompt_output);
   answer(cache, alone, ANSWERS, output);

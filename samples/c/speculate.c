@@ -1,4 +1,4 @@
-/* Speculation: a draft of several tokens is judged in one pass, and what is not accepted is taken back.
+/* Speculative decoding: verify several draft tokens in one pass, and roll back the rejected ones.
  *
  *   cc speculate.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o speculate
  *   ./speculate
@@ -7,10 +7,10 @@
 
 enum { TEXT = 0, WRONG_TEXT = 1, PROMPT = 100, DRAFT = 8, ROUNDS = 8 };
 
-/* How many tokens of each draft turn out to be right. */
+/* Draft tokens of each round that the model accepts. */
 static const int right[ROUNDS] = {3, 8, 0, 5, 1, 6, 8, 2};
 
-/* Appends a draft, of which the first tokens are those of the text, and attends with all of its queries at once. */
+/* Append draft tokens, the first `n_right` of which are correct, and attend with all of their queries at once. */
 static void judge(kvq_cache* cache, kvq_sequence* sequence, int n_right, float* output) {
   const int32_t n = DRAFT;
   const kvq_sequence* sequences[1] = {sequence};
@@ -34,7 +34,7 @@ static void judge(kvq_cache* cache, kvq_sequence* sequence, int n_right, float* 
 }
 
 int main(void) {
-  /* The two newest pages of every list stay FP16, so that at least 32 tokens can be taken back. */
+  /* The two newest pages of every list stay FP16, so at least 32 tokens can be rolled back. */
   static const char policy[] = "{version: 1, keys: int4+hadamard, values: int4+hadamard, recent: 2}";
   kvq_context* context = NULL;
   kvq_sequence* sequence = NULL;
@@ -47,12 +47,12 @@ int main(void) {
   require(kvq_sequence_create(cache, &sequence, &error));
   step(cache, sequence, TEXT, 0, PROMPT, prompt_output);
   free(prompt_output);
-  require(kvq_sequence_fork(cache, sequence, &witness, &error)); /* gets the right tokens alone, one by one */
+  require(kvq_sequence_fork(cache, sequence, &witness, &error)); /* gets only the correct tokens, one by one */
 
   for (int round = 0; round < ROUNDS; ++round) {
     const int length = length_of(sequence);
     judge(cache, sequence, right[round], output);
-    const int accepted = right[round]; /* the engine's sampler finds it out from `output` */
+    const int accepted = right[round]; /* the engine's sampler derives it from `output` */
     require(kvq_sequence_truncate(cache, sequence, length + accepted, &error));
   }
 
@@ -64,7 +64,7 @@ int main(void) {
          fingerprint(output, sizeof expected));
   printf("without: %d tokens, output %08" PRIx32 "\n", (int)length_of(witness), fingerprint(expected, sizeof expected));
 
-  /* Too far back: those pages are sealed. The message says what would work, and nothing has changed. */
+  /* Too far back: those pages are sealed. The message names lengths that work, and nothing has changed. */
   const kvq_status status = kvq_sequence_truncate(cache, sequence, 40, &error);
   printf("%s: %s\n", kvq_status_name(status), error.message);
   printf("still %d tokens\n", (int)length_of(sequence));

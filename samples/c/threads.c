@@ -1,4 +1,4 @@
-/* Threads: an engine's own threads for the loops of one call, and several calls at once.
+/* Threads: call from several threads at once, and run the loops inside a call on the engine's own threads.
  *
  *   cc threads.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -pthread -o threads
  *   ./threads
@@ -9,7 +9,7 @@
 
 enum { WORKERS = 3, SEQUENCES = 3, PROMPT = 600 };
 
-/* A loop whose indices threads take one by one. */
+/* A loop; threads take its indices one by one. */
 typedef struct loop {
   pthread_mutex_t mutex;
   int32_t next;
@@ -29,7 +29,7 @@ static void* run_loop(void* user) {
   }
 }
 
-/* The hook. Here every loop starts threads of its own; an engine would wake those that it has. */
+/* The hook. It starts threads for every loop; an engine would wake the threads of its pool. */
 static int32_t parallel_for(void* user, int32_t n, kvq_parallel_body body, void* argument) {
   loop l = {PTHREAD_MUTEX_INITIALIZER, 0, 0, NULL, NULL};
   pthread_t workers[WORKERS];
@@ -38,15 +38,15 @@ static int32_t parallel_for(void* user, int32_t n, kvq_parallel_body body, void*
   l.body = body;
   l.argument = argument;
   while (started < WORKERS && pthread_create(&workers[started], NULL, run_loop, &l) == 0) ++started;
-  run_loop(&l); /* this thread takes part, so that no worker at all is no failure */
+  run_loop(&l); /* this thread takes part, so the loop completes without any worker */
   for (int i = 0; i < started; ++i) pthread_join(workers[i], NULL);
   pthread_mutex_destroy(&l.mutex);
-  ++*(int*)user; /* loops, of the one thread that calls */
+  ++*(int*)user; /* counts loops; only one thread makes calls here */
   return 0;
 }
 
-/* One conversation in a thread of its own. Contexts and caches may be used from many threads, a sequence by one at a
- * time; each has an error of its own. */
+/* One conversation on its own thread. Many threads may use a context or a cache, one at a time a sequence; each thread
+ * has its own error. */
 typedef struct conversation {
   kvq_cache* cache;
   int text;
@@ -67,7 +67,7 @@ static kvq_status converse(conversation* c, kvq_sequence* sequence, float* q, fl
     kvq_attend_batch_init(&batch, sizeof batch);
     batch.n_sequences = 1;
     batch.sequences = sequences;
-    batch.q = q + (PROMPT - 1) * Q_ROW; /* of the last token alone */
+    batch.q = q + (PROMPT - 1) * Q_ROW; /* the last token's only */
     batch.output = c->output;
     status = kvq_attend(c->cache, layer, &batch, &c->error);
     if (status != KVQ_OK) return status;
@@ -106,7 +106,7 @@ int main(void) {
   int loops = 0;
   kvq_error_init(&error, sizeof error);
 
-  /* One call after the other, on one thread: the default. */
+  /* Default: one call after the other on one thread. */
   require(kvq_context_create(NULL, &context, &error));
   kvq_cache* cache = create_cache(context, "int4+hadamard");
   for (int i = 0; i < SEQUENCES; ++i) {
@@ -116,7 +116,7 @@ int main(void) {
     print("one thread", &conversations[i]);
   }
 
-  /* The same cache from several threads at once. */
+  /* Use one cache from several threads at once. */
   pthread_t threads[SEQUENCES];
   for (int i = 0; i < SEQUENCES; ++i) {
     if (pthread_create(&threads[i], NULL, run_conversation, &conversations[i]) != 0) return 1;
@@ -126,7 +126,7 @@ int main(void) {
   kvq_cache_destroy(cache);
   kvq_context_destroy(context);
 
-  /* The loops inside a call on the engine's threads. */
+  /* Run the loops inside a call on the engine's threads. */
   kvq_context_options_init(&options, sizeof options);
   options.parallel_for = parallel_for;
   options.parallel_for_user = &loops;

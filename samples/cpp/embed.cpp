@@ -1,4 +1,4 @@
-// The same as ../c/embed.c in C++: one attention layer of an engine, decoding on a cache compressed to about five bits.
+// ../c/embed.c in C++: one attention layer of an engine decodes on a cache compressed to about five bits per scalar.
 //
 //   c++ -std=c++20 embed.cpp $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o embed
 //   ./embed
@@ -18,7 +18,7 @@ constexpr int32_t kKvHeads = 2;
 constexpr int32_t kHeadDim = 64;
 constexpr int kTokens = 1000;
 
-// In place of the engine's projections: numbers in [-1, 1).
+// Stands in for the engine's projections: numbers in [-1, 1).
 void fill(std::span<float> x, uint32_t& state) {
   for (float& number : x) {
     state = state * 1664525U + 1013904223U;
@@ -26,7 +26,7 @@ void fill(std::span<float> x, uint32_t& state) {
   }
 }
 
-// Of the bits of what attention gives, so that the same program in another language can be compared.
+// Hash of the attention outputs' bits, to compare with the same program in another language.
 uint32_t checksum(uint32_t sum, std::span<const float> x) {
   for (const float number : x) sum = (sum ^ std::bit_cast<uint32_t>(number)) * 16777619U;
   return sum;
@@ -34,7 +34,7 @@ uint32_t checksum(uint32_t sum, std::span<const float> x) {
 
 void run() {
   const kvq::Context context;
-  // Or a YAML policy: formats per layer, pages that stay FP16.
+  // Or a YAML policy: formats per layer, FP16 pages.
   const kvq::Policy policy = kvq::Policy::load(context, "int4+hadamard");
   auto options = kvq::initialised<kvq_cache_options>();
   options.n_layers = kLayers;

@@ -52,7 +52,7 @@ template <typename Write>
 void hand_over(size_t needed, void* buffer, size_t capacity, size_t& size, const Write& write) {
   size = needed;
   if (buffer == nullptr) return;
-  if (capacity < needed) fail(KVQ_E_BUFFER_SIZE, "capacity is %zu, needed are %zu bytes", capacity, needed);
+  if (capacity < needed) fail(KVQ_E_BUFFER_SIZE, "capacity is %zu, must be at least %zu bytes", capacity, needed);
   write(std::span<std::byte>{static_cast<std::byte*>(buffer), needed});
 }
 

@@ -141,7 +141,7 @@ kvq_status kvq_plan_policy(const kvq_plan* plan, kvq_policy** result, kvq_error*
   return guarded(error, [&] {
     require(plan, "plan");
     require(result, "result");
-    if (!plan->policy.has_value()) fail(KVQ_E_STATE, "the plan says nothing of caches");
+    if (!plan->policy.has_value()) fail(KVQ_E_STATE, "the plan has no policy");
     kvq_context& context = *plan->context;
     *result = make_owned<kvq_policy>(context.allocator, context, Policy(*plan->policy)).release();
   });

@@ -70,8 +70,8 @@ std::span<const int32_t> checked_counts(const kvq_plan_problem& problem) {
     all += count;
   }
   if (all > kMaxOptions) {
-    fail(KVQ_E_ARGUMENT, "problem->option_counts add up to %lld, at most %lld options are taken",
-         static_cast<long long>(all), static_cast<long long>(kMaxOptions));
+    fail(KVQ_E_ARGUMENT, "problem->option_counts add up to %lld, must be at most %lld", static_cast<long long>(all),
+         static_cast<long long>(kMaxOptions));
   }
   return counts;
 }
@@ -121,7 +121,8 @@ Vector<double> seconds_of_groups(Allocator& allocator, const kvq_plan_fusion_opt
       fail(KVQ_E_ARGUMENT, "options->groups[%d] is %d, must be in [1, %d]", i, group, all);
     }
     for (int32_t k = 0; k < i; ++k) {
-      if (options.groups[k] == group) fail(KVQ_E_ARGUMENT, "options->groups[%d] is %d, as groups[%d] is", i, group, k);
+      if (options.groups[k] == group)
+        fail(KVQ_E_ARGUMENT, "options->groups[%d] is %d, the same as groups[%d]", i, group, k);
     }
     seen |= group;
     const auto row = given.subspan(static_cast<size_t>(i) * schemes, schemes);

@@ -54,7 +54,7 @@ const BackendPlugin& plugin_in(Handle handle, const char* path) {
   const BackendPlugin* plugin = entry != nullptr ? entry() : nullptr;
   if (plugin == nullptr || plugin->abi == nullptr) {
     fail(KVQ_E_UNSUPPORTED, "%s is not a kvq plug-in: %s", ShortPath(path).text,
-         entry != nullptr ? "kvq_cuda_plugin returns nothing" : "it has no function kvq_cuda_plugin");
+         entry != nullptr ? "kvq_cuda_plugin returns NULL" : "it has no function kvq_cuda_plugin");
   }
   if (std::strcmp(plugin->abi, KVQ_PLUGIN_ABI) != 0 || plugin->struct_size != sizeof(BackendPlugin)) {
     fail(KVQ_E_UNSUPPORTED, "%s is of another version: it is \"%.64s\", this library needs \"%s\"",

@@ -52,8 +52,8 @@ void check_positions(const Arrival& arrival, int32_t layer, const int32_t* all) 
       fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must not be negative", arrival.prefix(), i, all[i]);
     }
     if (all[i] <= previous) {
-      fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must be beyond the one before it, %d", arrival.prefix(), i, all[i],
-           previous);
+      fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must be greater than the one before it, %d", arrival.prefix(), i,
+           all[i], previous);
     }
     previous = all[i];
   }
@@ -68,7 +68,8 @@ void record(int32_t layer, const AppendRequest& request) {
       arrival.refuse_count("one append in a CUDA graph takes at most %d tokens", kPageSlots);
     }
     if (arrival.of.sequence->reserve(layer) == nullptr) {
-      fail(KVQ_E_STATE, "sequence %d has no pages made ahead: call kvq_sequence_reserve before capturing a CUDA graph",
+      fail(KVQ_E_STATE,
+           "sequence %d has no preallocated pages: call kvq_sequence_reserve before capturing a CUDA graph",
            arrival.index);
     }
     arrival.of.sequence->mirror(layer)->require_recordable();

@@ -29,7 +29,7 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
       fail(KVQ_E_ARGUMENT, "batch->query_positions must be NULL while a CUDA graph is captured");
     }
     if (sequence.reserve(layer_) == nullptr) {
-      fail(KVQ_E_STATE, "batch->sequences[%d] has no pages made ahead: call kvq_sequence_reserve before capturing",
+      fail(KVQ_E_STATE, "batch->sequences[%d] has no preallocated pages: call kvq_sequence_reserve before capturing",
            index);
     }
   } else {

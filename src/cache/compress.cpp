@@ -20,7 +20,7 @@ void select_layer(Sequence& sequence, const Eviction& eviction, int32_t layer, i
     const auto other = std::find_if(masses.counts.begin(), masses.counts.end(), differs);
     if (other != masses.counts.end()) {
       fail(KVQ_E_STATE,
-           "the policy evicts the same tokens from all heads, but of layer %d head 0 holds %d tokens and head %d holds "
+           "the policy evicts the same tokens from all heads, but in layer %d head 0 holds %d tokens and head %d holds "
            "%d",
            layer, masses.counts.front(), static_cast<int32_t>(other - masses.counts.begin()), *other);
     }
@@ -63,9 +63,10 @@ void check(const Sequence& sequence, const Eviction& eviction, int32_t budget) {
     fail(KVQ_E_ARGUMENT, "options->budget is %d, smaller than the window of %d tokens that are always kept", budget,
          eviction.window);
   }
-  if (sequence.cache.backend.recording()) fail(KVQ_E_STATE, "the sequence cannot be compressed while it is captured");
+  if (sequence.cache.backend.recording())
+    fail(KVQ_E_STATE, "the sequence cannot be compressed while a CUDA graph is captured");
   if (!sequence.reserves.empty())
-    fail(KVQ_E_STATE, "the sequence has pages made ahead, which are laid out for all tokens");
+    fail(KVQ_E_STATE, "the sequence has preallocated pages: free them with kvq_sequence_reserve and 0 tokens first");
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
     if (sequence.length(layer) == 0) fail(KVQ_E_STATE, "layer %d of the sequence is empty", layer);
   }

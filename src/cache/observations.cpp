@@ -199,14 +199,15 @@ void Observations::check_seen(const Sequence& sequence, int32_t layer) const {
   if (windows_.empty() && masses_.empty()) return;  // nothing is judged by queries
   const int32_t seen = seen_[static_cast<size_t>(layer)];
   if (seen == 0) {
-    fail(KVQ_E_STATE, "no query of layer %d has attended since the sequence was made, loaded or last compressed",
+    fail(KVQ_E_STATE, "no query of layer %d has attended since the sequence was created, loaded or last compressed",
          layer);
   }
   const int32_t window = sequence.cache.eviction.window;
   const int32_t unseen = sequence.length(layer) - seen;
   if (unseen <= window) return;
-  fail(KVQ_E_STATE, "layer %d has got %d tokens since a query last attended, more than the window of %d: attend first",
-       layer, unseen, window);
+  fail(KVQ_E_STATE,
+       "layer %d has received %d tokens since a query last attended, more than the window of %d: attend first", layer,
+       unseen, window);
 }
 
 SlotMasses Observations::masses(const Sequence& sequence, int32_t layer) const {

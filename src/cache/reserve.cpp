@@ -237,14 +237,14 @@ size_t Reserve::record_bytes(int32_t kv_heads, size_t places) {
 void reserve(Sequence& sequence, int32_t tokens) {
   Cache& cache = sequence.cache;
   if (cache.backend.recording())
-    fail(KVQ_E_STATE, "pages cannot be made while a CUDA graph is captured: reserve before");
+    fail(KVQ_E_STATE, "pages cannot be allocated while a CUDA graph is captured: call kvq_sequence_reserve before");
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (tokens <= INT32_MAX - kPageSlots - std::max(sequence.length(layer), sequence.last_position(layer))) continue;
     fail(KVQ_E_ARGUMENT, "tokens is %d: layer %d holds %d and can hold at most %d", tokens, layer,
          sequence.length(layer), INT32_MAX);
   }
   if (tokens != 0 && cache.training.router != nullptr) {
-    fail(KVQ_E_UNSUPPORTED, "tokens is %d: pages cannot be made ahead where a router chooses their formats", tokens);
+    fail(KVQ_E_UNSUPPORTED, "tokens is %d: pages whose formats a router chooses cannot be preallocated", tokens);
   }
   if (tokens == 0) {
     sequence.reserves.clear();

@@ -100,7 +100,7 @@ uint64_t product(std::initializer_list<int32_t> factors) {
 void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries) {
   if (cache.training.router != nullptr) {
     fail(KVQ_E_UNSUPPORTED,
-         "tokens is %d: a router of the cache chooses the formats of pages, so their sizes are not known ahead",
+         "tokens is %d: a router of the cache chooses the formats of pages, so their sizes cannot be predicted",
          tokens);
   }
   const int32_t pages = tokens / kPageSlots + 1;

@@ -119,7 +119,7 @@ void PlanDocument::seal() {
   const auto twice = std::adjacent_find(by_name.begin(), by_name.end(),
                                         [&](int32_t a, int32_t b) { return name_of(a) == name_of(b); });
   if (twice == by_name.end()) return;
-  fail(KVQ_E_ARGUMENT, "the matrix \"%s\" is there twice", Quoted(name_of(*twice)).c_str());
+  fail(KVQ_E_ARGUMENT, "the matrix \"%s\" occurs twice", Quoted(name_of(*twice)).c_str());
 }
 
 const PlanDocument::Matrix* PlanDocument::find(std::string_view name) const {

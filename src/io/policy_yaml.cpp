@@ -107,7 +107,7 @@ Policy::Override read_override(const YamlNode& node) {
       entry.first_layer = read_int(value.items[0], "range[0]", 0, 65535);
       entry.last_layer = read_int(value.items[1], "range[1]", 0, 65535);
       if (entry.last_layer < entry.first_layer) {
-        fail(KVQ_E_FORMAT, "yaml line %d: range is [%d, %d], its end lies before its begin", value.line,
+        fail(KVQ_E_FORMAT, "yaml line %d: range is [%d, %d], its end is before its beginning", value.line,
              entry.first_layer, entry.last_layer);
       }
     } else if (name == "keys") {
@@ -191,7 +191,7 @@ void read_experts(const YamlNode& node, Policy& policy) {
     }
     const FormatPair pair = read_format_pair(item, "an expert", item.scalar);
     if (std::find(policy.experts.begin(), policy.experts.end(), pair) != policy.experts.end()) {
-      fail(KVQ_E_FORMAT, "yaml line %d: the expert \"%s\" is there twice", item.line, Quoted(item.scalar).c_str());
+      fail(KVQ_E_FORMAT, "yaml line %d: the expert \"%s\" occurs twice", item.line, Quoted(item.scalar).c_str());
     }
     policy.experts.push_back(pair);
   }
@@ -221,7 +221,7 @@ void check_router(const YamlNode& root, const Policy& policy) {
   if (policy.experts.empty()) return;
   for (const auto& [name, value] : root.members) {
     if (name != "keys" && name != "values" && name != "layers") continue;
-    fail(KVQ_E_FORMAT, "yaml line %d: \"%s\" and \"router\" are both there, but the router chooses the formats",
+    fail(KVQ_E_FORMAT, "yaml line %d: \"%s\" and \"router\" exclude each other: the router chooses the formats",
          value.line, name.c_str());
   }
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What programs built with a header rely on, for comparison with a baseline; nothing experimental is in it.
+"""Lists what programs built with a header rely on, to compare with a baseline; omits experimental declarations.
 
-usage: lists.py HEADER --constants  the name and value of every constant; versions are left out
+usage: lists.py HEADER --constants  the name and value of every constant, without versions
        lists.py HEADER --fields     the place and type of every field of a struct
        lists.py HEADER --library [FIELDS]
-                                    a library in C that does nothing: the types, and every function. Structs have no more
+                                    a C library that does nothing: all types and functions. Structs have no more
                                     fields than FIELDS has of them, a list of fields
 """
 import collections
@@ -21,7 +21,7 @@ def constants(model):
     for name, value in [(one["name"], one["value"]) for one in model["constants"]] + [
             (value["name"], value["value"]) for one in model["enumerations"] if not one["experimental"]
             for value in one["values"]]:
-        if not name.startswith(("KVQ_VERSION_", "KVQ_API_VERSION")):  # what releases change
+        if not name.startswith(("KVQ_VERSION_", "KVQ_API_VERSION")):  # changes with releases
             yield "%s %d" % (name, value)
 
 

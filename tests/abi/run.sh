@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Programs that were built with the header of the last release still work with this one: its constants, fields and
-# binary interface have been added to at most. Then the same question is asked about changed copies of the header, to
-# see that changes are found. What is compared is a library compiled from the header alone, whose functions do nothing;
-# compilers hold src/api to the same declarations, and kvq_exports compares the real library's symbols.
-#   run.sh C_COMPILER            exit status 77 if this cannot be asked here
-#   run.sh C_COMPILER --renew    after a release: its header becomes the baseline. Commit what that changes.
+# Programs built with the last release's header still work with this one: constants, fields and binary interface have at
+# most grown. Then checks changed copies of the header, to see that changes are found. Compares libraries compiled from
+# the headers alone, whose functions do nothing; compilers hold src/api to the same declarations, and kvq_exports
+# compares the real library's symbols.
+#   run.sh C_COMPILER            exit status 77 if a tool is missing
+#   run.sh C_COMPILER --renew    after a release: its header becomes the baseline. Commit the changes.
 set -euo pipefail
 
 compiler=$1
@@ -21,23 +21,23 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# describe DIRECTORY FIELDS: what DIRECTORY/kvq.h promises, in three files beside it; its binary interface as seen by
-# programs that know no more than FIELDS of its structs, which may have grown at their ends
+# describe DIRECTORY FIELDS: writes the promises of DIRECTORY/kvq.h to three files next to it; its binary interface as
+# seen by programs that know only FIELDS of its structs, which may have grown at their ends
 describe() {
   local header=$1/kvq.h cut=$1/cut
   mkdir "$cut"
   python3 "$here/lists.py" "$header" --constants >"$1/constants.txt"
   python3 "$here/lists.py" "$header" --fields >"$1/fields.txt"
   python3 "$here/lists.py" "$header" --library "$2" >"$cut/kvq.c"
-  # With a node of the next release, for the function that is added below.
+  # Adds a node of the next release for the function that is added below.
   { cat "$here/../../src/kvq.map" && echo 'KVQ_NEXT { global: kvq_api_added; };'; } >"$cut/kvq.map"
-  # By names alone, which is what the baseline remembers of files.
+  # Uses file names without folders, as in the baseline.
   (cd "$cut" && "$compiler" -std=c99 -g -O0 -w -fPIC -shared -o kvq.so kvq.c -Wl,--version-script=kvq.map)
   abidw --exported-interfaces-only --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --no-architecture \
     --no-parameter-names --type-id-style hash --out-file "$1/kvq.abi" "$cut/kvq.so"
 }
 
-# compare DIRECTORY: what is no longer as in the baseline; of fields, the names and places too
+# compare DIRECTORY: prints differences from the baseline, including names and places of fields
 compare() {
   local list
   for list in constants fields; do
@@ -46,7 +46,7 @@ compare() {
   abidiff --harmless --no-added-syms "$here/kvq.abi" "$1/kvq.abi" || echo "abidiff: exit status $?"
 }
 
-# asked NAME [SED_SCRIPT]: the header, changed so, in a directory of its own, and what compare says of it
+# asked NAME [SED_SCRIPT]: changes a copy of the header and compares it
 asked() {
   mkdir "$work/$1"
   sed "${2:-}" "$header" >"$work/$1/kvq.h"
@@ -58,7 +58,7 @@ asked() {
   compare "$work/$1" >"$work/$1/answer"
 }
 
-# says NAME PATTERN: the answer has such a line
+# says NAME PATTERN: the answer has a matching line
 says() {
   grep -q "$2" "$work/$1/answer" && return
   echo "FAILED: a header with a change ($1) should have been found out by: $2" >&2
@@ -66,7 +66,7 @@ says() {
   exit 1
 }
 
-# agrees NAME: the answer is that nothing is missing
+# agrees NAME: the answer reports no loss
 agrees() {
   ! grep -q '^no longer among\|^abidiff: ' "$work/$1/answer" && return
   echo "FAILED: $1: programs built with the last release would break" >&2

@@ -1,4 +1,4 @@
-// Times of the cache's operations, each beside FP16 in the same run.
+// Times the cache's operations, each against FP16 in the same run.
 //   attend  one query of the newest token over all tokens: per format, length and threads
 //   append  one token into the open page of a long sequence
 //   seal    the token that begins a page and seals the one before it in every head
@@ -44,7 +44,7 @@ void attend(benchmark::State& state, const std::string& format, int32_t length, 
   fp16.attend();
   double own = 0.0;
   double baseline = 0.0;
-  for (auto _ : state) {  // alternating, so that both see the same machine
+  for (auto _ : state) {  // alternating, so that machine noise affects both
     baseline += seconds_of([&] { fp16.attend(); });
     const double seconds = seconds_of([&] { cache.attend(); });
     own += seconds;
@@ -58,7 +58,7 @@ void attend(benchmark::State& state, const std::string& format, int32_t length, 
 
 constexpr int32_t kLongSequence = 4096;
 
-// Seconds per token of appending one page's tokens one by one.
+// Seconds per token when one page's tokens are appended one by one.
 double append_page_seconds(FilledCache& cache) {
   const std::vector<float>& tokens = random_tensor(512 * kTokenScalars);
   const double seconds = seconds_of([&] {
@@ -82,7 +82,7 @@ void append(benchmark::State& state, const std::string& format) {
   report(state, baseline / static_cast<double>(state.iterations()), own / static_cast<double>(state.iterations()));
 }
 
-// The token that begins a page, and so seals the one before it in every head.
+// Times the token that begins a page, which seals the previous page in every head.
 double seal_seconds(FilledCache& cache) {
   const std::vector<float>& tokens = random_tensor(512 * kTokenScalars);
   cache.append(KVQ_PAGE_SLOTS, tokens);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# kvq.hpp from outside: the README's program, the sample beside the one in C, what calls cost, an older library, and
-# whether tests call every method.
+# kvq.hpp as users see it: the README's program, the sample, the cost of calls, an older library, and a check that tests
+# call every method.
 #   cpp.sh CXX_COMPILER C_COMPILER LIBRARY
 set -euo pipefail
 

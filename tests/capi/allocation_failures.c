@@ -1,4 +1,4 @@
-/* Every allocation of every call fails once: the call says KVQ_E_MEMORY, nothing has changed, nothing leaks. */
+/* Every allocation of every call fails once: the call returns KVQ_E_MEMORY, changes nothing and leaks nothing. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -66,20 +66,20 @@ static void policy_and_cache_create(void) {
     status = kvq_cache_create(f.context, &options, policy, &cache, err);
     CHECK(status == KVQ_OK || (status == KVQ_E_MEMORY && cache == NULL && f.memory.live_bytes == live));
   }
-  CHECK(n > 2); /* a cache is not made of nothing */
+  CHECK(n > 2); /* creating a cache allocates */
   f.memory.fail_at = 0;
   kvq_cache_destroy(cache);
   kvq_policy_destroy(policy);
   fixture_close(&f);
 }
 
-/* The calls that change a cache with two sequences, a fork of one of them and a snapshot. */
+/* Calls that change a cache with two sequences, a fork of one of them and a snapshot. */
 typedef struct scene {
   fixture f;
   kvq_sequence* plain;  /* 70 tokens */
   kvq_sequence* parent; /* 50 tokens, shared with `child` */
   kvq_sequence* child;
-  kvq_sequence* made; /* by the call under test */
+  kvq_sequence* made; /* created by the call under test */
   blob snapshot;
 } scene;
 
@@ -151,7 +151,7 @@ static void scene_close(scene* s) {
   fixture_close(&s->f);
 }
 
-/* `makes` says that the call returns a sequence. `is_free` that it may need no memory at all. */
+/* `makes`: the call returns a sequence. `is_free`: it may need no memory. */
 static void fail_each(const char* name, const char* policy, kvq_status (*call)(scene*), int makes, int is_free) {
   scene s;
   saved_state plain;
@@ -183,7 +183,7 @@ static void fail_each(const char* name, const char* policy, kvq_status (*call)(s
     if (n == 1) printf("%s made no allocation\n", name);
     CHECK(n > 1);
   }
-  /* What succeeded in the end is what succeeds without failures. */
+  /* The final result equals that of a run without failures. */
   {
     scene fresh;
     saved_state a;

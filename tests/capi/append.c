@@ -71,13 +71,13 @@ static void positions(void) {
     CHECK(stored[39] == 39 && stored[40] == 40 && stored[41] == 1000);
     CHECK(stored[42] == 2147483646 && stored[43] == last);
   }
-  REFUSED(KVQ_E_ARGUMENT, NULL, kvq_append(f.cache, copy, 0, 1, kv, kv, KVQ_F32, NULL, err)); /* none is left */
+  REFUSED(KVQ_E_ARGUMENT, NULL, kvq_append(f.cache, copy, 0, 1, kv, kv, KVQ_F32, NULL, err)); /* no position is left */
   REFUSED(KVQ_E_ARGUMENT, "positions", kvq_append(f.cache, copy, 0, 1, kv, kv, KVQ_F32, &last, err));
   CHECK(length_of(copy, 0) == 44);
   kvq_sequence_destroy(copy);
 }
 
-/* One bad number anywhere in the tensor, also in a page after a full one. */
+/* One bad number anywhere in the tensor, also in a page that follows a full one. */
 static void values_that_fp16_cannot_hold(void) {
   enum { kN = 70 };
   const float bad[] = {(float)NAN, (float)INFINITY, -(float)INFINITY, 70000.0f, -1e30f};
@@ -126,7 +126,7 @@ static void halves_that_are_not_finite(void) {
   bad_halves(KVQ_BF16, bad_bf16, sizeof bad_bf16 / sizeof bad_bf16[0]);
 }
 
-/* The limit holds after rotation: (x, x) turned by one radian has a component of 1.38 x. */
+/* The limit holds after rotation: (x, x) rotated by one radian has a component of 1.38 x. */
 static void rotation_can_leave_the_range(void) {
   float k[kTokenScalars] = {0.0f};
   float v[kTokenScalars] = {0.0f};
@@ -136,7 +136,7 @@ static void rotation_can_leave_the_range(void) {
   const int32_t one = 1;
   kvq_sequence* fresh = new_sequence(f.cache);
   k[0] = 65504.0f;
-  k[kHeadDim / 2] = 65504.0f; /* the other half of the pair that turns one radian per position */
+  k[kHeadDim / 2] = 65504.0f; /* the other half of the pair that rotates by one radian per position */
   REFUSED(KVQ_E_ARGUMENT, "k", kvq_append(f.cache, fresh, 0, 1, k, v, KVQ_F32, &one, err));
   CHECK(length_of(fresh, 0) == 0);
   v[0] = -65504.0f;
@@ -147,7 +147,7 @@ static void rotation_can_leave_the_range(void) {
   kvq_sequence_destroy(fresh);
 }
 
-/* Tensors of one token behind a count of two thousand million: refused without looking at them. */
+/* One-token tensors with a count of two billion: refused without reading them. */
 static void counts_whose_product_overflows(void) {
   fixture limited;
   kvq_sequence* fresh;
@@ -159,7 +159,7 @@ static void counts_whose_product_overflows(void) {
   REFUSED(KVQ_E_LIMIT, NULL, kvq_append(limited.cache, fresh, 0, INT32_MAX, kv, kv, KVQ_F32, NULL, err));
   REFUSED(KVQ_E_LIMIT, NULL, kvq_append(limited.cache, fresh, 0, 100000000, kv, kv, KVQ_F32, NULL, err));
   grow(limited.cache, fresh, 2);
-  /* Now there is no position left for the last two either. */
+  /* No position is left for the last two either. */
   status = kvq_append(limited.cache, fresh, 0, INT32_MAX, kv, kv, KVQ_F32, NULL, err);
   CHECK(status == KVQ_E_LIMIT || status == KVQ_E_ARGUMENT);
   CHECK(length_of(fresh, 0) == 2);
@@ -175,7 +175,7 @@ void test_append(void) {
   before = take_state(f.cache, sequence);
   arguments();
   positions();
-  /* The fork above went away again: the sequence shares nothing and is as it was. */
+  /* The fork above has been destroyed: the sequence shares nothing and has not changed. */
   CHECK(state_is(f.cache, sequence, &before));
   values_that_fp16_cannot_hold();
   halves_that_are_not_finite();

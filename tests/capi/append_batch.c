@@ -9,7 +9,7 @@
 enum { kSequences = 3, kMostTokens = 120 };
 
 static fixture f;
-static kvq_sequence* sequences[kSequences]; /* of 40, 5 and 31 tokens */
+static kvq_sequence* sequences[kSequences]; /* sequences of 40, 5 and 31 tokens */
 static saved_state before[kSequences];
 static float k[kMostTokens * kTokenScalars];
 static float v[kMostTokens * kTokenScalars];
@@ -91,7 +91,7 @@ static void bad_batches(void) {
 #undef BAD
 }
 
-/* Positions of the second and of the last sequence; the first could be appended to each time. */
+/* Bad positions of the second and of the last sequence; appending to the first would succeed each time. */
 static void bad_positions(void) {
   const int32_t counts[kSequences] = {2, 3, 1};
   const int32_t cases[][6] = {{40, 41, 5, 7, 7, 31}, {40, 41, 5, 7, 6, 31}, {40, 41, 4, 7, 8, 31},
@@ -104,7 +104,7 @@ static void bad_positions(void) {
   for (i = 0; i < sizeof cases / sizeof cases[0]; ++i) batch.positions = cases[i], refuse(&batch, 0, mentions[i]);
 }
 
-/* A number that no page holds, in any sequence's part, also where pages have been sealed or made by then. */
+/* A number that FP16 cannot hold, in any sequence's part, also after pages have been sealed or allocated. */
 static void values_that_fp16_cannot_hold(void) {
   const int32_t counts[kSequences] = {30, 20, 70};
   const size_t tokens[] = {0, 29, 30, 49, 50, 119};

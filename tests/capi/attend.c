@@ -1,4 +1,4 @@
-/* kvq_attend: every argument, and the corner cases whose results are known without arithmetic. */
+/* kvq_attend: every argument, and corner cases whose results need no arithmetic. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -107,7 +107,7 @@ static void bad_strides(void) {
   STRIDES(q_head_stride, INT64_MAX / 8, "q_head_stride");
   STRIDES(output_token_stride, INT64_MAX / 8, "output_token_stride");
   STRIDES(output_head_stride, INT64_MAX / 8, "output_head_stride");
-  /* Rows that overlap, of one query's heads, of neighbouring queries, and of both. */
+  /* Overlapping rows: of one query's heads, of neighbouring queries, and of both. */
   STRIDES(output_head_stride, kHeadDim - 1, "output_head_stride");
   STRIDES(output_token_stride, kQueryScalars - 1, "output_token_stride");
   STRIDES(output_token_stride, kHeadDim, "output_token_stride");
@@ -126,7 +126,7 @@ static void bad_strides(void) {
   ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
 }
 
-/* [heads, queries, head_dim], odd strides, and strides of a single query, which mean nothing. */
+/* [heads, queries, head_dim], odd strides, and strides of a single query, which are ignored. */
 static void good_strides(void) {
   const int32_t counts[1] = {3};
   const kvq_sequence* sequences[1];
@@ -156,7 +156,7 @@ static void good_strides(void) {
   for (i = 0; i < kRows * kQueryScalars; ++i) {
     if (out[i] != 77.0f) break;
   }
-  CHECK(i == kRows * kQueryScalars); /* nothing between the rows */
+  CHECK(i == kRows * kQueryScalars); /* memory between rows is untouched */
   batch = one_query(sequences);
   batch.q_token_stride = batch.output_token_stride = 1;
   ACCEPTED(kvq_attend(f.cache, 0, &batch, err));
@@ -203,9 +203,9 @@ static void bad_counts_and_positions(void) {
   counts[1] = 0, refuse(&batch, 0, "query_counts");
   counts[1] = -9, refuse(&batch, 0, "query_counts");
   ALSO_MENTIONS("-9");
-  counts[1] = 41, refuse(&batch, 0, "query_counts"); /* more than there are tokens to be the last ones */
+  counts[1] = 41, refuse(&batch, 0, "query_counts"); /* more queries than tokens */
   ALSO_MENTIONS("41");
-  counts[0] = counts[1] = INT32_MAX, refuse(&batch, 0, NULL); /* no tensor has room for so many either */
+  counts[0] = counts[1] = INT32_MAX, refuse(&batch, 0, NULL); /* no tensor is that large either */
   counts[0] = counts[1] = 1;
   batch.query_positions = positions;
   positions[1] = -1, refuse(&batch, 0, "query_positions");

@@ -57,7 +57,7 @@ static void bad_pointers_and_sizes_of_structs(void) {
   refuse(&options, "struct_size");
 }
 
-/* Sets one of the four sizes. */
+/* Set one of the four sizes. */
 static kvq_cache_options with_size(size_t offset, int32_t value) {
   kvq_cache_options options = small_cache_options();
   memcpy((char*)&options + offset, &value, sizeof value);
@@ -135,7 +135,7 @@ static void bad_rotary_options(void) {
   options.rope_base = 1e-45f, refuse(&options, "rope_base");
   ALSO_MENTIONS("1.4013e-45");
   ALSO_MENTIONS("pair");
-  options.rope_base = 1e-38f, accept(&options); /* the fastest of 8 pairs turns by 1e38^(7/8) */
+  options.rope_base = 1e-38f, accept(&options); /* the fastest of 8 pairs rotates by 1e38^(7/8) */
   options = small_cache_options();
   options.inv_freq = inv_freq, accept(&options);
   inv_freq[3] = (float)NAN, refuse(&options, "inv_freq");
@@ -146,7 +146,7 @@ static void bad_rotary_options(void) {
   options.scale = 0.125f, accept(&options);
 }
 
-/* The largest shape that is in range multiplies out to far more than the limit: it is refused, not attempted. */
+/* The largest shape in range needs far more than the limit: it is refused, not attempted. */
 static void enormous_shapes_meet_the_limit(void) {
   kvq_context_options context_options;
   kvq_cache_options options = small_cache_options();

@@ -43,7 +43,7 @@ static blob centres_file(void) {
   file.data = (unsigned char*)malloc(file.size);
   memcpy(file.data, &length, 8);
   memcpy(file.data + 8, header, size);
-  memset(file.data + 8 + size, 0x38, kLayers * layer_bytes); /* halves of 0.52734375 */
+  memset(file.data + 8 + size, 0x38, kLayers * layer_bytes); /* 0.52734375 in FP16 */
   return file;
 }
 
@@ -105,7 +105,7 @@ static void saved(void) {
   again = load_centres(f.context, &first);
   SAVE(&second, kvq_centres_save, again);
   CHECK(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
-  /* Too small a buffer says how large it must be and is left alone. */
+  /* Too small a buffer is not written; the call returns the size it needs. */
   memset(second.data, 0x77, second.size);
   REFUSED(KVQ_E_BUFFER_SIZE, "capacity", kvq_centres_save(centres, second.data, second.size - 1, &size, err));
   CHECK(size == second.size && second.data[0] == 0x77 && second.data[second.size - 1] == 0x77);
@@ -134,7 +134,7 @@ static void refused_files(void) {
   REFUSED(KVQ_E_FORMAT, "bytes", kvq_centres_load(f.context, file.data, file.size - 1, &centres, err));
   CHECK(centres == NULL);
   REFUSED(KVQ_E_FORMAT, NULL, kvq_centres_load(f.context, file.data, 0, &centres, err));
-  file.data[file.size - 1] = 0x7e; /* the last half is a NaN */
+  file.data[file.size - 1] = 0x7e; /* the last number is NaN */
   REFUSED(KVQ_E_FORMAT, "layers.1.values.centres", kvq_centres_load(f.context, file.data, file.size, &centres, err));
   ALSO_MENTIONS("nan");
   file.data = (unsigned char*)realloc(file.data, file.size + 2);
@@ -145,7 +145,7 @@ static void refused_files(void) {
   blob_free(&file);
 }
 
-/* The limit may be met anywhere on the way; what was allocated until then is given back. */
+/* The limit may be hit at any allocation; everything allocated before is freed. */
 static void limited(void) {
   blob file = centres_file();
   fixture f;
@@ -173,7 +173,7 @@ static void limited(void) {
   blob_free(&file);
 }
 
-/* A centres, or NULL. */
+/* Centres, or NULL. */
 static kvq_status load(kvq_context* context, const blob* file, kvq_centres** centres) {
   kvq_status status;
   *centres = (kvq_centres*)&unused_place;

@@ -1,4 +1,4 @@
-/* kvq_centres_trainer_*: what goes in is checked, layers are independent, training can be stopped, memory is bounded.
+/* kvq_centres_trainer_*: inputs are checked, layers are independent, training can be stopped, memory is bounded.
  */
 #include "check.h"
 #include "suites.h"
@@ -155,7 +155,7 @@ static void one_side(void) {
   fixture_close(&f);
 }
 
-/* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
+/* Trained centres describe themselves, survive a file unchanged, and do not depend on threads. */
 static void repeatable(void) {
   kvq_centres_trainer_options options = small_centres_options();
   blob one = trained_file(1, &options);
@@ -212,7 +212,7 @@ static void stopped(void) {
   blob_free(&reference);
 }
 
-/* Tokens beyond the limit are refused, and those before it stay. */
+/* Tokens beyond the limit are refused; earlier ones stay. */
 static void limited(void) {
   kvq_centres_trainer_options options = small_centres_options();
   fixture f;
@@ -228,7 +228,7 @@ static void limited(void) {
     status = kvq_centres_trainer_add(trainer, 0, kCodebookTokens, x, x, KVQ_F32, err);
   CHECK(status == KVQ_E_LIMIT && n > 5);
   REFUSED(KVQ_E_LIMIT, "trainer", kvq_centres_trainer_add(trainer, 0, kCodebookTokens, x, x, KVQ_F32, err));
-  REFUSED(KVQ_E_LIMIT, "200000", kvq_centres_trainer_run(trainer, 0, NULL, NULL, err)); /* its work space is more */
+  REFUSED(KVQ_E_LIMIT, "200000", kvq_centres_trainer_run(trainer, 0, NULL, NULL, err)); /* its workspace is larger */
   kvq_centres_trainer_destroy(trainer);
   fixture_close(&f);
 }

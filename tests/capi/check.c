@@ -28,7 +28,7 @@ void spoil_last_error(void) {
 
 static int is_word(char c) { return c == '_' || isalnum((unsigned char)c); }
 
-/* Whether `word` occurs in the message, and not as a part of a longer name or number. */
+/* Whether `word` occurs in the message as a whole word. */
 static int mentions(const char* word) {
   const size_t n = strlen(word);
   const char* found = last_error.message;

@@ -14,9 +14,9 @@ void check_accepted(kvq_status status, const char* file, int line, const char* w
 void check_refused(kvq_status status, kvq_status expected, const char* mention, const char* file, int line,
                    const char* what);
 void check_message(const char* mention, const char* file, int line);
-/* Forget the previous call's error, so that a call that leaves the error untouched is noticed. */
+/* Reset the previous call's error, to notice a call that leaves the error untouched. */
 void spoil_last_error(void);
-/* Print the totals; the exit status of the program. */
+/* Print the totals; returns the exit status of the program. */
 int finish_checks(void);
 
 #define CHECK(condition) check((condition) ? 1 : 0, __FILE__, __LINE__, #condition)
@@ -28,7 +28,7 @@ int finish_checks(void);
     check_accepted((call), __FILE__, __LINE__, #call); \
   } while (0)
 
-/* `mention` is a word that the message must contain, the argument's name for instance, or NULL. */
+/* `mention` is a word that the message must contain, such as the argument's name, or NULL. */
 #define REFUSED(expected, mention, call)                                     \
   do {                                                                       \
     err = NULL;                                                              \

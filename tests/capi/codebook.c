@@ -129,7 +129,7 @@ static void saved(void) {
   again = load_codebook(f.context, &first);
   SAVE(&second, kvq_codebook_save, again);
   CHECK(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
-  /* Too small a buffer says how large it must be and is left alone. */
+  /* Too small a buffer is not written; the call returns the size it needs. */
   memset(second.data, 0x77, second.size);
   REFUSED(KVQ_E_BUFFER_SIZE, "capacity", kvq_codebook_save(codebook, second.data, second.size - 1, &size, err));
   CHECK(size == second.size && second.data[0] == 0x77 && second.data[second.size - 1] == 0x77);
@@ -163,7 +163,7 @@ static void refused_files(void) {
   blob_free(&file);
 }
 
-/* The limit may be met anywhere on the way; what was allocated until then is given back. */
+/* The limit may be hit at any allocation; everything allocated before is freed. */
 static void limited(void) {
   blob file = codebook_file();
   fixture f;

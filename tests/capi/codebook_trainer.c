@@ -1,4 +1,4 @@
-/* kvq_codebook_trainer_*: what goes in is checked, layers are independent, training can be stopped and taken up again.
+/* kvq_codebook_trainer_*: inputs are checked, layers are independent, training can be stopped and resumed.
  */
 #include "check.h"
 #include "suites.h"
@@ -8,7 +8,7 @@
 
 static int unused_place;
 
-/* Tokens of a layer, in two calls. */
+/* Add a layer's tokens in two calls. */
 static void add_tokens(kvq_codebook_trainer* trainer, int32_t layer) {
   static float k[kCodebookScalars];
   static float v[kCodebookScalars];
@@ -170,7 +170,7 @@ static void one_side(void) {
   fixture_close(&f);
 }
 
-/* Without codes for values it does not matter how they would be trained. */
+/* Without codes for values their training options do not matter. */
 static void without_values(void) {
   kvq_codebook_trainer_options options = small_codebook_options();
   blob one;
@@ -184,7 +184,7 @@ static void without_values(void) {
   blob_free(&one);
 }
 
-/* What is trained describes itself, survives a file unchanged, and does not depend on threads. */
+/* Trained codebooks describe themselves, survive a file unchanged, and do not depend on threads. */
 static void repeatable(kvq_value_method value_method) {
   kvq_codebook_trainer_options options = small_codebook_options();
   blob one;
@@ -222,7 +222,7 @@ static void repeatable(kvq_value_method value_method) {
   blob_free(&one);
 }
 
-/* Wherever training is stopped, the layer keeps its tokens, and what was finished can be taken elsewhere. */
+/* Wherever training is stopped, the layer keeps its tokens, and another trainer can take over finished layers. */
 static void stopped_and_resumed(kvq_value_method value_method) {
   kvq_codebook_trainer_options options = small_codebook_options();
   blob reference;
@@ -283,7 +283,7 @@ static void stopped_and_resumed(kvq_value_method value_method) {
   blob_free(&reference);
 }
 
-/* Numbers of a codebook lie in the memory of its context, which may end before the trainer's. */
+/* A codebook's numbers are in the memory of its context, which may be destroyed before the trainer's. */
 static void codebooks_of_other_contexts(void) {
   const kvq_codebook_trainer_options options = small_codebook_options();
   fixture f;

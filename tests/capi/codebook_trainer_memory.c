@@ -3,7 +3,7 @@
 #include "suites.h"
 #include "trainer_fixture.h"
 
-/* Tokens beyond the limit are refused, and those before it stay. */
+/* Tokens beyond the limit are refused; earlier ones stay. */
 static void limited(void) {
   kvq_codebook_trainer_options options = small_codebook_options();
   fixture f;
@@ -19,7 +19,7 @@ static void limited(void) {
     status = kvq_codebook_trainer_add(trainer, 0, kCodebookTokens, x, x, KVQ_F32, err);
   CHECK(status == KVQ_E_LIMIT && n > 5);
   REFUSED(KVQ_E_LIMIT, "trainer", kvq_codebook_trainer_add(trainer, 0, kCodebookTokens, x, x, KVQ_F32, err));
-  REFUSED(KVQ_E_LIMIT, "200000", kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err)); /* its work space is more */
+  REFUSED(KVQ_E_LIMIT, "200000", kvq_codebook_trainer_run(trainer, 0, NULL, NULL, err)); /* its workspace is larger */
   kvq_codebook_trainer_destroy(trainer);
   fixture_close(&f);
 }
@@ -47,7 +47,8 @@ static void failing_allocations(void) {
   fixture_close(&f);
 }
 
-/* Training of a network takes too long to fail at every allocation: at each of the first, then at ever fewer. */
+/* Training a network takes too long to fail at every allocation: fails at each of the first, then at fewer and fewer.
+ * */
 static void failing_allocations_of_networks(void) {
   kvq_codebook_trainer_options options = small_codebook_options();
   fixture f;

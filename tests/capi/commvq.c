@@ -16,7 +16,7 @@ static const char kValuesOnly[] = "version: 1\nkeys: int8\nvalues: commvq\n";
 
 static int unused_place;
 
-/* With codes for the first `n_layers` layers. */
+/* Codebook with codes for the first `n_layers` layers. */
 static kvq_codebook* train(kvq_context* context, const kvq_codebook_trainer_options* options, int32_t n_layers) {
   static float x[kMostScalars];
   kvq_codebook_trainer* trainer = NULL;
@@ -44,7 +44,7 @@ static kvq_status create(kvq_context* context, const kvq_cache_options* options,
   return status;
 }
 
-/* With codes of the layers' own scopes. */
+/* Codebook with codes of the layers' own scopes. */
 static kvq_cache* coded_cache(kvq_context* context, const kvq_codebook* codebook) {
   kvq_cache_options options = small_cache_options();
   kvq_cache* cache = NULL;
@@ -88,7 +88,7 @@ static void refused_codebooks(void) {
   OTHER(key_stages, 0, KVQ_E_ARGUMENT, kKeysOnly, "keys", "commvq");
 #undef OTHER
 
-  /* One cache has no room for both, whichever of them there is. */
+  /* A cache cannot use both, whichever is given. */
   {
     kvq_centres* centres = centres_for(f.context, "gs2+centres");
     int given;
@@ -114,7 +114,7 @@ static void refused_codebooks(void) {
   ALSO_MENTIONS("options->codebook");
   kvq_codebook_destroy(codebook);
 
-  /* What all heads code together cannot be evicted head by head. */
+  /* Codes that all heads share cannot be evicted per head. */
   trained = small_trainer_options();
   codebook = train(f.context, &trained, kLayers);
   options.codebook = codebook;
@@ -138,7 +138,7 @@ static void refused_codebooks(void) {
   ALSO_MENTIONS("1024");
   ALSO_MENTIONS("keys");
   ALSO_MENTIONS("options->codebook");
-  ACCEPTED(create(f.context, &options, kValuesOnly, &cache, err)); /* its keys are not used */
+  ACCEPTED(create(f.context, &options, kValuesOnly, &cache, err)); /* its key codes are not used */
   kvq_cache_destroy(cache);
   kvq_codebook_destroy(codebook);
   fixture_close(&f);
@@ -158,7 +158,7 @@ static void refused_rotations(void) {
   REFUSED(KVQ_E_ARGUMENT, "rotary_dim", create(f.context, &options, kBothSides, &cache, err));
   ALSO_MENTIONS("8");
   ALSO_MENTIONS("16");
-  ACCEPTED(create(f.context, &options, kValuesOnly, &cache, err)); /* values know no rotation */
+  ACCEPTED(create(f.context, &options, kValuesOnly, &cache, err)); /* values are not rotated */
   kvq_cache_destroy(cache);
   options.rotary_dim = kHeadDim;
   ACCEPTED(create(f.context, &options, kBothSides, &cache, err));
@@ -170,7 +170,7 @@ static void refused_rotations(void) {
   fixture_close(&f);
 }
 
-/* Wherever in a prompt, in the pages that will be sealed too. */
+/* Anywhere in a prompt, also in pages that will be sealed. */
 static void refused_tokens(void) {
   enum { kN = 100 };
   const float bad[] = {(float)NAN, (float)INFINITY, -(float)INFINITY, 70000.0f};
@@ -219,7 +219,7 @@ static void refused_tokens(void) {
   fixture_close(&f);
 }
 
-/* The context that a codebook was made with may go before the other one's caches. */
+/* A codebook's context may be destroyed before caches of another context. */
 static void another_context(void) {
   kvq_codebook_trainer_options trained = small_trainer_options();
   kvq_cache_options options = small_cache_options();
@@ -239,7 +239,7 @@ static void another_context(void) {
   fixture_close(&f);
 }
 
-/* Caches keep what they need of a codebook, whose handle may go first, and read each other's snapshots. */
+/* Caches keep what they need of a codebook after its handle is destroyed, and read each other's snapshots. */
 static void shared(void) {
   kvq_codebook_trainer_options trained = small_trainer_options();
   fixture f;
@@ -295,7 +295,7 @@ static void failing_allocations(void) {
   codebook = train(f.context, &trained, kLayers);
   policy = load_policy(f.context, kBothSides);
   options.codebook = codebook;
-  for (round = 0; round < 2; ++round) { /* the first cache makes what all of a codebook share */
+  for (round = 0; round < 2; ++round) { /* the first cache allocates the data that a codebook's caches share */
     status = KVQ_E_MEMORY;
     for (n = 1; status != KVQ_OK && n < kMostAllocations; ++n) {
       live = f.memory.live_bytes;

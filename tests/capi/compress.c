@@ -9,7 +9,7 @@ enum { kMostAllocations = 100000, kMostQueries = 40 };
 
 static const char kSnap[] = "version: 1\nkeys: int4\nvalues: int4\neviction: {method: adasnap, budget: 40}\n";
 
-/* The newest n tokens' queries, in every layer. */
+/* Attend with the newest n tokens' queries in every layer. */
 static kvq_status attend_all(kvq_cache* cache, const kvq_sequence* sequence, int32_t n) {
   static float q[kMostQueries * kQHeads * kHeadDim];
   static float out[kMostQueries * kQHeads * kHeadDim];
@@ -78,7 +78,7 @@ static void arguments(void) {
   fixture_close(&f);
 }
 
-/* Nobody has asked anything yet, or not since the sequence was loaded or compressed. */
+/* No query has attended yet, or none since the sequence was loaded or compressed. */
 static void nothing_observed(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -110,7 +110,7 @@ static void nothing_observed(void) {
   fixture_close(&f);
 }
 
-/* Tokens that no query has seen cannot be judged; the window is kept unseen. */
+/* Tokens that no query has seen cannot be scored; the window is kept anyway. */
 static void too_few_observed(const char* policy, int keeps_mass) {
   fixture f;
   kvq_sequence* sequence;
@@ -129,7 +129,7 @@ static void too_few_observed(const char* policy, int keeps_mass) {
   sequence = observed_sequence(f.cache, 10);
   grow(f.cache, sequence, 3000);
   before = take_state(f.cache, sequence);
-  REFUSED(KVQ_E_STATE, "layer 0 has got 3000 tokens", kvq_compress(f.cache, sequence, NULL, err));
+  REFUSED(KVQ_E_STATE, "layer 0 has received 3000 tokens", kvq_compress(f.cache, sequence, NULL, err));
   CHECK(state_is(f.cache, sequence, &before));
   state_free(&before);
   ACCEPTED(attend_all(f.cache, sequence, 1));
@@ -143,14 +143,14 @@ static void too_few_observed(const char* policy, int keeps_mass) {
   REFUSED(KVQ_E_STATE, "33 tokens", kvq_compress(f.cache, longer, NULL, err));
   kvq_sequence_destroy(longer);
   ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
-  /* What came unseen is unseen after it. */
+  /* Tokens that were unseen before are still unseen after it. */
   kvq_compress_options_init(&options, sizeof(options));
   options.budget = 35;
   grow(f.cache, sequence, 1);
   REFUSED(KVQ_E_STATE, keeps_mass ? "33 tokens" : "no query", kvq_compress(f.cache, sequence, &options, err));
   kvq_sequence_destroy(sequence);
 
-  /* What was seen before a cut does not count for what comes after it. */
+  /* Observations before a cut do not count for tokens after it. */
   sequence = observed_sequence(f.cache, 200);
   ACCEPTED(kvq_sequence_truncate(f.cache, sequence, 64, err));
   grow(f.cache, sequence, 33);
@@ -162,7 +162,7 @@ static void too_few_observed(const char* policy, int keeps_mass) {
   fixture_close(&f);
 }
 
-/* Tokens of every layer whose keys are large from `first` to `end`. */
+/* Append tokens to every layer whose keys are large from `first` to `end`. */
 static void grow_with_hot(kvq_cache* cache, kvq_sequence* sequence, int32_t n, int32_t first, int32_t end) {
   static float k[200 * kTokenScalars];
   static float v[200 * kTokenScalars];
@@ -174,7 +174,7 @@ static void grow_with_hot(kvq_cache* cache, kvq_sequence* sequence, int32_t n, i
   }
 }
 
-/* Queries of the newest n tokens that point to large keys. */
+/* Attend with the newest n tokens' queries, which point to large keys. */
 static void attend_to_hot(kvq_cache* cache, const kvq_sequence* sequence, int32_t n) {
   static float q[kMostQueries * kQHeads * kHeadDim];
   static float out[kMostQueries * kQHeads * kHeadDim];
@@ -191,7 +191,7 @@ static void attend_to_hot(kvq_cache* cache, const kvq_sequence* sequence, int32_
   for (layer = 0; layer < kLayers; ++layer) ACCEPTED(kvq_attend(cache, layer, &batch, err));
 }
 
-/* Tokens that came after a cut do not inherit the attention that those before it got in their places. */
+/* Tokens appended after a cut do not inherit the attention of tokens that were in their slots. */
 static void attention_to_what_was_cut(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -230,7 +230,7 @@ static kvq_status attend_batch_of_three(kvq_cache* cache, const kvq_sequence* a,
   return kvq_attend(cache, 0, &batch, err);
 }
 
-/* The queries of a batch count for all its sequences, or if it fails for none: what stays is as if it had not been. */
+/* A batch's queries count for all its sequences, or for none if it fails. */
 static void failed_attention_does_not_count(const char* policy) {
   fixture f;
   kvq_sequence* prompts[2];
@@ -286,12 +286,12 @@ static void pages_made_ahead(void) {
   fixture_open(&f, kSnap, 0, 0);
   sequence = observed_sequence(f.cache, 100);
   ACCEPTED(kvq_sequence_reserve(f.cache, sequence, 10, err));
-  REFUSED(KVQ_E_STATE, "made ahead", kvq_compress(f.cache, sequence, NULL, err));
+  REFUSED(KVQ_E_STATE, "preallocated", kvq_compress(f.cache, sequence, NULL, err));
   kvq_sequence_destroy(sequence);
   fixture_close(&f);
 }
 
-/* Prompts shorter than the window or the budget stay as they are, asked or not. */
+/* Prompts shorter than the window or the budget do not change, with or without queries. */
 static void short_prompts(void) {
   const int32_t lengths[] = {1, 31, 32, 33, 40};
   fixture f;
@@ -378,7 +378,7 @@ static void failing_allocations(const char* policy) {
   fixture_close(&f);
 }
 
-/* What the newest token sees through a window of so many tokens. */
+/* Attention of the newest token with a sliding window. */
 static void attend_window(kvq_cache* cache, const kvq_sequence* sequence, int32_t window, float* out) {
   float q[kQHeads * kHeadDim];
   kvq_attend_batch batch;
@@ -392,7 +392,7 @@ static void attend_window(kvq_cache* cache, const kvq_sequence* sequence, int32_
   ACCEPTED(kvq_attend(cache, 0, &batch, err));
 }
 
-/* Layers with a sliding window need no more than its tokens: with the others evicted, all that follows sees the same.
+/* Layers with a sliding window need only its tokens: evicting the others does not change later attention.
  */
 static void sliding_windows(void) {
   enum { kWindow = 64 };

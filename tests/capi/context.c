@@ -79,7 +79,7 @@ static void defaults(void) {
 
 static int unused_place;
 
-/* Refused with `mention` in the message, and the handle set to NULL. */
+/* Expect a refusal with `mention` in the message, and the handle set to NULL. */
 static void refuse(const kvq_context_options* options, kvq_status status, const char* mention) {
   kvq_context* context = (kvq_context*)&unused_place;
   REFUSED(status, mention, kvq_context_create(options, &context, err));

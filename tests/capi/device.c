@@ -26,7 +26,7 @@ static kvq_context_options cuda_options(const char* plugin) {
   return options;
 }
 
-/* Both ways to the plug-in refuse it, and leave what they were given alone. */
+/* Both calls that load the plug-in refuse it and do not change their arguments. */
 static void refuse_plugin(const char* plugin, kvq_status status, const char* mention) {
   const kvq_context_options options = cuda_options(plugin);
   kvq_context* context = (kvq_context*)&kPretend;
@@ -63,7 +63,7 @@ static void plugins_that_cannot_be_used(void) {
   refuse_plugin("libkvq_nowhere.so", KVQ_E_UNSUPPORTED, "libkvq_nowhere.so");
   refuse_plugin("", KVQ_E_ARGUMENT, "plugin");
 
-  /* The end of a long path and the reason both have room. */
+  /* A long path's end and the reason both fit into the message. */
   while (length < sizeof far_away - 100) length += (size_t)sprintf(far_away + length, "/a-long-name-of-a-folder");
   strcpy(far_away + length, "/libkvq_cuda.so");
   refuse_plugin(far_away, KVQ_E_UNSUPPORTED, "folder/libkvq_cuda.so");
@@ -106,7 +106,7 @@ static void describe_a_device(void) {
           kvq_device_describe(KVQ_DEVICE_CUDA, 2, kPretend, &info, err));
 }
 
-/* Device memory hooks that note the stream they were called with. */
+/* Device memory hooks that record their stream. */
 typedef struct device_memory {
   int live;
   void* stream_of_allocate;
@@ -158,7 +158,7 @@ static void context_of_a_device(void) {
   CHECK(on_device.live == 1 && on_device.stream_of_allocate == &first_stream);
 
   {
-    /* It knows the formats that need no training, and fails later. */
+    /* It accepts formats that need no training, and fails later. */
     kvq_cache_options shape = small_cache_options();
     kvq_policy* policy = load_policy(context, "gs2+centres/gt1+centres");
     kvq_centres* centres = centres_for(context, "gs2+centres");
@@ -190,7 +190,7 @@ static void context_of_a_device(void) {
   CHECK(on_device.live == 0 && on_host.live_blocks == 0 && on_host.n_violations == 0);
 }
 
-/* Every allocation on the way through the plug-in can fail. */
+/* Every allocation through the plug-in can fail. */
 static void out_of_memory(void) {
   kvq_context_options options = cuda_options(kPretend);
   tracker memory;
@@ -212,7 +212,7 @@ static void out_of_memory(void) {
   CHECK(fail_at > 2);
 }
 
-/* The fields for CUDA do not matter to a CPU, except where they make no sense at all. */
+/* A CPU ignores the CUDA fields unless they are invalid. */
 static void fields_of_cpu_contexts(void) {
   kvq_context_options options;
   kvq_context* context = NULL;

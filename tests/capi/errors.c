@@ -46,7 +46,7 @@ static void error_init(void) {
   kvq_error_init(NULL, 0);
 }
 
-/* An error object of another size, with bytes behind it that do not belong to it. */
+/* An error object of another size, followed by bytes that do not belong to it. */
 typedef struct guarded_error {
   kvq_error error;
   unsigned char guard[64];
@@ -60,7 +60,7 @@ static int all_bytes_are(const unsigned char* bytes, size_t n, unsigned char val
   return 1;
 }
 
-/* The library writes no further than the struct the caller says it has, nor than the struct it knows. */
+/* The library writes neither beyond the caller's struct size nor beyond the struct it knows. */
 static void errors_of_other_sizes(void) {
   const uint32_t sizes[] = {0, 4, 8, 12, 13, 64, 267, 268, 300, UINT32_MAX};
   size_t i;
@@ -87,7 +87,7 @@ static void errors_of_other_sizes(void) {
   }
 }
 
-/* Values of any length are cut to fit. */
+/* Values of any length are truncated to fit. */
 static void long_values_fit(void) {
   char name[2000];
   kvq_context_options options;
@@ -101,7 +101,7 @@ static void long_values_fit(void) {
   CHECK(context == NULL);
 }
 
-/* Control characters and broken characters of names come as numbers, so that a message can be printed. */
+/* Control characters and invalid UTF-8 in names are escaped, so that messages can be printed. */
 static void names_are_readable(void) {
   const char* const yaml = "version: 1\n\"k\\x1b[31m\\a\": fp16\n";
   const float weights[64] = {1.0f};

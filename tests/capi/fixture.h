@@ -9,7 +9,7 @@
 
 enum { kLayers = 2, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kTokenScalars = kKvHeads * kHeadDim };
 
-/* Counts what the allocator hooks are asked for, and fails the allocation number `fail_at` (1 is the next one). */
+/* Counts allocations, and fails allocation number `fail_at` (1 is the next one). */
 typedef struct tracker {
   size_t live_bytes;
   size_t live_blocks;
@@ -30,25 +30,25 @@ typedef struct fixture {
 
 /* `policy` is YAML or a short form, also with trained centres; NULL: fp16. Byte limits of 0 mean none. */
 void fixture_open(fixture* f, const char* policy, uint64_t context_bytes, uint64_t cache_bytes);
-/* Checks that everything went back to the allocator. */
+/* Check that everything has been freed. */
 void fixture_close(fixture* f);
 
 kvq_cache_options small_cache_options(void);
-/* Of codebooks for such a cache, trained quickly. */
+/* Options of codebooks for such a cache, trained quickly. */
 kvq_codebook_trainer_options small_trainer_options(void);
 kvq_policy* load_policy(kvq_context* context, const char* text);
 kvq_sequence* new_sequence(kvq_cache* cache);
 
-/* Roughly normal numbers; the same seed gives the same numbers. */
+/* Fill with roughly normal numbers; the same seed gives the same numbers. */
 void fill_tensor(float* values, size_t n, uint32_t seed);
 
-/* Append n tokens that depend on the layer and the position alone. */
+/* Append n tokens that depend only on the layer and the position. */
 kvq_status append_tokens(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n);
 /* The same for every layer, which must succeed. */
 void grow(kvq_cache* cache, kvq_sequence* sequence, int32_t n);
 int32_t length_of(const kvq_sequence* sequence, int32_t layer);
 
-/* Attention of the newest token of layer 0; a query of fixed numbers. */
+/* Attend with a fixed query of the newest token of layer 0. */
 kvq_status attend_last(kvq_cache* cache, const kvq_sequence* sequence, float out[kQHeads * kHeadDim]);
 
 typedef struct blob {
@@ -60,7 +60,7 @@ blob save_sequence(kvq_cache* cache, const kvq_sequence* sequence);
 void blob_free(blob* b);
 int same_blobs(const blob* a, const blob* b);
 
-/* Put the file of a handle, by its kvq_*_save, into a blob. */
+/* Save a handle with its kvq_*_save into a blob. */
 #define SAVE(file, save, handle)                                          \
   do {                                                                    \
     size_t written_ = 0;                                                  \
@@ -70,12 +70,12 @@ int same_blobs(const blob* a, const blob* b);
     CHECK(written_ == (file)->size);                                      \
   } while (0)
 
-/* What a kvq_progress_hook was told. */
+/* Reports that a kvq_progress_hook received. */
 typedef struct progress_reports {
   int n;
   int stop_at; /* the report that ends the call; 0: none */
   double last;
-  int n_wrong; /* falling, or beyond 1 */
+  int n_wrong; /* decreasing or beyond 1 */
 } progress_reports;
 
 /* `user` is a `progress_reports`. */
@@ -98,7 +98,7 @@ int32_t on_progress(void* user, double done);
   } while (0)
 #define FAIL_EACH_ALLOCATION(memory, call) FAIL_ALLOCATIONS((memory), 1, 2, call)
 
-/* What a failed call must leave alone: lengths, usage, and the snapshot byte for byte. */
+/* State that a failed call must not change: lengths, usage, and the snapshot byte for byte. */
 typedef struct saved_state {
   int32_t lengths[kLayers];
   kvq_usage usage;

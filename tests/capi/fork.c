@@ -47,7 +47,7 @@ static int threads_of(const model* m) {
   return kvq_context_describe(m->context, &info, NULL) == KVQ_OK ? info.n_threads : -1;
 }
 
-/* What the child finds wrong; 0: nothing. */
+/* Problems that the child finds; 0: none. */
 static int child_of(model* inherited, const float expected[kOutScalars]) {
   model own;
   if (threads_of(inherited) != 1) return 1;

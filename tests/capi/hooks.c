@@ -46,7 +46,7 @@ static int32_t run_loop(void* user, int32_t n, kvq_parallel_body body, void* arg
   return 0;
 }
 
-/* Two long sequences, then attention over both; results and snapshot go to the caller. */
+/* Append two long sequences and attend to both; returns results and snapshot. */
 static blob run_model(kvq_context* context, float out[kOut]) {
   static float q[kOut];
   kvq_cache_options options = small_cache_options();
@@ -121,7 +121,7 @@ static void check_message_of_log(void* user, kvq_log_level level, const char* me
   CHECK(message != NULL && message[0] != '\0' && strchr(message, '\n') == NULL);
 }
 
-/* Messages are optional; those that come are one line each, and change no result. */
+/* Messages are optional, have one line each, and do not change results. */
 static void log_messages(void) {
   static float expected[kOut];
   static float out[kOut];
@@ -143,7 +143,7 @@ static void log_messages(void) {
   CHECK(memcmp(out, expected, sizeof out) == 0);
 }
 
-/* The second time a batch of the same size comes, nothing is allocated, not even for a moment. */
+/* A second batch of the same size allocates nothing, not even temporarily. */
 static void warm_attention_allocates_nothing(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -168,7 +168,7 @@ static void warm_attention_allocates_nothing(void) {
   fixture_close(&f);
 }
 
-/* Decoding, saving and asking only read: they allocate nothing that stays. */
+/* Decoding, saving and describing only read: they keep no memory. */
 static void reading_keeps_no_memory(void) {
   fixture f;
   kvq_sequence* sequence;

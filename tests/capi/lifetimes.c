@@ -1,4 +1,5 @@
-/* Objects may be destroyed in any order: what others need goes with the last of them, and then the hooks are let go. */
+/* Objects may be destroyed in any order: whatever others need is freed with the last of them, and then the hooks are
+ * released. */
 #include "check.h"
 #include "objects.h"
 #include "suites.h"
@@ -9,7 +10,7 @@
 
 enum { kMostUses = kKinds, kOut = kQHeads * kHeadDim };
 
-/* What the sequence's attention gives after each token that a use appends, and the matrix's outputs; from objects of
+/* The sequence's attention after each token that a use appends, and the matrix's outputs; computed with objects of
  * which nothing has been destroyed. */
 static float expected_attention[kMostUses][kOut];
 static float expected_outputs[kMatrixRows];
@@ -58,7 +59,7 @@ static void use_policy(const kvq_policy* policy) {
   CHECK(info.eviction_budget == 40);
 }
 
-/* A cache gives its context, from which anything can be made. */
+/* A cache returns its context, from which any object can be created. */
 static void use_cache(kvq_cache* cache) {
   kvq_sequence* sequence = new_sequence(cache);
   grow(cache, sequence, 40);
@@ -68,7 +69,7 @@ static void use_cache(kvq_cache* cache) {
   use_context(kvq_cache_context(cache));
 }
 
-/* Append, attend, save and load; the cache is the one that the sequence tells, whether its handle is there or not. */
+/* Append, attend, save and load with the cache that the sequence returns, whether its handle still exists or not. */
 static void use_sequence(kvq_sequence* sequence, int n_before) {
   kvq_cache* cache = kvq_sequence_cache(sequence);
   kvq_sequence* loaded = NULL;
@@ -129,7 +130,7 @@ static void use_centres_trainer(kvq_centres_trainer* trainer) {
   kvq_centres_destroy(centres);
 }
 
-/* Everything that is there works; `n_uses` before. */
+/* Check that every existing object works; `n_uses` before. */
 static void use(objects* o, int n_uses) {
   if (o->context != NULL) use_context(o->context);
   if (o->policy != NULL) use_policy(o->policy);
@@ -162,13 +163,13 @@ static void set_expectations(void) {
   objects_close(&o);
 }
 
-/* Destroy in this order, and use what is left after each. */
+/* Destroy in this order, and use the remaining objects after each step. */
 static void run_order(const kind* order, int n) {
   objects o;
   int which;
   int i;
   objects_open(&o);
-  for (which = 0; which < kKinds; ++which) { /* what is not in the order goes first */
+  for (which = 0; which < kKinds; ++which) { /* objects that are not in the order are destroyed first */
     int wanted = 0;
     for (i = 0; i < n; ++i) wanted |= order[i] == (kind)which;
     if (!wanted) object_destroy(&o, (kind)which);
@@ -180,7 +181,7 @@ static void run_order(const kind* order, int n) {
   objects_check_gone(&o);
 }
 
-/* Every order of a set, the first `n_fixed` of which are where they are. */
+/* Try every order of a set with the first `n_fixed` fixed. */
 static void run_orders(kind* set, int n, int n_fixed) {
   int i;
   if (n_fixed == n) run_order(set, n);
@@ -205,7 +206,7 @@ static void all_orders(void) {
   run_orders(centred, 4, 0);
 }
 
-/* All kinds together: each one goes first once, the others after it in their order or against it. */
+/* All kinds together: each is destroyed first once, the others after it in order or in reverse. */
 static void orders_of_everything(void) {
   kind order[kKinds];
   int first;
@@ -218,7 +219,7 @@ static void orders_of_everything(void) {
   }
 }
 
-/* An object alone keeps all that it needs, as long as it is there. */
+/* A single object keeps everything it needs alive. */
 static void each_alone(void) {
   int which;
   for (which = 0; which < kKinds; ++which) {
@@ -227,7 +228,7 @@ static void each_alone(void) {
   }
 }
 
-/* A creation that fails, at any of its allocations, leaves nobody alive and ends nobody: the end is told once, when the
+/* A creation that fails at any allocation keeps no object alive and releases none: `released` is called once, when the
  * last handle goes, for every kind whether its parents go before or after it. */
 static void failed_creations(void) {
   int parents_first;
@@ -237,7 +238,7 @@ static void failed_creations(void) {
     objects_clear(&o);
     ACCEPTED(object_create(&o, kContext));
     for (which = kContext + 1; which < kKinds; ++which) {
-      if (which == kCache || which == kRouted) { /* the first one leaves a note of a few bytes in what was trained */
+      if (which == kCache || which == kRouted) { /* the first one stores a few bytes in the trained object */
         ACCEPTED(object_create(&o, (kind)which));
         object_destroy(&o, (kind)which);
       }
@@ -254,7 +255,7 @@ static void failed_creations(void) {
   }
 }
 
-/* Arguments that are refused count for nothing either. */
+/* Refused arguments do not count either. */
 static void refused_creations(void) {
   kvq_cache_options options = small_cache_options();
   kvq_policy* policy = NULL;
@@ -283,7 +284,7 @@ static void refused_creations(void) {
   objects_close(&o);
 }
 
-/* A context that could not be made has used its hooks and will not again, and there is no end to tell. */
+/* A context that could not be created has used its hooks, will not use them again, and does not call `released`. */
 static void failed_contexts(void) {
   kvq_status status = KVQ_E_MEMORY;
   long n;

@@ -1,4 +1,5 @@
-/* max_bytes of the context and of the cache: refused in time, nothing changed, and not one byte too many. */
+/* max_bytes of the context and of the cache: calls are refused in time, change nothing, and never exceed the limit by a
+ * byte. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -7,7 +8,7 @@
 
 static int unused_place;
 
-/* Grows one token or many at a time until the limit, of the context or of the cache, is met. */
+/* Grow one or many tokens at a time until the limit of the context or of the cache is hit. */
 static void append_until_limit(const char* policy, int of_context, int32_t step) {
   const uint64_t limit = 60000;
   fixture f;
@@ -30,7 +31,7 @@ static void append_until_limit(const char* policy, int of_context, int32_t step)
   REFUSED(KVQ_E_LIMIT, "60000", append_tokens(f.cache, sequence, 0, step));
   CHECK(state_is(f.cache, sequence, &before));
   CHECK(length_of(sequence, 0) == n);
-  /* It still works, and what is freed can be used again. */
+  /* It still works, and freed memory can be used again. */
   {
     kvq_sequence* other;
     blob snapshot;
@@ -47,7 +48,7 @@ static void append_until_limit(const char* policy, int of_context, int32_t step)
   fixture_close(&f);
 }
 
-/* A sequence and attention in a context with such limits; `failed` receives the status of what did not succeed. */
+/* Create a sequence and attend in a context with such limits; `failed` receives the status of the failed call. */
 static kvq_context_info run_within(uint64_t context_bytes, uint64_t cache_bytes, kvq_usage* usage, kvq_status* failed) {
   kvq_context_options context_options;
   kvq_cache_options options = small_cache_options();
@@ -83,7 +84,7 @@ static kvq_context_info run_within(uint64_t context_bytes, uint64_t cache_bytes,
   return info;
 }
 
-/* The objects themselves count: what is used at most is enough as a limit, and not one byte less. */
+/* Objects count: the peak usage is enough as a limit, and not one byte less. */
 static void limits_to_the_byte(void) {
   kvq_usage usage;
   kvq_usage whole;
@@ -105,7 +106,7 @@ static void limits_to_the_byte(void) {
   }
 }
 
-/* A call that would need several pages, of which only some fit, takes none. */
+/* A call that needs several pages, of which only some fit, allocates none. */
 static void append_of_many_pages(void) {
   fixture f;
   fixture unlimited;
@@ -127,7 +128,7 @@ static void append_of_many_pages(void) {
   a = save_sequence(f.cache, sequence);
   b = save_sequence(unlimited.cache, reference);
   CHECK(a.size == b.size && memcmp(a.data, b.data, a.size) == 0);
-  ACCEPTED(append_tokens(unlimited.cache, reference, 0, 2000)); /* without the limit it is no error */
+  ACCEPTED(append_tokens(unlimited.cache, reference, 0, 2000)); /* without the limit it succeeds */
   blob_free(&a);
   blob_free(&b);
   state_free(&before);
@@ -137,7 +138,7 @@ static void append_of_many_pages(void) {
   fixture_close(&f);
 }
 
-/* Creating and loading under a limit: the handle is NULL and the bytes are as before. */
+/* Creating and loading under a limit: the handle is NULL and the bytes do not change. */
 static void create_and_load_at_the_limit(void) {
   fixture big;
   fixture small;
@@ -169,7 +170,7 @@ static void create_and_load_at_the_limit(void) {
   fixture_close(&big);
 }
 
-/* kvq_attend's work space counts too; after a refusal a smaller batch still works. */
+/* kvq_attend's workspace counts, too; after a refusal a smaller batch still works. */
 static void attend_at_the_limit(void) {
   enum { kQueries = 4000 };
   static float q[kQueries * kQHeads * kHeadDim];
@@ -205,7 +206,7 @@ static void attend_at_the_limit(void) {
   ACCEPTED(kvq_cache_usage(f.cache, NULL, &before, err));
   status = kvq_attend(f.cache, 0, &batch, err);
   ACCEPTED(kvq_cache_usage(f.cache, NULL, &after, err));
-  CHECK(status == KVQ_OK || status == KVQ_E_LIMIT); /* it may need little work space */
+  CHECK(status == KVQ_OK || status == KVQ_E_LIMIT); /* it may need little workspace */
   CHECK(after.total_bytes <= 60000);
   if (status == KVQ_E_LIMIT) CHECK(after.total_bytes == before.total_bytes);
   {

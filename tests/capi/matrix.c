@@ -1,4 +1,4 @@
-/* qp_*: what goes in is checked, files come back as they were, and products are those of the dequantized matrix. */
+/* qp_*: inputs are checked, files survive a round trip, and products are those of the dequantized matrix. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -106,7 +106,7 @@ static void shared_products(void) {
   int i;
   fixture_open(&f, NULL, 0, 0);
   fill_tensor(x, kBatch * kIn, 7);
-  matrices[0] = quantized(f.context, "fp16", NULL, 1); /* the one that does not rotate first */
+  matrices[0] = quantized(f.context, "fp16", NULL, 1); /* the matrix that does not rotate comes first */
   matrices[1] = quantized(f.context, "nuq-2", NULL, 1);
   matrices[2] = quantized(f.context, "tcq-2.75", NULL, 1);
   for (i = 0; i < 3; ++i) y[i] = together[i];
@@ -115,7 +115,7 @@ static void shared_products(void) {
     ACCEPTED(qp_linear(matrices[i], x, kBatch, alone, KVQ_F32, err));
     CHECK(memcmp(alone, together[i], sizeof(alone)) == 0);
   }
-  for (i = 0; i < kBatch; ++i) { /* and rows one by one */
+  for (i = 0; i < kBatch; ++i) { /* and one row at a time */
     ACCEPTED(qp_linear(matrices[2], x + i * kIn, 1, alone, KVQ_F32, err));
     CHECK(memcmp(alone, together[2] + i * kOut, kOut * sizeof(float)) == 0);
   }
@@ -128,7 +128,7 @@ static void shared_products(void) {
   fixture_close(&f);
 }
 
-/* What a CPU has to tune, and what is refused before that is asked. */
+/* A CPU has nothing to tune; arguments are checked first. */
 static void tuning(void) {
   const qp_matrix* matrices[2];
   char text[4];
@@ -298,7 +298,7 @@ static void half_precision_products(void) {
   fixture_open(&f, NULL, 0, 0);
   matrix = quantized(f.context, "tcq-3", NULL, 1);
   fill_tensor(x, kIn, 9);
-  for (i = 0; i < kIn; ++i) { /* numbers that bfloat16 has */
+  for (i = 0; i < kIn; ++i) { /* numbers that bfloat16 holds exactly */
     uint32_t bits;
     memcpy(&bits, &x[i], sizeof(bits));
     bits &= 0xFFFF0000u;

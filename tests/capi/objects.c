@@ -8,7 +8,7 @@
 
 static const char kCoded[] = "version: 1\nkeys: commvq\nvalues: commvq\neviction: {method: adasnap, budget: 40}\n";
 
-/* What codebooks, centres and routers are loaded from, made once. */
+/* Files of codebooks, centres and routers, created once. */
 static blob codebook_file;
 static blob centres_file;
 static blob router_file;
@@ -99,7 +99,7 @@ static kvq_status create_context(objects* o) {
 static kvq_status create_cache(objects* o) {
   kvq_cache_options options = small_cache_options();
   options.codebook = o->codebook;
-  options.centres = o->centres; /* which its policy does not need */
+  options.centres = o->centres; /* its policy does not need it */
   return kvq_cache_create(o->context, &options, o->policy, &o->cache, err);
 }
 

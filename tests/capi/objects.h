@@ -1,21 +1,21 @@
-/* One object of every kind, made from each other, and hooks that notice when they are used too late. */
+/* One object of every kind, created from each other, and hooks that notice late use. */
 #ifndef KVQ_TESTS_CAPI_OBJECTS_H
 #define KVQ_TESTS_CAPI_OBJECTS_H
 
 #include "fixture.h"
 
-/* In an order in which they can be made. */
+/* In an order in which they can be created. */
 typedef enum kind {
   kContext,
   kPolicy,
   kCodebook,
   kRouter,
   kCentres,
-  kCache,    /* of the policy, which stores pages with the codebook and evicts */
+  kCache,    /* with the policy, which stores pages with the codebook and evicts */
   kRouted,   /* a cache whose formats the router chooses */
-  kSequence, /* of the first cache, with kObjectTokens tokens in each layer */
-  kFork,     /* of the sequence */
-  kMatrix,   /* of kMatrixRows by kMatrixColumns */
+  kSequence, /* in the first cache, with kObjectTokens tokens in each layer */
+  kFork,     /* fork of the sequence */
+  kMatrix,   /* [kMatrixRows, kMatrixColumns] */
   kCodebookTrainer,
   kCentresTrainer,
   kRouterTrainer,
@@ -26,8 +26,8 @@ enum { kObjectTokens = 70, kMatrixRows = 4, kMatrixColumns = 64 };
 
 typedef struct objects {
   tracker memory;
-  int n_released; /* calls of the hook that tells that no hook is used any more */
-  int n_late;     /* calls of hooks after that */
+  int n_released; /* calls of `released` */
+  int n_late;     /* calls of hooks after it */
   kvq_context* context;
   kvq_policy* policy;
   kvq_codebook* codebook;
@@ -43,17 +43,17 @@ typedef struct objects {
   kvq_router_trainer* router_trainer;
 } objects;
 
-/* Nothing is made yet. */
+/* Start without objects. */
 void objects_clear(objects* o);
-/* Make one of a kind out of those before it, without tokens. */
+/* Create one object from those before it, without tokens. */
 kvq_status object_create(objects* o, kind which);
-/* Everything, and tokens in the sequence. */
+/* Create all objects, and append tokens to the sequence. */
 void objects_open(objects* o);
-/* Destroys the handle and forgets it. */
+/* Destroy the handle and set it to NULL. */
 void object_destroy(objects* o, kind which);
-/* Checks that with the last object everything went back and the end was told, once and last. */
+/* Check that the last object freed everything and called `released`, once and last. */
 void objects_check_gone(const objects* o);
-/* Those left in the order of kinds, and the check. */
+/* Destroy the remaining objects in order, and check. */
 void objects_close(objects* o);
 
 #endif

@@ -12,7 +12,7 @@
 static kvq_context* context;
 static int unused_place;
 
-/* Two choices: of three options and of two. */
+/* Two choices, with three and two options. */
 static const int32_t kCounts[] = {3, 2};
 static const double kBytes[] = {10, 6, 2, 8, 4};
 static const double kSeconds[] = {1, 2, 3, 1, 1};
@@ -66,7 +66,7 @@ static void solves(void) {
   ACCEPTED(kvq_plan_solve(context, &problem, chosen, 2, &costs, err));
   CHECK(chosen[0] == 1 && chosen[1] == 1 && costs.seconds == 3);
 
-  /* Costs that are not given are 0. */
+  /* Costs that are NULL are 0. */
   problem = problem_of();
   problem.seconds = NULL;
   problem.loss = NULL;
@@ -154,7 +154,7 @@ static void fuses(void) {
   ACCEPTED(kvq_plan_fusion_create(context, &options, &fusion, err));
   ACCEPTED(kvq_plan_fusion_describe(fusion, &info, err));
   CHECK(info.n_members == 3 && info.n_groupings >= 2);
-  /* Nothing lost: all in the first scheme, and together since that is faster. */
+  /* Without loss: all in the first scheme, and fused because that is faster. */
   first = grouping_of(fusion, 0);
   CHECK(first.loss == 0 && first.bytes == 16 && first.seconds == 5);
   CHECK(first.groups[0] == 7 && first.groups[1] == 7 && first.groups[2] == 7 && first.groups[3] == 0);
@@ -201,7 +201,7 @@ static void refuses_fusions(void) {
   memcpy(seconds, kGroupSeconds, sizeof seconds);
   seconds[7] = -1;
   REFUSED_WITH("seconds[7] is -1", options.seconds = seconds);
-  seconds[7] = HUGE_VAL; /* a group that cannot have a scheme is no mistake */
+  seconds[7] = HUGE_VAL; /* a group without a scheme is allowed */
   options = fusion_options();
   options.seconds = seconds;
   ACCEPTED(kvq_plan_fusion_create(context, &options, &fusion, err));
@@ -475,7 +475,8 @@ static void failing_allocations(void) {
   context = shared;
 }
 
-/* A plan with one to three bytes changed, cut off at times: read or refused, and what is read can be written again. */
+/* A plan with one to three bytes changed, sometimes truncated: read or refused; a plan that is read can be written
+ * again. */
 static void damaged_texts(void) {
   static const char kLikely[] = "{}[]:,-#&*|>'\"\n\t 019.e\xC2\xFF";
   kvq_policy* policy = NULL;

@@ -1,4 +1,4 @@
-/* kvq_policy_load: what is accepted, and every way a policy can be wrong. */
+/* kvq_policy_load: accepted policies, and every kind of invalid policy. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -134,7 +134,7 @@ static void gain_shapes(void) {
   refuse("version: 1\nkeys: {centres: page}\n", "format");
 }
 
-/* As many first pages stay FP16 as the formats want, unless the policy says how many. */
+/* The formats determine the number of first FP16 pages, unless the policy sets it. */
 static void default_sinks(void) {
   static const struct {
     const char* policy;
@@ -171,7 +171,7 @@ static void default_sinks(void) {
   }
 }
 
-/* Layers say what they store by the names that policies read. */
+/* Layers describe their formats by the names that policies use. */
 static void names_of_layers(void) {
   static const struct {
     const char* policy;
@@ -386,7 +386,7 @@ static void deep_nesting(void) {
     size_t length;
     int depth;
     length = (size_t)sprintf(text, "version: 1\nkeys:\n  ");
-    if (i == 0) length = 0; /* and once from the first byte on */
+    if (i == 0) length = 0; /* and once from the first byte */
     for (depth = 0; depth < kDepth; ++depth) memcpy(text + length + (size_t)depth * width, openings[i], width);
     length += kDepth * width;
     text[length] = '\0';
@@ -462,7 +462,7 @@ static void bad_arguments(void) {
   kvq_policy_destroy(NULL);
 }
 
-/* How many layers there are is known to the cache only. */
+/* Only the cache knows the number of layers. */
 static void layer_ranges_meet_the_cache(void) {
   kvq_cache_options options = small_cache_options();
   const char* beyond = "version: 1\nlayers:\n  - {range: [0, 2], keys: int4}\n"; /* two layers: 0 and 1 */
@@ -484,7 +484,7 @@ static void layer_ranges_meet_the_cache(void) {
   kvq_cache_destroy(cache);
 }
 
-/* A cache keeps nothing of its policy, which may come from a context that ends before. */
+/* A cache keeps nothing of its policy, whose context may be destroyed first. */
 static void policies_of_other_contexts(void) {
   const char* const text = "version: 1\nkeys: int4\nvalues: int2\nlayers:\n  - {range: [1, 1], keys: fp16}\n";
   const kvq_cache_options options = small_cache_options();

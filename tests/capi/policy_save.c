@@ -1,4 +1,4 @@
-/* kvq_policy_save and kvq_policy_with_layer: text that says the same, and layers in other formats. */
+/* kvq_policy_save and kvq_policy_with_layer: equivalent text, and layers in other formats. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -48,7 +48,7 @@ static kvq_cache_info info_of(const kvq_cache* cache) {
   return info;
 }
 
-/* Caches made with both are described alike. */
+/* Caches created with both have the same description. */
 static void check_alike(kvq_context* context, const kvq_policy* a, const kvq_policy* b) {
   kvq_cache* of_a = cache_with(context, a);
   kvq_cache* of_b = cache_with(context, b);
@@ -131,7 +131,7 @@ static void check_formats(kvq_context* context, const kvq_policy* policy, const 
   kvq_cache_destroy(cache);
 }
 
-/* Later layers win, and what NULL leaves out stays; what the policy says else stays, too. */
+/* Later layers win; formats that are NULL and all other settings stay. */
 static void layers(kvq_context* context) {
   static const char* const kExpected[kSomeLayers] = {"fp16", "int4", "int8/int4", "int8/gs2+nocentre", "int4", "int4"};
   kvq_policy* plain = load_policy(context,

@@ -1,4 +1,4 @@
-/* kvq_cache_predict_usage and qp_matrix_predict_bytes: what is predicted is what is then allocated, to the byte. */
+/* kvq_cache_predict_usage and qp_matrix_predict_bytes predict allocations to the byte. */
 #include "check.h"
 #include "fixture.h"
 #include "objects.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A cache that nothing was done with, and one beside it that has what both share. */
+/* An unused cache, and another one that holds the data both share. */
 typedef struct bench {
   tracker memory;
   kvq_context* context;
@@ -106,7 +106,7 @@ static kvq_usage predicted(const bench* b, const load* of) {
   return usage;
 }
 
-/* Reserve and append, `at_once` tokens at a time. */
+/* Reserve and append `at_once` tokens at a time. */
 static void fill_sequence(const bench* b, kvq_sequence* sequence, int32_t tokens, int32_t at_once) {
   const size_t token = (size_t)b->shape.kv_heads * (size_t)b->shape.head_dim;
   float* numbers = (float*)malloc(token * (size_t)at_once * sizeof *numbers);
@@ -161,7 +161,7 @@ static void check_same(const kvq_usage* expected, const kvq_usage* found, const 
          (unsigned long long)expected->workspace_bytes, (unsigned long long)found->workspace_bytes);
 }
 
-/* Everything that the prediction speaks of is done, and compared. */
+/* Do everything that the prediction assumes, and compare. */
 static void as_predicted(const shape* of, const char* policy, int32_t n_threads, const load* what, int32_t at_once) {
   kvq_sequence* sequences[kMostSequences];
   kvq_usage before;
@@ -181,13 +181,13 @@ static void as_predicted(const shape* of, const char* policy, int32_t n_threads,
   found = usage_of(b.cache);
   check_same(&before, &found, policy, what);
   CHECK(before.total_bytes == b.memory.live_bytes - b.base);
-  /* The same again needs nothing, but for methods that keep the newest queries. */
+  /* Repeating it needs no memory, except for methods that keep the newest queries. */
   if (what->queries > 0 && strstr(policy, "snap") == NULL && strstr(policy, "pyramid") == NULL) {
     attend_all(&b, sequences, what);
     found = usage_of(b.cache);
     check_same(&before, &found, policy, what);
   }
-  found = predicted(&b, what); /* what is there now does not matter */
+  found = predicted(&b, what); /* the current contents do not matter */
   check_same(&before, &found, policy, what);
   for (i = 0; i < what->sequences; ++i) kvq_sequence_destroy(sequences[i]);
   bench_close(&b);
@@ -261,7 +261,7 @@ static void at_once(void) {
   }
 }
 
-/* Formats that need training; their ways to attend need work spaces of their own. */
+/* Formats that need training; each way to attend to them needs its own workspace. */
 static void trained(void) {
   static const shape kShape = {kLayers, kQHeads, kKvHeads, kHeadDim};
   static const char* const kTrained[] = {
@@ -285,7 +285,7 @@ static void trained(void) {
   }
 }
 
-/* Of a large model nothing is made: a handful of small allocations, which are given back. */
+/* Predicting a large model makes only a few small allocations and frees them. */
 static void large(void) {
   static const shape kShape = {32, 32, 8, 128};
   static const load kLoad = {16, 131072, 1};
@@ -301,7 +301,7 @@ static void large(void) {
   CHECK(b.memory.n_allocations < allocations + 10);
   CHECK(usage.scalars == (int64_t)16 * 131072 * 32 * 8 * 128 * 2);
   CHECK(usage.bits_per_scalar > 2.0 && usage.bits_per_scalar < 2.6);
-  CHECK(usage.sealed_pages == (uint64_t)16 * 32 * 8 * 4094); /* but for the sink and the newest */
+  CHECK(usage.sealed_pages == (uint64_t)16 * 32 * 8 * 4094); /* except the sink and the newest page */
   CHECK(usage.fp16_pages == (uint64_t)16 * 32 * 8 * 3);      /* the sink, the open page and the one before it */
   CHECK(usage.fp16_bytes == usage.fp16_pages * 32 * 128 * 2 * 2);
   bench_close(&b);
@@ -331,7 +331,7 @@ static void refused_usage(void) {
   bench_close(&b);
 }
 
-/* Nobody knows which formats a router will choose. */
+/* The formats that a router will choose are unknown. */
 static void routed(void) {
   objects o;
   kvq_usage usage;

@@ -1,4 +1,4 @@
-/* kvq_sequence_reserve and kvq_sequence_room: arguments, limits, nothing changed by a refusal. */
+/* kvq_sequence_reserve and kvq_sequence_room: arguments, limits; a refusal changes nothing. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -34,7 +34,7 @@ static void arguments(void) {
   REFUSED(KVQ_E_ARGUMENT, "layer", kvq_sequence_room(sequence, kLayers, &room, err));
   CHECK(room == 5);
   CHECK(state_is(f.cache, sequence, &before));
-  ACCEPTED(kvq_sequence_reserve(f.cache, sequence, 0, err)); /* there is nothing to give back */
+  ACCEPTED(kvq_sequence_reserve(f.cache, sequence, 0, err)); /* there is nothing to free */
   CHECK(state_is(f.cache, sequence, &before));
   state_free(&before);
   kvq_sequence_destroy(sequence);
@@ -42,7 +42,7 @@ static void arguments(void) {
   fixture_close(&f);
 }
 
-/* Too little memory for what is asked, before and after a smaller reserve that stays. */
+/* Too little memory for the request, before and after a smaller reserve that stays. */
 static void limits(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -81,7 +81,8 @@ static void uneven_layers(void) {
   fixture_close(&f);
 }
 
-/* Fewer pages made ahead than stay FP16, and more tokens than these hold: the bytes are those of a sequence without. */
+/* Fewer preallocated pages than stay FP16, and more tokens than they hold: the bytes equal those of a sequence without
+ * them. */
 static void fewer_pages_than_stay_fp16(int32_t recent) {
   const int32_t reserved[] = {1, 10, 33, 70};
   const int32_t appended[] = {1, 33, 62, 100, 250};
@@ -117,7 +118,7 @@ static void fewer_pages_than_stay_fp16(int32_t recent) {
   fixture_close(&f);
 }
 
-/* However much is truncated: while there is room, appending takes no memory. */
+/* After any truncation, appending allocates nothing while there is room. */
 static void room_after_a_cut(const char* policy, int32_t tokens, int32_t reserved) {
   fixture f;
   int32_t cut;

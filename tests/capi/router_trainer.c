@@ -1,4 +1,4 @@
-/* kvq_router_trainer_*: what goes in is checked, training can be stopped and tried again; kvq_router_*: its result. */
+/* kvq_router_trainer_*: inputs are checked, training can be stopped and repeated; kvq_router_*: its result. */
 #include "check.h"
 #include "suites.h"
 #include "trainer_fixture.h"
@@ -7,7 +7,7 @@
 
 static int unused_place;
 
-/* Two texts of every layer. */
+/* Add two texts to every layer. */
 static void add_texts(kvq_router_trainer* trainer) {
   int32_t layer;
   for (layer = 0; layer < kLayers; ++layer) {
@@ -254,7 +254,7 @@ static void repeatable(kvq_router_method method) {
   blob_free(&one);
 }
 
-/* Wherever training is stopped, or memory ends, the texts are there still. */
+/* Wherever training is stopped or runs out of memory, the texts are kept. */
 static void stopped(void) {
   const kvq_router_trainer_options options = small_router_options();
   blob expected = trained_file(1, &options);
@@ -288,7 +288,7 @@ static void stopped(void) {
   blob_free(&expected);
 }
 
-/* A trainer keeps nothing of its policy, which may come from a context that ends before. */
+/* A trainer keeps nothing of its policy, whose context may be destroyed first. */
 static void policies_of_other_contexts(void) {
   const kvq_router_trainer_options options = small_router_options();
   const kvq_cache_options cache = small_cache_options();
@@ -311,7 +311,7 @@ static void policies_of_other_contexts(void) {
   fixture_close(&f);
 }
 
-/* A network that has become NaN is no result: the call says so, and the texts are there still. */
+/* A network that has become NaN is an error; the texts are kept. */
 static void diverging(void) {
   kvq_router_trainer_options options = small_router_options();
   fixture f;

@@ -23,7 +23,7 @@ static void failing_allocations(void) {
   fixture_close(&f);
 }
 
-/* Texts beyond the limit are refused, and those before it stay. */
+/* Texts beyond the limit are refused; earlier ones stay. */
 static void limited(void) {
   kvq_router_trainer_options options = small_router_options();
   fixture f;

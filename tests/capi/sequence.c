@@ -55,7 +55,7 @@ static void fork_arguments(void) {
   kvq_sequence_destroy(parent);
 }
 
-/* Either side may go first; the other keeps its pages. */
+/* Either may be destroyed first; the other keeps its pages. */
 static void forks_outlive_each_other(void) {
   int parent_first;
   for (parent_first = 0; parent_first < 2; ++parent_first) {
@@ -109,7 +109,7 @@ static void decode_arguments(void) {
   REFUSED(KVQ_E_ARGUMENT, NULL, DECODE(f.cache, sequence, 0, 0, 37, 4));
   REFUSED(KVQ_E_ARGUMENT, NULL, DECODE(f.cache, sequence, 0, 0, 1, INT32_MAX));
   REFUSED(KVQ_E_ARGUMENT, NULL, DECODE(f.cache, sequence, 0, 0, INT32_MAX, INT32_MAX));
-  ACCEPTED(DECODE(f.cache, sequence, 1, 1, 30, 4)); /* across a page border */
+  ACCEPTED(DECODE(f.cache, sequence, 1, 1, 30, 4)); /* across a page boundary */
   CHECK(positions[0] == 30 && positions[3] == 33);
 #undef DECODE
   ACCEPTED(kvq_sequence_decode(f.cache, sequence, 0, 0, 0, 4, NULL, NULL, NULL, err));

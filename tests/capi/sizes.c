@@ -1,4 +1,4 @@
-/* Structs of callers that were built with an older or a newer header: shorter ones, and longer ones. */
+/* Structs of callers built with an older or newer header: shorter and longer ones. */
 #include "check.h"
 #include "objects.h"
 #include "suites.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The largest struct that is believed, room behind it that is the caller's own, and what lies there. */
+/* The largest accepted struct, the caller's memory behind it, and its contents. */
 enum { kMost = 4096, kGuard = 64, kCanary = 0x77, kBlock = kMost + kGuard };
 
 /* Memory for any struct. */
@@ -96,7 +96,7 @@ static void init_functions(void) {
 
 /* -------------------------------------------------------------------------------- what failing calls write */
 
-/* A failing call writes as much of its message as there is room for, and no byte beyond what it knows. */
+/* A failing call writes as much of its message as fits, and no byte beyond the struct it knows. */
 static void errors(void) {
   memory block_memory;
   unsigned char* const block = block_memory.bytes;
@@ -222,9 +222,9 @@ static void describe_functions(const objects* o) {
 
 /* --------------------------------------------------------------------------------------- what calls read */
 
-/* Sets the fields of an initialized struct that must be set. */
+/* Set the required fields of an initialized struct. */
 typedef void (*fill_call)(objects* o, void* it);
-/* A call that needs the struct; what it makes is destroyed. */
+/* Make a call that needs the struct; destroys its result. */
 typedef kvq_status (*use_call)(objects* o, const void* it);
 
 static float q[kQHeads * kHeadDim];

@@ -1,4 +1,4 @@
-/* kvq_sequence_load: round trips, and input that is damaged, cut short, or meant for another cache. */
+/* kvq_sequence_load: round trips, and input that is damaged, truncated, or meant for another cache. */
 #include "check.h"
 #include "fixture.h"
 #include "suites.h"
@@ -111,7 +111,7 @@ static void every_truncation(const char* policy) {
   fixture_close(&f);
 }
 
-/* A loaded sequence, however it came about, works as any other. */
+/* Any loaded sequence works like any other. */
 static void use(const fixture* f, kvq_sequence* sequence) {
   float out[kQHeads * kHeadDim];
   float v[kHeadDim];
@@ -123,7 +123,7 @@ static void use(const fixture* f, kvq_sequence* sequence) {
   }
   if (length_of(sequence, 0) > 0) CHECK(attend_last(f->cache, sequence, out) == KVQ_OK);
   CHECK(kvq_sequence_fork(f->cache, sequence, &child, NULL) == KVQ_OK);
-  (void)append_tokens(f->cache, child, 0, 33); /* its positions may be used up */
+  (void)append_tokens(f->cache, child, 0, 33); /* no positions may be left */
   kvq_sequence_destroy(child);
 }
 
@@ -169,7 +169,7 @@ static void every_byte_changed(const char* policy) {
   fixture_close(&f);
 }
 
-/* Every aligned group of four bytes set to numbers that overflow sums and products. */
+/* Every aligned word set to numbers that overflow sums and products. */
 static void every_word_replaced(void) {
   const uint32_t words[] = {0u, 0x7FFFFFFFu, 0x80000000u, 0xFFFFFFFFu};
   fixture f;
@@ -219,7 +219,7 @@ static void garbage(void) {
   fixture_close(&f);
 }
 
-/* A sequence of which tokens were evicted, for caches that evict some, too. */
+/* A sequence with evicted tokens, for caches that evict, too. */
 static void evicted_tokens(void) {
   fixture f;
   fixture other;
@@ -271,7 +271,7 @@ static void refuse_in(const blob* saved, const kvq_cache_options* shape, const c
   kvq_context_destroy(context);
 }
 
-/* Of a sequence of that many tokens in the small cache. */
+/* Snapshot of a sequence of that many tokens in the small cache. */
 static blob saved_with(const char* policy_text, int32_t tokens) {
   fixture f;
   kvq_sequence* sequence;
@@ -310,7 +310,7 @@ static void snapshots_of_other_caches(void) {
 
   saved = saved_with("gs2", 100);
   refuse_in(&saved, &options, "gs2", KVQ_OK, NULL);
-  refuse_in(&saved, &options, "gs2/gs2+nocentre", KVQ_OK, NULL); /* values have no mean anyway */
+  refuse_in(&saved, &options, "gs2/gs2+nocentre", KVQ_OK, NULL); /* values never have a mean */
   refuse_in(&saved, &options, "gs2+nocentre", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "gs3", KVQ_E_MISMATCH, NULL);
   refuse_in(&saved, &options, "gt2", KVQ_E_MISMATCH, NULL);

@@ -63,7 +63,7 @@ kvq_centres* small_centres(kvq_context* context) {
 }
 
 kvq_centres* centres_for(kvq_context* context, const char* policy) {
-  static blob file; /* made once */
+  static blob file; /* created once */
   kvq_centres* centres = NULL;
   if (policy == NULL || (strstr(policy, "+centres") == NULL && strstr(policy, "trained") == NULL)) return NULL;
   if (file.data == NULL) {

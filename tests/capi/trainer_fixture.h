@@ -1,4 +1,4 @@
-/* Small trainings of codebooks, centres and routers, and calls that are stopped, for the C tests. */
+/* Small trainings of codebooks, centres and routers, and cancelled calls, for the C tests. */
 #ifndef KVQ_TESTS_CAPI_TRAINER_FIXTURE_H
 #define KVQ_TESTS_CAPI_TRAINER_FIXTURE_H
 
@@ -13,18 +13,18 @@ enum {
   kTextQueryScalars = kTextTokens * kQHeads * kHeadDim
 };
 
-/* With codes of each head. */
+/* Options with a code per head. */
 kvq_codebook_trainer_options small_codebook_options(void);
 kvq_codebook_trainer* new_codebook_trainer(kvq_context* context, const kvq_codebook_trainer_options* options);
 
-/* Three centres for keys and two for values. */
+/* Options with three centres for keys and two for values. */
 kvq_centres_trainer_options small_centres_options(void);
 kvq_centres_trainer* new_centres_trainer(kvq_context* context, const kvq_centres_trainer_options* options);
-/* kCodebookTokens for a layer, in two calls. */
+/* Add kCodebookTokens tokens to a layer in two calls. */
 void add_centres_tokens(kvq_centres_trainer* trainer, int32_t layer);
-/* Trained for all layers. */
+/* Codebook trained for all layers. */
 kvq_centres* small_centres(kvq_context* context);
-/* The same for a policy that needs centres, and NULL for others. */
+/* Centres for a policy that needs them; NULL for others. */
 kvq_centres* centres_for(kvq_context* context, const char* policy);
 
 /* The formats that routers choose among. */

@@ -103,7 +103,7 @@ static void refused_by_one_layer_cuts_none(void) {
   fixture_close(&f);
 }
 
-/* Positions start over after the last one that is left. */
+/* Positions continue after the last remaining one. */
 static void positions_follow_the_cut(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -120,7 +120,7 @@ static void positions_follow_the_cut(void) {
   fixture_close(&f);
 }
 
-/* A page that had gaps holds other positions after a cut and an append, consecutive ones or not. */
+/* A page that had gaps holds other positions after a cut and an append, consecutive or not. */
 static void gaps_are_forgotten(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -143,7 +143,7 @@ static void gaps_are_forgotten(void) {
   fixture_close(&f);
 }
 
-/* Whatever was evicted and whatever positions the tokens have: a layer that is cut to its own length stays as it is. */
+/* A layer that is cut to its own length does not change, whatever was evicted and whatever its positions are. */
 static void own_length_after_eviction(const char* policy, int32_t step) {
   enum { kTokens = 200 };
   static float kv[kTokens * kTokenScalars];

@@ -61,7 +61,7 @@ static void usage_is_what_was_allocated(const char* policy_text) {
   kvq_context* context = NULL;
   kvq_policy* policy;
   kvq_cache* cache = NULL;
-  kvq_cache* first = NULL; /* what all caches share of their centres is of none */
+  kvq_cache* first = NULL; /* data that all caches share belongs to none of them */
   kvq_centres* centres;
   kvq_sequence* sequences[3] = {NULL, NULL, NULL};
   kvq_usage whole;
@@ -108,7 +108,7 @@ static void usage_is_what_was_allocated(const char* policy_text) {
   CHECK(memory.live_bytes == 0 && memory.live_blocks == 0 && memory.n_violations == 0);
 }
 
-/* A sequence's own usage is what the cache's total grew by. */
+/* A sequence's usage equals the growth of the cache's total. */
 static void one_sequence(const char* policy_text) {
   fixture f;
   kvq_sequence* first;
@@ -157,14 +157,14 @@ static void shared_pages(void) {
   CHECK(alone.sealed_pages == 3 * heads && alone.fp16_pages == heads && alone.shared_pages == 0);
   ACCEPTED(kvq_sequence_fork(f.cache, parent, &child, err));
   whole = usage_of(f.cache, NULL);
-  CHECK(whole.scalars == alone.scalars); /* held once */
+  CHECK(whole.scalars == alone.scalars); /* counted once */
   CHECK(whole.sealed_pages == 3 * heads && whole.fp16_pages == heads && whole.shared_pages == 4 * heads);
   CHECK(whole.sealed_bytes == alone.sealed_bytes && whole.fp16_bytes == alone.fp16_bytes);
   own = usage_of(f.cache, child);
   CHECK(own.scalars == alone.scalars);
   CHECK(own.sealed_pages == 3 * heads && own.shared_pages == 4 * heads);
   CHECK(own.sealed_bytes == alone.sealed_bytes && own.fp16_bytes == alone.fp16_bytes);
-  grow(f.cache, child, 1); /* its open page becomes its own */
+  grow(f.cache, child, 1); /* its open page is copied */
   whole = usage_of(f.cache, NULL);
   CHECK(whole.sealed_pages == 3 * heads && whole.fp16_pages == 2 * heads && whole.shared_pages == 3 * heads);
   kvq_sequence_destroy(parent);

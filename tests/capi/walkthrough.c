@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a model would compute for one layer and one token. */
+/* Stands in for a model: one layer and one token. */
 typedef struct token {
   float q[kQHeads * kHeadDim];
   float k[kTokenScalars];
@@ -73,8 +73,8 @@ static void all_finite(const float* values, size_t n) {
   CHECK(i == n);
 }
 
-/* A rejected guess is rolled back; decoding again gives what it gives without the guess, as long as the guess ended no
- * page: a page that it ended would have been the first of three in FP16 and is sealed for good. */
+/* A rejected draft is rolled back; decoding again gives the same as without it, as long as the draft completed no
+ * page: completing a page seals the oldest of three FP16 pages for good. */
 static void speculate(kvq_cache* cache, kvq_sequence* sequence) {
   kvq_sequence* witness = NULL;
   float expected[kQHeads * kHeadDim];

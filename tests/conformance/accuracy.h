@@ -1,4 +1,4 @@
-// Errors against float64: checked where they are measured, the worst of each kind shown in a table at the end.
+// Errors against float64: checked where they are measured; a table at the end shows the worst of each kind.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace conformance {
 
 struct Measurement {
   std::string operation;  // "attend", "seal keys", …
-  std::string format;     // of the pages
+  std::string format;     // format of the pages
   std::string isa;
   double error;
   double limit;

@@ -1,4 +1,4 @@
-// Appending to several sequences at once stores what appending to each by itself does, wherever keys and values lie.
+// Appending to several sequences at once stores the same pages as separate appends, for any layout of keys and values.
 #include "conversation.h"
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ using kvq_test::Tensor;
 
 constexpr Shape kShape{};
 
-/// Where keys and values lie: offsets of their first rows and strides, in elements of one buffer.
+/// Layout of keys and values: offsets of their first rows and strides, in elements of one buffer.
 struct Layout {
   const char* name;
   size_t k_offset;
@@ -45,7 +45,7 @@ std::vector<Layout> layouts(const Shape& shape, int64_t tokens) {
            tokens * (dim + 3) + 5}};
 }
 
-/// Keys and values [tokens, kv_heads, head_dim] in a buffer of their own.
+/// Keys and values [tokens, kv_heads, head_dim] in one buffer.
 class Fused {
  public:
   Fused(const Shape& shape, const Layout& layout, const Tensor& k, const Tensor& v, size_t tokens)
@@ -82,7 +82,7 @@ class Fused {
   std::vector<std::byte> buffer_;
 };
 
-/// What a round of appends takes: tokens of each sequence.
+/// One round of appends: tokens per sequence.
 struct Round {
   std::vector<int32_t> counts;
   bool gaps;  // between positions
@@ -90,13 +90,14 @@ struct Round {
   int32_t tokens() const { return std::accumulate(counts.begin(), counts.end(), 0); }
 };
 
-/// Pages are filled, made, sealed while decoding and from prompts, and more at once than angles are held for.
+/// Rounds that fill, allocate and seal pages, in decoding and in prompts, and more tokens at once than precomputed
+/// angles.
 std::vector<Round> rounds() {
   return {{{1, 33, 70, 5}, false}, {{1, 1, 1, 1}, false}, {{31, 64, 2, 1}, false},  {{40, 3, 1, 28}, true},
           {{1, 1, 1, 1}, false},   {{2, 1, 90, 1}, true}, {{1, 700, 3, 650}, false}};
 }
 
-/// Next positions of a sequence whose last one is `last`, which moves on.
+/// Next positions of a sequence after `last`, which advances.
 void add_positions(int32_t n, int32_t& last, std::vector<int32_t>& positions) {
   for (int32_t i = 0; i < n; ++i) positions.push_back(last += 1 + (i % 3 == 1 ? 7 : 0));
 }
@@ -130,7 +131,7 @@ struct How {
   bool reserves = false;
 };
 
-/// Rounds of appends to the sequences of both, to one's all at once, and a comparison after each.
+/// Runs rounds of appends on both caches, batched on one of them, and compares after each round.
 void check_batches(const How& how) {
   CAPTURE(how.isa);
   CAPTURE(how.policy);

@@ -1,4 +1,4 @@
-// Appending as the C API shows it: the same bytes on every instruction set, and nothing left behind by a refusal.
+// Appending through the C API: the same bytes on every instruction set, and no trace of a refused call.
 #include "conversation.h"
 #include "support/tensor.h"
 
@@ -29,8 +29,8 @@ struct Case {
   bool hadamard;
 };
 
-// Normal numbers with constant channels, zeros of both signs, subnormal halves and the largest number in between. What
-// is rotated stays below the range.
+// Normal numbers with constant channels, zeros of both signs, FP16 subnormals and the largest number. Rotated numbers
+// stay in range.
 kvq_test::Tensor numbers(const Case& c, uint64_t seed, bool rotated) {
   kvq_test::Random random(seed);
   const double limit = c.dtype == KVQ_BF16 ? 65280.0 : 65504.0;
@@ -76,7 +76,7 @@ TEST_CASE("every instruction set stores the bytes of the one that runs everywher
       for (const int32_t rotary_dim : {0, head_dim / 2 + 2}) {
         for (const kvq_dtype dtype : {KVQ_F32, KVQ_F16, KVQ_BF16}) {
           std::vector<std::string> formats = all_formats();
-          if (rope == KVQ_ROPE_HALF && rotary_dim == 0 && dtype == KVQ_F32) {  // what they encode is FP16 in any case
+          if (rope == KVQ_ROPE_HALF && rotary_dim == 0 && dtype == KVQ_F32) {  // they encode FP16 numbers in any case
             formats.insert(formats.end(), gain_shape_formats().begin(), gain_shape_formats().end());
           }
           for (const std::string& format : formats) {
@@ -100,7 +100,7 @@ TEST_CASE("every instruction set stores the bytes of the one that runs everywher
   }
 }
 
-// Tokens are checked while they are stored: what was stored of refused ones must not reach attention, which multiplies
+// Tokens are checked while they are stored: stored parts of refused tokens must not reach attention, which multiplies
 // unused slots by zero.
 TEST_CASE("attention does not see what a refused append left in the open page") {
   const Shape shape{.q_heads = 2, .kv_heads = 2, .head_dim = 24, .n_layers = 1};

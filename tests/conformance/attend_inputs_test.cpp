@@ -92,8 +92,9 @@ TEST_CASE("an FP16 cache is within FP16 rounding of attention on what was append
   }
 }
 
-// At position p the angle of the fastest pair is p radians: rounded to FP32 it would turn that pair by up to 0.06 at a
-// million. Attention depends on differences of positions only, so nothing but the rounding of keys to FP16 may differ.
+// At position p the angle of the fastest pair is p radians: rounded to FP32 it would rotate that pair by up to 0.06 at
+// a million. Attention depends on differences of positions only, so nothing but the rounding of keys to FP16 may
+// differ.
 TEST_CASE("positions around a million attend as at zero") {
   const Scenario scenario{.name = "late positions", .head_dim = 128, .lengths = {64}};
   const Inputs inputs = make_inputs(scenario);
@@ -105,7 +106,7 @@ TEST_CASE("positions around a million attend as at zero") {
     moved.sequences[0].positions = late;
     moved.sequences[0].query_positions = {late.back()};
     Scenario given = scenario;
-    given.positions = Positions::kGaps;  // passes the positions on
+    given.positions = Positions::kGaps;  // continues the positions
     const Run run(given, moved, Storage::uniform("fp16"), isa);
     const kvq_test::Tensor a = early.attend();
     const kvq_test::Tensor b = run.attend();

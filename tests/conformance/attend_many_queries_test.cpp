@@ -1,4 +1,4 @@
-// Prompts, chunks of prompts and long guesses: so many queries that a backend may go another way about them.
+// Prompts, chunks of prompts and long drafts: enough queries that a backend may use another kernel.
 #include "attention_error.h"
 #include "support/build.h"
 
@@ -9,7 +9,7 @@
 namespace conformance::attend_many_queries_test {
 namespace {
 
-/// Of every kind of codes, rotated and not, alone and beside FP16.
+/// Storages with every kind of codes, rotated and not, alone and mixed with FP16.
 std::vector<Storage> storages() {
   std::vector<Storage> found = {Storage::uniform("fp16"), Storage::uniform("int4"), Storage::uniform("gs2")};
   if (kvq_test::kSmallRun) return found;

@@ -1,4 +1,4 @@
-// Sums of exponentials, and logits that only they contain.
+// Log-sum-exps, and sinks: logits that only they include.
 #include "accuracy.h"
 #include "attention_error.h"
 #include "conversation.h"
@@ -25,7 +25,7 @@ const std::vector<Storage>& few_storages() {
   return storages;
 }
 
-// Of all sizes, and none at all.
+// Sinks of all sizes, and none.
 std::vector<float> sinks(int32_t q_heads) {
   constexpr float kSome[] = {0.0F, 3.5F, -kInfinity, -4.0F, 30.0F, -200.0F, 1.25F};
   std::vector<float> result;
@@ -148,7 +148,7 @@ TEST_CASE("sums of exponentials and sinks are the same on any number of threads"
   }
 }
 
-// Each part sees tokens that the others do not; together they are the whole, sink included once.
+// Parts see disjoint tokens; merged, they equal the whole with the sink counted once.
 TEST_CASE("parts of a context are joined by their sums of exponentials") {
   const Shape shape{.q_heads = 8, .kv_heads = 2, .head_dim = 64, .n_layers = 1};
   constexpr int32_t kTokens = 300;

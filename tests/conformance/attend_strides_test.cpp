@@ -1,4 +1,4 @@
-// Queries and outputs whose rows do not follow each other: the same numbers, and nothing else is touched.
+// Strided queries and outputs: the same numbers, and memory between rows is untouched.
 #include "attention_error.h"
 
 #include <doctest/doctest.h>
@@ -12,13 +12,13 @@ namespace {
 using kvq_test::Rows;
 using kvq_test::Tensor;
 
-constexpr int32_t kQueries = 5;  // of the whole batch
+constexpr int32_t kQueries = 5;  // elements of the whole batch
 
 struct Layout {
   const char* name;
   int64_t token_stride;
   int64_t head_stride;
-  size_t offset;  // of the first row, in elements
+  size_t offset;  // offset of the first row, in elements
 };
 
 std::vector<Layout> layouts(int32_t heads, int32_t kv_heads, int32_t head_dim) {
@@ -32,7 +32,7 @@ std::vector<Layout> layouts(int32_t heads, int32_t kv_heads, int32_t head_dim) {
 
 constexpr unsigned char kCanary = 0xA5;
 
-/// A tensor's rows spread over a buffer full of canaries.
+/// Spreads a tensor's rows over a buffer of canaries.
 class Spread {
  public:
   Spread(const Layout& layout, const Tensor& dense, int32_t heads, int32_t head_dim)
@@ -47,7 +47,7 @@ class Spread {
   void fill(const Tensor& dense) {
     for_each_row([&](std::byte* row, size_t i) { std::memcpy(row, dense.at(i), row_bytes()); });
   }
-  /// Takes the rows out, so that only canaries are left.
+  /// Replaces the rows by canaries.
   std::vector<std::byte> take() {
     std::vector<std::byte> dense;
     for_each_row([&](std::byte* row, size_t) {

@@ -15,9 +15,9 @@ bool has_fixed_point_products(const std::string& isa) { return isa == "avx512vnn
 namespace {
 
 // FP32 products. A logit is a sum of at most 256 products of numbers around 1, rounded to 24 bits at each step: about
-// 2^-24 · √256 · a few, and the terms of code · scale + min that cancel add a factor of up to 8. A wrong rotation
-// angle of a query at position 4000, rounded to FP32, weighs as much. The exponential turns the absolute error of a
-// logit into a relative one of a probability, and the sum over tokens averages it.
+// 2^-24 · √256 · a few, and the terms of code · scale + min that cancel add a factor of up to 8. A query's rotation
+// angle at position 4000, rounded to FP32, adds about as much. The exponential makes the absolute error of a logit a
+// relative error of a probability, and the sum over tokens averages it.
 constexpr double kFloatLimit = 1e-5;
 
 // Fixed point. With B bits the step of a query channel is max|q · scale| / 2^(B−1), about 3.5 σ / 2^(B−1), its error
@@ -27,34 +27,33 @@ constexpr double kFloatLimit = 1e-5;
 constexpr double kFixed8Limit = 2e-2;
 constexpr double kFixed16Limit = 1e-4;
 
-// Gain-shape pages, on every instruction set. A query is rounded to 8 bits once a call: its step is max|Hq| / 127,
+// Gain-shape pages, on every instruction set. A query is rounded to 8 bits once per call: its step is max|Hq| / 127,
 // about 2.7 σ / 127 over 128 channels and 3.5 σ / 127 at worst, so no more than above, and no scale of a page enters
 // it. Weights, probabilities times gains, are rounded to 8 bits or more, up or down by the token's place in its page:
 // each is off by less than 1/255 of the largest, and by nothing on average. Gains and levels are exact.
 constexpr double kGainShapeLimit = kFixed8Limit;
 
-// A GPU rounds queries, queries times a page's scales, probabilities and those times scales to halves. Each gives a
-// logit, or the output, a relative error of 2^-11 a term, mostly averaged away over the head or the tokens.
+// A GPU rounds queries, queries times a page's scales, probabilities and probabilities times scales to FP16. Each adds
+// a relative error of 2^-11 per term to a logit or the output, mostly averaged out over the head or the tokens.
 constexpr double kHalfLimit = 4e-3;
 
-// Keys rebuilt from codes are rounded to halves: a relative error of up to 2^-11 a channel, so a logit's is of that
+// Keys rebuilt from codes are rounded to FP16: a relative error of up to 2^-11 a channel, so a logit's is of that
 // size at most where its terms do not cancel, and of a fraction of it otherwise. Values are sums of as many rows as a
 // code has bits, of both signs, whose sum is several times smaller than its terms. Tables hold products of queries and
 // codes in 16 bits whose unit is that of the largest possible sum, a few times that of a sum: again about 2^-12.
 constexpr double kCodedKeyLimit = 0x1p-11;
 constexpr double kCodedValueLimit = 1e-5;
 
-// All that holds for keys and values as long as those they stand for. Decoded ones are unbiased and therefore longer,
-// by 1 / cos of the angle between the two: at most √2, for it is squared at which their error is that of a zero, and
-// scales go no further.
+// These estimates assume that decoded vectors are as long as the originals. Unbiased ones are longer by 1 / cos of the
+// angle between the two: at most √2, where their squared error equals that of a zero vector; scales go no further.
 const double kCodedLength = std::sqrt(2.0);
 
 double coded_limit(const std::string& way, bool of_keys, const std::string& isa) {
-  // Codes of keys are 8 bits wide there, too.
+  // Key codes are 8 bits wide there, too.
   if (isa == kvq_test::kCuda) return of_keys ? kFixed8Limit : kHalfLimit;
   if (way == "decode") return of_keys ? kFloatLimit : kCodedValueLimit;
   if (way == "tables" && of_keys) return kCodedKeyLimit;
-  // There, codes, queries and sums of probabilities are 8 bits wide as for the smaller integers.
+  // There, codes, queries and sums of probabilities have 8 bits, as for the smaller integers.
   if (has_fixed_point_products(isa)) return kFixed8Limit;
   return of_keys ? kCodedKeyLimit : kCodedValueLimit;
 }
@@ -83,7 +82,7 @@ double rounding_of(kvq_dtype dtype) {
 
 namespace {
 
-/// Of a logit, or of a weight relative to its size.
+/// Error of a logit, or of a weight relative to its size.
 double logit_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
   const double products = std::max(storage_limit(storage.keys, true, storage.attention, isa),
                                    storage_limit(storage.values, false, storage.attention, isa));
@@ -95,7 +94,7 @@ double logit_limit(const Scenario& s, const Storage& storage, const std::string&
 }  // namespace
 
 double lse_limit(const Scenario& s, const Storage& storage, const std::string& isa) {
-  // Over a single token it is a logit by itself, whose error nothing averages.
+  // Over a single token it is one logit, whose error is not averaged.
   return 2.0 * logit_limit(s, storage, isa);
 }
 
@@ -108,7 +107,7 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
   const Inputs inputs = make_inputs(scenario);
   const double size = largest_value(inputs);
   for (const Storage& storage : storages) {
-    Expected expected;  // of the first instruction set; the others store the same
+    Expected expected;  // from the first instruction set; the others store the same
     std::vector<kvq_test::Snapshot> snapshots;
     for (const std::string& isa : kvq_test::backends()) {
       CAPTURE(isa);

@@ -15,7 +15,7 @@ bool has_fixed_point_products(const std::string& isa);
 // How far attention over the decoded pages may be from float64, relative to the largest |v|.
 double attention_limit(const Scenario& scenario, const Storage& storage, const std::string& isa);
 
-// The same for logarithms of sums of exponentials, which are absolute.
+// The same for log-sum-exps, as an absolute error.
 double lse_limit(const Scenario& scenario, const Storage& storage, const std::string& isa);
 
 // Measures the scenario with each storage on each instruction set.

@@ -19,7 +19,7 @@ using kvq_test::Sequence;
 
 namespace {
 
-// Allocator hooks that put every block of the library in front of a guard.
+// Allocator hooks that place every block in front of a guard page.
 struct GuardedHeap {
   std::mutex mutex;
   std::unordered_map<void*, std::unique_ptr<GuardedBlock>> blocks;
@@ -55,8 +55,8 @@ std::vector<float> attend_guarded(const Shape& shape, kvq_cache* cache, const kv
 
 }  // namespace
 
-// Would crash, not fail, if a kernel read or wrote beyond a page, the work space or the caller's tensors. The results
-// are compared with those of ordinary memory, so that reading before a block is noticed, too.
+// Crashes if a kernel reads or writes beyond a page, the workspace or the caller's tensors. Compares the results with
+// those of ordinary memory, which also detects reads before a block.
 TEST_CASE("nothing is read or written beyond its end") {
   for (const int32_t head_dim : {8, 24, 80, 96, 128, 200, 256}) {
     if (kvq_test::kSmallRun && head_dim != 24 && head_dim != 128) continue;

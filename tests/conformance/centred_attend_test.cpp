@@ -1,4 +1,4 @@
-// Attention over pages around trained centres, against float64 over what the reference decoder returns.
+// Attention over pages with trained centres, against float64 over the reference decoder's output.
 #include "attention_error.h"
 
 #include <doctest/doctest.h>
@@ -47,7 +47,7 @@ TEST_CASE("centres: the smallest head and the largest, and channels without RoPE
   }
 }
 
-// Which pairs turn by more than a radian within a page: all of them, none, and some in any order.
+// Pairs that rotate by more than a radian within a page: all, none, and some in any order.
 TEST_CASE("centres: frequencies of any size") {
   std::vector<float> mixed;
   for (int32_t pair = 0; pair < 32; ++pair) mixed.push_back(pair % 3 == 1 ? 0.7F : pair % 3 == 2 ? -0.004F : 0.0F);
@@ -74,7 +74,7 @@ TEST_CASE("centres: several queries, and batches of sequences of different lengt
   check_attention({.name = "several parts", .lengths = {2100, 40}, .query_counts = {1, 1}}, few_storages());
 }
 
-// Pages whose positions have gaps turn centres by each token's own; those of consecutive ones, beside them, by the
+// Pages with gaps in their positions rotate centres by each token's position; consecutive pages, next to them, by the
 // page's.
 TEST_CASE("centres: positions with gaps, queries anywhere, positions of any size") {
   for (const Scenario& each : positions_with_gaps()) check_attention(each, centred_storages());

@@ -1,6 +1,6 @@
-// Pages around trained centres that a GPU sealed, against those that a CPU sealed from the same tokens. Angles may
-// differ in a float's last bit, and with them an FP16 key now and then, hence a code or a gain; whoever looks for
-// another centre, turns by another position or writes to another place changes half of the bytes.
+// Pages with trained centres sealed on a GPU, against those sealed on a CPU from the same tokens. Angles may differ in
+// a float's last bit, so an FP16 key differs now and then, and with it a code or a gain; a wrong centre, position or
+// offset would change half of the bytes.
 #include "conversation.h"
 #include "gpu.h"
 
@@ -16,13 +16,13 @@ namespace {
 using kvq_test::CentreCounts;
 using kvq_test::Snapshot;
 
-constexpr double kMostDifferent = 0.004;  // of the bytes
+constexpr double kMostDifferent = 0.004;  // share of differing bytes
 
-// How tokens come.
+// How tokens arrive.
 struct Way {
   std::string name;
   int32_t tokens;
-  int32_t chunk;  // tokens a call
+  int32_t chunk;  // tokens per call
   bool gaps = false;
 };
 
@@ -46,7 +46,7 @@ Snapshot sealed(const char* isa, const kvq_cache_options& options, const std::st
   int32_t next = 5;
   for (int32_t i = 0; i < way.tokens; ++i) {
     positions.push_back(next);
-    // Some pages have gaps, others none; some gaps are between pages.
+    // Some pages have gaps, some do not; some gaps are between pages.
     const bool gap = way.gaps && i / 64 % 2 == 0 && random.integer(0, 5) == 0;
     next += gap ? random.integer(2, 400) : 1;
   }

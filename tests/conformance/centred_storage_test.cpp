@@ -1,5 +1,4 @@
-// What caches do with pages around trained centres that others do not have to: whose centres they are, and pages put
-// together of what eviction leaves.
+// Caches with trained centres: matching of centres to models, and pages rebuilt after eviction.
 #include "conversation.h"
 #include "stored_pages.h"
 
@@ -20,7 +19,7 @@ using kvq_test::Decoded;
 using kvq_test::Sequence;
 using kvq_test::Snapshot;
 
-/// Why a cache does not take a snapshot; empty if it does.
+/// The reason why a cache refuses a snapshot; empty if it loads.
 std::string refusal(kvq_cache* cache, const Snapshot& bytes, kvq_status expected) {
   auto error = kvq_test::initialised<kvq_error>();
   kvq_sequence* sequence = nullptr;
@@ -52,7 +51,7 @@ TEST_CASE("a snapshot around centres is taken with the same centres, and with no
     const std::string message = refusal(elsewhere, snapshot, KVQ_E_MISMATCH);
     CHECK_MESSAGE(message.find("centres") != std::string::npos, message);
     CHECK_MESSAGE(message.find("this cache") != std::string::npos, message);
-    // And the other way round.
+    // And vice versa.
     Sequence others(elsewhere);
     Text(shape, 150, 1).append(others, 0, 150);
     CHECK(refusal(cache, others.save(), KVQ_E_MISMATCH) != message);
@@ -103,7 +102,7 @@ TEST_CASE("caches refuse centres that were trained for something else, and say b
   for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_INTERLEAVED}) {
     other = shape.options();
     other.rope = rope, check(other, "rope " + std::to_string(rope), "1");
-    // It is keys that RoPE follows.
+    // Only keys are rotated by RoPE.
     CHECK(message_of(other, "gs2/gs2+centres", {}, KVQ_OK).empty());
   }
   other = shape.options();
@@ -119,8 +118,8 @@ TEST_CASE("caches refuse centres that were trained for something else, and say b
   CHECK(message_of(other, "int4/gs2+centres", {.keys = 0}, KVQ_OK).empty());
 }
 
-// Without RoPE, what is decoded can be appended again as it is. Pages of tokens with gaps between them are then those
-// that the survivors' keys and values are encoded to.
+// Without RoPE, decoded tokens can be appended again as they are. Pages of tokens with gaps are then encodings of the
+// survivors' keys and values.
 TEST_CASE("what every method of eviction leaves around centres is what encoding the survivors gives") {
   constexpr int32_t kTokens = 300;
   constexpr int32_t kBudget = 105;
@@ -159,7 +158,7 @@ TEST_CASE("what every method of eviction leaves around centres is what encoding 
         const auto layer = static_cast<int32_t>(list) / shape.kv_heads;
         const auto head = static_cast<int32_t>(list) % shape.kv_heads;
         const Decoded after = kvq_test::decode(sequence, layer, head, 0, kept[list], shape.head_dim);
-        // The survivors as they were, in the same layer and head of a cache of their own.
+        // The unchanged survivors, in the same layer and head of a separate cache.
         const Cache again = kvq_test::make_cache(context, options, storage + "recent: 1\n");
         Sequence survivors(again);
         const auto width = static_cast<size_t>(shape.head_dim);

@@ -1,4 +1,4 @@
-// Attention over pages stored with codebooks, against float64 over what the reference decoder returns.
+// Attention over pages stored with codebooks, against float64 over the reference decoder's output.
 #include "attention_error.h"
 #include "support/build.h"
 
@@ -70,7 +70,7 @@ TEST_CASE("codes: as many stages as 1 and 2 bits take") {
                  coded({.stages = 11, .codes = 64, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD})}));
 }
 
-// Shares of token numbers: the last page of a layer holds fewer than the others, or none.
+// Lengths whose last page holds fewer tokens than the others, or none.
 TEST_CASE("codes: numbers of key heads that do not divide a page") {
   for (const int32_t kv_heads : {1, 2, 3, 5, 6, 33, 40}) {
     check_attention(
@@ -98,7 +98,7 @@ TEST_CASE("codes: window, soft-cap and scale") {
   check_attention(masked_and_capped(), few_storages());
 }
 
-// GPUs attend to these as they are, if there are few queries.
+// GPUs attend to these directly if there are few queries.
 TEST_CASE("codes: heads of 128, with every mask, pages in FP16 between, and codes of 1 and 8 heads") {
   const Codes of_layer{.stages = 3, .codes = 16, .bits = 1};
   const Codes of_head{.stages = 2, .codes = 64, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD};

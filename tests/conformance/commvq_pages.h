@@ -1,4 +1,4 @@
-// Codes and numbers of tokens, read from a snapshot bit by bit as the format is described.
+// Reads codes and numbers of tokens from a snapshot bit by bit, as the format description says.
 #pragma once
 
 #include "page_format.h"
@@ -17,8 +17,8 @@ namespace conformance {
 
 inline size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-// The first pages of each head in a snapshot of one layer with codes on both sides and positions without gaps, and an
-// open page after them.
+// The first pages of each head in a snapshot of one layer with codes on both sides and consecutive positions, followed
+// by an open page.
 class CommvqPages {
  public:
   CommvqPages(const kvq_test::Snapshot& snapshot, const kvq_test::TestCodebook& book, int32_t pages)

@@ -1,5 +1,4 @@
-// What pages stored with codebooks hold, read from snapshots bit by bit and decoded in double from the codebook's
-// numbers.
+// Contents of pages with codebooks, read from snapshots bit by bit and decoded in double from the codebook's numbers.
 #include "accuracy.h"
 #include "commvq_pages.h"
 #include "support/codebook.h"
@@ -60,14 +59,14 @@ struct Bench {
     return kvq_test::decode(sequence, 0, head, 0, kPages * kSlots, options.head_dim);
   }
 
-  // Of a token, as appended: the keys of all heads that share a norm with head `head`.
+  // Keys of a token, as appended, of all heads that share a norm with `head`.
   std::vector<double> shared_key(int32_t head, int32_t token) const {
     const bool of_layer = book.codes.norms == KVQ_SCOPE_LAYER;
     const auto row = k.begin() + ptrdiff_t{token} * options.kv_heads * options.head_dim;
     const auto first = row + (of_layer ? 0 : head * options.head_dim);
     return {first, first + (of_layer ? options.kv_heads : 1) * options.head_dim};
   }
-  // What keys are divided by to be encoded.
+  // Norm that keys are divided by before encoding.
   double encoded_norm(int32_t head, int32_t token) const {
     const std::vector<double> key = shared_key(head, token);
     return double{static_cast<float>(kvq_test::to_half(std::sqrt(dot(key, key))))};
@@ -83,7 +82,7 @@ struct Bench {
   Snapshot snapshot;
 };
 
-// z of a head; `pair` counts within the head.
+// Complex z of a head; `pair` counts within the head.
 Complex key_code(const TestCodebook& book, int32_t head, int32_t stage, int32_t code, int32_t pair) {
   const Codes& c = book.codes;
   const int32_t row = ((head * book.groups() + pair / c.group) * c.stages + stage) * c.codes + code;
@@ -132,7 +131,7 @@ kvq_cache_options options_of(int32_t kv_heads, int32_t head_dim, kvq_rope rope) 
   return options;
 }
 
-// Of heads of 16 channels whose pages keep keys as they were appended.
+// Tokens of heads of 16 channels whose pages store keys as appended.
 kvq_cache_options unturned_options(int32_t kv_heads, kvq_rope rope) {
   static const std::vector<float> no_turns(8, 0.0F);
   kvq_cache_options options = options_of(kv_heads, 16, rope);
@@ -155,7 +154,7 @@ const std::vector<Codes>& all_codes() {
 
 }  // namespace
 
-// The angle is a float of up to 64 times a frequency that is one: 2^-23 of 64, for keys of size 3. Sums are FP32.
+// The angle is a float of up to 64 times a frequency of 1: an error of 64 · 2^-23 for keys of size 3. Sums are FP32.
 TEST_CASE("codes decode to what the papers' equations say") {
   for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
     for (const int32_t kv_heads : {1, 2, 3, 5}) {
@@ -191,8 +190,8 @@ TEST_CASE("codes decode to what the papers' equations say") {
 }
 
 // ⟨k, k̂⟩ = ⟨k, k⟩ for the keys of all heads that share a norm, and ⟨x, x̂⟩ = ⟨x, x⟩ for values over the channels'
-// scales. Random codes of a few bits are sometimes so far away that this would double the norm or the best scale: these
-// stay.
+// scales. Random codes of a few bits are sometimes so far off that this would double the norm or the best scale: these
+// keep it.
 TEST_CASE("keys and values decode unbiased, up to FP16") {
   for (const Codes& codes : all_codes()) {
     CAPTURE(codes.name());
@@ -235,14 +234,14 @@ TEST_CASE("keys and values decode unbiased, up to FP16") {
   }
 }
 
-// With a beam of 1, each stage takes the centre nearest to what the stages before left.
+// With beam 1, each stage takes the centre nearest to the residual of the stages before.
 TEST_CASE("no other centre of a stage is nearer to the key") {
   for (const Codes& codes : all_codes()) {
     if (codes.codes > 64) continue;  // too many to try
     const Bench bench(unturned_options(2, KVQ_ROPE_INTERLEAVED), codes, "commvq: {beam: 1}\n");
     const CommvqPages pages = bench.pages();
     const int32_t group = bench.book.codes.group;
-    double worst = -1.0;  // how much nearer another one is, in parts of the unit key's square
+    double worst = -1.0;  // how much nearer another one is, relative to the squared unit key
     for (int32_t token = 0; token < kPages * kSlots; token += 5) {
       const double norm = bench.encoded_norm(1, token);
       for (int32_t pair = 0; pair < 8; pair += group) {
@@ -273,7 +272,7 @@ TEST_CASE("no other centre of a stage is nearer to the key") {
   }
 }
 
-// At the best scale for its code: |x − scale · u|² against |x|².
+// Error at the best scale of its code: |x − scale · u|² against |x|².
 TEST_CASE("no single bit of a value's code could be flipped to bring it nearer") {
   for (const Codes& codes : all_codes()) {
     const Bench bench(options_of(2, 16, KVQ_ROPE_HALF), codes);
@@ -348,7 +347,7 @@ TEST_CASE("tokens of zeros decode to zeros") {
   }
 }
 
-// One stage with groups of all pairs and of half of them has as many numbers.
+// One stage has the same size with groups of all pairs and of half of them.
 TEST_CASE("a snapshot with codes is refused by a codebook of the same numbers in another shape") {
   const kvq_cache_options options = options_of(2, 16, KVQ_ROPE_HALF);
   const Codes codes{.stages = 1, .codes = 16, .group = 8, .bits = 1};

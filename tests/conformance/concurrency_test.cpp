@@ -1,5 +1,5 @@
-// What the header allows from several threads at once. Run under a thread sanitizer this finds races; anywhere else it
-// compares the results with those of one thread.
+// Concurrent calls that the header allows. A thread sanitizer finds races here; otherwise the results are compared with
+// those of one thread.
 #include "conversation.h"
 #include "support/build.h"
 
@@ -119,7 +119,7 @@ TEST_CASE("a fork is truncated inside pages that its parent lets go of at the sa
       std::thread other([&] {
         meet();
         if (is_destroyed) {
-          // At another moment of the truncation each time.
+          // At a different moment of the truncation each time.
           const auto moment = std::chrono::steady_clock::now() + std::chrono::microseconds(2 * (round % 200));
           while (std::chrono::steady_clock::now() < moment) {
           }
@@ -167,7 +167,8 @@ TEST_CASE("sequences of one cache are attended to by several threads at once") {
   for (const std::string policy : {"int4", "fp16+snapkv:32"}) {
     CAPTURE(policy);
     const Cache cache = kvq_test::make_cache(context, shape.options(), policy);
-    // A thread's own one; unless queries are counted for eviction, all threads attend to the last one too.
+    // Each thread has its own sequence; unless queries are observed for eviction, all threads attend to the last one,
+    // too.
     const bool evicts = policy.find('+') != std::string::npos;
     std::vector<Sequence> sequences;
     std::vector<std::vector<float>> expected;
@@ -215,7 +216,7 @@ TEST_CASE("appending to one sequence does not disturb attention to another") {
 
 TEST_CASE("threads append to sequences of their own and attend to them as one thread does") {
   constexpr int32_t kTokens = 200;
-  constexpr int32_t kChunk = 37;  // pages fill and are sealed at other moments than calls end
+  constexpr int32_t kChunk = 37;  // pages fill and are sealed in the middle of calls
   const Shape shape;
   const std::vector<float> q = queries(shape, 1);
   std::vector<Text> texts;
@@ -226,7 +227,7 @@ TEST_CASE("threads append to sequences of their own and attend to them as one th
     const Context context = kvq_test::make_context(nullptr, 2);
     const Cache cache = make_cache(context, shape.options(), policy);
     struct Conversation {
-      std::vector<std::vector<float>> outputs;  // of each layer after each chunk
+      std::vector<std::vector<float>> outputs;  // outputs of each layer after each chunk
       Snapshot snapshot;
     };
     const auto converse = [&](int thread) {

@@ -1,4 +1,4 @@
-// A small multi-layer model's keys, values and queries by token, for tests of what sequences do over time.
+// Keys, values and queries of a small multi-layer model by token, for tests of sequences over time.
 #pragma once
 
 #include "page_format.h"
@@ -24,7 +24,7 @@ struct Shape {
   kvq_cache_options options() const { return kvq_test::cache_options(q_heads, kv_heads, head_dim, n_layers); }
 };
 
-// The tokens of one text: token t of layer l is the same however it is cut into calls. Different seeds, other texts.
+// Tokens of one text: token t of layer l does not depend on how calls split the text. Other seeds give other texts.
 class Text {
  public:
   Text(const Shape& shape, int32_t n, uint64_t seed) : shape_(shape) {
@@ -35,7 +35,7 @@ class Text {
     }
   }
 
-  // Appends tokens [begin, end) to every layer, `chunk` tokens a call.
+  // Appends tokens [begin, end) to every layer, `chunk` tokens per call.
   void append(kvq_sequence* sequence, int32_t begin, int32_t end, int32_t chunk) const {
     for (int32_t at = begin; at < end; at += chunk) {
       const int32_t n = std::min(chunk, end - at);
@@ -54,8 +54,8 @@ class Text {
   std::vector<std::vector<float>> v_;
 };
 
-// Attention of the last `count` tokens of each sequence in one call, with queries that depend on the sequence's place
-// in `queries` alone: [sequences * count, q_heads, head_dim].
+// Attention of the last `count` tokens of each sequence in one call, with queries that depend only on the sequence's
+// index in `queries`: [sequences * count, q_heads, head_dim].
 inline std::vector<float> attend_last(const Shape& shape, kvq_cache* cache,
                                       const std::vector<const kvq_sequence*>& sequences, int32_t count,
                                       const std::vector<float>& q, int32_t layer = 0) {
@@ -75,7 +75,7 @@ inline std::vector<float> queries(const Shape& shape, size_t n, uint64_t seed = 
   return kvq_test::normal_tensor(n * shape.query_scalars(), seed);
 }
 
-// The policies that sequences are tested with: every format, mixed, by layer, with FP16 pages at both ends.
+// Policies for tests of sequences: every format, mixed, by layer, with FP16 pages at both ends.
 inline std::vector<std::string> sequence_policies() {
   std::vector<std::string> policies = all_formats();
   policies.emplace_back("version: 1\nkeys: int4+hadamard\nvalues: {format: int2, group: 64}\nsink: 1\nrecent: 2\n");
@@ -84,14 +84,14 @@ inline std::vector<std::string> sequence_policies() {
   return policies;
 }
 
-// Gain-shape formats: with and without FP16 pages at the begin, by layer.
+// Gain-shape formats: with and without FP16 sink pages, by layer.
 inline std::vector<std::string> gain_shape_policies() {
   return {"gs2", "{version: 1, keys: gt2, values: gt1, sink: 0}", "gs4+nocentre",
           "version: 1\nkeys: {format: gs1, centres: none}\nvalues: int8\nrecent: 2\n"
           "layers:\n  - {range: [1, 1], keys: gt3, values: gs3}\n"};
 }
 
-// The same around trained centres, by default of 5 a head for keys and 3 for values.
+// The same with trained centres, by default 5 per head for keys and 3 for values.
 inline const std::string kOneCentre = "# one centre\nversion: 1\nkeys: gs2+centres\nvalues: gs2+centres\n";
 inline std::vector<std::string> centred_policies() {
   return {"gs2+centres", kOneCentre, "{version: 1, keys: gt2+centres, values: gt1+centres, sink: 0}",
@@ -99,7 +99,7 @@ inline std::vector<std::string> centred_policies() {
           "layers:\n  - {range: [1, 1], keys: gs1, values: gt3+centres}\n"};
 }
 
-// The same with codes, of a layer and of each head, and with formats that have none.
+// The same with CommVQ codes, per layer and per head, and with formats without codes.
 inline const std::string kCodesOfLayer = "commvq";
 inline const std::string kCodesOfHeads =
     "# codes of each head\nversion: 1\nkeys: commvq\nvalues: commvq\nsink: 1\nrecent: 2\n"
@@ -109,7 +109,7 @@ inline std::vector<std::string> coded_policies() {
           "version: 1\nkeys: commvq\nvalues: int4\nlayers:\n  - {range: [1, 1], keys: int8, values: commvq}\n"};
 }
 
-// Routers choose the formats of pages: of all heads together, of each head, and with codes.
+// Policies with routers: for all heads together, per head, and with CommVQ codes.
 inline std::vector<std::string> routed_policies() {
   return {"version: 1\nsink: 1\nrouter: {experts: [fp16, int4, int2]}\n",
           "version: 1\nrecent: 2\nrouter: {experts: [int8/int4, int4+hadamard, int2], votes: head}\n",
@@ -118,7 +118,7 @@ inline std::vector<std::string> routed_policies() {
           "version: 1\nrouter: {experts: [gs4+centres, gs2/gt2+centres, gt1+centres], votes: head}\n"};
 }
 
-// Those whose pages CUDA graphs can fill.
+// Policies whose pages CUDA graphs can fill.
 inline std::vector<std::string> graph_policies() {
   std::vector<std::string> policies = sequence_policies();
   for (const std::string& policy : gain_shape_policies()) policies.push_back(policy);
@@ -139,7 +139,7 @@ inline std::vector<std::string> cpu_formats() {
   return formats;
 }
 
-// What a policy's router chooses among.
+// Formats that a policy's router chooses among.
 inline std::vector<std::string> experts_of(const std::string& policy) {
   constexpr const char* kBegin = "experts: [";
   const size_t begin = policy.find(kBegin) + std::string(kBegin).size();

@@ -25,7 +25,7 @@ std::string failure(kvq_status status, kvq_status expected, const kvq_error& err
   return error.message;
 }
 
-// A decoder of `step` tokens at a time: its tensors stay where they are, so that a graph can know them.
+// Decodes `step` tokens at a time; its tensors have fixed addresses, which a graph needs.
 class Decoder {
  public:
   Decoder(const Shape& shape, const std::string& policy, int32_t step)
@@ -69,7 +69,7 @@ class Decoder {
 
   void reserve(int32_t tokens) { sequence.reserve(tokens); }
 
-  // Attention over whatever the sequence holds, as the graph will call it.
+  // Attends to the whole sequence, as the graph will.
   void attend() const {
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue_attend(layer);
   }
@@ -87,7 +87,7 @@ class Decoder {
     check_cuda(cudaGraphDestroy(graph));
   }
 
-  // Tokens [begin, begin + step): the outputs of every layer.
+  // Decodes tokens [begin, begin + step): returns the outputs of every layer.
   std::vector<float> replay(int32_t begin) const {
     const size_t bytes = static_cast<size_t>(step_) * token_bytes();
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
@@ -165,7 +165,7 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
   double largest = 0.0;
   for (size_t i = 0; i < a.size(); ++i) {
     const double difference = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
-    largest = difference <= largest ? largest : difference;  // NaN is taken
+    largest = difference <= largest ? largest : difference;  // NaN is accepted
   }
   return largest;
 }
@@ -194,7 +194,7 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
         replayed.append(0, prompt);
         called.append(0, prompt);
       }
-      replayed.step(at);  // the first call of this batch takes memory
+      replayed.step(at);  // the first call with this batch allocates
       called.step(at);
       at += step;
       replayed.reserve(300 + 200);
@@ -202,7 +202,7 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
       for (; at + step <= 300; at += step) {
         CAPTURE(at);
         REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
-        if (at % 5 == 0) REQUIRE(replayed.length() == at + step);  // otherwise several replays go by unseen
+        if (at % 5 == 0) REQUIRE(replayed.length() == at + step);  // otherwise the host misses several replays
       }
       CHECK(replayed.save() == called.save());
 
@@ -225,7 +225,7 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
         REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
       }
       CHECK(replayed.save() == called.save());
-      CHECK(child.save() == before);  // untouched by the replays
+      CHECK(child.save() == before);  // not changed by the replays
     }
   }
 }
@@ -291,7 +291,7 @@ TEST_CASE("a graph that runs out of room appends nothing more, and the next call
   Decoder plain(shape, "int4", 1);
   plain.append(0, 1 + room);
   CHECK(decoder.save() == plain.save());
-  decoder.append(1 + room, 100);  // the sequence is as good as before
+  decoder.append(1 + room, 100);  // the sequence still works
   plain.append(1 + room, 100);
   CHECK(decoder.save() == plain.save());
 }
@@ -340,9 +340,9 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
           return kvq_sequence_reserve(decoder.cache, decoder.sequence, 60, error);
         }).first == KVQ_E_STATE);
   CHECK(decoder.save() == before);
-  CHECK(append(1, nullptr).first == KVQ_OK);  // captured, not done
+  CHECK(append(1, nullptr).first == KVQ_OK);  // captured, not executed
   CHECK(decoder.save() == before);
-  // What the graph knows may not move.
+  // Memory that the graph refers to may not move.
   auto error = kvq_test::initialised<kvq_error>();
   const std::vector<float> tokens(2000 * shape.token_scalars());
   const kvq_test::DeviceCopy device(tokens.data(), tokens.size() * sizeof(float));

@@ -16,7 +16,7 @@
 namespace conformance::cuda_memory_test {
 namespace {
 
-// An application's allocator of device memory, which can fail.
+// A caller's device allocator that can fail.
 struct DeviceHooks {
   std::map<void*, size_t> blocks;
   size_t live_bytes = 0;
@@ -28,7 +28,7 @@ struct DeviceHooks {
     if (hooks.fail_at > 0 && --hooks.fail_at == 0) return nullptr;
     void* memory = nullptr;
     if (cudaMallocAsync(&memory, bytes, static_cast<cudaStream_t>(stream)) != cudaSuccess) return nullptr;
-    cudaMemsetAsync(memory, 0xA5, bytes, static_cast<cudaStream_t>(stream));  // NaN where nobody wrote
+    cudaMemsetAsync(memory, 0xA5, bytes, static_cast<cudaStream_t>(stream));  // NaN in uninitialized memory
     hooks.blocks[memory] = bytes;
     hooks.live_bytes += bytes;
     return memory;
@@ -59,7 +59,7 @@ kvq_test::Context make_context(DeviceHooks* hooks, int32_t device = 0) {
   return kvq_test::Context(options);
 }
 
-// A sequence alone, and a fork of another one.
+// A separate sequence, and a fork of another one.
 struct Scene {
   Scene(kvq_context* context, const std::string& policy)
       : cache(make_cache(context, shape.options(), policy)), plain(cache), parent(cache) {
@@ -98,7 +98,7 @@ TEST_CASE("every allocation of device memory may fail: nothing has changed, noth
       {"attend", [](Scene& s) { s.attend(s.plain, 60); }},
       {"reserve", [](Scene& s) { s.child.reserve(300); }},
   };
-  // Layer by layer: a call for several of them may have done some.
+  // Per layer: a failed call for several layers may have completed some.
   Shape one_layer;
   one_layer.n_layers = 1;
   for (const char* policy : {"int4", "version: 1\nkeys: fp16\nvalues: fp16\nrecent: 2\n"}) {
@@ -129,10 +129,10 @@ TEST_CASE("every allocation of device memory may fail: nothing has changed, noth
           ++failures;
           REQUIRE(scene.state() == before);
           CHECK(scene.made == nullptr);
-          call(scene);  // and now it works
+          call(scene);  // and now it succeeds
           for (const float value : scene.attend(scene.child, 1)) REQUIRE(std::isfinite(value));
         }
-        // These may find all they need.
+        // These may need no more memory.
         const bool may_need_nothing = name == "fork" || name == "append one" || name == "truncate a shared page";
         if (!may_need_nothing) CHECK(failures > 0);
       }
@@ -169,7 +169,7 @@ TEST_CASE("every allocation of device memory may fail while a matrix is quantize
       if (!failed) break;
       ++failures;
     }
-    CHECK(failures > 8);  // to factorize, to code, and to keep the matrix
+    CHECK(failures > 8);  // to factorize, to code, and to store the matrix
   }
   CHECK(hooks.violations == 0);
 }
@@ -186,7 +186,7 @@ TEST_CASE("slots that nobody wrote do not matter, whatever device memory held") 
     CHECK(a.state() == b.state());
     for (const int32_t count : {1, 33}) CHECK(a.attend(a.plain, count) == b.attend(b.plain, count));
     CHECK(hooks.live_bytes > 0);
-    // What was trained is the context's.
+    // The context owns the trained data.
     const bool is_trained = kvq_test::wants_centres(policy) || policy.find("commvq") != std::string::npos ||
                             policy.find("router") != std::string::npos;
     if (!is_trained) CHECK(hooks.live_bytes <= a.cache.usage().total_bytes);
@@ -202,7 +202,7 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
     MESSAGE("skipped: this machine has one GPU");
     return;
   }
-  // The tests' tensors are on the device that is current.
+  // The tests' tensors are on the current device.
   struct OnDevice {
     explicit OnDevice(int index) { cudaSetDevice(index); }
     ~OnDevice() { cudaSetDevice(0); }
@@ -223,11 +223,11 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
       outs.push_back(scene.attend(scene.plain, 3));
       int now = -1;
       cudaGetDevice(&now);
-      CHECK(now == device);  // calls leave the caller's device current
+      CHECK(now == device);  // calls do not change the caller's current device
       CHECK(outs.back() == outs.front());
     }
   }
-  // Pages cross between devices as snapshots.
+  // Snapshots move pages between devices.
   const OnDevice second(1);
   {
     const kvq_test::Snapshot snapshot = scenes[0]->plain.save();
@@ -238,14 +238,14 @@ TEST_CASE("contexts on several GPUs at once give what each gives alone") {
   contexts.clear();
 }
 
-// A failed kernel takes the process's use of the device with it, so this runs by itself: --no-skip.
+// A failed kernel breaks the device for the whole process, so this runs separately: --no-skip.
 TEST_CASE("a device that stops working breaks its context, and nothing aborts" * doctest::skip()) {
   if (skips()) return;
   const kvq_test::Context context = make_context(nullptr);
   Scene scene(context, "int4");
   auto error = kvq_test::initialised<kvq_error>();
   void* const nowhere = reinterpret_cast<void*>(uintptr_t{4096});
-  // The kernel reads what is not there: this call or a later one says so.
+  // The kernel reads invalid memory: this call or a later one reports it.
   kvq_status status = kvq_append(scene.cache, scene.plain, 0, 1, nowhere, nowhere, KVQ_F32, nullptr, &error);
   cudaDeviceSynchronize();
   for (int i = 0; i < 2 && status == KVQ_OK; ++i) {

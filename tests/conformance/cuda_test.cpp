@@ -1,5 +1,5 @@
-// What only a context on a GPU does. Everything else is in the other files' tables, where "cuda" is one more
-// instruction set.
+// Behaviour of GPU contexts alone. Everything else is in the other files' tables, where "cuda" is one more instruction
+// set.
 #include "gpu.h"
 #include "page_format.h"
 #include "scenario.h"
@@ -65,11 +65,11 @@ TEST_CASE("a number that FP16 cannot hold is stored as the nearest one, and the 
   values[3] = 1e30F;
   values[5] = -std::numeric_limits<float>::infinity();
   values[7] = std::numeric_limits<float>::quiet_NaN();
-  // As values they are not rotated. Keys stay as they are.
+  // As values they are not rotated. Keys do not change.
   const std::vector<float> keys = tokens(1);
   kvq_test::append(conversation.sequence, 0, 1, keys.data(), values.data());
   std::vector<float> stored(kHeadDim);
-  // Reading back waits for the device, so the report cannot have come before.
+  // Reading back waits for the device, so the report could not arrive earlier.
   const auto decode = [&] {
     kvq_test::checked(kvq_sequence_decode, conversation.cache, conversation.sequence, 0, 0, 0, 1, nullptr,
                       stored.data(), nullptr);
@@ -78,7 +78,7 @@ TEST_CASE("a number that FP16 cannot hold is stored as the nearest one, and the 
   try {
     decode();
     message = failure(KVQ_E_ARGUMENT, decode);
-  } catch (const kvq_test::Error& reported) {  // the kernel was faster than the first call
+  } catch (const kvq_test::Error& reported) {  // the kernel finished before the first call
     message = reported.what();
   }
   CHECK(message.find("FP16") != std::string::npos);

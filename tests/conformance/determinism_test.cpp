@@ -44,7 +44,7 @@ std::vector<T> part(const std::vector<T>& all, size_t index, size_t width) {
   return {begin, begin + static_cast<std::ptrdiff_t>(width)};
 }
 
-// A caller's loop that runs everything backwards.
+// A parallel_for hook that runs backwards.
 int32_t run_backwards(void* user, int32_t n, kvq_parallel_body body, void* argument) {
   ++*static_cast<int*>(user);
   for (int32_t i = n - 1; i >= 0; --i) body(argument, i);
@@ -140,7 +140,7 @@ TEST_CASE("many queries at once give what they give one by one, up to rounding")
           worst = std::max(worst, difference);
         }
       }
-      // Values are of size 4; the limits of rounding are those of attention itself, on both sides.
+      // Values have size 4; both sides may round as attention does.
       const bool fixed_point = conformance::has_fixed_point_products(isa) && format.rfind("int", 0) == 0;
       CHECK(worst <= 4.0 * 2.0 * (!fixed_point ? 1e-5 : format.rfind("int8", 0) == 0 ? 1e-4 : 2e-2));
     }

@@ -1,4 +1,4 @@
-// Eviction: which tokens stay, against float64 brute force over what the cache stored, and what becomes of them.
+// Eviction: the kept tokens, against float64 brute force over the stored tokens, and the pages they move to.
 #include "page_format.h"
 #include "stored_pages.h"
 #include "support/handles.h"
@@ -30,7 +30,7 @@ constexpr int32_t kChunk = 50;
 
 kvq_cache_options small_options() { return kvq_test::cache_options(kQueryHeads, kKvHeads, kDim, kLayers); }
 
-/// Keys and values of a prompt whose heads attend to some tokens much more than to others, and its queries.
+/// Keys, values and queries of a prompt whose heads attend to some tokens much more than to others.
 struct Prompt {
   std::vector<std::vector<float>> k, v, q;  // [layers][tokens * width]
   int32_t tokens;
@@ -76,7 +76,7 @@ class Run {
     }
   }
 
-  /// Queries [queries, kQueryHeads, kDim] reach the cache head by head, apart from each other.
+  /// Passes queries [queries, kQueryHeads, kDim] to the cache strided by head.
   std::vector<float> attend(int32_t layer, int32_t queries, const float* q,
                             const std::vector<float>& sinks = {}) const {
     constexpr int32_t kRow = kDim + 5;
@@ -124,8 +124,8 @@ class Run {
   kvq_test::Sequence sequence_ = nullptr;
 };
 
-/// Softmax weights of queries [first, end) over a head's stored tokens, summed over the queries, of the group's query
-/// heads the mean or the largest.
+/// Softmax weights of queries [first, end) over a head's stored tokens, summed over the queries; mean or maximum over
+/// the group's query heads.
 Doubles brute_force_mass(const Prompt& prompt, const Decoded& stored, int32_t layer, int32_t head, int32_t first,
                          int32_t end, bool largest = false) {
   const kvq_test::Rotation rotation = kvq_test::Rotation::from(small_options());
@@ -168,7 +168,7 @@ Doubles max_pooled(const Doubles& scores, ptrdiff_t reach) {
   return pooled;
 }
 
-/// What the best `count` tokens are worth.
+/// Total score of the best `count` tokens.
 double best_sum(Doubles scores, size_t count) {
   std::sort(scores.rbegin(), scores.rend());
   return std::accumulate(scores.begin(), scores.begin() + static_cast<ptrdiff_t>(count), 0.0);
@@ -256,7 +256,7 @@ TEST_CASE("what stays are the newest tokens and the best of the others, of what 
           }
           CHECK(after.positions[static_cast<size_t>(kept[l] - kWindow)] == prompt.tokens - kWindow);
           const double best = best_sum(score, static_cast<size_t>(kept[l] - kWindow));
-          // INT4 scores are fixed point; H2O's queries saw keys before they were sealed.
+          // INT4 scores are fixed-point; H2O's queries saw keys before they were sealed.
           const bool exact = std::string(format) == "fp16" && isa != kvq_test::kCuda;  // which rounds queries
           const double tolerance = exact ? 1e-4 : 0.03;
           CHECK(sum > (1.0 - tolerance) * best - 1e-9);
@@ -356,7 +356,7 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
   }
 }
 
-// What is left of several pages is put together in new ones, whose codes are relative to a mean of their own.
+// Survivors of several pages move to new pages, whose codes are relative to their own mean.
 TEST_CASE("gain-shape pages of what is left are unbiased around the mean of their own keys") {
   Prompt prompt(300, 8);
   for (std::vector<float>& keys : prompt.k) {
@@ -505,7 +505,7 @@ TEST_CASE("tokens that stand out stay on every device, and no others") {
           const Decoded after = run.decode(list / kKvHeads, list % kKvHeads, kept[static_cast<size_t>(list)]);
           for (const int32_t position : after.positions) {
             const bool newest = position >= kTokens - kWindow;
-            // The first queries have nothing else to attend to.
+            // The first queries can attend to nothing else.
             const bool oldest = std::string(method) == "h2o" && position < 8;
             CHECK((newest || oldest || stands_out(position, list % kKvHeads)));
           }

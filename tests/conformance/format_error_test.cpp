@@ -23,7 +23,7 @@ std::vector<double> values_of(const kvq_test::Tensor& tensor) {
   return values;
 }
 
-// The newest tokens are FP16 anyway: queries at the last page border see sealed pages for the most part.
+// The newest tokens are FP16 anyway: queries at the last page boundary mostly see sealed pages.
 Scenario long_context(bool outlier_channels) {
   return {.name = outlier_channels ? "outlier channels" : "normal numbers",
           .q_heads = 8,
@@ -36,8 +36,8 @@ Scenario long_context(bool outlier_channels) {
 
 }  // namespace
 
-// The header's promise for instruction sets that round queries and probabilities: what that adds is well below what
-// storing in few bits has lost already. Compared as the root of the mean square over all outputs.
+// The header's promise for instruction sets that round queries and probabilities: this adds much less than the error of
+// the format. Compares root mean squares over all outputs.
 TEST_CASE("the error of fixed-point products is well below that of the format") {
   for (const bool outliers : {false, true}) {
     const Scenario scenario = long_context(outliers);
@@ -79,7 +79,7 @@ TEST_CASE("a format with more bits is closer to what was appended") {
       previous = error;
     }
   }
-  // Fewer bits than integers need for the same, and a trellis loses less than a grid.
+  // Gain-shape codes need fewer bits than integers for the same error, and a trellis loses less than a grid.
   for (const std::string bits : {"1", "2", "3"}) {
     CAPTURE(bits);
     CHECK(error_of("gt" + bits) < 0.9 * error_of("gs" + bits));

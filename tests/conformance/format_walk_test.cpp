@@ -1,5 +1,5 @@
-// Every format that a policy may name, as keys and as values, on everything that computes. The library itself says
-// which names there are, so a new format is walked as it is.
+// Every format that a policy may name, as keys and as values, on every device. The library lists the names, so new
+// formats are covered automatically.
 #include "conversation.h"
 #include "support/handles.h"
 #include "support/random.h"
@@ -32,7 +32,7 @@ std::string policy_of(bool of_keys, const std::string& format) {
   return "version: 1\nkeys: " + (of_keys ? format : "fp16") + "\nvalues: " + (of_keys ? "fp16" : format) + "\n";
 }
 
-// Why a policy cannot be loaded; empty if it can.
+// The reason why a policy cannot be loaded; empty if it can.
 std::string refusal(kvq_context* context, const std::string& policy) {
   try {
     static_cast<void>(kvq_test::Policy::load(context, policy));
@@ -42,7 +42,7 @@ std::string refusal(kvq_context* context, const std::string& policy) {
   }
 }
 
-// The names that a policy with a wrong one is answered with, also with the endings that make one.
+// The names in the error message for an unknown format, also with valid suffixes.
 std::vector<std::string> format_names() {
   const Context context = kvq_test::make_context();
   const std::string answer = refusal(context, policy_of(true, "nonsense"));
@@ -62,7 +62,7 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-// With a codebook if the library asks for one.
+// Creates a cache, with a codebook if the library requires one.
 Cache make_cache_of(kvq_context* context, const std::string& policy) {
   try {
     return kvq_test::make_cache(context, kShape.options(), policy);
@@ -73,7 +73,7 @@ Cache make_cache_of(kvq_context* context, const std::string& policy) {
   return kvq_test::make_cache(context, kShape.options(), policy, {.stages = 2, .codes = 8, .bits = 1});
 }
 
-// The cache, or nothing if the device has no kernels for the format, which only a GPU may say.
+// The cache, or nothing if the device has no kernels for the format, which only a GPU may lack.
 std::optional<Cache> cache_or_refusal(kvq_context* context, const std::string& backend, const std::string& policy) {
   try {
     return make_cache_of(context, policy);
@@ -85,8 +85,8 @@ std::optional<Cache> cache_or_refusal(kvq_context* context, const std::string& b
   }
 }
 
-// Largest difference of attention to the last tokens, [kQueries, q_heads, head_dim], from the same in double over what
-// is decoded, over the largest value.
+// Largest difference of attention to the last tokens, [kQueries, q_heads, head_dim], from float64 over the decoded
+// tokens, relative to the largest value.
 double attention_error(const Sequence& sequence, std::span<const float> q, std::span<const float> out) {
   const auto dim = static_cast<size_t>(kShape.head_dim);
   const kvq_test::Rotation rotation = kvq_test::Rotation::from(kShape.options());
@@ -116,7 +116,7 @@ double attention_error(const Sequence& sequence, std::span<const float> q, std::
   return worst / largest;
 }
 
-// What a cache in this format must do.
+// Requirements of a cache in this format.
 void walk(const Cache& cache, const std::string& format) {
   Sequence sequence(cache);
   Text(kShape, kTokens, 7).append(sequence, 0, kTokens, 37);
@@ -125,7 +125,7 @@ void walk(const Cache& cache, const std::string& format) {
 
   const std::vector<float> q = queries(kShape, kQueries);
   const std::vector<float> out = attend_last(kShape, cache, {sequence}, kQueries, q);
-  // Whatever kernels round; how far each may go is told in attention_error.cpp.
+  // Bound for any kernel's rounding; attention_error.cpp has the limit of each.
   CHECK(attention_error(sequence, q, out) <= 1e-2);
 
   const kvq_test::Snapshot snapshot = sequence.save();

@@ -1,4 +1,4 @@
-// Tests of what only GPUs do.
+// Tests for GPUs only.
 #pragma once
 
 #include "support/device.h"
@@ -9,7 +9,7 @@
 
 namespace conformance {
 
-// Whether a test cannot run here; says why.
+// Whether a test must be skipped; prints the reason.
 inline bool skips() {
   const std::string why = kvq_test::why_no_cuda();
   if (!why.empty()) MESSAGE("skipped, no GPU: ", why);

@@ -10,7 +10,7 @@ using kvq_test::Cache;
 using kvq_test::Context;
 using kvq_test::Sequence;
 
-// The oracle of a layer in a mixed cache is the same layer in a cache where every layer is stored like that one.
+// The oracle of a layer in a mixed cache is the same layer in a cache that stores every layer like it.
 TEST_CASE("each layer is stored as the last entry that names it says") {
   const Shape shape{.n_layers = 5};
   const Text text(shape, 200, 1);
@@ -72,7 +72,7 @@ TEST_CASE("the short form and its long form are the same policy") {
     CHECK(snapshot(format) == snapshot("version: 1\nkeys: " + format + "\nvalues: " + format + "\n"));
     if (format == "fp16") return;
     Storage storage = Storage::uniform(format);
-    // The first page of codes of three bits and fewer stays FP16.
+    // With codes of three bits or fewer the first page stays FP16.
     storage.sink = PageFormat::parse(format).gain_shape() && PageFormat::parse(format).bits < 4 ? 1 : 0;
     CHECK(snapshot(format) == snapshot(storage.policy()));
     CHECK(snapshot(format) != snapshot("fp16"));

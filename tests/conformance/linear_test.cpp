@@ -56,12 +56,12 @@ std::vector<float> multiply(const Matrix& matrix, const Shape& shape, const std:
   return y;
 }
 
-// How far inputs may be off, in their deviations. CPUs round them to 8 bits: a step is a 127th of the largest input of
-// a block, which of normal inputs is below 5 deviations. GPUs round them to halves, whose steps are 2^-10 of a number.
+// Largest error of inputs, in standard deviations. CPUs round them to 8 bits: a step is a 127th of a block's largest
+// input, which is below 5 deviations for normal inputs. GPUs round them to FP16, whose steps are 2^-10 of a number.
 double step_of(bool on_gpu) { return on_gpu ? 5.0 / 1024.0 : 5.0 / 127.0; }
 
-// The sum that an output approaches, and how far rounding the inputs may take it: an input is off by half a step at
-// most, errors of different inputs are independent, and 6 deviations of their sum are never seen.
+// Expected sum of an output, and its largest error from rounding the inputs: an input is off by at most half a step,
+// errors of inputs are independent, and their sum never exceeds 6 deviations.
 struct Expected {
   double sum;
   double limit;
@@ -105,7 +105,7 @@ TEST_CASE("products in every scheme are those of the dequantized matrix") {
       CAPTURE(shape.in);
       const std::vector<std::byte> file = quantize(first, scheme.c_str(), shape).save("m");
       const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kMostRows * shape.in), 33);
-      std::vector<float> all;  // of all rows, on the first instruction set
+      std::vector<float> all;  // outputs of all rows, on the first instruction set
       for (const std::string& isa : kvq_test::backends()) {
         CAPTURE(isa);
         const bool on_gpu = isa == kvq_test::kCuda;
@@ -115,7 +115,7 @@ TEST_CASE("products in every scheme are those of the dequantized matrix") {
           CAPTURE(batch);
           const std::vector<float> y = multiply(matrix, shape, x, batch, on_gpu);
           check_products(matrix, shape, x, y, batch, on_gpu);
-          if (on_gpu || scheme == "fp16") continue;  // whose sums are fused where the processor can
+          if (on_gpu || scheme == "fp16") continue;  // whose sums use FMA if the processor has it
           if (all.empty()) all = multiply(matrix, shape, x, kMostRows);
           REQUIRE(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)) == 0);
         }
@@ -140,7 +140,7 @@ TEST_CASE("matrices are quantized to the same bytes with any number of threads")
 
 namespace {
 
-// Rows [batch, in] of normal numbers in an element type, and what they hold after rounding.
+// Rows [batch, in] of normal numbers in an element type, and their values after rounding.
 struct Inputs {
   kvq_test::Tensor tensor;
   std::vector<float> rounded;
@@ -159,8 +159,7 @@ TEST_CASE("a GPU multiplies by wide and by many rows, and by several matrices at
     Shape shape;
     int32_t batch;
   };
-  // Rotations wider than a block does at once, several of them, and a rest of 64; more rows than are made ready at
-  // once.
+  // Several rotations wider than a block handles at once, and a remainder of 64; more rows than are prepared at once.
   for (const Case& each : {Case{{17, 16384}, 2}, Case{{16, 24576}, 1}, Case{{5, 16448}, 3}, Case{{33, 64}, 1100}}) {
     const Shape& shape = each.shape;
     CAPTURE(shape.in);
@@ -217,7 +216,7 @@ TEST_CASE("a GPU multiplies many rows by every scheme") {
   for (const char* scheme : {"fp16", "nuq-8", "vq-2.5", "tcq-4.75", "tcx-2"}) {
     check(scheme, {152, 512}, 300);
     check(scheme, {40, 576}, 33);
-    // Columns that blocks of threads divide among themselves.
+    // Columns that thread blocks divide among themselves.
     for (const int32_t in : {768, 1024, 2304}) {
       check(scheme, {136, in}, 70);
       check(scheme, {24, in}, 256);
@@ -229,7 +228,7 @@ TEST_CASE("a GPU multiplies by several matrices of one scheme together") {
   if (skips()) return;
   const Context context = kvq_test::make_context(kvq_test::kCuda);
   constexpr int32_t kIn = 1024;
-  // More than one launch takes, the last two of another scheme; panels that are no multiple of those of a block.
+  // More matrices than one launch takes, the last two of another scheme; panels that are not a multiple of a block's.
   const std::vector<int32_t> outs = {600, 17, 250, 64, 33, 16, 100};
   for (const char* scheme : {"nuq-2", "tcq-2.25", "tcx-3"}) {
     CAPTURE(scheme);
@@ -275,7 +274,7 @@ TEST_CASE("a GPU multiplies right in every way, and takes the one that it is tol
       const std::string known = context.tuning_save();
       Matrix::tune(handles, batch);  // again: nothing is measured
       CHECK(context.tuning_save() == known);
-      // The line of this shape, up to the way.
+      // The line of this shape, without its last column.
       const std::string key = '\t' + std::string(scheme) + "\t264\t1024\t" + std::to_string(batch) + '\t';
       const size_t at = known.find(key);
       REQUIRE(at != std::string::npos);
@@ -285,7 +284,7 @@ TEST_CASE("a GPU multiplies right in every way, and takes the one that it is tol
 
       const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(batch * shape.in), 39);
       std::vector<std::string> ways{"own", "few", "tiles 1 1",
-                                    "tiles 64 9"};  // the last two: what it cannot, which is left
+                                    "tiles 64 9"};  // the last two: out of range for it, so unchanged
       for (const char* rows : {"64", "256"}) {
         for (int32_t cluster = 1; cluster <= 8; ++cluster) {
           ways.push_back("tiles " + std::string(rows) + ' ' + std::to_string(cluster));
@@ -354,7 +353,7 @@ TEST_CASE("a GPU gives rows of NaN for rows that are not finite, zeros for zeros
     CHECK(y[2 * out + row] == bias[row]);
     CHECK(std::isfinite(y[3 * out + row]));
   }
-  // The same again, bit for bit.
+  // The same result, bit for bit.
   const std::vector<float> again = multiply(matrix, shape, x, 4, true);
   CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
 }

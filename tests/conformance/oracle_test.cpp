@@ -1,4 +1,4 @@
-// The reference itself: if it were wrong, so would be every judgement of this program.
+// Tests of the reference itself: if it were wrong, so would be every result of this program.
 #include "support/random.h"
 #include "support/reference.h"
 #include "support/tensor.h"
@@ -87,7 +87,7 @@ TEST_CASE("the reference's attention of two tokens is a logistic function") {
   CHECK_EQ(out({.scale = 0.5}, 4)[0], doctest::Approx(p));
   CHECK_EQ(out({.scale = 0.5}, 4)[1], doctest::Approx(10 * p + 20 * (1 - p)));
   CHECK_EQ(out({.scale = 0.5}, 3)[1], 10.0);  // causal
-  CHECK_EQ(out({.scale = 0.5}, 2)[1], 0.0);   // nothing to see
+  CHECK_EQ(out({.scale = 0.5}, 2)[1], 0.0);   // sees no token
   CHECK_EQ(out({.scale = 0.5, .sliding_window = 1}, 4)[1], 20.0);
   CHECK_EQ(out({.scale = 0.5, .sliding_window = 1}, 5)[1], 0.0);
   const double capped = 1.0 / (1.0 + std::exp(-0.3 * std::tanh(1.0 / 0.3)));

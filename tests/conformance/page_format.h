@@ -1,4 +1,4 @@
-// The page formats, as the tests name and parse them.
+// Page formats as tests name and parse them.
 #pragma once
 
 #include "support/handles.h"
@@ -15,10 +15,10 @@ struct PageFormat {
   enum class Family { kFloat16, kInteger, kCodes, kGainShape };
 
   Family family = Family::kFloat16;
-  int bits = 16;  // 0: a codebook says
+  int bits = 16;  // 0: set by a codebook
   bool hadamard = false;
-  bool page_mean = false;  // of keys
-  bool centres = false;    // trained ones
+  bool page_mean = false;  // keys only
+  bool centres = false;    // trained centres
 
   bool sealed() const { return family != Family::kFloat16; }
   bool coded() const { return family == Family::kCodes; }
@@ -39,7 +39,7 @@ struct PageFormat {
   }
 };
 
-// What a cache stores: key and value format of a layer, and which pages stay FP16.
+// Storage of a cache: key and value format of a layer, and the pages that stay FP16.
 struct Storage {
   std::string keys = "fp16";
   std::string values = "fp16";
@@ -47,7 +47,7 @@ struct Storage {
   int sink = 0;
   int recent = 1;
   kvq_test::Codes codes = {};
-  std::string attention = {};  // the way to attend to pages with codes; empty: the library chooses
+  std::string attention = {};  // method of attention to pages with codes; empty: the library chooses
   kvq_test::CentreCounts centres = {};
 
   static Storage uniform(const std::string& format) { return {format, format, 32, 0, 1, {}}; }
@@ -94,21 +94,21 @@ inline kvq_test::Cache make_cache(kvq_context* context, const kvq_cache_options&
                          : kvq_test::make_cache(context, options, storage.policy(), storage.centres);
 }
 
-// Those that every device knows.
+// Storages that every device supports.
 inline const std::vector<std::string>& all_formats() {
   static const std::vector<std::string> names = {
       "fp16", "int8", "int8+hadamard", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2", "int2+hadamard"};
   return names;
 }
 
-// One gain a token around the mean of keys' pages, or around nothing.
+// Gain-shape pages relative to the mean of a page's keys, or without a centre.
 inline const std::vector<std::string>& gain_shape_formats() {
   static const std::vector<std::string> names = {"gs4", "gs3", "gs2",          "gs1",         "gt3",
                                                  "gt2", "gt1", "gs2+nocentre", "gt2+nocentre"};
   return names;
 }
 
-// The uniform formats, and pairs that take every format through keys and through values once more.
+// The uniform formats, and pairs in which every format stores keys and values once more.
 inline std::vector<Storage> all_storages() {
   std::vector<Storage> storages;
   for (const std::string& name : all_formats()) storages.push_back(Storage::uniform(name));
@@ -125,8 +125,7 @@ inline std::vector<Storage> all_storages() {
   return storages;
 }
 
-// Around trained centres: one and several of them, on one side or both, every width, and beside every other kind of
-// format.
+// Trained centres: one and several, on one or both sides, every width, and mixed with every other kind of format.
 inline std::vector<Storage> centred_storages() {
   const auto pair = [](const char* keys, const char* values, const kvq_test::CentreCounts& centres, int sink = 0) {
     return Storage{.keys = keys, .values = values, .sink = sink, .centres = centres};
@@ -144,7 +143,7 @@ inline std::vector<Storage> centred_storages() {
           pair("gt3+centres", "gs3+centres", {.keys = 256, .values = 256})};
 }
 
-// Each storage with every way to attend to it.
+// Each storage with every method of attention.
 inline std::vector<Storage> every_way(const std::vector<Storage>& storages) {
   std::vector<Storage> result;
   for (const char* way : {"auto", "tables", "rebuild", "decode"}) {
@@ -156,7 +155,7 @@ inline std::vector<Storage> every_way(const std::vector<Storage>& storages) {
   return result;
 }
 
-// Codes of a layer and of each head, alone and with every other kind of format.
+// Codes per layer and per head, alone and with every other kind of format.
 inline std::vector<Storage> coded_storages() {
   const kvq_test::Codes of_layer{.stages = 3, .codes = 16, .bits = 1};
   const kvq_test::Codes of_head{.stages = 2, .codes = 64, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD};

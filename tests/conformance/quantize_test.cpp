@@ -1,4 +1,4 @@
-// Matrices that a GPU quantizes: the same files as the CPU's.
+// Matrices quantized on a GPU: the same files as on a CPU.
 #include "gpu.h"
 #include "support/failure.h"
 #include "support/handles.h"
@@ -24,7 +24,7 @@ struct Shape {
   int32_t in;
 };
 
-/// Normal rows, but for the first ones, many of whose codes tie.
+/// Normal rows, except the first ones, many of whose codes tie.
 std::vector<float> weights_of(const Shape& shape) {
   const auto in = static_cast<size_t>(shape.in);
   std::vector<float> w = kvq_test::normal_tensor(static_cast<size_t>(shape.out) * in, 41, 0.05);
@@ -54,7 +54,7 @@ std::vector<float> hessian_of(int32_t in) {
 
 bool is_trellis(const std::string& scheme) { return scheme.starts_with("tc"); }
 
-/// What is small enough for an emulated GPU, and for a CPU that searches a trellis.
+/// Shapes small enough for an emulated GPU and for a trellis search on a CPU.
 std::vector<Shape> shapes_of(const std::string& scheme) {
   if (is_trellis(scheme)) return {{17, 64}};
   return {{1, 64}, {33, 320}, {48, 192}};
@@ -145,14 +145,14 @@ TEST_CASE("a GPU that quantizes tells how far it is, stops when asked to, and le
   auto options = kvq_test::initialised<qp_quantize_options>();
   std::vector<double> told;
   options.scheme = "nuq-2";
-  file_of(gpu, options, {1, 64});  // after which the context keeps what all matrices share
+  file_of(gpu, options, {1, 64});  // after this the context keeps the data that all matrices share
   const uint64_t before = gpu.describe().bytes;
   options.progress_user = &told;
   options.progress = [](void* user, double done) -> int32_t {
     static_cast<std::vector<double>*>(user)->push_back(done);
     return 0;
   };
-  const Shape shape{4200, 1024};  // more than the device codes at once
+  const Shape shape{4200, 1024};  // more rows than the device codes at once
   const std::vector<float> w = kvq_test::normal_tensor(static_cast<size_t>(shape.out * shape.in), 44);
   Matrix::quantize(gpu, options, w, shape.out, shape.in);
   CHECK(told.size() > 1);
@@ -171,7 +171,7 @@ TEST_CASE("what a GPU takes to quantize counts as the context's memory") {
   if (skips()) return;
   auto chosen = kvq_test::initialised<kvq_context_options>();
   chosen.device = KVQ_DEVICE_CUDA;
-  chosen.max_bytes = 1U << 20U;  // a matrix and its numbers, but no search
+  chosen.max_bytes = 1U << 20U;  // enough for a matrix and its numbers, but not for the search
   const Context gpu(chosen);
   auto options = kvq_test::initialised<qp_quantize_options>();
   const Shape shape{16, 64};

@@ -1,4 +1,4 @@
-// Pages made ahead change where tokens are stored, and nothing else.
+// Preallocated pages change where tokens are stored, and nothing else.
 #include "conversation.h"
 #include "support/random.h"
 
@@ -28,7 +28,7 @@ std::vector<std::string> policies() {
   return policies;
 }
 
-// Two sequences that live through the same; pages are made ahead for one of them now and then.
+// Two sequences with the same history; one of them gets preallocated pages now and then.
 struct Pair {
   Sequence reserved;
   Sequence plain;

@@ -9,7 +9,7 @@
 
 namespace conformance::rope_storage_test {
 
-// Half a unit of FP16, and what rounding the angle or its inverse frequency to FP32 can turn the pair by.
+// Half an FP16 step, and the rotation error from rounding the angle or its inverse frequency to FP32.
 TEST_CASE("stored keys are the appended ones, rotated to their positions") {
   constexpr int32_t kHeadDim = 80;
   for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {

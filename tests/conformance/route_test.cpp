@@ -26,7 +26,7 @@ kvq_cache_options options_with(kvq_rope rope) {
   return options;
 }
 
-/// Keys and values of all layers; keys of a page lie near each other, so that it has a preference.
+/// Keys and values of all layers; keys of a page are similar, so that the page has a preference.
 struct Tokens {
   std::vector<std::vector<float>> k, v;  // [layers][tokens, kv_heads, head_dim]
 
@@ -48,7 +48,7 @@ struct Tokens {
   }
 };
 
-/// How many tokens of a page, of one head or of all of them (head −1), prefer each expert.
+/// Number of tokens of a page that prefer each expert, in one head or in all (head −1).
 std::vector<int32_t> count_votes(const TestRouter& router, const Tokens& tokens, int32_t layer, int32_t page,
                                  int32_t head) {
   std::vector<int32_t> votes(router.experts.size(), 0);
@@ -127,7 +127,7 @@ TEST_CASE("pages are sealed in the format that most of their tokens prefer, laye
             }
           }
         }
-        CHECK(chosen.size() == router.experts.size());  // or this shows little
+        CHECK(chosen.size() == router.experts.size());  // otherwise the test proves little
       }
     }
   }
@@ -214,7 +214,7 @@ TEST_CASE("a router costs what its pages take, whichever formats follow each oth
     const auto bytes = [](const Filled& filled) { return filled.sequence().usage().sealed_bytes; };
     CHECK(bytes(routed) < bytes(most));
     CHECK(bytes(routed) > bytes(least));
-    // A prompt fills its runs exactly: nothing lies between pages.
+    // A prompt fills its runs exactly, without gaps between pages.
     const uint64_t page8 = bytes(most) / (kLayers * kKvHeads * kPages);
     const uint64_t page2 = bytes(least) / (kLayers * kKvHeads * kPages);
     const Filled middle(tokens, options, "int4", nullptr, device);
@@ -244,7 +244,7 @@ TEST_CASE("what is left after eviction is routed head by head") {
   Filled routed(tokens, options, policy, &router);
   routed.sequence().compress();
   // 200 tokens: the first 4 and the newest 196.
-  // A token's values have at most 4 levels in INT2, and still have if they go to INT8 afterwards.
+  // A token's values have at most 4 levels in INT2, and still do when INT8 stores them afterwards.
   const auto levels = [](const Decoded& stored, int32_t slot) {
     std::vector<float> values(stored.v.begin() + slot * kDim, stored.v.begin() + (slot + 1) * kDim);
     std::sort(values.begin(), values.end());
@@ -258,7 +258,7 @@ TEST_CASE("what is left after eviction is routed head by head") {
       for (const int32_t position : stored.positions) {
         ++votes[router.preferred(0, tokens.key(0, position, head))];
       }
-      // Keys have been rounded since, so that only clear elections count.
+      // Keys have been rounded since, so only clear majorities count.
       if (std::abs(votes[0] - votes[1]) < 8) continue;
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         const int32_t before = stored.positions[static_cast<size_t>(slot)] / kPageSlots;

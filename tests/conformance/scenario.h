@@ -14,7 +14,7 @@ namespace conformance {
 enum class Positions {
   kConsecutive,  // NULL in every call: tokens are numbered from 0, queries are the last tokens
   kGaps,         // tokens with gaps between their positions, queries are the last tokens
-  kAnyQueries,   // and queries at explicit positions in any order: before, between and beyond the tokens
+  kAnyQueries,   // and queries at explicit positions in any order: before, between and after the tokens
 };
 
 struct Scenario {
@@ -44,7 +44,7 @@ struct Inputs {
   struct Tokens {
     kvq_test::Tensor k;              // [n, kv_heads, head_dim]
     kvq_test::Tensor v;              // [n, kv_heads, head_dim]
-    std::vector<int32_t> positions;  // of the tokens
+    std::vector<int32_t> positions;  // one per token
     std::vector<int32_t> query_positions;
   };
   std::vector<Tokens> sequences;
@@ -67,7 +67,7 @@ kvq_cache_options options_of(const Scenario& scenario);
 kvq_test::AttentionRule rule_of(const Scenario& scenario);
 int32_t total_queries(const Scenario& scenario);
 
-// What comes out of attention, in either precision.
+// Outputs of attention, in either precision.
 template <typename Out, typename Sums>
 struct Outputs {
   Out out;   // [total queries, q_heads, head_dim]
@@ -76,7 +76,7 @@ struct Outputs {
 using Attended = Outputs<kvq_test::Tensor, std::vector<float>>;
 using Expected = Outputs<std::vector<double>, std::vector<double>>;
 
-// A scenario's sequences in a cache of their own.
+// A scenario's sequences in a separate cache.
 class Run {
  public:
   Run(const Scenario& scenario, const Inputs& inputs, const Storage& storage, const std::string& isa,
@@ -84,9 +84,9 @@ class Run {
 
   // The whole batch.
   Attended attend_with_lse() const;
-  // The same without sums: [total queries, q_heads, head_dim].
+  // The same without log-sum-exps: [total queries, q_heads, head_dim].
   kvq_test::Tensor attend() const;
-  // The batch but for what it reads and writes: q, out and lse.
+  // The batch without its tensors q, out and lse.
   kvq_attend_batch batch() const;
   // The stored tokens of a sequence, one entry per KV head.
   std::vector<kvq_test::Decoded> decode(size_t sequence) const;
@@ -104,7 +104,7 @@ class Run {
   std::vector<int32_t> query_positions_;
 };
 
-// Float64 attention over what the run has stored.
+// Float64 attention over the stored tokens.
 Expected attention_over_decoded(const Scenario& scenario, const Inputs& inputs, const Run& run);
 // Float64 attention over the keys and values as they were appended.
 std::vector<double> attention_over_inputs(const Scenario& scenario, const Inputs& inputs);

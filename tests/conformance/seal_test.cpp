@@ -56,7 +56,7 @@ TEST_CASE("exactly the pages that the policy names stay FP16") {
   }
 }
 
-// The pages that are expected to be sealed really are: normal numbers do not survive two bits.
+// Pages that should be sealed are: normal numbers do not survive two bits.
 TEST_CASE("a page that leaves the newest ones is not exact any more") {
   const Storage storage{"int2", "int2", 32, 1, 2};
   for (const int32_t n : {96, 97, 128, 129, 200}) {
@@ -105,8 +105,8 @@ TEST_CASE("numbers at both ends of FP16") {
     check_storage(extremes, Storage::uniform(format), "±65504");
 }
 
-// Rotated, 128 numbers of 60000 add up to one of 679000, beyond FP16. Refusing them is a documented answer; storing
-// them with a relative error is one too; infinities are not.
+// Rotated, 128 numbers of 60000 add up to 679000, beyond FP16. Refusing them is documented, and so is storing them with
+// a relative error; infinities are not.
 TEST_CASE("large numbers survive the Hadamard rotation or are refused") {
   HeadTokens large{128, std::vector<double>(70 * 128, 60000.0), std::vector<double>(70 * 128, -60000.0)};
   for (const char* format : {"int8+hadamard", "int4+hadamard", "int2+hadamard"}) {
@@ -126,7 +126,7 @@ TEST_CASE("large numbers survive the Hadamard rotation or are refused") {
   }
 }
 
-// What the rotation is for: an outlier is spread over its block, so the step shrinks.
+// Purpose of the rotation: an outlier is spread over its block, so the step shrinks.
 TEST_CASE("the Hadamard rotation lowers the error of a head with an outlier") {
   HeadTokens tokens = normal_tokens(65, 128, 21);
   for (int32_t t = 0; t < tokens.n(); ++t) tokens.v[static_cast<size_t>(t) * 128 + 5] = 40.0;

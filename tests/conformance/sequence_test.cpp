@@ -14,7 +14,7 @@ using kvq_test::Snapshot;
 
 namespace {
 
-// A cache with one policy, and a text to fill it with.
+// A cache with one policy, and a text to fill it.
 struct Bench {
   explicit Bench(const std::string& policy)
       : context(kvq_test::make_context()), cache(make_cache(context, shape.options(), policy)) {}
@@ -74,7 +74,7 @@ TEST_CASE("a fork that is appended to leaves its parent alone and equals a seque
       bench.other.append(direct, n, n + 75);
       CHECK(bench.save(child) == bench.save(direct));
 
-      bench.text.append(parent, n, n + 40);  // and the other way round
+      bench.text.append(parent, n, n + 40);  // and vice versa
       CHECK(bench.save(child) == bench.save(direct));
       CHECK(bench.save(parent) == bench.save(bench.filled(n + 40)));
     }
@@ -97,7 +97,7 @@ TEST_CASE("forks of forks, destroyed in any order") {
   }
 }
 
-// As long as no page was sealed in between: with `recent: 2`, tokens 97 to 128 leave pages 2 and 3 in FP16.
+// Exact as long as no page was sealed in between: with `recent: 2`, tokens 97 to 128 leave pages 2 and 3 in FP16.
 TEST_CASE("what is truncated again was never appended") {
   for (const std::string formats :
        {"keys: int4\nvalues: int2\n", "keys: int8+hadamard\nvalues: int8\n", "keys: fp16\nvalues: fp16\n",

@@ -1,4 +1,4 @@
-// Whatever happened to a sequence: what is saved can be loaded, and holds the same.
+// After any history, a saved sequence can be loaded and holds the same.
 #include "conversation.h"
 #include "support/build.h"
 #include "support/random.h"
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int32_t kTokens = 1500;
 
-/// What one list holds.
+/// Contents of one list.
 struct Contents {
   explicit Contents(kvq_test::Decoded decoded)
       : k(std::move(decoded.k)), v(std::move(decoded.v)), positions(std::move(decoded.positions)) {}
@@ -33,7 +33,7 @@ struct Contents {
   std::vector<int32_t> positions;
 };
 
-/// A cache of one policy, and what can be done to its sequences.
+/// A cache with one policy, and operations on its sequences.
 class Walk {
  public:
   Walk(const std::string& policy, uint64_t seed)
@@ -79,7 +79,7 @@ class Walk {
     if (n > 0) text_.append(sequence, length, length + n);
   }
 
-  /// After queries, by which tokens are judged.
+  /// After queries, which tokens are scored by.
   void compress(Sequence& sequence) {
     if (sequence.length(0) == 0) return;
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
@@ -89,7 +89,8 @@ class Walk {
     REQUIRE((status == KVQ_OK || status == KVQ_E_STATE));  // the policy may have no eviction
   }
 
-  /// Anywhere, half the times where a page that no token was evicted from ends. What is left lay before the cut.
+  /// Truncates anywhere, half of the time at the end of a page without evicted tokens. The remaining tokens were before
+  /// the cut.
   void cut(Sequence& sequence) {
     std::vector<Contents> expected = contents(sequence);
     int32_t length = random_.integer(0, sequence.length(0));
@@ -109,7 +110,7 @@ class Walk {
     REQUIRE(contents(sequence) == expected);
   }
 
-  /// All that the lists of a sequence hold.
+  /// Contents of all lists of a sequence.
   std::vector<Contents> contents(const Sequence& sequence) const {
     std::vector<Contents> all;
     for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {

@@ -41,8 +41,8 @@ std::vector<double> rotated(const std::vector<double>& tokens, int32_t head_dim)
   return result;
 }
 
-// Half a step; the step's rounding to FP16, for every code; and the rounding of numbers that are no halves
-// themselves, which happens after a Hadamard rotation only.
+// Half a step; the step's rounding to FP16, for every code; and the rounding of numbers that FP16 does not hold
+// exactly, which only a Hadamard rotation creates.
 double quantization_limit(double low, double high, const PageFormat& format) {
   const double top_code = std::ldexp(1.0, format.bits) - 1.0;
   const double step = (high - low) / top_code;
@@ -63,8 +63,8 @@ double dot(const double* a, const double* b, int32_t n) {
 
 }  // namespace
 
-// Half of a step of 32 an octave, what rounding the largest gain to FP16 does to levels of up to 127, what rounding the
-// mean to eight bits does to the mean that is taken off here. A token much smaller than others may vanish.
+// Half a step of the gain (32 per octave), the rounding of the largest gain to FP16 for levels of up to 127, and the
+// rounding of the mean to eight bits. A token much smaller than others may vanish.
 double page_bias(std::span<const double> given, std::span<const double> stored, int32_t dim, bool page_mean) {
   const int32_t n = kPageSlots * dim;
   std::vector<double> mean(static_cast<size_t>(dim), 0.0);

@@ -1,4 +1,4 @@
-// One layer's tokens with keys and values that FP16 holds exactly, and what a cache has made of them.
+// One layer's tokens with keys and values that FP16 holds exactly, and their decoded values.
 #pragma once
 
 #include "page_format.h"
@@ -29,17 +29,16 @@ HeadTokens store(const HeadTokens& tokens, const Storage& storage, const std::st
 // Each token's Hadamard rotation.
 std::vector<double> rotated(const std::vector<double>& tokens, int32_t head_dim);
 
-// How far a decoded number may be from the stored one in a group whose numbers lie in [low, high].
+// Largest error of a decoded number in a group whose numbers are in [low, high].
 double quantization_limit(double low, double high, const PageFormat& format);
 
-// How far the tokens of a page of gain-shape codes, [kPageSlots, head_dim] in rotated channels, are from unbiased over
-// how far they may be: the product of a token with what it is decoded to is that with itself. Relative to the mean of
-// the page where it is stored so.
+// Bias of a page of gain-shape codes, [kPageSlots, head_dim] in rotated channels, relative to its limit: the product of
+// a token with its decoded vector must equal its squared norm. Relative to the page's mean if stored so.
 double page_bias(std::span<const double> given, std::span<const double> stored, int32_t head_dim, bool page_mean);
 
-// Worst error of the sealed pages relative to what their format allows. Of integers quantization_limit: keys have a
+// Worst error of the sealed pages relative to the limit of their format. For integers quantization_limit: keys have a
 // group per channel over a page's tokens, values a group per token and `group` channels; with a Hadamard rotation both
-// in rotated channels. Of gain-shape codes page_bias.
+// in rotated channels. For gain-shape codes page_bias.
 double worst_key_error(const HeadTokens& given, const HeadTokens& stored, const Storage& storage);
 double worst_value_error(const HeadTokens& given, const HeadTokens& stored, const Storage& storage);
 

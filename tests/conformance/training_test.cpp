@@ -1,4 +1,4 @@
-// Codebooks and centres trained on every device, from numbers of which it is known how well they can be learned.
+// Codebooks and centres trained on every device, on data with a known best error.
 #include "support/build.h"
 #include "support/failure.h"
 #include "support/handles.h"
@@ -25,7 +25,7 @@ constexpr int32_t kDim = 32;
 constexpr int32_t kWidth = kHeads * kDim;
 constexpr int32_t kTokens = 6000;
 
-/// Tokens near a few directions of a head, as keys and values of models are, with some noise.
+/// Tokens near a few directions of a head, as in models, with noise.
 std::vector<float> near_directions(uint64_t seed, int32_t tokens = kTokens) {
   constexpr int32_t kDirections = 6;
   kvq_test::Random random(seed);
@@ -48,7 +48,7 @@ std::vector<float> near_directions(uint64_t seed, int32_t tokens = kTokens) {
   return numbers;
 }
 
-/// Each token one of `spots` places, and a thousandth beside it.
+/// Each token is one of `spots` points, with an offset of a thousandth.
 std::vector<float> on_spots(int32_t spots, uint64_t seed) {
   kvq_test::Random random(seed);
   std::vector<double> places(static_cast<size_t>(spots * kWidth));
@@ -63,7 +63,7 @@ std::vector<float> on_spots(int32_t spots, uint64_t seed) {
   return numbers;
 }
 
-/// Signs along random orthogonal directions: what one bit a scalar can say.
+/// Signs along random orthogonal directions, which one bit per scalar can represent.
 std::vector<float> signs_along_directions(uint64_t seed) {
   kvq_test::Random random(seed);
   std::vector<std::vector<double>> directions;
@@ -78,7 +78,7 @@ std::vector<float> signs_along_directions(uint64_t seed) {
     double norm = 0.0;
     for (const double each : next) norm += each * each;
     for (double& each : next) each /= std::sqrt(norm);
-    // Of different lengths, as else no direction would be better than another.
+    // Different lengths, so that directions differ.
     for (double& each : next) each *= 1.0 + 0.05 * static_cast<double>(directions.size());
     directions.push_back(next);
   }
@@ -118,7 +118,7 @@ kvq_centres_trainer_options centres_options(int32_t keys, int32_t values) {
   return options;
 }
 
-// What a codebook's or centres' trainer makes of keys and values.
+// Result of training a codebook or centres on keys and values.
 template <typename Options>
 auto train(kvq_context* context, const Options& options, const std::vector<float>& k, const std::vector<float>& v) {
   constexpr bool kOfCodes = std::is_same_v<Options, kvq_codebook_trainer_options>;
@@ -130,7 +130,7 @@ auto train(kvq_context* context, const Options& options, const std::vector<float
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-/// Errors of the keys and values of tokens in a cache on the CPU that uses a codebook.
+/// Errors of keys and values in a CPU cache with a codebook.
 double stored_error(const std::vector<std::byte>& file, const std::vector<float>& k, const std::vector<float>& v) {
   const kvq_test::Context context = kvq_test::make_context();
   const kvq_test::Codebook codebook = kvq_test::Codebook::load(context, file);
@@ -163,7 +163,7 @@ TEST_CASE("codes for keys and values learn what is there to learn, on every devi
   for (const char* device : kvq_test::devices()) {
     CAPTURE(device);
     const kvq_test::Context context = kvq_test::make_context(device, 2);
-    // A single stage has a centre for each of as many places as it has codes.
+    // A single stage has a centre for each of as many points as it has codes.
     const std::vector<float> k = on_spots(16, 1);
     const std::vector<float> v = signs_along_directions(2);
     auto options = codebook_options(6, 1);
@@ -194,8 +194,8 @@ TEST_CASE("a GPU trains codes as well as a CPU, and the same ones every time") {
         CHECK(train(context, options, k, v).save() == codebook.save());
         if (device == nullptr) expected = info;
         CHECK(info.key_error == doctest::Approx(expected.key_error).epsilon(0.01));
-        // Rounding decides which way training goes: with two bits, numbers that differ by 1e-7 change a CPU's own
-        // errors by up to 2.4 %.
+        // Training is sensitive to rounding: with two bits, inputs that differ by 1e-7 change a CPU's errors by up to
+        // 2.4 %.
         CHECK(info.value_error == doctest::Approx(expected.value_error).epsilon(bits == 1 ? 0.01 : 0.05));
       }
     }
@@ -259,7 +259,7 @@ TEST_CASE("training that fails leaves a layer its tokens, on every device") {
     std::vector<float> k = near_directions(12, 200);
     CodebookTrainer trainer(context, codebook_options(2, 1));
     trainer.add(0, 10, std::span(k).first(10 * kWidth), std::span(k).first(10 * kWidth));
-    CHECK(contains(failure(KVQ_E_ARGUMENT, [&] { trainer.run(0); }), "10 tokens to train 16 codes"));
+    CHECK(contains(failure(KVQ_E_ARGUMENT, [&] { trainer.run(0); }), "10 tokens are too few to train 16 key codes"));
     trainer.add(0, 200, k, k);
     k[3] = std::numeric_limits<float>::quiet_NaN();
     failure(KVQ_E_ARGUMENT, [&] { trainer.add(0, 200, k, k); });

@@ -16,8 +16,8 @@ using kvq_test::Sequence;
 
 namespace {
 
-// Bytes of one side of a sealed page of 32 tokens without padding: codes; of integers FP16 scale and minimum for each
-// key channel and for each value group; of gain-shape codes a byte for each token's gain, the largest in FP16, and the
+// Bytes of one side of a sealed page of 32 tokens without padding: codes; for integers an FP16 scale and minimum per
+// key channel and per value group; for gain-shape codes one byte per token's gain, the largest gain in FP16, and the
 // mean of keys in bytes with its scale.
 double sealed_side_bytes(const PageFormat& format, bool of_keys, int group, int32_t head_dim) {
   const double codes = kPageSlots * head_dim * format.bits / 8.0;
@@ -32,8 +32,8 @@ double sealed_page_bytes(const Storage& storage, int32_t head_dim) {
          sealed_side_bytes(PageFormat::parse(storage.values), false, storage.group, head_dim);
 }
 
-// What may be added to a page of a head of 128 so that each side ends where the next one may begin: nothing to integers
-// and FP16; with gain-shape codes less than 8 bytes a side, less than a cache line if the other side begins at one.
+// Largest padding of a page with head size 128 so that the next side is aligned: none for integers and FP16; for
+// gain-shape codes less than 8 bytes per side, or less than a cache line if the other side begins at one.
 double page_padding(const Storage& storage) {
   const bool of_keys = PageFormat::parse(storage.keys).gain_shape();
   const bool of_values = PageFormat::parse(storage.values).gain_shape();
@@ -48,9 +48,9 @@ kvq_usage usage_after(const Storage& storage, const Shape& shape, int32_t n, int
   return sequence.usage();
 }
 
-// What the hooks see.
+// Allocations that the hooks see.
 struct Counters {
-  std::atomic<uint64_t> allocated{0};  // ever
+  std::atomic<uint64_t> allocated{0};  // in total
   std::atomic<int64_t> live{0};
   std::atomic<int64_t> peak{0};
 };
@@ -103,8 +103,8 @@ TEST_CASE("sealed pages of any head size are padded by a cache line per part at 
   }
 }
 
-// Pages in their final format may be allocated ahead, by an eighth at most; others not at all. Besides the pages there
-// are 32 positions of 4 bytes and a record of at most 128 bytes for each.
+// Pages in their final format may be preallocated, by at most an eighth; others may not. Each page also has 32
+// positions of 4 bytes and a record of at most 128 bytes.
 TEST_CASE("bits per scalar are those of the pages, plus positions and lists") {
   const Shape shape{.kv_heads = 2, .head_dim = 128, .n_layers = 2};
   constexpr int32_t kTokens = 2048;
@@ -185,7 +185,7 @@ TEST_CASE("guessing and rolling back again and again takes no more memory") {
   }
 }
 
-// Appending to a long sequence must not copy what is there: what is allocated, ever, grows in proportion to tokens.
+// Appending to a long sequence must not copy stored tokens: total allocations grow in proportion to tokens.
 TEST_CASE("a sequence of 131072 tokens is not copied while it grows") {
   constexpr int32_t kChunk = 512;
   constexpr int32_t kTokens = 131072;
@@ -209,12 +209,12 @@ TEST_CASE("a sequence of 131072 tokens is not copied while it grows") {
     const uint64_t first_half = at_half;
     const uint64_t second_half = counters.allocated - at_half;
     CHECK(static_cast<double>(second_half) <= 1.25 * static_cast<double>(first_half));
-    // A page is allocated in FP16 and once more when it is sealed; lists and positions are small beside that. Each call
-    // works on a page in FP16 and on one of its sides in floats.
+    // A page is allocated in FP16 and again when it is sealed; lists and positions are small in comparison. Each call
+    // works on one page in FP16 and on one of its sides in floats.
     const double page = 32 * 64 * 4.0 + sealed_page_bytes(Storage::uniform("int4"), 64);
     const double work = 32 * 64 * 4.0 + 32 * 64 * 4.0;
     CHECK(static_cast<double>(counters.allocated) <= 1.25 * page * (kTokens / kPageSlots) + work * (kTokens / kChunk));
-    // At no time more than what is kept in the end, and one chunk of FP16 pages.
+    // Peak: the memory kept in the end plus one chunk of FP16 pages.
     CHECK(static_cast<double>(counters.peak) <=
           1.1 * static_cast<double>(counters.live) + 2.0 * kChunk * 64 * 4.0 + 65536.0);
     CHECK_EQ(sequence.length(0), kTokens);

@@ -25,7 +25,7 @@ class OnDevice {
   size_t size_;
 };
 
-/// Nothing, which is said, where there is no GPU.
+/// Skips with a message if there is no GPU.
 std::optional<kvq::Context> gpu_context() {
   if (const std::string why = kvq_test::why_no_cuda(); !why.empty()) {
     MESSAGE("skipped, no GPU: ", why);

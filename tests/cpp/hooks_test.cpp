@@ -84,7 +84,7 @@ TEST_CASE("an allocator that throws is out of memory; what it threw is kept, onc
   counts.allocate_throws = true;
   CHECK_FAILS(KVQ_E_MEMORY, "", fill(sequence, 100));
   CHECK_FAILS(KVQ_E_MEMORY, "", kvq::Context(kvq::initialised<kvq_context_options>(), hooks(counts)));
-  CHECK(counts.released == 0);  // a context that could not be made
+  CHECK(counts.released == 0);  // a context that could not be created
   counts.allocate_throws = false;
   CHECK(sequence.save() == before);
   CHECK_THROWS_WITH_AS(context.rethrow(), "no memory today", std::runtime_error);

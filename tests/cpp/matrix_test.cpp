@@ -16,7 +16,7 @@ kvq::Matrix quantized(const kvq::Context& context, uint64_t seed, const char* sc
   return kvq::Matrix::quantize(context, options, weights(seed), kRows, kColumns);
 }
 
-/// x·Wᵀ in float64 with the matrix as it gives itself back.
+/// x·Wᵀ in float64 with the dequantized matrix.
 double product(const kvq::Matrix& matrix, std::span<const float> x, int64_t row) {
   std::vector<float> w(kColumns);
   matrix.dequantize(row, 1, w);

@@ -1,4 +1,4 @@
-// A small attention layer through kvq.hpp, and what it has to give, in float64.
+// A small attention layer through kvq.hpp, and its expected outputs in float64.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -42,7 +42,7 @@ inline void fill(kvq::Sequence& sequence, int32_t n, uint64_t seed = 1, int32_t 
   sequence.append(layer, n, tokens(n, seed), tokens(n, seed + 1));
 }
 
-/// Attention of one row of queries at `position`, over what the sequence gives back: `[q_heads]` heads.
+/// Attention of one row of queries at `position` over the decoded sequence: `[q_heads]` heads.
 inline std::vector<kvq_test::Attended> brute_force(const kvq::Sequence& sequence, std::span<const float> row,
                                                    int32_t position, kvq_test::AttentionRule rule = {},
                                                    std::span<const float> sinks = {}) {
@@ -64,7 +64,7 @@ inline std::vector<kvq_test::Attended> brute_force(const kvq::Sequence& sequence
   return heads;
 }
 
-/// The largest difference of a row of outputs from brute force.
+/// Largest difference of a row of outputs from brute force.
 inline double difference(std::span<const float> row, const std::vector<kvq_test::Attended>& expected) {
   double worst = 0.0;
   for (size_t i = 0; i < row.size(); ++i) {

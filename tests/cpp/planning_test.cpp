@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Choices whose options cost whole numbers, which sums keep exactly.
+/// Choices whose options have integer costs, which add up exactly.
 struct Choices {
   std::vector<int32_t> counts;
   std::vector<double> bytes, seconds, loss;
@@ -41,7 +41,7 @@ struct Choices {
     return problem;
   }
 
-  /// The smallest loss of all plans within the limits; infinity: there is none.
+  /// Smallest loss of all plans within the limits; infinity if there is none.
   double least_loss(double max_bytes, double max_seconds, size_t choice = 0, size_t first = 0) const {
     if (max_bytes < 0.0 || max_seconds < 0.0) return kNever;
     if (choice == counts.size()) return 0.0;
@@ -117,7 +117,7 @@ TEST_CASE("groups of matrices that are faster together") {
     const kvq_plan_grouping_info one = fusion.describe_grouping(i);
     seconds_by_loss[one.loss] = one.seconds;
   }
-  // Together in one scheme, or only the first with the smaller one: the second saves as much and loses more.
+  // Fuse both in one scheme, or give only the first the smaller one: the second saves as much and loses more.
   CHECK(seconds_by_loss == std::map<double, double>{{0.0, 4.0}, {1.0, 5.0}, {3.0, 3.0}});
   CHECK_FAILS(KVQ_E_ARGUMENT, "index is -1", fusion.describe_grouping(-1));
 }

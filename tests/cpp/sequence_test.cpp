@@ -131,7 +131,7 @@ TEST_CASE("a batch of appends stores what appends one by one store, from tensors
     together.emplace_back(cache);
   }
   const std::vector<float> k = tokens(5, 1), v = tokens(5, 2);
-  std::vector<float> both;  // keys and values of a token after each other
+  std::vector<float> both;  // interleaved keys and values of a token
   for (size_t token = 0; token < 5; ++token) {
     for (const std::vector<float>* each : {&k, &v}) {
       both.insert(both.end(), each->begin() + static_cast<std::ptrdiff_t>(token * kTokenScalars),

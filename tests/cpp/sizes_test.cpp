@@ -1,5 +1,4 @@
-// Spans that do not fit are refused before the library sees them, with their names, their sizes and what they should
-// be.
+// Spans of the wrong size are refused before the call, with their names, sizes and expected sizes.
 #include <array>
 #include <limits>
 
@@ -30,7 +29,7 @@ TEST_CASE("appends name the span that does not fit") {
   CHECK_FAILS(KVQ_E_ARGUMENT, "k has 0 elements instead of -1", bench.sequence.append(0, -1, {}, {}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "positions",
               bench.sequence.append(0, 3, bench.x.data(), bench.x.data(), KVQ_F32, std::array{0}));
-  CHECK_FAILS(KVQ_E_ARGUMENT, "layer", bench.sequence.append(1, 2, two, two));  // by the library
+  CHECK_FAILS(KVQ_E_ARGUMENT, "layer", bench.sequence.append(1, 2, two, two));  // refused by the library
   CHECK(bench.sequence.length(0) == 0);
 }
 
@@ -73,7 +72,7 @@ TEST_CASE("decoding and matrices name the span that does not fit") {
   std::vector<float> k(2 * kHeadDim), v(3 * kHeadDim);
   CHECK_FAILS(KVQ_E_ARGUMENT, "k has 32 elements instead of 48 (n * cache.head_dim)",
               bench.sequence.decode(0, 0, 0, 3, k, v));
-  CHECK_FAILS(KVQ_E_ARGUMENT, "slot", bench.sequence.decode(0, 0, 1, 3, v, v));  // by the library
+  CHECK_FAILS(KVQ_E_ARGUMENT, "slot", bench.sequence.decode(0, 0, 1, 3, v, v));  // refused by the library
 
   const auto options = kvq::initialised<qp_quantize_options>();
   const std::vector<float> w(size_t{2} * 64, 1.0F);

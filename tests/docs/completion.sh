@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The files that shells complete by, in bash and in whichever of zsh and fish is here.
+# Shell completion in bash, and in zsh and fish if installed.
 #   completion.sh KVQ_PROGRAM
 set -euo pipefail
 
@@ -13,7 +13,7 @@ expect() {
   echo "ok: $1"
 }
 
-# in_bash WORD...: the candidates for the last one
+# in_bash WORD...: candidates for the last word
 in_bash() {
   COMP_WORDS=(kvq "$@") COMP_CWORD=$#
   COMPREPLY=()

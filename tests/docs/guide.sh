@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The bytes a token in docs/guide.md are those that the program says now.
+# The bytes per token in docs/guide.md match the program's output.
 #   guide.sh KVQ_PROGRAM
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/bench_peers.py says what it lacks, and where llama.cpp is installed it runs the embedded model as kvq does.
+# scripts/bench_peers.py names missing dependencies, and runs the embedded model with llama.cpp if that is installed.
 #   peers.sh KVQ_PROGRAM
 set -euo pipefail
 

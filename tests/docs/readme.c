@@ -1,5 +1,5 @@
-/* What surrounds the README's snippets, which readme.sh extracts to attend.inc and linear.inc. Valid as C and as C++,
- * like the snippets. Their results are compared with the definitions of attention and of a product, in double. */
+/* Frame of the README's snippets, which readme.sh extracts to attend.inc and linear.inc. Valid as C and as C++,
+ * like the snippets. Compares their results with the definitions of attention and of a product in double. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,10 +39,10 @@ static void fill_bf16(uint16_t* x, int n, uint32_t* state) {
 static int failed(const char* what, double difference, double norm, double limit) {
   const double error = sqrt(difference / norm);
   printf("%s: relative error %.3f, limit %.2f\n", what, error, limit);
-  return !(error < limit); /* also where it is not a number */
+  return !(error < limit); /* also refuses NaN */
 }
 
-/* Channels (j, j + HEAD_DIM / 2) turn by position · 500000^(-2j / HEAD_DIM). */
+/* Rotate channels (j, j + HEAD_DIM / 2) by position · 500000^(-2j / HEAD_DIM). */
 static void rotate(const uint16_t* from, int position, double* to) {
   for (int j = 0; j < HEAD_DIM / 2; ++j) {
     const double angle = position * pow(500000.0, -2.0 * j / HEAD_DIM);
@@ -89,7 +89,7 @@ static int check_linear(kvq_context* context) {
     norm += expected * expected;
   }
   qp_matrix_destroy(matrix);
-  return failed("linear layer of 3 bits", difference, norm, 0.2); /* the least there can be: 2^-3 */
+  return failed("linear layer of 3 bits", difference, norm, 0.2); /* the smallest possible: 2^-3 */
 }
 
 int main(void) {

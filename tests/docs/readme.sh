@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# The README's C snippets, compiled as C and as C++ and run: readme.c has the variables around them and checks what they
-# compute.
+# The README's C snippets, compiled as C and as C++ and run: readme.c declares their variables and checks their results.
 #   readme.sh C_COMPILER CXX_COMPILER LIBRARY
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-"""docs/embedding.md: its blocks, and the sample that each is from, which is the one named last before it."""
+"""Reads docs/embedding.md: its code blocks and their samples. A block belongs to the last sample named before it."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ SAMPLES = ROOT / "samples" / "c"
 
 
 def blocks():
-    """Of each block its language, its lines, and the name of its sample."""
+    """Yields language, lines and sample name of each block."""
     sample, language, lines = None, None, []
     for line in (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("```"):

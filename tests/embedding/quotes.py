@@ -1,5 +1,5 @@
 #!/usr/bin/env -S python3 -B
-"""What docs/embedding.md quotes in C stands in the sample that it names, line by line, but for indentation."""
+"""C code quoted in docs/embedding.md matches its sample line by line, except for indentation."""
 
 import sys
 import textwrap
@@ -8,7 +8,7 @@ import page
 
 
 def indented_alike(lines, n):
-    """Windows of n lines, without what all of their lines begin with."""
+    """Yields windows of n lines without their common indentation."""
     for start in range(len(lines) - n + 1):
         yield textwrap.dedent("\n".join(lines[start : start + n]))
 

@@ -16,7 +16,7 @@ class Output:
         self.text = text
 
     def all(self, pattern):
-        """Groups of every line that is like this; there must be one."""
+        """Groups of every line that matches; there must be at least one."""
         found = [match.groups() for match in map(re.compile(pattern).fullmatch, self.text.splitlines()) if match]
         if not found:
             raise AssertionError(f"no line is like: {pattern}")

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kDynamicBytes = 256 << 10;
-constexpr unsigned long kPatience = 100'000'000;  // turns of others; whoever waits longer waits for ever
+constexpr unsigned long kPatience = 100'000'000;  // turns of other threads; a longer wait is a deadlock
 
 alignas(1024) unsigned char dynamic[kDynamicBytes];
 
@@ -28,7 +28,7 @@ struct Fiber {
   bool done;
 };
 
-/// Whoever waits for the others of a warp, or of a block.
+/// Threads that wait for the others of a warp or block.
 struct Meeting {
   unsigned members = 0;
   unsigned waiting = 0;
@@ -65,12 +65,13 @@ std::vector<Fiber> fibers;
 std::vector<unsigned char*> stacks;
 std::vector<Warp> warps;
 Meeting block;
-bool any = false;  // said so at the last meeting
+bool any = false;  // as given at the last barrier
 unsigned current = 0;
-void* outside = nullptr;  // the stack pointer of whoever launched
+void* outside = nullptr;  // the launcher's stack pointer
 const std::function<void()>* work = nullptr;
 
-/// Threads take turns upwards, or with KVQ_EMULATED_ORDER=down in the environment downwards: results must not differ.
+/// Threads run in ascending order, or with KVQ_EMULATED_ORDER=down in the environment in descending order: results must
+/// not differ.
 bool goes_down() {
   static const bool kDown = [] {
     const char* order = std::getenv("KVQ_EMULATED_ORDER");
@@ -79,7 +80,7 @@ bool goes_down() {
   return kDown;
 }
 
-/// Saves what a call must keep, and goes on where `to` was saved.
+/// Saves callee-saved registers and continues where `to` was saved.
 extern "C" void emulator_switch(void** save, void* to);
 asm(R"(
 .text
@@ -119,7 +120,7 @@ void run_fiber() {
 void* new_stack(unsigned char* stack) {
   constexpr int kSaved = 6;
   auto** top = reinterpret_cast<void**>(stack + kStackBytes - 64);
-  *--top = nullptr;  // nobody to return to
+  *--top = nullptr;  // no return address
   *--top = reinterpret_cast<void*>(run_fiber);
   return top - kSaved;
 }
@@ -145,7 +146,7 @@ unsigned char* dynamic_memory = dynamic;
 unsigned lane() { return current % kLanes; }
 unsigned char* warp_memory() { return warps[current / kLanes].memory; }
 
-/// The next thread that is not done, or the host.
+/// The next unfinished thread, or the host.
 void yield() {
   const auto threads = static_cast<unsigned>(fibers.size());
   Fiber& own = fibers[current];
@@ -191,7 +192,7 @@ void run(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<vo
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         block_index = {x, y, z};
-        std::memset(dynamic, 0x5B, shared_bytes);  // nobody knows what is there
+        std::memset(dynamic, 0x5B, shared_bytes);  // uninitialized memory
         run_block();
       }
     }

@@ -1,6 +1,5 @@
-// A CUDA device on one thread of the host, for kernels that translate.py has made C++ of: blocks run one after the
-// other, and the threads of a block are fibers that take turns wherever they wait for each other. Compute
-// capability 8.0.
+// Emulates a CUDA device of compute capability 8.0 on one host thread, for kernels that translate.py converts to C++:
+// blocks run one after the other, and the threads of a block are fibers that switch wherever they wait for each other.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -27,7 +26,7 @@ struct Index {
   unsigned z = 0;
 };
 
-// Of the thread that runs.
+// State of the running thread.
 extern Index thread_index;
 extern Index block_index;
 extern dim3 block_dim;
@@ -36,7 +35,7 @@ extern unsigned char* dynamic_memory;  // shared by its block; addresses of shar
 
 inline constexpr unsigned kLanes = 32;
 inline constexpr unsigned kAll = ~0U;
-inline constexpr size_t kLaneBytes = 64;  // that a lane tells its warp at a time
+inline constexpr size_t kLaneBytes = 64;  // that a lane passes to its warp at once
 
 unsigned lane();
 /// [kLanes][kLaneBytes]
@@ -63,7 +62,7 @@ cudaError_t launch_pointer(const void* kernel, dim3 grid, dim3 block, void** par
   return cudaSuccess;
 }
 
-/// What all lanes say, by lane.
+/// Values of all lanes, by lane.
 template <typename Value>
 struct OfLanes {
   Value of[kLanes];
@@ -96,7 +95,7 @@ Value join(unsigned lanes, Value value, const Join& join) {
 inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(dynamic_memory));
 }
-/// Stops where a GPU would if the address is not a multiple of `alignment`.
+/// Aborts, as a GPU would, if the address is not a multiple of `alignment`.
 inline unsigned char* shared_memory(uint32_t address, size_t alignment) {
   unsigned char* pointer = dynamic_memory + static_cast<int32_t>(address);
   if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) __builtin_trap();
@@ -111,7 +110,7 @@ inline float from_half(uint32_t bits) {
   return __half2float(__half(raw));
 }
 inline uint32_t to_half(float value) { return static_cast<__half_raw>(__float2half_rn(value)).x; }
-/// Calls compute(i) with the number of each half of a word.
+/// Calls compute(i) for each 16-bit half of a word.
 template <typename Compute>
 uint32_t halves(const Compute& compute) {
   return to_half(compute(0)) | to_half(compute(16)) << 16U;
@@ -163,7 +162,7 @@ inline void multiply_add_halves(uint32_t& out, uint32_t a, uint32_t b, uint32_t 
 }
 inline void negate_halves(uint32_t& out, uint32_t a) { out = a ^ 0x80008000U; }
 
-/// Element (row, column) of a matrix of 8 x 8 halves is in lane 4 · row + column / 2.
+/// Element (row, column) of an 8 x 8 FP16 matrix is in lane 4 · row + column / 2.
 inline void transpose_matrix(uint32_t& out, uint32_t two) {
   const auto all = gather(kAll, two);
   const unsigned row = lane() / 4;
@@ -180,7 +179,7 @@ struct Operands {
   uint32_t b[2];
 };
 
-/// Sums += A · B of 16 rows, 8 columns and, of numbers of `kPerWord` in a word, 8 words of depth; number(word, i).
+/// Sums += A · B with 16 rows, 8 columns and a depth of 8 words of `kPerWord` numbers; number(word, i).
 template <unsigned kPerWord, typename Total, typename Sum, typename Number>
 void multiply_tiles(Sum* const (&sums)[4], const Operands& own, const Number& number) {
   const auto all = gather(kAll, own);
@@ -273,7 +272,7 @@ void nothing(Anything&&... /*operands*/) {}
 
 }  // namespace emulator
 
-// What CUDA adds to C++.
+// CUDA's additions to C++.
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
@@ -306,7 +305,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 #undef __noinline__
 #define __noinline__
 
-// Loads past the caches are loads.
+// Loads that bypass the caches are plain loads.
 #define __ldg(pointer) (*(pointer))
 #define __ldcg(pointer) (*(pointer))
 #define __ldcs(pointer) (*(pointer))

@@ -1,4 +1,4 @@
-// Kernels that only newer devices have: nobody launches them.
+// Stubs of kernels for newer devices, which are never launched.
 #include "kernels/linear/linear.h"
 #include "kernels/prefill/prefill.h"
 

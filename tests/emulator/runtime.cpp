@@ -1,5 +1,5 @@
-// The CUDA runtime of one emulated device, whose memory is the host's and which has done whatever it is asked for at
-// once. Graphs cannot be captured.
+// The CUDA runtime of one emulated device, which uses host memory and completes every call at once. Graphs cannot be
+// captured.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -8,13 +8,13 @@
 namespace {
 
 constexpr int kMultiprocessors = 4;
-constexpr int kSharedBytes = 232448;  // of a block, as the largest devices have
+constexpr int kSharedBytes = 232448;  // shared memory of a block, as on the largest devices
 
 cudaError_t allocate(void** pointer, size_t bytes) {
   constexpr size_t kAlignment = 256;
   *pointer = std::aligned_alloc(kAlignment, (bytes + kAlignment) / kAlignment * kAlignment);
   if (*pointer == nullptr) return cudaErrorMemoryAllocation;
-  std::memset(*pointer, 0x5A, bytes);  // nobody knows what is there
+  std::memset(*pointer, 0x5A, bytes);  // uninitialized memory
   return cudaSuccess;
 }
 
@@ -23,7 +23,7 @@ cudaError_t release(void* pointer) {
   return cudaSuccess;
 }
 
-/// A handle that stands for nothing.
+/// A dummy handle.
 template <typename Handle>
 cudaError_t make(Handle* handle) {
   *handle = static_cast<Handle>(std::malloc(1));
@@ -148,7 +148,7 @@ cudaError_t cudaEventQuery(cudaEvent_t /*event*/) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t /*begin*/, cudaEvent_t /*end*/) {
-  return *milliseconds = 1.0F, cudaSuccess;  // whatever was between
+  return *milliseconds = 1.0F, cudaSuccess;  // any positive time
 }
 
 cudaError_t cudaFuncSetAttribute(const void* /*kernel*/, cudaFuncAttribute /*which*/, int /*value*/) {

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""translate.py SOURCE TARGET: turns CUDA sources into C++ that runs with emulator.h.
+"""translate.py SOURCE TARGET: translates CUDA sources to C++ that runs with emulator.h.
 
-Launches become calls, PTX instructions calls of functions in emulator.h, and shared memory a pointer. Whatever else
-CUDA adds to C++, emulator.h defines. Kernels for one generation of GPUs (*_hopper.cu) are left out: the emulated device
-is an older one.
+Launches become calls, PTX instructions calls of functions in emulator.h, and shared memory a pointer. emulator.h
+defines CUDA's other additions to C++. Kernels for one GPU generation (*_hopper.cu) are omitted: the emulated device is
+older.
 """
 
 import pathlib
 import re
 import sys
 
-# What an asm statement contains, and the function that stands for it: outputs come first, then inputs.
+# PTX instructions of asm statements and the functions that replace them: outputs first, then inputs.
 INSTRUCTIONS = [
     ("ex2.approx", "exp2"),
     ("lg2.approx", "log2"),
@@ -35,14 +35,14 @@ INSTRUCTIONS = [
     ("[%1 + 16], 16", "copy_next_16"),
     ("cp.async.cg.shared.global [%0], [%1], 16", "copy_16"),
     ("cp.async.ca.shared.global [%0], [%1], 8", "copy_8"),
-    ("cp.async.commit_group", "nothing"),  # copies are done at once
+    ("cp.async.commit_group", "nothing"),  # copies complete at once
     ("cp.async.wait", "nothing"),
     ("cp.async.bulk.prefetch", "nothing"),
     ("prefetch.global", "nothing"),
     ("griddepcontrol", "nothing"),  # kernels run one after the other
     ("atom.acq_rel.gpu.global.add.s32", "take"),
 ]
-# Kernels that are launched by their address, whose parameters are no longer known there.
+# Kernels that are launched by address, where their parameters are unknown.
 PARAMETERS = {
     "append/append.cu": "AppendArguments",
     "append/append_next.cu": "AppendArguments, ReserveView, int32_t",
@@ -54,7 +54,7 @@ SKIPPED = re.compile(r"_hopper|/prefill/|/warpgroup")
 
 
 def end_of_string(text, at):
-    """The place of the quote that ends the string that begins at `at`."""
+    """Position of the quote that ends the string at `at`."""
     at += 1
     while text[at] != '"':
         at += 2 if text[at] == "\\" else 1
@@ -62,7 +62,7 @@ def end_of_string(text, at):
 
 
 def closing(text, at):
-    """The place of the bracket that closes the one at `at`."""
+    """Position of the bracket that closes the one at `at`."""
     depth = 0
     while True:
         if text[at] == '"':
@@ -77,7 +77,7 @@ def closing(text, at):
 
 
 def split(text, separator):
-    """Parts of `text` between separators that are in no brackets and no strings."""
+    """Parts of `text` between separators outside of brackets and strings."""
     parts, begin, at = [], 0, 0
     while at < len(text):
         if text[at] == '"':
@@ -92,12 +92,12 @@ def split(text, separator):
 
 
 def call_of(statement):
-    """The call that stands for what is between the brackets of an asm statement."""
+    """The call that replaces an asm statement."""
     text, *operands = split(statement, ":")
     values = []
     for operand in [one for part in operands[:2] for one in split(part, ",") if one]:
         values.append(re.fullmatch(r'"[^"]*"\s*\((.*)\)', operand, re.S).group(1))
-    # What has no function must not be compiled, as instructions of newer GPUs are not.
+    # Code without a function must not be compiled, like instructions of newer GPUs.
     name = "keep" if text == '""' else next((name for key, name in INSTRUCTIONS if key in text), "unknown_instruction")
     return f"emulator::{name}({', '.join(values)})"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The public headers stand alone in C99 and in C++, with every compiler that is here.
+# The public headers compile alone as C99 and C++, with every installed compiler.
 set -euo pipefail
 
 include=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/../../include
@@ -9,7 +9,7 @@ compilers=0
 
 for compiler in gcc clang; do
   command -v $compiler >/dev/null || continue
-  # Padding that is not a field could not be used later.
+  # Implicit padding could not become a field later.
   $compiler -x c -std=c99 -Wpadded "${strict[@]}" - <<<"#include \"$header\""
   compilers=$((compilers + 1))
 done
@@ -18,7 +18,7 @@ for compiler in g++ clang++; do
   for standard in c++11 c++20; do
     $compiler -x c++ -std=$standard -DKVQ_EXPERIMENTAL "${strict[@]}" - <<<"#include \"$header\""
   done
-  # Also without the experimental parts, and beside something else that is called kvq.
+  # Also without the experimental parts, and next to other code named kvq.
   for program in "" "#define KVQ_EXPERIMENTAL" $'#define KVQ_NAMESPACE kvq_client\nint kvq;'; do
     $compiler -x c++ -std=c++20 "${strict[@]}" -Wconversion -Wshadow - <<<"$program
 #include \"$include/kvq.hpp\""

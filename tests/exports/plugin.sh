@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A library with device code shows its entry point and nothing else, and loads where there is neither a driver nor
-# a CUDA library but those named: what else is missing there is reported, not found out by the loader.
+# A library with device code exports only its entry point, and loads without a driver and without CUDA libraries other
+# than those named: it reports what is missing instead of failing to load.
 #   plugin.sh LIBRARY ENTRY_POINT [CUDA_LIBRARY]...
 set -euo pipefail
 

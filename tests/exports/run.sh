@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the shared library shows to the world: exactly the functions that kvq.h
-# declares (symbols.txt, which is made from it), and the SONAME.
+# The shared library exports exactly the functions that kvq.h declares (symbols.txt, generated from it), and has the
+# right SONAME.
 #   run.sh LIBRARY
 set -euo pipefail
 
@@ -13,7 +13,7 @@ fail() {
   status=1
 }
 
-# compare NAME ACTUAL EXPECTED, two sorted lists
+# compare NAME ACTUAL EXPECTED: compares two sorted lists
 compare() {
   local symbol
   for symbol in $(comm -23 <(echo "$2") <(echo "$3")); do fail "$1: $symbol is extra"; done

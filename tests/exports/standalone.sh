@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Needs of the library, and of what else is named, are the C and C++ runtimes; a C program runs on those and the library.
+# The library and the named files need only the C and C++ runtimes; a C program runs with these and the library.
 #   standalone.sh PROGRAM LIBRARY [FILE]...
 set -euo pipefail
 
@@ -26,7 +26,7 @@ for file in "${@:2}"; do
   [ -z "$others" ] || fail "$(basename "$file") needs $others"
 done
 
-# A folder in which there is nothing else, and no search elsewhere.
+# Uses a folder with nothing else, and no other search path.
 cp "$library" "$work/$soname"
 loader=$(readelf -lW "$program" | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
 LD_LIBRARY_PATH=$work ldd "$program" | awk '$2 == "=>" {print $3}' | grep -v "^$work/" | xargs -I{} cp {} "$work/"

@@ -62,11 +62,11 @@ read -ra flags <<<"$(pkg-config --cflags --libs kvq)"
 check_run "pkg-config, shared" shared "$work/pc_shared"
 
 read -ra flags <<<"$(pkg-config --static --cflags --libs kvq)"
-# Both libraries lie in one folder, where -lkvq would take the shared one.
+# Both libraries are in one folder, where -lkvq links the shared one.
 "${compile[@]}" -o "$work/pc_static" "${flags[@]/#-lkvq/-l:libkvq.a}" || fail "pkg-config, static: does not compile"
 check_run "pkg-config, static" static "$work/pc_static"
 
-# The installed sample, whose checksum says whether the program without a loader computes the same.
+# The installed sample; its checksum must equal that of the program without a loader.
 sample=("$cc" -std=c99 "$prefix/share/kvq/samples/c/embed.c")
 read -ra shared <<<"$(pkg-config --cflags --libs kvq)"
 "${sample[@]}" -o "$work/embed" "${shared[@]}" || fail "the sample does not compile"
@@ -80,7 +80,7 @@ else
   echo "skipped: -static, for which this machine has no C library"
 fi
 
-# The samples compile and run by the two lines in the comments at their tops; graph.c needs CUDA.
+# The samples compile and run with the commands in their first comments; graph.c needs CUDA.
 cc() { command "$cc" -Wall -Wextra -Wpedantic -Werror "$@"; }
 c++() { command "$cxx" -Wall -Wextra -Wpedantic -Werror "$@"; }
 cp -r "$prefix/share/kvq/samples" "$work/samples"
@@ -93,7 +93,7 @@ for source in "$work"/samples/c*/*.c*; do
 done
 echo "ok: installed samples"
 
-# Each component alone, and all of them are everything.
+# Installs each component alone; together they are everything.
 components=(runtime development program models samples)
 for component in "${components[@]}"; do
   cmake --install "$build" --prefix "$work/parts/$component" --component "$component" >"$work/install.log" ||

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages into a root of their own, compiles and runs programs against them there, and removes them.
-# Nothing of this machine changes.
+# Installs the Debian packages into a separate root, compiles and runs programs against them there, and removes them.
+# The machine itself does not change.
 #   debian.sh BUILD_DIR C_COMPILER     makes the packages from a build
 #   debian.sh --packages FOLDER C_COMPILER
 set -euo pipefail
@@ -43,7 +43,7 @@ for package in "${packages[@]}"; do
   [ "$(dpkg-deb -f "$package" Architecture)" = "$(dpkg --print-architecture)" ] || fail "$package: architecture"
 done
 
-# A root that knows of this machine's packages, so that dependencies are checked, and holds none of their files.
+# A root that lists this machine's packages, so that dependencies are checked, without their files.
 root=$work/root
 admin=$work/admin
 mkdir -p "$root" "$admin"/{info,updates,triggers}
@@ -62,7 +62,7 @@ for name in "${names[@]}"; do
 done
 grep -qx 'activate-noawait ldconfig' "$admin/info"/libkvq1*.triggers || fail "ldconfig is not triggered"
 
-# The list of symbols is the library's: with -c4 any difference is an error.
+# The list of symbols matches the library: with -c4 any difference is an error.
 mkdir "$work/debian" && echo 'Source: kvq' >"$work/debian/control"
 (cd "$work" && dpkg-gensymbols -c4 -plibkvq1 -v"$version" -P"$root" -I"$(echo "$admin/info"/libkvq1*.symbols)" -e"$library" -O/dev/null) \
   >"$work/log" 2>&1 || fail "symbols: $(cat "$work/log")"
@@ -74,7 +74,7 @@ read -ra flags <<<"$(pkg-config --cflags --libs kvq)"
 LD_LIBRARY_PATH=$libdir "$work/consumer" >/dev/null || fail "the consumer failed"
 echo "ok: a program built against libkvq-dev"
 
-# Programs with no more than stable functions depend on this version or a later one, others on this version.
+# Programs that use only stable functions depend on this version or later, others on exactly this version.
 dpkg-deb -R "$folder"/libkvq1_*.deb "$work/unpacked"
 depends_of() {
   (cd "$work" && dpkg-shlibdeps -S"$work/unpacked" -l"$work/unpacked${libdir#"$root"}" -O -e"$1") 2>"$work/log" ||

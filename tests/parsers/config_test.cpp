@@ -16,7 +16,7 @@ namespace {
 using doctest::Contains;
 using nlohmann::json;
 
-/// The dimensions of Llama 3.1 8B.
+/// Dimensions of Llama 3.1 8B.
 const json kLlama = json::parse(R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
   "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,

@@ -27,7 +27,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Damages a file as a bad disk, a cut-off download or an enemy would. Equal seeds give equal damage.
+/// Damages a file like a bad disk, a truncated download or an attacker. Equal seeds give equal damage.
 class Vandal {
  public:
   explicit Vandal(uint32_t seed) : random_(seed) {}
@@ -59,7 +59,7 @@ class Vandal {
     return bytes;
   }
 
-  /// Replaces, removes or repeats something inside a document, which stays well-formed.
+  /// Replaces, removes or repeats a part of a document, which stays well-formed.
   json change_value(json document) {
     json* place = &document;
     while (place->is_structured() && !place->empty() && below(5) != 0) {
@@ -133,7 +133,7 @@ TEST_CASE("a damaged safetensors file opens or is refused, and its tensors can b
       }
     });
   }
-  // Damage to the data alone goes unnoticed, damage to the header rarely.
+  // Damage to the data goes unnoticed, damage to the header rarely does.
   CHECK(opened > 100);
   CHECK(opened < 5000);
 }

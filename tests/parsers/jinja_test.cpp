@@ -1,4 +1,4 @@
-// Chat templates: the expected texts are what Python's Jinja2 3.1.6 gives with the settings of transformers.
+// Chat templates: the expected texts come from Python's Jinja2 3.1.6 with the settings of transformers.
 #include "llama/jinja.h"
 
 #include <doctest/doctest.h>

@@ -30,7 +30,7 @@ std::string little_endian(const std::vector<uint16_t>& values) {
   return bytes;
 }
 
-/// The value that IEEE 754 gives to a binary16 pattern.
+/// The IEEE 754 value of a binary16 pattern.
 float half_value(unsigned bits) {
   const int exponent = static_cast<int>(bits >> 10 & 31);
   const auto fraction = static_cast<float>(bits & 1023);

@@ -33,7 +33,7 @@ llama::Tokenizer load(const json& document) {
   return llama::Tokenizer(scratch.write("tokenizer.json", document.dump()));
 }
 
-/// Characters a to d, no cutting of text, and whatever merges are asked for.
+/// A tokenizer of characters a to d without pre-tokenization, with the given merges.
 json letters_only(const std::vector<std::pair<std::string, std::string>>& merges) {
   json vocab = {{"?", 0}, {"a", 1}, {"b", 2}, {"c", 3}, {"d", 4}};
   json list = json::array();
@@ -45,7 +45,7 @@ json letters_only(const std::vector<std::pair<std::string, std::string>>& merges
           {"decoder", {{"type", "Fuse"}}}};
 }
 
-/// Byte-pair encoding by its definition: look for the best pair again before every merge.
+/// Byte-pair encoding by definition: finds the best pair again before every merge.
 std::vector<std::string> merge_by_definition(const std::string& text,
                                              const std::vector<std::pair<std::string, std::string>>& merges) {
   std::vector<std::string> symbols;
@@ -142,7 +142,7 @@ TEST_CASE("bytes that are not UTF-8 come back from decode unchanged") {
     CAPTURE(name);
     const llama::Tokenizer tokenizer(name == "demo" ? kDemo / "tokenizer.json" : kFixtures / (name + ".json"));
     for (int round = 0; round < 500; ++round) {
-      std::string text = "x";  // so that no layout adds or removes a space in front of a space
+      std::string text = "x";  // so that no layout adds or removes a space before a space
       for (size_t count = random() % 12; count > 0; --count) text += parts[random() % parts.size()];
       const std::string decoded = tokenizer.decode(tokenizer.encode(text));
       CHECK(decoded == (name == "gpt2" ? " " + text : text));

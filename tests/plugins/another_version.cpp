@@ -1,4 +1,4 @@
-// A plug-in, and a module of the model runner, of another version, whose functions must not be called.
+// A plug-in and a module of the model runner of another version; their functions must not be called.
 #include "backend/plugin.h"
 #include "llama/cuda_module.h"
 

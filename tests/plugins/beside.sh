@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A plug-in is found beside the shared library, or beside a program with the static library in it.
+# A plug-in is found next to the shared library, or next to a program with the static library.
 #   beside.sh SHARED_LIBRARY STATIC_PROGRAM PLUGIN [KVQ_PROGRAM]
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-/* Prints the name of the first CUDA device, from the program's own copy of the library, after it left its folder. The
+/* Prints the name of the first CUDA device with the program's own copy of the library, after leaving its folder. The
  * only argument, if there is one: the plug-in's path. */
 #include "kvq.h"
 

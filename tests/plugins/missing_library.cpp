@@ -1,4 +1,4 @@
-// A plug-in that needs a library which is not there. The build compiles this file into both.
+// A plug-in that needs a missing library. The build compiles this file into both.
 
 #if defined(KVQ_TEST_THE_LIBRARY)
 extern "C" __attribute__((visibility("default"))) int kvq_test_missing_function() { return 0; }

@@ -1,5 +1,5 @@
-// A plug-in of this version, with two devices that can do nothing but change their stream. It is built as the real one
-// is, so objects and exceptions cross the same boundary.
+// A plug-in of this version with two devices that can only change their stream. It is built like the real one, so
+// objects and exceptions cross the same boundary.
 #include "backend/plugin.h"
 #include "core/error.h"
 
@@ -10,7 +10,7 @@ namespace {
 using namespace kvq;
 
 constexpr int32_t kDevices = 2;
-constexpr size_t kDeviceBytes = 512;  // what a context takes through the caller's hook
+constexpr size_t kDeviceBytes = 512;  // memory that a context allocates through the caller's hook
 
 [[noreturn]] void refuse() { throw Error(KVQ_E_BACKEND, 77, "the pretend device computes nothing"); }
 

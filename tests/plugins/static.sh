@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A program that is linked statically cannot load a plug-in, and says so.
+# A statically linked program cannot load a plug-in and reports that.
 #   static.sh STATIC_PROGRAM PLUGIN
 set -euo pipefail
 

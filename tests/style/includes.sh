@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A room includes itself and the rooms to its left, and none that stands between the same signs. cuda/ is a backend of
-# its own: it includes what backend may, and backend.
+# A room may include itself and the rooms to its left, but not others between the same signs. cuda/ is a separate
+# backend: it may include backend and whatever backend may.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 library="core < formats, weights, planning < backend < cache < training, io < api"
 program="terminal < options < reference < bench < measure < train < plan < commands"
 
-# check ROOT ORDER FOLDERS...: of the rooms in ROOT.
+# check ROOT ORDER FOLDERS...: checks the rooms in ROOT.
 check() {
   local root=$1 order=$2
   shift 2

@@ -1,4 +1,4 @@
-// An allocator for objects of the library's own.
+// An allocator for objects of the library.
 #pragma once
 
 #include "core/memory.h"

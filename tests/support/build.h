@@ -1,4 +1,4 @@
-// What this build of the tests can afford.
+// Test sizes for this build.
 #pragma once
 
 namespace kvq_test {

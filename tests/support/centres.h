@@ -17,7 +17,7 @@ inline bool wants_centres(std::string_view policy) {
   return policy.find("+centres") != std::string_view::npos || policy.find("trained") != std::string_view::npos;
 }
 
-// Of a head; by default numbers that are no power of two and not the same.
+// Centres per head; by default two different numbers that are not powers of two.
 struct CentreCounts {
   int32_t keys = 5;
   int32_t values = 3;
@@ -26,7 +26,7 @@ struct CentreCounts {
   std::string name() const { return std::to_string(keys) + "/" + std::to_string(values) + " centres"; }
 };
 
-// As a file. The numbers of keys' centres and of values' have a seed each: more of one do not change the other.
+// Writes the file. Centres of keys and of values have separate seeds: more of one do not change the other.
 inline std::vector<std::byte> test_centres(const kvq_cache_options& options, const CentreCounts& counts = {}) {
   SafetensorsText text;
   const auto add = [&text](const std::string& name, const std::string& value) { text.add_metadata(name, value); };

@@ -1,4 +1,4 @@
-// Codebooks of random numbers, written as files by hand: what a test knows of them it does not know from the library.
+// Codebooks of random numbers, written as files by hand: tests know their contents independently of the library.
 #pragma once
 
 #include "kvq.h"
@@ -16,7 +16,7 @@
 
 namespace kvq_test {
 
-// What a cache's options do not say about codes.
+// Code parameters that cache options lack.
 struct Codes {
   int32_t stages = 3;  // 0: none for keys
   int32_t codes = 16;
@@ -60,7 +60,7 @@ class TestCodebook {
   int32_t code_bits() const { return codes.bits * width(); }
   int32_t groups() const { return head_dim / 2 / codes.group; }
 
-  // As a file; layers beyond `n_present` are missing.
+  // Writes the file; layers from `n_present` on are missing.
   std::vector<std::byte> file(int32_t n_present) const {
     SafetensorsText text;
     add_metadata(n_present, text);
@@ -122,7 +122,7 @@ class TestCodebook {
     }
   }
 
-  // Of the size that fits unit vectors: centres of later stages are smaller, and half of all bits add up to nothing.
+  // Scaled for unit vectors: centres of later stages are smaller, and half of all bits add up to zero.
   Layer random_layer(int32_t index) const {
     Random random(1000 * codes.seed + static_cast<uint64_t>(index));
     const auto half = [&random](double size) { return static_cast<float>(to_half(size * random.normal())); };
@@ -150,7 +150,7 @@ class TestCodebook {
   }
 };
 
-// Made once for each shape.
+// Created once per shape.
 inline const TestCodebook& test_codebook(const kvq_cache_options& options, const Codes& codes) {
   static std::map<std::string, TestCodebook> made;
   const std::string key = codes.name() + " " + std::to_string(options.n_layers) + " " +

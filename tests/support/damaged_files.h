@@ -1,4 +1,4 @@
-// Files that are changed here and there, and what reading them says.
+// Damaged files, and the errors of reading them.
 #pragma once
 
 #include "core/error.h"
@@ -25,7 +25,7 @@ inline Bytes with(Bytes bytes, const std::string& old, const std::string& text) 
   return bytes;
 }
 
-// What `read(bytes)` throws.
+// The message that `read(bytes)` throws.
 template <typename Read>
 kvq_status status_of(const Read& read, const Bytes& bytes, std::string* message = nullptr) {
   try {
@@ -37,7 +37,7 @@ kvq_status status_of(const Read& read, const Bytes& bytes, std::string* message 
   }
 }
 
-// Cut a file everywhere, and flip bits of every byte. `read` checks what it has read and throws KVQ_E_INTERNAL if that
+// Truncates a file at every byte and flips bits of every byte. `read` checks its result and throws KVQ_E_INTERNAL if it
 // cannot be used.
 template <typename Read>
 void check_damaged(const Read& read, const Bytes& bytes) {
@@ -60,7 +60,7 @@ void check_damaged(const Read& read, const Bytes& bytes) {
   CHECK(refused > 1000);
 }
 
-// Fields of a file that are wrong, each refused with a reason.
+// Wrong fields of a file, each with the reason for refusing it.
 template <typename Read>
 class WrongFields {
  public:

@@ -1,4 +1,4 @@
-// Caches of CUDA contexts take tensors in device memory: tests go on handing over host memory, and this copies.
+// Copies tensors for caches of CUDA contexts, which take device memory: tests always pass host memory.
 #pragma once
 
 #include "kvq.hpp"
@@ -17,7 +17,7 @@
 
 namespace kvq_test {
 
-// The name under which the tests list the GPU among the instruction sets.
+// Name of the GPU in the tests' list of instruction sets.
 inline constexpr const char* kCuda = "cuda";
 
 struct Shape {
@@ -26,7 +26,7 @@ struct Shape {
   size_t head_dim;
 };
 
-// A tensor [tokens, heads, head_dim] with strides as the API takes them: 0 for those of a dense one.
+// A tensor [tokens, heads, head_dim] with the API's strides; 0 is dense.
 struct Rows {
   size_t tokens;
   size_t heads;
@@ -40,11 +40,11 @@ struct Rows {
     const size_t of_token = token_stride != 0 ? static_cast<size_t>(token_stride) : heads * head_dim;
     return token * of_token + head * of_head;
   }
-  // Elements from the first row to the last one's end.
+  // Elements from the first row to the end of the last one.
   size_t extent() const { return at(tokens - 1, heads - 1) + head_dim; }
 };
 
-// Caches of CUDA contexts that exist, or did: a new cache replaces an old one at its address.
+// Existing and former caches of CUDA contexts: a new cache replaces an old one at the same address.
 struct DeviceCaches {
   std::mutex mutex;
   std::map<const kvq_cache*, Shape> shapes;
@@ -75,7 +75,7 @@ inline const Shape* device_shape(const kvq_cache* cache) {
 
 inline size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
 
-// Device memory with a copy of a host tensor, no better aligned than that; none for no bytes.
+// Device copy of a host tensor with the same alignment; no memory for no bytes.
 class DeviceCopy {
  public:
   DeviceCopy(const void* host, size_t bytes) : bytes_(bytes) {
@@ -118,7 +118,7 @@ class DeviceCopy {
   [[maybe_unused]] size_t bytes_;
 };
 
-// Empty if contexts can be created on the GPU, otherwise why not.
+// Empty if contexts can be created on the GPU, otherwise the reason.
 inline std::string why_no_cuda() {
 #if defined(KVQ_TEST_CUDA)
   try {

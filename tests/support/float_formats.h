@@ -1,4 +1,4 @@
-// FP16 and BF16 by arithmetic on doubles, independent of the library's conversions and of the machine's.
+// FP16 and BF16 by arithmetic on doubles, independent of the conversions of the library and the machine.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace kvq_test {
 
-// A binary floating-point format: bits of the exponent and of the fraction.
+// A binary floating-point format: exponent and fraction bits.
 struct FloatFormat {
   int exponent_bits;
   int fraction_bits;
 
   constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  constexpr int min_exponent() const { return 1 - bias(); }  // of normal numbers
+  constexpr int min_exponent() const { return 1 - bias(); }  // smallest exponent of normal numbers
   constexpr int max_exponent() const { return bias(); }
 };
 
@@ -67,7 +67,7 @@ inline uint16_t encode_bits(double x, FloatFormat format) {
 
 inline double to_half(double x) { return round_to(x, kHalf); }
 
-// Distance between neighbouring halves around x: the rounding error is at most half of it.
+// Distance between neighbouring FP16 numbers around x: the rounding error is at most half of it.
 inline double half_spacing(double x) {
   const int exponent = x == 0.0 ? kHalf.min_exponent() : std::max(std::ilogb(x), kHalf.min_exponent());
   return std::ldexp(1.0, exponent - kHalf.fraction_bits);

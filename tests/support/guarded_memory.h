@@ -1,5 +1,5 @@
-// Memory that ends where the process may not read: a kernel that goes one vector too far crashes on any instruction
-// set, without a sanitizer.
+// Memory in front of an unreadable page: a kernel that reads one vector too far crashes on any instruction set, without
+// a sanitizer.
 #pragma once
 
 #include <sys/mman.h>

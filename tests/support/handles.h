@@ -1,5 +1,4 @@
-// What tests add to kvq.hpp: contexts by the name of what they compute on, caches with random codes, and copies to the
-// device where that is a GPU.
+// Test helpers for kvq.hpp: contexts by device name, caches with random codes, and copies to the device on a GPU.
 #pragma once
 
 #include "kvq.hpp"
@@ -17,7 +16,7 @@
 
 namespace kvq_test {
 
-namespace api = KVQ_NAMESPACE;  // unit tests give it another name, for the library's own classes are in kvq
+namespace api = KVQ_NAMESPACE;  // unit tests rename it, because the library's classes are in kvq
 using api::Cache;
 using api::Centres;
 using api::checked;
@@ -32,7 +31,7 @@ using api::Router;
 using api::Sequence;
 using Snapshot = std::vector<std::byte>;
 
-// On a CPU with an instruction set, or on the GPU.
+// Creates a context on a CPU with an instruction set, or on the GPU.
 inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
   auto options = initialised<kvq_context_options>();
   if (isa != nullptr && std::string_view(isa) == kCuda) {
@@ -44,7 +43,7 @@ inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
   return Context(options);
 }
 
-// A policy that wants centres has random ones. The cache keeps what it needs of them.
+// Creates a cache; a policy that needs centres gets random ones, which the cache keeps.
 inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy,
                         const CentreCounts& counts = {}) {
   Centres centres = nullptr;
@@ -57,7 +56,7 @@ inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::st
   return cache;
 }
 
-// With random codes. The cache keeps what it needs of the codebook.
+// Creates a cache with random codes and keeps what it needs of the codebook.
 inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy, const Codes& codes) {
   const Codebook codebook = Codebook::load(context, test_codebook(options, codes).file());
   options.codebook = codebook;
@@ -133,7 +132,7 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
   checked(kvq_attend, cache, layer, &batch);
 }
 
-// The stored tokens of one KV head as attention sees them.
+// Stored tokens of one KV head as attention reads them.
 struct Decoded {
   std::vector<float> k;  // [n, head_dim]
   std::vector<float> v;  // [n, head_dim]
@@ -149,7 +148,7 @@ inline Decoded decode(const Sequence& sequence, int32_t layer, int32_t kv_head, 
   return result;
 }
 
-// Everything that computes here: the CPU's instruction sets, and the GPU if there is one.
+// All devices: the CPU's instruction sets, and the GPU if there is one.
 inline std::vector<std::string> backends() {
   static const bool kHasCuda = why_no_cuda().empty();
   std::vector<std::string> names = cpu_isa_names();
@@ -157,7 +156,7 @@ inline std::vector<std::string> backends() {
   return names;
 }
 
-// The CPU with its best instruction set, and the GPU if there is one: for make_context.
+// Names for make_context: the CPU's best instruction set, and the GPU if there is one.
 inline std::vector<const char*> devices() {
   std::vector<const char*> names = {nullptr};
   if (why_no_cuda().empty()) names.push_back(kCuda);

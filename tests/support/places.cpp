@@ -1,4 +1,4 @@
-// The only source of these tests that knows paths of the build, so that all others compile to the same anywhere.
+// The only test source with paths of the build, so that all others compile identically anywhere.
 #include "support/places.h"
 
 #include <cstdlib>

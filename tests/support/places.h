@@ -2,7 +2,7 @@
 
 #include <string>
 
-// Where the tests find things: where the build says, or the environment, on a machine to which the tests were copied.
+// Paths of test inputs: from the build, or from the environment on a machine that the tests were copied to.
 
 /// The program kvq, or KVQ_TEST_PROGRAM.
 std::string program();

@@ -22,16 +22,16 @@ class Random {
     return z ^ (z >> 31);
   }
 
-  // In [0, 1).
+  // Uniform in [0, 1).
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
 
-  // In [low, high].
+  // Uniform in [low, high].
   int32_t integer(int32_t low, int32_t high) {
     const uint64_t range = static_cast<uint64_t>(int64_t{high} - low + 1);
     return static_cast<int32_t>(low + static_cast<int64_t>(bits() % range));
   }
 
-  // Standard normal, by Box and Muller.
+  // Standard normal (Box-Muller).
   double normal() {
     const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
     return radius * std::cos(2.0 * std::numbers::pi * uniform());

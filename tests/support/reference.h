@@ -13,7 +13,7 @@
 
 namespace kvq_test {
 
-// How positions turn a head's channels; `inv_freq` has one angle per pair and position.
+// Rotary embedding of a head; `inv_freq` has one angle per pair and position.
 struct Rotation {
   kvq_rope pairing = KVQ_ROPE_NONE;
   std::vector<double> inv_freq;
@@ -68,7 +68,7 @@ struct AttentionRule {
   double scale = 1.0;
   int32_t sliding_window = 0;                              // 0: all
   double logit_softcap = 0.0;                              // 0: none
-  double sink = -std::numeric_limits<double>::infinity();  // a logit in the denominator alone
+  double sink = -std::numeric_limits<double>::infinity();  // a logit that only the denominator includes
 };
 
 inline bool sees(const AttentionRule& rule, int32_t query_position, int32_t token_position) {
@@ -78,11 +78,11 @@ inline bool sees(const AttentionRule& rule, int32_t query_position, int32_t toke
 
 struct Attended {
   std::vector<double> out;  // [head_dim]
-  double lse;               // log Σ exp(logit), the sink's included
+  double lse;               // log Σ exp(logit), including the sink
 };
 
-// softmax(scale · q·kᵀ) v for one query head; k and v are [n, head_dim], q is rotated already. Zeros if it sees
-// nothing.
+// softmax(scale · q·kᵀ) v for one query head; k and v are [n, head_dim], q is already rotated. Zeros if it sees no
+// token.
 template <typename T>
 Attended attend_to(const AttentionRule& rule, std::span<const double> q, int32_t position, std::span<const T> k,
                    std::span<const T> v, std::span<const int32_t> positions) {
@@ -110,7 +110,7 @@ Attended attend_to(const AttentionRule& rule, std::span<const double> q, int32_t
   return {out, largest + std::log(sum)};
 }
 
-// The same without the sum of exponentials.
+// The same without the log-sum-exp.
 template <typename T>
 std::vector<double> attention(const AttentionRule& rule, std::span<const double> q, int32_t position,
                               std::span<const T> k, std::span<const T> v, std::span<const int32_t> positions) {

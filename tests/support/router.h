@@ -1,4 +1,4 @@
-// Routers of random numbers, written as files by hand: what a test knows of them it does not know from the library.
+// Routers of random numbers, written as files by hand: tests know their contents independently of the library.
 #pragma once
 
 #include "kvq.h"
@@ -39,7 +39,7 @@ class TestRouter {
     }
   }
 
-  // Its probabilities before the softmax, in double.
+  // Its logits in double.
   std::vector<double> logits(int32_t layer, std::span<const double> key) const {
     const Network& network = networks[static_cast<size_t>(layer / sharing)];
     const size_t n = experts.size();

@@ -1,4 +1,4 @@
-// Safetensors files put together by hand.
+// Safetensors files built by hand.
 #pragma once
 
 #include "support/float_formats.h"
@@ -11,7 +11,7 @@
 
 namespace kvq_test {
 
-// As metadata has it: no zeros in front.
+// As in metadata, without leading zeros.
 inline std::string hexadecimal(uint64_t number) {
   std::string text;
   do {

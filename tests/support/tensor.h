@@ -1,4 +1,4 @@
-// Tensors in each element type that the API takes, and what they hold after rounding.
+// Tensors in each element type of the API, and their values after rounding.
 #pragma once
 
 #include "kvq.h"
@@ -37,7 +37,7 @@ class Tensor {
   void* data() { return bytes_.data(); }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
-  // Address of element i, for calls that take a part of the tensor.
+  // Address of element i, for calls that take part of the tensor.
   const void* at(size_t i) const { return bytes_.data() + i * dtype_size(dtype_); }
 
   double operator[](size_t i) const {

@@ -1,4 +1,4 @@
-// Every instruction set's append kernels against the same operations done one number at a time, byte for byte.
+// Every instruction set's append kernels against scalar versions of the same operations, byte for byte.
 #include "backend/cpu/append/kernels.h"
 
 #include <doctest/doctest.h>
@@ -46,7 +46,7 @@ float number(Numbers kind, int32_t token, int32_t channel, std::mt19937& random)
     case Numbers::kConstantGroups:
       if (channel % 3 == 0) return 0.25F * static_cast<float>(channel);
       return token % 2 == 0 ? -1.5F : normal;
-    case Numbers::kZeros:  // of both signs, in some groups with positive or negative numbers
+    case Numbers::kZeros:  // both signs; only positive or negative in some groups
       if (channel % 16 > 12 && any % 4 == 0) return std::fabs(normal);
       if (token % 8 == 7 && any % 5 == 0) return -std::fabs(normal) * 1e-6F;
       return any % 2 == 0 ? 0.0F : -0.0F;
@@ -74,7 +74,7 @@ std::vector<std::byte> float16_plane(Side side, int32_t head_dim, Numbers kind, 
   return plane;
 }
 
-// Every instruction set's, which are compared with one run of the reference: that takes longest.
+// Results of every instruction set, compared with one run of the slow reference.
 void check_encoders(Side side, const kvq::SideFormat& format, int32_t head_dim, Numbers kind,
                     int32_t used = kPageSlots) {
   const std::vector<std::byte> plane = float16_plane(side, head_dim, kind, used);

@@ -1,4 +1,4 @@
-// Caches whose pages lie around random centres.
+// Caches with random trained centres.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace kvq_test {
 
-/// Numbers as files have them: in FP16.
+/// Numbers in FP16, as in files.
 inline std::shared_ptr<const kvq::ModelCentres> random_centres(kvq_context* context, const kvq_cache_options& options,
                                                                CentreCounts counts, double size = 2.0) {
   kvq::CentresShape shape;

@@ -1,4 +1,4 @@
-// Gain–shape pages around trained centres: the definition in float64, other ways to the same bytes, and attention.
+// Gain-shape pages with trained centres: the definition in float64, other paths to the same bytes, and attention.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ kvq_cache_options options_of(const Shape& shape, int32_t q_heads = 2, int32_t kv
   return options;
 }
 
-/// Tokens near turned centres, as those of a model are: so that which one is nearest matters.
+/// Tokens near rotated centres, as in a model, so that the choice of the nearest one matters.
 struct Tokens {
   Tokens(const kvq_cache_options& options, const kvq::ModelCentres& centres, int32_t step) {
     kvq_test::Random random(5);
@@ -76,7 +76,7 @@ kvq_test::Sequence filled(kvq_cache* cache, const Tokens& tokens) {
 
 const kvq::Sequence& internal(kvq_sequence* sequence) { return *sequence; }
 
-/// A centre of a key as the definition has it, in float64; null `first`: turned by the position itself.
+/// A key's centre by definition, in float64; null `first`: rotated by the position itself.
 std::vector<double> turned_centre(const kvq::Cache& cache, const float* centre, int32_t position,
                                   const int32_t* first) {
   std::vector<double> out(centre, centre + cache.head_dim);

@@ -83,7 +83,7 @@ void read_checked(const Bytes& bytes) {
   }
 }
 
-/// Centres of which layer 1 has been spoiled.
+/// Centres with a damaged layer 1.
 template <typename Spoil>
 Bytes spoiled(const Spoil& spoil) {
   ModelCentres centres = random_centres(kShape);
@@ -223,9 +223,9 @@ TEST_CASE("centres serve a cache of the model that they were trained for") {
   refused([](kvq::CacheShape& other) { other.rope = KVQ_ROPE_HALF; }, "options->centres was trained for rope 2");
   refused([](kvq::CacheShape& other) { other.model_id = 6; }, "options->centres was trained for model_id 5");
   kvq::CacheShape other = cache;
-  other.model_id = 0;  // which model is not known
+  other.model_id = 0;  // unknown model
   CHECK(check(other, true, true, nullptr) == KVQ_OK);
-  other.rope = KVQ_ROPE_NONE;  // does not matter to values
+  other.rope = KVQ_ROPE_NONE;  // irrelevant to values
   CHECK(check(other, false, true, nullptr) == KVQ_OK);
   const auto unchanged = [](kvq::CacheShape&) {};
   centres.shape.key_centres = 0;

@@ -37,7 +37,7 @@ bool keeps(const Costs& sums, const Costs& limits) {
   return true;
 }
 
-/// The smallest goal of all plans that keep the limits; infinity if none does.
+/// Smallest goal of all plans within the limits; infinity if there is none.
 double brute_force(const Problem& problem, size_t choice = 0, size_t begin = 0, Costs sums = {}) {
   if (choice == problem.counts.size()) return keeps(sums, problem.limits) ? sums[problem.goal] : kInfinity;
   double best = kInfinity;
@@ -50,7 +50,7 @@ double brute_force(const Problem& problem, size_t choice = 0, size_t begin = 0, 
   return best;
 }
 
-/// With small whole numbers there are many ties.
+/// Small integers give many ties.
 Problem small_problem(std::mt19937& random) {
   Problem problem;
   problem.goal = static_cast<Cost>(random() % kCosts);
@@ -68,7 +68,7 @@ Problem small_problem(std::mt19937& random) {
   return problem;
 }
 
-/// Matrices like those of a model with `layers` layers: bytes, times and losses as of 40 schemes.
+/// Matrices like those of a model with `layers` layers: bytes, times and losses of 40 schemes.
 Problem model_problem(size_t layers, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
@@ -94,7 +94,7 @@ double sum_at_bits(const Problem& problem, Cost cost, int option) {
   return sum;
 }
 
-/// The optimum as GLPK's branch and cut finds it, to 0.01 %.
+/// The optimum of GLPK's branch and cut, to 0.01 %.
 double glpk_optimum(const Problem& problem) {
   glp_term_out(GLP_OFF);
   glp_prob* program = glp_create_prob();
@@ -202,7 +202,7 @@ TEST_CASE("each cost can be the goal, with limits of the others") {
   problem.limits[kLoss] = 0.3;
   const Plan small = solve(allocator, problem.view(1e-4));
   CHECK(small.sums[kLoss] <= 0.3);
-  // What the smallest plan takes is enough to lose no more, and a little less is not.
+  // The smallest plan's cost suffices for the same loss, and slightly less does not.
   problem.goal = kLoss;
   problem.limits = {small.sums[kBytes], kInfinity, kInfinity};
   CHECK(solve(allocator, problem.view(1e-4)).sums[kLoss] <= 0.3 * (1.0 + 1e-4));

@@ -13,7 +13,7 @@
 namespace kvq::weights::cholesky_test {
 namespace {
 
-/// XᵀX and a little more on its diagonal.
+/// XᵀX plus a small diagonal.
 std::vector<float> positive_definite(int32_t n) {
   const auto size = static_cast<size_t>(n);
   const std::vector<float> x = kvq_test::normal_tensor(size * size, 51);
@@ -28,7 +28,7 @@ std::vector<float> positive_definite(int32_t n) {
   return matrix;
 }
 
-/// What is below the diagonal means nothing.
+/// The part below the diagonal is undefined.
 void clear_below(std::vector<float>& matrix, int32_t n) {
   const auto size = static_cast<size_t>(n);
   for (size_t i = 0; i < size; ++i) std::fill_n(matrix.begin() + static_cast<ptrdiff_t>(i * size), i, 0.0F);

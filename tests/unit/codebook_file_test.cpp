@@ -106,7 +106,7 @@ kvq_status status_of_reading(const Bytes& bytes, std::string* message) {
   return kvq_test::status_of(read_checked, bytes, message);
 }
 
-/// A codebook whose layer 1 has been spoiled.
+/// A codebook with a damaged layer 1.
 template <typename Spoil>
 Bytes spoiled(const Spoil& spoil, const CodebookShape& shape = small_shape(Scope::kLayer)) {
   ModelCodebook codebook = random_codebook(shape);
@@ -259,7 +259,7 @@ TEST_CASE("a network that contradicts the other fields is refused by name") {
   check(R"("value_hidden":"5")", R"("value_hidden":"x")", "value_hidden is 'x'");
   check(R"("value_hidden":"5")", R"("value_halves":"5")", "value_hidden is missing");
   check(R"("value_hidden":"5")", R"("value_hidden":"6")", "layers.0.values.network.first: shape");
-  check(R"("value_bits":"1")", R"("value_bits":"0")", "value_bits is 0: there is nothing that a network could propose");
+  check(R"("value_bits":"1")", R"("value_bits":"0")", "value_bits is 0: a network has no bits to propose");
   check("values.network.second_bias", "values.network.second_loss", "values.network.second_bias is missing");
   CodebookShape wide = network_shape(Scope::kLayer);
   wide.values.hidden = (1 << 20) + 1;

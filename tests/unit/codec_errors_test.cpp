@@ -1,4 +1,4 @@
-// What every codec's reference encodes is decoded by its reference, and is as far from the original as the format says.
+// Every codec's reference decodes what it encodes, with the error that the format allows.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,14 +25,14 @@ using kvq_test::TestCodebook;
 
 constexpr int32_t kHeadDims[] = {8, 40, 64, 128, 256};
 
-/// One stage of few codes, of which the nearest can be found by trying all.
+/// One stage of few codes, so that brute force finds the nearest.
 constexpr Codes kCodes[] = {
     {.stages = 1, .codes = 4, .bits = 1},
     {.stages = 1, .codes = 4, .bits = 1, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD},
 };
 
-/// Largest error over what an integer code of this many bits may have, of numbers that share a scale: half a step, and
-/// what rounding the scale and the smallest number to FP16 does.
+/// Largest error of numbers that share a scale, relative to the limit of an integer code of this many bits: half a
+/// step, plus the rounding of scale and minimum to FP16.
 double excess_of_group(const std::vector<double>& numbers, const std::vector<double>& decoded, int32_t bits) {
   const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
   const double levels = std::exp2(bits) - 1.0;
@@ -112,7 +112,7 @@ struct Centres {
   const kvq_test::Rotation& rotation;
   int32_t position;
 
-  /// `norm` times the centre for which that is nearest to the key, after RoPE.
+  /// `norm` times the centre that brings it nearest to the key, after RoPE.
   std::vector<double> nearest(std::span<const double> key, double norm) const {
     std::vector<double> best;
     double least = std::numeric_limits<double>::infinity();
@@ -134,8 +134,8 @@ struct Centres {
   }
 };
 
-/// Distance of keys to what they decode to over that to the nearest of all centres of the only stage, at the length
-/// that makes it unbiased for the heads that share a norm, or at their norm where that would be more than twice as
+/// Distance of keys to their decoded values, relative to the distance to the nearest centre of the only stage. The
+/// centre has the length that is unbiased for the heads that share a norm, or their norm if that is more than twice as
 /// long.
 double excess_of_centres(const TestCodebook& book, const SealedPages& pages, const Heads& keys, const Heads& decoded) {
   const kvq_test::Rotation rotation =
@@ -174,8 +174,8 @@ double excess_of_centres(const TestCodebook& book, const SealedPages& pages, con
   return excess;
 }
 
-/// Distance of values to what they decode to over that to zero, both over the channels' scales: a token's own scale
-/// makes its code unbiased where that is no farther away than a zero, and is in FP16.
+/// Distance of values to their decoded values, relative to the distance to zero, both divided by the channels' scales:
+/// a token's FP16 scale makes its code unbiased unless zero would be nearer.
 double excess_of_values(const TestCodebook& book, const Heads& values, const Heads& decoded) {
   const ptrdiff_t dim = book.head_dim;
   Heads scaled = values;
@@ -205,8 +205,8 @@ double dot(const double* a, const double* b, int32_t n) {
   return sum;
 }
 
-/// The squared error that is left by the best uniform code of so many bits with a gain that makes it unbiased, whose
-/// step is one of a few around the best of a normal distribution.
+/// Squared error of the best uniform code of this many bits with an unbiased gain; its step is one of a few around the
+/// optimum for a normal distribution.
 double error_of_scalar_code(const double* row, int32_t dim, int32_t bits) {
   constexpr double kSteps[] = {1.596, 0.9957, 0.586, 0.3352};
   const std::vector<double> factors = bits == 4   ? std::vector{0.8, 0.93, 1.07, 1.25}
@@ -237,8 +237,8 @@ std::vector<double> mean_in_steps(const std::vector<double>& rows, int32_t dim) 
   return mean;
 }
 
-/// Two things at once: how far each token is from unbiased over half a step of the gain, and the squared error of all
-/// over that of scalar codes, which those of a trellis may not exceed.
+/// Two measures: each token's bias relative to half a step of the gain, and the squared error relative to that of
+/// scalar codes, which a trellis may not exceed.
 double excess_of_gains(const SealedPages& pages, Side side, const std::vector<double>& numbers,
                        const std::vector<double>& decoded) {
   const SideFormat& format = pages.format().side(side);
@@ -262,13 +262,13 @@ double excess_of_gains(const SealedPages& pages, Side side, const std::vector<do
     excess = std::max(excess, std::fabs(dot(&rows[at], &found[at], dim) / norm - 1.0) / half_step);
     for (size_t i = at; i < at + static_cast<size_t>(dim); ++i) error += (rows[i] - found[i]) * (rows[i] - found[i]);
     const double of_code = error_of_scalar_code(&rows[at], dim, bits);
-    // With a gain that is larger by δ than the unbiased one: of_code + 2δ · of_code + δ² (norm + of_code).
+    // With a gain larger by δ than the unbiased one: of_code + 2δ · of_code + δ² (norm + of_code).
     limit += (1.0 + 2.0 * half_step) * of_code + half_step * half_step * (norm + of_code);
   }
   return std::max(excess, error / limit);
 }
 
-/// How far a side is from what was encoded over how far it may be.
+/// Error of a side relative to its limit.
 double excess(const Codec& codec, const SealedPages& pages, Side side, const TestCodebook* book) {
   Heads numbers;
   Heads decoded;
@@ -281,7 +281,7 @@ double excess(const Codec& codec, const SealedPages& pages, Side side, const Tes
   if (name == "fp16") return decoded == numbers ? 0.0 : std::numeric_limits<double>::infinity();
   if (name == "int") return excess_of_integers(pages, side, numbers[1], decoded[1]);
   if (name == "gain_shape") return excess_of_gains(pages, side, numbers[1], decoded[1]);
-  REQUIRE(name == "commvq");  // of another codec, what may it be?
+  REQUIRE(name == "commvq");  // another codec: its limit is unknown
   return side == Side::kKeys ? excess_of_centres(*book, pages, numbers, decoded)
                              : excess_of_values(*book, numbers, decoded);
 }

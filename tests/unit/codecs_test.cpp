@@ -31,7 +31,7 @@ using kvq_test::SealedPages;
 
 constexpr size_t kKinds = 20;
 
-/// Codes and numbers of a layer, of each head, and both.
+/// Codes and numbers per layer, per head, and both.
 constexpr Codes kCodes[] = {
     {.stages = 3, .codes = 16, .group = 4, .bits = 1},
     {.stages = 2, .codes = 64, .bits = 2, .scope = KVQ_SCOPE_HEAD, .norms = KVQ_SCOPE_HEAD},
@@ -130,7 +130,7 @@ TEST_CASE("a page of a format that is always rotated is, whether its name was pa
   });
 }
 
-// Snapshots that exist have these numbers. A new kind gets a line; no line ever changes.
+// Existing snapshots contain these. A new kind adds a line; no line ever changes.
 TEST_CASE("snapshots number codecs and widths as they always have") {
   struct Line {
     const char* name;

@@ -84,8 +84,8 @@ TEST_CASE("indices of keys are fields of a little-endian stream, 64 a stage, for
   }
 }
 
-// 11 stages of 64 indices of 6 bits are 528 bytes; 128 channels of 32 bits are 512. Norms and scales are 32 halves a
-// head, or 32 for all four heads.
+// 11 stages of 64 indices of 6 bits are 528 bytes; 128 channels of 32 bits are 512. Norms and scales are 32 FP16
+// numbers per head, or 32 for all four heads.
 TEST_CASE("sides of a page take the bytes that the format says") {
   const CommvqFormat made_of_layer(shape_of(4, 128, Scope::kLayer, 11, 64, 64));
   const PageFormat& of_layer = made_of_layer.format;
@@ -150,7 +150,7 @@ TEST_CASE("a side with a number that is not finite is not valid") {
     const PageFormat& format = made_format.format;
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const size_t bytes = kvq::side_bytes(side, format);
-      std::vector<uint16_t> halves(bytes / 2, 0xFFFF);  // codes may be anything
+      std::vector<uint16_t> halves(bytes / 2, 0xFFFF);  // codes are arbitrary
       const size_t share = scope == Scope::kHead ? 32 : 11;
       std::fill(halves.end() - static_cast<ptrdiff_t>(share), halves.end(), uint16_t{0x3C00});
       const auto valid = [&] {

@@ -1,4 +1,4 @@
-// Which instruction sets are offered, against what the system says of the processor.
+// Offered instruction sets, against the processor features that the system reports.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace cpu_targets_test {
 namespace {
 
-/// The first processor's extensions; empty where the system does not list them.
+/// The first processor's extensions; empty if the system does not list them.
 std::set<std::string> processor_flags() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

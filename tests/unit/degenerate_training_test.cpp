@@ -1,4 +1,4 @@
-// Every training with numbers that no model has: what comes out can be saved, loaded and used.
+// Every training on degenerate numbers: its result can be saved, loaded and used.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ bool all_finite(std::span<const float> numbers) {
   return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
 }
 
-/// A cache with what was trained stores the tokens and gives finite ones back.
+/// A cache with the trained object stores the tokens and decodes finite ones.
 void use(kvq_context* context, const kvq_cache_options& options, const char* policy,
          const std::vector<float>& numbers) {
   const kvq_test::Cache cache = kvq_test::make_cache(context, options, policy);

@@ -1,4 +1,4 @@
-// Pages and centres as a GPU has them, as far as the host can tell.
+// GPU layouts of pages and centres, checked on the host.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -49,7 +49,8 @@ kvq::ModelCentres random_centres(kvq::Allocator& allocator, int32_t head_dim, in
   return centres;
 }
 
-/// Every kind with trained centres with itself, and with kinds that have other bytes behind their codes, or none.
+/// Every kind with trained centres, paired with itself and with kinds that store other bytes after their codes, or
+/// none.
 std::vector<std::pair<SideFormat, SideFormat>> centred_formats() {
   std::vector<std::pair<SideFormat, SideFormat>> pairs;
   const SideFormat page_mean{.code = CodeType::gain_scalar(2), .centre = Centre::kPageMean};
@@ -67,7 +68,7 @@ std::vector<std::pair<SideFormat, SideFormat>> centred_formats() {
   return pairs;
 }
 
-/// Calls `use` with formats, how many centres they have, and head sizes.
+/// Calls `use` with formats, numbers of centres and head sizes.
 template <typename Use>
 void for_each_format(const Use& use) {
   kvq::Allocator allocator({}, UINT64_MAX);
@@ -81,7 +82,7 @@ void for_each_format(const Use& use) {
   }
 }
 
-/// Random bytes where a side has some, zeros where it is padded.
+/// Random bytes for a side, zeros in its padding.
 std::vector<std::byte> random_page(const PageFormat& format) {
   std::vector<std::byte> page(format.bytes());
   kvq_test::Random random(7);
@@ -136,7 +137,7 @@ TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligne
       if (count == 1) continue;
       const int32_t indices = keys ? places.keys.centres : places.values.centres;
       CHECK((indices + (keys ? 0 : places.values_at)) % 4 == 0);
-      // Lane g's: 8 · (g / 2) + 2 · (g % 2) + {0, 1, 4, 5}.
+      // Numbers of lane g: 8 · (g / 2) + 2 · (g % 2) + {0, 1, 4, 5}.
       for (int32_t g = 0; g < 8; ++g) {
         for (int32_t i = 0; i < 4; ++i) {
           const auto slot = static_cast<size_t>(8 * (g / 2) + 2 * (g % 2) + 4 * (i / 2) + i % 2);
@@ -161,7 +162,7 @@ TEST_CASE("formats without trained centres have the codes that they had, whateve
 
 namespace {
 
-/// A half of row `row`, whose chunks trade places.
+/// FP16 number of row `row`, whose chunks are swapped.
 double number_at(const kvq::Vector<uint16_t>& rows, int32_t head_dim, int32_t row, int32_t number, int32_t place) {
   const int32_t at = row * kvq::cuda::row_width(head_dim) + (place ^ 8 * kvq::cuda::row_swizzle(number));
   return static_cast<double>(kvq::from_float16(rows[static_cast<size_t>(at)]));
@@ -170,7 +171,7 @@ double number_at(const kvq::Vector<uint16_t>& rows, int32_t head_dim, int32_t ro
 /// Whether two numbers are the same in FP16, or nearly so.
 doctest::Approx half_of(double number) { return doctest::Approx(number).epsilon(0.001); }
 
-/// Four pairs of neighbours, of which the last is the only slow one behind all fast ones.
+/// Four pairs of neighbouring channels; only the last one is slow, after all fast ones.
 kvq::Rope four_pairs(kvq::Allocator& allocator) {
   kvq::Rope rope(allocator);
   rope.pairing = KVQ_ROPE_INTERLEAVED;
@@ -179,7 +180,7 @@ kvq::Rope four_pairs(kvq::Allocator& allocator) {
   return rope;
 }
 
-/// What the middle of a page from position 0 on makes of a pair (CentreTurns), or what the slot does.
+/// Rotation of a pair by the middle of a page that starts at position 0 (CentreTurns), or by the slot.
 std::complex<double> page_turn(double frequency, int32_t slot) {
   if (frequency * kPageSlots > 1.0) return std::polar(1.0, slot * frequency);
   double mean = 0.0;
@@ -187,7 +188,7 @@ std::complex<double> page_turn(double frequency, int32_t slot) {
   return std::polar(mean, 15.5 * frequency);
 }
 
-/// Of pairs that are not rotated, neighbours after those that are, the numbers as they are.
+/// Unchanged numbers of unrotated pairs, which follow the rotated ones.
 void check_pair(const kvq::cuda::CentreRowArrays& rows, int32_t row, int32_t number, int32_t pair,
                 const std::complex<double>& expected) {
   constexpr int32_t kHeadDim = 48;
@@ -236,7 +237,7 @@ TEST_CASE("rows of keys' centres stand where the middle of a page turns what tur
       check_pair(rows, row, row % 3, pair, pair_of(centres.layers.front().numbers->keys, row, pair) * turn);
     }
   }
-  // Slots turn the others.
+  // Slots rotate the others.
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     const int32_t g = kvq::cuda::slot_place(slot) / 4;
     const int32_t tile = kvq::cuda::slot_place(slot) % 4;

@@ -63,7 +63,7 @@ Ints select(const Floats& scores, int32_t count) {
   return {indices.begin(), indices.end()};
 }
 
-/// How often each head occurs among the best `total` of a list sorted by score, then index, then head.
+/// Occurrences of each head among the best `total` of a list sorted by score, then index, then head.
 Ints best_of_all(const std::vector<Floats>& scores, int64_t total) {
   struct Entry {
     float score;
@@ -82,7 +82,7 @@ Ints best_of_all(const std::vector<Floats>& scores, int64_t total) {
   return counts;
 }
 
-/// Σ over heads of the scores that are kept if head h keeps its best counts[h].
+/// Sum of the kept scores if head h keeps its best counts[h].
 double kept_mass(const std::vector<Floats>& scores, const Ints& counts) {
   double mass = 0.0;
   for (size_t h = 0; h < scores.size(); ++h) {
@@ -121,7 +121,7 @@ TEST_CASE("a pyramid falls in a line, keeps the whole budget, and stays within t
   eviction.layers = LayerSplit::kPyramid;
   const Ints wide = layers(eviction, 5, 1000);
   CHECK(sum(wide) == 5 * 128);
-  // From 2·128 − 128/20 = 249.6 to 6.4, but the last two are lifted to the window of 32 at the others' expense.
+  // From 2·128 − 128/20 = 249.6 to 6.4, but the last two are raised to the window of 32 at the others' expense.
   CHECK(wide[0] > wide[1]);
   CHECK(wide[1] > wide[2]);
   CHECK(wide[2] > wide[3]);

@@ -1,4 +1,4 @@
-// The policies of docs/policies are what they say they are.
+// The policies in docs/policies match their descriptions.
 #include "io/policy_yaml.h"
 #include "kvq.h"
 #include "support/allocator.h"
@@ -17,7 +17,7 @@ namespace example_policies_test {
 namespace {
 
 struct Example {
-  std::string file;  // without its ending
+  std::string file;  // without its extension
   std::string method;
 };
 const std::vector<Example> kExamples{{"streaming", "streaming"}, {"h2o", "h2o"},

@@ -7,10 +7,10 @@
 
 namespace {
 
-thread_local int64_t left = 0;  // until one fails; 0: none will
+thread_local int64_t left = 0;  // allocations until one fails; 0: never
 thread_local bool has_failed = false;
 
-/// Null when it is this one's turn to fail, or there is no memory.
+/// Returns null if this allocation must fail or there is no memory.
 void* allocate(std::size_t size, std::size_t alignment = alignof(std::max_align_t)) noexcept {
   if (left > 0 && --left == 0) {
     has_failed = true;
@@ -29,7 +29,7 @@ std::size_t number(std::align_val_t alignment) { return static_cast<std::size_t>
 
 }  // namespace
 
-// All forms: a sanitizer replaces those that are left out, and finds that they do not belong together.
+// All forms: a sanitizer replaces missing ones and then reports mismatched pairs.
 void* operator new(std::size_t size) { return require(allocate(size)); }
 void* operator new[](std::size_t size) { return require(allocate(size)); }
 void* operator new(std::size_t size, std::align_val_t to) { return require(allocate(size, number(to))); }

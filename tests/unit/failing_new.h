@@ -1,11 +1,11 @@
-// Lets an allocation of the C++ runtime fail: this program replaces operator new.
+// Makes an allocation of the C++ runtime fail: this program replaces operator new.
 #pragma once
 
 #include <cstdint>
 
 namespace kvq_test {
 
-/// While it lives, allocation number `n` of this thread (1 is the next one) throws std::bad_alloc.
+/// During its lifetime, allocation number `n` of this thread (1 is the next one) throws std::bad_alloc.
 class FailingNew {
  public:
   explicit FailingNew(int64_t n) noexcept;
@@ -13,7 +13,7 @@ class FailingNew {
   FailingNew(const FailingNew&) = delete;
   FailingNew& operator=(const FailingNew&) = delete;
 
-  /// Whether so many allocations were made.
+  /// Whether that many allocations were made.
   bool failed() const noexcept;
 };
 

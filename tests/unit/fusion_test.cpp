@@ -42,7 +42,7 @@ Members random_members(std::mt19937& random) {
   return made;
 }
 
-/// Every assignment of members to groups by a label each, and of schemes to labels.
+/// Every assignment of a label to each member, and of a scheme to each label.
 std::vector<Costs> all_costs(const Members& of) {
   std::vector<Costs> all;
   const auto power = [](int32_t base, int32_t exponent) {

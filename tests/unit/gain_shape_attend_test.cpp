@@ -1,5 +1,5 @@
-// Every instruction set's kernels on gain–shape pages against sums in double of what the pages decode to. Pages are
-// random bytes: any codes and gains mean something.
+// Every instruction set's kernels on gain-shape pages, against sums in double over the decoded pages. Pages are random
+// bytes: all codes and gains are valid.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,10 +32,10 @@ constexpr CodeType kCodes[] = {CodeType::gain_scalar(4), CodeType::gain_scalar(3
 constexpr int32_t kHeadDims[] = {8, 16, 24, 40, 64, 72, 96, 104, 128, 200, 256};
 constexpr int32_t kRows[] = {1, 2, 4};
 
-// How far random errors may go, in standard deviations.
+// Limit of random errors, in standard deviations.
 constexpr double kDeviations = 6.5;
 
-/// One side of a page, what it decodes to, and what of that is the mean.
+/// One side of a page, its decoded numbers, and its mean.
 struct AnySide {
   AnySide(Side which, CodeType code, int32_t dim, bool page_mean, bool equal_gains, std::mt19937& random)
       : side(which),
@@ -44,7 +44,7 @@ struct AnySide {
                .centre = page_mean ? Centre::kPageMean : Centre::kNone},
         page(format, format, dim) {
     const auto layout = kvq::gain_shape::layout(side, page);
-    // Vectors of values at the end of a page read nothing beyond it: the sanitizers would tell.
+    // Vectors of values at the end of a page may not read beyond it, which sanitizers detect.
     data.resize(layout.bytes());
     for (std::byte& each : data) each = static_cast<std::byte>(random());
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
@@ -86,7 +86,7 @@ struct AnySide {
   std::vector<double> mean;
 };
 
-/// Scores of a page by a table's kernel.
+/// Scores of a page from a table's kernel.
 std::vector<float> scores_of(const KernelTable& table, const AnySide& keys, int32_t rows, const std::vector<float>& q) {
   const int32_t dim = keys.page.head_dim;
   const int32_t words = RoundedQueries::words_of(dim);
@@ -127,7 +127,7 @@ void check_keys(const KernelTable& table, CodeType code, int32_t dim, bool page_
         squares += std::pow(number - mean, 2);
         mean_squares += std::pow(mean, 2);
       }
-      // Rounding errors of queries: even over a step.
+      // Rounding errors of queries: uniform over a step.
       double limit = 1e-5 * size;
       if (!exact) {
         limit += kDeviations * std::sqrt(squares / 12.0) * largest / 127.0;
@@ -237,7 +237,7 @@ TEST_CASE("sums of gain-shape values are as far off as rounding weights to bytes
 TEST_CASE("many small weights of gain-shape values count beside a large one") {
   for (const KernelTable* table : kvq::cpu::available_tables()) {
     CAPTURE(std::string(table->name));
-    // Constant levels, so that what is lost does not average out: together the small weights are half of the large one.
+    // Constant levels, so that errors do not average out: the small weights add up to half of the large one.
     std::mt19937 random(3);
     AnySide values(Side::kValues, CodeType::gain_scalar(2), 64, false, true, random);
     std::fill_n(values.data.begin(), kvq::gain_shape::layout(Side::kValues, values.page).bytes(kvq::Field::kCodes),

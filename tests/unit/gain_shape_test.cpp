@@ -1,4 +1,4 @@
-// Gain–shape codes: that what they decode to is unbiased, how far off it is, and that the search finds the best path.
+// Gain-shape codes: decoding is unbiased, the error is as expected, and the search finds the best path.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ constexpr CodeType kCodes[] = {CodeType::gain_scalar(4), CodeType::gain_scalar(3
                                CodeType::gain_scalar(1), CodeType::gain_trellis(3), CodeType::gain_trellis(2),
                                CodeType::gain_trellis(1)};
 
-/// 32 vectors and what they decode to. Both are compared rotated: a rotation changes no product.
+/// 32 vectors and their decoded values, compared in rotated form: a rotation changes no product.
 struct Coded {
   Coded(Side side, CodeType code, bool page_mean, int32_t head_dim, int32_t used, unsigned seed, double offset = 0.0)
       : rows(static_cast<size_t>(kPageSlots * head_dim)), decoded(rows.size()) {
@@ -100,7 +100,7 @@ TEST_CASE("what gain-shape codes decode to is unbiased for every vector") {
         for (int32_t slot = 0; slot < kPageSlots; ++slot) {
           const float* x = coded.rows.data() + slot * dim;
           const float* decoded = coded.decoded.data() + slot * dim;
-          // Half a step of the gain, and the largest gain's rounding.
+          // Half a step of the gain, plus the largest gain's rounding.
           CHECK(dot(decoded, x, dim) / dot(x, x, dim) == doctest::Approx(1.0).epsilon(0.0115));
         }
       }
@@ -163,7 +163,7 @@ TEST_CASE("a path is the cheapest of all closed ones with its register at the se
     for (int32_t bits = 1; bits <= 3; ++bits) {
       std::vector<uint8_t> codes(kSteps);
       gain_shape::search_trellis(bits, targets, codes);
-      // Cost of highest bits, the others chosen for the least.
+      // Cost of a path of highest bits, with the other bits chosen optimally.
       const auto cost = [&](uint32_t path) {
         int64_t sum = 0;
         for (int step = 0; step < kSteps; ++step) {

@@ -1,4 +1,4 @@
-// Sequences and caches with one thing broken at a time, and what is said about it.
+// Sequences and caches with one invariant broken at a time, and the resulting message.
 #include "cache/invariants.h"
 
 #include <doctest/doctest.h>
@@ -25,9 +25,9 @@ constexpr int32_t kHeads = 2;
 constexpr int32_t kHeadDim = 16;
 constexpr int32_t kLayers = 2;
 constexpr int32_t kTokens = 150;
-// Of 5 pages the first one stays FP16, two are sealed, one is FP16 and full, and one of 22 slots is open. Of all lists
-// together 12 pages are FP16, of 16 · 32 · 2 · 2 bytes, and 8 are sealed, of 2 · 256 bytes of codes, and 4 bytes for
-// each of 16 channels and 32 tokens.
+// Each list has 5 pages: the first stays FP16, two are sealed, one is FP16 and full, and one with 22 slots is open. All
+// lists together have 12 FP16 pages, of 16 · 32 · 2 · 2 bytes, and 8 are sealed, of 2 · 256 bytes of codes, and 4 bytes
+// for each of 16 channels and 32 tokens.
 constexpr const char* kMixed = "{version: 1, keys: int4, values: int4, sink: 1, recent: 2}";
 constexpr const char* kSpanning =
     "{version: 1, keys: commvq, values: commvq, eviction: {score: streaming, heads: together, budget: 64}}";
@@ -49,7 +49,7 @@ std::string complaint(const kvq::Cache& cache) {
   return message_of([&] { kvq::check_invariants(cache, 0ms); });
 }
 
-/// The same while `place` holds `value`.
+/// The message while `place` holds `value`.
 template <typename Object, typename Place, typename Value>
 std::string complaint_with(const Object& object, Place& place, Value value) {
   const Value kept = place;
@@ -59,7 +59,7 @@ std::string complaint_with(const Object& object, Place& place, Value value) {
   return said;
 }
 
-/// A cache and a sequence of it.
+/// A cache and one of its sequences.
 struct Bench {
   explicit Bench(const std::string& policy = kMixed, int32_t step = 1)
       : context(kvq_test::make_context()),
@@ -94,7 +94,7 @@ struct Bench {
     return *sequence().runs_of(sequence().list_index(layer, head)).front();
   }
 
-  /// What is said about the sequence while `place` holds `value`.
+  /// The message about the sequence while `place` holds `value`.
   template <typename Place, typename Value>
   std::string with(Place& place, Value value) const {
     return complaint_with(sequence(), place, value);
@@ -103,17 +103,17 @@ struct Bench {
   kvq_test::Context context;
   kvq_test::Cache handle = nullptr;
   kvq_test::Sequence sequence_handle = nullptr;
-  kvq_sequence* pointer;  // tests change what a const one holds
+  kvq_sequence* pointer;  // tests modify const contents
 };
 
-/// A reserve for 100 more tokens whose places can be changed.
+/// A reserve for 100 more tokens whose places tests can modify.
 struct ReservedBench : Bench {
   ReservedBench() { kvq::reserve(sequence(), 100); }
 
   kvq::Reserve& reserve() const { return *sequence().reserve(0); }
   Page*& final_page(size_t index) const { return const_cast<Page*&>(reserve().finals(0)[index]); }
   Page*& open_page(size_t index) const { return const_cast<Page*&>(reserve().open(0)[index]); }
-  /// The place in the ring whose page the list has not open.
+  /// The place in the ring whose page is not the list's open one.
   size_t waiting() const {
     const auto& ring = reserve().open(0);
     return static_cast<size_t>(

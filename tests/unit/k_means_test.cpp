@@ -34,7 +34,7 @@ struct Data {
   std::vector<float> numbers;
 };
 
-/// Normal vectors around `spots` places.
+/// Normal vectors around `spots` points.
 Data spotted(int32_t n, int32_t dim, int32_t spots, double spread, uint64_t seed) {
   Data data(n, dim);
   kvq_test::Random random(seed);
@@ -60,7 +60,7 @@ std::vector<float> find(const Data& data, int32_t centres, const KMeansOptions& 
   return {found.begin(), found.end()};
 }
 
-/// Until nothing changes any more.
+/// Lloyd iterations until convergence.
 KMeansOptions to_the_end(uint64_t seed = 1) { return {.rounds = 1000, .tolerance = 0.0, .seed = seed}; }
 
 double squared_distance(const float* x, const float* y, int32_t dim) {
@@ -70,7 +70,7 @@ double squared_distance(const float* x, const float* y, int32_t dim) {
 }
 
 struct Nearest {
-  std::vector<size_t> centre;  // of each vector
+  std::vector<size_t> centre;  // one per vector
   double error = 0.0;          // Σ squared distances
 };
 
@@ -146,7 +146,7 @@ TEST_CASE("as many centres as far-apart spots find them all") {
 }
 
 TEST_CASE("centres are the same bits on any number of threads and every instruction set") {
-  const Data data = spotted(70 * 37 + 5, 136, 37, 1.0, 10);  // more than the first sample
+  const Data data = spotted(70 * 37 + 5, 136, 37, 1.0, 10);  // more vectors than the first sample
   const std::vector<float> expected = find(data, 37, {});
   for (const NearestKernels* kernels : nearest_kernels()) {
     CAPTURE(kernels->name);
@@ -165,7 +165,7 @@ TEST_CASE("the nearest centre is the first of the nearest, on every instruction 
       for (float& x : data.numbers) x = static_cast<float>(random.normal());
       std::vector<float> centres(static_cast<size_t>(n) * width);
       for (float& c : centres) c = static_cast<float>(random.normal());
-      // Two vectors lie on centres that there are twice: in the same lane of a register and in another one.
+      // Two vectors coincide with duplicated centres: in the same lane of a register and in another one.
       const auto centre = [&](int32_t c) { return centres.begin() + c * dim; };
       if (n > 16) std::copy_n(centre(3), width, centre(16));
       if (n > 17) std::copy_n(centre(1), width, centre(17));
@@ -194,7 +194,7 @@ TEST_CASE("the nearest centre is the first of the nearest, on every instruction 
 }
 
 TEST_CASE("with many equal vectors every different one gets a centre") {
-  // 20 vectors, one of them 980 times: centres that start on equal vectors must move to others.
+  // 20 vectors, one of them repeated 980 times: centres that start on equal vectors must move.
   Data data(1000, 8);
   kvq_test::Random random(12);
   std::vector<float> different(20 * 8);

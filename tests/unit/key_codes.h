@@ -1,4 +1,4 @@
-// What the tests of keys' codes share: random keys and codes, and centres by definition.
+// Shared by the tests of key codes: random keys and codes, and centres by definition.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -68,7 +68,7 @@ inline Codes random_codes(int32_t stages, int32_t codes, int32_t group, unsigned
   return {stages, codes, group, normal(static_cast<size_t>(2 * stages * codes * group), seed, 0.5F)};
 }
 
-/// What an action says that is refused as an argument; "" if it is not.
+/// Message of an action refused with KVQ_E_ARGUMENT; "" if it succeeds.
 template <typename Action>
 std::string refusal(const Action& action) {
   try {

@@ -35,7 +35,7 @@ double relative_error(const Codes& codes, const Floats& keys, int32_t n, const I
   return error / energy;
 }
 
-/// Keys whose channels depend on each other, like real ones: a few factors, a mean, some noise.
+/// Keys with correlated channels, like real ones: a few factors, a mean, some noise.
 Floats correlated(int32_t n, int32_t group, unsigned seed) {
   constexpr int32_t kFactors = 6;
   const auto width = static_cast<size_t>(2 * group);
@@ -92,7 +92,7 @@ TEST_CASE("the M-step solves the least squares of hard, soft and weighted assign
   kvq::Parallel parallel(2, nullptr, nullptr);
   kvq::cpu::HostTraining backend(parallel);
   kvq::KeyStatistics statistics(memory(), kCodes, kGroup);
-  // 1e-3 is beyond the range in which soft assignments can be computed: all belongs to the nearest.
+  // At 1e-3 soft assignments underflow: everything belongs to the nearest centre.
   for (const float temperature : {0.0F, 5.0F, 0.5F, 1e-3F}) {
     for (const float* weight : {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
       CAPTURE(temperature);
@@ -104,7 +104,7 @@ TEST_CASE("the M-step solves the least squares of hard, soft and weighted assign
         const kvq::SoftKernel kernel(memory(), codes.encoder(), temperature);
         sample->assign_softly(codes.encoder(), kernel, kTokens, statistics);
       }
-      // One row a token and centre, for real and imaginary part: unknowns x_0 … x_3, y_0 … y_3 of a pair.
+      // One row per token and centre, for real and imaginary part: unknowns x_0 … x_3, y_0 … y_3 of a pair.
       constexpr int32_t kRows = kTokens * kCodes * kCodes;
       Eigen::MatrixXd design = Eigen::MatrixXd::Zero(2 * kRows, 2 * kCodes);
       Eigen::MatrixXd target(2 * kRows, kGroup);
@@ -197,7 +197,7 @@ TEST_CASE("data made of codes is learnt almost exactly") {
     keys[static_cast<size_t>(2 * i)] += static_cast<float>(centre.real());
     keys[static_cast<size_t>(2 * i + 1)] += static_cast<float>(centre.imag());
   }
-  kvq::KeyTrainingOptions options;  // slow enough for the centres to part one by one
+  kvq::KeyTrainingOptions options;  // slow enough for the centres to separate one by one
   options.soft_iterations = 40;
   options.soft_share = 1.0F;
   for (const uint64_t seed : {1U, 2U, 3U}) {
@@ -244,7 +244,7 @@ TEST_CASE("errors after every stage are those of what its codes leave") {
 }
 
 TEST_CASE("at equal bits, larger groups have a lower error") {
-  const Floats keys = correlated(3000, 32, 18);  // of which groups take the first pairs
+  const Floats keys = correlated(3000, 32, 18);  // groups take the first of them
   double before = 1.0;
   for (const auto& [group, codes] : {std::pair{8, 2}, {16, 4}, {32, 16}}) {
     Floats part;
@@ -339,13 +339,13 @@ TEST_CASE("what cannot be trained is refused with the reason") {
       kvq::KeyTrainer(memory(), backend, codes, data, options);
     });
   };
-  CHECK(training(64, 63, {}) == "there are 63 tokens to train 64 codes of keys from");
+  CHECK(training(64, 63, {}) == "63 tokens are too few to train 64 key codes");
   CHECK(training(64, 65, {}).find("held out") != std::string::npos);
   CHECK(training(48, 100, {}).find("power of two") != std::string::npos);
   CHECK(training(512, 100, {}).find("from 2 to 256") != std::string::npos);
   kvq::KeyTrainingOptions options;
   options.beam = 17;
-  CHECK(training(4, 100, options) == "beam is 17, it can be 1 to 16");
+  CHECK(training(4, 100, options) == "beam is 17, must be in [1, 16]");
   options = {};
   options.held_out = 0.9F;
   CHECK(training(4, 100, options).find("held_out is 0.9") != std::string::npos);

@@ -1,4 +1,4 @@
-// Every instruction set's products with packed matrices against sums in double of what the codes stand for.
+// Every instruction set's products with packed matrices, against sums in double over the decoded weights.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ constexpr Shape kShapes[] = {{16, 64}, {17, 192}, {31, 320}, {40, 4160}, {130, 5
 constexpr int32_t kBatches[] = {1, 2, 3, 5, 8, 9, 33, 65};
 constexpr int32_t kMostRows = 65;
 
-// A codebook with any levels there can be: kernels must not depend on the trained ones.
+// A codebook with arbitrary levels: kernels must not depend on the trained ones.
 struct AnyCodebook {
   explicit AnyCodebook(const Code& code, unsigned seed) {
     std::mt19937 random(seed + static_cast<unsigned>(code.quarters));
@@ -79,7 +79,7 @@ struct AnyMatrix {
     for (int32_t i = 0; seed % 2 == 0 && i < shape.out; ++i) matrix.bias.push_back(normal(random));
   }
 
-  // Weight times scales, of inputs that are rotated.
+  // Weight times scales, for rotated inputs.
   std::vector<double> weights() const {
     const auto in = static_cast<size_t>(matrix.in);
     std::vector<double> rows(static_cast<size_t>(matrix.out) * in);
@@ -124,7 +124,7 @@ std::vector<float> normal_rows(int32_t rows, int32_t in) {
   return x;
 }
 
-// What a row of activations becomes: rotated and, if asked for, rounded to 127ths of the largest of 256.
+// A row of activations after rotation and, optionally, rounding to 127ths of the largest of 256.
 std::vector<double> seen_by_matrix(const Matrix& matrix, const float* x, bool rounded) {
   std::vector<float> row(x, x + matrix.in);
   if (matrix.scheme.family == Family::kFloat16) return {row.begin(), row.end()};
@@ -154,7 +154,7 @@ struct Runner {
   kvq::ScratchPool pool{allocator};
 };
 
-// Largest difference from the sums in double, relative to what the terms of the sums add up to at random.
+// Largest difference from the sums in double, relative to the random-walk size of the sums.
 double worst_error(const AnyMatrix& any, const std::vector<float>& x, int32_t rows, bool rounded,
                    const std::vector<float>& y) {
   const Matrix& matrix = any.matrix;
@@ -191,7 +191,7 @@ void check_scheme(Runner& runner, const Scheme& scheme, const Shape& shape) {
   const std::vector<float> x = normal_rows(kMostRows, shape.in);
   const auto tables = kvq::cpu::available_tables();
   const std::vector<float> first = runner.run(*tables.front(), any.matrix, x.data(), kMostRows);
-  // Integers are summed exactly; sums of halves in FP32 are as long as a row.
+  // Integers are summed exactly; FP16 products are summed in FP32 over a whole row.
   const double rounding = scheme.family == Family::kFloat16 ? 2e-5 : 2e-6;
   CHECK(worst_error(any, x, 10, true, first) < rounding);
   CHECK(worst_error(any, x, 10, false, first) < 0.05);
@@ -215,7 +215,7 @@ TEST_CASE("products with packed matrices are those with their levels, the same o
   Runner runner;
   for (codebook_seed = 0; codebook_seed < 3; ++codebook_seed) {
     for (const Scheme& scheme : kvq::weights::kSchemes) {
-      // Only these have more than one kernel for a width.
+      // Only these have several kernels for a width.
       if (codebook_seed > 0 && scheme.family != Family::kTcq && scheme.family != Family::kTcx) continue;
       for (const Shape& shape : kShapes) check_scheme(runner, scheme, shape);
     }

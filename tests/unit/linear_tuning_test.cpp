@@ -1,4 +1,4 @@
-// Which ways of multiplying were measured, as a text.
+// Measured kernels as text.
 #include "linear/tuning.h"
 #include "support/damaged_files.h"
 #include "weights/scheme.h"
@@ -46,7 +46,7 @@ TEST_CASE("measured ways come back from their text") {
   CHECK(is(same.find(shape("nuq-4", {14336}, 4096, 1)), kOwnInputs));
   CHECK(same.find(shape("nuq-4", {14336}, 4096, 2)) == nullptr);
   CHECK(same.find(shape("tcx-2.5", {4096, 1024}, 4096, 64)) == nullptr);
-  // The last one of several lines holds.
+  // The last of several lines wins.
   same.load(kHead + "A GPU, 8 multiprocessors\tnuq-4\t14336\t4096\t1\tfew\n");
   CHECK(is(same.find(shape("nuq-4", {14336}, 4096, 1)), kFewRows));
 }

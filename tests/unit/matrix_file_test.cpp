@@ -1,4 +1,4 @@
-// Files of packed matrices: written and read back, damaged everywhere, and with fields that do not fit together.
+// Files of packed matrices: round trips, damage everywhere, and inconsistent fields.
 #include "io/matrix_file.h"
 
 #include <doctest/doctest.h>
@@ -38,7 +38,7 @@ Bytes file_of(const Matrix& matrix) {
   return bytes;
 }
 
-// Reads the matrix and looks at everything that products rely on. A file without it is damaged like any other here.
+// Reads the matrix and checks everything that products rely on. A file without the matrix counts as damaged.
 void read_checked(const Bytes& bytes) {
   try {
     const Matrix matrix = kvq::io::read_matrix(test_allocator(), bytes, "a.b");

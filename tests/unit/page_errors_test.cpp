@@ -1,4 +1,4 @@
-// Errors of attention when one page is stored otherwise, against attention in double over whole texts.
+// Errors of attention when one page has another format, against attention in double over whole texts.
 #include "training/router/page_errors.h"
 
 #include <doctest/doctest.h>
@@ -56,7 +56,7 @@ std::vector<float> measure(const Text& text, Votes votes, int32_t n_threads) {
   return {found.begin(), found.end()};
 }
 
-/// A text stored in one format, as attention sees it.
+/// A text stored in one format, as attention reads it.
 struct Stored {
   Stored(const Text& text, const std::string& name) {
     const kvq_test::Context context = kvq_test::make_context();
@@ -75,7 +75,7 @@ struct Stored {
   std::vector<kvq_test::Decoded> heads;
 };
 
-/// Attention of one query over slots, those of `page` taken from `other`.
+/// Attention of one query over slots, with those of `page` taken from `other`.
 std::vector<double> attend(const Text& text, int32_t position, int32_t q_head, const kvq_test::Decoded& stored,
                            const kvq_test::Decoded& other, int32_t page) {
   std::vector<double> q(kHeadDim);
@@ -105,7 +105,7 @@ std::vector<double> attend(const Text& text, int32_t position, int32_t q_head, c
   return out;
 }
 
-/// Of 64 queries spread over the text those in the quarter of its tokens after the page, and two right behind it.
+/// The queries, of 64 spread over the text, in the quarter of its tokens after the page, plus two right after it.
 std::vector<int32_t> judges(int32_t n, int32_t page) {
   std::vector<int32_t> positions;
   const int32_t end = (page + 1) * kPageSlots;
@@ -127,7 +127,9 @@ TEST_CASE("the error of a page is that of attention with this page alone stored 
     const Text text(n);
     std::vector<Stored> stored;
     for (const std::string& name : kNames) stored.emplace_back(text, name);
-    const int32_t pages = n < 127 ? 1 : n < 300 ? 2 : 6;  // but the first, with a quarter of the text behind them
+    const int32_t pages = n < 127   ? 1
+                          : n < 300 ? 2
+                                    : 6;  // pages after the first that are followed by a quarter of the text
     CHECK(routed_pages(n) == pages);
     for (const Votes votes : {Votes::kLayer, Votes::kHead}) {
       const std::vector<float> found = measure(text, votes, 2);

@@ -41,7 +41,7 @@ TEST_CASE("a page is labelled with the cheapest expert that is good enough, with
   CHECK(label_page(errors, 0.05F) == 0);
   CHECK(label_page(errors, 0.0F) == 0);
   CHECK(label_page(std::vector<float>{0.3F, 0.4F, 0.5F}, 0.1F) == 0);
-  CHECK(label_page(std::vector<float>{0.0F, 0.9F, 0.1F}, 0.2F) == 2);  // whatever is between
+  CHECK(label_page(std::vector<float>{0.0F, 0.9F, 0.1F}, 0.2F) == 2);  // any number in between
 }
 
 TEST_CASE("one tolerance for all groups gives the mean bits that are wanted") {

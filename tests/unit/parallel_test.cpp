@@ -19,7 +19,7 @@
 namespace parallel_test {
 namespace {
 
-// A loop over data that is gone when it returns, for a sanitizer to see who comes late.
+// A loop over data that is freed when it returns, so that a sanitizer detects late threads.
 bool every_index_once(kvq::Parallel& parallel, int32_t n) {
   std::vector<int32_t> visits(static_cast<size_t>(n), 0);
   parallel.run(n, [&visits](int32_t i) noexcept { ++visits[static_cast<size_t>(i)]; });
@@ -76,7 +76,7 @@ TEST_CASE("memory that runs out while a thread starts ends those that run alread
       made = false;
     }
   }
-  CHECK_GT(allocations, 4);  // each thread takes memory
+  CHECK_GT(allocations, 4);  // each thread allocates
 }
 
 TEST_CASE("too little work stays on the calling thread") {
@@ -93,7 +93,7 @@ TEST_CASE("threads that cannot be started are the context's failure, and the hos
   if (kvq_test::kSmallRun) return;  // sanitizers need the address space
   const pid_t child = fork();
   if (child == 0) {
-    const rlimit limit{rlim_t{1} << 30U, rlim_t{1} << 30U};  // no room for the stacks of so many
+    const rlimit limit{rlim_t{1} << 30U, rlim_t{1} << 30U};  // too little address space for that many stacks
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
     kvq_context_options options;
     kvq_context_options_init(&options, sizeof(options));

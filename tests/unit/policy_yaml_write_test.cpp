@@ -1,4 +1,4 @@
-// Policies are written so that what is read from them is the same policy.
+// A written policy reads back as the same policy.
 #include "io/policy_yaml_write.h"
 
 #include "core/error.h"
@@ -22,7 +22,7 @@ namespace {
 
 using kvq::Policy;
 
-constexpr int32_t kLayers = 12;  // that made-up policies speak of, and some more
+constexpr int32_t kLayers = 12;  // that random policies mention, and some more
 
 Policy read(const std::string& text) { return kvq::io::read_policy(kvq_test::test_allocator(), text); }
 
@@ -32,7 +32,7 @@ int32_t last_layer(const Policy& policy) {
   return last;
 }
 
-/// Whatever a cache, or a host, could learn of a policy.
+/// Everything that a cache or a host reads from a policy.
 void check_same(const Policy& a, const Policy& b) {
   for (int32_t layer = 0; layer < kLayers + 4; ++layer) {
     CAPTURE(layer);
@@ -60,7 +60,7 @@ void check_round_trip(const std::string& text) {
 
 std::string write(const std::string& text) { return kvq::io::write_policy(read(text)); }
 
-/// Policies at random, by every way to say something.
+/// Random policies that use every syntax.
 class Author {
  public:
   explicit Author(uint32_t seed) : random_(seed) {}

@@ -74,7 +74,7 @@ TEST_CASE("no plan of quantizers loses less than the best rates") {
     counts.push_back(15);
     for (int k = 0; k < 15; ++k) {
       const double bits = 1.5 + 0.25 * k;
-      // 7 % above the least error there is.
+      // 7 % above the smallest possible error.
       options.push_back({weights.back() * bits / 8.0, 0.0, sensitivities.back() * 1.07 * std::exp2(-2.0 * bits)});
     }
   }
@@ -90,7 +90,7 @@ TEST_CASE("no plan of quantizers loses less than the best rates") {
                                 .tolerance = 1e-4};
     const double loss = solve(allocator, problem).sums[kLoss];
     CHECK(loss >= bound);
-    CHECK(loss <= bound * 1.12);  // 7 %, and what steps of a quarter bit lose
+    CHECK(loss <= bound * 1.12);  // 7 % plus the loss of quarter-bit steps
   }
 }
 

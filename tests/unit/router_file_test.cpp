@@ -153,7 +153,7 @@ TEST_CASE("experts that are there twice, and numbers that cannot be used, are re
   ModelRouter router = random_router();
   router.experts[2] = router.experts[0];
   CHECK(status_of_reading(file_of(router), &message) == KVQ_E_FORMAT);
-  CHECK_MESSAGE(message.find("fp16 is there twice") != std::string::npos, message);
+  CHECK_MESSAGE(message.find("fp16 occurs twice") != std::string::npos, message);
   router = random_router();
   router.experts.resize(1);
   router.shape.n_experts = 1;

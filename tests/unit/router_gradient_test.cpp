@@ -1,4 +1,4 @@
-// The router's network and its derivatives against the paper's definitions in double.
+// The router's network and its derivatives, against the paper's definitions in double.
 #include "training/router/router_gradient.h"
 
 #include <doctest/doctest.h>

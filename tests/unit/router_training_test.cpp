@@ -1,4 +1,4 @@
-// Routers learn what can be learned from keys: here kinds of pages that differ in the means of their keys.
+// Routers learn from keys: here kinds of pages that differ in the means of their keys.
 #include "training/router/group_training.h"
 
 #include <doctest/doctest.h>
@@ -19,17 +19,17 @@ using kvq_test::test_allocator;
 
 constexpr size_t kHeads = 2;
 constexpr size_t kHeadDim = 8;
-constexpr size_t kPages = 90;  // of each group
+constexpr size_t kPages = 90;  // per group
 constexpr size_t kGroups = 2;
-constexpr double kWanted = 16.0 / 6.0 + 5.0 / 3.0 + 3.0 / 2.0;  // of kinds 0, 1 and 2
+constexpr double kWanted = 16.0 / 6.0 + 5.0 / 3.0 + 3.0 / 2.0;  // kinds 0, 1 and 2
 
-/// A sixth of the pages need 16 bits, a third 5, and the others 3, in an order of their own for each group.
+/// A sixth of the pages need 16 bits, a third 5, and the others 3, in a different order for each group.
 size_t kind_of(size_t group, size_t page) {
   constexpr size_t kKinds[] = {0, 1, 1, 2, 2, 2};
   return kKinds[(page + 2 * group) % 6];
 }
 
-/// Samples whose keys tell the kind of a page, more or less clearly.
+/// Samples whose keys reveal the kind of a page more or less clearly.
 struct Samples {
   explicit Samples(double distance, size_t units = 1) : samples(test_allocator()), keys(kGroups) {
     kvq_test::Random random(3);
@@ -95,7 +95,7 @@ TEST_CASE("a router learns the labels where keys tell the kind of a page") {
   CHECK(router.tolerance == doctest::Approx(1e-3));
   REQUIRE(router.groups.size() == kGroups);
   for (size_t g = 0; g < kGroups; ++g) {
-    // Shares and accuracy as a caller would find them with the network alone.
+    // Shares and accuracy as a caller computes them with the network alone.
     std::vector<double> shares(3, 0.0);
     double right = 0.0;
     for (size_t page = 0; page < kPages; ++page) {

@@ -1,4 +1,4 @@
-// Memory of the C++ runtime that runs out in the middle of a call, at every allocation in turn.
+// The C++ runtime runs out of memory in the middle of a call, at every allocation in turn.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -18,7 +18,7 @@ using Bytes = std::vector<std::byte>;
 using Save = std::function<kvq_status(void* buffer, size_t capacity, size_t* size)>;
 using Call = std::function<kvq_status(kvq_error* error)>;
 
-/// Let every allocation fail once; then the call succeeds.
+/// Makes every allocation fail once; then the call succeeds.
 void fail_each(const Call& call) {
   for (int64_t n = 1;; ++n) {
     REQUIRE_LT(n, 100000);

@@ -24,7 +24,7 @@ std::vector<std::byte> file_of(const std::string& header, size_t data_bytes) {
   return bytes;
 }
 
-/// What is wrong with a file, "" if nothing.
+/// The error of reading a file; "" if none.
 std::string complaint(const std::vector<std::byte>& bytes) {
   try {
     const SafetensorsFile file(test_allocator(), bytes);

@@ -1,5 +1,5 @@
-// Snapshots whose pages hold parts of all heads' tokens, put together from others: the checksum is right, the heads'
-// lists do not belong together.
+// Snapshots with pages that span heads, assembled from several snapshots: the checksum is right, but the heads' lists
+// do not match.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -61,7 +61,7 @@ Snapshot mended(Snapshot bytes) {
   return bytes;
 }
 
-// The two heads' lists take equally many bytes.
+// The two heads' lists have the same size.
 size_t list_bytes(const Snapshot& bytes) { return (bytes.size() - kFirstList - sizeof(uint64_t)) / kHeads; }
 
 Snapshot with_second_list_of(const Snapshot& bytes, const Snapshot& other) {
@@ -70,7 +70,7 @@ Snapshot with_second_list_of(const Snapshot& bytes, const Snapshot& other) {
   return mended(result);
 }
 
-// The record of page 1 of the second head says that it begins at another position.
+// The record of the second head's page 1 has another first position.
 Snapshot with_moved_page(Snapshot bytes, size_t page_bytes, int32_t position) {
   const size_t record = kFirstList + list_bytes(bytes) + sizeof(int64_t) + sizeof(kvq::io::PageRecord) + page_bytes;
   const size_t place = record + offsetof(kvq::io::PageRecord, first_position);
@@ -81,7 +81,7 @@ Snapshot with_moved_page(Snapshot bytes, size_t page_bytes, int32_t position) {
   return mended(bytes);
 }
 
-// Two stages of 64 indices of 3 bits, 16 channels of 32 bits, and twice the numbers of a page.
+// Two stages of 64 indices of 3 bits, 16 channels of 32 bits, and the numbers of a page twice.
 constexpr size_t page_bytes(kvq_scope scope) { return 2 * 24 + 64 + (scope == KVQ_SCOPE_LAYER ? 2 * 32 : 2 * 64); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The loader behind the checksum: damaged snapshots whose checksum has been made right again.
+// The loader behind the checksum: damaged snapshots with a corrected checksum.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -55,7 +55,7 @@ struct Bench {
     return bytes;
   }
 
-  /// The status of loading; a sequence that loads must attend and save.
+  /// Status of loading; a loaded sequence must attend and save.
   kvq_status load(const std::vector<std::byte>& bytes) const {
     kvq_sequence* sequence = nullptr;
     const kvq_status status = kvq_sequence_load(cache, bytes.data(), bytes.size(), &sequence, nullptr);
@@ -111,7 +111,7 @@ TEST_CASE("fields that contradict each other are refused although the checksum i
   const Bench bench;
   const std::vector<std::byte> bytes = bench.snapshot();
   using kvq::io::PageRecord;
-  CHECK(bench.load(with<int32_t>(bytes, kLayerRecord, kTokens + 1)) == KVQ_E_MISMATCH);  // as if one were evicted
+  CHECK(bench.load(with<int32_t>(bytes, kLayerRecord, kTokens + 1)) == KVQ_E_MISMATCH);  // as if one had been evicted
   CHECK(bench.load(with<int32_t>(bytes, kLayerRecord, -1)) == KVQ_E_FORMAT);
   CHECK(bench.load(with<int64_t>(bytes, kPageCount, -1)) == KVQ_E_FORMAT);
   CHECK(bench.load(with<int64_t>(bytes, kPageCount, int64_t{1} << 62)) == KVQ_E_FORMAT);

@@ -1,5 +1,5 @@
-// Structs that have grown since their first release: what the boundary makes of an older caller's shorter one and of a
-// newer caller's longer one.
+// Structs that have grown since their first release: conversion of an older caller's shorter struct and of a newer
+// caller's longer one.
 #include "api/boundary.h"
 
 #include <doctest/doctest.h>
@@ -36,8 +36,8 @@ inline constexpr size_t kvq::api::kFirstSize<struct_sizes_test::SecondOptions> =
 namespace struct_sizes_test {
 namespace {
 
-/// What a caller built with a header of another time passes: exactly its own bytes, so that memory checkers see any
-/// step beyond them.
+/// A struct from a caller built with another header: exactly its bytes, so that memory checkers detect access beyond
+/// them.
 template <typename T>
 class Caller {
  public:
@@ -111,7 +111,7 @@ TEST_CASE("options that were read are of this library's size and can be handed o
 TEST_CASE("options smaller than in the first release, or larger than any will be, are refused with their size") {
   for (const uint32_t size : {0U, 3U, 7U, 4097U, UINT32_MAX}) {
     CAPTURE(size);
-    Caller<SecondOptions> caller(sizeof(uint32_t));  // no more than the size is looked at
+    Caller<SecondOptions> caller(sizeof(uint32_t));  // only the size is read
     std::memcpy(caller.bytes().data(), &size, sizeof(size));
     const Refusal refusal = refusal_of(caller.pointer());
     CHECK_EQ(refusal.status, KVQ_E_ARGUMENT);

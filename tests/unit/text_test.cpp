@@ -1,4 +1,4 @@
-// Texts from elsewhere in messages.
+// External text in messages.
 #include "core/text.h"
 
 #include <doctest/doctest.h>
@@ -17,14 +17,14 @@ namespace {
 using kvq::is_utf8;
 using kvq::Quoted;
 
-/// `text` in as many bytes as there are, and a NUL.
+/// `text` truncated to the available bytes, with a NUL.
 std::string readable(const std::string& text, size_t bytes = 255) {
   std::vector<char> out(bytes + 1, 'X');
   kvq::write_readable(text, out);
   return out.data();
 }
 
-/// The UTF-8 of a code point, as its definition has it.
+/// UTF-8 of a code point by definition.
 std::string encoded(uint32_t code) {
   const auto byte = [](uint32_t value) { return static_cast<char>(value); };
   if (code < 0x80) return {byte(code)};
@@ -65,7 +65,7 @@ TEST_CASE("messages show control characters and what is no UTF-8 as numbers, and
   CHECK(readable("\x1b[31m\n\t\x7f") == "\\x1b[31m\\x0a\\x09\\x7f");
   CHECK(readable(std::string("a\0b", 3)) == "a\\x00b");
   CHECK(readable("\xC2\x9B"
-                 "31m") == "\\xc2\\x9b31m");  // U+009B begins a terminal's commands as well
+                 "31m") == "\\xc2\\x9b31m");  // U+009B also begins terminal commands
   CHECK(readable("\xFF\xC3( \xED\xA0\x80") == "\\xff\\xc3( \\xed\\xa0\\x80");
   CHECK(readable("cut off\xE2\x82") == "cut off");
 }

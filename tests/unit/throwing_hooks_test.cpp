@@ -1,4 +1,4 @@
-// Hooks in C++ that throw, which they should not: each exception counts as the hook's failure and ends there.
+// C++ hooks that throw although they must not: each exception counts as the hook's failure and stops there.
 #include "support/device.h"
 #include "support/handles.h"
 #include "support/random.h"
@@ -22,10 +22,10 @@ using kvq_test::Cache;
 using kvq_test::Context;
 using kvq_test::Sequence;
 
-/// No exception that the library knows.
+/// An exception type unknown to the library.
 struct Thrown {};
 
-/// Hooks of one context, of which some throw.
+/// Hooks of one context, some of which throw.
 struct Host {
   int64_t allocations_until_throw = -1;  // 1: the next one
   bool free_throws = false;
@@ -89,7 +89,7 @@ void append(kvq_sequence* sequence, int32_t n = kTokens) {
   kvq_test::append(sequence, 0, n, k.data(), k.data());
 }
 
-/// Let a hook throw at the first allocation of a call, at a later one, and so on, until the call succeeds.
+/// Makes a hook throw at the first allocation of a call, then at later ones, until the call succeeds.
 template <typename Call>
 void throw_at_each_allocation(Host& host, kvq_context* context, const Call& call) {
   const auto counted = [context]() -> uint64_t {
@@ -153,7 +153,7 @@ TEST_CASE("what a free hook throws is dropped: everything is given back and coun
     sequence.truncate(0);
     Sequence loaded = kvq_test::Sequence::load(cache, sequence.save());
     kvq_sequence* none = nullptr;
-    CHECK_EQ(kvq_sequence_load(cache, "none", 4, &none, nullptr), KVQ_E_FORMAT);  // frees while it unwinds
+    CHECK_EQ(kvq_sequence_load(cache, "none", 4, &none, nullptr), KVQ_E_FORMAT);  // frees memory while it unwinds
     sequence.reset();
     CHECK_LE(cache.usage().total_bytes, before);
   }
@@ -172,7 +172,7 @@ TEST_CASE("a context whose hooks throw at its birth and at its end comes and goe
   kvq_context* context = nullptr;
   auto error = kvq_test::initialised<kvq_error>();
   REQUIRE_EQ(kvq_context_create(&options, &context, &error), KVQ_OK);
-  CHECK_GT(host.n_thrown, 0);  // a new context says what it is
+  CHECK_GT(host.n_thrown, 0);  // a new context logs its description
   const int n_thrown = host.n_thrown;
   kvq_context_destroy(context);
   CHECK_GT(host.n_thrown, n_thrown + 1);
@@ -183,13 +183,13 @@ TEST_CASE("a context whose hooks throw at its birth and at its end comes and goe
 namespace {
 
 struct Loops {
-  int n_done = 0;  // of each loop, before the hook throws
+  int n_done = 0;  // indices of each loop that run before the hook throws
   int n_thrown = 0;
 };
 
 int32_t loop_that_throws(void* user, int32_t n, kvq_parallel_body body, void* argument) {
   Loops& loops = *static_cast<Loops*>(user);
-  // On another thread, as a host's pool would.
+  // On another thread, as in a host's thread pool.
   std::thread worker([&] {
     for (int32_t i = 0; i < n && i < loops.n_done; ++i) body(argument, i);
   });
@@ -246,7 +246,7 @@ int32_t progress_that_throws(void* user, double /*done*/) {
   throw Thrown();
 }
 
-/// A call with that hook is cancelled, without it it succeeds.
+/// A call with this hook is cancelled; without it the call succeeds.
 template <typename Call>
 void require_cancelled(const Call& call) {
   int n_thrown = 0;

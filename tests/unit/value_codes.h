@@ -1,4 +1,4 @@
-// What the tests of values' codes share.
+// Shared by the tests of value codes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The encoder of values against brute force and properties of the search.
+// The value encoder, against brute force and properties of the search.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 using namespace kvq;
 using namespace value_codes;
 
-/// A code of normal numbers, each row of the proposal the code's own row: a poor guess that flips must make up for.
+/// A code of normal numbers; the proposal uses the code's own rows, a poor initial guess that flips must correct.
 struct RandomCode {
   RandomCode(int32_t width_, int32_t bits_, unsigned seed) : width(width_), bits(bits_), random(seed) {
     codes = normals(width * bits, 1.0F / std::sqrt(static_cast<float>(bits)));
@@ -45,7 +45,7 @@ struct RandomCode {
   std::vector<float> channel_scale, codes, offset, proposal, bias;
 };
 
-/// offset + Σ of the rows whose bit is set, in double precision.
+/// offset + the sum of the rows whose bit is set, in double.
 std::vector<double> decoded_shape(const ValueCode& code, const uint32_t* packed) {
   std::vector<double> w(code.offset.begin(), code.offset.end());
   for (size_t n = 0; n < static_cast<size_t>(code.bits); ++n) {
@@ -55,7 +55,7 @@ std::vector<double> decoded_shape(const ValueCode& code, const uint32_t* packed)
   return w;
 }
 
-/// Of x = v / channel_scale and what a code decodes to.
+/// Error of x = v / channel_scale against its decoded code.
 struct Products {
   Products(const ValueCode& code, const float* vector, const uint32_t* packed) {
     const std::vector<double> w = decoded_shape(code, packed);
@@ -97,7 +97,7 @@ TEST_CASE("every flip lowers the error of a code") {
 }
 
 TEST_CASE("no single flip improves a finished code at its scale") {
-  for (const int32_t bits : {40, 80}) {  // one stage and two, no multiples of a word
+  for (const int32_t bits : {40, 80}) {  // one stage and two; not multiples of a word
     RandomCode random(40, bits, 2);
     Machine machine;
     const std::vector<float> vectors = random.normals(40 * 33, 1.0F);

@@ -1,4 +1,4 @@
-// The gradient of a network and its code against finite differences of the paper's definitions, in double.
+// The gradient of a network and its code, against finite differences of the paper's definitions in double.
 #include "training/commvq/value_network_gradient.h"
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ constexpr double kTemperature = 0.7;
 
 double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
-/// A problem small enough to be differentiated number by number.
+/// A problem small enough for finite differences.
 struct Problem {
   explicit Problem(unsigned seed) : random(seed) {
     parameters = normals(kLayout.total(), 0.6);
@@ -77,7 +77,7 @@ struct Problem {
     return out;
   }
 
-  /// Bits of one vector: 0 or 1, or their means.
+  /// Bits of one vector: 0 or 1, or their expectations.
   std::vector<double> bits(size_t token, BitChoice choice) const {
     const std::vector<double> out = outputs(token);
     std::vector<double> s(kLayout.bits);
@@ -116,7 +116,7 @@ struct Problem {
     return sum / kTokens;
   }
 
-  /// What the library says.
+  /// The library's gradient.
   double compute(BitChoice choice, std::vector<double>& gradient) {
     Allocator allocator({}, UINT64_MAX);
     Parallel parallel(2, nullptr, nullptr);
@@ -132,7 +132,7 @@ struct Problem {
                          std::span<double>(gradient));
   }
 
-  /// Compare a part of a gradient with the slopes of a function of the parameters.
+  /// Compares a part of a gradient with finite differences of a function of the parameters.
   void check_slopes(NetworkPart which, const std::vector<double>& gradient, const std::function<double()>& function) {
     constexpr double kStep = 1e-5;
     CAPTURE(static_cast<int>(which));
@@ -184,11 +184,11 @@ TEST_CASE(
   Problem problem(3);
   std::vector<double> gradient;
   problem.compute(BitChoice::kHard, gradient);
-  std::vector<double> slopes;  // [tokens][bits], of the mean error, at the hard bits
+  std::vector<double> slopes;  // [tokens][bits], gradient of the mean error at the hard bits
   for (size_t t = 0; t < kTokens; ++t) {
     std::vector<double> s = problem.bits(t, BitChoice::kHard);
     if (std::all_of(s.begin(), s.end(), [](double bit) { return bit == 0.0; })) {
-      slopes.insert(slopes.end(), s.size(), 0.0);  // nothing has no direction, nor the error a slope there
+      slopes.insert(slopes.end(), s.size(), 0.0);  // a zero vector has no direction, and the error no slope there
       continue;
     }
     for (double& bit : s) {

@@ -1,4 +1,4 @@
-// The network that proposes bits when values are encoded, and its training.
+// The network that proposes bits of value codes, and its training.
 #include "formats/commvq/value_network.h"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ namespace {
 using namespace kvq;
 using namespace value_codes;
 
-/// A code of normal numbers and a network that knows nothing of it.
+/// A code of normal numbers and an unrelated network.
 struct RandomNetwork {
   RandomNetwork(size_t width_, size_t hidden_, size_t bits_, unsigned seed)
       : width(width_), hidden(hidden_), bits(bits_), random(seed) {
@@ -56,7 +56,7 @@ struct RandomNetwork {
             .network = {gain, bias, first, first_bias, second, second_bias}};
   }
 
-  /// What the network puts out for a vector, in double.
+  /// The network's output for a vector, in double.
   std::vector<double> outputs(const float* vector) const {
     double mean = 0;
     double squares = 0;
@@ -115,7 +115,7 @@ CodebookShape network_shape(int32_t kv_heads, int32_t head_dim, int32_t bits, Sc
   return shape;
 }
 
-/// Values around a few centres, as linear maps cannot tell them apart.
+/// Values around a few centres that linear maps cannot separate.
 std::vector<float> clustered_values(size_t tokens, size_t channels, unsigned seed) {
   constexpr size_t kClusters = 24;
   std::mt19937 random(seed);
@@ -156,7 +156,7 @@ TEST_CASE("without flips a code is what the network's largest outputs say, at on
     const size_t words = random.code().words();
     size_t compared = 0;
     for (size_t t = 0; t < 70; ++t) {
-      if (encoded.scales[t] == 0) continue;  // a code that points away decodes to nothing
+      if (encoded.scales[t] == 0) continue;  // a code that points away decodes to zero
       const std::vector<double> out = random.outputs(vectors.data() + t * 24);
       for (size_t pair = 0; pair < bits / 2; ++pair) {
         const auto* largest = std::max_element(&out[4 * pair], &out[4 * pair] + 4);

@@ -1,4 +1,4 @@
-// Training codes of values against what is known about the data.
+// Training of value codes, against known properties of the data.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ LayerCodebook train(Machine& machine, const CodebookShape& shape, const std::vec
   return codebook;
 }
 
-/// Values that lie near a plane of a few dimensions, as those of models do.
+/// Values near a low-dimensional plane, as in models.
 std::vector<float> correlated_values(size_t tokens, size_t channels, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -73,7 +73,7 @@ std::string refusal(const CodebookShape& shape, const std::vector<float>& values
   return "accepted";
 }
 
-/// Σ|v̂ − v|² / Σ|v|² of all tokens, encoded with what was trained.
+/// Σ|v̂ − v|² / Σ|v|² of all tokens, encoded with the trained code.
 double error_of(Machine& machine, const CodebookShape& shape, const LayerCodebook& codebook,
                 const std::vector<float>& values) {
   const ValueCode code = value_code(shape, codebook, 0);
@@ -101,7 +101,7 @@ double error_of(Machine& machine, const CodebookShape& shape, const LayerCodeboo
 TEST_CASE("ridge regression satisfies its normal equations") {
   constexpr size_t kUnknowns = 7;
   constexpr size_t kColumns = 3;
-  constexpr size_t kTokens = 700;  // more than a chunk of the sums
+  constexpr size_t kTokens = 700;  // more tokens than a chunk of the sums
   Machine machine(2);
   std::mt19937 random(9);
   std::normal_distribution<float> normal;

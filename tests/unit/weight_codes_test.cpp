@@ -1,4 +1,4 @@
-// Codes of weights: their places in a tile, the errors of their codebooks, and paths through trellises.
+// Weight codes: their places in a tile, the errors of their codebooks, and paths through trellises.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -34,7 +34,7 @@ std::string name_of(const Code& code) { return scheme_name({code.family, code.qu
 
 std::vector<float> normal_targets(uint64_t seed) { return kvq_test::normal_tensor(kTileWeights, seed); }
 
-// A tile of numbers in coding order from numbers [16, 16].
+// Numbers [16, 16] as a tile in coding order.
 TileNumbers in_order(const Code& code, const std::vector<float>& numbers) {
   TileNumbers tile;
   for (int32_t r = 0; r < kTileRows; ++r) {
@@ -173,8 +173,8 @@ TEST_CASE("a weight or pair that is coded alone gets the nearest level") {
   }
 }
 
-// Q-Palette's errors on normal weights; of trellises of single weights, the best known of any. 64 tiles tell them
-// within 3 %.
+// Q-Palette's errors on normal weights; for trellises of single weights, the best known. 64 tiles determine them within
+// 3 %.
 TEST_CASE("errors on normal weights are those of the paper") {
   struct Expected {
     Code code;
@@ -205,7 +205,7 @@ TEST_CASE("what may follow a state of single weights is spread over the whole di
     const auto new_bits = static_cast<uint32_t>(code.quarters / 4);
     const uint32_t olds = 1U << (kStateBits - new_bits);
     for (uint32_t old = 0; old < olds; ++old) {
-      std::set<uint32_t> shares;  // of the levels, each 2^-bits of all
+      std::set<uint32_t> shares;  // levels, each with a share of 2^-bits
       for (uint32_t window = old; window < kStates; window += olds) {
         shares.insert((window * (window + codebook.addend) & 0xFFFFU) / olds);
       }

@@ -46,7 +46,7 @@ RowMajor in_double(const std::vector<float>& w, int32_t rows, int32_t columns) {
       .cast<double>();
 }
 
-// Second moments of inputs that depend on each other and of which some are much larger than others.
+// Second moments of correlated inputs, some much larger than others.
 std::vector<float> correlated_hessian(int32_t in, uint64_t seed) {
   kvq_test::Random random(seed);
   RowMajor mix(in, in);
@@ -172,7 +172,7 @@ TEST_CASE("factors of a Hessian multiply to the rotated and damped one") {
     const std::vector<float> hessian = correlated_hessian(in, 10);
     const Hessian factors(test_allocator(), threads(), nullptr, hessian.data(), matrix, 0.01);
 
-    // Of a random row, the energy that the factors give against x H xᵀ in double.
+    // Energy of a random row from the factors, against x H xᵀ in double.
     const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kTileRows * in), 11);
     double energy = 0.0;
     for (const Segment& segment : matrix.segments) {
@@ -261,7 +261,7 @@ TEST_CASE("weights and Hessians that cannot be used are refused by name") {
 
 namespace {
 
-/// Pretends to find the codes that a matrix has, two panels at a time.
+/// Fake search that returns a matrix's codes, two panels at a time.
 class CodesOf final : public Quantizing {
  public:
   explicit CodesOf(const Matrix& matrix) : matrix_(matrix) {}

@@ -19,7 +19,7 @@ std::string map_of(int keys) {
   return text;
 }
 
-/// The least of three runs, of this thread's processor.
+/// Minimum CPU time of three runs on this thread.
 double seconds_of(const std::string& text) {
   double least = 1e9;
   for (int run = 0; run < 3; ++run) {
@@ -50,7 +50,7 @@ TEST_CASE("a key that occurs twice is found wherever it is, and only within its 
 }
 
 TEST_CASE("eight times as many keys take no more than about eight times as long") {
-  // With comparisons of all pairs it would be nearer to 64.
+  // Comparing all pairs would give about 64.
   CHECK_LT(seconds_of(map_of(80000)), 24 * seconds_of(map_of(10000)));
 }
 

@@ -5,7 +5,7 @@ namespace Kvq
 {
     public sealed unsafe partial class Cache
     {
-        /// <summary>Append tokens to one layer of several sequences: to all of them, or to none. See
+        /// <summary>Append tokens to one layer of several sequences: to all of them or to none. See
         /// <see cref="Native.kvq_append_sequences"/>.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="batch">The tokens.</param>
@@ -28,8 +28,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>As <see cref="Append(int, AppendBatch)"/>, of device memory, which is read in the order of the
-        /// context's stream: it must live until the stream has come there.</summary>
+        /// <summary>Like <see cref="Append(int, AppendBatch)"/>, from device memory, which the context's stream reads
+        /// in order: it must live until the stream has done so.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="batch">The tokens.</param>
         public void AppendDevice(int layer, DeviceAppendBatch batch)
@@ -68,19 +68,19 @@ namespace Kvq
         }
     }
 
-    /// <remarks>A batch may be used again and again; it is for one thread at a time.</remarks>
+    /// <remarks>A batch may be reused, by one thread at a time.</remarks>
     public abstract partial class AppendBatchBase : SequencesBatch
     {
         internal AppendBatchBase() { }
 
-        /// <summary>All of one cache, none twice.</summary>
+        /// <summary>Sequences of one cache, all different.</summary>
         public Sequence[] Sequences
         {
             get => Listed;
             set => List(value, nameof(Sequences));
         }
 
-        /// <summary>Tokens of each sequence; null (default): one each.</summary>
+        /// <summary>Tokens per sequence; null (default): one each.</summary>
         public int[] TokenCounts { get; set; }
 
         /// <summary>Positions of all tokens; null (default): consecutive in each sequence.</summary>
@@ -103,8 +103,7 @@ namespace Kvq
         public Tensor V { get; set; }
     }
 
-    /// <summary>Tokens for one layer of several sequences, in device memory. Nothing can check how much there
-    /// is.</summary>
+    /// <summary>Tokens for one layer of several sequences, in device memory, whose size is not checked.</summary>
     public sealed class DeviceAppendBatch : AppendBatchBase
     {
         /// <summary>Device memory: keys before RoPE, [tokens, kv_heads, head_dim].</summary>
@@ -113,7 +112,7 @@ namespace Kvq
         /// <summary>Device memory: values, of the same shape and type.</summary>
         public IntPtr V { get; set; }
 
-        /// <summary>Their type; <see cref="Dtype.F32"/> by default.</summary>
+        /// <summary>Type of keys and values; <see cref="Dtype.F32"/> by default.</summary>
         public Dtype Dtype
         {
             get => raw.dtype;

@@ -5,20 +5,20 @@ namespace Kvq
 {
     public sealed unsafe partial class Cache
     {
-        /// <summary>Attention of the last queries of one sequence over one layer; see
+        /// <summary>Compute attention of the last queries of one sequence over one layer; see
         /// <see cref="Native.kvq_attend"/>.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="sequence">A sequence of this cache.</param>
-        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim]: those of the last tokens.</param>
-        /// <param name="output">Receives as many numbers.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim], for the last tokens.</param>
+        /// <param name="output">Receives the result, of the same shape.</param>
         public void Attend(int layer, Sequence sequence, float[] q, float[] output) =>
             Attend(layer, sequence, (Tensor)q, (Tensor)output);
 
-        /// <summary>As <see cref="Attend(int, Sequence, float[], float[])"/>, of any type.</summary>
+        /// <summary>Like <see cref="Attend(int, Sequence, float[], float[])"/>, of any type.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="sequence">A sequence of this cache.</param>
-        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim]: those of the last tokens.</param>
-        /// <param name="output">Receives as many numbers.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim], for the last tokens.</param>
+        /// <param name="output">Receives the result, of the same shape.</param>
         public void Attend(int layer, Sequence sequence, Tensor q, Tensor output)
         {
             if (sequence == null) throw new ArgumentNullException(nameof(sequence));
@@ -57,8 +57,9 @@ namespace Kvq
             }
         }
 
-        /// <summary>Attention of a batch of queries over one layer; see <see cref="Native.kvq_attend"/>. Runs at once
-        /// with other calls, unless the policy evicts: then the sequences are used by one call at a time.</summary>
+        /// <summary>Compute attention of a batch of queries over one layer; see <see cref="Native.kvq_attend"/>. Runs
+        /// concurrently with other calls, unless the policy evicts: then one call at a time uses the
+        /// sequences.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="batch">The queries, and where their results go.</param>
         public void Attend(int layer, AttendBatch batch)
@@ -87,8 +88,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>As <see cref="Attend(int, AttendBatch)"/>, of device memory, which is used in the order of the
-        /// context's stream: it must live until the stream has come there.</summary>
+        /// <summary>Like <see cref="Attend(int, AttendBatch)"/>, in device memory, which the context's stream uses in
+        /// order: it must live until the stream has done so.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="batch">The queries, and where their results go.</param>
         public void AttendDevice(int layer, DeviceAttendBatch batch)
@@ -129,19 +130,19 @@ namespace Kvq
         }
     }
 
-    /// <remarks>A batch may be used again and again; it is for one thread at a time.</remarks>
+    /// <remarks>A batch may be reused, by one thread at a time.</remarks>
     public abstract partial class AttendBatchBase : SequencesBatch
     {
         internal AttendBatchBase() { }
 
-        /// <summary>All of one cache; the same one may occur repeatedly.</summary>
+        /// <summary>Sequences of one cache; one may occur repeatedly.</summary>
         public Sequence[] Sequences
         {
             get => Listed;
             set => List(value, nameof(Sequences));
         }
 
-        /// <summary>Queries of each sequence; null (default): one each.</summary>
+        /// <summary>Queries per sequence; null (default): one each.</summary>
         public int[] QueryCounts { get; set; }
 
         /// <summary>Positions of all queries; null (default): the last tokens of each sequence.</summary>
@@ -154,7 +155,7 @@ namespace Kvq
         }
     }
 
-    /// <summary>Queries of one or several sequences in host memory, and where their results go.</summary>
+    /// <summary>Queries of one or more sequences in host memory, and where their results go.</summary>
     public sealed class AttendBatch : AttendBatchBase
     {
         /// <summary>[queries, q_heads, head_dim], before RoPE.</summary>
@@ -163,16 +164,15 @@ namespace Kvq
         /// <summary>Receives [queries, q_heads, head_dim]; may not overlap <see cref="Q"/>.</summary>
         public Tensor Output { get; set; }
 
-        /// <summary>[queries, q_heads] receives the logarithm of the sum of exp of the logits; null (default):
-        /// skip.</summary>
+        /// <summary>[queries, q_heads] receives the log-sum-exp of the logits; null (default): skip.</summary>
         public float[] Lse { get; set; }
 
         /// <summary>[q_heads] learned logits; null (default): none.</summary>
         public float[] Sinks { get; set; }
     }
 
-    /// <summary>Queries of one or several sequences in device memory, and where their results go. Nothing can check how
-    /// much memory there is.</summary>
+    /// <summary>Queries of one or more sequences in device memory, whose size is not checked, and where their results
+    /// go.</summary>
     public sealed class DeviceAttendBatch : AttendBatchBase
     {
         /// <summary>Device memory: [queries, q_heads, head_dim], before RoPE.</summary>

@@ -3,14 +3,14 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>The attention layers of one model; owns the page formats and the work space of attention.</summary>
+    /// <summary>The attention layers of one model; owns the page formats and the workspace of attention.</summary>
     public sealed unsafe partial class Cache : NativeObject
     {
         readonly kvq_attend_batch attendDefaults;
         readonly CacheInfo info;
 
         /// <summary>See <see cref="Native.kvq_cache_create"/>.</summary>
-        /// <param name="context">What it computes on.</param>
+        /// <param name="context">Context of the cache.</param>
         /// <param name="options">The model's shape.</param>
         /// <param name="policy">Null: fp16.</param>
         public Cache(Context context, CacheOptions options, Policy policy = null)
@@ -45,17 +45,17 @@ namespace Kvq
             return context.Hooks;
         }
 
-        /// <summary>The context that it was made from, which may have been disposed of.</summary>
+        /// <summary>The context that the cache was created from; it may have been disposed of.</summary>
         public Context Context { get; }
 
-        /// <summary>What the cache was made with, defaults filled in; see
+        /// <summary>Options that the cache was created with, defaults filled in; see
         /// <see cref="Native.kvq_cache_describe"/>.</summary>
         /// <returns>The same object every time.</returns>
         public CacheInfo Describe() => info;
 
         /// <summary>See <see cref="Native.kvq_cache_describe_layer"/>.</summary>
         /// <param name="layer">The layer.</param>
-        /// <returns>How it stores what is sealed.</returns>
+        /// <returns>The formats that the layer seals pages in.</returns>
         public LayerInfo DescribeLayer(int layer)
         {
             var error = Call.Error();
@@ -72,9 +72,9 @@ namespace Kvq
             }
         }
 
-        /// <summary>Bytes used by the whole cache, shared pages counted once; see
+        /// <summary>Get the bytes used by the whole cache, with shared pages counted once; see
         /// <see cref="Native.kvq_cache_usage"/>. Waits for all calls on its sequences.</summary>
-        /// <returns>Where the bytes are.</returns>
+        /// <returns>The memory in use, by purpose.</returns>
         public Usage Usage()
         {
             var error = Call.Error();
@@ -91,12 +91,12 @@ namespace Kvq
             }
         }
 
-        /// <summary>What <see cref="Usage"/> would tell of nothing but new sequences, to the byte; see
+        /// <summary>Predict, to the byte, the <see cref="Usage"/> of a cache that holds only new sequences; see
         /// <see cref="Native.kvq_cache_predict_usage"/>.</summary>
         /// <param name="sequences">At least 1.</param>
-        /// <param name="tokens">Of each sequence.</param>
-        /// <param name="queries">Of each sequence; 0: nothing is attended to.</param>
-        /// <returns>Where the bytes would be.</returns>
+        /// <param name="tokens">Tokens per sequence.</param>
+        /// <param name="queries">Queries per sequence; 0: no attention.</param>
+        /// <returns>The predicted memory, by purpose.</returns>
         public Usage PredictUsage(int sequences, int tokens, int queries = 0)
         {
             var error = Call.Error();
@@ -114,8 +114,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>Make a sequence from a snapshot; see <see cref="Native.kvq_sequence_load"/>.</summary>
-        /// <param name="snapshot">What <see cref="Sequence.Save"/> returned.</param>
+        /// <summary>Create a sequence from a snapshot; see <see cref="Native.kvq_sequence_load"/>.</summary>
+        /// <param name="snapshot">A snapshot from <see cref="Sequence.Save"/>.</param>
         /// <returns>The sequence.</returns>
         public Sequence Load(byte[] snapshot)
         {

@@ -2,22 +2,20 @@ namespace Kvq
 {
     public sealed partial class CacheOptions
     {
-        /// <summary>Radians per position, half as many as channels are rotated; null (default):
-        /// rope_base^(-2j / rotary_dim).</summary>
+        /// <summary>Radians per position of each rotated pair of channels; null (default): rope_base^(-2j /
+        /// rotary_dim).</summary>
         public float[] InvFreq { get; set; }
 
-        /// <summary>What the format commvq of a policy needs; null (default): none. Any number of caches share
-        /// it.</summary>
+        /// <summary>Codebook for the format commvq; null (default): none. Caches may share it.</summary>
         public Codebook Codebook { get; set; }
 
-        /// <summary>What formats with trained centres need; null (default): none. Any number of caches share
-        /// them.</summary>
+        /// <summary>Centres for formats with trained centres; null (default): none. Caches may share them.</summary>
         public Centres Centres { get; set; }
 
-        /// <summary>What "router" in a policy needs; null (default): none. Any number of caches share it.</summary>
+        /// <summary>Router for a policy with "router"; null (default): none. Caches may share it.</summary>
         public Router Router { get; set; }
 
-        /// What a call with these options uses.
+        /// Objects that a call with these options uses.
         internal NativeObject[] Used(params NativeObject[] others)
         {
             var all = new System.Collections.Generic.List<NativeObject>();
@@ -29,7 +27,7 @@ namespace Kvq
             return UseMany.Sorted(all.ToArray(), "objects");
         }
 
-        /// The raw options while `frequencies` is pinned and what is used is entered.
+        /// The raw options, valid while `frequencies` is pinned and the used objects are entered.
         internal unsafe Raw.kvq_cache_options With(float* frequencies)
         {
             if (InvFreq != null)

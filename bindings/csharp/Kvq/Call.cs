@@ -3,19 +3,19 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// What every call of the library has in common.
+    /// Common code of all calls of the library.
     static unsafe class Call
     {
         internal static kvq_error Error() => new kvq_error { struct_size = (uint)sizeof(kvq_error) };
 
-        /// An exception that a hook threw goes before the status that came of it.
+        /// Throws a hook's exception rather than the resulting status.
         internal static void Check(Status status, kvq_error* error, Hooks hooks)
         {
             if (hooks != null) hooks.Rethrow();
             if (status != Status.Ok) throw new KvqException(status, error);
         }
 
-        /// As Check, for a call that makes a handle: nothing is left of it if there is something to throw.
+        /// Like Check, for a call that creates a handle: destroys it before throwing.
         internal static void Check(Status status, kvq_error* error, Hooks hooks, Handle made, IntPtr result)
         {
             made.Take(result);
@@ -31,10 +31,10 @@ namespace Kvq
         }
     }
 
-    /// A call that writes a file: asked for the size first.
+    /// Runs a call that writes a file, after asking for its size.
     unsafe delegate Status SaveCall(byte* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
 
-    /// A call that makes a handle, with what it is made from, `it`, and a file.
+    /// Runs a call that creates a handle from `it` and a file.
     unsafe delegate Status LoadCall(IntPtr it, byte* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
 
     static unsafe class Files
@@ -66,7 +66,7 @@ namespace Kvq
             }
         }
 
-        /// Not NULL where a file is empty: that is for the library to refuse.
+        /// Not NULL for an empty file, so that the library refuses it.
         internal static byte[] NotEmpty(byte[] file, string argument)
         {
             if (file == null) throw new ArgumentNullException(argument);

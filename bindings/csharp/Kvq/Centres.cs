@@ -3,15 +3,15 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>What keys and values of one model are stored relative to. Immutable; caches that use them share
-    /// them.</summary>
+    /// <summary>Trained centres of the keys and values of one model, for the gain-shape formats. Immutable; caches
+    /// share them.</summary>
     public sealed unsafe class Centres : NativeObject
     {
         internal Centres(CentresHandle handle, Hooks hooks) : base(handle, hooks) { }
 
         /// <summary>See <see cref="Native.kvq_centres_load"/>.</summary>
-        /// <param name="context">Where its memory comes from.</param>
-        /// <param name="file">Bytes of a file, as <see cref="Save"/> writes it.</param>
+        /// <param name="context">Context that allocates its memory.</param>
+        /// <param name="file">Bytes of a file from <see cref="Save"/>.</param>
         /// <returns>The centres.</returns>
         public static Centres Load(Context context, byte[] file)
         {
@@ -39,7 +39,7 @@ namespace Kvq
         }
 
         /// <summary>See <see cref="Native.kvq_centres_describe"/>.</summary>
-        /// <returns>What the centres are made for and how much they take away.</returns>
+        /// <returns>Shape and quality of the centres.</returns>
         public CentresInfo Describe()
         {
             var error = Call.Error();
@@ -58,7 +58,7 @@ namespace Kvq
 
         /// <summary>See <see cref="Native.kvq_centres_describe_layer"/>.</summary>
         /// <param name="layer">The layer.</param>
-        /// <returns>One layer of the centres.</returns>
+        /// <returns>The description of the layer.</returns>
         public CentresLayerInfo DescribeLayer(int layer)
         {
             var error = Call.Error();

@@ -3,14 +3,14 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>CommVQ codebooks for the layers of one model. Immutable; caches that use it share it.</summary>
+    /// <summary>CommVQ codebooks for the layers of one model. Immutable; caches share it.</summary>
     public sealed unsafe class Codebook : NativeObject
     {
         internal Codebook(CodebookHandle handle, Hooks hooks) : base(handle, hooks) { }
 
         /// <summary>See <see cref="Native.kvq_codebook_load"/>.</summary>
-        /// <param name="context">Where its memory comes from.</param>
-        /// <param name="file">Bytes of a file, as <see cref="Save"/> writes it.</param>
+        /// <param name="context">Context that allocates its memory.</param>
+        /// <param name="file">Bytes of a file from <see cref="Save"/>.</param>
         /// <returns>The codebooks.</returns>
         public static Codebook Load(Context context, byte[] file)
         {
@@ -38,7 +38,7 @@ namespace Kvq
         }
 
         /// <summary>See <see cref="Native.kvq_codebook_describe"/>.</summary>
-        /// <returns>What the codebooks are made for and how well they do.</returns>
+        /// <returns>Shape and quality of the codebooks.</returns>
         public CodebookInfo Describe()
         {
             var error = Call.Error();
@@ -57,7 +57,7 @@ namespace Kvq
 
         /// <summary>See <see cref="Native.kvq_codebook_describe_layer"/>.</summary>
         /// <param name="layer">The layer.</param>
-        /// <returns>One layer of the codebooks.</returns>
+        /// <returns>The description of the layer.</returns>
         public CodebookLayerInfo DescribeLayer(int layer)
         {
             var error = Call.Error();

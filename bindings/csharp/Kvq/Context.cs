@@ -3,38 +3,38 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <remarks>Hooks are called from any thread, may come several at once, and may not use the context or what was
-    /// made from it. What a hook throws ends in that hook's failure, and is thrown again by the next call on the
-    /// context, or on an object made from it, that returns.</remarks>
+    /// <remarks>Hooks are called from any thread, also from several at once, and may not use the context or objects
+    /// made from it. An exception in a hook counts as its failure and is thrown again by the next call on the context,
+    /// or on an object made from it, that returns.</remarks>
     public sealed partial class ContextOptions
     {
-        /// <summary>Allocate so many bytes with this alignment, or return <see cref="IntPtr.Zero"/>; null (default):
-        /// the library's own allocator. See <see cref="kvq_allocate_hook"/>.</summary>
+        /// <summary>Allocate bytes with an alignment, or return <see cref="IntPtr.Zero"/>; null (default): the
+        /// library's allocator. See <see cref="kvq_allocate_hook"/>.</summary>
         public Func<long, long, IntPtr> Allocate { get; set; }
 
-        /// <summary>Free what <see cref="Allocate"/> returned, of these bytes and this alignment. See
+        /// <summary>Free memory from <see cref="Allocate"/> with the same bytes and alignment. See
         /// <see cref="kvq_free_hook"/>.</summary>
         public Action<IntPtr, long, long> Free { get; set; }
 
-        /// <summary>Take one message; null (default): no messages.</summary>
+        /// <summary>Receive one message; null (default): no messages.</summary>
         public Action<LogLevel, string> Log { get; set; }
 
-        /// <summary>Run the body once for every number from 0 to below the first argument, on any threads, and return
-        /// when all that began are done; null (default): the library's own threads. See
+        /// <summary>Run the body once for each index below the first argument, on any threads, and return when all
+        /// calls have returned; null (default): the library's own threads. See
         /// <see cref="kvq_parallel_for_hook"/>.</summary>
         public Action<int, Action<int>> ParallelFor { get; set; }
 
-        /// <summary>Told when the context and everything made from it is gone.</summary>
+        /// <summary>Called when the context and all objects made from it are freed.</summary>
         public Action Released { get; set; }
 
-        /// <summary>Allocate so many bytes of device memory on a stream; see
+        /// <summary>Allocate bytes of device memory on a stream; see
         /// <see cref="kvq_device_allocate_hook"/>.</summary>
         public Func<long, IntPtr, IntPtr> DeviceAllocate { get; set; }
 
-        /// <summary>Free device memory of so many bytes on a stream; see <see cref="kvq_device_free_hook"/>.</summary>
+        /// <summary>Free bytes of device memory on a stream; see <see cref="kvq_device_free_hook"/>.</summary>
         public Action<IntPtr, long, IntPtr> DeviceFree { get; set; }
 
-        /// <summary>cudaStream_t that everything is issued to; see <see cref="Context.SetStream"/>.</summary>
+        /// <summary>cudaStream_t that all work is enqueued on; see <see cref="Context.SetStream"/>.</summary>
         public IntPtr Stream
         {
             get => raw.stream;
@@ -44,7 +44,7 @@ namespace Kvq
         internal ContextOptions Copy() => (ContextOptions)MemberwiseClone();
     }
 
-    /// <summary>Memory, threads, limits and device shared by any number of caches.</summary>
+    /// <summary>Memory, threads, limits and a device, shared by any number of caches.</summary>
     public sealed unsafe class Context : NativeObject
     {
         /// <summary>See <see cref="Native.kvq_context_create"/>.</summary>
@@ -73,11 +73,11 @@ namespace Kvq
             }
         }
 
-        /// <summary>What it computes on.</summary>
+        /// <summary>Device of the context.</summary>
         public Device Device { get; }
 
         /// <summary>See <see cref="Native.kvq_context_describe"/>.</summary>
-        /// <returns>What the context runs on and uses.</returns>
+        /// <returns>Device, threads and memory of the context.</returns>
         public ContextInfo Describe()
         {
             var error = Call.Error();
@@ -94,8 +94,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>See <see cref="Native.kvq_context_set_stream"/>. Calls on objects made from the context must not be
-        /// under way on other threads.</summary>
+        /// <summary>See <see cref="Native.kvq_context_set_stream"/>. No other thread may be inside a call on an object
+        /// made from the context.</summary>
         /// <param name="stream">cudaStream_t; zero: the legacy default stream.</param>
         public void SetStream(IntPtr stream)
         {

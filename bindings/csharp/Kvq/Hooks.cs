@@ -7,16 +7,16 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// By its name, compilers ahead of time (Unity's IL2CPP) find what native code calls.
+    /// Ahead-of-time compilers (Unity's IL2CPP) find functions that native code calls by this name.
     [AttributeUsage(AttributeTargets.Method)]
     sealed class MonoPInvokeCallbackAttribute : Attribute
     {
         public MonoPInvokeCallbackAttribute(Type type) { }
     }
 
-    /// A context's hooks. The library calls the static methods below, with a GCHandle of this object as `user`: it
-    /// keeps everything alive until `released` was called. What a hook throws stops here and is thrown again by the
-    /// next call on the context, or on an object made from it, that returns.
+    /// A context's hooks. The library calls the static methods below with a GCHandle of this object as `user`, which
+    /// keeps everything alive until `released` has been called. Exceptions stop here and are thrown again by the next
+    /// call on the context, or on an object made from it, that returns.
     sealed unsafe class Hooks
     {
         static readonly kvq_allocate_hook AllocateHook = OnAllocate;
@@ -35,7 +35,7 @@ namespace Kvq
 
         Hooks(ContextOptions options) => this.options = options;
 
-        /// Null if there are none.
+        /// Null without hooks.
         internal static Hooks Of(ContextOptions options, kvq_context_options* raw)
         {
             Together(options.Allocate, options.Free, "Allocate", "Free");
@@ -79,7 +79,7 @@ namespace Kvq
                                             (one == null ? otherName : name) + " is not", "options");
         }
 
-        /// Where no context came to be: `released` is not called then.
+        /// Frees the hooks of a context that could not be created, for which `released` is not called.
         internal void Free() => self.Free();
 
         internal void Rethrow()
@@ -172,7 +172,7 @@ namespace Kvq
             Hooks hooks = From(user);
             try
             {
-                // One function of the library or a few, for ever: their delegates are made once.
+                // The library has few of these functions and never frees them: their delegates are created once.
                 var call = Bodies.GetOrAdd(body, it => Marshal.GetDelegateForFunctionPointer<kvq_parallel_body>(it));
                 var loop = new Loop(call, argument, n);
                 try
@@ -207,7 +207,7 @@ namespace Kvq
             hooks.self.Free();
         }
 
-        /// One parallel loop: what the hook may run, and no longer than it runs.
+        /// One parallel loop: its body is valid only while the hook runs.
         sealed class Loop
         {
             readonly kvq_parallel_body body;
@@ -240,7 +240,7 @@ namespace Kvq
                     if (--running == 0) Monitor.PulseAll(begun);
             }
 
-            /// What a hook began and did not wait for is waited for here.
+            /// Waits for work that a hook started but did not wait for.
             internal void Over()
             {
                 lock (begun)
@@ -252,7 +252,7 @@ namespace Kvq
         }
     }
 
-    /// A progress hook of one call.
+    /// The progress hook of one call.
     sealed class Progress : IDisposable
     {
         static readonly kvq_progress_hook Hook = OnProgress;

@@ -3,7 +3,7 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>A call that the library refused, or that failed. Every object is as it was before the call.</summary>
+    /// <summary>Failure of a call. Every object is as it was before the call.</summary>
     public sealed class KvqException : Exception
     {
         internal unsafe KvqException(Status status, kvq_error* error)
@@ -13,17 +13,17 @@ namespace Kvq
             BackendCode = error->backend_code;
         }
 
-        /// <summary>What kind of failure it is.</summary>
+        /// <summary>Status of the call.</summary>
         public Status Status { get; }
 
-        /// <summary>The header's name of the status, for example "KVQ_E_LIMIT".</summary>
+        /// <summary>Name of the status, for example "KVQ_E_LIMIT".</summary>
         public string StatusName => Library.StatusName(Status);
 
-        /// <summary>Code of the device's own library or of a hook, 0 if none.</summary>
+        /// <summary>Error code of the device's library or of a hook; 0 if none.</summary>
         public int BackendCode { get; }
     }
 
-    /// <summary>The library that was loaded is older than these bindings.</summary>
+    /// <summary>The loaded library is older than these bindings.</summary>
     public sealed class LibraryVersionException : Exception
     {
         internal LibraryVersionException(int found, string version)
@@ -37,10 +37,10 @@ namespace Kvq
         /// <summary>The API version of the library.</summary>
         public int Found { get; }
 
-        /// <summary>The API version that these bindings need at least.</summary>
+        /// <summary>The API version that these bindings require.</summary>
         public int Needed => Constants.ApiVersion;
 
-        /// <summary>The library's own version, "major.minor.patch".</summary>
+        /// <summary>Version of the library, "major.minor.patch".</summary>
         public string LibraryVersion { get; }
     }
 }

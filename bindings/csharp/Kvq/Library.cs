@@ -7,14 +7,14 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>The loaded libkvq: its version, and what it knows on this machine.</summary>
+    /// <summary>The loaded libkvq: its version, and its features on this machine.</summary>
     public static unsafe class Library
     {
         static volatile bool known;
 
 #if NET8_0_OR_GREATER
-        /// <summary>Load libkvq from this file instead of where the loader searches. Call it before anything else.
-        /// On Mono, set LD_LIBRARY_PATH or write a dllmap instead.</summary>
+        /// <summary>Load libkvq from this file instead of the loader's search path. Call it first. On Mono, set
+        /// LD_LIBRARY_PATH or write a dllmap instead.</summary>
         /// <param name="path">The file's path.</param>
         public static void LoadFrom(string path)
         {
@@ -40,7 +40,7 @@ namespace Kvq
             return names;
         }
 
-        /// <summary>Schemes that <see cref="QuantizeOptions.Scheme"/> may name.</summary>
+        /// <summary>Schemes that <see cref="QuantizeOptions.Scheme"/> can name.</summary>
         /// <returns>Their names; see <see cref="Native.qp_scheme_name"/>.</returns>
         public static string[] Schemes()
         {
@@ -52,23 +52,24 @@ namespace Kvq
 
         /// <summary>See <see cref="Native.qp_scheme_bits"/>.</summary>
         /// <param name="scheme">A name.</param>
-        /// <returns>Bits of a weight, 0 for a name that is no scheme.</returns>
+        /// <returns>Bits per weight; 0 if there is no scheme of that name.</returns>
         public static double SchemeBits(string scheme)
         {
             Require();
             fixed (byte* name = Text.Needed(scheme, nameof(scheme))) return Native.qp_scheme_bits(name);
         }
 
-        /// <summary>The header's name of a status, for example "KVQ_E_LIMIT".</summary>
+        /// <summary>Name of a status, for example "KVQ_E_LIMIT".</summary>
         /// <param name="status">A status.</param>
-        /// <returns>"unknown status" for numbers that are none.</returns>
+        /// <returns>The name; "unknown status" for any other number.</returns>
         public static string StatusName(Status status) => Text.Read(Native.kvq_status_name(status));
 
         /// <summary>See <see cref="Native.kvq_device_describe"/>.</summary>
         /// <param name="device"><see cref="Device.Cuda"/>.</param>
         /// <param name="index">As <see cref="ContextOptions.DeviceIndex"/>.</param>
         /// <param name="plugin">As <see cref="ContextOptions.Plugin"/>.</param>
-        /// <returns>The device; a <see cref="KvqException"/> says why contexts cannot be created on it.</returns>
+        /// <returns>The device; if contexts cannot be created on it, a <see cref="KvqException"/> gives the
+        /// reason.</returns>
         public static DeviceInfo DescribeDevice(Device device, int index = 0, string plugin = null)
         {
             Require();
@@ -79,7 +80,7 @@ namespace Kvq
             return new DeviceInfo(&info);
         }
 
-        /// Throws if the library is older than the header that the raw layer was made from.
+        /// Throws if the library is older than the header that the raw layer was generated from.
         internal static void Require()
         {
             if (known) return;

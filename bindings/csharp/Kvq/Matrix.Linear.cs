@@ -6,12 +6,12 @@ namespace Kvq
 {
     public sealed unsafe partial class Matrix
     {
-        /// <summary>y = x·Wᵀ + b; see <see cref="Native.qp_linear"/>.</summary>
+        /// <summary>Compute y = x·Wᵀ + b; see <see cref="Native.qp_linear"/>.</summary>
         /// <param name="x">[batch, columns].</param>
         /// <param name="y">Receives [batch, rows]; may not overlap <paramref name="x"/>.</param>
         public void Linear(float[] x, float[] y) => Linear((Tensor)x, (Tensor)y);
 
-        /// <summary>y = x·Wᵀ + b of any type.</summary>
+        /// <summary>Compute y = x·Wᵀ + b of any type.</summary>
         /// <param name="x">[batch, columns].</param>
         /// <param name="y">Receives [batch, rows], of the same type; may not overlap <paramref name="x"/>.</param>
         public void Linear(Tensor x, Tensor y)
@@ -25,11 +25,11 @@ namespace Kvq
                 Linear(x.Start(xFloats, xBits), batch, y.Start(yFloats, yBits), x.Dtype);
         }
 
-        /// <summary>y = x·Wᵀ + b of device memory, in the order of the context's stream.</summary>
+        /// <summary>Compute y = x·Wᵀ + b in device memory, in stream order.</summary>
         /// <param name="x">Device memory: [batch, columns].</param>
         /// <param name="batch">Rows of x and y.</param>
         /// <param name="y">Device memory that receives [batch, rows].</param>
-        /// <param name="dtype">Type of both.</param>
+        /// <param name="dtype">Type of x and y.</param>
         public void LinearDevice(IntPtr x, int batch, IntPtr y, Dtype dtype)
         {
             Shape.OnDevice(device, nameof(LinearDevice));
@@ -50,9 +50,9 @@ namespace Kvq
             }
         }
 
-        /// <summary>Several matrices on the same inputs in one call; see
+        /// <summary>Multiply several matrices by the same inputs in one call; see
         /// <see cref="Native.qp_linear_shared"/>.</summary>
-        /// <param name="matrices">Of one context, with the same columns and signs.</param>
+        /// <param name="matrices">Matrices of one context with the same columns and signs.</param>
         /// <param name="x">[batch, columns].</param>
         /// <param name="y">Each receives [batch, rows of that matrix], all of x's type.</param>
         public static void LinearShared(Matrix[] matrices, Tensor x, Tensor[] y)
@@ -86,13 +86,13 @@ namespace Kvq
             }
         }
 
-        /// <summary>As <see cref="LinearShared(Matrix[], Tensor, Tensor[])"/>, of device memory, in the order of
-        /// the context's stream.</summary>
-        /// <param name="matrices">Of one context, with the same columns and signs.</param>
+        /// <summary>Like <see cref="LinearShared(Matrix[], Tensor, Tensor[])"/>, in device memory, in stream
+        /// order.</summary>
+        /// <param name="matrices">Matrices of one context with the same columns and signs.</param>
         /// <param name="x">Device memory: [batch, columns].</param>
         /// <param name="batch">Rows of x and of every output.</param>
         /// <param name="y">Device memory: each receives [batch, rows of that matrix].</param>
-        /// <param name="dtype">Type of all.</param>
+        /// <param name="dtype">Type of x and all outputs.</param>
         public static void LinearSharedDevice(Matrix[] matrices, IntPtr x, int batch, IntPtr[] y, Dtype dtype)
         {
             NativeObject[] sorted = UseMany.Sorted(matrices, nameof(matrices));
@@ -129,7 +129,7 @@ namespace Kvq
         }
     }
 
-    /// Several strings, pinned.
+    /// Pins several strings.
     sealed unsafe class Texts : IDisposable
     {
         readonly GCHandle[] pins;

@@ -5,19 +5,20 @@ namespace Kvq
 {
     public sealed partial class QuantizeOptions
     {
-        /// <summary>[columns, columns], the mean of x·xᵀ over inputs x; null (default): weights are rounded
-        /// alone.</summary>
+        /// <summary>[columns, columns], the mean of x·xᵀ over inputs x; null (default): weights are rounded without
+        /// one.</summary>
         public float[] Hessian { get; set; }
 
-        /// <summary>[rows], kept as it is; null (default): none.</summary>
+        /// <summary>[rows], stored unchanged; null (default): none.</summary>
         public float[] Bias { get; set; }
 
-        /// <summary>Told how far the call has come, 0 … 1; false ends it with <see cref="Status.Cancelled"/>. Called
-        /// from the calling thread; what it throws ends the call and is thrown from there.</summary>
+        /// <summary>Receives the progress of the call, 0 … 1; returning false ends it with <see
+        /// cref="Status.Cancelled"/>. Called from the calling thread; an exception ends the call, which throws
+        /// it.</summary>
         public Func<double, bool> Progress { get; set; }
     }
 
-    /// <summary>A linear layer y = x·Wᵀ + b on weights of 1 to 8 bits. Immutable; may be used by several threads at
+    /// <summary>A linear layer y = x·Wᵀ + b with weights of 1 to 8 bits. Immutable; several threads may use it at
     /// once.</summary>
     public sealed unsafe partial class Matrix : NativeObject
     {
@@ -33,11 +34,11 @@ namespace Kvq
             info = new MatrixInfo(&raw);
         }
 
-        /// <summary>Write a matrix in few bits; see <see cref="Native.qp_quantize"/>.</summary>
-        /// <param name="context">What it computes on.</param>
-        /// <param name="w">Weights [rows, columns], whose type must be the options'.</param>
+        /// <summary>Quantize a matrix; see <see cref="Native.qp_quantize"/>.</summary>
+        /// <param name="context">Context of the matrix.</param>
+        /// <param name="w">Weights [rows, columns], of the type in the options.</param>
         /// <param name="rows">Outputs of the layer.</param>
-        /// <param name="columns">Its inputs.</param>
+        /// <param name="columns">Inputs of the layer.</param>
         /// <param name="options">Null: defaults, of the weights' type.</param>
         /// <returns>The matrix.</returns>
         public static Matrix Quantize(Context context, Tensor w, long rows, long columns,
@@ -82,12 +83,12 @@ namespace Kvq
             return new Matrix(handle, context);
         }
 
-        /// <summary>How large a matrix will be; see <see cref="Native.qp_matrix_predict_bytes"/>.</summary>
+        /// <summary>Predict the size of a matrix; see <see cref="Native.qp_matrix_predict_bytes"/>.</summary>
         /// <param name="scheme">As in <see cref="QuantizeOptions"/>.</param>
         /// <param name="rows">Outputs of the layer.</param>
-        /// <param name="columns">Its inputs.</param>
+        /// <param name="columns">Inputs of the layer.</param>
         /// <param name="hasBias">Whether it has a bias.</param>
-        /// <param name="allocated">What a CPU context allocates for it.</param>
+        /// <param name="allocated">Bytes that a CPU context allocates for it.</param>
         /// <returns>As <see cref="MatrixInfo.Bytes"/>.</returns>
         public static ulong PredictBytes(string scheme, long rows, long columns, bool hasBias, out ulong allocated)
         {
@@ -102,9 +103,9 @@ namespace Kvq
         }
 
         /// <summary>See <see cref="Native.qp_matrix_load"/>.</summary>
-        /// <param name="context">What it computes on.</param>
+        /// <param name="context">Context of the matrix.</param>
         /// <param name="file">Bytes of a safetensors file.</param>
-        /// <param name="name">As given to <see cref="Save"/>.</param>
+        /// <param name="name">Name given to <see cref="Save"/>.</param>
         /// <returns>The matrix.</returns>
         public static Matrix Load(Context context, byte[] file, string name)
         {
@@ -147,14 +148,14 @@ namespace Kvq
                 }, matrices[0].Hooks);
         }
 
-        /// <summary>What the matrix is; see <see cref="Native.qp_matrix_describe"/>.</summary>
+        /// <summary>Description of the matrix; see <see cref="Native.qp_matrix_describe"/>.</summary>
         /// <returns>The same object every time.</returns>
         public MatrixInfo Describe() => info;
 
-        /// <summary>Rows of the matrix that <see cref="Linear(float[], float[])"/> multiplies by; see
+        /// <summary>Decode rows of the matrix that <see cref="Linear(float[], float[])"/> multiplies by; see
         /// <see cref="Native.qp_matrix_dequantize"/>.</summary>
         /// <param name="firstRow">The first row.</param>
-        /// <param name="rows">Rows from there on.</param>
+        /// <param name="rows">Number of rows.</param>
         /// <returns>[rows, columns].</returns>
         public float[] Dequantize(long firstRow, long rows)
         {

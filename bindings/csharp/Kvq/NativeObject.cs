@@ -4,7 +4,7 @@ using System.Threading;
 
 namespace Kvq
 {
-    /// A handle of the library; the finalizer destroys what was not disposed of.
+    /// A handle of the library; the finalizer destroys it if it was not disposed of.
     abstract class Handle : SafeHandle
     {
         protected Handle() : base(IntPtr.Zero, true) { }
@@ -17,21 +17,21 @@ namespace Kvq
 
         protected override bool ReleaseHandle()
         {
-            // When a process ends, its memory goes anyway, and hooks may not run managed code any more.
+            // Process exit frees all memory, and hooks can no longer run managed code.
             if (!Environment.HasShutdownStarted) Destroy(handle);
             return true;
         }
     }
 
-    /// <summary>An object of the library. Objects may be disposed of in any order and more than once; what others
-    /// still need goes with the last of them. Calls that the library wants for themselves wait for each other, others
-    /// run at once.</summary>
+    /// <summary>An object of the library. Objects may be disposed of in any order and more than once; whatever other
+    /// objects still need is freed with the last of them. Calls that need exclusive use wait for each other; others run
+    /// concurrently.</summary>
     public abstract class NativeObject : IDisposable
     {
         static long count;
 
         readonly Handle handle;
-        int users; // -1: one, for itself
+        int users; // -1: one exclusive user
         int waiting;
         Thread owner;
         bool closed;
@@ -43,19 +43,19 @@ namespace Kvq
             Serial = Interlocked.Increment(ref count);
         }
 
-        /// <summary>The handle, for calls of <see cref="Raw.Native"/>: it must not be used after
+        /// <summary>The handle, for calls to <see cref="Raw.Native"/>: it must not be used after
         /// <see cref="Dispose"/>.</summary>
         public SafeHandle Handle => handle;
 
-        /// <summary>Whether it has been disposed of.</summary>
+        /// <summary>Whether the object has been disposed of.</summary>
         public bool IsClosed => Volatile.Read(ref closed);
 
         internal Hooks Hooks { get; }
 
-        /// Objects are entered in the order of their numbers, so that no two calls wait for each other.
+        /// Calls enter objects in the order of their numbers, so that they cannot deadlock.
         internal long Serial { get; }
 
-        /// <summary>Destroy the object; a call that uses it on another thread is finished first.</summary>
+        /// <summary>Destroy the object, after calls that use it on other threads.</summary>
         public void Dispose()
         {
             bool free;
@@ -71,7 +71,7 @@ namespace Kvq
             if (Hooks != null) Hooks.Rethrow();
         }
 
-        /// Every call is between Enter and Leave. `alone`: the header asks for exclusive use of the object.
+        /// Every call is between Enter and Leave. `alone`: the call needs exclusive use of the object.
         internal IntPtr Enter(bool alone = false, bool evenClosed = false)
         {
             lock (handle)

@@ -3,15 +3,15 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>Which format pages are sealed in, per layer, how many stay FP16, and which tokens are evicted.
+    /// <summary>Formats that each layer's pages are sealed in, how many pages stay FP16, and which tokens are evicted.
     /// Immutable.</summary>
     public sealed unsafe class Policy : NativeObject
     {
         internal Policy(PolicyHandle handle, Hooks hooks) : base(handle, hooks) { }
 
-        /// <summary>Read a policy from YAML, or from the short form of one format such as "int4+hadamard"; see
+        /// <summary>Read a policy from YAML, or from the short form such as "int4+hadamard"; see
         /// <see cref="Native.kvq_policy_load"/>.</summary>
-        /// <param name="context">Where its memory comes from.</param>
+        /// <param name="context">Context that allocates its memory.</param>
         /// <param name="yaml">The text.</param>
         /// <returns>The policy.</returns>
         public static Policy Load(Context context, string yaml)
@@ -37,8 +37,8 @@ namespace Kvq
         /// <summary>See <see cref="Native.kvq_policy_with_eviction"/>.</summary>
         /// <param name="context">The policy's context.</param>
         /// <param name="method">Name of a method, see <see cref="Native.kvq_compress"/>.</param>
-        /// <param name="budget">Tokens of a KV head that stay, on average.</param>
-        /// <returns>A policy that evicts tokens and otherwise says what this one says.</returns>
+        /// <param name="budget">Tokens that a KV head keeps on average.</param>
+        /// <returns>A copy of the policy with this eviction.</returns>
         public Policy WithEviction(Context context, string method, int budget)
         {
             if (context == null) throw new ArgumentNullException(nameof(context));
@@ -57,10 +57,10 @@ namespace Kvq
         /// <summary>See <see cref="Native.kvq_policy_with_layer"/>.</summary>
         /// <param name="context">The policy's context.</param>
         /// <param name="firstLayer">The first of the layers.</param>
-        /// <param name="lastLayer">The last of them.</param>
-        /// <param name="keys">Name of a format, see <see cref="Native.kvq_policy_load"/>; null: as before.</param>
-        /// <param name="values">The same for values.</param>
-        /// <returns>A policy that stores these layers so and otherwise says what this one says.</returns>
+        /// <param name="lastLayer">The last of the layers.</param>
+        /// <param name="keys">Name of a format, see <see cref="Native.kvq_policy_load"/>; null: unchanged.</param>
+        /// <param name="values">As keys.</param>
+        /// <returns>A copy of the policy with these formats.</returns>
         public Policy WithLayer(Context context, int firstLayer, int lastLayer, string keys, string values = null)
         {
             if (context == null) throw new ArgumentNullException(nameof(context));
@@ -77,7 +77,7 @@ namespace Kvq
         }
 
         /// <summary>See <see cref="Native.kvq_policy_save"/>.</summary>
-        /// <returns>YAML that says the same.</returns>
+        /// <returns>The policy as YAML.</returns>
         public string Save()
         {
             IntPtr it = Enter();
@@ -93,7 +93,7 @@ namespace Kvq
         }
 
         /// <summary>See <see cref="Native.kvq_policy_describe"/>.</summary>
-        /// <returns>What a host has to know of the policy.</returns>
+        /// <returns>Eviction settings of the policy.</returns>
         public PolicyInfo Describe()
         {
             var error = Call.Error();

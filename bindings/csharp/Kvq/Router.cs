@@ -3,14 +3,14 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>Routers for the layers of one model (MoQAE). Immutable; caches that use it share it.</summary>
+    /// <summary>Routers for the layers of one model (MoQAE). Immutable; caches share it.</summary>
     public sealed unsafe class Router : NativeObject
     {
         internal Router(RouterHandle handle, Hooks hooks) : base(handle, hooks) { }
 
         /// <summary>See <see cref="Native.kvq_router_load"/>.</summary>
-        /// <param name="context">Where its memory comes from.</param>
-        /// <param name="file">Bytes of a file, as <see cref="Save"/> writes it.</param>
+        /// <param name="context">Context that allocates its memory.</param>
+        /// <param name="file">Bytes of a file from <see cref="Save"/>.</param>
         /// <returns>The routers.</returns>
         public static Router Load(Context context, byte[] file)
         {
@@ -38,7 +38,7 @@ namespace Kvq
         }
 
         /// <summary>See <see cref="Native.kvq_router_describe"/>.</summary>
-        /// <returns>What the routers are made for and what they do.</returns>
+        /// <returns>Shape of the routers and their training results.</returns>
         public RouterInfo Describe()
         {
             var error = Call.Error();
@@ -57,7 +57,7 @@ namespace Kvq
 
         /// <summary>See <see cref="Native.kvq_router_describe_group"/>.</summary>
         /// <param name="group">The group.</param>
-        /// <returns>One group of layers.</returns>
+        /// <returns>The description of the group.</returns>
         public RouterGroupInfo DescribeGroup(int group)
         {
             var error = Call.Error();

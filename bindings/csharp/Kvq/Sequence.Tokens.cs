@@ -29,13 +29,13 @@ namespace Kvq
                 Append(layer, tokens, k.Start(kFloats, kBits), v.Start(vFloats, vBits), k.Dtype, positions);
         }
 
-        /// <summary>Append tokens from device memory, which is read in the order of the context's stream: it must live
-        /// until the stream has come there.</summary>
+        /// <summary>Append tokens from device memory, which the context's stream reads in order: it must live until the
+        /// stream has done so.</summary>
         /// <param name="layer">The layer.</param>
-        /// <param name="tokens">Tokens.</param>
+        /// <param name="tokens">Number of tokens.</param>
         /// <param name="k">Device memory: keys before RoPE, [tokens, kv_heads, head_dim].</param>
         /// <param name="v">Device memory: values, of the same shape and type.</param>
-        /// <param name="dtype">Their type.</param>
+        /// <param name="dtype">Type of keys and values.</param>
         /// <param name="positions">Original positions, in host memory; null: consecutive.</param>
         public void AppendDevice(int layer, int tokens, IntPtr k, IntPtr v, Dtype dtype, int[] positions = null)
         {
@@ -61,11 +61,11 @@ namespace Kvq
         }
 
         /// <summary>Decode stored keys and values, for inspection and tests; see
-        /// <see cref="Native.kvq_sequence_decode"/>. Not fast.</summary>
+        /// <see cref="Native.kvq_sequence_decode"/>. Not optimised.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="kvHead">The KV head.</param>
-        /// <param name="begin">First slot of the head's list.</param>
-        /// <param name="slots">Slots from there on.</param>
+        /// <param name="begin">First slot in the head's list.</param>
+        /// <param name="slots">Number of slots.</param>
         /// <param name="k">Receives [slots, head_dim] keys after RoPE; null: skip.</param>
         /// <param name="v">Receives [slots, head_dim] values; null: skip.</param>
         /// <param name="positions">Receives original positions; null: skip.</param>
@@ -91,8 +91,8 @@ namespace Kvq
         }
 
         /// <summary>Evict tokens as the cache's policy says; see <see cref="Native.kvq_compress"/>.</summary>
-        /// <param name="budget">Tokens of a KV head that are kept on average; 0: the policy's.</param>
-        /// <returns>What was kept.</returns>
+        /// <param name="budget">Tokens that a KV head keeps on average; 0: the policy's budget.</param>
+        /// <returns>The result of the eviction.</returns>
         public Compressed Compress(int budget = 0)
         {
             var options = default(kvq_compress_options);
@@ -119,7 +119,7 @@ namespace Kvq
         }
     }
 
-    /// <summary>What <see cref="Sequence.Compress"/> did.</summary>
+    /// <summary>Result of <see cref="Sequence.Compress"/>.</summary>
     public sealed class Compressed
     {
         internal Compressed(int[,] kept, ulong bytesFreed)
@@ -131,7 +131,7 @@ namespace Kvq
         /// <summary>[n_layers, kv_heads]: tokens that each head holds now.</summary>
         public int[,] Kept { get; }
 
-        /// <summary>By how much the bytes of the sequence fell.</summary>
+        /// <summary>Decrease in the bytes of the sequence.</summary>
         public ulong BytesFreed { get; }
     }
 }

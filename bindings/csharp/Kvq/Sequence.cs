@@ -3,15 +3,15 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <summary>The pages of one conversation. It keeps what it needs of its cache alive, which may be disposed of
-    /// before it.</summary>
+    /// <summary>The pages of one conversation. The cache may be disposed of first: the sequence keeps alive what it
+    /// needs.</summary>
     public sealed unsafe partial class Sequence : NativeObject
     {
-        readonly IntPtr cachePointer; // borrowed, lives as long as the sequence does
+        readonly IntPtr cachePointer; // borrowed; lives as long as the sequence
         readonly long row;
 
         /// <summary>Create an empty sequence; see <see cref="Native.kvq_sequence_create"/>.</summary>
-        /// <param name="cache">The cache that it belongs to.</param>
+        /// <param name="cache">Cache of the sequence.</param>
         public Sequence(Cache cache) : this(cache, Create(cache)) { }
 
         internal Sequence(Cache cache, SequenceHandle handle) : base(handle, cache.Hooks)
@@ -38,10 +38,10 @@ namespace Kvq
             return handle;
         }
 
-        /// <summary>The cache that it belongs to, which may have been disposed of.</summary>
+        /// <summary>The cache that the sequence belongs to; it may have been disposed of.</summary>
         public Cache Cache { get; }
 
-        /// The cache counts who uses its sequences, for calls that want them all.
+        /// The cache counts the users of its sequences, for calls that need all of them.
         IntPtr Hold(bool alone)
         {
             Cache.Enter(evenClosed: true);
@@ -62,7 +62,7 @@ namespace Kvq
             Cache.Leave();
         }
 
-        /// <summary>A sequence that starts with everything this one holds; see
+        /// <summary>Create a sequence that starts with all tokens of this one; see
         /// <see cref="Native.kvq_sequence_fork"/>.</summary>
         /// <returns>The fork.</returns>
         public Sequence Fork()
@@ -82,7 +82,7 @@ namespace Kvq
         }
 
         /// <summary>Drop tokens from the end of every layer; see <see cref="Native.kvq_sequence_truncate"/>.</summary>
-        /// <param name="length">Tokens that stay.</param>
+        /// <param name="length">Tokens to keep.</param>
         public void Truncate(int length)
         {
             var error = Call.Error();
@@ -97,8 +97,8 @@ namespace Kvq
             }
         }
 
-        /// <summary>Make pages ahead; see <see cref="Native.kvq_sequence_reserve"/>.</summary>
-        /// <param name="tokens">Tokens per layer; 0 gives back the pages that are left.</param>
+        /// <summary>Preallocate pages; see <see cref="Native.kvq_sequence_reserve"/>.</summary>
+        /// <param name="tokens">Tokens per layer; 0 frees the preallocated pages that are left.</param>
         public void Reserve(int tokens)
         {
             var error = Call.Error();
@@ -115,7 +115,7 @@ namespace Kvq
 
         /// <summary>See <see cref="Native.kvq_sequence_room"/>.</summary>
         /// <param name="layer">The layer.</param>
-        /// <returns>Tokens that the layer has pages for, made ahead.</returns>
+        /// <returns>Tokens that fit into the preallocated pages of the layer.</returns>
         public int Room(int layer)
         {
             var error = Call.Error();
@@ -134,7 +134,7 @@ namespace Kvq
 
         /// <summary>See <see cref="Native.kvq_sequence_length"/>.</summary>
         /// <param name="layer">The layer.</param>
-        /// <returns>Tokens appended to the layer, evicted ones included.</returns>
+        /// <returns>Tokens appended to the layer, including evicted ones.</returns>
         public int Length(int layer)
         {
             var error = Call.Error();
@@ -154,7 +154,7 @@ namespace Kvq
         /// <summary>See <see cref="Native.kvq_sequence_slots"/>.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="kvHead">The KV head.</param>
-        /// <returns>Tokens that the head holds.</returns>
+        /// <returns>Tokens that the head holds after eviction.</returns>
         public int Slots(int layer, int kvHead)
         {
             var error = Call.Error();
@@ -188,7 +188,7 @@ namespace Kvq
         }
 
         /// <summary>See <see cref="Native.kvq_cache_usage"/>.</summary>
-        /// <returns>Bytes used by this sequence, shared pages counted in full.</returns>
+        /// <returns>Bytes used by this sequence, with shared pages counted in full.</returns>
         public Usage Usage()
         {
             var error = Call.Error();

@@ -2,7 +2,7 @@ using System;
 
 namespace Kvq
 {
-    /// <summary>What batches for several sequences have in common.</summary>
+    /// <summary>Base of batches for several sequences.</summary>
     public abstract class SequencesBatch
     {
         internal SequencesBatch() { }
@@ -20,7 +20,7 @@ namespace Kvq
             Listed = (Sequence[])sequences.Clone();
         }
 
-        /// Rows of all sequences; the names are those of the properties, for messages.
+        /// Counts the rows of all sequences; the names are those of the properties, for messages.
         internal long CheckRows(int[] counts, string countsName, int[] positions, string positionsName)
         {
             long rows = Shape.Sum(counts, Listed.Length, countsName);

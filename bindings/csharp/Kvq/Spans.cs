@@ -6,7 +6,7 @@ namespace Kvq
 {
     public sealed unsafe partial class Sequence
     {
-        /// <summary>As <see cref="Append(int, float[], float[], int[])"/>, of spans.</summary>
+        /// <summary>Like <see cref="Append(int, float[], float[], int[])"/>, with spans.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="k">Keys before RoPE, [tokens, kv_heads, head_dim].</param>
         /// <param name="v">Values, of the same shape.</param>
@@ -19,11 +19,11 @@ namespace Kvq
 
     public sealed unsafe partial class Cache
     {
-        /// <summary>As <see cref="Attend(int, Sequence, float[], float[])"/>, of spans.</summary>
+        /// <summary>Like <see cref="Attend(int, Sequence, float[], float[])"/>, with spans.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="sequence">A sequence of this cache.</param>
-        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim]: those of the last tokens.</param>
-        /// <param name="output">Receives as many numbers.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim], for the last tokens.</param>
+        /// <param name="output">Receives the result, of the same shape.</param>
         public void Attend(int layer, Sequence sequence, ReadOnlySpan<float> q, Span<float> output)
         {
             fixed (float* queries = &MemoryMarshal.GetReference(q), to = &MemoryMarshal.GetReference(output))
@@ -33,7 +33,7 @@ namespace Kvq
 
     public sealed unsafe partial class Matrix
     {
-        /// <summary>As <see cref="Linear(float[], float[])"/>, of spans.</summary>
+        /// <summary>Like <see cref="Linear(float[], float[])"/>, with spans.</summary>
         /// <param name="x">[batch, columns].</param>
         /// <param name="y">Receives [batch, rows]; may not overlap <paramref name="x"/>.</param>
         public void Linear(ReadOnlySpan<float> x, Span<float> y)

@@ -2,8 +2,8 @@ using System;
 
 namespace Kvq
 {
-    /// <summary>Numbers in host memory: a stretch of a managed array, or native memory that the caller keeps alive.
-    /// A float[] is one as it stands.</summary>
+    /// <summary>Numbers in host memory: a range of a managed array, or native memory that the caller keeps alive. A
+    /// float[] converts implicitly.</summary>
     public readonly struct Tensor
     {
         readonly float[] floats;
@@ -21,24 +21,24 @@ namespace Kvq
             Dtype = dtype;
         }
 
-        /// <summary>Elements.</summary>
+        /// <summary>Number of elements.</summary>
         public long Length { get; }
 
-        /// <summary>Their type.</summary>
+        /// <summary>Element type.</summary>
         public Dtype Dtype { get; }
 
-        /// <summary>Whether there is no memory behind it.</summary>
+        /// <summary>Whether the tensor has no memory.</summary>
         public bool IsNull => floats == null && halves == null && pointer == IntPtr.Zero;
 
-        /// <summary>The whole of an array.</summary>
+        /// <summary>All of an array.</summary>
         /// <param name="values">Null gives a tensor that <see cref="IsNull"/>.</param>
         public static implicit operator Tensor(float[] values) =>
             new Tensor(values, null, IntPtr.Zero, 0, values == null ? 0 : values.Length, Dtype.F32);
 
-        /// <summary>A stretch of an array.</summary>
+        /// <summary>A range of an array.</summary>
         /// <param name="values">The array.</param>
         /// <param name="offset">The first element.</param>
-        /// <param name="length">Elements.</param>
+        /// <param name="length">Number of elements.</param>
         /// <returns>The tensor; it refers to the array.</returns>
         public static Tensor F32(float[] values, int offset, int length)
         {
@@ -46,20 +46,20 @@ namespace Kvq
             return new Tensor(values, null, IntPtr.Zero, offset, length, Dtype.F32);
         }
 
-        /// <summary>IEEE 754 binary16, by their bits.</summary>
+        /// <summary>IEEE 754 binary16, given as bits.</summary>
         /// <param name="bits">The array.</param>
         /// <returns>The tensor; it refers to the array.</returns>
         public static Tensor F16(ushort[] bits) => Halves(bits, 0, bits == null ? 0 : bits.Length, Dtype.F16);
 
-        /// <summary>bfloat16, by their bits.</summary>
+        /// <summary>bfloat16, given as bits.</summary>
         /// <param name="bits">The array.</param>
         /// <returns>The tensor; it refers to the array.</returns>
         public static Tensor Bf16(ushort[] bits) => Halves(bits, 0, bits == null ? 0 : bits.Length, Dtype.Bf16);
 
-        /// <summary>A stretch of an array of 16-bit numbers.</summary>
+        /// <summary>A range of an array of 16-bit numbers.</summary>
         /// <param name="bits">The array.</param>
         /// <param name="offset">The first element.</param>
-        /// <param name="length">Elements.</param>
+        /// <param name="length">Number of elements.</param>
         /// <param name="dtype"><see cref="Dtype.F16"/> or <see cref="Dtype.Bf16"/>.</param>
         /// <returns>The tensor; it refers to the array.</returns>
         public static Tensor Halves(ushort[] bits, int offset, int length, Dtype dtype)
@@ -70,11 +70,11 @@ namespace Kvq
             return new Tensor(null, bits, IntPtr.Zero, offset, length, dtype);
         }
 
-        /// <summary>Native memory that the CPU can read, such as Unity's NativeArray or what a Span is pinned to. It
-        /// must stay alive and where it is until the call that uses it has returned.</summary>
+        /// <summary>Native memory that the CPU can read, such as Unity's NativeArray or a pinned Span. It must stay
+        /// alive and in place until the call that uses it has returned.</summary>
         /// <param name="pointer">The first element.</param>
-        /// <param name="length">Elements.</param>
-        /// <param name="dtype">Their type.</param>
+        /// <param name="length">Number of elements.</param>
+        /// <param name="dtype">Element type.</param>
         /// <returns>The tensor.</returns>
         public static unsafe Tensor At(void* pointer, long length, Dtype dtype)
         {
@@ -83,7 +83,7 @@ namespace Kvq
             return new Tensor(null, null, (IntPtr)pointer, 0, length, dtype);
         }
 
-        /// A span, which starts at NULL where it is empty.
+        /// Returns a span; an empty one starts at NULL.
         internal static unsafe Tensor Pinned(float* pointer, int length) =>
             new Tensor(null, null, (IntPtr)pointer, 0, length, Dtype.F32);
 
@@ -91,7 +91,7 @@ namespace Kvq
 
         internal ushort[] Bits => halves;
 
-        /// The first element, where the arrays are pinned at these addresses.
+        /// Returns the first element when the arrays are pinned at these addresses.
         internal unsafe void* Start(float* pinnedFloats, ushort* pinnedBits)
         {
             if (pinnedFloats != null) return pinnedFloats + offset;
@@ -108,10 +108,10 @@ namespace Kvq
         }
     }
 
-    /// What shapes are checked by, before a call. An empty array pins to NULL, so nothing empty may get through.
+    /// Checks shapes before a call. An empty array pins to NULL, so empty arrays are refused.
     static class Shape
     {
-        /// Rows of a dense tensor.
+        /// Returns the rows of a dense tensor.
         internal static int Rows(in Tensor tensor, long row, string name, string shape)
         {
             Present(tensor, name);
@@ -146,14 +146,14 @@ namespace Kvq
                 throw new ArgumentException(name + " is " + given + " but " + other + " is " + expected, name);
         }
 
-        /// As far as strides reach; 0 is dense.
+        /// Returns the extent of the strides; 0 is dense.
         internal static void Strided(in Tensor tensor, long tokens, int heads, int dim, long tokenStride,
             long headStride, string name)
         {
             Present(tensor, name);
             NotNegative(tokenStride, name, "token stride");
             NotNegative(headStride, name, "head stride");
-            // In double: what overflows 64 bits is too long for any array.
+            // In double: a value that overflows 64 bits is too long for any array.
             double reach = (tokens - 1.0) * (tokenStride == 0 ? (double)heads * dim : tokenStride) +
                            (heads - 1.0) * (headStride == 0 ? dim : headStride) + dim;
             if (tensor.Length < reach)
@@ -167,7 +167,7 @@ namespace Kvq
                 throw new ArgumentException(name + " " + what + " is " + value + ", must not be negative", name);
         }
 
-        /// The rows of a batch, one a sequence where there are no counts.
+        /// Returns the rows of a batch; one per sequence without counts.
         internal static long Sum(int[] counts, int sequences, string name)
         {
             if (counts == null) return sequences;

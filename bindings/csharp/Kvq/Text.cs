@@ -4,12 +4,12 @@ using System.Text;
 
 namespace Kvq
 {
-    /// Strings of the C API are UTF-8; what the library says is read leniently, what it is told must be exact.
+    /// Strings of the C API are UTF-8: invalid text from the library is replaced, invalid text for it is refused.
     static unsafe class Text
     {
         static readonly Encoding Strict = new UTF8Encoding(false, true);
 
-        /// With a NUL at the end; null for null.
+        /// Returns the text with a NUL at the end; null for null.
         internal static byte[] Bytes(string text, string argument)
         {
             if (text == null) return null;
@@ -26,7 +26,7 @@ namespace Kvq
             return Bytes(text, argument);
         }
 
-        /// "Usage { Scalars = 256, … }" of a name, and names and values by turns; the same in every culture.
+        /// Returns "Usage { Scalars = 256, … }" from a name and alternating names and values, in every culture.
         internal static string Shown(string name, params object[] properties)
         {
             var all = new StringBuilder(name).Append(" {");

@@ -2,12 +2,12 @@ using System;
 
 namespace Kvq
 {
-    /// Several objects that a call uses, each once however often it occurs.
+    /// Several objects that a call uses, each entered once even if it occurs repeatedly.
     struct UseMany : IDisposable
     {
         readonly NativeObject[] sorted;
 
-        /// `sorted` is what Sorted returned.
+        /// `sorted` must come from Sorted.
         internal UseMany(NativeObject[] sorted, bool alone)
         {
             this.sorted = sorted;

@@ -1,4 +1,4 @@
-// What a call costs: one token appended, and one query attended to over 32 tokens, on the smallest cache.
+// Measures the cost of a call on the smallest cache: one token appended, and one query over 32 tokens.
 using System;
 using System.Diagnostics;
 using System.Globalization;

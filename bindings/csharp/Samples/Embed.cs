@@ -1,5 +1,5 @@
-// The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits.
-// The same program as samples/c/embed.c, printing the same line.
+// Minimal embedding: one attention layer of an engine decodes on a cache compressed to about five bits per scalar.
+// The same program as samples/c/embed.c; it prints the same line.
 using System;
 using System.Globalization;
 using Kvq;
@@ -10,7 +10,7 @@ static class Embed
 
     static uint state = 1;
 
-    /// In place of the engine's projections: numbers in [-1, 1).
+    /// Stands in for the engine's projections: numbers in [-1, 1).
     static void Fill(float[] x)
     {
         for (int i = 0; i < x.Length; ++i)
@@ -20,7 +20,7 @@ static class Embed
         }
     }
 
-    /// Of the bits of what attention gives, so that the same program in another language can be compared.
+    /// Hash of the attention outputs' bits, to compare with the same program in another language.
     static uint Checksum(uint sum, float[] x)
     {
         var bits = new uint[x.Length];

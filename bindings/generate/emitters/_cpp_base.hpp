@@ -1,13 +1,13 @@
-/// What a call reports: its message is what(), in UTF-8.
+/// Failure of a call; what() is its message in UTF-8.
 class Error : public std::runtime_error {
  public:
   Error(kvq_status status, const std::string& message, int32_t backend_code = 0)
       : std::runtime_error(message), status_(status), backend_code_(backend_code) {}
 
   kvq_status status() const noexcept { return status_; }
-  /// Name of the status, for example "KVQ_E_LIMIT".
+  /// Return the name of the status, for example "KVQ_E_LIMIT".
   const char* name() const noexcept { return kvq_status_name(status_); }
-  /// Code of the device's own library or of a hook, 0 if none.
+  /// Return the error code of the device's library or of a hook; 0 if none.
   int32_t backend_code() const noexcept { return backend_code_; }
 
  private:
@@ -15,7 +15,7 @@ class Error : public std::runtime_error {
   int32_t backend_code_;
 };
 
-/// Calls `function(arguments..., error)`, any function of kvq.h that returns a status, and throws what it reports.
+/// Call `function(arguments..., error)`, any function of kvq.h that returns a status, and throw an Error if it fails.
 template <class... Parameters, class... Arguments>
 void checked(kvq_status (*function)(Parameters...), Arguments&&... arguments) {
   kvq_error error;
@@ -24,8 +24,8 @@ void checked(kvq_status (*function)(Parameters...), Arguments&&... arguments) {
   if (status != KVQ_OK) throw Error(status, error.message, error.backend_code);
 }
 
-/// Throws an Error if the loaded library is older than the header that the program was compiled with. Every Context
-/// asks when it is created.
+/// Throw an Error if the loaded library is older than the header that the program was compiled with. Creating a
+/// Context calls this.
 inline void require_version() {
   if (kvq_api_version() >= KVQ_API_VERSION) return;
   throw Error(KVQ_E_UNSUPPORTED, "libkvq " + std::string(kvq_version_string()) + " implements API version " +
@@ -33,7 +33,7 @@ inline void require_version() {
                                      std::to_string(KVQ_API_VERSION));
 }
 
-/// A struct of kvq.h with its defaults, or one that the library fills with its `struct_size`.
+/// Return a struct of kvq.h with its defaults; a struct that the library fills gets only its `struct_size`.
 template <class Struct>
 Struct initialised() {
   Struct it{};
@@ -43,15 +43,15 @@ Struct initialised() {
 
 namespace detail {
 
-/// An owned handle, or none. Of most objects a `const` one gives a `const` pointer, for what several threads may do at
-/// once; of those that any number of threads may use it gives the pointer itself.
+/// Owns a handle, or none. A `const` object gives a `const` pointer, for the functions that several threads may call at
+/// once; objects that any number of threads may use give the plain pointer.
 template <class Handle, void (*destroy)(Handle*), class Viewed>
 class Owned {
  public:
   using Pointer = Handle*;
 
   Owned(std::nullptr_t) noexcept {}
-  /// Takes over what a function of kvq.h has made.
+  /// Take ownership of a handle that a function of kvq.h returned.
   explicit Owned(Handle* handle) noexcept : handle_(handle) {}
   Owned(Owned&& other) noexcept : handle_(other.release()) {}
   Owned& operator=(Owned&& other) noexcept {
@@ -67,7 +67,7 @@ class Owned {
   operator Handle*() noexcept { return handle_; }
   operator Viewed*() const noexcept { return handle_; }
 
-  /// Gives the handle up: the caller destroys it.
+  /// Give up the handle; the caller destroys it.
   [[nodiscard]] Handle* release() noexcept { return std::exchange(handle_, nullptr); }
   void reset(Handle* handle = nullptr) noexcept { destroy(std::exchange(handle_, handle)); }
 
@@ -75,7 +75,7 @@ class Owned {
   Handle* handle_ = nullptr;
 };
 
-/// What `create(arguments..., &handle, error)` makes.
+/// Return the object that `create(arguments..., &handle, error)` creates.
 template <class Object, class Create, class... Arguments>
 Object made(Create create, Arguments... arguments) {
   typename Object::Pointer handle = nullptr;
@@ -83,7 +83,7 @@ Object made(Create create, Arguments... arguments) {
   return Object(handle);
 }
 
-/// What `describe(arguments..., &it, error)` says.
+/// Return the struct that `describe(arguments..., &it, error)` fills.
 template <class It, class Describe, class... Arguments>
 It described(Describe describe, Arguments... arguments) {
   It it = initialised<It>();
@@ -91,7 +91,7 @@ It described(Describe describe, Arguments... arguments) {
   return it;
 }
 
-/// What `count(arguments..., &number, error)` says.
+/// Return the number that `count(arguments..., &number, error)` gets.
 template <class Number, class Count, class... Arguments>
 Number counted(Count count, Arguments... arguments) {
   Number number = 0;
@@ -99,7 +99,7 @@ Number counted(Count count, Arguments... arguments) {
   return number;
 }
 
-/// What `save(arguments..., buffer, capacity, &size, error)` writes, bytes or text.
+/// Return the bytes or text that `save(arguments..., buffer, capacity, &size, error)` writes.
 template <class Bytes = std::vector<std::byte>, class Save, class... Arguments>
 Bytes saved(Save save, Arguments... arguments) {
   Bytes bytes;
@@ -109,14 +109,14 @@ Bytes saved(Save save, Arguments... arguments) {
   return bytes;
 }
 
-/// `name_of(0)` to `name_of(n - 1)`.
+/// Return `name_of(0)` to `name_of(n - 1)`.
 inline std::vector<std::string> names(int32_t n, const char* (*name_of)(int32_t)) {
   std::vector<std::string> all;
   for (int32_t i = 0; i < n; ++i) all.emplace_back(name_of(i));
   return all;
 }
 
-/// Text for a C function, which would not see beyond a NUL.
+/// Return text as a C string; refuse a NUL inside, where a C function would stop reading.
 inline const char* c_string(const std::string& text, const char* name) {
   if (text.find('\0') == std::string::npos) return text.c_str();
   throw Error(KVQ_E_ARGUMENT, std::string(name) + " contains a NUL");
@@ -126,7 +126,7 @@ inline const char* c_string_or_null(const std::string& text, const char* name) {
   return text.empty() ? nullptr : c_string(text, name);
 }
 
-/// Numbers of elements: what is too large for int64_t is its largest number, and negative ones are -1.
+/// Multiply numbers of elements, saturating at the largest int64_t; -1 if a factor is negative.
 inline int64_t product(std::initializer_list<int64_t> factors) {
   int64_t all = 1;
   for (const int64_t factor : factors) {
@@ -142,7 +142,7 @@ inline int64_t sum(int64_t a, int64_t b) {
   return a > std::numeric_limits<int64_t>::max() - b ? std::numeric_limits<int64_t>::max() : a + b;
 }
 
-/// Of an optional array: without it there is one of each.
+/// Add up an optional array of `n` numbers, each 1 if the array is empty.
 inline int64_t sum(std::span<const int32_t> numbers, int32_t n) {
   if (numbers.empty()) return n;
   int64_t all = 0;
@@ -163,7 +163,7 @@ inline void require_size_or_none(const char* name, size_t size, int64_t expected
   if (size != 0) require_size(name, size, expected, meaning);
 }
 
-/// Of rows `[tokens, heads, channels]`: those of a dense tensor, or as many as the strides reach.
+/// Require the size of rows `[tokens, heads, channels]`: exact if dense, else at least the extent of the strides.
 inline void require_rows(const char* name, size_t size, std::initializer_list<int64_t> shape, int64_t token_stride,
                          int64_t head_stride, const char* meaning) {
   if (token_stride == 0 && head_stride == 0) return require_size(name, size, product(shape), meaning);
@@ -171,34 +171,34 @@ inline void require_rows(const char* name, size_t size, std::initializer_list<in
   const int64_t of_head = head_stride != 0 ? head_stride : channels;
   const int64_t of_token = token_stride != 0 ? token_stride : product({heads, channels});
   const int64_t reach = sum(sum(product({tokens - 1, of_token}), product({heads - 1, of_head})), channels);
-  if (reach < 0 || size >= static_cast<uint64_t>(reach)) return;  // the library names a stride that is negative
+  if (reach < 0 || size >= static_cast<uint64_t>(reach)) return;  // the library reports a negative stride
   throw Error(KVQ_E_ARGUMENT,
               size_text(name, size, "at least " + std::to_string(reach) + " (" + meaning + " with the strides)"));
 }
 
-/// The size of a list, as the C functions count.
+/// Return the size of a list as an int32_t, which the C functions take.
 inline int32_t count(const char* name, size_t size) {
   if (size <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) return static_cast<int32_t>(size);
   throw Error(KVQ_E_ARGUMENT, size_text(name, size, "at most 2147483647"));
 }
 
-/// The pointer of an optional span: NULL if it is empty.
+/// Return the pointer of an optional span; NULL if it is empty.
 template <class T>
 T* optional(std::span<T> span) {
   return span.empty() ? nullptr : span.data();
 }
 
-/// The C function that calls a function object of a HookState; after an exception it returns what means failure.
+/// C function that calls a function object of a HookState; after an exception it returns the hook's failure value.
 template <class Hook>
 struct Trampoline;
 
-/// Function objects that are called as C hooks, and the first exception that left one of them.
+/// Function objects that are called as C hooks, and the first exception that one of them threw.
 template <class Functions>
 class HookState {
  public:
   explicit HookState(Functions of_host) : functions(std::move(of_host)) {}
 
-  /// A function object as a hook, whose `user` is this; NULL if there is none.
+  /// Return the hook that calls a function object, with `this` as its `user`; NULL if the function object is empty.
   template <class Hook, auto member>
   Hook hook() const {
     return functions.*member ? &Trampoline<Hook>::template call<Functions, member> : nullptr;
@@ -208,7 +208,7 @@ class HookState {
     const std::lock_guard lock(mutex_);
     if (!thrown_) thrown_ = std::current_exception();
   }
-  /// Throws what was kept, once.
+  /// Rethrow the kept exception, once.
   void rethrow() {
     std::exception_ptr thrown;
     {
@@ -243,13 +243,13 @@ struct Trampoline<Result (*)(void*, Arguments...)> {
   }
 };
 
-/// The last hook of a context, after which its HookState goes.
+/// Last hook of a context; deletes its HookState.
 template <class Functions>
 void release_hooks(void* user) noexcept {
   const std::unique_ptr<HookState<Functions>> state(static_cast<HookState<Functions>*>(user));
   try {
     if (state->functions.released) state->functions.released();
-  } catch (...) {  // nobody is left to be told
+  } catch (...) {  // no call is left to rethrow from
   }
 }
 
@@ -258,7 +258,7 @@ struct OneHook {
   Function function;
 };
 
-/// A hook for one call.
+/// Hook for the duration of one call.
 template <class Hook, class Function>
 class CallHook {
  public:
@@ -267,7 +267,7 @@ class CallHook {
   Hook hook() const { return state_.template hook<Hook, &OneHook<Function>::function>(); }
   void* user() { return &state_; }
 
-  /// Runs `call`, which uses the hook. What that threw is thrown in place of the failure that came of it.
+  /// Run `call`, which uses the hook. If the hook throws, rethrow its exception instead of the resulting Error.
   template <class Call>
   void during(Call call) {
     try {
@@ -285,14 +285,14 @@ class CallHook {
 
 }  // namespace detail
 
-/// The pointers of objects, for the lists of batches.
+/// Return the pointers of objects, for the lists of batches.
 template <class... Objects>
 requires(sizeof...(Objects) > 0 &&
          requires(Objects & ... objects) { std::array{objects.get()...}; }) auto pointers(Objects&... objects) {
   return std::array{objects.get()...};
 }
 
-/// Of a container of objects.
+/// Return the pointers of a container of objects.
 template <class Objects>
 requires requires(Objects& objects) { std::begin(objects)->get(); }
 auto pointers(Objects&& objects) {

@@ -1,4 +1,4 @@
-"""Structs of kvq.h that are full of tensors, as structs of spans whose lengths are checked: AttendBatch, AppendBatch."""
+"""Batches of kvq.h as structs of spans whose lengths are checked: AttendBatch, AppendBatch."""
 import re
 
 from emitters._cpp_calls import class_of
@@ -15,7 +15,7 @@ def arrays_of(struct):
 
 
 def left_out(struct, field):
-    """What spans know, and what is always float."""
+    """Whether spans or the element type make the field redundant."""
     return (field["name"] == "struct_size" or field["name"].startswith("reserved") or field["c"] == "kvq_dtype" or
             field["name"] in [one["length"] for one in arrays_of(struct)])
 
@@ -25,7 +25,7 @@ def span_of(field):
 
 
 def declaration(struct):
-    lines = comment("%s Tensors are of floats; ::%s takes other elements too." % (struct["documentation"], struct["name"]))
+    lines = comment("%s Tensors are of float; ::%s takes other element types, too." % (struct["documentation"], struct["name"]))
     lines.append("struct %s {" % class_of(struct["name"]))
     for field in struct["fields"]:
         if left_out(struct, field):
@@ -63,7 +63,7 @@ def value_of(field):
 
 
 def checked(struct):
-    """The function that makes the C struct of it."""
+    """The function that converts it to the C struct."""
     arrays = arrays_of(struct)
     first = arrays[0]
     counts = next(re.search(r"sum\((\w+)\)", field["length"])[1] for field in arrays if "sum(" in field["length"])
@@ -81,7 +81,7 @@ def checked(struct):
 
 
 def method(struct, call):
-    """The method that takes it: `call` takes the C struct."""
+    """The overload that takes it; `call` takes the C struct."""
     parameters = [one.replace("const %s&" % struct["name"], "const %s&" % class_of(struct["name"])) for one in call.parameters]
     return function("void " + call.name, parameters, " const", [
         "const %s c_batch = detail::c_struct(batch, describe());" % struct["name"],

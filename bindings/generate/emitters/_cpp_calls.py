@@ -1,9 +1,9 @@
-"""What a method of kvq.hpp takes, checks and passes on, by rules from a function of kvq.h."""
+"""Derives a method of kvq.hpp (parameters, checks, arguments) from a function of kvq.h."""
 import re
 
 from emitters._text import target_of
 
-# Any number of threads may use these, so that what only a caller's exclusive use allows is not `const`.
+# Any number of threads may use these; methods that need exclusive use are not `const`.
 SHARED = ("kvq_context", "kvq_cache")
 NAMES = {"kvq_append_sequences": "append"}
 
@@ -46,7 +46,7 @@ class Call:
         self.parameters, self.before, self.arguments, self.documented = [], [], [], []
         self.described = {}
         self.result = None  # ("handle", name), ("struct", name), ("number", type), ("bytes",) or ("text",)
-        self.also = []      # numbers beside the result that the caller may want, behind pointers
+        self.also = []      # optional numbers that the call returns through pointers
         self.told = None    # the hook that is called during the call
         self.inputs = [one for one in function["parameters"] if one["name"] not in ("result", "error")]
         self.receiver = self.receiver_of(whole)
@@ -58,7 +58,7 @@ class Call:
             self.parameters.append("%s %s = {}" % (function_name(self.told), self.late_hook["name"]))
 
     def receiver_of(self, whole):
-        """The object of its name; else a sequence after its cache, or the first handle."""
+        """The object that the function is named after; else a sequence that follows its cache, or the first handle."""
         handles = [one for one in self.inputs if handle_in(one)]
         named = prefix_of(self.function, self.model.handles)
         if any(one["name"] == "result" for one in self.function["parameters"]) and named not in map(handle_in, handles):
@@ -102,7 +102,7 @@ class Call:
         return [one["length"] for one in self.inputs if "length" in one]
 
     def counts(self, name):
-        """Whether a parameter is nothing but the length of an array."""
+        """Whether a parameter is only the length of an array."""
         return (any(one["name"] == name for one in self.inputs) and name in self.lengths() and
                 not any(name in words_of(one) for one in self.lengths() if one != name))
 
@@ -197,7 +197,7 @@ class Call:
                             "  with.%s_user = told.user();" % field["name"], "}"]
 
     def tensors(self):
-        """Parameters whose element type is told beside them."""
+        """Parameters whose element type is another parameter or field."""
         if not any(one["c"] == "kvq_dtype" for one in self.inputs) and not any(
                 field["c"] == "kvq_dtype" for one in self.inputs if target_of(one["type"])["kind"] == "struct"
                 for field in self.model.structs[target_of(one["type"])["name"]]["fields"]):
@@ -235,7 +235,7 @@ class Call:
         return factors[0] if len(factors) == 1 else "detail::product({%s})" % ", ".join(factors)
 
     def factor(self, word):
-        """`n`, or `cache.kv_heads`, a field of what describes the cache."""
+        """`n`, or `cache.kv_heads`, a field of the cache's info."""
         noun, _, field = word.partition(".")
         if not field:
             return noun

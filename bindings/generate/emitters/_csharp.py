@@ -1,4 +1,4 @@
-"""How C# names and documents what kvq.h declares."""
+"""C# names and documentation of the declarations in kvq.h."""
 import re
 import textwrap
 from xml.sax.saxutils import escape
@@ -20,7 +20,7 @@ def type_name(name):
 
 
 def property_name(struct, field):
-    """A member may not be named as the type that it is in."""
+    """The property of a field; it may not have the name of its class."""
     name = pascal(field["name"])
     return name + "Value" if name == type_name(struct["name"]) else name
 
@@ -49,7 +49,7 @@ def spelled(kind):
 
 
 class Names:
-    """Where what the header names is found in C#. Structs are those of the raw layer, or the classes around them."""
+    """C# names of the header's declarations. Structs are those of the raw layer, or the classes around them."""
 
     def __init__(self, api, raw):
         self.api, self.raw = api, raw
@@ -82,7 +82,7 @@ class Names:
 
     @staticmethod
     def member(enumeration, name):
-        """An enumerator's name without what all of its enumeration's begin with."""
+        """An enumerator's name without the prefix that all enumerators share."""
         if not enumeration["name"]:
             return pascal(name.partition("_")[2])
         parts = [value["name"].split("_") for value in enumeration["values"]]
@@ -92,7 +92,7 @@ class Names:
         return pascal("_".join(part for part in name.split("_")[shared:] if part != "E"))
 
     def inside(self, struct):
-        """From here on, names of fields are those of this struct's class."""
+        """Resolves field names to this struct's class from here on."""
         self.local = {} if self.raw else {field["name"]: property_name(struct, field) for field in struct["fields"]}
 
     def prose(self, text):
@@ -137,15 +137,15 @@ class Names:
                 yield "<para>%s</para>" % self.prose(part)
 
     def documentation(self, one, indent="    ", extra=()):
-        """`<summary>` and, where there is more, `<remarks>`."""
+        """`<summary>` and, if there is more, `<remarks>`."""
         first, _, rest = one["documentation"].strip().partition("\n\n")
         kinds = list(paragraphs(first))
-        if len(kinds) > 1:  # a list or code without an empty line before
+        if len(kinds) > 1:  # a list or code that follows without an empty line
             begin = first.index("\n- " if kinds[1][0] == "list" else "\n    ")
             summary, rest = kinds[0][1], first[begin:] + "\n\n" + rest
         else:
             summary = " ".join(first.split())
-        lines = self.block("summary", [self.prose(summary) or "As its name says."], indent)
+        lines = self.block("summary", [self.prose(summary)], indent)
         remarks = list(self.body(rest)) + ["<para>%s</para>" % self.prose(text) for text in extra if text]
         if remarks:
             lines += self.block("remarks", remarks, indent)

@@ -1,4 +1,4 @@
-"""Hooks of Go: C functions that call the method of what is behind a runtime/cgo.Handle, and Go functions that call a C hook."""
+"""Hooks of Go: C functions that call a method through a runtime/cgo.Handle, and Go functions that call a C hook."""
 from emitters._go import camel
 
 
@@ -7,7 +7,7 @@ def short(names, one):
 
 
 def has_user(one):
-    """Whether the host writes such a function; the body of a loop is one that it calls."""
+    """Whether the host implements the function; it only calls the body of a loop."""
     return one["name"].endswith("_hook")
 
 
@@ -23,7 +23,7 @@ def go_type(names, it):
 
 
 def flat(it):
-    """A parameter's type in a function that Go exports: no const, and memory of C as a number."""
+    """A parameter's type in a function that Go exports: no const, and C memory as a number."""
     kind = it["type"]
     if kind["kind"] == "pointer" and kind["to"]["kind"] == "void":
         return "uintptr_t"
@@ -35,7 +35,7 @@ def flat(it):
 
 
 def caller_c(names, one):
-    """Lets Go call a function that C gave it."""
+    """The shim through which Go calls a function pointer from C."""
     parameters = ", ".join("uintptr_t %s" % it["name"] if it["c"] == "void*" else "%s %s" % (it["c"], it["name"])
                            for it in one["parameters"])
     values = ", ".join("(void*)" + it["name"] if it["c"] == "void*" else it["name"] for it in one["parameters"])
@@ -46,7 +46,7 @@ def caller_c(names, one):
 
 def hook_type(names, one):
     name = names.go[one["name"]]
-    lines = [names.declaration(name, one["documentation"] + "\n\nA function of C.", one,
+    lines = [names.declaration(name, one["documentation"] + "\n\nA C function.", one,
                                {it["name"] for it in one["parameters"]}) + "type %s unsafe.Pointer\n" % name]
     parameters, values = [], []
     for it in one["parameters"]:
@@ -64,13 +64,13 @@ def hook_type(names, one):
     answer = "" if returns["kind"] == "void" else " uintptr" if returns["kind"] == "pointer" else " int32"
     if answer:
         call = "return %s(%s)" % (answer.strip(), "unsafe.Pointer(%s)" % call if "ptr" in answer else call)
-    lines.append("// Call%s calls one." % name)
+    lines.append("// Call%s calls a %s." % (name, name))
     lines.append("func Call%s(hook %s, %s)%s {\n\t%s\n}\n" % (name, name, ", ".join(parameters), answer, call))
     return "\n".join(lines)
 
 
 def callback(names, one):
-    """The way from C to a Go function."""
+    """The path from C to a Go function."""
     name, function = short(names, one), "kvq_go_" + one["name"]
     types = ", ".join("%s %s" % (camel(it["name"]), "uintptr" if flat(it) == "uintptr_t" and it["type"]["kind"] != "hook"
                                  else go_type(names, it)) for it in arguments(one))
@@ -92,7 +92,7 @@ def callback(names, one):
     if answer:
         call = "return %s(%s)" % (c_answer.strip(), call)
     return "\n".join([
-        "// %sHost is what %sCallback calls. It must not panic, nor end its goroutine." % (name, name),
+        "// %sHost has the method that %sCallback calls. It must neither panic nor end its goroutine." % (name, name),
         "type %sHost interface {\n\t%s(%s)%s\n}\n" % (name, name, types, answer),
         "// %sCallback is the hook whose user is the [cgo.Handle] of a [%sHost]." % (name, name),
         "func %sCallback() %s {" % (name, names.go[one["name"]]),
@@ -116,7 +116,7 @@ def go(names):
 
 
 def c(names):
-    lines = ["/* What the library calls: each calls the function that Go exports for it. */", "#include \"_cgo_export.h\"\n"]
+    lines = ["/* Hooks that the library calls; each calls its exported Go function. */", "#include \"_cgo_export.h\"\n"]
     for one in names.api["hooks"]:
         if not has_user(one):
             continue

@@ -1,4 +1,4 @@
-"""What package kvq takes from the header as it is: enumerations, and structs that the library fills."""
+"""Declarations of the header in package kvq: enumerations, and structs that the library fills."""
 from emitters._go import pascal
 from emitters._text import flag_text, is_flag
 
@@ -9,7 +9,7 @@ def enumerations(names, experimental):
 
 
 def enumeration(names, one):
-    """Another name of the raw type, and of its values."""
+    """Aliases of the raw type and of its values."""
     lines, name = [], one["name"] and names.go[one["name"]]
     if name:
         lines.append(names.declaration(name, one["documentation"], one, prefix="raw.") + "type %s = raw.%s\n" % (name, name))
@@ -22,8 +22,8 @@ def enumeration(names, one):
 
 
 def errors(names, one):
-    """The statuses of failures: values that errors.Is compares with."""
-    lines = ["// Statuses of calls that failed: errors.Is(err, kvq.ErrLimit).", "const ("]
+    """The statuses of failures, for errors.Is."""
+    lines = ["// Statuses of failed calls, for example errors.Is(err, kvq.ErrLimit).", "const ("]
     for value in one["values"]:
         if value["value"] != 0:
             go = "Err" + names.go[value["name"]][1:]
@@ -44,7 +44,7 @@ def field_name(one, field):
 
 
 def converted(names, field):
-    """The field's type in Go, and how it is made from the raw one."""
+    """The field's type in Go, and its conversion from the raw field."""
     kind, raw = field["type"], "it." + pascal(field["name"])
     if kind["kind"] == "pointer":
         return "string", "text(%s)" % raw

@@ -10,9 +10,9 @@ FLOATS = {"float": "f32", "double": "f64"}
 WIDTH = 120
 EXPERIMENTAL = '#[cfg(feature = "experimental")]'
 KEPT = {"call": "until the call returns", "handle": "as long as the handle lives",
-        "released": "until `released` has been called", "static": "for ever"}
+        "released": "until `released` has been called", "static": "for the life of the process"}
 
-# What the crate kvq calls things, where that does not follow from the name in C.
+# Names in the crate kvq that do not follow from the name in C.
 IDIOM = {
     "kvq_plan_solve": "PlanProblem::solve", "kvq_plan_rates": "plan_rates",
     "kvq_context_create": "Context::new", "kvq_cache_create": "Cache::new", "kvq_sequence_create": "Sequence::new",
@@ -34,7 +34,7 @@ IDIOM = {
 
 
 def gate(one, indent=""):
-    """The attribute of what may change in a minor version."""
+    """The attribute of experimental declarations."""
     return [indent + EXPERIMENTAL] if one["experimental"] else []
 
 
@@ -52,7 +52,7 @@ def variants(enumeration):
 
 
 def idiomatic(api):
-    """{name in C: path in the crate kvq} of what that crate has."""
+    """{name in C: path in the crate kvq}."""
     found = {handle["name"]: camel(handle["name"].partition("_")[2]) for handle in api["handles"]}
     found.update({struct["name"]: camel(struct["name"].partition("_")[2]) for struct in api["structs"]})
     for enumeration in api["enumerations"]:
@@ -69,10 +69,10 @@ def idiomatic(api):
 
 
 class Documentation:
-    """Text of the header as lines of Markdown, whose references become links."""
+    """Text of the header as lines of Markdown, with references as links."""
 
     def __init__(self, api, paths=None):
-        """`paths` as of idiomatic(), None for the names in C."""
+        """`paths` from idiomatic(), or None for the names in C."""
         self.names = {one["name"] for group in ("enumerations", "handles", "hooks", "structs", "functions", "constants")
                       for one in api[group] if one["name"]}
         self.names |= {value["name"] for one in api["enumerations"] for value in one["values"]}
@@ -94,7 +94,7 @@ class Documentation:
         return self.link(name, field)
 
     def prose(self, text):
-        """A paragraph: what is in backticks stays, names of the header become links, the rest is escaped."""
+        """A paragraph: code in backticks stays, names of the header become links, the rest is escaped."""
         parts = re.split(r"(`[^`]*`)", text)
         for at in range(0, len(parts), 2):
             escaped = re.sub(r"([\[\]<>*\\|])", r"\\\1", parts[at])
@@ -115,7 +115,7 @@ class Documentation:
         return lines
 
     def marks(self, it):
-        """What the marks of a parameter or field say, as a sentence."""
+        """The marks of a parameter or field as a sentence."""
         said = ["may be NULL"] if it.get("nullable") else []
         if it.get("length") == "string":
             said.append("ends with a NUL")

@@ -1,4 +1,4 @@
-"""What the crate kvq takes from the header: enumerations, structs that are filled, setters of options, comments."""
+"""The generated half of the crate kvq: enumerations, structs that the library fills, setters of options, comments."""
 import re
 
 from emitters import _rust
@@ -7,7 +7,7 @@ from emitters._text import NOTICE, flag_text, is_flag
 
 OUT = "bindings/rust/kvq/src/generated/"
 FILLED = ("_info", "_usage")
-# Fields that Rust's types say, or that are taken as something else than a number.
+# Fields that Rust's types imply, or that are not set as numbers.
 TAKEN_OTHERWISE = ("struct_size", "n_sequences", "n_choices", "n_matrices", "dtype", "q_dtype", "output_dtype")
 # Parameters that methods do not have.
 LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch",
@@ -40,12 +40,12 @@ def enumeration(one, docs, paths):
              "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]", "#[non_exhaustive]", "pub enum %s {" % name]
     for value in one["values"]:
         lines += [*commented(docs.markdown(value["documentation"]), "    "), "    %s," % found[value["name"]]]
-    lines += ["    /// A number of a newer library, which this crate has no name for.", "    Other(i32),", "}", "",
-              *gate(one), "impl %s {" % name, "    /// The number in C.", "    pub fn code(self) -> i32 {",
+    lines += ["    /// A value of a newer library that this crate has no name for.", "    Other(i32),", "}", "",
+              *gate(one), "impl %s {" % name, "    /// Return the value in C.", "    pub fn code(self) -> i32 {",
               "        match self {"]
     lines += ["            %s::%s => sys::%s," % (name, found[value["name"]], value["name"]) for value in one["values"]]
     lines += ["            %s::Other(code) => code," % name, "        }", "    }", "",
-              "    /// What a number in C means.", "    pub fn from_code(code: i32) -> Self {", "        match code {"]
+              "    /// Convert a value from C.", "    pub fn from_code(code: i32) -> Self {", "        match code {"]
     lines += ["            sys::%s => %s::%s," % (value["name"], name, found[value["name"]]) for value in one["values"]]
     return lines + ["            code => %s::Other(code)," % name, "        }", "    }", "}"]
 
@@ -64,7 +64,7 @@ def conversion(field, paths):
 
 
 def filled(one, docs, paths):
-    """A struct that the library fills, as a struct that owns what is in it."""
+    """A struct that the library fills, as a struct that owns its contents."""
     name = paths[one["name"]]
     fields = [field for field in one["fields"] if field["name"] != "struct_size" and field["documentation"] != "0."]
     lines = ["", *commented(docs.markdown(one["documentation"])), *gate(one), "#[derive(Clone, Debug, PartialEq)]",
@@ -73,10 +73,10 @@ def filled(one, docs, paths):
         lines += [*commented(docs.markdown(flag_text(field)), "    "),
                   "    pub %s: %s," % (field["name"], idiom_type(field, paths))]
     has_pointer = any(field["type"]["kind"] == "pointer" for field in fields)
-    safety = ["    // SAFETY: the caller's word for the strings."] if has_pointer else []
+    safety = ["    // SAFETY: the caller guarantees that the strings are valid."] if has_pointer else []
     lines += ["}", "", *gate(one), "impl %s {" % name]
     if has_pointer:
-        lines += ["    /// # Safety", "    /// The library has filled `raw`, and its strings are still there."]
+        lines += ["    /// # Safety", "    /// The library must have filled `raw`, and its strings must still be alive."]
     head = "pub(crate) %sfn from_raw(raw: &sys::%s) -> Self {" % ("unsafe " if has_pointer else "", one["name"])
     lines += ["    " + head, *["    " + line for line in safety]]
     values = ["%s: %s" % (field["name"], conversion(field, paths)) for field in fields]
@@ -87,7 +87,7 @@ def filled(one, docs, paths):
 
 
 def types(api, docs, paths):
-    lines = ["// " + NOTICE, "//! Enumerations, and what the library tells of its objects.",
+    lines = ["// " + NOTICE, "//! Enumerations, and descriptions of the library's objects.",
              "use crate::convert::{count, text_at, text_of};", "use kvq_sys as sys;"]
     for one in api["enumerations"]:
         if one["name"]:
@@ -118,9 +118,9 @@ def setter(field, docs, paths):
 
 
 def options(api, docs, paths):
-    """A macro whose arms are the setters of the numbers in a struct that programs fill."""
+    """A macro whose arms are the setters of the numeric fields of an options struct."""
     lines = ["// " + NOTICE,
-             "//! Setters of options: `setters!(kvq_cache_options)` inside an `impl` of what has the struct as `raw`.", "",
+             "//! Setters of options: `setters!(kvq_cache_options)` inside an `impl` of a type that has the struct as `raw`.", "",
              "macro_rules! setters {"]
     for one in api["structs"]:
         if not one["init"] or one["name"] == "kvq_error":
@@ -148,7 +148,7 @@ def function_text(one):
 
 
 def documentation(api, docs):
-    """A macro that gives the comment of something in the header, for `#[doc = ...]`."""
+    """A macro that expands to the comment of a declaration in the header, for `#[doc = ...]`."""
     lines = ["// " + NOTICE, "//! Comments of the header: `#[doc = header!(kvq_append)]`.", "", "macro_rules! header {"]
     for group in ("handles", "hooks", "structs", "functions"):
         for one in api[group]:

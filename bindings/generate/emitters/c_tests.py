@@ -1,4 +1,4 @@
-"""What the library exports, and where the fields of its structs are: lists for tests/exports and tests/capi."""
+"""The exported symbols and the struct layouts, for tests/exports and tests/capi."""
 from emitters._text import NOTICE
 
 
@@ -9,7 +9,7 @@ def symbols(api):
 
 def layout(api):
     lines = ["/* " + NOTICE + " */",
-             "/* The binary layout of every public struct on LP64 and every number of the API: neither may ever change. */",
+             "/* The binary layout of every public struct on LP64 and every constant of the API: neither may ever change. */",
              '#include "check.h"', '#include "suites.h"', "", "#include <stddef.h>", "",
              "#define OFFSET(type, member, expected) CHECK(offsetof(type, member) == (expected))", "",
              "static void lp64_offsets(void) {"]

@@ -11,17 +11,17 @@ from emitters._text import NOTICE, target_of
 BASE = pathlib.Path(__file__).with_name("_cpp_base.hpp")
 NAMESPACE = "v1"
 
-INTRODUCTION = """kvq.h in C++20, header-only: handles that own, exceptions, spans.
+INTRODUCTION = """kvq.h in C++20, header-only: owning handles, exceptions, spans.
 
-Classes have the objects' names, methods those of the functions without the object's: kvq_sequence_truncate is
-Sequence::truncate, kvq_cache_create a constructor, kvq_policy_load a static function. A sequence knows its cache, so
-that kvq_append and kvq_compress are methods of it. An object converts to the pointer that kvq.h takes, and may be
-empty (nullptr); what may be called from several threads at once is const.
+Each object of kvq.h is a class and its functions are methods: kvq_sequence_truncate is Sequence::truncate,
+kvq_cache_create a constructor, kvq_policy_load a static function. A sequence knows its cache, so kvq_append and
+kvq_compress are methods of Sequence. An object converts to the pointer that kvq.h takes, and may be empty (nullptr).
+Methods that several threads may call at once are const.
 
 - Failures throw Error. ::checked does so for any function of kvq.h.
-- Structs are those of kvq.h; initialised<kvq_cache_options>() has the defaults.
-- Sizes of spans are checked first. Spans of float are in the context's memory: of a CUDA context in device memory,
-  which the host may not touch. Methods with pointers and a kvq_dtype take other elements.
+- Structs are those of kvq.h; initialised<kvq_cache_options>() returns the defaults.
+- Sizes of spans are checked before the call. Spans of float are in the context's memory: for a CUDA context in device
+  memory, which the host may not access. Overloads with pointers and a kvq_dtype take other element types.
 - Objects may be destroyed in any order."""
 
 FRAME = """// %s
@@ -48,13 +48,13 @@ FRAME = """// %s
 #include <utility>
 #include <vector>
 
-/// The namespace, for programs in which `kvq` is something else.
+/// Namespace of this header; define it if `kvq` is taken.
 #ifndef KVQ_NAMESPACE
 #define KVQ_NAMESPACE kvq
 #endif
 
 namespace KVQ_NAMESPACE {
-inline namespace %s {  // a static libkvq has classes of its own
+inline namespace %s {  // keeps these apart from the classes inside a static libkvq
 """
 
 END = """
@@ -75,7 +75,7 @@ def documentation(one, kept=(), indent="", note=None):
         lines += comment(note, indent)
     for parameter in kept:
         if parameter["documentation"]:
-            said = parameter["documentation"].replace("NULL: defaults.", "the defaults if it is left out.")
+            said = parameter["documentation"].replace("NULL: defaults.", "the defaults if omitted.")
             if parameter["type"]["kind"] == "pointer" and "length" in parameter:
                 said = said.replace("NULL", "empty")
             lines += comment("\\param %s  %s" % (parameter["name"], said), indent)
@@ -90,7 +90,7 @@ def documentation(one, kept=(), indent="", note=None):
 
 
 def hooks(api):
-    """Types of function objects for hooks."""
+    """Function object types for hooks."""
     lines = []
     for hook in api["hooks"]:
         if not hook["parameters"] or hook["parameters"][0]["name"] != "user":
@@ -102,7 +102,7 @@ def hooks(api):
 
 
 def specialisations(api):
-    """initialised<> of structs that have an init function, and the binary layout of all."""
+    """initialised<> for structs that have an init function."""
     lines = []
     for struct in api["structs"]:
         if struct["init"]:
@@ -113,7 +113,7 @@ def specialisations(api):
 
 
 def layout(api):
-    lines = ["// kvq.h is the one that this was made from, or a newer one: its numbers, and the layout of every struct."]
+    lines = ["// Checks that kvq.h is the header that this file was generated from, or newer: constants and struct layouts."]
     for enumeration in api["enumerations"]:
         lines += if_experimental({"experimental": enumeration.get("experimental", False)}, [
             "static_assert(%s == %d);" % (value["name"], value["value"]) for value in enumeration["values"]])
@@ -127,7 +127,7 @@ def layout(api):
 
 
 def calls_of(one, model):
-    """The methods that a function becomes."""
+    """The methods generated from a function."""
     typed = Call(one, model, True)
     found = [typed]
     if typed.typed and (typed.tensors() or typed.hook()):
@@ -138,7 +138,7 @@ def calls_of(one, model):
 
 
 def method(found, model, indent="  "):
-    """A method, or with an empty indent a function of no class."""
+    """A method, or a free function if indent is empty."""
     one = found.function
     prefix, suffix = found.returned() + " " + found.name, ""
     if not indent:
@@ -150,21 +150,21 @@ def method(found, model, indent="  "):
     if found.typed or not calls_of(one, model)[0].typed:
         lines = documentation(one, found.documented, indent)
     elif found.hook():
-        lines = comment("The same with a C hook.", indent)
+        lines = comment("Overload with a C hook.", indent)
     else:
-        lines = comment("The same with tensors of other elements, whose sizes are not checked.", indent)
+        lines = comment("Overload for tensors of other element types; their sizes are not checked.", indent)
     lines += function(prefix, found.parameters, suffix, found.statements(), indent)
     structs = [model.structs[target_of(p["type"])["name"]] for p in found.inputs if target_of(p["type"])["kind"] == "struct"]
     for struct in structs:
         if batches.is_batch(struct):
-            lines += ["", "  /// The same with spans."] + batches.method(struct, found)
+            lines += ["", "  /// Overload with spans."] + batches.method(struct, found)
     if found.result == ("bytes",) and found.receiver is None:
         lines += [""] + alone(found)
     return lines
 
 
 def alone(found):
-    """A function of arrays of objects, for one object."""
+    """Overload for one object of a function that takes arrays of objects."""
     parameters, before, arguments = [], [], []
     for one in found.documented:
         singular = one["name"].rstrip("s") if target_of(one["type"])["kind"] == "character" else "it"
@@ -175,12 +175,12 @@ def alone(found):
             singular = "text"
         before.append("%s %s = %s;" % (one["c"][:-1].strip(), singular, value))
         arguments.append("std::span(&%s, 1)" % singular)
-    return ["  /// The same for this one alone."] + function(found.returned() + " " + found.name, parameters, " const",
+    return ["  /// Overload for this object alone."] + function(found.returned() + " " + found.name, parameters, " const",
                                                     before + ["return %s(%s);" % (found.name, ", ".join(arguments))])
 
 
 def hook_groups(options):
-    """(hook field, the field of what is passed to it) of what the library calls until `released`."""
+    """(hook field, its user field) of the hooks that the library calls until `released`."""
     fields = options["fields"]
     for number, field in enumerate(fields):
         if field["type"]["kind"] == "hook" and field["keeps"] == "released":
@@ -188,8 +188,8 @@ def hook_groups(options):
 
 
 def hooks_struct(options):
-    lines = comment("The hooks of ::%s as function objects, those that are set. They live until `released` was called. "
-                    "One that throws has failed, as its C hook fails: no memory, or work that the library then does itself." %
+    lines = comment("Hooks of ::%s as function objects; empty ones are not installed. They live until `released` has been "
+                    "called. A hook that throws has failed like its C hook: no memory, or work that the library then does itself." %
                     options["name"])
     lines.append("struct Hooks {")
     lines += ["  %s %s = {};" % (function_name(field["type"]["name"]), field["name"]) for field, _ in hook_groups(options)]
@@ -219,10 +219,10 @@ def constructor_of(one, handle, model, api):
     if not handle["parents"]:
         options = model.structs[target_of(one["parameters"][0]["type"])["name"]]
         lines += constructor("explicit " + cls, found.parameters, ["Owned(create(options))"])
-        lines += [""] + comment("With function objects as hooks. `released` is taken from `hooks`.", "  ")
+        lines += [""] + comment("Create a context with function objects as hooks; `released` is taken from `hooks`.", "  ")
         body = create_with_hooks(options)
         lines += function(cls, ["%s options" % options["name"], "Hooks hooks"], " : Owned(nullptr)", body)
-        lines += [""] + comment("Throws, once, the first exception that one of the Hooks threw.", "  ")
+        lines += [""] + comment("Rethrow, once, the first exception that one of the Hooks threw.", "  ")
         lines += ["  void rethrow() {", "    if (get() != nullptr && hooks_ != nullptr) hooks_->rethrow();", "  }"]
         private = function("static %s* create" % handle["name"], ["const %s& options" % options["name"]], "",
                            ["require_version();", "return detail::made<Owned>(%s, &options).release();" % one["name"]])
@@ -240,7 +240,7 @@ def constructor_of(one, handle, model, api):
 
 
 def shape_of(handle, api):
-    """Fields of what a trainer was created with that lengths of its methods name."""
+    """Fields of a trainer's options that the lengths of its methods name."""
     words = {word for one in api["functions"] if one["name"].startswith(handle["name"] + "_")
              for p in one["parameters"] for word in p.get("length", "").split(" * ") if word.startswith("trainer.")}
     return sorted(word.partition(".")[2] for word in words)
@@ -264,7 +264,7 @@ def class_lines(handle, model, api):
     base = ": public detail::Owned<%s, %s, %s> {" % (name, handle["destroy"], viewed)
     lines += ["class %s %s" % (cls, base)] if len(cls + base) + 7 <= WIDTH else ["class " + cls, "    " + base]
     lines.append(" public:")
-    if private and handle["parents"]:  # without what it was created with, sizes could not be checked
+    if private and handle["parents"]:  # sizes are checked against what it was created with
         lines.append("  %s(std::nullptr_t) noexcept : Owned(nullptr) {}" % cls)
     else:
         lines.append("  using Owned::Owned;")
@@ -282,7 +282,7 @@ def free_functions(api, model):
         if found.owner is None:
             lines += if_experimental(one, method(found, model, "")) + [""]
             if found.name.endswith("_name") and one["name"].replace("_name", "_count") in model.functions:
-                lines += ["/// All names of ::%s." % one["name"],
+                lines += ["/// Return all names of ::%s." % one["name"],
                           "inline std::vector<std::string> %ss() { return detail::names(%s(), %s); }" % (
                               found.name, one["name"].replace("_name", "_count"), one["name"]), ""]
     return lines

@@ -1,10 +1,10 @@
-"""C#: the raw layer, enumerations, options and descriptions, and a test of the layout."""
+"""C#: the raw layer, enumerations, options, descriptions and the layout test."""
 from emitters._csharp import (EXPERIMENTAL, IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type,
                               type_name)
 from emitters._text import flag_text, is_flag
 
 FOLDER = "bindings/csharp/"
-# What of a struct the hand-written half of its class computes.
+# Fields that the hand-written half of a class computes.
 BY_HAND = {"kvq_append_batch": {"n_sequences", "dtype"},
            "kvq_attend_batch": {"n_sequences", "q_dtype", "output_dtype"},
            "kvq_plan_problem": {"n_choices"}, "kvq_plan_content": {"n_matrices"}}
@@ -15,11 +15,11 @@ def summary(field):
 
 
 def functions(names, experimental):
-    lines = ["    /// <summary>The %sfunctions of the C API, as they are.</summary>" %
+    lines = ["    /// <summary>The %sfunctions of the C API under their C names.</summary>" %
              ("experimental " if experimental else ""),
              "    public static unsafe class %s" % ("ExperimentalNative" if experimental else "Native"), "    {"]
     if not experimental:
-        lines += ["        /// <summary>The library's name, as the loader is asked for it.</summary>",
+        lines += ["        /// <summary>Library name that is passed to the loader.</summary>",
                   '        public const string Library = "kvq";', ""]
     for one in names.api["functions"]:
         if one["experimental"] != experimental:
@@ -32,7 +32,7 @@ def functions(names, experimental):
             else:
                 lines.append('        /// <param name="%s">The %s.</param>' % (parameter["name"], parameter["name"]))
         if raw_type(one["returns"]) != "void":
-            lines += names.block("returns", [names.prose(one["returns"]["documentation"]) or "See above."], "        ")
+            lines += names.block("returns", [names.prose(one["returns"]["documentation"]) or "The value that the summary describes."], "        ")
         lines += ["        [DllImport(%s, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]" %
                   ("Native.Library" if experimental else "Library"),
                   "        public static extern %s %s(%s);" % (raw_type(one["returns"]), one["name"], arguments(one)), ""]
@@ -92,7 +92,7 @@ def enumerations(names, experimental):
 
 
 def constants(names):
-    lines = ["    /// <summary>Numbers of the header that this was made from.</summary>",
+    lines = ["    /// <summary>Constants of the header that this file was generated from.</summary>",
              "    public static class Constants", "    {"]
     nameless = [value for one in names.api["enumerations"] if not one["name"] for value in one["values"]]
     for one in names.api["constants"] + nameless:
@@ -112,7 +112,7 @@ def is_scalar(field):
 
 
 def shown(one):
-    """Fields that a person sees."""
+    """Fields that callers see."""
     return [field for field in one["fields"] if field["name"] != "struct_size" and
             not field["name"].startswith("reserved") and field["name"] not in BY_HAND.get(one["name"], ())]
 
@@ -165,7 +165,7 @@ def description(names, one):
     lines = names.documentation(one) + ["    public sealed class %s" % name, "    {",
                                         "        internal unsafe %s(%s* raw)" % (name, one["name"]), "        {"]
     lines += assignments + ["        }"] + properties
-    lines += ["", "        /// <summary>Its properties, for logs.</summary>",
+    lines += ["", "        /// <summary>Lists the properties, for logs.</summary>",
               '        public override string ToString() => Text.Shown("%s"' % name]
     lines[-1] += "".join(',\n            "%s", %s' % (it, it) for it in (property_name(one, field) for field in shown(one)))
     lines[-1] += ");"
@@ -186,7 +186,7 @@ def classes(names, experimental, make, endings):
 
 
 def layout(names):
-    lines = ["    /// The binary layout of every struct on 64 bits.", "    static unsafe class Layout", "    {",
+    lines = ["    /// Checks the binary layout of every struct on 64-bit platforms.", "    static unsafe class Layout", "    {",
              "        internal static void Check()", "        {"]
     for one in names.api["structs"]:
         lines += ["            {", "                var it = default(%s);" % one["name"], "                byte* start = (byte*)&it;",

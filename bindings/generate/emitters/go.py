@@ -12,13 +12,13 @@ ROOT = "bindings/go/"
 
 
 def is_flattened(names, kind):
-    """A struct that goes in and holds pointers."""
+    """Whether a parameter is an input struct that holds pointers."""
     return (kind["kind"] == "pointer" and kind["to"].get("const", False) and kind["to"]["kind"] == "struct" and
             names.has_pointers(kind["to"]))
 
 
 class Argument:
-    """A parameter, or a field of a struct that is handed over field by field, on its way to C."""
+    """A parameter, or a field of a struct that is passed field by field, as C receives it."""
 
     def __init__(self, names, it, value, c_name):
         self.kind, self.c_name, self.value = it["type"], c_name, value
@@ -83,7 +83,7 @@ class Function:
         self.c_values.append("%s_given ? &%s : NULL" % (it["name"], it["name"]))
 
     def add_list(self, it, name):
-        """Base and offsets; the list itself is made in C and freed after the call."""
+        """Passes base and offsets; C builds the list and frees it after the call."""
         n, element = it["name"], re.sub(r"\*( const)?\*$", "*", it["c"])
         self.go_parameters += ["%s unsafe.Pointer" % name, "%sOffsets *int64" % name]
         self.c_parameters += ["uint8_t* %s" % n, "const int64_t* %s_offsets" % n]
@@ -122,7 +122,7 @@ class Function:
                   if described(it) and not (self.is_init and it["name"] == "size")]
         for it in one["parameters"]:
             if is_list_of_pointers(it["type"]):
-                listed.append("- %sOffsets: bytes from %s to each of them; nil: no list." % ((camel(it["name"]),) * 2))
+                listed.append("- %sOffsets: byte offsets of the elements from %s; nil: no list." % ((camel(it["name"]),) * 2))
         if listed:
             parts.append("\n".join(listed))
         if one["returns"]["documentation"]:
@@ -168,9 +168,9 @@ def enumeration(names, one):
 
 
 def strings_of(names, one):
-    """String() of an enumeration: the names in C."""
+    """String() of an enumeration, which returns the names in C."""
     name = names.go[one["name"]]
-    lines = ["// String is the value's name in C.", "func (value %s) String() string {" % name, "\tswitch value {"]
+    lines = ["// String returns the value's name in C.", "func (value %s) String() string {" % name, "\tswitch value {"]
     for value in one["values"]:
         lines += ["\tcase %s:" % names.go[value["name"]], "\t\treturn \"%s\"" % value["name"]]
     return "\n".join(lines + ["\t}", "\treturn \"%s(\" + strconv.Itoa(int(value)) + \")\"" % name, "}", ""])
@@ -178,7 +178,7 @@ def strings_of(names, one):
 
 def handle(names, one):
     name = names.go[one["name"]]
-    return names.declaration(name, one["documentation"] + "\n\nEnded by ::%s." % one["destroy"], one) + \
+    return names.declaration(name, one["documentation"] + "\n\nDestroyed by ::%s." % one["destroy"], one) + \
         "type %s struct{ _ [0]byte }\n" % name
 
 
@@ -222,7 +222,7 @@ def raw_go(names, experimental):
             parts.append(strings_of(names, one))
     parts += [handle(names, one) for one in of(api["handles"], experimental)]
     parts += [struct(names, one) for one in of(api["structs"], experimental)]
-    parts.append("// The layout of structs is that of C, field by field; see shims.h for C's own side.\n\n" +
+    parts.append("// Struct layouts match C field by field; shims.h asserts the C side.\n\n" +
                  "\n".join(layout_go(names, one) for one in of(api["structs"], experimental)))
     parts += [Function(names, one).go() for one in of(api["functions"], experimental)]
     return "\n".join(parts)
@@ -245,7 +245,7 @@ def shims(names, experimental):
     return "\n".join(lines + ["#endif", ""])
 
 
-NO_MEMORY = """/* A list of pointers could not be made. */
+NO_MEMORY = """/* Reports that a list of pointers could not be allocated. */
 static inline kvq_status kvq_go_no_memory(const char* name, kvq_error* error) {
   if (error != NULL) {
     error->code = KVQ_E_MEMORY;
@@ -257,11 +257,12 @@ static inline kvq_status kvq_go_no_memory(const char* name, kvq_error* error) {
 }
 """
 
-PACKAGE = """// Package raw is include/kvq.h in Go, name by name; package kvq above it is what programs use.
+PACKAGE = """// Package raw declares all of include/kvq.h under its C names; programs use package kvq instead.
 //
-// Pointers behind unsafe.Pointer and in structs may be Go's for the length of a call: structs are handed over field by
-// field. What C keeps longer, such as hooks and their user, may not be Go's: a user is a [runtime/cgo.Handle] as a
-// number. Strings end with a zero byte. Nothing is checked here; what the header asks for is the caller's business.
+// Pointers behind unsafe.Pointer and in structs may point to Go memory for the duration of a call: structs are passed
+// field by field. C keeps hooks and their user longer, so these may not point to Go memory: a user is a
+// [runtime/cgo.Handle] as a number. Strings end with a zero byte. Nothing is checked here; the caller must meet the
+// header's requirements.
 //
 """
 
@@ -271,7 +272,7 @@ def emit(api):
     constants = "".join(names.comment(one["documentation"] or "Version of this header.", indent="\t") +
                         "\t%s = %d\n" % (names.go[one["name"]], one["value"]) for one in api["constants"])
     cgo = "/*\n#cgo pkg-config: kvq\n#include \"shims.h\"\n*/\nimport \"C\"\n\nimport (\n\t\"strconv\"\n\t\"unsafe\"\n)\n\n"
-    guard = ("// Structs are laid out for pointers of 64 bits; this does not compile with others.\n"
+    guard = ("// Structs are laid out for 64-bit pointers; other platforms fail to compile here.\n"
              "const _ = uint(unsafe.Sizeof(uintptr(0)) - %d)\n\n" % (api["pointer_width"] // 8))
     raw = HEAD + PACKAGE + names.comment(api["documentation"]) + "package raw\n\n" + cgo + guard + \
         "const (\n" + constants + ")\n\n" + raw_go(names, False)

@@ -1,4 +1,4 @@
-"""The Python package's raw layer: ctypes declarations of everything in kvq.h, and what its structs tell as dataclasses."""
+"""The Python package's raw layer: ctypes declarations of everything in kvq.h, and descriptions as dataclasses."""
 import re
 import textwrap
 
@@ -12,7 +12,7 @@ ENUMERATION = "c_int32"
 
 
 def prose(text):
-    """Documentation without Doxygen's marks: names as Python code."""
+    """Documentation without Doxygen's markup: names as Python code."""
     text = re.sub(r"(?<!`)(?:::)?\b((?:kvq|qp)_\w+)::(\w+)(?!`)", r"``\1.\2``", text)
     text = re.sub(r"(?<!`)::(\w+)(?!`)", r"``\1``", text)
     return re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
@@ -138,7 +138,7 @@ def function_lines(one):
     if len(arguments[0]) > WIDTH:
         arguments = ["    {"] + ["        %s," % name for name in types] + ["    },"]
     doc = docstring(callable_doc(one, "", 4), 4)
-    # Its text is dedented by nobody, so it has no indentation but that of its first line.
+    # An argument, not a docstring: nothing dedents it, so only its first line is indented.
     doc = [doc[0]] + [line[4:] for line in doc[1:]]
     lines = ["%s = library.function(" % one["name"], '    "%s",' % one["name"], "    %s," % result] + arguments
     lines += doc[:-1] + [doc[-1] + ","]
@@ -173,7 +173,7 @@ def native(api):
 
 
 def native_head(api, body):
-    """What comes before `body`: what it is, and the imports that it needs."""
+    """The module docstring and the imports that `body` needs."""
     lines = docstring([["kvq.h in ctypes: every function, struct, enumeration and hook under its C name."],
                        wrapped("Pointers to numbers and to tensors are addresses (c_void_p): an int, in arguments also a "
                                "ctypes array or byref(). Functions release the GIL while they run. " + NOTICE, 0),
@@ -182,7 +182,7 @@ def native_head(api, body):
     lines += ["", "from __future__ import annotations", "", "from ctypes import ("]
     lines += ["    %s," % name for name in used]
     return lines + [")", "from enum import IntEnum", "from typing import Any, Optional", "",
-                    "from ._library import Library", "", "Text = bytes  # fields are named bytes too", ""]
+                    "from ._library import Library", "", "Text = bytes  # some fields are named bytes", ""]
 
 
 def described(api):
@@ -217,7 +217,7 @@ def info_type(field):
 
 
 def infos(api):
-    lines = docstring([["What the library tells about its objects."], [NOTICE]], 0)
+    lines = docstring([["Descriptions of the library's objects, as dataclasses."], [NOTICE]], 0)
     lines += ["", "from __future__ import annotations", "", "from dataclasses import dataclass", "from typing import Tuple",
               "", "from . import _native", "from ._text import name_of, text", ""]
     for struct in described(api):

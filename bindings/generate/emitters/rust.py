@@ -1,4 +1,4 @@
-"""Rust: the crate kvq-sys, whole but for its build script, and what the crate kvq takes from the header as it is."""
+"""Rust: the crate kvq-sys except for its build script, and the generated half of the crate kvq."""
 from emitters import _rust, _rust_kvq
 from emitters._rust import commented, gate, raw_type, signature
 from emitters._text import NOTICE
@@ -24,7 +24,7 @@ def constants(api, docs):
 def handles(api, docs):
     lines = []
     for one in api["handles"]:
-        lines += ["", *commented(docs.markdown(one["documentation"] + "\n\nIt is ended by ::%s." % one["destroy"])),
+        lines += ["", *commented(docs.markdown(one["documentation"] + "\n\nDestroyed by ::%s." % one["destroy"])),
                   *gate(one), "#[repr(C)]", "pub struct %s {" % one["name"], "    _opaque: Opaque,", "}"]
     return lines
 
@@ -62,7 +62,7 @@ def structs(api, docs):
 
 
 def function_text(one, docs=None):
-    """The comment of a function or hook, with what is said of its parameters."""
+    """The comment of a function or hook, including its parameters."""
     text = one["documentation"]
     said = [(parameter["name"], docs.described(parameter) if docs else parameter["documentation"])
             for parameter in one["parameters"]]
@@ -86,7 +86,7 @@ def functions(api, docs):
 
 def assertions(api):
     """Sizes and alignments, checked by the compiler."""
-    lines = ["", "/// Sizes as the library was compiled with.",
+    lines = ["", "/// Struct sizes and alignments of the compiled library.",
              '#[cfg(target_pointer_width = "%d")]' % api["pointer_width"], "const _: () = {"]
     for one in api["structs"]:
         lines += gate(one, "    ") + ["    assert!(size_of::<%s>() == %d);" % (one["name"], one["size"])]
@@ -98,19 +98,19 @@ def library(api):
     docs = _rust.Documentation(api)
     return "\n".join([
         "// " + NOTICE,
-        "//! The C interface of kvq %s as it is: every function, struct, constant and hook." % api["version"],
-        "//!", "//! Programs use the crate `kvq`, which is safe. What follows is the comment of `kvq.h`.", "//!",
+        "//! The C API of kvq %s under its C names: every function, struct, constant and hook." % api["version"],
+        "//!", "//! Programs should use the safe crate `kvq`. The rest of this page is the comment of `kvq.h`.", "//!",
         *commented(docs.markdown(api["documentation"]), mark="//!"),
         "#![allow(non_camel_case_types)]", "", "use std::marker::{PhantomData, PhantomPinned};",
         "use std::mem::{align_of, size_of};", "use std::os::raw::{c_char, c_void};", "",
-        "/// What is behind a handle: only the library knows.", "#[repr(C)]", "struct Opaque {", "    _bytes: [u8; 0],",
+        "/// Contents of a handle, known to the library alone.", "#[repr(C)]", "struct Opaque {", "    _bytes: [u8; 0],",
         "    _neither_send_nor_sync: PhantomData<(*mut u8, PhantomPinned)>,", "}",
         *constants(api, docs), *handles(api, docs), *hooks(api, docs), *structs(api, docs), *functions(api, docs),
         *assertions(api), ""])
 
 
 def layout_test(api):
-    lines = ["// " + NOTICE, "//! Where the fields of every struct are: as the library was compiled with.",
+    lines = ["// " + NOTICE, "//! Field offsets of every struct, as in the compiled library.",
              '#![cfg(target_pointer_width = "%d")]' % api["pointer_width"], "", "use kvq_sys::*;",
              "use std::mem::MaybeUninit;", "use std::ptr::addr_of;", "", "macro_rules! offset {",
              "    ($type:ty, $field:ident) => {{", "        let it = MaybeUninit::<$type>::uninit();",

@@ -1,5 +1,5 @@
-// What a call costs through this package: the medians of blocks of 32 calls on the smallest cache, in nanoseconds a
-// call. bindings/c/call_cost.c is the same in C.
+// Call_cost measures the cost of a call through this package: the medians of blocks of 32 calls on the smallest cache,
+// in nanoseconds per call. bindings/c/call_cost.c is the same in C.
 package main
 
 import (
@@ -18,7 +18,7 @@ const (
 	blocks  = 2000
 )
 
-// median time of a call in nanoseconds; prepare is not timed.
+// median returns the median time of a call in nanoseconds; prepare is not timed.
 func median(prepare, block func() error) (float64, error) {
 	var times []float64
 	for i := 0; i < warmUp+blocks; i++ {

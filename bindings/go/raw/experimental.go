@@ -14,20 +14,20 @@ import (
 	"unsafe"
 )
 
-// ValueMethod: how codes of values are trained, and how their bits are proposed when values are encoded.
+// ValueMethod: training of value codes, and the source of the initial bits when values are encoded.
 //
 // Experimental: may change in a minor version.
 type ValueMethod int32
 
 const (
-	// ValuesLeastSquares: Alternating least squares; a linear map proposes bits.
+	// ValuesLeastSquares: Alternating least squares; a linear map proposes the bits.
 	ValuesLeastSquares ValueMethod = 0
-	// ValuesNetwork: The CommVQ paper's way: a network of one hidden layer proposes bits; it is trained
-	// together with the codes by gradient descent.
+	// ValuesNetwork: The CommVQ paper's method: a network with one hidden layer, trained together with the
+	// codes by gradient descent, proposes the bits.
 	ValuesNetwork ValueMethod = 1
 )
 
-// String is the value's name in C.
+// String returns the value's name in C.
 func (value ValueMethod) String() string {
 	switch value {
 	case ValuesLeastSquares:
@@ -38,7 +38,7 @@ func (value ValueMethod) String() string {
 	return "ValueMethod(" + strconv.Itoa(int(value)) + ")"
 }
 
-// PlanGoal: what a plan makes as small as possible.
+// PlanGoal: quantity that a plan minimises.
 //
 // Experimental: may change in a minor version.
 type PlanGoal int32
@@ -46,13 +46,13 @@ type PlanGoal int32
 const (
 	// PlanBytes: Memory.
 	PlanBytes PlanGoal = 0
-	// PlanSeconds: Time, of a step of decoding for example.
+	// PlanSeconds: Time, for example of a decoding step.
 	PlanSeconds PlanGoal = 1
-	// PlanLoss: What is lost, in nats of divergence from the uncompressed model for example.
+	// PlanLoss: Loss, for example the divergence from the uncompressed model in nats.
 	PlanLoss PlanGoal = 2
 )
 
-// String is the value's name in C.
+// String returns the value's name in C.
 func (value PlanGoal) String() string {
 	switch value {
 	case PlanBytes:
@@ -65,69 +65,69 @@ func (value PlanGoal) String() string {
 	return "PlanGoal(" + strconv.Itoa(int(value)) + ")"
 }
 
-// CodebookTrainer: trains codebooks from keys and values that the caller's engine computed on some texts.
+// CodebookTrainer: trains codebooks from keys and values that the caller's engine computed on sample texts.
 //
 //	kvq_codebook_trainer_create(context, &options, &trainer, &error);
 //	for every text, for every layer: kvq_codebook_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
 //	for every layer:                 kvq_codebook_trainer_run(trainer, layer, hook, user, &error);
 //	kvq_codebook_trainer_result(trainer, &codebook, &error);
 //
-// Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will
-// see, and take tens of thousands of tokens: what matters most is that codes meet in use what they were trained
-// on.
+// Layers are independent: if memory is short, add and run a few at a time. Mix the kinds of text that the model
+// will see and use tens of thousands of tokens: quality depends most on training data that resembles the use.
 //
-// Ended by [CodebookTrainerDestroy].
+// Destroyed by [CodebookTrainerDestroy].
 //
 // Experimental: may change in a minor version.
 type CodebookTrainer struct{ _ [0]byte }
 
-// CentresTrainer: trains centres from keys and values that the caller's engine computed on some texts.
+// CentresTrainer: trains centres from keys and values that the caller's engine computed on sample texts.
 //
 //	kvq_centres_trainer_create(context, &options, &trainer, &error);
 //	for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
 //	for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
 //	kvq_centres_trainer_result(trainer, &centres, &error);
 //
-// Layers are independent: where memory is short, add and run a few at a time. Mix the texts that the model will
-// see, and take some hundred tokens for each centre of a head.
+// Layers are independent: if memory is short, add and run a few at a time. Mix the kinds of text that the model
+// will see and use a few hundred tokens for each centre of a head.
 //
-// Ended by [CentresTrainerDestroy].
+// Destroyed by [CentresTrainerDestroy].
 //
 // Experimental: may change in a minor version.
 type CentresTrainer struct{ _ [0]byte }
 
-// RouterTrainer: trains routers from queries, keys and values that the caller's engine computed on some texts.
+// RouterTrainer: trains routers from queries, keys and values that the caller's engine computed on sample
+// texts.
 //
 //	kvq_router_trainer_create(context, &cache_options, policy, &options, &trainer, &error);
 //	for every text, for every layer: kvq_router_trainer_add(trainer, layer, n, q, k, v, KVQ_BF16, &error);
 //	kvq_router_trainer_run(trainer, loss, hook, user, &error);
 //	kvq_router_trainer_result(trainer, &router, &error);
 //
-// Texts should be as long as those that the model will see, a few thousand tokens each, and tens of thousands
-// together: how much a page matters depends on what comes after it.
+// Texts should be as long as those that the model will see, a few thousand tokens each and tens of thousands in
+// total: the importance of a page depends on what comes after it.
 //
-// Ended by [RouterTrainerDestroy].
+// Destroyed by [RouterTrainerDestroy].
 //
 // Experimental: may change in a minor version.
 type RouterTrainer struct{ _ [0]byte }
 
-// PlanFusion: all ways to group matrices that read the same inputs and to write them: for engines whose kernels
-// fuse only equal schemes. Those that another one beats in bytes, seconds and loss are left out; the others are
-// the options of one choice for [PlanSolve]. Immutable.
+// PlanFusion: all ways to group matrices that read the same inputs and to assign schemes, for engines whose
+// kernels fuse only equal schemes. Groupings that another one beats in bytes, seconds and loss are left out;
+// the others are the options of one choice for [PlanSolve]. Immutable.
 //
-// Ended by [PlanFusionDestroy].
+// Destroyed by [PlanFusionDestroy].
 //
 // Experimental: may change in a minor version.
 type PlanFusion struct{ _ [0]byte }
 
-// Plan: what a planner decided, as a file: the scheme of each matrix and how caches store pages. Immutable.
+// Plan: decisions of a planner as a file: the scheme of each matrix, and the policy of caches. Immutable.
 //
-// Ended by [PlanDestroy].
+// Destroyed by [PlanDestroy].
 //
 // Experimental: may change in a minor version.
 type Plan struct{ _ [0]byte }
 
-// CodebookTrainerOptions: what codebooks are trained for, and how many codes they have.
+// CodebookTrainerOptions: shape of the model, number of codes, and training settings.
 //
 // Experimental: may change in a minor version.
 type CodebookTrainerOptions struct {
@@ -145,49 +145,50 @@ type CodebookTrainerOptions struct {
 	// [RopeHalf] by default, or [RopeInterleaved].
 	Rope Rope
 
-	// 0 … 64, 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group bits: with
+	// 0 … 64; 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group bits: with
 	// groups of 64, 11 (default) give 1.03 and 21 give 1.97.
 	KeyStages int32
 
 	// A power of two, 2 … 256; 64 by default.
 	KeyCodes int32
 
-	// A divisor of head_dim / 2; 0 (default): head_dim / 2, one group a head.
+	// A divisor of head_dim / 2; 0 (default): head_dim / 2, one group per head.
 	KeyGroup int32
 
 	// [ScopeHead] by default.
 	KeyNorms Scope
 
-	// 0, 1 (default) or 2, 0: no codes for values.
+	// 0, 1 (default) or 2; 0: no codes for values.
 	ValueBits int32
 
-	// [ScopeLayer] by default: smaller errors, but tokens can be evicted only for all heads of a layer at once.
+	// [ScopeLayer] by default: smaller errors, but eviction must drop a token from all heads of a layer at
+	// once.
 	ValueScope Scope
 
-	// Rounds of joint refinement of all stages, at most 1000; 0 (default): the library's.
+	// Rounds of joint refinement of all stages, at most 1000; 0 (default): chosen by the library.
 	KeyRounds int32
 
-	// Rounds of least squares, or of 50 steps of the network each, at most 1000; 0 (default): the library's
-	// choice.
+	// Rounds of least squares, or of 50 steps of the network each, at most 1000; 0 (default): chosen by the
+	// library.
 	ValueRounds int32
 
 	// [ValuesLeastSquares] by default.
 	ValueMethod ValueMethod
 
-	// Of everything random; 1 by default.
+	// Random seed; 1 by default.
 	Seed uint64
 
 	// Any number that identifies the model's weights, as in [CacheOptions].
 	ModelID uint64
 
-	// Limit on tokens kept and work space; 0 (default): only the context's.
+	// Limit on kept tokens and workspace; 0 (default): only the context's limit.
 	MaxBytes uint64
 
-	// At most 4096 bytes: where the codebooks come from, for example. nil (default): "".
+	// At most 4096 bytes, for example the provenance of the codebooks. nil (default): "".
 	Note *byte
 }
 
-// CentresTrainerOptions: what centres are trained for, and how many there are.
+// CentresTrainerOptions: shape of the model, number of centres, and training settings.
 //
 // Experimental: may change in a minor version.
 type CentresTrainerOptions struct {
@@ -202,32 +203,32 @@ type CentresTrainerOptions struct {
 	// A multiple of 8, 8 … 256.
 	HeadDim int32
 
-	// That follows the keys; [RopeHalf] by default.
+	// RoPE applied to the keys later; [RopeHalf] by default.
 	Rope Rope
 
-	// Of a head, 0 … 256; 256 by default, 1: the mean, 0: none for keys.
+	// Centres per head for keys, 0 … 256; 256 by default, 1: the mean, 0: none.
 	KeyCentres int32
 
-	// The same for values.
+	// Centres per head for values, as for keys.
 	ValueCentres int32
 
-	// Of k-means over all tokens, at most 1000; 0 (default): the library's choice.
+	// Rounds of k-means over all tokens, at most 1000; 0 (default): chosen by the library.
 	Rounds int32
 
-	// Of everything random; 1 by default.
+	// Random seed; 1 by default.
 	Seed uint64
 
 	// Any number that identifies the model's weights, as in [CacheOptions].
 	ModelID uint64
 
-	// Limit on tokens kept and work space; 0 (default): only the context's.
+	// Limit on kept tokens and workspace; 0 (default): only the context's limit.
 	MaxBytes uint64
 
-	// At most 4096 bytes: where the centres come from, for example. nil (default): "".
+	// At most 4096 bytes, for example the provenance of the centres. nil (default): "".
 	Note *byte
 }
 
-// RouterTrainerOptions: how routers are trained, and for how many bits.
+// RouterTrainerOptions: training method of routers and its settings.
 //
 // Experimental: may change in a minor version.
 type RouterTrainerOptions struct {
@@ -239,32 +240,32 @@ type RouterTrainerOptions struct {
 	// Successive layers that share decisions, 1 … 65536; 3 by default.
 	Sharing int32
 
-	// Passes over the keys, at most 10000; 0 (default): the library's choice.
+	// Passes over the keys, at most 10000; 0 (default): chosen by the library.
 	Epochs int32
 
-	// For [RouterLabel], which needs it: the wanted mean of true bits of a scalar over routed pages, from those
-	// of the last expert to those of the first. 0 by default.
+	// Target for [RouterLabel], which requires it: mean true bits per scalar over routed pages, between those
+	// of the last and the first expert. 0 by default.
 	MeanBits float64
 
-	// For [RouterPaper]: the weight of the model's loss against that of memory (the paper's λ), 0 … 1; 0.5 by
+	// For [RouterPaper]: weight of the model's loss against that of memory (λ in the paper), 0 … 1; 0.5 by
 	// default.
 	LossWeight float64
 
-	// Of AdamW, above 0, at most 1; 3e-4 by default.
+	// Learning rate of AdamW, above 0, at most 1; 3e-4 by default.
 	LearningRate float64
 
-	// Of everything random; 1 by default.
+	// Random seed; 1 by default.
 	Seed uint64
 
-	// Limit on keys kept and work space; 0 (default): only the context's.
+	// Limit on kept keys and workspace; 0 (default): only the context's limit.
 	MaxBytes uint64
 
 	// At most 4096 bytes. nil (default): "".
 	Note *byte
 }
 
-// PlanProblem: choices, of each of which a plan takes one option: the scheme of a matrix, the format of a
-// layer's keys. Costs add up; the library knows nothing else of them.
+// PlanProblem: choices, each of which has options: the scheme of a matrix, the format of a layer's keys. A plan
+// takes one option of each choice; its costs are the sums of theirs.
 //
 // Experimental: may change in a minor version.
 type PlanProblem struct {
@@ -279,33 +280,33 @@ type PlanProblem struct {
 	// 0.
 	Reserved int32
 
-	// Options of each choice, at least 1; 2^24 together at most. Elements: n_choices.
+	// Options of each choice, at least 1; at most 2^24 in total. Elements: n_choices.
 	OptionCounts *int32
 
-	// Of the options of the first choice, then of the second, …; finite, not negative. nil (default): 0.
+	// Cost of each option of the first choice, then of the second, …; finite, not negative. nil (default): 0.
 	// Elements: sum(option_counts).
 	Bytes *float64
 
-	// The same. May be nil. Elements: sum(option_counts).
+	// As Bytes. May be nil. Elements: sum(option_counts).
 	Seconds *float64
 
-	// The same. May be nil. Elements: sum(option_counts).
+	// As Bytes. May be nil. Elements: sum(option_counts).
 	Loss *float64
 
-	// That all options taken may have together; infinity (default): any.
+	// Limit on the plan's sum; infinity (default): none.
 	MaxBytes float64
 
-	// The same.
+	// As MaxBytes.
 	MaxSeconds float64
 
-	// The same.
+	// As MaxBytes.
 	MaxLoss float64
 
-	// Share of the smallest goal by which the plan's may be above it, 0 … 1; 0.0001 by default.
+	// Largest relative excess of the plan's goal over the optimum, 0 … 1; 0.0001 by default.
 	Tolerance float64
 }
 
-// PlanCosts: what a plan costs.
+// PlanCosts: costs of a plan.
 //
 // Experimental: may change in a minor version.
 type PlanCosts struct {
@@ -320,42 +321,42 @@ type PlanCosts struct {
 
 	Loss float64
 
-	// No plan that keeps the limits has a smaller goal. It is within the tolerance of this plan's, but for the
-	// hardest problems with two limits.
+	// Lower bound on the goal of every plan within the limits. This plan's goal is within the tolerance of it,
+	// except in the hardest problems with two limits.
 	Bound float64
 }
 
-// PlanFusionOptions: matrices that read the same inputs, of which some may be multiplied together if they have
-// one scheme. A group is a set of members, bit i for member i.
+// PlanFusionOptions: matrices that read the same inputs, some of which can be multiplied together if they have
+// the same scheme. A group is a set of members, bit i for member i.
 //
 // Experimental: may change in a minor version.
 type PlanFusionOptions struct {
 	StructSize uint32
 
-	// 1 … [MaxFused], for example 3: q, k and v.
+	// 1 … [MaxFused], for example 3 for q, k and v.
 	NMembers int32
 
 	// 1 … 1024.
 	NSchemes int32
 
-	// Groups that can be multiplied together, those of one member, too; 1 … 15.
+	// Groups that can be multiplied together, including those of one member; 1 … 15.
 	NGroups int32
 
-	// All different; every member must be in one. Elements: n_groups.
+	// All different; every member must be in one of them. Elements: n_groups.
 	Groups *int32
 
 	// `[n_members, n_schemes]`, finite, not negative. Elements: n_members * n_schemes.
 	Bytes *float64
 
-	// The same. Elements: n_members * n_schemes.
+	// As Bytes. Elements: n_members * n_schemes.
 	Loss *float64
 
-	// `[n_groups, n_schemes]`, of each group as a whole; the same, or infinity where a group cannot have a
-	// scheme. Elements: n_groups * n_schemes.
+	// `[n_groups, n_schemes]`, of each group as a whole; as Bytes, or infinity if a group cannot have a scheme.
+	// Elements: n_groups * n_schemes.
 	Seconds *float64
 }
 
-// PlanFusionInfo: how many groupings there are.
+// PlanFusionInfo: number of groupings.
 //
 // Experimental: may change in a minor version.
 type PlanFusionInfo struct {
@@ -363,14 +364,14 @@ type PlanFusionInfo struct {
 
 	NMembers int32
 
-	// 0: no grouping has a time.
+	// 0 if no grouping has a finite time.
 	NGroupings int32
 
 	// 0.
 	Reserved int32
 }
 
-// PlanGroupingInfo: one grouping.
+// PlanGroupingInfo: description of one grouping.
 //
 // Experimental: may change in a minor version.
 type PlanGroupingInfo struct {
@@ -385,14 +386,14 @@ type PlanGroupingInfo struct {
 
 	Loss float64
 
-	// Of each member, the group that it is multiplied in; then 0.
+	// Group that each member is multiplied in; then 0.
 	Groups [4]int32
 
-	// Of each member, the number of its scheme; then 0.
+	// Scheme index of each member; then 0.
 	Schemes [4]int32
 }
 
-// PlanContent: what is in a plan.
+// PlanContent: contents of a plan.
 //
 // Experimental: may change in a minor version.
 type PlanContent struct {
@@ -401,30 +402,30 @@ type PlanContent struct {
 	// 0 … 2^20.
 	NMatrices int32
 
-	// Of the matrices, all different, each a string of 1 to 200 bytes without control characters. May be nil.
-	// Elements: n_matrices.
+	// Names of the matrices, all different, each a string of 1 to 200 bytes without control characters. May be
+	// nil. Elements: n_matrices.
 	Names **byte
 
-	// As in [QuantizeOptions], each a string. May be nil. Elements: n_matrices.
+	// Schemes as in [QuantizeOptions], each a string. May be nil. Elements: n_matrices.
 	Schemes **byte
 
-	// Of the context. nil (default): the plan says nothing of caches.
+	// A policy of the context. nil (default): the plan has no policy.
 	Policy *Policy
 
-	// Expected; finite, not negative, 0 by default.
+	// Expected bytes; finite, not negative, 0 by default.
 	Bytes float64
 
-	// The same.
+	// Expected seconds, as Bytes.
 	Seconds float64
 
-	// The same.
+	// Expected loss, as Bytes.
 	Loss float64
 
 	// At most 4096 bytes, UTF-8 without control characters. nil (default): "".
 	Note *byte
 }
 
-// PlanInfo: what is in a plan.
+// PlanInfo: description of a plan.
 //
 // Experimental: may change in a minor version.
 type PlanInfo struct {
@@ -461,7 +462,7 @@ type PlanMatrixInfo struct {
 	Scheme *byte
 }
 
-// The layout of structs is that of C, field by field; see shims.h for C's own side.
+// Struct layouts match C field by field; shims.h asserts the C side.
 
 var _ [88]byte = [unsafe.Sizeof(CodebookTrainerOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.StructSize)]byte{}
@@ -583,23 +584,23 @@ var _ [4]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Reserved)]byte{}
 var _ [8]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Name)]byte{}
 var _ [16]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Scheme)]byte{}
 
-// Tune: measure which of a device's kernels are the fastest for calls of [LinearShared] like this one, instead
-// of going by an estimate, which was made on an H100. It holds for all matrices of the context of the same
-// schemes and shapes, with exactly this batch; what is known already is not measured again.
+// Tune: measure which of a device's kernels are fastest for calls of [LinearShared] like this one. Without a
+// measurement, an estimate made on an H100 decides. The result applies to all matrices of the context with the
+// same schemes and shapes, at exactly this batch; shapes that have been measured are not measured again.
 //
-// Another kernel adds numbers up in another order, so that the last bits may change, now and from one
-// measurement to the next: keep what was measured ([TuningSave]) where results are to stay the same.
+// Another kernel sums in another order, so the last bits of results may change, now and from one measurement to
+// the next: keep the measurements ([TuningSave]) if results must stay the same.
 //
-// Takes tenths of a second, waits for the context's stream and for measurements, and meanwhile allocates
-// inputs, outputs and as many copies of the codes as twice the device's L2 cache holds. Not while a graph is
+// Takes tenths of a second, waits for the context's stream and for the measurements, and temporarily allocates
+// inputs, outputs and enough copies of the codes to fill the device's L2 cache twice. Not while a graph is
 // captured.
 //
 //   - matrices: as for [LinearShared]. Elements: n.
-//   - n: matrices, 1 … 1024.
-//   - batch: rows, at least 1. Calls of more than 1024 go in pieces of so many, which are measured.
+//   - n: number of matrices, 1 … 1024.
+//   - batch: rows, ≥ 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
 //
 // Returns [OK]; [EArgument]; [EMismatch] (matrices that do not share their inputs); [EUnsupported] (a CPU
-// context, a stream that is captured); [EMemory]; [ELimit]; [EBackend].
+// context, a stream that is being captured); [EMemory]; [ELimit]; [EBackend].
 //
 // Threads: any. Since 1.0. In C: qp_tune.
 //
@@ -608,12 +609,11 @@ func Tune(matrices **Matrix, n int32, batch int32, err *Error) Status {
 	return Status(C.kvq_go_qp_tune((*C.uint8_t)(unsafe.Pointer(matrices)), C.int32_t(n), C.int32_t(batch), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// TuningSave: write what [Tune] measured and what [TuningLoad] read, as a text: a line for each device, scheme
-// and shape.
+// TuningSave: write the results of [Tune] and [TuningLoad] as text: one line per device, scheme and shape.
 //
-//   - buffer: receives the text, without a NUL. nil: only the size is asked for. Elements: capacity.
+//   - buffer: receives the text, without a NUL. nil: only the size is returned. Elements: capacity.
 //   - capacity: bytes available at buffer.
-//   - size: receives the size of the text in bytes; also when capacity is too small.
+//   - size: receives the size of the text in bytes; also if capacity is too small.
 //
 // Returns [OK]; [EArgument]; [EBufferSize] (nothing is written); [EUnsupported] (a CPU context); [EMemory];
 // [ELimit].
@@ -625,14 +625,14 @@ func TuningSave(context *Context, buffer *byte, capacity uintptr, size *uintptr,
 	return Status(C.kvq_go_qp_tuning_save((*C.uint8_t)(unsafe.Pointer(context)), (*C.char)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// TuningLoad: go by what was measured before. What was measured on another device or by another version of the
-// library is kept for [TuningSave] and not used.
+// TuningLoad: load earlier results of [Tune]. Those of another device or another version of the library are
+// kept for [TuningSave] and not used.
 //
-//   - text: as [TuningSave] wrote it. Elements: length.
-//   - length: bytes of text.
+//   - text: text written by [TuningSave]. Elements: length.
+//   - length: bytes at text.
 //
 // Returns [OK]; [EArgument]; [EFormat] (the message names the line); [EMismatch] (a text of another version);
-// [EUnsupported] (a CPU context); [EMemory]; [ELimit]. Nothing is taken over on failure.
+// [EUnsupported] (a CPU context); [EMemory]; [ELimit]. On failure nothing is loaded.
 //
 // Threads: any. Since 1.0. In C: qp_tuning_load.
 //
@@ -641,7 +641,8 @@ func TuningLoad(context *Context, text *byte, length uintptr, err *Error) Status
 	return Status(C.kvq_go_qp_tuning_load((*C.uint8_t)(unsafe.Pointer(context)), (*C.char)(unsafe.Pointer(text)), C.size_t(length), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CodebookTrainerOptionsInit: fill with defaults; the three sizes are left 0 and must be set.
+// CodebookTrainerOptionsInit: fill with defaults. The three sizes (NLayers, KVHeads, HeadDim) stay 0 and must
+// be set.
 //
 //   - options: May be nil.
 //
@@ -656,8 +657,8 @@ func CodebookTrainerOptionsInit(options *CodebookTrainerOptions) {
 	}
 }
 
-// CodebookTrainerCreate: create a trainer. It works on the device of the context; networks of values, on the
-// host.
+// CodebookTrainerCreate: create a trainer. It computes on the context's device; networks for values are trained
+// on the host.
 //
 //   - result: receives the handle.
 //
@@ -676,12 +677,13 @@ func CodebookTrainerCreate(context *Context, options *CodebookTrainerOptions, re
 	return Status(C.kvq_go_kvq_codebook_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyStages), C.int32_t(options.KeyCodes), C.int32_t(options.KeyGroup), C.kvq_scope(options.KeyNorms), C.int32_t(options.ValueBits), C.kvq_scope(options.ValueScope), C.int32_t(options.KeyRounds), C.int32_t(options.ValueRounds), C.kvq_value_method(options.ValueMethod), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CodebookTrainerResume: take over finished layers of an earlier, unfinished result. Tokens already added to
-// these layers are dropped.
+// CodebookTrainerResume: take over the finished layers of an earlier, unfinished result. Drops the tokens
+// already added to these layers.
 //
-//   - codebook: of the trainer's context, of the same shape, seed, model and note.
+//   - codebook: a codebook of the trainer's context with the same shape, seed, model and note.
 //
-// Returns [OK]; [EArgument] (also: of another context); [EMismatch] (with the difference).
+// Returns [OK]; [EArgument] (also: a codebook of another context); [EMismatch] (the message has the
+// difference).
 //
 // Threads: exclusive use of trainer. Since 1.0. In C: kvq_codebook_trainer_resume.
 //
@@ -690,12 +692,14 @@ func CodebookTrainerResume(trainer *CodebookTrainer, codebook *Codebook, err *Er
 	return Status(C.kvq_go_kvq_codebook_trainer_resume((*C.uint8_t)(unsafe.Pointer(trainer)), (*C.uint8_t)(unsafe.Pointer(codebook)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CodebookTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+// CodebookTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is
+// trained.
 //
 //   - n: number of tokens, ≥ 1.
-//   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. nil is allowed without
-//     codes for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
-//   - v: values, same shape and rules. May be nil. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be nil if there are
+//     no codes for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - v: values, same shape and rules; may be nil if there are no codes for values. Elements: n *
+//     trainer.kv_heads * trainer.head_dim.
 //   - dtype: element type of k and v.
 //
 // Returns [OK]; [EArgument]; [EState] (the layer is finished); [EMemory]; [ELimit].
@@ -707,15 +711,15 @@ func CodebookTrainerAdd(trainer *CodebookTrainer, layer int32, n int32, k unsafe
 	return Status(C.kvq_go_kvq_codebook_trainer_add((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CodebookTrainerRun: train one layer on the tokens added to it, and drop them. Takes minutes for a large
-// model; uses the threads of the context. The result depends on the options, the tokens and the kind of device
-// alone.
+// CodebookTrainerRun: train one layer on the tokens added to it, then drop them. Takes minutes for a large
+// model and uses the context's threads. The result depends only on the options, the tokens and the kind of
+// device.
 //
-//   - progress: it may not use trainer. nil: not called.
+//   - progress: may not use trainer. nil: not called.
 //   - user: passed to progress.
 //
 // Returns [OK]; [EArgument] (also: too few tokens); [EState] (the layer is finished, or has no tokens);
-// [ECancelled]; [EMemory]; [ELimit]. After a failure the layer has its tokens still.
+// [ECancelled]; [EMemory]; [ELimit]. After a failure the layer still has its tokens.
 //
 // Threads: exclusive use of trainer. Since 1.0. In C: kvq_codebook_trainer_run.
 //
@@ -724,8 +728,8 @@ func CodebookTrainerRun(trainer *CodebookTrainer, layer int32, progress Progress
 	return Status(C.kvq_go_kvq_codebook_trainer_run((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CodebookTrainerResult: the codebooks of the layers finished so far. They share memory with the trainer and
-// outlive it.
+// CodebookTrainerResult: get the codebooks of the layers finished so far. They share memory with the trainer
+// and outlive it.
 //
 //   - result: receives the handle.
 //
@@ -749,7 +753,8 @@ func CodebookTrainerDestroy(trainer *CodebookTrainer) {
 	C.kvq_go_kvq_codebook_trainer_destroy((*C.uint8_t)(unsafe.Pointer(trainer)))
 }
 
-// CentresTrainerOptionsInit: fill with defaults; the three sizes are left 0 and must be set.
+// CentresTrainerOptionsInit: fill with defaults. The three sizes (NLayers, KVHeads, HeadDim) stay 0 and must be
+// set.
 //
 //   - options: May be nil.
 //
@@ -764,7 +769,7 @@ func CentresTrainerOptionsInit(options *CentresTrainerOptions) {
 	}
 }
 
-// CentresTrainerCreate: create a trainer. It works on the device of the context.
+// CentresTrainerCreate: create a trainer. It computes on the context's device.
 //
 //   - result: receives the handle.
 //
@@ -783,12 +788,14 @@ func CentresTrainerCreate(context *Context, options *CentresTrainerOptions, resu
 	return Status(C.kvq_go_kvq_centres_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyCentres), C.int32_t(options.ValueCentres), C.int32_t(options.Rounds), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CentresTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is.
+// CentresTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is
+// trained.
 //
 //   - n: number of tokens, ≥ 1.
-//   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. nil is allowed without
-//     centres for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
-//   - v: values, same shape and rules. May be nil. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be nil if there are
+//     no centres for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - v: values, same shape and rules; may be nil if there are no centres for values. Elements: n *
+//     trainer.kv_heads * trainer.head_dim.
 //   - dtype: element type of k and v.
 //
 // Returns [OK]; [EArgument]; [EState] (the layer is finished); [EMemory]; [ELimit].
@@ -800,14 +807,14 @@ func CentresTrainerAdd(trainer *CentresTrainer, layer int32, n int32, k unsafe.P
 	return Status(C.kvq_go_kvq_centres_trainer_add((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CentresTrainerRun: train one layer on the tokens added to it, and drop them. Uses the threads of the context.
-// The result depends on the options and the tokens alone.
+// CentresTrainerRun: train one layer on the tokens added to it, then drop them. Uses the context's threads. The
+// result depends only on the options and the tokens.
 //
-//   - progress: it may not use trainer. nil: not called.
+//   - progress: may not use trainer. nil: not called.
 //   - user: passed to progress.
 //
 // Returns [OK]; [EArgument] (also: fewer tokens than centres); [EState] (the layer is finished, or has no
-// tokens); [ECancelled]; [EMemory]; [ELimit]. After a failure the layer has its tokens still.
+// tokens); [ECancelled]; [EMemory]; [ELimit]. After a failure the layer still has its tokens.
 //
 // Threads: exclusive use of trainer. Since 1.0. In C: kvq_centres_trainer_run.
 //
@@ -816,7 +823,7 @@ func CentresTrainerRun(trainer *CentresTrainer, layer int32, progress ProgressHo
 	return Status(C.kvq_go_kvq_centres_trainer_run((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// CentresTrainerResult: the centres of the layers finished so far. They share memory with the trainer and
+// CentresTrainerResult: get the centres of the layers finished so far. They share memory with the trainer and
 // outlive it.
 //
 //   - result: receives the handle.
@@ -841,7 +848,7 @@ func CentresTrainerDestroy(trainer *CentresTrainer) {
 	C.kvq_go_kvq_centres_trainer_destroy((*C.uint8_t)(unsafe.Pointer(trainer)))
 }
 
-// RouterTrainerOptionsInit: fill with defaults; MeanBits is left 0 and must be set for labels.
+// RouterTrainerOptionsInit: fill with defaults. MeanBits stays 0 and must be set for labels.
 //
 //   - options: May be nil.
 //
@@ -858,11 +865,10 @@ func RouterTrainerOptionsInit(options *RouterTrainerOptions) {
 
 // RouterTrainerCreate: create a trainer.
 //
-//   - context: computes on the CPU.
-//   - cache: what a cache of the model would be made with: its shape, RoPE, scale and ModelID, and a codebook
-//     if an expert is commvq.
-//   - policy: with a router's experts, those with more bits first; `votes` and the effort for commvq are used
-//     too.
+//   - context: a CPU context.
+//   - cache: options of a cache of the model: its shape, RoPE, scale and ModelID, and a codebook if an expert
+//     is commvq.
+//   - policy: a policy with a router's experts, most bits first; `votes` and the `commvq` settings apply, too.
 //   - result: receives the handle.
 //
 // Returns [OK]; [EArgument]; [EMismatch] (a codebook for another model); [EUnsupported] (the context computes
@@ -889,21 +895,20 @@ func RouterTrainerCreate(context *Context, cache *CacheOptions, policy *Policy, 
 
 // RouterTrainerAdd: add one text to a layer. Every layer needs the same texts in the same order; layers may
 // come in any order. For labels this stores the text in every format and compares the attention of some of its
-// queries, which takes most of the time of training. Only keys of the first layer of each group are kept, as
-// FP16.
+// queries, which takes most of the training time. Only keys of the first layer of each group are kept, as FP16.
 //
 //   - n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens
-//     that follows them, so the first page and those in the last quarter are not learned from: a text of fewer
-//     than 85 tokens teaches nothing.
-//   - q: queries before RoPE, `[n, q_heads, head_dim]`; finite. nil is allowed for [RouterPaper]. Elements: n *
+//     that follows them, so the first page and pages in the last quarter are not used: a text of fewer than 85
+//     tokens teaches nothing.
+//   - q: queries before RoPE, `[n, q_heads, head_dim]`; finite. May be nil for [RouterPaper]. Elements: n *
 //     trainer.q_heads * trainer.head_dim.
 //   - k: keys before RoPE, `[n, kv_heads, head_dim]`, as for [Append]. Elements: n * trainer.kv_heads *
 //     trainer.head_dim.
-//   - v: values, same shape and rules; nil is allowed for [RouterPaper]. Elements: n * trainer.kv_heads *
+//   - v: values, same shape and rules; may be nil for [RouterPaper]. Elements: n * trainer.kv_heads *
 //     trainer.head_dim.
-//   - dtype: element type of the three.
+//   - dtype: element type of q, k and v.
 //
-// Returns [OK]; [EArgument] (also: another length than in other layers); [EState] (the training is done);
+// Returns [OK]; [EArgument] (also: a length other than in other layers); [EState] (training is done);
 // [EMemory]; [ELimit].
 //
 // Threads: exclusive use of trainer. Since 1.0. In C: kvq_router_trainer_add.
@@ -913,17 +918,17 @@ func RouterTrainerAdd(trainer *RouterTrainer, layer int32, n int32, q unsafe.Poi
 	return Status(C.kvq_go_kvq_router_trainer_add((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(q)), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// RouterTrainerRun: train the routers of all layers on the texts added, and drop them. Uses the threads of the
-// context. The result depends on the options and the texts alone.
+// RouterTrainerRun: train the routers of all layers on the texts added, then drop the texts. Uses the context's
+// threads. The result depends only on the options and the texts.
 //
-//   - loss: for [RouterPaper]: the model's mean negative log-likelihood of a token of the texts (natural
+//   - loss: for [RouterPaper]: the model's mean negative log-likelihood per token of the texts (natural
 //     logarithm), above 0. Ignored for labels.
-//   - progress: it may not use trainer. nil: not called.
+//   - progress: may not use trainer. nil: not called.
 //   - user: passed to progress.
 //
-// Returns [OK]; [EArgument]; [EState] (the training is done; a layer lacks texts that another one has; no text
-// is long enough; the training diverged); [ECancelled]; [EMemory]; [ELimit]. After a failure the texts are
-// there still.
+// Returns [OK]; [EArgument]; [EState] (training is done; a layer lacks texts that another one has; no text is
+// long enough; training diverged); [ECancelled]; [EMemory]; [ELimit]. After a failure the texts are still
+// there.
 //
 // Threads: exclusive use of trainer. Since 1.0. In C: kvq_router_trainer_run.
 //
@@ -932,7 +937,7 @@ func RouterTrainerRun(trainer *RouterTrainer, loss float64, progress ProgressHoo
 	return Status(C.kvq_go_kvq_router_trainer_run((*C.uint8_t)(unsafe.Pointer(trainer)), C.double(loss), C.kvq_progress_hook(unsafe.Pointer(progress)), C.uintptr_t(user), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// RouterTrainerResult: the routers, after [RouterTrainerRun]. They outlive the trainer.
+// RouterTrainerResult: get the routers after [RouterTrainerRun]. They outlive the trainer.
 //
 //   - result: receives the handle.
 //
@@ -971,17 +976,17 @@ func PlanProblemInit(problem *PlanProblem) {
 	}
 }
 
-// PlanSolve: take one option of every choice, so that the goal is as small as possible and the limits hold.
+// PlanSolve: take one option of every choice, so that the goal is minimal and the limits hold.
 //
-// With one limit this takes milliseconds for hundreds of choices with dozens of options, with two below a
+// With one limit this takes milliseconds for hundreds of choices with dozens of options; with two, less than a
 // second.
 //
-//   - chosen: receives the number of each choice's option, from 0. Elements: n.
-//   - n: as many as there are choices.
+//   - chosen: receives the index of the option taken for each choice, from 0. Elements: n.
+//   - n: number of choices.
 //   - costs: its StructSize must be set.
 //
-// Returns [OK]; [EArgument]; [ELimit] (no plan keeps the limits; the message says what is missing, and the goal
-// [PlanBytes] finds the smallest plan); [EMemory].
+// Returns [OK]; [EArgument]; [ELimit] (no plan is within the limits; the message says what is missing, and the
+// goal [PlanBytes] finds the smallest plan); [EMemory].
 //
 // Threads: any. Since 1.0. In C: kvq_plan_solve.
 //
@@ -996,7 +1001,7 @@ func PlanSolve(context *Context, problem *PlanProblem, chosen *int32, n int32, c
 	return Status(C.kvq_go_kvq_plan_solve((*C.uint8_t)(unsafe.Pointer(context)), problemGiven, C.kvq_plan_goal(problem.Goal), C.int32_t(problem.NChoices), C.int32_t(problem.Reserved), (*C.int32_t)(unsafe.Pointer(problem.OptionCounts)), (*C.double)(unsafe.Pointer(problem.Bytes)), (*C.double)(unsafe.Pointer(problem.Seconds)), (*C.double)(unsafe.Pointer(problem.Loss)), C.double(problem.MaxBytes), C.double(problem.MaxSeconds), C.double(problem.MaxLoss), C.double(problem.Tolerance), (*C.int32_t)(unsafe.Pointer(chosen)), C.int32_t(n), (*C.kvq_plan_costs)(unsafe.Pointer(costs)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// PlanFusionOptionsInit: fill with defaults; the sizes and arrays are left 0 and must be set.
+// PlanFusionOptionsInit: fill with defaults. The sizes and arrays stay 0 and must be set.
 //
 //   - options: May be nil.
 //
@@ -1011,7 +1016,7 @@ func PlanFusionOptionsInit(options *PlanFusionOptions) {
 	}
 }
 
-// PlanFusionCreate: find the groupings.
+// PlanFusionCreate: enumerate the groupings.
 //
 //   - result: receives the handle.
 //
@@ -1045,7 +1050,7 @@ func PlanFusionDescribe(fusion *PlanFusion, info *PlanFusionInfo, err *Error) St
 
 // PlanFusionDescribeGrouping: describe one grouping.
 //
-//   - index: 0 … n_groupings − 1, those with the smallest loss first.
+//   - index: 0 … n_groupings − 1, by increasing loss.
 //   - info: its StructSize must be set.
 //
 // Returns [OK]; [EArgument].
@@ -1068,17 +1073,17 @@ func PlanFusionDestroy(fusion *PlanFusion) {
 	C.kvq_go_kvq_plan_fusion_destroy((*C.uint8_t)(unsafe.Pointer(fusion)))
 }
 
-// PlanRates: the bits that each matrix would get if codes were as good as codes of Gaussian numbers can be: an
-// error of 2^(−2b) with b bits a weight. What is lost then is a lower bound for every plan (Q-Palette, theorem
-// 3.1).
+// PlanRates: compute the bits that each matrix would get if codes were as good as optimal codes of Gaussian
+// numbers: an error of 2^(−2b) with b bits per weight. The loss is then a lower bound for every plan
+// (Q-Palette, theorem 3.1).
 //
-//   - n: matrices, 1 … 2^20.
-//   - weights: numbers in each, above 0. Elements: n.
-//   - sensitivities: loss of each at a relative squared error of 1, not negative. Elements: n.
-//   - leastBits: of a weight, at least 0.
-//   - totalBits: of all weights, at least leastBits each.
-//   - bits: receives the bits of a weight of each matrix. Elements: n.
-//   - loss: receives what is lost.
+//   - n: number of matrices, 1 … 2^20.
+//   - weights: weights in each matrix, above 0. Elements: n.
+//   - sensitivities: loss of each matrix at a relative squared error of 1, not negative. Elements: n.
+//   - leastBits: per weight, at least 0.
+//   - totalBits: over all weights, at least leastBits each.
+//   - bits: receives the bits per weight of each matrix. Elements: n.
+//   - loss: receives the loss.
 //
 // Returns [OK]; [EArgument].
 //
@@ -1104,7 +1109,7 @@ func PlanContentInit(content *PlanContent) {
 	}
 }
 
-// PlanCreate: make a plan.
+// PlanCreate: create a plan.
 //
 //   - result: receives the handle.
 //
@@ -1134,10 +1139,10 @@ func PlanCreate(context *Context, content *PlanContent, result **Plan, err *Erro
 //
 // Parameters:
 //   - yaml: text, not necessarily NUL-terminated; at most 64 MiB. Elements: length.
-//   - length: bytes of yaml.
+//   - length: bytes at yaml.
 //   - result: receives the handle.
 //
-// Returns [OK]; [EArgument]; [EFormat] (with the line); [EMemory]; [ELimit].
+// Returns [OK]; [EArgument]; [EFormat] (the message names the line); [EMemory]; [ELimit].
 //
 // Threads: any. Since 1.0. In C: kvq_plan_load.
 //
@@ -1148,9 +1153,9 @@ func PlanLoad(context *Context, yaml *byte, length uintptr, result **Plan, err *
 
 // PlanSave: write a plan as YAML. The same plan gives the same text.
 //
-//   - buffer: nil: only the size is asked for. Elements: capacity.
+//   - buffer: receives the text, without a NUL. nil: only the size is returned. Elements: capacity.
 //   - capacity: bytes available at buffer.
-//   - size: receives the size of the text in bytes, without NUL; also when capacity is too small.
+//   - size: receives the size of the text in bytes; also if capacity is too small.
 //
 // Returns [OK]; [EArgument]; [EBufferSize] (nothing is written); [EMemory]; [ELimit].
 //
@@ -1188,7 +1193,7 @@ func PlanDescribeMatrix(plan *Plan, index int32, info *PlanMatrixInfo, err *Erro
 	return Status(C.kvq_go_kvq_plan_describe_matrix((*C.uint8_t)(unsafe.Pointer(plan)), C.int32_t(index), (*C.uint8_t)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// PlanScheme: the scheme that a plan gives a matrix; nil if it does not name it.
+// PlanScheme: return the scheme that a plan gives a matrix; nil if the plan does not name the matrix.
 //
 //   - plan: May be nil.
 //   - name: May be nil.
@@ -1200,11 +1205,11 @@ func PlanScheme(plan *Plan, name *byte) *byte {
 	return (*byte)(unsafe.Pointer(C.kvq_go_kvq_plan_scheme((*C.uint8_t)(unsafe.Pointer(plan)), (*C.char)(unsafe.Pointer(name)))))
 }
 
-// PlanPolicy: the policy of a plan.
+// PlanPolicy: get the policy of a plan.
 //
-//   - result: receives a handle of its own.
+//   - result: receives a new handle.
 //
-// Returns [OK]; [EArgument]; [EState] (the plan says nothing of caches); [EMemory]; [ELimit].
+// Returns [OK]; [EArgument]; [EState] (the plan has no policy); [EMemory]; [ELimit].
 //
 // Threads: read-only. Since 1.0. In C: kvq_plan_policy.
 //

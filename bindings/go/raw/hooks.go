@@ -21,108 +21,108 @@ import (
 )
 
 // AllocateHook: allocate bytes (> 0) aligned to alignment (a power of two), or return nil. Called from any
-// thread, also from several at once. Like all hooks it may not use the context or what was made from it.
+// thread, also from several at once. Like every hook, it may not use the context or objects made from it.
 //
-// A function of C.
+// A C function.
 type AllocateHook unsafe.Pointer
 
-// CallAllocateHook calls one.
+// CallAllocateHook calls a AllocateHook.
 func CallAllocateHook(hook AllocateHook, user uintptr, bytes uintptr, alignment uintptr) uintptr {
 	return uintptr(unsafe.Pointer(C.kvq_go_call_kvq_allocate_hook(C.kvq_allocate_hook(unsafe.Pointer(hook)), C.uintptr_t(user), C.size_t(bytes), C.size_t(alignment))))
 }
 
-// FreeHook: free what [AllocateHook] returned, with the same bytes and alignment. Called from any thread, also
-// from several at once.
+// FreeHook: free memory that [AllocateHook] returned, with the same bytes and alignment. Called from any
+// thread, also from several at once.
 //
-// A function of C.
+// A C function.
 type FreeHook unsafe.Pointer
 
-// CallFreeHook calls one.
+// CallFreeHook calls a FreeHook.
 func CallFreeHook(hook FreeHook, user uintptr, pointer uintptr, bytes uintptr, alignment uintptr) {
 	C.kvq_go_call_kvq_free_hook(C.kvq_free_hook(unsafe.Pointer(hook)), C.uintptr_t(user), C.uintptr_t(pointer), C.size_t(bytes), C.size_t(alignment))
 }
 
-// LogHook: one message, NUL-terminated, without newline, valid until the hook returns. Called from any thread,
-// also from several at once.
+// LogHook: receive one message, NUL-terminated, without newline, valid until the hook returns. Called from any
+// thread, also from several at once.
 //
-// A function of C.
+// A C function.
 type LogHook unsafe.Pointer
 
-// CallLogHook calls one.
+// CallLogHook calls a LogHook.
 func CallLogHook(hook LogHook, user uintptr, level LogLevel, message *byte) {
 	C.kvq_go_call_kvq_log_hook(C.kvq_log_hook(unsafe.Pointer(hook)), C.uintptr_t(user), C.kvq_log_level(level), (*C.char)(unsafe.Pointer(message)))
 }
 
 // ParallelBody: body of a parallel loop.
 //
-// A function of C.
+// A C function.
 type ParallelBody unsafe.Pointer
 
-// CallParallelBody calls one.
+// CallParallelBody calls a ParallelBody.
 func CallParallelBody(hook ParallelBody, argument uintptr, index int32) {
 	C.kvq_go_call_kvq_parallel_body(C.kvq_parallel_body(unsafe.Pointer(hook)), C.uintptr_t(argument), C.int32_t(index))
 }
 
 // ParallelForHook: run `body(argument, i)` once for every i in [0, n), on any threads in any order, and return
-// when all that began are done. Results do not depend on the order or on the number of threads. Loops too short
-// to be shared do not get here. Called from the thread of the call that needs it, so from several at once if
-// these use the context at once.
+// when all calls of body have returned. Results do not depend on the order or on the number of threads. The
+// library runs short loops itself without this hook. Called from the thread that made the call, so from several
+// at once if several use the context.
 //
-// A function of C.
+// A C function.
 type ParallelForHook unsafe.Pointer
 
-// CallParallelForHook calls one.
+// CallParallelForHook calls a ParallelForHook.
 func CallParallelForHook(hook ParallelForHook, user uintptr, n int32, body ParallelBody, argument uintptr) int32 {
 	return int32(C.kvq_go_call_kvq_parallel_for_hook(C.kvq_parallel_for_hook(unsafe.Pointer(hook)), C.uintptr_t(user), C.int32_t(n), C.kvq_parallel_body(unsafe.Pointer(body)), C.uintptr_t(argument)))
 }
 
-// ReleasedHook: the last call of a context's hooks: none is used any more, and their user may go. Called by the
-// thread that destroys the context or the last object made from it; may use other contexts. Not called where a
-// context could not be created.
+// ReleasedHook: last call of a context's hooks: no hook is used any more, and their user pointers may be freed.
+// Called by the thread that destroys the context or the last object made from it; may use other contexts. Not
+// called if the context could not be created.
 //
-// A function of C.
+// A C function.
 type ReleasedHook unsafe.Pointer
 
-// CallReleasedHook calls one.
+// CallReleasedHook calls a ReleasedHook.
 func CallReleasedHook(hook ReleasedHook, user uintptr) {
 	C.kvq_go_call_kvq_released_hook(C.kvq_released_hook(unsafe.Pointer(hook)), C.uintptr_t(user))
 }
 
-// DeviceAllocateHook: allocate bytes (> 0) of device memory aligned to 256 bytes, or return nil. The memory is
-// used in the order of stream, the context's stream at that time. Called from the thread of the call that needs
-// it.
+// DeviceAllocateHook: allocate bytes (> 0) of device memory aligned to 256 bytes, or return nil. The library
+// uses the memory in the order of stream, the context's stream at that time. Called from the thread that made
+// the call.
 //
-// A function of C.
+// A C function.
 type DeviceAllocateHook unsafe.Pointer
 
-// CallDeviceAllocateHook calls one.
+// CallDeviceAllocateHook calls a DeviceAllocateHook.
 func CallDeviceAllocateHook(hook DeviceAllocateHook, user uintptr, bytes uintptr, stream uintptr) uintptr {
 	return uintptr(unsafe.Pointer(C.kvq_go_call_kvq_device_allocate_hook(C.kvq_device_allocate_hook(unsafe.Pointer(hook)), C.uintptr_t(user), C.size_t(bytes), C.uintptr_t(stream))))
 }
 
-// DeviceFreeHook: free what [DeviceAllocateHook] returned, once the work issued to stream so far is done: the
-// hook may not give it to another stream before.
+// DeviceFreeHook: free memory that [DeviceAllocateHook] returned, once the work enqueued on stream so far is
+// done: the hook may not reuse it on another stream before that.
 //
-// A function of C.
+// A C function.
 type DeviceFreeHook unsafe.Pointer
 
-// CallDeviceFreeHook calls one.
+// CallDeviceFreeHook calls a DeviceFreeHook.
 func CallDeviceFreeHook(hook DeviceFreeHook, user uintptr, pointer uintptr, bytes uintptr, stream uintptr) {
 	C.kvq_go_call_kvq_device_free_hook(C.kvq_device_free_hook(unsafe.Pointer(hook)), C.uintptr_t(user), C.uintptr_t(pointer), C.size_t(bytes), C.uintptr_t(stream))
 }
 
-// ProgressHook: told how far a long call has come, and asked whether to go on. Called now and then from the
-// calling thread; may not use the objects of the call.
+// ProgressHook: receive the progress of a long call, and decide whether it goes on. Called now and then from
+// the calling thread; may not use the objects of the call.
 //
-// A function of C.
+// A C function.
 type ProgressHook unsafe.Pointer
 
-// CallProgressHook calls one.
+// CallProgressHook calls a ProgressHook.
 func CallProgressHook(hook ProgressHook, user uintptr, done float64) int32 {
 	return int32(C.kvq_go_call_kvq_progress_hook(C.kvq_progress_hook(unsafe.Pointer(hook)), C.uintptr_t(user), C.double(done)))
 }
 
-// AllocateHost is what AllocateCallback calls. It must not panic, nor end its goroutine.
+// AllocateHost has the method that AllocateCallback calls. It must neither panic nor end its goroutine.
 type AllocateHost interface {
 	Allocate(bytes uintptr, alignment uintptr) uintptr
 }
@@ -137,7 +137,7 @@ func kvqGoAllocate(user C.uintptr_t, bytes C.size_t, alignment C.size_t) C.uintp
 	return C.uintptr_t(cgo.Handle(user).Value().(AllocateHost).Allocate(uintptr(bytes), uintptr(alignment)))
 }
 
-// FreeHost is what FreeCallback calls. It must not panic, nor end its goroutine.
+// FreeHost has the method that FreeCallback calls. It must neither panic nor end its goroutine.
 type FreeHost interface {
 	Free(pointer uintptr, bytes uintptr, alignment uintptr)
 }
@@ -152,7 +152,7 @@ func kvqGoFree(user C.uintptr_t, pointer C.uintptr_t, bytes C.size_t, alignment 
 	cgo.Handle(user).Value().(FreeHost).Free(uintptr(pointer), uintptr(bytes), uintptr(alignment))
 }
 
-// LogHost is what LogCallback calls. It must not panic, nor end its goroutine.
+// LogHost has the method that LogCallback calls. It must neither panic nor end its goroutine.
 type LogHost interface {
 	Log(level LogLevel, message *byte)
 }
@@ -167,7 +167,7 @@ func kvqGoLog(user C.uintptr_t, level C.kvq_log_level, message *C.char) {
 	cgo.Handle(user).Value().(LogHost).Log(LogLevel(level), (*byte)(unsafe.Pointer(message)))
 }
 
-// ParallelForHost is what ParallelForCallback calls. It must not panic, nor end its goroutine.
+// ParallelForHost has the method that ParallelForCallback calls. It must neither panic nor end its goroutine.
 type ParallelForHost interface {
 	ParallelFor(n int32, body ParallelBody, argument uintptr) int32
 }
@@ -182,7 +182,7 @@ func kvqGoParallelFor(user C.uintptr_t, n C.int32_t, body C.uintptr_t, argument 
 	return C.int32_t(cgo.Handle(user).Value().(ParallelForHost).ParallelFor(int32(n), *(*ParallelBody)(unsafe.Pointer(&body)), uintptr(argument)))
 }
 
-// ReleasedHost is what ReleasedCallback calls. It must not panic, nor end its goroutine.
+// ReleasedHost has the method that ReleasedCallback calls. It must neither panic nor end its goroutine.
 type ReleasedHost interface {
 	Released()
 }
@@ -197,7 +197,7 @@ func kvqGoReleased(user C.uintptr_t) {
 	cgo.Handle(user).Value().(ReleasedHost).Released()
 }
 
-// DeviceAllocateHost is what DeviceAllocateCallback calls. It must not panic, nor end its goroutine.
+// DeviceAllocateHost has the method that DeviceAllocateCallback calls. It must neither panic nor end its goroutine.
 type DeviceAllocateHost interface {
 	DeviceAllocate(bytes uintptr, stream uintptr) uintptr
 }
@@ -212,7 +212,7 @@ func kvqGoDeviceAllocate(user C.uintptr_t, bytes C.size_t, stream C.uintptr_t) C
 	return C.uintptr_t(cgo.Handle(user).Value().(DeviceAllocateHost).DeviceAllocate(uintptr(bytes), uintptr(stream)))
 }
 
-// DeviceFreeHost is what DeviceFreeCallback calls. It must not panic, nor end its goroutine.
+// DeviceFreeHost has the method that DeviceFreeCallback calls. It must neither panic nor end its goroutine.
 type DeviceFreeHost interface {
 	DeviceFree(pointer uintptr, bytes uintptr, stream uintptr)
 }
@@ -227,7 +227,7 @@ func kvqGoDeviceFree(user C.uintptr_t, pointer C.uintptr_t, bytes C.size_t, stre
 	cgo.Handle(user).Value().(DeviceFreeHost).DeviceFree(uintptr(pointer), uintptr(bytes), uintptr(stream))
 }
 
-// ProgressHost is what ProgressCallback calls. It must not panic, nor end its goroutine.
+// ProgressHost has the method that ProgressCallback calls. It must neither panic nor end its goroutine.
 type ProgressHost interface {
 	Progress(done float64) int32
 }

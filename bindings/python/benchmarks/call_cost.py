@@ -1,4 +1,4 @@
-"""What a call costs beside its work: one token appended, one query attended to, in the smallest cache.
+"""Measures the overhead of a call: appends one token and attends with one query in the smallest cache.
 
 python call_cost.py [numpy|torch]
 """

@@ -1,4 +1,4 @@
-"""How long training takes for a layer of some shape, on keys and values made of random numbers.
+"""Measures the training time of one layer on random keys and values.
 
 python train_layer.py codebook|centres [--device cpu|cuda] [--kv-heads N] [--head-dim N] [--tokens N] [--stages N]
 """
@@ -11,12 +11,12 @@ import numpy
 import libkvq
 from libkvq.experimental import CentresTrainer, CodebookTrainer
 
-STAGES_OF_A_BIT = 11  # of 64 codes
+STAGES_OF_A_BIT = 11  # with 64 codes each
 CENTRES = 256
 
 
 def numbers(tokens, heads, dim, seed):
-    """Tokens near some directions of each head, as a model's are, with noise."""
+    """Tokens near a few directions per head, as in a model, with noise."""
     random = numpy.random.default_rng(seed)
     directions = random.standard_normal((heads, 32, dim), numpy.float32)
     factors = random.standard_normal((tokens, heads, 32), numpy.float32) / 6

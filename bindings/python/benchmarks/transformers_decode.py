@@ -1,10 +1,10 @@
-"""How fast a model decodes, and in how many bytes: transformers' own cache with sdpa beside KvqCache.
+"""Measures decoding speed and cache size: transformers' own cache with sdpa against KvqCache.
 
     python transformers_decode.py --model DIR --prompt 7900 --generate 100 --policies fp16 int4 int4+hadamard int2
     python transformers_decode.py --device cuda --dtype bfloat16 --shape 8b --prompt 32768 --generate 200
 
-Every cache decodes the same number of tokens after the same prompt, in several rounds in turn; the prompt is not part
-of the time. Prints a table of medians.
+Every cache decodes the same number of tokens after the same prompt, in several interleaved rounds; the prompt is
+not timed. Prints a table of medians.
 """
 
 import argparse

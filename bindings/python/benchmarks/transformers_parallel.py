@@ -1,11 +1,11 @@
-"""A model split among processes by transformers' tensor parallelism, each holding the KV heads that it computes.
+"""Runs a model under transformers' tensor parallelism; each process caches the KV heads that it computes.
 
     python transformers_parallel.py --model DIR                                     # one process
     torchrun --nproc-per-node 2 transformers_parallel.py --model DIR                # two, on CPUs (gloo)
     torchrun --nproc-per-node 2 transformers_parallel.py --model DIR --device cuda  # two GPUs (NCCL)
 
-Prints one JSON object: the tokens generated, which do not depend on the number of processes but for rounding, and what
-each process holds. The number of KV heads has to be a multiple of that of processes.
+Prints one JSON object: the generated tokens, which depend on the number of processes only by rounding, and the memory
+of each process. The number of KV heads must be a multiple of the number of processes.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def main() -> None:
         torch.distributed.init_process_group("nccl" if options.device == "cuda" else "gloo")
     run(options, rank, processes)
     if processes > 1:
-        # What the model holds of the group has to go first: a thread of gloo that outlives Python aborts the process.
+        # Free the model's references to the group first: a gloo thread that outlives Python aborts the process.
         gc.collect()
         torch.distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""kvq: a compressed key/value cache for language models, attended to in compressed form.
+"""kvq: a compressed key/value cache for language models, with attention computed on the compressed form.
 
     import libkvq
 
@@ -8,8 +8,8 @@
         sequence.append(0, k, v)              # [tokens, kv_heads, head_dim]
         out = cache.attend(0, [sequence], q)  # [1, q_heads, head_dim]
 
-Arrays are NumPy's, or anything with ``__dlpack__``, ``__cuda_array_interface__`` or a buffer, such as tensors of
-PyTorch, and are not copied. ``libkvq.raw`` has the C API itself.
+Arrays may be NumPy's or anything with ``__dlpack__``, ``__cuda_array_interface__`` or a buffer, such as tensors of
+PyTorch; they are not copied. ``libkvq.raw`` is the C API itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where arrays of NumPy, PyTorch, CuPy, DLPack and the buffer protocol lie, without importing any of these."""
+"""Addresses and layouts of NumPy, PyTorch, CuPy, DLPack and buffer arrays, without importing any of these packages."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class View(NamedTuple):
     address: int
     shape: Sequence[int]
     strides: Sequence[int]  # in elements
-    dtype: str  # "f32", "f16", "bf16", "i32", "u16", or the array's own name of another one
+    dtype: str  # "f32", "f16", "bf16", "i32", "u16", or the array's own name for other types
     device: int  # HOST, or the ordinal of a CUDA device
     writable: bool
-    owner: Any  # what keeps the memory alive
+    owner: Any  # keeps the memory alive
 
 
 class DevicePointer:
-    """A tensor in a GPU's memory, by its address; the caller keeps it alive until the stream is done with it.
+    """A tensor in GPU memory, given by its address; the caller keeps it alive until the stream is done with it.
 
     :param dtype: "f32", "f16" or "bf16".
     :param strides: in elements; None: dense.
@@ -82,11 +82,11 @@ def _torch_view(x: Any) -> View:
 
 
 def _interface_view(x: Any, interface: Dict[str, Any], device: int) -> View:
-    """Of `__array_interface__` or `__cuda_array_interface__`."""
+    """A view from `__array_interface__` or `__cuda_array_interface__`."""
     typestr = interface["typestr"]
     dtype, size = _TYPESTRS.get(typestr) or (typestr, int(typestr[2:]))
     if typestr == "<V2" and getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":
-        dtype = "bf16"  # of ml_dtypes
+        dtype = "bf16"  # from ml_dtypes
     shape = interface["shape"]
     strides = interface.get("strides")
     address, read_only = interface["data"]
@@ -99,7 +99,7 @@ def _numpy_view(x: Any) -> View:
 
 
 def _cuda_device(x: Any) -> int:
-    """The ordinal that a device array tells, which its interface does not."""
+    """The device ordinal of an array, which its interface lacks."""
     device = getattr(x, "device_index", None)
     if device is None:
         device = getattr(getattr(x, "device", None), "id", 0)
@@ -178,7 +178,7 @@ _readers: Dict[type, Callable[[Any], View]] = {DevicePointer: lambda pointer: po
 
 
 def view_of(x: Any) -> View:
-    """Where an array lies."""
+    """The address and layout of an array."""
     reader = _readers.get(type(x))
     if reader is None:
         reader = _readers[type(x)] = _reader_for(x)
@@ -194,7 +194,7 @@ def shown(shape: Sequence[Any]) -> str:
 
 
 def dtype_code(name: str, view: View, dtype: Optional[str]) -> int:
-    """The number of an array's element type; `dtype` says what NumPy's 16-bit integers hold."""
+    """The kvq_dtype of an array; `dtype` says what 16-bit integers of NumPy hold."""
     code = CODES.get(view.dtype)
     if code is not None and dtype is None:
         return code
@@ -209,7 +209,7 @@ def dtype_code(name: str, view: View, dtype: Optional[str]) -> int:
 
 
 class Rows(NamedTuple):
-    """A tensor of a token's heads, as the structs of batches describe it."""
+    """A tensor of tokens and heads, as the batch structs describe it."""
 
     address: int
     token_stride: int
@@ -229,7 +229,7 @@ def rows_of(
     dim: int,
     output: bool = False,
 ) -> Rows:
-    """Check an array `[tokens, heads, dim]`; None is any number of tokens."""
+    """Check an array `[tokens, heads, dim]`; None accepts any number of tokens."""
     view = view_of(x)
     shape = view.shape
     if len(shape) != 3 or shape[1] != heads or shape[2] != dim or tokens is not None and shape[0] != tokens:
@@ -265,7 +265,7 @@ def check_place(name: str, view: View, device: int, output: bool = False) -> Non
 def dense_of(
     name: str, x: Any, shape: Sequence[Optional[int]], dtype: Optional[str], device: int, output: bool = False
 ) -> View:
-    """Check a contiguous array; None in the shape is any size."""
+    """Check a contiguous array; None in the shape accepts any size."""
     view = view_of(x)
     if len(view.shape) != len(shape) or any(a != b for a, b in zip(view.shape, shape) if b is not None):
         raise KvqArgumentError(
@@ -282,7 +282,7 @@ def dense_of(
 
 
 def integers(name: str, values: Any, count: int) -> Optional["array[int]"]:
-    """Numbers in host memory for C: of a list, or of an array's."""
+    """Integers in host memory for C, from a list or an array."""
     if values is None:
         return None
     found = array("i", values.tolist() if hasattr(values, "tolist") else values)
@@ -296,7 +296,7 @@ def address_of(values: Optional["array[int]"]) -> Optional[int]:
 
 
 def empty_like(x: Any, shape: Tuple[int, ...], dtype: Optional[str] = None) -> Any:
-    """A new array of the kind of another one, beside it; `dtype` "f32", or None for the same."""
+    """A new array of the same kind on the same device; `dtype` "f32", or None for the same element type."""
     reader = _readers[type(x)]
     if reader is _torch_view:
         if dtype is None:
@@ -318,7 +318,7 @@ def _memory(shape: Tuple[int, ...], code: str) -> memoryview:
 
 
 def empty_host(shape: Tuple[int, ...], dtype: str) -> Any:
-    """A new array of "f32" or "i32" in host memory: NumPy's, or a memoryview where there is no NumPy."""
+    """A new array of "f32" or "i32" in host memory: NumPy's, or a memoryview without NumPy."""
     try:
         import numpy
     except ImportError:
@@ -327,7 +327,7 @@ def empty_host(shape: Tuple[int, ...], dtype: str) -> Any:
 
 
 def bytes_of(name: str, data: Union[bytes, bytearray, memoryview]) -> Tuple[int, int, memoryview]:
-    """Address and size of a file's bytes, and what keeps them alive."""
+    """Address and size of a file's bytes, and the object that keeps them alive."""
     view = memoryview(data)
     if not view.contiguous:
         raise ValueError("%s is not contiguous" % name)

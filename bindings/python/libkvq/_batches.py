@@ -1,4 +1,4 @@
-"""Structs of batches, kept from call to call."""
+"""Batch structs that are reused from call to call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prepared:
         self.batch.sequences = addressof(self._pointers)
 
     def set_sequences(self, sequences: Many[Handle]) -> None:
-        """The handles that the batch is of; they are in use."""
+        """Set the handles of the batch, which are in use."""
         n = len(sequences)
         if n > self._capacity:
             self._reserve(2 * n)
@@ -40,14 +40,14 @@ class Prepared:
 
 
 class Appending(Prepared):
-    """For kvq_append_sequences."""
+    """A batch for kvq_append_sequences."""
 
     def __init__(self) -> None:
         super().__init__(_native.kvq_append_batch(), _native.kvq_append_batch_init)
 
 
 class Attending(Prepared):
-    """For kvq_attend."""
+    """A batch for kvq_attend."""
 
     def __init__(self) -> None:
         super().__init__(_native.kvq_attend_batch(), _native.kvq_attend_batch_init)

@@ -51,20 +51,20 @@ def cache_options(
 
 
 class Cache(Handle):
-    """The attention layers of one model; owns the page formats and the work space of ``attend``.
+    """The attention layers of one model; owns the page formats and the workspace of ``attend``.
 
     :param q_heads: query heads, a multiple of `kv_heads`.
     :param head_dim: a multiple of 8, 8 … 256.
-    :param rope: how the library rotates queries and keys: "half", "interleaved" or "none".
+    :param rope: rotary embedding that the library applies to queries and keys: "half", "interleaved" or "none".
     :param rotary_dim: leading channels that are rotated; 0: all.
     :param inv_freq: radians per position, float32 in host memory; None: ``rope_base ** (-2 * j / rotary_dim)``.
     :param scale: factor on q·k; 0: ``1 / sqrt(head_dim)``.
-    :param max_bytes: limit on what this cache allocates; 0: none of its own.
+    :param max_bytes: limit on the memory that this cache allocates; 0: only the context's limit.
     :param model_id: any number that identifies the model's weights.
-    :param codebook: what the format "commvq" of a policy needs.
-    :param router: what `router` in a policy needs.
+    :param codebook: codebook for the format "commvq".
+    :param router: router for a policy with `router`.
     :param policy: a ``Policy``, or its text; None: fp16.
-    :param centres: what formats with trained centres need.
+    :param centres: centres for formats with trained centres.
     """
 
     _new = _native.kvq_cache
@@ -104,7 +104,7 @@ class Cache(Handle):
         info = self._info = self.describe()
         self._q_heads, self._kv_heads, self._head_dim = info.q_heads, info.kv_heads, info.head_dim
         self._evicts = info.eviction_budget > 0
-        # Prepared calls, one for each thread that is in one: lists are popped and appended to atomically.
+        # Prepared calls, one per thread inside a call: pop and append of a list are atomic.
         self._appending: List[Appending] = []
         self._attending: List[Attending] = []
 
@@ -133,36 +133,36 @@ class Cache(Handle):
             leave_shared(entered)
 
     def describe(self) -> CacheInfo:
-        """What the cache was made with, defaults filled in."""
+        """Options that the cache was created with, defaults filled in."""
         return self._described(_native.kvq_cache_describe, _native.kvq_cache_info, CacheInfo._of)
 
     def describe_layer(self, layer: int) -> LayerInfo:
-        """How a layer stores what is sealed."""
+        """Formats that a layer seals pages in."""
         return self._described(_native.kvq_cache_describe_layer, _native.kvq_layer_info, LayerInfo._of, layer)
 
     def sequence(self) -> Sequence:
-        """An empty sequence."""
+        """Create an empty sequence."""
         with self._shared() as pointer:
             return Sequence._made(self, _native.kvq_sequence_create, pointer)
 
     def load(self, data: Data) -> Sequence:
-        """A sequence from a snapshot, of ``Sequence.save``."""
+        """Create a sequence from a snapshot that ``Sequence.save`` returned."""
         address, size, _view = bytes_of("data", data)
         with self._shared() as pointer:
             return Sequence._made(self, _native.kvq_sequence_load, pointer, address, size)
 
     def predict_usage(self, sequences: int, tokens: int, queries: int = 0) -> Usage:
-        """What ``usage`` would tell of nothing but new sequences, to the byte; nothing is made.
+        """Predict, to the byte, the ``usage`` of a cache that holds only new sequences; nothing is allocated.
 
         :param sequences: at least 1.
-        :param tokens: of each sequence, for which pages were reserved.
-        :param queries: of each sequence, that attended in one batch; 0: none.
+        :param tokens: tokens per sequence, for which pages were reserved.
+        :param queries: queries per sequence that attended in one batch; 0: none.
         """
         function = _native.kvq_cache_predict_usage
         return self._described(function, _native.kvq_usage, Usage._of, sequences, tokens, queries)
 
     def usage(self) -> Usage:
-        """Bytes used by the whole cache, shared pages counted once."""
+        """Bytes used by the whole cache, with shared pages counted once."""
         with self._sequences_lock:
             living = sorted(self._sequences, key=id)
         stopped: List[Sequence] = []
@@ -186,14 +186,13 @@ class Cache(Handle):
     ) -> None:
         """Append tokens to one layer of several sequences: to all of them, or to none.
 
-        :param k: keys ``[tokens, kv_heads, head_dim]``, sequence by sequence, before RoPE unless the cache was made
-            with rope "none". Tokens and heads may lie any distance apart, as in a view of fused queries, keys and
-            values; the channels of a head are neighbours. Of a CUDA context in device memory, and read in the order of
-            its stream.
+        :param k: keys ``[tokens, kv_heads, head_dim]``, ordered by sequence, before RoPE unless the cache was created
+            with rope "none". Tokens and heads may be strided, as in a view of fused queries, keys and values; the
+            channels of a head must be contiguous. A CUDA context takes device memory and reads it in stream order.
         :param v: values, same shape and element type.
-        :param token_counts: tokens of each sequence; None: one each.
+        :param token_counts: tokens per sequence; None: one each.
         :param positions: original positions, increasing; None: consecutive.
-        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        :param dtype: "bf16" if arrays of uint16 hold bfloat16.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
         if not many:
@@ -212,7 +211,7 @@ class Cache(Handle):
         positions: Any,
         dtype: Optional[str],
     ) -> None:
-        """As ``append``; None as the number of tokens gives all of them to one sequence."""
+        """Like ``append``; with None as the number of tokens, one sequence gets all of them."""
         require_fit("layer", layer)
         keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
         values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
@@ -262,20 +261,20 @@ class Cache(Handle):
         sinks: Any = None,
         dtype: Optional[str] = None,
     ) -> Any:
-        """Attention of a batch of queries over one layer.
+        """Compute attention of a batch of queries over one layer.
 
-        :param q: queries ``[queries, q_heads, head_dim]``, sequence by sequence, laid out like `k` of ``append``.
-        :param query_counts: queries of each sequence; None: one each.
-        :param query_positions: None: those of the last tokens of each sequence, so append before attending.
-        :param output: array ``[queries, q_heads, head_dim]`` to write to, which may have another element type than `q`;
-            None: a new one like `q`.
+        :param q: queries ``[queries, q_heads, head_dim]``, ordered by sequence, strided like `k` of ``append``.
+        :param query_counts: queries per sequence; None: one each.
+        :param query_positions: None: the last tokens of each sequence, so append before attending.
+        :param output: array ``[queries, q_heads, head_dim]`` to write to; its element type may differ from that of `q`.
+            None: a new array like `q`.
         :param sliding_window: a query at position p sees positions > p − window; 0: all.
         :param logit_softcap: cap·tanh(logit / cap); 0: none.
-        :param lse: True, or a contiguous float32 array ``[queries, q_heads]``: also return the logarithm of the sum of
-            exp of the logits, by which results over parts of a context merge.
+        :param lse: True, or a contiguous float32 array ``[queries, q_heads]``: also return the log-sum-exp of the
+            logits, with which results over parts of a context can be merged.
         :param sinks: contiguous float32 array ``[q_heads]`` of learned logits.
-        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
-        :returns: the output, or (output, lse) if `lse` was asked for.
+        :param dtype: "bf16" if arrays of uint16 hold bfloat16.
+        :returns: the output, or (output, lse) if `lse` was given.
         """
         many = [sequences] if isinstance(sequences, Sequence) else sequences
         if not many:

@@ -15,26 +15,26 @@ from ._text import encoded, text, value_of
 
 
 class Context(Handle):
-    """Memory, threads, limits and device shared by any number of caches.
+    """Memory, threads, limits and a device, shared by any number of caches.
 
     :param device: "cpu" or "cuda".
-    :param n_threads: threads for one call, the caller's included; 1 starts none.
-    :param max_bytes: limit on everything allocated through the context; 0: none.
-    :param cpu_isa: one of ``cpu_isas()``; None: the best.
+    :param n_threads: threads per call, including the caller's; 1 starts none.
+    :param max_bytes: limit on all memory allocated through the context; 0: none.
+    :param cpu_isa: one of ``cpu_isas()``; None: the best that this machine supports.
     :param log: called as ``log(level, message)`` with a level of "error", "warning" or "info".
     :param allocator: has ``allocate(bytes, alignment)``, which returns an address or None, and
         ``free(address, bytes, alignment)``.
-    :param parallel_for: called as ``parallel_for(n, body)``; calls ``body(i)`` once for every i in ``range(n)``, from
+    :param parallel_for: called as ``parallel_for(n, body)``; must call ``body(i)`` once for every i in ``range(n)``, on
         any threads, before it returns.
     :param released: called without arguments once no hook is used any more.
     :param device_index: ordinal of the GPU.
-    :param plugin: path of libkvq_cuda.so; None: beside libkvq, then where the system looks.
+    :param plugin: path of libkvq_cuda.so; None: next to libkvq, then the loader's search path.
     :param stream: CUDA stream, see ``set_stream``.
     :param device_allocator: has ``allocate(bytes, stream)`` and ``free(address, bytes, stream)``, for device memory.
 
-    Hooks may be called from any thread, and may not use the context or what was made from it. What one raises becomes
-    its failure, and is raised again by the call that it was called in; from a thread of the library's own, by a later
-    call.
+    Hooks may be called from any thread and may not use the context or objects made from it. An exception in a hook
+    counts as its failure and is raised again by the call that ran the hook; if the hook ran on a thread of the library,
+    by a later call.
     """
 
     _new = _native.kvq_context
@@ -77,20 +77,20 @@ class Context(Handle):
 
     @property
     def device(self) -> str:
-        """Where it computes: "cpu", or for example "cuda:0"."""
+        """The device: "cpu", or for example "cuda:0"."""
         return "cpu" if self._device == HOST else "cuda:%d" % self._device
 
     def describe(self) -> ContextInfo:
-        """What the context runs on and uses."""
+        """Device, threads and memory of the context."""
         return self._described(_native.kvq_context_describe, _native.kvq_context_info, ContextInfo._of)
 
     def set_stream(self, stream: Any) -> None:
-        """Issue later calls to another CUDA stream, ordered after everything issued before. Meanwhile no other thread
-        may use the context or what was made from it.
+        """Enqueue later calls on another CUDA stream, ordered after all earlier work. No other thread may use the
+        context or objects made from it at the same time.
 
         :param stream: a cudaStream_t as an int, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or
             ``__cuda_stream__``; None: the legacy default stream. It must live until another one is set or the context
-            is gone.
+            is freed.
         """
         with self._alone() as pointer:
             self._call(_native.kvq_context_set_stream, pointer, stream_address(stream))
@@ -115,12 +115,12 @@ def version() -> str:
 
 
 def cpu_isas() -> List[str]:
-    """The CPU instruction sets that this machine can run, best first."""
+    """The CPU instruction sets that this machine supports, best first."""
     return [text(_native.kvq_cpu_isa_name(i)) for i in range(_native.kvq_cpu_isa_count())]
 
 
 def device_describe(device: str = "cuda", index: int = 0, plugin: Optional[str] = None) -> DeviceInfo:
-    """What a device is; KvqUnsupportedError with the reason where contexts cannot be created on it."""
+    """Describe a device; raises KvqUnsupportedError with the reason if contexts cannot be created on it."""
     info = _native.kvq_device_info(struct_size=sizeof(_native.kvq_device_info))
     number = value_of(_native.kvq_device, "device", device)
     call(_native.kvq_device_describe, number, index, None if plugin is None else encoded("plugin", plugin), byref(info))

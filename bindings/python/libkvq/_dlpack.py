@@ -1,4 +1,4 @@
-"""DLPack, as far as it takes to see where a tensor lies. Nothing is copied, and the tensor stays its owner's."""
+"""The part of DLPack that gives a tensor's address and layout. Nothing is copied, and ownership does not change."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_cha
 
 
 def dlpack_view(x: Any) -> Tuple[int, Tuple[int, ...], Tuple[int, ...], str, int, Any]:
-    """Address, shape, strides, element type, device (-1: host), and the capsule: dropped unused, it gives the tensor
-    back."""
+    """Address, shape, strides, element type, device (-1: host), and the capsule, which releases the tensor when it is
+    dropped."""
     kind, index = x.__dlpack_device__()
     if kind in _CPU_DEVICES:
         device = -1

@@ -13,19 +13,19 @@ from ._text import text
 class KvqError(RuntimeError):
     """A call failed; every object is as it was before."""
 
-    #: What a subclass stands for; KvqError itself for statuses that have none.
+    #: Status of the subclass; KvqError itself is for statuses without one.
     _status = int(_native.KVQ_E_INTERNAL)
 
     def __init__(self, message: str, status: Optional[int] = None, backend_code: int = 0) -> None:
         super().__init__(message)
         self.status = self._status if status is None else status
-        """One of the numbers of ``kvq_status``."""
+        """A value of ``kvq_status``."""
         self.backend_code = backend_code
-        """Code of the device's own library or of a hook, 0 if none."""
+        """Error code of the device's library or of a hook; 0 if none."""
 
     @property
     def status_name(self) -> str:
-        """For example "KVQ_E_LIMIT"."""
+        """Name of the status, for example "KVQ_E_LIMIT"."""
         return text(_native.kvq_status_name(self.status))
 
 
@@ -36,19 +36,19 @@ class KvqArgumentError(KvqError, ValueError):
 
 
 class KvqMemoryError(KvqError, MemoryError):
-    """The allocator had no memory."""
+    """The allocator returned NULL."""
 
     _status = int(_native.KVQ_E_MEMORY)
 
 
 class KvqLimitError(KvqError, MemoryError):
-    """A byte limit of the context or of the cache would be exceeded."""
+    """The call would exceed a byte limit of the context or of the cache."""
 
     _status = int(_native.KVQ_E_LIMIT)
 
 
 class KvqStateError(KvqError):
-    """The object is not in a state that allows the call."""
+    """The object's state does not allow the call."""
 
     _status = int(_native.KVQ_E_STATE)
 
@@ -66,19 +66,19 @@ class KvqMismatchError(KvqError, ValueError):
 
 
 class KvqUnsupportedError(KvqError, NotImplementedError):
-    """The request is valid but this build or machine cannot serve it."""
+    """The request is valid, but this build or machine does not support it."""
 
     _status = int(_native.KVQ_E_UNSUPPORTED)
 
 
 class KvqBackendError(KvqError):
-    """The device or a hook reported a failure; see ``backend_code``."""
+    """The device or a hook failed; see ``backend_code``."""
 
     _status = int(_native.KVQ_E_BACKEND)
 
 
 class KvqCancelledError(KvqError):
-    """A progress hook asked to stop."""
+    """A progress hook cancelled the call."""
 
     _status = int(_native.KVQ_E_CANCELLED)
 
@@ -93,7 +93,7 @@ _CLASSES: Dict[int, Type[KvqError]] = {one._status: one for one in KvqError.__su
 
 
 def failure(status: int, error: _native.kvq_error) -> KvqError:
-    """The exception for what a call reported."""
+    """The exception for a failed call."""
     return _CLASSES.get(status, KvqError)(text(error.message), status, error.backend_code)
 
 
@@ -112,7 +112,7 @@ def call(function: Function, *arguments: Any) -> None:
 
 
 def require_fit(name: str, value: int, limit: int = 1 << 31) -> None:
-    """Refuse a number that ctypes would cut off."""
+    """Refuse a number that ctypes would truncate."""
     if not -limit <= value < limit:
         raise KvqArgumentError("%s is %d, must fit into %d bits" % (name, value, limit.bit_length()))
 

@@ -1,4 +1,4 @@
-"""What all objects of the library have in common: one owner, an end, and rules for threads."""
+"""Base of all library objects: one owner, an end, and rules for threads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Info = TypeVar("Info")
 
 
 class Handle:
-    """An object of the library. ``close`` ends it, as does a ``with`` statement, or that nothing refers to it any more.
+    """An object of the library. ``close``, a ``with`` statement or garbage collection destroys it.
 
-    Calls that need an object for themselves wait until others on it are done; those that only read run in parallel.
+    Calls that need exclusive use of an object wait for others on it; calls that only read run in parallel.
     """
 
     _destroy: ClassVar[Callable[..., None]]
@@ -29,14 +29,14 @@ class Handle:
     def __init__(self, pointer: int, hooks: Optional[Hooks]) -> None:
         self._pointer: Optional[int] = pointer
         self._hooks = hooks
-        self._lock = Lock()  # held by the call that has the object for itself
+        self._lock = Lock()  # held by the call with exclusive use
         self._exclusive = False
-        self._readers: List[None] = []  # one for each call that reads; list operations are atomic
+        self._readers: List[None] = []  # one per reading call; list operations are atomic
         self._finalizer = weakref.finalize(self, destroy, type(self)._destroy, pointer)
-        self._finalizer.atexit = False  # the process ends with all its memory
+        self._finalizer.atexit = False  # process exit frees all memory
 
     def _create(self, hooks: Optional[Hooks], function: Function, *arguments: Any) -> None:
-        """Become what a function creates, whose last argument but the error is the result."""
+        """Take the handle that a function creates; its last argument before the error is the result."""
         result = type(self)._new()
         try:
             call(function, *arguments, byref(result))
@@ -52,7 +52,7 @@ class Handle:
         return self._pointer is None
 
     def close(self) -> None:
-        """End the object; a second time does nothing. What was made from it lives on."""
+        """Destroy the object; closing it again does nothing. Objects made from it stay alive."""
         self._stop_others()
         try:
             self._pointer = None
@@ -93,7 +93,7 @@ class Handle:
         self._readers.pop()
 
     def _enter_exclusive(self) -> int:
-        """Begin to use alone; ``_leave_exclusive`` ends it."""
+        """Begin exclusive use; ``_leave_exclusive`` ends it."""
         self._stop_others()
         pointer = self._pointer
         if pointer is None:
@@ -120,13 +120,13 @@ class Handle:
                 raise
 
     def _require_no_hook(self) -> None:
-        """Before waiting: in a hook, that may be for the hook itself."""
+        """Refuse to wait inside a hook, which might wait for itself."""
         if inside_hook.depth:
             raise RuntimeError("a hook may not use this %s, which is in use" % type(self).__name__)
 
     @contextmanager
     def _shared(self) -> Iterator[int]:
-        """For calls that only read."""
+        """Context manager for calls that only read."""
         pointer = self._enter()
         try:
             yield pointer
@@ -135,7 +135,7 @@ class Handle:
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
-        """For calls that change the object."""
+        """Context manager for calls that change the object."""
         pointer = self._enter_exclusive()
         try:
             yield pointer
@@ -143,7 +143,7 @@ class Handle:
             self._leave_exclusive()
 
     def _call(self, function: Function, *arguments: Any) -> None:
-        """Call a function of the library; what a hook raised in it is raised here."""
+        """Call a function of the library; re-raise an exception of a hook."""
         try:
             call(function, *arguments)
         finally:
@@ -158,14 +158,14 @@ class Handle:
     def _described(
         self, function: Function, struct: Type[Structure], read: Callable[[Any], Info], *arguments: Any
     ) -> Info:
-        """What a function tells in a struct, read while the object is in use: strings in it may be the object's."""
-        info: Any = struct(sizeof(struct))  # whose first field is its size
+        """Read the struct that a function fills while the object is in use, because it may own the strings."""
+        info: Any = struct(sizeof(struct))  # struct_size
         with self._shared() as pointer:
             self._call(function, pointer, *arguments, byref(info))
             return read(info)
 
     def _saved(self, function: Function, *arguments: Any) -> bytes:
-        """The bytes that a function writes: asked for their number first."""
+        """Return the bytes that a function writes, after asking for their number."""
         size = c_size_t()
         self._call(function, *arguments, None, 0, byref(size))
         buffer = create_string_buffer(size.value)
@@ -174,7 +174,7 @@ class Handle:
 
 
 def enter_alone(handles: Collection[Handle]) -> List[Handle]:
-    """Begin to use several objects alone, each once, in an order that is the same for all threads."""
+    """Begin exclusive use of several objects, each once, in the same order on all threads."""
     entered: List[Handle] = []
     try:
         for one in handles if len(handles) == 1 else sorted(set(handles), key=id):

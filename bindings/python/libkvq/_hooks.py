@@ -14,7 +14,7 @@ ProgressHook = Callable[[float], Any]
 
 
 class _InsideHook(local):
-    """Whether this thread is in a hook, where it may not use the library's objects."""
+    """Whether this thread runs a hook, which may not use the library's objects."""
 
     depth = 0
 
@@ -30,7 +30,7 @@ _deferred: List[Tuple[Callable[[int], None], int]] = []
 
 
 def destroy(function: Callable[[int], None], pointer: int) -> None:
-    """End an object; where a garbage collection in a hook asks for it, once the hook's call is done."""
+    """Destroy an object; if garbage collection asks for it inside a hook, after the hook's call."""
     if inside_hook.depth:
         _deferred.append((function, pointer))
     else:
@@ -47,10 +47,10 @@ def destroy_deferred() -> None:
 
 
 class Hooks:
-    """The hooks of one context, alive until the library says that it has released them.
+    """The hooks of one context, alive until the library has released them.
 
-    An exception in a hook becomes the hook's failure, and the first one is raised by the call that the hook was called
-    in. One in a thread of the library is raised by the next call that returns.
+    An exception in a hook counts as its failure. The call that ran the hook raises the first one; if the hook ran on a
+    thread of the library, the next call that returns does.
     """
 
     _alive: ClassVar[Set["Hooks"]] = set()
@@ -60,7 +60,7 @@ class Hooks:
         self._kept: List[Any] = []
 
     def _guarded(self, kind: Any, failure: Any, body: Callable[..., Any]) -> Any:
-        """A C function pointer that calls `body` with all arguments but `user`."""
+        """A C function pointer that calls `body` with all arguments except `user`."""
 
         def hook(_: Any, *arguments: Any) -> Any:
             try:
@@ -83,7 +83,7 @@ class Hooks:
         device_allocator: Any,
         released: Optional[Callable[[], Any]],
     ) -> None:
-        """Set the hooks that are not None, and `released`, which ends them all."""
+        """Set the hooks that are not None, and `released`, which frees them."""
         if log is not None:
             wanted_log = log
             options.log = self._guarded(
@@ -111,11 +111,11 @@ class Hooks:
         Hooks._alive.add(self)
 
     def dismiss(self) -> None:
-        """Of a context that could not be created."""
+        """Free the hooks of a context that could not be created."""
         Hooks._alive.discard(self)
 
     def finish(self) -> None:
-        """After a call: do what was put off, and raise what a hook raised."""
+        """After a call: run deferred destruction, and re-raise an exception of a hook."""
         if inside_hook.depth:
             return
         destroy_deferred()
@@ -127,7 +127,7 @@ class Hooks:
 
 
 def _loop(parallel_for: ParallelForHook) -> Callable[..., int]:
-    """A hook that gives `parallel_for` a body for what is left to do, until it returns."""
+    """A hook that passes `parallel_for` a body; calls of it after `parallel_for` returns fail."""
 
     def hook(n: int, body: Callable[[Any, int], None], argument: Any) -> int:
         left = set(range(n))
@@ -149,7 +149,7 @@ def _loop(parallel_for: ParallelForHook) -> Callable[..., int]:
 
 
 class Progress:
-    """A progress hook for one call. Returning False, or an exception, ends the call."""
+    """A progress hook for one call. Returning False or raising ends the call."""
 
     def __init__(self, progress: Optional[ProgressHook]) -> None:
         self._progress = progress

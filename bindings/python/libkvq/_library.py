@@ -1,4 +1,4 @@
-"""Finds and loads libkvq, and refuses one that is older than this package."""
+"""Finds and loads libkvq, and refuses a library older than this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME = "libkvq.so.1"
 
 
 def candidates() -> Iterator[str]:
-    """Where the library may be: as LIBKVQ_LIBRARY says, else inside the wheel, else where the system has libraries."""
+    """Paths to try: LIBKVQ_LIBRARY, else the library inside the wheel, else the system's libraries."""
     named = os.environ.get("LIBKVQ_LIBRARY")
     if named:
         yield named
@@ -36,7 +36,7 @@ class Function(Protocol):
     """A function of the library."""
 
     limits: List[Tuple[int, str, int]]
-    """Signed parameters: number, name, and the first magnitude that does not fit, which ctypes would cut off."""
+    """Signed parameters: number, name, and the first magnitude that ctypes would truncate."""
 
     def __call__(self, *arguments: Any) -> Any: ...
 
@@ -45,7 +45,7 @@ class Library:
     """The loaded library."""
 
     def __init__(self, api_version: int) -> None:
-        """Load the first that there is; it must have everything that this API version declares."""
+        """Load the first library found; it must implement this API version."""
         failures = []
         for path in candidates():
             try:
@@ -73,7 +73,7 @@ class Library:
     def function(
         self, name: str, result: Any, parameters: Dict[str, Any], documentation: str, experimental: bool = False
     ) -> Function:
-        """A function of the library. Experimental ones may be missing; those fail when they are called."""
+        """A function of the library. A missing experimental function fails when it is called."""
         try:
             pointer: Any = getattr(self._library, name)
         except AttributeError:

@@ -19,24 +19,24 @@ from ._text import encoded, text, value_of
 
 
 class Scheme(NamedTuple):
-    """A way to write weights in few bits."""
+    """A scheme for weights in few bits."""
 
     name: str
     bits: float
-    """Of a weight, without scales and signs."""
+    """Bits per weight, without scales and signs."""
 
 
 class MatrixSize(NamedTuple):
-    """How large a matrix will be."""
+    """Predicted size of a matrix."""
 
     bytes: int
     """As in ``MatrixInfo``."""
     allocated: int
-    """By a CPU context, the object included."""
+    """Bytes that a CPU context allocates, including the object."""
 
 
 def predict_bytes(scheme: str, rows: int, columns: int, has_bias: bool = False) -> MatrixSize:
-    """How large a matrix will be, before there is one."""
+    """Predict the size of a matrix before it is quantized."""
     found, allocated = c_uint64(), c_uint64()
     name = encoded("scheme", scheme)
     call(_native.qp_matrix_predict_bytes, name, rows, columns, int(has_bias), byref(found), byref(allocated))
@@ -44,13 +44,13 @@ def predict_bytes(scheme: str, rows: int, columns: int, has_bias: bool = False) 
 
 
 def schemes() -> List[Scheme]:
-    """What `scheme` of ``Matrix.quantize`` may be."""
+    """The schemes that ``Matrix.quantize`` accepts."""
     names = [_native.qp_scheme_name(i) for i in range(_native.qp_scheme_count())]
     return [Scheme(text(name), _native.qp_scheme_bits(name)) for name in names]
 
 
 class Matrix(Handle):
-    """A linear layer y = x·Wᵀ + b on weights of 1 to 8 bits, of ``Matrix.quantize`` or ``Matrix.load``."""
+    """A linear layer y = x·Wᵀ + b with weights of 1 to 8 bits, from ``Matrix.quantize`` or ``Matrix.load``."""
 
     _new = _native.qp_matrix
     _destroy = _native.qp_matrix_destroy
@@ -58,7 +58,7 @@ class Matrix(Handle):
     rows: int
     """Outputs of the layer."""
     columns: int
-    """Its inputs."""
+    """Inputs of the layer."""
 
     @classmethod
     def quantize(
@@ -74,17 +74,17 @@ class Matrix(Handle):
         progress: Optional[ProgressHook] = None,
         dtype: Optional[str] = None,
     ) -> Matrix:
-        """Write a matrix in few bits. The result depends on the arguments alone.
+        """Quantize a matrix. The result depends only on the arguments.
 
         :param w: weights ``[rows, columns]`` in host memory, contiguous; columns are a multiple of 64.
         :param scheme: one of ``schemes()``.
-        :param seed: of the signs of the rotation; matrices of the same seed and columns share it.
+        :param seed: seed of the random signs; matrices with the same seed and columns share the rotation.
         :param hessian: ``[columns, columns]`` float32, the mean of x·xᵀ over inputs x.
-        :param rounding: what the Hessian is for: "ldlq" or "nearest".
+        :param rounding: use of the Hessian: "ldlq" or "nearest".
         :param damping: share of the Hessian's mean diagonal that is added to its diagonal.
         :param bias: ``[rows]`` float32.
         :param progress: called as ``progress(done)`` with 0 … 1; returning False ends the call with KvqCancelledError.
-        :param dtype: "bf16" where an array of uint16 holds bfloat16.
+        :param dtype: "bf16" if an array of uint16 holds bfloat16.
         """
         weights = dense_of("w", w, (None, None), None, HOST)
         rows, columns = weights.shape
@@ -110,7 +110,7 @@ class Matrix(Handle):
 
     @classmethod
     def load(cls, context: Context, data: Data, name: str) -> Matrix:
-        """Read one matrix from a safetensors file's bytes, as ``save_matrices`` made them."""
+        """Read one matrix from the bytes of a safetensors file that ``save_matrices`` returned."""
         address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
@@ -125,18 +125,18 @@ class Matrix(Handle):
         return self
 
     def describe(self) -> MatrixInfo:
-        """What the matrix is."""
+        """Describe the matrix."""
         return self._described(_native.qp_matrix_describe, _native.qp_matrix_info, MatrixInfo._of)
 
     def dequantize(self, first_row: int = 0, rows: Optional[int] = None) -> Any:
-        """Rows of the matrix that ``linear`` multiplies by, ``[rows, columns]`` float32 in host memory."""
+        """Decode rows of the matrix that ``linear`` multiplies by, ``[rows, columns]`` float32 in host memory."""
         count = self.rows - first_row if rows is None else rows
         w = empty_host((max(count, 0), self.columns), "f32")
         self._read(_native.qp_matrix_dequantize, first_row, count, view_of(w).address)
         return w
 
     def linear(self, x: Any, output: Any = None, dtype: Optional[str] = None) -> Any:
-        """y = x·Wᵀ + b.
+        """Compute y = x·Wᵀ + b.
 
         :param x: ``[batch, columns]``, contiguous, in the context's memory.
         :param output: ``[batch, rows]`` of the same element type; None: a new array.
@@ -166,9 +166,9 @@ def reading(matrices: Many[Matrix]) -> Iterator[Any]:
 def linear_shared(
     matrices: Many[Matrix], x: Any, outputs: Optional[Many[Any]] = None, dtype: Optional[str] = None
 ) -> List[Any]:
-    """Several matrices on the same inputs in one call: the same numbers as one by one.
+    """Multiply several matrices by the same inputs in one call. Results are those of separate calls.
 
-    :param matrices: of one context, with the same columns and, those that rotate, the same seed.
+    :param matrices: matrices of one context with the same number of columns; all that rotate have the same seed.
     :param x: as for ``Matrix.linear``.
     :param outputs: an array for each matrix; None: new ones.
     """
@@ -189,7 +189,7 @@ def linear_shared(
 
 
 def save_matrices(matrices: Mapping[str, Matrix]) -> bytes:
-    """Matrices under their names as a safetensors file."""
+    """Return named matrices as the bytes of a safetensors file."""
     many = list(matrices.values())
     names = (c_char_p * len(many))(*[encoded("a name", name) for name in matrices])
     with reading(many) as handles:

@@ -1,4 +1,4 @@
-"""What caches are made with: policies, codebooks, centres and routers."""
+"""Policies, codebooks, centres and routers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Self = TypeVar("Self", bound="Trained")
 
 
 class Policy(Handle):
-    """Which format pages are sealed in, per layer, how many stay FP16, and which tokens are evicted.
+    """Formats that each layer's pages are sealed in, how many pages stay FP16, and which tokens are evicted.
 
-    :param yaml: YAML, or the short form of one format such as "int4+hadamard"; ``kvq_policy_load`` describes both.
+    :param yaml: YAML, or the short form such as "int4+hadamard"; ``kvq_policy_load`` describes both.
     """
 
     _new = _native.kvq_policy
@@ -40,10 +40,10 @@ class Policy(Handle):
         self._context = context
 
     def with_eviction(self, method: str, budget: int) -> Policy:
-        """A policy that evicts tokens and otherwise says what this one says.
+        """Copy the policy and set its eviction.
 
         :param method: "streaming", "h2o", "snapkv", "pyramid", "adasnap" or "adapyramid".
-        :param budget: tokens of a KV head that stay, on average.
+        :param budget: tokens that a KV head keeps on average.
         """
         result = Policy.__new__(Policy)
         result._context = self._context
@@ -55,10 +55,10 @@ class Policy(Handle):
     def with_layer(
         self, first_layer: int, last_layer: int, keys: Optional[str] = None, values: Optional[str] = None
     ) -> Policy:
-        """A policy whose layers from first to last are in other formats and that otherwise says what this one says.
+        """Copy the policy and set the formats of layers first to last.
 
-        :param keys: name of a format; None: as before.
-        :param values: the same for values.
+        :param keys: name of a format; None: unchanged.
+        :param values: as `keys`.
         """
         result = Policy.__new__(Policy)
         result._context = self._context
@@ -69,24 +69,24 @@ class Policy(Handle):
         return result
 
     def save(self) -> str:
-        """YAML that says the same."""
+        """The policy as YAML."""
         with self._shared() as pointer:
             return self._saved(_native.kvq_policy_save, pointer).decode("utf-8")
 
     def describe(self) -> PolicyInfo:
-        """What a host has to know of the policy."""
+        """Eviction settings of the policy."""
         return self._described(_native.kvq_policy_describe, _native.kvq_policy_info, PolicyInfo._of)
 
 
 class Trained(Handle):
-    """What has been trained for a model and lies in files."""
+    """A trained object of a model, which is kept in files."""
 
     _load: ClassVar[Function]
     _save: ClassVar[Function]
 
     @classmethod
     def load(cls: Type[Self], context: Context, data: Data) -> Self:
-        """Read what ``save`` wrote: a file's bytes, in the safetensors format."""
+        """Read the bytes of a file that ``save`` returned."""
         address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
@@ -94,13 +94,13 @@ class Trained(Handle):
         return result
 
     def save(self) -> bytes:
-        """A file's bytes, in the safetensors format."""
+        """The bytes of a safetensors file."""
         with self._shared() as pointer:
             return self._saved(self._save, pointer)
 
 
 class Codebook(Trained):
-    """CommVQ codebooks for the layers of one model, of ``Codebook.load`` or a trainer."""
+    """CommVQ codebooks for the layers of one model, from ``Codebook.load`` or a trainer."""
 
     _new = _native.kvq_codebook
     _destroy = _native.kvq_codebook_destroy
@@ -108,18 +108,18 @@ class Codebook(Trained):
     _save = _native.kvq_codebook_save
 
     def describe(self) -> CodebookInfo:
-        """What the codebooks are made for and how well they do."""
+        """Shape and quality of the codebooks."""
         return self._described(_native.kvq_codebook_describe, _native.kvq_codebook_info, CodebookInfo._of)
 
     def describe_layer(self, layer: int) -> CodebookLayerInfo:
-        """One layer of the codebooks."""
+        """Describe one layer of the codebooks."""
         return self._described(
             _native.kvq_codebook_describe_layer, _native.kvq_codebook_layer_info, CodebookLayerInfo._of, layer
         )
 
 
 class Centres(Trained):
-    """What keys and values of one model are stored relative to, of ``Centres.load`` or a trainer."""
+    """Trained centres of the keys and values of one model, from ``Centres.load`` or a trainer."""
 
     _new = _native.kvq_centres
     _destroy = _native.kvq_centres_destroy
@@ -127,18 +127,18 @@ class Centres(Trained):
     _save = _native.kvq_centres_save
 
     def describe(self) -> CentresInfo:
-        """What the centres are made for and how much they take away."""
+        """Shape and quality of the centres."""
         return self._described(_native.kvq_centres_describe, _native.kvq_centres_info, CentresInfo._of)
 
     def describe_layer(self, layer: int) -> CentresLayerInfo:
-        """One layer of the centres."""
+        """Describe one layer of the centres."""
         return self._described(
             _native.kvq_centres_describe_layer, _native.kvq_centres_layer_info, CentresLayerInfo._of, layer
         )
 
 
 class Router(Trained):
-    """Routers for the layers of one model, of ``Router.load`` or a trainer."""
+    """Routers for the layers of one model, from ``Router.load`` or a trainer."""
 
     _new = _native.kvq_router
     _destroy = _native.kvq_router_destroy
@@ -146,11 +146,11 @@ class Router(Trained):
     _save = _native.kvq_router_save
 
     def describe(self) -> RouterInfo:
-        """What the routers are made for, and what they do on the pages that they were trained on."""
+        """Shape of the routers, and their results on the pages they were trained on."""
         return self._described(_native.kvq_router_describe, _native.kvq_router_info, RouterInfo._of)
 
     def describe_group(self, group: int) -> RouterGroupInfo:
-        """One group of layers."""
+        """Describe one group of layers."""
         return self._described(
             _native.kvq_router_describe_group, _native.kvq_router_group_info, RouterGroupInfo._of, group
         )

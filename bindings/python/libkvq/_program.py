@@ -1,4 +1,4 @@
-"""The kvq program of the wheel."""
+"""The kvq program inside the wheel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Become the program."""
+    """Replace this process with the program."""
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "kvq")
     if not os.path.exists(program):
         sys.exit("kvq: this installation of libkvq has no program: %s is missing" % program)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Decoded(NamedTuple):
-    """Slots of one KV head."""
+    """Decoded slots of one KV head."""
 
     k: Any
-    """Keys ``[slots, head_dim]`` as attention sees them, after RoPE; float32."""
+    """Keys ``[slots, head_dim]`` as attention reads them, after RoPE; float32."""
     v: Any
     """Values ``[slots, head_dim]``, float32."""
     positions: Any
@@ -28,19 +28,19 @@ class Decoded(NamedTuple):
 
 
 class Compressed(NamedTuple):
-    """What eviction did."""
+    """Result of an eviction."""
 
     kept: Any
-    """Tokens that each head holds now, ``[n_layers, kv_heads]``, int32."""
+    """Number of tokens that each head holds now, ``[n_layers, kv_heads]``, int32."""
     bytes_freed: int
-    """By how much the bytes of the sequence fell."""
+    """Decrease in the bytes of the sequence."""
 
 
 class Sequence(Handle):
-    """The pages of one conversation, of ``Cache.sequence``, ``Cache.load`` or ``Sequence.fork``.
+    """The pages of one conversation, from ``Cache.sequence``, ``Cache.load`` or ``Sequence.fork``.
 
-    Threads that append to it, change or close it wait for each other and for those that attend to it; any number may
-    attend to it at once, but where the policy evicts.
+    Calls that append to, change or close it wait for each other and for calls that attend to it. Any number of threads
+    may attend to it at once, unless the policy evicts.
     """
 
     _new = _native.kvq_sequence
@@ -51,7 +51,7 @@ class Sequence(Handle):
 
     @classmethod
     def _made(cls, cache: Cache, function: Function, *arguments: Any) -> Sequence:
-        """Of a function that creates one. The cache is in use."""
+        """Wrap the handle that a function creates. The cache is in use."""
         result = cls.__new__(cls)
         result.cache = cache
         result._create(cache._hooks, function, *arguments)
@@ -60,19 +60,19 @@ class Sequence(Handle):
         return result
 
     def append(self, layer: int, k: Any, v: Any, positions: Any = None, dtype: Optional[str] = None) -> None:
-        """Append tokens to one layer: all of them, or none. See ``Cache.append``."""
+        """Append tokens to one layer: all of them or none. See ``Cache.append``."""
         self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
 
     def length(self, layer: int) -> int:
-        """Number of tokens appended to a layer, evicted ones included."""
+        """Number of tokens appended to a layer, including evicted ones."""
         return self._number(_native.kvq_sequence_length, layer)
 
     def room(self, layer: int) -> int:
-        """Number of tokens that a layer has pages for, made by ``reserve``."""
+        """Number of tokens that fit into the pages that ``reserve`` preallocated for a layer."""
         return self._number(_native.kvq_sequence_room, layer)
 
     def slots(self, layer: int, kv_head: int) -> int:
-        """Number of tokens that a KV head holds: what eviction has left."""
+        """Number of tokens that a KV head holds after eviction."""
         return self._number(_native.kvq_sequence_slots, layer, kv_head)
 
     def _number(self, function: Function, *arguments: int) -> int:
@@ -81,7 +81,7 @@ class Sequence(Handle):
         return number.value
 
     def fork(self) -> Sequence:
-        """A sequence that starts with everything this one holds. Pages are shared until one side changes them."""
+        """Create a sequence that starts with all tokens of this one. Pages are shared until either changes them."""
         with self.cache._shared() as cache, self._shared() as parent:
             return Sequence._made(self.cache, _native.kvq_sequence_fork, cache, parent)
 
@@ -91,17 +91,17 @@ class Sequence(Handle):
             self._call(_native.kvq_sequence_truncate, cache, sequence, length)
 
     def reserve(self, tokens: int) -> None:
-        """Make pages ahead, so that every layer has room for `tokens` more tokens; 0 gives back what is left."""
+        """Preallocate pages, so that every layer has room for `tokens` more tokens; 0 frees the pages that are left."""
         with self.cache._shared() as cache, self._alone() as sequence:
             self._call(_native.kvq_sequence_reserve, cache, sequence, tokens)
 
     def save(self) -> bytes:
-        """A snapshot, for ``Cache.load``."""
+        """Return a snapshot, for ``Cache.load``."""
         with self.cache._shared() as cache, self._alone() as sequence:
             return self._saved(_native.kvq_sequence_save, cache, sequence)
 
     def decode(self, layer: int, kv_head: int, begin: int = 0, n: Optional[int] = None) -> Decoded:
-        """Stored keys and values, for inspection and tests; `n` slots from `begin` on, None: all. Not fast."""
+        """Decode `n` slots from `begin` on (None: all), for inspection and tests. Not optimised."""
         with self.cache._shared() as cache, self._shared() as sequence:
             count = self.slots(layer, kv_head) - begin if n is None else n
             dim = self.cache._head_dim
@@ -114,9 +114,9 @@ class Sequence(Handle):
         return result
 
     def compress(self, budget: Optional[int] = None) -> Compressed:
-        """Evict tokens as the policy says, judged by the queries that ``attend`` has seen.
+        """Evict tokens as the policy says, scored by queries that ``attend`` has observed.
 
-        :param budget: tokens of a KV head that are kept on average; None: the policy's.
+        :param budget: tokens that a KV head keeps on average; None: the policy's budget.
         """
         info = self.cache._info
         options = _native.kvq_compress_options()

@@ -1,4 +1,4 @@
-"""Text and names, to and from C."""
+"""Conversion of text and names to and from C."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Dict, Optional, Type, Union
 
 
 def text(value: Optional[bytes]) -> str:
-    """Text from the library; what is not UTF-8 in it is replaced."""
+    """Decode text from the library; invalid UTF-8 is replaced."""
     return "" if value is None else value.decode("utf-8", "replace")
 
 
 def encoded(argument: str, value: Union[str, bytes]) -> bytes:
-    """A string for C."""
+    """Encode a string for C."""
     if not isinstance(value, (str, bytes)):
         raise TypeError("%s is %s, must be str" % (argument, type(value).__name__))
     result = value.encode("utf-8") if isinstance(value, str) else value
@@ -31,7 +31,7 @@ def names(enumeration: Type[IntEnum]) -> Dict[str, int]:
 
 
 def value_of(enumeration: Type[IntEnum], argument: str, name: Union[str, int]) -> int:
-    """The number of "half"."""
+    """The value of a name such as "half"."""
     known = names(enumeration)
     if isinstance(name, int):
         return int(name)
@@ -41,5 +41,5 @@ def value_of(enumeration: Type[IntEnum], argument: str, name: Union[str, int]) -
 
 
 def name_of(enumeration: Type[IntEnum], value: int) -> str:
-    """The name of a number; of one that this package does not know, its digits."""
+    """The name of a value, or its digits if this package does not know it."""
     return next((name for name, number in names(enumeration).items() if number == value), str(value))

@@ -1,4 +1,4 @@
-"""The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits.
+"""Minimal embedding: one attention layer of an engine decodes on a cache compressed to about five bits per scalar.
 
 python embed.py
 """
@@ -15,7 +15,7 @@ TOKENS = 1000
 
 
 class Numbers:
-    """In place of the engine's projections: numbers in [-1, 1)."""
+    """Stands in for the engine's projections: numbers in [-1, 1)."""
 
     def __init__(self):
         self.state = 1
@@ -29,7 +29,7 @@ class Numbers:
 
 
 def checksum(total, x):
-    """Of the bits of what attention gives, so that the same program in another language can be compared."""
+    """Hash of the attention outputs' bits, to compare with the same program in another language."""
     for bits in x.view(numpy.uint32).ravel().tolist():
         total = (total ^ bits) * 16777619 & 0xFFFFFFFF
     return total
@@ -45,7 +45,7 @@ def main():
             q_heads=Q_HEADS,
             kv_heads=KV_HEADS,
             head_dim=HEAD_DIM,
-            policy="int4+hadamard",  # or a YAML policy: formats per layer, pages that stay FP16
+            policy="int4+hadamard",  # or a YAML policy: formats per layer, FP16 pages
         )
         sequence = cache.sequence()
         for _ in range(TOKENS):

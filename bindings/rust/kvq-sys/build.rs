@@ -1,13 +1,13 @@
-//! Finds libkvq: below `KVQ_DIR` if that is set, otherwise by pkg-config.
+//! Finds libkvq: in `KVQ_DIR` if that is set, otherwise by pkg-config.
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
-/// What the linker is told.
+/// Arguments for the linker.
 struct Library {
     directories: Vec<PathBuf>,
-    /// Names after `-l`, libkvq's own among them.
+    /// Names after `-l`, including libkvq's own.
     names: Vec<String>,
     include: PathBuf,
 }
@@ -18,7 +18,7 @@ fn main() {
         println!("cargo:rerun-if-env-changed={name}");
     }
     if env::var_os("DOCS_RS").is_some() {
-        return; // documentation alone needs no library
+        return; // building documentation needs no library
     }
     let found = match env::var_os("KVQ_DIR") {
         Some(prefix) => below(Path::new(&prefix), is_static),
@@ -54,7 +54,7 @@ fn below(prefix: &Path, is_static: bool) -> Result<Library, String> {
     Ok(Library { directories: vec![directory], names, include: prefix.join("include") })
 }
 
-/// The library that a flag of the linker names.
+/// The library that a linker flag names.
 fn name_of(flag: &str) -> Option<String> {
     match flag {
         "-pthread" => Some("pthread".to_string()),
@@ -66,7 +66,7 @@ fn by_pkg_config(is_static: bool) -> Result<Library, String> {
     let flags = pkg_config(if is_static { &["--static", "--libs"] } else { &["--libs"] })?;
     let mut directories: Vec<PathBuf> =
         flags.split_whitespace().filter_map(|flag| flag.strip_prefix("-L")).map(PathBuf::from).collect();
-    // pkg-config leaves out the directories in which linkers look anyway; rustc looks for static libraries itself.
+    // pkg-config omits the linker's default directories, but rustc looks for static libraries itself.
     directories.push(PathBuf::from(pkg_config(&["--variable=libdir"])?.trim()));
     directories.dedup();
     let include = PathBuf::from(pkg_config(&["--variable=includedir"])?.trim());
@@ -97,7 +97,7 @@ fn tell(library: &Library, is_static: bool) {
     // For dependents: DEP_KVQ_LIBDIR and DEP_KVQ_INCLUDE.
     println!("cargo:libdir={}", library.directories[0].display());
     println!("cargo:include={}", library.include.display());
-    // For this crate's own tests. Cargo refuses the flag where a package was made without them.
+    // For this crate's own tests. Cargo refuses the flag in a package without them.
     if !is_static && Path::new("tests").is_dir() {
         println!("cargo:rustc-link-arg-tests=-Wl,-rpath,{}", library.directories[0].display());
     }

@@ -80,7 +80,7 @@ void check_codebook_shape(const CodebookShape& shape, kvq_status status, const c
   check(static_cast<int32_t>(shape.values.proposal), KVQ_VALUES_LEAST_SQUARES, KVQ_VALUES_NETWORK, "value_proposal");
   check(shape.values.hidden, network ? 1 : 0, network ? kMaxHidden : 0, "value_hidden");
   if (network && shape.values.bits == 0) {
-    fail(status, "%svalue_bits is 0: there is nothing that a network could propose", prefix);
+    fail(status, "%svalue_bits is 0: a network has no bits to propose", prefix);
   }
   if (shape.keys.stages == 0 && shape.values.bits == 0) {
     fail(status, "%skey_stages and value_bits are both 0: there is nothing to encode", prefix);

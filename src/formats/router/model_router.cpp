@@ -22,7 +22,7 @@ void check_router_experts(const ModelRouter& router, kvq_status status, const ch
     const std::string name = format_pair_name(router.experts[i]);
     if (std::find(router.experts.begin(), router.experts.begin() + static_cast<std::ptrdiff_t>(i), router.experts[i]) !=
         router.experts.begin() + static_cast<std::ptrdiff_t>(i)) {
-      fail(status, "%sexperts: %s is there twice", prefix, name.c_str());
+      fail(status, "%sexperts: %s occurs twice", prefix, name.c_str());
     }
     if (router.expert_bits[i] <= router.expert_bits[i - 1]) continue;
     fail(status, "%sexperts: %s has %.4g bits, more than %s before it, which has %.4g", prefix, name.c_str(),

@@ -23,18 +23,17 @@ constexpr double kNothing = 1e-12;
 constexpr double kLeastKeyGain = 1e-4;
 
 void check(const KeyTrainingData& data, int32_t codes, const KeyTrainingOptions& options) {
-  if (data.n < codes) fail(KVQ_E_ARGUMENT, "there are %d tokens to train %d codes of keys from", data.n, codes);
+  if (data.n < codes) fail(KVQ_E_ARGUMENT, "%d tokens are too few to train %d key codes", data.n, codes);
   if (!(options.held_out >= 0.0F && options.held_out <= 0.5F)) {
-    fail(KVQ_E_ARGUMENT, "held_out is %g, but a share from 0 to 0.5 can be held out",
-         static_cast<double>(options.held_out));
+    fail(KVQ_E_ARGUMENT, "held_out is %g, must be in [0, 0.5]", static_cast<double>(options.held_out));
   }
   if (options.beam < 1 || options.beam > KeyEncoder::kMaxBeam) {
-    fail(KVQ_E_ARGUMENT, "beam is %d, it can be 1 to %d", options.beam, KeyEncoder::kMaxBeam);
+    fail(KVQ_E_ARGUMENT, "beam is %d, must be in [1, %d]", options.beam, KeyEncoder::kMaxBeam);
   }
   if (options.tokens < codes || options.hard_iterations < 1 || options.soft_iterations < 0 || options.rounds < 0 ||
       !(options.soft_share > 0.0F && options.soft_share <= 1.0F) || !(options.first_temperature > 0.0F) ||
       !(options.last_temperature > 0.0F) || !(options.count_floor > 0.0) || !(options.ridge > 0.0)) {
-    fail(KVQ_E_ARGUMENT, "an option of the training of keys is out of range");
+    fail(KVQ_E_ARGUMENT, "an option of key training is out of range");
   }
 }
 
@@ -96,8 +95,8 @@ KeyTrainer::KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, c
   check(data, codes, options);
   read(data);
   if (training_.n < codes) {
-    fail(KVQ_E_ARGUMENT, "there are %d tokens to train %d codes of keys from, %d others are held out", training_.n,
-         codes, held_out_.n);
+    fail(KVQ_E_ARGUMENT, "%d tokens are too few to train %d key codes: %d others are held out", training_.n, codes,
+         held_out_.n);
   }
 }
 

@@ -79,7 +79,7 @@ def write(name, tokenizer, trainer, added):
     encode_with = tokenizer.pre_tokenizer
     texts = [ENGLISH] + OTHER_SCRIPTS * 20
     if name == "metaspace":
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)  # or all is one word
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)  # otherwise the text is one word
         texts = [ENGLISH]  # so that other scripts fall back to bytes
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.pre_tokenizer = encode_with

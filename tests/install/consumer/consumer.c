@@ -63,7 +63,7 @@ int main(void) {
   for (int i = 0; i < kKvHeads * kHeadDim; ++i) k[i] = (float)(i % 7) - 3.0f;
   for (int i = 0; i < kQueryHeads * kHeadDim; ++i) q[i] = (float)(i % 5) - 2.0f;
 
-  /* The only token has all the weight: the output is its value. */
+  /* A single token gets all the weight: the output is its value. */
   for (int i = 0; i < kKvHeads * kHeadDim; ++i) v[i] = i < kHeadDim ? 1.5f : -4.0f;
   if (kvq_append(cache, sequence, 0, 1, k, v, KVQ_F32, NULL, &error) != KVQ_OK) return failed("kvq_append", &error);
   if (kvq_attend(cache, 0, &batch, &error) != KVQ_OK) return failed("kvq_attend", &error);

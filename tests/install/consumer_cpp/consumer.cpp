@@ -19,7 +19,7 @@ int main() {
   std::array<float, 8> out{};
   sequence.append(0, 1, x, x);
   cache.attend(0, {.sequences = kvq::pointers(sequence), .q = x, .output = out});
-  for (size_t i = 0; i < x.size(); ++i) {  // the only token has all the weight
+  for (size_t i = 0; i < x.size(); ++i) {  // a single token gets all the weight
     if (!(std::fabs(out[i] - x[i]) <= 1e-3F)) return 1;
   }
   std::string message;

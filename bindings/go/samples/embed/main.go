@@ -1,5 +1,5 @@
-// The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits. It prints
-// the same line as samples/c/embed.c.
+// Embed is a minimal embedding: one attention layer of an engine decodes on a cache compressed to about five bits per
+// scalar. It prints the same line as samples/c/embed.c.
 package main
 
 import (
@@ -18,7 +18,7 @@ const (
 	tokens  = 1000
 )
 
-// fill stands in place of the engine's projections: numbers in [-1, 1).
+// fill stands in for the engine's projections: numbers in [-1, 1).
 func fill(x []float32, state *uint32) {
 	for i := range x {
 		*state = *state*1664525 + 1013904223
@@ -26,7 +26,7 @@ func fill(x []float32, state *uint32) {
 	}
 }
 
-// checksum is of the bits of what attention gives, to compare with the same program in another language.
+// checksum hashes the bits of the attention outputs, to compare with the same program in another language.
 func checksum(sum uint32, x []float32) uint32 {
 	for _, value := range x {
 		sum = (sum ^ math.Float32bits(value)) * 16777619
@@ -40,7 +40,7 @@ func run() error {
 		return err
 	}
 	defer context.Close()
-	policy, err := context.LoadPolicy("int4+hadamard") // or a YAML policy: formats per layer, pages that stay FP16
+	policy, err := context.LoadPolicy("int4+hadamard") // or a YAML policy: formats per layer, FP16 pages
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-"""The functions that transformers calls for `attn_implementation="kvq"`."""
+"""Functions that transformers calls for `attn_implementation="kvq"`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 
 def register() -> None:
-    """Make "kvq" known to transformers."""
+    """Register "kvq" with transformers."""
     AttentionInterface.register("kvq", attention)
     AttentionMaskInterface.register("kvq", mask)
 
@@ -34,7 +34,7 @@ def mask(
     config: Any = None,
     **kwargs: Any,
 ) -> Step | torch.Tensor | None:
-    """A Step where a KvqCache is in use, else the mask of torch's scaled_dot_product_attention."""
+    """A Step if a KvqCache is in use, else the mask of torch's scaled_dot_product_attention."""
     if not isinstance(kv_offset, CacheOffset):
         if kv_length > q_length:
             logger.warning_once(
@@ -83,9 +83,9 @@ def attention(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention over a KvqCache, or by torch where there is none.
+    """Attention over a KvqCache, or by torch without one.
 
-    :param query: `[rows, q_heads, columns, head_dim]`, as `key` and `value`, which KvqCache.update has marked.
+    :param query: `[rows, q_heads, columns, head_dim]`, like `key` and `value`, which KvqCache.update has marked.
     :returns: `[rows, columns, q_heads, head_dim]`, and no weights.
     """
     if kwargs.get("output_attentions"):

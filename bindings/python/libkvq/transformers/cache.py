@@ -1,4 +1,4 @@
-"""A transformers cache whose keys and values kvq holds."""
+"""A transformers cache that stores keys and values in kvq."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from .step import CacheOffset, Step
 class KvqCache(Cache):
     """Keys and values of a batch, compressed, for models loaded with `attn_implementation="kvq"`.
 
-    Pass it as `past_key_values` to `model(...)` or `model.generate(...)`. Every row of the batch is one kvq sequence,
-    without padding. Its shape comes with the first tokens: the heads that this process computes, on their device.
+    Pass it as `past_key_values` to `model(...)` or `model.generate(...)`. Every row of the batch is one kvq sequence
+    without padding. The first tokens set its shape: the heads that this process computes, on their device.
 
     :param policy: a kvq policy: its short form ("int4+hadamard"), YAML text, a mapping with the same keys, the path of
         a `.yaml` file, or a `libkvq.Policy`.
     :param codebook: path or bytes of codebooks, for the format commvq.
-    :param router: path or bytes of routers. With either, kvq applies RoPE: they were trained on keys before it.
-    :param threads: of the CPU; by default as many as torch uses.
-    :param max_bytes: limit on everything allocated for this cache; 0: none.
-    :param model_id: any number that identifies the model's weights: of codebooks, routers and saved caches.
+    :param router: path or bytes of routers. With a codebook or a router, kvq applies RoPE: both are trained on keys
+        before it.
+    :param threads: CPU threads; by default as many as torch uses.
+    :param max_bytes: limit on all memory allocated for this cache; 0: none.
+    :param model_id: any number that identifies the model's weights; codebooks, routers and saved caches must have it.
     :param compress: "prompt": a policy that evicts tokens does so when the first single token follows longer input;
         "manual": when `compress` is called.
     """
@@ -57,13 +58,13 @@ class KvqCache(Cache):
 
     def _start_empty(self) -> None:
         self._rows: list[libkvq.Sequence] = []
-        self._seen: list[int] = []  # Columns that each layer has seen, padding included.
-        self._present: torch.Tensor | None = None  # [rows, columns], on the host; None: all of them hold tokens.
-        self._announced = -1  # Columns before the forward pass for which kvq has made masks,
-        self._begun = -1  # and before the one that has begun.
-        self._prompt_waits = False  # Several tokens have come since tokens were last evicted.
+        self._seen: list[int] = []  # Columns that each layer has seen, including padding.
+        self._present: torch.Tensor | None = None  # [rows, columns], on the host; None: all columns hold tokens.
+        self._announced = -1  # Columns before the forward pass that kvq has created masks for,
+        self._begun = -1  # and before the current one.
+        self._prompt_waits = False  # Several tokens have arrived since the last eviction.
 
-    # ------------------------------------------------------------------------------------- what transformers asks for
+    # ------------------------------------------------------------------------------------- interface of transformers
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -78,7 +79,7 @@ class KvqCache(Cache):
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Columns that all layers have seen, padding and evicted tokens included."""
+        """Columns that all layers have seen, including padding and evicted tokens."""
         return self._seen[-1] if self._seen else 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
@@ -87,7 +88,7 @@ class KvqCache(Cache):
         return self.get_seq_length() + query_length, CacheOffset(self)
 
     def announce(self, start: int) -> None:
-        """Expect a forward pass that begins after `start` columns, for which kvq has made masks."""
+        """Expect a forward pass that begins after `start` columns, for which kvq has created masks."""
         self._announced = start
         self._begun = -1
 
@@ -109,14 +110,14 @@ class KvqCache(Cache):
         return bool(self._rows)
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Drop all tokens."""
         self._start_empty()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove columns from the end: `-n` removes n. As in transformers, a positive number is what is to be left.
+        """Remove columns from the end: `-n` removes n. As in transformers, a positive number is the number to keep.
 
-        A policy with `recent: 2` allows at least 32 tokens at any time; without it the cut has to lie in the open page
-        or on a border of pages.
+        A policy with `recent: 2` can always remove at least 32 tokens; otherwise the cut must lie in the open page or
+        on a page boundary.
         """
         columns = self.get_seq_length()
         left = min(tokens_to_remove, columns) if tokens_to_remove > 0 else columns + tokens_to_remove
@@ -134,7 +135,7 @@ class KvqCache(Cache):
         self._announced = self._begun = -1
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Row i becomes a fork of row `beam_idx[i]`; pages are shared until one side changes them."""
+        """Make row i a fork of row `beam_idx[i]`; pages are shared until either changes them."""
         self._select(beam_idx.tolist())
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
@@ -144,7 +145,7 @@ class KvqCache(Cache):
         self._select([row for row in range(len(self._rows)) for _ in range(repeats)])
 
     def fork(self) -> KvqCache:
-        """A cache that starts with everything this one holds. Pages are shared until one side changes them."""
+        """Create a cache that starts with all tokens of this one. Pages are shared until either changes them."""
         fork = object.__new__(type(self))
         fork.__dict__.update(self.__dict__)
         fork._rows = [row.fork() for row in self._rows]
@@ -157,7 +158,7 @@ class KvqCache(Cache):
     def __deepcopy__(self, memo: dict[int, Any]) -> KvqCache:
         return self.fork()
 
-    # --------------------------------------------------------------------------------------------- what kvq adds to it
+    # --------------------------------------------------------------------------------------------- additions of kvq
 
     @property
     def sequences(self) -> list[libkvq.Sequence]:
@@ -171,7 +172,7 @@ class KvqCache(Cache):
         return self._rows[row].usage()
 
     def compress(self, budget: int | None = None) -> list[libkvq.Compressed]:
-        """Evict tokens of each row as the policy says, or so that `budget` tokens of a KV head stay on average."""
+        """Evict tokens of each row as the policy says, or so that a KV head keeps `budget` tokens on average."""
         results = [row.compress(budget) for row in self._rows]
         self._prompt_waits = False
         return results
@@ -182,9 +183,9 @@ class KvqCache(Cache):
 
     @classmethod
     def load(cls, data: bytes, device: str | torch.device = "cpu", **options: Any) -> KvqCache:
-        """A cache from what `save` returned. Every byte is checked.
+        """Create a cache from the bytes that `save` returned. Every byte is checked.
 
-        :param options: as for KvqCache; the policy, codebooks and routers have to be those of the cache that was saved.
+        :param options: as for KvqCache; policy, codebooks and routers must be those of the saved cache.
         """
         cache = cls(**options)
         cache._rows, cache._seen, cache._present = snapshot.load(data, cache._layout, torch.device(device))
@@ -205,7 +206,7 @@ class KvqCache(Cache):
         sinks: torch.Tensor | None,
         arguments: dict[str, Any],
     ) -> torch.Tensor:
-        """Append a layer's new tokens and attend to all of them; what the attention function does with a KvqCache."""
+        """Append a layer's new tokens and attend to all of them; the attention function calls this."""
         if not self._layout.created or step.start != self._begun:
             self._begin(step, module, query, key, scaling)
         if self._seen[layer] != step.start:
@@ -235,7 +236,7 @@ class KvqCache(Cache):
     def _begin(
         self, step: Step, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, scaling: float | None
     ) -> None:
-        """What a forward pass does once, before its first layer."""
+        """Prepare a forward pass, once before its first layer."""
         self._layout.prepare(module, query, key, scaling)
         batch = key.shape[0]
         if step.start == 0:
@@ -256,7 +257,7 @@ class KvqCache(Cache):
         self._begun = step.start
 
     def present_columns(self, rows: int, end: int) -> torch.Tensor | None:
-        """Which of the columns before `end` hold tokens, `[rows, end]`; None: all."""
+        """Mask of the columns before `end` that hold tokens, `[rows, end]`; None: all."""
         if self._present is None or end == 0:
             return None
         if self._present.shape[0] != rows:
@@ -287,7 +288,7 @@ class KvqCache(Cache):
             raise RuntimeError(f"{error}; a policy with `recent: 2` keeps the newest 32 tokens removable") from error
 
     def _undo_part_of_a_pass(self) -> None:
-        """Drop what a forward pass that ended in the middle (an error, an interrupt) left in the first layers."""
+        """Drop tokens that an aborted forward pass (an error, an interrupt) left in the first layers."""
         shortest = min(self._seen)
         layer = self._seen.index(shortest)
         try:

@@ -1,4 +1,4 @@
-"""The libkvq objects behind a KvqCache, made when the first tokens show the model's shape and device."""
+"""The libkvq objects behind a KvqCache, created when the first tokens show the model's shape and device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rotary import Rotary
 
 
 def read_policy(policy: str | os.PathLike[str] | Mapping[str, Any] | libkvq.Policy) -> libkvq.Policy:
-    """A policy from any of the forms that KvqCache takes; its errors appear here and not at the first token."""
+    """A policy from any of the forms that KvqCache takes; errors appear here, not at the first token."""
     if isinstance(policy, libkvq.Policy):
         return policy
     if isinstance(policy, Mapping):
@@ -35,7 +35,7 @@ def _read_bytes(source: str | os.PathLike[str] | bytes | None) -> bytes | None:
 
 
 class Layout:
-    """A context and a cache of the shape of one model's attention layers, as one process sees them."""
+    """A context and a cache with the shape of one model's attention layers in this process."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Layout:
         return self._cache
 
     def prepare(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
-        """Make the objects for a model's first tokens; later, check that tokens still come from such a model."""
+        """Create the objects for a model's first tokens; later, check that tokens still match them."""
         if query.shape[0] != key.shape[0] or query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
             raise ValueError(f"queries {list(query.shape)} and keys {list(key.shape)} do not fit together")
         shape = {"q_heads": query.shape[1], "kv_heads": key.shape[1], "head_dim": key.shape[3]}
@@ -100,7 +100,7 @@ class Layout:
                 self._stream = stream
 
     def create(self, shape: dict[str, Any], device: torch.device) -> None:
-        """Make the context and the cache; on failure nothing is kept."""
+        """Create the context and the cache; on failure nothing is kept."""
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"kvq computes on CPUs and CUDA GPUs, not on {device}")
         shape = {"rope": "none", **shape, **(self.rotary.options() if self.rotary is not None else {})}
@@ -129,7 +129,7 @@ class Layout:
     def append(
         self, layer: int, rows: Many[libkvq.Sequence], k: torch.Tensor, v: torch.Tensor, counts: list[int] | None
     ) -> None:
-        """:param k: `[tokens, kv_heads, head_dim]`, row by row, as `v`; one token of each row where counts is None."""
+        """:param k: `[tokens, kv_heads, head_dim]`, ordered by row, like `v`; one token per row if counts is None."""
         self.cache().append(layer, rows, k, v, token_counts=counts)
 
     def attend(
@@ -143,7 +143,7 @@ class Layout:
         sinks: torch.Tensor | None,
         scaling: float | None,
     ) -> torch.Tensor:
-        """:param q: `[tokens, q_heads, head_dim]`, as the result."""
+        """:param q: `[tokens, q_heads, head_dim]`, like the result."""
         if scaling is not None and scaling != self.shape["scale"]:
             q = q * (scaling / self.shape["scale"])
         output: torch.Tensor = self.cache().attend(

@@ -1,4 +1,4 @@
-"""The attention of a prompt to itself, which needs no cache: torch computes it on the keys and values as they came."""
+"""Attention of a prompt to itself, which needs no cache: torch computes it on the uncompressed keys and values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .step import Step
 
 
 def attends_exactly(step: Step, evicts: bool, softcap: float | None, sinks: torch.Tensor | None) -> bool:
-    """Whether all that these queries see is in the same call, and torch can compute it.
+    """Whether these queries attend only to tokens of the same call, and torch can compute that.
 
-    Policies that evict judge tokens by the queries that kvq has seen, so it has to see those of the prompt.
+    Policies that evict score tokens by the queries that kvq has observed, so it must see those of the prompt.
     """
     window_cuts = 0 < step.window < step.columns
     return step.start == 0 and step.columns > 1 and not (evicts or window_cuts or softcap or sinks is not None)
@@ -25,7 +25,7 @@ def exact_attention(
     value: torch.Tensor,
     scaling: float | None,
 ) -> torch.Tensor:
-    """`[rows, columns, q_heads, head_dim]`. Rows with padding are computed one by one, without it."""
+    """`[rows, columns, q_heads, head_dim]`. Rows with padding are computed one by one, without the padding."""
     if step.device_present is None:
         return sdpa_attention_forward(module, query, key, value, None, scaling=scaling, is_causal=True)[0]
     rows, heads, columns, head_dim = query.shape

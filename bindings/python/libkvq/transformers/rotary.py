@@ -1,7 +1,7 @@
-"""Rotary embeddings undone, for policies that need keys before RoPE: kvq then applies it.
+"""Undoes rotary embeddings for policies that need keys before RoPE; kvq then applies it.
 
-transformers rotates queries and keys before any attention function sees them. A rotation by minus the same angle, in
-FP32, gives them back up to the rounding of the model's own dtype.
+transformers rotates queries and keys before any attention function sees them. Rotating by the negative
+angle in FP32 restores them up to the rounding of the model's dtype.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Rotary:
-    """The rotary embedding of a model's attention module, and what kvq has to be told of it."""
+    """The rotary embedding of a model's attention module, and kvq's options for it."""
 
     def __init__(self, module: torch.nn.Module, key: torch.Tensor) -> None:
         source = sys.modules[type(module).__module__]
@@ -47,7 +47,7 @@ class Rotary:
         self._rope = self._pairing(key.shape[3], name)
 
     def options(self) -> dict[str, Any]:
-        """Of libkvq.Cache."""
+        """Options of libkvq.Cache."""
         return {"rope": self._rope, "rotary_dim": 2 * len(self._inv_freq), "inv_freq": array("f", self._inv_freq)}
 
     def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +55,7 @@ class Rotary:
         return cos, sin
 
     def _pairing(self, head_dim: int, name: str) -> str:
-        """Which channels turn together, found by turning one vector."""
+        """The channel pairs that rotate together, found by rotating one vector."""
         position = 3
         device = self._embedding.inv_freq.device
         generator = torch.Generator().manual_seed(1)
@@ -94,7 +94,7 @@ class Rotary:
     def _checked(
         self, step: Step, rows: list[libkvq.Sequence], layer: int, key: torch.Tensor, positions: Any
     ) -> torch.Tensor:
-        """kvq counts the tokens of a row from 0, so transformers has to have rotated them by these positions."""
+        """Check that transformers rotated a row's tokens by positions from 0, as kvq counts them."""
         if not torch.is_tensor(positions):
             raise ValueError("codebooks and routers need position_ids, which this model does not hand to its attention")
         given: torch.Tensor = positions.expand(key.shape[0], -1)

@@ -1,4 +1,4 @@
-"""A KvqCache in a file: a safetensors file with one kvq snapshot for each row."""
+"""Saves a KvqCache as a safetensors file with one kvq snapshot per row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _header(data: bytes) -> dict[str, Any]:
 def load(
     data: bytes, layout: Layout, device: torch.device
 ) -> tuple[list[libkvq.Sequence], list[int], torch.Tensor | None]:
-    """Fill a new layout; ValueError for what `save` cannot have written."""
+    """Fill a new layout; raise ValueError for bytes that `save` cannot have written."""
     try:
         tensors = load_tensors(data)
         header = _header(data)

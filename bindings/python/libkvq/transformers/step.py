@@ -1,4 +1,4 @@
-"""What one forward pass brings to a cache, worked out once for all layers."""
+"""The input of one forward pass to a cache, computed once for all layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CacheOffset(int):
-    """The offset 0 of a cache's masks, which remembers the cache: masks are made without being told whose they are."""
+    """Offset 0 that remembers its cache, because transformers does not pass the cache when it creates masks."""
 
     cache: KvqCache
 
@@ -22,10 +22,10 @@ class CacheOffset(int):
 
 
 class Step:
-    """Takes the place of a mask tensor: which columns of the batch hold tokens, and how far tokens see.
+    """Replaces a mask tensor: which columns of the batch hold tokens, and how far tokens see.
 
-    A column is what transformers counts as a token: a place in `input_ids`. Columns that `attention_mask` hides hold
-    padding, which never enters the cache; what is left of a row is one kvq sequence without gaps.
+    A column is a position in `input_ids`, which transformers counts as a token. Columns that `attention_mask` hides are
+    padding and never enter the cache; the rest of a row is one kvq sequence without gaps.
     """
 
     def __init__(self, cache: KvqCache, columns: int, mask: torch.Tensor | None, window: int | None) -> None:
@@ -33,10 +33,10 @@ class Step:
         self.start = cache.get_seq_length()
         self.columns = columns
         self.window = window or 0
-        # Host and device copies of the new columns of the mask; None where all of them hold tokens.
+        # Host and device copies of the mask's new columns; None if all of them hold tokens.
         self.present: torch.Tensor | None = None
         self.device_present: torch.Tensor | None = None
-        # Tokens of each row, and rotations of these tokens where kvq applies RoPE itself.
+        # Tokens per row, and their rotations if kvq applies RoPE.
         self.counts: list[int] | None = None
         self.rotation: tuple[torch.Tensor, torch.Tensor] | None = None
         if mask is not None:

@@ -8,7 +8,7 @@ use std::ptr;
 fn the_library_has_the_headers_version() {
     // SAFETY: takes nothing.
     assert!(unsafe { kvq_api_version() } >= KVQ_API_VERSION);
-    // SAFETY: a string that lives for ever.
+    // SAFETY: a string that is never freed.
     let version = unsafe { CStr::from_ptr(kvq_version_string()) }.to_str().unwrap();
     assert!(version.starts_with(&format!("{KVQ_VERSION_MAJOR}.")), "{version}");
 }

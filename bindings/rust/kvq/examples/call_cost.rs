@@ -1,4 +1,5 @@
-//! What a call costs beside the work: a token appended to a tiny cache, and a query of it, in nanoseconds a call.
+//! Measures the overhead of a call: appends a token to a tiny cache and attends with one query, in nanoseconds per
+//! call.
 use kvq::{Attend, Cache, CacheOptions, Context, ContextOptions, Policy, Sequence};
 use std::time::Instant;
 
@@ -6,7 +7,7 @@ const CALLS: usize = 32;
 const WARM_UP: usize = 200;
 const BLOCKS: usize = 2000;
 
-/// The median over blocks of calls; `prepare` comes before each block and is not timed.
+/// Median over blocks of calls; `prepare` runs before each block and is not timed.
 fn median(mut prepare: impl FnMut() -> kvq::Result<()>, mut call: impl FnMut() -> kvq::Result<()>) -> kvq::Result<f64> {
     let mut times = Vec::with_capacity(BLOCKS);
     for block in 0..WARM_UP + BLOCKS {

@@ -1,5 +1,5 @@
-//! The smallest embedding: one attention layer of an engine, decoding on a cache compressed to about five bits.
-//! It prints what `samples/c/embed.c` prints.
+//! Minimal embedding: one attention layer of an engine decodes on a cache compressed to about five bits per scalar.
+//! Prints the same as `samples/c/embed.c`.
 use kvq::{Attend, Cache, CacheOptions, Context, ContextOptions, Policy, Sequence};
 
 const LAYERS: usize = 1;
@@ -8,7 +8,7 @@ const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 const TOKENS: usize = 1000;
 
-/// In place of the engine's projections: numbers in [-1, 1).
+/// Stands in for the engine's projections: numbers in [-1, 1).
 fn fill(x: &mut [f32], state: &mut u32) {
     for it in x {
         *state = state.wrapping_mul(1664525).wrapping_add(1013904223);
@@ -16,7 +16,7 @@ fn fill(x: &mut [f32], state: &mut u32) {
     }
 }
 
-/// Of the bits of what attention gives.
+/// Hash of the attention outputs' bits.
 fn checksum(sum: u32, x: &[f32]) -> u32 {
     x.iter().fold(sum, |sum, x| (sum ^ x.to_bits()).wrapping_mul(16777619))
 }

@@ -11,7 +11,7 @@ use std::os::raw::c_void;
 
 #[doc = header!(kvq_append_batch)]
 ///
-/// In slices of the program's memory; a GPU takes [`DeviceAppend`].
+/// Takes slices of host memory; a GPU takes [`DeviceAppend`].
 pub struct Append<'a> {
     raw: sys::kvq_append_batch,
     counts: Counts<'a>,
@@ -35,7 +35,7 @@ impl<'a> Append<'a> {
 
     counts_setters!(kvq_append_batch, token_counts, positions, "[tokens]");
 
-    /// The struct in C for this many sequences, all lengths checked.
+    /// Returns the C struct for this many sequences, with all lengths checked.
     pub(crate) fn checked(mut self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_append_batch> {
         let count = self.set_counts(sequences)?;
         let raw = &mut self.raw;
@@ -56,7 +56,7 @@ impl<'a> Append<'a> {
 
 #[doc = header!(kvq_append_batch)]
 ///
-/// By addresses in the context's memory, which for a CUDA context is that of the device; see [`Append`] for slices.
+/// Takes addresses in the context's memory (device memory for a CUDA context); see [`Append`] for slices.
 pub struct DeviceAppend<'a> {
     raw: sys::kvq_append_batch,
     counts: Counts<'a>,

@@ -1,4 +1,4 @@
-//! What attention is asked for.
+//! Batches of queries.
 use crate::call::defaults;
 use crate::counts::{counts_setters, Counts};
 use crate::generated::docs::header;
@@ -11,7 +11,7 @@ use std::os::raw::c_void;
 
 #[doc = header!(kvq_attend_batch)]
 ///
-/// In slices of the program's memory; a GPU takes [`DeviceAttend`].
+/// Takes slices of host memory; a GPU takes [`DeviceAttend`].
 pub struct Attend<'a> {
     raw: sys::kvq_attend_batch,
     counts: Counts<'a>,
@@ -53,7 +53,7 @@ impl<'a> Attend<'a> {
         self
     }
 
-    /// The struct in C for this many sequences, all lengths checked.
+    /// Returns the C struct for this many sequences, with all lengths checked.
     pub(crate) fn checked(mut self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
         let queries = self.set_counts(sequences)?;
         let raw = &mut self.raw;
@@ -82,7 +82,7 @@ impl<'a> Attend<'a> {
 
 #[doc = header!(kvq_attend_batch)]
 ///
-/// By addresses in the context's memory, which for a CUDA context is that of the device; see [`Attend`] for slices.
+/// Takes addresses in the context's memory (device memory for a CUDA context); see [`Attend`] for slices.
 pub struct DeviceAttend<'a> {
     raw: sys::kvq_attend_batch,
     counts: Counts<'a>,

@@ -23,7 +23,7 @@ pub struct CacheOptions {
     router: Option<Router>,
 }
 
-// SAFETY: the pointers in `raw` are NULL; they are set in a copy that goes no further than the call.
+// SAFETY: the pointers in `raw` are NULL; only a copy that lives for the call has them set.
 unsafe impl Send for CacheOptions {}
 // SAFETY: as above.
 unsafe impl Sync for CacheOptions {}
@@ -100,7 +100,7 @@ struct Inner {
     handle: Handle<sys::kvq_cache>,
     context: Context,
     info: CacheInfo,
-    /// Shared by whatever uses a sequence; alone for counting the bytes of all of them.
+    /// Shared by calls on sequences; exclusive for counting the bytes of all of them.
     sequences: RwLock<()>,
 }
 
@@ -157,10 +157,10 @@ impl Cache {
         unsafe { self.append_raw(layer, sequences, raw) }
     }
 
-    /// As [`append`](Self::append), from the context's memory.
+    /// Like [`append`](Self::append), from the context's memory.
     ///
     /// # Safety
-    /// Keys and values lie where `batch` says, until the context's stream has read them.
+    /// Keys and values must be where `batch` says until the context's stream has read them.
     pub unsafe fn append_device(
         &self,
         layer: usize,
@@ -168,12 +168,12 @@ impl Cache {
         batch: DeviceAppend<'_>,
     ) -> Result<()> {
         let raw = batch.checked(sequences.len())?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.append_raw(layer, sequences, raw) }
     }
 
     /// # Safety
-    /// What `raw` points at can be read.
+    /// The memory that `raw` points to must be readable.
     unsafe fn append_raw(
         &self,
         layer: usize,
@@ -191,7 +191,7 @@ impl Cache {
             |pointers| {
                 raw.n_sequences = int(pointers.len());
                 raw.sequences = pointers.as_ptr();
-                // SAFETY: the caller's word; the sequences are borrowed exclusively.
+                // SAFETY: guaranteed by the caller; the sequences are borrowed exclusively.
                 self.context().call(|error| unsafe { sys::kvq_append_sequences(self.raw(), int(layer), &raw, error) })
             },
         )
@@ -199,7 +199,7 @@ impl Cache {
 
     #[doc = header!(kvq_attend)]
     ///
-    /// Calls on many threads run at once. Where the policy evicts, those on the same sequence wait for each other.
+    /// Calls on several threads run at once. If the policy evicts, calls on the same sequence wait for each other.
     pub fn attend(&self, layer: usize, sequences: &[&Sequence], batch: Attend<'_>) -> Result<()> {
         self.context().require_host("attend")?;
         let raw = batch.checked(self.describe(), sequences.len())?;
@@ -207,18 +207,18 @@ impl Cache {
         unsafe { self.attend_raw(layer, sequences, raw) }
     }
 
-    /// As [`attend`](Self::attend), in the context's memory.
+    /// Like [`attend`](Self::attend), in the context's memory.
     ///
     /// # Safety
-    /// Everything lies where `batch` says and, for a CUDA context, stays there until the stream is done with it.
+    /// All memory must be where `batch` says and, for a CUDA context, stay there until the stream is done with it.
     pub unsafe fn attend_device(&self, layer: usize, sequences: &[&Sequence], batch: DeviceAttend<'_>) -> Result<()> {
         let raw = batch.checked(sequences.len())?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.attend_raw(layer, sequences, raw) }
     }
 
     /// # Safety
-    /// What `raw` points at can be read and written.
+    /// The memory that `raw` points to must be readable and writable.
     unsafe fn attend_raw(&self, layer: usize, sequences: &[&Sequence], mut raw: sys::kvq_attend_batch) -> Result<()> {
         for (at, sequence) in sequences.iter().enumerate() {
             self.require_own(sequence, at)?;
@@ -232,19 +232,19 @@ impl Cache {
             |pointers| {
                 raw.n_sequences = int(pointers.len());
                 raw.sequences = pointers.as_ptr();
-                // SAFETY: the caller's word; the sequences are borrowed.
+                // SAFETY: guaranteed by the caller; the sequences are borrowed.
                 self.context().call(|error| unsafe { sys::kvq_attend(self.raw(), int(layer), &raw, error) })
             },
         )
     }
 
-    /// Attention writes down what `Sequence::compress` judges by: then every sequence is used by one call at a time.
+    /// Attention records observations for `Sequence::compress`: then one call at a time uses a sequence.
     fn observe<'a>(&self, sequences: &[&'a Sequence]) -> Vec<RwLockWriteGuard<'a, ()>> {
         if !self.evicts() {
             return Vec::new();
         }
         let mut ordered = sequences.to_vec();
-        ordered.sort_by_key(|sequence| sequence.raw()); // in one order, so that no two calls wait for each other
+        ordered.sort_by_key(|sequence| sequence.raw()); // in one order, so that two calls cannot deadlock
         ordered.dedup_by_key(|sequence| sequence.raw());
         ordered.into_iter().map(Sequence::observe).collect()
     }
@@ -255,7 +255,7 @@ impl Cache {
 
     #[doc = header!(kvq_cache_usage)]
     ///
-    /// This is the whole cache; it waits until no other thread is inside a call on one of its sequences.
+    /// Covers the whole cache; waits until no other thread is inside a call on one of its sequences.
     pub fn usage(&self) -> Result<Usage> {
         call::require_no_hook()?;
         let _alone = self.0.sequences.write().unwrap_or_else(PoisonError::into_inner);
@@ -299,7 +299,7 @@ impl Cache {
         Err(Error::argument(format!("sequences[{at}] belongs to another cache")))
     }
 
-    /// The handle in C, which is this object's: not to be destroyed.
+    /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::kvq_cache {
         self.0.handle.get()
     }

@@ -1,4 +1,4 @@
-//! How functions in C are called: errors, handles, panics of hooks, and what hooks may not do.
+//! Calls of C functions: errors, handles, panics in hooks, and calls that hooks may not make.
 use crate::{Error, Result, Status};
 use kvq_sys as sys;
 use std::any::Any;
@@ -17,11 +17,11 @@ thread_local! {
 
 type Payload = Box<dyn Any + Send>;
 
-/// Panics of a context's hooks that nobody has seen yet.
+/// Panics in a context's hooks that have not been resumed yet.
 #[derive(Default)]
 pub(crate) struct Panics {
     waiting: AtomicUsize,
-    /// With the thread whose call raises it, or none where the hook ran outside of calls: then the next one does.
+    /// With the thread whose call resumes it; none if the hook ran outside of calls, then the next call does.
     caught: Mutex<Vec<(Option<ThreadId>, Payload)>>,
 }
 
@@ -30,13 +30,13 @@ impl Panics {
         let thread = if CALLS.with(Cell::get) > 0 { Some(thread::current().id()) } else { None };
         let mut caught = self.caught.lock().unwrap_or_else(PoisonError::into_inner);
         if caught.iter().any(|one| one.0 == thread) {
-            return discard(payload); // only the first one of a call is raised
+            return discard(payload); // only the first panic of a call is resumed
         }
         caught.push((thread, payload));
         self.waiting.store(caught.len(), Ordering::Release);
     }
 
-    /// Raises what a hook of the call that has just returned, or one outside of calls, has panicked with.
+    /// Resumes the panic of a hook that ran in the call that has just returned, or outside of calls.
     pub(crate) fn raise(&self) {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return;
@@ -52,7 +52,7 @@ impl Panics {
         }
     }
 
-    /// Runs a hook: a panic is kept, and `failure` is what C gets.
+    /// Runs a hook: keeps its panic and returns `failure` to C.
     pub(crate) fn hook<R>(&self, failure: R, hook: impl FnOnce() -> R) -> R {
         inside_hook(hook).unwrap_or_else(|payload| {
             self.keep(payload);
@@ -61,14 +61,14 @@ impl Panics {
     }
 }
 
-/// Drops what a hook has panicked with, which may panic again.
+/// Drops the payload of a hook's panic, which may panic again.
 pub(crate) fn discard(payload: Payload) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(again);
     }
 }
 
-/// Runs a hook, during which nothing of kvq may be used by its thread.
+/// Runs a hook; its thread may not use kvq meanwhile.
 pub(crate) fn inside_hook<R>(hook: impl FnOnce() -> R) -> thread::Result<R> {
     HOOKS.with(|hooks| hooks.set(hooks.get() + 1));
     let result = catch_unwind(AssertUnwindSafe(hook));
@@ -88,10 +88,10 @@ pub(crate) fn require_no_hook() -> Result<()> {
     Ok(())
 }
 
-/// Destroys something, on another thread if this one is inside a hook, which may not.
+/// Destroys an object; inside a hook, which may not do so, on another thread.
 pub(crate) fn destroy(action: impl FnOnce() + Send + 'static) {
     if is_inside_hook() {
-        // Where no thread can be started the object stays; that is better than what a hook might break.
+        // If no thread can be started the object leaks, which is safer than destroying it inside a hook.
         drop(thread::Builder::new().spawn(action));
     } else {
         action();
@@ -113,14 +113,14 @@ fn call_without_panics(function: impl FnOnce(*mut sys::kvq_error) -> sys::kvq_st
     Err(Error::from_raw(status, unsafe { error.assume_init_ref() }))
 }
 
-/// Calls a function that takes an error last, and raises what hooks have panicked with.
+/// Calls a function that takes an error last, and resumes panics of hooks.
 pub(crate) fn call(panics: &Panics, function: impl FnOnce(*mut sys::kvq_error) -> sys::kvq_status) -> Result<()> {
     let result = call_without_panics(function);
     panics.raise();
     result
 }
 
-/// Calls a function that makes a handle.
+/// Calls a function that creates a handle.
 pub(crate) fn create<T: Destroy>(
     panics: &Panics,
     function: impl FnOnce(*mut *mut T, *mut sys::kvq_error) -> sys::kvq_status,
@@ -128,7 +128,7 @@ pub(crate) fn create<T: Destroy>(
     create_or(panics, function, || ())
 }
 
-/// As `create`; `failed` is called if there is no handle, before a panic is raised.
+/// Like `create`; calls `failed` if there is no handle, before a panic is resumed.
 pub(crate) fn create_or<T: Destroy>(
     panics: &Panics,
     function: impl FnOnce(*mut *mut T, *mut sys::kvq_error) -> sys::kvq_status,
@@ -136,7 +136,7 @@ pub(crate) fn create_or<T: Destroy>(
 ) -> Result<Handle<T>> {
     let mut made = ptr::null_mut();
     let result = call_without_panics(|error| function(&mut made, error));
-    let handle = NonNull::new(made).map(Handle); // owned before a panic is raised
+    let handle = NonNull::new(made).map(Handle); // owned before a panic is resumed
     if handle.is_none() {
         failed();
     }
@@ -148,7 +148,7 @@ pub(crate) fn create_or<T: Destroy>(
 /// Calls a function that fills a struct.
 ///
 /// # Safety
-/// `R` is a struct of kvq.h that begins with `struct_size`.
+/// `R` must be a struct of kvq.h that begins with `struct_size`.
 pub(crate) unsafe fn fill<R>(
     panics: &Panics,
     function: impl FnOnce(*mut R, *mut sys::kvq_error) -> sys::kvq_status,
@@ -161,10 +161,10 @@ pub(crate) unsafe fn fill<R>(
     Ok(unsafe { info.assume_init() })
 }
 
-/// Options with the library's defaults.
+/// Returns options with the library's defaults.
 ///
 /// # Safety
-/// `init` is the function of kvq.h that fills `R`.
+/// `init` must be the function of kvq.h that fills `R`.
 pub(crate) unsafe fn defaults<R>(init: unsafe extern "C" fn(*mut R, usize)) -> R {
     let mut options = MaybeUninit::<R>::zeroed();
     // SAFETY: the struct is writable and has this size, and zeros are valid in all structs of kvq.h.
@@ -189,10 +189,10 @@ pub(crate) fn save(
     Ok(bytes)
 }
 
-/// What ends a handle.
+/// Destruction of a handle.
 pub(crate) trait Destroy: 'static {
     /// # Safety
-    /// `handle` is one of the library's, and nobody uses it any more.
+    /// `handle` must come from the library and no longer be in use.
     unsafe fn destroy(handle: *mut Self);
 }
 
@@ -200,7 +200,7 @@ macro_rules! destroyed_by {
     ($($handle:ident $function:ident;)*) => {
         $(impl Destroy for sys::$handle {
             unsafe fn destroy(handle: *mut Self) {
-                // SAFETY: the caller's word.
+                // SAFETY: guaranteed by the caller.
                 unsafe { sys::$function(handle) }
             }
         })*
@@ -230,7 +230,7 @@ destroyed_by! {
 /// A handle that is destroyed with its owner.
 pub(crate) struct Handle<T: Destroy>(NonNull<T>);
 
-// SAFETY: the library lets any thread use a handle; who holds one keeps to its rules on exclusive use.
+// SAFETY: any thread may use a handle; its owner keeps to the rules on exclusive use.
 unsafe impl<T: Destroy> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T: Destroy> Sync for Handle<T> {}
@@ -240,7 +240,7 @@ impl<T: Destroy> Handle<T> {
         self.0.as_ptr()
     }
 
-    /// The handle without its end, which is the caller's business.
+    /// Gives up the handle; the caller destroys it.
     pub(crate) fn into_unended(self) -> Unended<T> {
         let pointer = self.0;
         mem::forget(self);
@@ -251,12 +251,12 @@ impl<T: Destroy> Handle<T> {
 impl<T: Destroy> Drop for Handle<T> {
     fn drop(&mut self) {
         let handle = Unended(self.0);
-        // SAFETY: this was the handle's only owner.
+        // SAFETY: this was the only owner of the handle.
         destroy(move || unsafe { handle.end() });
     }
 }
 
-/// A handle that its owner ends in a way of its own.
+/// A handle that its owner destroys explicitly.
 pub(crate) struct Unended<T: Destroy>(NonNull<T>);
 
 // SAFETY: as for Handle.
@@ -270,9 +270,9 @@ impl<T: Destroy> Unended<T> {
     }
 
     /// # Safety
-    /// Nobody uses the handle any more.
+    /// The handle must no longer be in use.
     pub(crate) unsafe fn end(self) {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { T::destroy(self.0.as_ptr()) }
     }
 }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 #[doc = header!(kvq_context_options)]
 ///
-/// Hooks are closures, which live until the context and everything made from it is gone. A panic in one is caught and
-/// counts as the hook's failure; it goes on when the call returns, or from the next call on this context if the hook
-/// ran on another thread or while something was dropped. Calls from a hook give
+/// Hooks are closures, which live until the context and all objects made from it are freed. A panic in a hook is caught
+/// and counts as its failure; it resumes when the call returns, or in the next call on this context if the hook ran on
+/// another thread or while an object was dropped. Calls from a hook return
 /// [`Status::State`](crate::Status::State).
 pub struct ContextOptions {
     raw: sys::kvq_context_options,
@@ -34,7 +34,7 @@ impl Default for ContextOptions {
 impl ContextOptions {
     setters!(kvq_context_options);
 
-    /// The library's defaults: the CPU, one thread, no hooks.
+    /// Returns the library's defaults: the CPU, one thread, no hooks.
     pub fn new() -> Self {
         // SAFETY: the function belongs to the struct.
         let raw = unsafe { defaults(sys::kvq_context_options_init) };
@@ -51,7 +51,7 @@ impl ContextOptions {
     #[doc = header!(kvq_context_options, plugin)]
     ///
     /// # Safety
-    /// The file is a plug-in of kvq: what else it were would be run.
+    /// The file must be a plug-in of kvq: its code is run.
     #[must_use]
     pub unsafe fn plugin(mut self, path: impl Into<String>) -> Self {
         self.plugin = Some(path.into());
@@ -61,7 +61,7 @@ impl ContextOptions {
     #[doc = header!(kvq_context_options, stream)]
     ///
     /// # Safety
-    /// A stream of the device that lives as long as the context, or until another one is set.
+    /// The stream must be of this device and live as long as the context, or until another one is set.
     #[must_use]
     pub unsafe fn stream(mut self, stream: *mut c_void) -> Self {
         self.raw.stream = stream;
@@ -139,7 +139,7 @@ impl Context {
             |result, error| unsafe { sys::kvq_context_create(&raw, result, error) },
             || {
                 if !hooks.is_null() {
-                    // SAFETY: there is no context, so nobody has called `released` or ever will.
+                    // SAFETY: there is no context, so `released` has not been and will not be called.
                     drop(unsafe { Box::from_raw(hooks) });
                 }
             },
@@ -157,10 +157,10 @@ impl Context {
     #[doc = header!(kvq_context_set_stream)]
     ///
     /// # Safety
-    /// A stream of the device that lives long enough; nobody uses the context, or what was made from it, at the same
-    /// time.
+    /// The stream must be of this device and live until another one is set or the context is freed; no other thread may
+    /// use the context or objects made from it at the same time.
     pub unsafe fn set_stream(&self, stream: *mut c_void) -> Result<()> {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         self.call(|error| unsafe { sys::kvq_context_set_stream(self.raw(), stream, error) })
     }
 
@@ -181,7 +181,7 @@ impl Context {
         self.call(|error| unsafe { sys::qp_tuning_load(self.raw(), text.as_ptr().cast(), text.len(), error) })
     }
 
-    /// The handle in C, which is this object's: not to be destroyed.
+    /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::kvq_context {
         self.0.handle.get()
     }
@@ -201,7 +201,7 @@ impl Context {
         create(self.panics(), function)
     }
 
-    /// Refuses slices of the program's where the library expects device memory.
+    /// Refuses host slices if the library expects device memory.
     pub(crate) fn require_host(&self, function: &str) -> Result<()> {
         if self.0.device == Device::Cpu {
             return Ok(());
@@ -233,10 +233,10 @@ pub fn device_describe(device: Device, index: usize) -> Result<DeviceInfo> {
     describe_device(device, index, ptr::null())
 }
 
-/// As [`device_describe`], by a plug-in from another place.
+/// Like [`device_describe`], with a plug-in from another path.
 ///
 /// # Safety
-/// The file is a plug-in of kvq: what else it were would be run.
+/// The file must be a plug-in of kvq: its code is run.
 pub unsafe fn device_describe_by(device: Device, index: usize, plugin: &str) -> Result<DeviceInfo> {
     describe_device(device, index, c_string(plugin, "plugin")?.as_ptr())
 }
@@ -254,8 +254,8 @@ fn describe_device(device: Device, index: usize, plugin: *const std::os::raw::c_
 
 #[doc = header!(kvq_cpu_isa_name)]
 ///
-/// All of them, the best first.
+/// Returns all of them, best first.
 pub fn cpu_isas() -> Vec<String> {
-    // SAFETY: names live for ever.
+    // SAFETY: names are never freed.
     unsafe { (0..sys::kvq_cpu_isa_count()).map(|index| text_at(sys::kvq_cpu_isa_name(index))).collect() }
 }

@@ -1,4 +1,4 @@
-//! How many rows of a batch belong to each sequence, and where they are.
+//! Rows per sequence of a batch, and their positions.
 use crate::shape;
 use crate::Result;
 
@@ -9,7 +9,7 @@ pub(crate) struct Counts<'a> {
 }
 
 impl Counts<'_> {
-    /// Rows of all sequences together; the names are those of counts, of positions, and of the shape of positions.
+    /// Counts the rows of all sequences; the names are those of the counts, the positions, and the shape of positions.
     pub(crate) fn checked(&self, [counts, positions, shape]: [&str; 3], sequences: usize) -> Result<usize> {
         let rows = shape::total(counts, self.counts, sequences)?;
         if let Some(given) = self.positions {
@@ -19,7 +19,7 @@ impl Counts<'_> {
     }
 }
 
-/// Setters of `self.counts` that are named as in the struct `self.raw`, and `set_counts`, which checks and fills it.
+/// Setters of `self.counts`, named as in the struct `self.raw`, and `set_counts`, which checks and fills it.
 macro_rules! counts_setters {
     ($batch:ident, $counts:ident, $positions:ident, $shape:literal) => {
         #[doc = $crate::generated::docs::header!($batch, $counts)]

@@ -30,19 +30,19 @@ macro_rules! half {
         }
 
         impl $name {
-            /// Bits as numbers.
+            /// Views bits as numbers.
             pub fn from_bits(bits: &[u16]) -> &[Self] {
                 // SAFETY: the type is transparent.
                 unsafe { std::slice::from_raw_parts(bits.as_ptr().cast(), bits.len()) }
             }
 
-            /// Bits as numbers that can be written.
+            /// Views bits as mutable numbers.
             pub fn from_bits_mut(bits: &mut [u16]) -> &mut [Self] {
                 // SAFETY: the type is transparent, and the slice is borrowed as long as the result.
                 unsafe { std::slice::from_raw_parts_mut(bits.as_mut_ptr().cast(), bits.len()) }
             }
 
-            /// Numbers as bits.
+            /// Views numbers as bits.
             pub fn to_bits(numbers: &[Self]) -> &[u16] {
                 // SAFETY: the type is transparent.
                 unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }

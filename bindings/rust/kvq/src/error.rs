@@ -1,10 +1,10 @@
-//! What went wrong, and the version of the library that was found.
+//! Errors, and the version of the loaded library.
 use crate::convert::{text_at, text_of};
 use crate::Status;
 use kvq_sys as sys;
 use std::fmt;
 
-/// Why a call failed: a status, and a message that names the argument and its value. Every object is as it was before.
+/// Failure of a call: a status, and a message that names the argument and its value. Every object is as it was before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     status: Status,
@@ -12,7 +12,7 @@ pub struct Error {
     message: String,
 }
 
-/// What a call gives.
+/// Result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -28,17 +28,17 @@ impl Error {
         Error::new(Status::Argument, message)
     }
 
-    /// What kind of failure it is.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// Code of the device's own library, 0 if none.
+    /// Returns the error code of the device's library; 0 if none.
     pub fn backend_code(&self) -> i32 {
         self.backend_code
     }
 
-    /// English text that names the argument and its value.
+    /// Returns the English message, which names the argument and its value.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -55,7 +55,7 @@ impl std::error::Error for Error {}
 impl Status {
     #[doc = crate::generated::docs::header!(kvq_status_name)]
     pub fn name(self) -> String {
-        // SAFETY: the library returns a string that lives for ever.
+        // SAFETY: the library returns a string that is never freed.
         unsafe { text_at(sys::kvq_status_name(self.code())) }
     }
 }
@@ -68,7 +68,7 @@ impl fmt::Display for Status {
 
 #[doc = crate::generated::docs::header!(kvq_version_string)]
 pub fn version() -> String {
-    // SAFETY: the library returns a string that lives for ever.
+    // SAFETY: the library returns a string that is never freed.
     unsafe { text_at(sys::kvq_version_string()) }
 }
 
@@ -78,7 +78,7 @@ pub fn api_version() -> i32 {
     unsafe { sys::kvq_api_version() }
 }
 
-/// Refuses a library that is older than the header this crate was made from.
+/// Refuses a library older than the header that this crate was generated from.
 pub(crate) fn require_version() -> Result<()> {
     let (found, needed) = (api_version(), sys::KVQ_API_VERSION);
     if found >= needed {

@@ -15,15 +15,15 @@ use std::sync::Arc;
 /// A panic counts as NULL.
 ///
 /// # Safety
-/// `allocate` returns NULL or memory of this layout that nobody else uses until it is freed.
+/// `allocate` must return NULL or memory of this layout that nothing else uses until it is freed.
 pub unsafe trait HostAllocator: Send + Sync + 'static {
-    /// Memory of this layout, or NULL.
+    /// Returns memory of this layout, or NULL.
     fn allocate(&self, layout: Layout) -> *mut u8;
 
-    /// Takes memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// `allocate` has returned `memory` for the same layout.
+    /// `allocate` must have returned `memory` for the same layout.
     unsafe fn free(&self, memory: *mut u8, layout: Layout);
 }
 
@@ -32,16 +32,16 @@ pub unsafe trait HostAllocator: Send + Sync + 'static {
 /// A panic counts as NULL.
 ///
 /// # Safety
-/// `allocate` returns NULL or device memory that nobody else uses until it is freed.
+/// `allocate` must return NULL or device memory that nothing else uses until it is freed.
 pub unsafe trait DeviceAllocator: Send + Sync + 'static {
-    /// `bytes` of device memory, aligned to 256, for use in the order of `stream`; or NULL.
+    /// Returns `bytes` of device memory, aligned to 256 bytes, for use in the order of `stream`; or NULL.
     fn allocate(&self, bytes: usize, stream: *mut c_void) -> *mut c_void;
 
-    /// Takes memory back.
+    /// Frees memory.
     #[doc = header!(kvq_device_free_hook)]
     ///
     /// # Safety
-    /// `allocate` has returned `memory` for as many bytes.
+    /// `allocate` must have returned `memory` for as many bytes.
     unsafe fn free(&self, memory: *mut c_void, bytes: usize, stream: *mut c_void);
 }
 
@@ -68,7 +68,7 @@ impl Hooks {
             && self.released.is_none()
     }
 
-    /// Enters the hooks that there are. The result is what `released` frees; NULL without hooks.
+    /// Installs the hooks that are set. Returns the state that `released` frees; NULL without hooks.
     pub(crate) fn enter(self, options: &mut sys::kvq_context_options) -> *mut Hooks {
         if self.is_empty() {
             return ptr::null_mut();
@@ -99,14 +99,14 @@ impl Hooks {
 }
 
 /// # Safety
-/// `user` comes from `Hooks::enter`, and `released` has not been called.
+/// `user` must come from `Hooks::enter`, and `released` must not have been called.
 unsafe fn hooks_of<'a>(user: *mut c_void) -> &'a Hooks {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { &*user.cast::<Hooks>() }
 }
 
 unsafe extern "C" fn allocate(user: *mut c_void, bytes: usize, alignment: usize) -> *mut c_void {
-    // SAFETY: the library passes what it was given.
+    // SAFETY: the library passes the pointer it was given.
     let hooks = unsafe { hooks_of(user) };
     let memory =
         hooks.panics.hook(ptr::null_mut(), || match (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {
@@ -117,18 +117,18 @@ unsafe extern "C" fn allocate(user: *mut c_void, bytes: usize, alignment: usize)
 }
 
 unsafe extern "C" fn free(user: *mut c_void, memory: *mut c_void, bytes: usize, alignment: usize) {
-    // SAFETY: the library passes what it was given.
+    // SAFETY: the library passes the pointer it was given.
     let hooks = unsafe { hooks_of(user) };
     hooks.panics.hook((), || {
         if let (Some(allocator), Ok(layout)) = (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {
-            // SAFETY: the library frees what it has allocated, with the same numbers.
+            // SAFETY: the library frees memory that it allocated, with the same numbers.
             unsafe { allocator.free(memory.cast(), layout) };
         }
     });
 }
 
 unsafe extern "C" fn device_allocate(user: *mut c_void, bytes: usize, stream: *mut c_void) -> *mut c_void {
-    // SAFETY: the library passes what it was given.
+    // SAFETY: the library passes the pointer it was given.
     let hooks = unsafe { hooks_of(user) };
     hooks.panics.hook(ptr::null_mut(), || {
         hooks.device_allocator.as_ref().map_or(ptr::null_mut(), |allocator| allocator.allocate(bytes, stream))
@@ -136,18 +136,18 @@ unsafe extern "C" fn device_allocate(user: *mut c_void, bytes: usize, stream: *m
 }
 
 unsafe extern "C" fn device_free(user: *mut c_void, memory: *mut c_void, bytes: usize, stream: *mut c_void) {
-    // SAFETY: the library passes what it was given.
+    // SAFETY: the library passes the pointer it was given.
     let hooks = unsafe { hooks_of(user) };
     hooks.panics.hook((), || {
         if let Some(allocator) = &hooks.device_allocator {
-            // SAFETY: the library frees what it has allocated, with the same number.
+            // SAFETY: the library frees memory that it allocated, with the same number.
             unsafe { allocator.free(memory, bytes, stream) };
         }
     });
 }
 
 unsafe extern "C" fn log(user: *mut c_void, level: sys::kvq_log_level, message: *const c_char) {
-    // SAFETY: the library passes what it was given, and a string that ends with a NUL.
+    // SAFETY: the library passes the pointer it was given, and a NUL-terminated string.
     let (hooks, message) = unsafe { (hooks_of(user), CStr::from_ptr(message)) };
     hooks.panics.hook((), || {
         if let Some(log) = &hooks.log {
@@ -162,12 +162,12 @@ unsafe extern "C" fn parallel_for(
     body: sys::kvq_parallel_body,
     argument: *mut c_void,
 ) -> i32 {
-    /// What the library wants to be called with, from any thread.
+    /// Argument of a loop body, which any thread may pass on.
     struct Argument(*mut c_void);
-    // SAFETY: the library says so.
+    // SAFETY: the library allows it.
     unsafe impl Sync for Argument {}
 
-    // SAFETY: the library passes what it was given.
+    // SAFETY: the library passes the pointer it was given.
     let hooks = unsafe { hooks_of(user) };
     let argument = &Argument(argument);
     let run = |index: usize| {
@@ -185,7 +185,7 @@ unsafe extern "C" fn parallel_for(
 }
 
 unsafe extern "C" fn released(user: *mut c_void) {
-    // SAFETY: the library passes what it was given, once, and uses no hook any more.
+    // SAFETY: the library passes the pointer it was given, once, and uses no hook afterwards.
     let mut hooks = unsafe { Box::from_raw(user.cast::<Hooks>()) };
     let released = hooks.released.take();
     let result = catch_unwind(AssertUnwindSafe(|| {
@@ -194,12 +194,12 @@ unsafe extern "C" fn released(user: *mut c_void) {
             released();
         }
     }));
-    result.unwrap_or_else(discard); // there is no later call of this context that could raise a panic
+    result.unwrap_or_else(discard); // no later call of this context could resume a panic
 }
 
 pub(crate) type ProgressHook<'a> = dyn FnMut(f64) -> std::ops::ControlFlow<()> + 'a;
 
-/// A hook that is told of progress during one call, by the calling thread.
+/// A progress hook for one call; the calling thread runs it.
 pub(crate) struct Progress<'a, 'b> {
     hook: Option<&'a mut ProgressHook<'b>>,
     panic: Option<Box<dyn std::any::Any + Send>>,
@@ -218,7 +218,7 @@ impl<'a, 'b> Progress<'a, 'b> {
         (self as *mut Self).cast()
     }
 
-    /// After the call: goes on with a panic of the hook.
+    /// Resumes a panic of the hook after the call.
     pub(crate) fn raise(self) {
         if let Some(payload) = self.panic {
             std::panic::resume_unwind(payload);

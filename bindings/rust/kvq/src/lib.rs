@@ -1,6 +1,6 @@
-//! A compressed key/value cache for language models, attended to in compressed form.
+//! A compressed key/value cache for language models, with attention computed on the compressed form.
 //!
-//! An inference engine computes queries, keys and values; [`Cache`] keeps the keys and values in 1 to 16 bits per
+//! An inference engine computes queries, keys and values; [`Cache`] stores the keys and values in 1 to 16 bits per
 //! scalar and computes attention directly on them. [`Matrix`] does the same for the weights of linear layers.
 //!
 //! ```
@@ -21,11 +21,11 @@
 //! # }
 //! ```
 //!
-//! Descriptions of items are those of the header `kvq.h`, where `NULL` is what this crate calls `None` or does not call
-//! at all, and `n` the number of rows in a slice. [`sys`] is the whole interface in C.
+//! Items are described by the comments of `kvq.h`, where `NULL` stands for `None` or an argument that this crate omits,
+//! and `n` for the number of rows in a slice. [`sys`] is the whole C API.
 //!
-//! Objects may be dropped in any order: what others still need lives with them. All of them are `Send` and `Sync`, and
-//! what the library wants to use alone is borrowed by `&mut`.
+//! Objects may be dropped in any order: they keep what they need alive. All of them are `Send` and `Sync`; calls that
+//! need exclusive use borrow by `&mut`.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub use kvq_sys as sys;
@@ -70,7 +70,7 @@ pub use training::{
     CentresTrainer, CentresTrainerOptions, CodebookTrainer, CodebookTrainerOptions, RouterTrainer, RouterTrainerOptions,
 };
 
-/// The first example of the README is run with the tests.
+/// Runs the first example of the README with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Linear layers on weights of few bits.
+//! Linear layers with weights in few bits.
 use crate::call::{call, defaults, fill, save, Handle, Panics};
 use crate::convert::{c_string, int, long, text_at};
 use crate::error::require_version;
@@ -32,7 +32,7 @@ impl Default for QuantizeOptions<'_> {
 impl<'a> QuantizeOptions<'a> {
     setters!(qp_quantize_options);
 
-    /// The library's defaults.
+    /// Returns the library's defaults.
     pub fn new() -> Self {
         // SAFETY: the function belongs to the struct.
         let raw = unsafe { defaults(sys::qp_quantize_options_init) };
@@ -60,7 +60,7 @@ impl<'a> QuantizeOptions<'a> {
         self
     }
 
-    /// Told how far the call has come, 0 to 1; `Break` ends it with [`Status::Cancelled`](crate::Status::Cancelled).
+    /// Receives the progress of the call, 0 to 1; `Break` ends it with [`Status::Cancelled`](crate::Status::Cancelled).
     #[must_use]
     pub fn progress(mut self, progress: &'a mut (dyn FnMut(f64) -> ControlFlow<()> + 'a)) -> Self {
         self.progress = Some(progress);
@@ -116,7 +116,7 @@ impl Matrix {
     }
 
     fn of(handle: Handle<sys::qp_matrix>, context: &Context) -> Result<Self> {
-        // SAFETY: qp_matrix_describe fills this struct, whose string lives for ever.
+        // SAFETY: qp_matrix_describe fills this struct, whose string is never freed.
         let info = unsafe {
             let raw = fill(context.panics(), |info, error| sys::qp_matrix_describe(handle.get(), info, error))?;
             MatrixInfo::from_raw(&raw)
@@ -150,7 +150,7 @@ impl Matrix {
 
     #[doc = header!(qp_matrix_predict_bytes)]
     ///
-    /// The two numbers are `bytes` and `allocated`.
+    /// Returns `bytes` and `allocated`.
     pub fn predict_bytes(scheme: &str, rows: usize, columns: usize, has_bias: bool) -> Result<(u64, u64)> {
         require_version()?;
         let scheme = c_string(scheme, "scheme")?;
@@ -185,7 +185,7 @@ impl Matrix {
 
     #[doc = header!(qp_linear)]
     ///
-    /// The batch is that of the rows in `x`.
+    /// The batch is the number of rows in `x`.
     pub fn linear<T: Element>(&self, x: &[T], y: &mut [T]) -> Result<()> {
         self.0.context.require_host("linear")?;
         let info = self.describe();
@@ -195,18 +195,18 @@ impl Matrix {
         unsafe { self.linear_device(x.as_ptr().cast(), batch, y.as_mut_ptr().cast(), T::DTYPE) }
     }
 
-    /// As [`linear`](Self::linear), in the context's memory.
+    /// Like [`linear`](Self::linear), in the context's memory.
     ///
     /// # Safety
-    /// `x` and `y` have these sizes and, for a CUDA context, stay until the stream is done with them.
+    /// `x` and `y` must have these sizes and, for a CUDA context, stay alive until the stream is done with them.
     pub unsafe fn linear_device(&self, x: *const c_void, batch: usize, y: *mut c_void, dtype: Dtype) -> Result<()> {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         self.0.context.call(|error| unsafe { sys::qp_linear(self.raw(), x, int(batch), y, dtype.code(), error) })
     }
 
     #[doc = header!(qp_linear_shared)]
     ///
-    /// The batch is that of the rows in `x`.
+    /// The batch is the number of rows in `x`.
     pub fn linear_shared<T: Element>(matrices: &[&Matrix], x: &[T], y: &mut [&mut [T]]) -> Result<()> {
         let first = matrices.first().ok_or_else(|| Error::argument("matrices is empty"))?;
         first.0.context.require_host("linear_shared")?;
@@ -230,10 +230,11 @@ impl Matrix {
         )
     }
 
-    /// As [`linear_shared`](Self::linear_shared), in the context's memory.
+    /// Like [`linear_shared`](Self::linear_shared), in the context's memory.
     ///
     /// # Safety
-    /// `x` and what `y` holds have these sizes and, for a CUDA context, stay until the stream is done with them.
+    /// `x` and the tensors in `y` must have these sizes and, for a CUDA context, stay alive until the stream is done
+    /// with them.
     pub unsafe fn linear_shared_device(
         matrices: &[&Matrix],
         x: *const c_void,
@@ -242,7 +243,7 @@ impl Matrix {
         dtype: Dtype,
     ) -> Result<()> {
         shape::require("y", y.len(), matrices.len() as u128, "[matrices]")?;
-        // SAFETY: the caller's word; both lists have `n` entries.
+        // SAFETY: guaranteed by the caller; both lists have `n` entries.
         Matrix::call_on(matrices, |handles, n, error| unsafe {
             sys::qp_linear_shared(handles, n, x, int(batch), y.as_ptr(), dtype.code(), error)
         })
@@ -255,7 +256,7 @@ impl Matrix {
         Matrix::call_on(matrices, |handles, n, error| unsafe { sys::qp_tune(handles, n, int(batch), error) })
     }
 
-    /// Calls a function on a list of handles, of which there must be at least one.
+    /// Calls a function on a list of at least one handle.
     fn call_on(
         matrices: &[&Matrix],
         function: impl FnOnce(*const *const sys::qp_matrix, i32, *mut sys::kvq_error) -> sys::kvq_status,
@@ -269,7 +270,7 @@ impl Matrix {
         )
     }
 
-    /// The handle in C, which is this object's: not to be destroyed.
+    /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::qp_matrix {
         self.0.handle.get()
     }
@@ -283,9 +284,9 @@ impl fmt::Debug for Matrix {
 
 #[doc = header!(qp_scheme_name)]
 ///
-/// All of them.
+/// Returns all of them.
 pub fn schemes() -> Vec<String> {
-    // SAFETY: names live for ever.
+    // SAFETY: names are never freed.
     unsafe { (0..sys::qp_scheme_count()).map(|index| text_at(sys::qp_scheme_name(index))).collect() }
 }
 

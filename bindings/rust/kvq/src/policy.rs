@@ -80,7 +80,7 @@ impl Policy {
         Ok(PolicyInfo::from_raw(&raw))
     }
 
-    /// The handle in C, which is this object's: not to be destroyed.
+    /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::kvq_policy {
         self.handle.get()
     }

@@ -19,7 +19,7 @@ pub struct Sequence {
     /// Taken when the sequence is dropped.
     handle: Option<Unended<sys::kvq_sequence>>,
     cache: Cache,
-    /// Where the policy evicts: alone for attending, shared for reading.
+    /// If the policy evicts: exclusive for attending, shared for reading.
     observed: RwLock<()>,
 }
 
@@ -38,28 +38,28 @@ impl Default for CompressOptions {
 impl CompressOptions {
     setters!(kvq_compress_options);
 
-    /// The policy's budget.
+    /// Returns options with the policy's budget.
     pub fn new() -> Self {
         // SAFETY: the function belongs to the struct.
         CompressOptions { raw: unsafe { call::defaults(sys::kvq_compress_options_init) } }
     }
 }
 
-/// What [`Sequence::compress`] has done.
+/// Result of [`Sequence::compress`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compressed {
     /// `[n_layers, kv_heads]`: tokens that each head holds now.
     pub kept: Vec<i32>,
-    /// By how much the bytes of the sequence fell.
+    /// Decrease in the bytes of the sequence.
     pub bytes_freed: u64,
 }
 
-/// What [`Sequence::decode`] gives.
+/// Result of [`Sequence::decode`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decoded {
-    /// `[n, head_dim]`, as attention sees them.
+    /// `[n, head_dim]`, as attention reads them.
     pub k: Vec<f32>,
     /// `[n, head_dim]`.
     pub v: Vec<f32>,
@@ -137,20 +137,20 @@ impl Sequence {
 
     #[doc = header!(kvq_append)]
     ///
-    /// The number of tokens is that of the rows in `k`, and positions are consecutive.
+    /// The number of tokens is the number of rows in `k`; positions are consecutive.
     pub fn append<T: Element>(&mut self, layer: usize, k: &[T], v: &[T]) -> Result<()> {
         self.append_slices(layer, k, v, None)
     }
 
-    /// As [`append`](Self::append), at positions of their own.
+    /// Like [`append`](Self::append), at the given positions.
     pub fn append_at<T: Element>(&mut self, layer: usize, k: &[T], v: &[T], positions: &[i32]) -> Result<()> {
         self.append_slices(layer, k, v, Some(positions))
     }
 
-    /// As [`append`](Self::append) and [`append_at`](Self::append_at), from the context's memory.
+    /// Like [`append`](Self::append) and [`append_at`](Self::append_at), from the context's memory.
     ///
     /// # Safety
-    /// `k` and `v` hold `n` tokens, until the context's stream has read them.
+    /// `k` and `v` must hold `n` tokens until the context's stream has read them.
     pub unsafe fn append_device(
         &mut self,
         layer: usize,
@@ -161,7 +161,7 @@ impl Sequence {
         positions: Option<&[i32]>,
     ) -> Result<()> {
         check_positions(positions, n)?;
-        // SAFETY: the caller's word for keys and values.
+        // SAFETY: the caller guarantees the memory of keys and values.
         unsafe { self.append_raw(layer, n, k, v, dtype, positions) }
     }
 
@@ -176,7 +176,7 @@ impl Sequence {
     }
 
     /// # Safety
-    /// `k` and `v` hold `n` tokens.
+    /// `k` and `v` must hold `n` tokens.
     unsafe fn append_raw(
         &mut self,
         layer: usize,
@@ -187,7 +187,7 @@ impl Sequence {
         positions: Option<&[i32]>,
     ) -> Result<()> {
         let positions = pointer_of(positions);
-        // SAFETY: the caller's word; the sequence is borrowed exclusively.
+        // SAFETY: guaranteed by the caller; the sequence is borrowed exclusively.
         self.change(|cache, sequence, error| unsafe {
             sys::kvq_append(cache, sequence, int(layer), int(n), k, v, dtype.code(), positions, error)
         })
@@ -206,7 +206,7 @@ impl Sequence {
         Ok(decoded)
     }
 
-    /// As [`decode`](Self::decode), to slices; what is not wanted is `None`.
+    /// Like [`decode`](Self::decode), into slices; `None` skips an output.
     pub fn decode_into(
         &self,
         layer: usize,
@@ -242,14 +242,14 @@ impl Sequence {
         let mut raw = options.raw;
         raw.kept = done.kept.as_mut_ptr();
         raw.bytes_freed = &mut done.bytes_freed;
-        // SAFETY: what is received has room, and the sequence is borrowed exclusively.
+        // SAFETY: the outputs have room, and the sequence is borrowed exclusively.
         self.change(|cache, sequence, error| unsafe { sys::kvq_compress(cache, sequence, &raw, error) })?;
         Ok(done)
     }
 
     #[doc = header!(kvq_cache_usage)]
     ///
-    /// This is the sequence.
+    /// Covers this sequence.
     pub fn usage(&self) -> Result<Usage> {
         let _reading = self.reading()?;
         self.cache.usage_of(self.raw())
@@ -260,7 +260,7 @@ impl Sequence {
         &self.cache
     }
 
-    /// The handle in C, which is this object's: not to be destroyed.
+    /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::kvq_sequence {
         self.handle.as_ref().map_or(ptr::null_mut(), Unended::get)
     }

@@ -1,4 +1,4 @@
-//! Lengths of slices, checked before the library reads or writes them.
+//! Checks lengths of slices before the library reads or writes them.
 use crate::{Error, Result};
 use std::os::raw::c_void;
 use std::ptr;
@@ -27,7 +27,7 @@ pub(crate) fn require(name: &str, given: usize, expected: u128, shape: &str) -> 
     Err(Error::argument(format!("{name} has {given} elements, expected {expected}: {shape}")))
 }
 
-/// Elements that rows of heads take, whose strides are 0 where they are dense.
+/// Rows of heads and their strides in elements; a stride of 0 is dense.
 pub(crate) struct Rows {
     pub(crate) count: usize,
     pub(crate) heads: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Refuses a slice that is not as long as dense rows, or too short for strided ones.
+    /// Refuses a slice whose length differs from that of dense rows, or that is too short for strided rows.
     pub(crate) fn require(&self, name: &str, given: usize) -> Result<()> {
         let Rows { count, heads, channels, .. } = *self;
         let shape = || format!("[{count}, {heads}, {channels}]");
@@ -45,7 +45,7 @@ impl Rows {
             let expected = count as u128 * heads as u128 * channels as u128;
             return if given as u128 == expected { Ok(()) } else { require(name, given, expected, &shape()) };
         }
-        // As the library: what is not set is dense.
+        // As in the library, 0 means dense.
         let head_stride = if self.head_stride == 0 { channels as u128 } else { self.head_stride as u128 };
         let token_stride =
             if self.token_stride == 0 { heads as u128 * channels as u128 } else { self.token_stride as u128 };
@@ -58,7 +58,7 @@ impl Rows {
     }
 }
 
-/// Rows of a dense slice.
+/// Returns the rows of a dense slice.
 pub(crate) fn rows_of(name: &str, given: usize, row: usize, shape: &str) -> Result<usize> {
     if given > 0 && row > 0 && given % row == 0 {
         return Ok(given / row);
@@ -66,7 +66,7 @@ pub(crate) fn rows_of(name: &str, given: usize, row: usize, shape: &str) -> Resu
     Err(Error::argument(format!("{name} has {given} elements, expected a multiple of {row}: {shape}")))
 }
 
-/// The sum of counts of at least 1 each, or their number where there are none.
+/// Adds up counts of at least 1 each; without counts, each is 1.
 pub(crate) fn total(name: &str, counts: Option<&[i32]>, sequences: usize) -> Result<usize> {
     if sequences == 0 {
         return Err(Error::argument("sequences is empty"));
@@ -86,7 +86,7 @@ pub(crate) fn pointer_of<T>(slice: Option<&[T]>) -> *const T {
     slice.map_or(ptr::null(), <[T]>::as_ptr)
 }
 
-/// Runs `function` on pointers to what a list names, which for the usual batches takes no memory.
+/// Runs `function` on a list of pointers, which needs no allocation for usual batches.
 pub(crate) fn with_pointers<T, P: Copy, R>(
     items: impl ExactSizeIterator<Item = T>,
     none: P,

@@ -1,4 +1,4 @@
-//! Codebooks, centres and routers: what was trained for a model, and is read from files.
+//! Codebooks, centres and routers: trained objects of a model, read from files.
 use crate::call::{fill, save, Handle};
 use crate::convert::int;
 use crate::generated::docs::header;
@@ -43,7 +43,7 @@ macro_rules! trained {
                 })
             }
 
-            /// The handle in C, which is this object's: not to be destroyed.
+            /// Returns the C handle, which this object owns and destroys.
             pub fn raw(&self) -> *mut sys::$handle {
                 self.handle.get()
             }

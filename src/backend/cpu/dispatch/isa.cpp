@@ -122,7 +122,7 @@ const KernelTable& find_table(const char* name) {
     const size_t used = std::strlen(names);
     std::snprintf(names + used, sizeof(names) - used, "%s%s", used == 0 ? "" : ", ", table->name);
   }
-  fail(KVQ_E_UNSUPPORTED, "cpu_isa is \"%s\", this machine and build have: %s", Quoted(name).c_str(), names);
+  fail(KVQ_E_UNSUPPORTED, "cpu_isa is \"%s\", this machine and build support: %s", Quoted(name).c_str(), names);
 }
 
 }  // namespace kvq::cpu

@@ -1,4 +1,4 @@
-// Of CUB what kernels here use, on the host.
+// The parts of CUB that the kernels use, on the host.
 #pragma once
 
 #include <driver_types.h>
@@ -19,7 +19,7 @@ class DoubleBuffer {
 };
 
 struct DeviceRadixSort {
-  /// By bits [begin, end); without `scratch`, says how many bytes it would take.
+  /// Sorts by bits [begin, end); without `scratch`, returns the bytes it needs.
   template <typename Key>
   static cudaError_t SortKeys(void* scratch, size_t& bytes, const DoubleBuffer<Key>& keys, int n, int begin, int end,
                               cudaStream_t /*stream*/ = nullptr) {
