@@ -2,26 +2,25 @@
 
 #include "core/error.h"
 #include "formats/gain_shape/model_centres.h"
+#include "kernels/pages/known_codes.h"
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 namespace kvq::cuda {
 namespace {
 
 constexpr int32_t kChunk = 16;
 
-// The code types that the append kernels encode and the attention kernels read. Whatever is not here is refused.
-constexpr CodeType kKnown[] = {
-    CodeType::float16(),       CodeType::integer(8),     CodeType::integer(4),      CodeType::integer(3),
-    CodeType::integer(2),      CodeType::commvq(),       CodeType::gain_scalar(4),  CodeType::gain_scalar(3),
-    CodeType::gain_scalar(2),  CodeType::gain_scalar(1), CodeType::gain_trellis(3), CodeType::gain_trellis(2),
-    CodeType::gain_trellis(1),
-};
-static_assert(std::all_of(std::begin(kKnown), std::end(kKnown), fits_kernels));
+constexpr bool is_listed(std::span<const CodeType> codes, CodeType code) {
+  return std::find(codes.begin(), codes.end(), code) != codes.end();
+}
+static_assert(std::all_of(std::begin(kPlainCodes), std::end(kPlainCodes), fits_kernels) &&
+              std::all_of(std::begin(kGainCodes), std::end(kGainCodes), fits_kernels));
 
 bool is_known(const SideFormat& format) {
-  return std::find(std::begin(kKnown), std::end(kKnown), format.code) != std::end(kKnown);
+  return format.code.is_commvq() || is_listed(kPlainCodes, format.code) || is_listed(kGainCodes, format.code);
 }
 
 bool has_indices(Side side, const PageFormat& format) {
@@ -32,8 +31,8 @@ bool has_indices(Side side, const PageFormat& format) {
 uint32_t side_code(Side side, const PageFormat& format) {
   const SideFormat& of_side = format.side(side);
   if (!is_known(of_side)) {
-    fail(KVQ_E_INTERNAL, "there are no kernels for pages of coding %d with %d bits", static_cast<int>(of_side.code.coding),
-         of_side.code.bits);
+    fail(KVQ_E_INTERNAL, "there are no kernels for pages of coding %d with %d bits",
+         static_cast<int>(of_side.code.coding), of_side.code.bits);
   }
   // Values are never relative to their page's mean.
   const bool no_mean = side == Side::kValues && of_side.centre == Centre::kPageMean;

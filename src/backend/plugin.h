@@ -5,8 +5,9 @@
 
 namespace kvq {
 
-/// Changes with anything that both sides must agree on: backend.h and what it includes.
-#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 12"
+/// Changes with anything that both sides must agree on: backend.h and what it includes. A new code type changes
+/// nothing: a plug-in that does not know it refuses it.
+#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 13"
 
 /// How a context wants its device.
 struct DeviceOptions {

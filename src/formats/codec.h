@@ -110,9 +110,9 @@ struct Codec {
   }
 };
 
-inline constexpr size_t kCodecs = 4;
+inline constexpr size_t kMaxCodecs = 8;
 /// All of them, by number.
-std::span<const Codec* const, kCodecs> all_codecs();
+std::span<const Codec* const> all_codecs();
 const Codec& codec_of(CodeType code);
 const NamedCode& describe(CodeType code);
 
@@ -124,7 +124,7 @@ class CodecOptions {
   const OptionValues& of(const Codec& codec) const { return values_[codec.number]; }
 
  private:
-  std::array<OptionValues, kCodecs> values_{};
+  std::array<OptionValues, kMaxCodecs> values_{};
 };
 
 }  // namespace kvq

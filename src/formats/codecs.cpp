@@ -7,15 +7,21 @@
 #include "formats/integer/integer.h"
 
 #include <algorithm>
+#include <array>
 
 namespace kvq {
 namespace {
 
-constexpr std::array<const Codec*, kCodecs> kAll = {&float16::kCodec, &integer::kCodec, &commvq::kCodec,
-                                                    &gain_shape::kCodec};
+constexpr auto kAll = std::to_array<const Codec*>({
+    &float16::kCodec,
+    &integer::kCodec,
+    &commvq::kCodec,
+    &gain_shape::kCodec,
+});
+static_assert(kAll.size() <= kMaxCodecs);
 
 constexpr bool numbers_are_places() {
-  for (size_t i = 0; i < kCodecs; ++i) {
+  for (size_t i = 0; i < kAll.size(); ++i) {
     if (kAll[i]->number != i) return false;
   }
   return true;
@@ -48,7 +54,7 @@ bool training_needed(const SideFormat& keys, const SideFormat& values) {
 
 }  // namespace
 
-std::span<const Codec* const, kCodecs> all_codecs() { return kAll; }
+std::span<const Codec* const> all_codecs() { return kAll; }
 
 const Codec& codec_of(CodeType code) { return *kByCode[code.packed()].codec; }
 

@@ -67,4 +67,9 @@ struct Float16Page {
   }
 };
 
+template <>
+struct PageTypeOf<CodeType::float16()> {
+  using Type = Float16Page;
+};
+
 }  // namespace kvq::cuda

@@ -278,9 +278,21 @@ struct OneBit {
   }
 };
 
-using Gs4Page = ScalarPage<CodeType::gain_scalar(4), Int4Page>;
-using Gs3Page = ScalarPage<CodeType::gain_scalar(3), Int3Page>;
-using Gs2Page = ScalarPage<CodeType::gain_scalar(2), Int2Page>;
-using Gs1Page = ScalarPage<CodeType::gain_scalar(1), OneBit>;
+template <>
+struct PageTypeOf<CodeType::gain_scalar(4)> {
+  using Type = ScalarPage<CodeType::gain_scalar(4), Int4Page>;
+};
+template <>
+struct PageTypeOf<CodeType::gain_scalar(3)> {
+  using Type = ScalarPage<CodeType::gain_scalar(3), Int3Page>;
+};
+template <>
+struct PageTypeOf<CodeType::gain_scalar(2)> {
+  using Type = ScalarPage<CodeType::gain_scalar(2), Int2Page>;
+};
+template <>
+struct PageTypeOf<CodeType::gain_scalar(1)> {
+  using Type = ScalarPage<CodeType::gain_scalar(1), OneBit>;
+};
 
 }  // namespace kvq::cuda

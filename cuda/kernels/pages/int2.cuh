@@ -42,4 +42,9 @@ struct Int2Page {
   }
 };
 
+template <>
+struct PageTypeOf<CodeType::integer(2)> {
+  using Type = Int2Page;
+};
+
 }  // namespace kvq::cuda

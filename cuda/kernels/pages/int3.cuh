@@ -61,4 +61,9 @@ struct Int3Page {
   }
 };
 
+template <>
+struct PageTypeOf<CodeType::integer(3)> {
+  using Type = Int3Page;
+};
+
 }  // namespace kvq::cuda

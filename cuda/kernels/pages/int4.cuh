@@ -41,4 +41,9 @@ struct Int4Page {
   }
 };
 
+template <>
+struct PageTypeOf<CodeType::integer(4)> {
+  using Type = Int4Page;
+};
+
 }  // namespace kvq::cuda

@@ -56,4 +56,9 @@ struct Int8Page {
   }
 };
 
+template <>
+struct PageTypeOf<CodeType::integer(8)> {
+  using Type = Int8Page;
+};
+
 }  // namespace kvq::cuda

@@ -14,9 +14,12 @@
 #include "kernels/pages/int3.cuh"
 #include "kernels/pages/int4.cuh"
 #include "kernels/pages/int8.cuh"
+#include "kernels/pages/known_codes.h"
 #include "kernels/pages/trellis.cuh"
 
+#include <iterator>
 #include <type_traits>
+#include <utility>
 
 namespace kvq::cuda {
 
@@ -46,26 +49,38 @@ struct KindList {
   }
 };
 
-/// The kinds without gains.
-using PlainKinds = KindList<Int4Page, Int2Page, Int8Page, Int3Page, Float16Page>;
-using GainKinds = KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page, Float16Page>;
+/// The list of the pages of some codes, followed by others.
+template <const auto& kCodes, typename Indices, PageKind... Rest>
+struct ListOf;
+template <const auto& kCodes, size_t... kI, PageKind... Rest>
+struct ListOf<kCodes, std::index_sequence<kI...>, Rest...> {
+  using Type = KindList<typename PageTypeOf<kCodes[kI]>::Type..., Rest...>;
+};
+template <const auto& kCodes, PageKind... Rest>
+using KindsOf = typename ListOf<kCodes, std::make_index_sequence<std::size(kCodes)>, Rest...>::Type;
 
-/// The kinds that have a loop without a choice inside. Loops are compiled in this order, which is the order in which a
-/// page's kind is looked for.
+template <typename List>
+struct GainKindsAnd;
+template <PageKind... Kinds>
+struct GainKindsAnd<KindList<Kinds...>> {
+  using Type = KindsOf<kGainCodes, Kinds...>;
+};
+
+/// Without gains.
+using PlainKinds = KindsOf<kPlainCodes>;
+
+/// The kinds that have a loop without a choice inside.
 template <typename G>
-using FastKinds = std::conditional_t<G::kGains, GainKinds, PlainKinds>;
+using FastKinds = std::conditional_t<G::kGains, KindsOf<kGainCodes, Float16Page>, PlainKinds>;
+
+/// All kinds that pages may have.
+template <typename G>
+using PageKinds = std::conditional_t<G::kGains, GainKindsAnd<PlainKinds>::Type, PlainKinds>;
 
 /// Whether a loop knows of pages that not all queries see all of. The newest page mostly is one, and in FP16: with a
 /// loop that other FP16 pages need anyway no instructions are fetched for it alone.
 template <typename K>
 inline constexpr bool kMasks = !PageKind<K> || std::is_same_v<K, Float16Page>;
-
-/// All kinds that pages may have.
-template <typename G>
-using PageKinds = std::conditional_t<G::kGains,
-                                     KindList<Gs2Page, Gs4Page, Gs1Page, Gt2Page, Gs3Page, Gt3Page, Gt1Page, Int4Page,
-                                              Int2Page, Int8Page, Int3Page, Float16Page>,
-                                     PlainKinds>;
 
 /// Stands for pages of any kinds: each side is told by its format.
 struct MixedPages {

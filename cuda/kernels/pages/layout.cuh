@@ -24,6 +24,10 @@ concept PageKind = requires {
   { K::kCode } -> std::convertible_to<CodeType>;
 };
 
+/// The type that stands for pages of a code type: a specialization for each code of known_codes.h, with a member Type.
+template <CodeType kCode>
+struct PageTypeOf;
+
 /// The bytes of keys of kind K, or of any kind, known when compiling if the kind and the head size are.
 template <typename K, typename G>
 __device__ __forceinline__ SidePlaces key_bytes_of(const PageLayout& layout) {

@@ -187,8 +187,17 @@ struct TrellisPage : GainPage<TrellisPage<kTrellis, Codes>> {
   static constexpr bool kHasLow = kTrellis == CodeType::gain_trellis(3);
 };
 
-using Gt3Page = TrellisPage<CodeType::gain_trellis(3), TrellisCodes3>;
-using Gt2Page = TrellisPage<CodeType::gain_trellis(2), TrellisCodes2>;
-using Gt1Page = TrellisPage<CodeType::gain_trellis(1), TrellisCodes1>;
+template <>
+struct PageTypeOf<CodeType::gain_trellis(3)> {
+  using Type = TrellisPage<CodeType::gain_trellis(3), TrellisCodes3>;
+};
+template <>
+struct PageTypeOf<CodeType::gain_trellis(2)> {
+  using Type = TrellisPage<CodeType::gain_trellis(2), TrellisCodes2>;
+};
+template <>
+struct PageTypeOf<CodeType::gain_trellis(1)> {
+  using Type = TrellisPage<CodeType::gain_trellis(1), TrellisCodes1>;
+};
 
 }  // namespace kvq::cuda

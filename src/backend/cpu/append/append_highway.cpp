@@ -7,9 +7,6 @@
 
 #include <hwy/highway.h>
 
-#include "backend/cpu/append/encode-inl.h"
-#include "backend/cpu/append/gain_shape/centres-inl.h"
-#include "backend/cpu/append/gain_shape/gain_shape-inl.h"
 #include "backend/cpu/append/rotate-inl.h"
 #include "backend/cpu/append/store-inl.h"
 
@@ -17,19 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AppendKernels& append_kernels() {
-  static constexpr Encoder kEncoders[] = {
-      {Coding::kFloat16, copy_float16, nullptr},
-      {Coding::kInteger, encode_integer, SideEncoder::room_bytes},
-      {Coding::kGainScalar, encode_gain_shape, GainShapeEncoder::scalar_room_bytes},
-      {Coding::kGainTrellis, encode_gain_shape, GainShapeEncoder::trellis_room_bytes},
-  };
-  static constexpr AppendKernels kKernels = {.turn = turn,
-                                             .store_keys = store_keys,
-                                             .store_values = store_values,
-                                             .encoders = kEncoders,
-                                             .nearest_centres = nearest_centres,
-                                             .encode_centred = encode_centred,
-                                             .centred_room_bytes = centred_room_bytes};
+  static constexpr AppendKernels kKernels = {.turn = turn, .store_keys = store_keys, .store_values = store_values};
   return kKernels;
 }
 

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace kvq::cpu {
 
@@ -38,24 +37,18 @@ using StoreKeysKernel = bool (*)(const HeadRows& rows, const Rope& rope, const f
 using StoreValuesKernel = bool (*)(const HeadRows& rows, int32_t slot, uint16_t* plane);
 
 /// Encode one side from its FP16 plane, of which the first `used` slots count and the others are zeros; every byte of
-/// the side is written. `room`: bytes as its Encoder says; hosts' threads may have small stacks.
+/// the side is written. `room`: bytes as SideKernels says; hosts' threads may have small stacks.
 using EncodeKernel = void (*)(Side side, const SideFormat& format, int32_t head_dim, const std::byte* float16,
                               int32_t used, std::byte* out, std::byte* room);
 using RoomKernel = size_t (*)(int32_t head_dim);
 
-/// How codes of one coding are made, of any width. `room_bytes`: null if EncodeKernel needs no room.
-struct Encoder {
-  Coding coding;
-  EncodeKernel encode;
-  RoomKernel room_bytes;
-};
 
 /// The nearest centres of up to 32 vectors, as CentreSearch::nearest() finds them.
 /// words: [quads][32] of CentreSearch::round(); units: [32] what it returns.
 using NearestKernel = void (*)(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
                                const float* units, int32_t used, uint8_t* indices);
 
-/// Encode one side of a page around trained centres; its bytes are zeros. `room`: centred_room_bytes().
+/// Encode one side of a page around trained centres; its bytes are zeros. `room`: CentreKernels::room_bytes().
 using EncodeCentredKernel = void (*)(const SideToEncode& side, NearestKernel nearest, std::byte* room);
 
 /// What an instruction set provides for appending. All of them give the same bytes: each scalar goes through the same
@@ -64,10 +57,6 @@ struct AppendKernels {
   TurnKernel turn;
   StoreKeysKernel store_keys;
   StoreValuesKernel store_values;
-  std::span<const Encoder> encoders;  // for pages without trained centres
-  NearestKernel nearest_centres;
-  EncodeCentredKernel encode_centred;
-  RoomKernel centred_room_bytes;
 };
 
 /// An EncodeKernel for FP16, whatever the instruction set.

@@ -1,4 +1,4 @@
-// The portable kernels of attention, compiled once per Highway target: this file includes itself through
+// What attention needs whatever the pages, compiled once per Highway target: this file includes itself through
 // foreach_target.h.
 #include "backend/cpu/dispatch/highway.h"
 
@@ -8,30 +8,13 @@
 
 #include <hwy/highway.h>
 
-#include "backend/cpu/attend/float16-inl.h"
-#include "backend/cpu/attend/gain_shape/gain_shape-inl.h"
-#include "backend/cpu/attend/integer-inl.h"
 #include "backend/cpu/attend/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AttendKernels& attend_kernels() {
-  static constexpr PageKernels kPages[] = {
-      {CodeType::float16(), float16_keys, float16_values},
-      {CodeType::integer(8), integer_keys<8>, integer_values<8>},
-      {CodeType::integer(4), integer_keys<4>, integer_values<4>},
-      {CodeType::integer(3), integer_keys<3>, integer_values<3>},
-      {CodeType::integer(2), integer_keys<2>, integer_values<2>},
-      {CodeType::gain_scalar(4), gain_shape_keys<ScalarWords<4>>, gain_shape_values<ScalarWords<4>>},
-      {CodeType::gain_scalar(3), gain_shape_keys<ScalarWords<3>>, gain_shape_values<ScalarWords<3>>},
-      {CodeType::gain_scalar(2), gain_shape_keys<ScalarWords<2>>, gain_shape_values<ScalarWords<2>>},
-      {CodeType::gain_scalar(1), gain_shape_keys<ScalarWords<1>>, gain_shape_values<ScalarWords<1>>},
-      {CodeType::gain_trellis(3), gain_shape_keys<TrellisWords<3>>, gain_shape_values<TrellisWords<3>>},
-      {CodeType::gain_trellis(2), gain_shape_keys<TrellisWords<2>>, gain_shape_values<TrellisWords<2>>},
-      {CodeType::gain_trellis(1), gain_shape_keys<TrellisWords<1>>, gain_shape_values<TrellisWords<1>>},
-  };
-  static constexpr AttendKernels kKernels = {.pages = kPages, .softmax = softmax, .blend = blend};
+  static constexpr AttendKernels kKernels = {.softmax = softmax, .blend = blend};
   return kKernels;
 }
 

@@ -9,7 +9,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace kvq::cpu {
 
@@ -79,15 +78,8 @@ using SoftmaxKernel = float (*)(float* scores, int32_t n, float softcap, Softmax
 /// out[i] = a · out[i] + b · x[i]
 using BlendKernel = void (*)(float* out, float a, const float* x, float b, int32_t n);
 
-/// How pages of one code type are read, without what trained centres add.
-struct PageKernels {
-  CodeType code;
-  KeyKernel keys;
-  ValueKernel values;
-};
-
+/// Kernels that do not depend on the format of pages.
 struct AttendKernels {
-  std::span<const PageKernels> pages;
   SoftmaxKernel softmax;
   BlendKernel blend;
 };

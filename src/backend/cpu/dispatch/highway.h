@@ -5,12 +5,18 @@
 #include "backend/cpu/append/kernels.h"
 #include "backend/cpu/attend/commvq/kernels.h"
 #include "backend/cpu/attend/kernels.h"
+#include "backend/cpu/dispatch/kernels.h"
 #include "backend/cpu/linear/kernels.h"
 #include "core/target_tables.h"
 
 #include <span>
 
 namespace kvq::cpu {
+
+// Each codec's.
+std::span<const TargetTable<CodecKernels>> highway_float16_kernels();
+std::span<const TargetTable<CodecKernels>> highway_integer_kernels();
+std::span<const TargetTable<CodecKernels>> highway_gain_shape_kernels();
 
 std::span<const TargetTable<AppendKernels>> highway_append_kernels();
 std::span<const TargetTable<AttendKernels>> highway_attend_kernels();

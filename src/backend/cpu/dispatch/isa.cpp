@@ -8,7 +8,6 @@
 #include "core/isa_name.h"
 #include "core/text.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -18,22 +17,19 @@ namespace {
 
 /// The portable kernels of one Highway target.
 KernelTable make_portable(size_t i) {
-  const TargetTable<AttendKernels>& attend = highway_attend_kernels()[i];
-  const AppendKernels& append = *highway_append_kernels()[i].table;
   KernelTable table;
-  table.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET);
-  for (const PageKernels& pages : attend.table->pages) {
-    const auto encoder = std::find_if(append.encoders.begin(), append.encoders.end(),
-                                      [&pages](const Encoder& each) { return each.coding == pages.code.coding; });
-    table.plain(pages.code) = {
-        .encode = encoder->encode, .room_bytes = encoder->room_bytes, .keys = pages.keys, .values = pages.values};
+  for (const auto& codec : {highway_float16_kernels, highway_integer_kernels, highway_gain_shape_kernels}) {
+    const CodecKernels& kernels = *codec()[i].table;
+    for (const CodeKernels& each : kernels.codes) table.plain(each.code) = each.kernels;
+    if (kernels.centres.nearest != nullptr) table.centres = kernels.centres;
   }
   for (const ContextCodec* codec : {&commvq_codec(), &centred_codec()}) table.contexts[codec->codec().number] = codec;
+  const TargetTable<AttendKernels>& attend = highway_attend_kernels()[i];
+  table.name = isa_name(attend.target != 0 ? attend.target : HWY_STATIC_TARGET);
   table.softmax = attend.table->softmax;
   table.blend = attend.table->blend;
   table.commvq = *highway_commvq_kernels()[i].table;
-  table.centres.nearest = append.nearest_centres;
-  table.append = &append;
+  table.append = highway_append_kernels()[i].table;
   table.linear = highway_linear_kernels()[i].table;
   return table;
 }

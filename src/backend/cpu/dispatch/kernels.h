@@ -9,22 +9,34 @@
 #include "formats/codec.h"
 
 #include <array>
+#include <span>
 
 namespace kvq::cpu {
 
-/// What there is for one code type. None of them: its pages need their layer's context.
+/// Kernels for one code type. All null: its pages need their layer's context.
 struct SideKernels {
   EncodeKernel encode = nullptr;
-  RoomKernel room_bytes = nullptr;
+  RoomKernel room_bytes = nullptr;  // for `encode`; null: it needs no room
   KeyKernel keys = nullptr;
   ValueKernel values = nullptr;
+};
+
+struct CodeKernels {
+  CodeType code;
+  SideKernels kernels;
+};
+
+/// What a codec registers.
+struct CodecKernels {
+  std::span<const CodeKernels> codes;
+  CentreKernels centres{};  // if pages may have trained centres
 };
 
 /// One instruction set's kernels.
 struct KernelTable {
   const char* name;
   std::array<SideKernels, size_t{1} << CodeType::kPackedBits> sides{};  // by packed code type
-  std::array<const ContextCodec*, kCodecs> contexts{};                  // by number; null: pages need no context
+  std::array<const ContextCodec*, kMaxCodecs> contexts{};               // by number; null: pages need no context
   SoftmaxKernel softmax;
   BlendKernel blend;
   CommvqKernels commvq;

@@ -9,14 +9,14 @@ namespace kvq::cpu {
 void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
                     Parallel& parallel, Allocator& scratch) {
   const PageFormat plain(SideFormat{}, SideFormat{}, tokens.head_dim);
-  const size_t room = kernels.append->centred_room_bytes(tokens.head_dim);
+  const size_t room = kernels.centres.room_bytes(tokens.head_dim);
   for_each_block<std::byte>(parallel, scratch, 2 * groups.size(), room, [&](size_t i, std::byte* work) noexcept {
     const Side side = i % 2 == 0 ? Side::kKeys : Side::kValues;
     const PageWrite& write = groups[i / 2].write(0);
     if (!write.format->side(side).has_trained_centres()) return;
     const std::byte* float16 = groups[i / 2].float16[0] + plain.offset(side);
     std::byte* out = write.target + write.format->offset(side);
-    kernels.append->encode_centred({.side = side,
+    kernels.centres.encode({.side = side,
                                     .format = *write.format,
                                     .first_head = write.head,
                                     .float16 = {&float16, 1},

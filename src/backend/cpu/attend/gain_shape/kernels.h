@@ -41,6 +41,8 @@ using OneCentreKernel = void (*)(const centred::TurnedCentres& centres, const fl
 
 struct CentreKernels {
   NearestKernel nearest = nullptr;
+  EncodeCentredKernel encode = nullptr;
+  RoomKernel room_bytes = nullptr;  // for `encode`
   NextTurnKernel next_turn = nullptr;  // null, as the three after it: centres are put together as FP16 keys
   PutCentresKernel put_centres = nullptr;
   CentreScoreKernel add_scores = nullptr;
