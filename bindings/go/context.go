@@ -70,12 +70,10 @@ func NewContext(options *ContextOptions) (*Context, error) {
 }
 
 func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
-	if o.Threads != 0 {
-		if to.NThreads, err = narrow("Threads", o.Threads); err != nil {
-			return err
-		}
+	if o.Threads == 0 {
+		o.Threads = int(to.NThreads)
 	}
-	if to.DeviceIndex, err = narrow("DeviceIndex", o.DeviceIndex); err != nil {
+	if err = narrowAll([]number{{"Threads", o.Threads, &to.NThreads}, {"DeviceIndex", o.DeviceIndex, &to.DeviceIndex}}); err != nil {
 		return err
 	}
 	if to.CPUISA, err = optional("CPUISA", o.CPUISA); err != nil {
@@ -96,9 +94,7 @@ func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
 
 // Describe tells what the context runs on and uses.
 func (x *Context) Describe() (ContextInfo, error) {
-	return described(&x.handle, func(it *raw.ContextInfo, err *raw.Error) raw.Status {
-		return raw.ContextDescribe(x.raw, it, err)
-	}, contextInfoFrom)
+	return described(&x.handle, raw.ContextDescribe, contextInfoFrom)
 }
 
 // SetStream issues later calls of a CUDA context to another cudaStream_t, 0 for the legacy default stream.
@@ -111,12 +107,12 @@ func (x *Context) SetStream(stream uintptr) error {
 	return c.end(raw.ContextSetStream(x.raw, stream, &c.err), x.fail)
 }
 
-// requireMemory checks that a method is the one for the memory of a device.
-func requireMemory(device Device, isDevice bool, method string) error {
+// requireMemory checks that a method is the one for the memory of the context's device.
+func (x *Context) requireMemory(onDevice bool, method string) error {
 	switch {
-	case device == DeviceCUDA && !isDevice:
+	case x.device == DeviceCUDA && !onDevice:
 		return argument("%s takes host memory, the context computes on a GPU: use %sDevice", method, method)
-	case device != DeviceCUDA && isDevice:
+	case x.device != DeviceCUDA && onDevice:
 		return argument("%sDevice takes device memory, the context computes on the CPU: use %s", method, method)
 	}
 	return nil

@@ -149,7 +149,7 @@ func TestClosedObjectsAnswerAndCloseAgain(t *testing.T) {
 	for i, err := range []error{policyErr, contextErr, cacheErr, usageErr, lengthErr, saveErr, forkErr, loadErr, matrixErr,
 		zeroErr, s.Append(0, eight, eight), s.Attend(0, eight, eight), s.Truncate(0), new(kvq.Sequence).Append(0, eight, eight),
 		cache.Attend(0, &kvq.AttendBatch{Sequences: []*kvq.Sequence{s}, Q: eight, Output: eight}),
-		matrix.Linear(weights, kvq.Of(make([]float32, 1))), new(kvq.Cache).Append(0, nil)} {
+		matrix.Linear(weights, kvq.Of(make([]float32, 1))), new(kvq.Cache).Append(0, &kvq.AppendBatch{})} {
 		if !errors.Is(err, kvq.ErrClosed) {
 			t.Errorf("use %d after Close gives %v", i, err)
 		}

@@ -27,6 +27,14 @@ func (s *Sequence) done(exclusive bool) {
 	s.unlock(exclusive)
 }
 
+// requireMemory checks that a method is the one for the memory of the sequence.
+func (s *Sequence) requireMemory(onDevice bool, method string) error {
+	if s.cache == nil {
+		return ErrClosed
+	}
+	return s.cache.context.requireMemory(onDevice, method)
+}
+
 // sequence makes a sequence of what create gives; the gate is held by the caller.
 func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.Status) (*Sequence, error) {
 	s := &Sequence{cache: c}
@@ -41,17 +49,20 @@ func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.St
 	}, call, status, c.fail)
 }
 
-// NewSequence creates an empty sequence.
-func (c *Cache) NewSequence() (*Sequence, error) {
+// newSequence is a sequence of an open cache.
+func (c *Cache) newSequence(create func(made **raw.Sequence, err *raw.Error) raw.Status) (*Sequence, error) {
 	if err := c.lock(shared); err != nil {
 		return nil, err
 	}
 	defer c.unlock(shared)
 	c.gate.RLock()
 	defer c.gate.RUnlock()
-	return c.sequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
-		return raw.SequenceCreate(c.raw, made, err)
-	})
+	return c.sequence(create)
+}
+
+// NewSequence creates an empty sequence.
+func (c *Cache) NewSequence() (*Sequence, error) {
+	return c.newSequence(func(made **raw.Sequence, err *raw.Error) raw.Status { return raw.SequenceCreate(c.raw, made, err) })
 }
 
 // Load makes a sequence from what [Sequence.Save] wrote. Every byte is checked.
@@ -59,13 +70,7 @@ func (c *Cache) Load(snapshot []byte) (*Sequence, error) {
 	if len(snapshot) == 0 {
 		return nil, argument("snapshot is empty")
 	}
-	if err := c.lock(shared); err != nil {
-		return nil, err
-	}
-	defer c.unlock(shared)
-	c.gate.RLock()
-	defer c.gate.RUnlock()
-	return c.sequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
+	return c.newSequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
 		return raw.SequenceLoad(c.raw, bytesOf(snapshot), uintptr(len(snapshot)), made, err)
 	})
 }
@@ -90,14 +95,10 @@ func (s *Sequence) Append(layer int, k, v Tensor) error { return s.AppendAt(laye
 
 // AppendAt appends tokens at strictly increasing positions beyond the layer's last one.
 func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
-	if s.cache == nil {
-		return ErrClosed
-	}
-	info := &s.cache.info
-	if err := requireMemory(s.cache.context.device, false, "Append"); err != nil {
+	if err := s.requireMemory(false, "Append"); err != nil {
 		return err
 	}
-	n, err := k.rows("k", info.KVHeads, info.HeadDim, "KVHeads x HeadDim")
+	n, err := k.rows("k", s.cache.info.KVHeads, s.cache.info.HeadDim, "KVHeads x HeadDim")
 	if err != nil {
 		return err
 	}
@@ -107,22 +108,19 @@ func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
 	if v.dtype != k.dtype {
 		return argument("v is of %s, must be of the type of k: %s", v.dtype, k.dtype)
 	}
-	return s.append(layer, n, k.data, v.data, k.dtype, positions)
+	return s.append(layer, n, k, v, positions)
 }
 
 // AppendDevice appends n tokens whose keys and values, `[n, KVHeads, HeadDim]` each, lie in device memory; positions
 // may be nil.
 func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, positions []int32) error {
-	if s.cache == nil {
-		return ErrClosed
-	}
-	if err := requireMemory(s.cache.context.device, true, "Append"); err != nil {
+	if err := s.requireMemory(true, "Append"); err != nil {
 		return err
 	}
-	return s.append(layer, n, foreign(uintptr(k)), foreign(uintptr(v)), dtype, positions)
+	return s.append(layer, n, k.of(dtype), v.of(dtype), positions)
 }
 
-func (s *Sequence) append(layer, n int, k, v unsafe.Pointer, dtype Dtype, positions []int32) error {
+func (s *Sequence) append(layer, n int, k, v Tensor, positions []int32) error {
 	index, err := narrow("layer", layer)
 	if err != nil {
 		return err
@@ -131,17 +129,15 @@ func (s *Sequence) append(layer, n int, k, v unsafe.Pointer, dtype Dtype, positi
 	if err != nil {
 		return err
 	}
-	if positions != nil {
-		if err := slice("positions", len(positions), n); err != nil {
-			return err
-		}
+	if err := optionalSlice("positions", positions, n); err != nil {
+		return err
 	}
 	if err := s.use(exclusive); err != nil {
 		return err
 	}
 	defer s.done(exclusive)
 	c := acquire()
-	return c.end(raw.Append(s.owner, s.raw, index, tokens, k, v, dtype, first(positions), &c.err), s.fail)
+	return c.end(raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), &c.err), s.fail)
 }
 
 // Truncate drops tokens from the end, so that every layer keeps the first length tokens.
@@ -149,7 +145,7 @@ func (s *Sequence) Truncate(length int) error {
 	return s.change("length", length, raw.SequenceTruncate)
 }
 
-// Reserve makes pages ahead, so that every layer has room for tokens more; 0 gives back what is left.
+// Reserve allocates pages, so that every layer has room for tokens more; 0 gives back what is left.
 func (s *Sequence) Reserve(tokens int) error {
 	return s.change("tokens", tokens, raw.SequenceReserve)
 }
@@ -193,7 +189,7 @@ func (s *Sequence) Length(layer int) (int, error) {
 	})
 }
 
-// Room is the number of tokens that a layer has pages for, made by [Sequence.Reserve].
+// Room is the number of tokens that a layer has pages for, allocated by [Sequence.Reserve].
 func (s *Sequence) Room(layer int) (int, error) {
 	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
 		return raw.SequenceRoom(s.raw, layer, to, err)
@@ -217,8 +213,9 @@ func (s *Sequence) Save() ([]byte, error) {
 		return nil, err
 	}
 	defer s.done(shared)
-	return saved(s.fail, func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status {
-		return raw.SequenceSave(s.owner, s.raw, buffer, capacity, size, err)
+	return saved(func(buffer unsafe.Pointer, capacity uintptr, size *uintptr) error {
+		c := acquire()
+		return c.end(raw.SequenceSave(s.owner, s.raw, buffer, capacity, size, &c.err), s.fail)
 	})
 }
 

@@ -284,8 +284,6 @@ def emit(api):
         ROOT + "raw/shims_experimental.h": shims(names, True),
         ROOT + "raw/hooks.go": HEAD + hooks.go(names),
         ROOT + "raw/hooks.c": "/* %s */\n" % NOTICE + hooks.c(names),
-        ROOT + "enums.go": HEAD + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names, False),
-        ROOT + "enums_experimental.go": HEAD + TAG + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names, True),
-        ROOT + "infos.go": HEAD + infos.go(names, False),
-        ROOT + "infos_experimental.go": HEAD + TAG + infos.go(names, True),
+        ROOT + "enums.go": HEAD + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names),
+        ROOT + "infos.go": HEAD + infos.go(names),
     }
