@@ -60,16 +60,9 @@ namespace Kvq
         {
             var error = Call.Error();
             var raw = new kvq_layer_info { struct_size = (uint)sizeof(kvq_layer_info) };
-            IntPtr it = Enter();
-            try
-            {
+            using (Use it = Use())
                 Call.Check(Native.kvq_cache_describe_layer(it, layer, &raw, &error), &error, Hooks);
-                return new LayerInfo(&raw);
-            }
-            finally
-            {
-                Leave();
-            }
+            return new LayerInfo(&raw);
         }
 
         /// <summary>Bytes used by the whole cache, shared pages counted once; see
@@ -79,16 +72,9 @@ namespace Kvq
         {
             var error = Call.Error();
             var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
-            IntPtr it = Enter(alone: true);
-            try
-            {
+            using (Use it = Use(alone: true))
                 Call.Check(Native.kvq_cache_usage(it, IntPtr.Zero, &raw, &error), &error, Hooks);
-                return new Usage(&raw);
-            }
-            finally
-            {
-                Leave();
-            }
+            return new Usage(&raw);
         }
 
         /// <summary>What <see cref="Usage"/> would tell of nothing but new sequences, to the byte; see
@@ -101,17 +87,10 @@ namespace Kvq
         {
             var error = Call.Error();
             var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
-            IntPtr it = Enter();
-            try
-            {
+            using (Use it = Use())
                 Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error,
-                           Hooks);
-                return new Usage(&raw);
-            }
-            finally
-            {
-                Leave();
-            }
+                    Hooks);
+            return new Usage(&raw);
         }
 
         /// <summary>Make a sequence from a snapshot; see <see cref="Native.kvq_sequence_load"/>.</summary>
@@ -119,20 +98,8 @@ namespace Kvq
         /// <returns>The sequence.</returns>
         public Sequence Load(byte[] snapshot)
         {
-            byte[] bytes = Files.NotEmpty(snapshot, nameof(snapshot));
-            var error = Call.Error();
             var handle = new SequenceHandle();
-            IntPtr result, it = Enter();
-            try
-            {
-                fixed (byte* buffer = bytes)
-                    Call.Check(Native.kvq_sequence_load(it, buffer, (UIntPtr)snapshot.Length, &result, &error), &error,
-                        Hooks, handle, result);
-            }
-            finally
-            {
-                Leave();
-            }
+            Files.Load(this, snapshot, nameof(snapshot), handle, Native.kvq_sequence_load);
             return new Sequence(this, handle);
         }
     }

@@ -82,16 +82,9 @@ namespace Kvq
         {
             var error = Call.Error();
             var info = new kvq_context_info { struct_size = (uint)sizeof(kvq_context_info) };
-            IntPtr it = Enter();
-            try
-            {
+            using (Use it = Use())
                 Call.Check(Native.kvq_context_describe(it, &info, &error), &error, Hooks);
-                return new ContextInfo(&info);
-            }
-            finally
-            {
-                Leave();
-            }
+            return new ContextInfo(&info);
         }
 
         /// <summary>See <see cref="Native.kvq_context_set_stream"/>. Calls on objects made from the context must not be
@@ -100,15 +93,8 @@ namespace Kvq
         public void SetStream(IntPtr stream)
         {
             var error = Call.Error();
-            IntPtr it = Enter(alone: true);
-            try
-            {
+            using (Use it = Use(alone: true))
                 Call.Check(Native.kvq_context_set_stream(it, stream, &error), &error, Hooks);
-            }
-            finally
-            {
-                Leave();
-            }
         }
     }
 }

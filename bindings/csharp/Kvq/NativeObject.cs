@@ -23,6 +23,28 @@ namespace Kvq
         }
     }
 
+    /// Objects that a call uses, until it has ended.
+    readonly struct Use : IDisposable
+    {
+        readonly IntPtr pointer;
+        readonly NativeObject one, other;
+
+        internal Use(IntPtr pointer, NativeObject one, NativeObject other = null)
+        {
+            this.pointer = pointer;
+            this.one = one;
+            this.other = other;
+        }
+
+        public static implicit operator IntPtr(Use it) => it.pointer;
+
+        public void Dispose()
+        {
+            one.Leave();
+            if (other != null) other.Leave();
+        }
+    }
+
     /// <summary>An object of the library. Objects may be disposed of in any order and more than once; what others
     /// still need goes with the last of them. Calls that the library wants for themselves wait for each other, others
     /// run at once.</summary>
@@ -71,7 +93,9 @@ namespace Kvq
             if (Hooks != null) Hooks.Rethrow();
         }
 
-        /// Every call is between Enter and Leave. `alone`: the header asks for exclusive use of the object.
+        /// Every call uses its object. `alone`: the header asks for exclusive use of the object.
+        internal virtual Use Use(bool alone = false) => new Use(Enter(alone), this);
+
         internal IntPtr Enter(bool alone = false, bool evenClosed = false)
         {
             lock (handle)

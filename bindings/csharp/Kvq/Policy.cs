@@ -18,19 +18,9 @@ namespace Kvq
         {
             if (context == null) throw new ArgumentNullException(nameof(context));
             byte[] text = Text.Needed(yaml, nameof(yaml));
-            var error = Call.Error();
             var handle = new PolicyHandle();
-            IntPtr result, it = context.Enter();
-            try
-            {
-                fixed (byte* start = text)
-                    Call.Check(Native.kvq_policy_load(it, start, (UIntPtr)(text.Length - 1), &result, &error), &error,
-                               context.Hooks, handle, result);
-            }
-            finally
-            {
-                context.Leave();
-            }
+            Files.Load(context, text, nameof(yaml), handle, (it, buffer, size, result, error) =>
+                       Native.kvq_policy_load(it, (byte*)buffer, (UIntPtr)(text.Length - 1), result, error));
             return new Policy(handle, context.Hooks);
         }
 
@@ -80,16 +70,8 @@ namespace Kvq
         /// <returns>YAML that says the same.</returns>
         public string Save()
         {
-            IntPtr it = Enter();
-            try
-            {
-                return System.Text.Encoding.UTF8.GetString(Files.Save((buffer, capacity, size, error) =>
-                    Native.kvq_policy_save(it, (byte*)buffer, capacity, size, error), Hooks));
-            }
-            finally
-            {
-                Leave();
-            }
+            return System.Text.Encoding.UTF8.GetString(Files.Save(this, (it, buffer, capacity, size, error) =>
+                Native.kvq_policy_save(it, (byte*)buffer, capacity, size, error)));
         }
 
         /// <summary>See <see cref="Native.kvq_policy_describe"/>.</summary>
@@ -98,16 +80,9 @@ namespace Kvq
         {
             var error = Call.Error();
             var info = new kvq_policy_info { struct_size = (uint)sizeof(kvq_policy_info) };
-            IntPtr it = Enter();
-            try
-            {
+            using (Use it = Use())
                 Call.Check(Native.kvq_policy_describe(it, &info, &error), &error, Hooks);
-                return new PolicyInfo(&info);
-            }
-            finally
-            {
-                Leave();
-            }
+            return new PolicyInfo(&info);
         }
     }
 }

@@ -26,15 +26,9 @@ namespace Kvq
             if (cache == null) throw new ArgumentNullException(nameof(cache));
             var error = Call.Error();
             var handle = new SequenceHandle();
-            IntPtr result, it = cache.Enter();
-            try
-            {
+            IntPtr result;
+            using (Use it = cache.Use())
                 Call.Check(Native.kvq_sequence_create(it, &result, &error), &error, cache.Hooks, handle, result);
-            }
-            finally
-            {
-                cache.Leave();
-            }
             return handle;
         }
 
@@ -42,24 +36,18 @@ namespace Kvq
         public Cache Cache { get; }
 
         /// The cache counts who uses its sequences, for calls that want them all.
-        IntPtr Hold(bool alone)
+        internal override Use Use(bool alone = false)
         {
             Cache.Enter(evenClosed: true);
             try
             {
-                return Enter(alone);
+                return new Use(Enter(alone), this, Cache);
             }
             catch
             {
                 Cache.Leave();
                 throw;
             }
-        }
-
-        void Release()
-        {
-            Leave();
-            Cache.Leave();
         }
 
         /// <summary>A sequence that starts with everything this one holds; see
@@ -69,15 +57,9 @@ namespace Kvq
         {
             var error = Call.Error();
             var handle = new SequenceHandle();
-            IntPtr result, it = Hold(alone: false);
-            try
-            {
+            IntPtr result;
+            using (Use it = Use())
                 Call.Check(Native.kvq_sequence_fork(cachePointer, it, &result, &error), &error, Hooks, handle, result);
-            }
-            finally
-            {
-                Release();
-            }
             return new Sequence(Cache, handle);
         }
 
@@ -86,49 +68,27 @@ namespace Kvq
         public void Truncate(int length)
         {
             var error = Call.Error();
-            IntPtr it = Hold(alone: true);
-            try
-            {
+            using (Use it = Use(alone: true))
                 Call.Check(Native.kvq_sequence_truncate(cachePointer, it, length, &error), &error, Hooks);
-            }
-            finally
-            {
-                Release();
-            }
         }
 
-        /// <summary>Make pages ahead; see <see cref="Native.kvq_sequence_reserve"/>.</summary>
+        /// <summary>Allocate pages; see <see cref="Native.kvq_sequence_reserve"/>.</summary>
         /// <param name="tokens">Tokens per layer; 0 gives back the pages that are left.</param>
         public void Reserve(int tokens)
         {
             var error = Call.Error();
-            IntPtr it = Hold(alone: true);
-            try
-            {
+            using (Use it = Use(alone: true))
                 Call.Check(Native.kvq_sequence_reserve(cachePointer, it, tokens, &error), &error, Hooks);
-            }
-            finally
-            {
-                Release();
-            }
         }
 
         /// <summary>See <see cref="Native.kvq_sequence_room"/>.</summary>
         /// <param name="layer">The layer.</param>
-        /// <returns>Tokens that the layer has pages for, made ahead.</returns>
+        /// <returns>Tokens that the layer has pages for.</returns>
         public int Room(int layer)
         {
             var error = Call.Error();
             int room;
-            IntPtr it = Hold(alone: false);
-            try
-            {
-                Call.Check(Native.kvq_sequence_room(it, layer, &room, &error), &error, Hooks);
-            }
-            finally
-            {
-                Release();
-            }
+            using (Use it = Use()) Call.Check(Native.kvq_sequence_room(it, layer, &room, &error), &error, Hooks);
             return room;
         }
 
@@ -139,15 +99,7 @@ namespace Kvq
         {
             var error = Call.Error();
             int length;
-            IntPtr it = Hold(alone: false);
-            try
-            {
-                Call.Check(Native.kvq_sequence_length(it, layer, &length, &error), &error, Hooks);
-            }
-            finally
-            {
-                Release();
-            }
+            using (Use it = Use()) Call.Check(Native.kvq_sequence_length(it, layer, &length, &error), &error, Hooks);
             return length;
         }
 
@@ -159,15 +111,8 @@ namespace Kvq
         {
             var error = Call.Error();
             int slots;
-            IntPtr it = Hold(alone: false);
-            try
-            {
+            using (Use it = Use())
                 Call.Check(Native.kvq_sequence_slots(it, layer, kvHead, &slots, &error), &error, Hooks);
-            }
-            finally
-            {
-                Release();
-            }
             return slots;
         }
 
@@ -175,16 +120,8 @@ namespace Kvq
         /// <returns>Its bytes, for <see cref="Kvq.Cache.Load"/>.</returns>
         public byte[] Save()
         {
-            IntPtr it = Hold(alone: false);
-            try
-            {
-                return Files.Save((buffer, capacity, size, error) =>
-                                  Native.kvq_sequence_save(cachePointer, it, buffer, capacity, size, error), Hooks);
-            }
-            finally
-            {
-                Release();
-            }
+            return Files.Save(this, (it, buffer, capacity, size, error) =>
+                              Native.kvq_sequence_save(cachePointer, it, buffer, capacity, size, error));
         }
 
         /// <summary>See <see cref="Native.kvq_cache_usage"/>.</summary>
@@ -193,15 +130,7 @@ namespace Kvq
         {
             var error = Call.Error();
             var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
-            IntPtr it = Hold(alone: false);
-            try
-            {
-                Call.Check(Native.kvq_cache_usage(cachePointer, it, &raw, &error), &error, Hooks);
-            }
-            finally
-            {
-                Release();
-            }
+            using (Use it = Use()) Call.Check(Native.kvq_cache_usage(cachePointer, it, &raw, &error), &error, Hooks);
             return new Usage(&raw);
         }
     }
