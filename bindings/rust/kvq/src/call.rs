@@ -218,15 +218,6 @@ destroyed_by! {
     qp_matrix qp_matrix_destroy;
 }
 
-#[cfg(feature = "experimental")]
-destroyed_by! {
-    kvq_centres_trainer kvq_centres_trainer_destroy;
-    kvq_codebook_trainer kvq_codebook_trainer_destroy;
-    kvq_router_trainer kvq_router_trainer_destroy;
-    kvq_plan_fusion kvq_plan_fusion_destroy;
-    kvq_plan kvq_plan_destroy;
-}
-
 /// A handle that is destroyed with its owner.
 pub(crate) struct Handle<T: Destroy>(NonNull<T>);
 

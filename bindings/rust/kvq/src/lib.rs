@@ -22,7 +22,8 @@
 //! ```
 //!
 //! Descriptions of items are those of the header `kvq.h`, where `NULL` is what this crate calls `None` or does not call
-//! at all, and `n` the number of rows in a slice. [`sys`] is the whole interface in C.
+//! at all, and `n` the number of rows in a slice. [`sys`] is the whole interface in C; with the feature `experimental` it has
+//! what may change in a minor version, for which the `raw` handles of objects are meant.
 //!
 //! Objects may be dropped in any order: what others still need lives with them. All of them are `Send` and `Sync`, and
 //! what the library wants to use alone is borrowed by `&mut`.
@@ -42,14 +43,10 @@ mod error;
 mod generated;
 mod hooks;
 mod matrix;
-#[cfg(feature = "experimental")]
-mod planning;
 mod policy;
 mod sequence;
 mod shape;
 mod trained;
-#[cfg(feature = "experimental")]
-mod training;
 
 pub use append::{Append, DeviceAppend};
 pub use attend::{Attend, DeviceAttend};
@@ -60,15 +57,9 @@ pub use error::{api_version, version, Error, Result};
 pub use generated::types::*;
 pub use hooks::{DeviceAllocator, HostAllocator};
 pub use matrix::{scheme_bits, schemes, Matrix, QuantizeOptions};
-#[cfg(feature = "experimental")]
-pub use planning::{plan_rates, Plan, PlanContent, PlanCosts, PlanFusion, PlanGroup, PlanProblem, PlanSolution};
 pub use policy::Policy;
 pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
 pub use trained::{Centres, Codebook, Router};
-#[cfg(feature = "experimental")]
-pub use training::{
-    CentresTrainer, CentresTrainerOptions, CodebookTrainer, CodebookTrainerOptions, RouterTrainer, RouterTrainerOptions,
-};
 
 /// The first example of the README is run with the tests.
 #[cfg(doctest)]

@@ -2,6 +2,7 @@
 use crate::call::{fill, save, Handle};
 use crate::convert::{c_string, int};
 use crate::generated::docs::header;
+use crate::trained::object;
 use crate::{Context, PolicyInfo, Result};
 use kvq_sys as sys;
 use std::ffi::CString;
@@ -9,28 +10,16 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-#[doc = header!(kvq_policy)]
-///
-/// Clones are the same policy.
-#[derive(Clone)]
-pub struct Policy {
-    handle: Arc<Handle<sys::kvq_policy>>,
-    context: Context,
-}
+object!(Policy, kvq_policy);
 
 impl Policy {
-    #[cfg(feature = "experimental")]
-    pub(crate) fn of(handle: Handle<sys::kvq_policy>, context: &Context) -> Self {
-        Policy { handle: Arc::new(handle), context: context.clone() }
-    }
-
     #[doc = header!(kvq_policy_load)]
     pub fn load(context: &Context, yaml: &str) -> Result<Self> {
         // SAFETY: the text has this length and lives until the call returns.
         let handle = context.create(|result, error| unsafe {
             sys::kvq_policy_load(context.raw(), yaml.as_ptr().cast(), yaml.len(), result, error)
         })?;
-        Ok(Policy { handle: Arc::new(handle), context: context.clone() })
+        Ok(Policy::of(handle, context))
     }
 
     #[doc = header!(kvq_policy_with_eviction)]
@@ -40,7 +29,7 @@ impl Policy {
         let handle = self.context.create(|result, error| unsafe {
             sys::kvq_policy_with_eviction(self.context.raw(), self.raw(), method.as_ptr(), int(budget), result, error)
         })?;
-        Ok(Policy { handle: Arc::new(handle), context: self.context.clone() })
+        Ok(Policy::of(handle, &self.context))
     }
 
     #[doc = header!(kvq_policy_with_layer)]
@@ -60,7 +49,7 @@ impl Policy {
             let (first, last) = (int(first_layer), int(last_layer));
             sys::kvq_policy_with_layer(self.context.raw(), self.raw(), first, last, keys, values, result, error)
         })?;
-        Ok(Policy { handle: Arc::new(handle), context: self.context.clone() })
+        Ok(Policy::of(handle, &self.context))
     }
 
     #[doc = header!(kvq_policy_save)]
@@ -78,16 +67,5 @@ impl Policy {
         let raw =
             unsafe { fill(self.context.panics(), |info, error| sys::kvq_policy_describe(self.raw(), info, error))? };
         Ok(PolicyInfo::from_raw(&raw))
-    }
-
-    /// The handle in C, which is this object's: not to be destroyed.
-    pub fn raw(&self) -> *mut sys::kvq_policy {
-        self.handle.get()
-    }
-}
-
-impl fmt::Debug for Policy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Policy").field(&self.raw()).finish()
     }
 }

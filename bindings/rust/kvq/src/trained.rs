@@ -9,8 +9,9 @@ use kvq_sys as sys;
 use std::fmt;
 use std::sync::Arc;
 
-macro_rules! trained {
-    ($name:ident, $handle:ident, $load:ident, $save:ident) => {
+/// An immutable object of a context: its struct, and how one is made of a handle, shown and called in C.
+macro_rules! object {
+    ($name:ident, $handle:ident) => {
         #[doc = header!($handle)]
         ///
         /// Clones are the same object.
@@ -21,26 +22,8 @@ macro_rules! trained {
         }
 
         impl $name {
-            #[cfg(feature = "experimental")]
-            pub(crate) fn of(handle: Handle<sys::$handle>, context: &Context) -> Self {
+            fn of(handle: Handle<sys::$handle>, context: &Context) -> Self {
                 $name { handle: Arc::new(handle), context: context.clone() }
-            }
-
-            #[doc = header!($load)]
-            pub fn load(context: &Context, bytes: &[u8]) -> Result<Self> {
-                // SAFETY: the slice has this length and lives until the call returns.
-                let handle = context.create(|result, error| unsafe {
-                    sys::$load(context.raw(), bytes.as_ptr().cast(), bytes.len(), result, error)
-                })?;
-                Ok($name { handle: Arc::new(handle), context: context.clone() })
-            }
-
-            #[doc = header!($save)]
-            pub fn save(&self) -> Result<Vec<u8>> {
-                // SAFETY: there are `capacity` bytes at `buffer`.
-                save(self.context.panics(), |buffer, capacity, size, error| unsafe {
-                    sys::$save(self.raw(), buffer.cast(), capacity, size, error)
-                })
             }
 
             /// The handle in C, which is this object's: not to be destroyed.
@@ -56,73 +39,57 @@ macro_rules! trained {
         }
     };
 }
+pub(crate) use object;
 
-trained!(Codebook, kvq_codebook, kvq_codebook_load, kvq_codebook_save);
-trained!(Centres, kvq_centres, kvq_centres_load, kvq_centres_save);
-trained!(Router, kvq_router, kvq_router_load, kvq_router_save);
+macro_rules! trained {
+    ($name:ident, $handle:ident, $load:ident, $save:ident, $describe:ident $info:ident,
+     $part:ident $describe_part:ident $describe_part_in_c:ident $part_info:ident) => {
+        object!($name, $handle);
 
-impl Codebook {
-    #[doc = header!(kvq_codebook_describe)]
-    pub fn describe(&self) -> Result<CodebookInfo> {
-        // SAFETY: kvq_codebook_describe fills this struct, whose strings live as long as the handle.
-        unsafe {
-            let raw = fill(self.context.panics(), |info, error| sys::kvq_codebook_describe(self.raw(), info, error))?;
-            Ok(CodebookInfo::from_raw(&raw))
+        impl $name {
+            #[doc = header!($load)]
+            pub fn load(context: &Context, bytes: &[u8]) -> Result<Self> {
+                // SAFETY: the slice has this length and lives until the call returns.
+                let handle = context.create(|result, error| unsafe {
+                    sys::$load(context.raw(), bytes.as_ptr().cast(), bytes.len(), result, error)
+                })?;
+                Ok($name::of(handle, context))
+            }
+
+            #[doc = header!($save)]
+            pub fn save(&self) -> Result<Vec<u8>> {
+                // SAFETY: there are `capacity` bytes at `buffer`.
+                save(self.context.panics(), |buffer, capacity, size, error| unsafe {
+                    sys::$save(self.raw(), buffer.cast(), capacity, size, error)
+                })
+            }
+
+            #[doc = header!($describe)]
+            pub fn describe(&self) -> Result<$info> {
+                // SAFETY: the function fills this struct, whose strings live as long as the handle.
+                unsafe {
+                    let raw = fill(self.context.panics(), |info, error| sys::$describe(self.raw(), info, error))?;
+                    Ok($info::from_raw(&raw))
+                }
+            }
+
+            #[doc = header!($describe_part_in_c)]
+            pub fn $describe_part(&self, $part: usize) -> Result<$part_info> {
+                // SAFETY: the function fills this struct.
+                let raw = unsafe {
+                    fill(self.context.panics(), |info, error| {
+                        sys::$describe_part_in_c(self.raw(), int($part), info, error)
+                    })?
+                };
+                Ok($part_info::from_raw(&raw))
+            }
         }
-    }
-
-    #[doc = header!(kvq_codebook_describe_layer)]
-    pub fn describe_layer(&self, layer: usize) -> Result<CodebookLayerInfo> {
-        // SAFETY: kvq_codebook_describe_layer fills this struct.
-        let raw = unsafe {
-            fill(self.context.panics(), |info, error| {
-                sys::kvq_codebook_describe_layer(self.raw(), int(layer), info, error)
-            })?
-        };
-        Ok(CodebookLayerInfo::from_raw(&raw))
-    }
+    };
 }
 
-impl Centres {
-    #[doc = header!(kvq_centres_describe)]
-    pub fn describe(&self) -> Result<CentresInfo> {
-        // SAFETY: kvq_centres_describe fills this struct, whose strings live as long as the handle.
-        unsafe {
-            let raw = fill(self.context.panics(), |info, error| sys::kvq_centres_describe(self.raw(), info, error))?;
-            Ok(CentresInfo::from_raw(&raw))
-        }
-    }
-
-    #[doc = header!(kvq_centres_describe_layer)]
-    pub fn describe_layer(&self, layer: usize) -> Result<CentresLayerInfo> {
-        // SAFETY: kvq_centres_describe_layer fills this struct.
-        let raw = unsafe {
-            fill(self.context.panics(), |info, error| {
-                sys::kvq_centres_describe_layer(self.raw(), int(layer), info, error)
-            })?
-        };
-        Ok(CentresLayerInfo::from_raw(&raw))
-    }
-}
-
-impl Router {
-    #[doc = header!(kvq_router_describe)]
-    pub fn describe(&self) -> Result<RouterInfo> {
-        // SAFETY: kvq_router_describe fills this struct, whose strings live as long as the handle.
-        unsafe {
-            let raw = fill(self.context.panics(), |info, error| sys::kvq_router_describe(self.raw(), info, error))?;
-            Ok(RouterInfo::from_raw(&raw))
-        }
-    }
-
-    #[doc = header!(kvq_router_describe_group)]
-    pub fn describe_group(&self, group: usize) -> Result<RouterGroupInfo> {
-        // SAFETY: kvq_router_describe_group fills this struct.
-        let raw = unsafe {
-            fill(self.context.panics(), |info, error| {
-                sys::kvq_router_describe_group(self.raw(), int(group), info, error)
-            })?
-        };
-        Ok(RouterGroupInfo::from_raw(&raw))
-    }
-}
+trained!(Codebook, kvq_codebook, kvq_codebook_load, kvq_codebook_save, kvq_codebook_describe CodebookInfo,
+         layer describe_layer kvq_codebook_describe_layer CodebookLayerInfo);
+trained!(Centres, kvq_centres, kvq_centres_load, kvq_centres_save, kvq_centres_describe CentresInfo,
+         layer describe_layer kvq_centres_describe_layer CentresLayerInfo);
+trained!(Router, kvq_router, kvq_router_load, kvq_router_save, kvq_router_describe RouterInfo,
+         group describe_group kvq_router_describe_group RouterGroupInfo);

@@ -166,35 +166,9 @@ fn a_gpu_attends_to_device_memory_and_refuses_the_hosts() {
         let batch = DeviceAttend::new(queries.pointer(), Dtype::F32, result.pointer(), Dtype::F32);
         cache.attend_device(0, &[&sequence], batch).unwrap();
     }
-    let output = result.read();
-    for head in 0..4 {
-        let row = head * 64..(head + 1) * 64;
-        let query = Query { position: 49, ..Query::default() };
-        let (expected, _) = reference(&sequence, 0, head, &wide(&q[row.clone()]), query);
-        assert_close(&output[row], &expected, 2e-3); // queries and probabilities are rounded to FP16
-    }
-}
-
-#[cfg(feature = "experimental")]
-#[test]
-fn what_a_gpu_measured_is_a_text_that_another_context_goes_by() {
-    let context = match gpu() {
-        Some(context) => context,
-        None => return,
-    };
-    let options = || QuantizeOptions::new().scheme("nuq-2");
-    let matrix = Matrix::quantize(&context, options(), &numbers(128 * 256, 1), 128, 256).unwrap();
-    let before = context.tuning_save().unwrap();
-    Matrix::tune(&[&matrix], 3).unwrap();
-    let text = context.tuning_save().unwrap();
-    assert!(text.starts_with(&before) && text.contains("\tnuq-2\t128\t256\t3\t"), "{text}");
-    Matrix::tune(&[&matrix], 3).unwrap(); // known: nothing is measured
-    assert_eq!(context.tuning_save().unwrap(), text);
-
-    let other = Context::new(ContextOptions::new().device(Device::Cuda)).unwrap();
-    assert_fails(other.tuning_load(&format!("{text}nothing\n")), Status::Format, &["line 4", "nothing"]);
-    assert_fails(other.tuning_load("kvq tuning 0\n"), Status::Mismatch, &["kvq tuning 0"]);
-    assert_eq!(other.tuning_save().unwrap(), before);
-    other.tuning_load(&text).unwrap();
-    assert_eq!(other.tuning_save().unwrap(), text);
+    let host = Cache::new(&common::context(), CacheOptions::new(1, 4, 2, 64).rope(Rope::None), None).unwrap();
+    let (mut on_host, mut expected) = (Sequence::new(&host).unwrap(), vec![0.0f32; 256]);
+    on_host.append(0, &numbers(50 * 128, 1), &numbers(50 * 128, 2)).unwrap();
+    host.attend(0, &[&on_host], Attend::new(&q, &mut expected)).unwrap();
+    assert_close(&result.read(), &wide(&expected), 2e-3); // queries and probabilities are rounded to FP16
 }

@@ -1,7 +1,7 @@
-//! Codebooks, centres and routers: those of the demo model, and with the feature `experimental` ones trained here.
+//! Codebooks, centres and routers: those of the demonstration model.
 mod common;
 use common::*;
-use kvq::{Attend, Cache, CacheOptions, Codebook, Policy, Rope, Router, RouterMethod, Scope, Status};
+use kvq::{Attend, Cache, CacheOptions, Centres, Codebook, Policy, Rope, Router, RouterMethod, Scope, Status};
 use std::fs;
 
 fn demo(name: &str) -> Vec<u8> {
@@ -60,106 +60,37 @@ fn a_router_is_read_described_used_and_written_again() {
     assert_fails(Router::load(&context, &demo("commvq-1bit.safetensors")), Status::Format, &[]);
 }
 
+#[test]
+fn centres_are_read_described_used_and_written_again() {
+    let context = context();
+    let bytes = demo("centres.safetensors");
+    let centres = Centres::load(&context, &bytes).unwrap();
+    assert_eq!(centres.save().unwrap(), bytes);
+    let info = centres.describe().unwrap();
+    let layer = centres.describe_layer(info.n_layers - 1).unwrap();
+    assert!(layer.present && layer.key_residual > 0.0 && layer.key_residual < 1.0);
+    let policy = Policy::load(&context, "gs2+centres").unwrap();
+    let options = CacheOptions::new(info.n_layers, info.kv_heads, info.kv_heads, info.head_dim).rope(info.rope);
+    assert_fails(Cache::new(&context, options.clone(), &policy), Status::Argument, &["centres"]);
+    filled(&Cache::new(&context, options.centres(&centres), &policy).unwrap(), 70, 1);
+}
+
+/// The experimental part is called as it is, with the handle of an object.
 #[cfg(feature = "experimental")]
-mod training {
-    use super::*;
-    use kvq::{
-        Centres, CentresTrainer, CentresTrainerOptions, CodebookTrainer, CodebookTrainerOptions, RouterTrainer,
-        RouterTrainerOptions, ValueMethod,
-    };
-    use std::ops::ControlFlow;
-    use std::panic::{catch_unwind, AssertUnwindSafe};
-
-    fn trainer(context: &kvq::Context) -> CodebookTrainer {
-        let options = CodebookTrainerOptions::new(2, 1, 16)
-            .key_stages(2)
-            .key_codes(4)
-            .key_rounds(1)
-            .value_rounds(1)
-            .value_method(ValueMethod::LeastSquares)
-            .note("a test");
-        CodebookTrainer::new(context, options).unwrap()
-    }
-
-    #[test]
-    fn codebooks_are_trained_layer_by_layer_and_taken_up_again() {
-        let context = context();
-        let mut first = trainer(&context);
-        let (k, v) = (numbers(600 * 16, 1), numbers(600 * 16, 2));
-        for layer in 0..2 {
-            first.add(layer, Some(&k), Some(&v)).unwrap();
-        }
-        assert_fails(first.add(0, Some(&k[..17]), Some(&v)), Status::Argument, &["k has 17"]);
-        assert_fails(first.add(0, Some(&k), Some(&v[..16])), Status::Argument, &["v has 16"]);
-        let mut told = 0;
-        let mut go_on = |_| {
-            told += 1;
-            ControlFlow::Continue(())
-        };
-        first.run(0, Some(&mut go_on)).unwrap();
-        assert!(told > 0);
-        let half = first.result().unwrap();
-        assert_eq!(half.describe().unwrap().layers_present, 1);
-        assert_eq!(half.describe().unwrap().note, "a test");
-        assert_fails(first.run(1, Some(&mut |_| ControlFlow::Break(()))), Status::Cancelled, &[]);
-        let panic = catch_unwind(AssertUnwindSafe(|| first.run(1, Some(&mut |_| panic!("enough")))));
-        assert_eq!(*panic.unwrap_err().downcast::<&str>().unwrap(), "enough");
-        first.run(1, None).unwrap();
-
-        let mut second = trainer(&context);
-        second.resume(&half).unwrap();
-        second.add(1, Some(&k), Some(&v)).unwrap();
-        second.run(1, None).unwrap();
-        assert_eq!(second.result().unwrap().save().unwrap(), first.result().unwrap().save().unwrap());
-    }
-
-    #[test]
-    fn centres_are_trained_described_written_and_read_again() {
-        let context = context();
-        let options = CentresTrainerOptions::new(2, 1, 16).key_centres(4).value_centres(1).seed(3).note("a test");
-        let mut trainer = CentresTrainer::new(&context, options).unwrap();
-        let (k, v) = (numbers(600 * 16, 1), numbers(600 * 16, 2));
-        for layer in 0..2 {
-            trainer.add(layer, Some(&k), Some(&v)).unwrap();
-        }
-        assert_fails(trainer.add(0, Some(&k[..17]), Some(&v)), Status::Argument, &["k has 17"]);
-        assert_fails(trainer.run(0, Some(&mut |_| ControlFlow::Break(()))), Status::Cancelled, &[]);
-        trainer.run(0, None).unwrap();
-        assert_eq!(trainer.result().unwrap().describe().unwrap().layers_present, 1);
-        trainer.run(1, None).unwrap();
-        let centres = trainer.result().unwrap();
-        drop(trainer);
-        let info = centres.describe().unwrap();
-        assert_eq!((info.key_centres, info.value_centres, info.tokens, info.note.as_str()), (4, 1, 600, "a test"));
-        let layer = centres.describe_layer(1).unwrap();
-        assert!(layer.present && layer.key_residual > 0.0 && layer.key_residual < layer.value_residual);
-        let bytes = centres.save().unwrap();
-        assert_eq!(Centres::load(&context, &bytes).unwrap().save().unwrap(), bytes);
-        assert_fails(Centres::load(&context, &bytes[..bytes.len() / 2]), Status::Format, &[]);
-        // A policy that needs none takes them too.
-        let policy = Policy::load(&context, "int4").unwrap();
-        Cache::new(&context, CacheOptions::new(1, 2, 1, 16).centres(&centres), &policy).unwrap();
-    }
-
-    #[test]
-    fn routers_are_trained_on_texts() {
-        let context = context();
-        let policy = Policy::load(&context, "{version: 1, router: {experts: [int8, int2]}}").unwrap();
-        let shape = CacheOptions::new(1, 2, 1, 16);
-        let options = RouterTrainerOptions::new().sharing(1).epochs(2).mean_bits(5.0).note("a test");
-        let mut trainer = RouterTrainer::new(&context, shape, &policy, options).unwrap();
-        assert_fails(trainer.result(), Status::State, &[]);
-        for text in 0..4 {
-            let (q, k, v) = (numbers(256 * 32, text), numbers(256 * 16, 10 + text), numbers(256 * 16, 20 + text));
-            trainer.add(0, Some(&q), &k, Some(&v)).unwrap();
-            assert_fails(trainer.add(0, Some(&q[1..]), &k, Some(&v)), Status::Argument, &["q has 8191"]);
-            assert_fails(trainer.add(0, Some(&q), &k, Some(&v[1..])), Status::Argument, &["v has 4095"]);
-        }
-        assert_fails(trainer.run(0.0, Some(&mut |_| ControlFlow::Break(()))), Status::Cancelled, &[]);
-        trainer.run(0.0, None).unwrap();
-        let router = trainer.result().unwrap();
-        drop(trainer);
-        let info = router.describe().unwrap();
-        assert_eq!((info.n_experts, info.tokens, info.note.as_str()), (2, 1024, "a test"));
+#[test]
+fn a_plan_is_made_in_the_raw_layer() {
+    use kvq::sys;
+    use std::{ffi::CStr, mem, ptr};
+    let context = context();
+    let (name, scheme) = (b"up\0".as_ptr().cast(), b"tcx-3\0".as_ptr().cast());
+    // SAFETY: as kvq.h says.
+    unsafe {
+        let mut content: sys::kvq_plan_content = mem::zeroed();
+        sys::kvq_plan_content_init(&mut content, mem::size_of::<sys::kvq_plan_content>());
+        (content.n_matrices, content.names, content.schemes) = (1, &name, &scheme);
+        let mut plan = ptr::null_mut();
+        assert_eq!(sys::kvq_plan_create(context.raw(), &content, &mut plan, ptr::null_mut()), sys::KVQ_OK);
+        assert_eq!(CStr::from_ptr(sys::kvq_plan_scheme(plan, name)).to_str(), Ok("tcx-3"));
+        sys::kvq_plan_destroy(plan);
     }
 }
