@@ -219,7 +219,9 @@ def info_type(field):
 def infos(api):
     lines = docstring([["What the library tells about its objects."], [NOTICE]], 0)
     lines += ["", "from __future__ import annotations", "", "from dataclasses import dataclass", "from typing import Tuple",
-              "", "from . import _native", "from ._text import name_of, text", ""]
+              "", "from . import _native", "from ._text import name_of, text", "", "__all__ = ["]
+    stable = sorted(class_name(one) for one in described(api) if not one["experimental"])
+    lines += ['    "%s",' % name for name in stable] + ["]", ""]
     for struct in described(api):
         fields = [field for field in struct["fields"] if not field["name"].startswith(("struct_size", "reserved"))]
         lines += ["", "@dataclass(frozen=True)", "class %s:" % class_name(struct)]
