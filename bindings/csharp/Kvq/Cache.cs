@@ -53,18 +53,6 @@ namespace Kvq
         /// <returns>The same object every time.</returns>
         public CacheInfo Describe() => info;
 
-        /// <summary>See <see cref="Native.kvq_cache_describe_layer"/>.</summary>
-        /// <param name="layer">The layer.</param>
-        /// <returns>How it stores what is sealed.</returns>
-        public LayerInfo DescribeLayer(int layer)
-        {
-            var error = Call.Error();
-            var raw = new kvq_layer_info { struct_size = (uint)sizeof(kvq_layer_info) };
-            using (Use it = Use())
-                Call.Check(Native.kvq_cache_describe_layer(it, layer, &raw, &error), &error, Hooks);
-            return new LayerInfo(&raw);
-        }
-
         /// <summary>Bytes used by the whole cache, shared pages counted once; see
         /// <see cref="Native.kvq_cache_usage"/>. Waits for all calls on its sequences.</summary>
         /// <returns>Where the bytes are.</returns>

@@ -45,7 +45,7 @@ namespace Kvq
     }
 
     /// <summary>Memory, threads, limits and device shared by any number of caches.</summary>
-    public sealed unsafe class Context : NativeObject
+    public sealed unsafe partial class Context : NativeObject
     {
         /// <summary>See <see cref="Native.kvq_context_create"/>.</summary>
         /// <param name="options">Null: defaults.</param>
@@ -75,17 +75,6 @@ namespace Kvq
 
         /// <summary>What it computes on.</summary>
         public Device Device { get; }
-
-        /// <summary>See <see cref="Native.kvq_context_describe"/>.</summary>
-        /// <returns>What the context runs on and uses.</returns>
-        public ContextInfo Describe()
-        {
-            var error = Call.Error();
-            var info = new kvq_context_info { struct_size = (uint)sizeof(kvq_context_info) };
-            using (Use it = Use())
-                Call.Check(Native.kvq_context_describe(it, &info, &error), &error, Hooks);
-            return new ContextInfo(&info);
-        }
 
         /// <summary>See <see cref="Native.kvq_context_set_stream"/>. Calls on objects made from the context must not be
         /// under way on other threads.</summary>

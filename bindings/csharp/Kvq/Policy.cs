@@ -5,7 +5,7 @@ namespace Kvq
 {
     /// <summary>Which format pages are sealed in, per layer, how many stay FP16, and which tokens are evicted.
     /// Immutable.</summary>
-    public sealed unsafe class Policy : NativeObject
+    public sealed unsafe partial class Policy : NativeObject
     {
         internal Policy(PolicyHandle handle, Hooks hooks) : base(handle, hooks) { }
 
@@ -64,25 +64,6 @@ namespace Kvq
                     Handle.DangerousGetHandle(), firstLayer, lastLayer, k, v, &result, &error), &error, context.Hooks,
                     handle, result);
             return new Policy(handle, context.Hooks);
-        }
-
-        /// <summary>See <see cref="Native.kvq_policy_save"/>.</summary>
-        /// <returns>YAML that says the same.</returns>
-        public string Save()
-        {
-            return System.Text.Encoding.UTF8.GetString(Files.Save(this, (it, buffer, capacity, size, error) =>
-                Native.kvq_policy_save(it, (byte*)buffer, capacity, size, error)));
-        }
-
-        /// <summary>See <see cref="Native.kvq_policy_describe"/>.</summary>
-        /// <returns>What a host has to know of the policy.</returns>
-        public PolicyInfo Describe()
-        {
-            var error = Call.Error();
-            var info = new kvq_policy_info { struct_size = (uint)sizeof(kvq_policy_info) };
-            using (Use it = Use())
-                Call.Check(Native.kvq_policy_describe(it, &info, &error), &error, Hooks);
-            return new PolicyInfo(&info);
         }
     }
 }

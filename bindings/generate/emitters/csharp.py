@@ -1,4 +1,5 @@
-"""C#: the raw layer, enumerations, options and descriptions, and a test of the layout."""
+"""C#: the raw layer, enumerations, options, descriptions and simple methods, and a test of the layout."""
+from emitters import _csharp_objects
 from emitters._csharp import IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type, type_name
 from emitters._text import flag_text, is_flag
 
@@ -211,6 +212,7 @@ def emit(api):
         kvq + "Enumerations.g.cs": file(IDIOMATIC, enumerations(names, False) + [""] + constants(names), ()),
         kvq + "Options.g.cs": file(IDIOMATIC, classes(names, options, ("_options", "_batch")), ("System", RAW)),
         kvq + "Descriptions.g.cs": file(IDIOMATIC, classes(names, description, ("_info", "_usage")), ("System", RAW)),
+        kvq + "Objects.g.cs": file(IDIOMATIC, _csharp_objects.objects(names), ("System", RAW)),
         kvq + "AssemblyInfo.g.cs": "\n".join(assembly),
         FOLDER + "Tests/Layout.g.cs": file("Kvq.Tests", layout(raw), (RAW,)),
     }
