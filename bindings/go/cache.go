@@ -123,11 +123,6 @@ func (c *Cache) Describe() (CacheInfo, error) {
 	return c.info, nil
 }
 
-// DescribeLayer tells how a layer stores what is sealed.
-func (c *Cache) DescribeLayer(layer int) (LayerInfo, error) {
-	return describedPart(&c.handle, "layer", layer, raw.CacheDescribeLayer, layerInfoFrom)
-}
-
 // Usage tells where the bytes of all sequences are, shared pages counted once. It waits for calls on sequences of the
 // cache, and they for it.
 func (c *Cache) Usage() (Usage, error) {

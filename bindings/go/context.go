@@ -92,11 +92,6 @@ func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
 	return nil
 }
 
-// Describe tells what the context runs on and uses.
-func (x *Context) Describe() (ContextInfo, error) {
-	return described(&x.handle, raw.ContextDescribe, contextInfoFrom)
-}
-
 // SetStream issues later calls of a CUDA context to another cudaStream_t, 0 for the legacy default stream.
 func (x *Context) SetStream(stream uintptr) error {
 	if err := x.lock(exclusive); err != nil {

@@ -1,10 +1,6 @@
 package kvq
 
-import (
-	"unsafe"
-
-	"kvq/raw"
-)
+import "kvq/raw"
 
 // Policy says which format pages are sealed in, how many stay FP16, and which tokens are evicted. It is immutable.
 type Policy struct{ handle[raw.Policy] }
@@ -63,17 +59,4 @@ func (x *Context) PolicyWithLayer(policy *Policy, first, last int, keys, values 
 	return x.from(policy, func(from *raw.Policy, made **raw.Policy, err *raw.Error) raw.Status {
 		return raw.PolicyWithLayer(x.raw, from, layers[0], layers[1], k, v, made, err)
 	})
-}
-
-// Save writes the policy as YAML that LoadPolicy reads.
-func (p *Policy) Save() (string, error) {
-	yaml, err := p.save(func(it *raw.Policy, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status {
-		return raw.PolicySave(it, (*byte)(buffer), capacity, size, err)
-	})
-	return string(yaml), err
-}
-
-// Describe tells what a host has to know of the policy.
-func (p *Policy) Describe() (PolicyInfo, error) {
-	return described(&p.handle, raw.PolicyDescribe, policyInfoFrom)
 }

@@ -140,71 +140,27 @@ func (s *Sequence) append(layer, n int, k, v Tensor, positions []int32) error {
 	return c.end(raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), &c.err), s.fail)
 }
 
-// Truncate drops tokens from the end, so that every layer keeps the first length tokens.
-func (s *Sequence) Truncate(length int) error {
-	return s.change("length", length, raw.SequenceTruncate)
-}
-
-// Reserve allocates pages, so that every layer has room for tokens more; 0 gives back what is left.
-func (s *Sequence) Reserve(tokens int) error {
-	return s.change("tokens", tokens, raw.SequenceReserve)
-}
-
-// change calls what takes one number, by its name in messages.
-func (s *Sequence) change(name string, number int,
-	by func(cache *raw.Cache, sequence *raw.Sequence, number int32, err *raw.Error) raw.Status) error {
-	n, err := narrow(name, number)
-	if err != nil {
-		return err
-	}
+// change runs a call that needs the sequence for itself.
+func (s *Sequence) change(by func(err *raw.Error) raw.Status) error {
 	if err := s.use(exclusive); err != nil {
 		return err
 	}
 	defer s.done(exclusive)
 	c := acquire()
-	return c.end(by(s.owner, s.raw, n, &c.err), s.fail)
+	return c.end(by(&c.err), s.fail)
 }
 
-// number asks for one number of a layer.
-func (s *Sequence) number(layer int, ask func(layer int32, to *int32, err *raw.Error) raw.Status) (int, error) {
-	index, err := narrow("layer", layer)
-	if err != nil {
-		return 0, err
-	}
+// count is the number that a call gives.
+func (s *Sequence) count(by func(to *int32, err *raw.Error) raw.Status) (int, error) {
 	if err := s.use(shared); err != nil {
 		return 0, err
 	}
 	defer s.done(shared)
 	c := acquire()
 	c.count = 0
-	status := ask(index, &c.count, &c.err)
+	status := by(&c.count, &c.err)
 	answer := int(c.count)
 	return answer, c.end(status, s.fail)
-}
-
-// Length is the number of tokens appended to a layer, evicted ones included.
-func (s *Sequence) Length(layer int) (int, error) {
-	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
-		return raw.SequenceLength(s.raw, layer, to, err)
-	})
-}
-
-// Room is the number of tokens that a layer has pages for, allocated by [Sequence.Reserve].
-func (s *Sequence) Room(layer int) (int, error) {
-	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
-		return raw.SequenceRoom(s.raw, layer, to, err)
-	})
-}
-
-// Slots is the number of tokens that a KV head of a layer holds: what eviction has left.
-func (s *Sequence) Slots(layer, kvHead int) (int, error) {
-	head, err := narrow("kvHead", kvHead)
-	if err != nil {
-		return 0, err
-	}
-	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
-		return raw.SequenceSlots(s.raw, layer, head, to, err)
-	})
 }
 
 // Save writes a snapshot for [Cache.Load].

@@ -1,7 +1,9 @@
-"""The Python package's raw layer: ctypes declarations of everything in kvq.h, and what its structs tell as dataclasses."""
+"""The Python package's raw layer: ctypes declarations of everything in kvq.h, what its structs tell as dataclasses, and
+simple methods."""
 import re
 import textwrap
 
+from emitters import _python_objects
 from emitters._text import NOTICE, flag_text, is_flag, paragraphs
 
 FOLDER = "bindings/python/libkvq/"
@@ -237,4 +239,5 @@ def infos(api):
 
 
 def emit(api):
-    return {FOLDER + "_native.py": native(api), FOLDER + "_infos.py": infos(api)}
+    return {FOLDER + "_native.py": native(api), FOLDER + "_infos.py": infos(api),
+            FOLDER + "_objects.py": _python_objects.objects(api, NOTICE, docstring, body_of, class_name)}

@@ -35,7 +35,8 @@ from ._errors import (
 from ._infos import *  # noqa: F403
 from ._infos import __all__ as _infos
 from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, save_matrices, schemes
-from ._policy import Centres, Codebook, Policy, Router
+from ._objects import Centres, Codebook, Router
+from ._policy import Policy
 from ._sequence import Compressed, Decoded, Sequence
 
 __version__ = "%d.%d.%d" % (raw.KVQ_VERSION_MAJOR, raw.KVQ_VERSION_MINOR, raw.KVQ_VERSION_PATCH)
