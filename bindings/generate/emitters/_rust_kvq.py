@@ -1,7 +1,8 @@
-"""What the crate kvq takes from the stable header: enumerations, filled structs, setters of options, comments."""
+"""What the crate kvq takes from the stable header: enumerations, filled structs, setters of options, comments,
+simple methods."""
 import re
 
-from emitters import _rust
+from emitters import _rust, _rust_objects
 from emitters._rust import commented
 from emitters._text import NOTICE, flag_text, is_flag
 
@@ -173,4 +174,4 @@ def emit(api):
     paths = _rust.idiomatic(stable)
     docs = _rust.Documentation(stable, paths)
     return {OUT + "types.rs": types(stable, docs, paths), OUT + "options.rs": options(stable, docs, paths),
-            OUT + "docs.rs": documentation(stable, docs)}
+            OUT + "docs.rs": documentation(stable, docs), OUT + "objects.rs": _rust_objects.objects(stable, paths)}

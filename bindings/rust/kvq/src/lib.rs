@@ -43,10 +43,10 @@ mod error;
 mod generated;
 mod hooks;
 mod matrix;
+mod object;
 mod policy;
 mod sequence;
 mod shape;
-mod trained;
 
 pub use append::{Append, DeviceAppend};
 pub use attend::{Attend, DeviceAttend};
@@ -54,12 +54,12 @@ pub use cache::{Cache, CacheOptions};
 pub use context::{cpu_isas, device_describe, device_describe_by, Context, ContextOptions};
 pub use element::{Bf16, Element, F16};
 pub use error::{api_version, version, Error, Result};
+pub use generated::objects::{Centres, Codebook, Router};
 pub use generated::types::*;
 pub use hooks::{DeviceAllocator, HostAllocator};
 pub use matrix::{scheme_bits, schemes, Matrix, QuantizeOptions};
 pub use policy::Policy;
 pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
-pub use trained::{Centres, Codebook, Router};
 
 /// The first example of the README is run with the tests.
 #[cfg(doctest)]

@@ -1,9 +1,9 @@
 //! Policies.
-use crate::call::{fill, save, Handle};
+use crate::call::Handle;
 use crate::convert::{c_string, int};
 use crate::generated::docs::header;
-use crate::trained::object;
-use crate::{Context, PolicyInfo, Result};
+use crate::object::object;
+use crate::{Context, Result};
 use kvq_sys as sys;
 use std::ffi::CString;
 use std::fmt;
@@ -50,22 +50,5 @@ impl Policy {
             sys::kvq_policy_with_layer(self.context.raw(), self.raw(), first, last, keys, values, result, error)
         })?;
         Ok(Policy::of(handle, &self.context))
-    }
-
-    #[doc = header!(kvq_policy_save)]
-    pub fn save(&self) -> Result<String> {
-        // SAFETY: there are `capacity` bytes at `buffer`.
-        let text = save(self.context.panics(), |buffer, capacity, size, error| unsafe {
-            sys::kvq_policy_save(self.raw(), buffer.cast(), capacity, size, error)
-        })?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    #[doc = header!(kvq_policy_describe)]
-    pub fn describe(&self) -> Result<PolicyInfo> {
-        // SAFETY: kvq_policy_describe fills this struct.
-        let raw =
-            unsafe { fill(self.context.panics(), |info, error| sys::kvq_policy_describe(self.raw(), info, error))? };
-        Ok(PolicyInfo::from_raw(&raw))
     }
 }

@@ -1,10 +1,10 @@
 //! Sequences: the pages of one conversation.
-use crate::call::{self, save, Handle, Unended};
+use crate::call::{self, Handle, Unended};
 use crate::convert::{count, int};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::shape::{self, pointer_of, rows_of};
-use crate::{Cache, Dtype, Element, Error, Result, Usage};
+use crate::{Cache, Context, Dtype, Element, Error, Result, Usage};
 use kvq_sys as sys;
 use std::fmt;
 use std::ops::Range;
@@ -92,47 +92,6 @@ impl Sequence {
             .context()
             .create(|result, error| unsafe { sys::kvq_sequence_fork(self.cache.raw(), self.raw(), result, error) })?;
         Ok(Sequence::of(handle, &self.cache))
-    }
-
-    #[doc = header!(kvq_sequence_truncate)]
-    pub fn truncate(&mut self, length: usize) -> Result<()> {
-        // SAFETY: the sequence is borrowed exclusively.
-        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_truncate(cache, sequence, int(length), error) })
-    }
-
-    #[doc = header!(kvq_sequence_reserve)]
-    pub fn reserve(&mut self, tokens: usize) -> Result<()> {
-        // SAFETY: the sequence is borrowed exclusively.
-        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_reserve(cache, sequence, int(tokens), error) })
-    }
-
-    #[doc = header!(kvq_sequence_room)]
-    pub fn room(&self, layer: usize) -> Result<usize> {
-        // SAFETY: the number lives until the call returns.
-        self.number(|room, error| unsafe { sys::kvq_sequence_room(self.raw(), int(layer), room, error) })
-    }
-
-    #[doc = header!(kvq_sequence_length)]
-    pub fn length(&self, layer: usize) -> Result<usize> {
-        // SAFETY: the number lives until the call returns.
-        self.number(|length, error| unsafe { sys::kvq_sequence_length(self.raw(), int(layer), length, error) })
-    }
-
-    #[doc = header!(kvq_sequence_slots)]
-    pub fn slots(&self, layer: usize, kv_head: usize) -> Result<usize> {
-        // SAFETY: the number lives until the call returns.
-        self.number(|slots, error| unsafe {
-            sys::kvq_sequence_slots(self.raw(), int(layer), int(kv_head), slots, error)
-        })
-    }
-
-    #[doc = header!(kvq_sequence_save)]
-    pub fn save(&self) -> Result<Vec<u8>> {
-        let _reading = self.reading()?;
-        // SAFETY: there are `capacity` bytes at `buffer`.
-        save(self.cache.context().panics(), |buffer, capacity, size, error| unsafe {
-            sys::kvq_sequence_save(self.cache.raw(), self.raw(), buffer.cast(), capacity, size, error)
-        })
     }
 
     #[doc = header!(kvq_append)]
@@ -260,6 +219,10 @@ impl Sequence {
         &self.cache
     }
 
+    pub(crate) fn context(&self) -> &Context {
+        self.cache.context()
+    }
+
     /// The handle in C, which is this object's: not to be destroyed.
     pub fn raw(&self) -> *mut sys::kvq_sequence {
         self.handle.as_ref().map_or(ptr::null_mut(), Unended::get)
@@ -270,20 +233,23 @@ impl Sequence {
     }
 
     /// Held while the sequence is read.
-    fn reading(&self) -> Result<Reading<'_>> {
+    pub(crate) fn reading(&self) -> Result<Reading<'_>> {
         let shared = self.cache.shared()?;
         let observed = || self.observed.read().unwrap_or_else(PoisonError::into_inner);
         Ok((shared, self.cache.evicts().then(observed)))
     }
 
-    fn number(&self, function: impl FnOnce(*mut i32, *mut sys::kvq_error) -> sys::kvq_status) -> Result<usize> {
+    pub(crate) fn number(
+        &self,
+        function: impl FnOnce(*mut i32, *mut sys::kvq_error) -> sys::kvq_status,
+    ) -> Result<usize> {
         let _reading = self.reading()?;
         let mut number = 0;
         self.cache.context().call(|error| function(&mut number, error))?;
         Ok(count(number))
     }
 
-    fn change(
+    pub(crate) fn change(
         &mut self,
         function: impl FnOnce(*mut sys::kvq_cache, *mut sys::kvq_sequence, *mut sys::kvq_error) -> sys::kvq_status,
     ) -> Result<()> {

@@ -9,9 +9,9 @@ fn text_below(folder: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("generated") {
+        if path.is_dir() {
             text += &text_below(&path);
-        } else if path.extension().map_or(false, |extension| extension == "rs") {
+        } else if path.extension().map_or(false, |extension| extension == "rs") && !path.ends_with("docs.rs") {
             text += &fs::read_to_string(path).unwrap();
         }
     }

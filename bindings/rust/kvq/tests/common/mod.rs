@@ -43,10 +43,6 @@ pub fn extend(sequence: &mut Sequence, n: usize, seed: u32) {
     }
 }
 
-pub fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&x| f64::from(x)).collect()
-}
-
 #[track_caller]
 pub fn assert_close(found: &[f32], expected: &[f64], limit: f64) {
     assert_eq!(found.len(), expected.len());
