@@ -4,25 +4,24 @@ namespace Kvq.Tests
 {
     static class SequenceTests
     {
-        public static void Lengths_slots_and_decoded_tokens_are_what_was_appended()
+        public static void Lengths_slots_room_and_decoded_tokens_are_what_was_appended()
         {
             using (var model = new Model())
             {
+                model.Sequence.Reserve(40);
+                int room = model.Sequence.Room(1);
                 var (k, v) = model.Fill(model.Sequence, 40, 1);
+                Test.Equal(room - 40, model.Sequence.Room(1), "room");
                 Test.Equal(40, model.Sequence.Length(1), "length");
                 Test.Equal(40, model.Sequence.Slots(1, 1), "slots");
                 Test.Same(Model.Head(k, 1), Model.Decoded(model.Sequence, 1, 1)[0], "keys");
                 Test.Same(Model.Head(v, 0), Model.Decoded(model.Sequence, 1, 0)[1], "values");
-                Usage usage = model.Sequence.Usage();
-                Test.Equal(2L * 40 * Model.Row * Model.Layers, usage.Scalars, "scalars");
-                Test.Equal(2UL * (ulong)usage.Scalars, usage.PlainFp16Bytes, "FP16 bytes");
-                Test.Equal(usage.SealedBytes + usage.Fp16Bytes + usage.MetadataBytes + usage.WorkspaceBytes,
-                    usage.TotalBytes, "sum of bytes");
-                Test.True(model.Cache.Usage().TotalBytes > usage.TotalBytes, "the cache has more than its sequence");
+                Test.Equal(2L * 40 * Model.Row * Model.Layers, model.Sequence.Usage().Scalars, "scalars");
+                Test.Refused(Status.Argument, "tokens", () => model.Sequence.Reserve(-1));
             }
         }
 
-        public static void Forks_are_cut_and_leave_their_parent_as_it_is()
+        public static void Forks_are_cut_saved_and_loaded_and_leave_their_parent_as_it_is()
         {
             using (var model = new Model("int4"))
             {
@@ -36,44 +35,15 @@ namespace Kvq.Tests
                     Test.Equal(66, fork.Length(0), "length of the fork");
                     Test.Refused(Status.State, "32", () => fork.Truncate(50));
                     Test.Refused(Status.Argument, "length", () => fork.Truncate(-1));
+                    byte[] snapshot = fork.Save();
+                    using (Sequence again = model.Cache.Load(snapshot))
+                        Test.Equal(Convert.ToBase64String(snapshot), Convert.ToBase64String(again.Save()), "the fork");
+                    snapshot[snapshot.Length / 2] ^= 0x41;
+                    Test.Throws<KvqException>("", () => model.Cache.Load(snapshot).Dispose());
                 }
                 Test.Equal(Convert.ToBase64String(before), Convert.ToBase64String(model.Sequence.Save()), "the parent");
-            }
-        }
-
-        public static void A_snapshot_is_the_sequence_again()
-        {
-            using (var model = new Model("int4+hadamard", Rope.Half))
-            {
-                model.Fill(model.Sequence, 77, 1);
-                byte[] snapshot = model.Sequence.Save();
-                float[] q = Model.Numbers(Model.QueryRow, 2), one = new float[q.Length], other = new float[q.Length];
-                using (Sequence again = model.Cache.Load(snapshot))
-                {
-                    Test.Equal(77, again.Length(0), "length");
-                    Test.Equal(Convert.ToBase64String(snapshot), Convert.ToBase64String(again.Save()), "the snapshot");
-                    model.Cache.Attend(0, model.Sequence, q, one);
-                    model.Cache.Attend(0, again, q, other);
-                    Test.Same(one, other, "attention");
-                }
                 Test.Refused(Status.Format, "", () => model.Cache.Load(new byte[0]));
                 Test.Throws<ArgumentNullException>("snapshot", () => model.Cache.Load(null));
-                snapshot[snapshot.Length / 2] ^= 0x41;
-                Test.Throws<KvqException>("", () => model.Cache.Load(snapshot).Dispose());
-            }
-        }
-
-        public static void Reserved_pages_make_room()
-        {
-            using (var model = new Model())
-            {
-                model.Sequence.Reserve(100);
-                Test.True(model.Sequence.Room(0) >= 100, "room");
-                model.Fill(model.Sequence, 10, 1);
-                Test.True(model.Sequence.Room(0) >= 90, "room after ten tokens");
-                model.Sequence.Reserve(0);
-                Test.True(model.Sequence.Room(0) < 32, "room given back");
-                Test.Refused(Status.Argument, "tokens", () => model.Sequence.Reserve(-1));
             }
         }
 

@@ -30,25 +30,6 @@ namespace Kvq.Tests
             if (first != null) throw first;
         }
 
-        public static void Attends_of_one_sequence_run_at_once()
-        {
-            using (var model = new Model("int4"))
-            {
-                model.Fill(model.Sequence, 150, 1);
-                float[] q = Model.Numbers(Model.QueryRow, 2), expected = new float[q.Length];
-                model.Cache.Attend(0, model.Sequence, q, expected);
-                AtOnce(4, t =>
-                {
-                    var output = new float[q.Length];
-                    for (int i = 0; i < 300; ++i)
-                    {
-                        model.Cache.Attend(0, model.Sequence, q, output);
-                        Test.Same(expected, output, "attention on thread " + t);
-                    }
-                });
-            }
-        }
-
         public static void Two_readers_are_inside_at_once_and_a_writer_alone()
         {
             // Each loop of an attend waits for the other one's: they can only meet inside the library.

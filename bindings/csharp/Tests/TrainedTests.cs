@@ -4,90 +4,66 @@ using Kvq.Raw;
 
 namespace Kvq.Tests
 {
-    /// Files that were trained for the demonstration model.
     static class TrainedTests
     {
         static byte[] Demo(string name)
         {
-            string path = Path.Combine(LibraryTests.Folder ?? "", "..", "models", "demo", name);
+            string path = Path.Combine(LibraryTests.Folder ?? "", "..", "models", "demo", name + ".safetensors");
             if (!File.Exists(path)) Test.Skip("there is no " + path);
             return File.ReadAllBytes(path);
         }
 
-        static CacheOptions Shape() =>
-            new CacheOptions { NLayers = 6, QHeads = 4, KvHeads = 2, HeadDim = 128, RopeBase = 500000 };
-
-        /// A policy needs what was trained, and takes it.
-        static void Needed(Context context, string yaml, string missing, CacheOptions with)
+        /// A file of the demonstration model comes back byte by byte; a policy needs it, and takes it.
+        static void LoadedSavedAndUsed<T>(string file, string yaml, Func<Context, byte[], T> load, Func<T, byte[]> save,
+            Action<CacheOptions, T> set, Action<T> described) where T : NativeObject
         {
+            var options = new CacheOptions { NLayers = 6, QHeads = 4, KvHeads = 2, HeadDim = 128 };
+            using (var context = new Context())
             using (Policy policy = Policy.Load(context, yaml))
+            using (T it = load(context, Demo(file)))
             {
-                Test.Refused(Status.Argument, missing, () => new Cache(context, Shape(), policy));
-                using (var cache = new Cache(context, with, policy))
+                Test.Equal(Convert.ToBase64String(Demo(file)), Convert.ToBase64String(save(it)), "the file");
+                described(it);
+                Test.Refused(Status.Argument, "", () => new Cache(context, options, policy));
+                set(options, it);
+                using (var cache = new Cache(context, options, policy))
                 using (var sequence = new Sequence(cache))
                     sequence.Append(0, Model.Numbers(70 * 256, 1), Model.Numbers(70 * 256, 2));
+                it.Dispose();
+                Test.Throws<ObjectDisposedException>(typeof(T).Name, () => new Cache(context, options, policy));
+                Test.Refused(Status.Format, "", () => load(context, new byte[0]));
+                Test.Throws<ArgumentNullException>("file", () => load(context, null));
+                Test.Throws<ArgumentNullException>("context", () => load(null, new byte[1]));
             }
         }
 
-        public static void Codebooks_are_loaded_described_used_and_saved()
-        {
-            using (var context = new Context())
-            using (Codebook codebook = Codebook.Load(context, Demo("commvq-2bit.safetensors")))
+        public static void Codebooks() => LoadedSavedAndUsed("commvq-2bit", "commvq", Codebook.Load, it => it.Save(),
+            (options, it) => options.Codebook = it, it =>
             {
-                Test.Equal(Convert.ToBase64String(Demo("commvq-2bit.safetensors")),
-                    Convert.ToBase64String(codebook.Save()), "the file");
-                CodebookInfo info = codebook.Describe();
-                Test.Equal("6 6 2 128", string.Join(" ", info.NLayers, info.LayersPresent, info.KvHeads, info.HeadDim),
-                    "codebooks");
-                CodebookLayerInfo layer = codebook.DescribeLayer(5);
+                CodebookInfo info = it.Describe();
+                CodebookLayerInfo layer = it.DescribeLayer(5);
+                Test.Equal("6 2 128", string.Join(" ", info.NLayers, info.KvHeads, info.HeadDim), "codebooks");
                 Test.Equal(Constants.MaxKeyStages, layer.KeyStageErrors.Length, "stages");
                 Test.Equal(layer.KeyError, layer.KeyStageErrors[info.KeyStages - 1], "error of the last stage");
-                Test.Refused(Status.Argument, "layer", () => codebook.DescribeLayer(6));
-                CacheOptions options = Shape();
-                options.Codebook = codebook;
-                Needed(context, "commvq", "codebook", options);
-                codebook.Dispose();
-                Test.Throws<ObjectDisposedException>("Codebook", () => new Cache(context, options));
-                Test.Refused(Status.Format, "", () => Codebook.Load(context, new byte[0]));
-                Test.Throws<ArgumentNullException>("file", () => Codebook.Load(context, null));
-                Test.Throws<ArgumentNullException>("context", () => Codebook.Load(null, new byte[1]));
-            }
-        }
+                Test.Refused(Status.Argument, "layer", () => it.DescribeLayer(6));
+            });
 
-        public static void Centres_are_loaded_described_used_and_saved()
-        {
-            using (var context = new Context())
-            using (Centres centres = Centres.Load(context, Demo("centres.safetensors")))
+        public static void Centres_of_a_model() => LoadedSavedAndUsed("centres", "gs2+centres", Centres.Load,
+            it => it.Save(), (options, it) => options.Centres = it, it =>
             {
-                Test.Equal(Convert.ToBase64String(Demo("centres.safetensors")), Convert.ToBase64String(centres.Save()),
-                    "the file");
-                Test.Equal(6, centres.Describe().NLayers, "layers");
-                CentresLayerInfo layer = centres.DescribeLayer(5);
-                Test.True(layer.Present && layer.KeyResidual > 0 && layer.KeyResidual < 1, "residual of keys");
-                CacheOptions options = Shape();
-                options.Centres = centres;
-                Needed(context, "gs2+centres", "centres", options);
-            }
-        }
+                Test.Equal(6, it.Describe().NLayers, "layers");
+                Test.True(it.DescribeLayer(5).Present && it.DescribeLayer(5).KeyResidual > 0, "residual of keys");
+            });
 
-        public static void Routers_are_loaded_described_used_and_saved()
-        {
-            using (var context = new Context())
-            using (Router router = Router.Load(context, Demo("moqae.safetensors")))
+        public static void Routers() => LoadedSavedAndUsed("moqae",
+            "{version: 1, router: {experts: [fp16, int4, int2]}}", Router.Load, it => it.Save(),
+            (options, it) => options.Router = it, it =>
             {
-                Test.Equal(Convert.ToBase64String(Demo("moqae.safetensors")), Convert.ToBase64String(router.Save()),
-                    "the file");
-                RouterInfo info = router.Describe();
-                Test.Equal("6 3 Label fp16, int4, int2", string.Join(" ", info.NLayers, info.NExperts, info.Method,
-                    info.Experts), "routers");
-                double sum = 0;
-                foreach (double share in router.DescribeGroup(0).Shares) sum += share;
-                Test.Near(1, sum, 1e-9, "sum of shares");
-                CacheOptions options = Shape();
-                options.Router = router;
-                Needed(context, "{version: 1, router: {experts: [" + info.Experts + "]}}", "router", options);
-            }
-        }
+                RouterInfo info = it.Describe();
+                Test.Equal("3 Label fp16, int4, int2", string.Join(" ", info.NExperts, info.Method, info.Experts),
+                    "routers");
+                Test.Equal(3, it.DescribeGroup(1).FirstLayer, "first layer");
+            });
 
         /// The experimental part is called as it is, with the handle of an object.
         public static unsafe void A_plan_is_made_in_the_raw_layer()
@@ -97,19 +73,17 @@ namespace Kvq.Tests
                 var error = new kvq_error { struct_size = (uint)sizeof(kvq_error) };
                 var content = default(kvq_plan_content);
                 ExperimentalNative.kvq_plan_content_init(&content, (UIntPtr)sizeof(kvq_plan_content));
-                byte[] name = { (byte)'u', (byte)'p', 0 }, scheme = { (byte)'f', (byte)'p', (byte)'1', (byte)'6', 0 };
                 IntPtr plan;
-                fixed (byte* up = name, fp16 = scheme)
+                // "u", "fp16"
+                fixed (byte* up = new byte[] { 0x75, 0 }, fp16 = new byte[] { 0x66, 0x70, 0x31, 0x36, 0 })
                 {
                     byte* names = up, schemes = fp16;
                     content.n_matrices = 1;
                     content.names = &names;
                     content.schemes = &schemes;
-                    Status status = ExperimentalNative.kvq_plan_create(context.Handle.DangerousGetHandle(), &content,
-                        &plan, &error);
-                    Test.Equal(Status.Ok, status, "status");
-                    byte* found = ExperimentalNative.kvq_plan_scheme(plan, up);
-                    Test.Equal("fp16", new string((sbyte*)found), "the scheme");
+                    Test.Equal(Status.Ok, ExperimentalNative.kvq_plan_create(context.Handle.DangerousGetHandle(),
+                        &content, &plan, &error), "status");
+                    Test.Equal("fp16", new string((sbyte*)ExperimentalNative.kvq_plan_scheme(plan, up)), "the scheme");
                 }
                 ExperimentalNative.kvq_plan_destroy(plan);
             }

@@ -230,40 +230,12 @@ impl<T: Destroy> Handle<T> {
     pub(crate) fn get(&self) -> *mut T {
         self.0.as_ptr()
     }
-
-    /// The handle without its end, which is the caller's business.
-    pub(crate) fn into_unended(self) -> Unended<T> {
-        let pointer = self.0;
-        mem::forget(self);
-        Unended(pointer)
-    }
 }
 
 impl<T: Destroy> Drop for Handle<T> {
     fn drop(&mut self) {
-        let handle = Unended(self.0);
-        // SAFETY: this was the handle's only owner.
-        destroy(move || unsafe { handle.end() });
-    }
-}
-
-/// A handle that its owner ends in a way of its own.
-pub(crate) struct Unended<T: Destroy>(NonNull<T>);
-
-// SAFETY: as for Handle.
-unsafe impl<T: Destroy> Send for Unended<T> {}
-// SAFETY: as for Handle.
-unsafe impl<T: Destroy> Sync for Unended<T> {}
-
-impl<T: Destroy> Unended<T> {
-    pub(crate) fn get(&self) -> *mut T {
-        self.0.as_ptr()
-    }
-
-    /// # Safety
-    /// Nobody uses the handle any more.
-    pub(crate) unsafe fn end(self) {
-        // SAFETY: the caller's word.
-        unsafe { T::destroy(self.0.as_ptr()) }
+        let address = self.get() as usize; // pointers are not sent to other threads
+                                           // SAFETY: this was the handle's only owner.
+        destroy(move || unsafe { T::destroy(address as *mut T) });
     }
 }

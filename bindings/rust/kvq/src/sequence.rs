@@ -1,5 +1,5 @@
 //! Sequences: the pages of one conversation.
-use crate::call::{self, Handle, Unended};
+use crate::call::{self, Handle};
 use crate::convert::{count, int};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
@@ -17,7 +17,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Methods on `&self` may be called by any number of threads, and so may [`Cache::attend`].
 pub struct Sequence {
     /// Taken when the sequence is dropped.
-    handle: Option<Unended<sys::kvq_sequence>>,
+    handle: Option<Handle<sys::kvq_sequence>>,
     cache: Cache,
     /// Where the policy evicts: alone for attending, shared for reading.
     observed: RwLock<()>,
@@ -80,7 +80,7 @@ impl Sequence {
     }
 
     pub(crate) fn of(handle: Handle<sys::kvq_sequence>, cache: &Cache) -> Self {
-        Sequence { handle: Some(handle.into_unended()), cache: cache.clone(), observed: RwLock::new(()) }
+        Sequence { handle: Some(handle), cache: cache.clone(), observed: RwLock::new(()) }
     }
 
     #[doc = header!(kvq_sequence_fork)]
@@ -225,7 +225,7 @@ impl Sequence {
 
     /// The handle in C, which is this object's: not to be destroyed.
     pub fn raw(&self) -> *mut sys::kvq_sequence {
-        self.handle.as_ref().map_or(ptr::null_mut(), Unended::get)
+        self.handle.as_ref().map_or(ptr::null_mut(), Handle::get)
     }
 
     pub(crate) fn observe(&self) -> RwLockWriteGuard<'_, ()> {
@@ -268,8 +268,7 @@ impl Drop for Sequence {
             let cache = self.cache.clone();
             call::destroy(move || {
                 let _shared = cache.shared_in_drop();
-                // SAFETY: this was the only owner.
-                unsafe { handle.end() };
+                drop(handle);
             });
         }
     }
