@@ -329,7 +329,7 @@ type Context struct{ _ [0]byte }
 // Ended by [PolicyDestroy].
 type Policy struct{ _ [0]byte }
 
-// Codebook: commVQ codebooks for the layers of one model. Immutable; caches that use it share it. Files are in
+// Codebook: CommVQ codebooks for the layers of one model. Immutable; caches that use it share it. Files are in
 // the safetensors format and hold about half of [CodebookInfo.Bytes].
 //
 // Ended by [CodebookDestroy].

@@ -4,6 +4,27 @@ using System.Runtime.InteropServices;
 
 namespace Kvq.Raw
 {
+    /// <summary>How codes of values are trained, and how their bits are proposed when values are encoded.</summary>
+    public enum ValueMethod
+    {
+        /// <summary>Alternating least squares; a linear map proposes bits.</summary>
+        LeastSquares = 0,
+        /// <summary>The CommVQ paper's way: a network of one hidden layer proposes bits; it is trained together with
+        /// the codes by gradient descent.</summary>
+        Network = 1,
+    }
+
+    /// <summary>What a plan makes as small as possible.</summary>
+    public enum PlanGoal
+    {
+        /// <summary>Memory.</summary>
+        Bytes = 0,
+        /// <summary>Time, of a step of decoding for example.</summary>
+        Seconds = 1,
+        /// <summary>What is lost, in nats of divergence from the uncompressed model for example.</summary>
+        Loss = 2,
+    }
+
     /// <summary>The experimental functions of the C API, as they are.</summary>
     public static unsafe class ExperimentalNative
     {
@@ -374,8 +395,7 @@ namespace Kvq.Raw
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Limit"/>
         /// (no plan keeps the limits; the message says what is missing, and the goal
-        /// <see cref="Kvq.Experimental.PlanGoal.Bytes"/> finds the smallest plan);
-        /// <see cref="Kvq.Status.Memory"/>.</returns>
+        /// <see cref="Kvq.Raw.PlanGoal.Bytes"/> finds the smallest plan); <see cref="Kvq.Status.Memory"/>.</returns>
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_plan_solve(IntPtr context, kvq_plan_problem* problem, int* chosen, int n, kvq_plan_costs* costs, kvq_error* error);
 
