@@ -2,7 +2,6 @@ package kvq
 
 import (
 	"math"
-	"unsafe"
 
 	"kvq/raw"
 )
@@ -44,8 +43,14 @@ type DeviceAttendBatch struct {
 	LSE, Sinks                  DevicePointer // float32; 0: none
 }
 
-// total returns the number of rows of a batch.
-func total(sequences []*Sequence, name string, counts []int32) (int, error) {
+// total returns the number of rows of a batch, after checking that the method fits the memory of the device.
+func (c *Cache) total(onDevice bool, method string, sequences []*Sequence, name string, counts []int32) (int, error) {
+	if c.context == nil {
+		return 0, ErrClosed
+	}
+	if err := c.context.requireMemory(onDevice, method); err != nil {
+		return 0, err
+	}
 	if len(sequences) == 0 || len(sequences) > math.MaxInt32 {
 		return 0, argument("Sequences has %d elements, must have 1 to %d", len(sequences), math.MaxInt32)
 	}
@@ -83,66 +88,49 @@ func (c *call) take(sequences []*Sequence, cache *Cache) error {
 
 // Append appends tokens to one layer of several sequences: to all of them or to none.
 func (c *Cache) Append(layer int, batch *AppendBatch) error {
-	if c.context == nil || batch == nil {
-		return closedOr(c.context == nil, "batch is nil")
+	if batch == nil {
+		return argument("batch is nil")
 	}
-	if err := requireMemory(c.context.device, false, "Append"); err != nil {
-		return err
-	}
-	n, err := total(batch.Sequences, "TokenCounts", batch.TokenCounts)
-	if err != nil {
-		return err
-	}
-	k, v := batch.K, batch.V
-	if err := k.holds("K", n, c.info.KVHeads, c.info.HeadDim); err != nil {
-		return err
-	}
-	if err := v.holds("V", n, c.info.KVHeads, c.info.HeadDim); err != nil {
-		return err
-	}
-	if v.dtype != k.dtype {
-		return argument("V is of %s, must be of the type of K: %s", v.dtype, k.dtype)
-	}
-	return c.append(layer, n, batch.Sequences, batch.Positions, raw.AppendBatch{
-		TokenCounts: first(batch.TokenCounts), K: k.data, V: v.data, Dtype: k.dtype,
-		KTokenStride: int64(k.tokenStride), KHeadStride: int64(k.headStride),
-		VTokenStride: int64(v.tokenStride), VHeadStride: int64(v.headStride)})
+	return c.append(layer, *batch, false)
 }
 
 // AppendDevice appends from device memory; it does not check sizes.
 func (c *Cache) AppendDevice(layer int, batch *DeviceAppendBatch) error {
-	if c.context == nil || batch == nil {
-		return closedOr(c.context == nil, "batch is nil")
+	if batch == nil {
+		return argument("batch is nil")
 	}
-	if err := requireMemory(c.context.device, true, "Append"); err != nil {
-		return err
-	}
-	n, err := total(batch.Sequences, "TokenCounts", batch.TokenCounts)
+	return c.append(layer, AppendBatch{batch.Sequences, batch.TokenCounts, batch.Positions, batch.K.tensor(), batch.V.tensor()}, true)
+}
+
+func (c *Cache) append(layer int, batch AppendBatch, onDevice bool) error {
+	n, err := c.total(onDevice, "Append", batch.Sequences, "TokenCounts", batch.TokenCounts)
 	if err != nil {
 		return err
 	}
 	k, v := batch.K, batch.V
-	if v.Dtype != k.Dtype {
-		return argument("V is of %s, must be of the type of K: %s", v.Dtype, k.Dtype)
+	if !onDevice {
+		if err := k.holds("K", n, c.info.KVHeads, c.info.HeadDim); err != nil {
+			return err
+		}
+		if err := v.holds("V", n, c.info.KVHeads, c.info.HeadDim); err != nil {
+			return err
+		}
 	}
-	return c.append(layer, n, batch.Sequences, batch.Positions, raw.AppendBatch{
-		TokenCounts: first(batch.TokenCounts), K: foreign(uintptr(k.Pointer)), V: foreign(uintptr(v.Pointer)),
-		Dtype: k.Dtype, KTokenStride: int64(k.TokenStride), KHeadStride: int64(k.HeadStride),
-		VTokenStride: int64(v.TokenStride), VHeadStride: int64(v.HeadStride)})
-}
-
-func (c *Cache) append(layer, n int, sequences []*Sequence, positions []int32, to raw.AppendBatch) error {
+	if v.dtype != k.dtype {
+		return argument("V is of %s, must be of the type of K: %s", v.dtype, k.dtype)
+	}
 	index, err := narrow("layer", layer)
 	if err != nil {
 		return err
 	}
-	if positions != nil {
-		if err := slice("Positions", len(positions), n); err != nil {
-			return err
-		}
+	if err := optionalSlice("Positions", batch.Positions, n); err != nil {
+		return err
 	}
-	return c.run(sequences, exclusive, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
-		to.NSequences, to.Sequences, to.Positions = n, sequences, first(positions)
+	to := raw.AppendBatch{TokenCounts: first(batch.TokenCounts), Positions: first(batch.Positions),
+		K: k.data, V: v.data, Dtype: k.dtype, KTokenStride: int64(k.tokenStride), KHeadStride: int64(k.headStride),
+		VTokenStride: int64(v.tokenStride), VHeadStride: int64(v.headStride)}
+	return c.run(batch.Sequences, exclusive, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
+		to.NSequences, to.Sequences = n, sequences
 		return raw.AppendSequences(c.raw, index, &to, err)
 	})
 }
@@ -150,78 +138,61 @@ func (c *Cache) append(layer, n int, sequences []*Sequence, positions []int32, t
 // Attend computes attention of a batch of queries over one layer: softmax(Scale · q·kᵀ) v. It runs concurrently with
 // other calls; only if the policy evicts it needs exclusive use of its sequences.
 func (c *Cache) Attend(layer int, batch *AttendBatch) error {
-	if c.context == nil || batch == nil {
-		return closedOr(c.context == nil, "batch is nil")
+	if batch == nil {
+		return argument("batch is nil")
 	}
-	if err := requireMemory(c.context.device, false, "Attend"); err != nil {
-		return err
-	}
-	n, err := total(batch.Sequences, "QueryCounts", batch.QueryCounts)
-	if err != nil {
-		return err
-	}
-	q, output, info := batch.Q, batch.Output, &c.info
-	if err := q.holds("Q", n, info.QHeads, info.HeadDim); err != nil {
-		return err
-	}
-	if err := output.holds("Output", n, info.QHeads, info.HeadDim); err != nil {
-		return err
-	}
-	if batch.LSE != nil {
-		if err := slice("LSE", len(batch.LSE), n*info.QHeads); err != nil {
-			return err
-		}
-	}
-	if batch.Sinks != nil {
-		if err := slice("Sinks", len(batch.Sinks), info.QHeads); err != nil {
-			return err
-		}
-	}
-	return c.attend(layer, n, batch.Sequences, batch.QueryPositions, batch.SlidingWindow, raw.AttendBatch{
-		QueryCounts: first(batch.QueryCounts), Q: q.data, Output: output.data, QDtype: q.dtype,
-		OutputDtype: output.dtype, LogitSoftcap: batch.LogitSoftcap,
-		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
-		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
-		LSE: first(batch.LSE), Sinks: first(batch.Sinks)})
+	return c.attend(layer, *batch, first(batch.LSE), first(batch.Sinks), false)
 }
 
 // AttendDevice attends in device memory; it does not check sizes.
 func (c *Cache) AttendDevice(layer int, batch *DeviceAttendBatch) error {
-	if c.context == nil || batch == nil {
-		return closedOr(c.context == nil, "batch is nil")
+	if batch == nil {
+		return argument("batch is nil")
 	}
-	if err := requireMemory(c.context.device, true, "Attend"); err != nil {
-		return err
-	}
-	n, err := total(batch.Sequences, "QueryCounts", batch.QueryCounts)
+	b := AttendBatch{Sequences: batch.Sequences, QueryCounts: batch.QueryCounts, QueryPositions: batch.QueryPositions,
+		Q: batch.Q.tensor(), Output: batch.Output.tensor(), SlidingWindow: batch.SlidingWindow, LogitSoftcap: batch.LogitSoftcap}
+	return c.attend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))), true)
+}
+
+func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, onDevice bool) error {
+	n, err := c.total(onDevice, "Attend", batch.Sequences, "QueryCounts", batch.QueryCounts)
 	if err != nil {
 		return err
 	}
-	q, output := batch.Q, batch.Output
-	return c.attend(layer, n, batch.Sequences, batch.QueryPositions, batch.SlidingWindow, raw.AttendBatch{
-		QueryCounts: first(batch.QueryCounts), Q: foreign(uintptr(q.Pointer)), Output: foreign(uintptr(output.Pointer)),
-		QDtype: q.Dtype, OutputDtype: output.Dtype, LogitSoftcap: batch.LogitSoftcap,
-		QTokenStride: int64(q.TokenStride), QHeadStride: int64(q.HeadStride),
-		OutputTokenStride: int64(output.TokenStride), OutputHeadStride: int64(output.HeadStride),
-		LSE: (*float32)(foreign(uintptr(batch.LSE))), Sinks: (*float32)(foreign(uintptr(batch.Sinks)))})
-}
-
-func (c *Cache) attend(layer, n int, sequences []*Sequence, positions []int32, window int, to raw.AttendBatch) error {
+	q, output, info := batch.Q, batch.Output, &c.info
+	if !onDevice {
+		if err := q.holds("Q", n, info.QHeads, info.HeadDim); err != nil {
+			return err
+		}
+		if err := output.holds("Output", n, info.QHeads, info.HeadDim); err != nil {
+			return err
+		}
+	}
+	if err := optionalSlice("LSE", batch.LSE, n*info.QHeads); err != nil {
+		return err
+	}
+	if err := optionalSlice("Sinks", batch.Sinks, info.QHeads); err != nil {
+		return err
+	}
+	if err := optionalSlice("QueryPositions", batch.QueryPositions, n); err != nil {
+		return err
+	}
 	index, err := narrow("layer", layer)
 	if err != nil {
 		return err
 	}
-	if to.SlidingWindow, err = narrow("SlidingWindow", window); err != nil {
+	window, err := narrow("SlidingWindow", batch.SlidingWindow)
+	if err != nil {
 		return err
 	}
-	if positions != nil {
-		if err := slice("QueryPositions", len(positions), n); err != nil {
-			return err
-		}
-	}
-	evicts := c.info.EvictionBudget > 0 // attention records observations
-	return c.run(sequences, evicts, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
-		to.NSequences, to.Sequences, to.QueryPositions = n, sequences, first(positions)
+	to := raw.AttendBatch{QueryCounts: first(batch.QueryCounts), QueryPositions: first(batch.QueryPositions),
+		Q: q.data, Output: output.data, QDtype: q.dtype, OutputDtype: output.dtype,
+		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
+		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
+		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks}
+	evicts := info.EvictionBudget > 0 // attention records observations
+	return c.run(batch.Sequences, evicts, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
+		to.NSequences, to.Sequences = n, sequences
 		return raw.Attend(c.raw, index, &to, err)
 	})
 }
@@ -251,35 +222,28 @@ func (c *Cache) run(sequences []*Sequence, exclusive bool, run func(sequences **
 // Attend attends to the sequence with the queries of its last tokens, dense `[n, QHeads, HeadDim]` before RoPE, so
 // append before attending; output has the same shape. It allocates nothing in Go. [Cache.Attend] has more options.
 func (s *Sequence) Attend(layer int, q, output Tensor) error {
-	if s.cache == nil {
-		return ErrClosed
-	}
-	info := &s.cache.info
-	if err := requireMemory(s.cache.context.device, false, "Attend"); err != nil {
+	if err := s.requireMemory(false, "Attend"); err != nil {
 		return err
 	}
-	n, err := q.rows("q", info.QHeads, info.HeadDim, "QHeads x HeadDim")
+	n, err := q.rows("q", s.cache.info.QHeads, s.cache.info.HeadDim, "QHeads x HeadDim")
 	if err != nil {
 		return err
 	}
 	if output.isStrided() || output.length != q.length {
 		return argument("output has %d elements, must be dense and have as many as q: %d", output.length, q.length)
 	}
-	return s.attend(layer, n, q.data, output.data, q.dtype, output.dtype)
+	return s.attend(layer, n, q, output)
 }
 
 // AttendDevice attends with n queries in device memory, `[n, QHeads, HeadDim]` like the output.
 func (s *Sequence) AttendDevice(layer, n int, q, output DevicePointer, qDtype, outputDtype Dtype) error {
-	if s.cache == nil {
-		return ErrClosed
-	}
-	if err := requireMemory(s.cache.context.device, true, "Attend"); err != nil {
+	if err := s.requireMemory(true, "Attend"); err != nil {
 		return err
 	}
-	return s.attend(layer, n, foreign(uintptr(q)), foreign(uintptr(output)), qDtype, outputDtype)
+	return s.attend(layer, n, q.of(qDtype), output.of(outputDtype))
 }
 
-func (s *Sequence) attend(layer, n int, q, output unsafe.Pointer, qDtype, outputDtype Dtype) error {
+func (s *Sequence) attend(layer, n int, q, output Tensor) error {
 	index, err := narrow("layer", layer)
 	if err != nil {
 		return err
@@ -295,14 +259,7 @@ func (s *Sequence) attend(layer, n int, q, output unsafe.Pointer, qDtype, output
 	defer s.done(evicts)
 	c := acquire()
 	c.count = queries
-	batch := raw.AttendBatch{NSequences: 1, Sequences: &s.raw, QueryCounts: &c.count, Q: q, QDtype: qDtype,
-		OutputDtype: outputDtype, Output: output}
+	batch := raw.AttendBatch{NSequences: 1, Sequences: &s.raw, QueryCounts: &c.count, Q: q.data, QDtype: q.dtype,
+		Output: output.data, OutputDtype: output.dtype}
 	return c.end(raw.Attend(s.owner, index, &batch, &c.err), s.fail)
-}
-
-func closedOr(closed bool, otherwise string) error {
-	if closed {
-		return ErrClosed
-	}
-	return argument("%s", otherwise)
 }

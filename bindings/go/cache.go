@@ -62,77 +62,53 @@ func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	return nil
 }
 
-// with runs a call that takes the options and a policy, with all of them locked.
-func (o *CacheOptions) with(policy *Policy, run func(*raw.CacheOptions, *raw.Policy)) error {
-	if o == nil {
-		return argument("options is nil")
-	}
-	var to raw.CacheOptions
-	if err := o.fill(&to); err != nil {
-		return err
-	}
-	var policyRaw *raw.Policy
-	if policy != nil {
-		if err := policy.lock(shared); err != nil {
-			return err
-		}
-		defer policy.unlock(shared)
-		policyRaw = policy.raw
-	}
-	if o.Codebook != nil {
-		if err := o.Codebook.lock(shared); err != nil {
-			return err
-		}
-		defer o.Codebook.unlock(shared)
-		to.Codebook = o.Codebook.raw
-	}
-	if o.Centres != nil {
-		if err := o.Centres.lock(shared); err != nil {
-			return err
-		}
-		defer o.Centres.unlock(shared)
-		to.Centres = o.Centres.raw
-	}
-	if o.Router != nil {
-		if err := o.Router.lock(shared); err != nil {
-			return err
-		}
-		defer o.Router.unlock(shared)
-		to.Router = o.Router.raw
-	}
-	run(&to, policyRaw)
-	return nil
-}
-
 // NewCache creates a cache; a nil policy is fp16.
 func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error) {
-	if err := x.lock(shared); err != nil {
+	if options == nil {
+		return nil, argument("options is nil")
+	}
+	var to raw.CacheOptions
+	if err := options.fill(&to); err != nil {
 		return nil, err
 	}
-	defer x.unlock(shared)
-	cache := &Cache{context: x}
-	var callErr error
-	err := options.with(policy, func(to *raw.CacheOptions, policy *raw.Policy) {
-		var made *raw.Cache
-		c := acquire()
-		status := raw.CacheCreate(x.raw, to, policy, &made, &c.err)
-		if cache, callErr = created(cache, &cache.handle, made, raw.CacheDestroy, c, status, x.fail); callErr == nil {
-			cache.info, callErr = cache.describe()
-		}
-	})
-	if err == nil {
-		err = callErr
+	var uses []locker
+	if policy != nil {
+		uses = append(uses, policy)
 	}
+	if options.Codebook != nil {
+		uses = append(uses, options.Codebook)
+	}
+	if options.Centres != nil {
+		uses = append(uses, options.Centres)
+	}
+	if options.Router != nil {
+		uses = append(uses, options.Router)
+	}
+	cache := &Cache{context: x}
+	_, err := create(x, cache, &cache.handle, raw.CacheDestroy, func(made **raw.Cache, err *raw.Error) raw.Status {
+		var sealed *raw.Policy
+		if policy != nil {
+			sealed = policy.raw
+		}
+		if options.Codebook != nil {
+			to.Codebook = options.Codebook.raw
+		}
+		if options.Centres != nil {
+			to.Centres = options.Centres.raw
+		}
+		if options.Router != nil {
+			to.Router = options.Router.raw
+		}
+		return raw.CacheCreate(x.raw, &to, sealed, made, err)
+	}, uses...)
+	if err != nil {
+		return nil, err
+	}
+	cache.info, err = described(&cache.handle, raw.CacheDescribe, cacheInfoFrom)
 	if err != nil {
 		return nil, err
 	}
 	return cache, nil
-}
-
-func (c *Cache) describe() (CacheInfo, error) {
-	return told(c.fail, func(it *raw.CacheInfo, err *raw.Error) raw.Status {
-		return raw.CacheDescribe(c.raw, it, err)
-	}, cacheInfoFrom)
 }
 
 // Context returns the context of the cache.
@@ -145,17 +121,6 @@ func (c *Cache) Describe() (CacheInfo, error) {
 	}
 	defer c.unlock(shared)
 	return c.info, nil
-}
-
-// DescribeLayer returns the formats that a layer seals pages in.
-func (c *Cache) DescribeLayer(layer int) (LayerInfo, error) {
-	n, err := narrow("layer", layer)
-	if err != nil {
-		return LayerInfo{}, err
-	}
-	return described(&c.handle, func(it *raw.LayerInfo, err *raw.Error) raw.Status {
-		return raw.CacheDescribeLayer(c.raw, n, it, err)
-	}, layerInfoFrom)
 }
 
 // Usage returns the memory of the cache and all its sequences, with shared pages counted once. It waits for calls on
@@ -178,8 +143,8 @@ func (c *Cache) PredictUsage(sequences, tokens, queries int) (Usage, error) {
 	if err := narrowAll([]number{{"sequences", sequences, &n[0]}, {"tokens", tokens, &n[1]}, {"queries", queries, &n[2]}}); err != nil {
 		return Usage{}, err
 	}
-	return described(&c.handle, func(it *raw.Usage, err *raw.Error) raw.Status {
-		return raw.CachePredictUsage(c.raw, n[0], n[1], n[2], it, err)
+	return described(&c.handle, func(cache *raw.Cache, it *raw.Usage, err *raw.Error) raw.Status {
+		return raw.CachePredictUsage(cache, n[0], n[1], n[2], it, err)
 	}, usageFrom)
 }
 

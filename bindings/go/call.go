@@ -35,6 +35,37 @@ func created[O, T any](object *O, h *handle[T], made *T, end func(*T), c *call, 
 	return object, c.end(status, fail)
 }
 
+// locker is a handle of any object.
+type locker interface {
+	lock(exclusive bool) error
+	unlock(exclusive bool)
+}
+
+// create runs a call that creates an object from a context and other objects, with all of them locked.
+func create[O, T any](x *Context, object *O, h *handle[T], end func(*T), by func(made **T, err *raw.Error) raw.Status, uses ...locker) (*O, error) {
+	for _, it := range append([]locker{x}, uses...) {
+		if err := it.lock(shared); err != nil {
+			return nil, err
+		}
+		defer it.unlock(shared)
+	}
+	var made *T
+	c := acquire()
+	status := by(&made, &c.err)
+	return created(object, h, made, end, c, status, x.fail)
+}
+
+// load creates an object from a file in memory.
+func load[O, T any](x *Context, object *O, h *handle[T], end func(*T), name string, file []byte,
+	by func(context *raw.Context, file unsafe.Pointer, size uintptr, made **T, err *raw.Error) raw.Status) (*O, error) {
+	if len(file) == 0 {
+		return nil, argument("%s is empty", name)
+	}
+	return create(x, object, h, end, func(made **T, err *raw.Error) raw.Status {
+		return by(x.raw, bytesOf(file), uintptr(len(file)), made, err)
+	})
+}
+
 func (h *handle[T]) destroy() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,25 +238,46 @@ func told[S, I any](fail *hooks, tell func(it *S, err *raw.Error) raw.Status, fr
 }
 
 // described returns the struct that a function fills for an object.
-func described[T, S, I any](h *handle[T], tell func(it *S, err *raw.Error) raw.Status, from func(*S) I) (I, error) {
+func described[T, S, I any](h *handle[T], tell func(*T, *S, *raw.Error) raw.Status, from func(*S) I) (I, error) {
+	return describedPart(h, "", 0, func(it *T, _ int32, info *S, err *raw.Error) raw.Status {
+		return tell(it, info, err)
+	}, from)
+}
+
+// describedPart returns the struct that a function fills for a part of an object, such as a layer.
+func describedPart[T, S, I any](h *handle[T], name string, part int, tell func(*T, int32, *S, *raw.Error) raw.Status,
+	from func(*S) I) (none I, err error) {
+	n, err := narrow(name, part)
+	if err != nil {
+		return none, err
+	}
 	if err := h.lock(shared); err != nil {
-		var none I
 		return none, err
 	}
 	defer h.unlock(shared)
-	return told(h.fail, tell, from)
+	return told(h.fail, func(info *S, err *raw.Error) raw.Status { return tell(h.raw, n, info, err) }, from)
 }
 
-// saved returns the bytes that a function writes, after asking for their number.
-func saved(fail *hooks, save func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status) ([]byte, error) {
+// save returns the bytes that a function writes for an object.
+func (h *handle[T]) save(by func(it *T, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status) ([]byte, error) {
+	if err := h.lock(shared); err != nil {
+		return nil, err
+	}
+	defer h.unlock(shared)
+	return saved(func(buffer unsafe.Pointer, capacity uintptr, size *uintptr) error {
+		c := acquire()
+		return c.end(by(h.raw, buffer, capacity, size, &c.err), h.fail)
+	})
+}
+
+// saved returns the bytes that a call writes, after asking for their number.
+func saved(save func(buffer unsafe.Pointer, capacity uintptr, size *uintptr) error) ([]byte, error) {
 	var size uintptr
-	c := acquire()
-	if err := c.end(save(nil, 0, &size, &c.err), fail); err != nil {
+	if err := save(nil, 0, &size); err != nil {
 		return nil, err
 	}
 	buffer := make([]byte, size)
-	c = acquire()
-	if err := c.end(save(bytesOf(buffer), size, &size, &c.err), fail); err != nil {
+	if err := save(bytesOf(buffer), size, &size); err != nil {
 		return nil, err
 	}
 	return buffer[:size], nil

@@ -71,12 +71,10 @@ func NewContext(options *ContextOptions) (*Context, error) {
 }
 
 func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
-	if o.Threads != 0 {
-		if to.NThreads, err = narrow("Threads", o.Threads); err != nil {
-			return err
-		}
+	if o.Threads == 0 {
+		o.Threads = int(to.NThreads)
 	}
-	if to.DeviceIndex, err = narrow("DeviceIndex", o.DeviceIndex); err != nil {
+	if err = narrowAll([]number{{"Threads", o.Threads, &to.NThreads}, {"DeviceIndex", o.DeviceIndex, &to.DeviceIndex}}); err != nil {
 		return err
 	}
 	if to.CPUISA, err = optional("CPUISA", o.CPUISA); err != nil {
@@ -95,13 +93,6 @@ func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
 	return nil
 }
 
-// Describe returns the device, threads and memory of the context.
-func (x *Context) Describe() (ContextInfo, error) {
-	return described(&x.handle, func(it *raw.ContextInfo, err *raw.Error) raw.Status {
-		return raw.ContextDescribe(x.raw, it, err)
-	}, contextInfoFrom)
-}
-
 // SetStream enqueues later calls of a CUDA context on another cudaStream_t; 0 is the legacy default stream.
 func (x *Context) SetStream(stream uintptr) error {
 	if err := x.lock(exclusive); err != nil {
@@ -113,11 +104,11 @@ func (x *Context) SetStream(stream uintptr) error {
 }
 
 // requireMemory checks that a method fits the memory of the context's device.
-func requireMemory(device Device, isDevice bool, method string) error {
+func (x *Context) requireMemory(onDevice bool, method string) error {
 	switch {
-	case device == DeviceCUDA && !isDevice:
+	case x.device == DeviceCUDA && !onDevice:
 		return argument("%s takes host memory, the context computes on a GPU: use %sDevice", method, method)
-	case device != DeviceCUDA && isDevice:
+	case x.device != DeviceCUDA && onDevice:
 		return argument("%sDevice takes device memory, the context computes on the CPU: use %s", method, method)
 	}
 	return nil

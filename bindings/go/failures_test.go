@@ -73,47 +73,46 @@ func TestFailuresOfTheLibraryKeepTheirStatusAndMessage(t *testing.T) {
 	if errors.Is(err, kvq.ErrLimit) {
 		t.Fatal("an error is of two statuses")
 	}
-	_, err = x.LoadPolicy("")
-	requireError(t, err, kvq.ErrFormat)
-	_, err = kvq.NewContext(&kvq.ContextOptions{CPUISA: "z80"})
-	requireError(t, err, kvq.ErrUnsupported, "z80")
-	_, err = kvq.NewContext(&kvq.ContextOptions{CPUISA: "av\x00x2"})
-	requireError(t, err, kvq.ErrArgument, "CPUISA", "zero byte")
-	_, err = kvq.NewContext(&kvq.ContextOptions{Threads: -1})
-	requireError(t, err, kvq.ErrArgument, "n_threads is -1")
-	_, err = kvq.NewContext(&kvq.ContextOptions{MaxBytes: 1})
-	requireError(t, err, kvq.ErrLimit)
-	_, err = x.NewCache(nil, nil)
-	requireError(t, err, kvq.ErrArgument, "options is nil")
-	_, err = x.NewCache(kvq.NewCacheOptions(1, 3, 2, 16), nil)
-	requireError(t, err, kvq.ErrArgument, "q_heads is 3")
-	options := kvq.NewCacheOptions(1, 1, 1, 16)
-	options.InvFreq = make([]float32, 7)
-	_, err = x.NewCache(options, nil)
-	requireError(t, err, kvq.ErrArgument, "InvFreq has 7 elements, must have 8")
-	requireError(t, x.SetStream(0), kvq.ErrUnsupported)
-	_, err = x.LoadCodebook([]byte("no codebook"))
-	requireError(t, err, kvq.ErrFormat)
-	_, err = x.LoadRouter([]byte("no router"))
-	requireError(t, err, kvq.ErrFormat)
-	_, err = x.LoadMatrix([]byte("no matrix"), "w")
-	requireError(t, err, kvq.ErrFormat)
-	_, err = x.PolicyWithEviction(nil, "h2o", 64)
-	requireError(t, err, kvq.ErrArgument, "policy is nil")
-	_, err = x.PolicyWithLayer(nil, 0, 1, "int4", "")
-	requireError(t, err, kvq.ErrArgument, "policy is nil")
-	plain := must(x.LoadPolicy("fp16"))(t)
-	_, err = x.PolicyWithLayer(plain, 2, 1, "int4", "")
-	requireError(t, err, kvq.ErrArgument, "first_layer is 2")
-	_, err = x.PolicyWithLayer(plain, 0, 1, "int5", "")
-	requireError(t, err, kvq.ErrArgument, "keys is")
-	some := must(x.NewCache(kvq.NewCacheOptions(1, 1, 1, 8), plain))(t)
-	_, err = some.PredictUsage(0, 10, 1)
-	requireError(t, err, kvq.ErrArgument, "sequences is 0")
-	_, _, err = kvq.PredictMatrixBytes("nuq-7", 1, 64, false)
-	requireError(t, err, kvq.ErrArgument, "nuq-7")
 	_, err = x.Quantize(nil, kvq.Of(make([]float32, 64)), 1, 64, nil)
 	requireError(t, err, kvq.ErrArgument, "ctx is nil")
+	plain := must(x.LoadPolicy("fp16"))(t)
+	some := must(x.NewCache(kvq.NewCacheOptions(1, 1, 1, 8), plain))(t)
+	frequencies := kvq.NewCacheOptions(1, 1, 1, 16)
+	frequencies.InvFreq = make([]float32, 7)
+	newContext := func(o kvq.ContextOptions) error { _, err := kvq.NewContext(&o); return err }
+	newCache := func(o *kvq.CacheOptions) error { _, err := x.NewCache(o, nil); return err }
+	withLayer := func(p *kvq.Policy, first int, keys string) error {
+		_, err := x.PolicyWithLayer(p, first, 1, keys, "")
+		return err
+	}
+	load := func(it any, err error) error { return err }
+	_, _, sizeErr := kvq.PredictMatrixBytes("nuq-7", 1, 64, false)
+	for _, it := range []struct {
+		err    error
+		target error
+		part   string
+	}{
+		{load(x.LoadPolicy("")), kvq.ErrFormat, ""},
+		{load(x.LoadCodebook([]byte("no codebook"))), kvq.ErrFormat, ""},
+		{load(x.LoadRouter([]byte("no router"))), kvq.ErrFormat, ""},
+		{load(x.LoadMatrix([]byte("no matrix"), "w")), kvq.ErrFormat, ""},
+		{newContext(kvq.ContextOptions{CPUISA: "z80"}), kvq.ErrUnsupported, "z80"},
+		{newContext(kvq.ContextOptions{CPUISA: "av\x00x2"}), kvq.ErrArgument, "zero byte"},
+		{newContext(kvq.ContextOptions{Threads: -1}), kvq.ErrArgument, "n_threads is -1"},
+		{newContext(kvq.ContextOptions{MaxBytes: 1}), kvq.ErrLimit, ""},
+		{newCache(nil), kvq.ErrArgument, "options is nil"},
+		{newCache(kvq.NewCacheOptions(1, 3, 2, 16)), kvq.ErrArgument, "q_heads is 3"},
+		{newCache(frequencies), kvq.ErrArgument, "InvFreq has 7 elements, must have 8"},
+		{x.SetStream(0), kvq.ErrUnsupported, ""},
+		{load(x.PolicyWithEviction(nil, "h2o", 64)), kvq.ErrArgument, "policy is nil"},
+		{withLayer(nil, 0, "int4"), kvq.ErrArgument, "policy is nil"},
+		{withLayer(plain, 2, "int4"), kvq.ErrArgument, "first_layer is 2"},
+		{withLayer(plain, 0, "int5"), kvq.ErrArgument, "keys is"},
+		{load(some.PredictUsage(0, 10, 1)), kvq.ErrArgument, "sequences is 0"},
+		{sizeErr, kvq.ErrArgument, "nuq-7"},
+	} {
+		requireError(t, it.err, it.target, it.part)
+	}
 }
 
 func TestClosedObjectsAnswerAndCloseAgain(t *testing.T) {
@@ -149,7 +148,7 @@ func TestClosedObjectsAnswerAndCloseAgain(t *testing.T) {
 	for i, err := range []error{policyErr, contextErr, cacheErr, usageErr, lengthErr, saveErr, forkErr, loadErr, matrixErr,
 		zeroErr, s.Append(0, eight, eight), s.Attend(0, eight, eight), s.Truncate(0), new(kvq.Sequence).Append(0, eight, eight),
 		cache.Attend(0, &kvq.AttendBatch{Sequences: []*kvq.Sequence{s}, Q: eight, Output: eight}),
-		matrix.Linear(weights, kvq.Of(make([]float32, 1))), new(kvq.Cache).Append(0, nil)} {
+		matrix.Linear(weights, kvq.Of(make([]float32, 1))), new(kvq.Cache).Append(0, &kvq.AppendBatch{})} {
 		if !errors.Is(err, kvq.ErrClosed) {
 			t.Errorf("use %d after Close gives %v", i, err)
 		}

@@ -52,34 +52,25 @@ func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns in
 	if err := weights.holds("weights", rows, 1, columns); err != nil {
 		return nil, err
 	}
-	if options.Hessian != nil {
-		if err := slice("Hessian", len(options.Hessian), columns*columns); err != nil {
-			return nil, err
-		}
-	}
-	if options.Bias != nil {
-		if err := slice("Bias", len(options.Bias), rows); err != nil {
-			return nil, err
-		}
-	}
-	if err := x.lock(shared); err != nil {
+	if err := optionalSlice("Hessian", options.Hessian, columns*columns); err != nil {
 		return nil, err
 	}
-	defer x.unlock(shared)
+	if err := optionalSlice("Bias", options.Bias, rows); err != nil {
+		return nil, err
+	}
 	var to raw.QuantizeOptions
 	raw.QuantizeOptionsInit(&to)
 	to.Dtype, to.Scheme, to.Seed, to.Rounding, to.Damping = weights.dtype, scheme, options.Seed, options.Rounding, options.Damping
 	to.Hessian, to.Bias = first(options.Hessian), first(options.Bias)
-	var made *raw.Matrix
-	it := new(Matrix)
+	it := &Matrix{context: x}
 	err = watched(ctx, options.Progress, func(hook raw.ProgressHook, user uintptr) error {
 		to.Progress, to.ProgressUser = hook, user
-		c := acquire()
-		status := raw.Quantize(x.raw, &to, weights.data, int64(rows), int64(columns), &made, &c.err)
-		it, err = created(it, &it.handle, made, raw.MatrixDestroy, c, status, x.fail)
+		_, err := create(x, it, &it.handle, raw.MatrixDestroy, func(made **raw.Matrix, err *raw.Error) raw.Status {
+			return raw.Quantize(x.raw, &to, weights.data, int64(rows), int64(columns), made, err)
+		})
 		return err
 	})
-	return it.described(x, err)
+	return it.described(err)
 }
 
 // PredictMatrixBytes predicts the size of a matrix: MatrixInfo.Bytes, and the bytes that a CPU context allocates for
@@ -103,34 +94,23 @@ func PredictMatrixBytes(scheme string, rows, columns int, hasBias bool) (bytes, 
 
 // LoadMatrix reads one matrix from a safetensors file in memory.
 func (x *Context) LoadMatrix(file []byte, name string) (*Matrix, error) {
-	if len(file) == 0 {
-		return nil, argument("file is empty")
-	}
 	called, err := terminated("name", name)
 	if err != nil {
 		return nil, err
 	}
-	if err := x.lock(shared); err != nil {
-		return nil, err
-	}
-	defer x.unlock(shared)
-	it := new(Matrix)
-	var made *raw.Matrix
-	c := acquire()
-	status := raw.MatrixLoad(x.raw, bytesOf(file), uintptr(len(file)), called, &made, &c.err)
-	it, err = created(it, &it.handle, made, raw.MatrixDestroy, c, status, x.fail)
-	return it.described(x, err)
+	it := &Matrix{context: x}
+	_, err = load(x, it, &it.handle, raw.MatrixDestroy, "file", file,
+		func(context *raw.Context, file unsafe.Pointer, size uintptr, made **raw.Matrix, err *raw.Error) raw.Status {
+			return raw.MatrixLoad(context, file, size, called, made, err)
+		})
+	return it.described(err)
 }
 
-// described fills in the description that every call on a new matrix needs.
-func (m *Matrix) described(x *Context, err error) (*Matrix, error) {
-	if err != nil {
-		return nil, err
+// described fills in the description that every call on a new matrix needs, unless creating it failed.
+func (m *Matrix) described(err error) (*Matrix, error) {
+	if err == nil {
+		m.info, err = described(&m.handle, raw.MatrixDescribe, matrixInfoFrom)
 	}
-	m.context = x
-	m.info, err = told(m.fail, func(it *raw.MatrixInfo, err *raw.Error) raw.Status {
-		return raw.MatrixDescribe(m.raw, it, err)
-	}, matrixInfoFrom)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +146,7 @@ func (m *Matrix) Linear(x, y Tensor) error {
 	if m.context == nil {
 		return ErrClosed
 	}
-	if err := requireMemory(m.context.device, false, "Linear"); err != nil {
+	if err := m.context.requireMemory(false, "Linear"); err != nil {
 		return err
 	}
 	batch, err := inputs(x, y, m.info.Columns)
@@ -184,7 +164,7 @@ func (m *Matrix) LinearDevice(x DevicePointer, batch int, y DevicePointer, dtype
 	if m.context == nil {
 		return ErrClosed
 	}
-	if err := requireMemory(m.context.device, true, "Linear"); err != nil {
+	if err := m.context.requireMemory(true, "Linear"); err != nil {
 		return err
 	}
 	return m.linear(foreign(uintptr(x)), batch, foreign(uintptr(y)), dtype)
@@ -223,7 +203,7 @@ func LinearShared(matrices []*Matrix, x, y Tensor) error {
 	if err != nil {
 		return err
 	}
-	if err := requireMemory(matrices[0].context.device, false, "LinearShared"); err != nil {
+	if err := matrices[0].context.requireMemory(false, "LinearShared"); err != nil {
 		return err
 	}
 	batch, err := inputs(x, y, matrices[0].info.Columns)
@@ -250,7 +230,7 @@ func LinearSharedDevice(matrices []*Matrix, x DevicePointer, batch int, y []Devi
 	if _, err := requireMatrices(matrices); err != nil {
 		return err
 	}
-	if err := requireMemory(matrices[0].context.device, true, "LinearShared"); err != nil {
+	if err := matrices[0].context.requireMemory(true, "LinearShared"); err != nil {
 		return err
 	}
 	if err := slice("y", len(y), len(matrices)); err != nil {
@@ -306,13 +286,8 @@ func SaveMatrices(matrices []*Matrix, names []string) ([]byte, error) {
 	if err := slice("names", len(names), len(matrices)); err != nil {
 		return nil, err
 	}
-	for i, m := range matrices {
-		if m == nil || m.context == nil {
-			return nil, argument("matrices[%d] is nil", i)
-		}
-	}
-	if len(matrices) == 0 {
-		return nil, argument("matrices is empty")
+	if _, err := requireMatrices(matrices); err != nil {
+		return nil, err
 	}
 	var called []byte
 	offsets := make([]int64, len(names))
@@ -323,16 +298,9 @@ func SaveMatrices(matrices []*Matrix, names []string) ([]byte, error) {
 		offsets[i] = int64(len(called))
 		called = append(append(called, name...), 0)
 	}
-	var buffer []byte
-	for {
-		var size uintptr
-		err := withMatrices(matrices, func(list **raw.Matrix, err *raw.Error) raw.Status {
-			return raw.MatrixSave(list, bytesOf(called), &offsets[0], int32(len(matrices)), bytesOf(buffer),
-				uintptr(len(buffer)), &size, err)
+	return saved(func(buffer unsafe.Pointer, capacity uintptr, size *uintptr) error {
+		return withMatrices(matrices, func(list **raw.Matrix, err *raw.Error) raw.Status {
+			return raw.MatrixSave(list, bytesOf(called), &offsets[0], int32(len(matrices)), buffer, capacity, size, err)
 		})
-		if err != nil || buffer != nil {
-			return buffer, err
-		}
-		buffer = make([]byte, size)
-	}
+	})
 }

@@ -2,104 +2,76 @@ package kvq_test
 
 import (
 	"bytes"
-	"context"
+	"fmt"
 	"math"
 	"testing"
 
 	"kvq"
 )
 
-// product of x `[batch, columns]` with a dequantized matrix, in float64.
-func product(t *testing.T, m *kvq.Matrix, x, bias []float32) []float64 {
-	info := must(m.Describe())(t)
-	rows, columns := int(info.Rows), int(info.Columns)
-	w := must(m.Dequantize(0, rows))(t)
-	var y []float64
-	for ; len(x) > 0; x = x[columns:] {
-		for row := 0; row < rows; row++ {
-			sum := 0.0
-			if bias != nil {
-				sum = float64(bias[row])
-			}
-			for j := 0; j < columns; j++ {
-				sum += float64(x[j]) * float64(w[row*columns+j])
-			}
-			y = append(y, sum)
-		}
+// quantized quantizes random weights; change, unless nil, sets options.
+func quantized(t *testing.T, x *kvq.Context, rows, columns int, change func(*kvq.QuantizeOptions)) *kvq.Matrix {
+	t.Helper()
+	options := kvq.NewQuantizeOptions()
+	if change != nil {
+		change(options)
 	}
-	return y
+	r := random(rows)
+	m := must(x.Quantize(background, kvq.Of(r.floats(rows*columns)), rows, columns, options))(t)
+	t.Cleanup(func() { m.Close() })
+	return m
 }
 
 func TestLinearLayersAreProductsWithTheDequantizedMatrix(t *testing.T) {
 	x := must(kvq.NewContext(nil))(t)
 	defer x.Close()
+	const rows, columns, batch = 16, 128, 3
 	r := random(1)
-	const rows, columns, batch = 48, 128, 3
-	weights, bias, input := r.floats(rows*columns), r.floats(rows), r.floats(batch*columns)
-	for _, it := range []struct {
-		scheme    string
-		tolerance float64
-	}{{"fp16", 1e-4}, {"nuq-4", 0.15}, {"tcx-3", 0.15}} { // inputs are rounded to 8 bits but for fp16
-		options := kvq.NewQuantizeOptions()
-		options.Scheme, options.Bias = it.scheme, bias
-		m := must(x.Quantize(context.Background(), kvq.Of(weights), rows, columns, options))(t)
-		defer m.Close()
-		y := make([]float32, batch*rows)
-		require(t, m.Linear(kvq.Of(input), kvq.Of(y)))
-		requireClose(t, it.scheme, y, product(t, m, input, bias), it.tolerance)
-		info := must(m.Describe())(t)
-		if info.Rows != rows || info.Columns != columns || !info.HasBias || info.Scheme != it.scheme {
-			t.Fatalf("the matrix says %+v", info)
+	bias, input, y := r.floats(rows), r.floats(batch*columns), make([]float32, batch*rows)
+	m := quantized(t, x, rows, columns, func(o *kvq.QuantizeOptions) { o.Scheme, o.Bias = "fp16", bias })
+	require(t, m.Linear(kvq.Of(input), kvq.Of(y)))
+	w := must(m.Dequantize(0, rows))(t)
+	var expected []float64
+	for i := range y {
+		sum := float64(bias[i%rows])
+		for j := 0; j < columns; j++ {
+			sum += float64(input[i/rows*columns+j]) * float64(w[i%rows*columns+j])
 		}
-		// The error is that of what comes back.
-		w := must(m.Dequantize(0, rows))(t)
-		var lost, all float64
-		for i := range w {
-			lost += math.Pow(float64(w[i]-weights[i]), 2)
-			all += math.Pow(float64(weights[i]), 2)
-		}
-		if math.Abs(lost/all-info.Error) > 1e-3*lost/all {
-			t.Fatalf("the error is %g, said to be %g", lost/all, info.Error)
-		}
+		expected = append(expected, sum)
+	}
+	requireClose(t, "y", y, expected, 1e-4)
+	if info := must(m.Describe())(t); info.Rows != rows || info.Columns != columns || !info.HasBias || info.Scheme != "fp16" {
+		t.Fatalf("the matrix says %+v", info)
+	}
+	predicted, _, err := kvq.PredictMatrixBytes("fp16", rows, columns, true)
+	if require(t, err); predicted != must(m.Describe())(t).Bytes {
+		t.Fatalf("%d bytes were predicted", predicted)
 	}
 }
 
 func TestMatricesShareInputsAndFiles(t *testing.T) {
 	x := must(kvq.NewContext(nil))(t)
 	defer x.Close()
-	r := random(2)
 	const columns, batch = 64, 2
-	var list []*kvq.Matrix
-	for _, rows := range []int{16, 40, 8} {
-		m := must(x.Quantize(context.Background(), kvq.Of(r.floats(rows*columns)), rows, columns, nil))(t)
-		defer m.Close()
-		list = append(list, m)
-	}
+	list := []*kvq.Matrix{quantized(t, x, 16, columns, nil), quantized(t, x, 40, columns, nil), quantized(t, x, 8, columns, nil)}
+	r := random(2)
 	input := kvq.Of(r.floats(batch * columns))
 	y := make([]float32, batch*(16+40+8))
 	require(t, kvq.LinearShared(list, input, kvq.Of(y)))
-	at := 0
-	for i, rows := range []int{16, 40, 8} {
-		one := make([]float32, batch*rows)
-		require(t, list[i].Linear(input, kvq.Of(one)))
-		for j := range one {
-			if y[at+j] != one[j] {
-				t.Fatalf("output %d of matrix %d is %g, alone %g", j, i, y[at+j], one[j])
-			}
-		}
-		at += len(one)
+	var alone []float32
+	for _, m := range list {
+		one := make([]float32, batch*must(m.Describe())(t).Rows)
+		require(t, m.Linear(input, kvq.Of(one)))
+		alone = append(alone, one...)
+	}
+	if fmt.Sprint(y) != fmt.Sprint(alone) {
+		t.Fatal("matrices together have other outputs than alone")
 	}
 	file := must(kvq.SaveMatrices(list, []string{"q", "k", "v"}))(t)
 	loaded := must(x.LoadMatrix(file, "k"))(t)
 	defer loaded.Close()
-	a, b := must(loaded.Dequantize(0, 40))(t), must(list[1].Dequantize(0, 40))(t)
-	for i := range a {
-		if a[i] != b[i] {
-			t.Fatal("a loaded matrix has other weights")
-		}
-	}
-	alone := must(kvq.SaveMatrices([]*kvq.Matrix{loaded}, []string{"k"}))(t)
-	if !bytes.Equal(alone, must(kvq.SaveMatrices(list[1:2], []string{"k"}))(t)) {
+	again := must(kvq.SaveMatrices([]*kvq.Matrix{loaded}, []string{"k"}))(t)
+	if !bytes.Equal(again, must(kvq.SaveMatrices(list[1:2], []string{"k"}))(t)) {
 		t.Fatal("the same matrix gives other bytes")
 	}
 	_, err := x.LoadMatrix(file, "o")
@@ -109,7 +81,7 @@ func TestMatricesShareInputsAndFiles(t *testing.T) {
 	_, err = kvq.SaveMatrices(list, []string{"a"})
 	requireError(t, err, kvq.ErrArgument, "names has 1 elements, must have 3")
 	_, err = kvq.SaveMatrices(nil, nil)
-	requireError(t, err, kvq.ErrArgument, "matrices is empty")
+	requireError(t, err, kvq.ErrArgument, "matrices has 0 elements")
 	requireError(t, kvq.LinearShared(nil, input, input), kvq.ErrArgument, "matrices has 0 elements")
 	requireError(t, kvq.LinearShared(list, input, kvq.Of(y[1:])), kvq.ErrArgument, "y has 127 elements, must have 128")
 	requireError(t, list[0].Linear(kvq.Of(y[:63]), input), kvq.ErrArgument, "x has 63 elements", "multiple of 64")
@@ -117,38 +89,36 @@ func TestMatricesShareInputsAndFiles(t *testing.T) {
 	requireError(t, list[0].Linear(input, kvq.Of(make([]kvq.BFloat16, 32))), kvq.ErrArgument, "y is of KVQ_BF16")
 	_, err = list[0].Dequantize(10, 7)
 	requireError(t, err, kvq.ErrArgument, "7 rows from row 10 on", "16")
-	options := kvq.NewQuantizeOptions()
-	options.Seed = 2
-	other := must(x.Quantize(context.Background(), kvq.Of(r.floats(8*columns)), 8, columns, options))(t)
-	defer other.Close()
+	other := quantized(t, x, 8, columns, func(o *kvq.QuantizeOptions) { o.Seed = 2 })
 	requireError(t, kvq.LinearShared([]*kvq.Matrix{list[0], other}, input, kvq.Of(y[:48])), kvq.ErrMismatch)
 }
 
 func TestQuantizationIsCheckedByName(t *testing.T) {
 	x := must(kvq.NewContext(nil))(t)
 	defer x.Close()
-	quantize := func(n, rows, columns int, change func(*kvq.QuantizeOptions)) error {
+	for _, it := range []struct {
+		n, rows, columns int
+		change           func(*kvq.QuantizeOptions)
+		message          string
+	}{
+		{63, 1, 64, func(o *kvq.QuantizeOptions) {}, "weights has 63 elements, must have 64"},
+		{60, 1, 60, func(o *kvq.QuantizeOptions) {}, "columns is 60"},
+		{64, 1, 64, func(o *kvq.QuantizeOptions) { o.Scheme = "nuq-7" }, "nuq-7"},
+		{64, 1, 64, func(o *kvq.QuantizeOptions) { o.Bias = make([]float32, 2) }, "Bias has 2 elements, must have 1"},
+		{64, 1, 64, func(o *kvq.QuantizeOptions) { o.Hessian = make([]float32, 64) }, "Hessian has 64 elements, must have 4096"},
+	} {
 		options := kvq.NewQuantizeOptions()
-		change(options)
-		_, err := x.Quantize(context.Background(), kvq.Of(make([]float32, n)), rows, columns, options)
-		return err
+		it.change(options)
+		_, err := x.Quantize(background, kvq.Of(make([]float32, it.n)), it.rows, it.columns, options)
+		requireError(t, err, kvq.ErrArgument, it.message)
 	}
-	requireError(t, quantize(63, 1, 64, func(o *kvq.QuantizeOptions) {}), kvq.ErrArgument, "weights has 63 elements, must have 64")
-	requireError(t, quantize(60, 1, 60, func(o *kvq.QuantizeOptions) {}), kvq.ErrArgument, "columns is 60")
-	requireError(t, quantize(64, 1, 64, func(o *kvq.QuantizeOptions) { o.Scheme = "nuq-7" }), kvq.ErrArgument, "nuq-7")
-	requireError(t, quantize(64, 1, 64, func(o *kvq.QuantizeOptions) { o.Bias = make([]float32, 2) }), kvq.ErrArgument, "Bias has 2 elements, must have 1")
-	requireError(t, quantize(64, 1, 64, func(o *kvq.QuantizeOptions) { o.Hessian = make([]float32, 64) }), kvq.ErrArgument, "Hessian has 64 elements, must have 4096")
 	// By its definition the error that a Hessian of ones on the diagonal weighs is the error.
 	hessian := make([]float32, 64*64)
 	for i := 0; i < 64; i++ {
 		hessian[i*65] = 1
 	}
-	options := kvq.NewQuantizeOptions()
-	options.Hessian, options.Rounding = hessian, kvq.RoundingNearest
-	r := random(3)
-	m := must(x.Quantize(context.Background(), kvq.Of(r.floats(16*64)), 16, 64, options))(t)
-	defer m.Close()
-	if info := must(m.Describe())(t); math.Abs(info.ProxyError-info.Error) > 1e-4*info.Error {
+	m := quantized(t, x, 16, 64, func(o *kvq.QuantizeOptions) { o.Hessian, o.Rounding = hessian, kvq.RoundingNearest })
+	if info := must(m.Describe())(t); info.Error == 0 || math.Abs(info.ProxyError-info.Error) > 1e-4*info.Error {
 		t.Fatalf("the error is %g, weighed %g", info.Error, info.ProxyError)
 	}
 	found := false

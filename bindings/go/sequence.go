@@ -27,6 +27,14 @@ func (s *Sequence) done(exclusive bool) {
 	s.unlock(exclusive)
 }
 
+// requireMemory checks that a method fits the memory of the sequence's device.
+func (s *Sequence) requireMemory(onDevice bool, method string) error {
+	if s.cache == nil {
+		return ErrClosed
+	}
+	return s.cache.context.requireMemory(onDevice, method)
+}
+
 // sequence wraps the handle that create returns; the caller holds the gate.
 func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.Status) (*Sequence, error) {
 	s := &Sequence{cache: c}
@@ -41,17 +49,20 @@ func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.St
 	}, call, status, c.fail)
 }
 
-// NewSequence creates an empty sequence.
-func (c *Cache) NewSequence() (*Sequence, error) {
+// newSequence creates a sequence of an open cache.
+func (c *Cache) newSequence(create func(made **raw.Sequence, err *raw.Error) raw.Status) (*Sequence, error) {
 	if err := c.lock(shared); err != nil {
 		return nil, err
 	}
 	defer c.unlock(shared)
 	c.gate.RLock()
 	defer c.gate.RUnlock()
-	return c.sequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
-		return raw.SequenceCreate(c.raw, made, err)
-	})
+	return c.sequence(create)
+}
+
+// NewSequence creates an empty sequence.
+func (c *Cache) NewSequence() (*Sequence, error) {
+	return c.newSequence(func(made **raw.Sequence, err *raw.Error) raw.Status { return raw.SequenceCreate(c.raw, made, err) })
 }
 
 // Load creates a sequence from a snapshot of [Sequence.Save]. Every byte is checked.
@@ -59,13 +70,7 @@ func (c *Cache) Load(snapshot []byte) (*Sequence, error) {
 	if len(snapshot) == 0 {
 		return nil, argument("snapshot is empty")
 	}
-	if err := c.lock(shared); err != nil {
-		return nil, err
-	}
-	defer c.unlock(shared)
-	c.gate.RLock()
-	defer c.gate.RUnlock()
-	return c.sequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
+	return c.newSequence(func(made **raw.Sequence, err *raw.Error) raw.Status {
 		return raw.SequenceLoad(c.raw, bytesOf(snapshot), uintptr(len(snapshot)), made, err)
 	})
 }
@@ -90,14 +95,10 @@ func (s *Sequence) Append(layer int, k, v Tensor) error { return s.AppendAt(laye
 
 // AppendAt appends tokens at strictly increasing positions beyond the layer's last one.
 func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
-	if s.cache == nil {
-		return ErrClosed
-	}
-	info := &s.cache.info
-	if err := requireMemory(s.cache.context.device, false, "Append"); err != nil {
+	if err := s.requireMemory(false, "Append"); err != nil {
 		return err
 	}
-	n, err := k.rows("k", info.KVHeads, info.HeadDim, "KVHeads x HeadDim")
+	n, err := k.rows("k", s.cache.info.KVHeads, s.cache.info.HeadDim, "KVHeads x HeadDim")
 	if err != nil {
 		return err
 	}
@@ -107,22 +108,19 @@ func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
 	if v.dtype != k.dtype {
 		return argument("v is of %s, must be of the type of k: %s", v.dtype, k.dtype)
 	}
-	return s.append(layer, n, k.data, v.data, k.dtype, positions)
+	return s.append(layer, n, k, v, positions)
 }
 
 // AppendDevice appends n tokens whose keys and values, `[n, KVHeads, HeadDim]` each, are in device memory; positions
 // may be nil.
 func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, positions []int32) error {
-	if s.cache == nil {
-		return ErrClosed
-	}
-	if err := requireMemory(s.cache.context.device, true, "Append"); err != nil {
+	if err := s.requireMemory(true, "Append"); err != nil {
 		return err
 	}
-	return s.append(layer, n, foreign(uintptr(k)), foreign(uintptr(v)), dtype, positions)
+	return s.append(layer, n, k.of(dtype), v.of(dtype), positions)
 }
 
-func (s *Sequence) append(layer, n int, k, v unsafe.Pointer, dtype Dtype, positions []int32) error {
+func (s *Sequence) append(layer, n int, k, v Tensor, positions []int32) error {
 	index, err := narrow("layer", layer)
 	if err != nil {
 		return err
@@ -131,34 +129,7 @@ func (s *Sequence) append(layer, n int, k, v unsafe.Pointer, dtype Dtype, positi
 	if err != nil {
 		return err
 	}
-	if positions != nil {
-		if err := slice("positions", len(positions), n); err != nil {
-			return err
-		}
-	}
-	if err := s.use(exclusive); err != nil {
-		return err
-	}
-	defer s.done(exclusive)
-	c := acquire()
-	return c.end(raw.Append(s.owner, s.raw, index, tokens, k, v, dtype, first(positions), &c.err), s.fail)
-}
-
-// Truncate drops tokens from the end, so that every layer keeps the first length tokens.
-func (s *Sequence) Truncate(length int) error {
-	return s.change("length", length, raw.SequenceTruncate)
-}
-
-// Reserve preallocates pages, so that every layer has room for this many more tokens; 0 frees the pages that are left.
-func (s *Sequence) Reserve(tokens int) error {
-	return s.change("tokens", tokens, raw.SequenceReserve)
-}
-
-// change calls a function that takes one number, with its name for messages.
-func (s *Sequence) change(name string, number int,
-	by func(cache *raw.Cache, sequence *raw.Sequence, number int32, err *raw.Error) raw.Status) error {
-	n, err := narrow(name, number)
-	if err != nil {
+	if err := optionalSlice("positions", positions, n); err != nil {
 		return err
 	}
 	if err := s.use(exclusive); err != nil {
@@ -166,49 +137,30 @@ func (s *Sequence) change(name string, number int,
 	}
 	defer s.done(exclusive)
 	c := acquire()
-	return c.end(by(s.owner, s.raw, n, &c.err), s.fail)
+	return c.end(raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), &c.err), s.fail)
 }
 
-// number returns one number of a layer.
-func (s *Sequence) number(layer int, ask func(layer int32, to *int32, err *raw.Error) raw.Status) (int, error) {
-	index, err := narrow("layer", layer)
-	if err != nil {
-		return 0, err
+// change runs a call that needs exclusive use of the sequence.
+func (s *Sequence) change(by func(err *raw.Error) raw.Status) error {
+	if err := s.use(exclusive); err != nil {
+		return err
 	}
+	defer s.done(exclusive)
+	c := acquire()
+	return c.end(by(&c.err), s.fail)
+}
+
+// count returns the number that a call writes.
+func (s *Sequence) count(by func(to *int32, err *raw.Error) raw.Status) (int, error) {
 	if err := s.use(shared); err != nil {
 		return 0, err
 	}
 	defer s.done(shared)
 	c := acquire()
 	c.count = 0
-	status := ask(index, &c.count, &c.err)
+	status := by(&c.count, &c.err)
 	answer := int(c.count)
 	return answer, c.end(status, s.fail)
-}
-
-// Length returns the number of tokens appended to a layer, including evicted ones.
-func (s *Sequence) Length(layer int) (int, error) {
-	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
-		return raw.SequenceLength(s.raw, layer, to, err)
-	})
-}
-
-// Room returns the number of tokens that fit into the pages that [Sequence.Reserve] preallocated for a layer.
-func (s *Sequence) Room(layer int) (int, error) {
-	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
-		return raw.SequenceRoom(s.raw, layer, to, err)
-	})
-}
-
-// Slots returns the number of tokens that a KV head of a layer holds after eviction.
-func (s *Sequence) Slots(layer, kvHead int) (int, error) {
-	head, err := narrow("kvHead", kvHead)
-	if err != nil {
-		return 0, err
-	}
-	return s.number(layer, func(layer int32, to *int32, err *raw.Error) raw.Status {
-		return raw.SequenceSlots(s.raw, layer, head, to, err)
-	})
 }
 
 // Save writes a snapshot for [Cache.Load].
@@ -217,8 +169,9 @@ func (s *Sequence) Save() ([]byte, error) {
 		return nil, err
 	}
 	defer s.done(shared)
-	return saved(s.fail, func(buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status {
-		return raw.SequenceSave(s.owner, s.raw, buffer, capacity, size, err)
+	return saved(func(buffer unsafe.Pointer, capacity uintptr, size *uintptr) error {
+		c := acquire()
+		return c.end(raw.SequenceSave(s.owner, s.raw, buffer, capacity, size, &c.err), s.fail)
 	})
 }
 

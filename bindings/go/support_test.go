@@ -10,7 +10,7 @@ import (
 	"kvq"
 )
 
-// state of the sample's generator: numbers in [-1, 1).
+// random is the state of the sample's generator of numbers in [-1, 1).
 type random uint32
 
 func (r *random) floats(n int) []float32 {
@@ -65,16 +65,6 @@ func requirePanic(t *testing.T, hook string, value any, run func()) {
 	run()
 }
 
-// floatISA is an instruction set whose products are of FP32.
-func floatISA() string {
-	for _, isa := range kvq.CPUISAs() {
-		if isa != "amx" && isa != "avx512vnni" {
-			return isa
-		}
-	}
-	return ""
-}
-
 var background = context.Background()
 
 type model struct {
@@ -111,125 +101,14 @@ func (m *model) append(t *testing.T, s *kvq.Sequence, layer, n int, r *random) (
 	return k, v
 }
 
-// question is what attention is asked beside the queries.
-type question struct {
-	positions []int // of the queries
-	window    int
-	softcap   float64
-	sinks     []float32
-	from, to  int // positions that are attended to; to = 0: all
-}
-
-// rotated is a head of a query as RopeHalf turns it, in float64.
-func rotated(q []float32, position int, info *kvq.CacheInfo) []float64 {
-	x := make([]float64, len(q))
-	for i, value := range q {
-		x[i] = float64(value)
-	}
-	if info.Rope == kvq.RopeHalf {
-		half := info.RotaryDim / 2
-		for j := 0; j < half; j++ {
-			angle := float64(position) * math.Pow(10000, -2*float64(j)/float64(info.RotaryDim))
-			sin, cos := math.Sincos(angle)
-			x[j], x[j+half] = float64(q[j])*cos-float64(q[j+half])*sin, float64(q[j+half])*cos+float64(q[j])*sin
-		}
-	}
-	return x
-}
-
-// attention by brute force over decoded pages, in float64: outputs `[n, QHeads, HeadDim]` and log-sum-exps.
-func attention(t *testing.T, m *model, s *kvq.Sequence, layer int, q []float32, ask question) (output, lse []float64) {
-	t.Helper()
-	info, dim := &m.info, m.info.HeadDim
-	pages := make([]kvq.Decoded, info.KVHeads)
-	for head := range pages {
-		pages[head] = must(s.Decode(layer, head, 0, must(s.Slots(layer, head))(t)))(t)
-	}
-	for i, position := range ask.positions {
-		for head := 0; head < info.QHeads; head++ {
-			row := rotated(q[(i*info.QHeads+head)*dim:][:dim], position, info)
-			page := &pages[head/(info.QHeads/info.KVHeads)]
-			sum, values := 0.0, make([]float64, dim)
-			if ask.sinks != nil {
-				sum = math.Exp(float64(ask.sinks[head]))
-			}
-			for slot, at := range page.Positions {
-				p := int(at)
-				if p > position || ask.window > 0 && p <= position-ask.window || p < ask.from || ask.to > 0 && p >= ask.to {
-					continue
-				}
-				logit := 0.0
-				for j := range row {
-					logit += row[j] * float64(page.K[slot*dim+j])
-				}
-				logit *= float64(info.Scale)
-				if ask.softcap > 0 {
-					logit = ask.softcap * math.Tanh(logit/ask.softcap)
-				}
-				weight := math.Exp(logit)
-				sum += weight
-				for j := range values {
-					values[j] += weight * float64(page.V[slot*dim+j])
-				}
-			}
-			for j := range values {
-				if sum > 0 {
-					values[j] /= sum
-				}
-			}
-			output, lse = append(output, values...), append(lse, math.Log(sum))
-		}
-	}
-	return output, lse
-}
-
 func requireClose(t *testing.T, what string, got []float32, expected []float64, tolerance float64) {
 	t.Helper()
 	if len(got) != len(expected) {
 		t.Fatalf("%s has %d numbers, expected %d", what, len(got), len(expected))
 	}
 	for i := range got {
-		if !(math.Abs(float64(got[i])-expected[i]) <= tolerance) {
+		if !(math.Abs(float64(got[i])-expected[i]) <= tolerance*math.Max(1, math.Abs(expected[i]))) {
 			t.Fatalf("%s[%d] is %g, expected %g", what, i, got[i], expected[i])
 		}
 	}
-}
-
-func positions(begin, n int) []int {
-	list := make([]int, n)
-	for i := range list {
-		list[i] = begin + i
-	}
-	return list
-}
-
-func toBFloat16(x []float32) []kvq.BFloat16 {
-	y := make([]kvq.BFloat16, len(x))
-	for i, value := range x {
-		y[i] = kvq.BFloat16(math.Float32bits(value) >> 16)
-	}
-	return y
-}
-
-func fromBFloat16(x []kvq.BFloat16) []float32 {
-	y := make([]float32, len(x))
-	for i, value := range x {
-		y[i] = math.Float32frombits(uint32(value) << 16)
-	}
-	return y
-}
-
-// fromFloat16 holds for normal numbers and 0.
-func fromFloat16(x []kvq.Float16) []float64 {
-	y := make([]float64, len(x))
-	for i, bits := range x {
-		y[i] = math.Ldexp(1+float64(bits&1023)/1024, int(bits>>10&31)-15)
-		if bits&0x7fff == 0 {
-			y[i] = 0
-		}
-		if bits>>15 == 1 {
-			y[i] = -y[i]
-		}
-	}
-	return y
 }

@@ -103,6 +103,14 @@ func slice(name string, length, needed int) error {
 	return nil
 }
 
+// optionalSlice checks the length of a slice that may be nil.
+func optionalSlice[T any](name string, s []T, needed int) error {
+	if s == nil {
+		return nil
+	}
+	return slice(name, len(s), needed)
+}
+
 // DevicePointer is an address in device memory, such as a CUdeviceptr; 0 is none.
 type DevicePointer uintptr
 
@@ -111,4 +119,12 @@ type DeviceTensor struct {
 	Pointer                 DevicePointer
 	Dtype                   Dtype
 	TokenStride, HeadStride int // as in Tensor.Strided
+}
+
+func (p DevicePointer) of(dtype Dtype) Tensor {
+	return Tensor{data: foreign(uintptr(p)), dtype: dtype}
+}
+
+func (t DeviceTensor) tensor() Tensor {
+	return t.Pointer.of(t.Dtype).Strided(t.TokenStride, t.HeadStride)
 }

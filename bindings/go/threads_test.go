@@ -2,7 +2,6 @@ package kvq_test
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -92,29 +91,6 @@ func TestAttendsToWhatEvictsTakeTurns(t *testing.T) {
 	}
 	if most.Load() != 1 {
 		t.Fatalf("%d attends were inside at once", most.Load())
-	}
-}
-
-func TestSequencesAreAppendedToAtOnce(t *testing.T) {
-	m := newModel(t, "int4", &kvq.ContextOptions{Threads: 2}, kvq.NewCacheOptions(1, 2, 2, 16))
-	const n, tokens = 6, 100
-	var got [n]string
-	run := func(i int) string {
-		s := must(m.cache.NewSequence())(t)
-		defer s.Close()
-		r := random(i)
-		output := make([]float32, 32)
-		for token := 0; token < tokens; token++ {
-			m.append(t, s, 0, 1, &r)
-			require(t, s.Attend(0, kvq.Of(r.floats(32)), kvq.Of(output)))
-		}
-		return fmt.Sprint(output, must(s.Decode(0, 0, 0, tokens))(t))
-	}
-	together(n, func(i int) { got[i] = run(i) })
-	for i := range got {
-		if got[i] != run(i) {
-			t.Fatalf("sequence %d came out differently alone", i)
-		}
 	}
 }
 

@@ -26,39 +26,15 @@ func TestAnOlderLibraryIsRefused(t *testing.T) {
 		fmt.Println(err)
 		return
 	}
-	var source strings.Builder
-	versions := map[string]string{} // of symbols, as the loader compares them
-	for _, it := range headerFunctions(t) {
-		if it.Name != "kvq_version_string" {
-			fmt.Fprintf(&source, "long %s(void) { return 0; }\n", it.Name)
-		}
-		version := "KVQ_" + it.Since
-		if it.Experimental {
-			version = "KVQ_EXPERIMENTAL"
-		}
-		versions[version] += it.Name + "; "
-	}
-	var script strings.Builder
-	for version, names := range versions {
-		fmt.Fprintf(&script, "%s { %s};\n", version, names)
-	}
-	source.WriteString("const char* kvq_version_string(void) { return \"0.9.1\"; }\n")
 	folder := t.TempDir()
-	path := filepath.Join(folder, "old.c")
-	require(t, os.WriteFile(path, []byte(source.String()), 0o600))
-	symbols := filepath.Join(folder, "old.map")
-	require(t, os.WriteFile(symbols, []byte(script.String()), 0o600))
-	compiler := "cc"
-	if named := os.Getenv("CC"); named != "" {
-		compiler = named
-	}
-	build := exec.Command(compiler, "-shared", "-fPIC", "-Wl,-soname,libkvq.so.1", "-Wl,--version-script,"+symbols,
-		path, "-o", filepath.Join(folder, "libkvq.so.1"))
-	if output, err := build.CombinedOutput(); err != nil {
+	source, library := filepath.Join(folder, "old.c"), filepath.Join(folder, "libold.so")
+	text := `int kvq_api_version(void) { return 0; } const char* kvq_version_string(void) { return "0.9.1"; }`
+	require(t, os.WriteFile(source, []byte(text), 0o600))
+	if output, err := exec.Command("cc", "-shared", "-fPIC", source, "-o", library).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %s", err, output)
 	}
 	child := exec.Command(os.Args[0], "-test.run=^TestAnOlderLibraryIsRefused$", "-test.v")
-	child.Env = append(os.Environ(), oldLibrary+"=1", "LD_LIBRARY_PATH="+folder)
+	child.Env = append(os.Environ(), oldLibrary+"=1", "LD_PRELOAD="+library)
 	output, err := child.CombinedOutput()
 	const expected = "the loaded library 0.9.1 has API version 0, this package needs at least "
 	if err != nil || !strings.Contains(string(output), expected) {

@@ -47,23 +47,16 @@ namespace Kvq
         {
             kvq_append_batch raw = filled;
             var error = Call.Error();
-            IntPtr it = Enter();
-            try
+            using (Use it = Use())
+            using (new UseMany(batch.Sorted, alone: true))
+            fixed (IntPtr* sequences = batch.Pointers)
+            fixed (int* counts = batch.TokenCounts, positions = batch.Positions)
             {
-                using (new UseMany(batch.Sorted, alone: true))
-                fixed (IntPtr* sequences = batch.Pointers)
-                fixed (int* counts = batch.TokenCounts, positions = batch.Positions)
-                {
-                    raw.n_sequences = batch.Pointers.Length;
-                    raw.sequences = sequences;
-                    raw.token_counts = counts;
-                    raw.positions = positions;
-                    Call.Check(Native.kvq_append_sequences(it, layer, &raw, &error), &error, Hooks);
-                }
-            }
-            finally
-            {
-                Leave();
+                raw.n_sequences = batch.Pointers.Length;
+                raw.sequences = sequences;
+                raw.token_counts = counts;
+                raw.positions = positions;
+                Call.Check(Native.kvq_append_sequences(it, layer, &raw, &error), &error, Hooks);
             }
         }
     }
@@ -73,24 +66,13 @@ namespace Kvq
     {
         internal AppendBatchBase() { }
 
-        /// <summary>Sequences of one cache, all different.</summary>
-        public Sequence[] Sequences
-        {
-            get => Listed;
-            set => List(value, nameof(Sequences));
-        }
-
         /// <summary>Tokens per sequence; null (default): one each.</summary>
         public int[] TokenCounts { get; set; }
 
         /// <summary>Positions of all tokens; null (default): consecutive in each sequence.</summary>
         public int[] Positions { get; set; }
 
-        internal long CheckTokens()
-        {
-            if (Sequences == null) throw new ArgumentNullException(nameof(Sequences));
-            return CheckRows(TokenCounts, nameof(TokenCounts), Positions, nameof(Positions));
-        }
+        internal long CheckTokens() => CheckRows(TokenCounts, nameof(TokenCounts), Positions, nameof(Positions));
     }
 
     /// <summary>Tokens for one layer of several sequences, in host memory.</summary>

@@ -31,29 +31,16 @@ namespace Kvq
             batch.q_dtype = q.Dtype;
             batch.output_dtype = output.Dtype;
             var error = Call.Error();
-            IntPtr it = Enter();
-            try
+            using (Use it = Use())
+            using (var held = new Use(sequence.Enter(info.EvictionBudget > 0), sequence))
+            fixed (float* qFloats = q.Floats, outputFloats = output.Floats)
+            fixed (ushort* qBits = q.Bits, outputBits = output.Bits)
             {
-                IntPtr one = sequence.Enter(info.EvictionBudget > 0);
-                try
-                {
-                    batch.sequences = &one;
-                    fixed (float* qFloats = q.Floats, outputFloats = output.Floats)
-                    fixed (ushort* qBits = q.Bits, outputBits = output.Bits)
-                    {
-                        batch.q = q.Start(qFloats, qBits);
-                        batch.output = output.Start(outputFloats, outputBits);
-                        Call.Check(Native.kvq_attend(it, layer, &batch, &error), &error, Hooks);
-                    }
-                }
-                finally
-                {
-                    sequence.Leave();
-                }
-            }
-            finally
-            {
-                Leave();
+                IntPtr one = held;
+                batch.sequences = &one;
+                batch.q = q.Start(qFloats, qBits);
+                batch.output = output.Start(outputFloats, outputBits);
+                Call.Check(Native.kvq_attend(it, layer, &batch, &error), &error, Hooks);
             }
         }
 
@@ -109,23 +96,16 @@ namespace Kvq
         {
             kvq_attend_batch raw = filled;
             var error = Call.Error();
-            IntPtr it = Enter();
-            try
+            using (Use it = Use())
+            using (new UseMany(batch.Sorted, info.EvictionBudget > 0))
+            fixed (IntPtr* sequences = batch.Pointers)
+            fixed (int* counts = batch.QueryCounts, positions = batch.QueryPositions)
             {
-                using (new UseMany(batch.Sorted, info.EvictionBudget > 0))
-                fixed (IntPtr* sequences = batch.Pointers)
-                fixed (int* counts = batch.QueryCounts, positions = batch.QueryPositions)
-                {
-                    raw.n_sequences = batch.Pointers.Length;
-                    raw.sequences = sequences;
-                    raw.query_counts = counts;
-                    raw.query_positions = positions;
-                    Call.Check(Native.kvq_attend(it, layer, &raw, &error), &error, Hooks);
-                }
-            }
-            finally
-            {
-                Leave();
+                raw.n_sequences = batch.Pointers.Length;
+                raw.sequences = sequences;
+                raw.query_counts = counts;
+                raw.query_positions = positions;
+                Call.Check(Native.kvq_attend(it, layer, &raw, &error), &error, Hooks);
             }
         }
     }
@@ -135,24 +115,14 @@ namespace Kvq
     {
         internal AttendBatchBase() { }
 
-        /// <summary>Sequences of one cache; one may occur repeatedly.</summary>
-        public Sequence[] Sequences
-        {
-            get => Listed;
-            set => List(value, nameof(Sequences));
-        }
-
         /// <summary>Queries per sequence; null (default): one each.</summary>
         public int[] QueryCounts { get; set; }
 
         /// <summary>Positions of all queries; null (default): the last tokens of each sequence.</summary>
         public int[] QueryPositions { get; set; }
 
-        internal long CheckQueries()
-        {
-            if (Sequences == null) throw new ArgumentNullException(nameof(Sequences));
-            return CheckRows(QueryCounts, nameof(QueryCounts), QueryPositions, nameof(QueryPositions));
-        }
+        internal long CheckQueries() =>
+            CheckRows(QueryCounts, nameof(QueryCounts), QueryPositions, nameof(QueryPositions));
     }
 
     /// <summary>Queries of one or more sequences in host memory, and where their results go.</summary>

@@ -53,25 +53,6 @@ namespace Kvq
         /// <returns>The same object every time.</returns>
         public CacheInfo Describe() => info;
 
-        /// <summary>See <see cref="Native.kvq_cache_describe_layer"/>.</summary>
-        /// <param name="layer">The layer.</param>
-        /// <returns>The formats that the layer seals pages in.</returns>
-        public LayerInfo DescribeLayer(int layer)
-        {
-            var error = Call.Error();
-            var raw = new kvq_layer_info { struct_size = (uint)sizeof(kvq_layer_info) };
-            IntPtr it = Enter();
-            try
-            {
-                Call.Check(Native.kvq_cache_describe_layer(it, layer, &raw, &error), &error, Hooks);
-                return new LayerInfo(&raw);
-            }
-            finally
-            {
-                Leave();
-            }
-        }
-
         /// <summary>Get the bytes used by the whole cache, with shared pages counted once; see
         /// <see cref="Native.kvq_cache_usage"/>. Waits for all calls on its sequences.</summary>
         /// <returns>The memory in use, by purpose.</returns>
@@ -79,16 +60,9 @@ namespace Kvq
         {
             var error = Call.Error();
             var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
-            IntPtr it = Enter(alone: true);
-            try
-            {
+            using (Use it = Use(alone: true))
                 Call.Check(Native.kvq_cache_usage(it, IntPtr.Zero, &raw, &error), &error, Hooks);
-                return new Usage(&raw);
-            }
-            finally
-            {
-                Leave();
-            }
+            return new Usage(&raw);
         }
 
         /// <summary>Predict, to the byte, the <see cref="Usage"/> of a cache that holds only new sequences; see
@@ -101,17 +75,10 @@ namespace Kvq
         {
             var error = Call.Error();
             var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
-            IntPtr it = Enter();
-            try
-            {
+            using (Use it = Use())
                 Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error,
-                           Hooks);
-                return new Usage(&raw);
-            }
-            finally
-            {
-                Leave();
-            }
+                    Hooks);
+            return new Usage(&raw);
         }
 
         /// <summary>Create a sequence from a snapshot; see <see cref="Native.kvq_sequence_load"/>.</summary>
@@ -119,20 +86,8 @@ namespace Kvq
         /// <returns>The sequence.</returns>
         public Sequence Load(byte[] snapshot)
         {
-            byte[] bytes = Files.NotEmpty(snapshot, nameof(snapshot));
-            var error = Call.Error();
             var handle = new SequenceHandle();
-            IntPtr result, it = Enter();
-            try
-            {
-                fixed (byte* buffer = bytes)
-                    Call.Check(Native.kvq_sequence_load(it, buffer, (UIntPtr)snapshot.Length, &result, &error), &error,
-                        Hooks, handle, result);
-            }
-            finally
-            {
-                Leave();
-            }
+            Files.Load(this, snapshot, nameof(snapshot), handle, Native.kvq_sequence_load);
             return new Sequence(this, handle);
         }
     }

@@ -31,39 +31,37 @@ namespace Kvq
         }
     }
 
-    /// Runs a call that writes a file, after asking for its size.
-    unsafe delegate Status SaveCall(byte* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+    /// Runs a call that writes a file of `it`, after asking for its size.
+    unsafe delegate Status SaveCall(IntPtr it, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
 
     /// Runs a call that creates a handle from `it` and a file.
-    unsafe delegate Status LoadCall(IntPtr it, byte* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
+    unsafe delegate Status LoadCall(IntPtr it, void* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
 
     static unsafe class Files
     {
-        internal static byte[] Save(SaveCall call, Hooks hooks)
+        internal static byte[] Save(NativeObject from, SaveCall call)
         {
             var error = Call.Error();
             UIntPtr size;
-            Call.Check(call(null, UIntPtr.Zero, &size, &error), &error, hooks);
-            var bytes = new byte[checked((long)size)];
-            fixed (byte* buffer = bytes) Call.Check(call(buffer, size, &size, &error), &error, hooks);
-            return bytes;
+            using (Use it = from.Use())
+            {
+                Call.Check(call(it, null, UIntPtr.Zero, &size, &error), &error, from.Hooks);
+                var bytes = new byte[checked((long)size)];
+                fixed (byte* buffer = bytes) Call.Check(call(it, buffer, size, &size, &error), &error, from.Hooks);
+                return bytes;
+            }
         }
 
         internal static void Load(NativeObject from, byte[] file, string argument, Handle made, LoadCall call)
         {
+            if (from == null) throw new ArgumentNullException("context");
             var error = Call.Error();
             byte[] bytes = NotEmpty(file, argument);
-            IntPtr result, it = from.Enter();
-            try
-            {
-                fixed (byte* buffer = bytes)
-                    Call.Check(call(it, buffer, (UIntPtr)file.Length, &result, &error), &error, from.Hooks, made,
-                               result);
-            }
-            finally
-            {
-                from.Leave();
-            }
+            IntPtr result;
+            using (Use it = from.Use())
+            fixed (byte* buffer = bytes)
+                Call.Check(call(it, buffer, (UIntPtr)file.Length, &result, &error), &error, from.Hooks, made,
+                           result);
         }
 
         /// Not NULL for an empty file, so that the library refuses it.

@@ -45,7 +45,7 @@ namespace Kvq
     }
 
     /// <summary>Memory, threads, limits and a device, shared by any number of caches.</summary>
-    public sealed unsafe class Context : NativeObject
+    public sealed unsafe partial class Context : NativeObject
     {
         /// <summary>See <see cref="Native.kvq_context_create"/>.</summary>
         /// <param name="options">Null: defaults.</param>
@@ -76,39 +76,14 @@ namespace Kvq
         /// <summary>Device of the context.</summary>
         public Device Device { get; }
 
-        /// <summary>See <see cref="Native.kvq_context_describe"/>.</summary>
-        /// <returns>Device, threads and memory of the context.</returns>
-        public ContextInfo Describe()
-        {
-            var error = Call.Error();
-            var info = new kvq_context_info { struct_size = (uint)sizeof(kvq_context_info) };
-            IntPtr it = Enter();
-            try
-            {
-                Call.Check(Native.kvq_context_describe(it, &info, &error), &error, Hooks);
-                return new ContextInfo(&info);
-            }
-            finally
-            {
-                Leave();
-            }
-        }
-
         /// <summary>See <see cref="Native.kvq_context_set_stream"/>. No other thread may be inside a call on an object
         /// made from the context.</summary>
         /// <param name="stream">cudaStream_t; zero: the legacy default stream.</param>
         public void SetStream(IntPtr stream)
         {
             var error = Call.Error();
-            IntPtr it = Enter(alone: true);
-            try
-            {
+            using (Use it = Use(alone: true))
                 Call.Check(Native.kvq_context_set_stream(it, stream, &error), &error, Hooks);
-            }
-            finally
-            {
-                Leave();
-            }
         }
     }
 }

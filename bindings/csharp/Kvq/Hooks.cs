@@ -91,79 +91,51 @@ namespace Kvq
 
         static Hooks From(IntPtr user) => (Hooks)GCHandle.FromIntPtr(user).Target;
 
-        void Keep(Exception exception) =>
+        /// Keeps the first exception that has not been rethrown.
+        IntPtr Keep(Exception exception)
+        {
             Interlocked.CompareExchange(ref thrown, ExceptionDispatchInfo.Capture(exception), null);
+            return IntPtr.Zero;
+        }
 
         [MonoPInvokeCallback(typeof(kvq_allocate_hook))]
         static IntPtr OnAllocate(IntPtr user, UIntPtr bytes, UIntPtr alignment)
         {
             Hooks hooks = From(user);
-            try
-            {
-                return hooks.options.Allocate((long)bytes, (long)alignment);
-            }
-            catch (Exception exception)
-            {
-                hooks.Keep(exception);
-                return IntPtr.Zero;
-            }
+            try { return hooks.options.Allocate((long)bytes, (long)alignment); }
+            catch (Exception exception) { return hooks.Keep(exception); }
         }
 
         [MonoPInvokeCallback(typeof(kvq_free_hook))]
         static void OnFree(IntPtr user, IntPtr pointer, UIntPtr bytes, UIntPtr alignment)
         {
             Hooks hooks = From(user);
-            try
-            {
-                hooks.options.Free(pointer, (long)bytes, (long)alignment);
-            }
-            catch (Exception exception)
-            {
-                hooks.Keep(exception);
-            }
+            try { hooks.options.Free(pointer, (long)bytes, (long)alignment); }
+            catch (Exception exception) { hooks.Keep(exception); }
         }
 
         [MonoPInvokeCallback(typeof(kvq_device_allocate_hook))]
         static IntPtr OnDeviceAllocate(IntPtr user, UIntPtr bytes, IntPtr stream)
         {
             Hooks hooks = From(user);
-            try
-            {
-                return hooks.options.DeviceAllocate((long)bytes, stream);
-            }
-            catch (Exception exception)
-            {
-                hooks.Keep(exception);
-                return IntPtr.Zero;
-            }
+            try { return hooks.options.DeviceAllocate((long)bytes, stream); }
+            catch (Exception exception) { return hooks.Keep(exception); }
         }
 
         [MonoPInvokeCallback(typeof(kvq_device_free_hook))]
         static void OnDeviceFree(IntPtr user, IntPtr pointer, UIntPtr bytes, IntPtr stream)
         {
             Hooks hooks = From(user);
-            try
-            {
-                hooks.options.DeviceFree(pointer, (long)bytes, stream);
-            }
-            catch (Exception exception)
-            {
-                hooks.Keep(exception);
-            }
+            try { hooks.options.DeviceFree(pointer, (long)bytes, stream); }
+            catch (Exception exception) { hooks.Keep(exception); }
         }
 
         [MonoPInvokeCallback(typeof(kvq_log_hook))]
         static void OnLog(IntPtr user, LogLevel level, byte* message)
         {
             Hooks hooks = From(user);
-            try
-            {
-                hooks.options.Log(level, Text.Read(message));
-            }
-            catch (Exception exception)
-            {
-                hooks.Keep(exception);
-            }
+            try { hooks.options.Log(level, Text.Read(message)); }
+            catch (Exception exception) { hooks.Keep(exception); }
         }
 
         [MonoPInvokeCallback(typeof(kvq_parallel_for_hook))]
@@ -196,14 +168,8 @@ namespace Kvq
         static void OnReleased(IntPtr user)
         {
             Hooks hooks = From(user);
-            try
-            {
-                if (hooks.options.Released != null) hooks.options.Released();
-            }
-            catch (Exception exception)
-            {
-                hooks.Keep(exception);
-            }
+            try { if (hooks.options.Released != null) hooks.options.Released(); }
+            catch (Exception exception) { hooks.Keep(exception); }
             hooks.self.Free();
         }
 

@@ -39,15 +39,7 @@ namespace Kvq
         void Linear(void* x, int batch, void* y, Dtype dtype)
         {
             var error = Call.Error();
-            IntPtr it = Enter();
-            try
-            {
-                Call.Check(Native.qp_linear(it, x, batch, y, dtype, &error), &error, Hooks);
-            }
-            finally
-            {
-                Leave();
-            }
+            using (Use it = Use()) Call.Check(Native.qp_linear(it, x, batch, y, dtype, &error), &error, Hooks);
         }
 
         /// <summary>Multiply several matrices by the same inputs in one call; see

@@ -57,28 +57,22 @@ namespace Kvq
             qp_quantize_options raw = options.raw;
             var error = Call.Error();
             var handle = new MatrixHandle();
-            IntPtr result, it = context.Enter();
-            try
+            IntPtr result;
+            using (Use it = context.Use())
+            using (var progress = new Progress(options.Progress))
+            fixed (float* floats = w.Floats, hessian = options.Hessian, bias = options.Bias)
+            fixed (ushort* bits = w.Bits)
+            fixed (byte* name = scheme)
             {
-                using (var progress = new Progress(options.Progress))
-                fixed (float* floats = w.Floats, hessian = options.Hessian, bias = options.Bias)
-                fixed (ushort* bits = w.Bits)
-                fixed (byte* name = scheme)
-                {
-                    if (name != null) raw.scheme = name;
-                    raw.hessian = hessian;
-                    raw.bias = bias;
-                    raw.progress = progress.Function;
-                    raw.progress_user = progress.User;
-                    Status status = Native.qp_quantize(it, &raw, w.Start(floats, bits), rows, columns, &result, &error);
-                    handle.Take(result);
-                    progress.Rethrow();
-                    Call.Check(status, &error, context.Hooks, handle, result);
-                }
-            }
-            finally
-            {
-                context.Leave();
+                if (name != null) raw.scheme = name;
+                raw.hessian = hessian;
+                raw.bias = bias;
+                raw.progress = progress.Function;
+                raw.progress_user = progress.User;
+                Status status = Native.qp_quantize(it, &raw, w.Start(floats, bits), rows, columns, &result, &error);
+                handle.Take(result);
+                progress.Rethrow();
+                Call.Check(status, &error, context.Hooks, handle, result);
             }
             return new Matrix(handle, context);
         }
@@ -110,20 +104,12 @@ namespace Kvq
         public static Matrix Load(Context context, byte[] file, string name)
         {
             if (context == null) throw new ArgumentNullException(nameof(context));
-            byte[] bytes = Files.NotEmpty(file, nameof(file)), text = Text.Needed(name, nameof(name));
-            var error = Call.Error();
+            byte[] text = Text.Needed(name, nameof(name));
             var handle = new MatrixHandle();
-            IntPtr result, it = context.Enter();
-            try
+            Files.Load(context, file, nameof(file), handle, (it, buffer, size, result, error) =>
             {
-                fixed (byte* buffer = bytes, start = text)
-                    Call.Check(Native.qp_matrix_load(it, buffer, (UIntPtr)file.Length, start, &result, &error), &error,
-                               context.Hooks, handle, result);
-            }
-            finally
-            {
-                context.Leave();
-            }
+                fixed (byte* start = text) return Native.qp_matrix_load(it, buffer, size, start, result, error);
+            });
             return new Matrix(handle, context);
         }
 
@@ -140,12 +126,12 @@ namespace Kvq
                     " matrices", nameof(names));
             using (new UseMany(sorted, alone: false))
             using (var texts = new Texts(names, nameof(names)))
-                return Files.Save((buffer, capacity, size, error) =>
+                return Files.Save(matrices[0], (it, buffer, capacity, size, error) =>
                 {
                     fixed (IntPtr* pointers = UseMany.Pointers(matrices))
                     fixed (byte** starts = texts.Pointers)
                         return Native.qp_matrix_save(pointers, starts, matrices.Length, buffer, capacity, size, error);
-                }, matrices[0].Hooks);
+                });
         }
 
         /// <summary>Description of the matrix; see <see cref="Native.qp_matrix_describe"/>.</summary>
@@ -164,16 +150,9 @@ namespace Kvq
                     info.Rows, nameof(rows));
             var w = new float[checked(rows * info.Columns)];
             var error = Call.Error();
-            IntPtr it = Enter();
-            try
-            {
-                fixed (float* start = w)
-                    Call.Check(Native.qp_matrix_dequantize(it, firstRow, rows, start, &error), &error, Hooks);
-            }
-            finally
-            {
-                Leave();
-            }
+            using (Use it = Use())
+            fixed (float* start = w)
+                Call.Check(Native.qp_matrix_dequantize(it, firstRow, rows, start, &error), &error, Hooks);
             return w;
         }
     }

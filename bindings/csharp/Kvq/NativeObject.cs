@@ -23,6 +23,28 @@ namespace Kvq
         }
     }
 
+    /// Holds the objects that a call uses until it ends.
+    readonly struct Use : IDisposable
+    {
+        readonly IntPtr pointer;
+        readonly NativeObject one, other;
+
+        internal Use(IntPtr pointer, NativeObject one, NativeObject other = null)
+        {
+            this.pointer = pointer;
+            this.one = one;
+            this.other = other;
+        }
+
+        public static implicit operator IntPtr(Use it) => it.pointer;
+
+        public void Dispose()
+        {
+            one.Leave();
+            if (other != null) other.Leave();
+        }
+    }
+
     /// <summary>An object of the library. Objects may be disposed of in any order and more than once; whatever other
     /// objects still need is freed with the last of them. Calls that need exclusive use wait for each other; others run
     /// concurrently.</summary>
@@ -71,7 +93,9 @@ namespace Kvq
             if (Hooks != null) Hooks.Rethrow();
         }
 
-        /// Every call is between Enter and Leave. `alone`: the call needs exclusive use of the object.
+        /// Every call uses its object. `alone`: the call needs exclusive use of the object.
+        internal virtual Use Use(bool alone = false) => new Use(Enter(alone), this);
+
         internal IntPtr Enter(bool alone = false, bool evenClosed = false)
         {
             lock (handle)

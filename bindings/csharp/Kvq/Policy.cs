@@ -5,7 +5,7 @@ namespace Kvq
 {
     /// <summary>Formats that each layer's pages are sealed in, how many pages stay FP16, and which tokens are evicted.
     /// Immutable.</summary>
-    public sealed unsafe class Policy : NativeObject
+    public sealed unsafe partial class Policy : NativeObject
     {
         internal Policy(PolicyHandle handle, Hooks hooks) : base(handle, hooks) { }
 
@@ -18,19 +18,9 @@ namespace Kvq
         {
             if (context == null) throw new ArgumentNullException(nameof(context));
             byte[] text = Text.Needed(yaml, nameof(yaml));
-            var error = Call.Error();
             var handle = new PolicyHandle();
-            IntPtr result, it = context.Enter();
-            try
-            {
-                fixed (byte* start = text)
-                    Call.Check(Native.kvq_policy_load(it, start, (UIntPtr)(text.Length - 1), &result, &error), &error,
-                               context.Hooks, handle, result);
-            }
-            finally
-            {
-                context.Leave();
-            }
+            Files.Load(context, text, nameof(yaml), handle, (it, buffer, size, result, error) =>
+                       Native.kvq_policy_load(it, (byte*)buffer, (UIntPtr)(text.Length - 1), result, error));
             return new Policy(handle, context.Hooks);
         }
 
@@ -74,40 +64,6 @@ namespace Kvq
                     Handle.DangerousGetHandle(), firstLayer, lastLayer, k, v, &result, &error), &error, context.Hooks,
                     handle, result);
             return new Policy(handle, context.Hooks);
-        }
-
-        /// <summary>See <see cref="Native.kvq_policy_save"/>.</summary>
-        /// <returns>The policy as YAML.</returns>
-        public string Save()
-        {
-            IntPtr it = Enter();
-            try
-            {
-                return System.Text.Encoding.UTF8.GetString(Files.Save((buffer, capacity, size, error) =>
-                    Native.kvq_policy_save(it, (byte*)buffer, capacity, size, error), Hooks));
-            }
-            finally
-            {
-                Leave();
-            }
-        }
-
-        /// <summary>See <see cref="Native.kvq_policy_describe"/>.</summary>
-        /// <returns>Eviction settings of the policy.</returns>
-        public PolicyInfo Describe()
-        {
-            var error = Call.Error();
-            var info = new kvq_policy_info { struct_size = (uint)sizeof(kvq_policy_info) };
-            IntPtr it = Enter();
-            try
-            {
-                Call.Check(Native.kvq_policy_describe(it, &info, &error), &error, Hooks);
-                return new PolicyInfo(&info);
-            }
-            finally
-            {
-                Leave();
-            }
         }
     }
 }

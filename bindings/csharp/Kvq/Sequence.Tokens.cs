@@ -47,17 +47,10 @@ namespace Kvq
         {
             Shape.Positions(positions, tokens, nameof(positions));
             var error = Call.Error();
-            IntPtr it = Hold(alone: true);
-            try
-            {
-                fixed (int* where = positions)
-                    Call.Check(Native.kvq_append(cachePointer, it, layer, tokens, k, v, dtype, where, &error), &error,
-                        Hooks);
-            }
-            finally
-            {
-                Release();
-            }
+            using (Use it = Use(alone: true))
+            fixed (int* where = positions)
+                Call.Check(Native.kvq_append(cachePointer, it, layer, tokens, k, v, dtype, where, &error), &error,
+                    Hooks);
         }
 
         /// <summary>Decode stored keys and values, for inspection and tests; see
@@ -76,18 +69,11 @@ namespace Kvq
             if (v != null) Shape.AtLeast(v.Length, needed, "v", "[slots, head_dim]");
             if (positions != null) Shape.AtLeast(positions.Length, slots, "positions", "[slots]");
             var error = Call.Error();
-            IntPtr it = Hold(alone: false);
-            try
-            {
-                fixed (float* keys = k, values = v)
-                fixed (int* where = positions)
-                    Call.Check(Native.kvq_sequence_decode(cachePointer, it, layer, kvHead, begin, slots, keys, values,
-                        where, &error), &error, Hooks);
-            }
-            finally
-            {
-                Release();
-            }
+            using (Use it = Use())
+            fixed (float* keys = k, values = v)
+            fixed (int* where = positions)
+                Call.Check(Native.kvq_sequence_decode(cachePointer, it, layer, kvHead, begin, slots, keys, values,
+                    where, &error), &error, Hooks);
         }
 
         /// <summary>Evict tokens as the cache's policy says; see <see cref="Native.kvq_compress"/>.</summary>
@@ -102,18 +88,11 @@ namespace Kvq
             options.budget = budget;
             options.bytes_freed = &freed;
             var error = Call.Error();
-            IntPtr it = Hold(alone: true);
-            try
+            using (Use it = Use(alone: true))
+            fixed (int* counts = &kept[0, 0])
             {
-                fixed (int* counts = &kept[0, 0])
-                {
-                    options.kept = counts;
-                    Call.Check(Native.kvq_compress(cachePointer, it, &options, &error), &error, Hooks);
-                }
-            }
-            finally
-            {
-                Release();
+                options.kept = counts;
+                Call.Check(Native.kvq_compress(cachePointer, it, &options, &error), &error, Hooks);
             }
             return new Compressed(kept, freed);
         }

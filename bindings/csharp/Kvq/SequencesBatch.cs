@@ -7,23 +7,29 @@ namespace Kvq
     {
         internal SequencesBatch() { }
 
-        internal Sequence[] Listed { get; private set; }
+        Sequence[] listed;
+
+        /// <summary>Sequences of one cache; one may occur repeatedly only in an <see cref="AttendBatch"/>.</summary>
+        public Sequence[] Sequences
+        {
+            get => listed;
+            set
+            {
+                Sorted = UseMany.Sorted(value, nameof(Sequences));
+                Pointers = UseMany.Pointers(value);
+                listed = (Sequence[])value.Clone();
+            }
+        }
 
         internal NativeObject[] Sorted { get; private set; }
 
         internal IntPtr[] Pointers { get; private set; }
 
-        internal void List(Sequence[] sequences, string name)
-        {
-            Sorted = UseMany.Sorted(sequences, name);
-            Pointers = UseMany.Pointers(sequences);
-            Listed = (Sequence[])sequences.Clone();
-        }
-
         /// Counts the rows of all sequences; the names are those of the properties, for messages.
         internal long CheckRows(int[] counts, string countsName, int[] positions, string positionsName)
         {
-            long rows = Shape.Sum(counts, Listed.Length, countsName);
+            if (listed == null) throw new ArgumentNullException(nameof(Sequences));
+            long rows = Shape.Sum(counts, listed.Length, countsName);
             Shape.Positions(positions, rows, positionsName);
             return rows;
         }

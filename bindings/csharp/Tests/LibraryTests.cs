@@ -29,9 +29,9 @@ namespace Kvq.Tests
             Test.True(Array.IndexOf(Library.CpuIsas(), "baseline") >= 0, "baseline is an instruction set");
         }
 
-        static string Folder => Environment.GetEnvironmentVariable("KVQ_BINDINGS");
+        internal static string Folder => Environment.GetEnvironmentVariable("KVQ_BINDINGS");
 
-        /// Every function of the model of the header is declared, and used by the library of objects or a test.
+        /// Every function of the header is declared; the library of objects or a test uses each stable one.
         public static void Every_function_is_declared_and_used()
         {
             if (string.IsNullOrEmpty(Folder)) Test.Skip("KVQ_BINDINGS does not say where bindings/ is");
@@ -48,7 +48,8 @@ namespace Kvq.Tests
                 string name = match.Groups[1].Value;
                 MethodInfo method = typeof(Native).GetMethod(name) ?? typeof(ExperimentalNative).GetMethod(name);
                 Test.True(method != null, name + " is not declared");
-                Test.True(Regex.IsMatch(sources, @"Native\." + name + @"\b"), name + " is not used");
+                Test.True(method.DeclaringType == typeof(ExperimentalNative) ||
+                          Regex.IsMatch(sources, @"Native\." + name + @"\b"), name + " is not used");
                 Marshal.Prelink(method); // throws if the library does not export it
                 ++functions;
             }

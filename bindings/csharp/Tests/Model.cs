@@ -2,7 +2,7 @@ using System;
 
 namespace Kvq.Tests
 {
-    /// A small model, and what its attention gives in float64.
+    /// A small model.
     sealed class Model : IDisposable
     {
         internal const int Layers = 2, QHeads = 4, KvHeads = 2, HeadDim = 16;
@@ -65,48 +65,6 @@ namespace Kvq.Tests
             for (int i = 0; i < head.Length; ++i)
                 head[i] = x[(i / HeadDim * KvHeads + kvHead) * HeadDim + i % HeadDim];
             return head;
-        }
-
-        /// softmax(q·k / sqrt(HeadDim)) v of the first `seen` tokens of one head, with a cap and a sink; also
-        /// the logarithm of the sum of exp.
-        internal static double[] Attention(float[] q, int queryAt, float[] k, float[] v, int from, int seen,
-            out double lse, double cap = 0, double sink = double.NegativeInfinity)
-        {
-            var logits = new double[seen];
-            double largest = sink;
-            for (int t = from; t < seen; ++t)
-            {
-                double dot = 0;
-                for (int c = 0; c < HeadDim; ++c) dot += (double)q[queryAt + c] * k[t * HeadDim + c];
-                logits[t] = dot / Math.Sqrt(HeadDim);
-                if (cap > 0) logits[t] = cap * Math.Tanh(logits[t] / cap);
-                largest = Math.Max(largest, logits[t]);
-            }
-            double sum = Math.Exp(sink - largest);
-            var output = new double[HeadDim];
-            for (int t = from; t < seen; ++t)
-            {
-                double weight = Math.Exp(logits[t] - largest);
-                sum += weight;
-                for (int c = 0; c < HeadDim; ++c) output[c] += weight * v[t * HeadDim + c];
-            }
-            for (int c = 0; c < HeadDim; ++c) output[c] /= sum;
-            lse = largest + Math.Log(sum);
-            return output;
-        }
-
-        /// A query of all heads at token `seen` - 1, against dense keys and values as they were appended.
-        internal static void Expect(float[] output, int row, float[] q, float[] k, float[] v, int seen, string what,
-                                    double tolerance = 2e-6)
-        {
-            for (int h = 0; h < QHeads; ++h)
-            {
-                int kvHead = h / (QHeads / KvHeads), at = row * QueryRow + h * HeadDim;
-                double lse;
-                double[] expected = Attention(q, at, Head(k, kvHead), Head(v, kvHead), 0, seen, out lse);
-                for (int c = 0; c < HeadDim; ++c)
-                    Test.Near(expected[c], output[at + c], tolerance, what + " of head " + h + ", channel " + c);
-            }
         }
     }
 }

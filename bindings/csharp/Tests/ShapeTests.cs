@@ -72,6 +72,11 @@ namespace Kvq.Tests
                 refused("QueryPositions has 2 elements; there are 1 rows", it => it.QueryPositions = new int[2]);
                 refused("Lse has 3 elements; [queries, q_heads] takes 4", it => it.Lse = new float[3]);
                 refused("Sinks has 5 elements; [q_heads] takes 4", it => it.Sinks = new float[5]);
+                var append = new AppendBatch { Sequences = new[] { model.Sequence, model.Sequence }, K = new float[64],
+                    V = new float[64] };
+                Test.Refused(Status.Argument, "sequences[1]", () => model.Cache.Append(0, append));
+                append.TokenCounts = new[] { 2 };
+                Test.Throws<ArgumentException>("TokenCounts has 1 elements", () => model.Cache.Append(0, append));
                 refused("Sequences is empty", it => it.Sequences = new Sequence[0]);
                 refused("Sequences[1]", it => it.Sequences = new[] { model.Sequence, null });
             }

@@ -1,4 +1,5 @@
 using System;
+using System.Runtime.InteropServices;
 using System.Threading;
 
 namespace Kvq.Tests
@@ -27,25 +28,6 @@ namespace Kvq.Tests
             }
             foreach (Thread thread in threads) thread.Join();
             if (first != null) throw first;
-        }
-
-        public static void Attends_of_one_sequence_run_at_once()
-        {
-            using (var model = new Model("int4"))
-            {
-                model.Fill(model.Sequence, 150, 1);
-                float[] q = Model.Numbers(Model.QueryRow, 2), expected = new float[q.Length];
-                model.Cache.Attend(0, model.Sequence, q, expected);
-                AtOnce(4, t =>
-                {
-                    var output = new float[q.Length];
-                    for (int i = 0; i < 300; ++i)
-                    {
-                        model.Cache.Attend(0, model.Sequence, q, output);
-                        Test.Same(expected, output, "attention on thread " + t);
-                    }
-                });
-            }
         }
 
         public static void Two_readers_are_inside_at_once_and_a_writer_alone()
@@ -118,10 +100,24 @@ namespace Kvq.Tests
 
         public static void A_hook_that_uses_the_object_of_its_own_call_is_told_so()
         {
-            using (var context = new Context())
-            using (var trainer = TrainerTests.Filled(context))
-                Test.Throws<InvalidOperationException>("A hook may not use the CodebookTrainer",
-                                                       () => trainer.Run(0, done => trainer.Result() != null));
+            Model model = null;
+            var options = new ContextOptions
+            {
+                Allocate = (bytes, alignment) =>
+                {
+                    if (model != null) model.Sequence.Length(0);
+                    return Marshal.AllocHGlobal((IntPtr)bytes);
+                },
+                Free = (pointer, bytes, alignment) => Marshal.FreeHGlobal(pointer),
+            };
+            using (var made = new Model("fp16", Rope.None, options))
+            {
+                model = made;
+                float[] k = new float[Model.Row];
+                Test.Throws<InvalidOperationException>("A hook may not use the Sequence",
+                                                       () => made.Sequence.Append(0, k, k));
+                model = null;
+            }
         }
 
         public static void Closing_while_others_attend_ends_in_their_ObjectDisposedException()

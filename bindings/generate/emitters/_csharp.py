@@ -7,7 +7,7 @@ from emitters._text import NOTICE, paragraphs
 
 INTEGERS = {"int8_t": "sbyte", "int16_t": "short", "int32_t": "int", "int64_t": "long", "uint8_t": "byte",
             "uint16_t": "ushort", "uint32_t": "uint", "uint64_t": "ulong", "size_t": "UIntPtr"}
-RAW, IDIOMATIC, EXPERIMENTAL = "Kvq.Raw", "Kvq", "Kvq.Experimental"
+RAW, IDIOMATIC = "Kvq.Raw", "Kvq"
 
 
 def pascal(name):
@@ -27,8 +27,8 @@ def property_name(struct, field):
 
 def has_class(struct):
     """Whether a struct of the raw layer has a class around it."""
-    return struct["name"] not in ("kvq_compress_options", "kvq_plan_fusion_options") and \
-        struct["name"].endswith(("_options", "_problem", "_content", "_batch", "_info", "_usage"))
+    return not struct["experimental"] and struct["name"] != "kvq_compress_options" and \
+        struct["name"].endswith(("_options", "_batch", "_info", "_usage"))
 
 
 def raw_type(it):
@@ -60,9 +60,10 @@ class Names:
             self.found[one["name"]] = "%s.%s" % (RAW, one["name"])
         for one in api["structs"]:
             if not raw and has_class(one):
-                self.found[one["name"]] = "%s.%s" % (self.space_of(one), type_name(one["name"]))
+                self.found[one["name"]] = "%s.%s" % (IDIOMATIC, type_name(one["name"]))
         for one in api["handles"]:
-            self.found[one["name"]] = "%s.%s" % (self.space_of(one), type_name(one["name"]))
+            if not one["experimental"]:
+                self.found[one["name"]] = "%s.%s" % (IDIOMATIC, type_name(one["name"]))
         for one in api["enumerations"]:
             home = type_name(one["name"]) if one["name"] else "Constants"
             if one["name"]:
@@ -78,7 +79,7 @@ class Names:
 
     @staticmethod
     def space_of(one):
-        return EXPERIMENTAL if one["experimental"] else IDIOMATIC
+        return RAW if one["experimental"] else IDIOMATIC
 
     @staticmethod
     def member(enumeration, name):

@@ -109,7 +109,7 @@ class Names:
         if one is not None and one.get("experimental"):
             text += "\n\nExperimental: may change in a minor version."
         text = text.strip()
-        return self.comment("%s: %s" % (go_name, text[:1].lower() + text[1:] if text[1:2].islower() else text)
+        return self.comment("%s: %s" % (go_name, text[:1].lower() + text[1:] if text.split(None, 1)[0][1:].islower() else text)
                             if text else go_name + ".", parameters, prefix=prefix)
 
 

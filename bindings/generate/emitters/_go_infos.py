@@ -1,11 +1,11 @@
-"""Declarations of the header in package kvq: enumerations, and structs that the library fills."""
+"""Declarations of the header in package kvq: stable enumerations, and structs that the library fills."""
 from emitters._go import pascal
 from emitters._text import flag_text, is_flag
 
 
-def enumerations(names, experimental):
+def enumerations(names):
     return "\n".join(errors(names, one) if one["name"] == "kvq_status" else enumeration(names, one)
-                     for one in names.api["enumerations"] if one["experimental"] == experimental)
+                     for one in names.api["enumerations"] if not one["experimental"])
 
 
 def enumeration(names, one):
@@ -57,10 +57,10 @@ def converted(names, field):
     return names.type(kind), raw
 
 
-def go(names, experimental):
+def go(names):
     lines = ["package kvq\n", "import \"kvq/raw\"\n"]
     for one in names.api["structs"]:
-        if not is_info(one) or one["experimental"] != experimental:
+        if not is_info(one) or one["experimental"]:
             continue
         name = names.go[one["name"]]
         fields = [field for field in one["fields"][1:] if not field["name"].startswith("reserved")]

@@ -14,10 +14,7 @@ KEPT = {"call": "until the call returns", "handle": "as long as the handle lives
 
 # Names in the crate kvq that do not follow from the name in C.
 IDIOM = {
-    "kvq_plan_solve": "PlanProblem::solve", "kvq_plan_rates": "plan_rates",
     "kvq_context_create": "Context::new", "kvq_cache_create": "Cache::new", "kvq_sequence_create": "Sequence::new",
-    "kvq_codebook_trainer_create": "CodebookTrainer::new", "kvq_centres_trainer_create": "CentresTrainer::new",
-    "kvq_router_trainer_create": "RouterTrainer::new",
     "kvq_device_describe": "device_describe", "kvq_cpu_isa_name": "cpu_isas", "kvq_cpu_isa_count": "cpu_isas",
     "kvq_api_version": "api_version", "kvq_version_string": "version", "kvq_status_name": "Status::name",
     "kvq_append": "Sequence::append", "kvq_append_sequences": "Cache::append", "kvq_attend": "Cache::attend",

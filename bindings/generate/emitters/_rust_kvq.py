@@ -1,14 +1,15 @@
-"""The generated half of the crate kvq: enumerations, structs that the library fills, setters of options, comments."""
+"""The generated half of the crate kvq: enumerations, structs that the library fills, setters of options, comments and simple
+methods."""
 import re
 
-from emitters import _rust
-from emitters._rust import commented, gate
+from emitters import _rust, _rust_objects
+from emitters._rust import commented
 from emitters._text import NOTICE, flag_text, is_flag
 
 OUT = "bindings/rust/kvq/src/generated/"
 FILLED = ("_info", "_usage")
 # Fields that Rust's types imply, or that are not set as numbers.
-TAKEN_OTHERWISE = ("struct_size", "n_sequences", "n_choices", "n_matrices", "dtype", "q_dtype", "output_dtype")
+TAKEN_OTHERWISE = ("struct_size", "n_sequences", "dtype", "q_dtype", "output_dtype")
 # Parameters that methods do not have.
 LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch",
             "info")
@@ -36,12 +37,12 @@ def idiom_type(field, paths):
 
 def enumeration(one, docs, paths):
     name, found = paths[one["name"]], _rust.variants(one)
-    lines = ["", *commented(docs.markdown(one["documentation"])), *gate(one),
+    lines = ["", *commented(docs.markdown(one["documentation"])),
              "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]", "#[non_exhaustive]", "pub enum %s {" % name]
     for value in one["values"]:
         lines += [*commented(docs.markdown(value["documentation"]), "    "), "    %s," % found[value["name"]]]
     lines += ["    /// A value of a newer library that this crate has no name for.", "    Other(i32),", "}", "",
-              *gate(one), "impl %s {" % name, "    /// Return the value in C.", "    pub fn code(self) -> i32 {",
+              "impl %s {" % name, "    /// Return the value in C.", "    pub fn code(self) -> i32 {",
               "        match self {"]
     lines += ["            %s::%s => sys::%s," % (name, found[value["name"]], value["name"]) for value in one["values"]]
     lines += ["            %s::Other(code) => code," % name, "        }", "    }", "",
@@ -67,14 +68,14 @@ def filled(one, docs, paths):
     """A struct that the library fills, as a struct that owns its contents."""
     name = paths[one["name"]]
     fields = [field for field in one["fields"] if field["name"] != "struct_size" and field["documentation"] != "0."]
-    lines = ["", *commented(docs.markdown(one["documentation"])), *gate(one), "#[derive(Clone, Debug, PartialEq)]",
+    lines = ["", *commented(docs.markdown(one["documentation"])), "#[derive(Clone, Debug, PartialEq)]",
              "#[non_exhaustive]", "pub struct %s {" % name]
     for field in fields:
         lines += [*commented(docs.markdown(flag_text(field)), "    "),
                   "    pub %s: %s," % (field["name"], idiom_type(field, paths))]
     has_pointer = any(field["type"]["kind"] == "pointer" for field in fields)
     safety = ["    // SAFETY: the caller guarantees that the strings are valid."] if has_pointer else []
-    lines += ["}", "", *gate(one), "impl %s {" % name]
+    lines += ["}", "", "impl %s {" % name]
     if has_pointer:
         lines += ["    /// # Safety", "    /// The library must have filled `raw`, and its strings must still be alive."]
     head = "pub(crate) %sfn from_raw(raw: &sys::%s) -> Self {" % ("unsafe " if has_pointer else "", one["name"])
@@ -168,7 +169,9 @@ def arm(pattern, lines):
 
 
 def emit(api):
-    paths = _rust.idiomatic(api)
-    docs = _rust.Documentation(api, paths)
-    return {OUT + "types.rs": types(api, docs, paths), OUT + "options.rs": options(api, docs, paths),
-            OUT + "docs.rs": documentation(api, docs)}
+    groups = ("constants", "enumerations", "handles", "hooks", "structs", "functions")
+    stable = {group: [one for one in api[group] if not one.get("experimental")] for group in groups}
+    paths = _rust.idiomatic(stable)
+    docs = _rust.Documentation(stable, paths)
+    return {OUT + "types.rs": types(stable, docs, paths), OUT + "options.rs": options(stable, docs, paths),
+            OUT + "docs.rs": documentation(stable, docs), OUT + "objects.rs": _rust_objects.objects(stable, paths)}

@@ -1,8 +1,9 @@
-"""Go: the raw package (cgo), and the enumerations and descriptions of the package above it."""
+"""Go: the raw package (cgo), and the enumerations, descriptions and simple methods of the package above it."""
 import re
 
 from emitters import _go_hooks as hooks
 from emitters import _go_infos as infos
+from emitters import _go_objects as objects
 from emitters._go import Names, camel, described, is_list_of_pointers, is_token, pascal
 from emitters._text import NOTICE
 
@@ -285,8 +286,7 @@ def emit(api):
         ROOT + "raw/shims_experimental.h": shims(names, True),
         ROOT + "raw/hooks.go": HEAD + hooks.go(names),
         ROOT + "raw/hooks.c": "/* %s */\n" % NOTICE + hooks.c(names),
-        ROOT + "enums.go": HEAD + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names, False),
-        ROOT + "enums_experimental.go": HEAD + TAG + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names, True),
-        ROOT + "infos.go": HEAD + infos.go(names, False),
-        ROOT + "infos_experimental.go": HEAD + TAG + infos.go(names, True),
+        ROOT + "enums.go": HEAD + "package kvq\n\nimport \"kvq/raw\"\n\n" + infos.enumerations(names),
+        ROOT + "infos.go": HEAD + infos.go(names),
+        ROOT + "objects.go": HEAD + objects.go(names),
     }

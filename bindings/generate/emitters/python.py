@@ -1,7 +1,9 @@
-"""The Python package's raw layer: ctypes declarations of everything in kvq.h, and descriptions as dataclasses."""
+"""The Python package's generated files: ctypes declarations of everything in kvq.h, descriptions as dataclasses, and simple
+methods."""
 import re
 import textwrap
 
+from emitters import _python_objects
 from emitters._text import NOTICE, flag_text, is_flag, paragraphs
 
 FOLDER = "bindings/python/libkvq/"
@@ -43,6 +45,8 @@ def docstring(blocks, indent):
     if len(lines) == 1 and indent + len(lines[0]) + 6 <= WIDTH:
         end = ' """' if lines[0].endswith('"') else '"""'
         return ['%s"""%s%s' % (pad, lines[0], end)]
+    if len(lines) == 1:
+        lines = lines[0].rsplit(" ", 1)  # ruff joins the quotes to a single line, however long
     return ['%s"""%s' % (pad, lines[0])] + [(pad + line).rstrip() for line in lines[1:]] + [pad + '"""']
 
 
@@ -219,7 +223,9 @@ def info_type(field):
 def infos(api):
     lines = docstring([["Descriptions of the library's objects, as dataclasses."], [NOTICE]], 0)
     lines += ["", "from __future__ import annotations", "", "from dataclasses import dataclass", "from typing import Tuple",
-              "", "from . import _native", "from ._text import name_of, text", ""]
+              "", "from . import _native", "from ._text import name_of, text", "", "__all__ = ["]
+    stable = sorted(class_name(one) for one in described(api) if not one["experimental"])
+    lines += ['    "%s",' % name for name in stable] + ["]", ""]
     for struct in described(api):
         fields = [field for field in struct["fields"] if not field["name"].startswith(("struct_size", "reserved"))]
         lines += ["", "@dataclass(frozen=True)", "class %s:" % class_name(struct)]
@@ -235,4 +241,5 @@ def infos(api):
 
 
 def emit(api):
-    return {FOLDER + "_native.py": native(api), FOLDER + "_infos.py": infos(api)}
+    return {FOLDER + "_native.py": native(api), FOLDER + "_infos.py": infos(api),
+            FOLDER + "_objects.py": _python_objects.objects(api, NOTICE, docstring, body_of, class_name)}

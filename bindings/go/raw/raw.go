@@ -333,7 +333,7 @@ type Context struct{ _ [0]byte }
 // Destroyed by [PolicyDestroy].
 type Policy struct{ _ [0]byte }
 
-// Codebook: commVQ codebooks for the layers of one model. Immutable; caches share it. Files are in the
+// Codebook: CommVQ codebooks for the layers of one model. Immutable; caches share it. Files are in the
 // safetensors format and take about half of [CodebookInfo.Bytes].
 //
 // Destroyed by [CodebookDestroy].

@@ -32,40 +32,21 @@ from ._errors import (
     KvqStateError,
     KvqUnsupportedError,
 )
-from ._infos import (
-    CacheInfo,
-    CentresInfo,
-    CentresLayerInfo,
-    CodebookInfo,
-    CodebookLayerInfo,
-    ContextInfo,
-    DeviceInfo,
-    LayerInfo,
-    MatrixInfo,
-    PolicyInfo,
-    RouterGroupInfo,
-    RouterInfo,
-    Usage,
-)
+from ._infos import *  # noqa: F403
+from ._infos import __all__ as _infos
 from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, save_matrices, schemes
-from ._policy import Centres, Codebook, Policy, Router
+from ._objects import Centres, Codebook, Router
+from ._policy import Policy
 from ._sequence import Compressed, Decoded, Sequence
 
 __version__ = "%d.%d.%d" % (raw.KVQ_VERSION_MAJOR, raw.KVQ_VERSION_MINOR, raw.KVQ_VERSION_PATCH)
 __all__ = [
     "Cache",
-    "CacheInfo",
     "Centres",
-    "CentresInfo",
-    "CentresLayerInfo",
     "Codebook",
-    "CodebookInfo",
-    "CodebookLayerInfo",
     "Compressed",
     "Context",
-    "ContextInfo",
     "Decoded",
-    "DeviceInfo",
     "DevicePointer",
     "KvqArgumentError",
     "KvqBackendError",
@@ -78,18 +59,12 @@ __all__ = [
     "KvqMismatchError",
     "KvqStateError",
     "KvqUnsupportedError",
-    "LayerInfo",
     "Matrix",
-    "MatrixInfo",
     "MatrixSize",
     "Policy",
-    "PolicyInfo",
     "Router",
-    "RouterGroupInfo",
-    "RouterInfo",
     "Scheme",
     "Sequence",
-    "Usage",
     "cpu_isas",
     "device_describe",
     "experimental",
@@ -100,3 +75,4 @@ __all__ = [
     "schemes",
     "version",
 ]
+__all__ += _infos

@@ -14,9 +14,10 @@ from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers,
 from ._batches import Appending, Attending
 from ._context import Context
 from ._errors import KvqArgumentError, assign, failure, require_fit
-from ._handle import Handle, enter_alone, enter_shared, leave_alone, leave_shared
-from ._infos import CacheInfo, LayerInfo, Usage
-from ._policy import Centres, Codebook, Data, Policy, Router
+from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared
+from ._infos import CacheInfo, Usage
+from ._objects import CacheMethods, Centres, Codebook, Router
+from ._policy import Policy
 from ._sequence import Sequence
 from ._text import value_of
 
@@ -50,7 +51,7 @@ def cache_options(
     return options
 
 
-class Cache(Handle):
+class Cache(CacheMethods):
     """The attention layers of one model; owns the page formats and the workspace of ``attend``.
 
     :param q_heads: query heads, a multiple of `kv_heads`.
@@ -135,10 +136,6 @@ class Cache(Handle):
     def describe(self) -> CacheInfo:
         """Options that the cache was created with, defaults filled in."""
         return self._described(_native.kvq_cache_describe, _native.kvq_cache_info, CacheInfo._of)
-
-    def describe_layer(self, layer: int) -> LayerInfo:
-        """Formats that a layer seals pages in."""
-        return self._described(_native.kvq_cache_describe_layer, _native.kvq_layer_info, LayerInfo._of, layer)
 
     def sequence(self) -> Sequence:
         """Create an empty sequence."""

@@ -8,13 +8,13 @@ from typing import Any, Callable, List, Optional
 from . import _native
 from ._arrays import HOST
 from ._errors import assign, call
-from ._handle import Handle
 from ._hooks import Hooks, LogHook, ParallelForHook
-from ._infos import ContextInfo, DeviceInfo
+from ._infos import DeviceInfo
+from ._objects import ContextMethods
 from ._text import encoded, text, value_of
 
 
-class Context(Handle):
+class Context(ContextMethods):
     """Memory, threads, limits and a device, shared by any number of caches.
 
     :param device: "cpu" or "cuda".
@@ -79,10 +79,6 @@ class Context(Handle):
     def device(self) -> str:
         """The device: "cpu", or for example "cuda:0"."""
         return "cpu" if self._device == HOST else "cuda:%d" % self._device
-
-    def describe(self) -> ContextInfo:
-        """Device, threads and memory of the context."""
-        return self._described(_native.kvq_context_describe, _native.kvq_context_info, ContextInfo._of)
 
     def set_stream(self, stream: Any) -> None:
         """Enqueue later calls on another CUDA stream, ordered after all earlier work. No other thread may use the

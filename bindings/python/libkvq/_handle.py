@@ -7,14 +7,17 @@ import weakref
 from contextlib import contextmanager
 from ctypes import Structure, byref, c_size_t, create_string_buffer, sizeof
 from threading import Lock
-from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, Type, TypeVar
+from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, Type, TypeVar, Union
 
+from ._arrays import bytes_of
 from ._errors import call
 from ._hooks import Hooks, destroy, inside_hook
 from ._library import Function
 
 Self = TypeVar("Self", bound="Handle")
+Loaded = TypeVar("Loaded", bound="Trained")
 Info = TypeVar("Info")
+Data = Union[bytes, bytearray, memoryview]
 
 
 class Handle:
@@ -171,6 +174,27 @@ class Handle:
         buffer = create_string_buffer(size.value)
         self._call(function, *arguments, buffer, size.value, byref(size))
         return buffer.raw[: size.value]
+
+
+class Trained(Handle):
+    """A trained object of a model, which is kept in files."""
+
+    _load: ClassVar[Function]
+    _save: ClassVar[Function]
+
+    @classmethod
+    def load(cls: Type[Loaded], context: Handle, data: Data) -> Loaded:
+        """Read the bytes of a file that ``save`` returned."""
+        address, size, _view = bytes_of("data", data)
+        result = cls.__new__(cls)
+        with context._shared() as pointer:
+            result._create(context._hooks, cls._load, pointer, address, size)
+        return result
+
+    def save(self) -> bytes:
+        """The bytes of a safetensors file."""
+        with self._shared() as pointer:
+            return self._saved(self._save, pointer)
 
 
 def enter_alone(handles: Collection[Handle]) -> List[Handle]:

@@ -11,6 +11,22 @@ from typing import Tuple
 from . import _native
 from ._text import name_of, text
 
+__all__ = [
+    "CacheInfo",
+    "CentresInfo",
+    "CentresLayerInfo",
+    "CodebookInfo",
+    "CodebookLayerInfo",
+    "ContextInfo",
+    "DeviceInfo",
+    "LayerInfo",
+    "MatrixInfo",
+    "PolicyInfo",
+    "RouterGroupInfo",
+    "RouterInfo",
+    "Usage",
+]
+
 
 @dataclass(frozen=True)
 class ContextInfo:

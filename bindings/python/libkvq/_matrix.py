@@ -11,10 +11,9 @@ from . import _native
 from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
 from ._context import Context
 from ._errors import KvqArgumentError, assign, call
-from ._handle import Handle, enter_shared, leave_shared
+from ._handle import Data, Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
 from ._infos import MatrixInfo
-from ._policy import Data
 from ._text import encoded, text, value_of
 
 

@@ -234,7 +234,8 @@ class qp_rounding(IntEnum):
     QP_ROUNDING_LDLQ = 0
     """Code columns from the last to the first, each corrected for the errors of the columns after it (block LDLQ)."""
     QP_ROUNDING_NEAREST = 1
-    """Round each weight, pair or tile to the nearest code; the Hessian only determines ``qp_matrix_info.proxy_error``.
+    """Round each weight, pair or tile to the nearest code; the Hessian only determines
+    ``qp_matrix_info.proxy_error``.
     """
 
 
@@ -278,7 +279,8 @@ class kvq_context(c_void_p):
 
 
 class kvq_policy(c_void_p):
-    """Formats that each layer's pages are sealed in, how many pages stay FP16, and which tokens are evicted. Immutable.
+    """Formats that each layer's pages are sealed in, how many pages stay FP16, and which tokens are evicted.
+    Immutable.
     """
 
 
@@ -898,7 +900,8 @@ class kvq_cache_options(Structure):
     reserved: int
     """0."""
     max_bytes: int
-    """Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's limit.
+    """Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
+    limit.
     """
     model_id: int
     """Any number that identifies the model's weights; snapshots with another one are refused."""
@@ -1071,7 +1074,8 @@ class kvq_attend_batch(Structure):
     query_counts: Any
     """Queries per sequence, each ≥ 1; NULL (default): one each."""
     query_positions: Any
-    """Positions ≥ 0; NULL (default): the last ``query_counts[i]`` tokens of each sequence, so append before attending.
+    """Positions ≥ 0; NULL (default): the last ``query_counts[i]`` tokens of each sequence, so append before
+    attending.
     """
     q: Any
     """``[total queries, q_heads, head_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``. Queries
@@ -1276,7 +1280,8 @@ class kvq_codebook_trainer_options(Structure):
     value_bits: int
     """0, 1 (default) or 2; 0: no codes for values."""
     value_scope: int
-    """``KVQ_SCOPE_LAYER`` by default: smaller errors, but eviction must drop a token from all heads of a layer at once.
+    """``KVQ_SCOPE_LAYER`` by default: smaller errors, but eviction must drop a token from all heads of a layer at
+    once.
     """
     key_rounds: int
     """Rounds of joint refinement of all stages, at most 1000; 0 (default): chosen by the library."""
@@ -1487,7 +1492,8 @@ class kvq_plan_fusion_options(Structure):
     loss: Any
     """As ``bytes``."""
     seconds: Any
-    """``[n_groups, n_schemes]``, of each group as a whole; as ``bytes``, or infinity if a group cannot have a scheme.
+    """``[n_groups, n_schemes]``, of each group as a whole; as ``bytes``, or infinity if a group cannot have a
+    scheme.
     """
 
     _fields_ = [

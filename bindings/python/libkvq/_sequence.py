@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, byref, c_int32, c_uint64, sizeof
+from ctypes import addressof, byref, c_uint64, sizeof
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import _native
 from ._arrays import empty_host, view_of
 from ._errors import assign
-from ._handle import Handle
 from ._infos import Usage
 from ._library import Function
+from ._objects import SequenceMethods
 
 if TYPE_CHECKING:
     from ._cache import Cache
@@ -36,7 +36,7 @@ class Compressed(NamedTuple):
     """Decrease in the bytes of the sequence."""
 
 
-class Sequence(Handle):
+class Sequence(SequenceMethods):
     """The pages of one conversation, from ``Cache.sequence``, ``Cache.load`` or ``Sequence.fork``.
 
     Calls that append to, change or close it wait for each other and for calls that attend to it. Any number of threads
@@ -63,42 +63,10 @@ class Sequence(Handle):
         """Append tokens to one layer: all of them or none. See ``Cache.append``."""
         self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
 
-    def length(self, layer: int) -> int:
-        """Number of tokens appended to a layer, including evicted ones."""
-        return self._number(_native.kvq_sequence_length, layer)
-
-    def room(self, layer: int) -> int:
-        """Number of tokens that fit into the pages that ``reserve`` preallocated for a layer."""
-        return self._number(_native.kvq_sequence_room, layer)
-
-    def slots(self, layer: int, kv_head: int) -> int:
-        """Number of tokens that a KV head holds after eviction."""
-        return self._number(_native.kvq_sequence_slots, layer, kv_head)
-
-    def _number(self, function: Function, *arguments: int) -> int:
-        number = c_int32()
-        self._read(function, *arguments, byref(number))
-        return number.value
-
     def fork(self) -> Sequence:
         """Create a sequence that starts with all tokens of this one. Pages are shared until either changes them."""
         with self.cache._shared() as cache, self._shared() as parent:
             return Sequence._made(self.cache, _native.kvq_sequence_fork, cache, parent)
-
-    def truncate(self, length: int) -> None:
-        """Keep the first `length` tokens of every layer. A cut inside a sealed page is refused."""
-        with self.cache._shared() as cache, self._alone() as sequence:
-            self._call(_native.kvq_sequence_truncate, cache, sequence, length)
-
-    def reserve(self, tokens: int) -> None:
-        """Preallocate pages, so that every layer has room for `tokens` more tokens; 0 frees the pages that are left."""
-        with self.cache._shared() as cache, self._alone() as sequence:
-            self._call(_native.kvq_sequence_reserve, cache, sequence, tokens)
-
-    def save(self) -> bytes:
-        """Return a snapshot, for ``Cache.load``."""
-        with self.cache._shared() as cache, self._alone() as sequence:
-            return self._saved(_native.kvq_sequence_save, cache, sequence)
 
     def decode(self, layer: int, kv_head: int, begin: int = 0, n: Optional[int] = None) -> Decoded:
         """Decode `n` slots from `begin` on (None: all), for inspection and tests. Not optimised."""

@@ -15,8 +15,9 @@ from ._context import Context
 from ._errors import KvqArgumentError, assign
 from ._handle import Handle, enter_shared, leave_shared
 from ._hooks import Progress, ProgressHook
+from ._objects import Centres, Codebook, Router
 from ._planning import Fusion, Plan, Solution, rates, solve
-from ._policy import Centres, Codebook, Policy, Router
+from ._policy import Policy
 from ._text import encoded, value_of
 from ._tuning import load_tuning, save_tuning, tune
 

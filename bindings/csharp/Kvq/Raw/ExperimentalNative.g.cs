@@ -4,6 +4,27 @@ using System.Runtime.InteropServices;
 
 namespace Kvq.Raw
 {
+    /// <summary>Training of value codes, and the source of the initial bits when values are encoded.</summary>
+    public enum ValueMethod
+    {
+        /// <summary>Alternating least squares; a linear map proposes the bits.</summary>
+        LeastSquares = 0,
+        /// <summary>The CommVQ paper's method: a network with one hidden layer, trained together with the codes by
+        /// gradient descent, proposes the bits.</summary>
+        Network = 1,
+    }
+
+    /// <summary>Quantity that a plan minimises.</summary>
+    public enum PlanGoal
+    {
+        /// <summary>Memory.</summary>
+        Bytes = 0,
+        /// <summary>Time, for example of a decoding step.</summary>
+        Seconds = 1,
+        /// <summary>Loss, for example the divergence from the uncompressed model in nats.</summary>
+        Loss = 2,
+    }
+
     /// <summary>The experimental functions of the C API under their C names.</summary>
     public static unsafe class ExperimentalNative
     {
@@ -379,8 +400,7 @@ namespace Kvq.Raw
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Limit"/>
         /// (no plan is within the limits; the message says what is missing, and the goal
-        /// <see cref="Kvq.Experimental.PlanGoal.Bytes"/> finds the smallest plan);
-        /// <see cref="Kvq.Status.Memory"/>.</returns>
+        /// <see cref="Kvq.Raw.PlanGoal.Bytes"/> finds the smallest plan); <see cref="Kvq.Status.Memory"/>.</returns>
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_plan_solve(IntPtr context, kvq_plan_problem* problem, int* chosen, int n, kvq_plan_costs* costs, kvq_error* error);
 

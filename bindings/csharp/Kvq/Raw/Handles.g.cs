@@ -42,29 +42,4 @@ namespace Kvq.Raw
     {
         protected override void Destroy(IntPtr it) => Native.qp_matrix_destroy(it);
     }
-
-    internal sealed class CodebookTrainerHandle : Handle
-    {
-        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_codebook_trainer_destroy(it);
-    }
-
-    internal sealed class CentresTrainerHandle : Handle
-    {
-        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_centres_trainer_destroy(it);
-    }
-
-    internal sealed class RouterTrainerHandle : Handle
-    {
-        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_router_trainer_destroy(it);
-    }
-
-    internal sealed class PlanFusionHandle : Handle
-    {
-        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_plan_fusion_destroy(it);
-    }
-
-    internal sealed class PlanHandle : Handle
-    {
-        protected override void Destroy(IntPtr it) => ExperimentalNative.kvq_plan_destroy(it);
-    }
 }

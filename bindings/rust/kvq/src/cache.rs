@@ -5,9 +5,7 @@ use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::shape::with_pointers;
 use crate::{call, Router, Sequence, Usage};
-use crate::{
-    Append, Attend, CacheInfo, Centres, Codebook, Context, DeviceAppend, DeviceAttend, Error, LayerInfo, Policy, Result,
-};
+use crate::{Append, Attend, CacheInfo, Centres, Codebook, Context, DeviceAppend, DeviceAttend, Error, Policy, Result};
 use kvq_sys as sys;
 use std::fmt;
 use std::ptr;
@@ -121,17 +119,6 @@ impl Cache {
     #[doc = header!(kvq_cache_describe)]
     pub fn describe(&self) -> &CacheInfo {
         &self.0.info
-    }
-
-    #[doc = header!(kvq_cache_describe_layer)]
-    pub fn describe_layer(&self, layer: usize) -> Result<LayerInfo> {
-        // SAFETY: kvq_cache_describe_layer fills this struct.
-        let raw = unsafe {
-            fill(self.context().panics(), |info, error| {
-                sys::kvq_cache_describe_layer(self.raw(), int(layer), info, error)
-            })?
-        };
-        Ok(LayerInfo::from_raw(&raw))
     }
 
     #[doc = header!(kvq_cache_context)]

@@ -218,15 +218,6 @@ destroyed_by! {
     qp_matrix qp_matrix_destroy;
 }
 
-#[cfg(feature = "experimental")]
-destroyed_by! {
-    kvq_centres_trainer kvq_centres_trainer_destroy;
-    kvq_codebook_trainer kvq_codebook_trainer_destroy;
-    kvq_router_trainer kvq_router_trainer_destroy;
-    kvq_plan_fusion kvq_plan_fusion_destroy;
-    kvq_plan kvq_plan_destroy;
-}
-
 /// A handle that is destroyed with its owner.
 pub(crate) struct Handle<T: Destroy>(NonNull<T>);
 
@@ -239,40 +230,13 @@ impl<T: Destroy> Handle<T> {
     pub(crate) fn get(&self) -> *mut T {
         self.0.as_ptr()
     }
-
-    /// Gives up the handle; the caller destroys it.
-    pub(crate) fn into_unended(self) -> Unended<T> {
-        let pointer = self.0;
-        mem::forget(self);
-        Unended(pointer)
-    }
 }
 
 impl<T: Destroy> Drop for Handle<T> {
     fn drop(&mut self) {
-        let handle = Unended(self.0);
+        // An integer, since pointers are not Send.
+        let address = self.get() as usize;
         // SAFETY: this was the only owner of the handle.
-        destroy(move || unsafe { handle.end() });
-    }
-}
-
-/// A handle that its owner destroys explicitly.
-pub(crate) struct Unended<T: Destroy>(NonNull<T>);
-
-// SAFETY: as for Handle.
-unsafe impl<T: Destroy> Send for Unended<T> {}
-// SAFETY: as for Handle.
-unsafe impl<T: Destroy> Sync for Unended<T> {}
-
-impl<T: Destroy> Unended<T> {
-    pub(crate) fn get(&self) -> *mut T {
-        self.0.as_ptr()
-    }
-
-    /// # Safety
-    /// The handle must no longer be in use.
-    pub(crate) unsafe fn end(self) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { T::destroy(self.0.as_ptr()) }
+        destroy(move || unsafe { T::destroy(address as *mut T) });
     }
 }

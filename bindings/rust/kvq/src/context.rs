@@ -164,23 +164,6 @@ impl Context {
         self.call(|error| unsafe { sys::kvq_context_set_stream(self.raw(), stream, error) })
     }
 
-    #[doc = header!(qp_tuning_save)]
-    #[cfg(feature = "experimental")]
-    pub fn tuning_save(&self) -> Result<String> {
-        // SAFETY: there are `capacity` bytes at `buffer`.
-        let text = call::save(self.panics(), |buffer, capacity, size, error| unsafe {
-            sys::qp_tuning_save(self.raw(), buffer.cast(), capacity, size, error)
-        })?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    #[doc = header!(qp_tuning_load)]
-    #[cfg(feature = "experimental")]
-    pub fn tuning_load(&self, text: &str) -> Result<()> {
-        // SAFETY: the text has this length and lives until the call returns.
-        self.call(|error| unsafe { sys::qp_tuning_load(self.raw(), text.as_ptr().cast(), text.len(), error) })
-    }
-
     /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::kvq_context {
         self.0.handle.get()

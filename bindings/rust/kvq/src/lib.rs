@@ -22,7 +22,8 @@
 //! ```
 //!
 //! Items are described by the comments of `kvq.h`, where `NULL` stands for `None` or an argument that this crate omits,
-//! and `n` for the number of rows in a slice. [`sys`] is the whole C API.
+//! and `n` for the number of rows in a slice. [`sys`] is the whole C API. With the feature `experimental` it includes the
+//! functions that may change in a minor version; they take the `raw` handles of objects.
 //!
 //! Objects may be dropped in any order: they keep what they need alive. All of them are `Send` and `Sync`; calls that
 //! need exclusive use borrow by `&mut`.
@@ -42,14 +43,10 @@ mod error;
 mod generated;
 mod hooks;
 mod matrix;
-#[cfg(feature = "experimental")]
-mod planning;
+mod object;
 mod policy;
 mod sequence;
 mod shape;
-mod trained;
-#[cfg(feature = "experimental")]
-mod training;
 
 pub use append::{Append, DeviceAppend};
 pub use attend::{Attend, DeviceAttend};
@@ -57,18 +54,12 @@ pub use cache::{Cache, CacheOptions};
 pub use context::{cpu_isas, device_describe, device_describe_by, Context, ContextOptions};
 pub use element::{Bf16, Element, F16};
 pub use error::{api_version, version, Error, Result};
+pub use generated::objects::{Centres, Codebook, Router};
 pub use generated::types::*;
 pub use hooks::{DeviceAllocator, HostAllocator};
 pub use matrix::{scheme_bits, schemes, Matrix, QuantizeOptions};
-#[cfg(feature = "experimental")]
-pub use planning::{plan_rates, Plan, PlanContent, PlanCosts, PlanFusion, PlanGroup, PlanProblem, PlanSolution};
 pub use policy::Policy;
 pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
-pub use trained::{Centres, Codebook, Router};
-#[cfg(feature = "experimental")]
-pub use training::{
-    CentresTrainer, CentresTrainerOptions, CodebookTrainer, CodebookTrainerOptions, RouterTrainer, RouterTrainerOptions,
-};
 
 /// Runs the first example of the README with the tests.
 #[cfg(doctest)]

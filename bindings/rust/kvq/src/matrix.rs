@@ -242,31 +242,19 @@ impl Matrix {
         y: &[*mut c_void],
         dtype: Dtype,
     ) -> Result<()> {
-        shape::require("y", y.len(), matrices.len() as u128, "[matrices]")?;
-        // SAFETY: guaranteed by the caller; both lists have `n` entries.
-        Matrix::call_on(matrices, |handles, n, error| unsafe {
-            sys::qp_linear_shared(handles, n, x, int(batch), y.as_ptr(), dtype.code(), error)
-        })
-    }
-
-    #[doc = header!(qp_tune)]
-    #[cfg(feature = "experimental")]
-    pub fn tune(matrices: &[&Matrix], batch: usize) -> Result<()> {
-        // SAFETY: the list has `n` entries.
-        Matrix::call_on(matrices, |handles, n, error| unsafe { sys::qp_tune(handles, n, int(batch), error) })
-    }
-
-    /// Calls a function on a list of at least one handle.
-    fn call_on(
-        matrices: &[&Matrix],
-        function: impl FnOnce(*const *const sys::qp_matrix, i32, *mut sys::kvq_error) -> sys::kvq_status,
-    ) -> Result<()> {
         let first = matrices.first().ok_or_else(|| Error::argument("matrices is empty"))?;
+        shape::require("y", y.len(), matrices.len() as u128, "[matrices]")?;
         with_pointers(
             matrices.iter(),
             ptr::null(),
             |matrix| matrix.raw() as *const _,
-            |handles| first.0.context.call(|error| function(handles.as_ptr(), int(handles.len()), error)),
+            |handles| {
+                let (handles, n) = (handles.as_ptr(), int(handles.len()));
+                // SAFETY: guaranteed by the caller; both lists have `n` entries.
+                first.0.context.call(|error| unsafe {
+                    sys::qp_linear_shared(handles, n, x, int(batch), y.as_ptr(), dtype.code(), error)
+                })
+            },
         )
     }
 

@@ -1,36 +1,25 @@
 //! Policies.
-use crate::call::{fill, save, Handle};
+use crate::call::Handle;
 use crate::convert::{c_string, int};
 use crate::generated::docs::header;
-use crate::{Context, PolicyInfo, Result};
+use crate::object::object;
+use crate::{Context, Result};
 use kvq_sys as sys;
 use std::ffi::CString;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-#[doc = header!(kvq_policy)]
-///
-/// Clones are the same policy.
-#[derive(Clone)]
-pub struct Policy {
-    handle: Arc<Handle<sys::kvq_policy>>,
-    context: Context,
-}
+object!(Policy, kvq_policy);
 
 impl Policy {
-    #[cfg(feature = "experimental")]
-    pub(crate) fn of(handle: Handle<sys::kvq_policy>, context: &Context) -> Self {
-        Policy { handle: Arc::new(handle), context: context.clone() }
-    }
-
     #[doc = header!(kvq_policy_load)]
     pub fn load(context: &Context, yaml: &str) -> Result<Self> {
         // SAFETY: the text has this length and lives until the call returns.
         let handle = context.create(|result, error| unsafe {
             sys::kvq_policy_load(context.raw(), yaml.as_ptr().cast(), yaml.len(), result, error)
         })?;
-        Ok(Policy { handle: Arc::new(handle), context: context.clone() })
+        Ok(Policy::of(handle, context))
     }
 
     #[doc = header!(kvq_policy_with_eviction)]
@@ -40,7 +29,7 @@ impl Policy {
         let handle = self.context.create(|result, error| unsafe {
             sys::kvq_policy_with_eviction(self.context.raw(), self.raw(), method.as_ptr(), int(budget), result, error)
         })?;
-        Ok(Policy { handle: Arc::new(handle), context: self.context.clone() })
+        Ok(Policy::of(handle, &self.context))
     }
 
     #[doc = header!(kvq_policy_with_layer)]
@@ -60,34 +49,6 @@ impl Policy {
             let (first, last) = (int(first_layer), int(last_layer));
             sys::kvq_policy_with_layer(self.context.raw(), self.raw(), first, last, keys, values, result, error)
         })?;
-        Ok(Policy { handle: Arc::new(handle), context: self.context.clone() })
-    }
-
-    #[doc = header!(kvq_policy_save)]
-    pub fn save(&self) -> Result<String> {
-        // SAFETY: there are `capacity` bytes at `buffer`.
-        let text = save(self.context.panics(), |buffer, capacity, size, error| unsafe {
-            sys::kvq_policy_save(self.raw(), buffer.cast(), capacity, size, error)
-        })?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    #[doc = header!(kvq_policy_describe)]
-    pub fn describe(&self) -> Result<PolicyInfo> {
-        // SAFETY: kvq_policy_describe fills this struct.
-        let raw =
-            unsafe { fill(self.context.panics(), |info, error| sys::kvq_policy_describe(self.raw(), info, error))? };
-        Ok(PolicyInfo::from_raw(&raw))
-    }
-
-    /// Returns the C handle, which this object owns and destroys.
-    pub fn raw(&self) -> *mut sys::kvq_policy {
-        self.handle.get()
-    }
-}
-
-impl fmt::Debug for Policy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Policy").field(&self.raw()).finish()
+        Ok(Policy::of(handle, &self.context))
     }
 }

@@ -1,10 +1,10 @@
 //! Sequences: the pages of one conversation.
-use crate::call::{self, save, Handle, Unended};
+use crate::call::{self, Handle};
 use crate::convert::{count, int};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::shape::{self, pointer_of, rows_of};
-use crate::{Cache, Dtype, Element, Error, Result, Usage};
+use crate::{Cache, Context, Dtype, Element, Error, Result, Usage};
 use kvq_sys as sys;
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Methods on `&self` may be called by any number of threads, and so may [`Cache::attend`].
 pub struct Sequence {
     /// Taken when the sequence is dropped.
-    handle: Option<Unended<sys::kvq_sequence>>,
+    handle: Option<Handle<sys::kvq_sequence>>,
     cache: Cache,
     /// If the policy evicts: exclusive for attending, shared for reading.
     observed: RwLock<()>,
@@ -80,7 +80,7 @@ impl Sequence {
     }
 
     pub(crate) fn of(handle: Handle<sys::kvq_sequence>, cache: &Cache) -> Self {
-        Sequence { handle: Some(handle.into_unended()), cache: cache.clone(), observed: RwLock::new(()) }
+        Sequence { handle: Some(handle), cache: cache.clone(), observed: RwLock::new(()) }
     }
 
     #[doc = header!(kvq_sequence_fork)]
@@ -92,47 +92,6 @@ impl Sequence {
             .context()
             .create(|result, error| unsafe { sys::kvq_sequence_fork(self.cache.raw(), self.raw(), result, error) })?;
         Ok(Sequence::of(handle, &self.cache))
-    }
-
-    #[doc = header!(kvq_sequence_truncate)]
-    pub fn truncate(&mut self, length: usize) -> Result<()> {
-        // SAFETY: the sequence is borrowed exclusively.
-        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_truncate(cache, sequence, int(length), error) })
-    }
-
-    #[doc = header!(kvq_sequence_reserve)]
-    pub fn reserve(&mut self, tokens: usize) -> Result<()> {
-        // SAFETY: the sequence is borrowed exclusively.
-        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_reserve(cache, sequence, int(tokens), error) })
-    }
-
-    #[doc = header!(kvq_sequence_room)]
-    pub fn room(&self, layer: usize) -> Result<usize> {
-        // SAFETY: the number lives until the call returns.
-        self.number(|room, error| unsafe { sys::kvq_sequence_room(self.raw(), int(layer), room, error) })
-    }
-
-    #[doc = header!(kvq_sequence_length)]
-    pub fn length(&self, layer: usize) -> Result<usize> {
-        // SAFETY: the number lives until the call returns.
-        self.number(|length, error| unsafe { sys::kvq_sequence_length(self.raw(), int(layer), length, error) })
-    }
-
-    #[doc = header!(kvq_sequence_slots)]
-    pub fn slots(&self, layer: usize, kv_head: usize) -> Result<usize> {
-        // SAFETY: the number lives until the call returns.
-        self.number(|slots, error| unsafe {
-            sys::kvq_sequence_slots(self.raw(), int(layer), int(kv_head), slots, error)
-        })
-    }
-
-    #[doc = header!(kvq_sequence_save)]
-    pub fn save(&self) -> Result<Vec<u8>> {
-        let _reading = self.reading()?;
-        // SAFETY: there are `capacity` bytes at `buffer`.
-        save(self.cache.context().panics(), |buffer, capacity, size, error| unsafe {
-            sys::kvq_sequence_save(self.cache.raw(), self.raw(), buffer.cast(), capacity, size, error)
-        })
     }
 
     #[doc = header!(kvq_append)]
@@ -260,9 +219,13 @@ impl Sequence {
         &self.cache
     }
 
+    pub(crate) fn context(&self) -> &Context {
+        self.cache.context()
+    }
+
     /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::kvq_sequence {
-        self.handle.as_ref().map_or(ptr::null_mut(), Unended::get)
+        self.handle.as_ref().map_or(ptr::null_mut(), Handle::get)
     }
 
     pub(crate) fn observe(&self) -> RwLockWriteGuard<'_, ()> {
@@ -270,20 +233,23 @@ impl Sequence {
     }
 
     /// Held while the sequence is read.
-    fn reading(&self) -> Result<Reading<'_>> {
+    pub(crate) fn reading(&self) -> Result<Reading<'_>> {
         let shared = self.cache.shared()?;
         let observed = || self.observed.read().unwrap_or_else(PoisonError::into_inner);
         Ok((shared, self.cache.evicts().then(observed)))
     }
 
-    fn number(&self, function: impl FnOnce(*mut i32, *mut sys::kvq_error) -> sys::kvq_status) -> Result<usize> {
+    pub(crate) fn number(
+        &self,
+        function: impl FnOnce(*mut i32, *mut sys::kvq_error) -> sys::kvq_status,
+    ) -> Result<usize> {
         let _reading = self.reading()?;
         let mut number = 0;
         self.cache.context().call(|error| function(&mut number, error))?;
         Ok(count(number))
     }
 
-    fn change(
+    pub(crate) fn change(
         &mut self,
         function: impl FnOnce(*mut sys::kvq_cache, *mut sys::kvq_sequence, *mut sys::kvq_error) -> sys::kvq_status,
     ) -> Result<()> {
@@ -302,8 +268,7 @@ impl Drop for Sequence {
             let cache = self.cache.clone();
             call::destroy(move || {
                 let _shared = cache.shared_in_drop();
-                // SAFETY: this was the only owner.
-                unsafe { handle.end() };
+                drop(handle);
             });
         }
     }

@@ -1,62 +1,45 @@
-//! Attention against its definition in float64, with everything that can be asked for.
+//! Attention options reach the library, and results return to the right place.
 mod common;
 use common::*;
-use kvq::{Attend, Bf16, Cache, CacheOptions, Rope, Sequence, F16};
+use kvq::{Append, Attend, Bf16, Cache, CacheOptions, Rope, Sequence, F16};
 
-/// The rotation of kvq.h in float64: channels (j, j + dim / 2), frequencies base^(-2j / dim).
-fn rotated(q: &[f64], position: i32) -> Vec<f64> {
-    let half = q.len() / 2;
-    let mut out = q.to_vec();
-    for j in 0..half {
-        let (sin, cos) = (f64::from(position) * 10000f64.powf(-(j as f64) / half as f64)).sin_cos();
-        out[j] = q[j] * cos - q[j + half] * sin;
-        out[j + half] = q[j] * sin + q[j + half] * cos;
+/// Zero queries weigh all visible tokens equally, so outputs are means that identify them.
+#[test]
+fn counts_positions_window_sinks_and_log_sums_reach_the_library() {
+    let cache = small("fp16");
+    let value =
+        |sequence: usize, position: i32, kv_head: usize| (100 * kv_head + 30 * sequence) as f32 + position as f32;
+    let (mut a, mut b) = (Sequence::new(&cache).unwrap(), Sequence::new(&cache).unwrap());
+    let appended = [0, 1, 2, 3, 4, 5, 2, 3, 5, 7];
+    let row =
+        |(at, &position): (usize, &i32)| (0..32).map(move |c| value(at / 6, position, c / 16)).collect::<Vec<f32>>();
+    let v: Vec<f32> = appended.iter().enumerate().flat_map(row).collect();
+    let k = vec![0.0f32; v.len()];
+    let batch = Append::new(&k, &v).token_counts(&[6, 4]).positions(&appended);
+    cache.append(0, &mut [&mut a, &mut b], batch).unwrap();
+    let (counts, positions, sinks) = ([2, 1], [1, 5, 6], [0.5f32, -1.0, f32::NEG_INFINITY, 2.0]);
+    let (q, mut output, mut lse) = ([0.0f32; 3 * 64], [0.0f32; 3 * 64], [0.0f32; 3 * 4]);
+    let batch = Attend::new(&q, &mut output).query_counts(&counts).query_positions(&positions);
+    cache.attend(0, &[&a, &b], batch.sliding_window(3).sinks(&sinks).lse(&mut lse)).unwrap();
+    let seen: [(usize, &[i32]); 3] = [(0, &[0, 1]), (0, &[3, 4, 5]), (1, &[5])];
+    for at in 0..12 {
+        let ((sequence, seen), head) = (seen[at / 4], at % 4);
+        let sum = f64::from(sinks[head]).exp() + seen.len() as f64;
+        let mean = seen.iter().map(|&position| f64::from(value(sequence, position, head / 2)) / sum).sum::<f64>();
+        assert_close(&output[at * 16..at * 16 + 16], &[mean; 16], 1e-3 * mean.max(1.0));
+        assert_close(&lse[at..at + 1], &[sum.ln()], 1e-4);
     }
-    out
+    assert_eq!(b.decode(0, 1, 0..4).unwrap().positions, [2, 3, 5, 7]);
 }
 
 #[test]
-fn a_rotated_query_attends_as_the_definition_says() {
-    for policy in ["fp16", "int8", "int4+hadamard", "int2"] {
-        let cache = cache(&context(), policy, CacheOptions::new(2, 4, 2, 16));
-        let sequence = filled(&cache, 75, 3);
-        let (q, mut output) = (numbers(64, 9), vec![0.0f32; 64]);
-        cache.attend(1, &[&sequence], Attend::new(&q, &mut output)).unwrap();
-        for head in 0..4 {
-            let row = head * 16..(head + 1) * 16;
-            let query = Query { position: 74, ..Query::default() };
-            let (expected, _) = reference(&sequence, 1, head, &rotated(&wide(&q[row.clone()]), 74), query);
-            assert_close(&output[row], &expected, 1e-5);
-        }
-    }
-}
-
-#[test]
-fn counts_positions_window_cap_sinks_and_log_sums_are_those_of_the_definition() {
-    let cache = small("int8");
-    let (a, b) = (filled(&cache, 40, 1), filled(&cache, 70, 2));
-    let counts = [2, 3];
-    let positions = [5, 39, 0, 33, 69];
-    let (q, sinks) = (numbers(5 * 64, 4), [0.5f32, -1.0, f32::NEG_INFINITY, 2.0]);
-    let (mut output, mut lse) = (vec![0.0f32; 5 * 64], vec![0.0f32; 5 * 4]);
-    let batch = Attend::new(&q, &mut output)
-        .query_counts(&counts)
-        .query_positions(&positions)
-        .sliding_window(8)
-        .logit_softcap(0.75)
-        .sinks(&sinks)
-        .lse(&mut lse);
-    cache.attend(0, &[&a, &b], batch).unwrap();
-    for (row, &position) in positions.iter().enumerate() {
-        let sequence = if row < 2 { &a } else { &b };
-        for head in 0..4 {
-            let range = (row * 4 + head) * 16..(row * 4 + head + 1) * 16;
-            let query = Query { position, window: 8, softcap: 0.75, sink: Some(f64::from(sinks[head])) };
-            let (expected, sum) = reference(sequence, 0, head, &wide(&q[range.clone()]), query);
-            assert_close(&output[range], &expected, 1e-5);
-            assert_close(&lse[row * 4 + head..row * 4 + head + 1], &[sum], 1e-5);
-        }
-    }
+fn logits_are_scaled_and_capped() {
+    let cache = cache(&context(), "fp16", CacheOptions::new(1, 1, 1, 16).rope(Rope::None).scale(0.5));
+    let mut sequence = Sequence::new(&cache).unwrap();
+    let (ones, mut output, mut lse) = ([1.0f32; 16], [0.0f32; 16], [0.0f32]);
+    sequence.append_at(0, &ones, &ones, &[7]).unwrap();
+    cache.attend(0, &[&sequence], Attend::new(&ones, &mut output).logit_softcap(3.0).lse(&mut lse)).unwrap();
+    assert_close(&lse, &[3.0 * (16.0 * 0.5 / 3.0f64).tanh()], 1e-3);
 }
 
 #[test]
@@ -101,66 +84,18 @@ fn strides_reach_queries_between_other_numbers_and_leave_those_alone() {
 }
 
 #[test]
-fn parts_of_a_context_merge_by_their_log_sums() {
+fn half_precision_goes_in_and_comes_out() {
     let cache = small("fp16");
-    let sequence = || Sequence::new(&cache).unwrap();
-    let (mut whole, mut first, mut second) = (sequence(), sequence(), sequence());
-    let (k, v) = (numbers(50 * 32, 1), numbers(50 * 32, 2));
-    whole.append(0, &k, &v).unwrap();
-    first.append(0, &k[..30 * 32], &v[..30 * 32]).unwrap();
-    let positions: Vec<i32> = (30..50).collect();
-    second.append_at(0, &k[30 * 32..], &v[30 * 32..], &positions).unwrap();
-
-    let (q, sinks) = (numbers(64, 3), [0.25f32; 4]);
-    let attend = |sequence: &Sequence, sinks: &[f32]| {
-        let (mut output, mut lse) = (vec![0.0f32; 64], vec![0.0f32; 4]);
-        let batch = Attend::new(&q, &mut output).query_positions(&[49]).lse(&mut lse).sinks(sinks);
-        cache.attend(0, &[sequence], batch).unwrap();
-        (output, lse)
-    };
-    let none = [f32::NEG_INFINITY; 4];
-    let (output, lse) = attend(&whole, &sinks);
-    let parts = [attend(&first, &sinks), attend(&second, &none)]; // one part alone has the sinks
-    for head in 0..4 {
-        let sum = parts.iter().map(|part| f64::from(part.1[head]).exp()).sum::<f64>().ln();
-        assert_close(&lse[head..head + 1], &[sum], 1e-5);
-        let merged: Vec<f64> = (head * 16..(head + 1) * 16)
-            .map(|at| parts.iter().map(|p| (f64::from(p.1[head]) - sum).exp() * f64::from(p.0[at])).sum())
-            .collect();
-        assert_close(&output[head * 16..(head + 1) * 16], &merged, 1e-5);
-    }
-}
-
-#[test]
-fn half_precision_queries_and_outputs_are_their_bits() {
-    let cache = small("fp16");
-    let sequence = filled(&cache, 20, 8);
-    let bits: Vec<u16> = numbers(64, 5).into_iter().map(bf16).collect();
-    let exact: Vec<f32> = bits.iter().map(|&bits| from_bf16(bits)).collect();
-    let mut expected = vec![0.0f32; 64];
-    cache.attend(0, &[&sequence], Attend::new(&exact, &mut expected)).unwrap();
-
-    let mut narrow = vec![0u16; 64];
-    let batch = Attend::new(Bf16::from_bits(&bits), Bf16::from_bits_mut(&mut narrow));
-    cache.attend(0, &[&sequence], batch).unwrap();
-    assert_eq!(narrow, expected.iter().map(|&x| bf16(x)).collect::<Vec<_>>());
-
-    let mut halves = vec![F16::default(); 64];
-    cache.attend(0, &[&sequence], Attend::new(&exact, &mut halves)).unwrap();
-    let widened: Vec<f32> = F16::to_bits(&halves).iter().map(|&bits| from_f16(bits)).collect();
-    assert_close(&widened, &wide(&expected), 1e-3);
-}
-
-/// A normal or zero binary16 number by its definition.
-fn from_f16(bits: u16) -> f32 {
-    let (sign, exponent, fraction) = (bits >> 15, i32::from(bits >> 10 & 31), f32::from(bits & 1023));
-    let size =
-        if exponent == 0 { fraction * 2f32.powi(-24) } else { (1.0 + fraction / 1024.0) * 2f32.powi(exponent - 15) };
-    if sign == 1 {
-        -size
-    } else {
-        size
-    }
+    let mut sequence = Sequence::new(&cache).unwrap();
+    let bits = |of: [u16; 4], n: usize| -> Vec<u16> { of.into_iter().cycle().take(n).collect() };
+    let (f16, bf16) = ([0x3c00, 0xb800, 0x3400, 0x3e00], [0x3f80, 0xbf00, 0x3e80, 0x3fc0]); // 1, -0.5, 0.25, 1.5
+    let (narrow, wide) = (bits(f16, 32), bits(bf16, 32));
+    sequence.append(0, F16::from_bits(&narrow), F16::from_bits(&narrow)).unwrap();
+    sequence.append(1, Bf16::from_bits(&wide), Bf16::from_bits(&wide)).unwrap();
+    let (mut output, mut other) = (vec![0u16; 64], vec![F16::default(); 64]);
+    cache.attend(0, &[&sequence], Attend::new(&[0.0f32; 64], Bf16::from_bits_mut(&mut output))).unwrap();
+    cache.attend(1, &[&sequence], Attend::new(&[Bf16::default(); 64], &mut other)).unwrap();
+    assert_eq!((output, F16::to_bits(&other)), (bits(bf16, 64), bits(f16, 64).as_slice()));
 }
 
 #[test]

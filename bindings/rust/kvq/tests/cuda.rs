@@ -1,10 +1,9 @@
-//! On a GPU, where there is one: the smallest attention, and that host memory is refused.
+//! Device memory: a CPU context takes addresses of the program's memory; a GPU context, if there is a GPU, refuses host
+//! memory.
 mod common;
 use common::*;
 use kvq::{Append, Attend, Cache, CacheOptions, Context, ContextOptions, Device, DeviceAppend, DeviceAttend, Dtype};
 use kvq::{Matrix, QuantizeOptions, Rope, Sequence, Status};
-use std::ffi::c_void;
-use std::os::raw::{c_char, c_int};
 
 /// A context on the first GPU, or the reason why there is none.
 fn gpu() -> Option<Context> {
@@ -71,76 +70,8 @@ fn on_a_cpu_the_contexts_memory_is_the_programs() {
     assert!(lse.iter().all(|x| *x > 0.5));
 }
 
-extern "C" {
-    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-/// Device memory by the driver, in the context that the CUDA runtime has made.
-struct DeviceMemory {
-    driver: *mut c_void,
-    address: u64,
-    bytes: usize,
-}
-
-impl DeviceMemory {
-    fn of(numbers: &[f32]) -> Self {
-        // SAFETY: the driver is there, since a context on a GPU is; its functions have these types.
-        unsafe {
-            let driver = dlopen(b"libcuda.so.1\0".as_ptr().cast(), 2);
-            assert!(!driver.is_null());
-            let mut memory = DeviceMemory { driver, address: 0, bytes: numbers.len() * 4 };
-            let get: extern "C" fn(*mut *mut c_void, c_int) -> c_int =
-                std::mem::transmute(memory.function(b"cuDevicePrimaryCtxRetain\0"));
-            let set: extern "C" fn(*mut c_void) -> c_int = std::mem::transmute(memory.function(b"cuCtxSetCurrent\0"));
-            let allocate: extern "C" fn(*mut u64, usize) -> c_int =
-                std::mem::transmute(memory.function(b"cuMemAlloc_v2\0"));
-            let copy: extern "C" fn(u64, *const c_void, usize) -> c_int =
-                std::mem::transmute(memory.function(b"cuMemcpyHtoD_v2\0"));
-            let mut primary = std::ptr::null_mut();
-            assert_eq!((get(&mut primary, 0), set(primary)), (0, 0));
-            assert_eq!(allocate(&mut memory.address, memory.bytes), 0);
-            assert_eq!(copy(memory.address, numbers.as_ptr().cast(), memory.bytes), 0);
-            memory
-        }
-    }
-
-    fn function(&self, name: &[u8]) -> *mut c_void {
-        // SAFETY: the name ends with a NUL.
-        let function = unsafe { dlsym(self.driver, name.as_ptr().cast()) };
-        assert!(!function.is_null());
-        function
-    }
-
-    fn pointer(&self) -> *mut c_void {
-        self.address as *mut c_void
-    }
-
-    /// Waits for the device, as copies on the default stream do.
-    fn read(&self) -> Vec<f32> {
-        let mut numbers = vec![0.0f32; self.bytes / 4];
-        // SAFETY: the function has this type, and the vector as many bytes.
-        unsafe {
-            let copy: extern "C" fn(*mut c_void, u64, usize) -> c_int =
-                std::mem::transmute(self.function(b"cuMemcpyDtoH_v2\0"));
-            assert_eq!(copy(numbers.as_mut_ptr().cast(), self.address, self.bytes), 0);
-        }
-        numbers
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        // SAFETY: the function has this type, and the address comes from the driver.
-        unsafe {
-            let free: extern "C" fn(u64) -> c_int = std::mem::transmute(self.function(b"cuMemFree_v2\0"));
-            free(self.address);
-        }
-    }
-}
-
 #[test]
-fn a_gpu_attends_to_device_memory_and_refuses_the_hosts() {
+fn on_a_gpu_host_memory_is_refused() {
     let context = match gpu() {
         Some(context) => context,
         None => return,
@@ -157,44 +88,4 @@ fn a_gpu_attends_to_device_memory_and_refuses_the_hosts() {
     let w = numbers(64 * 64, 1);
     let matrix = Matrix::quantize(&context, QuantizeOptions::new(), &w, 64, 64).unwrap();
     assert_fails(matrix.linear(&q[..64], &mut output[..64]), Status::Argument, &["linear_device"]);
-
-    let (k, v, queries) = (DeviceMemory::of(&k), DeviceMemory::of(&v), DeviceMemory::of(&q));
-    let result = DeviceMemory::of(&output);
-    // SAFETY: the device's memory has these sizes and lives on.
-    unsafe {
-        sequence.append_device(0, 50, k.pointer(), v.pointer(), Dtype::F32, None).unwrap();
-        let batch = DeviceAttend::new(queries.pointer(), Dtype::F32, result.pointer(), Dtype::F32);
-        cache.attend_device(0, &[&sequence], batch).unwrap();
-    }
-    let output = result.read();
-    for head in 0..4 {
-        let row = head * 64..(head + 1) * 64;
-        let query = Query { position: 49, ..Query::default() };
-        let (expected, _) = reference(&sequence, 0, head, &wide(&q[row.clone()]), query);
-        assert_close(&output[row], &expected, 2e-3); // queries and probabilities are rounded to FP16
-    }
-}
-
-#[cfg(feature = "experimental")]
-#[test]
-fn what_a_gpu_measured_is_a_text_that_another_context_goes_by() {
-    let context = match gpu() {
-        Some(context) => context,
-        None => return,
-    };
-    let options = || QuantizeOptions::new().scheme("nuq-2");
-    let matrix = Matrix::quantize(&context, options(), &numbers(128 * 256, 1), 128, 256).unwrap();
-    let before = context.tuning_save().unwrap();
-    Matrix::tune(&[&matrix], 3).unwrap();
-    let text = context.tuning_save().unwrap();
-    assert!(text.starts_with(&before) && text.contains("\tnuq-2\t128\t256\t3\t"), "{text}");
-    Matrix::tune(&[&matrix], 3).unwrap(); // known: nothing is measured
-    assert_eq!(context.tuning_save().unwrap(), text);
-
-    let other = Context::new(ContextOptions::new().device(Device::Cuda)).unwrap();
-    assert_fails(other.tuning_load(&format!("{text}nothing\n")), Status::Format, &["line 4", "nothing"]);
-    assert_fails(other.tuning_load("kvq tuning 0\n"), Status::Mismatch, &["kvq tuning 0"]);
-    assert_eq!(other.tuning_save().unwrap(), before);
-    other.tuning_load(&text).unwrap();
-    assert_eq!(other.tuning_save().unwrap(), text);
 }

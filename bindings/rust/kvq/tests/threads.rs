@@ -19,8 +19,6 @@ fn everything_can_be_sent_and_shared() {
     check::<Matrix>();
     check::<CacheOptions>();
     check::<kvq::Error>();
-    #[cfg(feature = "experimental")]
-    check::<(kvq::CentresTrainer, kvq::CodebookTrainer, kvq::RouterTrainer)>();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What tests share: contexts, numbers, and attention in float64 over decoded pages.
+//! Contexts, caches and numbers shared by the tests.
 #![allow(dead_code)] // every test file uses a part of it
 use kvq::{Cache, CacheOptions, Context, ContextOptions, Policy, Rope, Sequence, Status};
 use std::path::PathBuf;
@@ -41,44 +41,6 @@ pub fn extend(sequence: &mut Sequence, n: usize, seed: u32) {
         let (k, v) = (numbers(size, seed + 2 * layer as u32), numbers(size, seed + 2 * layer as u32 + 1));
         sequence.append(layer, &k, &v).unwrap();
     }
-}
-
-/// What a query is attended with beside the defaults.
-#[derive(Clone, Copy, Default)]
-pub struct Query {
-    pub position: i32,
-    pub window: i32,
-    pub softcap: f64,
-    pub sink: Option<f64>,
-}
-
-/// One query head by the definition: the output, and the log-sum-exp of the logits.
-pub fn reference(sequence: &Sequence, layer: usize, head: usize, q: &[f64], query: Query) -> (Vec<f64>, f64) {
-    let info = sequence.cache().describe();
-    let kv_head = head / (info.q_heads / info.kv_heads);
-    let slots = sequence.slots(layer, kv_head).unwrap();
-    let pages = sequence.decode(layer, kv_head, 0..slots).unwrap();
-    let mut weights = query.sink.map_or(0.0, f64::exp);
-    let mut sum = vec![0.0; info.head_dim];
-    for (at, &position) in pages.positions.iter().enumerate() {
-        if position > query.position || query.window > 0 && position <= query.position - query.window {
-            continue;
-        }
-        let row = at * info.head_dim..(at + 1) * info.head_dim;
-        let dot: f64 = q.iter().zip(&pages.k[row.clone()]).map(|(q, &k)| q * f64::from(k)).sum();
-        let mut logit = dot * f64::from(info.scale);
-        if query.softcap > 0.0 {
-            logit = query.softcap * (logit / query.softcap).tanh();
-        }
-        let weight = logit.exp();
-        weights += weight;
-        sum.iter_mut().zip(&pages.v[row]).for_each(|(sum, &v)| *sum += weight * f64::from(v));
-    }
-    (sum.iter().map(|sum| sum / weights).collect(), weights.ln())
-}
-
-pub fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&x| f64::from(x)).collect()
 }
 
 #[track_caller]

@@ -1,0 +1,68 @@
+package kvq_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"kvq"
+)
+
+// Files of the demonstration model are saved unchanged; a policy that needs them refuses a cache without them.
+func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
+	x := must(kvq.NewContext(nil))(t)
+	defer x.Close()
+	options := kvq.NewCacheOptions(6, 4, 2, 128)
+	for _, it := range []struct {
+		file, policy string
+		load         func(file []byte) (save func() ([]byte, error), close func() error)
+	}{
+		{"commvq-2bit", "commvq", func(file []byte) (func() ([]byte, error), func() error) {
+			it := must(x.LoadCodebook(file))(t)
+			info, layer := must(it.Describe())(t), must(it.DescribeLayer(5))(t)
+			if info.Layers != 6 || info.HeadDim != 128 || layer.KeyStageErrors[info.KeyStages-1] != layer.KeyError {
+				t.Fatalf("the codebooks say %+v, a layer %+v", info, layer)
+			}
+			_, err := it.DescribeLayer(6)
+			requireError(t, err, kvq.ErrArgument, "layer is 6")
+			options.Codebook = it
+			return it.Save, it.Close
+		}},
+		{"centres", "gs2+centres", func(file []byte) (func() ([]byte, error), func() error) {
+			it := must(x.LoadCentres(file))(t)
+			if info, layer := must(it.Describe())(t), must(it.DescribeLayer(5))(t); info.Layers != 6 || layer.KeyResidual <= 0 {
+				t.Fatalf("the centres say %+v, a layer %+v", info, layer)
+			}
+			options.Centres = it
+			return it.Save, it.Close
+		}},
+		{"moqae", "{version: 1, router: {experts: [fp16, int4, int2]}}", func(file []byte) (func() ([]byte, error), func() error) {
+			it := must(x.LoadRouter(file))(t)
+			if info, group := must(it.Describe())(t), must(it.DescribeGroup(1))(t); info.Method != kvq.RouterLabel || group.FirstLayer != 3 {
+				t.Fatalf("the routers say %+v, a group %+v", info, group)
+			}
+			options.Router = it
+			return it.Save, it.Close
+		}},
+	} {
+		file, err := os.ReadFile("../../models/demo/" + it.file + ".safetensors")
+		if err != nil {
+			t.Skip("this copy of the module has no ../../models/demo")
+		}
+		policy := must(x.LoadPolicy(it.policy))(t)
+		_, err = x.NewCache(options, policy)
+		requireError(t, err, kvq.ErrArgument)
+		save, close := it.load(file)
+		if !bytes.Equal(must(save())(t), file) {
+			t.Fatalf("%s saved again has other bytes", it.file)
+		}
+		cache := must(x.NewCache(options, policy))(t)
+		require(t, close())
+		require(t, must(cache.NewSequence())(t).Append(0, kvq.Of(make([]float32, 256)), kvq.Of(make([]float32, 256))))
+		_, err = x.NewCache(options, policy)
+		requireError(t, err, kvq.ErrClosed)
+		options = kvq.NewCacheOptions(6, 4, 2, 128)
+	}
+	_, err := x.LoadCentres([]byte("no centres"))
+	requireError(t, err, kvq.ErrFormat)
+}
