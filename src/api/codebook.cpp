@@ -1,5 +1,5 @@
 #include "api/trained_handle.h"
-#include "io/codebook_file.h"
+#include "io/trained_files.h"
 
 #include <algorithm>
 

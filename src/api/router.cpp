@@ -1,6 +1,6 @@
 #include "api/trained_handle.h"
 #include "formats/router/model_router.h"
-#include "io/router_file.h"
+#include "io/trained_files.h"
 
 #include <algorithm>
 

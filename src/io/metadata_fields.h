@@ -33,21 +33,6 @@ class NumberText {
 /// Numbers with a space between them.
 String list_text(Allocator& allocator, std::span<const double> values);
 
-/// "<list>.<index>.<field>", the name of a tensor or of an entry of the metadata.
-class ItemKey {
- public:
-  ItemKey(const char* list, int32_t index, const char* field);
-  const char* c_str() const { return text_.data(); }
-
- private:
-  std::array<char, 64> text_{};
-};
-
-/// "layers.<index>.<field>".
-struct LayerKey : ItemKey {
-  LayerKey(int32_t index, const char* field) : ItemKey("layers", index, field) {}
-};
-
 /// The metadata of a file, read field by field. Whatever is wrong throws KVQ_E_FORMAT.
 class MetadataFields {
  public:
@@ -93,22 +78,6 @@ class MetadataFields {
   const SafetensorsFile& file_;
   const char* content_;
 };
-
-/// What files of everything trained say first: for which model, and how it came about.
-struct TrainedHeader {
-  int32_t n_layers;
-  int32_t kv_heads;
-  int32_t head_dim;
-  kvq_rope rope;
-  uint64_t model_id;
-  uint64_t seed;
-  std::string_view note;
-};
-
-void add_header(SafetensorsWriter& file, std::string_view type, int32_t version, const TrainedHeader& header);
-/// `fewest`: the first kvq_rope that may be there. `most_note`: bytes.
-TrainedHeader read_header(const MetadataFields& fields, std::string_view type, int32_t version, kvq_rope fewest,
-                          size_t most_note);
 
 /// Throws KVQ_E_ARGUMENT naming `argument` unless the text may be a note: UTF-8, of at most `most` bytes.
 void check_note(std::string_view note, size_t most, const char* argument);
