@@ -1,5 +1,5 @@
 #include "api/strides.h"
-#include "api/trained_handle.h"
+#include "api/trained.h"
 #include "core/checks.h"
 #include "core/tensor.h"
 #include "core/text.h"

@@ -1,6 +1,5 @@
 #include "training/centres/centres_trainer.h"
 
-#include "core/error.h"
 #include "core/float16.h"
 #include "core/splitmix.h"
 #include "training/centres/k_means.h"
@@ -43,32 +42,14 @@ void gather(Parallel& parallel, const KeptTokens& tokens, Side side, const Centr
 
 CentresTrainer::CentresTrainer(Allocator& allocator, Parallel& parallel, Training& backend,
                                const CentresTrainerOptions& options)
-    : allocator_(allocator),
-      work_(allocator, options.max_bytes, "trainer"),
-      parallel_(parallel),
-      backend_(backend),
-      rounds_(options.rounds),
-      result_(allocator, options.shape),
-      tokens_(static_cast<size_t>(options.shape.n_layers), KeptTokens(work_, width(options.shape)),
-              StlAllocator<KeptTokens>(work_)) {
-  result_.seed = options.seed;
-  result_.model_id = options.model_id;
-  result_.note = options.note;
-}
-
-void CentresTrainer::add(int32_t layer, int32_t n, const void* keys, const void* values, kvq_dtype dtype) {
-  require_unfinished(layer);
-  const CentresShape& shape = result_.shape;
-  tokens_[static_cast<size_t>(layer)].add(n, shape.key_centres > 0 ? keys : nullptr,
-                                          shape.value_centres > 0 ? values : nullptr, dtype);
-}
+    : LayeredTrainer(allocator, parallel, backend, options, options.shape.key_centres > 0,
+                     options.shape.value_centres > 0),
+      rounds_(options.rounds) {}
 
 void CentresTrainer::run(int32_t layer, const TrainingProgress& progress) {
-  require_unfinished(layer);
+  const KeptTokens& tokens = tokens_of(layer);
   const CentresShape& shape = result_.shape;
-  KeptTokens& tokens = tokens_[static_cast<size_t>(layer)];
   const int64_t n = tokens.tokens();
-  if (n == 0) fail(KVQ_E_STATE, "layer %d has no tokens to train on", layer);
   if (n > INT32_MAX) {
     fail(KVQ_E_ARGUMENT, "layer %d has %lld tokens, train on at most %d", layer, static_cast<long long>(n), INT32_MAX);
   }
@@ -78,19 +59,13 @@ void CentresTrainer::run(int32_t layer, const TrainingProgress& progress) {
   }
   const auto numbers = std::allocate_shared<LayerCentres>(StlAllocator<LayerCentres>(allocator_), allocator_);
   ModelCentres::Layer trained{.numbers = numbers, .tokens = n};
-  const uint64_t seed = splitmix64(result_.seed, static_cast<uint64_t>(layer));  // layers may be trained in any order
-  const bool both = shape.key_centres > 0 && shape.value_centres > 0;
-  if (shape.key_centres > 0) {
-    const TrainingProgress part = progress.part(0.0, both ? 0.5 : 1.0);
-    trained.key_residual = train_side(tokens, Side::kKeys, seed, part, numbers->keys);
-  }
-  if (shape.value_centres > 0) {
-    const TrainingProgress part = progress.part(both ? 0.5 : 0.0, 1.0);
-    trained.value_residual = train_side(tokens, Side::kValues, seed, part, numbers->values);
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    if (!trains(side)) continue;
+    (side == Side::kKeys ? trained.key_residual : trained.value_residual) =
+        train_side(tokens, side, seed_of(layer), part_of(side, progress), numbers->side(side));
   }
   check_layer_centres(shape, *numbers, layer, KVQ_E_INTERNAL);
-  result_.layers[static_cast<size_t>(layer)] = std::move(trained);
-  tokens = KeptTokens(work_, width(shape));
+  finish(layer, std::move(trained));
 }
 
 /// Centres of all heads, one head after the other, rounded as files round them; what they leave of the squared norms.
@@ -127,11 +102,6 @@ double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t 
     centres.insert(centres.end(), of_head.begin(), of_head.end());
   }
   return all > 0.0 ? left / all : 0.0;
-}
-
-void CentresTrainer::require_unfinished(int32_t layer) const {
-  if (result_.layers[static_cast<size_t>(layer)].numbers == nullptr) return;
-  fail(KVQ_E_STATE, "layer %d is finished", layer);
 }
 
 }  // namespace kvq
