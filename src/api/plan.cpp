@@ -110,9 +110,9 @@ kvq_status kvq_plan_describe(const kvq_plan* plan, kvq_plan_info* info, kvq_erro
     kvq_plan_info found{};
     found.n_matrices = static_cast<int32_t>(plan->matrices.size());
     found.has_policy = plan->policy.has_value() ? 1 : 0;
-    found.bytes = plan->expected[planning::kBytes];
-    found.seconds = plan->expected[planning::kSeconds];
-    found.loss = plan->expected[planning::kLoss];
+    found.bytes = plan->expected[solver::kBytes];
+    found.seconds = plan->expected[solver::kSeconds];
+    found.loss = plan->expected[solver::kLoss];
     found.note = plan->note.c_str();
     write_struct(info, found, "info");
   });

@@ -100,7 +100,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
     const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
     if (static_cast<int32_t>(of_head.size()) == sequence_.slots(layer, head)) continue;
     targets[static_cast<size_t>(head)] = staging;
-    plan(layer, head, of_head, staging, filled);
+    assign_slots(layer, head, of_head, staging, filled);
     staging += pages_for(of_head.size()) * page_bytes;
   }
   if (filled.empty()) return;
@@ -119,8 +119,8 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
 }
 
 /// The pages of a head, which will be in FP16 from `staging` on.
-void DensePages::plan(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
-                      Vector<Filled>& pages) {
+void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
+                              Vector<Filled>& pages) {
   const Sequence::PageList& list = sequence_.list(layer, head);
   SlotWalk walk(list);
   const Cache::Layer& of_layer = cache_.layers[static_cast<size_t>(layer)];

@@ -33,7 +33,8 @@ class DensePages {
     bool stays = false;        // in FP16 for now
   };
 
-  void plan(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging, Vector<Filled>& pages);
+  void assign_slots(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
+                    Vector<Filled>& pages);
   void fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets);
   void copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target);
   void choose(int32_t layer, std::span<Filled> pages) const;

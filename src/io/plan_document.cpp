@@ -19,7 +19,7 @@ namespace {
 using Kind = YamlNode::Kind;
 
 constexpr size_t kMaxPlanBytes = size_t{64} << 20U;
-constexpr std::array<const char*, planning::kCosts> kCostNames = {"bytes", "seconds", "loss"};  // by planning::Cost
+constexpr std::array<const char*, solver::kCosts> kCostNames = {"bytes", "seconds", "loss"};  // by solver::Cost
 
 void require_map(const YamlNode& node, const char* key) {
   if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: %s must be a map", node.line, key);
@@ -34,7 +34,7 @@ void check_text(int line, std::string_view text, size_t most, const char* key) {
   }
 }
 
-void read_expected(const YamlNode& node, planning::Costs& expected) {
+void read_expected(const YamlNode& node, solver::Costs& expected) {
   require_map(node, "expected");
   for (const auto& [name, value] : node.members) {
     const auto found = std::find(kCostNames.begin(), kCostNames.end(), name);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cache/policy.h"
-#include "planning/choice_problem.h"
+#include "solver/choice_solver.h"
 #include "weights/scheme.h"
 
 #include <optional>
@@ -34,7 +34,7 @@ struct PlanDocument {
   Vector<Matrix> matrices;
   Vector<int32_t> by_name;  // numbers of the matrices, in the order of their names
   std::optional<Policy> policy;
-  planning::Costs expected{};
+  solver::Costs expected{};
   String note;
 };
 

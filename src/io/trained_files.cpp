@@ -10,8 +10,8 @@
 namespace kvq::io {
 namespace {
 
-constexpr int32_t kVersion = 1;
-constexpr std::string_view kSeparator = ", ";
+constexpr int32_t kTrainedFileVersion = 1;
+constexpr std::string_view kExpertSeparator = ", ";
 constexpr std::array<const char*, 3> kRopeNames = {"none", "half", "interleaved"};  // by kvq_rope
 constexpr std::array<const char*, 3> kRotationNames = {"", "half", "interleaved"};  // the same for what has to rotate
 constexpr std::array<const char*, 2> kScopeNames = {"layer", "head"};               // by Scope
@@ -110,13 +110,13 @@ class Fields {
 
 /// What every file says first: for which model the object was trained, and how.
 template <bool reads, size_t n>
-void header(const Fields<reads>& fields, const char* type, const std::array<const char*, n>& ropes,
-            const char* expected_rope, auto& rope, size_t most_note, auto& object) {
+void list_header(const Fields<reads>& fields, const char* type, const std::array<const char*, n>& ropes,
+                 const char* expected_rope, auto& rope, size_t most_note, auto& object) {
   if constexpr (reads) {
-    fields.file.check_type(type, kVersion);
+    fields.file.check_type(type, kTrainedFileVersion);
   } else {
     fields.text("type", type);
-    fields.number("version", kVersion);
+    fields.number("version", kTrainedFileVersion);
   }
   fields.choice("rope", rope, ropes, expected_rope);
   fields.number("n_layers", object.shape.n_layers);
@@ -163,7 +163,8 @@ struct CodebookFile {
   template <bool reads>
   static void list(const Fields<reads>& fields, auto& codebook) {
     auto& shape = codebook.shape;
-    header(fields, "kvq.codebook", kRotationNames, "half or interleaved", shape.pairing, kMaxCodebookNote, codebook);
+    list_header(fields, "kvq.codebook", kRotationNames, "half or interleaved", shape.pairing, kMaxCodebookNote,
+                codebook);
     fields.number("key_stages", shape.keys.stages);
     fields.number("key_codes", shape.keys.codes);
     fields.number("key_group", shape.keys.group);
@@ -194,7 +195,7 @@ struct CentresFile {
   template <bool reads>
   static void list(const Fields<reads>& fields, auto& centres) {
     auto& shape = centres.shape;
-    header(fields, "kvq.centres", kRopeNames, "none, half or interleaved", shape.rope, kMaxCentresNote, centres);
+    list_header(fields, "kvq.centres", kRopeNames, "none, half or interleaved", shape.rope, kMaxCentresNote, centres);
     fields.number("key_centres", shape.key_centres);
     fields.number("value_centres", shape.value_centres);
     if constexpr (reads) check_centres_shape(shape, KVQ_E_FORMAT, "centres: metadata ");
@@ -212,14 +213,14 @@ struct CentresFile {
 void read_experts(const MetadataFields& fields, Vector<FormatPair>& experts) {
   std::string_view rest = fields.text("experts");
   for (bool more = true; more;) {
-    const size_t end = rest.find(kSeparator);
+    const size_t end = rest.find(kExpertSeparator);
     const std::optional<FormatPair> expert = parse_format_pair(rest.substr(0, end));
     if (!expert.has_value() || experts.size() == kMaxExperts) {
       fields.refuse("experts", "names of formats, separated by \", \", at most 8");
     }
     experts.push_back(*expert);
     more = end != std::string_view::npos;
-    if (more) rest.remove_prefix(end + kSeparator.size());
+    if (more) rest.remove_prefix(end + kExpertSeparator.size());
   }
 }
 
@@ -229,7 +230,7 @@ struct RouterFile {
   template <bool reads>
   static void list(const Fields<reads>& fields, auto& router) {
     auto& shape = router.shape;
-    header(fields, "kvq.router", kRopeNames, "none, half or interleaved", shape.pairing, kMaxRouterNote, router);
+    list_header(fields, "kvq.router", kRopeNames, "none, half or interleaved", shape.pairing, kMaxRouterNote, router);
     if constexpr (reads) {
       read_experts(fields.file, router.experts);
       shape.n_experts = static_cast<int32_t>(router.experts.size());
@@ -277,7 +278,7 @@ struct RouterFile {
 };
 
 template <typename Kind, typename Object>
-Object read(Allocator& allocator, std::span<const std::byte> bytes, Object object) {
+Object read_file(Allocator& allocator, std::span<const std::byte> bytes, Object object) {
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, Kind::kContent);
   Kind::list(Fields<true>(allocator, fields), object);
@@ -285,7 +286,7 @@ Object read(Allocator& allocator, std::span<const std::byte> bytes, Object objec
 }
 
 template <typename Kind>
-SafetensorsWriter write(Allocator& allocator, const auto& object) {
+SafetensorsWriter write_file(Allocator& allocator, const auto& object) {
   SafetensorsWriter file(allocator);
   Kind::list(Fields<false>(allocator, file), object);
   file.finish();
@@ -295,33 +296,33 @@ SafetensorsWriter write(Allocator& allocator, const auto& object) {
 }  // namespace
 
 ModelCodebook read_codebook(Allocator& allocator, std::span<const std::byte> bytes) {
-  return read<CodebookFile>(allocator, bytes, ModelCodebook(allocator, {}));
+  return read_file<CodebookFile>(allocator, bytes, ModelCodebook(allocator, {}));
 }
 
 ModelCentres read_centres(Allocator& allocator, std::span<const std::byte> bytes) {
-  return read<CentresFile>(allocator, bytes, ModelCentres(allocator, {}));
+  return read_file<CentresFile>(allocator, bytes, ModelCentres(allocator, {}));
 }
 
 ModelRouter read_router(Allocator& allocator, std::span<const std::byte> bytes) {
-  return read<RouterFile>(allocator, bytes, ModelRouter(allocator));
+  return read_file<RouterFile>(allocator, bytes, ModelRouter(allocator));
 }
 
 SafetensorsWriter codebook_file(Allocator& allocator, const ModelCodebook& codebook) {
-  return write<CodebookFile>(allocator, codebook);
+  return write_file<CodebookFile>(allocator, codebook);
 }
 
 SafetensorsWriter centres_file(Allocator& allocator, const ModelCentres& centres) {
-  return write<CentresFile>(allocator, centres);
+  return write_file<CentresFile>(allocator, centres);
 }
 
 SafetensorsWriter router_file(Allocator& allocator, const ModelRouter& router) {
-  return write<RouterFile>(allocator, router);
+  return write_file<RouterFile>(allocator, router);
 }
 
 String experts_text(Allocator& allocator, std::span<const FormatPair> experts) {
   String text{StlAllocator<char>(allocator)};
   for (const FormatPair& expert : experts) {
-    if (!text.empty()) text += kSeparator;
+    if (!text.empty()) text += kExpertSeparator;
     text += format_pair_name(expert);
   }
   return text;

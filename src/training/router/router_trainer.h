@@ -37,7 +37,7 @@ class RouterTrainer {
   RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& cache,
                 const Policy& policy, const CacheTraining& training, const RouterTrainerOptions& options);
 
-  int32_t n_layers() const { return plan_.shape.n_layers; }
+  int32_t n_layers() const { return untrained_.shape.n_layers; }
   /// Whether texts need queries and values.
   bool needs_attention() const { return errors_.has_value(); }
 
@@ -73,7 +73,7 @@ class RouterTrainer {
   RouterTrainerOptions options_;
   Votes votes_;
   int32_t q_heads_;
-  ModelRouter plan_;  // the result without groups
+  ModelRouter untrained_;  // the result without groups
   std::optional<PageErrors> errors_;
   Vector<Vector<Text>> texts_;  // [n_layers]
   std::shared_ptr<const ModelRouter> result_;

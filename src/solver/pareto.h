@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 /// The costs beside the goal.
 inline constexpr size_t kResources = 2;
@@ -50,4 +50,4 @@ void keep_undominated(Allocator& allocator, Vector<T>& things) {
   things.erase(kept, things.end());
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -1,10 +1,10 @@
-// A problem of planning without what has no part in its solution.
+// A problem without what has no part in its solution.
 #pragma once
 
-#include "planning/choice_problem.h"
-#include "planning/pareto.h"
+#include "solver/choice_solver.h"
+#include "solver/pareto.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 /// An option of a choice. `use` is 0 of what has no limit.
 struct Alternative {
@@ -48,4 +48,4 @@ struct Selection {
   Amounts used{};
 };
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

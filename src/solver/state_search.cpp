@@ -1,10 +1,10 @@
-#include "planning/state_search.h"
+#include "solver/state_search.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace kvq::planning {
+namespace kvq::solver {
 namespace {
 
 /// States kept of a stage. More would take seconds and are hardly ever needed.
@@ -25,7 +25,7 @@ StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, co
   add_rests();
 }
 
-/// With any alternative, a plan costs at least the bound and what the alternative's price is above the least.
+/// With any alternative, a solution costs at least the bound and what the alternative's price is above the least.
 void StateSearch::add_stage(size_t choice) {
   Stage& stage = stages_.emplace_back(Stage{choice,
                                             Vector<Candidate>{StlAllocator<Candidate>(allocator_)},
@@ -56,7 +56,7 @@ void StateSearch::add_rests() {
   }
 }
 
-/// What no plan that begins with a state has a smaller goal than; infinity if none keeps the limits.
+/// What no solution that begins with a state has a smaller goal than; infinity if none keeps the limits.
 double StateSearch::least_end(const State& state, const Rest& rest) const {
   if (!keeps({state.use[0] + rest.use[0], state.use[1] + rest.use[1]}, problem_.limits)) return kInfinity;
   double least = state.goal + rest.priced;
@@ -123,4 +123,4 @@ void StateSearch::trace_back(const State& end, Selection& best) const {
   for (size_t i = 0; i < problem_.choices(); ++i) best.add(problem_.choice(i)[best.chosen[i]]);
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -1,8 +1,8 @@
-#include "planning/reduced_problem.h"
+#include "solver/reduced_problem.h"
 
 #include <cmath>
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 ReducedProblem::ReducedProblem(Allocator& allocator, const ChoiceProblem& problem)
     : alternatives(StlAllocator<Alternative>(allocator)), begins(StlAllocator<size_t>(allocator)) {
@@ -30,4 +30,4 @@ ReducedProblem::ReducedProblem(Allocator& allocator, const ChoiceProblem& proble
   }
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

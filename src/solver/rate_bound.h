@@ -3,10 +3,10 @@
 
 #include <span>
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 /// Matrices whose weights are Gaussian after a rotation: with b bits a weight, no code leaves a squared error below
-/// 2^(−2b) of the weights' squares, so no plan loses less than Σ sensitivity · 2^(−2b).
+/// 2^(−2b) of the weights' squares, so no solution loses less than Σ sensitivity · 2^(−2b).
 struct Rates {
   std::span<const double> weights;        // of each matrix, above 0
   std::span<const double> sensitivities;  // loss of each at a squared error of 1, not negative
@@ -18,4 +18,4 @@ struct Rates {
 /// \returns that loss.
 double best_rates(const Rates& rates, std::span<double> bits);
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

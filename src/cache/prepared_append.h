@@ -7,26 +7,25 @@
 namespace kvq {
 
 /// Everything an append changes in one sequence, prepared so that committing it cannot fail.
-class AppendPlan {
+class PreparedAppend {
  public:
   /// Null `positions`: those that follow the newest token.
-  AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions);
-  AppendPlan(const AppendPlan&) = delete;
-  AppendPlan& operator=(const AppendPlan&) = delete;
+  PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions);
+  PreparedAppend(const PreparedAppend&) = delete;
+  PreparedAppend& operator=(const PreparedAppend&) = delete;
 
-  ~AppendPlan();
+  ~PreparedAppend();
 
-  /// Where a router chooses formats: those of the pages that are sealed. Comes first. `tokens`: those that the plan is
-  /// for.
+  /// Where a router chooses formats: those of the pages that are sealed. Comes first. `tokens`: those to append.
   void route(const TokenBatch& tokens);
 
   /// Make every page, run and list.
   void prepare();
 
   std::span<const int32_t> positions() const { return positions_; }
-  /// Head by head. Their tokens are counted from the first that the plan is for.
+  /// Head by head. Their tokens are counted from the first to append.
   std::span<const PageWrite> writes() const { return memory_.writes; }
-  /// The layer once the plan is committed.
+  /// The layer once this is committed.
   AppendedLayer appended() const { return {sequence_.mirror(layer_), sequence_.state(layer_, n(), positions_.back())}; }
 
   void commit() noexcept;

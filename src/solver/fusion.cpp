@@ -1,11 +1,11 @@
-#include "planning/fusion.h"
+#include "solver/fusion.h"
 
-#include "planning/pareto.h"
+#include "solver/pareto.h"
 
 #include <bit>
 #include <cmath>
 
-namespace kvq::planning {
+namespace kvq::solver {
 namespace {
 
 struct Partial {
@@ -91,4 +91,4 @@ Vector<FusedOption> fuse(Allocator& allocator, const FusionProblem& problem) {
   return options;
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -2,9 +2,9 @@
 // choice.
 #pragma once
 
-#include "planning/choice_problem.h"
+#include "solver/choice_solver.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 inline constexpr int32_t kMostMembers = 4;
 
@@ -27,4 +27,4 @@ struct FusedOption {
 /// Every option that no other one beats in bytes, seconds and loss, those with the smallest loss first.
 Vector<FusedOption> fuse(Allocator& allocator, const FusionProblem& problem);
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

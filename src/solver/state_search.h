@@ -1,19 +1,19 @@
-// From choice to choice, all sums that may still end in a better plan.
+// From choice to choice, all sums that may still end in a better solution.
 #pragma once
 
-#include "planning/dual_bound.h"
+#include "solver/dual_bound.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
-/// Looks for the best plan with a goal below what is wanted.
+/// Looks for the best solution with a goal below what is wanted.
 class StateSearch {
  public:
-  /// Of plans with a goal below `wanted`.
+  /// Of solutions with a goal below `wanted`.
   StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted);
 
-  /// Replaces `best` by the best such plan, if there is any.
-  /// \returns what no plan has a smaller goal than: that of the plan, or `wanted` if there is none; less only if there
-  ///          were too many states.
+  /// Replaces `best` by the best such solution, if there is any.
+  /// \returns a lower bound of all goals: that of the solution, or `wanted` without one; less only if there were too
+  ///          many states.
   double run(Selection& best);
 
  private:
@@ -28,7 +28,7 @@ class StateSearch {
     uint32_t parent;
     uint32_t alternative;
   };
-  /// An alternative that may be part of such a plan.
+  /// An alternative that may be part of such a solution.
   struct Candidate {
     double goal;
     Amounts use;
@@ -61,4 +61,4 @@ class StateSearch {
   Vector<Stage> stages_;  // those with most candidates last
 };
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

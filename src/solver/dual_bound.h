@@ -1,14 +1,14 @@
-// Limits as prices: what no plan can fall short of.
+// Limits as prices: what no solution can fall short of.
 #pragma once
 
-#include "planning/reduced_problem.h"
+#include "solver/reduced_problem.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 /// Prices of the two resources, and what they prove.
 struct DualBound {
   Amounts prices{};
-  double value = 0.0;  // no plan that keeps the limits has a smaller goal
+  double value = 0.0;  // no solution that keeps the limits has a smaller goal
 };
 
 /// What an alternative costs together with what it uses.
@@ -22,9 +22,9 @@ class DualSearch {
  public:
   DualSearch(Allocator& allocator, const ReducedProblem& problem);
 
-  /// The bound; larger than every goal if no plan keeps the limits by far.
+  /// The bound; larger than every goal if no solution keeps the limits by far.
   DualBound run();
-  /// The best plan met on the way that keeps the limits; its goal is infinite if there was none.
+  /// The best solution met on the way that keeps the limits; its goal is infinite if there was none.
   const Selection& best() const { return best_; }
   /// The one that goes with the bound, which need not keep them.
   const Selection& last() const { return last_; }
@@ -42,4 +42,4 @@ class DualSearch {
   Selection last_;
 };
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver
